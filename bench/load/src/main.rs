@@ -1,0 +1,3 @@
+//! Placeholder main, replaced by the first commit of this crate.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Empty until the first commit of this crate.
