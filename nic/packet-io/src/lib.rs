@@ -1,1 +1,72 @@
-//! Empty until the first commit of this crate.
+//! Packets in and out: the trait between a host and whatever carries its frames.
+//!
+//! A *frame* is one Ethernet frame without its check sequence. Frames live in the port's memory; a
+//! receiver gets tokens, looks at the bytes, and gives the tokens back, so that a whole batch can
+//! be parsed before any of it is processed. A transmitter fills the next free frame in place.
+#![forbid(unsafe_code)]
+
+/// Frames that one burst may hold.
+pub const BURST_MAX: usize = 64;
+
+/// A received frame, until [`PacketIo::rx_release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The port's own number for the memory (AF_XDP: the UMEM address).
+    pub token: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// The next frame of the burst continues this one (AF_XDP multi-buffer).
+    pub continues: bool,
+}
+
+/// What the port does with the transport checksum of a frame it transmits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxChecksum {
+    /// The frame is complete.
+    Done,
+    /// The field holds the pseudo-header sum; the port, or the peer if it is on the same machine,
+    /// finishes it. Offsets in bytes from the frame's start, and from there to the field.
+    Partial {
+        /// Where summing starts.
+        start: u16,
+        /// The field's offset from `start`.
+        offset: u16,
+    },
+}
+
+/// What a port can do; asked once at start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Largest frame that can be transmitted, in bytes.
+    pub tx_frame_len_max: u32,
+    /// [`TxChecksum::Partial`] is finished by the port.
+    pub tx_checksum: bool,
+    /// A received frame that comes from this same machine may have an unfinished checksum (the
+    /// field holds the pseudo-header sum): veth, and the memory port.
+    pub rx_checksum_may_be_partial: bool,
+}
+
+/// A port: one NIC queue, a memory link, a simulated link. Never blocks.
+pub trait PacketIo {
+    /// What this port can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Appends up to `max` received frames to `frames`, oldest first; returns how many.
+    fn rx_burst(&mut self, frames: &mut Vec<Frame>, max: usize) -> usize;
+
+    /// The bytes of a received frame that was not released yet.
+    fn frame_bytes(&self, frame: &Frame) -> &[u8];
+
+    /// Gives received frames back to the port.
+    fn rx_release(&mut self, frames: &[Frame]);
+
+    /// The next free transmit frame, `tx_frame_len_max` bytes long, or `None` when all are in
+    /// flight. Calling it again without [`tx_commit`](Self::tx_commit) gives the same frame.
+    fn tx_frame(&mut self) -> Option<&mut [u8]>;
+
+    /// Queues the frame last given by [`tx_frame`](Self::tx_frame), its first `len` bytes.
+    fn tx_commit(&mut self, len: usize, checksum: TxChecksum);
+
+    /// Hands all queued frames to the link and collects finished ones.
+    fn tx_flush(&mut self);
+}
