@@ -359,6 +359,9 @@ pub mod control_event {
     pub const CONNECT_FAILED: u32 = 2;
     /// A connection for a listener, established, in `slot`; its names are valid.
     pub const ACCEPTED: u32 = 3;
+    /// The service does not carry this destination (its own address, and no accelerated program
+    /// listens there): connect with the kernel. Only for routes with [`super::ROUTE_ASK`].
+    pub const CONNECT_KERNEL: u32 = 4;
 }
 
 /// Read-only for programs. One per service.
@@ -401,9 +404,17 @@ pub struct RouteEntry {
     pub addr: [AtomicU64; 2],
     /// Prefix length on the 128-bit form (IPv4: 96 more than usual).
     pub prefix_len: AtomicU32,
-    /// 1: connections to this prefix are accelerated. 0: they stay with the kernel.
+    /// [`ROUTE_KERNEL`], [`ROUTE_ACCELERATED`] or [`ROUTE_ASK`].
     pub accelerated: AtomicU32,
 }
+
+/// Connections to this prefix stay with the kernel.
+pub const ROUTE_KERNEL: u32 = 0;
+/// Connections to this prefix are accelerated.
+pub const ROUTE_ACCELERATED: u32 = 1;
+/// The interface's own address: the service knows at CONNECT whether an accelerated program listens
+/// there, so wait for the first answer (CONNECT_STARTED or CONNECT_KERNEL) before connect returns.
+pub const ROUTE_ASK: u32 = 2;
 
 /// A registration message, both directions. File descriptors travel beside it (SCM_RIGHTS).
 #[repr(C)]
