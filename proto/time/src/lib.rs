@@ -1,13 +1,22 @@
-//! Time as an argument: instants and durations in nanoseconds. There is no `now()` here.
+//! Time as an argument: instants and durations in nanoseconds, and the wheel that holds deadlines.
+//!
+//! There is no `now()` here: the driver reads a clock (or the simulator advances one) and passes
+//! the result in. Both types are plain `u64` nanoseconds, so that they cost what a number costs,
+//! and all arithmetic saturates: a wrong clock makes timers late or early, never a panic.
 #![forbid(unsafe_code)]
 #![no_std]
 
-/// A point in time, nanoseconds since an origin that the driver chose (boot, or zero in simulation).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-#[repr(transparent)]
-pub struct Instant(pub u64);
+extern crate alloc;
 
-/// A span of time in nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-#[repr(transparent)]
-pub struct Duration(pub u64);
+mod duration;
+mod instant;
+mod wheel;
+
+pub use crate::{
+    duration::Duration,
+    instant::Instant,
+    wheel::{TimerHandle, TimerWheel},
+};
+
+#[cfg(test)]
+mod props;

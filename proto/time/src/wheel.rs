@@ -1,0 +1,353 @@
+//! A hierarchical hashed timer wheel: insert and cancel in constant time, no allocation once warm.
+//!
+//! Deadlines are kept to the nanosecond; the wheel only sorts them into slots. Level 0 has 64 slots
+//! of one tick (2^16 ns, about 66 us), each next level has 64 slots 64 times as long, and eight
+//! levels cover all of `u64`, so there is no overflow list:
+//!
+//! ```text
+//! level 0   one tick per slot     up to   4.2 ms ahead
+//! level 1   64 ticks              up to 268   ms
+//! level 2   4096 ticks            up to  17    s      (200 ms RTO: one or two moves in its life)
+//! ...       level 7: for ever
+//! ```
+//!
+//! An entry's level is given by the highest bit in which its tick differs from `cursor`, the tick
+//! up to which time has been looked at. So a level's occupied slots are all ahead of the cursor,
+//! and all entries of a level are before all entries of the next: the earliest slot is the lowest
+//! bit of the lowest non-empty level. When the cursor reaches a slot of a higher level, its entries
+//! move down; when it reaches a slot of level 0, those that are due move to the due list, from
+//! which [`TimerWheel::expire_next`] takes them one by one.
+
+use alloc::{boxed::Box, vec, vec::Vec};
+
+use crate::Instant;
+
+/// Nanoseconds per tick, as a power of two.
+const TICK_LOG2: u32 = 16;
+/// Slots per level, as a power of two.
+const LEVEL_LOG2: u32 = 6;
+/// Slots per level.
+const SLOTS: usize = 1 << LEVEL_LOG2;
+/// Levels, so many that they cover every `Instant`.
+const LEVELS: usize = 8;
+/// The list of entries that are due.
+const DUE: u16 = (SLOTS * LEVELS) as u16;
+/// The mark of an entry that is in no list because it is free.
+const FREE: u16 = DUE + 1;
+/// The end of a list.
+const NIL: u32 = u32::MAX;
+/// Entries of a slot that [`TimerWheel::next_deadline`]'s bound looks at before it settles for the
+/// slot's start.
+const EXACT_SCAN_MAX: usize = 8;
+
+const _: () = assert!(LEVELS as u32 * LEVEL_LOG2 + TICK_LOG2 == u64::BITS);
+
+/// Names one entry of a [`TimerWheel`]. A handle of an entry that has fired or was cancelled is
+/// stale; cancelling it does nothing, even when its place was given to another entry.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TimerHandle {
+    index: u32,
+    generation: u32,
+}
+
+impl TimerHandle {
+    /// A handle that names no entry of any wheel.
+    pub const NULL: Self = Self {
+        index: NIL,
+        generation: 0,
+    };
+
+    /// Whether this is [`TimerHandle::NULL`].
+    pub const fn is_null(self) -> bool {
+        self.index == NIL
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry<T> {
+    at: Instant,
+    next: u32,
+    prev: u32,
+    generation: u32,
+    list: u16,
+    value: T,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+}
+
+const EMPTY: List = List {
+    head: NIL,
+    tail: NIL,
+};
+
+/// Deadlines with a small value each (a flow number), in the order of time.
+#[derive(Debug)]
+pub struct TimerWheel<T: Copy> {
+    entries: Vec<Entry<T>>,
+    free: u32,
+    len: u32,
+    /// The tick up to which slots have been emptied.
+    cursor: u64,
+    /// No entry outside the due list is due before this instant. Makes an idle poll one comparison.
+    not_before: Instant,
+    /// One bit per non-empty slot.
+    occupied: [u64; LEVELS],
+    lists: Box<[List]>,
+}
+
+impl<T: Copy> Default for TimerWheel<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Copy> TimerWheel<T> {
+    /// An empty wheel, which grows as entries come and never shrinks.
+    pub fn new() -> Self {
+        Self::with_capacity(0)
+    }
+
+    /// An empty wheel that takes `capacity` entries without an allocation.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self {
+            entries: Vec::with_capacity(capacity),
+            free: NIL,
+            len: 0,
+            cursor: 0,
+            not_before: Instant::MAX,
+            occupied: [0; LEVELS],
+            lists: vec![EMPTY; usize::from(DUE) + 1].into_boxed_slice(),
+        }
+    }
+
+    /// Entries that have neither fired nor been cancelled.
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there is no entry.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Entries that the wheel can hold before it allocates.
+    pub fn capacity(&self) -> usize {
+        self.entries.capacity()
+    }
+
+    /// Adds an entry that becomes due at `at`; one in the past is due at the next poll.
+    pub fn insert(&mut self, at: Instant, value: T) -> TimerHandle {
+        let index = self.allocate(at, value);
+        self.place(index);
+        self.not_before = self.not_before.min(at);
+        self.len += 1;
+        TimerHandle {
+            index,
+            generation: self.entries[index as usize].generation,
+        }
+    }
+
+    /// Removes the entry that `handle` names. `None` if it has fired or was cancelled before.
+    pub fn cancel(&mut self, handle: TimerHandle) -> Option<T> {
+        let entry = self.entries.get(handle.index as usize)?;
+        if entry.generation != handle.generation || entry.list == FREE {
+            return None;
+        }
+        Some(self.remove(handle.index))
+    }
+
+    /// The deadline of the entry that `handle` names.
+    pub fn deadline(&self, handle: TimerHandle) -> Option<Instant> {
+        let entry = self.entries.get(handle.index as usize)?;
+        (entry.generation == handle.generation && entry.list != FREE).then_some(entry.at)
+    }
+
+    /// Takes one entry whose deadline is at or before `now`. Call it until it returns `None`.
+    ///
+    /// Entries come in the order of their ticks, and within a tick in no promised order. `now` must
+    /// not go backwards; if it does, nothing fires that was not due at the latest `now` seen.
+    pub fn expire_next(&mut self, now: Instant) -> Option<T> {
+        if self.lists[usize::from(DUE)].head == NIL {
+            if now < self.not_before || self.len == 0 {
+                return None;
+            }
+            self.advance(now);
+        }
+        match self.lists[usize::from(DUE)].head {
+            NIL => None,
+            index => Some(self.remove(index)),
+        }
+    }
+
+    /// When to poll next: never later than the earliest deadline, and at most a slot earlier.
+    ///
+    /// Exact after a poll that returned `None` while few entries share the earliest slot.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.len == 0 {
+            return None;
+        }
+        match self.lists[usize::from(DUE)].head {
+            NIL => Some(self.not_before),
+            index => Some(self.entries[index as usize].at.min(self.not_before)),
+        }
+    }
+
+    /// Moves the cursor to `now` and everything that is due by then to the due list.
+    fn advance(&mut self, now: Instant) {
+        let target = (now.0 >> TICK_LOG2).max(self.cursor);
+        while let Some((level, slot, start)) = self.earliest_slot() {
+            if start > target {
+                self.cursor = target;
+                self.not_before = self.lower_bound(level, slot, start);
+                return;
+            }
+            self.cursor = self.cursor.max(start);
+            if level > 0 {
+                self.cascade(level, slot);
+            } else if self.collect_due(slot, now) {
+                return;
+            }
+        }
+        self.cursor = target;
+        self.not_before = Instant::MAX;
+    }
+
+    /// The first non-empty slot: level, slot, first tick.
+    fn earliest_slot(&self) -> Option<(usize, usize, u64)> {
+        let level = self.occupied.iter().position(|bits| *bits != 0)?;
+        let slot = self.occupied[level].trailing_zeros() as usize;
+        let shift = level as u32 * LEVEL_LOG2;
+        let above = (self.cursor >> shift) >> LEVEL_LOG2;
+        let start = ((above << LEVEL_LOG2) | slot as u64) << shift;
+        Some((level, slot, start))
+    }
+
+    /// The earliest deadline of a slot if it has few entries, else the slot's start.
+    fn lower_bound(&self, level: usize, slot: usize, start: u64) -> Instant {
+        let mut earliest = Instant::MAX;
+        let mut index = self.lists[level * SLOTS + slot].head;
+        for _ in 0..EXACT_SCAN_MAX {
+            if index == NIL {
+                return earliest;
+            }
+            let entry = &self.entries[index as usize];
+            earliest = earliest.min(entry.at);
+            index = entry.next;
+        }
+        Instant(start << TICK_LOG2)
+    }
+
+    /// Moves the entries of a higher slot, which the cursor has just reached, to lower levels.
+    fn cascade(&mut self, level: usize, slot: usize) {
+        let list = level * SLOTS + slot;
+        let mut index = self.lists[list].head;
+        self.lists[list] = EMPTY;
+        self.occupied[level] &= !(1 << slot);
+        while index != NIL {
+            let next = self.entries[index as usize].next;
+            self.place(index);
+            index = next;
+        }
+    }
+
+    /// Moves the due entries of a level-0 slot to the due list. True if others are left in it, in
+    /// which case `not_before` is their earliest deadline.
+    fn collect_due(&mut self, slot: usize, now: Instant) -> bool {
+        let mut earliest_left = Instant::MAX;
+        let mut index = self.lists[slot].head;
+        while index != NIL {
+            let Entry { at, next, .. } = self.entries[index as usize];
+            if at <= now {
+                self.unlink(index);
+                self.link(index, DUE);
+            } else {
+                earliest_left = earliest_left.min(at);
+            }
+            index = next;
+        }
+        let left = self.lists[slot].head != NIL;
+        if left {
+            self.not_before = earliest_left;
+        }
+        left
+    }
+
+    /// Links an entry into the slot that its deadline has as seen from the cursor.
+    fn place(&mut self, index: u32) {
+        let tick = (self.entries[index as usize].at.0 >> TICK_LOG2).max(self.cursor);
+        // The `| 1` gives level 0 to an entry of the cursor's own tick.
+        let highest_difference = u64::BITS - 1 - ((tick ^ self.cursor) | 1).leading_zeros();
+        let level = (highest_difference / LEVEL_LOG2) as usize;
+        let slot = (tick >> (level as u32 * LEVEL_LOG2)) as usize % SLOTS;
+        self.occupied[level] |= 1 << slot;
+        self.link(index, (level * SLOTS + slot) as u16);
+    }
+
+    fn link(&mut self, index: u32, list: u16) {
+        let tail = core::mem::replace(&mut self.lists[usize::from(list)].tail, index);
+        let entry = &mut self.entries[index as usize];
+        entry.list = list;
+        entry.prev = tail;
+        entry.next = NIL;
+        match tail {
+            NIL => self.lists[usize::from(list)].head = index,
+            _ => self.entries[tail as usize].next = index,
+        }
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Entry {
+            next, prev, list, ..
+        } = self.entries[index as usize];
+        match prev {
+            NIL => self.lists[usize::from(list)].head = next,
+            _ => self.entries[prev as usize].next = next,
+        }
+        match next {
+            NIL => self.lists[usize::from(list)].tail = prev,
+            _ => self.entries[next as usize].prev = prev,
+        }
+        if list != DUE && self.lists[usize::from(list)].head == NIL {
+            self.occupied[usize::from(list) / SLOTS] &= !(1 << (usize::from(list) % SLOTS));
+        }
+    }
+
+    fn allocate(&mut self, at: Instant, value: T) -> u32 {
+        if self.free != NIL {
+            let index = self.free;
+            let entry = &mut self.entries[index as usize];
+            self.free = entry.next;
+            entry.at = at;
+            entry.value = value;
+            return index;
+        }
+        let index = u32::try_from(self.entries.len())
+            .ok()
+            .filter(|index| *index != NIL);
+        let index = index.expect("fewer than 2^32 - 1 timers");
+        self.entries.push(Entry {
+            at,
+            next: NIL,
+            prev: NIL,
+            generation: 0,
+            list: FREE,
+            value,
+        });
+        index
+    }
+
+    fn remove(&mut self, index: u32) -> T {
+        self.unlink(index);
+        let entry = &mut self.entries[index as usize];
+        entry.list = FREE;
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.next = self.free;
+        self.free = index;
+        self.len -= 1;
+        entry.value
+    }
+}
