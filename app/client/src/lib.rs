@@ -1,1 +1,19 @@
-//! Empty until the first commit of this crate.
+//! The ring API in Rust: a program's side of the boundary. Knows no TCP and no errno.
+//!
+//! ```text
+//! Program   one per process: region, service page, registration socket; `&self`, thread-safe
+//! Context   one per thread (or shared under the caller's lock): rings and doorbell; `&mut self`
+//! Stream    one per connection, under the caller's lock: bytes and flags; `&mut self`
+//! ```
+//!
+//! A change of a stream reaches the service in two steps: `context.submit(&mut stream)` queues it
+//! (once per flush, however often), `context.flush()` publishes all that is queued and rings the
+//! service's doorbell if it sleeps.
+
+mod context;
+mod program;
+mod stream;
+
+pub use context::{ClientEvent, Connect, Context, QueueError};
+pub use program::{ListenerHandle, Program, Refusal, RegisterError};
+pub use stream::Stream;
