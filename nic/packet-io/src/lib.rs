@@ -5,6 +5,14 @@
 //! be parsed before any of it is processed. A transmitter fills the next free frame in place.
 #![forbid(unsafe_code)]
 
+mod capture;
+mod checksum;
+mod mem;
+
+pub use capture::Capture;
+pub use checksum::finish_checksum;
+pub use mem::{MemConfig, MemPort};
+
 /// Frames that one burst may hold.
 pub const BURST_MAX: usize = 64;
 

@@ -1,0 +1,74 @@
+//! The Internet checksum (RFC 1071), for ports that must finish a frame themselves.
+
+/// Sums `bytes` as big-endian 16-bit words, an odd last byte padded with zero; not folded.
+fn sum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks_exact(2);
+    let last = words
+        .remainder()
+        .first()
+        .map_or(0, |byte| u64::from(*byte) << 8);
+    words
+        .map(|word| u64::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum::<u64>()
+        + last
+}
+
+/// Finishes a frame that was handed over as [`TxChecksum::Partial`](crate::TxChecksum::Partial).
+///
+/// The field at `start + offset` holds the sum of the pseudo-header, so summing everything from
+/// `start` and storing the complement completes it. Returns false, and changes nothing, if the field
+/// does not lie within the frame.
+pub fn finish_checksum(frame: &mut [u8], start: u16, offset: u16) -> bool {
+    let start = usize::from(start);
+    let field = start + usize::from(offset);
+    if field + 2 > frame.len() {
+        return false;
+    }
+    let mut folded = sum(&frame[start..]);
+    while folded > 0xffff {
+        folded = (folded & 0xffff) + (folded >> 16);
+    }
+    // A UDP checksum of zero means "none" (RFC 768); the other representation of zero is the same
+    // number and harmless to TCP.
+    let complement = match !(folded as u16) {
+        0 => 0xffff,
+        value => value,
+    };
+    frame[field..field + 2].copy_from_slice(&complement.to_be_bytes());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::finish_checksum;
+
+    /// UDP datagram 10.0.0.1:1 -> 10.0.0.2:2 with three bytes of payload.
+    fn datagram() -> Vec<u8> {
+        let mut bytes = vec![0u8; 14 + 20];
+        bytes.extend([0, 1, 0, 2, 0, 11, 0, 0, b'a', b'b', b'c']);
+        let pseudo: u32 = 0x0a00 + 1 + 0x0a00 + 2 + 17 + 11;
+        bytes[40..42].copy_from_slice(&(pseudo as u16).to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn finished_datagram_sums_to_all_ones() {
+        let mut frame = datagram();
+        assert!(finish_checksum(&mut frame, 34, 6));
+        let pseudo: u64 = 0x0a00 + 1 + 0x0a00 + 2 + 17 + 11;
+        let mut total = super::sum(&frame[34..]) + pseudo;
+        while total > 0xffff {
+            total = (total & 0xffff) + (total >> 16);
+        }
+        assert_eq!(total, 0xffff);
+    }
+
+    #[test]
+    fn field_outside_the_frame_is_refused() {
+        let mut frame = datagram();
+        let before = frame.clone();
+        assert!(!finish_checksum(&mut frame, 34, 10));
+        assert!(!finish_checksum(&mut frame, u16::MAX, u16::MAX));
+        assert_eq!(frame, before);
+    }
+}
