@@ -1,1 +1,46 @@
-//! Empty until the first commit of this crate.
+//! Bytes of the wire become values here, once, and values become bytes.
+//!
+//! ```text
+//! frame --parse_frame--> Packet --parse_tcp--> Segment          (bounds, IPv4 checksum, options)
+//!                          |  `--tcp_checksum_ok                (the driver decides whether)
+//!                          `--parse_icmp_error--> IcmpError     (quotes a segment of ours)
+//!
+//! frame <--HeaderTemplate::write + emit_tcp + write_tcp_checksum-- SegmentHeader
+//! ```
+//!
+//! Parsers borrow the frame, allocate nothing and never panic; what they refuse, they refuse with a
+//! [`DropReason`]. Addresses are 16 bytes everywhere (IPv4 as `::ffff:a.b.c.d`), so that IPv6 needs
+//! a parser and a template more, not other keys.
+#![forbid(unsafe_code)]
+#![no_std]
+
+mod address;
+pub mod checksum;
+mod drop_reason;
+mod flow_key;
+mod icmp;
+mod ipv4;
+mod options;
+mod sequence;
+mod tcp;
+mod template;
+
+pub use crate::{
+    address::{Endpoint, IpAddress, MacAddress},
+    drop_reason::DropReason,
+    flow_key::FlowKey,
+    icmp::{IcmpError, IcmpErrorKind, parse_icmp_error},
+    ipv4::{Ecn, Packet, parse_frame, parse_ipv4, protocol},
+    options::{OPTIONS_LEN_MAX, SACK_BLOCKS_MAX, SackBlocks, TcpOptions, Timestamps},
+    sequence::SeqNumber,
+    tcp::{
+        Segment, SegmentHeader, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, TcpFlags, emit_tcp, parse_tcp,
+        tcp_checksum_ok, write_partial_checksum, write_tcp_checksum,
+    },
+    template::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, HeaderTemplate, IPV4_HEADER_LEN},
+};
+
+#[cfg(test)]
+mod props;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! Why a packet went no further. Each reason is counted by whoever drops.
+
+use core::fmt;
+
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
+        /// Why a packet or segment was discarded.
+        ///
+        /// One list for all layers, so that a packet is counted once, in one place, and a counter
+        /// array can be indexed by [`DropReason::index`].
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl DropReason {
+            /// Every reason, in the order of [`DropReason::index`].
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+            /// How many reasons there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The name that counters and logs use.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    // Wire.
+    /// The frame ends within a header, or before the length that a header promises.
+    Truncated => "truncated",
+    /// The Ethernet type is neither IPv4 nor IPv6 (VLAN tags included).
+    UnsupportedEthertype => "unsupported_ethertype",
+    /// IPv6, which is not parsed yet.
+    UnsupportedIpv6 => "unsupported_ipv6",
+    /// Neither TCP nor ICMP.
+    UnsupportedProtocol => "unsupported_protocol",
+    /// IPv4 version, header length or total length make no sense.
+    BadIpHeader => "bad_ip_header",
+    /// The IPv4 header checksum is wrong.
+    BadIpChecksum => "bad_ip_checksum",
+    /// A fragment: the demux leaves reassembly to the kernel.
+    Fragment => "fragment",
+    /// The TCP data offset makes no sense.
+    BadTcpHeader => "bad_tcp_header",
+    /// The TCP or ICMP checksum is wrong.
+    BadChecksum => "bad_checksum",
+    /// An ICMP message that is not an error, or quotes too little.
+    BadIcmp => "bad_icmp",
+    /// An address that cannot be the source or destination of TCP (multicast, unspecified).
+    BadAddress => "bad_address",
+    /// Longer than the path or the frame allows.
+    TooLong => "too_long",
+
+    // Demultiplexing.
+    /// The destination is not an address of ours.
+    NotOurs => "not_ours",
+    /// No program claims the destination.
+    NotClaimed => "not_claimed",
+    /// No flow, and not the start of one.
+    NoFlow => "no_flow",
+    /// A SYN for a port without a listener.
+    NoListener => "no_listener",
+
+    // Segment arrival.
+    /// Older than TS.Recent (RFC 7323 §5).
+    Paws => "paws",
+    /// SEG.SEQ is not in the receive window (RFC 9293 §3.10.7.4).
+    OutOfWindow => "out_of_window",
+    /// All of the segment's bytes had arrived before.
+    Duplicate => "duplicate",
+    /// SEG.ACK acknowledges what was never sent.
+    AckUnsent => "ack_unsent",
+    /// SEG.ACK is older than the largest window that the peer offered (RFC 5961 §5).
+    AckTooOld => "ack_too_old",
+    /// No ACK where the state demands one.
+    NoAck => "no_ack",
+    /// Flags that no state allows (SYN with FIN, none at all).
+    BadFlags => "bad_flags",
+    /// A SYN on a synchronized connection (RFC 5961 §4); answered with a challenge ACK.
+    UnexpectedSyn => "unexpected_syn",
+    /// A RST that is in the window but not exact (RFC 5961 §3).
+    InexactRst => "inexact_rst",
+    /// Payload after the peer's FIN.
+    DataAfterFin => "data_after_fin",
+    /// Payload for a program that closed its end.
+    DataAfterClose => "data_after_close",
+    /// An ICMP error whose quoted sequence number is not outstanding (RFC 5927 §4.1).
+    IcmpOutOfWindow => "icmp_out_of_window",
+    /// Answer withheld by a rate limit (challenge ACKs, RSTs).
+    RateLimited => "rate_limited",
+
+    // Room.
+    /// No memory in the program's region for the payload.
+    RxBufferFull => "rx_buffer_full",
+    /// Too many out-of-order ranges.
+    ReassemblyFull => "reassembly_full",
+    /// The listener's half-open connections are at their limit.
+    SynQueueFull => "syn_queue_full",
+    /// The listener's accept queue is at its backlog.
+    AcceptQueueFull => "accept_queue_full",
+    /// No more flows.
+    FlowTableFull => "flow_table_full",
+    /// No transmit frame or ring slot.
+    TxFull => "tx_full",
+    /// The event ring of a program that does not read it.
+    EventRingFull => "event_ring_full",
+    /// No MAC address for the next hop yet.
+    NoNeighbor => "no_neighbor",
+    /// No route to the destination.
+    NoRoute => "no_route",
+    /// The queue of a link, or of the memory wire, is full.
+    LinkQueueFull => "link_queue_full",
+}
+
+impl DropReason {
+    /// The reason's place in a counter array of [`DropReason::COUNT`].
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The reason with this index.
+    pub fn from_index(index: usize) -> Option<Self> {
+        Self::ALL.get(index).copied()
+    }
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,123 @@
+//! ICMP errors about segments that we sent.
+
+use crate::{
+    address::{Endpoint, IpAddress},
+    checksum,
+    drop_reason::DropReason,
+    flow_key::FlowKey,
+    ipv4::protocol,
+    sequence::SeqNumber,
+    template::IPV4_HEADER_LEN,
+};
+
+const TYPE_UNREACHABLE: u8 = 3;
+const TYPE_TIME_EXCEEDED: u8 = 11;
+const TYPE_PARAMETER_PROBLEM: u8 = 12;
+const ICMP_HEADER_LEN: usize = 8;
+/// The fragment offset, in the word at byte 6 of an IPv4 header.
+const FRAGMENT_OFFSET: u16 = 0x1fff;
+
+/// What an ICMP error says (RFC 792, RFC 1122 §3.2.2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum IcmpErrorKind {
+    /// Network unreachable or unknown (type 3 codes 0, 6, 11).
+    NetUnreachable,
+    /// Host unreachable or unknown (type 3 codes 1, 7, 12).
+    HostUnreachable,
+    /// Protocol unreachable (type 3 code 2).
+    ProtocolUnreachable,
+    /// Port unreachable (type 3 code 3).
+    PortUnreachable,
+    /// Too long, and DF was set (type 3 code 4).
+    FragmentationNeeded {
+        /// MTU of the next hop (RFC 1191); zero from a router that does not tell.
+        mtu: u16,
+    },
+    /// Administratively prohibited (type 3 codes 9, 10, 13).
+    Prohibited,
+    /// Lived too long (type 11).
+    TimeExceeded,
+    /// Bad header (type 12).
+    ParameterProblem,
+    /// Another code of these types.
+    Other {
+        /// The type.
+        kind: u8,
+        /// The code.
+        code: u8,
+    },
+}
+
+/// An ICMP error and the segment of ours that it quotes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct IcmpError {
+    /// What it says.
+    pub kind: IcmpErrorKind,
+    /// The flow from our point of view: local is the quoted source.
+    pub key: FlowKey,
+    /// SEG.SEQ of the quoted segment: believe the error only if it is outstanding (RFC 5927 §4.1).
+    pub seq: SeqNumber,
+}
+
+/// Parses the payload of an IPv4 packet of protocol ICMP: an error that quotes a TCP segment.
+///
+/// Other messages are `BadIcmp`, quotes of other protocols `UnsupportedProtocol`. A message that
+/// quotes the whole segment needs no more than the first eight bytes of its TCP header.
+pub fn parse_icmp_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
+    let Some((header, quote)) = icmp.split_first_chunk::<ICMP_HEADER_LEN>() else {
+        return Err(DropReason::Truncated);
+    };
+    let [kind, code, .., mtu_high, mtu_low] = *header;
+    let mtu = u16::from_be_bytes([mtu_high, mtu_low]);
+    let kind = error_kind(kind, code, mtu).ok_or(DropReason::BadIcmp)?;
+    if !checksum::sum(icmp).is_valid() {
+        return Err(DropReason::BadChecksum);
+    }
+    let (key, seq) = parse_quote(quote)?;
+    Ok(IcmpError { kind, key, seq })
+}
+
+fn error_kind(kind: u8, code: u8, mtu: u16) -> Option<IcmpErrorKind> {
+    Some(match (kind, code) {
+        (TYPE_UNREACHABLE, 0 | 6 | 11) => IcmpErrorKind::NetUnreachable,
+        (TYPE_UNREACHABLE, 1 | 7 | 12) => IcmpErrorKind::HostUnreachable,
+        (TYPE_UNREACHABLE, 2) => IcmpErrorKind::ProtocolUnreachable,
+        (TYPE_UNREACHABLE, 3) => IcmpErrorKind::PortUnreachable,
+        (TYPE_UNREACHABLE, 4) => IcmpErrorKind::FragmentationNeeded { mtu },
+        (TYPE_UNREACHABLE, 9 | 10 | 13) => IcmpErrorKind::Prohibited,
+        (TYPE_TIME_EXCEEDED, _) => IcmpErrorKind::TimeExceeded,
+        (TYPE_PARAMETER_PROBLEM, _) => IcmpErrorKind::ParameterProblem,
+        (TYPE_UNREACHABLE, _) => IcmpErrorKind::Other { kind, code },
+        _ => return None,
+    })
+}
+
+/// Reads the quoted IPv4 header, whose length and checksum routers may have changed, and the ports
+/// and sequence number behind it.
+fn parse_quote(quote: &[u8]) -> Result<(FlowKey, SeqNumber), DropReason> {
+    let header = quote
+        .first_chunk::<IPV4_HEADER_LEN>()
+        .ok_or(DropReason::Truncated)?;
+    let header_len = usize::from(header[0] & 0xf) * 4;
+    if header[0] >> 4 != 4 || header_len < IPV4_HEADER_LEN {
+        return Err(DropReason::BadIcmp);
+    }
+    if u16::from_be_bytes([header[6], header[7]]) & FRAGMENT_OFFSET != 0 {
+        return Err(DropReason::BadIcmp);
+    }
+    if header[9] != protocol::TCP {
+        return Err(DropReason::UnsupportedProtocol);
+    }
+    let transport = quote.get(header_len..).ok_or(DropReason::Truncated)?;
+    let ports = transport.first_chunk::<8>().ok_or(DropReason::Truncated)?;
+    let local = Endpoint {
+        addr: IpAddress::from_v4([header[12], header[13], header[14], header[15]]),
+        port: u16::from_be_bytes([ports[0], ports[1]]),
+    };
+    let peer = Endpoint {
+        addr: IpAddress::from_v4([header[16], header[17], header[18], header[19]]),
+        port: u16::from_be_bytes([ports[2], ports[3]]),
+    };
+    let seq = SeqNumber(u32::from_be_bytes([ports[4], ports[5], ports[6], ports[7]]));
+    Ok((FlowKey { local, peer }, seq))
+}

@@ -1,0 +1,152 @@
+//! Ethernet frames with IPv4 packets.
+
+use crate::{
+    address::{IpAddress, MacAddress},
+    checksum,
+    drop_reason::DropReason,
+    template::{ETHERNET_HEADER_LEN, IPV4_HEADER_LEN},
+};
+
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+const VERSION_4: u8 = 4;
+/// "Don't fragment", "more fragments" and the offset, in the word at byte 6.
+const FLAG_DF: u16 = 0x4000;
+const MORE_OR_OFFSET: u16 = 0x3fff;
+
+/// IP protocol numbers.
+pub mod protocol {
+    /// ICMP for IPv4.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+}
+
+/// The ECN field of an IP header (RFC 3168 §5).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum Ecn {
+    /// Not ECN-capable.
+    #[default]
+    NotEct = 0,
+    /// ECN-capable, codepoint 1.
+    Ect1 = 1,
+    /// ECN-capable, codepoint 0: what a sender of RFC 3168 uses.
+    Ect0 = 2,
+    /// Congestion experienced.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// The field in the low two bits of `tos`.
+    #[inline]
+    pub const fn from_tos(tos: u8) -> Self {
+        match tos & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+}
+
+/// An IP packet: header values and the transport's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packet<'a> {
+    /// Source of the frame; zero for a packet without one.
+    pub src_mac: MacAddress,
+    /// Destination of the frame; zero for a packet without one.
+    pub dst_mac: MacAddress,
+    /// Source of the packet.
+    pub src: IpAddress,
+    /// Destination of the packet.
+    pub dst: IpAddress,
+    /// Congestion field.
+    pub ecn: Ecn,
+    /// Time to live, or hop limit.
+    pub ttl: u8,
+    /// Transport protocol: see [`protocol`].
+    pub protocol: u8,
+    /// "Don't fragment" was set.
+    pub df: bool,
+    /// The transport's header and payload, without link padding.
+    pub payload: &'a [u8],
+}
+
+/// Parses an Ethernet frame that carries an unfragmented IPv4 packet.
+///
+/// The destination address of the frame is not compared with anything: promiscuous or not is the
+/// driver's matter.
+#[inline]
+pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
+    let Some((header, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
+        return Err(DropReason::Truncated);
+    };
+    let [
+        d0,
+        d1,
+        d2,
+        d3,
+        d4,
+        d5,
+        s0,
+        s1,
+        s2,
+        s3,
+        s4,
+        s5,
+        ethertype @ ..,
+    ] = *header;
+    if ethertype != ETHERTYPE_IPV4 {
+        return Err(if ethertype == ETHERTYPE_IPV6 {
+            DropReason::UnsupportedIpv6
+        } else {
+            DropReason::UnsupportedEthertype
+        });
+    }
+    let packet = parse_ipv4(packet)?;
+    Ok(Packet {
+        src_mac: MacAddress([s0, s1, s2, s3, s4, s5]),
+        dst_mac: MacAddress([d0, d1, d2, d3, d4, d5]),
+        ..packet
+    })
+}
+
+/// Parses an IPv4 packet (RFC 791): version, lengths, checksum, no fragment. Options are skipped.
+#[inline]
+pub fn parse_ipv4(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
+    let header = bytes
+        .first_chunk::<IPV4_HEADER_LEN>()
+        .ok_or(DropReason::Truncated)?;
+    let header_len = usize::from(header[0] & 0xf) * 4;
+    let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if header[0] >> 4 != VERSION_4 || header_len < IPV4_HEADER_LEN || total_len < header_len {
+        return Err(DropReason::BadIpHeader);
+    }
+    let packet = bytes.get(..total_len).ok_or(DropReason::Truncated)?;
+    let sum = if header_len == IPV4_HEADER_LEN {
+        checksum::sum(header)
+    } else {
+        checksum::sum(packet.get(..header_len).ok_or(DropReason::Truncated)?)
+    };
+    if !sum.is_valid() {
+        return Err(DropReason::BadIpChecksum);
+    }
+    let fragment = u16::from_be_bytes([header[6], header[7]]);
+    if fragment & MORE_OR_OFFSET != 0 {
+        return Err(DropReason::Fragment);
+    }
+    Ok(Packet {
+        src_mac: MacAddress([0; 6]),
+        dst_mac: MacAddress([0; 6]),
+        src: IpAddress::from_v4([header[12], header[13], header[14], header[15]]),
+        dst: IpAddress::from_v4([header[16], header[17], header[18], header[19]]),
+        ecn: Ecn::from_tos(header[1]),
+        ttl: header[8],
+        protocol: header[9],
+        df: fragment & FLAG_DF != 0,
+        payload: packet.get(header_len..).ok_or(DropReason::Truncated)?,
+    })
+}

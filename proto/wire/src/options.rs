@@ -1,0 +1,310 @@
+//! TCP options: parsed tolerantly, emitted in the order and alignment that Linux uses.
+//!
+//! Peers and middleboxes recognise stacks by their option layout, and some mishandle unusual ones,
+//! so a SYN carries `mss, sackOK, TS, nop, wscale` and other segments `nop, nop, TS` and then
+//! `nop, nop, SACK`.
+
+use crate::sequence::SeqNumber;
+
+/// Bytes of options that a TCP header can hold.
+pub const OPTIONS_LEN_MAX: usize = 40;
+/// SACK blocks that fit without timestamps (RFC 2018 §3); with them it is one fewer.
+pub const SACK_BLOCKS_MAX: usize = 4;
+/// The largest shift; a larger one is taken for this (RFC 7323 §2.3).
+const WSCALE_MAX: u8 = 14;
+
+const KIND_END: u8 = 0;
+const KIND_NOP: u8 = 1;
+const KIND_MSS: u8 = 2;
+const KIND_WSCALE: u8 = 3;
+const KIND_SACK_PERMITTED: u8 = 4;
+const KIND_SACK: u8 = 5;
+const KIND_TIMESTAMPS: u8 = 8;
+
+/// Bytes of the aligned timestamps form, and how it starts.
+const ALIGNED_TIMESTAMPS_LEN: usize = 12;
+const ALIGNED_TIMESTAMPS: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
+
+/// The timestamps option (RFC 7323 §3.2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Timestamps {
+    /// The sender's clock.
+    pub tsval: u32,
+    /// The echoed clock; meaningful with ACK.
+    pub tsecr: u32,
+}
+
+/// The blocks of a SACK option (RFC 2018 §3), first the most recent one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct SackBlocks {
+    blocks: [(SeqNumber, SeqNumber); SACK_BLOCKS_MAX],
+    len: u8,
+}
+
+impl SackBlocks {
+    /// No blocks: the option is absent.
+    pub const EMPTY: Self = Self {
+        blocks: [(SeqNumber(0), SeqNumber(0)); SACK_BLOCKS_MAX],
+        len: 0,
+    };
+
+    /// Appends `[left, right)`. False if there is no room.
+    pub fn push(&mut self, left: SeqNumber, right: SeqNumber) -> bool {
+        match self.blocks.get_mut(usize::from(self.len)) {
+            Some(block) => {
+                *block = (left, right);
+                self.len += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The blocks as `(left edge, right edge)`.
+    #[inline]
+    pub fn as_slice(&self) -> &[(SeqNumber, SeqNumber)] {
+        self.blocks.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+
+    /// How many blocks there are.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl FromIterator<(SeqNumber, SeqNumber)> for SackBlocks {
+    /// The first [`SACK_BLOCKS_MAX`] blocks.
+    fn from_iter<I: IntoIterator<Item = (SeqNumber, SeqNumber)>>(blocks: I) -> Self {
+        let mut all = Self::EMPTY;
+        for (left, right) in blocks {
+            if !all.push(left, right) {
+                break;
+            }
+        }
+        all
+    }
+}
+
+/// The options that this stack knows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct TcpOptions {
+    /// Maximum segment size (RFC 9293 §3.7.1). Means something in a SYN only.
+    pub mss: Option<u16>,
+    /// Window scale, at most 14 (RFC 7323 §2). Means something in a SYN only.
+    pub wscale: Option<u8>,
+    /// SACK permitted (RFC 2018 §2). Means something in a SYN only.
+    pub sack_permitted: bool,
+    /// Timestamps (RFC 7323 §3).
+    pub timestamps: Option<Timestamps>,
+    /// Selective acknowledgment (RFC 2018 §3).
+    pub sack: SackBlocks,
+}
+
+impl TcpOptions {
+    /// No options.
+    pub const NONE: Self = Self {
+        mss: None,
+        wscale: None,
+        sack_permitted: false,
+        timestamps: None,
+        sack: SackBlocks::EMPTY,
+    };
+
+    /// Timestamps only: what a data segment carries.
+    #[inline]
+    pub const fn timestamps(tsval: u32, tsecr: u32) -> Self {
+        Self {
+            timestamps: Some(Timestamps { tsval, tsecr }),
+            ..Self::NONE
+        }
+    }
+
+    /// Reads the bytes between the fixed header and the payload.
+    ///
+    /// Unknown options are skipped; so are known ones of a wrong length. A length that cannot be
+    /// skipped ends the reading, and what was read before it stands (RFC 9293 §3.1 MUST-6, MUST-7).
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Self {
+        if let Some(timestamps) = parse_aligned_timestamps(bytes) {
+            return Self {
+                timestamps: Some(timestamps),
+                ..Self::NONE
+            };
+        }
+        if bytes.is_empty() {
+            return Self::NONE;
+        }
+        Self::parse_any(bytes)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn parse_any(mut bytes: &[u8]) -> Self {
+        let mut options = Self::NONE;
+        loop {
+            match bytes {
+                [KIND_NOP, rest @ ..] => bytes = rest,
+                [] | [KIND_END, ..] => return options,
+                [kind, len, ..] => {
+                    let Some((option, rest)) = bytes.split_at_checked(usize::from(*len)) else {
+                        return options;
+                    };
+                    let [_, _, body @ ..] = option else {
+                        return options;
+                    };
+                    options.take(*kind, body);
+                    bytes = rest;
+                }
+                [_] => return options,
+            }
+        }
+    }
+
+    fn take(&mut self, kind: u8, body: &[u8]) {
+        match (kind, body) {
+            (KIND_MSS, &[high, low]) => self.mss = Some(u16::from_be_bytes([high, low])),
+            (KIND_WSCALE, &[shift]) => self.wscale = Some(shift.min(WSCALE_MAX)),
+            (KIND_SACK_PERMITTED, []) => self.sack_permitted = true,
+            (KIND_TIMESTAMPS, body) if body.len() == 8 => {
+                self.timestamps = body.first_chunk().map(parse_timestamps);
+            }
+            (KIND_SACK, body) => {
+                let (blocks, rest) = body.as_chunks::<8>();
+                if rest.is_empty() {
+                    self.sack = blocks.iter().map(parse_block).collect();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Bytes that [`TcpOptions::emit`] writes: a multiple of four, at most [`OPTIONS_LEN_MAX`].
+    #[inline]
+    pub fn len(&self) -> usize {
+        let mut len = 0;
+        if self.timestamps.is_some() {
+            len += ALIGNED_TIMESTAMPS_LEN;
+        } else if self.sack_permitted {
+            len += 4;
+        }
+        len += if self.mss.is_some() { 4 } else { 0 };
+        len += if self.wscale.is_some() { 4 } else { 0 };
+        match self.sack_that_fits(len) {
+            0 => len,
+            blocks => len + 4 + 8 * blocks,
+        }
+    }
+
+    /// Whether there is nothing to emit.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many SACK blocks fit behind `len` bytes of other options; the rest is left out.
+    #[inline]
+    fn sack_that_fits(&self, len: usize) -> usize {
+        self.sack
+            .len()
+            .min((OPTIONS_LEN_MAX - len).saturating_sub(4) / 8)
+    }
+
+    /// Writes the options and returns how many bytes they are: [`TcpOptions::len`].
+    ///
+    /// # Panics
+    ///
+    /// If `buf` is shorter than that.
+    #[inline]
+    pub fn emit(&self, buf: &mut [u8]) -> usize {
+        if let Some(timestamps) = self.timestamps
+            && *self
+                == (Self {
+                    timestamps: self.timestamps,
+                    ..Self::NONE
+                })
+        {
+            return emit_timestamps(&mut buf[..ALIGNED_TIMESTAMPS_LEN], [1, 1], timestamps);
+        }
+        self.emit_any(buf)
+    }
+
+    #[inline(never)]
+    fn emit_any(&self, buf: &mut [u8]) -> usize {
+        let mut at = 0;
+        if let Some(mss) = self.mss {
+            let [high, low] = mss.to_be_bytes();
+            buf[..4].copy_from_slice(&[KIND_MSS, 4, high, low]);
+            at += 4;
+        }
+        if let Some(timestamps) = self.timestamps {
+            let lead = if self.sack_permitted {
+                [KIND_SACK_PERMITTED, 2]
+            } else {
+                [KIND_NOP; 2]
+            };
+            at += emit_timestamps(&mut buf[at..at + ALIGNED_TIMESTAMPS_LEN], lead, timestamps);
+        } else if self.sack_permitted {
+            buf[at..at + 4].copy_from_slice(&[KIND_NOP, KIND_NOP, KIND_SACK_PERMITTED, 2]);
+            at += 4;
+        }
+        if let Some(shift) = self.wscale {
+            buf[at..at + 4].copy_from_slice(&[KIND_NOP, KIND_WSCALE, 3, shift]);
+            at += 4;
+        }
+        let blocks = self.sack_that_fits(at);
+        if blocks > 0 {
+            let len = 2 + 8 * blocks as u8;
+            buf[at..at + 4].copy_from_slice(&[KIND_NOP, KIND_NOP, KIND_SACK, len]);
+            at += 4;
+            for (left, right) in self.sack.as_slice().iter().take(blocks) {
+                buf[at..at + 4].copy_from_slice(&left.0.to_be_bytes());
+                buf[at + 4..at + 8].copy_from_slice(&right.0.to_be_bytes());
+                at += 8;
+            }
+        }
+        at
+    }
+}
+
+/// The options of nearly every segment: `nop, nop, timestamps` and nothing else.
+#[inline]
+fn parse_aligned_timestamps(bytes: &[u8]) -> Option<Timestamps> {
+    let bytes: &[u8; ALIGNED_TIMESTAMPS_LEN] = bytes.try_into().ok()?;
+    let (lead, body) = bytes.split_first_chunk::<4>()?;
+    if *lead != ALIGNED_TIMESTAMPS {
+        return None;
+    }
+    body.first_chunk().map(parse_timestamps)
+}
+
+#[inline]
+fn parse_timestamps(body: &[u8; 8]) -> Timestamps {
+    let [a, b, c, d, e, f, g, h] = *body;
+    Timestamps {
+        tsval: u32::from_be_bytes([a, b, c, d]),
+        tsecr: u32::from_be_bytes([e, f, g, h]),
+    }
+}
+
+fn parse_block(body: &[u8; 8]) -> (SeqNumber, SeqNumber) {
+    let Timestamps {
+        tsval: left,
+        tsecr: right,
+    } = parse_timestamps(body);
+    (SeqNumber(left), SeqNumber(right))
+}
+
+#[inline]
+fn emit_timestamps(buf: &mut [u8], lead: [u8; 2], timestamps: Timestamps) -> usize {
+    let [first, second] = lead;
+    buf[..4].copy_from_slice(&[first, second, KIND_TIMESTAMPS, 10]);
+    buf[4..8].copy_from_slice(&timestamps.tsval.to_be_bytes());
+    buf[8..12].copy_from_slice(&timestamps.tsecr.to_be_bytes());
+    ALIGNED_TIMESTAMPS_LEN
+}
