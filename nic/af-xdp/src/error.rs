@@ -1,0 +1,109 @@
+//! Why a port could not be opened, and the command that mends it.
+
+use std::{error::Error, fmt, io};
+
+/// Why an AF_XDP port could not be opened.
+#[derive(Debug)]
+pub enum XdpError {
+    /// No interface of that name or index in this network namespace.
+    NoSuchInterface(String),
+    /// The interface has no such queue.
+    NoSuchQueue {
+        /// The interface.
+        interface: String,
+        /// The queue that was asked for.
+        queue: u32,
+    },
+    /// Another AF_XDP socket has the queue.
+    QueueBusy {
+        /// The interface.
+        interface: String,
+        /// The queue that was asked for.
+        queue: u32,
+    },
+    /// The caller lacks a capability.
+    NotPermitted,
+    /// The kernel was built without AF_XDP.
+    NoKernelSupport,
+    /// The memory of the frames exceeds what the process may lock.
+    MemoryLimit {
+        /// Bytes that the port wants.
+        bytes: usize,
+    },
+    /// Received frames would not fit.
+    MtuTooLarge {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: u32,
+        /// The largest MTU that the configured frame size allows.
+        mtu_max: u32,
+    },
+    /// The configuration itself is wrong: what it must be.
+    InvalidConfig(&'static str),
+    /// Any other failed system call.
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for XdpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchInterface(interface) => {
+                write!(
+                    f,
+                    "no interface {interface} here; `ip -brief link` lists those there are"
+                )
+            }
+            Self::NoSuchQueue { interface, queue } => write!(
+                f,
+                "{interface} has no queue {queue}; `ethtool --show-channels {interface}` shows how \
+                 many it has"
+            ),
+            Self::QueueBusy { interface, queue } => write!(
+                f,
+                "queue {queue} of {interface} belongs to another AF_XDP socket; `ip -details link \
+                 show {interface}` and `bpftool net` show whose program is there"
+            ),
+            Self::NotPermitted => write!(
+                f,
+                "AF_XDP sockets need CAP_NET_RAW; run as root, or `setcap \
+                 cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock+ep` the program"
+            ),
+            Self::NoKernelSupport => write!(
+                f,
+                "this kernel has no AF_XDP; boot one with CONFIG_XDP_SOCKETS=y (`grep XDP_SOCKETS \
+                 /boot/config-$(uname -r)` tells)"
+            ),
+            Self::MemoryLimit { bytes } => write!(
+                f,
+                "{bytes} bytes of frames exceed the lockable memory; `ulimit -l unlimited`, or \
+                 fewer frames"
+            ),
+            Self::MtuTooLarge {
+                interface,
+                mtu,
+                mtu_max,
+            } => write!(
+                f,
+                "the MTU {mtu} of {interface} does not fit the frames; `ip link set {interface} \
+                 mtu {mtu_max}`, or a larger frame size"
+            ),
+            Self::InvalidConfig(rule) => write!(f, "invalid port configuration: {rule}"),
+            Self::System { call, error } => write!(f, "{call}: {error}"),
+        }
+    }
+}
+
+impl Error for XdpError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::System { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The port: opening it, and [`PacketIo`] over its two halves.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    sync::Arc,
+};
+
+use tidelane_packet_io::{Capabilities, Frame, PacketIo, TxChecksum};
+
+use crate::{
+    XdpError,
+    config::{TX_HEADROOM, XdpConfig},
+    ring_unsafe::Ring,
+    rx_unsafe::RxQueue,
+    sys::{self, XDP_MAX_TX_SKB_BUDGET, XskSocket},
+    tx_unsafe::{TX_METADATA_LEN, TxQueue},
+    umem_unsafe::{Umem, UmemMemory},
+};
+
+/// Bytes of socket memory that the kernel charges for one frame under way, rounded up.
+const SEND_BUFFER_PER_FRAME: usize = 4096;
+/// Frames that a copy-mode `sendto` sends at least, if there are as many.
+const TX_BUDGET_MIN: u32 = 32;
+/// Bytes of an Ethernet header.
+const ETHERNET_HEADER_LEN: u32 = 14;
+
+/// How the kernel moves frames between the NIC and the UMEM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// The NIC reads and writes the UMEM itself.
+    ZeroCopy,
+    /// The kernel copies each frame, and transmits only within a system call.
+    Copy,
+}
+
+/// What the kernel counted for one socket (`XDP_STATISTICS`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpStatistics {
+    /// Frames dropped for other reasons than the rings, such as being too long.
+    pub rx_dropped: u64,
+    /// Frames dropped because the RX ring was full.
+    pub rx_ring_full: u64,
+    /// Frames dropped because the FILL ring had no frame for them.
+    pub rx_fill_ring_empty: u64,
+    /// FILL entries that the kernel refused.
+    pub rx_invalid_descs: u64,
+    /// TX entries that the kernel refused.
+    pub tx_invalid_descs: u64,
+    /// Times that the kernel found the TX ring empty.
+    pub tx_ring_empty: u64,
+}
+
+/// What the port itself counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpCounters {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Frames queued for transmission.
+    pub tx_frames: u64,
+    /// `sendto` calls made to transmit.
+    pub tx_kicks: u64,
+    /// `recvfrom` calls made so that the kernel receives.
+    pub rx_kicks: u64,
+    /// Flushes after which the kernel had left frames in the TX ring.
+    pub tx_stalls: u64,
+    /// `sendto` calls that failed for another reason than being asked for too much.
+    pub tx_errors: u64,
+}
+
+/// One NIC queue through AF_XDP.
+pub struct XdpPort {
+    rx: RxQueue,
+    tx: TxQueue,
+    memory: UmemMemory,
+    mode: XdpMode,
+    busy_poll: bool,
+    rx_checksum_may_be_partial: bool,
+    ifindex: u32,
+    queue: u32,
+    counters: XdpCounters,
+    tx_error: Option<io::Error>,
+    socket: XskSocket,
+}
+
+/// A socket that is bound, and what it got.
+struct Bound {
+    socket: XskSocket,
+    offsets: libc::xdp_mmap_offsets,
+    metadata: bool,
+    mode: XdpMode,
+}
+
+/// Which of the wishes one attempt to bind tries.
+#[derive(Clone, Copy)]
+struct Attempt {
+    mode: XdpMode,
+    metadata: bool,
+}
+
+fn system(call: &'static str) -> impl FnOnce(io::Error) -> XdpError {
+    move |error| XdpError::System { call, error }
+}
+
+impl XdpPort {
+    /// Opens queue `queue` of the interface called `interface`.
+    pub fn open(interface: &str, queue: u32, config: &XdpConfig) -> Result<Self, XdpError> {
+        let ifindex = sys::interface_index(interface)
+            .map_err(|_| XdpError::NoSuchInterface(interface.to_owned()))?;
+        Self::open_named(interface, ifindex, queue, config)
+    }
+
+    /// Opens queue `queue` of the interface with index `ifindex`.
+    pub fn open_index(ifindex: u32, queue: u32, config: &XdpConfig) -> Result<Self, XdpError> {
+        let interface = sys::interface_name(ifindex)
+            .map_err(|_| XdpError::NoSuchInterface(format!("with index {ifindex}")))?;
+        Self::open_named(&interface, ifindex, queue, config)
+    }
+
+    fn open_named(
+        interface: &str,
+        ifindex: u32,
+        queue: u32,
+        config: &XdpConfig,
+    ) -> Result<Self, XdpError> {
+        config.validate()?;
+        let mtu = sys::interface_mtu(interface).map_err(system("ioctl SIOCGIFMTU"))?;
+        if mtu > config.mtu_max() {
+            let (interface, mtu_max) = (interface.to_owned(), config.mtu_max());
+            return Err(XdpError::MtuTooLarge {
+                interface,
+                mtu,
+                mtu_max,
+            });
+        }
+        let umem = Arc::new(Umem::new(config).map_err(system("mmap of the frames"))?);
+        let bound = bind_best(&umem, interface, ifindex, queue, config)?;
+        let Bound {
+            socket,
+            offsets,
+            metadata,
+            mode,
+        } = bound;
+
+        let map = system("mmap of a ring");
+        let rings = (|| {
+            let (rx_len, tx_len) = (config.rx_frames, config.tx_frames);
+            let fill = libc::XDP_UMEM_PGOFF_FILL_RING;
+            let completion = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
+            io::Result::Ok((
+                Ring::map(&socket, rx_len, fill, offsets.fr)?,
+                Ring::map(&socket, rx_len, libc::XDP_PGOFF_RX_RING as u64, offsets.rx)?,
+                Ring::map(&socket, tx_len, libc::XDP_PGOFF_TX_RING as u64, offsets.tx)?,
+                Ring::map(&socket, tx_len, completion, offsets.cr)?,
+            ))
+        })();
+        let (fill, rx, tx, completion) = rings.map_err(map)?;
+        let frame_len_max = (config.frame_size - TX_HEADROOM).min(mtu + ETHERNET_HEADER_LEN);
+        let memory = umem.memory();
+        Ok(Self {
+            rx: RxQueue::new(Arc::clone(&umem), fill, rx, config),
+            tx: TxQueue::new(umem, tx, completion, config, frame_len_max, metadata),
+            memory,
+            mode,
+            busy_poll: config.busy_poll.is_some(),
+            rx_checksum_may_be_partial: config.rx_checksum_may_be_partial,
+            ifindex,
+            queue,
+            counters: XdpCounters::default(),
+            tx_error: None,
+            socket,
+        })
+    }
+
+    /// The socket: readable when frames wait, writable when the TX ring has room. For
+    /// `Demux::register_xsk` and for polling.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Index of the interface.
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Whether frames are copied.
+    pub fn mode(&self) -> XdpMode {
+        self.mode
+    }
+
+    /// What pages the frames lie on.
+    pub fn memory(&self) -> UmemMemory {
+        self.memory
+    }
+
+    /// Frames that the kernel has not yet taken from the TX ring. If not zero after a flush, the
+    /// link is busy: flush again soon.
+    pub fn tx_pending(&mut self) -> u32 {
+        self.tx.pending()
+    }
+
+    /// Frames that can be filled before [`PacketIo::tx_frame`] must look for finished ones.
+    pub fn tx_free(&self) -> usize {
+        self.tx.free_frames()
+    }
+
+    /// What the kernel counted.
+    pub fn statistics(&self) -> io::Result<XdpStatistics> {
+        let raw: libc::xdp_statistics = self.socket.get_xdp(libc::XDP_STATISTICS)?;
+        Ok(XdpStatistics {
+            rx_dropped: raw.rx_dropped,
+            rx_ring_full: raw.rx_ring_full,
+            rx_fill_ring_empty: raw.rx_fill_ring_empty_descs,
+            rx_invalid_descs: raw.rx_invalid_descs,
+            tx_invalid_descs: raw.tx_invalid_descs,
+            tx_ring_empty: raw.tx_ring_empty_descs,
+        })
+    }
+
+    /// What the port counted.
+    pub fn counters(&self) -> XdpCounters {
+        let (rx_frames, tx_frames) = (self.rx.received(), self.tx.committed());
+        XdpCounters {
+            rx_frames,
+            tx_frames,
+            ..self.counters
+        }
+    }
+
+    /// The last transmit error and forgets it: ENETDOWN while the interface is down, ENXIO once it
+    /// is gone.
+    pub fn take_tx_error(&mut self) -> Option<io::Error> {
+        self.tx_error.take()
+    }
+
+    /// Calls `sendto` until the kernel has taken all that is in the TX ring, or takes no more.
+    fn kick_tx(&mut self) {
+        let mut pending = self.tx.pending();
+        // Each round but the last takes at least one budget, so the rounds are bounded.
+        while pending > 0 && self.tx.needs_wakeup() {
+            self.counters.tx_kicks += 1;
+            let outcome = self.socket.kick_tx();
+            let left = self.tx.pending();
+            if let Err(error) = outcome {
+                let code = error.raw_os_error().unwrap_or(0);
+                // EAGAIN: the budget of one call is used up, or the send buffer or the
+                // completion ring is full. EBUSY: the link dropped one. ENOBUFS: no memory now.
+                if !matches!(
+                    code,
+                    libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR
+                ) {
+                    self.counters.tx_errors += 1;
+                    self.tx_error = Some(error);
+                    break;
+                }
+            }
+            if left == pending {
+                break;
+            }
+            pending = left;
+        }
+        if pending > 0 && self.mode == XdpMode::Copy {
+            self.counters.tx_stalls += 1;
+        }
+    }
+}
+
+/// Binds with the best of the wishes that the kernel and the driver can fulfil.
+fn bind_best(
+    umem: &Umem,
+    interface: &str,
+    ifindex: u32,
+    queue: u32,
+    config: &XdpConfig,
+) -> Result<Bound, XdpError> {
+    let mut attempts = Vec::with_capacity(3);
+    if config.prefer_zero_copy {
+        // Whether a zero-copy driver finishes checksums is not known here, so it is not asked.
+        attempts.push(Attempt {
+            mode: XdpMode::ZeroCopy,
+            metadata: false,
+        });
+    }
+    if config.tx_checksum {
+        attempts.push(Attempt {
+            mode: XdpMode::Copy,
+            metadata: true,
+        });
+    }
+    attempts.push(Attempt {
+        mode: XdpMode::Copy,
+        metadata: false,
+    });
+
+    let mut failure = None;
+    for attempt in attempts {
+        match bind_once(umem, ifindex, queue, config, attempt) {
+            Ok(bound) => return Ok(bound),
+            Err((call, error)) => {
+                let code = error.raw_os_error().unwrap_or(0);
+                // Only these say "not this way"; EINVAL is also "no such queue" and "unknown
+                // flag", which the last attempt tells apart.
+                let again = matches!(code, libc::EOPNOTSUPP | libc::EINVAL);
+                failure = Some((call, error));
+                if !again {
+                    break;
+                }
+            }
+        }
+    }
+    let (call, error) = failure.expect("there is at least one attempt");
+    let interface = interface.to_owned();
+    Err(match (call, error.raw_os_error().unwrap_or(0)) {
+        ("socket", libc::EAFNOSUPPORT) => XdpError::NoKernelSupport,
+        (_, libc::EPERM | libc::EACCES) => XdpError::NotPermitted,
+        ("XDP_UMEM_REG", libc::ENOBUFS | libc::ENOMEM) => {
+            XdpError::MemoryLimit { bytes: umem.len() }
+        }
+        ("bind", libc::EBUSY) => XdpError::QueueBusy { interface, queue },
+        ("bind", libc::EINVAL) => XdpError::NoSuchQueue { interface, queue },
+        ("bind", libc::ENODEV) => XdpError::NoSuchInterface(interface),
+        _ => XdpError::System { call, error },
+    })
+}
+
+fn bind_once(
+    umem: &Umem,
+    ifindex: u32,
+    queue: u32,
+    config: &XdpConfig,
+    attempt: Attempt,
+) -> Result<Bound, (&'static str, io::Error)> {
+    let at = |call: &'static str| move |error: io::Error| (call, error);
+    let socket = XskSocket::new().map_err(at("socket"))?;
+    let (metadata_flag, metadata_len) = if attempt.metadata {
+        (libc::XDP_UMEM_TX_METADATA_LEN, TX_METADATA_LEN)
+    } else {
+        (0, 0)
+    };
+    let registration = libc::xdp_umem_reg {
+        addr: umem.start() as u64,
+        len: umem.len() as u64,
+        chunk_size: config.frame_size,
+        headroom: 0,
+        flags: metadata_flag,
+        tx_metadata_len: metadata_len,
+    };
+    socket
+        .set_xdp(libc::XDP_UMEM_REG, &registration)
+        .map_err(at("XDP_UMEM_REG"))?;
+    let lengths = [
+        (libc::XDP_UMEM_FILL_RING, config.rx_frames),
+        (libc::XDP_UMEM_COMPLETION_RING, config.tx_frames),
+        (libc::XDP_RX_RING, config.rx_frames),
+        (libc::XDP_TX_RING, config.tx_frames),
+    ];
+    for (ring, len) in lengths {
+        socket
+            .set_xdp(ring, &(len as i32))
+            .map_err(at("setsockopt of a ring"))?;
+    }
+    let offsets = socket
+        .get_xdp(libc::XDP_MMAP_OFFSETS)
+        .map_err(at("XDP_MMAP_OFFSETS"))?;
+    // Both only help: an older kernel, or a caller with fewer rights, transmits in smaller steps.
+    let _ = socket.set_send_buffer(config.tx_frames as usize * SEND_BUFFER_PER_FRAME);
+    let budget = config.tx_frames.max(TX_BUDGET_MIN);
+    let _ = socket.set_xdp(XDP_MAX_TX_SKB_BUDGET, &(budget as i32));
+    if let Some(busy_poll) = config.busy_poll {
+        let set = socket.set_busy_poll(busy_poll.timeout_us, busy_poll.budget);
+        set.map_err(at("SO_BUSY_POLL"))?;
+    }
+    let mode = match attempt.mode {
+        XdpMode::ZeroCopy => libc::XDP_ZEROCOPY,
+        XdpMode::Copy => libc::XDP_COPY,
+    };
+    socket
+        .bind(ifindex, queue, mode | libc::XDP_USE_NEED_WAKEUP)
+        .map_err(at("bind"))?;
+    let options: libc::xdp_options = socket
+        .get_xdp(libc::XDP_OPTIONS)
+        .map_err(at("XDP_OPTIONS"))?;
+    let zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
+    let mode = if zero_copy {
+        XdpMode::ZeroCopy
+    } else {
+        XdpMode::Copy
+    };
+    Ok(Bound {
+        socket,
+        offsets,
+        metadata: attempt.metadata,
+        mode,
+    })
+}
+
+impl AsFd for XdpPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
+impl AsRawFd for XdpPort {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd().as_raw_fd()
+    }
+}
+
+impl PacketIo for XdpPort {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            tx_frame_len_max: self.tx.frame_len_max(),
+            tx_checksum: self.tx.has_metadata(),
+            rx_checksum_may_be_partial: self.rx_checksum_may_be_partial,
+        }
+    }
+
+    fn rx_burst(&mut self, frames: &mut Vec<Frame>, max: usize) -> usize {
+        let count = self.rx.burst(frames, max);
+        if count == 0 && (self.busy_poll || self.rx.needs_wakeup()) {
+            self.counters.rx_kicks += 1;
+            self.socket.kick_rx();
+            return self.rx.burst(frames, max);
+        }
+        count
+    }
+
+    fn frame_bytes(&self, frame: &Frame) -> &[u8] {
+        self.rx.bytes(frame)
+    }
+
+    fn rx_release(&mut self, frames: &[Frame]) {
+        self.rx.release(frames);
+    }
+
+    fn tx_frame(&mut self) -> Option<&mut [u8]> {
+        self.tx.frame()
+    }
+
+    fn tx_commit(&mut self, len: usize, checksum: TxChecksum) {
+        self.tx.commit(len, checksum);
+    }
+
+    fn tx_flush(&mut self) {
+        self.tx.publish();
+        self.kick_tx();
+        self.tx.reap();
+    }
+}

@@ -1,0 +1,272 @@
+//! The system calls of AF_XDP, each behind a safe function.
+
+use std::{
+    ffi::{CStr, CString, c_int, c_void},
+    io,
+    mem::{MaybeUninit, size_of},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::{self, NonNull},
+};
+
+/// `setsockopt(SOL_XDP)`: how many frames one `sendto` may send in copy mode (Linux 6.17).
+pub(crate) const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
+const SO_PREFER_BUSY_POLL: c_int = 69;
+const SO_BUSY_POLL_BUDGET: c_int = 70;
+
+/// Plain C data without invalid bit patterns, which a socket option may be read into.
+///
+/// # Safety
+/// Every bit pattern is a value of the type.
+pub(crate) unsafe trait OptionValue: Copy {}
+// SAFETY: structures of integers.
+unsafe impl OptionValue for libc::xdp_mmap_offsets {}
+// SAFETY: as above.
+unsafe impl OptionValue for libc::xdp_umem_reg {}
+// SAFETY: as above.
+unsafe impl OptionValue for libc::xdp_statistics {}
+// SAFETY: as above.
+unsafe impl OptionValue for libc::xdp_options {}
+// SAFETY: an integer.
+unsafe impl OptionValue for c_int {}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// An AF_XDP socket.
+pub(crate) struct XskSocket(OwnedFd);
+
+impl XskSocket {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers; the result is checked before it is owned.
+        unsafe {
+            let fd = check(libc::socket(
+                libc::AF_XDP,
+                libc::SOCK_RAW | libc::SOCK_CLOEXEC,
+                0,
+            ))?;
+            Ok(Self(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    fn set<T: OptionValue>(&self, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+        let len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: `value` points to `len` readable bytes for the time of the call.
+        let result = unsafe {
+            let value = ptr::from_ref(value).cast::<c_void>();
+            libc::setsockopt(self.0.as_raw_fd(), level, name, value, len)
+        };
+        check(result).map(drop)
+    }
+
+    pub(crate) fn set_xdp<T: OptionValue>(&self, name: c_int, value: &T) -> io::Result<()> {
+        self.set(libc::SOL_XDP, name, value)
+    }
+
+    pub(crate) fn get_xdp<T: OptionValue>(&self, name: c_int) -> io::Result<T> {
+        let mut value = MaybeUninit::<T>::zeroed();
+        let mut len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to `value`; what it leaves out stays zero,
+        // and `OptionValue` makes any bytes a value.
+        unsafe {
+            let out = value.as_mut_ptr().cast::<c_void>();
+            check(libc::getsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_XDP,
+                name,
+                out,
+                &raw mut len,
+            ))?;
+            Ok(value.assume_init())
+        }
+    }
+
+    /// Room for that many bytes of frames on their way; the limit is lifted if we may.
+    pub(crate) fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2);
+        self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
+    }
+
+    pub(crate) fn set_busy_poll(&self, timeout_us: u32, budget: u32) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
+        self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &(timeout_us as c_int))?;
+        self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &(budget as c_int))
+    }
+
+    pub(crate) fn bind(&self, ifindex: u32, queue: u32, flags: u16) -> io::Result<()> {
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: flags,
+            sxdp_ifindex: ifindex,
+            sxdp_queue_id: queue,
+            sxdp_shared_umem_fd: 0,
+        };
+        let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
+        // SAFETY: `address` is a sockaddr of `len` bytes that lives through the call.
+        let result = unsafe {
+            libc::bind(
+                self.0.as_raw_fd(),
+                ptr::from_ref(&address).cast::<libc::sockaddr>(),
+                len,
+            )
+        };
+        check(result).map(drop)
+    }
+
+    /// Makes the kernel look at the TX ring.
+    pub(crate) fn kick_tx(&self) -> io::Result<()> {
+        let fd = self.0.as_raw_fd();
+        // SAFETY: an empty message and no address: no memory is passed.
+        let result =
+            unsafe { libc::sendto(fd, ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes the kernel look at the FILL ring, and run the driver if busy polling is on.
+    pub(crate) fn kick_rx(&self) {
+        let fd = self.0.as_raw_fd();
+        // SAFETY: an empty buffer and no address: no memory is passed. The call transfers nothing,
+        // and its only expected failure (EAGAIN) means that there is nothing to receive.
+        unsafe {
+            let none = ptr::null_mut();
+            libc::recvfrom(
+                fd,
+                none,
+                0,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            );
+        }
+    }
+
+    /// Maps `len` bytes of a ring.
+    pub(crate) fn map_ring(&self, len: usize, offset: u64) -> io::Result<Mapping> {
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        Mapping::new(len, flags, Some((&self.0, offset)))
+    }
+}
+
+impl AsFd for XskSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Memory that is unmapped when it goes.
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: plain memory; whoever reads or writes through `start` answers for the order.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; the type itself offers no access.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(len: usize, flags: c_int, file: Option<(&OwnedFd, u64)>) -> io::Result<Self> {
+        let (fd, offset) = file.map_or((-1, 0), |(fd, offset)| (fd.as_raw_fd(), offset));
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the kernel chooses the address, so no mapping of ours is replaced.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                protection,
+                flags,
+                fd,
+                offset as libc::off_t,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast::<u8>()).expect("mmap does not map address zero");
+        Ok(Self { start, len })
+    }
+
+    /// Private memory, present at once.
+    pub(crate) fn anonymous(len: usize, huge_pages: bool) -> io::Result<Self> {
+        let huge = if huge_pages { libc::MAP_HUGETLB } else { 0 };
+        Self::new(
+            len,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | huge,
+            None,
+        )
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new` and nothing borrows from it any more.
+        unsafe {
+            libc::munmap(self.start.as_ptr().cast::<c_void>(), self.len);
+        }
+    }
+}
+
+/// The index of an interface of this thread's network namespace.
+pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
+    let name = CString::new(name)?;
+    // SAFETY: `name` is a C string.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// The name of an interface of this thread's network namespace.
+pub(crate) fn interface_name(index: u32) -> io::Result<String> {
+    let mut name = [0u8; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the size that the call is defined to need.
+    if unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let name = CStr::from_bytes_until_nul(&name).map_err(io::Error::other)?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// The MTU of an interface, by `SIOCGIFMTU`.
+pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
+    // SAFETY: `ifreq` is plain data; all zeros is a value of it. `name` is copied only if it fits
+    // with its terminator, and the kernel fills in `ifru_mtu` if the ioctl succeeds.
+    unsafe {
+        let fd = check(libc::socket(
+            libc::AF_INET,
+            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+            0,
+        ))?;
+        let fd = OwnedFd::from_raw_fd(fd);
+        let mut request: libc::ifreq = MaybeUninit::zeroed().assume_init();
+        if name.len() >= request.ifr_name.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        check(libc::ioctl(
+            fd.as_raw_fd(),
+            libc::SIOCGIFMTU as _,
+            &raw mut request,
+        ))?;
+        Ok(request.ifr_ifru.ifru_mtu as u32)
+    }
+}

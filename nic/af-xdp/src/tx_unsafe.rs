@@ -1,0 +1,164 @@
+//! The transmitting half: TX ring, COMPLETION ring, and the stack of free frames.
+
+use std::sync::Arc;
+
+use tidelane_packet_io::{TxChecksum, finish_checksum};
+
+use crate::{
+    config::{TX_HEADROOM, XdpConfig},
+    ring_unsafe::{Descriptor, Ring},
+    umem_unsafe::Umem,
+};
+
+/// Bytes of transmit metadata, directly before a frame's data.
+pub(crate) const TX_METADATA_LEN: u32 = 16;
+const _: () = assert!(size_of::<libc::xsk_tx_metadata>() == TX_METADATA_LEN as usize);
+const _: () = assert!(TX_METADATA_LEN <= TX_HEADROOM);
+/// An Ethernet header: the kernel refuses anything shorter.
+const FRAME_LEN_MIN: usize = 14;
+
+pub(crate) struct TxQueue {
+    umem: Arc<Umem>,
+    tx: Ring<Descriptor>,
+    completion: Ring<u64>,
+    frame_size: u32,
+    frame_len_max: u32,
+    /// First frame of the transmitting half.
+    area_start: u64,
+    /// Data addresses of free frames. A stack, so that the frames in use stay in the cache. The
+    /// last one is what `frame` lends out.
+    free: Vec<u64>,
+    metadata: bool,
+    committed: u64,
+}
+
+impl TxQueue {
+    pub(crate) fn new(
+        umem: Arc<Umem>,
+        tx: Ring<Descriptor>,
+        completion: Ring<u64>,
+        config: &XdpConfig,
+        frame_len_max: u32,
+        metadata: bool,
+    ) -> Self {
+        let frame_size = config.frame_size;
+        let area_start = u64::from(config.rx_frames) * u64::from(frame_size);
+        let first = area_start + u64::from(TX_HEADROOM);
+        let numbers = (0..u64::from(config.tx_frames)).rev();
+        let free = numbers
+            .map(|number| first + number * u64::from(frame_size))
+            .collect();
+        assert!(frame_len_max + TX_HEADROOM <= frame_size);
+        Self {
+            umem,
+            tx,
+            completion,
+            frame_size,
+            frame_len_max,
+            area_start,
+            free,
+            metadata,
+            committed: 0,
+        }
+    }
+
+    pub(crate) fn frame_len_max(&self) -> u32 {
+        self.frame_len_max
+    }
+
+    /// Frames queued so far.
+    pub(crate) fn committed(&self) -> u64 {
+        self.committed
+    }
+
+    /// Whether unfinished checksums are declared to the kernel.
+    pub(crate) fn has_metadata(&self) -> bool {
+        self.metadata
+    }
+
+    pub(crate) fn frame(&mut self) -> Option<&mut [u8]> {
+        if self.free.is_empty() {
+            self.reap();
+        }
+        let addr = *self.free.last()?;
+        // SAFETY: the frame is on the free stack, so the kernel does not have it, and the borrow
+        // of `self` keeps anyone else from it.
+        Some(unsafe { self.umem.bytes_mut(addr, self.frame_len_max as usize) })
+    }
+
+    pub(crate) fn commit(&mut self, len: usize, checksum: TxChecksum) {
+        assert!(
+            len >= FRAME_LEN_MIN && len <= self.frame_len_max as usize,
+            "frame of {len} bytes"
+        );
+        let addr = self.free.pop().expect("`frame` gave a frame");
+        let options = match checksum {
+            TxChecksum::Done => 0,
+            TxChecksum::Partial { start, offset } => self.declare(addr, len, start, offset),
+        };
+        self.tx.push(Descriptor {
+            addr,
+            len: len as u32,
+            options,
+        });
+        self.committed += 1;
+    }
+
+    /// Declares an unfinished checksum in the frame's metadata, or finishes it here.
+    fn declare(&mut self, addr: u64, len: usize, start: u16, offset: u16) -> u32 {
+        let field_end = usize::from(start) + usize::from(offset) + 2;
+        // The kernel would refuse the descriptor and never get past it.
+        assert!(
+            field_end <= len,
+            "the checksum field lies outside the frame"
+        );
+        if !self.metadata {
+            // SAFETY: `commit` took the frame from the free stack and has not queued it yet.
+            let bytes = unsafe { self.umem.bytes_mut(addr, len) };
+            finish_checksum(bytes, start, offset);
+            return 0;
+        }
+        let metadata_addr = addr - u64::from(TX_METADATA_LEN);
+        // SAFETY: the metadata lies in the same frame's headroom.
+        let metadata = unsafe { self.umem.bytes_mut(metadata_addr, TX_METADATA_LEN as usize) };
+        let flags = u64::from(libc::XDP_TXMD_FLAGS_CHECKSUM);
+        metadata[..8].copy_from_slice(&flags.to_ne_bytes());
+        metadata[8..10].copy_from_slice(&start.to_ne_bytes());
+        metadata[10..12].copy_from_slice(&offset.to_ne_bytes());
+        metadata[12..16].fill(0);
+        libc::XDP_TX_METADATA
+    }
+
+    /// Shows the kernel what was committed.
+    pub(crate) fn publish(&mut self) {
+        self.tx.publish();
+    }
+
+    /// Frames that the kernel has not taken from the ring.
+    pub(crate) fn pending(&mut self) -> u32 {
+        self.tx.unconsumed()
+    }
+
+    pub(crate) fn needs_wakeup(&self) -> bool {
+        self.tx.needs_wakeup()
+    }
+
+    /// Takes back the frames that the kernel is done with.
+    pub(crate) fn reap(&mut self) {
+        let count = self.completion.available(u32::MAX);
+        for _ in 0..count {
+            let addr = self.completion.pop();
+            let number = (addr - self.area_start) / u64::from(self.frame_size);
+            let start = self.area_start + number * u64::from(self.frame_size);
+            self.free.push(start + u64::from(TX_HEADROOM));
+        }
+        if count > 0 {
+            self.completion.release();
+        }
+    }
+
+    /// Frames that are free now.
+    pub(crate) fn free_frames(&self) -> usize {
+        self.free.len()
+    }
+}

@@ -1,0 +1,99 @@
+//! The memory that holds all frames of a port.
+
+use std::io;
+
+use crate::{config::XdpConfig, sys::Mapping};
+
+const HUGE_PAGE: usize = 2 << 20;
+
+/// What kind of pages a UMEM got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UmemMemory {
+    /// Huge pages (2 MiB).
+    HugePages,
+    /// Ordinary pages, because huge ones were not asked for.
+    Pages,
+    /// Ordinary pages, because too few huge pages are free (`sysctl vm.nr_hugepages` has the
+    /// number).
+    PagesForLackOfHugePages,
+}
+
+/// Frames in one mapping: first those for receiving, then those for transmitting.
+pub(crate) struct Umem {
+    mapping: Mapping,
+    memory: UmemMemory,
+}
+
+impl Umem {
+    pub(crate) fn new(config: &XdpConfig) -> io::Result<Self> {
+        let len = config.umem_len();
+        if config.huge_pages {
+            if let Ok(mapping) = Mapping::anonymous(len.next_multiple_of(HUGE_PAGE), true) {
+                return Ok(Self {
+                    mapping,
+                    memory: UmemMemory::HugePages,
+                });
+            }
+            let mapping = Mapping::anonymous(len, false)?;
+            return Ok(Self {
+                mapping,
+                memory: UmemMemory::PagesForLackOfHugePages,
+            });
+        }
+        Ok(Self {
+            mapping: Mapping::anonymous(len, false)?,
+            memory: UmemMemory::Pages,
+        })
+    }
+
+    pub(crate) fn memory(&self) -> UmemMemory {
+        self.memory
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.mapping.start()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    fn place(&self, addr: u64, len: usize) -> *mut u8 {
+        let end = (addr as usize).checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.len()),
+            "the bytes lie outside the UMEM"
+        );
+        // SAFETY: the offset was just found to lie within the mapping.
+        unsafe { self.start().add(addr as usize) }
+    }
+
+    /// # Safety
+    /// Until the borrow ends, nobody writes to these bytes: the frame is not in the kernel's hands
+    /// and not borrowed mutably.
+    pub(crate) unsafe fn bytes(&self, addr: u64, len: usize) -> &[u8] {
+        // SAFETY: in the mapping (checked), initialised (mapped as zeros), and by the contract
+        // unchanged while borrowed.
+        unsafe { std::slice::from_raw_parts(self.place(addr, len), len) }
+    }
+
+    /// # Safety
+    /// Until the borrow ends, nobody else reads or writes these bytes.
+    #[allow(clippy::mut_from_ref)] // Frames are disjoint; the contract is about one of them.
+    pub(crate) unsafe fn bytes_mut(&self, addr: u64, len: usize) -> &mut [u8] {
+        // SAFETY: as for `bytes`, and exclusive by the contract.
+        unsafe { std::slice::from_raw_parts_mut(self.place(addr, len), len) }
+    }
+
+    /// Asks the CPU to fetch the cache line at `addr`.
+    pub(crate) fn prefetch(&self, addr: u64) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch has no effect that a program can observe, at any address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.start().wrapping_add(addr as usize).cast::<i8>());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = addr;
+    }
+}
