@@ -1,3 +1,140 @@
-//! Placeholder main, replaced by the first commit of this crate.
+//! `tidelane-load`: the load tools of the benches and of the interop tests.
+//!
+//! They are written against libc's names, as a C program is, so that the same binary runs on the
+//! kernel's stack and, under `tidelane run`, on Tidelane. Each client prints one line of JSON:
+//! requests, requests per second, latency quantiles, errors and its own CPU time.
 
-fn main() {}
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{
+    client::{Closer, Load, Plan},
+    exchange::Exchange,
+};
+
+mod client;
+mod echo_server;
+mod exchange;
+mod ping;
+mod report;
+mod spin;
+mod sys;
+
+/// Load tools of Tidelane's benches.
+#[derive(Parser, Debug)]
+#[command(name = "tidelane-load")]
+struct Command {
+    #[command(subcommand)]
+    tool: Tool,
+}
+
+#[derive(Subcommand, Debug)]
+enum Tool {
+    /// TCP echo server: one thread, level-triggered epoll.
+    EchoServer(echo_server::Options),
+    /// Closed-loop echo client on long connections.
+    EchoClient(EchoClient),
+    /// Echo client that opens a connection, makes a few requests and closes, again and again.
+    ShortClient(ShortClient),
+    /// Closed-loop HTTP client, keep-alive or `Connection: close`.
+    HttpClient(HttpClient),
+    /// ICMP echo.
+    Ping(ping::Options),
+    /// Keeps cores awake in the idle scheduling class: the kernel without idle exits.
+    Spin(spin::Options),
+}
+
+#[derive(Args, Debug)]
+struct EchoClient {
+    #[command(flatten)]
+    load: Load,
+    /// Bytes of a request.
+    #[arg(long, default_value_t = 64)]
+    bytes: usize,
+    /// Requests in flight per connection.
+    #[arg(long, default_value_t = 1)]
+    pipeline: usize,
+}
+
+#[derive(Args, Debug)]
+struct ShortClient {
+    #[command(flatten)]
+    load: Load,
+    /// Bytes of a request.
+    #[arg(long, default_value_t = 64)]
+    bytes: usize,
+    /// Requests per connection.
+    #[arg(long, default_value_t = 1)]
+    requests: u64,
+    /// Who closes first (the server needs the same --requests then).
+    #[arg(long, value_enum, default_value = "client")]
+    closer: Closer,
+}
+
+#[derive(Args, Debug)]
+struct HttpClient {
+    #[command(flatten)]
+    load: Load,
+    /// Path to get.
+    #[arg(long, default_value = "/")]
+    path: String,
+    /// One request per connection, with `Connection: close`.
+    #[arg(long)]
+    close: bool,
+    /// A file that every body must equal.
+    #[arg(long)]
+    body: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let result = match Command::parse().tool {
+        Tool::EchoServer(options) => echo_server::run(&options),
+        Tool::EchoClient(options) => run_echo(&options),
+        Tool::ShortClient(options) => run_short(&options),
+        Tool::HttpClient(options) => run_http(&options),
+        Tool::Ping(options) => ping::run(&options),
+        Tool::Spin(options) => spin::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tidelane-load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_echo(options: &EchoClient) -> std::io::Result<()> {
+    let plan = Plan {
+        exchange: Exchange::echo(options.bytes.max(1)),
+        pipeline: options.pipeline.max(1),
+        per_connection: 0,
+        closer: Closer::Client,
+        with_connect: false,
+    };
+    client::run(&options.load, &plan)
+}
+
+fn run_short(options: &ShortClient) -> std::io::Result<()> {
+    let plan = Plan {
+        exchange: Exchange::echo(options.bytes.max(1)),
+        pipeline: 1,
+        per_connection: options.requests.max(1),
+        closer: options.closer,
+        with_connect: true,
+    };
+    client::run(&options.load, &plan)
+}
+
+fn run_http(options: &HttpClient) -> std::io::Result<()> {
+    let body = options.body.as_ref().map(fs::read).transpose()?;
+    let plan = Plan {
+        exchange: Exchange::http(options.load.connect, &options.path, options.close, body),
+        pipeline: 1,
+        per_connection: u64::from(options.close),
+        closer: Closer::Server,
+        with_connect: options.close,
+    };
+    client::run(&options.load, &plan)
+}

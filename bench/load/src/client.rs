@@ -1,0 +1,363 @@
+//! The closed loop behind every client: each connection has a fixed number of requests in flight
+//! and sends the next when an answer is complete.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddrV4,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+
+use crate::{
+    exchange::{Exchange, Fed, Progress},
+    report::Report,
+    sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE},
+};
+
+/// Bytes read at once.
+const READ_MAX: usize = 256 * 1024;
+/// Descriptors per epoll_wait.
+const EVENTS_MAX: usize = 512;
+/// A failed connection waits this long before the next attempt.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+/// Options that every client has.
+#[derive(Args, Debug)]
+pub struct Load {
+    /// Server, as ADDRESS:PORT.
+    #[arg(long)]
+    pub connect: SocketAddrV4,
+    /// Connections at once.
+    #[arg(long, default_value_t = 1)]
+    pub connections: usize,
+    /// Seconds to count.
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Seconds before counting starts.
+    #[arg(long, default_value_t = 0.5)]
+    pub warmup: f64,
+    /// Stop after this many exchanges instead of by time (0: by time).
+    #[arg(long, default_value_t = 0)]
+    pub total: u64,
+    /// Exit 0 even if connections failed (they are counted in any case).
+    #[arg(long)]
+    pub allow_errors: bool,
+}
+
+/// Who ends a connection after its last request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Closer {
+    /// The client closes as soon as the last answer is complete.
+    Client,
+    /// The client waits for the server's end of stream.
+    Server,
+}
+
+/// What the connections do.
+#[derive(Debug)]
+pub struct Plan {
+    /// One request and its answer.
+    pub exchange: Exchange,
+    /// Requests in flight per connection.
+    pub pipeline: usize,
+    /// Requests per connection (0: no end).
+    pub per_connection: u64,
+    /// Who closes then.
+    pub closer: Closer,
+    /// The latency of a connection's first request counts from its connect.
+    pub with_connect: bool,
+}
+
+/// Runs the load and prints its line; an error if any connection failed.
+pub fn run(load: &Load, plan: &Plan) -> io::Result<()> {
+    let mut client = Client::new(load, plan)?;
+    let ended = client.run();
+    let seconds = client.counted.elapsed().as_secs_f64();
+    let cpu = sys::cpu_time().saturating_sub(client.cpu_at_start);
+    println!("{}", client.report.to_json(seconds, cpu));
+    ended?;
+    match client.report.first_error {
+        Some(error) if !load.allow_errors => Err(io::Error::other(error)),
+        _ => Ok(()),
+    }
+}
+
+struct Client<'a> {
+    load: &'a Load,
+    plan: &'a Plan,
+    epoll: Epoll,
+    connections: Vec<Slot>,
+    report: Report,
+    buffer: Vec<u8>,
+    counting: bool,
+    counted: Instant,
+    cpu_at_start: Duration,
+    done: u64,
+}
+
+/// One place for a connection; a closed one is opened again.
+enum Slot {
+    Open(Connection),
+    RetryAt(Instant),
+}
+
+struct Connection {
+    fd: Fd,
+    connecting: bool,
+    opened: Instant,
+    /// When each request in flight was handed to the socket, oldest first.
+    sent: VecDeque<Instant>,
+    /// Requests that may still be started on this connection.
+    left: u64,
+    /// Bytes of the newest request not yet taken by the socket.
+    unsent: usize,
+    progress: Progress,
+    watched: u32,
+}
+
+/// Why a connection is over.
+enum End {
+    /// Its requests are done.
+    Done,
+    /// It broke.
+    Broken(String),
+}
+
+impl<'a> Client<'a> {
+    fn new(load: &'a Load, plan: &'a Plan) -> io::Result<Self> {
+        let now = Instant::now();
+        Ok(Self {
+            load,
+            plan,
+            epoll: Epoll::new(EVENTS_MAX)?,
+            connections: (0..load.connections).map(|_| Slot::RetryAt(now)).collect(),
+            report: Report::default(),
+            buffer: vec![0; READ_MAX],
+            counting: load.total > 0,
+            counted: now,
+            cpu_at_start: Duration::ZERO,
+            done: 0,
+        })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let start = Instant::now();
+        let warm = start + Duration::from_secs_f64(self.load.warmup);
+        let end = match self.load.total {
+            0 => warm + Duration::from_secs_f64(self.load.seconds),
+            _ => start + Duration::from_secs_f64(self.load.warmup + self.load.seconds),
+        };
+        for index in 0..self.connections.len() {
+            self.open(index);
+        }
+        let mut ready = Vec::with_capacity(EVENTS_MAX);
+        let mut retry = start + RETRY_AFTER;
+        loop {
+            let now = Instant::now();
+            if now >= end || (self.load.total > 0 && self.done >= self.load.total) {
+                return self.check_total();
+            }
+            if !self.counting && now >= warm {
+                self.counting = true;
+                self.counted = now;
+                self.cpu_at_start = sys::cpu_time();
+            }
+            if now >= retry {
+                self.retry(now);
+                retry = now + RETRY_AFTER;
+            }
+            self.epoll.wait(RETRY_AFTER, &mut ready)?;
+            for event in &ready {
+                self.serve(event);
+            }
+        }
+    }
+
+    fn check_total(&self) -> io::Result<()> {
+        if self.load.total > 0 && self.done < self.load.total {
+            let text = format!("{} of {} exchanges in time", self.done, self.load.total);
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, index: usize) {
+        match Connection::open(self.load.connect, self.plan, &self.epoll, index as u64) {
+            Ok(connection) => self.connections[index] = Slot::Open(connection),
+            Err(error) => self.broken(index, format!("connect: {error}")),
+        }
+    }
+
+    fn broken(&mut self, index: usize, what: String) {
+        self.report.fail(what);
+        self.connections[index] = Slot::RetryAt(Instant::now() + RETRY_AFTER);
+    }
+
+    fn retry(&mut self, now: Instant) {
+        for index in 0..self.connections.len() {
+            if matches!(self.connections[index], Slot::RetryAt(at) if at <= now) {
+                self.open(index);
+            }
+        }
+    }
+
+    fn serve(&mut self, event: &Readiness) {
+        let index = event.token as usize;
+        let Slot::Open(connection) = &mut self.connections[index] else {
+            return;
+        };
+        let connecting = connection.connecting;
+        let mut completed = 0;
+        let result = connection.serve(event, self.plan, &mut self.buffer, |latency| {
+            completed += 1;
+            if self.counting {
+                self.report.record(latency);
+            }
+        });
+        self.done += completed;
+        if connecting && !connection.connecting && self.counting {
+            self.report.connections += 1;
+        }
+        match result.and_then(|()| connection.watch(&self.epoll, event.token)) {
+            Ok(()) => {}
+            Err(End::Done) => {
+                // Close before the next connect, or a descriptor more is needed per connection.
+                self.connections[index] = Slot::RetryAt(Instant::now());
+                self.open(index);
+            }
+            Err(End::Broken(what)) => self.broken(index, what),
+        }
+    }
+}
+
+fn broken(what: &str, error: &io::Error) -> End {
+    End::Broken(format!("{what}: {error}"))
+}
+
+impl Connection {
+    fn open(to: SocketAddrV4, plan: &Plan, epoll: &Epoll, token: u64) -> io::Result<Self> {
+        let opened = Instant::now();
+        let fd = sys::tcp_socket()?;
+        sys::set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+        sys::connect(&fd, to)?;
+        // Complete or not, the first writable event takes it on.
+        epoll.add(&fd, READABLE | WRITABLE, token)?;
+        Ok(Self {
+            fd,
+            connecting: true,
+            opened,
+            sent: VecDeque::with_capacity(plan.pipeline),
+            left: if plan.per_connection == 0 {
+                u64::MAX
+            } else {
+                plan.per_connection
+            },
+            unsent: 0,
+            progress: Progress::default(),
+            watched: READABLE | WRITABLE,
+        })
+    }
+
+    fn serve(
+        &mut self,
+        event: &Readiness,
+        plan: &Plan,
+        buffer: &mut [u8],
+        mut completed: impl FnMut(Duration),
+    ) -> Result<(), End> {
+        if self.connecting {
+            if !event.writable() {
+                return Ok(());
+            }
+            sys::take_error(&self.fd).map_err(|e| broken("connect", &e))?;
+            self.connecting = false;
+        }
+        self.send_requests(plan)?;
+        if !event.readable() {
+            return Ok(());
+        }
+        match sys::recv(&self.fd, buffer) {
+            Ok(0) => self.ended(),
+            Ok(len) => {
+                self.take(&buffer[..len], plan, &mut completed)?;
+                self.send_requests(plan)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(broken("recv", &error)),
+        }
+    }
+
+    fn ended(&self) -> Result<(), End> {
+        if self.left == 0 && self.sent.is_empty() {
+            return Err(End::Done);
+        }
+        Err(End::Broken("the server closed early".to_owned()))
+    }
+
+    /// Hands requests to the socket until the pipeline is full, or the socket.
+    fn send_requests(&mut self, plan: &Plan) -> Result<(), End> {
+        let request = plan.exchange.request();
+        loop {
+            if self.unsent == 0 {
+                if self.left == 0 || self.sent.len() >= plan.pipeline {
+                    return Ok(());
+                }
+                let first = self.left == plan.per_connection && plan.with_connect;
+                self.sent
+                    .push_back(if first { self.opened } else { Instant::now() });
+                self.left = if self.left == u64::MAX {
+                    u64::MAX
+                } else {
+                    self.left - 1
+                };
+                self.unsent = request.len();
+            }
+            match sys::send(&self.fd, &request[request.len() - self.unsent..]) {
+                Ok(len) => self.unsent -= len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(broken("send", &error)),
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        mut bytes: &[u8],
+        plan: &Plan,
+        completed: &mut impl FnMut(Duration),
+    ) -> Result<(), End> {
+        while !bytes.is_empty() {
+            let Some(sent) = self.sent.front() else {
+                return Err(End::Broken("bytes that no request asked for".to_owned()));
+            };
+            match plan.exchange.feed(&mut self.progress, bytes) {
+                Fed::More => return Ok(()),
+                Fed::Wrong(what) => return Err(End::Broken(what.to_owned())),
+                Fed::Complete(used) => {
+                    completed(sent.elapsed());
+                    self.sent.pop_front();
+                    self.progress = Progress::default();
+                    bytes = &bytes[used..];
+                }
+            }
+        }
+        if self.left == 0 && self.sent.is_empty() && plan.closer == Closer::Client {
+            return Err(End::Done);
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, epoll: &Epoll, token: u64) -> Result<(), End> {
+        let write = self.connecting || self.unsent > 0;
+        let wanted = if write { READABLE | WRITABLE } else { READABLE };
+        if wanted != self.watched {
+            self.watched = wanted;
+            epoll
+                .modify(&self.fd, wanted, token)
+                .map_err(|e| broken("epoll_ctl", &e))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! ICMP echo, for the tests: whether the kernel still answers beside the service.
+
+use std::{
+    io,
+    net::Ipv4Addr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::sys::{self, Fd};
+
+/// Options of `ping`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Address to ask.
+    #[arg(long)]
+    to: Ipv4Addr,
+    /// Requests.
+    #[arg(long, default_value_t = 3)]
+    count: u16,
+    /// Milliseconds between requests.
+    #[arg(long, default_value_t = 20)]
+    interval_ms: u64,
+}
+
+/// How long one answer may take.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of an ICMP echo: header and 48 bytes of payload.
+const ECHO_LEN: usize = 56;
+
+/// Asks `count` times; an error if any answer is missing.
+pub fn run(options: &Options) -> io::Result<()> {
+    let fd = sys::icmp_socket(options.to, TIMEOUT)?;
+    let id = std::process::id() as u16;
+    let mut answered = 0;
+    let mut worst = Duration::ZERO;
+    for seq in 0..options.count {
+        let start = Instant::now();
+        sys::send(&fd, &request(id, seq))?;
+        if wait_for(&fd, id, seq)? {
+            answered += 1;
+            worst = worst.max(start.elapsed());
+        }
+        thread::sleep(Duration::from_millis(options.interval_ms));
+    }
+    let worst_us = worst.as_micros() as u64;
+    println!(
+        "{}",
+        json!({"sent": options.count, "answered": answered, "worst_us": worst_us})
+    );
+    if answered == options.count {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "{answered} of {} answered",
+        options.count
+    )))
+}
+
+fn request(id: u16, seq: u16) -> [u8; ECHO_LEN] {
+    let mut packet = [0; ECHO_LEN];
+    packet[0] = 8;
+    packet[4..6].copy_from_slice(&id.to_be_bytes());
+    packet[6..8].copy_from_slice(&seq.to_be_bytes());
+    let sum = checksum(&packet);
+    packet[2..4].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+/// RFC 1071.
+fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum: u32 = 0;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// Whether the answer came in time; other ICMP packets of the address are passed over.
+fn wait_for(fd: &Fd, id: u16, seq: u16) -> io::Result<bool> {
+    let start = Instant::now();
+    let mut buffer = [0; 1500];
+    while start.elapsed() < TIMEOUT {
+        let len = match sys::recv(fd, &mut buffer) {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let header = usize::from(buffer[0] & 0xf) * 4;
+        let Some(icmp) = buffer[..len].get(header..header + 8) else {
+            continue;
+        };
+        let names = [id.to_be_bytes(), seq.to_be_bytes()].concat();
+        if icmp[0] == 0 && icmp[4..8] == names {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_sums_to_zero() {
+        for seq in [0, 1, 0xffff] {
+            assert_eq!(checksum(&request(0x1234, seq)), 0);
+        }
+    }
+}

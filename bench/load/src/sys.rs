@@ -1,0 +1,284 @@
+//! The system calls of the load tools, each through libc's exported name.
+//!
+//! The tools are measured under `tidelane run` as well as on the kernel, so they must make their
+//! calls where a preloaded library sees them: through the dynamic symbols of libc, the way a C
+//! program does. Everything unsafe of this crate is in this file.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    os::fd::RawFd,
+    time::Duration,
+};
+
+/// A descriptor that is closed when dropped.
+#[derive(Debug)]
+pub struct Fd(RawFd);
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours and nobody uses it after this.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// `Ok(value)` or the last error, for calls that return -1 on failure.
+fn check(value: libc::c_int) -> io::Result<libc::c_int> {
+    if value < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(value)
+    }
+}
+
+fn check_len(value: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(value).map_err(|_| io::Error::last_os_error())
+}
+
+fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: address.port().to_be(),
+        sin_addr: libc::in_addr {
+            s_addr: u32::from_ne_bytes(address.ip().octets()),
+        },
+        sin_zero: [0; 8],
+    }
+}
+
+const SOCKADDR_LEN: libc::socklen_t = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+
+/// A non-blocking TCP socket.
+pub fn tcp_socket() -> io::Result<Fd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    check(unsafe { libc::socket(libc::AF_INET, kind, 0) }).map(Fd)
+}
+
+/// Sets an integer option.
+pub fn set_option(fd: &Fd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let len = size_of::<i32>() as libc::socklen_t;
+    let pointer = (&raw const value).cast();
+    // SAFETY: the pointer is to `value`, of length `len`, alive during the call.
+    check(unsafe { libc::setsockopt(fd.0, level, name, pointer, len) }).map(drop)
+}
+
+/// A listening socket on `address`.
+pub fn listen(address: SocketAddrV4, backlog: i32) -> io::Result<Fd> {
+    let fd = tcp_socket()?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    let name = sockaddr(address);
+    // SAFETY: the pointer is to `name`, of that length, alive during the call.
+    check(unsafe { libc::bind(fd.0, (&raw const name).cast(), SOCKADDR_LEN) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::listen(fd.0, backlog) })?;
+    Ok(fd)
+}
+
+/// The next connection of a listener, non-blocking, or `None` if there is none.
+pub fn accept(listener: &Fd) -> io::Result<Option<Fd>> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let null = std::ptr::null_mut();
+    // SAFETY: null addresses are allowed.
+    match check(unsafe { libc::accept4(listener.0, null, null.cast(), flags) }) {
+        Ok(fd) => Ok(Some(Fd(fd))),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        // The peer was gone before we came to it: not an error of the listener.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Starts a connection; whether it is complete already.
+pub fn connect(fd: &Fd, address: SocketAddrV4) -> io::Result<bool> {
+    let name = sockaddr(address);
+    // SAFETY: the pointer is to `name`, of that length, alive during the call.
+    match check(unsafe { libc::connect(fd.0, (&raw const name).cast(), SOCKADDR_LEN) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes the pending error of a socket, which says how a connect ended.
+pub fn take_error(fd: &Fd) -> io::Result<()> {
+    let mut value: i32 = 0;
+    let mut len = size_of::<i32>() as libc::socklen_t;
+    let pointer = (&raw mut value).cast();
+    // SAFETY: both pointers are to live locals, and `len` is the length of `value`.
+    check(unsafe {
+        libc::getsockopt(
+            fd.0,
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            pointer,
+            &raw mut len,
+        )
+    })?;
+    if value == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(value))
+    }
+}
+
+/// Receives into `buffer`; 0 is the end of the stream.
+pub fn recv(fd: &Fd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the pointer and length are those of `buffer`.
+    check_len(unsafe { libc::recv(fd.0, buffer.as_mut_ptr().cast(), buffer.len(), 0) })
+}
+
+/// Sends from `bytes`; how many were taken.
+pub fn send(fd: &Fd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL;
+    // SAFETY: the pointer and length are those of `bytes`.
+    check_len(unsafe { libc::send(fd.0, bytes.as_ptr().cast(), bytes.len(), flags) })
+}
+
+/// An epoll instance, level-triggered.
+#[derive(Debug)]
+pub struct Epoll {
+    fd: Fd,
+    events: Vec<libc::epoll_event>,
+}
+
+/// Readable, closed or in error.
+pub const READABLE: u32 = libc::EPOLLIN as u32;
+/// Writable.
+pub const WRITABLE: u32 = libc::EPOLLOUT as u32;
+
+/// What epoll said of one descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Readiness {
+    /// The number given to [`Epoll::add`].
+    pub token: u64,
+    /// Bits of epoll.
+    pub bits: u32,
+}
+
+impl Readiness {
+    /// Whether reading would give something: bytes, the end, or an error.
+    pub fn readable(&self) -> bool {
+        self.bits & (libc::EPOLLIN | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
+
+    /// Whether writing would give something.
+    pub fn writable(&self) -> bool {
+        self.bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
+}
+
+impl Epoll {
+    /// An instance that reports at most `max` descriptors per wait.
+    pub fn new(max: usize) -> io::Result<Self> {
+        // SAFETY: no pointers.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Fd)?;
+        Ok(Self {
+            fd,
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; max],
+        })
+    }
+
+    fn control(&self, op: i32, fd: &Fd, bits: u32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: bits,
+            u64: token,
+        };
+        // SAFETY: the pointer is to a live local.
+        check(unsafe { libc::epoll_ctl(self.fd.0, op, fd.0, &raw mut event) }).map(drop)
+    }
+
+    /// Watches `fd` for `bits`, reported with `token`. Closing the descriptor ends it.
+    pub fn add(&self, fd: &Fd, bits: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, bits, token)
+    }
+
+    /// Changes what `fd` is watched for.
+    pub fn modify(&self, fd: &Fd, bits: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, bits, token)
+    }
+
+    /// Waits up to `timeout` and appends what is ready to `ready`, which is emptied first.
+    pub fn wait(&mut self, timeout: Duration, ready: &mut Vec<Readiness>) -> io::Result<()> {
+        ready.clear();
+        let max = self.events.len() as libc::c_int;
+        let millis = timeout.as_millis().min(60_000) as libc::c_int;
+        // SAFETY: the pointer and length are those of `events`.
+        let count = unsafe { libc::epoll_wait(self.fd.0, self.events.as_mut_ptr(), max, millis) };
+        match check(count) {
+            Ok(count) => {
+                let seen = &self.events[..count as usize];
+                ready.extend(seen.iter().map(|e| Readiness {
+                    token: e.u64,
+                    bits: e.events,
+                }));
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// CPU time of this process so far, user and system.
+pub fn cpu_time() -> Duration {
+    // SAFETY: an all-zero rusage is a valid value of that plain structure.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live local.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    let of = |t: libc::timeval| {
+        Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64)
+    };
+    of(usage.ru_utime) + of(usage.ru_stime)
+}
+
+/// Binds the calling thread to one CPU.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    // SAFETY: an all-zero set is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: `cpu` is below the set's size.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the pointer and size are those of `set`.
+    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }).map(drop)
+}
+
+/// Puts the calling thread into the idle scheduling class: it runs only when nothing else wants.
+pub fn schedule_idle() -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the pointer is to a live local.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameter) }).map(drop)
+}
+
+/// CPUs that this process may run on.
+pub fn cpus() -> usize {
+    // SAFETY: no pointers.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
+}
+
+/// Ends this process when its parent does, so that no spinner outlives its run.
+pub fn die_with_parent() -> io::Result<()> {
+    // SAFETY: this prctl takes a number only.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).map(drop)
+}
+
+/// An ICMP socket that sends echo requests (raw: needs CAP_NET_RAW), with a receive timeout.
+pub fn icmp_socket(address: Ipv4Addr, timeout: Duration) -> io::Result<Fd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) }).map(Fd)?;
+    let name = sockaddr(SocketAddrV4::new(address, 0));
+    // SAFETY: the pointer is to `name`, of that length, alive during the call.
+    check(unsafe { libc::connect(fd.0, (&raw const name).cast(), SOCKADDR_LEN) })?;
+    let value = libc::timeval {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_usec: timeout.subsec_micros() as libc::suseconds_t,
+    };
+    let len = size_of_val(&value) as libc::socklen_t;
+    let pointer = (&raw const value).cast();
+    // SAFETY: the pointer and length are those of `value`.
+    check(unsafe { libc::setsockopt(fd.0, libc::SOL_SOCKET, libc::SO_RCVTIMEO, pointer, len) })?;
+    Ok(fd)
+}
