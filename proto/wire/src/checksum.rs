@@ -35,11 +35,9 @@ impl Sum {
     /// The sum in 16 bits, not complemented, as a number (store it in network byte order).
     #[inline]
     pub const fn fold(self) -> u16 {
-        let sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
-        let sum = (sum >> 32) + (sum & 0xffff_ffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
+        // Adding the halves to each other leaves their sum with end-around carry in the upper one.
+        let sum = (self.0.wrapping_add(self.0.rotate_left(32)) >> 32) as u32;
+        let sum = sum.wrapping_add(sum.rotate_left(16)) >> 16;
         (sum as u16).to_be()
     }
 
