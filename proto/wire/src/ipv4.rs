@@ -10,6 +10,8 @@ use crate::{
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const VERSION_4: u8 = 4;
+/// Version 4 and five words of header: no options.
+const VERSION_AND_LEN: u8 = 0x45;
 /// "Don't fragment", "more fragments" and the offset, in the word at byte 6.
 const FLAG_DF: u16 = 0x4000;
 const MORE_OR_OFFSET: u16 = 0x3fff;
@@ -78,75 +80,104 @@ pub struct Packet<'a> {
 /// Parses an Ethernet frame that carries an unfragmented IPv4 packet.
 ///
 /// The destination address of the frame is not compared with anything: promiscuous or not is the
-/// driver's matter.
-#[inline]
+/// driver's matter. Inlined always: the receive loop calls it in one place, and then the fields
+/// that it does not look at cost nothing.
+#[inline(always)]
 pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
-    let Some((header, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
+    let Some((link, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
         return Err(DropReason::Truncated);
     };
-    let [
-        d0,
-        d1,
-        d2,
-        d3,
-        d4,
-        d5,
-        s0,
-        s1,
-        s2,
-        s3,
-        s4,
-        s5,
-        ethertype @ ..,
-    ] = *header;
-    if ethertype != ETHERTYPE_IPV4 {
-        return Err(if ethertype == ETHERTYPE_IPV6 {
-            DropReason::UnsupportedIpv6
-        } else {
-            DropReason::UnsupportedEthertype
-        });
+    if link[12..] != ETHERTYPE_IPV4 {
+        return Err(other_ethertype(link));
     }
-    let packet = parse_ipv4(packet)?;
-    Ok(Packet {
-        src_mac: MacAddress([s0, s1, s2, s3, s4, s5]),
-        dst_mac: MacAddress([d0, d1, d2, d3, d4, d5]),
-        ..packet
-    })
+    parse_packet(link, packet)
 }
 
 /// Parses an IPv4 packet (RFC 791): version, lengths, checksum, no fragment. Options are skipped.
 #[inline]
 pub fn parse_ipv4(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
+    parse_packet(&[0; ETHERNET_HEADER_LEN], bytes)
+}
+
+#[cold]
+fn other_ethertype(link: &[u8; ETHERNET_HEADER_LEN]) -> DropReason {
+    if link[12..] == ETHERTYPE_IPV6 {
+        DropReason::UnsupportedIpv6
+    } else {
+        DropReason::UnsupportedEthertype
+    }
+}
+
+#[inline(always)]
+fn parse_packet<'a>(
+    link: &[u8; ETHERNET_HEADER_LEN],
+    bytes: &'a [u8],
+) -> Result<Packet<'a>, DropReason> {
+    let header = bytes
+        .first_chunk::<IPV4_HEADER_LEN>()
+        .ok_or(DropReason::Truncated)?;
+    if header[0] != VERSION_AND_LEN {
+        return parse_with_options(link, bytes);
+    }
+    let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if total_len < IPV4_HEADER_LEN {
+        return Err(DropReason::BadIpHeader);
+    }
+    let payload = bytes
+        .get(IPV4_HEADER_LEN..total_len)
+        .ok_or(DropReason::Truncated)?;
+    if !checksum::sum_ipv4_header(header).is_valid() {
+        return Err(DropReason::BadIpChecksum);
+    }
+    packet(link, header, payload)
+}
+
+/// As [`parse_packet`], for any header length.
+#[cold]
+#[inline(never)]
+fn parse_with_options<'a>(
+    link: &[u8; ETHERNET_HEADER_LEN],
+    bytes: &'a [u8],
+) -> Result<Packet<'a>, DropReason> {
     let header = bytes
         .first_chunk::<IPV4_HEADER_LEN>()
         .ok_or(DropReason::Truncated)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
     let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    if header[0] >> 4 != VERSION_4 || header_len < IPV4_HEADER_LEN || total_len < header_len {
+    let version = header[0] >> 4;
+    if version != VERSION_4 || header_len < IPV4_HEADER_LEN || total_len < header_len {
         return Err(DropReason::BadIpHeader);
     }
-    let packet = bytes.get(..total_len).ok_or(DropReason::Truncated)?;
-    let sum = if header_len == IPV4_HEADER_LEN {
-        checksum::sum(header)
-    } else {
-        checksum::sum(packet.get(..header_len).ok_or(DropReason::Truncated)?)
+    let whole = bytes.get(..total_len).ok_or(DropReason::Truncated)?;
+    let Some((with_options, payload)) = whole.split_at_checked(header_len) else {
+        return Err(DropReason::Truncated);
     };
-    if !sum.is_valid() {
+    if !checksum::sum(with_options).is_valid() {
         return Err(DropReason::BadIpChecksum);
     }
+    packet(link, header, payload)
+}
+
+#[inline(always)]
+fn packet<'a>(
+    link: &[u8; ETHERNET_HEADER_LEN],
+    header: &[u8; IPV4_HEADER_LEN],
+    payload: &'a [u8],
+) -> Result<Packet<'a>, DropReason> {
     let fragment = u16::from_be_bytes([header[6], header[7]]);
     if fragment & MORE_OR_OFFSET != 0 {
         return Err(DropReason::Fragment);
     }
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *link;
     Ok(Packet {
-        src_mac: MacAddress([0; 6]),
-        dst_mac: MacAddress([0; 6]),
+        src_mac: MacAddress([s0, s1, s2, s3, s4, s5]),
+        dst_mac: MacAddress([d0, d1, d2, d3, d4, d5]),
         src: IpAddress::from_v4([header[12], header[13], header[14], header[15]]),
         dst: IpAddress::from_v4([header[16], header[17], header[18], header[19]]),
         ecn: Ecn::from_tos(header[1]),
         ttl: header[8],
         protocol: header[9],
         df: fragment & FLAG_DF != 0,
-        payload: packet.get(header_len..).ok_or(DropReason::Truncated)?,
+        payload,
     })
 }

@@ -188,6 +188,18 @@ impl TcpOptions {
     /// Bytes that [`TcpOptions::emit`] writes: a multiple of four, at most [`OPTIONS_LEN_MAX`].
     #[inline]
     pub fn len(&self) -> usize {
+        if self.has_at_most_timestamps() {
+            return if self.timestamps.is_some() {
+                ALIGNED_TIMESTAMPS_LEN
+            } else {
+                0
+            };
+        }
+        self.len_of_any()
+    }
+
+    #[inline(never)]
+    fn len_of_any(&self) -> usize {
         let mut len = 0;
         if self.timestamps.is_some() {
             len += ALIGNED_TIMESTAMPS_LEN;
@@ -200,6 +212,12 @@ impl TcpOptions {
             0 => len,
             blocks => len + 4 + 8 * blocks,
         }
+    }
+
+    /// Whether this is what nearly every segment carries: timestamps, or nothing.
+    #[inline]
+    const fn has_at_most_timestamps(&self) -> bool {
+        self.sack.is_empty() && self.mss.is_none() && self.wscale.is_none() && !self.sack_permitted
     }
 
     /// Whether there is nothing to emit.
@@ -222,16 +240,13 @@ impl TcpOptions {
     /// If `buf` is shorter than that.
     #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
-        if let Some(timestamps) = self.timestamps
-            && *self
-                == (Self {
-                    timestamps: self.timestamps,
-                    ..Self::NONE
-                })
-        {
-            return emit_timestamps(&mut buf[..ALIGNED_TIMESTAMPS_LEN], [1, 1], timestamps);
+        if !self.has_at_most_timestamps() {
+            return self.emit_any(buf);
         }
-        self.emit_any(buf)
+        match self.timestamps {
+            Some(timestamps) => emit_timestamps(buf, [KIND_NOP; 2], timestamps),
+            None => 0,
+        }
     }
 
     #[inline(never)]
@@ -248,7 +263,7 @@ impl TcpOptions {
             } else {
                 [KIND_NOP; 2]
             };
-            at += emit_timestamps(&mut buf[at..at + ALIGNED_TIMESTAMPS_LEN], lead, timestamps);
+            at += emit_timestamps(&mut buf[at..], lead, timestamps);
         } else if self.sack_permitted {
             buf[at..at + 4].copy_from_slice(&[KIND_NOP, KIND_NOP, KIND_SACK_PERMITTED, 2]);
             at += 4;
@@ -302,6 +317,7 @@ fn parse_block(body: &[u8; 8]) -> (SeqNumber, SeqNumber) {
 
 #[inline]
 fn emit_timestamps(buf: &mut [u8], lead: [u8; 2], timestamps: Timestamps) -> usize {
+    let buf = &mut buf[..ALIGNED_TIMESTAMPS_LEN];
     let [first, second] = lead;
     buf[..4].copy_from_slice(&[first, second, KIND_TIMESTAMPS, 10]);
     buf[4..8].copy_from_slice(&timestamps.tsval.to_be_bytes());

@@ -196,7 +196,7 @@ impl SegmentHeader {
 }
 
 /// Parses a segment. Its checksum is the caller's matter: see [`tcp_checksum_ok`].
-#[inline]
+#[inline(always)]
 pub fn parse_tcp(transport: &[u8]) -> Result<Segment<'_>, DropReason> {
     let header = transport
         .first_chunk::<TCP_HEADER_LEN>()
