@@ -170,6 +170,7 @@ impl<T: Copy> TimerWheel<T> {
     ///
     /// Entries come in the order of their ticks, and within a tick in no promised order. `now` must
     /// not go backwards; if it does, nothing fires that was not due at the latest `now` seen.
+    #[inline]
     pub fn expire_next(&mut self, now: Instant) -> Option<T> {
         if self.lists[usize::from(DUE)].head == NIL {
             if now < self.not_before || self.len == 0 {
@@ -186,6 +187,7 @@ impl<T: Copy> TimerWheel<T> {
     /// When to poll next: never later than the earliest deadline, and at most a slot earlier.
     ///
     /// Exact after a poll that returned `None` while few entries share the earliest slot.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.len == 0 {
             return None;
@@ -197,6 +199,7 @@ impl<T: Copy> TimerWheel<T> {
     }
 
     /// Moves the cursor to `now` and everything that is due by then to the due list.
+    #[inline(never)]
     fn advance(&mut self, now: Instant) {
         let target = (now.0 >> TICK_LOG2).max(self.cursor);
         while let Some((level, slot, start)) = self.earliest_slot() {

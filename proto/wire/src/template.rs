@@ -2,7 +2,7 @@
 
 use crate::{
     address::{IpAddress, MacAddress},
-    checksum::{self, Sum},
+    checksum::{self, SmallSum, Sum},
     ipv4::{Ecn, protocol},
 };
 
@@ -24,9 +24,9 @@ const DF: [u8; 2] = [0x40, 0x00];
 pub struct HeaderTemplate {
     bytes: [u8; FRAME_HEADERS_LEN],
     /// Of the IPv4 header with zero length, identification, ECN and checksum.
-    ip_sum: Sum,
+    ip_sum: SmallSum,
     /// Of the TCP pseudo-header with zero length.
-    pseudo_sum: Sum,
+    pseudo_sum: SmallSum,
 }
 
 impl HeaderTemplate {
@@ -50,8 +50,9 @@ impl HeaderTemplate {
         ip[9] = protocol::TCP;
         ip[12..16].copy_from_slice(&src);
         ip[16..20].copy_from_slice(&dst);
-        let ip_sum = checksum::sum(ip);
+        let ip_sum = SmallSum::new(checksum::sum(ip));
         let pseudo_sum = checksum::pseudo_header_v4(src, dst, protocol::TCP, 0);
+        let pseudo_sum = SmallSum::new(pseudo_sum);
         Some(Self {
             bytes,
             ip_sum,
@@ -82,9 +83,9 @@ impl HeaderTemplate {
         let total_len = tcp_len.wrapping_add(IPV4_HEADER_LEN as u16);
         let sum = self
             .ip_sum
-            .plus(Sum::of_u16(total_len))
-            .plus(Sum::of_u16(ip_id));
-        let sum = sum.plus(Sum::of_u16(u16::from(ecn as u8)));
+            .plus_u16(total_len)
+            .plus_u16(ip_id)
+            .plus_u16(u16::from(ecn as u8));
         let headers = &mut buf[..FRAME_HEADERS_LEN];
         headers.copy_from_slice(&self.bytes);
         let ip = &mut headers[ETHERNET_HEADER_LEN..];
@@ -98,6 +99,6 @@ impl HeaderTemplate {
     /// The TCP pseudo-header's sum for a segment of `tcp_len` bytes.
     #[inline]
     pub fn pseudo_header(&self, tcp_len: u16) -> Sum {
-        self.pseudo_sum.plus(Sum::of_u16(tcp_len))
+        self.pseudo_sum.plus_u16(tcp_len).widen()
     }
 }
