@@ -1,1 +1,73 @@
-//! Empty until the first commit of this crate.
+//! The harness of the interop tests, the demo and the benches.
+//!
+//! A [`Wire`] is two network namespaces and a veth pair of its own, a [`Service`] is Tidelane on
+//! one end of it, a [`Program`] runs in a namespace on either stack. All of it goes when the
+//! [`Wire`] goes, also when the process that made it was killed: see [`guardian`].
+#![forbid(unsafe_code)]
+
+pub mod guardian;
+pub mod nginx;
+pub mod program;
+pub mod runner;
+pub mod service;
+pub mod tools;
+pub mod wire;
+
+use std::process::Command;
+
+pub use nginx::Nginx;
+pub use program::{Finished, Program, Running};
+pub use runner::Case;
+pub use service::Service;
+pub use wire::{Side, Wire, WireOptions};
+
+/// Why a test ends before its end.
+#[derive(Debug)]
+pub enum Stop {
+    /// The machine lacks something; says what, and the command that mends it.
+    Skip(String),
+    /// The test failed.
+    Fail(String),
+}
+
+impl<E: std::error::Error> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Fail(error.to_string())
+    }
+}
+
+/// How a test ends.
+pub type Outcome = Result<(), Stop>;
+
+/// Fails the test with a formatted text.
+#[macro_export]
+macro_rules! fail {
+    ($($text:tt)*) => {
+        return Err($crate::Stop::Fail(format!($($text)*)))
+    };
+}
+
+/// Fails the test with a formatted text unless the condition holds.
+#[macro_export]
+macro_rules! ensure {
+    ($condition:expr, $($text:tt)*) => {
+        if !$condition {
+            $crate::fail!($($text)*);
+        }
+    };
+}
+
+/// Runs a short command to its end; its standard output, or a failure with its standard error.
+pub fn command(arguments: &[&str]) -> Result<String, Stop> {
+    let program = tools::find_tool(arguments[0]).unwrap_or_else(|| arguments[0].into());
+    let output = Command::new(program).args(&arguments[1..]).output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(Stop::Fail(format!(
+        "{}: {}",
+        arguments.join(" "),
+        errors.trim()
+    )))
+}

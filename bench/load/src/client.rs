@@ -72,6 +72,7 @@ pub struct Plan {
 
 /// Runs the load and prints its line; an error if any connection failed.
 pub fn run(load: &Load, plan: &Plan) -> io::Result<()> {
+    sys::catch_end();
     let mut client = Client::new(load, plan)?;
     let ended = client.run();
     let seconds = client.counted.elapsed().as_secs_f64();
@@ -156,7 +157,8 @@ impl<'a> Client<'a> {
         let mut retry = start + RETRY_AFTER;
         loop {
             let now = Instant::now();
-            if now >= end || (self.load.total > 0 && self.done >= self.load.total) {
+            if sys::ending() || now >= end || (self.load.total > 0 && self.done >= self.load.total)
+            {
                 return self.check_total();
             }
             if !self.counting && now >= warm {

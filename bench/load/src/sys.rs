@@ -8,6 +8,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4},
     os::fd::RawFd,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -250,6 +251,26 @@ pub fn schedule_idle() -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to a live local.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameter) }).map(drop)
+}
+
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn end(_signal: libc::c_int) {
+    ENDING.store(true, Ordering::Relaxed);
+}
+
+/// Makes SIGTERM and SIGINT set [`ending`] instead of ending the process.
+pub fn catch_end() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let handler = end as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
+        unsafe { libc::signal(signal, handler) };
+    }
+}
+
+/// Whether the process was asked to end.
+pub fn ending() -> bool {
+    ENDING.load(Ordering::Relaxed)
 }
 
 /// CPUs that this process may run on.

@@ -1,0 +1,142 @@
+//! Unmodified clients on Tidelane, kernel servers.
+//!
+//! Here the service and the accelerated program are on the client's side, so that both sides of
+//! the wire serve as the accelerated one in this suite.
+
+use std::time::{Duration, Instant};
+
+use tidelane_tests::{
+    Nginx, Outcome, Side, Wire, ensure,
+    nginx::{FILES, NginxOptions},
+    tools::require_tools,
+    wire::SERVER,
+};
+
+use crate::{
+    servers::check_redis_csv,
+    support::{SHORT, check_load, check_same, echo_client, echo_server},
+};
+
+/// Every size arrives byte for byte, also over several connections at once.
+pub fn curl_from_a_kernel_server() -> Outcome {
+    require_tools(&["curl", "nginx"])?;
+    let wire = Wire::new()?;
+    let service = wire.service_with(Side::Client, &[])?;
+    let nginx = Nginx::start(&wire, None, &NginxOptions::default())?;
+    for (name, _) in FILES {
+        let got = wire.scratch().join(format!("got-{name}"));
+        let curl = wire
+            .program(Side::Client, "curl")
+            .args("-sS --fail --max-time 20");
+        let curl = curl
+            .arg(format!("http://{SERVER}/{name}"))
+            .arg("-o")
+            .arg(got.display());
+        curl.accelerated(&service).strict().run(SHORT)?;
+        check_same(&nginx.file(name), &got)?;
+    }
+    let all = format!("http://{SERVER}/{{64,1k,1m}}");
+    let curl = wire
+        .program(Side::Client, "curl")
+        .args("-sS --fail --parallel --max-time 20");
+    let curl = curl
+        .arg(all)
+        .arg("-o")
+        .arg(wire.scratch().join("all-#1").display());
+    curl.accelerated(&service).run(SHORT)?;
+    check_same(&nginx.file("1m"), &wire.scratch().join("all-1m"))
+}
+
+/// wrk asks FIONREAD after each read.
+pub fn wrk_against_a_kernel_server() -> Outcome {
+    require_tools(&["wrk", "nginx"])?;
+    let wire = Wire::new()?;
+    let service = wire.service_with(Side::Client, &[])?;
+    let _nginx = Nginx::start(&wire, None, &NginxOptions::default())?;
+    for path in ["64", "1m"] {
+        let wrk = wire.program(Side::Client, "wrk").args("-t 2 -c 32 -d 2s");
+        let wrk = wrk
+            .arg(format!("http://{SERVER}/{path}"))
+            .accelerated(&service)
+            .strict();
+        let running = wrk.spawn()?;
+        std::thread::sleep(Duration::from_secs(1));
+        let count = wire.kernel_connections(Side::Client, 80)?;
+        ensure!(
+            count == 0,
+            "{count} of the client's connections are the kernel's"
+        );
+        let finished = running.wait(SHORT)?.success()?;
+        let text = &finished.stdout;
+        let bad = text.contains("Socket errors") || text.contains("Non-2xx");
+        ensure!(!bad && text.contains("Requests/sec"), "{finished}");
+    }
+    Ok(())
+}
+
+/// Non-blocking connects, hiredis.
+pub fn redis_benchmark_against_a_kernel_server() -> Outcome {
+    require_tools(&["redis-server", "redis-benchmark"])?;
+    let wire = Wire::new()?;
+    let service = wire.service_with(Side::Client, &[])?;
+    let server = wire.program(Side::Server, "redis-server");
+    let server = server.args("--port 6379 --bind 0.0.0.0 --protected-mode no --appendonly no");
+    let _server = server.arg("--save").arg("").spawn()?;
+    wire.wait_for_port(Side::Server, 6379)?;
+    let benchmark = wire
+        .program(Side::Client, "redis-benchmark")
+        .arg("-h")
+        .arg(SERVER);
+    let benchmark = benchmark
+        .args("-t set,get -n 100000 -c 50 --csv -P 4")
+        .accelerated(&service);
+    check_redis_csv(&benchmark.run(Duration::from_secs(40))?.stdout)
+}
+
+/// Long connections, short connections, more connections than descriptors of one burst.
+pub fn echo_client_against_a_kernel_server() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service_with(Side::Client, &[])?;
+    let _server = echo_server(&wire, None, 7000)?;
+    for load in [
+        "--connections 1",
+        "--connections 600",
+        "--connections 4 --bytes 300000",
+    ] {
+        let client = echo_client(&wire, Side::Client, 7000)?
+            .args(load)
+            .args("--seconds 1");
+        check_load(&client.accelerated(&service).strict().run(SHORT)?.json()?)?;
+    }
+    let short = wire.load_tool(Side::Client, "short-client")?;
+    let short = short.arg("--connect").arg(format!("{SERVER}:7000"));
+    let short = short
+        .args("--connections 16 --total 5000 --seconds 15")
+        .accelerated(&service);
+    check_load(&short.run(SHORT)?.json()?)
+}
+
+/// A closed port is refused at once; an address that nobody has ends in an error, not in a hang.
+pub fn refused_and_unreachable() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service_with(Side::Client, &[])?;
+    let connect = |to: &str| -> Result<(String, Duration), tidelane_tests::Stop> {
+        let tool = wire
+            .load_tool(Side::Client, "echo-client")?
+            .arg("--connect")
+            .arg(to);
+        let tool = tool.args("--seconds 5 --warmup 0").accelerated(&service);
+        let start = Instant::now();
+        let line = tool.finish(SHORT)?.json()?;
+        let error = line["first_error"].as_str().unwrap_or_default().to_owned();
+        Ok((error, start.elapsed()))
+    };
+    let (error, _) = connect(&format!("{SERVER}:9"))?;
+    ensure!(error.contains("refused"), "a closed port gave {error:?}");
+    let (error, _) = connect("10.77.0.77:9")?;
+    ensure!(
+        error.contains("No route to host"),
+        "an absent address gave {error:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! The kernel goes on working on the same interface and address.
+
+use std::{thread, time::Duration};
+
+use tidelane_tests::{Outcome, Side, Wire, ensure, wire::SERVER};
+
+use crate::support::{SHORT, check_load, echo_client, echo_server};
+
+/// ICMP echo is answered while Tidelane carries a load.
+pub fn ping_under_load() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    let client = echo_client(&wire, Side::Client, 7000)?.args("--connections 16 --seconds 2");
+    let client = client.spawn()?;
+    let ping = wire
+        .load_tool(Side::Client, "ping")?
+        .arg("--to")
+        .arg(SERVER);
+    ping.args("--count 50 --interval-ms 20").run(SHORT)?;
+    check_load(&client.wait(SHORT)?.success()?.json()?)
+}
+
+/// A kernel server beside an accelerated one, both under load.
+pub fn an_unaccelerated_server_on_another_port() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _fast = echo_server(&wire, Some(&service), 7000)?;
+    let _plain = echo_server(&wire, None, 7001)?;
+    let start = |port| {
+        echo_client(&wire, Side::Client, port)?
+            .args("--connections 8 --seconds 2")
+            .spawn()
+    };
+    let (fast, plain) = (start(7000)?, start(7001)?);
+    thread::sleep(Duration::from_secs(1));
+    let count = wire.kernel_connections(Side::Server, 7001)?;
+    ensure!(
+        count == 8,
+        "the kernel has {count} of the 8 connections that are its own"
+    );
+    check_load(&fast.wait(SHORT)?.success()?.json()?)?;
+    check_load(&plain.wait(SHORT)?.success()?.json()?)
+}
+
+/// A listener on 0.0.0.0 serves accelerated clients from the wire and kernel clients of loopback.
+pub fn loopback_client_of_an_accelerated_listener() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    let local = wire.load_tool(Side::Server, "echo-client")?;
+    let local = local
+        .args("--connect 127.0.0.1:7000 --connections 4 --seconds 1.5")
+        .spawn()?;
+    let remote = echo_client(&wire, Side::Client, 7000)?.args("--connections 4 --seconds 1.5");
+    let remote = remote.spawn()?;
+    check_load(&local.wait(SHORT)?.success()?.json()?)?;
+    check_load(&remote.wait(SHORT)?.success()?.json()?)
+}
+
+/// A port that either stack has is taken for both.
+pub fn address_in_use_both_ways() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _fast = echo_server(&wire, Some(&service), 7000)?;
+    let _plain = echo_server(&wire, None, 7001)?;
+    for (port, accelerated) in [(7000, true), (7000, false), (7001, true), (7001, false)] {
+        let second = wire
+            .load_tool(Side::Server, "echo-server")?
+            .arg("--port")
+            .arg(port);
+        let second = if accelerated {
+            second.accelerated(&service)
+        } else {
+            second
+        };
+        let finished = second.finish(SHORT)?;
+        let refused = !finished.status.success() && finished.stderr.contains("in use");
+        ensure!(
+            refused,
+            "port {port}, accelerated {accelerated}: {finished}"
+        );
+    }
+    for port in [7000, 7001] {
+        let client = echo_client(&wire, Side::Client, port)?.args("--seconds 0.3");
+        check_load(&client.run(SHORT)?.json()?)?;
+    }
+    Ok(())
+}
+
+/// With an idle program and an idle connection the service uses under 1 % of a core.
+pub fn idle_service_sleeps() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    let client = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.5");
+    check_load(&client.run(SHORT)?.json()?)?;
+    thread::sleep(Duration::from_secs(2));
+    let before = service.cpu_time()?;
+    thread::sleep(Duration::from_secs(10));
+    let used = service.cpu_time()?.saturating_sub(before);
+    ensure!(
+        used < Duration::from_millis(100),
+        "an idle service used {used:?} in 10 s"
+    );
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! `kill -9` of a program, and of the service.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use tidelane_tests::{
+    Outcome, Service, Side, Wire, ensure,
+    tools::{env_number, wait_until},
+    wire::SERVER,
+};
+
+use crate::support::{SHORT, check_load, echo_client, echo_server};
+
+/// Within this all that a dead program held is free.
+const FREE_WITHIN: Duration = Duration::from_secs(1);
+/// Kills before the service's size is taken as its settled one.
+const SETTLE: u64 = 5;
+/// Growth in KiB, over all kills after those, that is not a leak.
+const GROWTH_MAX_KIB: u64 = 4096;
+
+fn kills() -> u64 {
+    env_number("TIDELANE_KILLS", 20).max(SETTLE + 1)
+}
+
+/// Waits until the service has no socket of `pid`.
+fn wait_freed(service: &Service, pid: u32) -> Outcome {
+    wait_until(FREE_WITHIN, "the dead program's sockets to go", || {
+        Ok(service.sockets_of(pid)?.is_empty())
+    })
+}
+
+/// The service's size after the first kills, compared with that after the last.
+struct Size {
+    resident_kib: u64,
+    descriptors: usize,
+}
+
+impl Size {
+    fn of(service: &Service) -> Result<Self, tidelane_tests::Stop> {
+        Ok(Self {
+            resident_kib: service.resident_kib()?,
+            descriptors: service.descriptors()?,
+        })
+    }
+
+    fn check_no_growth(&self, service: &Service) -> Outcome {
+        let now = Self::of(service)?;
+        let grown = now.resident_kib.saturating_sub(self.resident_kib);
+        ensure!(grown <= GROWTH_MAX_KIB, "the service grew by {grown} KiB");
+        let (before, after) = (self.descriptors, now.descriptors);
+        ensure!(
+            after <= before,
+            "the service had {before} descriptors and has {after}"
+        );
+        Ok(())
+    }
+}
+
+/// A server dies under load, again and again: its peers get RST, its port is free at once, another
+/// program's connections notice nothing, the service does not grow.
+pub fn killed_program_frees_all() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _other = echo_server(&wire, Some(&service), 7001)?;
+    let kills = kills();
+    let seconds = kills * 3 + 60;
+    let bystander = echo_client(&wire, Side::Client, 7001)?;
+    let bystander = bystander
+        .args("--connections 2 --seconds")
+        .arg(seconds)
+        .spawn()?;
+    let mut size = None;
+    for kill in 0..kills {
+        if kill == SETTLE {
+            size = Some(Size::of(&service)?);
+        }
+        let server = echo_server(&wire, Some(&service), 7000)?;
+        let client = echo_client(&wire, Side::Client, 7000)?;
+        let client = client.args("--connections 32 --bytes 2000 --warmup 0 --seconds 0.6");
+        let client = client.spawn()?;
+        thread::sleep(Duration::from_millis(300));
+        let pid = server.pid();
+        server.end(Signal::KILL, SHORT)?;
+        let killed = Instant::now();
+        wait_freed(&service, pid)?;
+        let line = client.wait(SHORT)?.json()?;
+        let error = line["first_error"].as_str().unwrap_or_default();
+        ensure!(error.contains("reset"), "kill {kill}: the peers saw {line}");
+        ensure!(
+            line["requests"].as_u64() > Some(0),
+            "kill {kill}: nothing was done: {line}"
+        );
+        drop(echo_server(&wire, Some(&service), 7000)?);
+        let took = killed.elapsed();
+        ensure!(
+            took < Duration::from_secs(3),
+            "kill {kill}: the port came back after {took:?}"
+        );
+    }
+    if let Some(size) = size {
+        size.check_no_growth(&service)?;
+    }
+    check_load(&bystander.end(Signal::TERM, SHORT)?.success()?.json()?)?;
+    let client = echo_client(&wire, Side::Client, 7001)?.args("--seconds 0.3");
+    check_load(&client.run(SHORT)?.json()?)
+}
+
+/// An accelerated client dies under load: its kernel server sees each connection end.
+pub fn killed_client_frees_all() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service_with(Side::Client, &[])?;
+    let _server = echo_server(&wire, None, 7000)?;
+    let mut size = None;
+    for kill in 0..kills() {
+        if kill == SETTLE {
+            size = Some(Size::of(&service)?);
+        }
+        let client = echo_client(&wire, Side::Client, 7000)?.args("--connections 32 --seconds 20");
+        let client = client.accelerated(&service).spawn()?;
+        wait_until(SHORT, "32 connections", || {
+            Ok(wire.kernel_connections(Side::Server, 7000)? == 32)
+        })?;
+        let pid = client.pid();
+        client.end(Signal::KILL, SHORT)?;
+        wait_freed(&service, pid)?;
+        wait_until(FREE_WITHIN, "the server's connections to end", || {
+            Ok(wire.kernel_connections(Side::Server, 7000)? == 0)
+        })?;
+    }
+    match size {
+        Some(size) => size.check_no_growth(&service),
+        None => Ok(()),
+    }
+}
+
+/// The service dies: programs get ECONNRESET instead of a hang, the kernel serves the interface at
+/// once, and the next `tidelane up` works.
+pub fn killed_service_resets_and_comes_back() -> Outcome {
+    let wire = Wire::new()?;
+    for _ in 0..3 {
+        let service = wire.service()?;
+        let mut server = echo_server(&wire, Some(&service), 7000)?;
+        let _kernel = echo_server(&wire, None, 7001)?;
+        let local = echo_client(&wire, Side::Server, 7000)?;
+        let local = local
+            .args("--connections 4 --seconds 2")
+            .accelerated(&service)
+            .spawn()?;
+        let remote = echo_client(&wire, Side::Client, 7000)?;
+        let remote = remote.args("--connections 4 --seconds 2").spawn()?;
+        thread::sleep(Duration::from_secs(1));
+        service.kill()?;
+        let killed = Instant::now();
+        let plain = echo_client(&wire, Side::Client, 7001)?.args("--seconds 0.2 --warmup 0");
+        check_load(&plain.run(SHORT)?.json()?)?;
+        let took = killed.elapsed();
+        ensure!(
+            took < Duration::from_secs(2),
+            "the kernel's first answers took {took:?}"
+        );
+        for (who, client) in [("accelerated", local), ("kernel", remote)] {
+            let line = client.wait(SHORT)?.json()?;
+            let error = line["first_error"].as_str().unwrap_or_default();
+            ensure!(error.contains("reset"), "the {who} client saw {line}");
+        }
+        ensure!(server.alive(), "the server died with its service");
+        // It still listens in the kernel.
+        let to = format!("{SERVER}:7000");
+        let again = wire
+            .load_tool(Side::Client, "echo-client")?
+            .arg("--connect")
+            .arg(to);
+        check_load(&again.args("--seconds 0.3").run(SHORT)?.json()?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! The harness itself, on the kernel's stack: what fails here is not Tidelane's fault.
+
+use std::{
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use rustix::process::Signal;
+use tidelane_tests::{Outcome, Side, Wire, WireOptions, command, ensure, fail, program, tools};
+
+use crate::support::{SHORT, check_load, echo_client, echo_server};
+
+/// Set for the owner that is to be killed.
+const OWNER_VARIABLE: &str = "TIDELANE_TEST_OWNER";
+
+/// Two kernels, one wire.
+pub fn kernel_echo_over_the_wire() -> Outcome {
+    let options = WireOptions {
+        congestion: Some("cubic".to_owned()),
+        ..Default::default()
+    };
+    let wire = Wire::with(&options)?;
+    let _server = echo_server(&wire, None, 7000)?;
+    let client = echo_client(&wire, Side::Client, 7000)?.args("--connections 4 --seconds 0.5");
+    check_load(&client.run(SHORT)?.json()?)?;
+    let space = wire.namespace(Side::Client);
+    let name = "net.ipv4.tcp_congestion_control";
+    let chosen = command(&["ip", "netns", "exec", &space, "sysctl", "-n", name])?;
+    ensure!(chosen.trim() == "cubic", "congestion control is {chosen}");
+    Ok(())
+}
+
+/// SIGKILL of the owner of a wire removes its namespaces and ends their programs.
+pub fn a_killed_owner_leaves_nothing() -> Outcome {
+    if std::env::var_os(OWNER_VARIABLE).is_some() {
+        return own_until_killed();
+    }
+    tools::require_root()?;
+    let child = Command::new(std::env::current_exe()?)
+        .env(OWNER_VARIABLE, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let owner = format!("td{}n", child.id());
+    let count = || -> Result<usize, tidelane_tests::Stop> {
+        let list = command(&["ip", "netns", "list"])?;
+        Ok(list.lines().filter(|line| line.starts_with(&owner)).count())
+    };
+    tools::wait_until(SHORT, "the owner's namespaces", || Ok(count()? == 2))?;
+    thread::sleep(Duration::from_millis(300));
+    program::send_signal(child.id(), Signal::KILL)?;
+    child.wait_with_output()?;
+    tools::wait_until(SHORT, "the namespaces to go", || Ok(count()? == 0))?;
+    let left = std::fs::read_dir(std::env::temp_dir())?
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&owner))
+        .count();
+    ensure!(left == 0, "{left} directories were left");
+    Ok(())
+}
+
+fn own_until_killed() -> Outcome {
+    let wire = Wire::new()?;
+    let _server = echo_server(&wire, None, 7000)?;
+    thread::sleep(Duration::from_secs(60));
+    fail!("nobody killed the owner");
+}

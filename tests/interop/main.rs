@@ -1,0 +1,71 @@
+//! Unmodified programs on Tidelane, against the kernel at the other end of a veth pair.
+//!
+//! `cargo test -p tidelane-tests --test interop -- FILTER`, as root, after `make build`. How long the
+//! long tests go on: TIDELANE_KILLS (kill -9 loops, default 20), TIDELANE_LOSS_MIB (bytes through
+//! the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000).
+
+use std::process::ExitCode;
+
+use tidelane_tests::runner::{self, Case};
+
+mod clients;
+mod coexist;
+mod commands;
+mod deaths;
+mod harness;
+mod loss;
+mod memory;
+mod servers;
+mod support;
+
+/// `module::function, seconds` as a [`Case`].
+macro_rules! cases {
+    ($($module:ident :: $function:ident $seconds:literal,)*) => {
+        &[$(Case {
+            name: concat!(stringify!($module), "::", stringify!($function)),
+            run: $module::$function,
+            seconds: $seconds,
+        },)*]
+    };
+}
+
+const CASES: &[Case] = cases![
+    harness::kernel_echo_over_the_wire 30,
+    harness::a_killed_owner_leaves_nothing 30,
+    commands::up_says_what_is_wrong 60,
+    commands::without_a_service 30,
+    commands::up_down_up 60,
+    commands::ss_names_the_sockets 60,
+    commands::strict_refuses_a_fall_back 60,
+    servers::echo 60,
+    servers::nginx_bodies_by_curl 90,
+    servers::nginx_keep_alive_and_close 90,
+    servers::nginx_under_wrk 60,
+    servers::nginx_reload 60,
+    servers::nginx_worker_restart 60,
+    servers::redis_benchmark 90,
+    servers::redis_values 60,
+    servers::memcached_four_threads 90,
+    clients::curl_from_a_kernel_server 60,
+    clients::wrk_against_a_kernel_server 60,
+    clients::redis_benchmark_against_a_kernel_server 60,
+    clients::echo_client_against_a_kernel_server 60,
+    clients::refused_and_unreachable 60,
+    memory::echo 60,
+    memory::nginx_and_curl 60,
+    memory::redis_and_redis_benchmark 60,
+    coexist::ping_under_load 60,
+    coexist::an_unaccelerated_server_on_another_port 60,
+    coexist::loopback_client_of_an_accelerated_listener 60,
+    coexist::address_in_use_both_ways 60,
+    coexist::idle_service_sleeps 60,
+    deaths::killed_program_frees_all 600,
+    deaths::killed_client_frees_all 300,
+    deaths::killed_service_resets_and_comes_back 120,
+    loss::bulk_through_nginx 600,
+    loss::short_connections 600,
+];
+
+fn main() -> ExitCode {
+    runner::main(CASES)
+}

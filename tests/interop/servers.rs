@@ -1,0 +1,301 @@
+//! Unmodified servers on Tidelane, kernel clients.
+
+use std::{fs, time::Duration};
+
+use rustix::process::Signal;
+use tidelane_tests::{
+    Nginx, Outcome, Program, Service, Side, Stop, Wire, ensure,
+    nginx::{FILES, NginxOptions},
+    program::send_signal,
+    tools::{require_tools, wait_until},
+    wire::{SERVER, write_random_file},
+};
+
+use crate::support::{
+    SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server,
+};
+
+/// The textbook server: small, large and pipelined messages, one and many connections.
+pub fn echo() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = echo_server(&wire, Some(&service), 7000)?;
+    for load in [
+        "--connections 1",
+        "--connections 64",
+        "--connections 16 --pipeline 8",
+        "--connections 4 --bytes 1",
+        "--connections 4 --bytes 100000",
+        "--connections 2 --bytes 1000000 --pipeline 2",
+    ] {
+        let client = echo_client(&wire, Side::Client, 7000)?
+            .args(load)
+            .args("--seconds 1");
+        let client = client.spawn()?;
+        std::thread::sleep(Duration::from_millis(700));
+        check_not_in_kernel(&wire, 7000)?;
+        check_load(&client.wait(SHORT)?.success()?.json()?)?;
+    }
+    let to = format!("{SERVER}:7000");
+    let short = wire
+        .load_tool(Side::Client, "short-client")?
+        .arg("--connect")
+        .arg(to);
+    let finished = short
+        .args("--connections 16 --total 2000 --seconds 10")
+        .run(SHORT)?;
+    check_load(&finished.json()?)?;
+    wait_until(SHORT, "all connections to be released", || {
+        let sockets = service.sockets_of(server.pid())?;
+        Ok(sockets
+            .iter()
+            .all(|socket| socket["state"] != "ESTABLISHED"))
+    })
+}
+
+fn nginx(wire: &Wire, service: &Service) -> Result<Nginx, Stop> {
+    Nginx::start(wire, Some(service), &NginxOptions::default())
+}
+
+fn curl(wire: &Wire, path: &str) -> Program {
+    let url = format!("http://{SERVER}/{path}");
+    wire.program(Side::Client, "curl")
+        .args("-sS --fail --max-time 20")
+        .arg(url)
+}
+
+fn http_client(wire: &Wire, nginx: &Nginx, name: &str) -> Result<Program, Stop> {
+    let tool = wire.load_tool(Side::Client, "http-client")?;
+    let tool = tool
+        .arg("--connect")
+        .arg(format!("{SERVER}:{}", nginx.port));
+    let tool = tool.arg("--path").arg(format!("/{name}"));
+    Ok(tool.arg("--body").arg(nginx.file(name).display()))
+}
+
+/// Each size, and one large file, arrives byte for byte; a missing one is a 404.
+pub fn nginx_bodies_by_curl() -> Outcome {
+    require_tools(&["curl", "nginx"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let nginx = nginx(&wire, &service)?;
+    write_random_file(&nginx.file("64m"), 64 << 20, 99)?;
+    for name in FILES.iter().map(|(name, _)| *name).chain(["64m"]) {
+        let got = wire.scratch().join(format!("got-{name}"));
+        curl(&wire, name)
+            .arg("-o")
+            .arg(got.display())
+            .run(Duration::from_secs(25))?;
+        check_same(&nginx.file(name), &got)?;
+    }
+    let missing = curl(&wire, "missing").finish(SHORT)?;
+    ensure!(
+        missing.status.code() == Some(22),
+        "curl did not see 404: {missing}"
+    );
+    Ok(())
+}
+
+/// Closed-loop clients that compare every body.
+pub fn nginx_keep_alive_and_close() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let nginx = nginx(&wire, &service)?;
+    for (name, _) in FILES {
+        for close in [false, true] {
+            for connections in [1, 16, 64] {
+                let client = http_client(&wire, &nginx, name)?;
+                let client = client.arg("--connections").arg(connections);
+                let client = client.args("--seconds 1 --warmup 0.2");
+                let client = if close { client.arg("--close") } else { client };
+                let line = client.run(SHORT)?.json()?;
+                check_load(&line)?;
+            }
+        }
+    }
+    ensure!(nginx.workers()?.len() == 2, "a worker is gone");
+    Ok(())
+}
+
+/// wrk on the kernel, as the demo runs it.
+pub fn nginx_under_wrk() -> Outcome {
+    require_tools(&["wrk", "nginx"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _nginx = nginx(&wire, &service)?;
+    for path in ["64", "1k", "1m"] {
+        let url = format!("http://{SERVER}/{path}");
+        let wrk = wire
+            .program(Side::Client, "wrk")
+            .args("-t 1 -c 32 -d 2s --latency")
+            .arg(url);
+        let finished = wrk.run(SHORT)?;
+        let text = &finished.stdout;
+        let bad = text.contains("Socket errors") || text.contains("Non-2xx");
+        ensure!(!bad && text.contains("Requests/sec"), "{finished}");
+    }
+    Ok(())
+}
+
+/// `nginx -s reload` under load: no request of a new connection fails, old workers go.
+pub fn nginx_reload() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let nginx = nginx(&wire, &service)?;
+    let before = nginx.workers()?;
+    let client = http_client(&wire, &nginx, "1k")?.args("--close --connections 8 --seconds 4");
+    let client = client.spawn()?;
+    std::thread::sleep(Duration::from_secs(1));
+    nginx.master.signal(Signal::HUP)?;
+    wait_until(SHORT, "new workers instead of the old", || {
+        let workers = nginx.workers()?;
+        Ok(workers.len() == 2 && workers.iter().all(|pid| !before.contains(pid)))
+    })?;
+    check_load(&client.wait(SHORT)?.success()?.json()?)
+}
+
+/// A worker that is killed is replaced, and the listener serves on.
+pub fn nginx_worker_restart() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let nginx = nginx(&wire, &service)?;
+    for _ in 0..5 {
+        let workers = nginx.workers()?;
+        send_signal(workers[0], Signal::KILL)?;
+        wait_until(SHORT, "the worker to be replaced", || {
+            let now = nginx.workers()?;
+            Ok(now.len() == 2 && !now.contains(&workers[0]))
+        })?;
+        let client = http_client(&wire, &nginx, "1k")?.args("--close --connections 4");
+        check_load(
+            &client
+                .args("--seconds 0.3 --warmup 0.1")
+                .run(SHORT)?
+                .json()?,
+        )?;
+    }
+    Ok(())
+}
+
+/// A redis-server on the server's side.
+fn redis(wire: &Wire, service: &Service) -> Result<tidelane_tests::Running, Stop> {
+    require_tools(&["redis-server", "redis-benchmark", "redis-cli"])?;
+    let server = wire.program(Side::Server, "redis-server");
+    let server = server.args("--port 6379 --bind 0.0.0.0 --protected-mode no --appendonly no");
+    let server = server.arg("--save").arg("").accelerated(service).spawn()?;
+    wire.wait_for_port(Side::Server, 6379)?;
+    service.wait_for_listener(6379)?;
+    Ok(server)
+}
+
+/// `redis-benchmark` with and without pipelining.
+pub fn redis_benchmark() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _redis = redis(&wire, &service)?;
+    for pipeline in ["1", "16"] {
+        let benchmark = wire
+            .program(Side::Client, "redis-benchmark")
+            .arg("-h")
+            .arg(SERVER);
+        let benchmark = benchmark
+            .args("-t set,get -n 100000 -c 50 --csv -P")
+            .arg(pipeline);
+        let finished = benchmark.run(Duration::from_secs(40))?;
+        check_redis_csv(&finished.stdout)?;
+    }
+    Ok(())
+}
+
+/// Demands a line for SET and one for GET.
+pub fn check_redis_csv(text: &str) -> Outcome {
+    for name in ["\"SET\"", "\"GET\""] {
+        ensure!(
+            text.lines().any(|line| line.starts_with(name)),
+            "no {name} in\n{text}"
+        );
+    }
+    Ok(())
+}
+
+/// Values of many sizes come back as they went.
+pub fn redis_values() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _redis = redis(&wire, &service)?;
+    for len in [1, 1448, 65_536, 5_000_000] {
+        let value = wire.scratch().join("value");
+        let got = wire.scratch().join("got");
+        write_random_file(&value, len, len)?;
+        // A text, so that redis-cli's own output adds only a line end.
+        let text: String = fs::read(&value)?
+            .iter()
+            .map(|b| char::from(b'a' + b % 26))
+            .collect();
+        fs::write(&value, text)?;
+        let set = format!(
+            "redis-cli -h {SERVER} -x set key < {} && redis-cli -h {SERVER} get key > {}",
+            value.display(),
+            got.display()
+        );
+        wire.program(Side::Client, "sh")
+            .arg("-c")
+            .arg(set)
+            .run(SHORT)?;
+        let trimmed = fs::read_to_string(&got)?.trim_end().to_owned();
+        fs::write(&got, trimmed)?;
+        check_same(&value, &got)?;
+    }
+    Ok(())
+}
+
+/// memcached with four threads: descriptors cross threads.
+pub fn memcached_four_threads() -> Outcome {
+    require_tools(&["memcached", "memaslap"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = wire.program(Side::Server, "memcached");
+    let server = server.args("-t 4 -p 11211 -U 0 -l 0.0.0.0 -u nobody");
+    let server = server.accelerated(&service).spawn()?;
+    wire.wait_for_port(Side::Server, 11211)?;
+    service.wait_for_listener(11211)?;
+    let client = wire
+        .program(Side::Client, "memaslap")
+        .arg("-s")
+        .arg(format!("{SERVER}:11211"));
+    // -v 0.2: a fifth of the values is compared with what was set.
+    let finished = client
+        .args("-T 2 -c 16 -t 5s -v 0.2")
+        .run(Duration::from_secs(40))?;
+    check_memaslap(&finished.stdout)?;
+    ensure!(
+        !service.sockets_of(server.pid())?.is_empty(),
+        "the service knows no memcached"
+    );
+    Ok(())
+}
+
+/// Demands operations, and no value that came back wrong.
+fn check_memaslap(text: &str) -> Outcome {
+    let number = |name: &str| -> Option<u64> {
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(name))?;
+        line.rsplit(':')
+            .next()?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    };
+    ensure!(number("cmd_get") > Some(0), "no gets in\n{text}");
+    ensure!(
+        number("verify_failed") == Some(0),
+        "wrong values in\n{text}"
+    );
+    ensure!(
+        number("verify_misses").is_some(),
+        "no verification in\n{text}"
+    );
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! What several tests need.
+
+use std::{fs, path::Path, time::Duration};
+
+use serde_json::Value;
+use tidelane_tests::{Outcome, Program, Running, Service, Side, Stop, Wire, ensure, wire::SERVER};
+
+/// Enough for any short program.
+pub const SHORT: Duration = Duration::from_secs(20);
+
+/// An echo server on the server's side, on either stack, ready.
+pub fn echo_server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<Running, Stop> {
+    let running = wire
+        .load_tool(Side::Server, "echo-server")?
+        .arg("--port")
+        .arg(port)
+        .on(service)
+        .spawn()?;
+    wire.wait_for_port(Side::Server, port)?;
+    if let Some(service) = service {
+        service.wait_for_listener(port)?;
+    }
+    Ok(running)
+}
+
+/// An echo client of one side that connects to the server's address.
+pub fn echo_client(wire: &Wire, side: Side, port: u16) -> Result<Program, Stop> {
+    let to = format!("{SERVER}:{port}");
+    Ok(wire
+        .load_tool(side, "echo-client")?
+        .arg("--connect")
+        .arg(to))
+}
+
+/// Demands that a load client's line shows work and no failure.
+pub fn check_load(line: &Value) -> Outcome {
+    ensure!(line["errors"] == 0, "connections failed: {line}");
+    ensure!(
+        line["requests"].as_u64() > Some(0),
+        "nothing was done: {line}"
+    );
+    Ok(())
+}
+
+/// Demands equal files.
+pub fn check_same(one: &Path, other: &Path) -> Outcome {
+    let (a, b) = (fs::read(one)?, fs::read(other)?);
+    ensure!(
+        a.len() == b.len(),
+        "{} has {} bytes, not {}",
+        other.display(),
+        b.len(),
+        a.len()
+    );
+    let first = a.iter().zip(&b).position(|(x, y)| x != y);
+    ensure!(
+        first.is_none(),
+        "{} differs at byte {first:?}",
+        other.display()
+    );
+    Ok(())
+}
+
+/// Demands that the kernel has no connection on `port` while a client of it is at work.
+pub fn check_not_in_kernel(wire: &Wire, port: u16) -> Outcome {
+    let count = wire.kernel_connections(Side::Server, port)?;
+    ensure!(
+        count == 0,
+        "{count} connections on port {port} are the kernel's"
+    );
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! Debian's nginx with a configuration of its own: no path outside the wire's directory.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    Outcome, Service, Stop,
+    program::Running,
+    tools::require_tools,
+    wire::{Side, Wire, write_random_file},
+};
+
+/// Files that every nginx serves, by name and size.
+pub const FILES: [(&str, u64); 3] = [("64", 64), ("1k", 1024), ("1m", 1 << 20)];
+
+/// How nginx is to run.
+#[derive(Clone, Debug)]
+pub struct NginxOptions {
+    /// Worker processes.
+    pub workers: u32,
+    /// Port to listen on.
+    pub port: u16,
+    /// CPUs of the master and the workers.
+    pub cpus: Option<String>,
+    /// Further lines of the `http` block.
+    pub extra: String,
+}
+
+impl Default for NginxOptions {
+    fn default() -> Self {
+        Self {
+            workers: 2,
+            port: 80,
+            cpus: None,
+            extra: String::new(),
+        }
+    }
+}
+
+/// A running nginx, master and workers. Dropping it ends them.
+#[derive(Debug)]
+pub struct Nginx {
+    /// The master.
+    pub master: Running,
+    /// Where its files are.
+    pub root: PathBuf,
+    /// The port.
+    pub port: u16,
+}
+
+impl Nginx {
+    /// Starts nginx on the server's side, on the kernel or on `service`, and waits for its port.
+    pub fn start(
+        wire: &Wire,
+        service: Option<&Service>,
+        options: &NginxOptions,
+    ) -> Result<Self, Stop> {
+        require_tools(&["nginx"])?;
+        let home = wire.scratch().join(format!("nginx-{}", options.port));
+        let root = home.join("html");
+        write_files(&root)?;
+        let config = home.join("nginx.conf");
+        fs::write(&config, config_text(&home, options))?;
+        let mut program = wire
+            .program(Side::Server, "nginx")
+            .arg("-c")
+            .arg(config.display())
+            .on(service);
+        program = program.arg("-e").arg(home.join("error.log").display());
+        if let Some(cpus) = &options.cpus {
+            program = program.cpus(cpus);
+        }
+        let nginx = Self {
+            master: program.spawn()?,
+            root,
+            port: options.port,
+        };
+        nginx
+            .wait(wire, service)
+            .map_err(|stop| nginx.explain(stop, &home))?;
+        Ok(nginx)
+    }
+
+    fn wait(&self, wire: &Wire, service: Option<&Service>) -> Outcome {
+        wire.wait_for_port(Side::Server, self.port)?;
+        match service {
+            Some(service) => service.wait_for_listener(self.port),
+            None => Ok(()),
+        }
+    }
+
+    fn explain(&self, stop: Stop, home: &Path) -> Stop {
+        let log = fs::read_to_string(home.join("error.log")).unwrap_or_default();
+        let (_, errors) = self.master.written();
+        match stop {
+            Stop::Fail(text) => Stop::Fail(format!("{text}\nnginx: {errors}\n{log}")),
+            skip @ Stop::Skip(_) => skip,
+        }
+    }
+
+    /// A served file on disk.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Process ids of the workers.
+    pub fn workers(&self) -> Result<Vec<u32>, Stop> {
+        let pid = self.master.pid();
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let text = fs::read_to_string(path)?;
+        Ok(text
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect())
+    }
+}
+
+fn write_files(root: &Path) -> Outcome {
+    fs::create_dir_all(root)?;
+    for (index, (name, len)) in FILES.iter().enumerate() {
+        let path = root.join(name);
+        if !path.is_file() {
+            write_random_file(&path, *len, 1 + index as u64)?;
+        }
+    }
+    Ok(())
+}
+
+fn config_text(home: &Path, options: &NginxOptions) -> String {
+    let NginxOptions {
+        workers,
+        port,
+        extra,
+        ..
+    } = options;
+    let home = home.display();
+    let temp: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("    {kind}_temp_path {home}/{kind};\n"))
+        .concat();
+    format!(
+        "daemon off;
+master_process on;
+worker_processes {workers};
+worker_rlimit_nofile 65536;
+user www-data;
+pid {home}/pid;
+error_log {home}/error.log notice;
+events {{
+    worker_connections 16384;
+}}
+http {{
+    access_log off;
+    sendfile on;
+    tcp_nopush on;
+    tcp_nodelay on;
+    keepalive_timeout 60s;
+    keepalive_requests 1000000000;
+    default_type application/octet-stream;
+    open_file_cache max=100;
+{temp}{extra}
+    server {{
+        listen {port} backlog=4096;
+        root {home}/html;
+    }}
+}}
+"
+    )
+}

@@ -1,0 +1,291 @@
+//! Programs of a wire: in which namespace, on which CPU, on which stack.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::process::ExitStatusExt,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::{
+    Stop,
+    service::Service,
+    tools,
+    wire::{Side, Wire},
+};
+
+static PROGRAMS: AtomicU32 = AtomicU32::new(0);
+
+/// How a program is to be started.
+#[derive(Debug)]
+pub struct Program {
+    namespace: String,
+    scratch: PathBuf,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    cpus: Option<String>,
+    service: Option<String>,
+    strict: bool,
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+    /// Its command line, for messages.
+    pub line: String,
+}
+
+/// A program that runs. Dropping it kills it.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    line: String,
+    output: PathBuf,
+    errors: PathBuf,
+}
+
+impl Program {
+    pub(crate) fn new(wire: &Wire, side: Side, name: &str) -> Self {
+        let name = tools::find_tool(name).map_or(name.to_owned(), |p| p.display().to_string());
+        Self {
+            namespace: wire.namespace(side),
+            scratch: wire.scratch().to_path_buf(),
+            arguments: vec![name],
+            environment: Vec::new(),
+            cpus: None,
+            service: None,
+            strict: false,
+        }
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, argument: impl ToString) -> Self {
+        self.arguments.push(argument.to_string());
+        self
+    }
+
+    /// Adds arguments that are separated by spaces in `text`.
+    pub fn args(mut self, text: &str) -> Self {
+        self.arguments
+            .extend(text.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Binds the program to CPUs, such as `1` or `0,1`.
+    pub fn cpus(mut self, cpus: &str) -> Self {
+        self.cpus = Some(cpus.to_owned());
+        self
+    }
+
+    /// Runs the program under `tidelane run` on `service`.
+    pub fn accelerated(mut self, service: &Service) -> Self {
+        self.service = Some(service.name().to_owned());
+        self
+    }
+
+    /// As [`accelerated`](Self::accelerated), if there is a service.
+    pub fn on(self, service: Option<&Service>) -> Self {
+        match service {
+            Some(service) => self.accelerated(service),
+            None => self,
+        }
+    }
+
+    /// With `--strict`: what would fall back to the kernel fails instead.
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// The whole command line.
+    fn command_line(&self) -> Result<Vec<String>, Stop> {
+        let mut line: Vec<String> = ["ip", "netns", "exec"].map(str::to_owned).to_vec();
+        line.push(self.namespace.clone());
+        if let Some(cpus) = &self.cpus {
+            line.extend(["taskset", "-c", cpus].map(str::to_owned));
+        }
+        if let Some(service) = &self.service {
+            line.push(tools::binary("tidelane")?.display().to_string());
+            line.extend(["run", "--name", service].map(str::to_owned));
+            if self.strict {
+                line.push("--strict".to_owned());
+            }
+            line.push("--".to_owned());
+        }
+        line.extend(self.arguments.iter().cloned());
+        Ok(line)
+    }
+
+    /// Starts the program. The process has the program's own pid: each wrapper only calls exec.
+    pub fn spawn(self) -> Result<Running, Stop> {
+        let line = self.command_line()?;
+        let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
+        let output = self.scratch.join(format!("program-{number}.out"));
+        let errors = self.scratch.join(format!("program-{number}.err"));
+        let child = Command::new(&line[0])
+            .args(&line[1..])
+            .envs(self.environment)
+            .stdin(Stdio::null())
+            .stdout(File::create(&output)?)
+            .stderr(File::create(&errors)?)
+            .current_dir(&self.scratch)
+            .spawn()?;
+        Ok(Running {
+            child,
+            line: line.join(" "),
+            output,
+            errors,
+        })
+    }
+
+    /// Starts the program and waits for its end, whatever its exit status.
+    pub fn finish(self, limit: Duration) -> Result<Finished, Stop> {
+        self.spawn()?.wait(limit)
+    }
+
+    /// Starts the program, waits for its end, and demands success.
+    pub fn run(self, limit: Duration) -> Result<Finished, Stop> {
+        self.finish(limit)?.success()
+    }
+}
+
+impl Finished {
+    /// Itself, or a failure that shows the output.
+    pub fn success(self) -> Result<Self, Stop> {
+        if self.status.success() {
+            return Ok(self);
+        }
+        Err(Stop::Fail(self.to_string()))
+    }
+
+    /// Standard output as JSON, from its last line.
+    pub fn json(&self) -> Result<Value, Stop> {
+        let line = self.stdout.lines().last().unwrap_or_default();
+        serde_json::from_str(line).map_err(|error| Stop::Fail(format!("{error}: {self}")))
+    }
+
+    /// Whether a signal ended it.
+    pub fn signal(&self) -> Option<i32> {
+        self.status.signal()
+    }
+}
+
+impl std::fmt::Display for Finished {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            status,
+            stdout,
+            stderr,
+            line,
+        } = self;
+        write!(
+            f,
+            "{line}\n  {status}\n  stdout: {}\n  stderr: {}",
+            tail(stdout),
+            tail(stderr)
+        )
+    }
+}
+
+/// The last part of a text, enough for a message.
+fn tail(text: &str) -> &str {
+    let mut from = text.len().saturating_sub(2000);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    text[from..].trim_end()
+}
+
+impl Running {
+    /// The program's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it runs.
+    pub fn alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<(), Stop> {
+        send_signal(self.pid(), signal)
+    }
+
+    /// Waits for its end; kills it and fails after `limit`.
+    pub fn wait(mut self, limit: Duration) -> Result<Finished, Stop> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(self.finished(status));
+            }
+            if start.elapsed() > limit {
+                let _ = self.child.kill();
+                let status = self.child.wait()?;
+                let finished = self.finished(status);
+                return Err(Stop::Fail(format!("no end in {limit:?}: {finished}")));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What it wrote until now, standard output and standard error.
+    pub fn written(&self) -> (String, String) {
+        let read = |path| {
+            fs::read(path)
+                .map(|b| String::from_utf8_lossy(&b).into_owned())
+                .unwrap_or_default()
+        };
+        (read(&self.output), read(&self.errors))
+    }
+
+    /// Sends `signal` and waits for the end.
+    pub fn end(self, signal: Signal, limit: Duration) -> Result<Finished, Stop> {
+        self.signal(signal)?;
+        self.wait(limit)
+    }
+
+    fn finished(&self, status: ExitStatus) -> Finished {
+        let (stdout, stderr) = self.written();
+        Finished {
+            status,
+            stdout,
+            stderr,
+            line: self.line.clone(),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Its namespace's guardian ends children that it leaves behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal to a process that this run started.
+pub fn send_signal(pid: u32, signal: Signal) -> Result<(), Stop> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| Stop::Fail("no such process id".to_owned()))?;
+    kill_process(pid, signal).map_err(|error| Stop::Fail(io::Error::from(error).to_string()))
+}

@@ -1,0 +1,264 @@
+//! Two network namespaces joined by a veth pair: the wire that every test and bench uses.
+//!
+//! ```text
+//!   server namespace            client namespace
+//!   eth1 10.77.0.1/24 --veth--  eth1 10.77.0.2/24
+//! ```
+//!
+//! With [`WireOptions::middle`] a third namespace lies between the two, with `left` and `right`, so that
+//! something can be done to the frames on their way.
+
+use std::{
+    cell::RefCell,
+    fs, io,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, SystemTime},
+};
+
+use crate::{
+    Stop, command,
+    guardian::Guardian,
+    program::Program,
+    service::Service,
+    tools::{self, require_root, require_tools},
+};
+
+/// Address of the server's end.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Address of the client's end.
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// Interface at both ends.
+pub const INTERFACE: &str = "eth1";
+/// Interfaces of the middle namespace.
+pub const MIDDLE: (&str, &str) = ("left", "right");
+
+/// One of the namespaces of a wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Where the service and the servers run.
+    Server,
+    /// Where the clients run.
+    Client,
+    /// Between the two, if there is one.
+    Middle,
+}
+
+/// What a wire is to be; the default is a plain pair as the kernel makes it.
+#[derive(Clone, Debug, Default)]
+pub struct WireOptions {
+    /// Put a namespace between the two ends.
+    pub middle: bool,
+    /// Congestion control of the kernel at both ends, such as `cubic`.
+    pub congestion: Option<String>,
+}
+
+/// The namespaces, and everything that runs in them. Dropping it removes all of it.
+#[derive(Debug)]
+pub struct Wire {
+    id: String,
+    scratch: PathBuf,
+    services: RefCell<u32>,
+    /// Last: it ends what the fields above may still use.
+    guardian: RefCell<Guardian>,
+}
+
+static WIRES: AtomicU32 = AtomicU32::new(0);
+
+impl Wire {
+    /// A plain wire. Skips without the privilege or the tools that it needs.
+    pub fn new() -> Result<Self, Stop> {
+        Self::with(&WireOptions::default())
+    }
+
+    /// A wire with options.
+    pub fn with(options: &WireOptions) -> Result<Self, Stop> {
+        require_root()?;
+        require_tools(&["ip", "taskset", "ss"])?;
+        // The number alone repeats in another pid namespace of the same machine; time does not.
+        let stamp = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)?
+            .subsec_nanos();
+        let count = WIRES.fetch_add(1, Ordering::Relaxed);
+        let id = format!("td{}n{count}x{:03x}", std::process::id(), stamp & 0xfff);
+        let mut guardian = Guardian::new()?;
+        let scratch = std::env::temp_dir().join(&id);
+        guardian.name("dir", &scratch.to_string_lossy())?;
+        fs::create_dir_all(&scratch)?;
+        let wire = Self {
+            id,
+            scratch,
+            services: RefCell::new(0),
+            guardian: RefCell::new(guardian),
+        };
+        wire.make_namespaces(options)?;
+        if let Some(congestion) = &options.congestion {
+            wire.set_congestion(congestion)?;
+        }
+        Ok(wire)
+    }
+
+    fn make_namespaces(&self, options: &WireOptions) -> Result<(), Stop> {
+        let (server, client) = (self.namespace(Side::Server), self.namespace(Side::Client));
+        self.add_namespace(&server)?;
+        self.add_namespace(&client)?;
+        if options.middle {
+            let middle = self.namespace(Side::Middle);
+            self.add_namespace(&middle)?;
+            add_veth((&server, INTERFACE), (&middle, MIDDLE.0))?;
+            add_veth((&middle, MIDDLE.1), (&client, INTERFACE))?;
+            for interface in [MIDDLE.0, MIDDLE.1] {
+                command(&["ip", "-n", &middle, "link", "set", interface, "up"])?;
+            }
+        } else {
+            add_veth((&server, INTERFACE), (&client, INTERFACE))?;
+        }
+        for (space, address) in [(&server, SERVER), (&client, CLIENT)] {
+            let address = format!("{address}/24");
+            command(&[
+                "ip", "-n", space, "address", "add", &address, "dev", INTERFACE,
+            ])?;
+            command(&["ip", "-n", space, "link", "set", INTERFACE, "up"])?;
+        }
+        Ok(())
+    }
+
+    fn add_namespace(&self, name: &str) -> Result<(), Stop> {
+        self.guardian.borrow_mut().name("netns", name)?;
+        command(&["ip", "netns", "add", name])?;
+        command(&["ip", "-n", name, "link", "set", "lo", "up"])?;
+        Ok(())
+    }
+
+    /// Name of a namespace.
+    pub fn namespace(&self, side: Side) -> String {
+        let letter = match side {
+            Side::Server => 's',
+            Side::Client => 'c',
+            Side::Middle => 'm',
+        };
+        format!("{}{letter}", self.id)
+    }
+
+    /// Directory for files of this run; removed with the wire. World-readable.
+    pub fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
+    /// Sets a sysctl of one namespace.
+    pub fn sysctl(&self, side: Side, name: &str, value: &str) -> Result<(), Stop> {
+        let assignment = format!("{name}={value}");
+        let space = self.namespace(side);
+        command(&["ip", "netns", "exec", &space, "sysctl", "-qw", &assignment]).map(drop)
+    }
+
+    /// Chooses the kernel's congestion control in both end namespaces.
+    ///
+    /// A namespace may only choose an algorithm that the host's list of allowed ones has. The list
+    /// is changed under a lock for the moment of choosing, and put back.
+    fn set_congestion(&self, algorithm: &str) -> Result<(), Stop> {
+        const LOCK: &str = "/run/lock/tidelane-congestion.lock";
+        const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+        let lock = fs::File::create(LOCK)?;
+        lock.lock()?;
+        let before = fs::read_to_string(ALLOWED)?;
+        let known = before.split_whitespace().any(|name| name == algorithm);
+        if !known {
+            fs::write(ALLOWED, format!("{} {algorithm}", before.trim()))?;
+        }
+        let chosen = [Side::Server, Side::Client]
+            .into_iter()
+            .try_for_each(|side| self.sysctl(side, "net.ipv4.tcp_congestion_control", algorithm));
+        if !known {
+            fs::write(ALLOWED, before.trim())?;
+        }
+        chosen
+    }
+
+    /// A service on the server's interface, started and ready.
+    pub fn service(&self) -> Result<Service, Stop> {
+        self.service_with(Side::Server, &[])
+    }
+
+    /// A service on one side, with more options for `tidelane up`.
+    pub fn service_with(&self, side: Side, options: &[&str]) -> Result<Service, Stop> {
+        let name = {
+            let mut services = self.services.borrow_mut();
+            *services += 1;
+            format!("{}-{services}", self.id)
+        };
+        self.guardian.borrow_mut().name("run", &name)?;
+        Service::up(self, side, &name, options)
+    }
+
+    /// A program of one side.
+    pub fn program(&self, side: Side, name: &str) -> Program {
+        Program::new(self, side, name)
+    }
+
+    /// A load tool of the server's side.
+    pub fn load_tool(&self, side: Side, tool: &str) -> Result<Program, Stop> {
+        let path = tools::binary("tidelane-load")?;
+        Ok(self.program(side, &path.to_string_lossy()).arg(tool))
+    }
+
+    /// Waits until something listens on `port` in the kernel of one side.
+    pub fn wait_for_port(&self, side: Side, port: u16) -> Result<(), Stop> {
+        let space = self.namespace(side);
+        let filter = format!("sport = :{port}");
+        tools::wait_until(
+            Duration::from_secs(10),
+            &format!("port {port} to listen"),
+            || {
+                let arguments = ["ip", "netns", "exec", &space, "ss", "-Hltn", &filter];
+                Ok(!command(&arguments)?.trim().is_empty())
+            },
+        )
+    }
+
+    /// Established kernel connections of one side that have `port` at either end.
+    pub fn kernel_connections(&self, side: Side, port: u16) -> Result<usize, Stop> {
+        let space = self.namespace(side);
+        let filter = format!("( sport = :{port} or dport = :{port} )");
+        let arguments = [
+            "ip",
+            "netns",
+            "exec",
+            &space,
+            "ss",
+            "-Htn",
+            "state",
+            "established",
+            &filter,
+        ];
+        Ok(command(&arguments)?.lines().count())
+    }
+}
+
+fn add_veth(one: (&str, &str), other: (&str, &str)) -> Result<(), Stop> {
+    let arguments = [
+        "ip", "link", "add", one.1, "netns", one.0, "type", "veth", "peer", "name", other.1,
+        "netns", other.0,
+    ];
+    command(&arguments).map(drop)
+}
+
+/// Writes `len` bytes that do not repeat in short cycles to `path`; the same bytes for one seed.
+pub fn write_random_file(path: &Path, len: u64, seed: u64) -> io::Result<()> {
+    use std::io::Write;
+    let mut file = io::BufWriter::new(fs::File::create(path)?);
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut left = len;
+    while left > 0 {
+        // Marsaglia's xorshift64*: fast, and no two blocks of a file are equal.
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        let word = state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes();
+        let take = left.min(8) as usize;
+        file.write_all(&word[..take])?;
+        left -= take as u64;
+    }
+    file.flush()
+}
