@@ -1,9 +1,65 @@
 //! The shared memory between a program and the service, and all atomics of the project.
+//!
+//! ```text
+//! Region            one mapping: bounds-checked copies, pages given back
+//! ProgramRegion     Region + validated Layout: contexts, slots        (program <-> service)
+//! ServicePageMap    Region: core lines, route table under a seqlock   (service -> programs)
+//! Producer/Consumer one side of a ring, with private copies of both indices
+//! sleep, Doorbell   who sleeps is rung once, and never misses an event
+//! StreamBuffer      a circular buffer in a region; BufferAllocator gives them out
+//! registration      messages and descriptors over the unix socket
+//! ```
+//!
+//! The rules of memory that a hostile peer may write: an index of the peer is only *compared*
+//! (never used as one), an entry is copied out once and the copy is validated, payload bytes are
+//! copied by pointer and never seen through a reference. Unsafe code lives in `*_unsafe.rs`.
+//!
+//! Under `cfg(loom)` only the index and sleep protocols are built, for `tests/loom.rs`.
 
+pub mod cursor;
+pub mod sleep;
+pub mod sync;
+
+#[cfg(not(loom))]
+mod allocator;
+#[cfg(not(loom))]
+mod descriptor_unsafe;
+#[cfg(not(loom))]
+mod doorbell;
+#[cfg(not(loom))]
+mod layout;
+#[cfg(not(loom))]
+mod message_unsafe;
+#[cfg(not(loom))]
 mod region_unsafe;
+#[cfg(not(loom))]
+pub mod registration;
+#[cfg(not(loom))]
+mod ring_unsafe;
+#[cfg(not(loom))]
+mod service_page;
+#[cfg(not(loom))]
+mod stream_buffer;
+#[cfg(not(loom))]
+mod views_unsafe;
+#[cfg(not(loom))]
+pub mod words;
 
-pub use region_unsafe::{ProgramRegion, Region, ServicePageMap};
+pub use cursor::{Corrupt, PushError};
 
-/// The peer wrote an impossible index: the session must end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Corrupt;
+#[cfg(not(loom))]
+pub use self::{
+    allocator::BufferAllocator,
+    descriptor_unsafe::Descriptor,
+    doorbell::Doorbell,
+    layout::{Layout, LayoutError},
+    region_unsafe::Region,
+    ring_unsafe::{
+        Consumer, ControlEventConsumer, ControlEventProducer, ControlRequestConsumer,
+        ControlRequestProducer, DataEventConsumer, DataEventProducer, DataRequestConsumer,
+        DataRequestProducer, Producer,
+    },
+    service_page::{Route, RoutesError},
+    stream_buffer::StreamBuffer,
+    views_unsafe::{ContextView, MapError, ProgramRegion, ServicePageMap, SlotHandle, SlotView},
+};

@@ -1,0 +1,307 @@
+//! Gives out stream buffers from an area of a region: a buddy allocator with quick lists.
+//!
+//! ```text
+//! alloc -> quick list of the size (LIFO, unmerged) -> buddy lists, split -> merge quick lists
+//!          -> begin the next chunk of the area
+//! free  -> quick list; when that is full, its older half is merged into the buddy lists
+//! ```
+//!
+//! What is freed last is given out first, so that memory which is warm in the caches stays in use,
+//! and echo traffic costs a pop and a push. All state is private: nothing here is read from shared
+//! memory. Chunks (8 MiB) are begun as needed, each with 36 KiB of state of its own; apart from
+//! that nothing allocates.
+
+use std::ops::Range;
+
+use tidelane_abi::{STREAM_BUFFER_LOG2_MAX, STREAM_BUFFER_LOG2_MIN};
+
+use crate::StreamBuffer;
+
+const MIN: u8 = STREAM_BUFFER_LOG2_MIN;
+const ORDERS: usize = (STREAM_BUFFER_LOG2_MAX - STREAM_BUFFER_LOG2_MIN + 1) as usize;
+const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
+const CHUNK: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
+const UNITS_PER_CHUNK: usize = (CHUNK / UNIT) as usize;
+const CHUNK_BITS: u32 = UNITS_PER_CHUNK.trailing_zeros();
+/// Blocks of one size that wait unmerged.
+const QUICK_MAX: usize = 64;
+const NONE: u32 = u32::MAX;
+
+/// What is known of the block that begins at a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// No block begins here.
+    Inside,
+    /// Given out, with this order.
+    Allocated(u8),
+    /// On the quick list of this order.
+    Quick(u8),
+    /// On the buddy list of this order; its pages may be resident.
+    Dirty(u8),
+    /// On the buddy list of this order; its pages are not resident.
+    Clean(u8),
+}
+
+/// State of the units of one chunk.
+#[derive(Debug)]
+struct Chunk {
+    state: [State; UNITS_PER_CHUNK],
+    next: [u32; UNITS_PER_CHUNK],
+    previous: [u32; UNITS_PER_CHUNK],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct QuickList {
+    units: [u32; QUICK_MAX],
+    len: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct BufferAllocator {
+    area: Range<u64>,
+    chunks: Vec<Box<Chunk>>,
+    chunks_max: usize,
+    free: [u32; ORDERS],
+    quick: [QuickList; ORDERS],
+    allocated: u64,
+}
+
+impl BufferAllocator {
+    /// An allocator for the region offsets of `area`, of which all is free.
+    pub fn new(area: Range<u64>) -> BufferAllocator {
+        let start = area.start.next_multiple_of(UNIT);
+        let end = (area.end / UNIT * UNIT).max(start);
+        // Units are counted in 32 bits, of which one value means none.
+        let end = end.min(start.saturating_add(u64::from(NONE >> CHUNK_BITS) * CHUNK));
+        let chunks_max = (end - start).div_ceil(CHUNK) as usize;
+        BufferAllocator {
+            area: start..end,
+            chunks: Vec::with_capacity(chunks_max.min(1024)),
+            chunks_max,
+            free: [NONE; ORDERS],
+            quick: [QuickList {
+                units: [0; QUICK_MAX],
+                len: 0,
+            }; ORDERS],
+            allocated: 0,
+        }
+    }
+
+    /// A buffer of `2^log2` bytes. None: no room, or no such size.
+    pub fn alloc(&mut self, log2: u8) -> Option<StreamBuffer> {
+        let order = log2
+            .checked_sub(MIN)
+            .filter(|&order| (order as usize) < ORDERS)?;
+        let quick = &mut self.quick[order as usize];
+        let unit = if quick.len > 0 {
+            quick.len -= 1;
+            quick.units[quick.len]
+        } else {
+            self.alloc_slow(order)?
+        };
+        self.set_state(unit, State::Allocated(order));
+        self.allocated += 1 << log2;
+        Some(StreamBuffer {
+            offset: self.area.start + u64::from(unit) * UNIT,
+            log2,
+        })
+    }
+
+    /// Takes a buffer back. False, and nothing happens, if it was not given out by this allocator
+    /// or is free already.
+    pub fn free(&mut self, buffer: StreamBuffer) -> bool {
+        let Some(unit) = self.unit_of(buffer) else {
+            return false;
+        };
+        let order = buffer.log2 - MIN;
+        self.set_state(unit, State::Quick(order));
+        self.allocated -= u64::from(buffer.len());
+        if self.quick[order as usize].len == QUICK_MAX {
+            self.merge_quick(order, QUICK_MAX / 2);
+        }
+        let quick = &mut self.quick[order as usize];
+        quick.units[quick.len] = unit;
+        quick.len += 1;
+        true
+    }
+
+    /// Bytes that are given out.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.allocated
+    }
+
+    /// Bytes of the area.
+    pub fn capacity(&self) -> u64 {
+        self.area.end - self.area.start
+    }
+
+    /// Calls `give_back(offset, len)` (as in `Region::punch_hole`) for each free block of at least
+    /// `len_min` bytes whose pages may be resident. Merges all that can be merged first.
+    pub fn trim(&mut self, len_min: u64, mut give_back: impl FnMut(u64, u64)) {
+        self.merge_all();
+        for order in 0..ORDERS as u8 {
+            let len = UNIT << order;
+            if len < len_min {
+                continue;
+            }
+            let mut unit = self.free[order as usize];
+            while unit != NONE {
+                if self.state(unit) == State::Dirty(order) {
+                    give_back(self.area.start + u64::from(unit) * UNIT, len);
+                    self.set_state(unit, State::Clean(order));
+                }
+                unit = self.chunk(unit).next[place(unit)];
+            }
+        }
+    }
+
+    fn alloc_slow(&mut self, order: u8) -> Option<u32> {
+        if let Some(unit) = self.take_block(order) {
+            return Some(unit);
+        }
+        self.merge_all();
+        if let Some(unit) = self.take_block(order) {
+            return Some(unit);
+        }
+        // Only the last chunk can be incomplete, so this ends.
+        while self.begin_chunk() {
+            if let Some(unit) = self.take_block(order) {
+                return Some(unit);
+            }
+        }
+        None
+    }
+
+    /// A block of `order` from the buddy lists, split from the smallest larger one if need be.
+    fn take_block(&mut self, order: u8) -> Option<u32> {
+        let from = (order..ORDERS as u8).find(|&from| self.free[from as usize] != NONE)?;
+        let unit = self.free[from as usize];
+        let clean = self.state(unit) == State::Clean(from);
+        self.unlink(unit, from);
+        for half in (order..from).rev() {
+            self.link(unit + (1 << half), half, clean);
+        }
+        Some(unit)
+    }
+
+    fn begin_chunk(&mut self) -> bool {
+        let n = self.chunks.len();
+        if n == self.chunks_max {
+            return false;
+        }
+        self.chunks.push(Box::new(Chunk {
+            state: [State::Inside; UNITS_PER_CHUNK],
+            next: [NONE; UNITS_PER_CHUNK],
+            previous: [NONE; UNITS_PER_CHUNK],
+        }));
+        let first = (n as u32) << CHUNK_BITS;
+        let units_in_area = (self.capacity() / UNIT - u64::from(first)) as u32;
+        let mut left = units_in_area.min(UNITS_PER_CHUNK as u32);
+        let mut unit = first;
+        while left > 0 {
+            let order = left.ilog2() as u8;
+            self.link(unit, order, true);
+            unit += 1 << order;
+            left -= 1 << order;
+        }
+        true
+    }
+
+    fn merge_all(&mut self) {
+        for order in 0..ORDERS as u8 {
+            self.merge_quick(order, self.quick[order as usize].len);
+        }
+    }
+
+    /// Moves the `count` oldest blocks of a quick list to the buddy lists.
+    fn merge_quick(&mut self, order: u8, count: usize) {
+        for n in 0..count {
+            self.merge(self.quick[order as usize].units[n], order);
+        }
+        let quick = &mut self.quick[order as usize];
+        quick.units.copy_within(count..quick.len, 0);
+        quick.len -= count;
+    }
+
+    /// Puts a block on the buddy lists, united with its free buddies.
+    fn merge(&mut self, mut unit: u32, mut order: u8) {
+        self.set_state(unit, State::Inside);
+        while (order as usize) < ORDERS - 1 {
+            let buddy = unit ^ (1 << order);
+            let state = self.state(buddy);
+            if state != State::Dirty(order) && state != State::Clean(order) {
+                break;
+            }
+            self.unlink(buddy, order);
+            unit = unit.min(buddy);
+            order += 1;
+        }
+        self.link(unit, order, false);
+    }
+
+    fn link(&mut self, unit: u32, order: u8, clean: bool) {
+        let head = std::mem::replace(&mut self.free[order as usize], unit);
+        if head != NONE {
+            self.chunk_mut(head).previous[place(head)] = unit;
+        }
+        let chunk = self.chunk_mut(unit);
+        chunk.next[place(unit)] = head;
+        chunk.previous[place(unit)] = NONE;
+        chunk.state[place(unit)] = if clean {
+            State::Clean(order)
+        } else {
+            State::Dirty(order)
+        };
+    }
+
+    fn unlink(&mut self, unit: u32, order: u8) {
+        let chunk = self.chunk_mut(unit);
+        let (next, previous) = (chunk.next[place(unit)], chunk.previous[place(unit)]);
+        chunk.state[place(unit)] = State::Inside;
+        if next != NONE {
+            self.chunk_mut(next).previous[place(next)] = previous;
+        }
+        if previous != NONE {
+            self.chunk_mut(previous).next[place(previous)] = next;
+        } else {
+            self.free[order as usize] = next;
+        }
+    }
+
+    /// The unit of a buffer that is given out.
+    fn unit_of(&self, buffer: StreamBuffer) -> Option<u32> {
+        let inside = buffer.offset.checked_sub(self.area.start)?;
+        let order = buffer.log2.checked_sub(MIN)?;
+        let in_chunks = inside / CHUNK < self.chunks.len() as u64;
+        if !in_chunks || !inside.is_multiple_of(UNIT) {
+            return None;
+        }
+        let unit = (inside / UNIT) as u32;
+        (self.state(unit) == State::Allocated(order)).then_some(unit)
+    }
+
+    fn state(&self, unit: u32) -> State {
+        self.chunk(unit).state[place(unit)]
+    }
+
+    fn set_state(&mut self, unit: u32, state: State) {
+        self.chunk_mut(unit).state[place(unit)] = state;
+    }
+
+    fn chunk(&self, unit: u32) -> &Chunk {
+        &self.chunks[(unit >> CHUNK_BITS) as usize]
+    }
+
+    fn chunk_mut(&mut self, unit: u32) -> &mut Chunk {
+        &mut self.chunks[(unit >> CHUNK_BITS) as usize]
+    }
+}
+
+/// A unit's place in its chunk.
+fn place(unit: u32) -> usize {
+    unit as usize % UNITS_PER_CHUNK
+}
+
+#[cfg(test)]
+mod tests;

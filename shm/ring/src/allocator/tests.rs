@@ -1,0 +1,144 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn what_was_freed_last_comes_first() {
+    let mut allocator = BufferAllocator::new(4096..1 << 30);
+    let a = allocator.alloc(12).unwrap();
+    let b = allocator.alloc(12).unwrap();
+    assert_ne!(a, b);
+    assert!(allocator.free(a) && allocator.free(b));
+    assert_eq!(allocator.alloc(12), Some(b));
+    assert_eq!(allocator.alloc(12), Some(a));
+    assert_eq!(allocator.allocated_bytes(), 8192);
+}
+
+#[test]
+fn all_of_an_area_is_given_out_and_merged_again() {
+    // Not a multiple of a chunk, nor of the smallest buffer.
+    let mut allocator = BufferAllocator::new(1000..(20 << 20) + 1000);
+    let mut given = Vec::new();
+    while let Some(buffer) = allocator.alloc(11) {
+        given.push(buffer);
+    }
+    assert_eq!(given.len() as u64, allocator.capacity() / 2048);
+    assert_eq!(allocator.allocated_bytes(), allocator.capacity());
+    for buffer in given.drain(..) {
+        assert!(allocator.free(buffer));
+    }
+    assert_eq!(allocator.allocated_bytes(), 0);
+    assert!(allocator.alloc(23).is_some() && allocator.alloc(23).is_some());
+    assert!(allocator.alloc(23).is_none() && allocator.alloc(21).is_some());
+}
+
+#[test]
+fn sizes_out_of_range_and_foreign_buffers_are_refused() {
+    let mut allocator = BufferAllocator::new(0..1 << 24);
+    assert_eq!(allocator.alloc(10), None);
+    assert_eq!(allocator.alloc(24), None);
+    assert_eq!(allocator.alloc(255), None);
+    let buffer = allocator.alloc(13).unwrap();
+    assert!(!allocator.free(StreamBuffer { log2: 12, ..buffer }));
+    assert!(!allocator.free(StreamBuffer {
+        offset: buffer.offset + 1024,
+        ..buffer
+    }));
+    assert!(!allocator.free(StreamBuffer {
+        offset: 1 << 40,
+        log2: 13
+    }));
+    assert!(!allocator.free(StreamBuffer {
+        offset: buffer.offset,
+        log2: 3
+    }));
+    assert!(allocator.free(buffer));
+    assert!(!allocator.free(buffer));
+    assert_eq!(BufferAllocator::new(0..100).alloc(11), None);
+    assert_eq!(BufferAllocator::new(0..0).alloc(11), None);
+    assert!(BufferAllocator::new(0..u64::MAX).alloc(11).is_some());
+}
+
+#[test]
+fn trim_gives_each_used_block_back_once() {
+    let mut allocator = BufferAllocator::new(0..1 << 24);
+    let buffers: Vec<_> = (0..100).map(|_| allocator.alloc(16).unwrap()).collect();
+    let kept = allocator.alloc(16).unwrap();
+    for buffer in buffers {
+        allocator.free(buffer);
+    }
+    let mut given = Vec::new();
+    allocator.trim(1 << 16, |offset, len| given.push((offset, len)));
+    let total: u64 = given.iter().map(|(_, len)| len).sum();
+    // All that was used, and what was merged with it; never the block in use.
+    assert!((100 << 16..(1 << 24)).contains(&total), "{total}");
+    let range = kept.range();
+    assert!(
+        given
+            .iter()
+            .all(|&(at, len)| at + len <= range.start || range.end <= at)
+    );
+    allocator.trim(1 << 16, |_, _| panic!("given back twice"));
+    let again = allocator.alloc(16).unwrap();
+    allocator.free(again);
+    let mut dirty = 0;
+    allocator.trim(1 << 16, |_, len| dirty += len);
+    assert!(dirty >= 1 << 16);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc(u8),
+    Free(prop::sample::Index),
+    Trim,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (11u8..=23).prop_map(Step::Alloc),
+        6 => (11u8..=14).prop_map(Step::Alloc),
+        10 => any::<prop::sample::Index>().prop_map(Step::Free),
+        1 => Just(Step::Trim),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn buffers_in_use_never_overlap(steps in prop::collection::vec(step(), 1..600)) {
+        let area = 6144..(33 << 20) + 8192;
+        let mut allocator = BufferAllocator::new(area.clone());
+        let mut used: Vec<StreamBuffer> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Alloc(log2) => {
+                    if let Some(new) = allocator.alloc(log2) {
+                        let (n, all) = (new.range(), area.clone());
+                        prop_assert!(new.log2 == log2 && all.start <= n.start && n.end <= all.end);
+                        let apart = |b: &StreamBuffer| {
+                            n.end <= b.offset || b.range().end <= n.start
+                        };
+                        prop_assert!(used.iter().all(apart));
+                        used.push(new);
+                    }
+                }
+                Step::Free(_) if used.is_empty() => {}
+                Step::Free(index) => {
+                    let buffer = used.swap_remove(index.index(used.len()));
+                    prop_assert!(allocator.free(buffer) && !allocator.free(buffer));
+                }
+                Step::Trim => allocator.trim(4096, |at, len| {
+                    let free = |b: &StreamBuffer| at + len <= b.offset || b.range().end <= at;
+                    assert!(used.iter().all(free));
+                }),
+            }
+            let sum: u64 = used.iter().map(|buffer| u64::from(buffer.len())).sum();
+            prop_assert_eq!(allocator.allocated_bytes(), sum);
+        }
+        for buffer in used.drain(..) {
+            prop_assert!(allocator.free(buffer));
+        }
+        for _ in 0..4 {
+            prop_assert!(allocator.alloc(23).is_some());
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The indices of a single-producer single-consumer ring whose other side may be hostile.
+//!
+//! Each side works with private copies. The peer's index is compared and, if it is possible,
+//! remembered; an impossible one is [`Corrupt`] and ends the session. So a place that is derived
+//! from a cursor is always in the ring, whatever the peer writes.
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// The peer wrote an impossible index: the session must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Corrupt;
+
+/// Why an entry was not pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushError {
+    /// The consumer is behind.
+    Full,
+    /// The consumer's index is impossible.
+    Corrupt,
+}
+
+/// The producer's cursor.
+#[derive(Debug)]
+pub struct ProducerCursor {
+    mask: u32,
+    produced: u32,
+    published: u32,
+    consumed: u32,
+}
+
+impl ProducerCursor {
+    /// A cursor of a new ring of `len` (a power of two) entries.
+    pub fn new(len: u32) -> ProducerCursor {
+        assert!(len.is_power_of_two() && len < 1 << 31);
+        ProducerCursor {
+            mask: len - 1,
+            produced: 0,
+            published: 0,
+            consumed: 0,
+        }
+    }
+
+    /// The same, of a ring whose indices stand at `index` (tests of the wrap).
+    pub fn starting_at(len: u32, index: u32) -> ProducerCursor {
+        ProducerCursor {
+            produced: index,
+            published: index,
+            consumed: index,
+            ..ProducerCursor::new(len)
+        }
+    }
+
+    /// The place for the next entry. Write it, then `commit`.
+    #[inline]
+    pub fn claim(&mut self, consumed: &AtomicU32) -> Result<usize, PushError> {
+        if self.produced.wrapping_sub(self.consumed) > self.mask {
+            self.refresh(consumed)
+                .map_err(|Corrupt| PushError::Corrupt)?;
+            if self.produced.wrapping_sub(self.consumed) > self.mask {
+                return Err(PushError::Full);
+            }
+        }
+        Ok((self.produced & self.mask) as usize)
+    }
+
+    /// The entry at the claimed place is written.
+    #[inline]
+    pub fn commit(&mut self) {
+        self.produced = self.produced.wrapping_add(1);
+    }
+
+    /// Makes committed entries visible to the consumer. Whether there were any.
+    #[inline]
+    pub fn publish(&mut self, produced: &AtomicU32) -> bool {
+        if self.produced == self.published {
+            return false;
+        }
+        self.published = self.produced;
+        produced.store(self.produced, Ordering::Release);
+        true
+    }
+
+    /// Committed and not yet published entries.
+    pub fn unpublished(&self) -> u32 {
+        self.produced.wrapping_sub(self.published)
+    }
+
+    /// Entries that can be pushed now.
+    pub fn room(&mut self, consumed: &AtomicU32) -> Result<u32, Corrupt> {
+        self.refresh(consumed)?;
+        Ok(self.mask + 1 - self.produced.wrapping_sub(self.consumed))
+    }
+
+    #[inline]
+    fn refresh(&mut self, consumed: &AtomicU32) -> Result<(), Corrupt> {
+        // Acquire: the consumer has read the entries before this, so they may be overwritten.
+        let theirs = consumed.load(Ordering::Acquire);
+        if theirs.wrapping_sub(self.consumed) > self.published.wrapping_sub(self.consumed) {
+            return Err(Corrupt);
+        }
+        self.consumed = theirs;
+        Ok(())
+    }
+}
+
+/// The consumer's cursor.
+#[derive(Debug)]
+pub struct ConsumerCursor {
+    mask: u32,
+    produced: u32,
+    consumed: u32,
+    released: u32,
+}
+
+impl ConsumerCursor {
+    /// A cursor of a new ring of `len` (a power of two) entries.
+    pub fn new(len: u32) -> ConsumerCursor {
+        assert!(len.is_power_of_two() && len < 1 << 31);
+        ConsumerCursor {
+            mask: len - 1,
+            produced: 0,
+            consumed: 0,
+            released: 0,
+        }
+    }
+
+    /// The same, of a ring whose indices stand at `index` (tests of the wrap).
+    pub fn starting_at(len: u32, index: u32) -> ConsumerCursor {
+        ConsumerCursor {
+            produced: index,
+            consumed: index,
+            released: index,
+            ..ConsumerCursor::new(len)
+        }
+    }
+
+    /// The place of the next entry, if there is one. Copy it out, then `commit`.
+    #[inline]
+    pub fn claim(&mut self, produced: &AtomicU32) -> Result<Option<usize>, Corrupt> {
+        if self.consumed == self.produced && !self.refresh(produced)? {
+            return Ok(None);
+        }
+        Ok(Some((self.consumed & self.mask) as usize))
+    }
+
+    /// The entry at the claimed place was copied out.
+    #[inline]
+    pub fn commit(&mut self) {
+        self.consumed = self.consumed.wrapping_add(1);
+    }
+
+    /// Gives the places of committed entries back to the producer.
+    #[inline]
+    pub fn release(&mut self, consumed: &AtomicU32) {
+        if self.released != self.consumed {
+            self.released = self.consumed;
+            consumed.store(self.consumed, Ordering::Release);
+        }
+    }
+
+    /// Whether there is no entry. An impossible index counts as one: `claim` will tell.
+    #[inline]
+    pub fn is_empty(&self, produced: &AtomicU32) -> bool {
+        self.consumed == self.produced && produced.load(Ordering::Acquire) == self.consumed
+    }
+
+    #[inline]
+    fn refresh(&mut self, produced: &AtomicU32) -> Result<bool, Corrupt> {
+        // Acquire: the entries before this index are visible.
+        let theirs = produced.load(Ordering::Acquire);
+        let unreleased = self.consumed.wrapping_sub(self.released);
+        if theirs.wrapping_sub(self.consumed) > self.mask + 1 - unreleased {
+            return Err(Corrupt);
+        }
+        self.produced = theirs;
+        Ok(self.produced != self.consumed)
+    }
+}

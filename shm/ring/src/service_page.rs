@@ -1,0 +1,196 @@
+//! The route table in the service page: written by the service, read by programs under a
+//! sequence lock.
+
+use std::sync::atomic::{Ordering, fence};
+
+use tidelane_abi::{ROUTES_MAX, RouteEntry};
+
+use crate::ServicePageMap;
+
+/// A prefix and whether connections to it are accelerated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// IPv4 as `::ffff:a.b.c.d`.
+    pub addr: [u8; 16],
+    /// On the 128-bit form: for IPv4 96 more than usual.
+    pub prefix_len: u8,
+    /// [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED` or `ROUTE_ASK`.
+    pub accelerated: u32,
+}
+
+/// Why a route table was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoutesError {
+    /// More than [`ROUTES_MAX`].
+    TooMany,
+    /// A prefix is longer than 128.
+    PrefixLen,
+    /// The page is a program's.
+    ReadOnly,
+}
+
+/// Attempts of one lookup before it gives up on a writer that never finishes.
+const ATTEMPTS_MAX: u32 = 1000;
+
+impl ServicePageMap {
+    /// Replaces the table. The caller sees to it that there is one writer at a time.
+    pub fn set_routes(&self, routes: &[Route]) -> Result<(), RoutesError> {
+        if !self.region().is_writable() {
+            return Err(RoutesError::ReadOnly);
+        }
+        if routes.len() > ROUTES_MAX {
+            return Err(RoutesError::TooMany);
+        }
+        if routes.iter().any(|route| route.prefix_len > 128) {
+            return Err(RoutesError::PrefixLen);
+        }
+        let mut sorted = routes.to_vec();
+        sorted.sort_by_key(|route| std::cmp::Reverse(route.prefix_len));
+        let page = self.page();
+        let sequence = page.routes_sequence.load(Ordering::Relaxed);
+        page.routes_sequence
+            .store(sequence.wrapping_add(1), Ordering::Relaxed);
+        // Release: no store below comes before the odd sequence.
+        fence(Ordering::Release);
+        for (entry, route) in page.routes.iter().zip(&sorted) {
+            let [high, low] = halves(route.addr);
+            entry.addr[0].store(high, Ordering::Relaxed);
+            entry.addr[1].store(low, Ordering::Relaxed);
+            entry
+                .prefix_len
+                .store(u32::from(route.prefix_len), Ordering::Relaxed);
+            entry
+                .accelerated
+                .store(route.accelerated, Ordering::Relaxed);
+        }
+        page.routes_len
+            .store(sorted.len() as u32, Ordering::Relaxed);
+        page.routes_sequence
+            .store(sequence.wrapping_add(2), Ordering::Release);
+        Ok(())
+    }
+
+    /// What the longest prefix of `addr` says; None if there is none. A writer that never finishes
+    /// (the service died within a change) gives None too.
+    pub fn lookup(&self, addr: [u8; 16]) -> Option<u32> {
+        let page = self.page();
+        for _ in 0..ATTEMPTS_MAX {
+            let before = page.routes_sequence.load(Ordering::Acquire);
+            if before % 2 == 1 {
+                std::hint::spin_loop();
+                continue;
+            }
+            let len = (page.routes_len.load(Ordering::Relaxed) as usize).min(ROUTES_MAX);
+            let found = page.routes[..len]
+                .iter()
+                .find(|entry| matches(entry, addr))
+                .map(|entry| entry.accelerated.load(Ordering::Relaxed));
+            // Acquire: no load above comes after the second look at the sequence.
+            fence(Ordering::Acquire);
+            if page.routes_sequence.load(Ordering::Relaxed) == before {
+                return found;
+            }
+        }
+        None
+    }
+}
+
+/// The words hold the bytes in memory order, so a value of them is native.
+fn halves(addr: [u8; 16]) -> [u64; 2] {
+    let (high, low) = addr.split_at(8);
+    [high, low].map(|half| u64::from_ne_bytes(half.try_into().expect("half of 16 is 8")))
+}
+
+fn matches(entry: &RouteEntry, addr: [u8; 16]) -> bool {
+    let bits = |[high, low]: [u64; 2]| {
+        u128::from(u64::from_be_bytes(high.to_ne_bytes())) << 64
+            | u128::from(u64::from_be_bytes(low.to_ne_bytes()))
+    };
+    let theirs = bits([0, 1].map(|n| entry.addr[n].load(Ordering::Relaxed)));
+    let differing = bits(halves(addr)) ^ theirs;
+    match entry.prefix_len.load(Ordering::Relaxed) {
+        0 => true,
+        prefix_len @ 1..=128 => differing >> (128 - prefix_len) == 0,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK, ROUTE_KERNEL};
+
+    use super::*;
+
+    fn v4(a: u8, b: u8, c: u8, d: u8) -> [u8; 16] {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+    }
+
+    fn route(addr: [u8; 16], prefix_len: u8, accelerated: u32) -> Route {
+        Route {
+            addr,
+            prefix_len,
+            accelerated,
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_decides_through_a_read_only_mapping() {
+        let (ours, fd) = ServicePageMap::create(2).unwrap();
+        let theirs = ServicePageMap::map(fd.as_fd()).unwrap();
+        assert_eq!(theirs.cores(), 2);
+        assert!(theirs.core(1).is_some() && theirs.core(2).is_none());
+        assert_eq!(theirs.lookup(v4(10, 0, 0, 1)), None);
+        let routes = [
+            route(v4(10, 0, 0, 0), 96 + 8, ROUTE_ACCELERATED),
+            route(v4(10, 1, 0, 0), 96 + 16, ROUTE_KERNEL),
+            route(v4(10, 1, 2, 3), 128, ROUTE_ASK),
+            route([0xfe; 16], 7, ROUTE_ACCELERATED),
+        ];
+        ours.set_routes(&routes).unwrap();
+        assert_eq!(theirs.lookup(v4(10, 0, 0, 1)), Some(ROUTE_ACCELERATED));
+        assert_eq!(theirs.lookup(v4(10, 1, 0, 1)), Some(ROUTE_KERNEL));
+        assert_eq!(theirs.lookup(v4(10, 1, 2, 3)), Some(ROUTE_ASK));
+        assert_eq!(theirs.lookup(v4(11, 1, 2, 3)), None);
+        assert_eq!(theirs.lookup([0xff; 16]), Some(ROUTE_ACCELERATED));
+        ours.set_routes(&[route([0; 16], 0, ROUTE_KERNEL)]).unwrap();
+        assert_eq!(theirs.lookup(v4(10, 1, 2, 3)), Some(ROUTE_KERNEL));
+        assert_eq!(theirs.set_routes(&[]), Err(RoutesError::ReadOnly));
+        assert_eq!(
+            ours.set_routes(&[routes[0]; 257]),
+            Err(RoutesError::TooMany)
+        );
+        assert_eq!(
+            ours.set_routes(&[route([0; 16], 129, 0)]),
+            Err(RoutesError::PrefixLen)
+        );
+    }
+
+    #[test]
+    fn an_unfinished_change_does_not_hang_readers() {
+        let page = ServicePageMap::heap(1).unwrap();
+        page.page().routes_sequence.store(1, Ordering::Relaxed);
+        assert_eq!(page.lookup([0; 16]), None);
+    }
+
+    #[test]
+    fn readers_never_see_half_a_change() {
+        let page = ServicePageMap::heap(1).unwrap();
+        let table = |n: u8| [route(v4(n, n, n, n), 128, u32::from(n))];
+        page.set_routes(&table(1)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in (0..20_000).map(|n| (n % 2) as u8 + 1) {
+                    page.set_routes(&table(n)).unwrap();
+                }
+            });
+            for _ in 0..20_000 {
+                for n in [1, 2] {
+                    let found = page.lookup(v4(n, n, n, n));
+                    assert!(found.is_none_or(|found| found == u32::from(n)), "{found:?}");
+                }
+            }
+        });
+    }
+}

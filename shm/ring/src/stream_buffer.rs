@@ -1,0 +1,211 @@
+//! Circular stream buffers in a region.
+
+use std::ops::Range;
+
+use tidelane_abi::{
+    BufferWord, STREAM_BUFFER_LOG2_MAX, STREAM_BUFFER_LOG2_MIN,
+    buffer_word::{LOG2_BITS, OFFSET_UNIT},
+};
+
+use crate::Region;
+
+/// A buffer of `2^log2` bytes; the byte of stream position `p` is at `p & (2^log2 - 1)` in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamBuffer {
+    /// Region offset, a multiple of [`OFFSET_UNIT`].
+    pub offset: u64,
+    /// Logarithm of the size.
+    pub log2: u8,
+}
+
+impl StreamBuffer {
+    /// The buffer of a word that the other side wrote; None if it is not a whole buffer within
+    /// `area`, of an allowed size. (Zero, "no buffer", is None: no area begins there.)
+    #[inline]
+    pub fn from_word(word: BufferWord, area: Range<u64>) -> Option<StreamBuffer> {
+        let log2 = (word & ((1 << LOG2_BITS) - 1)) as u8;
+        if !(STREAM_BUFFER_LOG2_MIN..=STREAM_BUFFER_LOG2_MAX).contains(&log2) {
+            return None;
+        }
+        let offset = (word >> LOG2_BITS).checked_mul(OFFSET_UNIT)?;
+        let end = offset.checked_add(1 << log2)?;
+        (area.start <= offset && end <= area.end).then_some(StreamBuffer { offset, log2 })
+    }
+
+    /// As it stands in a slot.
+    #[inline]
+    pub fn to_word(self) -> BufferWord {
+        debug_assert!(self.offset.is_multiple_of(OFFSET_UNIT));
+        (self.offset / OFFSET_UNIT) << LOG2_BITS | BufferWord::from(self.log2)
+    }
+
+    /// Bytes of the buffer.
+    #[inline]
+    pub const fn len(self) -> u32 {
+        1 << self.log2
+    }
+
+    /// Never: the smallest buffer has 2 KiB.
+    pub const fn is_empty(self) -> bool {
+        false
+    }
+
+    /// Its place in the region.
+    pub const fn range(self) -> Range<u64> {
+        self.offset..self.offset + (1 << self.log2)
+    }
+
+    /// Copies `bytes` to stream position `pos` and after. False if they are more than the buffer
+    /// holds, or the buffer does not lie in the region.
+    #[inline]
+    pub fn write(self, region: &Region, pos: u32, bytes: &[u8]) -> bool {
+        if bytes.len() > self.len() as usize {
+            return false;
+        }
+        let (at, first) = self.split(pos, bytes.len());
+        if first == bytes.len() {
+            return region.copy_in(at, bytes);
+        }
+        let (before_wrap, after_wrap) = bytes.split_at(first);
+        region.copy_in(at, before_wrap) && region.copy_in(self.offset, after_wrap)
+    }
+
+    /// Fills `bytes` from stream position `pos` and after. False as in `write`.
+    #[inline]
+    pub fn read(self, region: &Region, pos: u32, bytes: &mut [u8]) -> bool {
+        if bytes.len() > self.len() as usize {
+            return false;
+        }
+        let (at, first) = self.split(pos, bytes.len());
+        if first == bytes.len() {
+            return region.copy_out(at, bytes);
+        }
+        let (before_wrap, after_wrap) = bytes.split_at_mut(first);
+        region.copy_out(at, before_wrap) && region.copy_out(self.offset, after_wrap)
+    }
+
+    /// Copies the bytes of positions `[start, end)` to their places in `to`. False if either buffer
+    /// cannot hold them all, or does not lie in the region.
+    pub fn relocate(self, region: &Region, to: StreamBuffer, start: u32, end: u32) -> bool {
+        let total = end.wrapping_sub(start);
+        if total > self.len().min(to.len()) {
+            return false;
+        }
+        let mut moved = 0;
+        while moved < total {
+            let pos = start.wrapping_add(moved);
+            let left = (total - moved) as usize;
+            let (source, source_run) = self.split(pos, left);
+            let (target, run) = to.split(pos, source_run);
+            if !region.copy_within(source, target, run) {
+                return false;
+            }
+            moved += run as u32;
+        }
+        true
+    }
+
+    /// Where position `pos` is, and how many of `len` bytes lie there before the buffer wraps.
+    #[inline]
+    fn split(self, pos: u32, len: usize) -> (u64, usize) {
+        let inside = pos & (self.len() - 1);
+        (
+            self.offset + u64::from(inside),
+            len.min((self.len() - inside) as usize),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const AREA: Range<u64> = 4096..1 << 20;
+
+    #[test]
+    fn words_are_validated() {
+        let good = StreamBuffer {
+            offset: 4096,
+            log2: 12,
+        };
+        assert_eq!(StreamBuffer::from_word(good.to_word(), AREA), Some(good));
+        let last = StreamBuffer {
+            offset: (1 << 20) - 2048,
+            log2: 11,
+        };
+        assert_eq!(StreamBuffer::from_word(last.to_word(), AREA), Some(last));
+        for bad in [
+            StreamBuffer {
+                offset: 4096,
+                log2: 10,
+            },
+            StreamBuffer {
+                offset: 4096,
+                log2: 24,
+            },
+            StreamBuffer {
+                offset: 4096,
+                log2: 64,
+            },
+            StreamBuffer {
+                offset: 3072,
+                log2: 11,
+            },
+            StreamBuffer {
+                offset: (1 << 20) - 1024,
+                log2: 11,
+            },
+            StreamBuffer {
+                offset: 4096,
+                log2: 20,
+            },
+        ] {
+            assert_eq!(
+                StreamBuffer::from_word(bad.to_word(), AREA),
+                None,
+                "{bad:?}"
+            );
+        }
+        assert_eq!(StreamBuffer::from_word(0, AREA), None);
+        assert_eq!(StreamBuffer::from_word(u64::MAX, AREA), None);
+        assert_eq!(
+            StreamBuffer::from_word(u64::MAX << 8 | 12, 0..u64::MAX),
+            None
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_words_never_leave_the_area(word: u64) {
+            // Small offsets too, not only astronomic ones.
+            for word in [word, word >> 44] {
+                if let Some(buffer) = StreamBuffer::from_word(word, AREA) {
+                    prop_assert!(AREA.start <= buffer.offset && buffer.range().end <= AREA.end);
+                }
+            }
+        }
+
+        #[test]
+        fn bytes_survive_wrap_and_relocation(
+            pos: u32,
+            bytes in prop::collection::vec(any::<u8>(), 0..=2048),
+            grow in 11u8..=14,
+        ) {
+            let region = Region::heap(1 << 16).unwrap();
+            let small = StreamBuffer { offset: 2048, log2: 11 };
+            let other = StreamBuffer { offset: 16384, log2: grow };
+            prop_assert!(small.write(&region, pos, &bytes));
+            let end = pos.wrapping_add(bytes.len() as u32);
+            prop_assert!(small.relocate(&region, other, pos, end));
+            for buffer in [small, other] {
+                let mut got = vec![0; bytes.len()];
+                prop_assert!(buffer.read(&region, pos, &mut got));
+                prop_assert_eq!(&got, &bytes);
+            }
+            prop_assert!(!small.write(&region, pos, &[0; 2049]));
+            prop_assert!(!other.relocate(&region, small, pos, pos.wrapping_add(2049)));
+        }
+    }
+}
