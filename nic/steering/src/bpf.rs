@@ -1,0 +1,333 @@
+//! The only module that names `aya`: loading one object, attaching its programs, and its maps.
+
+use std::{
+    error::Error,
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+use aya::{
+    Ebpf, EbpfError, EbpfLoader, Pod,
+    maps::{HashMap, Map, MapData, MapError, PerCpuArray, XskMap},
+    programs::{ProgramError, Xdp, XdpMode, links::FdLink},
+};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::SteeringError;
+
+/// The demux, from its source or the checked-in object (see `build.rs`).
+pub(crate) const DEMUX_OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/demux.bpf.o"));
+
+/// How the kernel runs an attached program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachMode {
+    /// In the driver, before a socket buffer is made.
+    Native,
+    /// In the stack, after one was made: works with every driver, slower.
+    Generic,
+}
+
+/// Refuses early, with one message instead of the first of many possible ones.
+pub(crate) fn check_permission() -> Result<(), SteeringError> {
+    let held = capabilities(None).map_err(|error| SteeringError::System {
+        action: "reading the capabilities of this process",
+        error: error.into(),
+    })?;
+    let wanted = CapabilitySet::NET_ADMIN | CapabilitySet::BPF;
+    let enough = held.effective.contains(wanted)
+        || held
+            .effective
+            .contains(CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN);
+    if enough {
+        Ok(())
+    } else {
+        Err(SteeringError::NotPermitted)
+    }
+}
+
+/// The innermost I/O error of a chain, if there is one.
+fn io_code(error: &(dyn Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(code) = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::raw_os_error)
+        {
+            return Some(code);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// An error with its causes in one line.
+fn one_line(error: &(dyn Error + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !line.contains(&cause_text) {
+            line = format!("{line}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    line.lines().next().unwrap_or_default().to_owned()
+}
+
+fn failed(action: &'static str, error: &(dyn Error + 'static)) -> SteeringError {
+    match io_code(error) {
+        Some(libc::EPERM | libc::EACCES) => SteeringError::NotPermitted,
+        Some(libc::E2BIG | libc::ENOSPC) => SteeringError::TooManyClaims,
+        Some(code) => SteeringError::System {
+            action,
+            error: io::Error::from_raw_os_error(code),
+        },
+        None => SteeringError::System {
+            action,
+            error: io::Error::other(one_line(error)),
+        },
+    }
+}
+
+fn load_failed(error: &(dyn Error + 'static)) -> SteeringError {
+    match io_code(error) {
+        Some(libc::EPERM | libc::EACCES) => SteeringError::NotPermitted,
+        _ => SteeringError::NoKernelSupport(one_line(error)),
+    }
+}
+
+/// A loaded object with its attached programs. Everything is undone when it goes, or the process.
+pub(crate) struct Object {
+    ebpf: Ebpf,
+    links: Vec<FdLink>,
+}
+
+/// What keeps a program from being attached in one mode.
+enum AttachFailure {
+    Occupied,
+    Other(SteeringError),
+}
+
+impl Object {
+    /// Loads an object. `sizes` replaces the number of entries of maps, `globals` the values of
+    /// constants.
+    pub(crate) fn load(
+        object: &[u8],
+        sizes: &[(&str, u32)],
+        globals: &[(&str, u32)],
+    ) -> Result<Self, SteeringError> {
+        let mut loader = EbpfLoader::new();
+        for (map, size) in sizes {
+            loader.map_max_entries(map, *size);
+        }
+        for (name, value) in globals {
+            loader.override_global(name, value, true);
+        }
+        let mut ebpf = loader
+            .load(object)
+            .map_err(|error: EbpfError| load_failed(&error))?;
+        // Now, since the programs refer to maps that are about to be taken.
+        for (_, program) in ebpf.programs_mut() {
+            let program: Result<&mut Xdp, ProgramError> = program.try_into();
+            program
+                .and_then(Xdp::load)
+                .map_err(|error| load_failed(&error))?;
+        }
+        Ok(Self {
+            ebpf,
+            links: Vec::new(),
+        })
+    }
+
+    fn program(&mut self, name: &str) -> Result<&mut Xdp, SteeringError> {
+        let program = self
+            .ebpf
+            .program_mut(name)
+            .expect("the object has the program");
+        program
+            .try_into()
+            .map_err(|error: ProgramError| load_failed(&error))
+    }
+
+    /// Attaches a program natively, or where the driver cannot, generically; the second of the
+    /// result is why not natively.
+    pub(crate) fn attach(
+        &mut self,
+        program: &str,
+        ifindex: u32,
+        interface: &str,
+    ) -> Result<(AttachMode, Option<String>), SteeringError> {
+        let occupied = || SteeringError::OtherProgram {
+            interface: interface.to_owned(),
+        };
+        let native = match self.attach_in(program, ifindex, XdpMode::Driver) {
+            Ok(()) => return Ok((AttachMode::Native, None)),
+            Err(AttachFailure::Occupied) => return Err(occupied()),
+            Err(AttachFailure::Other(SteeringError::NotPermitted)) => {
+                return Err(SteeringError::NotPermitted);
+            }
+            Err(AttachFailure::Other(error)) => error.to_string(),
+        };
+        match self.attach_in(program, ifindex, XdpMode::Skb) {
+            Ok(()) => Ok((AttachMode::Generic, Some(native))),
+            Err(AttachFailure::Occupied) => Err(occupied()),
+            Err(AttachFailure::Other(error)) => Err(error),
+        }
+    }
+
+    fn attach_in(&mut self, name: &str, ifindex: u32, mode: XdpMode) -> Result<(), AttachFailure> {
+        let program = self.program(name).map_err(AttachFailure::Other)?;
+        let attached = program.attach_to_if_index(ifindex, mode);
+        let link = attached
+            .and_then(|id| program.take_link(id))
+            .map_err(|error| {
+                // The kernel says EBUSY for a program in the same mode, EEXIST for one in another.
+                match io_code(&error) {
+                    Some(libc::EBUSY | libc::EEXIST) => AttachFailure::Occupied,
+                    Some(libc::ENODEV) => {
+                        AttachFailure::Other(SteeringError::NoSuchInterface(ifindex))
+                    }
+                    _ => AttachFailure::Other(failed("attaching the XDP program", &error)),
+                }
+            })?;
+        // Where bpf_link is missing the loader attaches over netlink instead. Such a program would
+        // outlive the process and hold back its packets for ever; the failed conversion drops it.
+        let link = FdLink::try_from(link).map_err(|_| {
+            AttachFailure::Other(SteeringError::NoKernelSupport(
+                "no bpf_link for XDP".to_owned(),
+            ))
+        })?;
+        self.links.push(link);
+        Ok(())
+    }
+
+    fn take_map(&mut self, name: &str) -> Map {
+        self.ebpf
+            .take_map(name)
+            .expect("the object has the map, and it is taken once")
+    }
+
+    /// Takes a hash map whose keys and values are given as bytes.
+    pub(crate) fn table<const K: usize, const V: usize>(
+        &mut self,
+        name: &str,
+    ) -> Result<Table<K, V>, SteeringError> {
+        let map = HashMap::try_from(self.take_map(name));
+        Ok(Table {
+            map: map.map_err(|error| failed("opening a map", &error))?,
+        })
+    }
+
+    /// Takes the map of AF_XDP sockets.
+    pub(crate) fn sockets(&mut self, name: &str) -> Result<Sockets, SteeringError> {
+        let map = XskMap::try_from(self.take_map(name));
+        Ok(Sockets {
+            map: map.map_err(|error| failed("opening a map", &error))?,
+        })
+    }
+
+    /// Takes a per-CPU array whose only entry is a set of counters.
+    pub(crate) fn counters<const N: usize>(
+        &mut self,
+        name: &str,
+    ) -> Result<PerCpuCounters<N>, SteeringError> {
+        let map = PerCpuArray::try_from(self.take_map(name));
+        Ok(PerCpuCounters {
+            map: map.map_err(|error| failed("opening a map", &error))?,
+        })
+    }
+
+    /// Runs a program on the bytes of a frame, without any interface; the XDP action it returns.
+    #[cfg(test)]
+    pub(crate) fn run(&mut self, name: &str, frame: &[u8]) -> u32 {
+        use aya::{TestRun, programs::TestRunOptions};
+
+        let program = self.program(name).expect("the program loads");
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            ..TestRunOptions::new()
+        };
+        program
+            .test_run(options)
+            .expect("the program runs")
+            .return_value
+    }
+}
+
+/// Keys and values of a [`Table`].
+pub(crate) type Entries<const K: usize, const V: usize> = Vec<([u8; K], [u8; V])>;
+
+/// A hash map in the kernel.
+pub(crate) struct Table<const K: usize, const V: usize> {
+    map: HashMap<MapData, [u8; K], [u8; V]>,
+}
+
+impl<const K: usize, const V: usize> Table<K, V>
+where
+    [u8; K]: Pod,
+    [u8; V]: Pod,
+{
+    pub(crate) fn insert(&mut self, key: &[u8; K], value: &[u8; V]) -> Result<(), SteeringError> {
+        self.map
+            .insert(key, value, 0)
+            .map_err(|error| failed("writing a map", &error))
+    }
+
+    /// Removes an entry; false if there was none.
+    pub(crate) fn remove(&mut self, key: &[u8; K]) -> Result<bool, SteeringError> {
+        match self.map.remove(key) {
+            Ok(()) => Ok(true),
+            Err(MapError::KeyNotFound | MapError::ElementNotFound) => Ok(false),
+            Err(error) if io_code(&error) == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(failed("removing from a map", &error)),
+        }
+    }
+
+    pub(crate) fn entries(&self) -> Result<Entries<K, V>, SteeringError> {
+        let entries: Result<Vec<_>, MapError> = self.map.iter().collect();
+        entries.map_err(|error| failed("reading a map", &error))
+    }
+}
+
+/// The AF_XDP sockets, by receive queue.
+pub(crate) struct Sockets {
+    map: XskMap<MapData>,
+}
+
+impl Sockets {
+    pub(crate) fn set(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteeringError> {
+        let set = self.map.set(queue, socket.as_raw_fd(), 0);
+        set.map_err(|error| failed("registering an AF_XDP socket", &error))
+    }
+
+    pub(crate) fn unset(&mut self, queue: u32) -> Result<(), SteeringError> {
+        match self.map.unset(queue) {
+            Ok(()) => Ok(()),
+            Err(error) if io_code(&error) == Some(libc::ENOENT) => Ok(()),
+            Err(error) => Err(failed("removing an AF_XDP socket", &error)),
+        }
+    }
+}
+
+/// Counters that every CPU has its own set of.
+pub(crate) struct PerCpuCounters<const N: usize> {
+    map: PerCpuArray<MapData, [u64; N]>,
+}
+
+impl<const N: usize> PerCpuCounters<N> {
+    /// The sums over all CPUs.
+    pub(crate) fn sum(&self) -> Result<[u64; N], SteeringError> {
+        let sets = self
+            .map
+            .get(&0, 0)
+            .map_err(|error| failed("reading counters", &error))?;
+        let mut sums = [0; N];
+        for set in sets.iter() {
+            for (sum, count) in sums.iter_mut().zip(set) {
+                *sum += count;
+            }
+        }
+        Ok(sums)
+    }
+}

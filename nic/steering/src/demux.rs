@@ -1,0 +1,215 @@
+//! The demux: claimed 3-tuples go to the service, everything else to the kernel.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+
+use crate::{
+    AttachMode, SteeringError,
+    bpf::{DEMUX_OBJECT, Object, PerCpuCounters, Sockets, Table, check_permission},
+};
+
+const PROGRAM: &str = "demux";
+/// Receive queues that one demux can serve; `QUEUES_MAX` of the program.
+const QUEUES_MAX: u32 = 64;
+/// `struct claim_key`: address 16, port 2, protocol 1, zero 1.
+const KEY_LEN: usize = 20;
+/// `struct claim_owner`: stack 4, zero 12.
+const OWNER_LEN: usize = 16;
+/// `struct counters`.
+const COUNTERS: usize = 8;
+
+/// Which stack a claim belongs to. Zero is the service itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackId(pub u32);
+
+/// A 3-tuple whose packets go to the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Claim {
+    /// Local address, IPv4 as `::ffff:a.b.c.d`.
+    pub addr: [u8; 16],
+    /// IP protocol: 6 for TCP, 17 for UDP.
+    pub proto: u8,
+    /// Local port.
+    pub port: u16,
+}
+
+impl Claim {
+    fn key(&self) -> [u8; KEY_LEN] {
+        let mut key = [0; KEY_LEN];
+        key[..16].copy_from_slice(&self.addr);
+        key[16..18].copy_from_slice(&self.port.to_be_bytes());
+        key[18] = self.proto;
+        key
+    }
+
+    fn from_key(key: &[u8; KEY_LEN]) -> Self {
+        let mut addr = [0; 16];
+        addr.copy_from_slice(&key[..16]);
+        Self {
+            addr,
+            proto: key[18],
+            port: u16::from_be_bytes([key[16], key[17]]),
+        }
+    }
+}
+
+/// Frames that the demux saw, by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DemuxCounters {
+    /// To the service: claimed TCP or UDP.
+    pub redirected: u64,
+    /// To the service: ICMP errors that quote a claimed 3-tuple.
+    pub redirected_icmp: u64,
+    /// Claimed, but the queue had no socket: passed to the kernel.
+    pub no_socket: u64,
+    /// TCP or UDP that nobody claims: passed to the kernel.
+    pub unclaimed: u64,
+    /// Fragments: passed to the kernel.
+    pub fragments: u64,
+    /// ICMP that is the kernel's.
+    pub icmp: u64,
+    /// Other protocols over IPv4, and malformed headers: passed to the kernel.
+    pub other_ipv4: u64,
+    /// Not IPv4, or link-level broadcast or multicast: passed to the kernel.
+    pub not_ipv4: u64,
+}
+
+impl DemuxCounters {
+    fn from_array(counters: [u64; COUNTERS]) -> Self {
+        let [
+            redirected,
+            redirected_icmp,
+            no_socket,
+            unclaimed,
+            fragments,
+            icmp,
+            other,
+            not_ipv4,
+        ] = counters;
+        Self {
+            redirected,
+            redirected_icmp,
+            no_socket,
+            unclaimed,
+            fragments,
+            icmp,
+            other_ipv4: other,
+            not_ipv4,
+        }
+    }
+
+    /// Frames that went on to the kernel.
+    pub fn passed(&self) -> u64 {
+        self.no_socket
+            + self.unclaimed
+            + self.fragments
+            + self.icmp
+            + self.other_ipv4
+            + self.not_ipv4
+    }
+}
+
+/// The demux on one interface. Dropping it, or the end of the process however it ends, detaches it,
+/// and the kernel has all packets again.
+pub struct Demux {
+    mode: AttachMode,
+    native_refusal: Option<String>,
+    claims: Table<KEY_LEN, OWNER_LEN>,
+    sockets: Sockets,
+    counters: PerCpuCounters<COUNTERS>,
+    /// Holds the program and its attachment.
+    _object: Object,
+}
+
+impl Demux {
+    /// Loads the demux and attaches it to an interface with that many receive queues: in the
+    /// driver, or if that cannot be, generically ([`mode`](Self::mode) tells).
+    pub fn load_and_attach(ifindex: u32, queues: u32) -> Result<Self, SteeringError> {
+        check_permission()?;
+        if queues > QUEUES_MAX {
+            return Err(SteeringError::TooManyQueues {
+                queues,
+                queues_max: QUEUES_MAX,
+            });
+        }
+        let interface = interface_name(ifindex)?;
+        let mut object = Object::load(DEMUX_OBJECT, &[("SOCKETS", queues.max(1))], &[])?;
+        let claims = object.table("CLAIMS")?;
+        let sockets = object.sockets("SOCKETS")?;
+        let counters = object.counters("COUNTERS")?;
+        let (mode, native_refusal) = object.attach(PROGRAM, ifindex, &interface)?;
+        Ok(Self {
+            mode,
+            native_refusal,
+            claims,
+            sockets,
+            counters,
+            _object: object,
+        })
+    }
+
+    /// How the kernel runs the program.
+    pub fn mode(&self) -> AttachMode {
+        self.mode
+    }
+
+    /// Why the program does not run in the driver, if it does not.
+    pub fn native_refusal(&self) -> Option<&str> {
+        self.native_refusal.as_deref()
+    }
+
+    /// Sends the claim's packets to the sockets from now on.
+    pub fn claim(&mut self, claim: &Claim, owner: StackId) -> Result<(), SteeringError> {
+        let mut value = [0; OWNER_LEN];
+        value[..4].copy_from_slice(&owner.0.to_ne_bytes());
+        self.claims.insert(&claim.key(), &value)
+    }
+
+    /// Leaves the claim's packets to the kernel from now on. False if it was not claimed.
+    pub fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError> {
+        self.claims.remove(&claim.key())
+    }
+
+    /// All claims, as the kernel has them.
+    pub fn claims(&self) -> Result<Vec<(Claim, StackId)>, SteeringError> {
+        let entries = self.claims.entries()?;
+        Ok(entries
+            .iter()
+            .map(|(key, owner)| {
+                let stack = u32::from_ne_bytes([owner[0], owner[1], owner[2], owner[3]]);
+                (Claim::from_key(key), StackId(stack))
+            })
+            .collect())
+    }
+
+    /// Sends the claimed packets of a receive queue to this AF_XDP socket, which is bound to that
+    /// queue. Closing the socket undoes it.
+    pub fn register_xsk(
+        &mut self,
+        queue: u32,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), SteeringError> {
+        self.sockets.set(queue, socket)
+    }
+
+    /// Sends the packets of a receive queue to the kernel.
+    pub fn unregister_xsk(&mut self, queue: u32) -> Result<(), SteeringError> {
+        self.sockets.unset(queue)
+    }
+
+    /// What became of the frames so far.
+    pub fn counters(&self) -> Result<DemuxCounters, SteeringError> {
+        self.counters.sum().map(DemuxCounters::from_array)
+    }
+}
+
+/// The name of an interface of this thread's namespace.
+fn interface_name(ifindex: u32) -> Result<String, SteeringError> {
+    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)
+        .map_err(|error| SteeringError::system("opening a socket")(error.into()))?;
+    netdevice::index_to_name(&any, ifindex).map_err(|_| SteeringError::NoSuchInterface(ifindex))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! The program on the bytes of frames, without any interface.
+
+use super::*;
+
+const XDP_PASS: u32 = 2;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+const HOST: [u8; 4] = [10, 0, 0, 1];
+const PEER: [u8; 4] = [10, 0, 0, 2];
+
+fn mapped(addr: [u8; 4]) -> [u8; 16] {
+    std::net::Ipv4Addr::from(addr).to_ipv6_mapped().octets()
+}
+
+/// An IPv4 header with `options` words of no-operation.
+fn ipv4(proto: u8, source: [u8; 4], dest: [u8; 4], options: usize) -> Vec<u8> {
+    let mut header = vec![
+        0x45 + options as u8,
+        0,
+        0,
+        60,
+        0,
+        1,
+        0x40,
+        0,
+        64,
+        proto,
+        0,
+        0,
+    ];
+    header.extend(source);
+    header.extend(dest);
+    header.resize(20 + 4 * options, 1);
+    header
+}
+
+fn ethernet(packet: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend(packet);
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+fn transport(proto: u8, source_port: u16, dest_port: u16, options: usize) -> Vec<u8> {
+    let mut packet = ipv4(proto, PEER, HOST, options);
+    packet.extend(source_port.to_be_bytes());
+    packet.extend(dest_port.to_be_bytes());
+    packet.resize(packet.len() + 16, 0);
+    packet
+}
+
+/// An ICMP message from a router, quoting a packet of `HOST`'s port 80.
+fn icmp_error(kind: u8, quoted: &[u8]) -> Vec<u8> {
+    let mut packet = ipv4(ICMP, [10, 0, 0, 9], HOST, 0);
+    packet.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+    packet.extend(quoted);
+    packet
+}
+
+fn quoted(options: usize) -> Vec<u8> {
+    let mut packet = ipv4(TCP, HOST, PEER, options);
+    packet.extend([0, 80, 0x9c, 0x40, 1, 2, 3, 4]);
+    packet
+}
+
+/// The demux with TCP port 80 and UDP port 53 of `HOST` claimed; no socket anywhere.
+struct Bench {
+    object: Object,
+    counters: PerCpuCounters<COUNTERS>,
+}
+
+impl Bench {
+    fn new() -> Option<Self> {
+        if check_permission().is_err() {
+            eprintln!("SKIPPED: the demux on frames needs CAP_BPF and CAP_NET_ADMIN (run as root)");
+            return None;
+        }
+        let mut object = Object::load(DEMUX_OBJECT, &[], &[]).unwrap();
+        let mut claims = object.table::<KEY_LEN, OWNER_LEN>("CLAIMS").unwrap();
+        for (proto, port) in [(TCP, 80), (UDP, 53)] {
+            let claim = Claim {
+                addr: mapped(HOST),
+                proto,
+                port,
+            };
+            claims.insert(&claim.key(), &[0; OWNER_LEN]).unwrap();
+        }
+        let counters = object.counters("COUNTERS").unwrap();
+        Some(Self { object, counters })
+    }
+
+    /// What one frame adds to the counters. Without sockets every frame passes.
+    fn seen(&mut self, frame: &[u8]) -> DemuxCounters {
+        let before = self.counters.sum().unwrap();
+        assert_eq!(self.object.run(PROGRAM, frame), XDP_PASS);
+        let after = self.counters.sum().unwrap();
+        DemuxCounters::from_array(std::array::from_fn(|n| after[n] - before[n]))
+    }
+}
+
+#[test]
+fn only_claimed_tuples_are_the_services() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let claimed = DemuxCounters {
+        no_socket: 1,
+        ..DemuxCounters::default()
+    };
+    let unclaimed = DemuxCounters {
+        unclaimed: 1,
+        ..DemuxCounters::default()
+    };
+    assert_eq!(bench.seen(&ethernet(&transport(TCP, 4000, 80, 0))), claimed);
+    assert_eq!(
+        bench.seen(&ethernet(&transport(TCP, 4000, 80, 10))),
+        claimed
+    );
+    assert_eq!(bench.seen(&ethernet(&transport(UDP, 4000, 53, 0))), claimed);
+    assert_eq!(
+        bench.seen(&ethernet(&transport(UDP, 4000, 80, 0))),
+        unclaimed
+    );
+    assert_eq!(
+        bench.seen(&ethernet(&transport(TCP, 80, 4000, 0))),
+        unclaimed
+    );
+    let mut other_host = transport(TCP, 4000, 80, 0);
+    other_host[19] = 77;
+    assert_eq!(bench.seen(&ethernet(&other_host)), unclaimed);
+}
+
+#[test]
+fn icmp_errors_follow_the_packet_they_quote() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let claimed = DemuxCounters {
+        no_socket: 1,
+        ..DemuxCounters::default()
+    };
+    let kernels = DemuxCounters {
+        icmp: 1,
+        ..DemuxCounters::default()
+    };
+    for kind in [3, 11, 12] {
+        assert_eq!(
+            bench.seen(&ethernet(&icmp_error(kind, &quoted(0)))),
+            claimed
+        );
+        assert_eq!(
+            bench.seen(&ethernet(&icmp_error(kind, &quoted(3)))),
+            claimed
+        );
+    }
+    // Echo request and redirect are no errors, whatever they carry.
+    for kind in [0, 5, 8] {
+        assert_eq!(
+            bench.seen(&ethernet(&icmp_error(kind, &quoted(0)))),
+            kernels
+        );
+    }
+    let mut other_port = quoted(0);
+    other_port[21] = 81;
+    assert_eq!(bench.seen(&ethernet(&icmp_error(3, &other_port))), kernels);
+    let mut later_fragment = quoted(0);
+    later_fragment[7] = 9;
+    assert_eq!(
+        bench.seen(&ethernet(&icmp_error(3, &later_fragment))),
+        kernels
+    );
+    let mut short = quoted(0);
+    short[0] = 0x44;
+    assert_eq!(bench.seen(&ethernet(&icmp_error(3, &short))), kernels);
+}
+
+#[test]
+fn what_is_not_plainly_understood_is_the_kernels() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let fragments = DemuxCounters {
+        fragments: 1,
+        ..DemuxCounters::default()
+    };
+    let other = DemuxCounters {
+        other_ipv4: 1,
+        ..DemuxCounters::default()
+    };
+    let not_ipv4 = DemuxCounters {
+        not_ipv4: 1,
+        ..DemuxCounters::default()
+    };
+    let good = transport(TCP, 4000, 80, 0);
+
+    let mut first_fragment = good.clone();
+    first_fragment[6] = 0x20;
+    assert_eq!(bench.seen(&ethernet(&first_fragment)), fragments);
+    let mut sctp = good.clone();
+    sctp[9] = 132;
+    assert_eq!(bench.seen(&ethernet(&sctp)), other);
+    let mut short_header = good.clone();
+    short_header[0] = 0x43;
+    assert_eq!(bench.seen(&ethernet(&short_header)), other);
+    let mut broadcast = ethernet(&good);
+    broadcast[..6].fill(0xff);
+    assert_eq!(bench.seen(&broadcast), not_ipv4);
+    let mut vlan = ethernet(&good);
+    vlan[12..14].copy_from_slice(&[0x81, 0]);
+    assert_eq!(bench.seen(&vlan), not_ipv4);
+}
+
+#[test]
+fn no_cut_of_a_frame_is_misread() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let tcp = ethernet(&transport(TCP, 4000, 80, 10));
+    let error = ethernet(&icmp_error(3, &quoted(10)));
+    for (frame, ports_end) in [(tcp, 14 + 60 + 4), (error, 14 + 20 + 8 + 60 + 4)] {
+        // The kernel's test run takes no less than an Ethernet header.
+        for len in 14..frame.len() {
+            let claimed = bench.seen(&frame[..len]).no_socket == 1;
+            assert_eq!(claimed, len >= ports_end, "cut to {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn the_checked_in_object_is_what_clang_makes() {
+    let checked_in = include_bytes!("../../../../ebpf/demux/demux.bpf.o");
+    for section in ["xdp", "license"] {
+        let (ours, built) = (
+            elf_section(checked_in, section),
+            elf_section(DEMUX_OBJECT, section),
+        );
+        assert!(ours.is_some_and(|bytes| !bytes.is_empty()));
+        assert_eq!(
+            ours, built,
+            "ebpf/demux/demux.bpf.o is stale: run ebpf/build"
+        );
+    }
+}
+
+/// The bytes of a section of a 64-bit little-endian ELF file.
+pub(crate) fn elf_section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let number = |at: usize, len: usize| {
+        file[at..at + len]
+            .iter()
+            .rev()
+            .fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+    };
+    let (table, entry_len) = (number(40, 8), number(58, 2));
+    let (entries, names_at) = (number(60, 2), number(62, 2));
+    let section = |index: usize| {
+        let at = table + index * entry_len;
+        (number(at, 4), number(at + 24, 8), number(at + 32, 8))
+    };
+    let (_, names, _) = section(names_at);
+    (0..entries).map(section).find_map(|(name_at, start, len)| {
+        let rest = &file[names + name_at..];
+        let found = rest.starts_with(name.as_bytes()) && rest[name.len()] == 0;
+        found.then(|| &file[start..start + len])
+    })
+}
