@@ -1,7 +1,8 @@
 # Removes what a run made, whatever ended the run.
 #
 # Standard input names the things, one per line, before each is made: "netns NAME", "dir PATH",
-# "run NAME" (a service's run directory). The end of input is the end of the owner: it closed the
+# "run NAME" (a service's run
+# directory and log). The end of input is the end of the owner: it closed the
 # pipe, failed, was interrupted or was killed. Only processes inside the named namespaces, which
 # the owner made, are ended.
 trap '' HUP INT TERM PIPE
@@ -11,7 +12,7 @@ while read -r kind name; do
     case "$kind" in
         netns) spaces="$spaces $name" ;;
         dir) dirs="$dirs $name" ;;
-        run) dirs="$dirs /run/tidelane/$name" ;;
+        run) dirs="$dirs /run/tidelane/$name /var/log/tidelane/$name.log" ;;
     esac
 done
 pids() {
@@ -36,5 +37,5 @@ done
 for dir in $dirs; do
     rm -rf -- "$dir"
 done
-rmdir /run/tidelane 2>/dev/null
+rmdir /run/tidelane /var/log/tidelane 2>/dev/null
 exit 0

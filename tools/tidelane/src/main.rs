@@ -1,3 +1,58 @@
-//! Placeholder main, replaced by the first commit of this crate.
+//! `tidelane`: starts and stops the service, runs programs on it, shows what it does.
+//!
+//! Bad use ends with one line on standard error and a non-zero exit status. The service and the
+//! preloaded library are found beside this program.
+#![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod admin;
+mod down;
+mod failure;
+mod run;
+mod ss;
+mod stat;
+mod up;
+
+use crate::failure::Failure;
+
+/// A TCP stack service beside the kernel's.
+#[derive(Parser, Debug)]
+#[command(name = "tidelane", version, about)]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    /// Start the service on an interface
+    Up(up::Options),
+    /// Stop the service
+    Down(admin::ServiceName),
+    /// Run an unmodified program on the service
+    Run(run::Options),
+    /// Show the sockets of the programs that run on the service
+    Ss(ss::Options),
+    /// Show the service's counters
+    Stat(stat::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Command::parse().verb {
+        Verb::Up(options) => up::up(&options),
+        Verb::Down(service) => down::down(&service),
+        Verb::Run(options) => run::run(&options),
+        Verb::Ss(options) => ss::ss(&options),
+        Verb::Stat(options) => stat::stat(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { text, status }) => {
+            eprintln!("tidelane: {text}");
+            ExitCode::from(status)
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Asking a running service: one line of JSON there, one line back.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::failure::{Context, Failure};
+
+/// Where services have their run directories.
+const RUN: &str = "/run/tidelane";
+/// How long an answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Longest answer: a line per socket of a million would still fit.
+const ANSWER_LEN_MAX: u64 = 1 << 30;
+
+/// Which service is meant.
+#[derive(Args, Clone, Debug)]
+pub struct ServiceName {
+    /// Name of the service
+    #[arg(long, default_value = "default", value_parser = parse_name)]
+    pub name: String,
+}
+
+/// A name is one path component, since it names the run directory.
+fn parse_name(name: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
+        return Err("a name has letters, digits, '-', '_' and '.'".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
+impl ServiceName {
+    /// Its run directory.
+    pub fn run_dir(&self) -> PathBuf {
+        Path::new(RUN).join(&self.name)
+    }
+
+    /// The socket that programs register at.
+    pub fn control_socket(&self) -> PathBuf {
+        self.run_dir().join("control.sock")
+    }
+
+    /// Whether a service with this name answers.
+    pub fn is_running(&self) -> bool {
+        UnixStream::connect(self.run_dir().join("admin.sock")).is_ok()
+    }
+
+    /// The failure of every command that needs a running service.
+    pub fn not_running(&self) -> Failure {
+        let name = &self.name;
+        let option = if name == "default" {
+            String::new()
+        } else {
+            format!(" --name {name}")
+        };
+        Failure::new(format!(
+            "service {name:?} is not running; start it with: tidelane up INTERFACE{option}"
+        ))
+    }
+
+    /// Asks the service `op` and parses the answer.
+    pub fn ask<T: DeserializeOwned>(&self, op: &str) -> Result<T, Failure> {
+        let line = match self.exchange(op) {
+            Ok(line) => line,
+            Err(error) => return Err(self.explain(&error)),
+        };
+        if line.is_empty() {
+            return Err(Failure::new(format!(
+                "service {:?} closed without an answer",
+                self.name
+            )));
+        }
+        let value: serde_json::Value = serde_json::from_str(&line)
+            .map_err(|error| Failure::new(format!("the service's answer is no JSON: {error}")))?;
+        if let Some(error) = value.get("error").and_then(|error| error.as_str()) {
+            return Err(Failure::new(format!("service {:?}: {error}", self.name)));
+        }
+        serde_json::from_value(value)
+            .map_err(|error| Failure::new(format!("the service's answer is not known: {error}")))
+    }
+
+    fn exchange(&self, op: &str) -> io::Result<String> {
+        let mut stream = UnixStream::connect(self.run_dir().join("admin.sock"))?;
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        stream.set_write_timeout(Some(ANSWER_MAX))?;
+        stream.write_all(format!("{}\n", json!({ "op": op })).as_bytes())?;
+        let mut line = String::new();
+        BufReader::new(stream.take(ANSWER_LEN_MAX)).read_line(&mut line)?;
+        Ok(line)
+    }
+
+    fn explain(&self, error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => self.not_running(),
+            io::ErrorKind::PermissionDenied => Failure::new(format!(
+                "service {:?} may be asked by root only; use sudo",
+                self.name
+            )),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                let seconds = ANSWER_MAX.as_secs();
+                Failure::new(format!(
+                    "service {:?} gave no answer in {seconds} s",
+                    self.name
+                ))
+            }
+            _ => Failure::new(format!("service {:?}: {error}", self.name)),
+        }
+    }
+}
+
+/// The directory of this program, where its companions are.
+pub fn companion(name: &str) -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let path = own.with_file_name(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(Failure::new(format!(
+        "{} is missing beside tidelane",
+        path.display()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_leave_the_run_directory() {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "../x",
+            ".hidden",
+            "a b",
+            &"x".repeat(65),
+        ] {
+            assert!(parse_name(bad).is_err(), "{bad:?}");
+        }
+        for good in ["default", "td12-1", "a.b_c"] {
+            assert_eq!(parse_name(good).as_deref(), Ok(good));
+        }
+    }
+}

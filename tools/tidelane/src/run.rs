@@ -1,0 +1,73 @@
+//! `tidelane run`: replaces itself by the program, with the library preloaded.
+
+use std::{
+    env,
+    ffi::OsString,
+    io,
+    os::unix::{net::UnixStream, process::CommandExt},
+    process::Command,
+};
+
+use clap::Args;
+
+use crate::{
+    admin::{ServiceName, companion},
+    failure::Failure,
+};
+
+/// Exit status when the program is not found, as in a shell.
+const NOT_FOUND: u8 = 127;
+/// Exit status when the program cannot be executed, as in a shell.
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Options of `run`.
+#[derive(Args, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    service: ServiceName,
+    /// Fail a call that would fall back to the kernel's stack
+    #[arg(long)]
+    strict: bool,
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+/// Runs the program; returns only if it could not be started.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let library = companion("libtidelane.so")?;
+    let socket = options.service.control_socket();
+    // The admin socket may be root's alone: only its absence says that there is no service.
+    if let Err(error) = UnixStream::connect(options.service.run_dir().join("admin.sock"))
+        && is_absent(&error)
+    {
+        return Err(options.service.not_running());
+    }
+    let mut preload = library.into_os_string();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let program = &options.program[0];
+    let mut command = Command::new(program);
+    command
+        .args(&options.program[1..])
+        .env("LD_PRELOAD", preload)
+        .env("TIDELANE_SOCKET", socket)
+        .env("TIDELANE_STRICT", if options.strict { "1" } else { "0" });
+    let error = command.exec();
+    let shown = program.to_string_lossy();
+    Err(match error.kind() {
+        io::ErrorKind::NotFound => {
+            Failure::with_status(format!("{shown}: program not found"), NOT_FOUND)
+        }
+        _ => Failure::with_status(format!("{shown}: {error}"), NOT_EXECUTABLE),
+    })
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
+}

@@ -1,0 +1,58 @@
+//! `tidelane stat`: the service's counters.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::{admin::ServiceName, failure::Failure};
+
+/// Options of `stat`.
+#[derive(Args, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    service: ServiceName,
+    /// Also the counters that are zero
+    #[arg(long, short)]
+    all: bool,
+    /// The service's answer as it came
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Deserialize, Debug)]
+struct Answer {
+    counters: BTreeMap<String, u64>,
+}
+
+/// Prints the counters by name.
+pub fn stat(options: &Options) -> Result<(), Failure> {
+    if options.json {
+        println!("{}", options.service.ask::<serde_json::Value>("stat")?);
+        return Ok(());
+    }
+    let answer: Answer = options.service.ask("stat")?;
+    print!("{}", table(&answer.counters, options.all));
+    Ok(())
+}
+
+fn table(counters: &BTreeMap<String, u64>, all: bool) -> String {
+    let shown = || counters.iter().filter(|(_, value)| all || **value != 0);
+    let width = shown().map(|(name, _)| name.len()).max().unwrap_or(0);
+    shown()
+        .map(|(name, value)| format!("{name:<width$} {value:>16}\n"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_left_out_unless_asked_for() {
+        let counters = BTreeMap::from([("b_long".to_owned(), 7), ("a".to_owned(), 0)]);
+        assert_eq!(table(&counters, false), "b_long                7\n");
+        assert_eq!(table(&counters, true).lines().count(), 2);
+        assert!(table(&counters, true).starts_with("a      "));
+    }
+}

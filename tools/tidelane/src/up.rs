@@ -1,0 +1,177 @@
+//! `tidelane up`: starts the service in the background and waits until it is ready.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Seek, SeekFrom},
+    os::unix::{fs::OpenOptionsExt, process::CommandExt},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketType, socket},
+};
+use serde_json::Value;
+
+use crate::{
+    admin::{ServiceName, companion},
+    failure::{Context, Failure},
+};
+
+/// How long the service may take until it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+/// Pause between two questions whether it is.
+const ASK_EVERY: Duration = Duration::from_millis(10);
+
+/// Options of `up`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Interface to serve, such as eth1
+    interface: String,
+    #[command(flatten)]
+    service: ServiceName,
+    /// CPUs for the fast path, such as 1 or 2,3
+    #[arg(long, value_name = "LIST")]
+    cores: Option<String>,
+    /// Congestion control of new connections
+    #[arg(long, value_name = "ALGORITHM")]
+    congestion: Option<String>,
+    /// Further options for tidelaned
+    #[arg(last = true)]
+    rest: Vec<String>,
+}
+
+/// Starts the service; returns when it answers.
+pub fn up(options: &Options) -> Result<(), Failure> {
+    check_machine(&options.interface)?;
+    let service = &options.service;
+    if service.is_running() {
+        return Err(Failure::new(format!(
+            "service {:?} is already running",
+            service.name
+        )));
+    }
+    let daemon = companion("tidelaned")?;
+    let log_path = log_path(&service.name)?;
+    let mut log = File::options()
+        .create(true)
+        .append(true)
+        .read(true)
+        .mode(0o600)
+        .open(&log_path)
+        .context(format!("cannot open {}", log_path.display()))?;
+    let log_start = log.seek(SeekFrom::End(0)).context("cannot read the log")?;
+    let mut child = spawn(&daemon, options, &log)?;
+    wait_ready(service, &mut child).map_err(|stopped| match stopped {
+        Stopped::Late => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Failure::new(format!("the service was not ready in {READY_WITHIN:?}"))
+        }
+        Stopped::Ended(status) => explain_end(&mut log, log_start, &status),
+    })?;
+    println!(
+        "tidelane: service {:?} is up on {}",
+        service.name, options.interface
+    );
+    Ok(())
+}
+
+/// What can be said before the service is tried.
+fn check_machine(interface: &str) -> Result<(), Failure> {
+    if !rustix::process::geteuid().is_root() {
+        let text = "up needs root (AF_XDP and eBPF); use: sudo tidelane up";
+        return Err(Failure::new(format!("{text} {interface}")));
+    }
+    let any = socket(AddressFamily::INET, SocketType::DGRAM, None);
+    let any = any.map_err(|error| Failure::new(format!("cannot make a socket: {error}")))?;
+    if rustix::net::netdevice::name_to_index(&any, interface).is_err() {
+        return Err(Failure::new(format!(
+            "no interface {interface} here (see: ip link)"
+        )));
+    }
+    match socket(AddressFamily::XDP, SocketType::RAW, None) {
+        Err(Errno::AFNOSUPPORT) => {
+            let text =
+                "this kernel has no AF_XDP; it needs CONFIG_XDP_SOCKETS, Linux 5.11 or later";
+            Err(Failure::new(text))
+        }
+        Err(Errno::PERM | Errno::ACCESS) => Err(Failure::new(
+            "AF_XDP is not permitted here; it needs CAP_NET_RAW",
+        )),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+fn log_path(name: &str) -> Result<std::path::PathBuf, Failure> {
+    let dir = Path::new("/var/log/tidelane");
+    fs::create_dir_all(dir).context(format!("cannot make {}", dir.display()))?;
+    Ok(dir.join(format!("{name}.log")))
+}
+
+fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure> {
+    let mut command = Command::new(daemon);
+    command.arg("--interface").arg(&options.interface);
+    command.arg("--name").arg(&options.service.name);
+    if let Some(cores) = &options.cores {
+        command.arg("--cores").arg(cores);
+    }
+    if let Some(congestion) = &options.congestion {
+        command.arg("--congestion").arg(congestion);
+    }
+    let output = || log.try_clone().map(Stdio::from);
+    command
+        .args(&options.rest)
+        // The service stays a child of this short-lived process, which gives it to init by ending.
+        .arg("--foreground")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(output().context("cannot share the log")?)
+        .stderr(output().context("cannot share the log")?)
+        .process_group(0)
+        .spawn()
+        .context(format!("cannot start {}", daemon.display()))
+}
+
+/// Why the service did not get ready.
+enum Stopped {
+    /// It runs, but does not answer.
+    Late,
+    /// It ended.
+    Ended(String),
+}
+
+fn wait_ready(service: &ServiceName, child: &mut Child) -> Result<(), Stopped> {
+    let start = Instant::now();
+    while start.elapsed() < READY_WITHIN {
+        match child.try_wait() {
+            Ok(Some(status)) => return Err(Stopped::Ended(status.to_string())),
+            Ok(None) => {}
+            Err(error) => return Err(Stopped::Ended(error.to_string())),
+        }
+        if service.is_running() && service.ask::<Value>("status").is_ok() {
+            return Ok(());
+        }
+        thread::sleep(ASK_EVERY);
+    }
+    Err(Stopped::Late)
+}
+
+/// The last line that the service wrote is its reason.
+fn explain_end(log: &mut File, start: u64, status: &str) -> Failure {
+    let mut text = String::new();
+    let read = log
+        .seek(SeekFrom::Start(start))
+        .and_then(|_| log.read_to_string(&mut text));
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    match (read, line) {
+        (Ok(_), Some(line)) => Failure::new(line.trim_start_matches("tidelaned: ")),
+        _ => Failure::new(format!(
+            "the service ended at once ({status}) and said nothing"
+        )),
+    }
+}
