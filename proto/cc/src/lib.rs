@@ -1,1 +1,207 @@
-//! Empty until the first commit of this crate.
+//! Congestion control: how much may be in flight.
+//!
+//! A controller is a small state machine over bytes. It is told what happened ([`on_ack`],
+//! [`on_congestion_signal`], [`on_rto`], [`on_idle_restart`], ...) and answers with a window; which
+//! segments are lost and when to send is the caller's business. Window inflation during fast
+//! recovery (RFC 6582, PRR) is the caller's too: a controller's `cwnd` is then already the one with
+//! which recovery will end.
+//!
+//! One file per algorithm, behind one trait, dispatched by the enum [`Controller`].
+//!
+//! [`on_ack`]: CongestionControl::on_ack
+//! [`on_congestion_signal`]: CongestionControl::on_congestion_signal
+//! [`on_rto`]: CongestionControl::on_rto
+//! [`on_idle_restart`]: CongestionControl::on_idle_restart
+#![forbid(unsafe_code)]
+#![no_std]
+
+use core::fmt;
+
+use tidelane_time::{Duration, Instant};
+
+mod cubic;
+mod newreno;
+mod window;
+
+pub use crate::{cubic::Cubic, newreno::NewReno, window::Window};
+
+#[cfg(test)]
+mod tests;
+
+/// What every algorithm does. All hooks take the time first, all sizes are bytes.
+pub trait CongestionControl {
+    /// The window, `ssthresh` and what they share.
+    fn window(&self) -> &Window;
+
+    /// As [`CongestionControl::window`], to change it.
+    fn window_mut(&mut self) -> &mut Window;
+
+    /// An ACK moved SND.UNA by `acked_bytes`, outside of fast recovery.
+    ///
+    /// `cwnd_limited` tells whether the window, and not the program or the peer's window, limited
+    /// what was sent in the flight that is acknowledged: if not, the window must not grow
+    /// (RFC 9438 §5.8).
+    fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool);
+
+    /// Fast retransmit, or an ECN echo: once per window of data. Returns the new `ssthresh`.
+    ///
+    /// `flight_size` is what was outstanding when the loss was detected (RFC 5681 §2).
+    fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32;
+
+    /// Everything that was outstanding at the congestion signal is acknowledged.
+    fn on_recovery_exit(&mut self, now: Instant);
+
+    /// The retransmission timer expired. Returns the new `ssthresh`.
+    fn on_rto(&mut self, now: Instant, flight_size: u32) -> u32;
+
+    /// The connection is about to send after it was silent for longer than an RTO (RFC 5681 §4.1).
+    fn on_idle_restart(&mut self, now: Instant);
+}
+
+/// The algorithms by name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Algorithm {
+    /// RFC 5681 with appropriate byte counting.
+    NewReno,
+    /// RFC 9438: what Linux uses unless told otherwise.
+    #[default]
+    Cubic,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::NewReno, Self::Cubic];
+
+    /// The name under which `TCP_CONGESTION` knows the algorithm.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NewReno => "reno",
+            Self::Cubic => "cubic",
+        }
+    }
+
+    /// The algorithm with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name() == name)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The controller of one connection.
+#[derive(Clone, Copy, Debug)]
+pub enum Controller {
+    /// See [`NewReno`].
+    NewReno(NewReno),
+    /// See [`Cubic`].
+    Cubic(Cubic),
+}
+
+const _: () = assert!(size_of::<Controller>() <= 96);
+
+impl Controller {
+    /// A controller for segments of `smss` bytes that starts with `initial_window` segments
+    /// (ten: RFC 6928).
+    pub fn new(algorithm: Algorithm, smss: u32, initial_window: u32) -> Self {
+        let window = Window::new(smss, initial_window);
+        match algorithm {
+            Algorithm::NewReno => Self::NewReno(NewReno::new(window)),
+            Algorithm::Cubic => Self::Cubic(Cubic::new(window)),
+        }
+    }
+
+    /// Which algorithm this is.
+    pub const fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::NewReno(_) => Algorithm::NewReno,
+            Self::Cubic(_) => Algorithm::Cubic,
+        }
+    }
+
+    /// The congestion window.
+    #[inline]
+    pub fn cwnd(&self) -> u32 {
+        self.window().cwnd()
+    }
+
+    /// The slow start threshold; `u32::MAX` before the first congestion.
+    #[inline]
+    pub fn ssthresh(&self) -> u32 {
+        self.window().ssthresh()
+    }
+
+    /// Whether the window is below the threshold, where it grows by what is acknowledged.
+    #[inline]
+    pub fn in_slow_start(&self) -> bool {
+        self.window().in_slow_start()
+    }
+
+    /// The segment size changed: negotiated at last, or the path's MTU was discovered.
+    pub fn set_smss(&mut self, smss: u32) {
+        self.window_mut().set_smss(smss);
+    }
+
+    /// A SYN or SYN-ACK was retransmitted: start with one segment (RFC 5681 §3.1).
+    pub fn on_handshake_retransmit(&mut self) {
+        self.window_mut().start_with_one_segment();
+    }
+}
+
+impl CongestionControl for Controller {
+    #[inline]
+    fn window(&self) -> &Window {
+        match self {
+            Self::NewReno(reno) => reno.window(),
+            Self::Cubic(cubic) => cubic.window(),
+        }
+    }
+
+    fn window_mut(&mut self) -> &mut Window {
+        match self {
+            Self::NewReno(reno) => reno.window_mut(),
+            Self::Cubic(cubic) => cubic.window_mut(),
+        }
+    }
+
+    #[inline]
+    fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool) {
+        match self {
+            Self::NewReno(reno) => reno.on_ack(now, acked_bytes, srtt, cwnd_limited),
+            Self::Cubic(cubic) => cubic.on_ack(now, acked_bytes, srtt, cwnd_limited),
+        }
+    }
+
+    fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32 {
+        match self {
+            Self::NewReno(reno) => reno.on_congestion_signal(now, flight_size),
+            Self::Cubic(cubic) => cubic.on_congestion_signal(now, flight_size),
+        }
+    }
+
+    fn on_recovery_exit(&mut self, now: Instant) {
+        match self {
+            Self::NewReno(reno) => reno.on_recovery_exit(now),
+            Self::Cubic(cubic) => cubic.on_recovery_exit(now),
+        }
+    }
+
+    fn on_rto(&mut self, now: Instant, flight_size: u32) -> u32 {
+        match self {
+            Self::NewReno(reno) => reno.on_rto(now, flight_size),
+            Self::Cubic(cubic) => cubic.on_rto(now, flight_size),
+        }
+    }
+
+    fn on_idle_restart(&mut self, now: Instant) {
+        match self {
+            Self::NewReno(reno) => reno.on_idle_restart(now),
+            Self::Cubic(cubic) => cubic.on_idle_restart(now),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! CUBIC: RFC 9438, in integers.
+//!
+//! After a congestion event at window `W_max` the window follows a cubic curve of time: steep,
+//! flat around `W_max` after `K` seconds, then steep again:
+//!
+//! ```text
+//! W_cubic(t) = C * (t - K)^3 + W_max          C = 0.4 segments per second cubed
+//! K = cbrt((W_max - cwnd_epoch) / C)          so that W_cubic(0) = cwnd_epoch
+//! ```
+//!
+//! and never less than what Reno would have (`W_est`). Windows are bytes here, times milliseconds:
+//! a millisecond is worth 16 bytes of a 1460-byte segment's curve three seconds from `K`.
+
+use tidelane_time::{Duration, Instant};
+
+use crate::{CongestionControl, Window};
+
+/// `beta_cubic` = 0.7, the factor on congestion (RFC 9438 §4.6).
+const BETA: (u64, u64) = (7, 10);
+/// `alpha_cubic` = 3 * (1 - beta) / (1 + beta) = 9/17, as a numerator over [`ALPHA_UNIT`].
+const ALPHA: u64 = 9;
+/// The denominator of `alpha_cubic`.
+const ALPHA_UNIT: u64 = 17;
+/// The farthest from `K`, in milliseconds, that the curve is followed; keeps the cube in 64 bits.
+const OFFSET_MS_MAX: u64 = 1 << 19;
+
+/// The curve that the window follows, and what it is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cubic {
+    window: Window,
+    /// The plateau in bytes.
+    w_max: u32,
+    /// The window when it was last reduced, in bytes.
+    cwnd_prior: u32,
+    /// Time from the start of the epoch to the plateau.
+    k_ms: u32,
+    /// What Reno would have, in bytes.
+    w_est: u32,
+    /// Acknowledged bytes times alpha's numerator since `w_est` last grew.
+    w_est_credit: u64,
+    /// What division left of the last growth, in units of 1/cwnd bytes.
+    growth_remainder: u32,
+    /// The next epoch starts from a congestion event, not from slow start or a timeout.
+    reduced: bool,
+    /// When congestion avoidance began, not counting pauses; [`Instant::MAX`] before it has.
+    epoch_start: Instant,
+    /// When the last ACK of this epoch came.
+    last_ack: Instant,
+}
+
+impl Cubic {
+    pub(crate) const fn new(window: Window) -> Self {
+        Self {
+            window,
+            w_max: 0,
+            cwnd_prior: 0,
+            k_ms: 0,
+            w_est: 0,
+            w_est_credit: 0,
+            growth_remainder: 0,
+            reduced: false,
+            epoch_start: Instant::MAX,
+            last_ack: Instant::ZERO,
+        }
+    }
+
+    /// Starts an epoch of congestion avoidance at the present window (RFC 9438 §4.2, §4.8, §4.10).
+    fn start_epoch(&mut self, now: Instant) {
+        let cwnd = self.window.cwnd();
+        self.epoch_start = now;
+        self.last_ack = now;
+        self.w_est = cwnd;
+        self.w_est_credit = 0;
+        self.growth_remainder = 0;
+        if self.reduced && cwnd < self.w_max {
+            self.k_ms = time_to_plateau_ms(self.w_max - cwnd, self.window.smss());
+        } else {
+            self.w_max = cwnd;
+            self.k_ms = 0;
+        }
+    }
+
+    /// The next ACK in congestion avoidance starts an epoch.
+    fn end_epoch(&mut self) {
+        self.epoch_start = Instant::MAX;
+    }
+
+    /// Takes a pause out of the epoch: time without growth must not count (RFC 9438 §5.8).
+    fn skip_pause(&mut self, now: Instant) {
+        if self.epoch_start != Instant::MAX {
+            self.epoch_start += now - self.last_ack;
+            self.last_ack = now;
+        }
+    }
+
+    /// The curve at `elapsed` from the start of the epoch, in bytes.
+    fn w_cubic(&self, elapsed: Duration) -> u64 {
+        let k_ms = u64::from(self.k_ms);
+        let offset = elapsed.as_millis().abs_diff(k_ms).min(OFFSET_MS_MAX);
+        // 0.4 segments/s^3 * smss * offset^3, in bytes and ms; in two steps to stay in 64 bits.
+        let cube = offset * offset * offset / 1_000;
+        let delta = cube * (4 * u64::from(self.window.smss())) / 10_000_000;
+        let w_max = u64::from(self.w_max);
+        if elapsed.as_millis() < k_ms {
+            w_max.saturating_sub(delta)
+        } else {
+            w_max + delta
+        }
+    }
+
+    /// Advances `w_est` by alpha segments per acknowledged window (RFC 9438 §4.3).
+    fn advance_w_est(&mut self, acked_bytes: u32) {
+        let alpha = if self.w_est < self.cwnd_prior {
+            ALPHA
+        } else {
+            ALPHA_UNIT
+        };
+        self.w_est_credit += alpha * u64::from(acked_bytes);
+        let price = ALPHA_UNIT * u64::from(self.window.cwnd());
+        if self.w_est_credit >= price {
+            self.w_est_credit = (self.w_est_credit - price).min(price);
+            self.w_est = self.w_est.saturating_add(self.window.smss());
+        }
+    }
+
+    fn avoid_congestion(&mut self, now: Instant, acked_bytes: u32, srtt: Duration) {
+        if self.epoch_start == Instant::MAX {
+            self.start_epoch(now);
+        }
+        self.last_ack = now;
+        self.advance_w_est(acked_bytes);
+        let elapsed = now - self.epoch_start;
+        let cwnd = self.window.cwnd();
+        if self.w_cubic(elapsed) < u64::from(self.w_est) {
+            // The Reno-friendly region (§4.3).
+            return self.window.grow(self.w_est.saturating_sub(cwnd));
+        }
+        // The concave and the convex region (§4.4, §4.5): towards where the curve is in a round
+        // trip, by at most half of the window.
+        let cwnd = u64::from(cwnd);
+        let target = self.w_cubic(elapsed + srtt).clamp(cwnd, cwnd + cwnd / 2);
+        let growth = (target - cwnd) * u64::from(acked_bytes) + u64::from(self.growth_remainder);
+        self.growth_remainder = (growth % cwnd) as u32;
+        self.window
+            .grow(u32::try_from(growth / cwnd).unwrap_or(u32::MAX));
+    }
+
+    /// Remembers the window at which the path was full (§4.7: a flow that is being driven back
+    /// leaves more room than it had).
+    fn remember_plateau(&mut self) {
+        let cwnd = self.window.cwnd();
+        let (factor, unit) = BETA;
+        self.w_max = if cwnd < self.w_max {
+            (u64::from(cwnd) * (unit + factor) / (2 * unit)) as u32
+        } else {
+            cwnd
+        };
+        self.cwnd_prior = cwnd;
+    }
+}
+
+fn times_beta(bytes: u32) -> u32 {
+    let (factor, unit) = BETA;
+    (u64::from(bytes) * factor / unit) as u32
+}
+
+/// `K` for a plateau `distance` bytes above (RFC 9438 §4.2 figure 2).
+fn time_to_plateau_ms(distance: u32, smss: u32) -> u32 {
+    // distance / smss / 0.4 in seconds cubed, times 10^9.
+    let cube = u64::from(distance) * 2_500_000_000 / u64::from(smss);
+    cube_root(cube)
+}
+
+/// The largest integer whose cube is at most `cube`, by Newton's method from above.
+fn cube_root(cube: u64) -> u32 {
+    if cube == 0 {
+        return 0;
+    }
+    let bits = u64::BITS - cube.leading_zeros();
+    let mut root = 1u64 << bits.div_ceil(3);
+    loop {
+        let next = (2 * root + cube / (root * root)) / 3;
+        if next >= root {
+            return root as u32;
+        }
+        root = next;
+    }
+}
+
+impl CongestionControl for Cubic {
+    #[inline]
+    fn window(&self) -> &Window {
+        &self.window
+    }
+
+    fn window_mut(&mut self) -> &mut Window {
+        &mut self.window
+    }
+
+    #[inline]
+    fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool) {
+        if !cwnd_limited {
+            self.window.acknowledged_without_growth();
+            return self.skip_pause(now);
+        }
+        let acked_bytes = self.window.slow_start(acked_bytes);
+        if acked_bytes > 0 {
+            self.avoid_congestion(now, acked_bytes, srtt);
+        }
+    }
+
+    fn on_congestion_signal(&mut self, _now: Instant, flight_size: u32) -> u32 {
+        self.remember_plateau();
+        self.window.reduce_to(times_beta(flight_size));
+        self.reduced = true;
+        self.end_epoch();
+        self.window.ssthresh()
+    }
+
+    fn on_recovery_exit(&mut self, _now: Instant) {
+        self.end_epoch();
+    }
+
+    fn on_rto(&mut self, _now: Instant, flight_size: u32) -> u32 {
+        if !self.window.in_timeout() {
+            self.remember_plateau();
+        }
+        self.window.collapse_to_loss_window(times_beta(flight_size));
+        // §4.8: the plateau of the first epoch after a timeout is where it starts.
+        self.reduced = false;
+        self.end_epoch();
+        self.window.ssthresh()
+    }
+
+    fn on_idle_restart(&mut self, now: Instant) {
+        self.window.restart();
+        self.skip_pause(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn cube_root_is_exact(cube in any::<u64>(), shift in 0u32..64) {
+            let cube = cube >> shift;
+            let root = u128::from(cube_root(cube));
+            prop_assert!(root.pow(3) <= u128::from(cube));
+            prop_assert!((root + 1).pow(3) > u128::from(cube));
+        }
+    }
+
+    #[test]
+    fn cube_root_at_the_edges() {
+        for root in [1u64, 2, 3, 1_000, 2_642_244] {
+            assert_eq!(u64::from(cube_root(root.pow(3))), root.min(2_642_245));
+            assert_eq!(u64::from(cube_root(root.pow(3) - 1)), root - 1);
+        }
+        assert_eq!((cube_root(0), cube_root(u64::MAX)), (0, 2_642_245));
+    }
+}

@@ -1,0 +1,69 @@
+//! NewReno: RFC 5681 with appropriate byte counting (RFC 3465).
+
+use tidelane_time::{Duration, Instant};
+
+use crate::{CongestionControl, Window};
+
+/// Halves on loss, grows by a segment per window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewReno {
+    window: Window,
+    /// Bytes acknowledged in congestion avoidance since the window last grew.
+    bytes_acked: u32,
+}
+
+impl NewReno {
+    pub(crate) const fn new(window: Window) -> Self {
+        Self {
+            window,
+            bytes_acked: 0,
+        }
+    }
+}
+
+impl CongestionControl for NewReno {
+    #[inline]
+    fn window(&self) -> &Window {
+        &self.window
+    }
+
+    fn window_mut(&mut self) -> &mut Window {
+        &mut self.window
+    }
+
+    #[inline]
+    fn on_ack(&mut self, _now: Instant, acked_bytes: u32, _srtt: Duration, cwnd_limited: bool) {
+        if !cwnd_limited {
+            return self.window.acknowledged_without_growth();
+        }
+        let acked_bytes = self.window.slow_start(acked_bytes);
+        // RFC 5681 §3.1: one SMSS for each cwnd that is acknowledged. One ACK cannot acknowledge
+        // many windows, but a window that was reduced may be small beside what was in flight.
+        self.bytes_acked = self.bytes_acked.saturating_add(acked_bytes);
+        if self.bytes_acked >= self.window.cwnd() {
+            self.bytes_acked = (self.bytes_acked - self.window.cwnd()).min(self.window.cwnd());
+            self.window.grow(self.window.smss());
+        }
+    }
+
+    fn on_congestion_signal(&mut self, _now: Instant, flight_size: u32) -> u32 {
+        self.window.reduce_to(flight_size / 2);
+        self.bytes_acked = 0;
+        self.window.ssthresh()
+    }
+
+    fn on_recovery_exit(&mut self, _now: Instant) {
+        self.bytes_acked = 0;
+    }
+
+    fn on_rto(&mut self, _now: Instant, flight_size: u32) -> u32 {
+        self.window.collapse_to_loss_window(flight_size / 2);
+        self.bytes_acked = 0;
+        self.window.ssthresh()
+    }
+
+    fn on_idle_restart(&mut self, _now: Instant) {
+        self.window.restart();
+        self.bytes_acked = 0;
+    }
+}

@@ -1,0 +1,154 @@
+//! The state that all algorithms have: window, threshold, segment size; and slow start.
+
+/// The largest window: what a scaled receive window can offer (RFC 7323 §2.3), rounded up.
+const CWND_MAX: u32 = 1 << 30;
+/// The smallest segment size that is taken seriously.
+const SMSS_MIN: u32 = 64;
+/// Segments by which one ACK may open the window in slow start.
+///
+/// RFC 5681 §3.1 has one, RFC 3465 two; RFC 9406 §4.2 allows eight to a sender that does not pace.
+/// Receivers that process batches (this one, and Linux with GRO) send one ACK for many segments, so
+/// that with fewer the window would hardly grow by half per round trip.
+const ACK_GROWTH_MAX: u32 = 8;
+
+/// Congestion window and slow start threshold in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    cwnd: u32,
+    ssthresh: u32,
+    smss: u32,
+    /// Segments of the initial window.
+    initial_segments: u32,
+    /// An RTO happened, and nothing was acknowledged since.
+    in_timeout: bool,
+    /// The slow start after an RTO is not over: ACKs may be for data that arrived long before.
+    after_timeout: bool,
+}
+
+impl Window {
+    pub(crate) fn new(smss: u32, initial_segments: u32) -> Self {
+        let mut window = Self {
+            cwnd: 0,
+            ssthresh: u32::MAX,
+            smss: smss.max(SMSS_MIN),
+            initial_segments: initial_segments.max(1),
+            in_timeout: false,
+            after_timeout: false,
+        };
+        window.cwnd = window.initial_window();
+        window
+    }
+
+    /// The congestion window.
+    #[inline]
+    pub const fn cwnd(&self) -> u32 {
+        self.cwnd
+    }
+
+    /// The slow start threshold; `u32::MAX` before the first congestion.
+    #[inline]
+    pub const fn ssthresh(&self) -> u32 {
+        self.ssthresh
+    }
+
+    /// The segment size.
+    #[inline]
+    pub const fn smss(&self) -> u32 {
+        self.smss
+    }
+
+    /// Whether the window is below the threshold.
+    #[inline]
+    pub const fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// The initial window, which depends on the segment size (RFC 6928 §2: at most ten segments of
+    /// 1460 bytes, but at least two).
+    pub fn initial_window(&self) -> u32 {
+        let at_ethernet_size = self.initial_segments.saturating_mul(1460);
+        let limit = at_ethernet_size.max(2 * self.smss);
+        self.initial_segments
+            .saturating_mul(self.smss)
+            .min(limit)
+            .min(CWND_MAX)
+    }
+
+    /// Takes another segment size. A window that has not grown yet is the new initial one; another
+    /// stays as it is, for what is in flight is in flight.
+    pub(crate) fn set_smss(&mut self, smss: u32) {
+        let untouched = self.cwnd == self.initial_window() && self.ssthresh == u32::MAX;
+        self.smss = smss.max(SMSS_MIN);
+        self.cwnd = if untouched {
+            self.initial_window()
+        } else {
+            self.cwnd.max(self.smss)
+        };
+    }
+
+    pub(crate) fn start_with_one_segment(&mut self) {
+        self.cwnd = self.smss;
+    }
+
+    /// Slow start. Returns the acknowledged bytes that are left for congestion avoidance.
+    #[inline]
+    pub(crate) fn slow_start(&mut self, acked_bytes: u32) -> u32 {
+        self.in_timeout = false;
+        if !self.in_slow_start() {
+            self.after_timeout = false;
+            return acked_bytes;
+        }
+        // RFC 3465 §2.3: one segment per ACK after an RTO.
+        let segments = if self.after_timeout {
+            1
+        } else {
+            ACK_GROWTH_MAX
+        };
+        let growth = acked_bytes.min(segments * self.smss);
+        let to_threshold = self.ssthresh - self.cwnd;
+        if growth < to_threshold {
+            self.cwnd = (self.cwnd + growth).min(CWND_MAX);
+            return 0;
+        }
+        self.cwnd = self.ssthresh.min(CWND_MAX);
+        self.after_timeout = false;
+        growth - to_threshold
+    }
+
+    /// An ACK came that must not open the window.
+    pub(crate) fn acknowledged_without_growth(&mut self) {
+        self.in_timeout = false;
+    }
+
+    pub(crate) fn grow(&mut self, bytes: u32) {
+        self.cwnd = self.cwnd.saturating_add(bytes).min(CWND_MAX);
+    }
+
+    /// Reduces to `ssthresh`, or two segments if that is more (RFC 5681 §3.1 equation 4).
+    pub(crate) fn reduce_to(&mut self, ssthresh: u32) {
+        self.ssthresh = ssthresh.max(2 * self.smss);
+        self.cwnd = self.ssthresh;
+        self.in_timeout = false;
+        self.after_timeout = false;
+    }
+
+    /// Starts over with the loss window of one segment (RFC 5681 §3.1). `ssthresh` does not change
+    /// when the timer expires again for the same segment.
+    pub(crate) fn collapse_to_loss_window(&mut self, ssthresh: u32) {
+        if !self.in_timeout {
+            self.ssthresh = ssthresh.max(2 * self.smss);
+        }
+        self.cwnd = self.smss;
+        self.in_timeout = true;
+        self.after_timeout = true;
+    }
+
+    /// The restart window of RFC 5681 §4.1.
+    pub(crate) fn restart(&mut self) {
+        self.cwnd = self.cwnd.min(self.initial_window());
+    }
+
+    pub(crate) const fn in_timeout(&self) -> bool {
+        self.in_timeout
+    }
+}
