@@ -7,7 +7,9 @@ use std::{
 };
 
 use rustix::process::Signal;
-use tidelane_tests::{Outcome, Side, Wire, WireOptions, command, ensure, fail, program, tools};
+use tidelane_tests::{
+    Outcome, Side, Wire, WireOptions, command, ensure, fail, program, tools, wire::SERVER,
+};
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
@@ -66,4 +68,35 @@ fn own_until_killed() -> Outcome {
     let _server = echo_server(&wire, None, 7000)?;
     thread::sleep(Duration::from_secs(60));
     fail!("nobody killed the owner");
+}
+
+/// The stateless echo on AF_XDP, by which the benches know the wire's limit, serves kernel clients.
+pub fn stateless_echo_on_af_xdp() -> Outcome {
+    let wire = Wire::new()?;
+    let echo = wire
+        .load_tool(Side::Server, "xsk-echo")?
+        .arg("--address")
+        .arg(SERVER);
+    let mut echo = echo.args("--interface eth1 --port 7000").spawn()?;
+    tools::wait_until(SHORT, "the echo to be ready", || {
+        ensure!(echo.alive(), "xsk-echo ended: {:?}", echo.written());
+        Ok(echo.written().0.contains("echoing"))
+    })?;
+    for connections in [1, 64] {
+        let client = echo_client(&wire, Side::Client, 7000)?
+            .arg("--connections")
+            .arg(connections);
+        check_load(&client.args("--seconds 0.5").run(SHORT)?.json()?)?;
+    }
+    let to = format!("{SERVER}:7000");
+    let short = wire
+        .load_tool(Side::Client, "short-client")?
+        .arg("--connect")
+        .arg(to);
+    check_load(
+        &short
+            .args("--connections 8 --total 500")
+            .run(SHORT)?
+            .json()?,
+    )
 }

@@ -32,6 +32,7 @@ macro_rules! cases {
 const CASES: &[Case] = cases![
     harness::kernel_echo_over_the_wire 30,
     harness::a_killed_owner_leaves_nothing 30,
+    harness::stateless_echo_on_af_xdp 60,
     commands::up_says_what_is_wrong 60,
     commands::without_a_service 30,
     commands::up_down_up 60,

@@ -20,6 +20,7 @@ mod ping;
 mod report;
 mod spin;
 mod sys;
+mod xsk_echo;
 
 /// Load tools of Tidelane's benches.
 #[derive(Parser, Debug)]
@@ -39,6 +40,8 @@ enum Tool {
     ShortClient(ShortClient),
     /// Closed-loop HTTP client, keep-alive or `Connection: close`.
     HttpClient(HttpClient),
+    /// The wire's limit: stateless TCP echo on AF_XDP.
+    XskEcho(xsk_echo::Options),
     /// ICMP echo.
     Ping(ping::Options),
     /// Keeps cores awake in the idle scheduling class: the kernel without idle exits.
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Tool::EchoClient(options) => run_echo(&options),
         Tool::ShortClient(options) => run_short(&options),
         Tool::HttpClient(options) => run_http(&options),
+        Tool::XskEcho(options) => xsk_echo::run(&options),
         Tool::Ping(options) => ping::run(&options),
         Tool::Spin(options) => spin::run(&options),
     };

@@ -7,7 +7,7 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4},
-    os::fd::RawFd,
+    os::fd::{AsRawFd, BorrowedFd, RawFd},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -251,6 +251,21 @@ pub fn schedule_idle() -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to a live local.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameter) }).map(drop)
+}
+
+/// Sleeps until `fd` is readable, at most for `timeout`.
+pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let millis = timeout.as_millis().min(60_000) as libc::c_int;
+    // SAFETY: the pointer is to one live pollfd.
+    match check(unsafe { libc::poll(&raw mut poll, 1, millis) }) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
 }
 
 static ENDING: AtomicBool = AtomicBool::new(false);
