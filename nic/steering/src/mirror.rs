@@ -1,1 +1,263 @@
-//! Mirror.
+//! What the kernel knows about the network, followed over netlink.
+//!
+//! The service has no addresses, routes or ARP of its own: it reads the kernel's, and asks the
+//! kernel to resolve a neighbor or to keep it fresh. [`Mirror::open`] subscribes first and then
+//! dumps everything, so that nothing falls between; [`Mirror::poll`] applies what happened since.
+//! If the kernel had more to say than the socket holds, the mirror dumps everything again.
+//!
+//! Routes are dumped again after any event that can touch them instead of being patched, because
+//! the kernel does not announce all of their changes: it removes those of a link that goes down, or
+//! of an address that goes, without a word. A host has few routes and changes them rarely.
+//!
+//! Policy routing is not mirrored: the local table and then the main one, as without rules of one's
+//! own. Addresses are 16 bytes, IPv4 as `::ffff:a.b.c.d`; IPv6 itself has its room but is not dumped.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    address::AddressMessage,
+    link::LinkMessage,
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage},
+    route::RouteMessage,
+};
+
+use self::{
+    channel::{Channel, Received},
+    routes::RouteTable,
+    tables::Tables,
+};
+
+mod channel;
+mod routes;
+mod tables;
+
+pub use routes::{RouteInfo, RouteKind};
+pub use tables::{AddressRecord, LinkKind, LinkRecord, Neighbor, NeighborState};
+
+/// An address of either family, IPv4 as `::ffff:a.b.c.d`.
+pub type Address = [u8; 16];
+
+/// The 16-byte form of an IPv4 address.
+pub const fn address_from_ipv4(addr: Ipv4Addr) -> Address {
+    addr.to_ipv6_mapped().octets()
+}
+
+/// The 16-byte form of an IP address.
+pub const fn address_from_ip(addr: IpAddr) -> Address {
+    match addr {
+        IpAddr::V4(addr) => address_from_ipv4(addr),
+        IpAddr::V6(addr) => addr.octets(),
+    }
+}
+
+/// The IPv4 address that a 16-byte form stands for, if it does.
+pub fn address_to_ipv4(addr: &Address) -> Option<Ipv4Addr> {
+    Ipv6Addr::from(*addr).to_ipv4_mapped()
+}
+
+/// A link-layer address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MacAddress(pub [u8; 6]);
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Something that changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A link is new or different: [`Mirror::link`].
+    Link(u32),
+    /// A link is gone, with its addresses, routes and neighbors.
+    LinkGone(u32),
+    /// An address is new or different.
+    Address {
+        /// The link that has it.
+        ifindex: u32,
+        /// The address.
+        addr: Address,
+    },
+    /// An address is gone.
+    AddressGone {
+        /// The link that had it.
+        ifindex: u32,
+        /// The address.
+        addr: Address,
+    },
+    /// The routes are different.
+    Routes,
+    /// A neighbor is new, different or gone: [`Mirror::neighbor`].
+    Neighbor {
+        /// The link behind which it is.
+        ifindex: u32,
+        /// Its address.
+        addr: Address,
+    },
+    /// Events were lost and everything was read again: look at all.
+    Resync,
+}
+
+/// A copy of the kernel's links, addresses, routes and neighbors.
+pub struct Mirror {
+    events: Channel,
+    requests: Channel,
+    tables: Tables,
+    routes: RouteTable,
+}
+
+impl Mirror {
+    /// Subscribes and reads everything, in the network namespace of this thread.
+    pub fn open() -> io::Result<Self> {
+        let mut mirror = Self {
+            events: Channel::subscribed()?,
+            requests: Channel::new()?,
+            tables: Tables::default(),
+            routes: RouteTable::default(),
+        };
+        mirror.read_all()?;
+        Ok(mirror)
+    }
+
+    /// Readable when [`poll`](Self::poll) has something to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Applies what happened since the last call and tells what it was. Never blocks.
+    pub fn poll(&mut self) -> io::Result<Vec<Change>> {
+        let mut changes = Vec::new();
+        let mut routes_touched = false;
+        loop {
+            let tables = &mut self.tables;
+            let received = self.events.receive(|message| {
+                routes_touched |= touches_routes(&message);
+                changes.extend(tables.apply(message));
+            })?;
+            match received {
+                Received::Some => {}
+                Received::Nothing => break,
+                Received::Overrun => {
+                    self.read_all()?;
+                    return Ok(vec![Change::Resync]);
+                }
+            }
+        }
+        if routes_touched {
+            let routes = self.read_routes()?;
+            if routes != self.routes {
+                self.routes = routes;
+                changes.push(Change::Routes);
+            }
+        }
+        Ok(changes)
+    }
+
+    /// The link with this index.
+    pub fn link(&self, ifindex: u32) -> Option<&LinkRecord> {
+        self.tables.links.get(&ifindex)
+    }
+
+    /// The link with this name.
+    pub fn link_by_name(&self, name: &str) -> Option<&LinkRecord> {
+        self.links().find(|link| link.name == name)
+    }
+
+    /// All links.
+    pub fn links(&self) -> impl Iterator<Item = &LinkRecord> {
+        self.tables.links.values()
+    }
+
+    /// The addresses of a link, in the kernel's order of preference.
+    pub fn addresses(&self, ifindex: u32) -> impl Iterator<Item = &AddressRecord> {
+        self.tables
+            .addresses
+            .iter()
+            .filter(move |record| record.ifindex == ifindex)
+    }
+
+    /// Where a packet to `dst` goes: the longest prefix of the local table, else of the main one.
+    /// The source address is the route's, or else one of the link's addresses.
+    pub fn route_lookup(&self, dst: &Address) -> Option<RouteInfo> {
+        let mut info = self.routes.lookup(dst)?;
+        if let Some(link) = self.link(info.ifindex) {
+            info.mtu = info.mtu.min(link.mtu);
+        }
+        if info.prefsrc.is_none() {
+            let target = info.gateway.unwrap_or(*dst);
+            let on_link = |record: &&AddressRecord| record.contains(&target);
+            let chosen = self.addresses(info.ifindex).find(on_link);
+            let chosen = chosen.or_else(|| self.addresses(info.ifindex).next());
+            info.prefsrc = chosen.map(|record| record.addr);
+        }
+        Some(info)
+    }
+
+    /// What the kernel knows of a neighbor.
+    pub fn neighbor(&self, ifindex: u32, addr: &Address) -> Option<Neighbor> {
+        self.tables.neighbors.get(&(ifindex, *addr)).copied()
+    }
+
+    /// Asks the kernel to resolve a neighbor, or to confirm one that is in use, as `ip neighbor add
+    /// .. use` does. The answer comes by [`poll`](Self::poll). Call it again from time to time while
+    /// a neighbor that is [`NeighborState::Stale`] is in use: the kernel does not see our traffic.
+    pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
+        let addr = address_to_ipv4(addr).ok_or(io::ErrorKind::Unsupported)?;
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Inet;
+        message.header.ifindex = ifindex;
+        message.header.flags = NeighbourFlags::Use;
+        let destination = NeighbourAttribute::Destination(NeighbourAddress::Inet(addr));
+        message.attributes.push(destination);
+        self.requests
+            .create(RouteNetlinkMessage::NewNeighbour(message))
+    }
+
+    fn read_all(&mut self) -> io::Result<()> {
+        self.tables = Tables::default();
+        let mut address = AddressMessage::default();
+        address.header.family = AddressFamily::Inet;
+        let mut neighbor = NeighbourMessage::default();
+        neighbor.header.family = AddressFamily::Inet;
+        let requests = [
+            RouteNetlinkMessage::GetLink(LinkMessage::default()),
+            RouteNetlinkMessage::GetAddress(address),
+            RouteNetlinkMessage::GetNeighbour(neighbor),
+        ];
+        for request in requests {
+            for message in self.requests.dump(request)? {
+                self.tables.apply(message);
+            }
+        }
+        self.routes = self.read_routes()?;
+        Ok(())
+    }
+
+    fn read_routes(&mut self) -> io::Result<RouteTable> {
+        let mut request = RouteMessage::default();
+        request.header.address_family = AddressFamily::Inet;
+        let messages = self.requests.dump(RouteNetlinkMessage::GetRoute(request))?;
+        Ok(RouteTable::from_messages(messages))
+    }
+}
+
+fn touches_routes(message: &RouteNetlinkMessage) -> bool {
+    use RouteNetlinkMessage::{DelAddress, DelLink, DelRoute, NewAddress, NewLink, NewRoute};
+    matches!(
+        message,
+        NewLink(_) | DelLink(_) | NewAddress(_) | DelAddress(_) | NewRoute(_) | DelRoute(_)
+    )
+}

@@ -1,0 +1,214 @@
+//! A netlink socket: dumps, requests with an answer, and events.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind,
+        netlink::SocketAddrNetlink, recv, send, socket_with, sockopt,
+    },
+};
+
+/// Groups of the old numbering (`RTMGRP_*`): link, neighbor, IPv4 address and IPv4 route.
+const GROUPS: u32 = 1 | 4 | 0x10 | 0x40;
+/// The kernel makes netlink messages of at most 32 KiB.
+const BUFFER_LEN: usize = 64 << 10;
+/// Room for events between two polls, if the kernel grants it.
+const EVENTS_LEN: usize = 1 << 20;
+/// How often a dump that was overtaken by a change is repeated.
+const DUMPS_MAX: usize = 8;
+
+/// What a look at the events brought.
+pub(super) enum Received {
+    /// There was a batch; look again.
+    Some,
+    /// There is nothing more.
+    Nothing,
+    /// Events were lost.
+    Overrun,
+}
+
+pub(super) struct Channel {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+    sequence: u32,
+}
+
+impl Channel {
+    /// A socket for requests.
+    pub(super) fn new() -> io::Result<Self> {
+        Self::bound_to(0)
+    }
+
+    /// A socket for events.
+    pub(super) fn subscribed() -> io::Result<Self> {
+        let channel = Self::bound_to(GROUPS)?;
+        let forced = sockopt::set_socket_recv_buffer_size_force(&channel.socket, EVENTS_LEN);
+        forced.or_else(|_| sockopt::set_socket_recv_buffer_size(&channel.socket, EVENTS_LEN))?;
+        Ok(channel)
+    }
+
+    fn bound_to(groups: u32) -> io::Result<Self> {
+        // Protocol zero of this family is NETLINK_ROUTE.
+        let kind = SocketType::RAW;
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::NETLINK, kind, flags, None)?;
+        bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+        Ok(Self {
+            socket,
+            buffer: vec![0; BUFFER_LEN],
+            sequence: 0,
+        })
+    }
+
+    /// Everything that the kernel answers to a dump request, unchanged from start to end.
+    pub(super) fn dump(
+        &mut self,
+        request: RouteNetlinkMessage,
+    ) -> io::Result<Vec<RouteNetlinkMessage>> {
+        for _ in 0..DUMPS_MAX {
+            self.send(request.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
+            let mut answers = Vec::new();
+            if self.collect(&mut answers)? {
+                return Ok(answers);
+            }
+        }
+        Err(io::Error::other(
+            "the kernel's tables changed during each of several dumps",
+        ))
+    }
+
+    /// Makes the kernel create or change something, and waits for its verdict.
+    pub(super) fn create(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
+        self.send(request, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK)?;
+        self.collect(&mut Vec::new()).map(drop)
+    }
+
+    fn send(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        send(&self.socket, &bytes, SendFlags::empty())?;
+        Ok(())
+    }
+
+    /// Reads the answers to the last request up to its end. False if they are not of one moment.
+    fn collect(&mut self, answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
+        let mut consistent = true;
+        loop {
+            let len = recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?.0;
+            for bytes in Messages(&self.buffer[..len]) {
+                let Some(message) = parse(bytes) else {
+                    continue;
+                };
+                if message.header.sequence_number != self.sequence {
+                    continue;
+                }
+                consistent &= message.header.flags & NLM_F_DUMP_INTR == 0;
+                match message.payload {
+                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                    NetlinkPayload::Done(_) => return Ok(consistent),
+                    NetlinkPayload::Error(error) => {
+                        let Some(code) = error.code else {
+                            return Ok(consistent);
+                        };
+                        return Err(io::Error::from_raw_os_error(-code.get()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Hands over the next batch of events, if there is one.
+    pub(super) fn receive(
+        &mut self,
+        mut on_message: impl FnMut(RouteNetlinkMessage),
+    ) -> io::Result<Received> {
+        let len = match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+            Ok((len, _)) => len,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+            Err(Errno::NOBUFS) => return Ok(Received::Overrun),
+            Err(error) => return Err(error.into()),
+        };
+        for bytes in Messages(&self.buffer[..len]) {
+            let message = parse(bytes).map(|message| message.payload);
+            if let Some(NetlinkPayload::InnerMessage(message)) = message {
+                on_message(message);
+            }
+        }
+        Ok(Received::Some)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Kinds of messages that the library does not know, or finds malformed, are passed over.
+fn parse(bytes: &[u8]) -> Option<NetlinkMessage<RouteNetlinkMessage>> {
+    NetlinkMessage::deserialize(bytes).ok()
+}
+
+/// The netlink messages of a buffer, each aligned to four bytes.
+struct Messages<'a>(&'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        const HEADER_LEN: usize = 16;
+        let len = u32::from_ne_bytes(*self.0.first_chunk::<4>()?) as usize;
+        if len < HEADER_LEN || len > self.0.len() {
+            return None;
+        }
+        let message = &self.0[..len];
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Messages;
+
+    fn message(len: u32, fill: u8) -> Vec<u8> {
+        let mut bytes = len.to_ne_bytes().to_vec();
+        bytes.resize((len as usize).next_multiple_of(4), fill);
+        bytes
+    }
+
+    #[test]
+    fn messages_are_split_by_their_aligned_lengths() {
+        let buffer = [message(17, 1), message(16, 2), message(20, 3)].concat();
+        let lens: Vec<_> = Messages(&buffer).map(<[u8]>::len).collect();
+        assert_eq!(lens, [17, 16, 20]);
+    }
+
+    #[test]
+    fn nonsense_lengths_end_the_iteration() {
+        for len in [0, 15, 1000, u32::MAX] {
+            let mut buffer = message(16, 0);
+            buffer.extend(len.to_ne_bytes());
+            buffer.resize(40, 0);
+            assert_eq!(Messages(&buffer).count(), 1);
+        }
+        assert_eq!(Messages(&[1, 2]).count(), 0);
+    }
+}

@@ -1,0 +1,294 @@
+//! The kernel's local and main routing tables, for lookups by longest prefix.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType},
+};
+
+use super::{Address, address_from_ip};
+
+const TABLE_DEFAULT: u32 = 253;
+const TABLE_MAIN: u32 = 254;
+const TABLE_LOCAL: u32 = 255;
+/// Tables in the order in which the kernel's standard rules ask them.
+const TABLES: [u32; 3] = [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT];
+
+/// What becomes of a packet that takes a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RouteKind {
+    /// It is sent on the link.
+    Unicast,
+    /// It is for this machine itself.
+    Local,
+    /// It is for everyone on the link, or for a group.
+    Broadcast,
+    /// It is refused.
+    Unreachable,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteInfo {
+    /// What becomes of it.
+    pub kind: RouteKind,
+    /// The link: of [`RouteKind::Local`], the one that has the address.
+    pub ifindex: u32,
+    /// The router to send it to, if the destination is not on the link itself.
+    pub gateway: Option<Address>,
+    /// The source address to choose.
+    pub prefsrc: Option<Address>,
+    /// Largest packet: the route's MTU or the link's, whichever is less.
+    pub mtu: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Route {
+    metric: u32,
+    kind: RouteKind,
+    ifindex: u32,
+    gateway: Option<Address>,
+    prefsrc: Option<Address>,
+    mtu: Option<u32>,
+}
+
+/// Position in [`TABLES`], bits of the prefix, and the prefix.
+type Prefix = (u8, u8, Address);
+
+/// Routes by prefix; of each prefix the one with the least metric.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RouteTable {
+    routes: BTreeMap<Prefix, Route>,
+    /// The lengths that occur in each table, so that a lookup asks for no others.
+    lengths: [u128; TABLES.len()],
+    /// Whether a table has a route of length 128; `lengths` has bits for 0 to 127 only.
+    hosts: [bool; TABLES.len()],
+}
+
+impl RouteTable {
+    pub(super) fn from_messages(messages: Vec<RouteNetlinkMessage>) -> Self {
+        let mut table = Self::default();
+        for message in messages {
+            if let RouteNetlinkMessage::NewRoute(message) = message
+                && let Some((prefix, route)) = parse_route(&message)
+            {
+                table.insert(prefix, route);
+            }
+        }
+        table
+    }
+
+    fn insert(&mut self, prefix: Prefix, route: Route) {
+        let (rank, length, _) = prefix;
+        match length {
+            128 => self.hosts[usize::from(rank)] = true,
+            _ => self.lengths[usize::from(rank)] |= 1 << length,
+        }
+        let best = self.routes.entry(prefix).or_insert(route);
+        // Of equal metrics the kernel prefers the one that it lists first.
+        if route.metric < best.metric {
+            *best = route;
+        }
+    }
+
+    pub(super) fn lookup(&self, dst: &Address) -> Option<RouteInfo> {
+        (0..TABLES.len())
+            .find_map(|rank| self.lookup_in(rank, dst))
+            .map(|route| RouteInfo {
+                kind: route.kind,
+                ifindex: route.ifindex,
+                gateway: route.gateway,
+                prefsrc: route.prefsrc,
+                mtu: route.mtu.unwrap_or(u32::MAX),
+            })
+    }
+
+    fn lookup_in(&self, rank: usize, dst: &Address) -> Option<&Route> {
+        let find = |length: u8| self.routes.get(&(rank as u8, length, masked(dst, length)));
+        if self.hosts[rank]
+            && let Some(route) = find(128)
+        {
+            return Some(route);
+        }
+        let mut left = self.lengths[rank];
+        while left != 0 {
+            let length = 127 - left.leading_zeros() as u8;
+            left &= !(1 << length);
+            if let Some(route) = find(length) {
+                return Some(route);
+            }
+        }
+        None
+    }
+}
+
+/// The first `length` bits of an address.
+fn masked(addr: &Address, length: u8) -> Address {
+    let mask = u128::MAX
+        .checked_shl(128 - u32::from(length.min(128)))
+        .unwrap_or(0);
+    (u128::from_be_bytes(*addr) & mask).to_be_bytes()
+}
+
+fn parse_address(addr: &RouteAddress) -> Option<Address> {
+    match addr {
+        RouteAddress::Inet(addr) => Some(address_from_ip(IpAddr::V4(*addr))),
+        RouteAddress::Inet6(addr) => Some(address_from_ip(IpAddr::V6(*addr))),
+        _ => None,
+    }
+}
+
+/// A route of the tables and kinds that are mirrored.
+fn parse_route(message: &RouteMessage) -> Option<(Prefix, Route)> {
+    let header = &message.header;
+    let kind = match header.kind {
+        RouteType::Unicast => RouteKind::Unicast,
+        RouteType::Local => RouteKind::Local,
+        RouteType::Broadcast | RouteType::Anycast | RouteType::Multicast => RouteKind::Broadcast,
+        RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit => {
+            RouteKind::Unreachable
+        }
+        _ => return None,
+    };
+    // Routes for one type of service only are not for packets that ask for none.
+    if header.tos != 0 {
+        return None;
+    }
+    let mut table = u32::from(header.table);
+    let mut dst = address_from_ip(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+    let (gateway, prefsrc, mtu) = (None, None, None);
+    let mut route = Route {
+        metric: 0,
+        kind,
+        ifindex: 0,
+        gateway,
+        prefsrc,
+        mtu,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Destination(addr) => dst = parse_address(addr)?,
+            _ => apply_route_attribute(&mut route, attribute),
+        }
+    }
+    let rank = TABLES.iter().position(|number| *number == table)? as u8;
+    let length = header
+        .destination_prefix_length
+        .checked_add(96)
+        .filter(|bits| *bits <= 128)?;
+    Some(((rank, length, masked(&dst, length)), route))
+}
+
+fn apply_route_attribute(route: &mut Route, attribute: &RouteAttribute) {
+    match attribute {
+        RouteAttribute::Oif(ifindex) => route.ifindex = *ifindex,
+        RouteAttribute::Priority(metric) => route.metric = *metric,
+        RouteAttribute::Gateway(addr) => route.gateway = parse_address(addr),
+        RouteAttribute::PrefSource(addr) => route.prefsrc = parse_address(addr),
+        RouteAttribute::Metrics(metrics) => {
+            route.mtu = metrics.iter().find_map(|metric| match metric {
+                RouteMetric::Mtu(mtu) => Some(*mtu),
+                _ => None,
+            });
+        }
+        // Of several next hops the first is taken for all; the kernel would spread flows.
+        RouteAttribute::MultiPath(hops) => {
+            if let Some(hop) = hops.first() {
+                route.ifindex = hop.interface_index;
+                for attribute in &hop.attributes {
+                    apply_route_attribute(route, attribute);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn addr(a: u8, b: u8, c: u8, d: u8) -> Address {
+        address_from_ip(IpAddr::V4(Ipv4Addr::new(a, b, c, d)))
+    }
+
+    fn message(table: u8, kind: RouteType, dst: Ipv4Addr, bits: u8, oif: u32) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header.table = table;
+        message.header.kind = kind;
+        message.header.destination_prefix_length = bits;
+        if bits > 0 {
+            let dst = RouteAttribute::Destination(RouteAddress::Inet(dst));
+            message.attributes.push(dst);
+        }
+        message.attributes.push(RouteAttribute::Oif(oif));
+        message
+    }
+
+    fn table(messages: Vec<RouteMessage>) -> RouteTable {
+        RouteTable::from_messages(
+            messages
+                .into_iter()
+                .map(RouteNetlinkMessage::NewRoute)
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn the_longest_prefix_wins_and_the_local_table_comes_first() {
+        let unicast = RouteType::Unicast;
+        let table = table(vec![
+            message(254, unicast, Ipv4Addr::UNSPECIFIED, 0, 1),
+            message(254, unicast, Ipv4Addr::new(10, 0, 0, 0), 8, 2),
+            message(254, unicast, Ipv4Addr::new(10, 1, 0, 0), 16, 3),
+            message(254, unicast, Ipv4Addr::new(10, 1, 2, 3), 32, 4),
+            message(255, RouteType::Local, Ipv4Addr::new(10, 1, 9, 9), 32, 5),
+            message(7, unicast, Ipv4Addr::new(10, 1, 2, 4), 32, 6),
+        ]);
+        let oif = |dst: Address| table.lookup(&dst).map(|info| info.ifindex);
+        assert_eq!(oif(addr(192, 0, 2, 1)), Some(1));
+        assert_eq!(oif(addr(10, 9, 9, 9)), Some(2));
+        assert_eq!(oif(addr(10, 1, 2, 4)), Some(3));
+        assert_eq!(oif(addr(10, 1, 2, 3)), Some(4));
+        assert_eq!(oif(addr(10, 1, 9, 9)), Some(5));
+        assert_eq!(
+            table.lookup(&addr(10, 1, 9, 9)).unwrap().kind,
+            RouteKind::Local
+        );
+        assert_eq!(
+            oif([0; 16]),
+            None,
+            "an IPv6 address takes no IPv4 default route"
+        );
+    }
+
+    #[test]
+    fn of_one_prefix_the_least_metric_wins() {
+        let dst = Ipv4Addr::new(10, 0, 0, 0);
+        let mut dear = message(254, RouteType::Unicast, dst, 8, 1);
+        dear.attributes.push(RouteAttribute::Priority(200));
+        let mut cheap = message(254, RouteType::Unicast, dst, 8, 2);
+        cheap.attributes.push(RouteAttribute::Priority(100));
+        cheap
+            .attributes
+            .push(RouteAttribute::Metrics(vec![RouteMetric::Mtu(1400)]));
+        let gateway = RouteAddress::Inet(Ipv4Addr::new(10, 0, 0, 9));
+        cheap.attributes.push(RouteAttribute::Gateway(gateway));
+        for order in [vec![dear.clone(), cheap.clone()], vec![cheap, dear]] {
+            let info = table(order).lookup(&addr(10, 0, 0, 1)).unwrap();
+            assert_eq!((info.ifindex, info.mtu), (2, 1400));
+            assert_eq!(info.gateway, Some(addr(10, 0, 0, 9)));
+        }
+    }
+
+    #[test]
+    fn masks_of_all_lengths() {
+        assert_eq!(masked(&[0xff; 16], 0), [0; 16]);
+        assert_eq!(masked(&[0xff; 16], 128), [0xff; 16]);
+        assert_eq!(masked(&addr(10, 1, 255, 255), 96 + 17), addr(10, 1, 128, 0));
+    }
+}

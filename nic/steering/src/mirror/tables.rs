@@ -1,0 +1,333 @@
+//! Links, addresses and neighbors, kept up message by message.
+
+use std::collections::BTreeMap;
+
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    address::{AddressAttribute, AddressMessage},
+    link::{
+        InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+        XdpAttached,
+    },
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage},
+};
+
+use super::{Address, Change, MacAddress, address_from_ip, address_from_ipv4};
+
+/// What kind of link it is, as far as the service cares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkKind {
+    /// One end of a pair on this machine: checksums may be unfinished.
+    Veth,
+    /// The loopback.
+    Loopback,
+    /// Anything else.
+    #[default]
+    Other,
+}
+
+/// A link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkRecord {
+    /// Its index.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// Its link-layer address, if it has one of six bytes.
+    pub mac: Option<MacAddress>,
+    /// Largest packet, in bytes.
+    pub mtu: u32,
+    /// What it is.
+    pub kind: LinkKind,
+    /// Switched on, and the carrier is there.
+    pub up: bool,
+    /// An XDP program is attached.
+    pub has_xdp: bool,
+}
+
+/// An address of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRecord {
+    /// The link.
+    pub ifindex: u32,
+    /// The address.
+    pub addr: Address,
+    /// Bits of its network, counted in the 16-byte form (an IPv4 /24 has 120).
+    pub prefix_len: u8,
+}
+
+impl AddressRecord {
+    /// Whether `other` is in this address's network.
+    pub fn contains(&self, other: &Address) -> bool {
+        let kept = u32::from(self.prefix_len.min(128));
+        let different = u128::from_be_bytes(self.addr) ^ u128::from_be_bytes(*other);
+        different.leading_zeros() >= kept
+    }
+}
+
+/// How sure the kernel is of a neighbor (`NUD_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeighborState {
+    /// Being asked for; no answer yet.
+    Incomplete,
+    /// Confirmed lately.
+    Reachable,
+    /// Not confirmed lately; usable, but ask for confirmation.
+    Stale,
+    /// Used while stale, about to be asked.
+    Delay,
+    /// Being asked for confirmation.
+    Probe,
+    /// Did not answer.
+    Failed,
+    /// Needs no resolution, or was set by hand.
+    Permanent,
+    /// Known to exist, nothing else.
+    None,
+}
+
+/// A neighbor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbor {
+    /// Its link-layer address, if known.
+    pub mac: Option<MacAddress>,
+    /// How sure that is.
+    pub state: NeighborState,
+}
+
+impl Neighbor {
+    /// The address to send to, unless it is known not to answer.
+    pub fn usable_mac(&self) -> Option<MacAddress> {
+        use NeighborState::{Failed, Incomplete, None as Unknown};
+        match self.state {
+            Incomplete | Failed | Unknown => None,
+            _ => self.mac,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Tables {
+    pub(super) links: BTreeMap<u32, LinkRecord>,
+    pub(super) addresses: Vec<AddressRecord>,
+    pub(super) neighbors: BTreeMap<(u32, Address), Neighbor>,
+}
+
+impl Tables {
+    /// Applies one message; what it changed, if anything.
+    pub(super) fn apply(&mut self, message: RouteNetlinkMessage) -> Option<Change> {
+        match message {
+            RouteNetlinkMessage::NewLink(link) => self.apply_link(&link),
+            RouteNetlinkMessage::DelLink(link) => self.remove_link(&link),
+            RouteNetlinkMessage::NewAddress(address) => self.apply_address(&address),
+            RouteNetlinkMessage::DelAddress(address) => self.remove_address(&address),
+            RouteNetlinkMessage::NewNeighbour(neighbor) => self.apply_neighbor(&neighbor),
+            RouteNetlinkMessage::DelNeighbour(neighbor) => self.remove_neighbor(&neighbor),
+            _ => None,
+        }
+    }
+
+    fn apply_link(&mut self, message: &LinkMessage) -> Option<Change> {
+        // Bridges report their ports under their own family, with other attributes.
+        if message.header.interface_family != AddressFamily::Unspec {
+            return None;
+        }
+        let ifindex = message.header.index;
+        let old = self.links.get(&ifindex);
+        let mut link = old.cloned().unwrap_or(LinkRecord {
+            ifindex,
+            ..LinkRecord::default()
+        });
+        link.up = message
+            .header
+            .flags
+            .contains(LinkFlags::Up | LinkFlags::LowerUp);
+        if message.header.link_layer_type == LinkLayerType::Loopback {
+            link.kind = LinkKind::Loopback;
+        }
+        for attribute in &message.attributes {
+            apply_link_attribute(&mut link, attribute);
+        }
+        if old == Some(&link) {
+            return None;
+        }
+        self.links.insert(ifindex, link);
+        Some(Change::Link(ifindex))
+    }
+
+    fn remove_link(&mut self, message: &LinkMessage) -> Option<Change> {
+        if message.header.interface_family != AddressFamily::Unspec {
+            return None;
+        }
+        let ifindex = message.header.index;
+        self.links.remove(&ifindex)?;
+        self.addresses.retain(|record| record.ifindex != ifindex);
+        self.neighbors.retain(|(index, _), _| *index != ifindex);
+        Some(Change::LinkGone(ifindex))
+    }
+
+    fn apply_address(&mut self, message: &AddressMessage) -> Option<Change> {
+        let record = address_record(message)?;
+        let AddressRecord { ifindex, addr, .. } = record;
+        if self.addresses.contains(&record) {
+            return None;
+        }
+        self.addresses.push(record);
+        Some(Change::Address { ifindex, addr })
+    }
+
+    fn remove_address(&mut self, message: &AddressMessage) -> Option<Change> {
+        let gone = address_record(message)?;
+        let place = self.addresses.iter().position(|record| *record == gone)?;
+        self.addresses.remove(place);
+        Some(Change::AddressGone {
+            ifindex: gone.ifindex,
+            addr: gone.addr,
+        })
+    }
+
+    fn apply_neighbor(&mut self, message: &NeighbourMessage) -> Option<Change> {
+        let addr = neighbor_address(message)?;
+        let ifindex = message.header.ifindex;
+        let mac = message
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                NeighbourAttribute::LinkLayerAddress(bytes) => mac_address(bytes),
+                _ => None,
+            });
+        let neighbor = Neighbor {
+            mac,
+            state: neighbor_state(message),
+        };
+        let old = self.neighbors.insert((ifindex, addr), neighbor);
+        (old != Some(neighbor)).then_some(Change::Neighbor { ifindex, addr })
+    }
+
+    fn remove_neighbor(&mut self, message: &NeighbourMessage) -> Option<Change> {
+        let addr = neighbor_address(message)?;
+        let ifindex = message.header.ifindex;
+        self.neighbors.remove(&(ifindex, addr))?;
+        Some(Change::Neighbor { ifindex, addr })
+    }
+}
+
+fn mac_address(bytes: &[u8]) -> Option<MacAddress> {
+    bytes.try_into().ok().map(MacAddress)
+}
+
+fn apply_link_attribute(link: &mut LinkRecord, attribute: &LinkAttribute) {
+    match attribute {
+        LinkAttribute::IfName(name) => link.name.clone_from(name),
+        LinkAttribute::Address(bytes) => link.mac = mac_address(bytes),
+        LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+        LinkAttribute::LinkInfo(infos) if infos.contains(&LinkInfo::Kind(InfoKind::Veth)) => {
+            link.kind = LinkKind::Veth;
+        }
+        LinkAttribute::Xdp(attributes) => {
+            let attached = attributes.iter().find_map(|attribute| match attribute {
+                LinkXdp::Attached(attached) => Some(*attached != XdpAttached::None),
+                _ => None,
+            });
+            link.has_xdp = attached.unwrap_or(false);
+        }
+        _ => {}
+    }
+}
+
+fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
+    if message.header.family != AddressFamily::Inet {
+        return None;
+    }
+    // On a point-to-point link "address" is the peer's and "local" ours; elsewhere they are equal.
+    let local = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            AddressAttribute::Local(addr) => Some(*addr),
+            _ => None,
+        });
+    let any = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            AddressAttribute::Address(addr) => Some(*addr),
+            _ => None,
+        });
+    Some(AddressRecord {
+        ifindex: message.header.index,
+        addr: address_from_ip(local.or(any)?),
+        prefix_len: message.header.prefix_len.saturating_add(96),
+    })
+}
+
+fn neighbor_address(message: &NeighbourMessage) -> Option<Address> {
+    message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(addr)) => {
+                Some(address_from_ipv4(*addr))
+            }
+            _ => None,
+        })
+}
+
+fn neighbor_state(message: &NeighbourMessage) -> NeighborState {
+    use netlink_packet_route::neighbour::NeighbourState as Nud;
+    match message.header.state {
+        Nud::Incomplete => NeighborState::Incomplete,
+        Nud::Reachable => NeighborState::Reachable,
+        Nud::Stale => NeighborState::Stale,
+        Nud::Delay => NeighborState::Delay,
+        Nud::Probe => NeighborState::Probe,
+        Nud::Failed => NeighborState::Failed,
+        Nud::Noarp | Nud::Permanent => NeighborState::Permanent,
+        _ => NeighborState::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn an_address_knows_its_network() {
+        let addr = address_from_ipv4(Ipv4Addr::new(10, 1, 2, 3));
+        let record = AddressRecord {
+            ifindex: 1,
+            addr,
+            prefix_len: 96 + 22,
+        };
+        let contains = |d, e| record.contains(&address_from_ipv4(Ipv4Addr::new(10, 1, d, e)));
+        assert!(contains(0, 1) && contains(3, 255));
+        assert!(!contains(4, 0));
+        assert!(
+            !AddressRecord {
+                prefix_len: 255,
+                ..record
+            }
+            .contains(&[0; 16])
+        );
+        assert!(
+            AddressRecord {
+                prefix_len: 0,
+                ..record
+            }
+            .contains(&[0xff; 16])
+        );
+    }
+
+    #[test]
+    fn only_an_answering_neighbor_is_sent_to() {
+        let mac = Some(MacAddress([2, 0, 0, 0, 0, 1]));
+        let usable = |state| Neighbor { mac, state }.usable_mac();
+        assert_eq!(usable(NeighborState::Reachable), mac);
+        assert_eq!(usable(NeighborState::Stale), mac);
+        assert_eq!(usable(NeighborState::Permanent), mac);
+        assert_eq!(usable(NeighborState::Failed), None);
+        assert_eq!(usable(NeighborState::Incomplete), None);
+    }
+}
