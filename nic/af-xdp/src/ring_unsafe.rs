@@ -56,24 +56,30 @@ impl<T: Entry> Ring<T> {
         at: u64,
         offsets: libc::xdp_ring_offset,
     ) -> io::Result<Self> {
-        assert!(len.is_power_of_two());
         let bytes = offsets.desc as usize + len as usize * size_of::<T>();
-        let mapping = socket.map_ring(bytes, at)?;
+        Ok(Self::over(socket.map_ring(bytes, at)?, len, offsets))
+    }
+
+    /// The ring of `len` entries in a mapping.
+    fn over(mapping: Mapping, len: u32, offsets: libc::xdp_ring_offset) -> Self {
+        assert!(len.is_power_of_two());
+        assert!(offsets.desc as usize + len as usize * size_of::<T>() <= mapping.len());
+        assert_eq!(offsets.desc as usize % align_of::<T>(), 0);
         for word in [offsets.producer, offsets.consumer, offsets.flags] {
             assert!(word as usize + size_of::<AtomicU32>() <= mapping.len() && word % 4 == 0);
         }
-        assert_eq!(offsets.desc as usize % align_of::<T>(), 0);
+        let (producer, consumer, mask) = (0, 0, len - 1);
         let mut ring = Self {
             mapping,
             offsets,
-            mask: len - 1,
-            producer: 0,
-            consumer: 0,
+            mask,
+            producer,
+            consumer,
             entries: PhantomData,
         };
         ring.producer = ring.word(offsets.producer).load(Ordering::Acquire);
         ring.consumer = ring.word(offsets.consumer).load(Ordering::Acquire);
-        Ok(ring)
+        ring
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
@@ -153,5 +159,75 @@ impl<T: Entry> Ring<T> {
     pub(crate) fn release(&mut self) {
         self.word(self.offsets.consumer)
             .store(self.consumer, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u32 = 8;
+
+    /// A ring whose indices start close below the wrap at 2^32.
+    fn ring_before_wrap() -> Ring<u64> {
+        let mapping = Mapping::anonymous(4096, false).unwrap();
+        let offsets = libc::xdp_ring_offset {
+            producer: 0,
+            consumer: 64,
+            desc: 192,
+            flags: 128,
+        };
+        for word in [0, 64] {
+            // SAFETY: within the fresh page, aligned, and nobody else has it.
+            unsafe { mapping.start().add(word).cast::<u32>().write(u32::MAX - 2) };
+        }
+        Ring::over(mapping, LEN, offsets)
+    }
+
+    /// Plays the kernel's part: stores its index.
+    fn store(ring: &Ring<u64>, offset: u64, index: u32) {
+        ring.word(offset).store(index, Ordering::Release);
+    }
+
+    #[test]
+    fn producing_across_the_wrap() {
+        let mut ring = ring_before_wrap();
+        let start = u32::MAX - 2;
+        for entry in 0..u64::from(LEN) {
+            ring.push(entry);
+        }
+        assert_eq!(
+            ring.word(0).load(Ordering::Relaxed),
+            start,
+            "nothing shows before publish"
+        );
+        ring.publish();
+        assert_eq!(
+            ring.word(0).load(Ordering::Relaxed),
+            start.wrapping_add(LEN)
+        );
+        assert_eq!(ring.unconsumed(), LEN);
+        store(&ring, 64, start.wrapping_add(5));
+        assert_eq!(ring.unconsumed(), 3);
+    }
+
+    #[test]
+    fn consuming_across_the_wrap() {
+        let mut ring = ring_before_wrap();
+        let start = u32::MAX - 2;
+        assert_eq!(ring.available(1), 0);
+        for n in 0..6u32 {
+            let place = ring.entry(start.wrapping_add(n));
+            // SAFETY: a place of the ring that the consumer does not have yet.
+            unsafe { place.write(u64::from(n)) };
+        }
+        store(&ring, 0, start.wrapping_add(6));
+        assert_eq!(ring.available(LEN), 6);
+        for n in 0..6u64 {
+            assert_eq!(ring.pop(), n);
+        }
+        assert_eq!(ring.available(1), 0);
+        ring.release();
+        assert_eq!(ring.word(64).load(Ordering::Relaxed), start.wrapping_add(6));
     }
 }

@@ -244,10 +244,18 @@ pub(crate) fn interface_name(index: u32) -> io::Result<String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// The MTU of an interface, by `SIOCGIFMTU`.
-pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
-    // SAFETY: `ifreq` is plain data; all zeros is a value of it. `name` is copied only if it fits
-    // with its terminator, and the kernel fills in `ifru_mtu` if the ioctl succeeds.
+/// Asks the kernel about an interface: one `ioctl` that takes an `ifreq`.
+///
+/// # Safety
+/// `request` is one that reads or writes the `ifreq` and, for `SIOCETHTOOL`, the structure that
+/// `fill` makes `ifru_data` point to.
+unsafe fn interface_request(
+    name: &str,
+    request: libc::c_ulong,
+    fill: impl FnOnce(&mut libc::ifreq),
+) -> io::Result<libc::ifreq> {
+    // SAFETY: `ifreq` is plain data, and all zeros is a value of it. The name is copied only if it
+    // fits with its terminator. The request's own memory is the caller's promise.
     unsafe {
         let fd = check(libc::socket(
             libc::AF_INET,
@@ -255,18 +263,57 @@ pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
             0,
         ))?;
         let fd = OwnedFd::from_raw_fd(fd);
-        let mut request: libc::ifreq = MaybeUninit::zeroed().assume_init();
-        if name.len() >= request.ifr_name.len() {
+        let mut argument: libc::ifreq = MaybeUninit::zeroed().assume_init();
+        if name.len() >= argument.ifr_name.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        for (to, from) in argument.ifr_name.iter_mut().zip(name.bytes()) {
             *to = from as libc::c_char;
         }
-        check(libc::ioctl(
-            fd.as_raw_fd(),
-            libc::SIOCGIFMTU as _,
-            &raw mut request,
-        ))?;
-        Ok(request.ifr_ifru.ifru_mtu as u32)
+        fill(&mut argument);
+        check(libc::ioctl(fd.as_raw_fd(), request as _, &raw mut argument))?;
+        Ok(argument)
     }
+}
+
+/// The MTU of an interface, by `SIOCGIFMTU`.
+pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
+    // SAFETY: SIOCGIFMTU fills in `ifru_mtu` if it succeeds, and touches no other memory.
+    unsafe {
+        let answer = interface_request(name, libc::SIOCGIFMTU as libc::c_ulong, |_| ())?;
+        Ok(answer.ifr_ifru.ifru_mtu as u32)
+    }
+}
+
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct EthtoolChannels {
+    command: u32,
+    max_rx: u32,
+    max_tx: u32,
+    max_other: u32,
+    max_combined: u32,
+    pub(crate) rx: u32,
+    pub(crate) tx: u32,
+    other: u32,
+    pub(crate) combined: u32,
+}
+
+/// The channels of an interface, by `ETHTOOL_GCHANNELS`.
+pub(crate) fn interface_channels(name: &str) -> io::Result<EthtoolChannels> {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    let mut channels = EthtoolChannels {
+        command: ETHTOOL_GCHANNELS,
+        ..Default::default()
+    };
+    let place = (&raw mut channels).cast::<libc::c_char>();
+    // SAFETY: this command reads and writes one `ethtool_channels`, which outlives the call.
+    unsafe {
+        interface_request(name, SIOCETHTOOL, |argument| {
+            argument.ifr_ifru.ifru_data = place
+        })?;
+    }
+    Ok(channels)
 }

@@ -1,0 +1,57 @@
+//! How many queues an interface has.
+
+use std::{fs, io};
+
+use crate::sys;
+
+/// Queues of an interface that are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Receive queues: each needs a port.
+    pub rx: u32,
+    /// Transmit queues: only ports of queues below this number can transmit.
+    pub tx: u32,
+}
+
+/// The queues of an interface of this thread's network namespace.
+///
+/// Drivers that cannot tell have one queue each way; `sysfs` may know better, but it shows the
+/// namespace that it was mounted in, so it is asked only then.
+pub fn queue_counts(interface: &str) -> io::Result<QueueCounts> {
+    sys::interface_index(interface)?;
+    match sys::interface_channels(interface) {
+        Ok(channels) => Ok(QueueCounts {
+            rx: (channels.rx + channels.combined).max(1),
+            tx: (channels.tx + channels.combined).max(1),
+        }),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(QueueCounts {
+            rx: count(interface, "rx-"),
+            tx: count(interface, "tx-"),
+        }),
+        Err(error) => Err(error),
+    }
+}
+
+fn count(interface: &str, prefix: &str) -> u32 {
+    let entries = fs::read_dir(format!("/sys/class/net/{interface}/queues"));
+    let names = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name());
+    let queues = names.filter(|name| name.to_string_lossy().starts_with(prefix));
+    (queues.count() as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::queue_counts;
+
+    #[test]
+    fn the_loopback_has_one_queue_and_nothing_has_none() {
+        let counts = queue_counts("lo").unwrap();
+        assert_eq!((counts.rx, counts.tx), (1, 1));
+        assert!(queue_counts("no-such-if").is_err());
+        assert!(queue_counts("a-name-that-is-far-too-long").is_err());
+    }
+}
