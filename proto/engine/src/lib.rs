@@ -2,3 +2,18 @@
 //!
 //! Sans-IO: time, seed and all I/O are arguments. See `docs/design/engine.md`.
 #![forbid(unsafe_code)]
+
+mod engine;
+
+pub use tidelane_cc::Algorithm;
+pub use tidelane_flow::{
+    Arrival, CaState, CloseCause, ConfigError, Counters, EngineConfig, Env, Event, FlowId,
+    FlowInfo, FlowState, IcmpError, IcmpErrorKind, LinkId, ListenError, ListenerId, Misuse,
+    OpenError, Route, SegmentOut, SocketOptions, State, TxFull,
+};
+pub use tidelane_time::{Duration, Instant};
+pub use tidelane_wire::{
+    DropReason, Ecn, Endpoint, FlowKey, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions,
+};
+
+pub use crate::engine::Engine;

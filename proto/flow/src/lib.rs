@@ -1,1 +1,38 @@
-//! Empty until the first commit of this crate.
+//! What fast path and slow path share: the hot state of a flow, its name, and the driver's side.
+//!
+//! The two paths never name each other. They meet in [`FlowState`], 128 bytes per connection, and in
+//! [`FlowTable`], which finds it. Everything that only the slow path needs lives there.
+//!
+//! ```text
+//!          engine
+//!         /      \
+//!   fastpath    slowpath
+//!         \      /
+//!           flow  ->  cc, wire, time
+//! ```
+#![forbid(unsafe_code)]
+
+mod clock;
+mod config;
+mod counters;
+mod driver;
+mod flow_state;
+mod ids;
+mod state;
+mod table;
+
+pub use tidelane_wire::{IcmpError, IcmpErrorKind};
+
+pub use crate::{
+    clock::{Clock, Millis},
+    config::{ConfigError, EngineConfig, SocketOptions},
+    counters::Counters,
+    driver::{
+        Arrival, CloseCause, Env, Event, FlowInfo, ListenError, Misuse, OpenError, Route,
+        SegmentOut, TxFull,
+    },
+    flow_state::{CaState, FlowState, flags},
+    ids::{FlowId, LinkId, ListenerId},
+    state::{State, StateEvent, TRANSITIONS},
+    table::FlowTable,
+};

@@ -1,0 +1,76 @@
+//! One reading of the driver's clock in the units that flows keep.
+//!
+//! Hot state has no room for 64-bit instants. Deadlines are kept in milliseconds modulo 2^32 (which
+//! is also the RFC 7323 timestamp clock), round-trip stamps in microseconds modulo 2^32.
+
+use tidelane_time::{Duration, Instant};
+
+/// A point in time in milliseconds modulo 2^32; comparisons hold within 24 days.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub struct Millis(pub u32);
+
+impl Millis {
+    /// The point `ms` milliseconds later.
+    pub const fn plus(self, ms: u32) -> Self {
+        Self(self.0.wrapping_add(ms))
+    }
+
+    /// Whether `self` is at or before `now`.
+    pub const fn is_due(self, now: Self) -> bool {
+        now.0.wrapping_sub(self.0) as i32 >= 0
+    }
+
+    /// Whether `self` precedes `other`.
+    pub const fn before(self, other: Self) -> bool {
+        (self.0.wrapping_sub(other.0) as i32) < 0
+    }
+
+    /// Milliseconds from `now` to `self`, zero if it is past.
+    pub const fn until(self, now: Self) -> u32 {
+        let left = self.0.wrapping_sub(now.0);
+        if (left as i32) < 0 { 0 } else { left }
+    }
+}
+
+/// What the clock says, in every unit that the engine uses.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// The instant itself.
+    pub now: Instant,
+    /// Milliseconds: deadlines, and `tsval` (RFC 7323 §5.4: a tick of 1 ms).
+    pub ms: Millis,
+    /// Microseconds modulo 2^32: round-trip times.
+    pub us: u32,
+}
+
+impl Clock {
+    /// Reads `now` in all units.
+    pub const fn at(now: Instant) -> Self {
+        Self {
+            now,
+            ms: Millis((now.0 / 1_000_000) as u32),
+            us: (now.0 / 1_000) as u32,
+        }
+    }
+
+    /// The first instant at which `deadline` is due.
+    pub const fn instant_of(&self, deadline: Millis) -> Instant {
+        let left = deadline.until(self.ms);
+        if left == 0 {
+            return self.now;
+        }
+        let this_ms = self.now.0 - self.now.0 % 1_000_000;
+        Instant(this_ms.saturating_add(left as u64 * 1_000_000))
+    }
+}
+
+/// A duration in whole milliseconds, at least one unless it is zero, for [`Millis::plus`].
+pub(crate) const fn to_ms(duration: Duration) -> u32 {
+    let ms = duration.0.div_ceil(1_000_000);
+    if ms > i32::MAX as u64 {
+        i32::MAX as u32
+    } else {
+        ms as u32
+    }
+}

@@ -1,0 +1,182 @@
+//! What the driver decides once, and what a program decides per connection.
+
+use core::fmt;
+
+use tidelane_cc::Algorithm;
+use tidelane_time::Duration;
+
+/// Policy of one engine. All limits are per engine or per flow, as each field says.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Largest receive window of a flow in bytes. Decides the window scale (RFC 7323 §2).
+    pub rx_window_max: u32,
+    /// Receive window of a new flow in bytes; it grows towards `rx_window_max` with use.
+    pub rx_window_initial: u32,
+    /// Bytes that a program may have written and the peer not yet acknowledged, per flow.
+    pub tx_limit: u32,
+    /// Flows at once. Their table's address space is reserved at start.
+    pub flows_max: u32,
+    /// Congestion control of new flows.
+    pub congestion: Algorithm,
+    /// Initial window in segments (RFC 6928).
+    pub initial_window: u32,
+    /// Maximum segment lifetime: TIME-WAIT lasts twice this (RFC 9293 §3.4.2). Linux: 30 s.
+    pub msl: Duration,
+    /// Longest delay of an acknowledgment (RFC 1122 §4.2.3.2 allows 500 ms; Linux: 40 ms).
+    pub delayed_ack: Duration,
+    /// Lower bound of the retransmission timeout (RFC 6298 (2.4) wants 1 s; Linux: 200 ms).
+    pub rto_min: Duration,
+    /// Upper bound of the retransmission timeout.
+    pub rto_max: Duration,
+    /// First retransmission timeout (RFC 6298 (2.1)).
+    pub rto_initial: Duration,
+    /// Lower bound of the tail loss probe's timeout (RFC 8985 §7.2).
+    pub pto_min: Duration,
+    /// Retransmissions of SYN before an active open fails. Linux: 6.
+    pub syn_retries: u8,
+    /// Retransmissions of SYN,ACK before a half-open flow is dropped. Linux: 5.
+    pub syn_ack_retries: u8,
+    /// Retransmissions of data before the connection is given up. Linux: 15.
+    pub retries: u8,
+    /// The same for a flow whose program is gone. Linux: 8.
+    pub orphan_retries: u8,
+    /// How long a flow without program stays in FIN-WAIT-2. Linux: 60 s.
+    pub fin_wait_2: Duration,
+    /// TIME-WAIT entries at once; the oldest makes room for a new one.
+    pub time_wait_max: u32,
+    /// Largest segment that may be sent where the route allows it, in payload bytes.
+    pub segment_max: u16,
+    /// Challenge ACKs per second, all flows together (RFC 5961 §10).
+    pub challenge_acks_per_second: u32,
+    /// RST segments per second for segments that belong to no flow.
+    pub resets_per_second: u32,
+    /// Whether timestamps are offered and accepted (RFC 7323).
+    pub timestamps: bool,
+    /// Whether SACK is offered and accepted (RFC 2018).
+    pub sack: bool,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            rx_window_max: 4 << 20,
+            rx_window_initial: 64 << 10,
+            tx_limit: 1 << 20,
+            flows_max: 1 << 16,
+            congestion: Algorithm::default(),
+            initial_window: 10,
+            msl: Duration::from_secs(30),
+            delayed_ack: Duration::from_millis(40),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(120),
+            rto_initial: Duration::from_secs(1),
+            pto_min: Duration::from_millis(10),
+            syn_retries: 6,
+            syn_ack_retries: 5,
+            retries: 15,
+            orphan_retries: 8,
+            fin_wait_2: Duration::from_secs(60),
+            time_wait_max: 1 << 16,
+            segment_max: u16::MAX,
+            challenge_acks_per_second: 1000,
+            resets_per_second: 10_000,
+            timestamps: true,
+            sack: true,
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConfigError {
+    /// A window or limit is zero, above 2^30, or the initial window above the maximum.
+    Window,
+    /// `flows_max` is zero or above 2^24.
+    Flows,
+    /// A duration is zero, or the timeout's bounds are in the wrong order.
+    Duration,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Window => "window or send limit is zero, above 2^30, or out of order",
+            Self::Flows => "flows_max is zero or above 2^24",
+            Self::Duration => "a duration is zero, or rto_min is above rto_max",
+        })
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+impl EngineConfig {
+    /// Flows that a table may be made for.
+    pub const FLOWS_MAX: u32 = 1 << 24;
+    /// Largest window or send limit: RFC 7323 §2.3.
+    pub const WINDOW_MAX: u32 = 1 << 30;
+
+    /// Whether the engine can run with this.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let windows = [self.rx_window_max, self.rx_window_initial, self.tx_limit];
+        if windows.iter().any(|w| *w == 0 || *w > Self::WINDOW_MAX)
+            || self.rx_window_initial > self.rx_window_max
+            || self.initial_window == 0
+            || self.segment_max < 64
+        {
+            return Err(ConfigError::Window);
+        }
+        if self.flows_max == 0 || self.flows_max > Self::FLOWS_MAX {
+            return Err(ConfigError::Flows);
+        }
+        let spans = [
+            self.msl,
+            self.delayed_ack,
+            self.rto_min,
+            self.rto_initial,
+            self.fin_wait_2,
+        ];
+        if spans.iter().any(|d| d.is_zero()) || self.rto_min > self.rto_max {
+            return Err(ConfigError::Duration);
+        }
+        Ok(())
+    }
+}
+
+/// What a program sets on one socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocketOptions {
+    /// TCP_NODELAY: no Nagle.
+    pub nodelay: bool,
+    /// TCP_CORK, or MSG_MORE on the last write: only full segments.
+    pub cork: bool,
+    /// TCP_QUICKACK: acknowledge at once.
+    pub quickack: bool,
+    /// SO_KEEPALIVE.
+    pub keepalive: bool,
+    /// TCP_KEEPIDLE: idle time before the first probe. Linux: 2 h.
+    pub keepalive_idle: Duration,
+    /// TCP_KEEPINTVL: time between probes. Linux: 75 s.
+    pub keepalive_interval: Duration,
+    /// TCP_KEEPCNT: unanswered probes that end the connection. Linux: 9.
+    pub keepalive_probes: u8,
+    /// TCP_USER_TIMEOUT: how long data may stay unacknowledged; zero: by retransmission count.
+    pub user_timeout: Duration,
+    /// TCP_MAXSEG: largest segment to announce and send; zero: by route.
+    pub mss_max: u16,
+}
+
+impl Default for SocketOptions {
+    fn default() -> Self {
+        Self {
+            nodelay: false,
+            cork: false,
+            quickack: false,
+            keepalive: false,
+            keepalive_idle: Duration::from_secs(7200),
+            keepalive_interval: Duration::from_secs(75),
+            keepalive_probes: 9,
+            user_timeout: Duration::ZERO,
+            mss_max: 0,
+        }
+    }
+}

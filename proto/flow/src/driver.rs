@@ -1,0 +1,251 @@
+//! What the engine and its driver say to each other: arrivals, segments, events, refusals.
+
+use core::fmt;
+
+use tidelane_time::Duration;
+use tidelane_wire::{Ecn, FlowKey, SeqNumber, TcpFlags, TcpOptions};
+
+use crate::{
+    flow_state::CaState,
+    ids::{FlowId, LinkId, ListenerId},
+    state::State,
+};
+
+/// Where a segment came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// Both ends, as this host sees them.
+    pub key: FlowKey,
+    /// The link that it came over. Stored with the flow; the flow sends there.
+    pub link: LinkId,
+    /// The ECN field of its IP header.
+    pub ecn: Ecn,
+}
+
+/// How to reach a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// The link to send over.
+    pub link: LinkId,
+    /// Bytes of the largest IP packet on it.
+    pub mtu: u32,
+}
+
+/// A segment to send. The driver adds link and IP headers, payload and checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentOut {
+    /// The flow it belongs to; `None` for an answer to a segment that belongs to none.
+    pub flow: Option<FlowId>,
+    /// Both ends.
+    pub key: FlowKey,
+    /// The link to send over.
+    pub link: LinkId,
+    /// SEG.SEQ.
+    pub seq: SeqNumber,
+    /// SEG.ACK; zero without ACK.
+    pub ack: SeqNumber,
+    /// Control bits.
+    pub flags: TcpFlags,
+    /// The window field, scaled already.
+    pub wnd: u16,
+    /// Options.
+    pub options: TcpOptions,
+    /// Stream position of the first payload byte in the flow's send buffer.
+    pub payload_pos: u32,
+    /// Bytes of payload. They lie between `tx_acked` and `tx_head`.
+    pub payload_len: u32,
+    /// The ECN field for the IP header.
+    pub ecn: Ecn,
+}
+
+/// The driver has no frame to send with. It calls `resume_transmit` when it has one again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TxFull;
+
+/// What the engine needs from its driver. Called from within the engine's methods.
+pub trait Env {
+    /// Sends one segment.
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull>;
+
+    /// Copies `payload` to stream position `pos` of the flow's receive buffer, in order or not.
+    ///
+    /// `pos + payload.len()` is at most one receive window after `rx_read`. False if there is no
+    /// memory: the engine treats the payload as not arrived.
+    fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool;
+
+    /// Something that the program must see. The driver gathers these and reads the getters later.
+    fn event(&mut self, flow: FlowId, event: Event);
+
+    /// The route back to the peer of a passive open that came over `link`.
+    fn route(&mut self, key: &FlowKey, link: LinkId) -> Route;
+}
+
+/// What happened to a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// `rx_head` moved.
+    Readable,
+    /// `tx_acked` moved.
+    Writable,
+    /// An active open is complete.
+    Connected,
+    /// A passive open is complete and counts in the listener's accept queue.
+    Accepted(ListenerId),
+    /// The peer's FIN is in order: end of file after `rx_head`.
+    PeerClosed,
+    /// Our FIN is acknowledged.
+    FinAcked,
+    /// The connection is over for the program. What was received can still be read: the flow stays
+    /// (in CLOSED) until `close` or `abort`.
+    Closed(CloseCause),
+    /// The last event: after `close` or `abort`, or when a half-open flow ends. The flow's number
+    /// is not given out again before the next `batch_end` has returned. TIME-WAIT does not
+    /// delay it.
+    Released,
+}
+
+/// Why a connection ended. The numbers are those of the `close_cause` values at the boundary.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum CloseCause {
+    /// Both sides finished.
+    Finished = 1,
+    /// The peer sent RST.
+    Reset = 2,
+    /// The peer refused: RST in SYN-SENT.
+    Refused = 3,
+    /// No answer.
+    TimedOut = 4,
+    /// ICMP: host unreachable.
+    HostUnreachable = 5,
+    /// ICMP: network unreachable.
+    NetUnreachable = 6,
+    /// Aborted on this side.
+    Aborted = 8,
+}
+
+impl CloseCause {
+    /// The number at the boundary.
+    pub const fn to_u32(self) -> u32 {
+        self as u32
+    }
+}
+
+macro_rules! refusal {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum $name {
+            $($(#[$vdoc])* $variant,)+
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant => $text,)+
+                })
+            }
+        }
+
+        impl core::error::Error for $name {}
+    };
+}
+
+refusal! {
+    /// Why a listener was not made.
+    ListenError {
+        /// There is a listener on the same end.
+        InUse => "there is a listener on this address and port",
+        /// Listeners are at their bound.
+        Full => "too many listeners",
+        /// Port zero, or a group address.
+        BadEndpoint => "not an end that can be listened on",
+    }
+}
+
+refusal! {
+    /// Why an active open was not started.
+    OpenError {
+        /// There is a flow with the same ends, or one in TIME-WAIT that may not be replaced.
+        InUse => "a connection with these ends exists",
+        /// Flows are at their bound.
+        Full => "too many flows",
+        /// A port is zero, an address unspecified or a group's, or the MTU too small.
+        BadEndpoint => "not ends that can be connected",
+    }
+}
+
+refusal! {
+    /// The program asked for what it may not: its request was ignored.
+    Misuse {
+        /// There is no such flow.
+        NoFlow => "no such flow",
+        /// `tx_head` went backwards, or past the send buffer's limit.
+        TxHead => "tx_head went backwards or past the limit",
+        /// `tx_head` moved after shutdown for writing.
+        TxAfterShutdown => "tx_head moved after shutdown",
+        /// `rx_read` went backwards, or past what was received.
+        RxRead => "rx_read went backwards or past rx_head",
+    }
+}
+
+/// A flow in the words of `ss -ti`.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowInfo {
+    /// Both ends.
+    pub key: FlowKey,
+    /// Connection state.
+    pub state: State,
+    /// Sender phase.
+    pub ca_state: CaState,
+    /// Name of the congestion control.
+    pub congestion: &'static str,
+    /// Smoothed round-trip time; zero before the first sample.
+    pub srtt: Duration,
+    /// Its variation.
+    pub rttvar: Duration,
+    /// Least round-trip time seen.
+    pub rtt_min: Duration,
+    /// Retransmission timeout with its present backoff.
+    pub rto: Duration,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Slow start threshold in bytes; `u32::MAX` before the first loss.
+    pub ssthresh: u32,
+    /// Eff.snd.MSS: payload bytes of a full segment.
+    pub mss: u32,
+    /// Payload bytes of the largest recent segment of the peer.
+    pub rcv_mss: u32,
+    /// The peer's window in bytes.
+    pub snd_wnd: u32,
+    /// Our window in bytes, as last advertised.
+    pub rcv_wnd: u32,
+    /// Shift of the peer's window.
+    pub snd_wscale: u8,
+    /// Shift of our window.
+    pub rcv_wscale: u8,
+    /// Whether timestamps are in use.
+    pub timestamps: bool,
+    /// Whether SACK is in use.
+    pub sack: bool,
+    /// Bytes sent and not acknowledged.
+    pub flight_size: u32,
+    /// Bytes written and not sent.
+    pub unsent: u32,
+    /// Bytes received in order and not read.
+    pub unread: u32,
+    /// Out-of-order ranges held.
+    pub ooo_ranges: u32,
+    /// Bytes acknowledged by the peer since the start.
+    pub bytes_acked: u64,
+    /// Bytes received in order since the start.
+    pub bytes_received: u64,
+    /// Segments retransmitted since the start.
+    pub retrans: u32,
+    /// Timeouts in a row without an answer.
+    pub backoff: u8,
+    /// The link.
+    pub link: LinkId,
+    /// The listener that it came from.
+    pub listener: Option<ListenerId>,
+}
