@@ -13,7 +13,7 @@
 
 use tidelane_time::{Duration, Instant};
 
-use crate::{CongestionControl, Window};
+use crate::{CongestionControl, Window, window::SMSS_MAX};
 
 /// `beta_cubic` = 0.7, the factor on congestion (RFC 9438 §4.6).
 const BETA: (u64, u64) = (7, 10);
@@ -21,8 +21,10 @@ const BETA: (u64, u64) = (7, 10);
 const ALPHA: u64 = 9;
 /// The denominator of `alpha_cubic`.
 const ALPHA_UNIT: u64 = 17;
-/// The farthest from `K`, in milliseconds, that the curve is followed; keeps the cube in 64 bits.
-const OFFSET_MS_MAX: u64 = 1 << 19;
+/// The farthest from `K`, in milliseconds, that the curve is followed: more than any `K`, and so
+/// little that the cube times four segments fits in 64 bits.
+const OFFSET_MS_MAX: u64 = 1 << 18;
+const _: () = assert!(OFFSET_MS_MAX.pow(3) / 1_000 < u64::MAX / (4 * SMSS_MAX as u64));
 
 /// The curve that the window follows, and what it is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +64,11 @@ impl Cubic {
             epoch_start: Instant::MAX,
             last_ack: Instant::ZERO,
         }
+    }
+
+    /// The plateau in bytes: where the path was full at the last congestion.
+    pub const fn w_max(&self) -> u32 {
+        self.w_max
     }
 
     /// Starts an epoch of congestion avoidance at the present window (RFC 9438 §4.2, §4.8, §4.10).
@@ -211,7 +218,8 @@ impl CongestionControl for Cubic {
 
     fn on_congestion_signal(&mut self, _now: Instant, flight_size: u32) -> u32 {
         self.remember_plateau();
-        self.window.reduce_to(times_beta(flight_size));
+        self.window
+            .reduce_to(times_beta(flight_size.min(self.window.cwnd())));
         self.reduced = true;
         self.end_epoch();
         self.window.ssthresh()

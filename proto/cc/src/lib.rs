@@ -45,7 +45,8 @@ pub trait CongestionControl {
 
     /// Fast retransmit, or an ECN echo: once per window of data. Returns the new `ssthresh`.
     ///
-    /// `flight_size` is what was outstanding when the loss was detected (RFC 5681 §2).
+    /// `flight_size` is what was outstanding when the loss was detected (RFC 5681 §2); what
+    /// limited transmit sent beyond the window does not count.
     fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32;
 
     /// Everything that was outstanding at the congestion signal is acknowledged.

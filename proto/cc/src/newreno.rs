@@ -47,7 +47,8 @@ impl CongestionControl for NewReno {
     }
 
     fn on_congestion_signal(&mut self, _now: Instant, flight_size: u32) -> u32 {
-        self.window.reduce_to(flight_size / 2);
+        self.window
+            .reduce_to(flight_size.min(self.window.cwnd()) / 2);
         self.bytes_acked = 0;
         self.window.ssthresh()
     }

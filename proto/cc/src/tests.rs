@@ -1,1 +1,379 @@
+//! The windows against the RFCs' formulas, in floating point.
 
+extern crate std;
+
+use std::{string::ToString, vec::Vec};
+
+use proptest::prelude::*;
+
+use crate::*;
+
+const SMSS: u32 = 1_448;
+const MS_100: Duration = Duration::from_millis(100);
+
+fn controller(algorithm: Algorithm) -> Controller {
+    Controller::new(algorithm, SMSS, 10)
+}
+
+/// One round trip in which the whole window is acknowledged, by an ACK for every two segments.
+fn round_trip(controller: &mut Controller, now: &mut Instant, rtt: Duration) {
+    let mut left = controller.cwnd();
+    let acks = left.div_ceil(2 * SMSS);
+    for _ in 0..acks {
+        let acked = left.min(2 * SMSS);
+        left -= acked;
+        *now += rtt / acks;
+        controller.on_ack(*now, acked, rtt, true);
+    }
+}
+
+fn segments(bytes: u32) -> f64 {
+    f64::from(bytes) / f64::from(SMSS)
+}
+
+#[test]
+fn initial_window_is_that_of_rfc_6928() {
+    for (smss, segments, expected) in [
+        (1448, 10, 14_480),
+        (1460, 10, 14_600),
+        (536, 10, 5_360),
+        (8960, 10, 17_920),
+        (9000, 1, 9_000),
+        (1448, 3, 4_344),
+    ] {
+        let controller = Controller::new(Algorithm::Cubic, smss, segments);
+        assert_eq!(controller.cwnd(), expected, "{smss} {segments}");
+        assert_eq!(
+            (controller.ssthresh(), controller.in_slow_start()),
+            (u32::MAX, true)
+        );
+    }
+}
+
+#[test]
+fn slow_start_doubles_per_round_trip() {
+    for algorithm in Algorithm::ALL {
+        let mut controller = controller(algorithm);
+        let mut now = Instant::ZERO;
+        for round in 1..8 {
+            round_trip(&mut controller, &mut now, MS_100);
+            assert_eq!(controller.cwnd(), (10 * SMSS) << round);
+        }
+        // One ACK for a whole window opens it by eight segments only.
+        let before = controller.cwnd();
+        controller.on_ack(now, before, MS_100, true);
+        assert_eq!(controller.cwnd(), before + 8 * SMSS);
+    }
+}
+
+#[test]
+fn window_does_not_grow_when_it_is_not_the_limit() {
+    for algorithm in Algorithm::ALL {
+        let mut controller = controller(algorithm);
+        for n in 0..100 {
+            controller.on_ack(Instant::from_secs(n), SMSS, MS_100, false);
+        }
+        assert_eq!(controller.cwnd(), 10 * SMSS);
+        let ssthresh = controller.on_congestion_signal(Instant::from_secs(100), 10 * SMSS);
+        for n in 101..200 {
+            controller.on_ack(Instant::from_secs(n), SMSS, MS_100, false);
+        }
+        assert_eq!(controller.cwnd(), ssthresh);
+    }
+}
+
+#[test]
+fn newreno_halves_and_then_adds_a_segment_per_round_trip() {
+    let mut controller = controller(Algorithm::NewReno);
+    let mut now = Instant::ZERO;
+    round_trip(&mut controller, &mut now, MS_100);
+    assert_eq!(controller.on_congestion_signal(now, 20 * SMSS), 10 * SMSS);
+    assert_eq!(
+        (controller.cwnd(), controller.in_slow_start()),
+        (10 * SMSS, false)
+    );
+    controller.on_recovery_exit(now);
+    for round in 1..50u32 {
+        round_trip(&mut controller, &mut now, MS_100);
+        assert!((segments(controller.cwnd()) - f64::from(10 + round)).abs() <= 1.0);
+    }
+    // Never below two segments.
+    assert_eq!(controller.on_congestion_signal(now, SMSS), 2 * SMSS);
+}
+
+#[test]
+fn timeout_starts_over_and_a_second_one_keeps_the_threshold() {
+    for (algorithm, factor) in [(Algorithm::NewReno, 5), (Algorithm::Cubic, 7)] {
+        let mut controller = controller(algorithm);
+        let mut now = Instant::ZERO;
+        round_trip(&mut controller, &mut now, MS_100);
+        let ssthresh = 20 * SMSS * factor / 10;
+        assert_eq!(controller.on_rto(now, 20 * SMSS), ssthresh);
+        assert_eq!(controller.cwnd(), SMSS);
+        assert_eq!(controller.on_rto(now, 20 * SMSS), ssthresh);
+        assert_eq!(controller.on_rto(now, SMSS), ssthresh);
+        // One segment per ACK until the threshold, and then congestion avoidance.
+        controller.on_ack(now, 4 * SMSS, MS_100, true);
+        assert_eq!(controller.cwnd(), 2 * SMSS);
+        while controller.in_slow_start() {
+            controller.on_ack(now, SMSS, MS_100, true);
+        }
+        assert_eq!(controller.cwnd(), ssthresh);
+        let before = controller.cwnd();
+        controller.on_ack(now, 2 * SMSS, MS_100, true);
+        assert!(controller.cwnd() - before < SMSS);
+        // A timeout after progress is another congestion.
+        assert_eq!(
+            controller.on_rto(now, 6 * SMSS),
+            (6 * SMSS * factor / 10).max(2 * SMSS)
+        );
+    }
+}
+
+#[test]
+fn idle_restart_falls_back_to_the_initial_window() {
+    for algorithm in Algorithm::ALL {
+        let mut controller = controller(algorithm);
+        let mut now = Instant::ZERO;
+        round_trip(&mut controller, &mut now, MS_100);
+        round_trip(&mut controller, &mut now, MS_100);
+        controller.on_idle_restart(now + Duration::from_secs(10));
+        assert_eq!(controller.cwnd(), 10 * SMSS);
+        controller.on_rto(now, 10 * SMSS);
+        controller.on_idle_restart(now + Duration::from_secs(20));
+        assert_eq!(controller.cwnd(), SMSS);
+    }
+}
+
+#[test]
+fn segment_size_may_become_known_late_or_shrink() {
+    let mut controller = controller(Algorithm::Cubic);
+    controller.set_smss(536);
+    assert_eq!(controller.cwnd(), 5_360);
+    controller.on_handshake_retransmit();
+    assert_eq!(controller.cwnd(), 536);
+    controller.set_smss(1_000);
+    assert_eq!(controller.cwnd(), 1_000);
+}
+
+/// `W_cubic` of RFC 9438 §4.2 in segments.
+fn w_cubic(t: f64, w_max: f64, cwnd_epoch: f64) -> f64 {
+    let k = ((w_max - cwnd_epoch) / 0.4).cbrt();
+    0.4 * (t - k).powi(3) + w_max
+}
+
+/// Slow start to `segments`, then a loss.
+fn cubic_after_loss(w_max: u32, now: &mut Instant, rtt: Duration) -> Controller {
+    let mut controller = controller(Algorithm::Cubic);
+    while controller.cwnd() < w_max * SMSS {
+        controller.on_ack(*now, SMSS, rtt, true);
+    }
+    assert_eq!(controller.cwnd(), w_max * SMSS);
+    assert_eq!(
+        controller.on_congestion_signal(*now, w_max * SMSS),
+        w_max * SMSS * 7 / 10
+    );
+    controller.on_recovery_exit(*now);
+    controller
+}
+
+#[test]
+fn cubic_follows_the_curve_of_the_rfc() {
+    for w_max in [100, 1_000, 10_000] {
+        let mut now = Instant::from_secs(1);
+        let mut controller = cubic_after_loss(w_max, &mut now, MS_100);
+        // The epoch begins with the first ACK.
+        controller.on_ack(now, SMSS, MS_100, true);
+        let start = now;
+        let (w_max, epoch) = (f64::from(w_max), f64::from(w_max) * 0.7);
+        let k = ((w_max - epoch) / 0.4).cbrt();
+        let mut rounds = 0;
+        let mut w_est = epoch;
+        while (now - start).as_millis() as f64 / 1e3 < 1.7 * k {
+            round_trip(&mut controller, &mut now, MS_100);
+            let t = (now - start).as_nanos() as f64 / 1e9;
+            w_est += if w_est < w_max { 9.0 / 17.0 } else { 1.0 };
+            let expected = w_cubic(t, w_max, epoch).max(w_est);
+            let got = segments(controller.cwnd());
+            let error = (got - expected).abs();
+            assert!(
+                error <= 1.0 + expected * 0.01,
+                "W_max {w_max}, t {t}: {got} not {expected}"
+            );
+            rounds += 1;
+        }
+        assert!(rounds > 60);
+    }
+}
+
+/// The window at whole seconds after a loss at 100 segments, 100 ms round trip: the curve's shape as
+/// a snapshot, in tenths of a segment. The plateau is at K = 4.2 s; from 7 s on Reno would have more.
+#[test]
+fn cubic_snapshot() {
+    let mut now = Instant::ZERO;
+    let mut controller = cubic_after_loss(100, &mut now, MS_100);
+    let mut curve = Vec::new();
+    for _ in 0..9 {
+        curve.push((segments(controller.cwnd()) * 10.0) as u32);
+        for _ in 0..10 {
+            round_trip(&mut controller, &mut now, MS_100);
+        }
+    }
+    assert_eq!(curve, CUBIC_SNAPSHOT);
+}
+
+const CUBIC_SNAPSHOT: [u32; 9] = [700, 866, 956, 992, 999, 1001, 1022, 1120, 1220];
+
+/// With short round trips the window is Reno's with alpha = 9/17 and beta = 0.7, and alpha = 1 above
+/// the window before the loss (RFC 9438 §4.3).
+#[test]
+fn cubic_is_at_least_reno() {
+    let rtt = Duration::from_millis(5);
+    let mut now = Instant::ZERO;
+    let mut controller = cubic_after_loss(40, &mut now, rtt);
+    let mut w_est = 28.0;
+    for _ in 0..60 {
+        round_trip(&mut controller, &mut now, rtt);
+        w_est += if w_est < 40.0 { 9.0 / 17.0 } else { 1.0 };
+        let got = segments(controller.cwnd());
+        assert!((got - w_est).abs() <= 1.5, "{got} not {w_est}");
+    }
+    assert!(w_est > 70.0);
+}
+
+#[test]
+fn cubic_leaves_room_when_driven_back() {
+    let mut now = Instant::ZERO;
+    let mut controller = cubic_after_loss(100, &mut now, MS_100);
+    // A second loss at 70, below the plateau of 100: the next one is 0.85 * 70.
+    controller.on_congestion_signal(now, controller.cwnd());
+    controller.on_recovery_exit(now);
+    assert!(segments(controller.cwnd()).round() == 49.0);
+    let Controller::Cubic(cubic) = controller else {
+        unreachable!()
+    };
+    assert!((segments(cubic.w_max()) - 59.5).abs() < 0.01);
+}
+
+#[test]
+fn cubic_does_not_count_pauses() {
+    let mut now = Instant::ZERO;
+    let mut busy = cubic_after_loss(100, &mut now, MS_100);
+    for _ in 0..10 {
+        round_trip(&mut busy, &mut now, MS_100);
+    }
+    let mut paused = busy;
+    let mut later = now;
+    for n in 0..50 {
+        later += MS_100;
+        // Idle, or sending less than the window.
+        if n % 2 == 0 {
+            paused.on_ack(later, SMSS, MS_100, false);
+        }
+    }
+    paused.on_ack(later, SMSS, MS_100, false);
+    assert_eq!(paused.cwnd(), busy.cwnd());
+    for _ in 0..20 {
+        round_trip(&mut busy, &mut now, MS_100);
+        round_trip(&mut paused, &mut later, MS_100);
+        let difference = segments(paused.cwnd()) - segments(busy.cwnd());
+        assert!(difference.abs() < 1.0, "{difference}");
+    }
+}
+
+/// Slow start that ends at the threshold of a timeout starts a convex epoch there (§4.8).
+#[test]
+fn cubic_after_a_timeout_is_convex_at_once() {
+    let mut now = Instant::ZERO;
+    let mut controller = cubic_after_loss(1_000, &mut now, MS_100);
+    controller.on_rto(now, 700 * SMSS);
+    while controller.in_slow_start() {
+        controller.on_ack(now, SMSS, MS_100, true);
+    }
+    controller.on_ack(now, SMSS, MS_100, true);
+    let start = now;
+    while now - start < Duration::from_secs(8) {
+        round_trip(&mut controller, &mut now, MS_100);
+        let t = (now - start).as_nanos() as f64 / 1e9;
+        let expected = 490.0 + 0.4 * t.powi(3);
+        let got = segments(controller.cwnd());
+        // Reno is faster for the first seconds.
+        assert!(
+            got >= expected - 5.0 && got <= expected.max(490.0 + t * 10.0) + 5.0,
+            "{t}: {got}"
+        );
+    }
+}
+
+#[test]
+fn names_are_those_of_tcp_congestion() {
+    for algorithm in Algorithm::ALL {
+        assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
+        assert_eq!(controller(algorithm).algorithm(), algorithm);
+    }
+    assert_eq!(Algorithm::from_name("bbr"), None);
+    assert_eq!(Algorithm::default().to_string(), "cubic");
+}
+
+#[derive(Clone, Debug)]
+enum Hook {
+    Ack(u32, bool),
+    Signal(u32),
+    Exit,
+    Rto(u32),
+    Idle,
+    Smss(u32),
+}
+
+fn hook() -> impl Strategy<Value = Hook> {
+    prop_oneof![
+        8 => (1u32..1 << 30, 0u32..30, any::<bool>()).prop_map(|(n, s, l)| Hook::Ack(n >> s, l)),
+        1 => any::<u32>().prop_map(Hook::Signal),
+        1 => Just(Hook::Exit),
+        1 => any::<u32>().prop_map(Hook::Rto),
+        1 => Just(Hook::Idle),
+        1 => any::<u32>().prop_map(Hook::Smss),
+    ]
+}
+
+proptest! {
+    /// Whatever happens, in whatever order and at whatever time, windows stay sane.
+    #[test]
+    fn any_sequence_keeps_the_bounds(
+        cubic: bool,
+        smss: u32,
+        hooks in prop::collection::vec((hook(), 0u32..50, any::<u64>(), any::<u64>()), 0..200),
+    ) {
+        let algorithm = if cubic { Algorithm::Cubic } else { Algorithm::NewReno };
+        let mut controller = Controller::new(algorithm, smss, 10);
+        let mut now = Instant::ZERO;
+        for (hook, shift, step, srtt) in hooks {
+            now += Duration(step >> (14 + shift));
+            match hook {
+                Hook::Ack(acked, limited) => {
+                    let before = controller.cwnd();
+                    controller.on_ack(now, acked, Duration(srtt >> shift), limited);
+                    prop_assert!(controller.cwnd() >= before);
+                    prop_assert!(limited || controller.cwnd() == before);
+                }
+                Hook::Signal(flight) => {
+                    let before = controller.cwnd().max(2 * controller.window().smss());
+                    prop_assert_eq!(
+                        controller.on_congestion_signal(now, flight),
+                        controller.ssthresh()
+                    );
+                    prop_assert!(controller.cwnd() <= before);
+                }
+                Hook::Exit => controller.on_recovery_exit(now),
+                Hook::Rto(flight) => {
+                    controller.on_rto(now, flight);
+                    prop_assert_eq!(controller.cwnd(), controller.window().smss());
+                }
+                Hook::Idle => controller.on_idle_restart(now),
+                Hook::Smss(smss) => controller.set_smss(smss),
+            }
+            prop_assert!(controller.cwnd() >= controller.window().smss());
+            prop_assert!(controller.cwnd() <= 1 << 30);
+        }
+    }
+}

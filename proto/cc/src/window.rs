@@ -4,6 +4,8 @@
 const CWND_MAX: u32 = 1 << 30;
 /// The smallest segment size that is taken seriously.
 const SMSS_MIN: u32 = 64;
+/// The largest segment size: what an IP packet can hold.
+pub(crate) const SMSS_MAX: u32 = u16::MAX as u32;
 /// Segments by which one ACK may open the window in slow start.
 ///
 /// RFC 5681 §3.1 has one, RFC 3465 two; RFC 9406 §4.2 allows eight to a sender that does not pace.
@@ -30,7 +32,7 @@ impl Window {
         let mut window = Self {
             cwnd: 0,
             ssthresh: u32::MAX,
-            smss: smss.max(SMSS_MIN),
+            smss: smss.clamp(SMSS_MIN, SMSS_MAX),
             initial_segments: initial_segments.max(1),
             in_timeout: false,
             after_timeout: false,
@@ -78,7 +80,7 @@ impl Window {
     /// stays as it is, for what is in flight is in flight.
     pub(crate) fn set_smss(&mut self, smss: u32) {
         let untouched = self.cwnd == self.initial_window() && self.ssthresh == u32::MAX;
-        self.smss = smss.max(SMSS_MIN);
+        self.smss = smss.clamp(SMSS_MIN, SMSS_MAX);
         self.cwnd = if untouched {
             self.initial_window()
         } else {
