@@ -206,6 +206,11 @@ impl Mirror {
         Some(info)
     }
 
+    /// All mirrored routes: prefix, its length in the 16-byte form, and where it leads.
+    pub fn routes(&self) -> impl Iterator<Item = (Address, u8, RouteInfo)> {
+        self.routes.all()
+    }
+
     /// What the kernel knows of a neighbor.
     pub fn neighbor(&self, ifindex: u32, addr: &Address) -> Option<Neighbor> {
         self.tables.neighbors.get(&(ifindex, *addr)).copied()

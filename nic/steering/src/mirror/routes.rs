@@ -92,6 +92,20 @@ impl RouteTable {
         }
     }
 
+    /// Each prefix with its length and route, the tables in the order in which they are asked.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Address, u8, RouteInfo)> {
+        self.routes.iter().map(|((_, length, prefix), route)| {
+            let info = RouteInfo {
+                kind: route.kind,
+                ifindex: route.ifindex,
+                gateway: route.gateway,
+                prefsrc: route.prefsrc,
+                mtu: route.mtu.unwrap_or(u32::MAX),
+            };
+            (*prefix, *length, info)
+        })
+    }
+
     pub(super) fn lookup(&self, dst: &Address) -> Option<RouteInfo> {
         (0..TABLES.len())
             .find_map(|rank| self.lookup_in(rank, dst))

@@ -1,0 +1,219 @@
+//! The demux on a veth: what it takes, what it leaves, and how it goes.
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind},
+    net::{SocketAddr, TcpListener, TcpStream},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use tidelane_steering::{
+    AttachMode, Claim, Demux, StackId, SteeringError,
+    mirror::{Mirror, address_from_ipv4},
+};
+
+use crate::net::{Pair, privileged};
+
+const HOST_PORT: &str = "10.77.0.1:8080";
+const SECOND: Duration = Duration::from_secs(1);
+/// Tells a child process of the test which interface it is to hold.
+const HOLD_VARIABLE: &str = "TIDELANE_TEST_HOLD_IFINDEX";
+
+fn web_claim() -> Claim {
+    let addr = address_from_ipv4("10.77.0.1".parse().unwrap());
+    Claim {
+        addr,
+        proto: 6,
+        port: 8080,
+    }
+}
+
+fn has_xdp(pair: &Pair) -> bool {
+    pair.host.run(|| {
+        Mirror::open()
+            .unwrap()
+            .link_by_name("veth0")
+            .unwrap()
+            .has_xdp
+    })
+}
+
+fn connect(pair: &Pair) -> std::io::Result<TcpStream> {
+    let address: SocketAddr = HOST_PORT.parse().unwrap();
+    pair.peer
+        .run(|| TcpStream::connect_timeout(&address, SECOND / 2))
+}
+
+#[test]
+fn without_a_socket_or_a_claim_the_kernel_answers() {
+    if !privileged("without_a_socket_or_a_claim_the_kernel_answers") {
+        return;
+    }
+    let pair = Pair::new();
+    let ifindex = pair.host.index("veth0");
+    let mut demux = pair
+        .host
+        .run(|| Demux::load_and_attach(ifindex, 1))
+        .unwrap();
+    assert_eq!(
+        demux.mode(),
+        AttachMode::Native,
+        "{:?}",
+        demux.native_refusal()
+    );
+    assert!(has_xdp(&pair));
+
+    let refused = connect(&pair).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    let counters = demux.counters().unwrap();
+    assert_eq!((counters.unclaimed, counters.no_socket), (1, 0));
+
+    demux.claim(&web_claim(), StackId(3)).unwrap();
+    assert_eq!(demux.claims().unwrap(), [(web_claim(), StackId(3))]);
+    let listener = pair.host.run(|| TcpListener::bind(HOST_PORT)).unwrap();
+    connect(&pair).unwrap();
+    assert!(demux.counters().unwrap().no_socket >= 1);
+    drop(listener);
+
+    assert!(demux.unclaim(&web_claim()).unwrap());
+    assert!(!demux.unclaim(&web_claim()).unwrap());
+    assert!(demux.claims().unwrap().is_empty());
+    drop(demux);
+    assert!(!has_xdp(&pair));
+}
+
+#[test]
+fn another_program_is_respected() {
+    if !privileged("another_program_is_respected") {
+        return;
+    }
+    let pair = Pair::new();
+    let ifindex = pair.host.index("veth0");
+    let first = pair
+        .host
+        .run(|| Demux::load_and_attach(ifindex, 1))
+        .unwrap();
+    let second = pair
+        .host
+        .run(|| Demux::load_and_attach(ifindex, 1))
+        .err()
+        .unwrap();
+    assert!(matches!(&second, SteeringError::OtherProgram { interface } if interface == "veth0"));
+    assert!(
+        second.to_string().contains("ip link set dev veth0 xdp off"),
+        "{second}"
+    );
+    assert!(has_xdp(&pair));
+    drop(first);
+    pair.host
+        .run(|| Demux::load_and_attach(ifindex, 1))
+        .unwrap();
+}
+
+#[test]
+fn where_the_driver_cannot_the_stack_runs_it() {
+    if !privileged("where_the_driver_cannot_the_stack_runs_it") {
+        return;
+    }
+    // A veth whose peer may send jumbo frames takes no native program.
+    let pair = Pair::with_mtu(9000);
+    let ifindex = pair.host.index("veth0");
+    let demux = pair
+        .host
+        .run(|| Demux::load_and_attach(ifindex, 1))
+        .unwrap();
+    assert_eq!(demux.mode(), AttachMode::Generic);
+    assert!(demux.native_refusal().is_some());
+    assert_eq!(
+        connect(&pair).unwrap_err().kind(),
+        ErrorKind::ConnectionRefused
+    );
+    assert_eq!(demux.counters().unwrap().unclaimed, 1);
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    if !privileged("errors_name_what_is_wrong") {
+        return;
+    }
+    let pair = Pair::new();
+    let ifindex = pair.host.index("veth0");
+    let absent = pair
+        .host
+        .run(|| Demux::load_and_attach(9999, 1))
+        .err()
+        .unwrap();
+    assert!(matches!(absent, SteeringError::NoSuchInterface(9999)));
+    let queues = pair
+        .host
+        .run(|| Demux::load_and_attach(ifindex, 1000))
+        .err()
+        .unwrap();
+    assert!(matches!(
+        queues,
+        SteeringError::TooManyQueues { queues: 1000, .. }
+    ));
+    let unprivileged = pair.host.run(|| {
+        let held = capabilities(None).unwrap();
+        let effective = held.effective - CapabilitySet::NET_ADMIN;
+        set_capabilities(None, CapabilitySets { effective, ..held }).unwrap();
+        Demux::load_and_attach(ifindex, 1).err().unwrap()
+    });
+    assert!(matches!(unprivileged, SteeringError::NotPermitted));
+    assert!(unprivileged.to_string().contains("setcap"));
+}
+
+/// Not a test of its own: what `a_killed_process_leaves_nothing` runs as another process.
+#[test]
+fn child_that_holds_a_claim() {
+    let Ok(ifindex) = std::env::var(HOLD_VARIABLE) else {
+        return;
+    };
+    let mut demux = Demux::load_and_attach(ifindex.parse().unwrap(), 1).unwrap();
+    let config = tidelane_af_xdp::XdpConfig::for_veth();
+    let port = tidelane_af_xdp::XdpPort::open("veth0", 0, &config).unwrap();
+    demux.register_xsk(0, port.fd()).unwrap();
+    demux.claim(&web_claim(), StackId(0)).unwrap();
+    println!("holding");
+    std::thread::sleep(60 * SECOND);
+}
+
+#[test]
+fn a_killed_process_leaves_nothing() {
+    if !privileged("a_killed_process_leaves_nothing") {
+        return;
+    }
+    let pair = Pair::new();
+    let ifindex = pair.host.index("veth0");
+    let _listener = pair.host.run(|| TcpListener::bind(HOST_PORT)).unwrap();
+    let test = std::env::current_exe().unwrap();
+    let mut child = Command::new("ip")
+        .args(["netns", "exec", &pair.host.name])
+        .arg(test)
+        .args(["--exact", "demux::child_that_holds_a_claim", "--nocapture"])
+        .env(HOLD_VARIABLE, ifindex.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ready = lines.any(|line| line.is_ok_and(|line| line.contains("holding")));
+    assert!(ready, "the child attached");
+    assert!(has_xdp(&pair));
+    assert_eq!(
+        connect(&pair).unwrap_err().kind(),
+        ErrorKind::TimedOut,
+        "the claim holds"
+    );
+
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let killed = Instant::now();
+    connect(&pair).expect("the kernel answers again");
+    while has_xdp(&pair) {
+        assert!(
+            killed.elapsed() < SECOND,
+            "the program outlives its process"
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! The mirror against the kernel it mirrors.
+
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tidelane_steering::mirror::{
+    Address, Change, LinkKind, Mirror, NeighborState, RouteKind, address_from_ipv4,
+};
+
+use crate::net::{Pair, privileged};
+
+fn addr(a: u8, b: u8, c: u8, d: u8) -> Address {
+    address_from_ipv4(Ipv4Addr::new(a, b, c, d))
+}
+
+/// Polls until `wanted` holds; everything that changed meanwhile.
+fn poll_until(mirror: &mut Mirror, mut wanted: impl FnMut(&Mirror) -> bool) -> Vec<Change> {
+    let start = Instant::now();
+    let mut changes = Vec::new();
+    while !wanted(mirror) {
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "only these came: {changes:?}"
+        );
+        let tick = Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        };
+        poll(&mut [PollFd::new(&mirror.fd(), PollFlags::IN)], Some(&tick)).unwrap();
+        changes.extend(mirror.poll().unwrap());
+    }
+    changes
+}
+
+#[test]
+fn the_first_look_sees_all() {
+    if !privileged("the_first_look_sees_all") {
+        return;
+    }
+    let pair = Pair::new();
+    pair.host.ip("route add default via 10.77.0.2");
+    pair.host
+        .ip("route add 192.0.2.0/24 via 10.77.0.3 src 10.77.0.1 mtu 1300");
+    pair.host.ip("route add unreachable 198.51.100.0/24");
+    pair.host
+        .ip("neigh add 10.77.0.3 lladdr 02:00:00:00:00:03 dev veth0");
+    let ifindex = pair.host.index("veth0");
+    let mirror = pair.host.run(Mirror::open).unwrap();
+
+    let link = mirror.link(ifindex).unwrap();
+    assert_eq!(
+        (link.name.as_str(), link.mtu, link.kind),
+        ("veth0", 1500, LinkKind::Veth)
+    );
+    assert!(link.up && !link.has_xdp && link.mac.is_some());
+    let mac = link.mac.unwrap().to_string();
+    assert!(pair.host.ip("link show dev veth0").contains(&mac));
+    assert_eq!(mirror.link_by_name("lo").unwrap().kind, LinkKind::Loopback);
+    let addresses: Vec<_> = mirror.addresses(ifindex).collect();
+    assert_eq!(
+        (addresses.len(), addresses[0].addr),
+        (1, addr(10, 77, 0, 1))
+    );
+    assert_eq!(addresses[0].prefix_len, 120);
+
+    let lookup = |dst| mirror.route_lookup(&dst);
+    let on_link = lookup(addr(10, 77, 0, 9)).unwrap();
+    assert_eq!(
+        (on_link.kind, on_link.ifindex, on_link.mtu),
+        (RouteKind::Unicast, ifindex, 1500)
+    );
+    assert_eq!(
+        (on_link.gateway, on_link.prefsrc),
+        (None, Some(addr(10, 77, 0, 1)))
+    );
+    let default = lookup(addr(8, 8, 8, 8)).unwrap();
+    assert_eq!(default.gateway, Some(addr(10, 77, 0, 2)));
+    assert_eq!(default.prefsrc, Some(addr(10, 77, 0, 1)));
+    let narrow = lookup(addr(192, 0, 2, 7)).unwrap();
+    assert_eq!(
+        (narrow.gateway, narrow.mtu),
+        (Some(addr(10, 77, 0, 3)), 1300)
+    );
+    assert_eq!(lookup(addr(10, 77, 0, 1)).unwrap().kind, RouteKind::Local);
+    assert_eq!(lookup(addr(127, 3, 2, 1)).unwrap().kind, RouteKind::Local);
+    assert_eq!(
+        lookup(addr(10, 77, 0, 255)).unwrap().kind,
+        RouteKind::Broadcast
+    );
+    assert_eq!(
+        lookup(addr(198, 51, 100, 1)).unwrap().kind,
+        RouteKind::Unreachable
+    );
+
+    let neighbor = mirror.neighbor(ifindex, &addr(10, 77, 0, 3)).unwrap();
+    assert_eq!(neighbor.state, NeighborState::Permanent);
+    assert_eq!(neighbor.usable_mac().unwrap().0, [2, 0, 0, 0, 0, 3]);
+}
+
+#[test]
+fn changes_are_followed() {
+    if !privileged("changes_are_followed") {
+        return;
+    }
+    let pair = Pair::new();
+    let ifindex = pair.host.index("veth0");
+    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    assert_eq!(mirror.poll().unwrap(), []);
+
+    pair.host.ip("addr add 10.88.0.1/24 dev veth0");
+    let added = addr(10, 88, 0, 1);
+    let far = addr(10, 88, 0, 5);
+    let changes = poll_until(&mut mirror, |mirror| mirror.route_lookup(&far).is_some());
+    assert!(changes.contains(&Change::Address {
+        ifindex,
+        addr: added
+    }));
+    assert!(changes.contains(&Change::Routes));
+    assert_eq!(mirror.route_lookup(&far).unwrap().prefsrc, Some(added));
+
+    pair.host.ip("addr del 10.88.0.1/24 dev veth0");
+    let changes = poll_until(&mut mirror, |mirror| mirror.route_lookup(&far).is_none());
+    assert!(changes.contains(&Change::AddressGone {
+        ifindex,
+        addr: added
+    }));
+
+    pair.host.ip("link set veth0 mtu 1400");
+    poll_until(&mut mirror, |mirror| {
+        mirror.link(ifindex).unwrap().mtu == 1400
+    });
+    assert_eq!(mirror.route_lookup(&addr(10, 77, 0, 2)).unwrap().mtu, 1400);
+
+    // The kernel does not announce the routes that go with a link that is switched off.
+    pair.host.ip("route add 203.0.113.0/24 via 10.77.0.2");
+    let routed = addr(203, 0, 113, 1);
+    poll_until(&mut mirror, |mirror| mirror.route_lookup(&routed).is_some());
+    pair.host.ip("link set veth0 down");
+    poll_until(&mut mirror, |mirror| mirror.route_lookup(&routed).is_none());
+    assert!(!mirror.link(ifindex).unwrap().up);
+
+    pair.host.ip("link del veth0");
+    let changes = poll_until(&mut mirror, |mirror| mirror.link(ifindex).is_none());
+    assert!(changes.contains(&Change::LinkGone(ifindex)));
+    assert_eq!(mirror.addresses(ifindex).count(), 0);
+}
+
+#[test]
+fn the_kernel_resolves_and_refreshes_for_us() {
+    if !privileged("the_kernel_resolves_and_refreshes_for_us") {
+        return;
+    }
+    let pair = Pair::new();
+    pair.host
+        .command("sysctl -q net.ipv4.neigh.veth0.delay_first_probe_time=1");
+    let ifindex = pair.host.index("veth0");
+    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    let peer = addr(10, 77, 0, 2);
+    assert_eq!(mirror.neighbor(ifindex, &peer), None);
+
+    mirror.resolve(ifindex, &peer).unwrap();
+    let usable = |mirror: &Mirror| {
+        mirror
+            .neighbor(ifindex, &peer)
+            .is_some_and(|found| found.usable_mac().is_some())
+    };
+    let changes = poll_until(&mut mirror, usable);
+    assert!(changes.contains(&Change::Neighbor {
+        ifindex,
+        addr: peer
+    }));
+    let mac = mirror
+        .neighbor(ifindex, &peer)
+        .unwrap()
+        .usable_mac()
+        .unwrap()
+        .to_string();
+    assert!(pair.peer.ip("link show dev veth0").contains(&mac));
+
+    let state = |mirror: &Mirror| mirror.neighbor(ifindex, &peer).map(|found| found.state);
+    pair.host.ip(&format!(
+        "neigh replace 10.77.0.2 lladdr {mac} nud stale dev veth0"
+    ));
+    poll_until(&mut mirror, |mirror| {
+        state(mirror) == Some(NeighborState::Stale)
+    });
+    mirror.resolve(ifindex, &peer).unwrap();
+    poll_until(&mut mirror, |mirror| {
+        state(mirror) == Some(NeighborState::Reachable)
+    });
+
+    let absent = addr(10, 77, 0, 99);
+    mirror.resolve(ifindex, &absent).unwrap();
+    poll_until(&mut mirror, |mirror| {
+        let found = mirror.neighbor(ifindex, &absent);
+        found.is_some_and(|found| found.state == NeighborState::Failed)
+    });
+    assert!(mirror.resolve(9999, &absent).is_err());
+}
+
+#[test]
+fn lost_events_are_made_up_for() {
+    if !privileged("lost_events_are_made_up_for") {
+        return;
+    }
+    const ADDRESSES: u32 = 4000;
+    let pair = Pair::new();
+    let ifindex = pair.host.index("veth0");
+    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    // More events than the socket's megabyte holds, in one batch without a poll.
+    let mut batch = String::new();
+    for number in 0..ADDRESSES {
+        let (high, low) = (number >> 8, number & 0xff);
+        batch += &format!("addr add 10.99.{high}.{low}/32 dev veth0\n");
+    }
+    let file = std::env::temp_dir().join(format!("{}.batch", pair.host.name));
+    std::fs::write(&file, batch).unwrap();
+    pair.host.ip(&format!("-batch {}", file.display()));
+    std::fs::remove_file(&file).unwrap();
+
+    let all = 1 + ADDRESSES as usize;
+    let changes = poll_until(&mut mirror, |mirror| {
+        mirror.addresses(ifindex).count() == all
+    });
+    assert!(
+        changes.contains(&Change::Resync),
+        "the test must overrun the socket"
+    );
+    assert_eq!(
+        mirror.route_lookup(&addr(10, 99, 15, 159)).unwrap().kind,
+        RouteKind::Local
+    );
+}
