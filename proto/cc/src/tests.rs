@@ -206,8 +206,8 @@ fn cubic_follows_the_curve_of_the_rfc() {
     }
 }
 
-/// The window at whole seconds after a loss at 100 segments, 100 ms round trip: the curve's shape as
-/// a snapshot, in tenths of a segment. The plateau is at K = 4.2 s; from 7 s on Reno would have more.
+/// The window at whole seconds after a loss at 100 segments, 100 ms round trip: the curve's shape
+/// as a snapshot, in tenths of a segment. The plateau is at K = 4.2 s; from 7 s on Reno has more.
 #[test]
 fn cubic_snapshot() {
     let mut now = Instant::ZERO;
@@ -224,8 +224,8 @@ fn cubic_snapshot() {
 
 const CUBIC_SNAPSHOT: [u32; 9] = [700, 866, 956, 992, 999, 1001, 1022, 1120, 1220];
 
-/// With short round trips the window is Reno's with alpha = 9/17 and beta = 0.7, and alpha = 1 above
-/// the window before the loss (RFC 9438 §4.3).
+/// With short round trips the window is Reno's with alpha = 9/17 and beta = 0.7, and alpha = 1
+/// above the window before the loss (RFC 9438 §4.3).
 #[test]
 fn cubic_is_at_least_reno() {
     let rtt = Duration::from_millis(5);

@@ -7,7 +7,8 @@ use core::{
 
 use crate::Duration;
 
-/// A point in time, nanoseconds since an origin that the driver chose (boot, or zero in simulation).
+/// A point in time, nanoseconds since an origin that the driver chose (boot, or zero in
+/// simulation).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Instant(pub u64);

@@ -2,8 +2,8 @@
 //!
 //! A [`Sum`] adds the words in the machine's byte order, which commutes with the byte order of the
 //! wire up to one swap at the end, so whole machine words can be added: eight bytes with one
-//! add-with-carry, which on x86-64 takes a third of the instructions of SSE2 lanes. Partial sums of pieces add
-//! up if each piece but the last has an even length.
+//! add-with-carry, which on x86-64 takes a third of the instructions of SSE2 lanes. Partial sums of
+//! pieces add up if each piece but the last has an even length.
 
 use crate::address::IpAddress;
 

@@ -23,7 +23,8 @@ const PARTIAL: &str = "aa3db38568bd8a39abc44f540800450000388b7a400040069aa90a4d0
 /// Host unreachable from a router, quoting a SYN.
 const UNREACHABLE: &str = "96d05da5ad6fd62d9b9040ff080045c0005803350000400162140a4d00020a4d0001\
                            030111ce000000004500003c589240004006cd890a4d00010a4e000586ec0051\
-                           7283c8b600000000a002faf0ba520000020405b40402080a58db62c6000000000103030a";
+                           7283c8b600000000a002faf0ba520000020405b40402080a58db62c600000000\
+                           0103030a";
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex
