@@ -29,6 +29,10 @@ impl fmt::Display for MacAddress {
 #[repr(transparent)]
 pub struct IpAddress(pub [u8; 16]);
 
+/// What the mapped form of an IPv4 address starts with, compared as one number.
+const V4_PREFIX: u128 = u128::from_ne_bytes(IpAddress::UNSPECIFIED_V4.0);
+const V4_PREFIX_MASK: u128 = (!(u32::MAX as u128)).to_be();
+
 impl IpAddress {
     /// `0.0.0.0`, mapped.
     pub const UNSPECIFIED_V4: Self = Self::from_v4([0; 4]);
@@ -55,7 +59,7 @@ impl IpAddress {
     /// Whether this is the mapped form of an IPv4 address.
     #[inline]
     pub const fn is_v4(self) -> bool {
-        u128::from_be_bytes(self.0) >> 32 == 0xffff
+        u128::from_ne_bytes(self.0) & V4_PREFIX_MASK == V4_PREFIX
     }
 
     /// Whether this is `0.0.0.0` or `::`: "any address" in a bind.
