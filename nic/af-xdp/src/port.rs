@@ -4,6 +4,8 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::Arc,
+    thread,
+    time::Duration,
 };
 
 use tidelane_packet_io::{Capabilities, Frame, PacketIo, TxChecksum};
@@ -24,6 +26,10 @@ const SEND_BUFFER_PER_FRAME: usize = 4096;
 const TX_BUDGET_MIN: u32 = 32;
 /// Bytes of an Ethernet header.
 const ETHERNET_HEADER_LEN: u32 = 14;
+
+/// How often, and how far apart, a busy queue is tried.
+const BIND_TRIES_MAX: u32 = 50;
+const BIND_PAUSE: Duration = Duration::from_millis(10);
 
 /// How the kernel moves frames between the NIC and the UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,7 +305,7 @@ fn bind_best(
 
     let mut failure = None;
     for attempt in attempts {
-        match bind_once(umem, ifindex, queue, config, attempt) {
+        match bind_patiently(umem, ifindex, queue, config, attempt) {
             Ok(bound) => return Ok(bound),
             Err((call, error)) => {
                 let code = error.raw_os_error().unwrap_or(0);
@@ -326,6 +332,26 @@ fn bind_best(
         ("bind", libc::ENODEV) => XdpError::NoSuchInterface(interface),
         _ => XdpError::System { call, error },
     })
+}
+
+/// Like [`bind_once`], but waits a little for a queue that is busy: the kernel frees the queue of a
+/// closed socket from a work queue, some milliseconds after `close`, or after its process died.
+fn bind_patiently(
+    umem: &Umem,
+    ifindex: u32,
+    queue: u32,
+    config: &XdpConfig,
+    attempt: Attempt,
+) -> Result<Bound, (&'static str, io::Error)> {
+    for _ in 1..BIND_TRIES_MAX {
+        match bind_once(umem, ifindex, queue, config, attempt) {
+            Err((_, error)) if error.raw_os_error() == Some(libc::EBUSY) => {
+                thread::sleep(BIND_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+    bind_once(umem, ifindex, queue, config, attempt)
 }
 
 fn bind_once(

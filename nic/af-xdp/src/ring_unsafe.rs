@@ -116,7 +116,7 @@ impl<T: Entry> Ring<T> {
 
     /// Puts an entry behind those already there; the kernel sees it after [`publish`](Self::publish).
     pub(crate) fn push(&mut self, entry: T) {
-        debug_assert!(self.producer.wrapping_sub(self.consumer) <= self.mask);
+        debug_assert!(self.unconsumed() <= self.mask, "more entries than frames");
         // SAFETY: `entry` gives a valid place; the kernel does not read it before `publish`, and
         // the owner never has more entries than the ring has places.
         unsafe { self.entry(self.producer).write(entry) };

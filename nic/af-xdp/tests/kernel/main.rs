@@ -1,0 +1,7 @@
+//! Ports on a veth pair against the kernel at the other end. Needs root.
+
+#[path = "../../../steering/tests/kernel/net.rs"]
+mod net;
+
+mod frames;
+mod ports;

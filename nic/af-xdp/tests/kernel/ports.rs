@@ -1,0 +1,458 @@
+//! What a port receives and transmits, and what the kernel keeps.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, recv, sendto, socket},
+    thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities},
+};
+use tidelane_af_xdp::{XdpConfig, XdpError, XdpMode, XdpPort, queue_counts};
+use tidelane_packet_io::{BURST_MAX, Frame, PacketIo, TxChecksum};
+use tidelane_steering::{
+    Claim, Demux, StackId,
+    mirror::{Mirror, address_from_ipv4},
+};
+
+use crate::{
+    frames::{self, ETHERNET_LEN, HOST, IP_LEN, PAYLOAD_AT, PEER},
+    net::{Namespace, Pair, privileged},
+};
+
+const PATIENCE: Duration = Duration::from_secs(3);
+const CLAIMED_PORT: u16 = 7777;
+const TCP: u8 = 6;
+
+/// A pair whose host end has a demux and a port.
+struct Bench {
+    pair: Pair,
+    demux: Demux,
+    port: XdpPort,
+    macs: ([u8; 6], [u8; 6]),
+    frames: Vec<Frame>,
+}
+
+fn mac(namespace: &Namespace) -> [u8; 6] {
+    namespace.run(|| {
+        Mirror::open()
+            .unwrap()
+            .link_by_name("veth0")
+            .unwrap()
+            .mac
+            .unwrap()
+            .0
+    })
+}
+
+impl Bench {
+    fn new(config: XdpConfig) -> Self {
+        let pair = Pair::new();
+        let ifindex = pair.host.index("veth0");
+        let (mut demux, port) = pair.host.run(|| {
+            let queues = queue_counts("veth0").unwrap();
+            assert_eq!((queues.rx, queues.tx), (1, 1));
+            let demux = Demux::load_and_attach(ifindex, queues.rx).unwrap();
+            (demux, XdpPort::open("veth0", 0, &config).unwrap())
+        });
+        demux.register_xsk(0, port.fd()).unwrap();
+        for proto in [TCP, frames::UDP] {
+            let addr = address_from_ipv4(HOST.into());
+            demux
+                .claim(
+                    &Claim {
+                        addr,
+                        proto,
+                        port: CLAIMED_PORT,
+                    },
+                    StackId(0),
+                )
+                .unwrap();
+        }
+        let macs = (mac(&pair.host), mac(&pair.peer));
+        Self {
+            pair,
+            demux,
+            port,
+            macs,
+            frames: Vec::new(),
+        }
+    }
+
+    /// Waits for one frame and returns a copy of it.
+    fn receive(&mut self) -> Vec<u8> {
+        let start = Instant::now();
+        self.frames.clear();
+        while self.port.rx_burst(&mut self.frames, 1) == 0 {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "no frame came: {:?}",
+                self.port.statistics()
+            );
+            let tick = Timespec {
+                tv_sec: 0,
+                tv_nsec: 100_000_000,
+            };
+            poll(&mut [PollFd::new(&self.port, PollFlags::IN)], Some(&tick)).unwrap();
+        }
+        let bytes = self.port.frame_bytes(&self.frames[0]).to_vec();
+        self.port.rx_release(&self.frames);
+        bytes
+    }
+
+    /// Queues a UDP frame to the peer, its checksum declared as unfinished.
+    fn send(&mut self, dest_port: u16, payload: &[u8]) -> bool {
+        let ports = (CLAIMED_PORT, dest_port);
+        let frame = frames::udp(self.macs, (HOST, PEER), ports, payload);
+        let Some(room) = self.port.tx_frame() else {
+            return false;
+        };
+        room[..frame.len()].copy_from_slice(&frame);
+        let start = (ETHERNET_LEN + IP_LEN) as u16;
+        self.port
+            .tx_commit(frame.len(), TxChecksum::Partial { start, offset: 6 });
+        true
+    }
+
+    fn peer_socket(&self) -> UdpSocket {
+        let socket = self
+            .pair
+            .peer
+            .run(|| UdpSocket::bind("10.77.0.2:0"))
+            .unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    }
+}
+
+fn endpoint(port: u16) -> SocketAddr {
+    SocketAddr::from((HOST, port))
+}
+
+/// A small port, so that rings and frames come round many times.
+fn small() -> XdpConfig {
+    XdpConfig {
+        rx_frames: 64,
+        tx_frames: 64,
+        ..XdpConfig::for_veth()
+    }
+}
+
+#[test]
+fn claimed_packets_come_here_and_all_others_stay_with_the_kernel() {
+    if !privileged("claimed_packets_come_here_and_all_others_stay_with_the_kernel") {
+        return;
+    }
+    let mut bench = Bench::new(XdpConfig::for_veth());
+    assert_eq!(bench.port.mode(), XdpMode::Copy);
+    let peer = bench.peer_socket();
+    peer.send_to(b"for the service", endpoint(CLAIMED_PORT))
+        .unwrap();
+    let frame = bench.receive();
+    assert_eq!(&frame[..6], bench.macs.0);
+    assert_eq!(&frame[PAYLOAD_AT..], b"for the service");
+
+    let connecting = bench
+        .pair
+        .peer
+        .run(|| TcpStream::connect_timeout(&endpoint(CLAIMED_PORT), Duration::from_millis(300)));
+    assert_eq!(connecting.unwrap_err().kind(), ErrorKind::TimedOut);
+    let syn = bench.receive();
+    assert_eq!(
+        (syn[23], syn[ETHERNET_LEN + IP_LEN + 13]),
+        (TCP, 2),
+        "a SYN"
+    );
+
+    let kernel_udp = bench
+        .pair
+        .host
+        .run(|| UdpSocket::bind(endpoint(9999)))
+        .unwrap();
+    kernel_udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.send_to(b"for the kernel", endpoint(9999)).unwrap();
+    let mut buffer = [0; 64];
+    assert_eq!(kernel_udp.recv(&mut buffer).unwrap(), 14);
+
+    let listener = bench
+        .pair
+        .host
+        .run(|| TcpListener::bind(endpoint(8080)))
+        .unwrap();
+    let mut client = bench
+        .pair
+        .peer
+        .run(|| TcpStream::connect(endpoint(8080)))
+        .unwrap();
+    let mut server = listener.accept().unwrap().0;
+    client.write_all(b"hello").unwrap();
+    server.read_exact(&mut buffer[..5]).unwrap();
+    assert_eq!(&buffer[..5], b"hello");
+
+    let icmp = raw_icmp(&bench.pair.peer);
+    let echo = [8, 0, 0xf7, 0xfd, 0, 1, 0, 1];
+    sendto(&icmp, &echo, SendFlags::empty(), &endpoint(0)).unwrap();
+    let tick = Timespec {
+        tv_sec: 3,
+        tv_nsec: 0,
+    };
+    assert_eq!(
+        poll(&mut [PollFd::new(&icmp, PollFlags::IN)], Some(&tick)).unwrap(),
+        1
+    );
+    let (len, _) = recv(&icmp, &mut buffer[..], RecvFlags::DONTWAIT).unwrap();
+    assert_eq!(buffer[IP_LEN..len][0], 0, "an echo reply of the kernel");
+
+    let counters = bench.demux.counters().unwrap();
+    assert!(
+        counters.redirected >= 2 && counters.no_socket == 0,
+        "{counters:?}"
+    );
+    assert!(
+        counters.unclaimed >= 4 && counters.icmp >= 1,
+        "{counters:?}"
+    );
+    assert!(counters.passed() > counters.unclaimed);
+    let statistics = bench.port.statistics().unwrap();
+    assert_eq!(
+        (statistics.rx_dropped, statistics.rx_fill_ring_empty),
+        (0, 0)
+    );
+    assert_eq!(bench.port.counters().rx_frames, counters.redirected);
+}
+
+fn raw_icmp(namespace: &Namespace) -> OwnedFd {
+    let (family, kind) = (AddressFamily::INET, SocketType::RAW);
+    namespace
+        .run(|| socket(family, kind, Some(ipproto::ICMP)))
+        .unwrap()
+}
+
+#[test]
+fn icmp_errors_about_claimed_connections_come_here() {
+    if !privileged("icmp_errors_about_claimed_connections_come_here") {
+        return;
+    }
+    let mut bench = Bench::new(XdpConfig::for_veth());
+    let icmp = raw_icmp(&bench.pair.peer);
+    // Fragmentation needed, next hop's MTU 1200; quotes a segment from the claimed port.
+    let mut message = vec![3, 4, 0, 0, 0, 0, 0x04, 0xb0];
+    message.extend(frames::ipv4(TCP, HOST, PEER, 8));
+    message.extend(CLAIMED_PORT.to_be_bytes());
+    message.extend([0x9c, 0x40, 0, 0, 0, 1]);
+    assert!(tidelane_packet_io::finish_checksum(&mut message, 0, 2));
+    sendto(&icmp, &message, SendFlags::empty(), &endpoint(0)).unwrap();
+    let frame = bench.receive();
+    assert_eq!(&frame[ETHERNET_LEN + IP_LEN..], message);
+
+    let quoted_port = message.len() - 8;
+    message[quoted_port] ^= 1;
+    sendto(&icmp, &message, SendFlags::empty(), &endpoint(0)).unwrap();
+    let start = Instant::now();
+    while bench.demux.counters().unwrap().icmp == 0 {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert_eq!(bench.demux.counters().unwrap().redirected_icmp, 1);
+}
+
+/// Sends over a small port until every frame was used many times, as the peer's kernel receives.
+fn transmit_many(config: XdpConfig) {
+    const DATAGRAMS: u32 = 5000;
+    const BATCH: u32 = 50;
+    let mut bench = Bench::new(config);
+    assert_eq!(bench.port.capabilities().tx_frame_len_max, 1514);
+    let peer = bench.peer_socket();
+    let dest = peer.local_addr().unwrap().port();
+    let mut buffer = [0; 2048];
+    for first in (0..DATAGRAMS).step_by(BATCH as usize) {
+        for number in first..first + BATCH {
+            let mut payload = number.to_be_bytes().to_vec();
+            payload.resize(4 + (number % 1400) as usize, number as u8);
+            assert!(bench.send(dest, &payload));
+        }
+        bench.port.tx_flush();
+        assert_eq!(bench.port.tx_pending(), 0);
+        for number in first..first + BATCH {
+            let len = peer
+                .recv(&mut buffer)
+                .expect("the kernel accepts the checksum");
+            assert_eq!(len, 4 + (number % 1400) as usize);
+            assert_eq!(buffer[..4], number.to_be_bytes());
+        }
+    }
+    let counters = bench.port.counters();
+    assert_eq!(
+        (counters.tx_frames, counters.tx_errors),
+        (u64::from(DATAGRAMS), 0)
+    );
+    // One call moves a whole batch where its budget can be raised (Linux 6.17), else 32 frames.
+    assert!(
+        counters.tx_kicks <= 2 * u64::from(DATAGRAMS / BATCH),
+        "{counters:?}"
+    );
+    assert_eq!(bench.port.statistics().unwrap().tx_invalid_descs, 0);
+}
+
+#[test]
+fn the_peers_kernel_accepts_unfinished_checksums_that_are_declared() {
+    if privileged("the_peers_kernel_accepts_unfinished_checksums_that_are_declared") {
+        transmit_many(small());
+    }
+}
+
+#[test]
+fn without_metadata_checksums_are_finished_here() {
+    if privileged("without_metadata_checksums_are_finished_here") {
+        let config = XdpConfig {
+            tx_checksum: false,
+            ..small()
+        };
+        transmit_many(config);
+    }
+}
+
+#[test]
+fn received_frames_come_round() {
+    if !privileged("received_frames_come_round") {
+        return;
+    }
+    let mut bench = Bench::new(small());
+    let peer = bench.peer_socket();
+    let mut held = Vec::new();
+    for round in 0..100u32 {
+        for number in 0..50u32 {
+            let payload = (round * 50 + number).to_be_bytes();
+            peer.send_to(&payload, endpoint(CLAIMED_PORT)).unwrap();
+        }
+        let start = Instant::now();
+        while held.len() < 50 {
+            bench.port.rx_burst(&mut held, BURST_MAX);
+            assert!(start.elapsed() < PATIENCE, "{} came", held.len());
+        }
+        for (number, frame) in (0..).zip(&held) {
+            let bytes = bench.port.frame_bytes(frame);
+            assert_eq!(
+                bytes[PAYLOAD_AT..],
+                (round * 50 + number as u32).to_be_bytes()
+            );
+        }
+        bench.port.rx_release(&held);
+        held.clear();
+    }
+    // All 64 frames are in the caller's hands: the kernel has to drop, and counts it.
+    for _ in 0..64 + 10 {
+        peer.send_to(b"more", endpoint(CLAIMED_PORT)).unwrap();
+    }
+    let start = Instant::now();
+    while held.len() < 64 {
+        bench.port.rx_burst(&mut held, BURST_MAX);
+        assert!(start.elapsed() < PATIENCE, "{} came", held.len());
+    }
+    peer.send_to(b"lost", endpoint(CLAIMED_PORT)).unwrap();
+    let start = Instant::now();
+    while bench.port.statistics().unwrap().rx_fill_ring_empty == 0 {
+        assert!(start.elapsed() < PATIENCE, "{:?}", bench.port.statistics());
+    }
+    bench.port.rx_release(&held);
+    peer.send_to(b"again", endpoint(CLAIMED_PORT)).unwrap();
+    assert_eq!(&bench.receive()[PAYLOAD_AT..], b"again");
+}
+
+#[test]
+fn a_link_that_is_down_holds_frames_back_and_says_so() {
+    if !privileged("a_link_that_is_down_holds_frames_back_and_says_so") {
+        return;
+    }
+    let mut bench = Bench::new(small());
+    let peer = bench.peer_socket();
+    let dest = peer.local_addr().unwrap().port();
+    bench.pair.host.ip("link set veth0 down");
+    let mut queued = 0;
+    while bench.send(dest, b"late") {
+        queued += 1;
+    }
+    assert_eq!(queued, 64);
+    bench.port.tx_flush();
+    assert_eq!(bench.port.tx_pending(), 64);
+    let error = bench.port.take_tx_error().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NetworkDown);
+    bench.pair.host.ip("link set veth0 up");
+    let start = Instant::now();
+    while bench.port.tx_free() < 64 {
+        bench.port.tx_flush();
+        assert!(start.elapsed() < PATIENCE, "{:?}", bench.port.counters());
+    }
+    assert!(bench.send(dest, b"on time"));
+    bench.port.tx_flush();
+    let mut buffer = [0; 64];
+    let start = Instant::now();
+    while peer
+        .recv(&mut buffer)
+        .is_ok_and(|len| &buffer[..len] != b"on time")
+    {
+        assert!(start.elapsed() < PATIENCE);
+    }
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    if !privileged("errors_name_what_is_wrong") {
+        return;
+    }
+    let pair = Pair::with_mtu(3000);
+    let open = |queue, config: XdpConfig| pair.host.run(|| XdpPort::open("veth0", queue, &config));
+    let large = XdpConfig {
+        frame_size: 4096,
+        ..small()
+    };
+    let held = open(0, large).unwrap();
+    assert!(matches!(
+        open(0, large),
+        Err(XdpError::QueueBusy { queue: 0, .. })
+    ));
+    assert!(matches!(
+        open(7, large),
+        Err(XdpError::NoSuchQueue { queue: 7, .. })
+    ));
+    assert!(matches!(
+        open(0, small()),
+        Err(XdpError::MtuTooLarge { mtu: 3000, .. })
+    ));
+    let odd = XdpConfig {
+        rx_frames: 100,
+        ..large
+    };
+    assert!(matches!(open(0, odd), Err(XdpError::InvalidConfig(_))));
+    let absent = pair
+        .host
+        .run(|| XdpPort::open("veth9", 0, &large))
+        .err()
+        .unwrap();
+    assert!(absent.to_string().starts_with("no interface veth9"));
+    assert!(
+        pair.host
+            .run(|| XdpPort::open_index(9999, 0, &large))
+            .is_err()
+    );
+    let unprivileged = pair.host.run(|| {
+        let held = capabilities(None).unwrap();
+        let effective = held.effective - CapabilitySet::NET_RAW;
+        set_capabilities(None, CapabilitySets { effective, ..held }).unwrap();
+        XdpPort::open("veth0", 0, &large).err().unwrap()
+    });
+    assert!(matches!(unprivileged, XdpError::NotPermitted));
+    drop(held);
+    // The kernel frees the queue a little after the socket: opening waits for that.
+    let again = open(
+        0,
+        XdpConfig {
+            prefer_zero_copy: true,
+            ..large
+        },
+    );
+    assert_eq!(again.unwrap().mode(), XdpMode::Copy);
+}
