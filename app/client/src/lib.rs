@@ -9,11 +9,18 @@
 //! A change of a stream reaches the service in two steps: `context.submit(&mut stream)` queues it
 //! (once per flush, however often), `context.flush()` publishes all that is queued and rings the
 //! service's doorbell if it sleeps.
+//!
+//! The service is trusted to carry the bytes, not to be free of faults: what it writes is validated
+//! as far as this process's memory depends on it. Nonsense counts as the service's death.
+#![forbid(unsafe_code)]
 
 mod context;
+mod control;
 mod program;
+mod session;
 mod stream;
 
 pub use context::{ClientEvent, Connect, Context, QueueError};
-pub use program::{ListenerHandle, Program, Refusal, RegisterError};
+pub use control::{Refusal, RegisterError};
+pub use program::{ListenerHandle, Program};
 pub use stream::Stream;

@@ -1,53 +1,54 @@
 //! A program's session with the service.
 
-use std::{fmt, io, os::fd::BorrowedFd, path::Path, sync::Arc};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
 
-use tidelane_ring::{ProgramRegion, ServicePageMap};
+use tidelane_abi::{CONTEXTS_MAX, ROUTE_KERNEL, message, refusal};
+use tidelane_ring::{
+    Descriptor, Doorbell, LayoutError, MapError, ProgramRegion, ServicePageMap,
+    registration::new_message,
+};
 
-use crate::{Context, Stream};
+use crate::{
+    Context, Refusal, RegisterError, Stream,
+    control::{Control, out_of_the_way},
+    session::{ServiceBell, Session},
+};
 
 /// The session of this process with the service. Cheap to clone; all clones are one session.
 #[derive(Clone, Debug)]
-pub struct Program {}
-
-/// Why `register` failed.
-#[derive(Debug)]
-pub enum RegisterError {
-    /// Nothing answers at the socket's path.
-    NotRunning,
-    /// The two sides were built from different versions of the ABI.
-    VersionMismatch {
-        /// This library's version.
-        ours: u32,
-        /// The service's version.
-        theirs: u32,
-    },
-    /// The service refused: one of [`tidelane_abi::refusal`].
-    Refused(u32),
-    /// An operating system call failed.
-    Io(io::Error),
-}
-
-/// Why the service did not do what was asked.
-#[derive(Debug)]
-pub enum Refusal {
-    /// One of [`tidelane_abi::refusal`].
-    Refused(u32),
-    /// The service is gone.
-    ServiceGone,
-    /// An operating system call failed.
-    Io(io::Error),
+pub struct Program {
+    session: Arc<Session>,
 }
 
 /// The service's number for a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerHandle(pub u32);
 
-#[allow(unused_variables)]
+/// Free send buffers of at least this size are given back by `trim`.
+const TRIM_MIN: u64 = 64 << 10;
+
 impl Program {
     /// Registers with the service that listens at `socket_path`. `name` is for `tidelane ss`.
     pub fn register(socket_path: &Path, name: &str) -> Result<Program, RegisterError> {
-        unimplemented!()
+        let control = Control::connect(socket_path)?;
+        let (answer, descriptors) = control.register(name)?;
+        let Ok([region, page, bell]) = <[_; 3]>::try_from(descriptors) else {
+            return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+        };
+        let (region, page) = (Descriptor::from(region), Descriptor::from(page));
+        let region = ProgramRegion::map(region.as_fd(), answer.region_len).map_err(unmappable)?;
+        let page = ServicePageMap::map(page.as_fd()).map_err(unmappable)?;
+        region.dont_fork()?;
+        let bell = ServiceBell::Doorbell(Doorbell::from_trusted(out_of_the_way(bell)));
+        let session = Session::new(Arc::new(region), Arc::new(page), Some(control), bell);
+        Ok(Program {
+            session: Arc::new(session),
+        })
     }
 
     /// A session over memory that the caller also gave to a service in this process (simulator).
@@ -57,38 +58,92 @@ impl Program {
         page: Arc<ServicePageMap>,
         ring_service: impl Fn() + Send + Sync + 'static,
     ) -> Program {
-        unimplemented!()
+        let bell = ServiceBell::InMemory(Box::new(ring_service));
+        Program {
+            session: Arc::new(Session::new(region, page, None, bell)),
+        }
     }
 
-    /// Becomes readable or hangs up when the service has died. None in memory.
+    /// Hangs up when the service has died. None in memory.
     pub fn control_fd(&self) -> Option<BorrowedFd<'_>> {
-        unimplemented!()
+        self.session
+            .control
+            .as_ref()
+            .map(|control| control.socket().as_fd())
+    }
+
+    /// The session's own descriptors (without those of contexts), which the program must not close.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        let bell = match &self.session.bell {
+            ServiceBell::Doorbell(bell) => Some(bell.fd().as_raw_fd()),
+            ServiceBell::InMemory(_) => None,
+        };
+        self.control_fd()
+            .map(|fd| fd.as_raw_fd())
+            .into_iter()
+            .chain(bell)
     }
 
     /// Asks the registration socket (one system call) whether the service still lives. Once false,
-    /// always false; also false after the service wrote impossible values to its half of a ring.
+    /// always false; also false after the service wrote impossible values to its side of a ring.
     pub fn is_service_alive(&self) -> bool {
-        unimplemented!()
+        let connected = self
+            .session
+            .control
+            .as_ref()
+            .is_none_or(Control::is_connected);
+        if !connected {
+            self.session.set_gone();
+        }
+        !self.session.is_gone()
     }
 
     /// What the last check knew, without a system call.
+    #[inline]
     pub fn service_known_gone(&self) -> bool {
-        unimplemented!()
+        self.session.is_gone()
     }
 
-    /// In memory: the service is gone from now on.
+    /// The service is gone from now on: for who saw `control_fd` hang up, and for the simulator.
     pub fn mark_service_gone(&self) {
-        unimplemented!()
+        self.session.set_gone();
     }
 
-    /// Whether connections to `addr` (IPv4 as `::ffff:a.b.c.d`) are accelerated.
+    /// What the route table says about `addr` (IPv4 as `::ffff:a.b.c.d`):
+    /// [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED` or `ROUTE_ASK`.
+    pub fn route(&self, addr: [u8; 16]) -> u32 {
+        if self.session.is_gone() {
+            return ROUTE_KERNEL;
+        }
+        self.session.page.lookup(addr).unwrap_or(ROUTE_KERNEL)
+    }
+
+    /// Whether connections to `addr` may be accelerated. With `ROUTE_ASK` the service may still
+    /// answer `ConnectKernel`.
     pub fn route_accelerated(&self, addr: [u8; 16]) -> bool {
-        unimplemented!()
+        self.route(addr) != ROUTE_KERNEL
     }
 
     /// Makes a context with its own doorbell and tells the service.
     pub fn new_context(&self) -> Result<Context, Refusal> {
-        unimplemented!()
+        let session = &self.session;
+        let next = |id| (id < CONTEXTS_MAX).then_some(id + 1);
+        let id = session
+            .next_context
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .map_err(|_| Refusal::Refused(refusal::LIMIT))?;
+        let bell = match &session.control {
+            Some(_) => {
+                let bell = out_of_the_way(Doorbell::new().map_err(Refusal::Io)?);
+                let bell = Doorbell::from_trusted(bell);
+                let mut request = new_message(message::CONTEXT);
+                request.context = id;
+                self.ask(&request, &[bell.fd()])?;
+                Some(bell)
+            }
+            None => None,
+        };
+        Context::new(session.clone(), id, bell).ok_or(Refusal::Refused(refusal::LIMIT))
     }
 
     /// The kernel socket `fd` listens: asks the service to take its port too. Contexts then
@@ -99,55 +154,123 @@ impl Program {
         cookie: u64,
         backlog: u32,
     ) -> Result<ListenerHandle, Refusal> {
-        unimplemented!()
+        let mut request = new_message(message::LISTEN);
+        request.cookie = cookie;
+        request.backlog = backlog;
+        Ok(ListenerHandle(self.ask(&request, &[fd])?.listener))
     }
 
     /// The program closed its descriptor of the listener.
     pub fn unlisten(&self, listener: ListenerHandle) {
-        unimplemented!()
+        let mut request = new_message(message::UNLISTEN);
+        request.cookie = u64::from(listener.0);
+        request.listener = listener.0;
+        self.tell(&request);
     }
 
     /// The bound kernel socket `fd` reserves its port for connections of this program.
     pub fn reserve(&self, fd: BorrowedFd<'_>) -> Result<u16, Refusal> {
-        unimplemented!()
+        let answer = self.ask(&new_message(message::RESERVE), &[fd])?;
+        let nonsense = || Refusal::Io(io::ErrorKind::InvalidData.into());
+        answer.port.try_into().map_err(|_| nonsense())
     }
 
     /// Tells `tidelane ss` why the kernel socket with this inode is not accelerated
     /// (one of [`tidelane_abi::not_accelerated`]).
     pub fn note(&self, inode: u64, reason: u32) {
-        unimplemented!()
+        let mut request = new_message(message::NOTE);
+        request.inode = inode;
+        request.reason = reason;
+        self.tell(&request);
     }
 
     /// Takes up the connection that an event announced. `flags` are
     /// [`tidelane_abi::program_flags`] that hold from the start. None if `slot` is out of range.
     pub fn stream(&self, slot: u32, generation: u32, flags: u32) -> Option<Stream> {
-        unimplemented!()
+        Stream::new(self.session.clone(), slot, generation, flags)
     }
 
-    /// Gives the pages of free send buffers back to the system.
+    /// Bytes of send buffers in use.
+    pub fn send_buffer_bytes(&self) -> u64 {
+        self.session.buffers().allocator.allocated_bytes()
+    }
+
+    /// Gives the pages of free send buffers back to the system. For moments of rest.
     pub fn trim(&self) {
-        unimplemented!()
+        if self.session.is_gone() {
+            return;
+        }
+        let region = &self.session.region;
+        self.session
+            .buffers()
+            .allocator
+            .trim(TRIM_MIN, |offset, len| {
+                // A page that the system does not take back is used again later.
+                let _ = region.punch_hole(offset, len);
+            });
     }
 
-    /// For the child after fork: closes this process's copies without telling the service. No
-    /// memory of the region is touched from now on (it is not mapped in the child).
+    /// For the child after fork: gives the parent's session up without telling the service. The
+    /// control socket and the doorbell are closed here (their numbers name idle eventfds from now
+    /// on), and where the region was is private zero memory, so that a late access to a stream or
+    /// context is harmless. Contexts close their own doorbells when dropped.
     pub fn abandon(&self) {
-        unimplemented!()
+        self.session.set_gone();
+        let Some(control) = &self.session.control else {
+            return;
+        };
+        // What fails here leaves the descriptor to the end of the process.
+        if let Ok(idle) = Doorbell::new() {
+            let _ = control.socket().replace_with(idle.fd());
+            if let ServiceBell::Doorbell(bell) = &self.session.bell {
+                let _ = bell.descriptor().replace_with(idle.fd());
+            }
+        }
+        let _ = self.session.region.replace_after_fork();
     }
-}
 
-impl fmt::Display for RegisterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RegisterError::NotRunning => write!(f, "the tidelane service is not running"),
-            RegisterError::VersionMismatch { ours, theirs } => write!(
-                f,
-                "shared-memory version mismatch: this library has {ours}, the service {theirs}"
-            ),
-            RegisterError::Refused(why) => write!(f, "the service refused (reason {why})"),
-            RegisterError::Io(error) => write!(f, "cannot register: {error}"),
+    fn ask(
+        &self,
+        request: &tidelane_abi::Message,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<tidelane_abi::Message, Refusal> {
+        let Some(control) = self
+            .session
+            .control
+            .as_ref()
+            .filter(|_| !self.session.is_gone())
+        else {
+            return Err(Refusal::ServiceGone);
+        };
+        let answer = control.ask(request, descriptors);
+        if matches!(answer, Err(Refusal::ServiceGone)) {
+            self.session.set_gone();
+        }
+        answer
+    }
+
+    fn tell(&self, request: &tidelane_abi::Message) {
+        if let Some(control) = self
+            .session
+            .control
+            .as_ref()
+            .filter(|_| !self.session.is_gone())
+        {
+            control.tell(request);
         }
     }
 }
 
-impl std::error::Error for RegisterError {}
+fn unmappable(error: MapError) -> RegisterError {
+    match error {
+        MapError::Layout(LayoutError::Version(theirs)) => RegisterError::VersionMismatch {
+            ours: tidelane_abi::ABI_VERSION,
+            theirs,
+        },
+        MapError::Io(error) => RegisterError::Io(error),
+        other => RegisterError::Io(io::Error::new(
+            io::ErrorKind::InvalidData,
+            other.to_string(),
+        )),
+    }
+}

@@ -1,8 +1,29 @@
 //! The bytes and flags of one connection.
+//!
+//! ```text
+//!            tx_acked          tx_head               rx_read           rx_head
+//! send:  ....|  unacked bytes  |  room         recv: | readable bytes  |
+//!             <- at most tx_limit ->                  (in the service's buffer)
+//! ```
+//!
+//! The send buffer is elastic: none while idle, then as large as what is unacknowledged, doubling.
+//! When it grows, the bytes are copied to their places in the larger one. The service may send from
+//! the outgrown one until it echoes the new word, or until the peer acknowledged all bytes that
+//! were in it: later bytes it finds in the new one only.
 
-use std::io::{IoSlice, IoSliceMut};
+mod receive;
+mod transmit;
 
-use tidelane_abi::SlotNames;
+use std::sync::{
+    Arc,
+    atomic::Ordering::{Acquire, Relaxed, Release},
+};
+
+use tidelane_abi::{BufferWord, SlotNames, close_cause, program_flags, service_flags};
+use tidelane_ring::{SlotHandle, StreamBuffer};
+
+use self::transmit::{Outgrown, UNACKED_MAX};
+use crate::session::Session;
 
 /// One connection, from the event that announced it to `close`.
 ///
@@ -10,149 +31,217 @@ use tidelane_abi::SlotNames;
 /// something, call `Context::submit`: it does nothing when there is nothing to tell.
 /// Dropping without `close` aborts the connection as soon as the service looks at the slot.
 #[derive(Debug)]
-pub struct Stream {}
+pub struct Stream {
+    shared: SlotHandle,
+    session: Arc<Session>,
+    slot: u32,
+    generation: u32,
+    /// Bits of `program_flags`.
+    flags: u32,
+    /// `Context::submit` has something to tell.
+    due: bool,
 
-#[allow(unused_variables)]
+    rx_read: u32,
+    /// As last loaded and found possible.
+    rx_head: u32,
+    /// `rx_read` as the service last heard of it.
+    rx_announced: u32,
+    rx_word: BufferWord,
+    rx_buffer: Option<StreamBuffer>,
+
+    tx_head: u32,
+    /// As last loaded and found possible.
+    tx_acked: u32,
+    tx_limit: u32,
+    tx_buffer: Option<StreamBuffer>,
+    outgrown: Outgrown,
+}
+
 impl Stream {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        slot: u32,
+        generation: u32,
+        flags: u32,
+    ) -> Option<Stream> {
+        let shared = SlotHandle::new(session.region.clone(), slot)?;
+        let half = shared.view().program();
+        half.tx_buffer.store(0, Relaxed);
+        half.rx_buffer_seen.store(0, Relaxed);
+        half.tx_head.store(0, Relaxed);
+        half.rx_read.store(0, Relaxed);
+        half.linger.store(0, Relaxed);
+        half.flags.store(flags, Relaxed);
+        half.generation.store(generation, Release);
+        let tx_limit = shared
+            .view()
+            .service()
+            .tx_limit
+            .load(Relaxed)
+            .min(UNACKED_MAX);
+        Some(Stream {
+            shared,
+            session,
+            slot,
+            generation,
+            flags,
+            due: flags != 0,
+            rx_read: 0,
+            rx_head: 0,
+            rx_announced: 0,
+            rx_word: 0,
+            rx_buffer: None,
+            tx_head: 0,
+            tx_acked: 0,
+            tx_limit,
+            tx_buffer: None,
+            outgrown: Outgrown::default(),
+        })
+    }
+
     /// Its slot's number.
+    #[inline]
     pub fn slot(&self) -> u32 {
-        unimplemented!()
+        self.slot
     }
 
     /// Its slot's generation.
     pub fn generation(&self) -> u32 {
-        unimplemented!()
+        self.generation
     }
 
     /// The connection's addresses.
     pub fn names(&self) -> SlotNames {
-        unimplemented!()
-    }
-
-    /// Bytes that `read` would give now.
-    pub fn readable(&mut self) -> usize {
-        unimplemented!()
-    }
-
-    /// Moves received bytes to `into`; returns their number. 0 with `peer_closed`: end of file.
-    pub fn read(&mut self, into: &mut [u8]) -> usize {
-        unimplemented!()
-    }
-
-    /// `read` into several buffers.
-    pub fn read_vectored(&mut self, into: &mut [IoSliceMut<'_>]) -> usize {
-        unimplemented!()
-    }
-
-    /// Copies received bytes without consuming them.
-    pub fn peek(&mut self, into: &mut [u8]) -> usize {
-        unimplemented!()
-    }
-
-    /// Consumes up to `count` received bytes unseen.
-    pub fn discard(&mut self, count: usize) -> usize {
-        unimplemented!()
-    }
-
-    /// Bytes that `write` would take now (if there is memory).
-    pub fn writable(&mut self) -> usize {
-        unimplemented!()
-    }
-
-    /// Takes bytes to send; returns how many. 0: the limit is reached, or no memory is left, or the
-    /// stream is shut for writing or closed.
-    pub fn write(&mut self, from: &[u8]) -> usize {
-        unimplemented!()
-    }
-
-    /// `write` from several buffers.
-    pub fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> usize {
-        unimplemented!()
-    }
-
-    /// Bytes written and not yet acknowledged by the peer (SIOCOUTQ).
-    pub fn unacked(&mut self) -> u32 {
-        unimplemented!()
-    }
-
-    /// The service's limit for `unacked` (SO_SNDBUF).
-    pub fn tx_limit(&self) -> u32 {
-        unimplemented!()
+        self.shared.view().names()
     }
 
     /// The service's receive window limit (SO_RCVBUF).
     pub fn rx_window(&self) -> u32 {
-        unimplemented!()
+        self.shared.view().service().rx_window.load(Relaxed)
     }
 
-    /// [`tidelane_abi::service_flags`] as they are now (ABORTED when the service is gone).
+    /// [`tidelane_abi::service_flags`] as they are now; with CLOSED if the service is gone.
+    #[inline]
     pub fn service_flags(&self) -> u32 {
-        unimplemented!()
+        let flags = self.shared.view().service().flags.load(Acquire);
+        if self.session.is_gone() {
+            flags | service_flags::CLOSED
+        } else {
+            flags
+        }
     }
 
     /// The handshake is complete.
     pub fn established(&self) -> bool {
-        unimplemented!()
+        self.service_flags() & service_flags::ESTABLISHED != 0
     }
 
-    /// No byte comes after the readable ones: the peer's FIN was received, or the connection ended.
+    /// The peer's FIN was received, or the connection ended: no byte will come after those that are
+    /// there *after* this was asked. To tell end of file use `at_end`.
     pub fn peer_closed(&self) -> bool {
-        unimplemented!()
+        self.service_flags() & (service_flags::FIN_RECEIVED | service_flags::CLOSED) != 0
     }
 
-    /// The connection is over: one of [`tidelane_abi::close_cause`].
+    /// End of file: all was read, and nothing will come.
+    pub fn at_end(&mut self) -> bool {
+        // In this order: bytes that came before the flags are seen after them.
+        self.peer_closed() && self.readable() == 0
+    }
+
+    /// The connection is over: one of [`tidelane_abi::close_cause`], ABORTED if the service is gone.
     pub fn closed(&self) -> Option<u32> {
-        unimplemented!()
+        let half = self.shared.view();
+        if half.service().flags.load(Acquire) & service_flags::CLOSED != 0 {
+            return Some(half.service().cause.load(Relaxed));
+        }
+        self.session.is_gone().then_some(close_cause::ABORTED)
     }
 
     /// The peer acknowledged our FIN.
     pub fn fin_acked(&self) -> bool {
-        unimplemented!()
+        self.service_flags() & service_flags::FIN_ACKED != 0
     }
 
     /// Both ends are programs of this service.
     pub fn memory_wire(&self) -> bool {
-        unimplemented!()
+        self.service_flags() & service_flags::MEMORY_WIRE != 0
     }
 
     /// [`tidelane_abi::program_flags`] as set.
     pub fn flags(&self) -> u32 {
-        unimplemented!()
+        self.flags
     }
 
     /// Sets [`tidelane_abi::program_flags`] bits (NODELAY, CORK, KEEPALIVE, QUICKACK, TAKEN).
     pub fn set_flag(&mut self, bits: u32) {
-        unimplemented!()
+        self.change_flags(self.flags | bits);
     }
 
     /// Clears such bits.
     pub fn clear_flag(&mut self, bits: u32) {
-        unimplemented!()
+        self.change_flags(self.flags & !bits);
+    }
+
+    fn change_flags(&mut self, flags: u32) {
+        if flags != self.flags {
+            self.flags = flags;
+            self.shared.view().program().flags.store(flags, Release);
+            self.due = true;
+        }
     }
 
     /// No more bytes will be written: FIN after what was written.
     pub fn shutdown_write(&mut self) {
-        unimplemented!()
+        self.set_flag(program_flags::SHUT_WRITE);
     }
 
     /// What arrives from now on is discarded.
     pub fn shutdown_read(&mut self) {
-        unimplemented!()
+        self.set_flag(program_flags::SHUT_READ);
     }
 
     /// The program is done. Submit once more; `Released` follows when the service is done too.
-    /// `linger`: SO_LINGER seconds, for `tidelane ss` and the service's timeout; 0 with `abort`.
+    /// `linger`: SO_LINGER seconds, for the service's timeout; 0 with `abort`.
     pub fn close(&mut self, abort: bool, linger: Option<u32>) {
-        unimplemented!()
+        if self.is_closed_by_us() {
+            return;
+        }
+        // The buffers are handed over before the service can learn that it may release the slot.
+        if !self.trim() && !self.session.is_gone() {
+            let present = self.tx_buffer.take();
+            let outgrown = std::mem::take(&mut self.outgrown.buffers);
+            self.session.buffers().orphan(self.slot, present, outgrown);
+        }
+        let linger = linger.map_or(0, |seconds| seconds.saturating_add(1));
+        self.shared.view().program().linger.store(linger, Relaxed);
+        let abort = if abort { program_flags::ABORT } else { 0 };
+        self.set_flag(program_flags::CLOSE | abort);
+    }
+
+    fn is_closed_by_us(&self) -> bool {
+        self.flags & program_flags::CLOSE != 0
     }
 
     /// Whether `Context::submit` has something to tell.
+    #[inline]
     pub fn submit_due(&self) -> bool {
-        unimplemented!()
+        self.due
     }
 
-    /// Frees the send buffer if all bytes are acknowledged. True if the stream now holds none.
-    pub fn trim(&mut self) -> bool {
-        unimplemented!()
+    /// Takes what there is to tell; the service will find it in the slot.
+    #[inline]
+    pub(crate) fn take_due(&mut self) -> bool {
+        if self.due {
+            self.rx_announced = self.rx_read;
+        }
+        std::mem::take(&mut self.due)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.session.is_gone() {
+            self.close(true, None);
+        }
     }
 }

@@ -34,7 +34,7 @@ impl Doorbell {
     }
 
     /// One that a trusted side sent.
-    pub fn from_trusted(fd: OwnedFd) -> Doorbell {
+    pub fn from_trusted(fd: impl Into<Descriptor>) -> Doorbell {
         Doorbell(fd.into())
     }
 
@@ -70,9 +70,20 @@ impl Doorbell {
         matches!(rustix::io::read(&self.0, &mut count), Ok(8))
     }
 
+    /// The descriptor.
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.0
+    }
+
     /// To poll for readability, or to send to the other side.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+impl From<Doorbell> for Descriptor {
+    fn from(bell: Doorbell) -> Descriptor {
+        bell.0
     }
 }
 

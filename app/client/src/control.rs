@@ -1,0 +1,220 @@
+//! The registration socket, as the program sees it.
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    sync::Mutex,
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+        sockopt::{Timeout, set_socket_timeout},
+    },
+};
+use tidelane_abi::{ABI_VERSION, Message, message, refusal};
+use tidelane_ring::{
+    Descriptor,
+    registration::{RecvError, new_message, recv_message, send_message},
+};
+
+/// An answer that does not come within this time never comes.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// Own descriptors are moved to this number or above, if the program may have such numbers: low
+/// ones are for the program, which may expect to get them in order.
+const DESCRIPTOR_MIN: i32 = 768;
+
+/// Why `register` failed.
+#[derive(Debug)]
+pub enum RegisterError {
+    /// Nothing answers at the socket's path.
+    NotRunning,
+    /// The two sides were built from different versions of the ABI.
+    VersionMismatch {
+        /// This library's version.
+        ours: u32,
+        /// The service's version.
+        theirs: u32,
+    },
+    /// The service refused: one of [`tidelane_abi::refusal`].
+    Refused(u32),
+    /// An operating system call failed.
+    Io(io::Error),
+}
+
+/// Why the service did not do what was asked.
+#[derive(Debug)]
+pub enum Refusal {
+    /// One of [`tidelane_abi::refusal`].
+    Refused(u32),
+    /// The service is gone.
+    ServiceGone,
+    /// An operating system call failed.
+    Io(io::Error),
+}
+
+/// The connected registration socket.
+#[derive(Debug)]
+pub(crate) struct Control {
+    socket: Descriptor,
+    /// Held from a request to its answer.
+    exchange: Mutex<()>,
+}
+
+impl Control {
+    /// Connects to the service.
+    pub(crate) fn connect(path: &Path) -> Result<Control, RegisterError> {
+        let kind = SocketType::SEQPACKET;
+        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        let socket = out_of_the_way(socket);
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        for direction in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, direction, Some(ANSWER_TIME_MAX))?;
+        }
+        Ok(Control {
+            socket,
+            exchange: Mutex::new(()),
+        })
+    }
+
+    /// Introduces the program. The answer comes with three descriptors.
+    pub(crate) fn register(&self, name: &str) -> Result<(Message, Vec<OwnedFd>), RegisterError> {
+        let mut request = new_message(message::REGISTER);
+        let len = name.floor_char_boundary(request.name.len() - 1);
+        request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
+        send_message(self.socket.as_fd(), &request, &[])?;
+        let mismatch = |theirs| RegisterError::VersionMismatch {
+            ours: ABI_VERSION,
+            theirs,
+        };
+        let (answer, descriptors) = match recv_message(self.socket.as_fd()) {
+            Ok(Some(received)) => received,
+            Ok(None) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Err(RecvError::Version(theirs)) => return Err(mismatch(theirs)),
+            Err(error) => return Err(RegisterError::Io(error.into())),
+        };
+        match answer.refusal {
+            0 if answer.kind == message::REGISTERED => Ok((answer, descriptors)),
+            0 => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+            refusal::ABI_VERSION => Err(mismatch(answer.abi_version)),
+            why => Err(RegisterError::Refused(why)),
+        }
+    }
+
+    /// Sends a request and waits for its answer. `ServiceGone`: no further call makes sense.
+    pub(crate) fn ask(
+        &self,
+        request: &Message,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Message, Refusal> {
+        let _exchange = self
+            .exchange
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        // A request that was not sent leaves the connection as it was, unless the service is gone.
+        send_message(self.socket.as_fd(), request, descriptors).map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Refusal::ServiceGone,
+                _ => Refusal::Io(error),
+            }
+        })?;
+        // Without its answer, the next one could be taken for it: the session ends.
+        let Ok(Some((answer, _))) = recv_message(self.socket.as_fd()) else {
+            return Err(Refusal::ServiceGone);
+        };
+        match answer.refusal {
+            0 if answer.kind == request.kind => Ok(answer),
+            0 => Err(Refusal::ServiceGone),
+            why => Err(Refusal::Refused(why)),
+        }
+    }
+
+    /// Sends a request that has no answer. A service that does not take it is not waited for.
+    pub(crate) fn tell(&self, request: &Message) {
+        let _exchange = self
+            .exchange
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _ = send_message(self.socket.as_fd(), request, &[]);
+    }
+
+    /// Whether the service still holds its end.
+    pub(crate) fn is_connected(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        loop {
+            return match poll(
+                &mut fds,
+                Some(&Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                }),
+            ) {
+                Ok(0) => true,
+                Ok(_) => false,
+                Err(Errno::INTR) => continue,
+                Err(_) => false,
+            };
+        }
+    }
+
+    /// The socket.
+    pub(crate) fn socket(&self) -> &Descriptor {
+        &self.socket
+    }
+}
+
+/// Moves a descriptor of our own to a high number, if possible.
+pub(crate) fn out_of_the_way(fd: impl Into<Descriptor>) -> Descriptor {
+    let fd = fd.into();
+    match rustix::io::fcntl_dupfd_cloexec(&fd, DESCRIPTOR_MIN) {
+        Ok(high) => high.into(),
+        Err(_) => fd,
+    }
+}
+
+impl From<Errno> for RegisterError {
+    fn from(errno: Errno) -> RegisterError {
+        match errno {
+            Errno::NOENT | Errno::CONNREFUSED => RegisterError::NotRunning,
+            other => RegisterError::Io(other.into()),
+        }
+    }
+}
+
+impl From<io::Error> for RegisterError {
+    fn from(error: io::Error) -> RegisterError {
+        RegisterError::Io(error)
+    }
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegisterError::NotRunning => write!(f, "the tidelane service is not running"),
+            RegisterError::VersionMismatch { ours, theirs } => write!(
+                f,
+                "shared-memory version mismatch: this library has {ours}, the service {theirs}"
+            ),
+            RegisterError::Refused(why) => write!(f, "the service refused (reason {why})"),
+            RegisterError::Io(error) => write!(f, "cannot register: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for RegisterError {}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Refused(why) => write!(f, "the service refused (reason {why})"),
+            Refusal::ServiceGone => write!(f, "the service is gone"),
+            Refusal::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,133 @@
+//! What a program's contexts and streams share.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use tidelane_ring::{BufferAllocator, Doorbell, ProgramRegion, ServicePageMap, StreamBuffer};
+
+use crate::control::Control;
+
+/// How to wake the service.
+pub(crate) enum ServiceBell {
+    Doorbell(Doorbell),
+    InMemory(Box<dyn Fn() + Send + Sync>),
+}
+
+/// The session of this process with the service.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) region: Arc<ProgramRegion>,
+    pub(crate) page: Arc<ServicePageMap>,
+    pub(crate) control: Option<Control>,
+    pub(crate) bell: ServiceBell,
+    pub(crate) next_context: AtomicU32,
+    gone: AtomicBool,
+    buffers: Mutex<Buffers>,
+}
+
+/// The send-buffer area.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    pub(crate) allocator: BufferAllocator,
+    /// By slot: buffers of closed streams, which the service may use until it releases the slot.
+    orphans: Vec<Orphans>,
+}
+
+/// The present buffer of a closed stream, and those that it outgrew (hardly ever any).
+#[derive(Clone, Debug, Default)]
+struct Orphans {
+    present: Option<StreamBuffer>,
+    outgrown: Vec<StreamBuffer>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        region: Arc<ProgramRegion>,
+        page: Arc<ServicePageMap>,
+        control: Option<Control>,
+        bell: ServiceBell,
+    ) -> Session {
+        let allocator = BufferAllocator::new(region.layout().tx_area());
+        Session {
+            region,
+            page,
+            control,
+            bell,
+            next_context: AtomicU32::new(0),
+            gone: AtomicBool::new(false),
+            buffers: Mutex::new(Buffers {
+                allocator,
+                orphans: Vec::new(),
+            }),
+        }
+    }
+
+    /// Whether the service is known to be gone.
+    #[inline]
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ring_service(&self) {
+        match &self.bell {
+            // A broken doorbell needs no report: the control socket hangs up with the service.
+            ServiceBell::Doorbell(bell) => {
+                bell.ring();
+            }
+            ServiceBell::InMemory(ring) => ring(),
+        }
+    }
+
+    pub(crate) fn buffers(&self) -> MutexGuard<'_, Buffers> {
+        self.buffers
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Buffers {
+    /// Keeps the buffers of a stream that was closed until its slot is released.
+    pub(crate) fn orphan(
+        &mut self,
+        slot: u32,
+        present: Option<StreamBuffer>,
+        outgrown: Vec<StreamBuffer>,
+    ) {
+        // An earlier use of the slot is over, whether its release was seen or not.
+        self.free_orphans(slot);
+        let slot = slot as usize;
+        if self.orphans.len() <= slot {
+            self.orphans.resize(slot + 1, Orphans::default());
+        }
+        self.orphans[slot] = Orphans { present, outgrown };
+    }
+
+    /// The service released the slot.
+    pub(crate) fn free_orphans(&mut self, slot: u32) {
+        let Some(orphans) = self.orphans.get_mut(slot as usize) else {
+            return;
+        };
+        let Orphans { present, outgrown } = std::mem::take(orphans);
+        for buffer in present.into_iter().chain(outgrown) {
+            self.allocator.free(buffer);
+        }
+    }
+}
+
+impl fmt::Debug for ServiceBell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServiceBell::Doorbell(bell) => bell.fmt(f),
+            ServiceBell::InMemory(_) => write!(f, "InMemory"),
+        }
+    }
+}
