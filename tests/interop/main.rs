@@ -1,8 +1,8 @@
 //! Unmodified programs on Tidelane, against the kernel at the other end of a veth pair.
 //!
-//! `cargo test -p tidelane-tests --test interop -- FILTER`, as root, after `make build`. How long the
-//! long tests go on: TIDELANE_KILLS (kill -9 loops, default 20), TIDELANE_LOSS_MIB (bytes through
-//! the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000).
+//! `cargo test -p tidelane-tests --test interop -- FILTER`, as root, after `make build`. How long
+//! the long tests go on: TIDELANE_KILLS (kill -9 loops, default 20), TIDELANE_LOSS_MIB (bytes
+//! through the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000).
 
 use std::process::ExitCode;
 

@@ -1,9 +1,9 @@
 //! Runs test cases one after another, each in a process of its own with a time limit.
 //!
 //! libtest runs tests as threads of one process: a hang is for ever, a skip is silent and the
-//! output of a passing test is lost. Here each case is this same program started again with the case's
-//! name; it may hang, crash or leak without touching the next one, a skip is printed with its
-//! reason, and the last line is libtest's, so that whoever counts tests need not care.
+//! output of a passing test is lost. Here each case is this same program started again with the
+//! case's name; it may hang, crash or leak without touching the next one, a skip is printed with
+//! its reason, and the last line is libtest's, so that whoever counts tests need not care.
 
 use std::{
     env,

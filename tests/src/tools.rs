@@ -14,7 +14,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("ss", "iproute2"),
     ("taskset", "util-linux"),
-    ("nginx", "nginx-light"),
+    ("nginx", "nginx"),
     ("redis-server", "redis-server"),
     ("redis-benchmark", "redis-tools"),
     ("redis-cli", "redis-tools"),

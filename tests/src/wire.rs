@@ -5,8 +5,8 @@
 //!   eth1 10.77.0.1/24 --veth--  eth1 10.77.0.2/24
 //! ```
 //!
-//! With [`WireOptions::middle`] a third namespace lies between the two, with `left` and `right`, so that
-//! something can be done to the frames on their way.
+//! With [`WireOptions::middle`] a third namespace lies between the two, with `left` and `right`,
+//! so that something can be done to the frames on their way.
 
 use std::{
     cell::RefCell,

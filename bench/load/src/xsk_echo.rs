@@ -1,9 +1,9 @@
 //! The wire's limit: a TCP echo straight on AF_XDP that keeps no state at all.
 //!
 //! Every answer is made from the segment that asks for it: SYN gives SYN-ACK, data gives the same
-//! data with an acknowledgement, FIN gives FIN. There is no retransmission, no window and no order, so
-//! no TCP can serve this wire faster with the same kernel client. One queue, asleep in `poll`
-//! between batches, or spinning with `--spin`.
+//! data with an acknowledgement, FIN gives FIN. There is no retransmission, no window and no
+//! order, so no TCP can serve this wire faster with the same kernel client. One queue, asleep in
+//! `poll` between batches, or spinning with `--spin`.
 
 use std::{
     io,

@@ -1,3 +1,44 @@
-//! Placeholder main, replaced by the first commit of this crate.
+//! `cargo xtask`: what is done with this source tree beyond building it.
+#![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod ci;
+mod deps;
+mod source;
+mod tidy;
+
+/// Checks, the demo and the benches.
+#[derive(Parser, Debug)]
+#[command(name = "cargo xtask")]
+struct Command {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand, Debug)]
+enum Task {
+    /// All checks and tests, as `make test` runs them
+    Ci(ci::Options),
+    /// Sizes of functions, files and lines; where unsafe and clocks may be
+    Tidy(tidy::Options),
+    /// Dependencies point downward
+    Deps,
+}
+
+fn main() -> ExitCode {
+    let result = match Command::parse().task {
+        Task::Ci(options) => ci::run(&options),
+        Task::Tidy(options) => tidy::run(&options),
+        Task::Deps => deps::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("xtask: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,90 @@
+#!/bin/sh
+# Sees to it that this machine has what a make target needs; does nothing where all is there.
+#
+#   scripts/setup.sh build|demo|test|bench
+#
+# Packages come through apt, without starting the services in them. Without root, or on another
+# distribution, the missing things are named with the command that brings them.
+set -u
+
+group=${1:-build}
+need_root=no
+packages='gcc libc6-dev'
+case "$group" in
+    build) ;;
+    demo) packages="$packages iproute2 util-linux nginx wrk curl"; need_root=yes ;;
+    bench) packages="$packages iproute2 util-linux nginx valgrind"; need_root=yes ;;
+    test)
+        packages="$packages iproute2 util-linux ethtool nginx wrk curl valgrind"
+        packages="$packages redis-server redis-tools memcached libmemcached-tools"
+        packages="$packages clang-14 libbpf-dev"
+        ;;
+    *) echo "setup: no group $group (build, demo, test, bench)" >&2; exit 2 ;;
+esac
+
+fail() {
+    echo "setup: $1" >&2
+    exit 1
+}
+
+if ! command -v cargo >/dev/null 2>&1; then
+    if [ -x "$HOME/.cargo/bin/cargo" ]; then
+        fail 'cargo is not in PATH; run: . "$HOME/.cargo/env"'
+    fi
+    fail "no cargo; run: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | \
+sh -s -- -y --profile minimal && . \"\$HOME/.cargo/env\""
+fi
+
+if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ]; then
+    fail "Tidelane runs on Linux on x86-64, not on $(uname -s) on $(uname -m)"
+fi
+
+missing=''
+if command -v dpkg-query >/dev/null 2>&1; then
+    for package in $packages; do
+        state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)
+        [ "$state" = installed ] || missing="$missing $package"
+    done
+else
+    command -v cc >/dev/null 2>&1 || fail 'no C linker (cc), and no apt to install gcc with'
+    [ "$group" = build ] || echo "setup: no dpkg here; not checking for: $packages" >&2
+fi
+
+if [ "$need_root" = yes ] && [ "$(id -u)" != 0 ]; then
+    fail "make $group needs root, for network namespaces and AF_XDP; \
+run: sudo env \"PATH=\$PATH\" make $group"
+fi
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" != 0 ]; then
+    command="apt-get install --yes --no-install-recommends$missing"
+    if [ "$group" = test ]; then
+        # The tests that need them say so and are counted as skipped.
+        echo "setup: missing:$missing; to install them: sudo $command" >&2
+        command -v cc >/dev/null 2>&1 && exit 0
+    fi
+    fail "missing:$missing; run: sudo $command"
+fi
+
+# A package's own server would take ports of this machine: forbid starting it. A policy of the
+# administrator's stays in force.
+policy=/usr/sbin/policy-rc.d
+ours=no
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy" && ours=yes
+fi
+cleanup() {
+    [ "$ours" = no ] || rm -f "$policy"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM HUP
+
+echo "setup: installing$missing"
+install() {
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq $missing
+}
+if ! install >/dev/null 2>&1; then
+    apt-get update -qq || fail 'apt-get update failed'
+    install || fail "apt-get install failed; missing:$missing"
+fi

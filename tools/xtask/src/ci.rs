@@ -1,0 +1,160 @@
+//! Everything that must hold before a change goes in, with counts at the end.
+//!
+//! Each step's output goes to a file of its own under `target/ci`; what is shown is one line per
+//! step while all is well, and the end of the output of a step that fails.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use tidelane_tests::tools::{source_root, target_dir};
+
+use steps::{STEPS, Step};
+
+mod count;
+mod steps;
+
+use count::Counts;
+
+/// Lines shown of a step that failed.
+const SHOWN_LINES: usize = 80;
+
+/// Options of `ci`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Only the steps whose name contains one of these
+    filters: Vec<String>,
+    /// List the steps
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the steps, prints the counts.
+pub fn run(options: &Options) -> Result<(), String> {
+    let wanted = |step: &&Step| {
+        options.filters.is_empty()
+            || options
+                .filters
+                .iter()
+                .any(|f| step.name.contains(f.as_str()))
+    };
+    let steps: Vec<&Step> = STEPS.iter().filter(wanted).collect();
+    if options.list {
+        steps
+            .iter()
+            .for_each(|step| println!("{:<16} {}", step.name, step.command.join(" ")));
+        return Ok(());
+    }
+    let logs = target_dir().join("ci");
+    fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
+    let start = Instant::now();
+    let mut total = Counts::default();
+    for (index, step) in steps.iter().enumerate() {
+        print!("[{:>2}/{}] {:<16} ", index + 1, steps.len(), step.name);
+        let _ = std::io::stdout().flush();
+        total.add(run_step(step, &logs));
+    }
+    print_closing(&total, start.elapsed());
+    if total.failed == 0 {
+        Ok(())
+    } else {
+        Err(format!("logs are in {}", logs.display()))
+    }
+}
+
+fn print_closing(total: &Counts, took: Duration) {
+    println!("\nfinished in {} s", took.as_secs());
+    if !total.skips.is_empty() {
+        println!("\nskipped:");
+        let width = total
+            .skips
+            .iter()
+            .map(|(name, _)| name.len())
+            .max()
+            .unwrap_or(0);
+        for (name, reason) in &total.skips {
+            println!("  {name:<width$}  {reason}");
+        }
+    }
+    println!(
+        "\n{} passed, {} failed, {} skipped",
+        total.passed,
+        total.failed,
+        total.skips.len()
+    );
+}
+
+fn run_step(step: &Step, logs: &Path) -> Counts {
+    let start = Instant::now();
+    if let Some(reason) = (step.skip)() {
+        println!("skipped: {reason}");
+        return Counts::skip(step.name, &reason);
+    }
+    let log = logs.join(format!("{}.log", step.name));
+    let ended = execute(step, &log);
+    let seconds = start.elapsed().as_secs_f32();
+    let text = fs::read(&log).map(|b| String::from_utf8_lossy(&b).into_owned());
+    let text = text.unwrap_or_default();
+    let counts = Counts::of_step(step.name, step.tests, ended.is_ok(), &text);
+    let skipped = counts.skips.len();
+    match ended {
+        Ok(()) if counts.failed == 0 => {
+            println!(
+                "ok  {seconds:>6.1} s  {} passed, {skipped} skipped",
+                counts.passed
+            );
+        }
+        ended => {
+            let why = ended.err().unwrap_or_else(|| "tests failed".to_owned());
+            println!("FAILED  {seconds:.1} s  {why}");
+            show_end(&text, &log);
+        }
+    }
+    counts
+}
+
+fn show_end(text: &str, log: &Path) {
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(SHOWN_LINES);
+    lines[from..].iter().for_each(|line| println!("    {line}"));
+    println!("    (whole output: {})", log.display());
+}
+
+/// Exit status of `timeout` when the time was up.
+const TIMED_OUT: i32 = 124;
+
+/// Runs a step's command to its end, or to its time limit.
+///
+/// The command and all that it starts end with it, and with this process: `timeout` passes the
+/// signals that it gets to its group, and gets one when its parent ends.
+fn execute(step: &Step, log: &Path) -> Result<(), String> {
+    let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
+    let errors = file.try_clone().map_err(|error| error.to_string())?;
+    let status = Command::new("setpriv")
+        .args([
+            "--pdeathsig",
+            "TERM",
+            "timeout",
+            "-k",
+            "10",
+            &step.seconds.to_string(),
+        ])
+        .args(step.command)
+        .envs(step.environment.iter().copied())
+        .current_dir(source_root())
+        .stdin(Stdio::null())
+        .stdout(file)
+        .stderr(errors)
+        .status()
+        .map_err(|error| format!("setpriv: {error}"))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(TIMED_OUT) => Err(format!("no end in {} s", step.seconds)),
+        _ => Err(status.to_string()),
+    }
+}

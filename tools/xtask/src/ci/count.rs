@@ -1,0 +1,135 @@
+//! Counting tests from what test programs print.
+
+/// What a step's tests came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tests that passed.
+    pub passed: usize,
+    /// Tests that failed.
+    pub failed: usize,
+    /// Tests that did not run, with the reason.
+    pub skips: Vec<(String, String)>,
+}
+
+/// How a passing test of libtest says that it did nothing.
+const SKIP_MARKS: [&str; 2] = ["SKIPPED: ", "SKIP: "];
+
+impl Counts {
+    /// One thing skipped.
+    pub fn skip(name: &str, reason: &str) -> Self {
+        let skips = vec![(name.to_owned(), reason.to_owned())];
+        Self {
+            skips,
+            ..Self::default()
+        }
+    }
+
+    /// Adds those of another step.
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skips.extend(other.skips);
+    }
+
+    /// Counts a step: one check, or the tests that its output tells of. A step that failed counts
+    /// as at least one failure.
+    pub fn of_step(name: &str, tests: bool, succeeded: bool, text: &str) -> Self {
+        let mut counts = if tests {
+            Self::parse(text)
+        } else {
+            Self::default()
+        };
+        if !tests && succeeded {
+            counts.passed = 1;
+        }
+        if !succeeded && counts.failed == 0 {
+            counts.failed = 1;
+        }
+        if tests && succeeded && counts == Self::default() {
+            // Nothing ran: that is never what a step of tests is for.
+            counts.skips.push((name.to_owned(), "no tests".to_owned()));
+        }
+        counts
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut counts = Self::default();
+        let mut test = "a test";
+        // Tests that libtest has among those that passed.
+        let mut marked = 0;
+        for line in text.lines() {
+            if let Some(result) = line.strip_prefix("test result: ") {
+                counts.passed += number_before(result, " passed");
+                counts.failed += number_before(result, " failed");
+            } else if let Some((name, reason)) = ignored(line) {
+                counts.skips.push((name.to_owned(), reason.to_owned()));
+            } else if let Some(name) = output_of(line) {
+                test = name;
+            } else if let Some(reason) = SKIP_MARKS.iter().find_map(|m| line.strip_prefix(m)) {
+                counts.skips.push((test.to_owned(), reason.to_owned()));
+                marked += 1;
+            }
+        }
+        counts.passed = counts.passed.saturating_sub(marked);
+        counts
+    }
+}
+
+/// `test NAME ... ignored, REASON`
+fn ignored(line: &str) -> Option<(&str, &str)> {
+    let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let reason = result.strip_prefix("ignored")?;
+    Some((name, reason.strip_prefix(", ").unwrap_or("ignored")))
+}
+
+/// `---- NAME stdout ----`
+fn output_of(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
+}
+
+fn number_before(text: &str, word: &str) -> usize {
+    let Some(at) = text.find(word) else { return 0 };
+    let digits = text[..at].rsplit(|c: char| !c.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "
+running 4 tests
+test a::one ... ok
+test a::two ... ignored, needs a NIC
+test a::three ... ok
+test a::four ... FAILED
+
+successes:
+
+---- a::three stdout ----
+SKIPPED: not root
+
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1s
+test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s
+";
+
+    #[test]
+    fn libtests_output_is_counted() {
+        let counts = Counts::of_step("x", true, false, OUTPUT);
+        assert_eq!((counts.passed, counts.failed), (11, 1));
+        let names: Vec<_> = counts
+            .skips
+            .iter()
+            .map(|(n, r)| (n.as_str(), r.as_str()))
+            .collect();
+        assert_eq!(names, [("a::two", "needs a NIC"), ("a::three", "not root")]);
+    }
+
+    #[test]
+    fn a_failed_step_is_never_a_success() {
+        assert_eq!(Counts::of_step("x", true, false, "").failed, 1);
+        assert_eq!(Counts::of_step("x", false, false, "").failed, 1);
+        assert_eq!(Counts::of_step("x", false, true, "").passed, 1);
+        assert_eq!(Counts::of_step("x", true, true, "").skips.len(), 1);
+    }
+}

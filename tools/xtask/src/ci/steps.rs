@@ -1,0 +1,100 @@
+//! The steps of `cargo xtask ci`, cheap ones first.
+
+/// One step.
+#[derive(Debug)]
+pub struct Step {
+    /// Short name.
+    pub name: &'static str,
+    /// The command, from the root of the tree.
+    pub command: &'static [&'static str],
+    /// Environment on top of the present one.
+    pub environment: &'static [(&'static str, &'static str)],
+    /// Whether the output tells of tests; else the step is one check.
+    pub tests: bool,
+    /// Time limit in seconds.
+    pub seconds: u64,
+    /// Why the step cannot run on this machine, if so.
+    pub skip: fn() -> Option<String>,
+}
+
+const CHECK: Step = Step {
+    name: "",
+    command: &[],
+    environment: &[],
+    tests: false,
+    seconds: 900,
+    skip: || None,
+};
+
+/// All steps.
+pub const STEPS: &[Step] = &[
+    Step {
+        name: "tidy",
+        command: &["cargo", "xtask", "tidy"],
+        ..CHECK
+    },
+    Step {
+        name: "deps",
+        command: &["cargo", "xtask", "deps"],
+        ..CHECK
+    },
+    Step {
+        name: "format",
+        command: &["cargo", "fmt", "--all", "--check"],
+        ..CHECK
+    },
+    Step {
+        name: "clippy",
+        command: &[
+            "cargo",
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        ..CHECK
+    },
+    Step {
+        name: "doc",
+        command: &["cargo", "doc", "--workspace", "--no-deps"],
+        environment: &[("RUSTDOCFLAGS", "-D warnings")],
+        ..CHECK
+    },
+    Step {
+        name: "unit",
+        command: &[
+            "cargo",
+            "test",
+            "--workspace",
+            "--exclude",
+            "tidelane-tests",
+            "--no-fail-fast",
+            "--",
+            "--show-output",
+        ],
+        tests: true,
+        seconds: 1200,
+        ..CHECK
+    },
+    Step {
+        name: "build",
+        command: &["cargo", "build", "--release", "--workspace"],
+        ..CHECK
+    },
+    Step {
+        name: "interop",
+        command: &[
+            "cargo",
+            "test",
+            "--package",
+            "tidelane-tests",
+            "--test",
+            "interop",
+        ],
+        tests: true,
+        seconds: 1500,
+        ..CHECK
+    },
+];

@@ -1,0 +1,211 @@
+//! The layers, as DESIGN.md section 2 draws them, held against the manifests.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use tidelane_tests::tools::source_root;
+use toml::{Table, Value};
+
+/// What a folder may depend on besides itself.
+const FOLDERS: &[(&str, &[&str])] = &[
+    ("proto", &[]),
+    ("shm", &["proto"]),
+    ("nic", &["proto", "shm"]),
+    ("service", &["proto", "shm", "nic"]),
+    // The library in the program knows no TCP.
+    ("app", &["shm"]),
+    ("sim", &["proto", "shm", "nic", "service", "app"]),
+    ("tools", &["shm", "app", "tests"]),
+    (
+        "bench",
+        &["proto", "shm", "nic", "service", "app", "sim", "tests"],
+    ),
+    ("tests", &["proto", "shm", "nic", "service", "app", "sim"]),
+];
+
+/// Pairs that the folders would allow, and an invariant does not.
+const FORBIDDEN: &[(&str, &str, &str)] = &[
+    (
+        "proto/fastpath",
+        "proto/slowpath",
+        "fast path and slow path meet in flow",
+    ),
+    (
+        "proto/slowpath",
+        "proto/fastpath",
+        "fast path and slow path meet in flow",
+    ),
+    (
+        "service/host",
+        "nic/af-xdp",
+        "the host knows traits, never AF_XDP",
+    ),
+    (
+        "service/host",
+        "nic/steering",
+        "the host knows traits, never AF_XDP",
+    ),
+];
+
+/// Order within `proto`: each may depend on those before it.
+const PROTO: &[&str] = &[
+    "wire", "time", "cc", "flow", "fastpath", "slowpath", "engine",
+];
+
+/// A crate of the workspace: its folder, and the folders of what it depends on.
+#[derive(Debug)]
+struct Package {
+    folder: String,
+    depends: Vec<String>,
+}
+
+/// Checks every manifest of the workspace.
+pub fn run() -> Result<(), String> {
+    let packages = read_workspace(&source_root())?;
+    let complaints: Vec<String> = packages.iter().flat_map(check).collect();
+    complaints
+        .iter()
+        .for_each(|complaint| eprintln!("{complaint}"));
+    if complaints.is_empty() {
+        let edges: usize = packages.iter().map(|package| package.depends.len()).sum();
+        println!(
+            "deps: {} crates, {edges} dependencies, all downward",
+            packages.len()
+        );
+        return Ok(());
+    }
+    Err(format!(
+        "deps: {} dependencies do not point downward",
+        complaints.len()
+    ))
+}
+
+fn check(package: &Package) -> Vec<String> {
+    let complain = |on: &String| {
+        refuse(&package.folder, on).map(|why| format!("{} -> {on}: {why}", package.folder))
+    };
+    package.depends.iter().filter_map(complain).collect()
+}
+
+/// Why `from` may not depend on `on`, if so.
+fn refuse(from: &str, on: &str) -> Option<String> {
+    if let Some((_, _, why)) = FORBIDDEN.iter().find(|(a, b, _)| (*a, *b) == (from, on)) {
+        return Some((*why).to_owned());
+    }
+    let (layer, lower) = (top(from), top(on));
+    if layer == lower {
+        let order = |path: &str| {
+            PROTO
+                .iter()
+                .position(|name| path == format!("proto/{name}"))
+        };
+        return match (order(from), order(on)) {
+            (Some(a), Some(b)) if a <= b => Some("not downward within proto".to_owned()),
+            _ => None,
+        };
+    }
+    match FOLDERS.iter().find(|(folder, _)| *folder == layer) {
+        None => Some(format!(
+            "{layer} is not a layer; name it in tools/xtask/src/deps.rs"
+        )),
+        Some((_, allowed)) if allowed.contains(&lower) => None,
+        Some(_) => Some(format!("{layer} may not depend on {lower}")),
+    }
+}
+
+fn top(path: &str) -> &str {
+    path.split('/').next().unwrap_or(path)
+}
+
+fn read_toml(path: &Path) -> Result<Table, String> {
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    text.parse().map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn read_workspace(root: &Path) -> Result<Vec<Package>, String> {
+    let workspace = read_toml(&root.join("Cargo.toml"))?;
+    let members = workspace["workspace"]["members"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let folders: Vec<String> = members
+        .iter()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    let manifests: Vec<Table> = folders
+        .iter()
+        .map(|folder| read_toml(&root.join(folder).join("Cargo.toml")))
+        .collect::<Result<_, _>>()?;
+    let names: BTreeMap<String, String> = manifests
+        .iter()
+        .zip(&folders)
+        .filter_map(|(manifest, folder)| {
+            let name = manifest.get("package")?.get("name")?.as_str()?;
+            Some((name.to_owned(), folder.clone()))
+        })
+        .collect();
+    let package = |(manifest, folder): (&Table, &String)| Package {
+        folder: folder.clone(),
+        depends: dependencies(manifest)
+            .filter_map(|name| names.get(&name).cloned())
+            .collect(),
+    };
+    Ok(manifests.iter().zip(&folders).map(package).collect())
+}
+
+/// Names of all dependencies, of every kind and target.
+fn dependencies(manifest: &Table) -> impl Iterator<Item = String> {
+    const KINDS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
+    let targets = manifest.get("target").and_then(Value::as_table);
+    let tables = targets
+        .into_iter()
+        .flat_map(|t| t.values().filter_map(Value::as_table));
+    std::iter::once(manifest)
+        .chain(tables)
+        .flat_map(|table| KINDS.iter().filter_map(|kind| table.get(*kind)?.as_table()))
+        .flat_map(|table| table.iter())
+        .map(|(name, value)| {
+            let renamed = value.get("package").and_then(Value::as_str);
+            renamed.unwrap_or(name).to_owned()
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn downward_is_allowed_and_upward_is_not() {
+        for (from, on, fine) in [
+            ("proto/flow", "proto/wire", true),
+            ("proto/wire", "proto/flow", false),
+            ("proto/fastpath", "proto/slowpath", false),
+            ("proto/engine", "proto/slowpath", true),
+            ("shm/ring", "nic/packet-io", false),
+            ("service/host", "nic/packet-io", true),
+            ("service/host", "nic/af-xdp", false),
+            ("service/tidelaned", "nic/af-xdp", true),
+            ("app/sockets", "proto/wire", false),
+            ("app/sockets", "shm/ring", true),
+            ("app/sockets", "app/client", true),
+            ("service/host", "app/client", false),
+            ("sim/world", "service/host", true),
+            ("elsewhere/x", "proto/wire", false),
+        ] {
+            assert_eq!(refuse(from, on).is_none(), fine, "{from} -> {on}");
+        }
+    }
+
+    #[test]
+    fn dependencies_of_every_kind_count() {
+        let manifest: Table = "[dependencies]\na = \"1\"\nb = { package = \"c\", path = \"x\" }\n\
+            [target.'cfg(loom)'.dev-dependencies]\nd.workspace = true\n"
+            .parse()
+            .expect("a manifest");
+        let mut names: Vec<String> = dependencies(&manifest).collect();
+        names.sort();
+        assert_eq!(names, ["a", "c", "d"]);
+    }
+}

@@ -1,0 +1,183 @@
+//! Source files, and Rust text without what is not code.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A text file of the tree.
+#[derive(Debug)]
+pub struct SourceFile {
+    /// Path from the root, with `/`.
+    pub path: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// The text files that git knows, tracked or about to be, by path.
+pub fn source_files(root: &Path) -> Result<Vec<SourceFile>, String> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("git ls-files: {error}"))?;
+    let mut paths: Vec<String> = if output.status.success() {
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(str::to_owned)
+            .collect()
+    } else {
+        // A source archive has no git.
+        let mut paths = Vec::new();
+        walk(root, Path::new(""), &mut paths);
+        paths
+    };
+    paths.sort();
+    paths.dedup();
+    let read = |path: String| {
+        let text = fs::read_to_string(root.join(&path)).ok()?;
+        Some(SourceFile { path, text })
+    };
+    Ok(paths.into_iter().filter_map(read).collect())
+}
+
+fn walk(root: &Path, below: &Path, paths: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(root.join(below)) else {
+        return;
+    };
+    for entry in entries.filter_map(Result::ok) {
+        let name = entry.file_name();
+        let path: PathBuf = below.join(&name);
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        match (is_dir, name.to_str()) {
+            (true, Some("target" | ".git")) => {}
+            (true, _) => walk(root, &path, paths),
+            (false, _) => paths.push(path.to_string_lossy().into_owned()),
+        }
+    }
+}
+
+/// The text with comments, strings and character literals blanked out; lines stay where they are.
+pub fn code_only(text: &str) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = skipped_until(&bytes, at);
+        for byte in &mut bytes[at..end] {
+            if *byte != b'\n' {
+                *byte = b' ';
+            }
+        }
+        at = end.max(at + 1);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Where the comment, string or character literal that starts at `at` ends; `at` if none does.
+fn skipped_until(bytes: &[u8], at: usize) -> usize {
+    let rest = &bytes[at..];
+    let before = at.checked_sub(1).map(|at| bytes[at]);
+    let in_word = before.is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
+    match rest {
+        [b'/', b'/', ..] => find(bytes, at, b"\n"),
+        [b'/', b'*', ..] => block_comment_end(bytes, at),
+        [b'"', ..] => string_end(bytes, at),
+        [b'r', ..] | [b'b', b'r', ..] | [b'c', b'r', ..] if !in_word => {
+            raw_string_end(bytes, at).unwrap_or(at)
+        }
+        [b'\'', ..] => char_end(bytes, at).unwrap_or(at),
+        _ => at,
+    }
+}
+
+fn find(bytes: &[u8], from: usize, what: &[u8]) -> usize {
+    let found = bytes[from..]
+        .windows(what.len())
+        .position(|window| window == what);
+    found.map_or(bytes.len(), |found| from + found)
+}
+
+fn block_comment_end(bytes: &[u8], at: usize) -> usize {
+    let mut depth = 0;
+    let mut at = at;
+    while at < bytes.len() {
+        match &bytes[at..] {
+            [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),
+            [b'*', b'/', ..] => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    at
+}
+
+fn string_end(bytes: &[u8], at: usize) -> usize {
+    let mut at = at + 1;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+fn raw_string_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let start = at + bytes[at..].iter().position(|b| *b == b'r')? + 1;
+    let hashes = bytes[start..].iter().take_while(|b| **b == b'#').count();
+    if bytes.get(start + hashes) != Some(&b'"') {
+        return None;
+    }
+    let mut end = vec![b'"'];
+    end.resize(1 + hashes, b'#');
+    Some((find(bytes, start + hashes + 1, &end) + end.len()).min(bytes.len()))
+}
+
+/// A character literal, as against a lifetime.
+fn char_end(bytes: &[u8], at: usize) -> Option<usize> {
+    match &bytes[at + 1..] {
+        [b'\\', _, ..] => {
+            let close = bytes[at + 3..].iter().take(10).position(|b| *b == b'\'')?;
+            Some(at + 3 + close + 1)
+        }
+        rest => {
+            let len = std::str::from_utf8(&rest[..rest.len().min(4)])
+                .map_or_else(
+                    |error| std::str::from_utf8(&rest[..error.valid_up_to()]).ok(),
+                    Some,
+                )?
+                .chars()
+                .next()?
+                .len_utf8();
+            (rest.get(len) == Some(&b'\'')).then_some(at + 1 + len + 1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_code_stays() {
+        let cases = [
+            ("a /* { /* } */ { */ b", "ab"),
+            ("a // {\nb", "ab"),
+            (r#"f("{\"{", x)"#, "f(,x)"),
+            ("f(r#\"{\"#, b'{', '\\'', '{')", "f(,b,,)"),
+            ("fn f<'a>(x: &'a str) {}", "fnf<'a>(x:&'astr){}"),
+            ("'é' 'a", "'a"),
+            ("for r in x {}", "forrinx{}"),
+        ];
+        for (text, compact) in cases {
+            let code = code_only(text);
+            assert_eq!(code.len(), text.len(), "{text}: nothing may move");
+            let seen: String = code.split_whitespace().collect();
+            assert_eq!(seen, compact);
+        }
+    }
+}
