@@ -1,1 +1,207 @@
-//! Empty until the first commit of this crate.
+//! A whole host: the engine, the programs that use it, and the links that it uses.
+//!
+//! Deterministic and without I/O of its own: the daemon and the simulator drive the same host with
+//! [`Host::step`]. One step takes frames, segments of the memory wire and programs' requests in
+//! batches, tells programs what happened, and sends.
+//!
+//! ```text
+//!   ports ──frames──> wire ──segments──> engine <──requests── programs' rings
+//!     ^                                    │ Env (io.rs)              ^
+//!     └──────────── frames, memory wire <──┴──> slots, events ────────┘
+//! ```
+#![forbid(unsafe_code)]
+
+mod binding;
+mod hash;
+mod io;
+mod listeners;
+mod memory_wire;
+mod ports;
+mod program;
+mod publish;
+mod receive;
+mod registry;
+mod report;
+mod requests;
+mod routes;
+mod slots;
+
+use std::collections::{HashSet, VecDeque};
+
+use tidelane_engine::{Engine, EngineConfig, SocketOptions};
+use tidelane_packet_io::{Frame, PacketIo};
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{DropReason, Endpoint, IpAddress};
+
+use crate::{hash::FixedState, io::HostIo, requests::Parked, routes::Routes};
+pub use crate::{
+    io::MEMORY_LINK,
+    ports::PORTS_PER_REQUEST,
+    program::{Bell, ProgramId},
+    registry::ListenError,
+    report::{SocketReport, SocketState},
+    routes::{Interface, Route},
+};
+
+/// While something could not be delivered, the host looks again this often.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
+/// What the host asks its driver for. See [`Host::take_request`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostRequest {
+    /// Ask the kernel to resolve, or to confirm, this neighbour; [`Host::set_neighbour`] answers.
+    Resolve {
+        /// The neighbour's address.
+        addr: IpAddress,
+    },
+    /// Reserve [`PORTS_PER_REQUEST`] more ports at this address; [`Host::add_ports`] answers.
+    MorePorts {
+        /// The local address.
+        addr: IpAddress,
+    },
+    /// The last connection from a port that a program had reserved is over.
+    PortIdle {
+        /// Local address and port.
+        endpoint: Endpoint,
+    },
+}
+
+/// What a host counts, beside the engine's counters.
+#[derive(Clone, Debug)]
+pub struct HostCounters {
+    /// Frames received.
+    pub in_frames: u64,
+    /// Segments that the memory wire delivered.
+    pub memory_segments: u64,
+    /// Segments handed to a port.
+    pub out_segments: u64,
+    /// Requests of unknown kind.
+    pub bad_requests: u64,
+    /// Connections aborted because their program wrote impossible values.
+    pub misuses: u64,
+    /// Programs removed because their rings held impossible indices.
+    pub corrupt_rings: u64,
+    /// By [`DropReason::index`].
+    pub drops: [u64; DropReason::COUNT],
+}
+
+impl Default for HostCounters {
+    fn default() -> Self {
+        Self {
+            in_frames: 0,
+            memory_segments: 0,
+            out_segments: 0,
+            bad_requests: 0,
+            misuses: 0,
+            corrupt_rings: 0,
+            drops: [0; DropReason::COUNT],
+        }
+    }
+}
+
+/// A host. `P` is what its links are.
+pub struct Host<P> {
+    engine: Engine,
+    io: HostIo<P>,
+    base_options: SocketOptions,
+    parked: VecDeque<Parked>,
+    reservations: HashSet<(ProgramId, Endpoint), FixedState>,
+    frames: Vec<Frame>,
+    scratch: Vec<u8>,
+    backlogged: bool,
+    blocked: bool,
+    next_sweep: Instant,
+    sweep_at: usize,
+}
+
+impl<P: PacketIo> Host<P> {
+    /// A host on `interface`, whose queues are `ports`. `secret` keys sequence numbers and hashes.
+    pub fn new(
+        config: EngineConfig,
+        secret: [u8; 16],
+        interface: Interface,
+        ports: Vec<P>,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            engine: Engine::new(config, secret),
+            io: HostIo::new(ports, Routes::new(interface))?,
+            base_options: SocketOptions::default(),
+            parked: VecDeque::new(),
+            reservations: HashSet::default(),
+            frames: Vec::with_capacity(tidelane_packet_io::BURST_MAX),
+            scratch: Vec::new(),
+            backlogged: false,
+            blocked: false,
+            next_sweep: Instant(0),
+            sweep_at: 0,
+        })
+    }
+
+    /// One turn: everything that has come is processed, everything that follows is sent and told.
+    /// Whether there was anything to do.
+    pub fn step(&mut self, now: Instant) -> bool {
+        self.io.now = now;
+        let mut worked = self.receive_ports(now);
+        worked |= self.receive_memory(now);
+        worked |= self.poll_requests(now);
+        if self.blocked {
+            self.blocked = false;
+            self.engine.resume_transmit(now, &mut self.io);
+        }
+        self.run_timers(now);
+        self.engine.batch_end(now, &mut self.io);
+        self.publish(now);
+        if self.io.tx_queued {
+            self.io.tx_queued = false;
+            self.io.ports.iter_mut().for_each(PacketIo::tx_flush);
+        }
+        self.ring();
+        worked || !self.io.memory.is_empty()
+    }
+
+    fn run_timers(&mut self, now: Instant) {
+        if self.engine.next_timeout().is_some_and(|at| at <= now) {
+            self.engine.advance_time(now, &mut self.io);
+        }
+        if self.parked_deadline().is_some_and(|at| at <= now) {
+            self.retry_parked(now);
+        }
+        if now >= self.next_sweep {
+            self.sweep(now);
+        }
+    }
+
+    /// When [`step`](Self::step) must be called again, if nothing else happens.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let soon = (self.backlogged || self.blocked || !self.io.dirty.is_empty())
+            .then(|| self.io.now + RETRY_INTERVAL);
+        let sweep = self.sweep_due();
+        [
+            self.engine.next_timeout(),
+            self.parked_deadline(),
+            soon,
+            sweep,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Whether the driver has requests to take.
+    pub fn has_requests(&self) -> bool {
+        !self.io.requests.is_empty()
+    }
+
+    /// The next request to the driver.
+    pub fn take_request(&mut self) -> Option<HostRequest> {
+        self.io.requests.pop_front()
+    }
+
+    /// Whether a step would find something to do now: to be asked after announcing sleep.
+    pub fn has_work(&self) -> bool {
+        !self.io.memory.is_empty()
+            || self.io.programs.iter().any(|(_, program)| {
+                !program.gone && program.contexts.iter().flatten().any(|c| c.has_requests())
+            })
+    }
+}

@@ -1,3 +1,176 @@
-//! Placeholder main, replaced by the first commit of this crate.
+//! The Tidelane service: chooses the back ends, then runs one host on them.
+//!
+//! Threads: `tdl-core` drives the host over the interface's queues ([`core`]); the main thread serves
+//! registrations, netlink and the admin socket ([`control`]); a watchdog sees to it that a
+//! shared CPU does not starve the core.
 
-fn main() {}
+mod admin;
+mod claims;
+mod config;
+mod control;
+mod core;
+mod runtime;
+mod session;
+mod sockets;
+mod sys;
+
+use std::{fmt::Display, os::fd::OwnedFd, process::ExitCode, sync::Arc};
+
+use clap::Parser;
+use rustix::event::EventfdFlags;
+use tidelane_af_xdp::{XdpConfig, XdpPort};
+use tidelane_host::{Host, Interface};
+use tidelane_ring::ServicePageMap;
+use tidelane_steering::{
+    Demux,
+    mirror::{LinkKind, LinkRecord, Mirror},
+};
+use tidelane_time::Duration;
+use tidelane_wire::{IpAddress, MacAddress};
+
+use crate::{
+    claims::Claims,
+    config::Config,
+    control::{Control, Parts},
+    core::{CoreConfig, CoreHandle, CoreHost},
+    runtime::RunDir,
+};
+
+/// The number of the NIC's link in the engine: the memory wire has zero.
+const NIC_LINK: u16 = 1;
+/// Queues that are served.
+const QUEUES_MAX: usize = 64;
+
+fn main() -> ExitCode {
+    let config = Config::parse();
+    match serve(&config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("tidelaned: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says what failed, in one line.
+fn because<E: Display>(what: &str) -> impl FnOnce(E) -> String + '_ {
+    move |error| format!("{what}: {error}")
+}
+
+fn serve(config: &Config) -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("needs root (AF_XDP and eBPF); use sudo".to_owned());
+    }
+    runtime::raise_descriptor_limit();
+    let signals = sys::block_signals().map_err(because("cannot block signals"))?;
+    let mirror = Mirror::open().map_err(because("cannot read the kernel's network state"))?;
+    let link = mirror.link_by_name(&config.interface).cloned();
+    let link = link.ok_or(format!(
+        "no interface {} here (see: ip link)",
+        config.interface
+    ))?;
+    if !link.up {
+        let name = &config.interface;
+        return Err(format!(
+            "interface {name} is down; use: ip link set {name} up"
+        ));
+    }
+    let run_dir = RunDir::open(&config.name).map_err(|error| error.to_string())?;
+    let (ports, demux) = open_queues(&link)?;
+    let (page, page_fd) =
+        ServicePageMap::create(1).map_err(because("cannot make shared memory"))?;
+    let page = Arc::new(page);
+    let wake_fds = ports
+        .iter()
+        .map(|port| port.fd().try_clone_to_owned())
+        .collect::<Result<Vec<OwnedFd>, _>>()
+        .map_err(because("cannot copy a descriptor"))?;
+    let host = make_host(config, &mirror, &link, ports)?;
+    let notify = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(because("cannot make an eventfd"))?;
+    let notify = Arc::new(notify);
+    let (core, thread) = start_core(config, host, &page, wake_fds, &notify)?;
+    let parts = Parts {
+        core: core.clone(),
+        claims: Claims::new(demux),
+        page: (page, page_fd),
+        mirror,
+        ifindex: link.ifindex,
+        notify,
+        signals,
+    };
+    let served = Control::new(parts, &run_dir)
+        .map_err(because("cannot open the run directory"))
+        .and_then(|mut control| control.run().map_err(because("control thread")));
+    core.stop();
+    let joined = thread.join();
+    served.and(joined.map_err(|_| "the fast path panicked".to_owned()))
+}
+
+/// Opens an AF_XDP port on each queue and attaches the demux that feeds them.
+fn open_queues(link: &LinkRecord) -> Result<(Vec<XdpPort>, Demux), String> {
+    let xdp = match link.kind {
+        LinkKind::Veth => XdpConfig::for_veth(),
+        _ => XdpConfig::default(),
+    };
+    let mut ports: Vec<XdpPort> = Vec::new();
+    while ports.len() < QUEUES_MAX {
+        // The kernel refuses the first queue that does not exist; there is no other way to count
+        // them that holds in every namespace.
+        match XdpPort::open_index(link.ifindex, ports.len() as u32, &xdp) {
+            Ok(port) => ports.push(port),
+            Err(error) if ports.is_empty() => return Err(error.to_string()),
+            Err(_) => break,
+        }
+    }
+    let mut demux = Demux::load_and_attach(link.ifindex, ports.len() as u32)
+        .map_err(|error| error.to_string())?;
+    for port in &ports {
+        demux
+            .register_xsk(port.queue(), port.fd())
+            .map_err(|error| error.to_string())?;
+    }
+    Ok((ports, demux))
+}
+
+fn make_host(
+    config: &Config,
+    mirror: &Mirror,
+    link: &LinkRecord,
+    ports: Vec<XdpPort>,
+) -> Result<CoreHost, String> {
+    let mac = link.mac.ok_or("the interface has no link-layer address")?;
+    let interface = Interface {
+        link: tidelane_engine::LinkId(NIC_LINK),
+        mac: MacAddress(mac.0),
+        mtu: link.mtu,
+        addresses: mirror
+            .addresses(link.ifindex)
+            .map(|a| IpAddress(a.addr))
+            .collect(),
+    };
+    let mut secret = [0; 16];
+    rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
+        .map_err(because("cannot get random bytes"))?;
+    Host::new(config.engine(), secret, interface, ports).map_err(because("cannot map memory"))
+}
+
+fn start_core(
+    config: &Config,
+    host: CoreHost,
+    page: &Arc<ServicePageMap>,
+    wake_fds: Vec<OwnedFd>,
+    notify: &Arc<OwnedFd>,
+) -> Result<(CoreHandle, std::thread::JoinHandle<()>), String> {
+    let notify = notify.clone();
+    let core_config = CoreConfig {
+        cpu: config.cores,
+        spin: Duration::from_micros(config.spin_us),
+        wake_fds,
+        page: page.clone(),
+        notify_control: Box::new(move || {
+            let _ = rustix::io::write(&*notify, &1u64.to_ne_bytes());
+        }),
+    };
+    core::start(host, core_config).map_err(because("cannot start the fast path"))
+}

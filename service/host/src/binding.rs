@@ -1,0 +1,215 @@
+//! What ties a flow to the program that has it: slot, buffers, next hop.
+
+use tidelane_abi::{BufferWord, close_cause, program_flags};
+use tidelane_engine::{FlowId, ListenerId, SocketOptions};
+use tidelane_ring::{BufferAllocator, Region, SlotView, StreamBuffer};
+use tidelane_wire::{Endpoint, HeaderTemplate};
+
+use crate::{program::ProgramId, routes::HopId, slots};
+
+/// Buffers of a connection whose program does not have it yet lie in the host's own region, under
+/// this number.
+pub const STAGING: ProgramId = ProgramId(0);
+/// A receive buffer starts with this size (4 KiB) unless the first segment needs more.
+const RX_LOG2_FIRST: u8 = 12;
+
+/// How frames of a flow reach the peer.
+#[derive(Clone, Copy, Debug)]
+pub enum Path {
+    /// Over the memory wire.
+    Memory,
+    /// Through a port, to a neighbour.
+    Port {
+        /// The neighbour; `None` if there is no route (replies go back where the request came from).
+        hop: Option<HopId>,
+        /// Ethernet and IP header with the link address known last.
+        template: HeaderTemplate,
+    },
+}
+
+/// A flow's tie to a program.
+pub struct Binding {
+    /// Who has the buffers. [`STAGING`] until accepted.
+    pub home: ProgramId,
+    /// Slot in the home's region (none in staging).
+    pub slot: u32,
+    /// The slot's generation.
+    pub generation: u32,
+    /// Context of the home that gets the events.
+    pub context: u32,
+    /// Listener that it came from.
+    pub listener: Option<ListenerId>,
+    /// How frames leave.
+    pub path: Path,
+    /// A local port that the program reserved itself: told to the driver at the end.
+    pub reserved: Option<Endpoint>,
+    /// Where received bytes are placed.
+    pub rx: Option<StreamBuffer>,
+    /// Replaced receive buffers that the program may still be reading.
+    pub rx_old: Vec<StreamBuffer>,
+    /// Bytes before this were read by the program, and checked.
+    pub rx_read: u32,
+    /// `rx_head` as last published.
+    pub rx_head: u32,
+    /// Where bytes to send lie, as validated.
+    pub tx: Option<StreamBuffer>,
+    /// The word that `tx` was made from.
+    pub tx_word: BufferWord,
+    /// `tx_head` as last passed to the engine.
+    pub tx_head: u32,
+    /// Program flags as last acted upon.
+    pub program_flags: u32,
+    /// Service flags as last published.
+    pub service_flags: u32,
+    /// Close cause, once there is one.
+    pub cause: u32,
+    /// It is in the host's list of flows to publish.
+    pub dirty: bool,
+    /// The program must be told even if no field changed.
+    pub announce: bool,
+    /// The program closed the slot.
+    pub closed_by_program: bool,
+    /// Something was received since the last sweep for idle buffers.
+    pub active: bool,
+}
+
+impl Binding {
+    /// A new flow's tie, at home nowhere yet.
+    pub fn new(path: Path) -> Self {
+        Self {
+            home: STAGING,
+            slot: u32::MAX,
+            generation: 0,
+            context: 0,
+            listener: None,
+            path,
+            reserved: None,
+            rx: None,
+            rx_old: Vec::new(),
+            rx_read: 0,
+            rx_head: 0,
+            tx: None,
+            tx_word: 0,
+            tx_head: 0,
+            program_flags: 0,
+            service_flags: 0,
+            cause: 0,
+            dirty: false,
+            announce: false,
+            closed_by_program: false,
+            active: false,
+        }
+    }
+
+    /// Whether a program has it.
+    pub fn is_bound(&self) -> bool {
+        self.home != STAGING
+    }
+
+    /// Copies `payload` to stream position `pos` of the receive buffer, which is made or enlarged
+    /// as needed. False if there is no memory.
+    pub fn place(
+        &mut self,
+        region: &Region,
+        slot: Option<SlotView<'_>>,
+        allocator: &mut BufferAllocator,
+        pos: u32,
+        payload: &[u8],
+    ) -> bool {
+        let end = pos.wrapping_add(payload.len() as u32);
+        if !self.rx_holds(end) {
+            self.catch_up_reads(slot);
+            if !self.rx_holds(end) && !self.enlarge(region, slot, allocator, end) {
+                return false;
+            }
+        }
+        let Some(buffer) = self.rx else { return false };
+        self.active = true;
+        buffer.write(region, pos, payload)
+    }
+
+    fn rx_holds(&self, end: u32) -> bool {
+        self.rx
+            .is_some_and(|buffer| end.wrapping_sub(self.rx_read) <= buffer.len())
+    }
+
+    /// Looks how far the program has read since its last announcement.
+    fn catch_up_reads(&mut self, slot: Option<SlotView<'_>>) {
+        let Some(slot) = slot else { return };
+        let read = slots::rx_read(slot);
+        if read.wrapping_sub(self.rx_read) <= self.rx_head.wrapping_sub(self.rx_read) {
+            self.rx_read = read;
+        }
+    }
+
+    fn enlarge(
+        &mut self,
+        region: &Region,
+        slot: Option<SlotView<'_>>,
+        allocator: &mut BufferAllocator,
+        end: u32,
+    ) -> bool {
+        let needed = end.wrapping_sub(self.rx_read).max(1 << RX_LOG2_FIRST);
+        let log2 = needed.next_power_of_two().trailing_zeros() as u8;
+        let Some(larger) = allocator.alloc(log2) else {
+            return false;
+        };
+        if let Some(old) = self.rx.replace(larger) {
+            let last = self.rx_read.wrapping_add(old.len());
+            old.relocate(region, larger, self.rx_read, last);
+            match slot {
+                Some(_) => self.rx_old.push(old),
+                None => {
+                    allocator.free(old);
+                }
+            }
+        }
+        if let Some(slot) = slot {
+            slots::set_rx_buffer(slot, larger.to_word());
+        }
+        true
+    }
+
+    /// Gives all receive buffers back.
+    pub fn free_rx(&mut self, allocator: &mut BufferAllocator) {
+        for buffer in self.rx.take().into_iter().chain(self.rx_old.drain(..)) {
+            allocator.free(buffer);
+        }
+    }
+}
+
+/// The options that a program's flag bits ask for, on top of `base`.
+pub fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
+    SocketOptions {
+        nodelay: flags & program_flags::NODELAY != 0,
+        cork: flags & program_flags::CORK != 0,
+        keepalive: flags & program_flags::KEEPALIVE != 0,
+        quickack: flags & program_flags::QUICKACK != 0,
+        ..base
+    }
+}
+
+/// The bits that [`options_of`] looks at.
+pub const OPTION_BITS: u32 = program_flags::NODELAY
+    | program_flags::CORK
+    | program_flags::KEEPALIVE
+    | program_flags::QUICKACK;
+
+/// A slot that a program has: with a live flow, or with what is left of one.
+pub enum SlotUse {
+    /// No one has it.
+    Free,
+    /// A flow of the engine has it.
+    Live(FlowId),
+    /// The flow is over; the program has not closed the slot yet.
+    Ended(Box<Binding>),
+}
+
+/// The cause to publish for a binding that ends without one.
+pub fn cause_or_finished(cause: u32) -> u32 {
+    if cause == 0 {
+        close_cause::FINISHED
+    } else {
+        cause
+    }
+}

@@ -1,0 +1,385 @@
+//! The engine's environment: everything of a host except the engine itself.
+
+use std::collections::VecDeque;
+
+use tidelane_abi::{ControlEvent, SlotNames, control_event, service_flags};
+use tidelane_engine::{
+    Env, Event, FlowId, LinkId, ListenerId, Route as EngineRoute, SegmentOut, TxFull,
+};
+use tidelane_packet_io::{PacketIo, TxChecksum};
+use tidelane_ring::{BufferAllocator, Region};
+use tidelane_time::Instant;
+use tidelane_wire::{
+    DropReason, FRAME_HEADERS_LEN, FlowKey, HeaderTemplate, MacAddress, SegmentHeader, checksum,
+    emit_tcp, write_partial_checksum, write_tcp_checksum,
+};
+
+use crate::{
+    HostCounters, HostRequest,
+    binding::{Binding, Path, STAGING},
+    listeners::Listeners,
+    memory_wire::{self, MemoryWire},
+    ports::PortPool,
+    program::{ProgramId, Programs},
+    routes::Routes,
+};
+
+/// The memory wire's number; a port's is its index plus one.
+pub const MEMORY_LINK: LinkId = LinkId(0);
+/// Bytes of receive buffers for connections that no program has accepted yet.
+const STAGING_LEN: u64 = 256 << 20;
+/// Requests to the driver that may wait.
+const REQUESTS_MAX: usize = 4096;
+
+/// Memory for connections that no program has yet.
+pub struct Staging {
+    /// The host's own region.
+    pub region: Region,
+    /// Buffers in it.
+    pub allocator: BufferAllocator,
+}
+
+/// Ports, programs, listeners and bindings.
+pub struct HostIo<P> {
+    /// One per NIC queue.
+    pub ports: Vec<P>,
+    /// Segments between programs of this host.
+    pub memory: MemoryWire,
+    /// The interface's routes and neighbours.
+    pub routes: Routes,
+    /// Registered programs.
+    pub programs: Programs,
+    /// Claimed listening sockets.
+    pub listeners: Listeners,
+    /// Ephemeral ports.
+    pub pool: PortPool,
+    /// By flow number.
+    pub bindings: Vec<Option<Binding>>,
+    /// Flows whose program must be told something.
+    pub dirty: Vec<FlowId>,
+    /// Connections to hand to a member of their listener.
+    pub accepted: Vec<(FlowId, ListenerId)>,
+    /// Flows that ended in this step, and whose binding ends with them.
+    pub released: Vec<FlowId>,
+    /// Buffers before accept.
+    pub staging: Staging,
+    /// Where the frame that is being processed came from.
+    pub arrival: Option<(LinkId, MacAddress)>,
+    /// The time of this step.
+    pub now: Instant,
+    /// What happened.
+    pub counters: HostCounters,
+    /// For the driver.
+    pub requests: VecDeque<HostRequest>,
+    /// Whether something was handed to a port since the last flush.
+    pub tx_queued: bool,
+    ip_id: u16,
+}
+
+impl<P: PacketIo> HostIo<P> {
+    /// No programs yet.
+    pub fn new(ports: Vec<P>, routes: Routes) -> std::io::Result<Self> {
+        let region = Region::heap(STAGING_LEN)?;
+        let staging = Staging {
+            region,
+            allocator: BufferAllocator::new(0..STAGING_LEN),
+        };
+        Ok(Self {
+            ports,
+            memory: MemoryWire::default(),
+            routes,
+            programs: Programs::default(),
+            listeners: Listeners::default(),
+            pool: PortPool::default(),
+            bindings: Vec::new(),
+            dirty: Vec::new(),
+            accepted: Vec::new(),
+            released: Vec::new(),
+            staging,
+            arrival: None,
+            now: Instant(0),
+            counters: HostCounters::default(),
+            requests: VecDeque::new(),
+            tx_queued: false,
+            ip_id: 0,
+        })
+    }
+
+    /// Asks the driver for something.
+    pub fn request(&mut self, request: HostRequest) {
+        if self.requests.len() < REQUESTS_MAX {
+            self.requests.push_back(request);
+        }
+    }
+
+    /// The tie of `flow`.
+    #[inline]
+    pub fn binding(&mut self, flow: FlowId) -> Option<&mut Binding> {
+        self.bindings.get_mut(flow.index())?.as_mut()
+    }
+
+    /// Puts `flow` on the list of flows to publish.
+    #[inline]
+    pub fn mark(&mut self, flow: FlowId) {
+        if let Some(binding) = self.bindings.get_mut(flow.index()).and_then(Option::as_mut)
+            && !binding.dirty
+        {
+            binding.dirty = true;
+            self.dirty.push(flow);
+        }
+    }
+
+    /// Makes the binding of a flow that was just opened.
+    pub fn bind_new(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) -> &mut Binding {
+        let path = self.path_to(key, link);
+        if self.bindings.len() <= flow.index() {
+            self.bindings.resize_with(flow.index() + 1, || None);
+        }
+        self.bindings[flow.index()].insert(Binding::new(path))
+    }
+
+    /// How frames reach the peer of `key`. Without a resolved neighbour they go to where the
+    /// present frame came from.
+    fn path_to(&mut self, key: &FlowKey, link: LinkId) -> Path {
+        if link == MEMORY_LINK {
+            return Path::Memory;
+        }
+        let hop = self.routes.hop_to(key.peer.addr);
+        let known = hop.and_then(|hop| self.routes.hop(hop).mac);
+        let here = self.arrival.map(|(_, mac)| mac);
+        let to = known.or(here).unwrap_or(MacAddress([0; 6]));
+        let from = self.routes.interface.mac;
+        if let Some(hop) = hop
+            && self.routes.use_hop(hop, self.now)
+        {
+            let addr = self.routes.hop(hop).addr;
+            self.request(HostRequest::Resolve { addr });
+        }
+        match HeaderTemplate::new(from, to, key.local.addr, key.peer.addr) {
+            Some(template) => Path::Port { hop, template },
+            None => Path::Memory,
+        }
+    }
+
+    /// A neighbour's link address changed: every flow over it must see that.
+    pub fn refresh_paths(&mut self) {
+        let from = self.routes.interface.mac;
+        for binding in self.bindings.iter_mut().flatten() {
+            if let Path::Port {
+                hop: Some(hop),
+                template,
+            } = &mut binding.path
+                && let Some(mac) = self.routes.hop(*hop).mac
+            {
+                template.set_link(from, mac);
+            }
+        }
+    }
+
+    fn transmit_port(
+        &mut self,
+        out: &SegmentOut,
+        template: &HeaderTemplate,
+        fill: Option<(ProgramId, tidelane_ring::StreamBuffer)>,
+    ) -> Result<(), TxFull> {
+        let link = usize::from(out.link.0).wrapping_sub(1);
+        let Some(port) = self.ports.get_mut(link) else {
+            return Ok(());
+        };
+        let capabilities = port.capabilities();
+        let Some(frame) = port.tx_frame() else {
+            self.counters.drops[DropReason::TxFull.index()] += 1;
+            return Err(TxFull);
+        };
+        self.ip_id = self.ip_id.wrapping_add(1);
+        let header = header_of(out);
+        let tcp_len = header.len() + out.payload_len as usize;
+        let frame_len = FRAME_HEADERS_LEN + tcp_len;
+        if frame_len > frame.len() {
+            self.counters.drops[DropReason::TooLong.index()] += 1;
+            return Ok(());
+        }
+        template.write(frame, tcp_len as u16, out.ecn, self.ip_id);
+        let tcp = &mut frame[FRAME_HEADERS_LEN..frame_len];
+        let header_len = emit_tcp(tcp, &header);
+        let (tcp_header, payload) = tcp.split_at_mut(header_len);
+        if let Some((home, buffer)) = fill
+            && let Some(program) = self.programs.get(home)
+        {
+            buffer.read(program.region.region(), out.payload_pos, payload);
+        }
+        let pseudo = template.pseudo_header(tcp_len as u16);
+        let checksum = if capabilities.tx_checksum {
+            write_partial_checksum(tcp_header, pseudo);
+            TxChecksum::Partial {
+                start: FRAME_HEADERS_LEN as u16,
+                offset: 16,
+            }
+        } else {
+            write_tcp_checksum(tcp_header, pseudo, checksum::sum(payload));
+            TxChecksum::Done
+        };
+        port.tx_commit(frame_len, checksum);
+        self.tx_queued = true;
+        self.counters.out_segments += 1;
+        Ok(())
+    }
+
+    /// A reply without a flow goes back to where the present frame came from.
+    fn transmit_reply(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        if out.link == MEMORY_LINK {
+            return self.memory.push(out, |_| ()).then_some(()).ok_or(TxFull);
+        }
+        let Some((_, mac)) = self.arrival else {
+            return Ok(());
+        };
+        let from = self.routes.interface.mac;
+        match HeaderTemplate::new(from, mac, out.key.local.addr, out.key.peer.addr) {
+            Some(template) => self.transmit_port(out, &template, None),
+            None => Ok(()),
+        }
+    }
+
+    fn transmit_memory(
+        &mut self,
+        out: &SegmentOut,
+        fill: Option<(ProgramId, tidelane_ring::StreamBuffer)>,
+    ) -> Result<(), TxFull> {
+        let programs = &self.programs;
+        let pushed = self.memory.push(out, |payload| {
+            if let Some((home, buffer)) = fill
+                && let Some(program) = programs.get(home)
+            {
+                buffer.read(program.region.region(), out.payload_pos, payload);
+            }
+        });
+        pushed.then_some(()).ok_or(TxFull)
+    }
+}
+
+fn header_of(out: &SegmentOut) -> SegmentHeader {
+    SegmentHeader {
+        src_port: out.key.local.port,
+        dst_port: out.key.peer.port,
+        seq: out.seq,
+        ack: out.ack,
+        flags: out.flags,
+        wnd: out.wnd,
+        urgent: 0,
+        options: out.options,
+    }
+}
+
+impl<P: PacketIo> Env for HostIo<P> {
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        let Some(flow) = out.flow else {
+            return self.transmit_reply(out);
+        };
+        if self.binding(flow).is_none() {
+            self.bind_new(flow, &out.key, out.link);
+        }
+        let Some(binding) = self.binding(flow) else {
+            return Ok(());
+        };
+        let fill = if out.payload_len > 0 {
+            let Some(buffer) = binding.tx else {
+                debug_assert!(false, "the engine sends what was never written");
+                return Ok(());
+            };
+            Some((binding.home, buffer))
+        } else {
+            None
+        };
+        match binding.path {
+            Path::Memory => self.transmit_memory(out, fill),
+            Path::Port { template, .. } => self.transmit_port(out, &template, fill),
+        }
+    }
+
+    fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return false;
+        };
+        if binding.home == STAGING {
+            let Staging { region, allocator } = &mut self.staging;
+            return binding.place(region, None, allocator, pos, payload);
+        }
+        let Some(program) = self.programs.get_mut(binding.home) else {
+            return false;
+        };
+        let slot = program.region.slot(binding.slot);
+        binding.place(program.region.region(), slot, &mut program.rx, pos, payload)
+    }
+
+    fn event(&mut self, flow: FlowId, event: Event) {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        match event {
+            Event::Readable | Event::Writable => {}
+            Event::Connected => binding.service_flags |= service_flags::ESTABLISHED,
+            Event::Accepted(listener) => {
+                binding.service_flags |= service_flags::ESTABLISHED;
+                binding.listener = Some(listener);
+                self.accepted.push((flow, listener));
+            }
+            Event::PeerClosed => binding.service_flags |= service_flags::FIN_RECEIVED,
+            Event::FinAcked => binding.service_flags |= service_flags::FIN_ACKED,
+            Event::Closed(cause) => binding.cause = cause.to_u32(),
+            Event::Released => {
+                self.released.push(flow);
+                return;
+            }
+        }
+        self.mark(flow);
+    }
+
+    fn route(&mut self, _key: &FlowKey, link: LinkId) -> EngineRoute {
+        let mtu = if link == MEMORY_LINK {
+            memory_wire::MTU
+        } else {
+            self.routes.interface.mtu
+        };
+        EngineRoute { link, mtu }
+    }
+}
+
+/// The names of a flow, for its slot.
+pub fn names_of(key: &FlowKey, flow: FlowId, mss: u32) -> SlotNames {
+    SlotNames {
+        local_addr: key.local.addr.0,
+        peer_addr: key.peer.addr.0,
+        local_port: key.local.port,
+        peer_port: key.peer.port,
+        mss,
+        flow: u64::from(flow.0),
+        reserved: [0; 2],
+    }
+}
+
+/// A control event about a slot.
+pub fn slot_event(kind: u32, slot: u32, generation: u32, cookie: u64) -> ControlEvent {
+    ControlEvent {
+        kind,
+        slot,
+        cookie,
+        generation,
+        cause: 0,
+        listener: 0,
+        reserved: [0; 9],
+    }
+}
+
+/// A control event that there is no connection.
+pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
+    let kind = control_event::CONNECT_FAILED;
+    ControlEvent {
+        kind,
+        slot: 0,
+        cookie,
+        generation: 0,
+        cause,
+        listener: 0,
+        reserved: [0; 9],
+    }
+}

@@ -1,0 +1,143 @@
+//! Who gets a new connection.
+//!
+//! A listener is one kernel socket's 3-tuple. Several programs may hold it (fork after listen), and
+//! the contexts among them that wait for connections are its *members*: a program that holds the
+//! socket but never accepts, like a supervising parent, gets none.
+
+use std::collections::VecDeque;
+
+use tidelane_engine::{FlowId, ListenerId};
+use tidelane_wire::Endpoint;
+
+use crate::program::ProgramId;
+
+/// A context that takes connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    /// Its program.
+    pub program: ProgramId,
+    /// Its number within the program.
+    pub context: u32,
+    /// The program's number for the listener.
+    pub cookie: u64,
+    /// Connections given to it and not taken yet.
+    pub untaken: u32,
+    /// Connections given to it in all; decides between equals.
+    pub given: u64,
+}
+
+/// A listening 3-tuple.
+pub struct Listener {
+    /// The kernel socket's cookie (SO_COOKIE).
+    pub key: u64,
+    /// Where it listens.
+    pub local: Endpoint,
+    /// Programs that hold the socket.
+    pub holders: Vec<ProgramId>,
+    /// Contexts that take its connections.
+    pub members: Vec<Member>,
+    /// Established connections that no member was there for.
+    pub waiting: VecDeque<FlowId>,
+}
+
+impl Listener {
+    /// The member to give the next connection to: the one with the fewest untaken ones.
+    pub fn choose(&mut self) -> Option<&mut Member> {
+        self.members
+            .iter_mut()
+            .min_by_key(|member| (member.untaken, member.given))
+    }
+
+    /// Adds a member; a second time changes nothing.
+    pub fn join(&mut self, program: ProgramId, context: u32, cookie: u64) {
+        let known = self
+            .members
+            .iter()
+            .any(|m| m.program == program && m.context == context);
+        if !known && self.holders.contains(&program) {
+            self.members.push(Member {
+                program,
+                context,
+                cookie,
+                untaken: 0,
+                given: 0,
+            });
+        }
+    }
+
+    /// Removes a member.
+    pub fn leave(&mut self, program: ProgramId, context: u32) {
+        self.members
+            .retain(|m| m.program != program || m.context != context);
+    }
+
+    /// Removes a program. True if it was the last that held the socket.
+    pub fn drop_holder(&mut self, program: ProgramId) -> bool {
+        self.members.retain(|m| m.program != program);
+        self.holders.retain(|held| *held != program);
+        self.holders.is_empty()
+    }
+
+    /// `program` took `count` connections in `context`. Returns how many were outstanding there.
+    pub fn taken(&mut self, program: ProgramId, context: u32, count: u32) -> u32 {
+        let found = self
+            .members
+            .iter_mut()
+            .find(|m| m.program == program && m.context == context);
+        let Some(member) = found else { return 0 };
+        let taken = count.min(member.untaken);
+        member.untaken -= taken;
+        taken
+    }
+}
+
+/// All listeners, by the engine's number.
+#[derive(Default)]
+pub struct Listeners {
+    entries: Vec<Option<Listener>>,
+}
+
+impl Listeners {
+    /// The listener `id`.
+    pub fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.entries.get_mut(id.index())?.as_mut()
+    }
+
+    /// The listener of the kernel socket `key`.
+    pub fn find(&self, key: u64) -> Option<ListenerId> {
+        let of_key = |entry: &Option<Listener>| entry.as_ref().is_some_and(|l| l.key == key);
+        self.entries
+            .iter()
+            .position(of_key)
+            .map(|index| ListenerId(index as u32))
+    }
+
+    /// Adds a listener under the engine's number.
+    pub fn insert(&mut self, id: ListenerId, listener: Listener) {
+        if self.entries.len() <= id.index() {
+            self.entries.resize_with(id.index() + 1, || None);
+        }
+        self.entries[id.index()] = Some(listener);
+    }
+
+    /// Removes a listener.
+    pub fn remove(&mut self, id: ListenerId) -> Option<Listener> {
+        self.entries.get_mut(id.index())?.take()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (ListenerId, &Listener)> {
+        self.entries
+            .iter()
+            .enumerate()
+            .filter_map(|(index, entry)| Some((ListenerId(index as u32), entry.as_ref()?)))
+    }
+
+    /// The listeners that `program` holds.
+    pub fn held_by(&self, program: ProgramId) -> Vec<ListenerId> {
+        self.iter()
+            .filter(|(_, l)| l.holders.contains(&program))
+            .map(|(id, _)| id)
+            .collect()
+    }
+}

@@ -1,0 +1,88 @@
+//! The memory wire: segments between two programs of this host, or a program and itself.
+//!
+//! It replaces the network, not TCP: both ends keep full TCP state and every segment passes through
+//! the engine twice. Headers stay parsed; the payload is copied once, into the batch, because
+//! the sender's buffer is the sending program's memory and may change under a borrow.
+//!
+//! Two batches take turns: one fills while the other is delivered, so that what a delivery causes
+//! to be sent travels with the next turn.
+
+use tidelane_engine::SegmentOut;
+use tidelane_wire::{FlowKey, Segment};
+
+/// Segments that one batch may hold.
+const SEGMENTS_MAX: usize = 4096;
+/// Bytes of payload that one batch may hold.
+const PAYLOAD_MAX: usize = 4 << 20;
+
+/// The MTU of the memory wire: the largest that IPv4's length field allows.
+pub const MTU: u32 = 65_535;
+
+/// Segments that travel together, oldest first.
+#[derive(Default)]
+pub struct Batch {
+    segments: Vec<SegmentOut>,
+    payload: Vec<u8>,
+}
+
+impl Batch {
+    /// Each segment with the key as its receiver names it.
+    pub fn iter(&self) -> impl Iterator<Item = (FlowKey, &SegmentOut, Segment<'_>)> {
+        let mut start = 0;
+        self.segments.iter().map(move |out| {
+            let end = start + out.payload_len as usize;
+            let segment = Segment {
+                src_port: out.key.local.port,
+                dst_port: out.key.peer.port,
+                seq: out.seq,
+                ack: out.ack,
+                flags: out.flags,
+                wnd: out.wnd,
+                urgent: 0,
+                options: out.options,
+                payload: &self.payload[start..end],
+            };
+            start = end;
+            (out.key.reversed(), out, segment)
+        })
+    }
+}
+
+/// A bounded queue of segments in two alternating batches.
+#[derive(Default)]
+pub struct MemoryWire {
+    filling: Batch,
+    spare: Batch,
+}
+
+impl MemoryWire {
+    /// Whether nothing waits for delivery.
+    pub fn is_empty(&self) -> bool {
+        self.filling.segments.is_empty()
+    }
+
+    /// Queues `out`; `fill` writes its payload. False if the batch is full.
+    pub fn push(&mut self, out: &SegmentOut, fill: impl FnOnce(&mut [u8])) -> bool {
+        let start = self.filling.payload.len();
+        let end = start + out.payload_len as usize;
+        if self.filling.segments.len() >= SEGMENTS_MAX || end > PAYLOAD_MAX {
+            return false;
+        }
+        self.filling.payload.resize(end, 0);
+        fill(&mut self.filling.payload[start..end]);
+        self.filling.segments.push(*out);
+        true
+    }
+
+    /// Takes all queued segments for delivery.
+    pub fn take(&mut self) -> Batch {
+        std::mem::replace(&mut self.filling, std::mem::take(&mut self.spare))
+    }
+
+    /// Returns a delivered batch, so that its memory is used again.
+    pub fn recycle(&mut self, mut batch: Batch) {
+        batch.segments.clear();
+        batch.payload.clear();
+        self.spare = batch;
+    }
+}

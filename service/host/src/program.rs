@@ -1,0 +1,293 @@
+//! The programs of a host: their regions, contexts and slots.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use tidelane_abi::{ControlEvent, ControlRequest, data_event};
+use tidelane_ring::{
+    BufferAllocator, ControlEventProducer, ControlRequestConsumer, Corrupt, DataEventProducer,
+    DataRequestConsumer, ProgramRegion, PushError, sleep, words::DataWord,
+};
+
+use crate::{binding::SlotUse, slots};
+
+/// Number of a program within a host. Zero is the host's own staging area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProgramId(pub u32);
+
+/// Control events that wait for room in a context's ring.
+const CONTROL_BACKLOG_MAX: usize = 65_536;
+
+/// Rings a context's doorbell. The daemon's is an eventfd.
+pub trait Bell: Send {
+    /// Wakes the sleeping context.
+    fn ring(&self);
+}
+
+/// The service's side of one context.
+pub struct Context {
+    region: Arc<ProgramRegion>,
+    number: u32,
+    data_requests: DataRequestConsumer,
+    data_events: DataEventProducer,
+    control_requests: ControlRequestConsumer,
+    control_events: ControlEventProducer,
+    backlog: VecDeque<ControlEvent>,
+    bell: Box<dyn Bell>,
+    /// Something was pushed since the last [`publish`](Self::publish).
+    pushed: bool,
+}
+
+impl Context {
+    /// The service's side of context `number`, whose rings are new. `None` if there can be no such
+    /// context.
+    pub fn new(region: Arc<ProgramRegion>, number: u32, bell: Box<dyn Bell>) -> Option<Self> {
+        Some(Self {
+            data_requests: DataRequestConsumer::new(region.clone(), number)?,
+            data_events: DataEventProducer::new(region.clone(), number)?,
+            control_requests: ControlRequestConsumer::new(region.clone(), number)?,
+            control_events: ControlEventProducer::new(region.clone(), number)?,
+            region,
+            number,
+            backlog: VecDeque::new(),
+            bell,
+            pushed: false,
+        })
+    }
+
+    /// The next data request.
+    #[inline]
+    pub fn next_data(&mut self) -> Result<Option<DataWord>, Corrupt> {
+        Ok(self.data_requests.pop()?.map(DataWord::decode))
+    }
+
+    /// The next control request.
+    #[inline]
+    pub fn next_control(&mut self) -> Result<Option<ControlRequest>, Corrupt> {
+        self.control_requests.pop()
+    }
+
+    /// Gives the places of all requests taken so far back to the program.
+    pub fn release(&mut self) {
+        self.data_requests.release();
+        self.control_requests.release();
+    }
+
+    /// Whether requests wait.
+    pub fn has_requests(&self) -> bool {
+        !self.data_requests.is_empty() || !self.control_requests.is_empty()
+    }
+
+    /// Queues a data event.
+    #[inline]
+    pub fn push_data(&mut self, kind: u8, slot: u32) -> Result<(), PushError> {
+        self.data_events.push(DataWord::new(kind, slot).encode())?;
+        self.pushed = true;
+        Ok(())
+    }
+
+    /// Queues a control event; one that finds the ring full waits in the service.
+    pub fn push_control(&mut self, event: ControlEvent) -> Result<(), PushError> {
+        if self.backlog.is_empty() {
+            match self.control_events.push(event) {
+                Ok(()) => {
+                    self.pushed = true;
+                    return Ok(());
+                }
+                Err(PushError::Corrupt) => return Err(PushError::Corrupt),
+                Err(PushError::Full) => {}
+            }
+        }
+        if self.backlog.len() >= CONTROL_BACKLOG_MAX {
+            return Err(PushError::Full);
+        }
+        self.backlog.push_back(event);
+        Ok(())
+    }
+
+    /// Moves waiting control events to the ring. Whether some still wait.
+    pub fn push_backlog(&mut self) -> bool {
+        while let Some(event) = self.backlog.front() {
+            if self.control_events.push(*event).is_err() {
+                break;
+            }
+            self.pushed = true;
+            self.backlog.pop_front();
+        }
+        !self.backlog.is_empty()
+    }
+
+    /// Makes queued events visible, and rings the doorbell if the program sleeps.
+    pub fn publish(&mut self) {
+        if !std::mem::take(&mut self.pushed) {
+            return;
+        }
+        self.control_events.publish();
+        self.data_events.publish();
+        let Some(context) = self.region.context(self.number) else {
+            return;
+        };
+        if sleep::should_ring(&context.head.needs_wakeup) {
+            self.bell.ring();
+        }
+    }
+}
+
+/// One registered program.
+pub struct Program {
+    /// For listings.
+    pub name: String,
+    /// For listings.
+    pub pid: u32,
+    /// Its memory.
+    pub region: Arc<ProgramRegion>,
+    /// Receive buffers in it.
+    pub rx: BufferAllocator,
+    /// Its contexts, by number.
+    pub contexts: Vec<Option<Context>>,
+    slots: Vec<SlotUse>,
+    free_slots: VecDeque<u32>,
+    /// Slots in use, orphans included: the region lives until there are none.
+    pub slots_used: u32,
+    /// The process is gone, or misbehaved: nothing is read from the region's rings any more.
+    pub gone: bool,
+}
+
+impl Program {
+    /// A program that has just registered.
+    pub fn new(name: String, pid: u32, region: Arc<ProgramRegion>) -> Self {
+        let rx = BufferAllocator::new(region.layout().rx_area());
+        Self {
+            name,
+            pid,
+            region,
+            rx,
+            contexts: Vec::new(),
+            slots: Vec::new(),
+            free_slots: VecDeque::new(),
+            slots_used: 0,
+            gone: false,
+        }
+    }
+
+    /// What uses `slot`.
+    #[inline]
+    pub fn slot_use(&mut self, slot: u32) -> Option<&mut SlotUse> {
+        self.slots.get_mut(slot as usize)
+    }
+
+    /// Takes a free slot; its generation becomes odd.
+    pub fn take_slot(&mut self) -> Option<(u32, u32)> {
+        let slot = match self.free_slots.pop_front() {
+            Some(slot) => slot,
+            None => {
+                let next = self.slots.len() as u32;
+                self.region.slot(next)?;
+                self.slots.push(SlotUse::Free);
+                next
+            }
+        };
+        let generation = slots::begin_use(self.region.slot(slot)?);
+        self.slots_used += 1;
+        Some((slot, generation))
+    }
+
+    /// Sets what uses `slot`.
+    pub fn set_slot(&mut self, slot: u32, slot_use: SlotUse) {
+        if let Some(entry) = self.slots.get_mut(slot as usize) {
+            *entry = slot_use;
+        }
+    }
+
+    /// The slot is free again: tells `context`.
+    pub fn release_slot(&mut self, slot: u32, context: u32) {
+        let Some(entry) = self.slots.get_mut(slot as usize) else {
+            return;
+        };
+        *entry = SlotUse::Free;
+        self.slots_used -= 1;
+        if let Some(view) = self.region.slot(slot) {
+            slots::end_use(view);
+        }
+        self.free_slots.push_back(slot);
+        if let Some(context) = self.context_mut(context) {
+            let _ = context.push_data(data_event::RELEASED, slot);
+        }
+    }
+
+    /// Context `number`, or the first one if it does not exist.
+    pub fn context_mut(&mut self, number: u32) -> Option<&mut Context> {
+        let exists = matches!(self.contexts.get(number as usize), Some(Some(_)));
+        let number = if exists { number as usize } else { 0 };
+        self.contexts.get_mut(number)?.as_mut()
+    }
+
+    /// All slots with their uses.
+    pub fn slots(&self) -> impl Iterator<Item = (u32, &SlotUse)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .map(|(slot, slot_use)| (slot as u32, slot_use))
+    }
+}
+
+/// All programs of a host.
+#[derive(Default)]
+pub struct Programs {
+    entries: Vec<Option<Program>>,
+}
+
+impl Programs {
+    /// Adds a program; numbers start at 1.
+    pub fn insert(&mut self, program: Program) -> ProgramId {
+        let free = self.entries.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() - 1
+        });
+        self.entries[index] = Some(program);
+        ProgramId(index as u32 + 1)
+    }
+
+    /// The program `id`.
+    #[inline]
+    pub fn get_mut(&mut self, id: ProgramId) -> Option<&mut Program> {
+        self.entries
+            .get_mut((id.0 as usize).wrapping_sub(1))?
+            .as_mut()
+    }
+
+    /// The program `id`.
+    pub fn get(&self, id: ProgramId) -> Option<&Program> {
+        self.entries.get((id.0 as usize).wrapping_sub(1))?.as_ref()
+    }
+
+    /// Forgets a program: its region is unmapped.
+    pub fn remove(&mut self, id: ProgramId) {
+        if let Some(entry) = self.entries.get_mut((id.0 as usize).wrapping_sub(1)) {
+            *entry = None;
+        }
+    }
+
+    /// Numbers of all programs, the highest plus one as bound.
+    pub fn bound(&self) -> u32 {
+        self.entries.len() as u32 + 1
+    }
+
+    /// All programs.
+    pub fn iter(&self) -> impl Iterator<Item = (ProgramId, &Program)> {
+        let numbered = |(index, entry)| (ProgramId(index as u32 + 1), entry);
+        self.entries
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, entry)| Some(numbered((index, entry.as_ref()?))))
+    }
+
+    /// All programs, to change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramId, &mut Program)> {
+        let numbered = |(index, entry)| (ProgramId(index as u32 + 1), entry);
+        self.entries
+            .iter_mut()
+            .enumerate()
+            .filter_map(move |(index, entry)| Some(numbered((index, entry.as_mut()?))))
+    }
+}

@@ -1,0 +1,258 @@
+//! What programs are told: at the end of each step, once per changed flow.
+
+use tidelane_abi::{control_event, data_event, service_flags};
+use tidelane_engine::{FlowId, ListenerId};
+use tidelane_packet_io::PacketIo;
+use tidelane_ring::StreamBuffer;
+use tidelane_time::Instant;
+
+use crate::{
+    Host, HostRequest,
+    binding::{Binding, Path, STAGING, SlotUse, cause_or_finished},
+    io::{Staging, slot_event},
+    listeners::Member,
+    program::ProgramId,
+    slots::{self, Publication},
+};
+
+impl<P: PacketIo> Host<P> {
+    /// Hands accepted connections out, tells programs of changed flows, and ends bindings.
+    pub(crate) fn publish(&mut self, now: Instant) {
+        for (flow, listener) in std::mem::take(&mut self.io.accepted) {
+            self.hand_out(now, flow, listener);
+        }
+        let mut dirty = std::mem::take(&mut self.io.dirty);
+        for flow in dirty.drain(..) {
+            self.publish_flow(flow);
+        }
+        dirty.append(&mut self.io.dirty);
+        self.io.dirty = dirty;
+        for flow in std::mem::take(&mut self.io.released) {
+            self.end_binding(flow);
+        }
+        self.backlogged = false;
+        for (_, program) in self.io.programs.iter_mut() {
+            if program.gone {
+                continue;
+            }
+            for context in program.contexts.iter_mut().flatten() {
+                self.backlogged |= context.push_backlog();
+            }
+        }
+    }
+
+    /// Makes all queued events visible and rings who sleeps. After the frames were sent: on a
+    /// shared CPU the program runs from here on.
+    pub(crate) fn ring(&mut self) {
+        for (_, program) in self.io.programs.iter_mut() {
+            if !program.gone {
+                program
+                    .contexts
+                    .iter_mut()
+                    .flatten()
+                    .for_each(|context| context.publish());
+            }
+        }
+    }
+
+    /// Gives an established connection to a member of its listener, or lets it wait for one.
+    fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
+        let Some(listener) = self.io.listeners.get_mut(id) else {
+            self.engine.abort(now, flow, &mut self.io);
+            return;
+        };
+        let Some(member) = listener.choose() else {
+            listener.waiting.push_back(flow);
+            return;
+        };
+        member.untaken += 1;
+        member.given += 1;
+        let Member {
+            program,
+            context,
+            cookie,
+            ..
+        } = *member;
+        let slot = self
+            .io
+            .programs
+            .get_mut(program)
+            .and_then(|program| program.take_slot());
+        let Some((slot, generation)) = slot else {
+            self.engine.abort(now, flow, &mut self.io);
+            return;
+        };
+        self.leave_staging(flow, program, slot);
+        self.attach(flow, program, context, slot, generation);
+        if let Some(binding) = self.io.binding(flow) {
+            binding.announce = true;
+        }
+        self.io.mark(flow);
+        let mut event = slot_event(control_event::ACCEPTED, slot, generation, cookie);
+        event.listener = id.0;
+        let target = self
+            .io
+            .programs
+            .get_mut(program)
+            .and_then(|p| p.context_mut(context));
+        if target.is_none_or(|context| context.push_control(event).is_err()) {
+            self.engine.abort(now, flow, &mut self.io);
+        }
+    }
+
+    /// Moves what arrived before accept from the staging area to the program's region.
+    fn leave_staging(&mut self, flow: FlowId, program: ProgramId, slot: u32) {
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        let Some(staged) = binding.rx.take() else {
+            return;
+        };
+        let Staging { region, allocator } = &mut self.io.staging;
+        if let Some(program) = self.io.programs.get_mut(program) {
+            binding.rx = program.rx.alloc(staged.log2);
+            if let Some(buffer) = binding.rx {
+                copy_buffer(region, staged, program.region.region(), buffer);
+                if let Some(view) = program.region.slot(slot) {
+                    slots::set_rx_buffer(view, buffer.to_word());
+                }
+            }
+        }
+        allocator.free(staged);
+    }
+
+    fn publish_flow(&mut self, flow: FlowId) {
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        binding.dirty = false;
+        if binding.home == STAGING {
+            return;
+        }
+        let Some(state) = self.engine.flow(flow) else {
+            return;
+        };
+        binding.rx_head = state.rx_head();
+        let publication = Publication {
+            rx_head: binding.rx_head,
+            tx_acked: state.tx_acked(),
+            flags: service_flags_of(binding),
+            cause: binding.cause,
+        };
+        let (slot, context) = (binding.slot, binding.context);
+        let Some(program) = self.io.programs.get_mut(binding.home) else {
+            return;
+        };
+        if let Some(view) = program.region.slot(slot) {
+            slots::publish(view, &publication);
+        }
+        if binding.closed_by_program || program.gone {
+            return;
+        }
+        let pushed = program
+            .context_mut(context)
+            .map(|c| c.push_data(data_event::READY, slot));
+        if let Some(Err(_)) = pushed {
+            // The ring is full: the program is told when it has caught up.
+            self.io.mark(flow);
+        }
+    }
+
+    /// The engine is done with `flow`: its slot lives on until the program closes it.
+    fn end_binding(&mut self, flow: FlowId) {
+        let Some(entry) = self.io.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        let Some(mut binding) = entry.take() else {
+            return;
+        };
+        if let Some(endpoint) = binding.reserved.take() {
+            self.io.request(HostRequest::PortIdle { endpoint });
+        }
+        let Some(program) = self.io.programs.get_mut(binding.home) else {
+            binding.free_rx(&mut self.io.staging.allocator);
+            return;
+        };
+        if binding.closed_by_program || program.gone {
+            binding.free_rx(&mut program.rx);
+            program.release_slot(binding.slot, binding.context);
+            let empty = program.gone && program.slots_used == 0;
+            if empty {
+                self.io.programs.remove(binding.home);
+            }
+            return;
+        }
+        let (home, slot, context) = (binding.home, binding.slot, binding.context);
+        binding.cause = cause_or_finished(binding.cause);
+        program.set_slot(slot, SlotUse::Ended(Box::new(binding)));
+        self.announce_ended(home, slot, context);
+        // The program may have closed it in the meantime, with no request to come.
+        self.advance(self.io.now, home, slot);
+    }
+
+    /// Tells `context` of a slot whose flow is over.
+    pub(crate) fn announce_ended(&mut self, home: ProgramId, slot: u32, context: u32) {
+        let Some(program) = self.io.programs.get_mut(home) else {
+            return;
+        };
+        let region = program.region.clone();
+        let Some(SlotUse::Ended(binding)) = program.slot_use(slot) else {
+            return;
+        };
+        let publication = Publication {
+            rx_head: binding.rx_head,
+            tx_acked: binding.tx_head,
+            flags: service_flags_of(binding) | service_flags::CLOSED,
+            cause: binding.cause,
+        };
+        if let Some(view) = region.slot(slot) {
+            slots::publish(view, &publication);
+        }
+        if let Some(context) = program.context_mut(context) {
+            let _ = context.push_data(data_event::READY, slot);
+        }
+    }
+
+    /// The program closed a slot whose flow was over.
+    pub(crate) fn free_ended(&mut self, home: ProgramId, slot: u32) {
+        let Some(program) = self.io.programs.get_mut(home) else {
+            return;
+        };
+        let Some(entry) = program.slot_use(slot) else {
+            return;
+        };
+        let SlotUse::Ended(mut binding) = std::mem::replace(entry, SlotUse::Free) else {
+            return;
+        };
+        binding.free_rx(&mut program.rx);
+        program.release_slot(slot, binding.context);
+    }
+}
+
+fn service_flags_of(binding: &Binding) -> u32 {
+    let mut flags = binding.service_flags;
+    if binding.cause != 0 {
+        flags |= service_flags::CLOSED;
+    }
+    if matches!(binding.path, Path::Memory) {
+        flags |= service_flags::MEMORY_WIRE;
+    }
+    flags
+}
+
+/// Copies a whole stream buffer between regions.
+fn copy_buffer(
+    from_region: &tidelane_ring::Region,
+    from: StreamBuffer,
+    to_region: &tidelane_ring::Region,
+    to: StreamBuffer,
+) {
+    let mut chunk = [0; 4096];
+    let mut offset = 0;
+    while offset < u64::from(from.len()) {
+        let len = chunk.len().min((u64::from(from.len()) - offset) as usize);
+        from_region.copy_out(from.offset + offset, &mut chunk[..len]);
+        to_region.copy_in(to.offset + offset, &chunk[..len]);
+        offset += len as u64;
+    }
+}

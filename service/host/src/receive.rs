@@ -1,0 +1,133 @@
+//! Frames and memory-wire segments in: to the engine.
+
+use tidelane_engine::{Arrival, LinkId};
+use tidelane_packet_io::{BURST_MAX, PacketIo};
+use tidelane_time::Instant;
+use tidelane_wire::{
+    DropReason, Endpoint, FlowKey, Packet, parse_frame, parse_icmp_error, parse_tcp, protocol,
+    tcp_checksum_ok,
+};
+
+use crate::{Host, io::MEMORY_LINK};
+
+impl<P: PacketIo> Host<P> {
+    /// One burst from each port. Whether there was any frame.
+    pub(crate) fn receive_ports(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for index in 0..self.io.ports.len() {
+            any |= self.receive_port(now, index);
+        }
+        any
+    }
+
+    /// The burst is copied out of the port's memory first: what is sent in answer needs the port,
+    /// and a hostile or merely eager sender cannot hold its frames.
+    fn receive_port(&mut self, now: Instant, index: usize) -> bool {
+        let mut frames = std::mem::take(&mut self.frames);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        frames.clear();
+        scratch.clear();
+        let port = &mut self.io.ports[index];
+        let partial_allowed = port.capabilities().rx_checksum_may_be_partial;
+        let received = port.rx_burst(&mut frames, BURST_MAX);
+        if received > 0 {
+            for frame in &frames {
+                scratch.extend_from_slice(port.frame_bytes(frame));
+            }
+            port.rx_release(&frames);
+            let link = LinkId(index as u16 + 1);
+            let mut start = 0;
+            for frame in &frames {
+                let end = start + frame.len as usize;
+                self.receive_frame(now, link, &scratch[start..end], partial_allowed);
+                start = end;
+            }
+            self.io.arrival = None;
+        }
+        self.io.counters.in_frames += received as u64;
+        self.frames = frames;
+        self.scratch = scratch;
+        received > 0
+    }
+
+    fn receive_frame(&mut self, now: Instant, link: LinkId, frame: &[u8], partial_allowed: bool) {
+        let taken = parse_frame(frame).and_then(|packet| {
+            self.io.arrival = Some((link, packet.src_mac));
+            match packet.protocol {
+                protocol::TCP => self.receive_tcp(now, link, &packet, partial_allowed),
+                protocol::ICMP => self.receive_icmp(now, &packet),
+                _ => Err(DropReason::UnsupportedProtocol),
+            }
+        });
+        if let Err(reason) = taken {
+            self.io.counters.drops[reason.index()] += 1;
+        }
+    }
+
+    #[inline]
+    fn receive_tcp(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        packet: &Packet<'_>,
+        partial_allowed: bool,
+    ) -> Result<(), DropReason> {
+        if !self.io.routes.is_local(packet.dst) {
+            return Err(DropReason::NotOurs);
+        }
+        if packet.src.is_multicast_or_broadcast() || packet.src.is_unspecified() {
+            return Err(DropReason::BadAddress);
+        }
+        if !tcp_checksum_ok(packet.src, packet.dst, packet.payload, partial_allowed) {
+            return Err(DropReason::BadChecksum);
+        }
+        let segment = parse_tcp(packet.payload)?;
+        let key = FlowKey {
+            local: Endpoint {
+                addr: packet.dst,
+                port: segment.dst_port,
+            },
+            peer: Endpoint {
+                addr: packet.src,
+                port: segment.src_port,
+            },
+        };
+        let arrival = Arrival {
+            key,
+            link,
+            ecn: packet.ecn,
+        };
+        self.engine
+            .segment_arrives(now, &arrival, &segment, &mut self.io);
+        Ok(())
+    }
+
+    fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
+        let error = parse_icmp_error(packet.payload)?;
+        if error.key.local.addr != packet.dst {
+            return Err(DropReason::NotOurs);
+        }
+        self.engine.icmp_error(now, &error, &mut self.io);
+        Ok(())
+    }
+
+    /// Delivers what programs of this host sent to each other in the last step.
+    pub(crate) fn receive_memory(&mut self, now: Instant) -> bool {
+        if self.io.memory.is_empty() {
+            return false;
+        }
+        let batch = self.io.memory.take();
+        for (key, out, segment) in batch.iter() {
+            self.io.counters.memory_segments += 1;
+            let arrival = Arrival {
+                key,
+                link: MEMORY_LINK,
+                ecn: out.ecn,
+            };
+            self.engine
+                .segment_arrives(now, &arrival, &segment, &mut self.io);
+        }
+        self.io.memory.recycle(batch);
+        true
+    }
+}

@@ -1,0 +1,122 @@
+//! What a host says of itself: sockets and counters.
+
+use tidelane_engine::{FlowId, FlowInfo};
+use tidelane_packet_io::PacketIo;
+use tidelane_wire::{DropReason, Endpoint};
+
+use crate::Host;
+
+/// A socket, for `tidelane ss`.
+#[derive(Clone, Debug)]
+pub struct SocketReport {
+    /// State.
+    pub state: SocketState,
+    /// Local end.
+    pub local: Endpoint,
+    /// Peer; unspecified for a listener.
+    pub peer: Endpoint,
+    /// Programs that have it.
+    pub programs: Vec<(String, u32)>,
+    /// Bytes received and not read; for a listener, connections not accepted.
+    pub recv_q: u32,
+    /// Bytes written and not acknowledged; for a listener, the number of members.
+    pub send_q: u32,
+    /// The engine's view of a connection.
+    pub info: Option<FlowInfo>,
+}
+
+/// What kind of socket a report is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SocketState {
+    /// A listener.
+    Listen,
+    /// A connection, in this state (RFC 9293's spelling).
+    Connection(String),
+}
+
+impl<P: PacketIo> Host<P> {
+    /// All sockets.
+    pub fn sockets(&self) -> Vec<SocketReport> {
+        let listeners = self.io.listeners.iter().map(|(_, entry)| SocketReport {
+            state: SocketState::Listen,
+            local: entry.local,
+            peer: Endpoint::default(),
+            programs: entry
+                .holders
+                .iter()
+                .filter_map(|id| self.program_name(*id))
+                .collect(),
+            recv_q: entry.waiting.len() as u32
+                + entry
+                    .members
+                    .iter()
+                    .map(|member| member.untaken)
+                    .sum::<u32>(),
+            send_q: entry.members.len() as u32,
+            info: None,
+        });
+        let flows = self
+            .engine
+            .flows()
+            .filter_map(|flow| self.report_flow(flow));
+        listeners.chain(flows).collect()
+    }
+
+    fn report_flow(&self, flow: FlowId) -> Option<SocketReport> {
+        let state = self.engine.flow(flow)?;
+        let info = self.engine.info(flow)?;
+        let binding = self.io.bindings.get(flow.index())?.as_ref()?;
+        Some(SocketReport {
+            state: SocketState::Connection(info.state.to_string()),
+            local: state.key().local,
+            peer: state.key().peer,
+            programs: self.program_name(binding.home).into_iter().collect(),
+            recv_q: state.rx_head().wrapping_sub(state.rx_read()),
+            send_q: state.tx_head().wrapping_sub(state.tx_acked()),
+            info: Some(info),
+        })
+    }
+
+    fn program_name(&self, id: crate::ProgramId) -> Option<(String, u32)> {
+        self.io
+            .programs
+            .get(id)
+            .map(|program| (program.name.clone(), program.pid))
+    }
+
+    /// All counters by name: the host's, the engine's, and drops by reason.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let own = &self.io.counters;
+        let mut all = vec![
+            ("in_frames".to_owned(), own.in_frames),
+            ("memory_segments".to_owned(), own.memory_segments),
+            ("out_frames".to_owned(), own.out_segments),
+            ("bad_requests".to_owned(), own.bad_requests),
+            ("misuses".to_owned(), own.misuses),
+            ("corrupt_rings".to_owned(), own.corrupt_rings),
+        ];
+        all.extend(
+            self.engine
+                .counters()
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value)),
+        );
+        for reason in DropReason::ALL {
+            let engine = self.engine.counters().drops[reason.index()];
+            all.push((format!("drop_{reason}"), own.drops[reason.index()] + engine));
+        }
+        all
+    }
+
+    /// Programs registered, connections, and bytes of receive buffers in use.
+    pub fn usage(&self) -> (usize, usize, u64) {
+        let programs = self.io.programs.iter().count();
+        let bytes = self
+            .io
+            .programs
+            .iter()
+            .map(|(_, program)| program.rx.allocated_bytes())
+            .sum();
+        (programs, self.engine.flows().count(), bytes)
+    }
+}

@@ -1,0 +1,537 @@
+//! What programs ask for, through their rings. Nothing here is trusted.
+
+use tidelane_abi::{
+    ControlRequest, close_cause, control_event, control_request, data_request, program_flags,
+};
+use tidelane_engine::{Endpoint, FlowId, FlowKey, IpAddress, ListenerId, OpenError, Route};
+use tidelane_packet_io::PacketIo;
+use tidelane_ring::{Corrupt, StreamBuffer};
+use tidelane_time::{Duration, Instant};
+
+use crate::{
+    Host, HostRequest,
+    binding::{OPTION_BITS, SlotUse, options_of},
+    io::{MEMORY_LINK, failed_event, names_of, slot_event},
+    memory_wire,
+    ports::Choice,
+    program::ProgramId,
+    slots::{self, ProgramView},
+};
+
+/// Requests taken from one context per step: the rest waits for the next.
+const REQUESTS_PER_STEP_MAX: usize = 512;
+/// Active opens that wait for a port or a neighbour.
+const PARKED_MAX: usize = 65_536;
+/// How long an active open waits for a neighbour: what the kernel takes to give up.
+const PARKED_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// An active open that cannot start yet.
+pub struct Parked {
+    program: ProgramId,
+    context: u32,
+    request: ControlRequest,
+    since: Instant,
+}
+
+impl Parked {
+    /// Who waits.
+    pub fn program(&self) -> ProgramId {
+        self.program
+    }
+}
+
+/// What became of an attempt to start an active open.
+enum Start {
+    Done,
+    Failed(u32),
+    Kernel,
+    Wait,
+}
+
+impl<P: PacketIo> Host<P> {
+    /// Takes requests from all rings. Whether there were any.
+    pub(crate) fn poll_requests(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for number in 1..self.io.programs.bound() {
+            let id = ProgramId(number);
+            let Some(program) = self.io.programs.get(id) else {
+                continue;
+            };
+            if program.gone {
+                continue;
+            }
+            for context in 0..program.contexts.len() as u32 {
+                match self.poll_context(now, id, context) {
+                    Ok(some) => any |= some,
+                    Err(Corrupt) => {
+                        self.io.counters.corrupt_rings += 1;
+                        self.remove_program(now, id);
+                        break;
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    fn poll_context(&mut self, now: Instant, id: ProgramId, number: u32) -> Result<bool, Corrupt> {
+        let mut any = false;
+        for _ in 0..REQUESTS_PER_STEP_MAX {
+            let Some(context) = self.context(id, number) else {
+                return Ok(any);
+            };
+            let Some(request) = context.next_control()? else {
+                break;
+            };
+            any = true;
+            self.control(now, id, number, request);
+        }
+        for _ in 0..REQUESTS_PER_STEP_MAX {
+            let Some(context) = self.context(id, number) else {
+                return Ok(any);
+            };
+            let Some(word) = context.next_data()? else {
+                break;
+            };
+            any = true;
+            match word.kind {
+                data_request::ADVANCE => self.advance(now, id, word.slot),
+                data_request::ASSIGN => self.assign(id, word.slot, word.arg),
+                data_request::ACCEPT_TAKEN => {
+                    self.accept_taken(id, number, ListenerId(word.slot), word.arg);
+                }
+                _ => self.io.counters.bad_requests += 1,
+            }
+        }
+        if any && let Some(context) = self.context(id, number) {
+            context.release();
+        }
+        Ok(any)
+    }
+
+    fn context(&mut self, id: ProgramId, number: u32) -> Option<&mut crate::program::Context> {
+        self.io
+            .programs
+            .get_mut(id)?
+            .contexts
+            .get_mut(number as usize)?
+            .as_mut()
+    }
+
+    fn control(&mut self, now: Instant, id: ProgramId, context: u32, request: ControlRequest) {
+        match request.kind {
+            control_request::CONNECT => self.connect(now, id, context, request, now),
+            control_request::LISTENER_JOIN => {
+                let listener = ListenerId(request.listener);
+                if let Some(entry) = self.io.listeners.get_mut(listener) {
+                    entry.join(id, context, request.cookie);
+                    let waiting = std::mem::take(&mut entry.waiting);
+                    self.io
+                        .accepted
+                        .extend(waiting.into_iter().map(|flow| (flow, listener)));
+                }
+            }
+            control_request::LISTENER_LEAVE => {
+                if let Some(entry) = self.io.listeners.get_mut(ListenerId(request.listener)) {
+                    entry.leave(id, context);
+                }
+            }
+            _ => self.io.counters.bad_requests += 1,
+        }
+    }
+
+    fn accept_taken(&mut self, id: ProgramId, context: u32, listener: ListenerId, count: u32) {
+        let Some(entry) = self.io.listeners.get_mut(listener) else {
+            return;
+        };
+        let taken = entry.taken(id, context, count);
+        self.engine.accept_taken(listener, taken);
+    }
+
+    fn assign(&mut self, id: ProgramId, slot: u32, context: u32) {
+        let Some(program) = self.io.programs.get_mut(id) else {
+            return;
+        };
+        match program.slot_use(slot) {
+            Some(SlotUse::Live(flow)) => {
+                let flow = *flow;
+                if let Some(binding) = self.io.binding(flow) {
+                    binding.context = context;
+                    binding.announce = true;
+                    self.io.mark(flow);
+                }
+            }
+            Some(SlotUse::Ended(binding)) => {
+                binding.context = context;
+                self.announce_ended(id, slot, context);
+            }
+            _ => {}
+        }
+    }
+
+    /// Acts on the program's half of a slot.
+    pub(crate) fn advance(&mut self, now: Instant, id: ProgramId, slot: u32) {
+        let Some(program) = self.io.programs.get_mut(id) else {
+            return;
+        };
+        let Some(view) = program.region.slot(slot).map(slots::read_program) else {
+            return;
+        };
+        match program.slot_use(slot) {
+            Some(SlotUse::Live(flow)) => {
+                let flow = *flow;
+                self.advance_flow(now, flow, &view);
+            }
+            Some(SlotUse::Ended(binding)) => {
+                let current = binding.generation == view.generation;
+                if current && view.flags & program_flags::CLOSE != 0 {
+                    self.free_ended(id, slot);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn advance_flow(&mut self, now: Instant, flow: FlowId, view: &ProgramView) {
+        let Some(binding) = self.io.binding(flow) else {
+            return;
+        };
+        if binding.generation != view.generation || binding.closed_by_program {
+            return;
+        }
+        if !self.adopt_buffers(flow, view) || !self.advance_positions(now, flow, view) {
+            self.io.counters.misuses += 1;
+            self.engine.abort(now, flow, &mut self.io);
+            return;
+        }
+        let Some(binding) = self.io.binding(flow) else {
+            return;
+        };
+        let changed = binding.program_flags ^ view.flags;
+        if changed != 0 {
+            binding.program_flags = view.flags;
+            self.apply_flags(now, flow, changed, view.flags);
+        }
+    }
+
+    /// Takes over a new send buffer, and frees receive buffers that the program has left. False if
+    /// the program wrote nonsense.
+    fn adopt_buffers(&mut self, flow: FlowId, view: &ProgramView) -> bool {
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+            return true;
+        };
+        let Some(program) = self.io.programs.get_mut(binding.home) else {
+            return true;
+        };
+        if view.tx_buffer != binding.tx_word {
+            let area = program.region.layout().tx_area();
+            binding.tx = StreamBuffer::from_word(view.tx_buffer, area);
+            if binding.tx.is_none() && view.tx_buffer != 0 {
+                return false;
+            }
+            binding.tx_word = view.tx_buffer;
+            if let Some(slot) = program.region.slot(binding.slot) {
+                slots::set_tx_buffer_seen(slot, view.tx_buffer);
+            }
+        }
+        if !binding.rx_old.is_empty()
+            && binding
+                .rx
+                .is_some_and(|buffer| buffer.to_word() == view.rx_buffer_seen)
+        {
+            for old in binding.rx_old.drain(..) {
+                program.rx.free(old);
+            }
+        }
+        true
+    }
+
+    fn advance_positions(&mut self, now: Instant, flow: FlowId, view: &ProgramView) -> bool {
+        let Some(state) = self.engine.flow(flow) else {
+            return true;
+        };
+        let unacked = view.tx_head.wrapping_sub(state.tx_acked());
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+            return true;
+        };
+        let room = binding.tx.map_or(0, StreamBuffer::len);
+        if unacked > room {
+            return false;
+        }
+        let writes = view.tx_head != binding.tx_head;
+        let reads = view.rx_read != state.rx_read();
+        binding.tx_head = view.tx_head;
+        if reads {
+            if self
+                .engine
+                .rx_advance(now, flow, view.rx_read, &mut self.io)
+                .is_err()
+            {
+                return false;
+            }
+            if let Some(binding) = self.io.binding(flow) {
+                binding.rx_read = view.rx_read;
+            }
+        }
+        !writes
+            || self
+                .engine
+                .tx_advance(now, flow, view.tx_head, &mut self.io)
+                .is_ok()
+    }
+
+    fn apply_flags(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
+        let set = changed & flags;
+        if changed & OPTION_BITS != 0 {
+            let options = options_of(flags, self.base_options);
+            self.engine.set_options(now, flow, options, &mut self.io);
+        }
+        if set & program_flags::CLOSE != 0 {
+            if let Some(binding) = self.io.binding(flow) {
+                binding.closed_by_program = true;
+            }
+            if flags & program_flags::ABORT != 0 {
+                self.engine.abort(now, flow, &mut self.io);
+            } else {
+                self.engine.close(now, flow, &mut self.io);
+            }
+        } else if set & program_flags::SHUT_WRITE != 0 {
+            self.engine.shutdown_write(now, flow, &mut self.io);
+        }
+    }
+
+    /// Starts an active open, parks it, or refuses it.
+    pub(crate) fn connect(
+        &mut self,
+        now: Instant,
+        program: ProgramId,
+        context: u32,
+        request: ControlRequest,
+        since: Instant,
+    ) {
+        let answer = match self.start_connect(now, program, context, &request) {
+            Start::Done => return,
+            Start::Failed(cause) => failed_event(request.cookie, cause),
+            Start::Kernel => slot_event(control_event::CONNECT_KERNEL, 0, 0, request.cookie),
+            Start::Wait if self.parked.len() < PARKED_MAX => {
+                self.parked.push_back(Parked {
+                    program,
+                    context,
+                    request,
+                    since,
+                });
+                return;
+            }
+            Start::Wait => failed_event(request.cookie, close_cause::NO_PORT),
+        };
+        if let Some(context) = self.context(program, context) {
+            let _ = context.push_control(answer);
+        }
+    }
+
+    /// Tries all parked active opens again: something that they wait for has changed.
+    pub(crate) fn retry_parked(&mut self, now: Instant) {
+        for parked in std::mem::take(&mut self.parked) {
+            let Parked {
+                program,
+                context,
+                request,
+                since,
+            } = parked;
+            if now - since >= PARKED_TIMEOUT {
+                let event = failed_event(request.cookie, close_cause::HOST_UNREACHABLE);
+                if let Some(context) = self.context(program, context) {
+                    let _ = context.push_control(event);
+                }
+            } else {
+                self.connect(now, program, context, request, since);
+            }
+        }
+    }
+
+    /// When the oldest parked active open must be looked at again.
+    pub(crate) fn parked_deadline(&self) -> Option<Instant> {
+        self.parked
+            .front()
+            .map(|parked| parked.since + PARKED_TIMEOUT)
+    }
+
+    fn start_connect(
+        &mut self,
+        now: Instant,
+        program: ProgramId,
+        context: u32,
+        request: &ControlRequest,
+    ) -> Start {
+        let peer = Endpoint {
+            addr: IpAddress(request.peer_addr),
+            port: request.peer_port,
+        };
+        let route = match self.route_to(now, peer) {
+            Ok(route) => route,
+            Err(other) => return other,
+        };
+        let wanted = IpAddress(request.local_addr);
+        let local_addr = if wanted == IpAddress([0; 16]) || wanted.is_unspecified() {
+            if route.link == MEMORY_LINK {
+                peer.addr
+            } else {
+                match self.io.routes.lookup(peer.addr) {
+                    Some(found) => found.source,
+                    None => return Start::Failed(close_cause::NET_UNREACHABLE),
+                }
+            }
+        } else if self.io.routes.is_local(wanted) {
+            wanted
+        } else {
+            return Start::Failed(close_cause::NET_UNREACHABLE);
+        };
+        let local = match self.local_endpoint(program, local_addr, request.local_port, peer) {
+            Ok(local) => local,
+            Err(other) => return other,
+        };
+        let options = options_of(request.flags, self.base_options);
+        match self
+            .engine
+            .open(now, local, peer, route, options, &mut self.io)
+        {
+            Ok(flow) => self.connect_started(flow, program, context, request, local),
+            Err(OpenError::InUse) => Start::Failed(close_cause::NO_PORT),
+            Err(_) => Start::Failed(close_cause::ABORTED),
+        }
+    }
+
+    fn route_to(&mut self, now: Instant, peer: Endpoint) -> Result<Route, Start> {
+        if self.io.routes.is_local(peer.addr) {
+            if !self.engine.has_listener(peer) {
+                return Err(Start::Kernel);
+            }
+            return Ok(Route {
+                link: MEMORY_LINK,
+                mtu: memory_wire::MTU,
+            });
+        }
+        let Some(hop) = self.io.routes.hop_to(peer.addr) else {
+            return Err(Start::Failed(close_cause::NET_UNREACHABLE));
+        };
+        if self.io.routes.use_hop(hop, now) {
+            let addr = self.io.routes.hop(hop).addr;
+            self.io.request(HostRequest::Resolve { addr });
+        }
+        if self.io.routes.hop(hop).mac.is_none() {
+            return Err(Start::Wait);
+        }
+        let interface = &self.io.routes.interface;
+        Ok(Route {
+            link: interface.link,
+            mtu: interface.mtu,
+        })
+    }
+
+    fn local_endpoint(
+        &mut self,
+        program: ProgramId,
+        addr: IpAddress,
+        port: u16,
+        peer: Endpoint,
+    ) -> Result<Endpoint, Start> {
+        if port != 0 {
+            let local = Endpoint { addr, port };
+            let entitled = self.reservations.contains(&(program, local));
+            return if entitled {
+                Ok(local)
+            } else {
+                Err(Start::Failed(close_cause::NO_PORT))
+            };
+        }
+        let engine = &self.engine;
+        let is_free = |port| {
+            engine.is_free(&FlowKey {
+                local: Endpoint { addr, port },
+                peer,
+            })
+        };
+        match self.io.pool.choose(addr, is_free) {
+            Choice::Port(port) => Ok(Endpoint { addr, port }),
+            Choice::Exhausted => Err(Start::Failed(close_cause::NO_PORT)),
+            Choice::Wait { ask } => {
+                if ask {
+                    self.io.request(HostRequest::MorePorts { addr });
+                }
+                Err(Start::Wait)
+            }
+        }
+    }
+
+    fn connect_started(
+        &mut self,
+        flow: FlowId,
+        id: ProgramId,
+        context: u32,
+        request: &ControlRequest,
+        local: Endpoint,
+    ) -> Start {
+        let taken = self
+            .io
+            .programs
+            .get_mut(id)
+            .and_then(|program| program.take_slot());
+        let Some((slot, generation)) = taken else {
+            self.engine.abort(self.io.now, flow, &mut self.io);
+            return Start::Failed(close_cause::ABORTED);
+        };
+        let reserved = (request.local_port != 0).then_some(local);
+        if let Some(binding) = self.io.binding(flow) {
+            binding.program_flags = request.flags;
+            binding.reserved = reserved;
+        }
+        self.attach(flow, id, context, slot, generation);
+        let mut event = slot_event(
+            control_event::CONNECT_STARTED,
+            slot,
+            generation,
+            request.cookie,
+        );
+        event.listener = 0;
+        if let Some(context) = self.context(id, context) {
+            let _ = context.push_control(event);
+        }
+        Start::Done
+    }
+
+    /// Ties `flow` to a slot of a program and fills in the slot's names and limits.
+    pub(crate) fn attach(
+        &mut self,
+        flow: FlowId,
+        id: ProgramId,
+        context: u32,
+        slot: u32,
+        generation: u32,
+    ) {
+        let Some(state) = self.engine.flow(flow) else {
+            return;
+        };
+        let key = state.key();
+        let names = names_of(
+            &key,
+            flow,
+            self.engine.info(flow).map_or(0, |info| info.mss),
+        );
+        let config = self.engine.config();
+        let (window, limit) = (config.rx_window_max, config.tx_limit);
+        let Some(program) = self.io.programs.get_mut(id) else {
+            return;
+        };
+        program.set_slot(slot, SlotUse::Live(flow));
+        if let Some(view) = program.region.slot(slot) {
+            view.set_names(&names);
+            slots::set_limits(view, window, limit);
+        }
+        if let Some(binding) = self.io.binding(flow) {
+            binding.home = id;
+            binding.context = context;
+            binding.slot = slot;
+            binding.generation = generation;
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The control thread: registrations, claims, the kernel's routes and neighbours, the admin socket.
+//!
+//! Everything that may take its time happens here; the core is only told of results, between two
+//! of its steps.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixListener,
+    },
+    sync::Arc,
+};
+
+use rustix::{
+    event::epoll::{self, EventData, EventFlags},
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+};
+use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK, ROUTE_KERNEL};
+use tidelane_host::{HostRequest, PORTS_PER_REQUEST, Route};
+use tidelane_ring::ServicePageMap;
+use tidelane_steering::mirror::{Change, Mirror, RouteKind};
+use tidelane_wire::{Endpoint, IpAddress, MacAddress};
+
+use crate::{
+    admin,
+    claims::{Claims, Owner},
+    core::CoreHandle,
+    runtime::RunDir,
+    session::{Next, Session},
+};
+
+const REGISTRATION: u64 = 0;
+const ADMIN: u64 = 1;
+const MIRROR: u64 = 2;
+const NOTIFY: u64 = 3;
+const SIGNAL: u64 = 4;
+/// Session `n` has tokens `SESSIONS + 2n` (socket) and `SESSIONS + 2n + 1` (process).
+const SESSIONS: u64 = 16;
+/// Programs registered at once.
+const PROGRAMS_MAX: usize = 1024;
+
+/// What sessions need of the control thread.
+pub struct Shared {
+    /// The fast path.
+    pub core: CoreHandle,
+    /// Claims in the demux.
+    pub claims: Claims,
+    /// The service page, for programs.
+    pub page_fd: OwnedFd,
+    addresses: Vec<IpAddress>,
+}
+
+impl Shared {
+    /// Whether connections to `addr` come over the served interface. A wildcard does.
+    pub fn is_served(&self, addr: IpAddress) -> bool {
+        addr == IpAddress::default() || addr.is_unspecified() || self.addresses.contains(&addr)
+    }
+
+    /// The interface's first address.
+    pub fn first_address(&self) -> Option<IpAddress> {
+        self.addresses.first().copied()
+    }
+
+    /// Gives a claim up; a failure is only worth a line.
+    pub fn unclaim(&mut self, owner: Owner, endpoint: Endpoint) {
+        if let Err(error) = self.claims.unwant(owner, endpoint) {
+            eprintln!("tidelaned: cannot give up the claim on {endpoint}: {error}");
+        }
+    }
+
+    /// Gives up all claims of `owner`.
+    pub fn unclaim_all(&mut self, owner: Owner) {
+        if let Err(error) = self.claims.unwant_all(owner) {
+            eprintln!("tidelaned: cannot give up claims: {error}");
+        }
+    }
+}
+
+/// The control thread's state.
+pub struct Control {
+    shared: Shared,
+    page: Arc<ServicePageMap>,
+    mirror: Mirror,
+    ifindex: u32,
+    registration: OwnedFd,
+    admin: UnixListener,
+    notify: Arc<OwnedFd>,
+    signals: OwnedFd,
+    waits: OwnedFd,
+    sessions: HashMap<u64, Session>,
+    next_session: u64,
+    stopping: bool,
+}
+
+/// What the control thread is made of.
+pub struct Parts {
+    /// The fast path.
+    pub core: CoreHandle,
+    /// Claims in the demux.
+    pub claims: Claims,
+    /// The service page, and its descriptor for programs.
+    pub page: (Arc<ServicePageMap>, OwnedFd),
+    /// The kernel's network state.
+    pub mirror: Mirror,
+    /// The served interface.
+    pub ifindex: u32,
+    /// Readable when the host has requests.
+    pub notify: Arc<OwnedFd>,
+    /// Readable when the service shall end.
+    pub signals: OwnedFd,
+}
+
+impl Control {
+    /// Opens the sockets in `run_dir` and tells the core what the kernel knows.
+    pub fn new(parts: Parts, run_dir: &RunDir) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let registration = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let path = run_dir.path().join("control.sock");
+        bind(&registration, &SocketAddrUnix::new(&path)?)?;
+        run_dir.open_to_all("control.sock")?;
+        listen(&registration, 128)?;
+        let admin = UnixListener::bind(run_dir.path().join("admin.sock"))?;
+        run_dir.close_to_others("admin.sock")?;
+        admin.set_nonblocking(true)?;
+        let (page, page_fd) = parts.page;
+        let shared = Shared {
+            core: parts.core,
+            claims: parts.claims,
+            page_fd,
+            addresses: Vec::new(),
+        };
+        let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut control = Self {
+            shared,
+            page,
+            mirror: parts.mirror,
+            ifindex: parts.ifindex,
+            registration,
+            admin,
+            notify: parts.notify,
+            signals: parts.signals,
+            waits,
+            sessions: HashMap::new(),
+            next_session: 0,
+            stopping: false,
+        };
+        control.watch_all()?;
+        control.sync_network();
+        Ok(control)
+    }
+
+    fn watch_all(&self) -> io::Result<()> {
+        let add = |fd: BorrowedFd<'_>, token| {
+            epoll::add(&self.waits, fd, EventData::new_u64(token), EventFlags::IN)
+        };
+        add(self.registration.as_fd(), REGISTRATION)?;
+        add(self.admin.as_fd(), ADMIN)?;
+        add(self.mirror.fd(), MIRROR)?;
+        add(self.notify.as_fd(), NOTIFY)?;
+        add(self.signals.as_fd(), SIGNAL)?;
+        Ok(())
+    }
+
+    /// Serves until the service shall end.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        while !self.stopping {
+            events.clear();
+            match epoll::wait(
+                &self.waits,
+                rustix::buffer::spare_capacity(&mut events),
+                None,
+            ) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                self.dispatch(event.data.u64());
+            }
+        }
+        for (_, mut session) in std::mem::take(&mut self.sessions) {
+            session.end(&mut self.shared);
+        }
+        self.shared.core.stop();
+        Ok(())
+    }
+
+    fn dispatch(&mut self, token: u64) {
+        match token {
+            REGISTRATION => self.accept_session(),
+            ADMIN => self.serve_admin(),
+            MIRROR => self.mirror_changed(),
+            NOTIFY => self.serve_host(),
+            SIGNAL => self.stopping = true,
+            _ => self.serve_session(token - SESSIONS),
+        }
+    }
+
+    fn accept_session(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(socket) = rustix::net::accept_with(&self.registration, flags) {
+            if self.sessions.len() >= PROGRAMS_MAX {
+                continue;
+            }
+            let number = self.next_session;
+            self.next_session += 1;
+            let Ok(session) = Session::new(number, socket) else {
+                continue;
+            };
+            let token = |n: u64| EventData::new_u64(SESSIONS + 2 * number + n);
+            if epoll::add(&self.waits, &session.socket, token(0), EventFlags::IN).is_err() {
+                continue;
+            }
+            if let Some(pidfd) = &session.pidfd {
+                let _ = epoll::add(&self.waits, pidfd, token(1), EventFlags::IN);
+            }
+            self.sessions.insert(number, session);
+        }
+    }
+
+    fn serve_session(&mut self, token: u64) {
+        let (number, died) = (token / 2, token % 2 == 1);
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        let next = if died {
+            Next::End
+        } else {
+            session.receive(&mut self.shared)
+        };
+        if next == Next::End
+            && let Some(mut session) = self.sessions.remove(&number)
+        {
+            session.end(&mut self.shared);
+        }
+    }
+
+    /// Takes the host's requests.
+    fn serve_host(&mut self) {
+        let _ = rustix::io::read(&*self.notify, &mut [0u8; 8]);
+        let requests = self
+            .shared
+            .core
+            .call(|host, _| std::iter::from_fn(|| host.take_request()).collect::<Vec<_>>());
+        for request in requests.unwrap_or_default() {
+            match request {
+                HostRequest::Resolve { addr } => {
+                    if let Err(error) = self.mirror.resolve(self.ifindex, &addr.0) {
+                        eprintln!("tidelaned: cannot ask the kernel about {addr}: {error}");
+                    }
+                    self.tell_neighbour(addr);
+                }
+                HostRequest::MorePorts { addr } => {
+                    let ports = self.shared.claims.reserve_ports(addr, PORTS_PER_REQUEST);
+                    self.shared
+                        .core
+                        .send(move |host, now| host.add_ports(now, addr, &ports));
+                }
+                HostRequest::PortIdle { endpoint } => {
+                    for session in self.sessions.values() {
+                        self.shared
+                            .unclaim(Owner::Session(session.number), endpoint);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell_neighbour(&mut self, addr: IpAddress) {
+        let known = self.mirror.neighbor(self.ifindex, &addr.0);
+        let mac = known
+            .and_then(|neighbor| neighbor.usable_mac())
+            .map(|mac| MacAddress(mac.0));
+        self.shared
+            .core
+            .send(move |host, now| host.set_neighbour(now, addr, mac));
+    }
+
+    fn mirror_changed(&mut self) {
+        let changes = match self.mirror.poll() {
+            Ok(changes) => changes,
+            Err(error) => {
+                eprintln!("tidelaned: netlink: {error}");
+                return;
+            }
+        };
+        let mut network = false;
+        for change in changes {
+            match change {
+                Change::Neighbor { ifindex, addr } if ifindex == self.ifindex => {
+                    self.tell_neighbour(IpAddress(addr));
+                }
+                Change::Neighbor { .. } => {}
+                _ => network = true,
+            }
+        }
+        if network {
+            self.sync_network();
+        }
+    }
+
+    /// Tells the core, the demux and the programs which addresses and routes there are.
+    fn sync_network(&mut self) {
+        let addresses: Vec<IpAddress> = self
+            .mirror
+            .addresses(self.ifindex)
+            .map(|record| IpAddress(record.addr))
+            .collect();
+        self.shared.addresses = addresses.clone();
+        if let Err(error) = self.shared.claims.set_addresses(addresses.clone()) {
+            eprintln!("tidelaned: cannot claim: {error}");
+        }
+        let ours = self.own_routes(addresses.first().copied().unwrap_or_default());
+        self.tell_programs(&addresses);
+        self.shared
+            .core
+            .send(move |host, now| host.set_routes(now, addresses, ours));
+    }
+
+    /// The routes over the served interface.
+    fn own_routes(&self, first: IpAddress) -> Vec<Route> {
+        self.mirror
+            .routes()
+            .filter(|(_, _, info)| info.kind == RouteKind::Unicast && info.ifindex == self.ifindex)
+            .map(|(prefix, prefix_len, info)| Route {
+                prefix: IpAddress(prefix),
+                prefix_len,
+                gateway: info.gateway.map(IpAddress),
+                source: info.prefsrc.map_or(first, IpAddress),
+            })
+            .collect()
+    }
+
+    /// Fills the route table of the service page.
+    fn tell_programs(&self, addresses: &[IpAddress]) {
+        let mut page: Vec<tidelane_ring::Route> = Vec::new();
+        for (addr, prefix_len, info) in self.mirror.routes() {
+            let known = page
+                .iter()
+                .any(|r| r.addr == addr && r.prefix_len == prefix_len);
+            if known || addresses.iter().any(|own| own.0 == addr) {
+                continue;
+            }
+            let ours = info.kind == RouteKind::Unicast && info.ifindex == self.ifindex;
+            let accelerated = if ours {
+                ROUTE_ACCELERATED
+            } else {
+                ROUTE_KERNEL
+            };
+            page.push(tidelane_ring::Route {
+                addr,
+                prefix_len,
+                accelerated,
+            });
+        }
+        page.extend(addresses.iter().map(|addr| tidelane_ring::Route {
+            addr: addr.0,
+            prefix_len: 128,
+            accelerated: ROUTE_ASK,
+        }));
+        if let Err(error) = self.page.set_routes(&page) {
+            eprintln!("tidelaned: route table of the programs: {error:?}");
+        }
+    }
+
+    fn serve_admin(&mut self) {
+        while let Ok((stream, _)) = self.admin.accept() {
+            let sessions: Vec<&Session> = self.sessions.values().collect();
+            match admin::serve(stream, &self.shared, &sessions) {
+                Ok(admin::Asked::Down) => self.stopping = true,
+                Ok(admin::Asked::Other) => {}
+                Err(error) => eprintln!("tidelaned: admin: {error}"),
+            }
+        }
+    }
+}

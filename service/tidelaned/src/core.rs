@@ -1,0 +1,307 @@
+//! A fast-path thread: drives a host over the queues of an interface, and decides when to sleep.
+//!
+//! On a CPU that programs share, a polling thread must neither take their time nor wait behind them.
+//! The thread therefore spins in the idle scheduling class: a program that wakes up runs at once,
+//! and when it sleeps the thread goes on without any call between the two. That starves the thread if
+//! a program computes without end, so a watchdog moves a starved thread to the normal class, in
+//! which it sleeps on the NIC and the doorbells instead of spinning. When nothing has happened for a
+//! while it sleeps in either class.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering},
+        mpsc,
+    },
+    time::Duration as StdDuration,
+};
+
+use rustix::event::{EventfdFlags, Timespec, epoll};
+use tidelane_af_xdp::XdpPort;
+use tidelane_host::Host;
+use tidelane_ring::{ServicePageMap, sleep};
+use tidelane_time::{Duration, Instant};
+
+use crate::sys::{self, Class};
+
+/// How long a starved core stays in the normal class.
+const BOOST: Duration = Duration::from_millis(100);
+/// The watchdog looks this often at a core that is awake.
+const WATCH_INTERVAL: StdDuration = StdDuration::from_millis(4);
+/// Wake-up reasons taken from the kernel at once; they are not looked at.
+const EVENTS_MAX: usize = 64;
+/// Doorbells are counters that only need to be seen once: edge-triggered, never read.
+const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+
+/// The host that a core drives.
+pub type CoreHost = Host<XdpPort>;
+type Call = Box<dyn FnOnce(&mut CoreHost, Instant) + Send>;
+
+/// The monotonic clock, the only one that the service reads.
+pub fn now() -> Instant {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Instant(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// What the core shares with the control thread and the watchdog.
+struct Shared {
+    calls_pending: AtomicBool,
+    stop: AtomicBool,
+    awake: AtomicBool,
+    tid: AtomicI32,
+    steps: AtomicU64,
+    boosts: AtomicU32,
+    bell: OwnedFd,
+}
+
+/// The control thread's handle to a core.
+#[derive(Clone)]
+pub struct CoreHandle {
+    calls: mpsc::Sender<Call>,
+    shared: Arc<Shared>,
+    waits: Arc<OwnedFd>,
+}
+
+impl CoreHandle {
+    /// Wakes the core when a program rings `doorbell`.
+    pub fn watch(&self, doorbell: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(
+            &*self.waits,
+            doorbell,
+            epoll::EventData::new_u64(1),
+            EDGE,
+        )?)
+    }
+
+    /// Undoes [`watch`](Self::watch).
+    pub fn unwatch(&self, doorbell: BorrowedFd<'_>) {
+        let _ = epoll::delete(&*self.waits, doorbell);
+    }
+
+    /// Runs `f` on the core, between two steps, without waiting for it.
+    pub fn send(&self, f: impl FnOnce(&mut CoreHost, Instant) + Send + 'static) {
+        if self.calls.send(Box::new(f)).is_ok() {
+            self.shared.calls_pending.store(true, Ordering::Release);
+            let _ = rustix::io::write(&self.shared.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Runs `f` on the core and returns its answer; `None` if the core has stopped.
+    pub fn call<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut CoreHost, Instant) -> R + Send + 'static,
+    ) -> Option<R> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.send(move |host, now| {
+            let _ = sender.send(f(host, now));
+        });
+        receiver.recv_timeout(StdDuration::from_secs(10)).ok()
+    }
+
+    /// Asks the core to stop after its present step.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.shared.bell, &1u64.to_ne_bytes());
+    }
+
+    /// How often the watchdog found the core starved.
+    pub fn boosts(&self) -> u32 {
+        self.shared.boosts.load(Ordering::Relaxed)
+    }
+}
+
+/// What a core needs to start.
+pub struct CoreConfig {
+    /// The CPU to run on, if it is to be pinned.
+    pub cpu: Option<usize>,
+    /// How long to spin without work before sleeping.
+    pub spin: Duration,
+    /// Where programs see whether the core sleeps.
+    pub page: Arc<ServicePageMap>,
+    /// Descriptors that become readable when there is work: the queues' sockets.
+    pub wake_fds: Vec<OwnedFd>,
+    /// Called when the host has requests for the control thread.
+    pub notify_control: Box<dyn Fn() + Send>,
+}
+
+/// Starts the thread (and its watchdog) that drives `host`.
+pub fn start(
+    host: CoreHost,
+    config: CoreConfig,
+) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
+    let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let (sender, receiver) = mpsc::channel();
+    let shared = Arc::new(Shared {
+        calls_pending: AtomicBool::new(false),
+        stop: AtomicBool::new(false),
+        awake: AtomicBool::new(false),
+        tid: AtomicI32::new(0),
+        steps: AtomicU64::new(0),
+        boosts: AtomicU32::new(0),
+        bell,
+    });
+    let waits = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+    let handle = CoreHandle {
+        calls: sender,
+        shared: shared.clone(),
+        waits: waits.clone(),
+    };
+    for fd in config.wake_fds.iter().map(|fd| fd.as_fd()) {
+        epoll::add(
+            &*waits,
+            fd,
+            epoll::EventData::new_u64(0),
+            epoll::EventFlags::IN,
+        )?;
+    }
+    epoll::add(&*waits, &shared.bell, epoll::EventData::new_u64(2), EDGE)?;
+    let watched = shared.clone();
+    std::thread::Builder::new()
+        .name("tdl-watchdog".into())
+        .spawn(move || watch(&watched))?;
+    let thread = std::thread::Builder::new()
+        .name("tdl-core".into())
+        .spawn(move || Core::new(host, config, receiver, shared, waits).run())?;
+    Ok((handle, thread))
+}
+
+/// Moves the core to the normal class when it does not get to run.
+fn watch(shared: &Shared) {
+    let mut last = u64::MAX;
+    while !shared.stop.load(Ordering::Acquire) {
+        std::thread::park_timeout(if shared.awake.load(Ordering::Acquire) {
+            WATCH_INTERVAL
+        } else {
+            WATCH_INTERVAL * 16
+        });
+        let steps = shared.steps.load(Ordering::Relaxed);
+        if shared.awake.load(Ordering::Acquire) && steps == last {
+            let tid = shared.tid.load(Ordering::Relaxed);
+            if tid != 0 && sys::set_class(tid, Class::Normal).is_ok() {
+                shared.boosts.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        last = steps;
+    }
+}
+
+struct Core {
+    host: CoreHost,
+    config: CoreConfig,
+    calls: mpsc::Receiver<Call>,
+    shared: Arc<Shared>,
+    waits: Arc<OwnedFd>,
+    boosts_seen: u32,
+    boosted_until: Instant,
+}
+
+impl Core {
+    fn new(
+        host: CoreHost,
+        config: CoreConfig,
+        calls: mpsc::Receiver<Call>,
+        shared: Arc<Shared>,
+        waits: Arc<OwnedFd>,
+    ) -> Self {
+        let boosted_until = Instant(0);
+        Self {
+            host,
+            config,
+            calls,
+            shared,
+            waits,
+            boosts_seen: 0,
+            boosted_until,
+        }
+    }
+
+    fn run(mut self) {
+        if let Some(cpu) = self.config.cpu {
+            if let Some(line) = self.config.page.core(0) {
+                line.cpu.store(cpu as u32 + 1, Ordering::Relaxed);
+            }
+            let mut set = rustix::thread::CpuSet::new();
+            set.set(cpu);
+            if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+                eprintln!("tidelaned: cannot run on CPU {cpu}: {error}; not pinned");
+            }
+        }
+        self.shared.tid.store(sys::thread_id(), Ordering::Relaxed);
+        let _ = sys::set_class(0, Class::Idle);
+        self.shared.awake.store(true, Ordering::Release);
+        let mut last_work = now();
+        while !self.shared.stop.load(Ordering::Acquire) {
+            let now = now();
+            let worked = self.run_calls(now) | self.host.step(now);
+            self.shared.steps.fetch_add(1, Ordering::Relaxed);
+            if self.host.has_requests() {
+                (self.config.notify_control)();
+            }
+            if worked {
+                last_work = now;
+                continue;
+            }
+            let boosted = self.is_boosted(now);
+            if boosted || now - last_work >= self.config.spin {
+                self.sleep(now);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        self.host.shut_down(now());
+    }
+
+    fn run_calls(&mut self, now: Instant) -> bool {
+        if !self.shared.calls_pending.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let mut ran = false;
+        while let Ok(call) = self.calls.try_recv() {
+            call(&mut self.host, now);
+            ran = true;
+        }
+        ran
+    }
+
+    /// Whether the watchdog moved this thread to the normal class lately; moves it back in time.
+    fn is_boosted(&mut self, now: Instant) -> bool {
+        let boosts = self.shared.boosts.load(Ordering::Relaxed);
+        if boosts != self.boosts_seen {
+            self.boosts_seen = boosts;
+            self.boosted_until = now + BOOST;
+        } else if self.boosted_until != Instant(0) && now >= self.boosted_until {
+            self.boosted_until = Instant(0);
+            let _ = sys::set_class(0, Class::Idle);
+        }
+        self.boosted_until != Instant(0)
+    }
+
+    /// Announces sleep, looks once more, and waits.
+    fn sleep(&mut self, now: Instant) {
+        let page = self.config.page.clone();
+        let Some(line) = page.core(0) else { return };
+        sleep::prepare_to_sleep(&line.needs_wakeup);
+        self.shared.awake.store(false, Ordering::SeqCst);
+        let pending = self.shared.calls_pending.load(Ordering::SeqCst);
+        if !pending && !self.host.has_work() {
+            self.wait(now);
+        }
+        self.shared.awake.store(true, Ordering::Release);
+        sleep::cancel_sleep(&line.needs_wakeup);
+    }
+
+    fn wait(&self, now: Instant) {
+        let timeout = self.host.next_timeout().map(|at| {
+            let left = at - now;
+            Timespec {
+                tv_sec: (left.0 / 1_000_000_000) as i64,
+                tv_nsec: (left.0 % 1_000_000_000) as _,
+            }
+        });
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        let _ = epoll::wait(&*self.waits, spare, timeout.as_ref());
+    }
+}

@@ -1,0 +1,345 @@
+//! One program's registration socket: its requests, checked and passed to the core.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use rustix::net::sockopt;
+use tidelane_abi::{Message, message, refusal};
+use tidelane_engine::ListenerId;
+use tidelane_host::{Bell, ListenError, ProgramId};
+use tidelane_ring::{
+    Doorbell, Layout, ProgramRegion,
+    registration::{RecvError, new_message, recv_message, send_message},
+};
+use tidelane_wire::{Endpoint, IpAddress};
+
+use crate::{claims::Owner, control::Shared, sockets};
+
+/// Connections that one program may have at once.
+const SLOTS_MAX: u32 = 1 << 16;
+/// Address space of each buffer area of a program; memory comes with use.
+const AREA_LEN: u64 = 4 << 30;
+/// Reasons that are kept for `tidelane ss`, per program.
+const NOTES_MAX: usize = 4096;
+
+struct EventBell(Doorbell);
+
+impl Bell for EventBell {
+    fn ring(&self) {
+        self.0.ring();
+    }
+}
+
+/// A registered program, as the control thread knows it.
+pub struct Registered {
+    /// The host's number.
+    pub id: ProgramId,
+    doorbell: Doorbell,
+    listeners: Vec<(ListenerId, u64, Endpoint)>,
+}
+
+/// A connection to the registration socket.
+pub struct Session {
+    /// Number, unique while the service lives.
+    pub number: u64,
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Becomes readable when the process ends, whoever else holds the socket.
+    pub pidfd: Option<OwnedFd>,
+    /// Process id of the peer.
+    pub pid: u32,
+    /// What it registered.
+    pub registered: Option<Registered>,
+    /// Name that it gave.
+    pub name: String,
+    /// Sockets that are not accelerated: inode and reason.
+    pub notes: Vec<(u64, u32)>,
+}
+
+/// Whether a session goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It does.
+    Continue,
+    /// It is over.
+    End,
+}
+
+impl Session {
+    /// The session of a socket that was just accepted.
+    pub fn new(number: u64, socket: OwnedFd) -> io::Result<Self> {
+        let credentials = sockopt::socket_peercred(&socket)?;
+        let pid = credentials.pid;
+        let flags = rustix::process::PidfdFlags::empty();
+        let pidfd = rustix::process::pidfd_open(pid, flags).ok();
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()))
+            .map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned());
+        Ok(Self {
+            number,
+            socket,
+            pidfd,
+            pid: pid.as_raw_nonzero().get() as u32,
+            registered: None,
+            name,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Takes all messages that have come.
+    pub fn receive(&mut self, shared: &mut Shared) -> Next {
+        loop {
+            match recv_message(self.socket.as_fd()) {
+                Ok(Some((message, descriptors))) => {
+                    if self.handle(shared, &message, descriptors).is_err() {
+                        return Next::End;
+                    }
+                }
+                Ok(None) | Err(RecvError::Malformed) => return Next::End,
+                Err(RecvError::Version(_)) => {
+                    if self
+                        .refuse(message::REGISTERED, refusal::ABI_VERSION)
+                        .is_err()
+                    {
+                        return Next::End;
+                    }
+                }
+                Err(RecvError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Next::Continue;
+                }
+                Err(RecvError::Io(_)) => return Next::End,
+            }
+        }
+    }
+
+    fn handle(
+        &mut self,
+        shared: &mut Shared,
+        request: &Message,
+        descriptors: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let mut descriptors = descriptors.into_iter();
+        match (request.kind, self.registered.is_some()) {
+            (message::REGISTER, false) => self.register(shared, request),
+            (message::CONTEXT, true) => self.context(shared, request, descriptors.next()),
+            (message::LISTEN, true) => self.listen(shared, request, descriptors.next()),
+            (message::UNLISTEN, true) => {
+                self.unlisten(shared, ListenerId(request.listener));
+                Ok(())
+            }
+            (message::RESERVE, true) => self.reserve(shared, descriptors.next()),
+            (message::NOTE, true) => {
+                self.notes.retain(|(inode, _)| *inode != request.inode);
+                if self.notes.len() < NOTES_MAX {
+                    self.notes.push((request.inode, request.reason));
+                }
+                Ok(())
+            }
+            _ => self.refuse(request.kind, refusal::MALFORMED),
+        }
+    }
+
+    fn refuse(&self, kind: u32, why: u32) -> io::Result<()> {
+        let answer = Message {
+            refusal: why,
+            ..new_message(kind)
+        };
+        send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    fn register(&mut self, shared: &mut Shared, request: &Message) -> io::Result<()> {
+        let given = request.name.split(|byte| *byte == 0).next().unwrap_or(&[]);
+        let given = String::from_utf8_lossy(given);
+        if !given.is_empty() {
+            self.name = given.chars().filter(|c| !c.is_control()).collect();
+        }
+        let layout = Layout::new(SLOTS_MAX, AREA_LEN, AREA_LEN);
+        let Some(layout) = layout else {
+            return self.refuse(message::REGISTERED, refusal::LIMIT);
+        };
+        let (region, fd) = match ProgramRegion::create("tidelane-program", &layout) {
+            Ok(created) => created,
+            Err(_) => return self.refuse(message::REGISTERED, refusal::LIMIT),
+        };
+        let doorbell = Doorbell::new()?;
+        shared.core.watch(doorbell.fd())?;
+        let (name, pid, region) = (self.name.clone(), self.pid, Arc::new(region));
+        let added = shared
+            .core
+            .call(move |host, _| host.add_program(name, pid, region));
+        let Some(id) = added else {
+            return self.refuse(message::REGISTERED, refusal::LIMIT);
+        };
+        let answer = Message {
+            region_len: layout.region_len(),
+            ..new_message(message::REGISTERED)
+        };
+        let descriptors = [fd.as_fd(), shared.page_fd.as_fd(), doorbell.fd()];
+        let sent = send_message(self.socket.as_fd(), &answer, &descriptors);
+        self.registered = Some(Registered {
+            id,
+            doorbell,
+            listeners: Vec::new(),
+        });
+        sent
+    }
+
+    fn context(
+        &mut self,
+        shared: &mut Shared,
+        request: &Message,
+        bell: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        let Some(registered) = &self.registered else {
+            return Ok(());
+        };
+        let Some(bell) = bell.and_then(|fd| Doorbell::from_untrusted(fd).ok()) else {
+            return self.refuse(message::CONTEXT, refusal::MALFORMED);
+        };
+        let (id, number) = (registered.id, request.context);
+        let bell = Box::new(EventBell(bell));
+        let added = shared
+            .core
+            .call(move |host, _| host.add_context(id, number, bell));
+        let why = if added == Some(true) {
+            0
+        } else {
+            refusal::LIMIT
+        };
+        let answer = Message {
+            refusal: why,
+            context: number,
+            ..new_message(message::CONTEXT)
+        };
+        send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    fn listen(
+        &mut self,
+        shared: &mut Shared,
+        request: &Message,
+        socket: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        let Some(registered) = &mut self.registered else {
+            return Ok(());
+        };
+        let examined = socket.and_then(|fd| sockets::examine(&fd).ok().flatten());
+        let Some(socket) = examined.filter(|socket| socket.listens) else {
+            return self.refuse(message::LISTEN, refusal::NOT_ENTITLED);
+        };
+        if !shared.is_served(socket.local.addr) {
+            return self.refuse(message::LISTEN, refusal::NOT_ACCELERATED);
+        }
+        let (id, backlog) = (registered.id, request.backlog);
+        let call = move |host: &mut crate::core::CoreHost, _| {
+            host.listen(id, socket.cookie, socket.local, backlog)
+        };
+        let listener = match shared.core.call(call) {
+            Some(Ok(listener)) => listener,
+            Some(Err(ListenError::InUse)) => {
+                return self.refuse(message::LISTEN, refusal::IN_USE);
+            }
+            _ => return self.refuse(message::LISTEN, refusal::LIMIT),
+        };
+        let known = registered
+            .listeners
+            .iter()
+            .any(|(known, ..)| *known == listener);
+        if !known {
+            registered
+                .listeners
+                .push((listener, socket.cookie, socket.local));
+        }
+        if let Err(error) = shared
+            .claims
+            .want(Owner::Listener(socket.cookie), socket.local)
+        {
+            eprintln!("tidelaned: cannot claim {}: {error}", socket.local);
+            self.unlisten(shared, listener);
+            return self.refuse(message::LISTEN, refusal::LIMIT);
+        }
+        let answer = Message {
+            listener: listener.0,
+            cookie: request.cookie,
+            ..new_message(message::LISTEN)
+        };
+        send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    fn unlisten(&mut self, shared: &mut Shared, listener: ListenerId) {
+        let Some(registered) = &mut self.registered else {
+            return;
+        };
+        let held = registered
+            .listeners
+            .iter()
+            .position(|(id, ..)| *id == listener);
+        let Some(held) = held else { return };
+        let (_, cookie, local) = registered.listeners.swap_remove(held);
+        let id = registered.id;
+        let last = shared
+            .core
+            .call(move |host, now| host.unlisten(now, id, listener));
+        if last == Some(true) {
+            shared.unclaim(Owner::Listener(cookie), local);
+        }
+    }
+
+    fn reserve(&mut self, shared: &mut Shared, socket: Option<OwnedFd>) -> io::Result<()> {
+        let Some(registered) = &self.registered else {
+            return Ok(());
+        };
+        let examined = socket.and_then(|fd| sockets::examine(&fd).ok().flatten());
+        let Some(socket) = examined.filter(|socket| socket.local.port != 0) else {
+            return self.refuse(message::RESERVE, refusal::NOT_ENTITLED);
+        };
+        let addr = if socket.local.addr == IpAddress::default() {
+            shared.first_address()
+        } else {
+            Some(socket.local.addr).filter(|addr| shared.is_served(*addr))
+        };
+        let Some(addr) = addr else {
+            return self.refuse(message::RESERVE, refusal::NOT_ACCELERATED);
+        };
+        let endpoint = Endpoint {
+            addr,
+            port: socket.local.port,
+        };
+        if shared
+            .claims
+            .want(Owner::Session(self.number), endpoint)
+            .is_err()
+        {
+            return self.refuse(message::RESERVE, refusal::LIMIT);
+        }
+        let id = registered.id;
+        shared.core.call(move |host, _| host.reserve(id, endpoint));
+        let answer = Message {
+            port: u32::from(endpoint.port),
+            ..new_message(message::RESERVE)
+        };
+        send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    /// The program is gone: all that it held is freed.
+    pub fn end(&mut self, shared: &mut Shared) {
+        shared.unclaim_all(Owner::Session(self.number));
+        let Some(registered) = self.registered.take() else {
+            return;
+        };
+        shared.core.unwatch(registered.doorbell.fd());
+        let id = registered.id;
+        let left = shared.core.call(move |host, now| {
+            host.remove_program(now, id);
+            host.listener_keys()
+        });
+        let left = left.unwrap_or_default();
+        for (_, cookie, local) in registered.listeners {
+            if !left.iter().any(|(key, _)| *key == cookie) {
+                shared.unclaim(Owner::Listener(cookie), local);
+            }
+        }
+    }
+}
