@@ -29,7 +29,13 @@ pub struct Service {
 
 impl Service {
     /// `tidelane up` in a namespace of the wire; returns when the service is ready.
-    pub(crate) fn up(wire: &Wire, side: Side, name: &str, options: &[&str]) -> Result<Self, Stop> {
+    pub(crate) fn up(
+        wire: &Wire,
+        side: Side,
+        name: &str,
+        options: &[&str],
+        cpus: Option<&str>,
+    ) -> Result<Self, Stop> {
         tools::binary("tidelaned")?;
         tools::binary("libtidelane.so")?;
         let tidelane = tools::binary("tidelane")?;
@@ -42,6 +48,10 @@ impl Service {
         let program = options
             .iter()
             .fold(program, |program, option| program.arg(option));
+        let program = match cpus {
+            Some(cpus) => program.cpus(cpus),
+            None => program,
+        };
         program.run(Duration::from_secs(30))?;
         let pid_file = run_dir(name).join("pid");
         let pid = fs::read_to_string(&pid_file)?.trim().parse()?;

@@ -181,15 +181,29 @@ impl Wire {
         self.service_with(Side::Server, &[])
     }
 
+    /// A service on the server's interface, all of it on the CPUs of `cores`.
+    pub fn service_on(&self, cores: &str) -> Result<Service, Stop> {
+        self.start_service(Side::Server, &["--cores", cores], Some(cores))
+    }
+
     /// A service on one side, with more options for `tidelane up`.
     pub fn service_with(&self, side: Side, options: &[&str]) -> Result<Service, Stop> {
+        self.start_service(side, options, None)
+    }
+
+    fn start_service(
+        &self,
+        side: Side,
+        options: &[&str],
+        cpus: Option<&str>,
+    ) -> Result<Service, Stop> {
         let name = {
             let mut services = self.services.borrow_mut();
             *services += 1;
             format!("{}-{services}", self.id)
         };
         self.guardian.borrow_mut().name("run", &name)?;
-        Service::up(self, side, &name, options)
+        Service::up(self, side, &name, options, cpus)
     }
 
     /// A program of one side.

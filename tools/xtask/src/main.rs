@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod ci;
+mod demo;
 mod deps;
 mod source;
 mod tidy;
@@ -24,6 +26,10 @@ enum Task {
     Ci(ci::Options),
     /// Sizes of functions, files and lines; where unsafe and clocks may be
     Tidy(tidy::Options),
+    /// One experiment of bench/figures, as `make bench FIGURE=...` runs it
+    Bench(bench::Options),
+    /// nginx on the kernel and on Tidelane, side by side
+    Demo(demo::Options),
     /// Dependencies point downward
     Deps,
 }
@@ -32,6 +38,8 @@ fn main() -> ExitCode {
     let result = match Command::parse().task {
         Task::Ci(options) => ci::run(&options),
         Task::Tidy(options) => tidy::run(&options),
+        Task::Bench(options) => bench::run(&options),
+        Task::Demo(options) => demo::run(&options),
         Task::Deps => deps::run(),
     };
     match result {

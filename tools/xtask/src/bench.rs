@@ -1,0 +1,133 @@
+//! `cargo xtask bench FIGURE`: one experiment of `bench/figures`, both sides in one run.
+//!
+//! A round makes one wire for the kernel, one for Tidelane and one for the wire's limit, and
+//! measures every case on each of them in turn; the next round is in the other order. What is
+//! written: `target/bench/FIGURE.json`, and beside the plan the same result and its plot.
+
+use std::{fs, path::Path, process::Command};
+
+use clap::Args;
+use tidelane_tests::{
+    Stop,
+    tools::{require_root, source_root, target_dir},
+};
+
+mod machine;
+mod measure;
+mod plan;
+mod plot;
+mod result;
+
+pub use machine::{CpuClock, describe_machine};
+pub use result::median;
+
+use plan::Plan;
+use result::Results;
+
+/// Options of `bench`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Folder of bench/figures, or `instructions`; without one, the list
+    figure: Option<String>,
+    /// Rounds instead of the plan's
+    #[arg(long, env = "TIDELANE_ROUNDS")]
+    rounds: Option<u32>,
+    /// Numbers of connections instead of the plan's, such as 1,64
+    #[arg(long, env = "TIDELANE_CONNECTIONS", value_delimiter = ',')]
+    connections: Vec<u32>,
+    /// Only the kernel's sides and the wire's limit
+    #[arg(long)]
+    without_tidelane: bool,
+    /// Do not keep the result beside the plan
+    #[arg(long)]
+    no_keep: bool,
+}
+
+/// Runs one figure.
+pub fn run(options: &Options) -> Result<(), String> {
+    let root = source_root().join("bench/figures");
+    let Some(figure) = &options.figure else {
+        return list(&root);
+    };
+    if figure == "instructions" {
+        return instructions();
+    }
+    let folder = root.join(figure);
+    let plan_file = folder.join("plan.toml");
+    if !plan_file.is_file() {
+        return Err(format!("no figure {figure:?}; make bench lists them"));
+    }
+    let mut plan = Plan::read(&plan_file)?;
+    plan.limit_to(options.rounds, &options.connections);
+    require_root().map_err(explain)?;
+    let results = measure::run(&plan, !options.without_tidelane).map_err(explain)?;
+    let command = format!("make bench FIGURE={figure}");
+    finish(figure, &folder, &plan, &results, &command, !options.no_keep)
+}
+
+/// The text of a stop, for one line.
+pub fn explain(stop: Stop) -> String {
+    match stop {
+        Stop::Skip(text) | Stop::Fail(text) => text,
+    }
+}
+
+fn list(root: &Path) -> Result<(), String> {
+    println!("make bench FIGURE=NAME, where NAME is one of\n");
+    println!("  {:<16} instruction counts (callgrind)", "instructions");
+    let entries = fs::read_dir(root).map_err(|error| format!("{}: {error}", root.display()))?;
+    let mut names: Vec<String> = entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().join("plan.toml").is_file())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    for name in names {
+        let plan = Plan::read(&root.join(&name).join("plan.toml"))?;
+        println!("  {name:<16} {}", plan.title);
+    }
+    Ok(())
+}
+
+fn finish(
+    figure: &str,
+    folder: &Path,
+    plan: &Plan,
+    results: &Results,
+    command: &str,
+    keep: bool,
+) -> Result<(), String> {
+    let rows = results.rows(plan);
+    result::print_table(plan, &rows);
+    let json = result::to_json(figure, plan, &rows, command);
+    let text = serde_json::to_string_pretty(&json).map_err(|error| error.to_string())? + "\n";
+    let out = target_dir().join("bench");
+    fs::create_dir_all(&out).map_err(|error| error.to_string())?;
+    let mut files = vec![
+        (out.join(format!("{figure}.json")), text.clone()),
+        (out.join(format!("{figure}.svg")), plot::svg(plan, results)),
+    ];
+    if keep {
+        files.push((folder.join("result.json"), text));
+        files.push((folder.join("plot.svg"), plot::svg(plan, results)));
+    }
+    for (path, text) in files {
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        println!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+/// Instruction counts are the micro bench's own business.
+fn instructions() -> Result<(), String> {
+    let status = Command::new("cargo")
+        .args(["run", "--release", "--package", "tidelane-micro"])
+        .current_dir(source_root())
+        .status()
+        .map_err(|error| format!("cargo: {error}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("the micro bench: {status}"))
+    }
+}

@@ -1,0 +1,246 @@
+//! Measuring: the wires of a round, and one load on one of them.
+
+use std::{io::Write, thread, time::Duration};
+
+use tidelane_tests::{
+    Nginx, Program, Running, Service, Side, Stop, Wire, WireOptions,
+    nginx::NginxOptions,
+    tools,
+    wire::{INTERFACE, SERVER},
+};
+
+use super::{
+    machine::CpuClock,
+    plan::{Plan, Series, Workload},
+    result::{Results, Sample, Variant},
+};
+
+/// Port of the echo servers.
+const ECHO_PORT: u16 = 7000;
+/// Port of nginx.
+const HTTP_PORT: u16 = 80;
+/// A measurement may take this much longer than planned.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// All rounds of a plan.
+pub fn run(plan: &Plan, with_tidelane: bool) -> Result<Results, Stop> {
+    let mut results = Results::default();
+    println!("{}\n{}\n{}\n", plan.title, plan.paper, plan.placement());
+    for round in 0..plan.rounds {
+        println!("round {} of {}", round + 1, plan.rounds);
+        let setup = Setup::new(plan, with_tidelane)?;
+        for (index, series) in plan.series.iter().enumerate() {
+            for connections in &series.connections {
+                let mut variants = setup.variants(series);
+                if round % 2 == 1 {
+                    variants.reverse();
+                }
+                for variant in variants {
+                    let sample = setup.measure(series, variant, *connections)?;
+                    print_sample(series, variant, *connections, &sample);
+                    results.add((index, *connections, variant), sample);
+                }
+            }
+        }
+    }
+    Ok(results)
+}
+
+fn print_sample(series: &Series, variant: Variant, connections: u32, sample: &Sample) {
+    let case = series.case(variant.name(), connections);
+    println!(
+        "  {case:<44} {:>9.0} requests/s  p50 {:>7.1} us  p99 {:>8.1} us",
+        sample.requests_per_second, sample.p50_us, sample.p99_us
+    );
+    let _ = std::io::stdout().flush();
+}
+
+/// A wire with its servers. Fields are dropped in order: programs before their wire.
+struct Bench {
+    _servers: Vec<Running>,
+    nginx: Option<Nginx>,
+    service: Option<Service>,
+    wire: Wire,
+}
+
+/// The wires of one round.
+struct Setup<'a> {
+    plan: &'a Plan,
+    kernel: Bench,
+    tidelane: Option<Bench>,
+    limit: Option<Bench>,
+}
+
+impl<'a> Setup<'a> {
+    fn new(plan: &'a Plan, with_tidelane: bool) -> Result<Self, Stop> {
+        let limit = plan.series.iter().any(|series| series.limit);
+        Ok(Self {
+            plan,
+            kernel: Bench::new(plan, false)?,
+            tidelane: with_tidelane.then(|| Bench::new(plan, true)).transpose()?,
+            limit: limit.then(|| Bench::limit(plan)).transpose()?,
+        })
+    }
+
+    fn variants(&self, series: &Series) -> Vec<Variant> {
+        let mut variants = vec![Variant::Kernel];
+        if self.tidelane.is_some() {
+            variants.push(Variant::Tidelane);
+        }
+        variants.push(Variant::KernelAwake);
+        if series.limit {
+            variants.push(Variant::Limit);
+        }
+        if series.memory {
+            variants.push(Variant::Loopback);
+            if self.tidelane.is_some() {
+                variants.push(Variant::Memory);
+            }
+        }
+        variants
+    }
+
+    fn measure(&self, series: &Series, variant: Variant, connections: u32) -> Result<Sample, Stop> {
+        let missing = || Stop::Fail("this side was not set up".to_owned());
+        let bench = match variant {
+            Variant::Kernel | Variant::KernelAwake | Variant::Loopback => &self.kernel,
+            Variant::Tidelane | Variant::Memory => self.tidelane.as_ref().ok_or_else(missing)?,
+            Variant::Limit => self.limit.as_ref().ok_or_else(missing)?,
+        };
+        let _awake = (variant == Variant::KernelAwake)
+            .then(|| bench.wire.load_tool(Side::Server, "spin")?.spawn())
+            .transpose()?;
+        let client = bench.client(self.plan, series.workload, variant)?;
+        let client = client.arg("--connections").arg(connections);
+        let running = client.spawn()?;
+        let sleep = |seconds: f64| thread::sleep(Duration::from_secs_f64(seconds.max(0.0)));
+        // The middle of the counted time, so that start and end do not count as load.
+        sleep(self.plan.warmup + 0.1 * self.plan.seconds);
+        let before = CpuClock::now();
+        sleep(0.8 * self.plan.seconds);
+        let after = CpuClock::now();
+        let finished = running.wait(Duration::from_secs_f64(self.plan.seconds) + GRACE)?;
+        let line = finished.success()?.json()?;
+        let cpu = |cpus: &str| {
+            let cpus = cpus.split(',').filter_map(|cpu| cpu.parse::<usize>().ok());
+            cpus.map(|cpu| after.busy_since(&before, cpu)).sum::<f64>()
+        };
+        let number = |value: &serde_json::Value| value.as_f64().unwrap_or(0.0);
+        Ok(Sample {
+            requests_per_second: number(&line["rps"]),
+            p50_us: number(&line["latency_us"]["p50"]),
+            p99_us: number(&line["latency_us"]["p99"]),
+            client_busy: cpu(&self.plan.client_cpus),
+            server_busy: cpu(&self.plan.server_cpus),
+        })
+    }
+}
+
+impl Bench {
+    fn new(plan: &Plan, accelerated: bool) -> Result<Self, Stop> {
+        let wire = new_wire(plan)?;
+        let service = accelerated
+            .then(|| wire.service_on(&plan.server_cpus))
+            .transpose()?;
+        let uses = |workload: &dyn Fn(Workload) -> bool| {
+            plan.series.iter().any(|series| workload(series.workload))
+        };
+        let mut servers = Vec::new();
+        if uses(&|workload| workload == Workload::Echo) {
+            let server = wire
+                .load_tool(Side::Server, "echo-server")?
+                .cpus(&plan.server_cpus);
+            let server = server.arg("--port").arg(ECHO_PORT).on(service.as_ref());
+            servers.push(server.spawn()?);
+            wire.wait_for_port(Side::Server, ECHO_PORT)?;
+            if let Some(service) = &service {
+                service.wait_for_listener(ECHO_PORT)?;
+            }
+        }
+        let nginx = if uses(&|workload| workload != Workload::Echo) {
+            let cpus = Some(plan.server_cpus.clone());
+            let options = NginxOptions {
+                workers: 1,
+                port: HTTP_PORT,
+                cpus,
+                ..Default::default()
+            };
+            Some(Nginx::start(&wire, service.as_ref(), &options)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            _servers: servers,
+            nginx,
+            service,
+            wire,
+        })
+    }
+
+    fn limit(plan: &Plan) -> Result<Self, Stop> {
+        let wire = new_wire(plan)?;
+        let echo = wire
+            .load_tool(Side::Server, "xsk-echo")?
+            .cpus(&plan.server_cpus);
+        let echo = echo
+            .arg("--interface")
+            .arg(INTERFACE)
+            .arg("--address")
+            .arg(SERVER);
+        let mut echo = echo.arg("--port").arg(ECHO_PORT).spawn()?;
+        tools::wait_until(Duration::from_secs(10), "the AF_XDP echo", || {
+            if !echo.alive() {
+                return Err(Stop::Fail(format!("xsk-echo ended: {:?}", echo.written())));
+            }
+            Ok(echo.written().0.contains("echoing"))
+        })?;
+        Ok(Self {
+            _servers: vec![echo],
+            nginx: None,
+            service: None,
+            wire,
+        })
+    }
+
+    /// The load of one measurement, without its number of connections.
+    fn client(&self, plan: &Plan, workload: Workload, variant: Variant) -> Result<Program, Stop> {
+        let local = matches!(variant, Variant::Memory | Variant::Loopback);
+        let side = if local { Side::Server } else { Side::Client };
+        let address = if variant == Variant::Loopback {
+            "127.0.0.1".to_owned()
+        } else {
+            SERVER.to_string()
+        };
+        let (tool, port) = match workload {
+            Workload::Echo => ("echo-client", ECHO_PORT),
+            Workload::NginxKeepAlive | Workload::NginxClose => ("http-client", HTTP_PORT),
+        };
+        let mut client = self.wire.load_tool(side, tool)?.cpus(&plan.client_cpus);
+        client = client.arg("--connect").arg(format!("{address}:{port}"));
+        client = client
+            .arg("--seconds")
+            .arg(plan.seconds)
+            .arg("--warmup")
+            .arg(plan.warmup);
+        if let (Some(nginx), true) = (&self.nginx, workload != Workload::Echo) {
+            client = client
+                .args("--path /64 --body")
+                .arg(nginx.file("64").display());
+        }
+        if workload == Workload::NginxClose {
+            client = client.arg("--close");
+        }
+        if variant == Variant::Memory {
+            client = client.on(self.service.as_ref());
+        }
+        Ok(client)
+    }
+}
+
+fn new_wire(plan: &Plan) -> Result<Wire, Stop> {
+    let congestion = Some(plan.congestion.clone());
+    Wire::with(&WireOptions {
+        congestion,
+        ..Default::default()
+    })
+}

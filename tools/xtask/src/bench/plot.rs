@@ -1,0 +1,161 @@
+//! A figure as SVG: requests per second over connections, one panel per series.
+
+use std::fmt::Write;
+
+use super::{
+    plan::{Plan, Series},
+    result::{Results, Variant},
+};
+
+const PANEL_WIDTH: f64 = 420.0;
+const PANEL_HEIGHT: f64 = 300.0;
+const MARGIN: f64 = 64.0;
+/// Who is drawn, and in which colour (told apart also without colour vision).
+const LINES: [(Variant, &str); 6] = [
+    (Variant::Kernel, "#000000"),
+    (Variant::KernelAwake, "#999999"),
+    (Variant::Tidelane, "#0072b2"),
+    (Variant::Limit, "#e69f00"),
+    (Variant::Loopback, "#cc79a7"),
+    (Variant::Memory, "#009e73"),
+];
+
+/// The whole picture.
+pub fn svg(plan: &Plan, results: &Results) -> String {
+    let panels = plan.series.len().max(1) as f64;
+    let width = panels * (PANEL_WIDTH + MARGIN) + MARGIN + 150.0;
+    let height = PANEL_HEIGHT + 2.0 * MARGIN;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
+    );
+    label(&mut text, (MARGIN, 20.0), "start", &plan.title);
+    for (index, series) in plan.series.iter().enumerate() {
+        let left = MARGIN + index as f64 * (PANEL_WIDTH + MARGIN);
+        panel(&mut text, left, index, series, results);
+    }
+    legend(&mut text, MARGIN + panels * (PANEL_WIDTH + MARGIN) - 30.0);
+    text + "</svg>\n"
+}
+
+fn label(text: &mut String, at: (f64, f64), anchor: &str, words: &str) {
+    let words = words.replace('&', "&amp;").replace('<', "&lt;");
+    let (x, y) = at;
+    let _ = writeln!(
+        text,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
+    );
+}
+
+fn line(text: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
+    let _ = writeln!(
+        text,
+        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\"/>",
+        from.0, from.1, to.0, to.1
+    );
+}
+
+fn panel(text: &mut String, left: f64, index: usize, series: &Series, results: &Results) {
+    let points = |variant| -> Vec<(usize, f64)> {
+        let of = |connections: &u32| results.requests_per_second((index, *connections, variant));
+        series
+            .connections
+            .iter()
+            .enumerate()
+            .filter_map(|(i, c)| Some((i, of(c)?)))
+            .collect()
+    };
+    let all = LINES.iter().flat_map(|(variant, _)| points(*variant));
+    let top = nice_above(all.map(|(_, value)| value).fold(0.0, f64::max));
+    let steps = series.connections.len().saturating_sub(1).max(1) as f64;
+    let x = |step: usize| left + 20.0 + step as f64 * (PANEL_WIDTH - 40.0) / steps;
+    let y = |value: f64| MARGIN + PANEL_HEIGHT * (1.0 - value / top);
+    line(
+        text,
+        (left, y(0.0)),
+        (left + PANEL_WIDTH, y(0.0)),
+        "#000000",
+    );
+    for part in 1..=4 {
+        let value = top * f64::from(part) / 4.0;
+        line(
+            text,
+            (left, y(value)),
+            (left + PANEL_WIDTH, y(value)),
+            "#dddddd",
+        );
+        label(
+            text,
+            (left - 6.0, y(value) + 4.0),
+            "end",
+            &format!("{:.0} k", value / 1000.0),
+        );
+    }
+    for (step, connections) in series.connections.iter().enumerate() {
+        label(
+            text,
+            (x(step), y(0.0) + 18.0),
+            "middle",
+            &connections.to_string(),
+        );
+    }
+    let name = if series.name.is_empty() { "" } else { ", " };
+    let below = format!("connections{name}{} (requests/s)", series.name);
+    label(
+        text,
+        (left + PANEL_WIDTH / 2.0, y(0.0) + 38.0),
+        "middle",
+        &below,
+    );
+    for (variant, colour) in LINES {
+        let points = points(variant);
+        for (step, value) in &points {
+            let _ = writeln!(
+                text,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\" fill=\"{colour}\"/>",
+                x(*step),
+                y(*value)
+            );
+        }
+        for pair in points.windows(2) {
+            let ends = ((x(pair[0].0), y(pair[0].1)), (x(pair[1].0), y(pair[1].1)));
+            line(text, ends.0, ends.1, colour);
+        }
+    }
+}
+
+fn legend(text: &mut String, left: f64) {
+    for (index, (variant, colour)) in LINES.iter().enumerate() {
+        let y = MARGIN + 20.0 * index as f64;
+        line(text, (left, y), (left + 20.0, y), colour);
+        label(text, (left + 26.0, y + 4.0), "start", variant.name());
+    }
+}
+
+/// A round number of at least `value`.
+fn nice_above(value: f64) -> f64 {
+    let power = 10f64.powf(value.max(1.0).log10().floor());
+    [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0]
+        .iter()
+        .map(|step| step * power)
+        .find(|top| *top >= value)
+        .unwrap_or(10.0 * power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_ends_at_a_round_number() {
+        for (value, top) in [
+            (0.0, 1.0),
+            (1.0, 1.0),
+            (1234.0, 1500.0),
+            (245_000.0, 300_000.0),
+        ] {
+            assert_eq!(nice_above(value), top);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! `make demo`: an unmodified nginx, once on the kernel and once on Tidelane, wrk on the kernel.
+
+use std::{thread, time::Duration};
+
+use clap::Args;
+use tidelane_tests::{
+    Nginx, Program, Service, Side, Stop, Wire, WireOptions, ensure,
+    nginx::{FILES, NginxOptions},
+    tools::{require_root, require_tools},
+    wire::SERVER,
+};
+
+use crate::bench::{CpuClock, describe_machine, explain, median};
+
+/// Congestion control on both stacks.
+const CONGESTION: &str = "cubic";
+/// CPU of wrk.
+const CLIENT_CPU: &str = "0";
+/// CPU of nginx and of the service.
+const SERVER_CPU: &str = "1";
+
+/// Options of `demo`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Rounds; each measures every case on both stacks
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Seconds per measurement
+    #[arg(long, default_value_t = 2)]
+    seconds: u32,
+    /// Connections of wrk
+    #[arg(long, default_value_t = 64)]
+    connections: u32,
+}
+
+/// One stack's wire. Fields are dropped in order: programs before their wire.
+struct Stack {
+    name: &'static str,
+    nginx: Nginx,
+    _service: Option<Service>,
+    wire: Wire,
+}
+
+/// What wrk said, and how busy the cores were meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    requests_per_second: f64,
+    p50_us: f64,
+    p99_us: f64,
+    cores: f64,
+}
+
+/// Runs the demo and prints its table.
+pub fn run(options: &Options) -> Result<(), String> {
+    demo(options).map_err(explain)
+}
+
+fn demo(options: &Options) -> Result<(), Stop> {
+    require_root()?;
+    require_tools(&["nginx", "wrk", "curl", "sha256sum"])?;
+    println!("{}", describe_machine());
+    println!(
+        "wrk on CPU {CLIENT_CPU} ({} connections), nginx and the service on CPU {SERVER_CPU}, \
+         {CONGESTION} on both stacks\n",
+        options.connections
+    );
+    let stacks = [
+        Stack::start("kernel", false)?,
+        Stack::start("tidelane", true)?,
+    ];
+    for stack in &stacks {
+        stack.verify()?;
+    }
+    println!();
+    let mut table = Vec::new();
+    for (close, mode) in [(false, "keep-alive"), (true, "Connection: close")] {
+        for (file, label) in FILES
+            .map(|(name, _)| name)
+            .iter()
+            .zip(["64 B", "1 KiB", "1 MiB"])
+        {
+            let pairs = measure_case(options, &stacks, file, close)?;
+            table.push((format!("{mode}, {label}"), pairs));
+        }
+    }
+    print_table(&table);
+    let names: Vec<String> = stacks
+        .iter()
+        .flat_map(|stack| [Side::Server, Side::Client].map(|side| stack.wire.namespace(side)))
+        .collect();
+    drop(stacks);
+    let left = tidelane_tests::command(&["ip", "netns", "list"])?;
+    ensure!(
+        !names.iter().any(|name| left.contains(name)),
+        "namespaces are left:\n{left}"
+    );
+    println!("cleaned up: programs, service, eBPF program and namespaces are gone");
+    Ok(())
+}
+
+/// All rounds of one case: kernel and Tidelane in turn, the next round in the other order.
+fn measure_case(
+    options: &Options,
+    stacks: &[Stack; 2],
+    file: &str,
+    close: bool,
+) -> Result<Vec<[Sample; 2]>, Stop> {
+    let mut pairs = Vec::new();
+    for round in 0..options.rounds {
+        let pair = if round % 2 == 0 {
+            let kernel = stacks[0].measure(options, file, close)?;
+            [kernel, stacks[1].measure(options, file, close)?]
+        } else {
+            let tidelane = stacks[1].measure(options, file, close)?;
+            [stacks[0].measure(options, file, close)?, tidelane]
+        };
+        pairs.push(pair);
+    }
+    Ok(pairs)
+}
+
+impl Stack {
+    fn start(name: &'static str, accelerated: bool) -> Result<Self, Stop> {
+        let congestion = Some(CONGESTION.to_owned());
+        let wire = Wire::with(&WireOptions {
+            congestion,
+            ..Default::default()
+        })?;
+        let service = accelerated
+            .then(|| wire.service_on(SERVER_CPU))
+            .transpose()?;
+        let cpus = Some(SERVER_CPU.to_owned());
+        let options = NginxOptions {
+            workers: 2,
+            cpus,
+            ..Default::default()
+        };
+        let nginx = Nginx::start(&wire, service.as_ref(), &options)?;
+        println!(
+            "{name:<9} nginx is up, master and {} workers",
+            nginx.workers()?.len()
+        );
+        Ok(Self {
+            name,
+            nginx,
+            _service: service,
+            wire,
+        })
+    }
+
+    fn client(&self, name: &str) -> Program {
+        self.wire.program(Side::Client, name).cpus(CLIENT_CPU)
+    }
+
+    /// Each file by curl, its digest against that of the file on disk, both modes.
+    fn verify(&self) -> Result<(), Stop> {
+        let limit = Duration::from_secs(30);
+        for (file, len) in FILES {
+            let path = self.nginx.file(file);
+            let digest = |program: Program| -> Result<String, Stop> {
+                let text = program.run(limit)?.stdout;
+                Ok(text
+                    .split_whitespace()
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned())
+            };
+            let wanted = digest(self.client("sha256sum").arg(path.display()))?;
+            for header in ["Connection: keep-alive", "Connection: close"] {
+                let line = format!(
+                    "set -e; curl -sS --fail --max-time 20 -H '{header}' -o got \
+                     http://{SERVER}/{file}; sha256sum got; rm got"
+                );
+                let got = digest(self.client("sh").arg("-c").arg(line))?;
+                ensure!(
+                    got == wanted,
+                    "{}: {file} came as {got}, not {wanted}",
+                    self.name
+                );
+            }
+            println!(
+                "{:<9} {file:>3} ({len:>7} bytes)  sha256 {}... verified",
+                self.name,
+                &wanted[..16]
+            );
+        }
+        Ok(())
+    }
+
+    fn measure(&self, options: &Options, file: &str, close: bool) -> Result<Sample, Stop> {
+        let seconds = options.seconds;
+        let wrk = self.client("wrk").args("-t 1 --latency");
+        let wrk = wrk
+            .arg("-c")
+            .arg(options.connections)
+            .arg("-d")
+            .arg(format!("{seconds}s"));
+        let wrk = if close {
+            wrk.arg("-H").arg("Connection: close")
+        } else {
+            wrk
+        };
+        let running = wrk.arg(format!("http://{SERVER}/{file}")).spawn()?;
+        thread::sleep(Duration::from_millis(300));
+        let before = CpuClock::now();
+        thread::sleep(Duration::from_secs_f64(f64::from(seconds) - 0.5));
+        let after = CpuClock::now();
+        let finished = running
+            .wait(Duration::from_secs(u64::from(seconds) + 20))?
+            .success()?;
+        let text = &finished.stdout;
+        let failed = text.contains("Socket errors") || text.contains("Non-2xx");
+        ensure!(!failed, "{}: wrk saw failures: {finished}", self.name);
+        let cpus = [CLIENT_CPU, SERVER_CPU].map(|cpu| cpu.parse().unwrap_or(0));
+        let sample = parse_wrk(
+            text,
+            cpus.iter().map(|cpu| after.busy_since(&before, *cpu)).sum(),
+        );
+        let sample = sample.ok_or_else(|| Stop::Fail(format!("wrk's output: {finished}")))?;
+        let mode = if close { "close" } else { "keep-alive" };
+        println!(
+            "{:<9} {file:>3} {mode:<10} {:>9.0} requests/s",
+            self.name, sample.requests_per_second
+        );
+        Ok(sample)
+    }
+}
+
+/// Requests per second and the two quantiles of wrk's output.
+fn parse_wrk(text: &str, cores: f64) -> Option<Sample> {
+    let after = |name: &str| {
+        let line = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(name))?;
+        Some(line.trim().to_owned())
+    };
+    Some(Sample {
+        requests_per_second: after("Requests/sec:")?.parse().ok()?,
+        p50_us: micros(&after("50%")?)?,
+        p99_us: micros(&after("99%")?)?,
+        cores,
+    })
+}
+
+/// `1.23ms` and the like, in microseconds.
+fn micros(text: &str) -> Option<f64> {
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let number: f64 = text[..unit_at].parse().ok()?;
+    let scale = match &text[unit_at..] {
+        "us" => 1.0,
+        "ms" => 1e3,
+        "s" => 1e6,
+        "m" => 6e7,
+        _ => return None,
+    };
+    Some(number * scale)
+}
+
+/// Reads one metric of a sample.
+type Metric = fn(&Sample) -> f64;
+
+/// What the table shows of a sample: heading and value.
+const COLUMNS: [(&str, Metric); 4] = [
+    ("requests/s", |s| s.requests_per_second),
+    ("p50 us", |s| s.p50_us),
+    ("p99 us", |s| s.p99_us),
+    ("req/s per core", |s| {
+        s.requests_per_second / s.cores.max(0.01)
+    }),
+];
+
+fn print_table(table: &[(String, Vec<[Sample; 2]>)]) {
+    println!("\nnginx, medians; ratio is Tidelane over kernel, pair by pair\n");
+    let width = table.iter().map(|(case, _)| case.len()).max().unwrap_or(0);
+    println!(
+        "{:<width$}  {:<14} {:>10} {:>10} {:>7} {:>15}",
+        "case", "", "kernel", "tidelane", "ratio", "spread"
+    );
+    for (case, pairs) in table {
+        for (index, (heading, of)) in COLUMNS.iter().enumerate() {
+            let side = |at: usize| pairs.iter().map(|pair| of(&pair[at])).collect::<Vec<_>>();
+            let ratios: Vec<f64> = pairs.iter().map(|[k, t]| of(t) / of(k).max(1e-9)).collect();
+            let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = ratios.iter().copied().fold(0.0, f64::max);
+            let case = if index == 0 { case.as_str() } else { "" };
+            println!(
+                "{case:<width$}  {heading:<14} {:>10.0} {:>10.0} {:>7.2} {:>15}",
+                median(&side(0)),
+                median(&side(1)),
+                median(&ratios),
+                format!("{least:.2} to {most:.2}")
+            );
+        }
+    }
+    println!("\nreq/s per core counts all cores: those of wrk, nginx and the service\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrks_output_is_read() {
+        let text = "Running 2s test @ http://10.77.0.1/64\n  Latency Distribution\n     50%  \
+                    412.00us\n     75%    1.00ms\n     99%    1.23ms\nRequests/sec:  12345.67\n";
+        let sample = parse_wrk(text, 2.0).expect("a sample");
+        assert_eq!(sample.requests_per_second, 12345.67);
+        assert_eq!((sample.p50_us, sample.p99_us), (412.0, 1230.0));
+        assert_eq!(micros("1.50s"), Some(1.5e6));
+        assert_eq!(micros("fast"), None);
+    }
+}
