@@ -1,0 +1,282 @@
+use std::sync::atomic::Ordering;
+
+use tidelane_abi::{
+    DATA_RING_LEN, ROUTE_ACCELERATED, ROUTE_ASK, control_event, control_request, data_event,
+    data_request, program_flags,
+};
+use tidelane_client::{ClientEvent, Connect, Context, ListenerHandle, QueueError, Refusal};
+use tidelane_ring::{Route, words::DataWord};
+
+use crate::fake_service::FakeService;
+
+fn events(context: &mut Context) -> Vec<ClientEvent> {
+    let mut events = Vec::new();
+    let count = context.poll(&mut |event| events.push(event));
+    assert_eq!(count, events.len());
+    events
+}
+
+#[test]
+fn requests_reach_the_service_at_the_flush() {
+    let mut service = FakeService::new();
+    let mut context = service.program().new_context().unwrap();
+    let request = Connect {
+        cookie: 7,
+        peer_addr: [9; 16],
+        peer_port: 443,
+        local_port: 5,
+        flags: program_flags::NODELAY,
+        ..Connect::default()
+    };
+    context.connect(&request).unwrap();
+    context.listener_join(ListenerHandle(3), 11).unwrap();
+    context.listener_leave(ListenerHandle(4)).unwrap();
+    assert!(context.has_queued() && service.control_request().is_none());
+    context.flush();
+    assert!(!context.has_queued());
+    let got = service.control_request().unwrap();
+    assert_eq!(
+        (got.kind, got.cookie, got.flags),
+        (control_request::CONNECT, 7, 1 << 4)
+    );
+    assert_eq!(
+        (got.peer_addr, got.peer_port, got.local_port),
+        ([9; 16], 443, 5)
+    );
+    let got = service.control_request().unwrap();
+    assert_eq!(
+        (got.kind, got.listener, got.cookie),
+        (control_request::LISTENER_JOIN, 3, 11)
+    );
+    let got = service.control_request().unwrap();
+    assert_eq!(
+        (got.kind, got.listener),
+        (control_request::LISTENER_LEAVE, 4)
+    );
+}
+
+#[test]
+fn events_are_reported_and_nonsense_is_not() {
+    let mut service = FakeService::new();
+    let mut context = service.program().new_context().unwrap();
+    let generation = service.begin(5, 1 << 16, 1 << 16);
+    service.control_event(control_event::CONNECT_STARTED, 5, 1, 0);
+    service.control_event(control_event::CONNECT_FAILED, 0, 2, 0);
+    service.control_event(control_event::CONNECT_KERNEL, 0, 3, 0);
+    service.control_event(control_event::ACCEPTED, 5, 4, 8);
+    service.control_event(control_event::ACCEPTED, 64, 4, 8);
+    service.control_event(99, 5, 4, 8);
+    service.ready(5);
+    service.ready(64);
+    service
+        .data_events
+        .push(DataWord::new(77, 5).encode())
+        .unwrap();
+    assert!(!context.has_events());
+    assert!(!service.publish());
+    assert!(context.has_events());
+    let listener = ListenerHandle(8);
+    assert_eq!(
+        events(&mut context),
+        [
+            ClientEvent::ConnectStarted {
+                cookie: 1,
+                slot: 5,
+                generation
+            },
+            ClientEvent::ConnectFailed {
+                cookie: 2,
+                cause: 4
+            },
+            ClientEvent::ConnectKernel { cookie: 3 },
+            ClientEvent::Accepted {
+                cookie: 4,
+                listener,
+                slot: 5,
+                generation
+            },
+            ClientEvent::Ready { slot: 5 },
+        ]
+    );
+    assert!(events(&mut context).is_empty());
+}
+
+#[test]
+fn a_stream_is_queued_once_per_flush() {
+    let mut service = FakeService::new();
+    let program = service.program();
+    let mut context = program.new_context().unwrap();
+    let generation = service.begin(5, 1 << 16, 1 << 16);
+    let mut stream = program.stream(5, generation, 0).unwrap();
+    context.submit(&mut stream);
+    assert!(!context.has_queued());
+    for _ in 0..3 {
+        assert_eq!(stream.write(b"x"), 1);
+        context.submit(&mut stream);
+    }
+    context.assign(5);
+    context.accept_taken(ListenerHandle(2), (1 << 24) + 1);
+    context.flush();
+    let words = [
+        DataWord::new(data_request::ADVANCE, 5),
+        DataWord::with_arg(data_request::ASSIGN, 0, 5),
+        DataWord::with_arg(data_request::ACCEPT_TAKEN, (1 << 24) - 1, 2),
+        DataWord::with_arg(data_request::ACCEPT_TAKEN, 2, 2),
+    ];
+    assert_eq!(service.requests(), words);
+    context.submit(&mut stream);
+    context.flush();
+    assert!(service.requests().is_empty());
+    assert_eq!(stream.write(b"x"), 1);
+    context.submit(&mut stream);
+    context.flush();
+    assert_eq!(service.requests(), words[..1]);
+}
+
+#[test]
+fn a_full_ring_keeps_the_rest_for_later() {
+    let mut service = FakeService::new();
+    let mut context = service.program().new_context().unwrap();
+    let total = DATA_RING_LEN + 100;
+    (0..total).for_each(|slot| context.assign(slot));
+    service
+        .page
+        .core(0)
+        .unwrap()
+        .needs_wakeup
+        .store(1, Ordering::Relaxed);
+    context.flush();
+    assert!(context.has_queued());
+    assert_eq!(service.rung.load(Ordering::Relaxed), 1);
+    assert!(!context.prepare_to_sleep());
+    let mut got = service.requests();
+    context.flush();
+    got.extend(service.requests());
+    assert!(got.iter().map(|word| word.slot).eq(0..total));
+    assert!(!context.has_queued() && context.prepare_to_sleep());
+
+    for _ in 0..tidelane_abi::CONTROL_RING_LEN {
+        context.connect(&Connect::default()).unwrap();
+    }
+    assert_eq!(context.connect(&Connect::default()), Err(QueueError::Full));
+    assert!(service.control_request().is_some());
+    assert_eq!(context.connect(&Connect::default()), Ok(()));
+}
+
+#[test]
+fn the_service_is_rung_only_when_a_core_sleeps() {
+    let service = FakeService::new();
+    let mut context = service.program().new_context().unwrap();
+    let core = service.page.core(0).unwrap();
+    let rung = || service.rung.load(Ordering::Relaxed);
+    context.assign(1);
+    context.flush();
+    assert_eq!(rung(), 0);
+    assert!(!context.core_sleeps());
+    core.needs_wakeup.store(1, Ordering::Relaxed);
+    assert!(context.core_sleeps());
+    context.flush();
+    assert_eq!(rung(), 0, "nothing was published");
+    context.assign(1);
+    context.flush();
+    assert_eq!(rung(), 1);
+    assert_eq!(context.core_cpu(), None);
+    core.cpu.store(1, Ordering::Relaxed);
+    assert_eq!(context.core_cpu(), Some(0));
+}
+
+#[test]
+fn a_sleeper_is_rung_and_does_not_sleep_over_events() {
+    let mut service = FakeService::new();
+    let mut context = service.program().new_context().unwrap();
+    assert!(context.prepare_to_sleep());
+    service.ready(1);
+    assert!(service.publish());
+    service.ready(2);
+    assert!(!service.publish(), "only one rings");
+    context.cancel_sleep();
+    assert!(!context.prepare_to_sleep(), "events are there");
+    assert_eq!(events(&mut context).len(), 2);
+    service.ready(3);
+    assert!(!service.publish(), "the sleep was cancelled");
+}
+
+#[test]
+fn a_corrupt_ring_is_the_end_of_the_service() {
+    let service = FakeService::new();
+    let program = service.program();
+    let mut context = program.new_context().unwrap();
+    let head = service.region.context(0).unwrap().head;
+    head.data_event.produced.store(1 << 20, Ordering::Relaxed);
+    assert!(program.is_service_alive());
+    assert!(events(&mut context).is_empty());
+    assert!(!program.is_service_alive() && program.service_known_gone());
+    assert!(!context.prepare_to_sleep());
+    assert_eq!(
+        context.connect(&Connect::default()),
+        Err(QueueError::ServiceGone)
+    );
+}
+
+#[test]
+fn a_consumer_that_overtakes_is_the_end_of_the_service() {
+    let service = FakeService::new();
+    let program = service.program();
+    let mut context = program.new_context().unwrap();
+    let head = service.region.context(0).unwrap().head;
+    head.data_request.consumed.store(5, Ordering::Relaxed);
+    (0..2 * DATA_RING_LEN).for_each(|slot| context.assign(slot));
+    context.flush();
+    assert!(program.service_known_gone());
+}
+
+#[test]
+fn contexts_are_limited() {
+    let service = FakeService::new();
+    let program = service.program();
+    let contexts: Vec<Context> = (0..128).map(|_| program.new_context().unwrap()).collect();
+    assert!(contexts.iter().map(Context::id).eq(0..128));
+    for _ in 0..2 {
+        assert!(matches!(program.new_context(), Err(Refusal::Refused(_))));
+    }
+}
+
+#[test]
+fn routes_decide_who_carries() {
+    let service = FakeService::new();
+    let program = service.program();
+    assert!(!program.route_accelerated([1; 16]));
+    let route = |n, accelerated| Route {
+        addr: [n; 16],
+        prefix_len: 128,
+        accelerated,
+    };
+    service
+        .page
+        .set_routes(&[route(1, ROUTE_ACCELERATED), route(2, ROUTE_ASK)])
+        .unwrap();
+    assert!(program.route_accelerated([1; 16]) && program.route_accelerated([2; 16]));
+    assert_eq!(program.route([2; 16]), ROUTE_ASK);
+    assert!(!program.route_accelerated([3; 16]));
+    program.mark_service_gone();
+    assert!(!program.route_accelerated([1; 16]));
+}
+
+#[test]
+fn the_event_words_are_those_of_the_abi() {
+    let mut service = FakeService::new();
+    let mut context = service.program().new_context().unwrap();
+    let words = [
+        u64::from(data_event::READY) << 56 | 9,
+        u64::from(data_event::RELEASED) << 56 | 9,
+    ];
+    words
+        .iter()
+        .for_each(|&word| service.data_events.push(word).unwrap());
+    service.publish();
+    let expected = [
+        ClientEvent::Ready { slot: 9 },
+        ClientEvent::Released { slot: 9 },
+    ];
+    assert_eq!(events(&mut context), expected);
+}

@@ -1,0 +1,287 @@
+//! A service's side of the boundary, driven step by step.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use tidelane_abi::{ControlEvent, ControlRequest, SlotNames, data_event, data_request};
+use tidelane_client::Program;
+use tidelane_ring::{
+    BufferAllocator, ControlEventProducer, ControlRequestConsumer, DataEventProducer,
+    DataRequestConsumer, Layout, ProgramRegion, ServicePageMap, StreamBuffer, sleep,
+    words::DataWord,
+};
+
+/// The service's private state of a connection.
+pub struct Connection {
+    pub generation: u32,
+    /// As last adopted: an ADVANCE may not have been looked at yet.
+    tx: Option<StreamBuffer>,
+    pub tx_head: u32,
+    pub tx_acked: u32,
+    rx: Option<StreamBuffer>,
+    rx_old: Vec<StreamBuffer>,
+    pub rx_head: u32,
+    pub flags: u32,
+}
+
+/// One context's service.
+pub struct FakeService {
+    pub region: Arc<ProgramRegion>,
+    pub page: Arc<ServicePageMap>,
+    pub rung: Arc<AtomicU32>,
+    pub connections: HashMap<u32, Connection>,
+    pub data_requests: DataRequestConsumer,
+    pub data_events: DataEventProducer,
+    pub control_requests: ControlRequestConsumer,
+    pub control_events: ControlEventProducer,
+    rx_area: BufferAllocator,
+}
+
+impl FakeService {
+    pub fn new() -> FakeService {
+        FakeService::with_areas(64 << 20, 64 << 20)
+    }
+
+    pub fn with_areas(rx_len: u64, tx_len: u64) -> FakeService {
+        let layout = Layout::new(64, rx_len, tx_len).unwrap();
+        let region = Arc::new(ProgramRegion::heap(&layout).unwrap());
+        FakeService {
+            page: Arc::new(ServicePageMap::heap(1).unwrap()),
+            rung: Arc::new(AtomicU32::new(0)),
+            connections: HashMap::new(),
+            data_requests: DataRequestConsumer::new(region.clone(), 0).unwrap(),
+            data_events: DataEventProducer::new(region.clone(), 0).unwrap(),
+            control_requests: ControlRequestConsumer::new(region.clone(), 0).unwrap(),
+            control_events: ControlEventProducer::new(region.clone(), 0).unwrap(),
+            rx_area: BufferAllocator::new(layout.rx_area()),
+            region,
+        }
+    }
+
+    pub fn program(&self) -> Program {
+        let rung = self.rung.clone();
+        Program::in_memory(self.region.clone(), self.page.clone(), move || {
+            rung.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    /// Prepares a slot for a connection; returns its generation.
+    pub fn begin(&mut self, slot: u32, rx_window: u32, tx_limit: u32) -> u32 {
+        let view = self.region.slot(slot).unwrap();
+        let half = view.service();
+        let generation = half.generation.load(Ordering::Relaxed).wrapping_add(1) | 1;
+        half.rx_buffer.store(0, Ordering::Relaxed);
+        half.tx_buffer_seen.store(0, Ordering::Relaxed);
+        for word in [&half.rx_head, &half.tx_acked, &half.flags, &half.cause] {
+            word.store(0, Ordering::Relaxed);
+        }
+        half.rx_window.store(rx_window, Ordering::Relaxed);
+        half.tx_limit.store(tx_limit, Ordering::Relaxed);
+        half.generation.store(generation, Ordering::Release);
+        view.set_names(&SlotNames {
+            local_addr: [1; 16],
+            peer_addr: [2; 16],
+            local_port: 80,
+            peer_port: slot as u16,
+            mss: 1460,
+            flow: u64::from(slot),
+            reserved: [0; 2],
+        });
+        let connection = Connection {
+            generation,
+            tx: None,
+            tx_head: 0,
+            tx_acked: 0,
+            rx: None,
+            rx_old: Vec::new(),
+            rx_head: 0,
+            flags: 0,
+        };
+        self.connections.insert(slot, connection);
+        generation
+    }
+
+    /// Sets service flags and a cause.
+    pub fn set_flags(&mut self, slot: u32, flags: u32, cause: u32) {
+        let half = self.region.slot(slot).unwrap();
+        let connection = self.connections.get_mut(&slot).unwrap();
+        connection.flags |= flags;
+        half.service().cause.store(cause, Ordering::Relaxed);
+        half.service()
+            .flags
+            .store(connection.flags, Ordering::Release);
+    }
+
+    /// The data requests that are there.
+    pub fn requests(&mut self) -> Vec<DataWord> {
+        let mut words = Vec::new();
+        while let Some(word) = self.data_requests.pop().unwrap() {
+            words.push(DataWord::decode(word));
+        }
+        self.data_requests.release();
+        words
+    }
+
+    /// Looks at the slots whose ADVANCE is there. Returns them.
+    pub fn advance(&mut self) -> Vec<u32> {
+        let words = self.requests();
+        let advanced = words
+            .iter()
+            .filter(|word| word.kind == data_request::ADVANCE);
+        let slots: Vec<u32> = advanced.map(|word| word.slot).collect();
+        for &slot in &slots {
+            self.adopt(slot);
+        }
+        slots
+    }
+
+    fn adopt(&mut self, slot: u32) {
+        let view = self.region.slot(slot).unwrap();
+        let half = view.program();
+        let Some(connection) = self.connections.get_mut(&slot) else {
+            return;
+        };
+        assert_eq!(
+            half.generation.load(Ordering::Relaxed),
+            connection.generation
+        );
+        let head = half.tx_head.load(Ordering::Acquire);
+        let word = half.tx_buffer.load(Ordering::Relaxed);
+        connection.tx = StreamBuffer::from_word(word, self.region.layout().tx_area());
+        assert!(
+            word == 0 || connection.tx.is_some(),
+            "nonsense from the client: {word:#x}"
+        );
+        let unacked = head.wrapping_sub(connection.tx_acked);
+        assert!(unacked <= connection.tx.map_or(0, StreamBuffer::len));
+        connection.tx_head = head;
+        view.service().tx_buffer_seen.store(word, Ordering::Release);
+        let seen = half.rx_buffer_seen.load(Ordering::Relaxed);
+        if connection.rx.is_some_and(|buffer| buffer.to_word() == seen) {
+            for old in connection.rx_old.drain(..) {
+                assert!(self.rx_area.free(old));
+            }
+        }
+    }
+
+    /// All bytes that are written and not acknowledged, from the buffer that this side knows.
+    pub fn unacked(&self, slot: u32) -> Vec<u8> {
+        let connection = &self.connections[&slot];
+        let len = connection.tx_head.wrapping_sub(connection.tx_acked) as usize;
+        let mut bytes = vec![0; len];
+        if len > 0 {
+            let buffer = connection.tx.expect("bytes lie in a buffer");
+            assert!(buffer.read(&self.region, connection.tx_acked, &mut bytes));
+        }
+        bytes
+    }
+
+    /// The peer acknowledges up to `count` bytes more.
+    pub fn acknowledge(&mut self, slot: u32, count: u32) {
+        let connection = self.connections.get_mut(&slot).unwrap();
+        let unacked = connection.tx_head.wrapping_sub(connection.tx_acked);
+        connection.tx_acked = connection.tx_acked.wrapping_add(count.min(unacked));
+        let half = self.region.slot(slot).unwrap();
+        half.service()
+            .tx_acked
+            .store(connection.tx_acked, Ordering::Release);
+    }
+
+    /// Bytes arrive. False if there is no memory.
+    pub fn receive(&mut self, slot: u32, bytes: &[u8]) -> bool {
+        let view = self.region.slot(slot).unwrap();
+        let connection = self.connections.get_mut(&slot).unwrap();
+        let read = view.program().rx_read.load(Ordering::Acquire);
+        let head = connection.rx_head.wrapping_add(bytes.len() as u32);
+        let needed = head.wrapping_sub(read);
+        if connection.rx.is_none_or(|buffer| needed > buffer.len()) {
+            let log2 = needed.next_power_of_two().ilog2().max(11) as u8;
+            let Some(larger) = self.rx_area.alloc(log2) else {
+                return false;
+            };
+            if let Some(old) = connection.rx.replace(larger) {
+                assert!(old.relocate(&self.region, larger, read, connection.rx_head));
+                connection.rx_old.push(old);
+            }
+            view.service()
+                .rx_buffer
+                .store(larger.to_word(), Ordering::Release);
+        }
+        assert!(
+            connection
+                .rx
+                .unwrap()
+                .write(&self.region, connection.rx_head, bytes)
+        );
+        connection.rx_head = head;
+        view.service().rx_head.store(head, Ordering::Release);
+        true
+    }
+
+    /// Takes the receive buffers of an idle connection away.
+    pub fn idle(&mut self, slot: u32) {
+        let view = self.region.slot(slot).unwrap();
+        let connection = self.connections.get_mut(&slot).unwrap();
+        if view.program().rx_read.load(Ordering::Acquire) == connection.rx_head {
+            view.service().rx_buffer.store(0, Ordering::Release);
+            for buffer in connection
+                .rx
+                .take()
+                .into_iter()
+                .chain(connection.rx_old.drain(..))
+            {
+                // Whoever still read from it would find these.
+                assert!(buffer.write(&self.region, 0, &vec![0xdd; buffer.len() as usize]));
+                assert!(self.rx_area.free(buffer));
+            }
+        }
+    }
+
+    pub fn ready(&mut self, slot: u32) {
+        self.data_events
+            .push(DataWord::new(data_event::READY, slot).encode())
+            .unwrap();
+    }
+
+    /// The last event of a connection.
+    pub fn release(&mut self, slot: u32) {
+        self.connections.remove(&slot);
+        let half = self.region.slot(slot).unwrap();
+        half.service().generation.fetch_add(1, Ordering::Release);
+        self.data_events
+            .push(DataWord::new(data_event::RELEASED, slot).encode())
+            .unwrap();
+    }
+
+    /// Publishes events. Whether the program's doorbell must be rung.
+    pub fn publish(&mut self) -> bool {
+        self.control_events.publish();
+        self.data_events.publish();
+        sleep::should_ring(&self.region.context(0).unwrap().head.needs_wakeup)
+    }
+
+    pub fn control_request(&mut self) -> Option<ControlRequest> {
+        let request = self.control_requests.pop().unwrap();
+        self.control_requests.release();
+        request
+    }
+
+    pub fn control_event(&mut self, kind: u32, slot: u32, cookie: u64, listener: u32) {
+        let generation = self.connections.get(&slot).map_or(0, |c| c.generation);
+        let event = ControlEvent {
+            kind,
+            slot,
+            cookie,
+            generation,
+            cause: 4,
+            listener,
+            reserved: [0; 9],
+        };
+        self.control_events.push(event).unwrap();
+    }
+}
