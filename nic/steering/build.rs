@@ -9,7 +9,7 @@ use std::{
     process::Command,
 };
 
-const PROGRAMS: [&str; 1] = ["demux"];
+const PROGRAMS: [&str; 2] = ["demux", "impair"];
 const CLANG: &str = "clang-14";
 
 /// Compiles one program; false if the compiler or the headers are missing.

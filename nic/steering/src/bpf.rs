@@ -8,7 +8,7 @@ use std::{
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader, Pod,
-    maps::{HashMap, Map, MapData, MapError, PerCpuArray, XskMap},
+    maps::{DevMap, HashMap, Map, MapData, MapError, PerCpuArray, XskMap},
     programs::{ProgramError, Xdp, XdpMode, links::FdLink},
 };
 use rustix::thread::{CapabilitySet, capabilities};
@@ -18,6 +18,10 @@ use crate::SteeringError;
 /// The demux, from its source or the checked-in object (see `build.rs`).
 pub(crate) const DEMUX_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/demux.bpf.o"));
+
+/// The bad wire, likewise.
+pub(crate) const IMPAIR_OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
 
 /// How the kernel runs an attached program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,9 +94,10 @@ fn failed(action: &'static str, error: &(dyn Error + 'static)) -> SteeringError 
     }
 }
 
+/// Here EACCES is the verifier's verdict on the program, not one on the caller.
 fn load_failed(error: &(dyn Error + 'static)) -> SteeringError {
     match io_code(error) {
-        Some(libc::EPERM | libc::EACCES) => SteeringError::NotPermitted,
+        Some(libc::EPERM) => SteeringError::NotPermitted,
         _ => SteeringError::NoKernelSupport(one_line(error)),
     }
 }
@@ -225,6 +230,17 @@ impl Object {
         Ok(Sockets {
             map: map.map_err(|error| failed("opening a map", &error))?,
         })
+    }
+
+    /// Fills the map of devices that frames can be redirected to.
+    pub(crate) fn set_devices(&mut self, name: &str, ends: &[u32]) -> Result<(), SteeringError> {
+        let map = DevMap::try_from(self.take_map(name));
+        let mut map = map.map_err(|error| failed("opening a map", &error))?;
+        for (index, ifindex) in (0..).zip(ends) {
+            let set = map.set(index, *ifindex, None, 0);
+            set.map_err(|error| failed("naming an interface to redirect to", &error))?;
+        }
+        Ok(())
     }
 
     /// Takes a per-CPU array whose only entry is a set of counters.

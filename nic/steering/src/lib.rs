@@ -12,6 +12,7 @@
 mod bpf;
 mod demux;
 mod error;
+pub mod impair;
 pub mod mirror;
 mod reservation;
 

@@ -1,5 +1,8 @@
 //! Steering against the running kernel, in network namespaces of its own. Needs root.
 
 mod demux;
+mod impair;
 mod mirror;
 mod net;
+#[path = "../../examples/tidelane-impair/wire.rs"]
+mod wire;

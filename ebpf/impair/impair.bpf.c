@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/*
+ * A bad wire for tests: joins two interfaces, loses some packets and sets others aside.
+ *
+ * The program is attached to both ends, A and B. What arrives at one leaves by the other, except
+ * that of the IPv4 packets a random share is dropped, and another goes to an AF_XDP socket whose
+ * owner sends it on a little later, so that those behind overtake it.
+ *
+ * A sender on a veth leaves checksums unfinished, and a frame that is redirected no longer says so;
+ * they are finished here, or the receiver would drop what this wire means to deliver.
+ *
+ * A frame redirected into a veth is lost unless the other end of that veth has NAPI: an XDP program,
+ * or `ethtool -K <end> gro on`.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define MILLION 1000000
+#define FRAGMENT_BITS 0x3fff
+#define TCP_CHECKSUM_AT 16
+#define UDP_CHECKSUM_AT 6
+#define PAYLOAD_LEN_MAX 1500
+
+/* Set by the loader. */
+const volatile __u32 IFINDEX_A = 0;
+const volatile __u32 LOSS_PPM = 0;
+const volatile __u32 HOLD_PPM = 0;
+
+/* Frames of one direction, by outcome. */
+struct counters {
+	__u64 forwarded;
+	__u64 lost;
+	__u64 held;
+};
+
+/* Both directions: from A, from B. */
+struct both {
+	struct counters from[2];
+};
+
+/* Where frames that came from A (0) and from B (1) leave. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u32);
+} ENDS SEC(".maps");
+
+/* Who holds frames that came from A (0) and from B (1). */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u32);
+} HOLDERS SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct both);
+} COUNTERS SEC(".maps");
+
+static __always_inline int chance(__u32 ppm)
+{
+	return ppm && bpf_get_prandom_u32() % MILLION < ppm;
+}
+
+/* The sum of `len` bytes in this machine's byte order, not folded; negative if they are not there. */
+static __always_inline __s64 sum(void *start, __u32 len, void *end)
+{
+	__u64 total = 0;
+	__u32 i;
+	void *tail;
+
+	for (i = 0; i < PAYLOAD_LEN_MAX / 4; i++) {
+		__u32 *word = start + 4 * i;
+
+		if (4 * i + 4 > len)
+			break;
+		if ((void *)(word + 1) > end)
+			return -1;
+		total += *word;
+	}
+	if (len > PAYLOAD_LEN_MAX)
+		return -1;
+	tail = start + (len & ~3u);
+	if (len & 2) {
+		if (tail + 2 > end)
+			return -1;
+		total += *(__u16 *)tail;
+		tail += 2;
+	}
+	if (len & 1) {
+		if (tail + 1 > end)
+			return -1;
+		total += *(__u8 *)tail;
+	}
+	return total;
+}
+
+static __always_inline __u16 fold(__u64 total)
+{
+	total = (total & 0xffffffff) + (total >> 32);
+	total = (total & 0xffff) + ((total >> 16) & 0xffff) + (total >> 32);
+	total = (total & 0xffff) + (total >> 16);
+	total = (total & 0xffff) + (total >> 16);
+	return total;
+}
+
+/* Finishes the checksum of a TCP or UDP packet. */
+static __always_inline void finish_checksum(struct iphdr *ip, void *end)
+{
+	__u32 header_len = ip->ihl * 4;
+	__u32 len = bpf_ntohs(ip->tot_len) - header_len;
+	void *transport = (void *)ip + header_len;
+	__u16 *field;
+	__s64 payload;
+
+	if (header_len < sizeof(*ip) || (ip->frag_off & bpf_htons(FRAGMENT_BITS)))
+		return;
+	if (ip->protocol == IPPROTO_TCP)
+		field = transport + TCP_CHECKSUM_AT;
+	else if (ip->protocol == IPPROTO_UDP)
+		field = transport + UDP_CHECKSUM_AT;
+	else
+		return;
+	if ((void *)(field + 1) > end)
+		return;
+	if (ip->protocol == IPPROTO_UDP && !*field)
+		return;
+	*field = 0;
+	payload = sum(transport, len, end);
+	if (payload < 0)
+		return;
+	payload += (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) + bpf_htons(len);
+	*field = ~fold(payload);
+	if (ip->protocol == IPPROTO_UDP && !*field)
+		*field = 0xffff;
+}
+
+SEC("xdp")
+int impair(struct xdp_md *ctx)
+{
+	void *start = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethhdr *ethernet = start;
+	struct iphdr *ip = (void *)(ethernet + 1);
+	struct counters *counters;
+	struct both *both;
+	__u32 from_b = ctx->ingress_ifindex != IFINDEX_A;
+	__u32 zero = 0;
+
+	both = bpf_map_lookup_elem(&COUNTERS, &zero);
+	if (!both)
+		return XDP_ABORTED;
+	counters = from_b ? &both->from[1] : &both->from[0];
+	/* Neighbor discovery is spared: a lost answer costs a second and says nothing. */
+	if ((void *)(ip + 1) <= end && ethernet->h_proto == bpf_htons(ETH_P_IP)) {
+		if (chance(LOSS_PPM)) {
+			counters->lost += 1;
+			return XDP_DROP;
+		}
+		finish_checksum(ip, end);
+		if (chance(HOLD_PPM)) {
+			counters->held += 1;
+			return bpf_redirect_map(&HOLDERS, from_b, XDP_DROP);
+		}
+	}
+	counters->forwarded += 1;
+	return bpf_redirect_map(&ENDS, from_b, XDP_DROP);
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

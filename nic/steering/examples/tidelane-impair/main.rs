@@ -1,0 +1,130 @@
+//! A bad wire between two interfaces, for tests in network namespaces.
+//!
+//! ```text
+//! tidelane-impair --in IF_A --out IF_B --loss PPM --reorder PPM [--hold-us US] [--seconds N]
+//!
+//! namespace "client"           namespace "wire"             namespace "host"
+//! veth0 ------------------- IF_A [this] IF_B ------------------- veth0
+//! ethtool -K veth0 gro on                          ethtool -K veth0 gro on
+//! ```
+//!
+//! Both directions lose `--loss` of a million IPv4 packets, and hold `--reorder` of a million back for
+//! `--hold-us` microseconds (1000 if not given) while others pass. It says `ready` on its standard
+//! output once the interfaces are joined, runs for `--seconds`, or until its standard input ends, and
+//! then prints what it counted.
+
+use std::{
+    error::Error,
+    io::{Write, stdin, stdout},
+    os::fd::AsFd,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use tidelane_steering::impair::Impairment;
+
+use crate::wire::{Wire, WireConfig};
+
+mod wire;
+
+const USAGE: &str = "usage: tidelane-impair --in IF_A --out IF_B [--loss PPM] [--reorder PPM] \
+                     [--hold-us US] [--seconds N]";
+const HOLD_US: u64 = 1000;
+
+struct Arguments {
+    wire: WireConfig,
+    seconds: Option<u64>,
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let (mut ends, mut seconds, mut hold_us) = ([None, None], None, HOLD_US);
+    let mut impairment = Impairment::default();
+    while let Some(option) = words.next() {
+        let value = words
+            .next()
+            .ok_or_else(|| format!("{option} needs a value; {USAGE}"))?;
+        let number = || {
+            value
+                .parse::<u64>()
+                .map_err(|_| format!("{option} needs a number"))
+        };
+        let share = || match value.parse::<u32>() {
+            Ok(ppm) if ppm <= 1_000_000 => Ok(ppm),
+            _ => Err(format!("{option} needs a number of at most 1000000")),
+        };
+        match option.as_str() {
+            "--in" => ends[0] = Some(value),
+            "--out" => ends[1] = Some(value),
+            "--loss" => impairment.loss_ppm = share()?,
+            "--reorder" => impairment.hold_ppm = share()?,
+            "--hold-us" => hold_us = number()?,
+            "--seconds" => seconds = Some(number()?),
+            _ => return Err(format!("unknown option {option}; {USAGE}")),
+        }
+    }
+    let [Some(a), Some(b)] = ends else {
+        return Err(USAGE.to_owned());
+    };
+    let hold = Duration::from_micros(hold_us);
+    Ok(Arguments {
+        wire: WireConfig {
+            ends: [a, b],
+            impairment,
+            hold,
+        },
+        seconds,
+    })
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let mut wire = Wire::open(&arguments.wire)?;
+    writeln!(stdout(), "ready")?;
+    let (start, tick) = (Instant::now(), Duration::from_secs(1));
+    let end = arguments
+        .seconds
+        .map(|seconds| start + Duration::from_secs(seconds));
+    let nothing = std::fs::File::open("/dev/null")?;
+    let input = stdin();
+    loop {
+        let now = Instant::now();
+        if end.is_some_and(|end| now >= end) {
+            break;
+        }
+        let until = end.unwrap_or(now + tick).min(now + tick);
+        // With a time limit the standard input is not looked at; it may be closed from the start.
+        let stop = if end.is_some() {
+            None
+        } else {
+            Some(input.as_fd())
+        };
+        let stopped = wire.step(until, stop.unwrap_or(nothing.as_fd()))?;
+        if stopped && stop.is_some() {
+            break;
+        }
+    }
+    for (end, counters) in arguments.wire.ends.iter().zip(wire.counters()?) {
+        let program = counters.program;
+        writeln!(
+            stdout(),
+            "from={end} forwarded={} lost={} held={} released={} overtaken={} refused={}",
+            program.forwarded,
+            program.lost,
+            program.held,
+            counters.released,
+            counters.overtaken,
+            counters.refused,
+        )?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let outcome = parse(std::env::args().skip(1)).map_err(Into::into);
+    match outcome.and_then(|arguments| run(&arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tidelane-impair: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The part of the bad wire that runs here: holding packets back, so that others overtake them.
+
+use std::{
+    collections::VecDeque,
+    error::Error,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::BorrowedFd,
+};
+use tidelane_af_xdp::{XdpConfig, XdpPort, queue_counts};
+use tidelane_packet_io::{BURST_MAX, Frame, PacketIo, TxChecksum};
+use tidelane_steering::impair::{BadWire, DirectionCounters, Impairment};
+
+/// What a wire is asked to be.
+#[derive(Clone, Debug)]
+pub struct WireConfig {
+    /// Names of the interfaces that it joins.
+    pub ends: [String; 2],
+    /// Loss and reordering.
+    pub impairment: Impairment,
+    /// How long a packet is held.
+    pub hold: Duration,
+}
+
+/// What became of one direction's frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WireCounters {
+    /// By the eBPF program.
+    pub program: DirectionCounters,
+    /// Held packets that were sent on.
+    pub released: u64,
+    /// Of those, how many saw at least one other frame of their direction pass while held.
+    pub overtaken: u64,
+    /// Held packets that the link did not take.
+    pub refused: u64,
+}
+
+struct HeldPacket {
+    bytes: Vec<u8>,
+    due: Instant,
+    /// Frames of this direction that had been forwarded when this one was taken in.
+    forwarded_before: u64,
+}
+
+#[derive(Default)]
+struct Direction {
+    held: VecDeque<HeldPacket>,
+    released: u64,
+    overtaken: u64,
+    refused: u64,
+}
+
+/// A running wire.
+pub struct Wire {
+    program: BadWire,
+    /// Direction `n` comes in by port `n` and leaves by the other.
+    ports: [XdpPort; 2],
+    directions: [Direction; 2],
+    hold: Duration,
+    frames: Vec<Frame>,
+}
+
+impl Wire {
+    /// Joins two interfaces of this thread's network namespace.
+    pub fn open(config: &WireConfig) -> Result<Self, Box<dyn Error>> {
+        let port_config = XdpConfig {
+            rx_frames: 1024,
+            tx_frames: 1024,
+            huge_pages: false,
+            ..XdpConfig::for_veth()
+        };
+        for end in &config.ends {
+            let queues = queue_counts(end)?;
+            if queues.rx != 1 {
+                let fix = format!("ethtool --set-channels {end} rx 1 tx 1");
+                return Err(format!("{end} has {} receive queues; `{fix}`", queues.rx).into());
+            }
+        }
+        let [a, b] = &config.ends;
+        let ports = [
+            XdpPort::open(a, 0, &port_config)?,
+            XdpPort::open(b, 0, &port_config)?,
+        ];
+        let indices = [ports[0].ifindex(), ports[1].ifindex()];
+        let mut program = BadWire::join(indices, &config.impairment)?;
+        for (direction, port) in (0..).zip(&ports) {
+            program.hold(direction, port.fd())?;
+        }
+        let directions = [Direction::default(), Direction::default()];
+        Ok(Self {
+            program,
+            ports,
+            directions,
+            hold: config.hold,
+            frames: Vec::new(),
+        })
+    }
+
+    /// Waits until there is something to hold or to release, or `until`, or input on `stop`, and
+    /// does it. True if there was input on `stop`.
+    pub fn step(&mut self, until: Instant, stop: BorrowedFd<'_>) -> Result<bool, Box<dyn Error>> {
+        let dues = self
+            .directions
+            .iter()
+            .filter_map(|direction| direction.held.front());
+        let wake = dues
+            .map(|packet| packet.due)
+            .chain([until])
+            .min()
+            .unwrap_or(until);
+        let wait = wake.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: wait.as_secs() as _,
+            tv_nsec: wait.subsec_nanos() as _,
+        };
+        let [a, b] = &self.ports;
+        let mut fds = [
+            PollFd::new(a, PollFlags::IN),
+            PollFd::new(b, PollFlags::IN),
+            PollFd::from_borrowed_fd(stop, PollFlags::IN),
+        ];
+        poll(&mut fds, Some(&timeout))?;
+        let stopped = !fds[2].revents().is_empty();
+        let forwarded = self.program.counters()?.map(|counters| counters.forwarded);
+        for (direction, forwarded) in forwarded.into_iter().enumerate() {
+            self.take_in(direction, forwarded);
+            self.release_due(direction, forwarded);
+        }
+        Ok(stopped)
+    }
+
+    fn take_in(&mut self, direction: usize, forwarded: u64) {
+        let port = &mut self.ports[direction];
+        self.frames.clear();
+        port.rx_burst(&mut self.frames, BURST_MAX);
+        let due = Instant::now() + self.hold;
+        for frame in &self.frames {
+            let bytes = port.frame_bytes(frame).to_vec();
+            let packet = HeldPacket {
+                bytes,
+                due,
+                forwarded_before: forwarded,
+            };
+            self.directions[direction].held.push_back(packet);
+        }
+        port.rx_release(&self.frames);
+    }
+
+    fn release_due(&mut self, number: usize, forwarded: u64) {
+        let port = &mut self.ports[1 - number];
+        let direction = &mut self.directions[number];
+        let now = Instant::now();
+        let mut sent = false;
+        while let Some(packet) = direction.held.pop_front_if(|packet| packet.due <= now) {
+            let Some(frame) = port.tx_frame() else {
+                direction.refused += 1;
+                continue;
+            };
+            frame[..packet.bytes.len()].copy_from_slice(&packet.bytes);
+            port.tx_commit(packet.bytes.len(), TxChecksum::Done);
+            direction.released += 1;
+            direction.overtaken += u64::from(forwarded > packet.forwarded_before);
+            sent = true;
+        }
+        if sent || port.tx_pending() > 0 {
+            port.tx_flush();
+        }
+    }
+
+    /// What became of the frames so far: from the first end, from the second.
+    pub fn counters(&self) -> Result<[WireCounters; 2], Box<dyn Error>> {
+        let programs = self.program.counters()?;
+        Ok([0, 1].map(|number| {
+            let Direction {
+                released,
+                overtaken,
+                refused,
+                ..
+            } = self.directions[number];
+            WireCounters {
+                program: programs[number],
+                released,
+                overtaken,
+                refused,
+            }
+        }))
+    }
+}

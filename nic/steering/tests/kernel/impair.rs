@@ -1,0 +1,189 @@
+//! The bad wire: it loses and reorders as asked, and what arrives is whole.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream, UdpSocket},
+    os::fd::AsFd,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tidelane_steering::impair::Impairment;
+
+use crate::{
+    net::{Namespace, privileged},
+    wire::{Wire, WireConfig, WireCounters},
+};
+
+const HOST: &str = "10.77.0.1:9000";
+const TICK: Duration = Duration::from_millis(50);
+
+/// Client and host with a wire of two veth pairs between them.
+struct Bench {
+    client: Namespace,
+    host: Namespace,
+    middle: Namespace,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let bench = Self {
+            client: Namespace::new("client"),
+            host: Namespace::new("host"),
+            middle: Namespace::new("wire"),
+        };
+        let ends = [
+            (&bench.client, "end-a", "10.77.0.2"),
+            (&bench.host, "end-b", "10.77.0.1"),
+        ];
+        for (end, middle_end, addr) in ends {
+            let middle = &bench.middle;
+            middle.ip(&format!(
+                "link add name {middle_end} type veth peer name veth0 netns {}",
+                end.name
+            ));
+            middle.ip(&format!("link set {middle_end} up"));
+            end.ip(&format!("addr add {addr}/24 dev veth0"));
+            end.ip("link set veth0 up");
+            end.command("ethtool -K veth0 gro on");
+        }
+        bench
+    }
+
+    /// Runs `work` while the wire carries; what the wire counted.
+    fn carry(&self, impairment: Impairment, work: impl FnOnce()) -> [WireCounters; 2] {
+        let ends = ["end-a".to_owned(), "end-b".to_owned()];
+        let config = WireConfig {
+            ends,
+            impairment,
+            hold: Duration::from_millis(2),
+        };
+        let mut wire = self.middle.run(|| Wire::open(&config).unwrap());
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let carrier = scope.spawn(|| {
+                let never = File::open("/dev/null").unwrap();
+                while !done.load(Ordering::Relaxed) {
+                    wire.step(Instant::now() + TICK, never.as_fd()).unwrap();
+                }
+                wire.counters().unwrap()
+            });
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            done.store(true, Ordering::Relaxed);
+            let counters = carrier.join().unwrap();
+            outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            counters
+        })
+    }
+}
+
+#[test]
+fn packets_are_lost_and_overtaken_as_often_as_asked() {
+    if !privileged("packets_are_lost_and_overtaken_as_often_as_asked") {
+        return;
+    }
+    const DATAGRAMS: u32 = 20_000;
+    let bench = Bench::new();
+    let receiver = bench.host.run(|| UdpSocket::bind(HOST)).unwrap();
+    let sender = bench.client.run(|| UdpSocket::bind("10.77.0.2:0")).unwrap();
+    receiver
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    let mut arrived = Vec::new();
+    let impairment = Impairment {
+        loss_ppm: 100_000,
+        hold_ppm: 100_000,
+    };
+    let counters = bench.carry(impairment, || {
+        let mut buffer = [0; 64];
+        for number in 0..DATAGRAMS {
+            sender.send_to(&number.to_be_bytes(), HOST).unwrap();
+            if number % 100 == 99 {
+                thread::sleep(Duration::from_micros(200));
+                receiver.set_nonblocking(true).unwrap();
+                while receiver.recv(&mut buffer).is_ok() {
+                    arrived.push(u32::from_be_bytes(*buffer.first_chunk().unwrap()));
+                }
+            }
+        }
+        receiver.set_nonblocking(false).unwrap();
+        while receiver.recv(&mut buffer).is_ok() {
+            arrived.push(u32::from_be_bytes(*buffer.first_chunk().unwrap()));
+        }
+    });
+    let from_client = counters[0];
+    let share = |count: u64, of: u64| (count as f64 / of as f64 * 100.0).round() as u32;
+    let sent = u64::from(DATAGRAMS);
+    assert!(
+        (8..=12).contains(&share(from_client.program.lost, sent)),
+        "{from_client:?}"
+    );
+    assert!(
+        (7..=11).contains(&share(from_client.program.held, sent)),
+        "{from_client:?}"
+    );
+    assert_eq!(
+        (from_client.released, from_client.refused),
+        (from_client.program.held, 0)
+    );
+    assert!(
+        share(from_client.overtaken, from_client.released) > 80,
+        "{from_client:?}"
+    );
+    // Datagrams that a later one preceded, as the receiver saw it.
+    let mut latest = 0;
+    let late = arrived.iter().filter(|number| {
+        latest = latest.max(**number);
+        **number < latest
+    });
+    let late = late.count() as u64;
+    assert!(
+        share(late, from_client.released) > 80,
+        "{late} late, {from_client:?}"
+    );
+    assert!(
+        arrived.len() as u64 >= sent - from_client.program.lost - 5,
+        "{}",
+        arrived.len()
+    );
+}
+
+#[test]
+fn a_kernel_connection_survives_the_wire() {
+    if !privileged("a_kernel_connection_survives_the_wire") {
+        return;
+    }
+    const LEN: usize = 4 << 20;
+    let bench = Bench::new();
+    let listener = bench.host.run(|| TcpListener::bind(HOST)).unwrap();
+    let bytes: Vec<u8> = (0..LEN as u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let mut received = Vec::new();
+    let impairment = Impairment {
+        loss_ppm: 20_000,
+        hold_ppm: 20_000,
+    };
+    let counters = bench.carry(impairment, || {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut client = bench.client.run(|| TcpStream::connect(HOST)).unwrap();
+                client.write_all(&bytes).unwrap();
+            });
+            let mut server = listener.accept().unwrap().0;
+            server
+                .set_read_timeout(Some(Duration::from_secs(20)))
+                .unwrap();
+            server.read_to_end(&mut received).unwrap();
+        });
+    });
+    assert!(received == bytes, "{} of {LEN} bytes came", received.len());
+    for direction in counters {
+        assert!(
+            direction.program.lost > 0 && direction.overtaken > 0,
+            "{counters:?}"
+        );
+    }
+}
