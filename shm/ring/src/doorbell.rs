@@ -1,6 +1,6 @@
 //! A doorbell: an eventfd that wakes a side that sleeps on descriptors.
 //!
-//! A sleeper waits for it edge-triggered (EPOLLET), so it need not be drained: each ring is an edge,
+//! A sleeper waits for it edge-triggered (EPOLLET), so it need not be drained: a ring is an edge,
 //! and the counter never fills by honest rings.
 //!
 //! An eventfd has one set of status flags, however many processes hold it. A hostile program that

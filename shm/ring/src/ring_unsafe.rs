@@ -17,7 +17,7 @@ use crate::{
 ///
 /// # Safety
 ///
-/// `LEN` entries from `OFFSET` on must lie in the context, and every bit pattern must be an `Entry`.
+/// `LEN` entries from `OFFSET` on must lie in the context, and any bits must be an `Entry`.
 pub unsafe trait Ring {
     /// An entry.
     type Entry: Copy + std::fmt::Debug;

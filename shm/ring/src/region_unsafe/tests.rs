@@ -81,3 +81,32 @@ fn a_hole_gives_its_whole_pages_back() {
     assert!(heap.copy_out((1 << 40) - 1, &mut got[..1]));
     assert_eq!(got[0], 0);
 }
+
+#[test]
+fn a_forked_child_has_zero_memory_instead() {
+    let (region, _fd) = Region::create_sealed("test", 1 << 20).unwrap();
+    region.dont_fork().unwrap();
+    assert!(region.copy_in(5000, b"parent"));
+    assert!(
+        region.replace_after_fork().is_err(),
+        "the mapping is still there"
+    );
+    // SAFETY: the child makes system calls and touches memory of its own only, then exits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut got = [1; 6];
+        let good = region.replace_after_fork().is_ok()
+            && region.copy_out(5000, &mut got)
+            && got == [0; 6]
+            && region.copy_in(5000, b"child!");
+        // SAFETY: ends the child without running the test harness's exit code.
+        unsafe { libc::_exit(if good { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: `child` is our child, and `status` lives.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    let mut got = [0; 6];
+    assert!(region.copy_out(5000, &mut got));
+    assert_eq!(&got, b"parent");
+}
