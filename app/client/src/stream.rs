@@ -148,7 +148,7 @@ impl Stream {
         self.peer_closed() && self.readable() == 0
     }
 
-    /// The connection is over: one of [`tidelane_abi::close_cause`]; ABORTED if the service is gone.
+    /// The connection is over: one of [`tidelane_abi::close_cause`]; ABORTED if the service died.
     pub fn closed(&self) -> Option<u32> {
         let half = self.shared.view();
         if half.service().flags.load(Acquire) & service_flags::CLOSED != 0 {
