@@ -4,6 +4,8 @@ use std::{
     error::Error,
     io,
     os::fd::{AsRawFd, BorrowedFd},
+    thread,
+    time::Duration,
 };
 
 use aya::{
@@ -22,6 +24,10 @@ pub(crate) const DEMUX_OBJECT: &[u8] =
 /// The bad wire, likewise.
 pub(crate) const IMPAIR_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
+
+/// How often, and how far apart, an occupied interface is tried.
+const ATTACH_TRIES_MAX: u32 = 15;
+const ATTACH_PAUSE: Duration = Duration::from_millis(20);
 
 /// How the kernel runs an attached program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +172,7 @@ impl Object {
         let occupied = || SteeringError::OtherProgram {
             interface: interface.to_owned(),
         };
-        let native = match self.attach_in(program, ifindex, XdpMode::Driver) {
+        let native = match self.attach_patiently(program, ifindex, XdpMode::Driver) {
             Ok(()) => return Ok((AttachMode::Native, None)),
             Err(AttachFailure::Occupied) => return Err(occupied()),
             Err(AttachFailure::Other(SteeringError::NotPermitted)) => {
@@ -179,6 +185,23 @@ impl Object {
             Err(AttachFailure::Occupied) => Err(occupied()),
             Err(AttachFailure::Other(error)) => Err(error),
         }
+    }
+
+    /// Like [`attach_in`](Self::attach_in), but waits a little for a program that is about to go: a
+    /// process that was killed takes a moment to close what it held.
+    fn attach_patiently(
+        &mut self,
+        name: &str,
+        ifindex: u32,
+        mode: XdpMode,
+    ) -> Result<(), AttachFailure> {
+        for _ in 1..ATTACH_TRIES_MAX {
+            match self.attach_in(name, ifindex, mode) {
+                Err(AttachFailure::Occupied) => thread::sleep(ATTACH_PAUSE),
+                outcome => return outcome,
+            }
+        }
+        self.attach_in(name, ifindex, mode)
     }
 
     fn attach_in(&mut self, name: &str, ifindex: u32, mode: XdpMode) -> Result<(), AttachFailure> {
