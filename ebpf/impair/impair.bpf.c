@@ -9,8 +9,8 @@
  * A sender on a veth leaves checksums unfinished, and a frame that is redirected no longer says so;
  * they are finished here, or the receiver would drop what this wire means to deliver.
  *
- * A frame redirected into a veth is lost unless the other end of that veth has NAPI: an XDP program,
- * or `ethtool -K <end> gro on`.
+ * A frame redirected into a veth is lost unless the other end of that veth has NAPI: an XDP
+ * program, or `ethtool -K <end> gro on`.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -70,7 +70,7 @@ static __always_inline int chance(__u32 ppm)
 	return ppm && bpf_get_prandom_u32() % MILLION < ppm;
 }
 
-/* The sum of `len` bytes in this machine's byte order, not folded; negative if they are not there. */
+/* The sum of `len` bytes in this machine's byte order, not folded; negative if they are missing. */
 static __always_inline __s64 sum(void *start, __u32 len, void *end)
 {
 	__u64 total = 0;

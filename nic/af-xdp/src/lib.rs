@@ -8,14 +8,14 @@
 //! ```
 //!
 //! Every ring is as long as its half of the UMEM has frames, so no ring can ever be over-full and
-//! nothing has to be kept aside. A frame is at any time in exactly one place: a ring, the free stack
-//! of transmit frames, or the caller's hands.
+//! nothing has to be kept aside. A frame is at any time in exactly one place: a ring, the free
+//! stack of transmit frames, or the caller's hands.
 //!
 //! What a program needs, together with `tidelane-steering`:
 //!
 //! 1. `Demux::load_and_attach(ifindex, queue_counts(name)?.rx)`;
-//! 2. for every queue [`XdpPort::open`], then `demux.register_xsk(queue, port.fd())`. *Every* queue:
-//!    a flow that hashes to a queue without a socket would go to the kernel instead;
+//! 2. for every queue [`XdpPort::open`], then `demux.register_xsk(queue, port.fd())`. *Every*
+//!    queue: a flow that hashes to a queue without a socket would go to the kernel instead;
 //! 3. `demux.claim(..)`;
 //! 4. loop: `rx_burst`, `frame_bytes`, `tx_frame`, `tx_commit`, `rx_release`, `tx_flush`
 //!    ([`PacketIo`](tidelane_packet_io::PacketIo)); sleep by polling [`XdpPort::fd`] for input.

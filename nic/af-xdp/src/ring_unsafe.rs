@@ -1,8 +1,8 @@
 //! One of the four rings: single producer, single consumer, the kernel at the other end.
 //!
-//! Indices are 32 bits and run freely; they are only ever subtracted (wrapping) and masked. Each side
-//! owns one index; ours is kept in a private copy and stored once per batch, the kernel's is loaded
-//! once per batch. The kernel is trusted here: it is the one that hands out the frames.
+//! Indices are 32 bits and run freely; they are only ever subtracted (wrapping) and masked. Each
+//! side owns one index; ours is kept in a private copy and stored once per batch, the kernel's is
+//! loaded once per batch. The kernel is trusted here: it is the one that hands out the frames.
 
 use std::{
     io,
@@ -114,7 +114,7 @@ impl<T: Entry> Ring<T> {
 
     // -- producing ----------------------------------------------------------------------------
 
-    /// Puts an entry behind those already there; the kernel sees it after [`publish`](Self::publish).
+    /// Puts an entry behind those already there; [`publish`](Self::publish) shows it.
     pub(crate) fn push(&mut self, entry: T) {
         debug_assert!(self.unconsumed() <= self.mask, "more entries than frames");
         // SAFETY: `entry` gives a valid place; the kernel does not read it before `publish`, and

@@ -16,8 +16,8 @@ fn sum(bytes: &[u8]) -> u64 {
 /// Finishes a frame that was handed over as [`TxChecksum::Partial`](crate::TxChecksum::Partial).
 ///
 /// The field at `start + offset` holds the sum of the pseudo-header, so summing everything from
-/// `start` and storing the complement completes it. Returns false, and changes nothing, if the field
-/// does not lie within the frame.
+/// `start` and storing the complement completes it. Returns false, and changes nothing, if the
+/// field does not lie within the frame.
 pub fn finish_checksum(frame: &mut [u8], start: u16, offset: u16) -> bool {
     let start = usize::from(start);
     let field = start + usize::from(offset);

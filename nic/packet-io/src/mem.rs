@@ -3,7 +3,7 @@
 //! Frames are boxes that travel: a transmitter takes an empty one from the direction's pool, fills
 //! it, and queues it; the receiver reads it in place and its release puts it back into the pool. So
 //! nothing is copied and, after the start, nothing is allocated. A full direction pushes back
-//! ([`PacketIo::tx_frame`] gives `None`) instead of dropping: loss is the business of a link emulator.
+//! ([`PacketIo::tx_frame`] gives `None`) instead of dropping: loss is a link emulator's business.
 //!
 //! The lock of a direction is taken once per burst, flush or refill, so the ports of a pair may
 //! live on different threads.
@@ -62,7 +62,7 @@ fn new_direction(config: &MemConfig) -> SharedDirection {
     }))
 }
 
-/// A panic elsewhere cannot leave a direction half-changed: every critical section only moves boxes.
+/// A panic elsewhere cannot leave a direction half-changed: critical sections only move boxes.
 fn lock(direction: &SharedDirection) -> MutexGuard<'_, Direction> {
     direction.lock().unwrap_or_else(PoisonError::into_inner)
 }

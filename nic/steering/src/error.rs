@@ -64,7 +64,7 @@ impl fmt::Display for SteeringError {
             Self::OtherProgram { interface } => write!(
                 f,
                 "{interface} has another XDP program; `bpftool net show dev {interface}` shows it, \
-                 `ip link set dev {interface} xdp off` removes it, or stop the process that holds it"
+                 `ip link set dev {interface} xdp off` removes it, or stop the process that has it"
             ),
             Self::TooManyQueues { queues, queues_max } => write!(
                 f,

@@ -1,5 +1,5 @@
-//! A bad wire for tests: two interfaces joined by an eBPF program that loses packets and sets others
-//! aside. Never part of the service.
+//! A bad wire for tests: two interfaces joined by an eBPF program that loses packets and sets
+//! others aside. Never part of the service.
 //!
 //! The program drops a share of the IPv4 packets and hands another share to AF_XDP sockets, whose
 //! owner sends them on later: `examples/tidelane-impair` does that.

@@ -10,7 +10,7 @@
 //! of an address that goes, without a word. A host has few routes and changes them rarely.
 //!
 //! Policy routing is not mirrored: the local table and then the main one, as without rules of one's
-//! own. Addresses are 16 bytes, IPv4 as `::ffff:a.b.c.d`; IPv6 itself has its room but is not dumped.
+//! own. Addresses are 16 bytes, IPv4 as `::ffff:a.b.c.d`; IPv6 has its room but is not dumped.
 
 use std::{
     fmt, io,
@@ -217,8 +217,9 @@ impl Mirror {
     }
 
     /// Asks the kernel to resolve a neighbor, or to confirm one that is in use, as `ip neighbor add
-    /// .. use` does. The answer comes by [`poll`](Self::poll). Call it again from time to time while
-    /// a neighbor that is [`NeighborState::Stale`] is in use: the kernel does not see our traffic.
+    /// .. use` does. The answer comes by [`poll`](Self::poll). Call it again from time to time
+    /// while a neighbor that is [`NeighborState::Stale`] is in use: the kernel does not see our
+    /// traffic.
     pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
         let addr = address_to_ipv4(addr).ok_or(io::ErrorKind::Unsupported)?;
         let mut message = NeighbourMessage::default();
