@@ -1,1 +1,87 @@
-//! Empty until the first commit of this crate.
+//! POSIX sockets over the ring API: descriptors, blocking, epoll, options, errno. Knows no TCP.
+//!
+//! The functions here are what `libtidelane.so` calls for descriptors that are ours; each returns
+//! `None` where the system call shall be made instead. A socket starts as the kernel's:
+//!
+//! ```text
+//! socket() -> Fresh --connect()--> Connecting --> Stream          (accelerated)
+//!               |  \--connect()--> the kernel's for good          (route, option, no service)
+//!               \--listen()----> Listening --accept()--> Stream | a plain kernel descriptor
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | `table` | descriptor -> socket, slot -> socket, epoll descriptor -> lane |
+//! | `socket`, `transfer`, `connect`, `listen`, `options`, `file` | one socket |
+//! | `lane`, `watch`, `epoll`, `poll`, `wait` | readiness and waiting |
+//! | `session`, `fork`, `exit` | the process and the service |
+//! | `sys` | system calls, never through libc's interposed names |
+
+mod arrive;
+pub mod connect;
+pub mod descriptors;
+pub mod epoll;
+mod errno;
+pub mod exit;
+mod few;
+pub mod file;
+mod fork;
+mod lane;
+pub mod listen;
+mod lock_unsafe;
+pub mod options;
+pub mod poll;
+mod report;
+mod session;
+mod socket;
+mod static_cell_unsafe;
+pub mod sys;
+pub mod table;
+pub mod transfer;
+mod wait;
+mod watch;
+
+use std::os::fd::{BorrowedFd, RawFd};
+
+pub use errno::{Errno, Handled, TO_KERNEL};
+pub use lane::Lane;
+pub use socket::Socket;
+
+/// An IPv4 address and port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    /// The address' bytes in network order.
+    pub octets: [u8; 4],
+    /// Host byte order.
+    pub port: u16,
+}
+
+impl Address {
+    /// `::ffff:a.b.c.d`.
+    pub(crate) fn mapped(self) -> [u8; 16] {
+        let [a, b, c, d] = self.octets;
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+    }
+
+    /// As `mapped`; all zero for the wildcard.
+    pub(crate) fn mapped_or_zero(self) -> [u8; 16] {
+        if self.octets == [0; 4] {
+            [0; 16]
+        } else {
+            self.mapped()
+        }
+    }
+
+    pub(crate) fn from_mapped(bytes: [u8; 16], port: u16) -> Self {
+        let [.., a, b, c, d] = bytes;
+        Self {
+            octets: [a, b, c, d],
+            port,
+        }
+    }
+}
+
+/// The descriptor as the ring API takes it.
+pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
+    sys::borrow(fd)
+}

@@ -1,0 +1,508 @@
+//! Reading and writing.
+
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    io::{IoSlice, IoSliceMut},
+    slice,
+};
+
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use tidelane_sockets::{Handled, file, table, transfer};
+
+use crate::answer_unsafe::{bytes, bytes_mut, fail, kernel, ours_or_kernel};
+
+/// IOV_MAX.
+const PARTS_MAX: usize = 1024;
+
+/// `read(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+    let args = [fd as usize, buf as usize, count, 0, 0, 0];
+    match table::socket(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { kernel(libc::SYS_read, args) },
+        // SAFETY: the caller's promise.
+        Some(socket) => unsafe {
+            let handled = transfer::recv(socket, fd, bytes_mut(buf, count), 0);
+            ours_or_kernel(handled, libc::SYS_read, args)
+        },
+    }
+}
+
+/// `read` of programs built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    count: size_t,
+    len: size_t,
+) -> ssize_t {
+    check(count <= len);
+    // SAFETY: the caller's promise.
+    unsafe { read(fd, buf, count) }
+}
+
+fn check(fits: bool) {
+    if !fits {
+        // What glibc's `__chk_fail` does, without its message.
+        std::process::abort();
+    }
+}
+
+/// `write(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
+    let args = [fd as usize, buf as usize, count, 0, 0, 0];
+    match table::socket(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { kernel(libc::SYS_write, args) },
+        // SAFETY: the caller's promise.
+        Some(socket) => unsafe {
+            let handled = transfer::send(socket, fd, bytes(buf, count), 0);
+            ours_or_kernel(handled, libc::SYS_write, args)
+        },
+    }
+}
+
+/// `recv(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
+    match table::socket(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { kernel(libc::SYS_recvfrom, args) },
+        // SAFETY: the caller's promise.
+        Some(socket) => unsafe {
+            let handled = transfer::recv(socket, fd, bytes_mut(buf, len), flags);
+            ours_or_kernel(handled, libc::SYS_recvfrom, args)
+        },
+    }
+}
+
+/// `recv` of programs built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    count: size_t,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    check(count <= len);
+    // SAFETY: the caller's promise.
+    unsafe { recv(fd, buf, count, flags) }
+}
+
+/// `send(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
+    match table::socket(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { kernel(libc::SYS_sendto, args) },
+        // SAFETY: the caller's promise.
+        Some(socket) => unsafe {
+            let handled = transfer::send(socket, fd, bytes(buf, len), flags);
+            ours_or_kernel(handled, libc::SYS_sendto, args)
+        },
+    }
+}
+
+/// `recvfrom(2)`. A connection has no address to report: its length becomes 0, as in Linux.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> ssize_t {
+    let args = [
+        fd as usize,
+        buf as usize,
+        len,
+        flags as usize,
+        addr as usize,
+        addrlen as usize,
+    ];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handled = table::socket(fd)
+            .and_then(|socket| transfer::recv(socket, fd, bytes_mut(buf, len), flags));
+        if let Some(Ok(_)) = handled
+            && !addr.is_null()
+            && !addrlen.is_null()
+        {
+            *addrlen = 0;
+        }
+        ours_or_kernel(handled, libc::SYS_recvfrom, args)
+    }
+}
+
+/// `recvfrom` of programs built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    count: size_t,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> ssize_t {
+    check(count <= len);
+    // SAFETY: the caller's promise.
+    unsafe { recvfrom(fd, buf, count, flags, addr, addrlen) }
+}
+
+/// `sendto(2)`. A connection ignores the address, as in Linux.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addrlen: socklen_t,
+) -> ssize_t {
+    let args = [
+        fd as usize,
+        buf as usize,
+        len,
+        flags as usize,
+        addr as usize,
+        addrlen as usize,
+    ];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handled =
+            table::socket(fd).and_then(|socket| transfer::send(socket, fd, bytes(buf, len), flags));
+        ours_or_kernel(handled, libc::SYS_sendto, args)
+    }
+}
+
+/// The parts of a vectored call. None: as many as no call may have.
+///
+/// # Safety
+///
+/// `parts` is valid for `count` elements.
+unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<&'a [IoSlice<'a>]> {
+    if count > PARTS_MAX {
+        return None;
+    }
+    if parts.is_null() || count == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: `IoSlice` has the layout of `iovec` on Unix; the caller's promise. (A null part has
+    // length 0 and is never looked into.)
+    Some(unsafe { slice::from_raw_parts(parts.cast(), count) })
+}
+
+/// As `parts`, to write to.
+///
+/// # Safety
+///
+/// `parts` is valid for `count` elements.
+unsafe fn parts_mut<'a>(parts: *const iovec, count: usize) -> Option<&'a mut [IoSliceMut<'a>]> {
+    if count > PARTS_MAX {
+        return None;
+    }
+    if parts.is_null() || count == 0 {
+        return Some(&mut []);
+    }
+    // SAFETY: `IoSliceMut` has the layout of `iovec` on Unix; the caller's promise. The array
+    // itself is not changed.
+    Some(unsafe { slice::from_raw_parts_mut(parts.cast_mut().cast(), count) })
+}
+
+/// `readv(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handled = table::socket(fd).and_then(|socket| {
+            let into = parts_mut(iov, usize::try_from(count).ok()?)?;
+            transfer::recv_vectored(socket, fd, into, 0)
+        });
+        ours_or_kernel(handled, libc::SYS_readv, args)
+    }
+}
+
+/// `writev(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handled = table::socket(fd).and_then(|socket| {
+            let from = parts(iov, usize::try_from(count).ok()?)?;
+            transfer::send_vectored(socket, fd, from, 0)
+        });
+        ours_or_kernel(handled, libc::SYS_writev, args)
+    }
+}
+
+/// `recvmsg` on one of our sockets.
+///
+/// # Safety
+///
+/// `msg` is valid as for `recvmsg`.
+unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled {
+    let socket = table::socket(fd)?;
+    // SAFETY: the caller's promise.
+    let msg = unsafe { msg.as_mut() }?;
+    // SAFETY: the caller's promise.
+    let into = unsafe { parts_mut(msg.msg_iov, msg.msg_iovlen) }?;
+    let handled = transfer::recv_vectored(socket, fd, into, flags);
+    if let Some(Ok(_)) = handled {
+        // A stream has no addresses, no ancillary data, no truncation.
+        msg.msg_namelen = 0;
+        msg.msg_controllen = 0;
+        msg.msg_flags = 0;
+    }
+    handled
+}
+
+/// `sendmsg` on one of our sockets. Ancillary data means nothing to TCP.
+///
+/// # Safety
+///
+/// `msg` is valid as for `sendmsg`.
+unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
+    let socket = table::socket(fd)?;
+    // SAFETY: the caller's promise.
+    let msg = unsafe { msg.as_ref() }?;
+    // SAFETY: the caller's promise.
+    let from = unsafe { parts(msg.msg_iov, msg.msg_iovlen) }?;
+    transfer::send_vectored(socket, fd, from, flags)
+}
+
+/// `recvmsg(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { ours_or_kernel(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
+}
+
+/// `sendmsg(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { ours_or_kernel(send_message(fd, msg, flags), libc::SYS_sendmsg, args) }
+}
+
+/// `recvmmsg(2)`. On a stream, after the first message nothing is waited for.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let args = [
+        fd as usize,
+        messages as usize,
+        count as usize,
+        flags as usize,
+        timeout as usize,
+        0,
+    ];
+    let mut flags = flags & !libc::MSG_WAITFORONE;
+    for index in 0..count as usize {
+        // SAFETY: the caller's promise: there are `count` messages.
+        let result = unsafe {
+            let message = messages.add(index);
+            let handled = receive_message(fd, &raw mut (*message).msg_hdr, flags);
+            if let Some(Ok(len)) = handled {
+                (*message).msg_len = len as c_uint;
+            }
+            handled
+        };
+        match result {
+            // SAFETY: the caller's promise.
+            None if index == 0 => return unsafe { kernel(libc::SYS_recvmmsg, args) } as c_int,
+            Some(Ok(len)) if len > 0 => flags |= libc::MSG_DONTWAIT,
+            Some(Err(error)) if index == 0 => return fail(error.0) as c_int,
+            Some(Ok(_)) => return index as c_int + 1,
+            None | Some(Err(_)) => return index as c_int,
+        }
+    }
+    count as c_int
+}
+
+/// `sendmmsg(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    let args = [
+        fd as usize,
+        messages as usize,
+        count as usize,
+        flags as usize,
+        0,
+        0,
+    ];
+    for index in 0..count as usize {
+        // SAFETY: the caller's promise: there are `count` messages.
+        let result = unsafe {
+            let message = messages.add(index);
+            let handled = send_message(fd, &raw const (*message).msg_hdr, flags);
+            if let Some(Ok(len)) = handled {
+                (*message).msg_len = len as c_uint;
+            }
+            handled
+        };
+        match result {
+            // SAFETY: the caller's promise.
+            None if index == 0 => return unsafe { kernel(libc::SYS_sendmmsg, args) } as c_int,
+            Some(Ok(_)) => {}
+            Some(Err(error)) if index == 0 => return fail(error.0) as c_int,
+            None | Some(Err(_)) => return index as c_int,
+        }
+    }
+    count as c_int
+}
+
+/// `sendfile(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(
+    out: c_int,
+    file: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    let args = [out as usize, file as usize, offset as usize, count, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handled = table::socket(out)
+            .and_then(|socket| file::send_file(socket, out, file, offset.as_mut(), count));
+        ours_or_kernel(handled, libc::SYS_sendfile, args)
+    }
+}
+
+/// `sendfile` of programs built with large files.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile64(
+    out: c_int,
+    file: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: the caller's promise; `off_t` has 64 bits.
+    unsafe { sendfile(out, file, offset, count) }
+}
+
+/// `splice(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn splice(
+    from: c_int,
+    from_offset: *mut off_t,
+    to: c_int,
+    to_offset: *mut off_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let ends = (table::socket(from), table::socket(to));
+    if matches!(ends, (Some(_), None) | (None, Some(_)))
+        && !(from_offset.is_null() && to_offset.is_null())
+    {
+        return fail(libc::ESPIPE);
+    }
+    let handled = match ends {
+        (Some(socket), None) => file::splice_out(socket, from, to, len, flags),
+        (None, Some(socket)) => file::splice_in(socket, to, from, len, flags),
+        // Neither end is a pipe: EINVAL. Neither is ours: not our business.
+        _ => None,
+    };
+    let args = [
+        from as usize,
+        from_offset as usize,
+        to as usize,
+        to_offset as usize,
+        len,
+        flags as usize,
+    ];
+    // SAFETY: the caller's promise.
+    unsafe { ours_or_kernel(handled, libc::SYS_splice, args) }
+}

@@ -1,0 +1,323 @@
+//! Making, naming and connecting sockets, and their options.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{sockaddr, sockaddr_in, socklen_t};
+use tidelane_sockets::{Address, Errno, Handled, Socket, connect, listen, options, table};
+
+use crate::answer_unsafe::{answer, bytes, bytes_mut, fail, kernel, ours_or_kernel};
+
+/// `socket(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let args = [family as usize, kind as usize, protocol as usize, 0, 0, 0];
+    // SAFETY: no pointers.
+    let fd = unsafe { kernel(libc::SYS_socket, args) } as c_int;
+    if fd >= 0 {
+        connect::created(fd, family, kind, protocol);
+    }
+    fd
+}
+
+/// `bind(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    let result = unsafe { kernel(libc::SYS_bind, args) } as c_int;
+    if result == 0
+        && let Some(socket) = table::socket(fd)
+    {
+        connect::bound(socket, fd);
+    }
+    result
+}
+
+/// `listen(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let handled = match table::socket(fd).or_else(|| connect::adopt(fd)) {
+        Some(socket) => listen::listen(socket, fd, backlog),
+        None => connect::other_family(fd, "listen"),
+    };
+    // SAFETY: no pointers.
+    unsafe {
+        ours_or_kernel(
+            handled,
+            libc::SYS_listen,
+            [fd as usize, backlog as usize, 0, 0, 0, 0],
+        ) as c_int
+    }
+}
+
+/// `accept(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { accept4(fd, addr, len, 0) }
+}
+
+/// `accept4(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let accepted = table::socket(fd).and_then(|socket| listen::accept(socket, fd, flags));
+    match accepted {
+        None => {
+            let args = [
+                fd as usize,
+                addr as usize,
+                len as usize,
+                flags as usize,
+                0,
+                0,
+            ];
+            // SAFETY: the caller's promise.
+            unsafe { kernel(libc::SYS_accept4, args) as c_int }
+        }
+        Some(Ok(accepted)) => {
+            if !addr.is_null() {
+                // SAFETY: the caller's promise.
+                unsafe { accepted_name(&accepted, addr, len) };
+            }
+            accepted.fd
+        }
+        Some(Err(error)) => fail(error.0) as c_int,
+    }
+}
+
+/// # Safety
+///
+/// `addr` and `len` are valid as for `accept`.
+unsafe fn accepted_name(accepted: &listen::Accepted, addr: *mut sockaddr, len: *mut socklen_t) {
+    match accepted.peer {
+        // SAFETY: the caller's promise.
+        Some(peer) => unsafe { put_address(peer, addr, len) },
+        None => {
+            let args = [accepted.fd as usize, addr as usize, len as usize, 0, 0, 0];
+            // SAFETY: the caller's promise. If the peer is gone already, there is no name.
+            let _ = unsafe { kernel(libc::SYS_getpeername, args) };
+        }
+    }
+}
+
+/// Stores an address as the kernel does: cut to `*len`, which becomes the full length.
+///
+/// # Safety
+///
+/// `len` is valid, and `addr` for `*len` bytes.
+unsafe fn put_address(address: Address, addr: *mut sockaddr, len: *mut socklen_t) {
+    if len.is_null() {
+        return;
+    }
+    let mut name = [0u8; size_of::<sockaddr_in>()];
+    name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+    name[2..4].copy_from_slice(&address.port.to_be_bytes());
+    name[4..8].copy_from_slice(&address.octets);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let into = bytes_mut(addr.cast(), *len as usize);
+        let count = into.len().min(name.len());
+        into[..count].copy_from_slice(&name[..count]);
+        *len = name.len() as socklen_t;
+    }
+}
+
+/// An IPv4 address of the program's. Err: its family, 0 if there is none.
+///
+/// # Safety
+///
+/// `addr` is valid for `len` bytes.
+unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Result<Address, c_int> {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { bytes(addr.cast(), len as usize) };
+    let Some(family) = bytes.first_chunk::<2>() else {
+        return Err(0);
+    };
+    let family = c_int::from(u16::from_ne_bytes(*family));
+    let [_, _, p, q, a, b, c, d, ..] = *bytes else {
+        return Err(family);
+    };
+    if family != libc::AF_INET || bytes.len() < size_of::<sockaddr_in>() {
+        return Err(family);
+    }
+    Ok(Address {
+        octets: [a, b, c, d],
+        port: u16::from_be_bytes([p, q]),
+    })
+}
+
+/// `connect(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's promise.
+    let handled = match unsafe { address(addr, len) } {
+        Ok(peer) => {
+            // Most foreign sockets that connect to an IPv4 address are UDP, for a name look-up.
+            let socket = table::socket(fd).or_else(|| connect::adopt(fd));
+            socket.and_then(|socket| connect::connect(socket, fd, peer))
+        }
+        Err(libc::AF_INET6) => connect::other_family(fd, "connect"),
+        Err(_) => None,
+    };
+    let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { ours_or_kernel(handled, libc::SYS_connect, args) as c_int }
+}
+
+/// `shutdown(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let handled = table::socket(fd).and_then(|socket| connect::shutdown(socket, fd, how));
+    let args = [fd as usize, how as usize, 0, 0, 0, 0];
+    // SAFETY: no pointers.
+    unsafe { ours_or_kernel(handled, libc::SYS_shutdown, args) as c_int }
+}
+
+type NameOf = fn(&'static Socket, c_int) -> Handled<Address>;
+
+/// # Safety
+///
+/// `addr` and `len` are valid as for `getsockname`.
+unsafe fn name(
+    name_of: NameOf,
+    number: i64,
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    match table::socket(fd).and_then(|socket| name_of(socket, fd)) {
+        None => {
+            let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
+            // SAFETY: the caller's promise.
+            unsafe { kernel(number, args) as c_int }
+        }
+        Some(Ok(address)) => {
+            // SAFETY: the caller's promise.
+            unsafe { put_address(address, addr, len) };
+            0
+        }
+        Some(Err(error)) => fail(error.0) as c_int,
+    }
+}
+
+/// `getsockname(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { name(connect::local_name, libc::SYS_getsockname, fd, addr, len) }
+}
+
+/// `getpeername(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { name(connect::peer_name, libc::SYS_getpeername, fd, addr, len) }
+}
+
+/// `setsockopt(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let args = [
+        fd as usize,
+        level as usize,
+        option as usize,
+        value as usize,
+        len as usize,
+        0,
+    ];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handled = table::socket(fd)
+            .and_then(|socket| options::set(socket, fd, level, option, bytes(value, len as usize)));
+        ours_or_kernel(handled, libc::SYS_setsockopt, args) as c_int
+    }
+}
+
+/// `getsockopt(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    let args = [
+        fd as usize,
+        level as usize,
+        option as usize,
+        value as usize,
+        len as usize,
+        0,
+    ];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handled = table::socket(fd).and_then(|socket| {
+            let room = *len.as_ref()? as usize;
+            options::get(socket, fd, level, option, bytes_mut(value, room))
+        });
+        match handled {
+            None => kernel(libc::SYS_getsockopt, args) as c_int,
+            Some(Ok(count)) => {
+                *len = count as socklen_t;
+                0
+            }
+            Some(Err(Errno(number))) => answer(Err(Errno(number))) as c_int,
+        }
+    }
+}

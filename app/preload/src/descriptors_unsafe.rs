@@ -1,0 +1,232 @@
+//! Descriptors: flags, duplicates, closing, the end of the process.
+
+use std::ffi::{c_int, c_uint, c_ulong};
+
+use tidelane_sockets::{Handled, descriptors, exit, table, transfer};
+
+use crate::answer_unsafe::{kernel, ours_or_kernel};
+
+/// SIOCOUTQ, which is TIOCOUTQ.
+const SIOCOUTQ: c_ulong = 0x5411;
+/// SIOCINQ, which is FIONREAD.
+const SIOCINQ: c_ulong = 0x541b;
+const SIOCATMARK: c_ulong = 0x8905;
+
+/// `close(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    let handled = if table::is_foreign(fd) {
+        None
+    } else {
+        descriptors::close(fd)
+    };
+    // SAFETY: no pointers.
+    unsafe { ours_or_kernel(handled, libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) as c_int }
+}
+
+/// `close_range(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    // With CLOSE_RANGE_UNSHARE or _CLOEXEC nothing of ours is closed now.
+    let handled = if flags == 0 {
+        descriptors::close_range(first, last)
+    } else {
+        None
+    };
+    let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
+    // SAFETY: no pointers.
+    unsafe { ours_or_kernel(handled, libc::SYS_close_range, args) as c_int }
+}
+
+/// `closefrom(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: no pointers.
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}
+
+/// `dup(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let to = unsafe { kernel(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) as c_int };
+    if to >= 0 && !table::is_foreign(fd) {
+        descriptors::duplicated(fd, to);
+    }
+    to
+}
+
+/// # Safety
+///
+/// None: no pointers.
+unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
+    let ours = !(table::is_foreign(from) && table::is_foreign(to));
+    let handled = if ours {
+        descriptors::duplicate_to(from, to, flags)
+    } else {
+        None
+    };
+    let (number, flags) = match flags {
+        Some(flags) => (libc::SYS_dup3, flags),
+        None => (DUP2, 0),
+    };
+    let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
+    // SAFETY: no pointers.
+    unsafe { ours_or_kernel(handled, number, args) as c_int }
+}
+
+#[cfg(target_arch = "x86_64")]
+const DUP2: i64 = libc::SYS_dup2;
+/// There is no dup2 here; it differs from dup3 only for equal descriptors.
+#[cfg(not(target_arch = "x86_64"))]
+const DUP2: i64 = libc::SYS_dup3;
+
+/// `dup2(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+    // SAFETY: no pointers.
+    unsafe { duplicate_to(from, to, None) }
+}
+
+/// `dup3(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    unsafe { duplicate_to(from, to, Some(flags)) }
+}
+
+/// `fcntl(2)`, with the argument that the command may have.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
+    let args = [fd as usize, command as usize, arg, 0, 0, 0];
+    if table::is_foreign(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { kernel(libc::SYS_fcntl, args) as c_int };
+    }
+    let handled: Handled = match command {
+        libc::F_GETFL => table::socket(fd).and_then(|s| descriptors::status_flags(s, fd)),
+        libc::F_SETFL => table::socket(fd).and_then(|s| descriptors::set_status_flags(s, fd, arg)),
+        _ => None,
+    };
+    // SAFETY: the caller's promise.
+    let result = unsafe { ours_or_kernel(handled, libc::SYS_fcntl, args) as c_int };
+    if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        descriptors::duplicated(fd, result);
+    }
+    result
+}
+
+/// `fcntl` of programs built with large files.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { fcntl(fd, command, arg) }
+}
+
+/// `ioctl(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
+    let value = arg as *mut c_int;
+    let handled = table::socket(fd).and_then(|socket| match request {
+        // SAFETY: the caller's promise: an integer.
+        libc::FIONBIO => unsafe { descriptors::set_nonblocking(socket, fd, *value.as_ref()? != 0) },
+        // SAFETY: the caller's promise: an integer.
+        SIOCINQ => unsafe { store(value, transfer::readable(socket, fd)) },
+        // SAFETY: the caller's promise: an integer.
+        SIOCOUTQ => unsafe { store(value, transfer::unacknowledged(socket, fd)) },
+        // There is no urgent data: never at a mark.
+        // SAFETY: the caller's promise: an integer.
+        SIOCATMARK => unsafe { store(value, transfer::readable(socket, fd).map(|_| Ok(0))) },
+        _ => None,
+    });
+    let args = [fd as usize, request as usize, arg, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { ours_or_kernel(handled, libc::SYS_ioctl, args) as c_int }
+}
+
+/// Stores what was found out; the call's own result is 0.
+///
+/// # Safety
+///
+/// `into` is valid or null.
+unsafe fn store(into: *mut c_int, handled: Handled) -> Handled {
+    match handled {
+        Some(Ok(value)) => {
+            // SAFETY: the caller's promise.
+            *unsafe { into.as_mut() }? = c_int::try_from(value).unwrap_or(c_int::MAX);
+            Some(Ok(0))
+        }
+        other => other,
+    }
+}
+
+/// `_exit(2)`: what `exit` does with our connections, this does too.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    exit::at_exit();
+    loop {
+        // SAFETY: no pointers; it does not return.
+        unsafe { kernel(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// `_Exit(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[allow(non_snake_case)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: no pointers.
+    unsafe { _exit(status) }
+}
+
+extern "C" fn finish() {
+    exit::at_exit();
+}
+
+/// Runs at `exit`, after the program's own handlers.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINISH: extern "C" fn() = finish;

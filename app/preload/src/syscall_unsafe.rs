@@ -1,0 +1,170 @@
+//! `syscall(2)`: the calls above, asked for by number. libuv closes descriptors like this.
+
+use std::ffi::{c_int, c_long, c_uint};
+
+use crate::{
+    answer_unsafe::{fail, kernel},
+    bytes_unsafe, control_unsafe, descriptors_unsafe, readiness_unsafe,
+};
+
+/// `syscall(2)`, with the six arguments that a call may have.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    // SAFETY: the caller's promise, for each of them.
+    unsafe {
+        match by_number(number, [a, b, c, d, e, f]) {
+            Some(result) => result,
+            None => kernel(number, [a, b, c, d, e, f]) as c_long,
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for the system call.
+unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    // SAFETY: the caller's promise: the arguments are what the call takes.
+    unsafe {
+        bytes_by_number(number, args)
+            .or_else(|| control_by_number(number, args))
+            .or_else(|| descriptors_by_number(number, args))
+            .or_else(|| readiness_by_number(number, args))
+    }
+}
+
+/// # Safety
+///
+/// As for the system call.
+unsafe fn bytes_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, f] = args;
+    let fd = a as c_int;
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        match number {
+            libc::SYS_read => bytes_unsafe::read(fd, b as _, c),
+            libc::SYS_write => bytes_unsafe::write(fd, b as _, c),
+            libc::SYS_readv => bytes_unsafe::readv(fd, b as _, c as c_int),
+            libc::SYS_writev => bytes_unsafe::writev(fd, b as _, c as c_int),
+            libc::SYS_recvfrom => bytes_unsafe::recvfrom(fd, b as _, c, d as c_int, e as _, f as _),
+            libc::SYS_sendto => bytes_unsafe::sendto(fd, b as _, c, d as c_int, e as _, f as _),
+            libc::SYS_recvmsg => bytes_unsafe::recvmsg(fd, b as _, c as c_int),
+            libc::SYS_sendmsg => bytes_unsafe::sendmsg(fd, b as _, c as c_int),
+            libc::SYS_recvmmsg => {
+                bytes_unsafe::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _) as isize
+            }
+            libc::SYS_sendmmsg => {
+                bytes_unsafe::sendmmsg(fd, b as _, c as c_uint, d as c_int) as isize
+            }
+            libc::SYS_sendfile => bytes_unsafe::sendfile(fd, b as c_int, c as _, d),
+            libc::SYS_splice => {
+                bytes_unsafe::splice(fd, b as _, c as c_int, d as _, e, f as c_uint)
+            }
+            _ => return None,
+        }
+    };
+    Some(result as c_long)
+}
+
+/// # Safety
+///
+/// As for the system call.
+unsafe fn control_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, _] = args;
+    let fd = a as c_int;
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        match number {
+            libc::SYS_socket => control_unsafe::socket(fd, b as c_int, c as c_int),
+            libc::SYS_bind => control_unsafe::bind(fd, b as _, c as _),
+            libc::SYS_listen => control_unsafe::listen(fd, b as c_int),
+            libc::SYS_accept => control_unsafe::accept(fd, b as _, c as _),
+            libc::SYS_accept4 => control_unsafe::accept4(fd, b as _, c as _, d as c_int),
+            libc::SYS_connect => control_unsafe::connect(fd, b as _, c as _),
+            libc::SYS_shutdown => control_unsafe::shutdown(fd, b as c_int),
+            libc::SYS_getsockname => control_unsafe::getsockname(fd, b as _, c as _),
+            libc::SYS_getpeername => control_unsafe::getpeername(fd, b as _, c as _),
+            libc::SYS_setsockopt => {
+                control_unsafe::setsockopt(fd, b as c_int, c as c_int, d as _, e as _)
+            }
+            libc::SYS_getsockopt => {
+                control_unsafe::getsockopt(fd, b as c_int, c as c_int, d as _, e as _)
+            }
+            _ => return None,
+        }
+    };
+    Some(c_long::from(result))
+}
+
+/// # Safety
+///
+/// As for the system call.
+unsafe fn descriptors_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    let [a, b, c, ..] = args;
+    let fd = a as c_int;
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        match number {
+            libc::SYS_close => descriptors_unsafe::close(fd),
+            libc::SYS_close_range => {
+                descriptors_unsafe::close_range(a as c_uint, b as c_uint, c as c_int)
+            }
+            libc::SYS_dup => descriptors_unsafe::dup(fd),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => descriptors_unsafe::dup2(fd, b as c_int),
+            libc::SYS_dup3 => descriptors_unsafe::dup3(fd, b as c_int, c as c_int),
+            libc::SYS_fcntl => descriptors_unsafe::fcntl(fd, b as c_int, c),
+            libc::SYS_ioctl => descriptors_unsafe::ioctl(fd, b as _, c),
+            libc::SYS_exit_group => descriptors_unsafe::_exit(fd),
+            _ => return None,
+        }
+    };
+    Some(c_long::from(result))
+}
+
+/// # Safety
+///
+/// As for the system call.
+unsafe fn readiness_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, f] = args;
+    let fd = a as c_int;
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        match number {
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => readiness_unsafe::epoll_create(fd),
+            libc::SYS_epoll_create1 => readiness_unsafe::epoll_create1(fd),
+            libc::SYS_epoll_ctl => readiness_unsafe::epoll_ctl(fd, b as c_int, c as c_int, d as _),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => {
+                readiness_unsafe::epoll_wait(fd, b as _, c as c_int, d as c_int)
+            }
+            libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 if e != 0 && f != 8 => {
+                fail(libc::EINVAL) as c_int
+            }
+            libc::SYS_epoll_pwait => {
+                readiness_unsafe::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)
+            }
+            libc::SYS_epoll_pwait2 => {
+                readiness_unsafe::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => readiness_unsafe::poll(a as _, b as _, c as c_int),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => readiness_unsafe::select(fd, b as _, c as _, d as _, e as _),
+            _ => return None,
+        }
+    };
+    Some(c_long::from(result))
+}

@@ -1,0 +1,391 @@
+//! Sockets that come into being, and active opens.
+
+use std::{os::fd::RawFd, sync::atomic::Ordering};
+
+use tidelane_abi::{ROUTE_ASK, ROUTE_KERNEL, not_accelerated};
+use tidelane_client::{Connect, Refusal};
+
+use crate::{
+    Address,
+    errno::{Errno, Handled, TO_KERNEL, fail},
+    lane::{self, Lane},
+    report,
+    session::{self, Session},
+    socket::{Connecting, Inner, Socket, State},
+    sys, table,
+    wait::{self, Deadline},
+    watch::WatchRef,
+};
+
+const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
+/// `getsockname` waits so long for the service to choose a local address.
+const NAME_WAIT_NS: u64 = 1_000_000_000;
+
+/// The kernel made the socket `fd`: if it is one that may be accelerated, it is ours to watch.
+pub fn created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
+    let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
+    let tcp = protocol == 0 || protocol == libc::IPPROTO_TCP;
+    if family == libc::AF_INET && stream && tcp {
+        track(fd, kind & libc::SOCK_NONBLOCK != 0);
+    }
+}
+
+fn track(fd: RawFd, nonblocking: bool) -> Option<&'static Socket> {
+    if !session::owns_tables() {
+        return None;
+    }
+    session::start_tracking();
+    let socket = table::new_socket()?;
+    socket.start(nonblocking, State::Fresh);
+    if table::set_socket(fd, Some(socket)) {
+        Some(socket)
+    } else {
+        table::free_socket(socket);
+        None
+    }
+}
+
+/// A socket that was not made under our eyes (inherited over `exec`, received in a message): if it
+/// is TCP over IPv4 and not connected, it is ours from now on.
+pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
+    let level = libc::SOL_SOCKET;
+    let is = |name, value| sys::socket_int(fd, level, name) == Ok(value);
+    let fits = is(libc::SO_DOMAIN, libc::AF_INET)
+        && is(libc::SO_TYPE, libc::SOCK_STREAM)
+        && is(libc::SO_PROTOCOL, libc::IPPROTO_TCP)
+        && sys::peer_name(fd).is_err();
+    if !fits {
+        return None;
+    }
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0).ok()?;
+    let socket = track(fd, flags as i32 & libc::O_NONBLOCK != 0)?;
+    socket.lock().bound = sys::local_name(fd).is_ok_and(|(_, port)| port != 0);
+    Some(socket)
+}
+
+/// A socket that is not TCP over IPv4 does `doing`: if it is TCP over IPv6, that stays with the
+/// kernel, which is recorded, and an error under TIDELANE_STRICT.
+pub fn other_family(fd: RawFd, doing: &str) -> Handled {
+    if session::current().is_none() && !session::settings().strict {
+        return TO_KERNEL;
+    }
+    let is = |name, value| sys::socket_int(fd, libc::SOL_SOCKET, name) == Ok(value);
+    if !(is(libc::SO_DOMAIN, libc::AF_INET6) && is(libc::SO_PROTOCOL, libc::IPPROTO_TCP)) {
+        return TO_KERNEL;
+    }
+    match report::fall_back(fd, doing, not_accelerated::FAMILY) {
+        Ok(()) => TO_KERNEL,
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// The kernel bound the socket.
+pub fn bound(socket: &'static Socket, fd: RawFd) {
+    if let Some(mut inner) = socket.enter(fd) {
+        inner.bound = true;
+    }
+}
+
+/// `connect` to an IPv4 address.
+pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
+    let (started, timeout) = {
+        let mut inner = socket.enter(fd)?;
+        inner.refresh();
+        match &inner.state {
+            State::Fresh | State::Failed => {}
+            State::Stream(_) | State::Forked => return fail(libc::EISCONN),
+            State::Connecting(_) if !socket.blocks() => return fail(libc::EALREADY),
+            State::Connecting(_) => {
+                let timeout = inner.options.send_timeout_ns;
+                drop(inner);
+                return wait_connected(socket, fd, timeout);
+            }
+            State::Free | State::Listening(_) | State::Kernel => return TO_KERNEL,
+        }
+        let timeout = inner.options.send_timeout_ns;
+        match start(socket, &mut inner, fd, peer) {
+            Ok(started) => (started, timeout),
+            Err(error) => return Some(Err(error)),
+        }
+    };
+    if let Started::Kernel(reason) = started {
+        return to_kernel(socket, fd, reason);
+    }
+    if matches!(started, Started::Asked) && !wait_answer(socket, fd) {
+        // The destination is this host's, and no accelerated program listens there.
+        return to_kernel(socket, fd, not_accelerated::ROUTE);
+    }
+    change_kernel_epolls(socket, fd, false);
+    if socket.blocks() {
+        return wait_connected(socket, fd, timeout);
+    }
+    let mut inner = socket.enter(fd)?;
+    inner.refresh();
+    match inner.state {
+        State::Stream(_) => Some(Ok(0)),
+        State::Failed => Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNREFUSED)))),
+        _ => fail(libc::EINPROGRESS),
+    }
+}
+
+enum Started {
+    Accelerated,
+    /// The service says whether it is.
+    Asked,
+    /// It stays with the kernel, for this reason.
+    Kernel(u32),
+}
+
+/// Sends the request, if the destination is accelerated.
+fn start(
+    socket: &'static Socket,
+    inner: &mut Inner,
+    fd: RawFd,
+    peer: Address,
+) -> Result<Started, Errno> {
+    let Some(session) = session::establish() else {
+        return Ok(Started::Kernel(not_accelerated::SERVICE_GONE));
+    };
+    let route = session.program.route(peer.mapped());
+    if route == ROUTE_KERNEL {
+        return Ok(Started::Kernel(not_accelerated::ROUTE));
+    }
+    if inner.options.kernel_only {
+        return Ok(Started::Kernel(not_accelerated::OPTION));
+    }
+    let local = match local_reservation(session, inner, fd) {
+        Ok(local) => local,
+        Err(reason) => return Ok(Started::Kernel(reason)),
+    };
+    let Some(lane) = lane_for(socket, inner) else {
+        return Ok(Started::Kernel(not_accelerated::LIMIT));
+    };
+    if lane.activate(session).is_err() {
+        return Ok(Started::Kernel(not_accelerated::LIMIT));
+    }
+    let request = Connect {
+        cookie: socket.cookie(inner.generation),
+        peer_addr: peer.mapped(),
+        peer_port: peer.port,
+        local_addr: local.map_or([0; 16], Address::mapped_or_zero),
+        local_port: local.map_or(0, |local| local.port),
+        flags: inner.options.program_flags(),
+    };
+    // The answer must find the state; it comes under the socket's lock.
+    inner.lane = Some(lane);
+    let sent = lane.with_context(session.generation, |context| {
+        let sent = context.connect(&request);
+        context.flush();
+        sent
+    });
+    if !matches!(sent, Some(Ok(()))) {
+        return Ok(Started::Kernel(not_accelerated::LIMIT));
+    }
+    inner.error = 0;
+    inner.cause_seen = false;
+    inner.state = State::Connecting(Connecting::default());
+    Ok(if route == ROUTE_ASK {
+        Started::Asked
+    } else {
+        Started::Accelerated
+    })
+}
+
+/// The local address of a socket that the program bound, after reserving its port.
+fn local_reservation(session: &Session, inner: &Inner, fd: RawFd) -> Result<Option<Address>, u32> {
+    if !inner.bound {
+        return Ok(None);
+    }
+    let name = sys::local_name(fd);
+    let (octets, port) = name.map_err(|_| not_accelerated::LOCAL_ADDRESS)?;
+    if port == 0 {
+        return Ok((octets != [0; 4]).then_some(Address { octets, port }));
+    }
+    match session.program.reserve(crate::borrow(fd)) {
+        Ok(port) => Ok(Some(Address { octets, port })),
+        Err(Refusal::ServiceGone) => Err(not_accelerated::SERVICE_GONE),
+        Err(_) => Err(not_accelerated::LOCAL_ADDRESS),
+    }
+}
+
+/// The lane of the epoll instance that has the socket already, or the default one.
+fn lane_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Lane> {
+    let watched = inner.watches(socket).next();
+    match watched {
+        Some(watch) => table::lane_number(watch.lane),
+        None => lane::default_lane(),
+    }
+}
+
+/// The kernel's epoll instances would report the placeholder: they forget it. Or they know it
+/// again, because it is the kernel's after all.
+fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
+    let Some(inner) = socket.enter(fd) else {
+        return;
+    };
+    let watches: Vec<WatchRef> = inner.watches(socket).collect();
+    drop(inner);
+    for watch in watches {
+        let Some(lane) = table::lane_number(watch.lane) else {
+            continue;
+        };
+        let mut state = lane.state();
+        let Some(found) = state.find(watch.index, socket) else {
+            continue;
+        };
+        if std::mem::replace(&mut found.in_kernel, in_kernel) == in_kernel {
+            continue;
+        }
+        let event = libc::epoll_event {
+            events: found.events(),
+            u64: found.data(),
+        };
+        let operation = if in_kernel {
+            libc::EPOLL_CTL_ADD
+        } else {
+            libc::EPOLL_CTL_DEL
+        };
+        let _ = sys::epoll_ctl(lane.epfd(), operation, found.fd(), Some(event));
+    }
+}
+
+/// The connect belongs to the kernel. Under TIDELANE_STRICT that is an error.
+fn to_kernel(socket: &'static Socket, fd: RawFd, reason: u32) -> Handled {
+    if let Err(error) = report::fall_back(fd, "connect", reason) {
+        if let Some(mut inner) = socket.enter(fd) {
+            inner.state = State::Failed;
+        }
+        return Some(Err(error));
+    }
+    crate::descriptors::demote(socket, fd);
+    TO_KERNEL
+}
+
+/// Waits for CONNECT_STARTED or CONNECT_KERNEL. False: it is the kernel's.
+fn wait_answer(socket: &'static Socket, fd: RawFd) -> bool {
+    let deadline = Deadline::after(Some(NAME_WAIT_NS));
+    let answer = wait::blocking(socket, fd, deadline, None, |inner| match &inner.state {
+        State::Connecting(connecting) if connecting.kernel => Ok(0),
+        State::Connecting(connecting) if connecting.connection.is_none() => Err(WOULD_BLOCK),
+        _ => Ok(1),
+    });
+    if answer != Some(Ok(0)) {
+        return true;
+    }
+    if let Some(mut inner) = socket.enter(fd) {
+        inner.state = State::Fresh;
+    }
+    false
+}
+
+/// Blocks until the handshake ends.
+fn wait_connected(socket: &'static Socket, fd: RawFd, timeout_ns: Option<u64>) -> Handled {
+    let deadline = Deadline::after(timeout_ns);
+    let result = wait::blocking(socket, fd, deadline, None, |inner| {
+        inner.refresh();
+        match inner.state {
+            State::Connecting(_) => Err(WOULD_BLOCK),
+            State::Failed => Err(inner.take_error().unwrap_or(Errno(libc::ECONNREFUSED))),
+            _ => Ok(0),
+        }
+    });
+    match result {
+        Some(Err(WOULD_BLOCK)) => fail(libc::EINPROGRESS),
+        other => other,
+    }
+}
+
+/// `getsockname`, for sockets whose name the kernel does not know.
+pub fn local_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
+    name(socket, fd, |names| {
+        Address::from_mapped(names.local_addr, names.local_port)
+    })
+}
+
+/// `getpeername`.
+pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
+    {
+        let mut inner = socket.enter(fd)?;
+        inner.refresh();
+        let connected = matches!(inner.state, State::Stream(_)) && !inner.cause_seen;
+        let ours = matches!(
+            inner.state,
+            State::Stream(_) | State::Connecting(_) | State::Failed | State::Forked
+        );
+        if ours && !connected {
+            return fail(libc::ENOTCONN);
+        }
+    }
+    name(socket, fd, |names| {
+        Address::from_mapped(names.peer_addr, names.peer_port)
+    })
+}
+
+fn name(
+    socket: &'static Socket,
+    fd: RawFd,
+    pick: impl Fn(tidelane_abi::SlotNames) -> Address,
+) -> Handled<Address> {
+    let needs_wait = {
+        let mut inner = socket.enter(fd)?;
+        match &inner.state {
+            State::Stream(_) | State::Connecting(_) => inner.connection().is_none(),
+            // The kernel socket's own name: the wildcard, or what it was bound to.
+            _ => return None,
+        }
+    };
+    if needs_wait {
+        let deadline = Deadline::after(Some(NAME_WAIT_NS));
+        let _ = wait::blocking(socket, fd, deadline, None, |inner| match &inner.state {
+            State::Connecting(connecting) if connecting.connection.is_none() => Err(WOULD_BLOCK),
+            _ => Ok(0),
+        });
+    }
+    let mut inner = socket.enter(fd)?;
+    let connection = inner.connection()?;
+    Some(Ok(pick(connection.stream.names())))
+}
+
+/// `shutdown`.
+pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
+    let mut inner = socket.enter(fd)?;
+    inner.refresh();
+    let lane = inner.lane;
+    let over = inner.cause_seen;
+    match &mut inner.state {
+        State::Stream(_) if over => return fail(libc::ENOTCONN),
+        State::Stream(connection) => {
+            if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
+                return fail(libc::EINVAL);
+            }
+            if how != libc::SHUT_RD {
+                connection.stream.shutdown_write();
+            }
+            if how != libc::SHUT_WR {
+                connection.stream.shutdown_read();
+            }
+            if let Some(lane) = lane {
+                lane.submit(socket, connection);
+            }
+        }
+        // Linux ends an active open that is shut down.
+        State::Connecting(_) => {
+            inner.fail_connect(tidelane_abi::close_cause::RESET);
+            inner.error = 0;
+            return Some(Ok(0));
+        }
+        State::Failed | State::Forked => return fail(libc::ENOTCONN),
+        State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
+    }
+    inner.shut_write |= how != libc::SHUT_RD;
+    inner.shut_read |= how != libc::SHUT_WR;
+    drop(inner);
+    // Whoever waits for this socket has something to see.
+    lane::notify_watches(socket, None);
+    if socket.waiters.load(Ordering::SeqCst) > 0
+        && let Some(lane) = lane
+    {
+        lane.wake_sleepers();
+    }
+    Some(Ok(0))
+}

@@ -1,0 +1,486 @@
+//! epoll over Tidelane's descriptors and the kernel's together.
+//!
+//! The program's epoll instance is a real one: the kernel's descriptors are in it, and so is the
+//! doorbell of the lane's context. Tidelane's descriptors are in the lane's ready list only.
+
+use std::{os::fd::RawFd, sync::atomic::Ordering};
+
+use libc::epoll_event;
+
+use crate::{
+    errno::{Errno, Handled, TO_KERNEL},
+    few::Few,
+    lane::{self, Lane},
+    listen, session,
+    socket::{Socket, State},
+    sys::{self, SignalMask},
+    table,
+    wait::Deadline,
+    watch::{EXISTS, MISSING, Report, WatchRef},
+};
+
+/// With Tidelane's descriptors always ready, the kernel's are looked at once in so many calls.
+const CALLS_PER_KERNEL_LOOK: u32 = 8;
+/// The other lanes' rings are looked at once in so many calls: nobody may wait for them.
+const CALLS_PER_HOUSEKEEPING: u32 = 256;
+/// Send buffers of idle connections are given back at most this often.
+const TRIM_INTERVAL_NS: u64 = 100_000_000;
+
+/// The kernel made the epoll instance `epfd`.
+pub fn created(epfd: RawFd) {
+    if session::owns_tables() {
+        adopt(epfd);
+    }
+}
+
+fn adopt(epfd: RawFd) -> Option<&'static Lane> {
+    session::start_tracking();
+    let lane = table::new_lane()?;
+    lane.set_epfd(epfd);
+    lane.state().descriptors = 1;
+    if table::set_lane(epfd, Some(lane)) {
+        Some(lane)
+    } else {
+        None
+    }
+}
+
+/// A descriptor of the epoll instance is gone.
+pub(crate) fn release(lane: &'static Lane, fd: RawFd) {
+    let mut state = lane.state();
+    state.descriptors = state.descriptors.saturating_sub(1);
+    if state.descriptors > 0 {
+        drop(state);
+        if lane.epfd() == fd {
+            let same = |other: &RawFd| table::lane(*other).is_some_and(|l| std::ptr::eq(l, lane));
+            lane.set_epfd(table::descriptors().find(same).unwrap_or(-1));
+        }
+        return;
+    }
+    let registered: Vec<_> = state.registered().collect();
+    for (index, socket) in registered {
+        let watch = WatchRef {
+            lane: lane.number(),
+            index,
+        };
+        state.remove(index, socket);
+        let mut inner = socket.lock();
+        inner.remove_watch(socket, watch);
+        listen::leave(&mut inner, lane);
+    }
+    drop(state);
+    lane.set_epfd(-1);
+    table::free_lane(lane);
+}
+
+/// A descriptor of a socket that has others is gone: its registrations go with it, so that a wait
+/// does not report a number that means something else by now. (The kernel would keep them.)
+pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
+    let watches: Vec<WatchRef> = socket.lock().watches(socket).collect();
+    for watch in watches {
+        let Some(lane) = table::lane_number(watch.lane) else {
+            continue;
+        };
+        let mut state = lane.state();
+        if state
+            .find(watch.index, socket)
+            .is_some_and(|found| found.fd() == fd)
+        {
+            state.remove(watch.index, socket);
+            socket.lock().remove_watch(socket, watch);
+        }
+    }
+}
+
+/// Who reports a socket's events.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reporter {
+    Kernel,
+    Both,
+    Tidelane,
+}
+
+/// `epoll_ctl` on one of our sockets.
+pub fn control(
+    socket: &'static Socket,
+    epfd: RawFd,
+    operation: i32,
+    fd: RawFd,
+    event: Option<epoll_event>,
+) -> Handled {
+    let reporter = match socket.enter(fd)?.state {
+        State::Free | State::Kernel => return TO_KERNEL,
+        State::Fresh => Reporter::Kernel,
+        State::Listening(_) => Reporter::Both,
+        _ => Reporter::Tidelane,
+    };
+    let lane = match table::lane(epfd) {
+        Some(lane) => lane,
+        // Made before our time; or not an epoll instance, and the kernel says so.
+        None if is_epoll(epfd) => adopt(epfd)?,
+        None => return TO_KERNEL,
+    };
+    let change = Change {
+        socket,
+        lane,
+        fd,
+        event,
+        reporter,
+    };
+    Some(match operation {
+        libc::EPOLL_CTL_ADD => change.add(),
+        libc::EPOLL_CTL_MOD => change.modify(),
+        libc::EPOLL_CTL_DEL => change.delete(),
+        _ => Err(Errno(libc::EINVAL)),
+    })
+}
+
+/// Whether a descriptor is an epoll instance.
+fn is_epoll(fd: RawFd) -> bool {
+    let event = epoll_event { events: 0, u64: 0 };
+    // Only an epoll instance can say that a descriptor is not in it.
+    let Ok(probe) = session::template() else {
+        return false;
+    };
+    sys::epoll_ctl(fd, libc::EPOLL_CTL_MOD, probe, Some(event)) == Err(Errno(libc::ENOENT))
+}
+
+struct Change {
+    socket: &'static Socket,
+    lane: &'static Lane,
+    fd: RawFd,
+    event: Option<epoll_event>,
+    reporter: Reporter,
+}
+
+impl Change {
+    fn in_kernel(&self, operation: i32) -> Result<(), Errno> {
+        if self.reporter == Reporter::Tidelane {
+            return Ok(());
+        }
+        sys::epoll_ctl(self.lane.epfd(), operation, self.fd, self.event).map(|_| ())
+    }
+
+    fn find(&self) -> Option<WatchRef> {
+        let mut here = Few::new();
+        let inner = self.socket.lock();
+        for watch in inner.watches(self.socket) {
+            if watch.lane == self.lane.number() {
+                here.push(watch);
+            }
+        }
+        let only_descriptor = inner.descriptors == 1;
+        drop(inner);
+        if only_descriptor {
+            return here.iter().next();
+        }
+        let mut state = self.lane.state();
+        here.iter().find(|watch| {
+            let found = state.find(watch.index, self.socket);
+            found.is_some_and(|found| found.fd() == self.fd)
+        })
+    }
+
+    fn add(&self) -> Result<usize, Errno> {
+        let event = self.event.ok_or(Errno(libc::EFAULT))?;
+        if self.find().is_some() {
+            return Err(EXISTS);
+        }
+        self.in_kernel(libc::EPOLL_CTL_ADD)?;
+        if self.reporter == Reporter::Tidelane
+            && let Some(session) = session::current()
+        {
+            self.lane
+                .activate(session)
+                .map_err(|_| Errno(libc::ENOSPC))?;
+        }
+        let mut state = self.lane.state();
+        let index = state.add(self.socket, self.fd, event.events, event.u64);
+        if let Some(watch) = state.find(index, self.socket) {
+            watch.in_kernel = self.reporter != Reporter::Tidelane;
+        }
+        let mut inner = self.socket.lock();
+        inner.add_watch(
+            self.socket,
+            WatchRef {
+                lane: self.lane.number(),
+                index,
+            },
+        );
+        let before = inner.lane;
+        if self.reporter == Reporter::Both {
+            listen::join(self.socket, &mut inner, self.fd, self.lane);
+        } else if inner.more_watches.is_empty()
+            && before.is_some_and(|before| !std::ptr::eq(before, self.lane))
+            && let Some(connection) = inner.connection()
+        {
+            self.lane.take_over(connection);
+            self.socket.batch.store(0, Ordering::Relaxed);
+            inner.lane = Some(self.lane);
+        }
+        drop(inner);
+        state.push_fresh(index);
+        drop(state);
+        self.lane.wake_sleepers();
+        if self.socket.waiters.load(Ordering::SeqCst) > 0
+            && let Some(before) = before
+        {
+            // They sleep where the events came before.
+            before.wake_sleepers();
+        }
+        Ok(0)
+    }
+
+    fn modify(&self) -> Result<usize, Errno> {
+        let event = self.event.ok_or(Errno(libc::EFAULT))?;
+        let watch = self.find().ok_or(MISSING)?;
+        self.in_kernel(libc::EPOLL_CTL_MOD)?;
+        let mut state = self.lane.state();
+        state.find(watch.index, self.socket).ok_or(MISSING)?.modify(
+            self.fd,
+            event.events,
+            event.u64,
+        );
+        state.push_ready(watch.index);
+        drop(state);
+        self.lane.wake_sleepers();
+        Ok(0)
+    }
+
+    fn delete(&self) -> Result<usize, Errno> {
+        let watch = self.find().ok_or(MISSING)?;
+        self.in_kernel(libc::EPOLL_CTL_DEL)?;
+        let mut state = self.lane.state();
+        state.remove(watch.index, self.socket);
+        let mut inner = self.socket.lock();
+        inner.remove_watch(self.socket, watch);
+        if self.reporter == Reporter::Both {
+            listen::leave(&mut inner, self.lane);
+        }
+        Ok(0)
+    }
+}
+
+/// `epoll_wait` and its relatives on an epoll instance of ours.
+pub fn wait(
+    lane: &'static Lane,
+    events: &mut [epoll_event],
+    timeout_ns: Option<u64>,
+    mask: Option<&SignalMask>,
+) -> Handled {
+    let deadline = match timeout_ns {
+        None => Deadline::NEVER,
+        Some(0) => Deadline::NOW,
+        some => Deadline::after(some),
+    };
+    if !lane.is_active() {
+        return wait_in_kernel(lane, events, deadline, mask);
+    }
+    lane.end_batch();
+    let mut spun = false;
+    loop {
+        let count = collect(lane, events);
+        if count > 0 {
+            return Some(Ok(count));
+        }
+        if deadline.is_now() {
+            return Some(kernel_events(lane, events, 0, Some(0), mask));
+        }
+        if !spun && lane.spinning_pays() {
+            spun = true;
+            if spin(lane, deadline) {
+                continue;
+            }
+        }
+        match sleep(lane, events, deadline, mask) {
+            Ok(0) if deadline.passed() => return Some(Ok(collect(lane, events))),
+            Ok(0) => {}
+            Ok(count) => return Some(Ok(count)),
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}
+
+/// The lane has no context: nothing but the kernel's events, unless that changes meanwhile.
+fn wait_in_kernel(
+    lane: &'static Lane,
+    events: &mut [epoll_event],
+    deadline: Deadline,
+    mask: Option<&SignalMask>,
+) -> Handled {
+    // Registered sockets of ours that need no context: connections of a service that is gone.
+    let count = collect(lane, events);
+    if count > 0 {
+        return Some(Ok(count));
+    }
+    if !lane.begin_kernel_sleep() {
+        return wait(lane, events, deadline.left_ns(), mask);
+    }
+    let result = sys::epoll_wait(lane.epfd(), events, deadline.left_ns(), mask);
+    lane.end_kernel_sleep();
+    match result {
+        Ok(found) if found > 0 => match without_internal(events, 0, found) {
+            0 => wait(lane, events, deadline.left_ns(), mask),
+            count => Some(Ok(count)),
+        },
+        other => Some(other),
+    }
+}
+
+/// Tidelane's ready descriptors, and now and then the kernel's.
+#[inline]
+fn collect(lane: &'static Lane, events: &mut [epoll_event]) -> usize {
+    let mut state = lane.state();
+    lane.drain(&mut state);
+    let mut count = 0;
+    let mut has_listener = false;
+    if state.has_ready() {
+        let epfd = lane.epfd();
+        let max = events.len();
+        let mut report = |report: Report| {
+            if let Some(socket) = report.socket {
+                lane.add_to_batch(socket);
+            }
+            if report.disarm_kernel {
+                let none = epoll_event {
+                    events: 0,
+                    u64: report.data,
+                };
+                let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, report.fd, Some(none));
+            }
+            has_listener |= report.in_kernel;
+            events[count] = epoll_event {
+                events: report.bits,
+                u64: report.data,
+            };
+            count += 1;
+        };
+        state.harvest(&mut report, max);
+    }
+    let mut look = false;
+    if count > 0 {
+        state.calls_without_kernel += 1;
+        look = state.calls_without_kernel >= CALLS_PER_KERNEL_LOOK;
+        if look {
+            state.calls_without_kernel = 0;
+        }
+    }
+    lane.finish(state);
+    if look && count < events.len() {
+        count = kernel_events(lane, events, count, Some(0), None).unwrap_or(count);
+        if has_listener {
+            count = merge_same(events, count);
+        }
+    }
+    count
+}
+
+/// A listener may be ready in both stacks: one report is enough.
+fn merge_same(events: &mut [epoll_event], count: usize) -> usize {
+    let mut kept = 0;
+    for at in 0..count {
+        let event = events[at];
+        let (bits, data) = (event.events, event.u64);
+        match events[..kept].iter().position(|other| other.u64 == data) {
+            Some(same) => events[same].events |= bits,
+            None => {
+                events[kept] = event;
+                kept += 1;
+            }
+        }
+    }
+    kept
+}
+
+/// Asks the kernel for events behind the `count` that are there.
+fn kernel_events(
+    lane: &'static Lane,
+    events: &mut [epoll_event],
+    count: usize,
+    timeout_ns: Option<u64>,
+    mask: Option<&SignalMask>,
+) -> Result<usize, Errno> {
+    let found = sys::epoll_wait(lane.epfd(), &mut events[count..], timeout_ns, mask)?;
+    Ok(without_internal(events, count, found))
+}
+
+/// Takes the library's own out of the `found` events behind the first `count`.
+fn without_internal(events: &mut [epoll_event], count: usize, found: usize) -> usize {
+    let mut kept = count;
+    for at in count..count + found {
+        let event = events[at];
+        if !lane::is_internal_event(&event) {
+            events[kept] = event;
+            kept += 1;
+        }
+    }
+    kept
+}
+
+fn spin(lane: &'static Lane, deadline: Deadline) -> bool {
+    let now = sys::monotonic_ns();
+    let end = now
+        + deadline
+            .left_ns()
+            .unwrap_or(u64::MAX)
+            .min(session::settings().spin_ns);
+    while sys::monotonic_ns() < end {
+        for _ in 0..16 {
+            sys::spin_hint();
+        }
+        if lane.has_events() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Sleeps in the kernel's epoll instance. 0: look again.
+fn sleep(
+    lane: &'static Lane,
+    events: &mut [epoll_event],
+    deadline: Deadline,
+    mask: Option<&SignalMask>,
+) -> Result<usize, Errno> {
+    housekeeping(lane);
+    if !lane.arm() || lane.state().has_ready() {
+        lane.disarm();
+        return Ok(0);
+    }
+    let result = sys::epoll_wait(lane.epfd(), events, deadline.left_ns(), mask);
+    lane.disarm();
+    let found = result?;
+    let count = without_internal(events, 0, found);
+    if count < found || count == 0 {
+        lane.tell_death(&mut lane.state());
+    }
+    if count == 0 || count == events.len() {
+        return Ok(count);
+    }
+    let more = collect(lane, &mut events[count..]);
+    Ok(merge_same(events, count + more))
+}
+
+/// Before a sleep, now and then: other lanes' rings, and memory of idle connections.
+fn housekeeping(lane: &'static Lane) {
+    let due = {
+        let mut state = lane.state();
+        state.sleeps = state.sleeps.wrapping_add(1);
+        let now = sys::monotonic_ns();
+        let trims = now >= state.trim_at_ns;
+        if trims {
+            state.trim_at_ns = now + TRIM_INTERVAL_NS;
+        }
+        (state.sleeps.is_multiple_of(CALLS_PER_HOUSEKEEPING), trims)
+    };
+    if due.0 {
+        for other in table::lanes().filter(|other| !std::ptr::eq(*other, lane)) {
+            if other.is_active() && other.has_events() {
+                other.pump();
+            }
+        }
+    }
+    if due.1 {
+        lane.trim();
+    }
+}

@@ -1,0 +1,52 @@
+//! A list of usually one: the first element needs no allocation.
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Few<T> {
+    first: Option<T>,
+    more: Vec<T>,
+}
+
+impl<T: Copy> Few<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            first: None,
+            more: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, value: T) {
+        if self.first.is_none() {
+            self.first = Some(value);
+        } else {
+            self.more.push(value);
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
+        self.first.into_iter().chain(self.more.iter().copied())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Removes the elements that `matches` holds for. Returns whether there was one.
+    pub(crate) fn remove(&mut self, mut matches: impl FnMut(T) -> bool) -> bool {
+        let before = self.iter().count();
+        self.more.retain(|value| !matches(*value));
+        if self.first.is_some_and(matches) {
+            self.first = self.more.pop();
+        }
+        self.iter().count() < before
+    }
+}
+
+impl<T> From<Option<T>> for Few<T> {
+    fn from(first: Option<T>) -> Self {
+        Self {
+            first,
+            more: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! `sendfile` and `splice`: no copy is saved here, but programs count on them.
+
+use std::os::fd::RawFd;
+
+use crate::{
+    errno::{Handled, TO_KERNEL, fail},
+    lock_unsafe::Lock,
+    socket::{Inner, Socket, State},
+    sys, transfer,
+};
+
+/// Bytes that go through the bounce buffer at once.
+const BOUNCE_LEN: usize = 64 << 10;
+/// Bounce buffers that are kept for later.
+const BOUNCE_KEPT_MAX: usize = 16;
+
+static BOUNCE: Lock<Vec<Box<[u8]>>> = Lock::new(Vec::new());
+
+struct Bounce(Box<[u8]>);
+
+impl Bounce {
+    fn new() -> Self {
+        let kept = BOUNCE.lock().pop();
+        Self(kept.unwrap_or_else(|| vec![0; BOUNCE_LEN].into_boxed_slice()))
+    }
+}
+
+impl Drop for Bounce {
+    fn drop(&mut self) {
+        let mut kept = BOUNCE.lock();
+        if kept.len() < BOUNCE_KEPT_MAX {
+            kept.push(std::mem::take(&mut self.0));
+        }
+    }
+}
+
+/// For the child after fork.
+pub(crate) fn reset_after_fork() {
+    BOUNCE.unlock_after_fork();
+}
+
+/// `sendfile` to one of our connections. `offset`: where to read, moved on by what was sent; None
+/// for the file's own position.
+pub fn send_file(
+    socket: &'static Socket,
+    fd: RawFd,
+    file: RawFd,
+    offset: Option<&mut i64>,
+    count: usize,
+) -> Handled {
+    if !is_connection(&socket.enter(fd)?.state) {
+        return TO_KERNEL;
+    }
+    let own_position = offset.is_none();
+    let mut position = match &offset {
+        Some(offset) => **offset,
+        None => match sys::seek(file, 0, libc::SEEK_CUR) {
+            Ok(position) => position as i64,
+            Err(_) => return fail(libc::EINVAL),
+        },
+    };
+    let begin = position;
+    let result = copy_file(socket, fd, file, &mut position, count);
+    match offset {
+        Some(offset) => *offset = position,
+        None if own_position && position != begin => {
+            let _ = sys::seek(file, position, libc::SEEK_SET);
+        }
+        None => {}
+    }
+    result
+}
+
+fn is_connection(state: &State) -> bool {
+    matches!(
+        state,
+        State::Stream(_) | State::Connecting(_) | State::Failed | State::Forked
+    )
+}
+
+fn copy_file(
+    socket: &'static Socket,
+    fd: RawFd,
+    file: RawFd,
+    position: &mut i64,
+    count: usize,
+) -> Handled {
+    let mut bounce = Bounce::new();
+    let mut sent = 0;
+    while sent < count {
+        let room = match socket.enter(fd)?.room() {
+            // Let `send` find out, and wait or fail.
+            Some(0) | None => 1,
+            Some(room) => room,
+        };
+        let len = (count - sent).min(room).min(bounce.0.len());
+        let got = match sys::pread(file, &mut bounce.0[..len], *position) {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(_) if sent > 0 => break,
+            Err(error) => return Some(Err(error)),
+        };
+        match transfer::send(socket, fd, &bounce.0[..got], 0)? {
+            Ok(taken) => {
+                sent += taken;
+                *position += taken as i64;
+                if taken < got {
+                    break;
+                }
+            }
+            Err(_) if sent > 0 => break,
+            Err(error) => return Some(Err(error)),
+        }
+    }
+    Some(Ok(sent))
+}
+
+impl Inner {
+    /// Bytes that a write would take now.
+    fn room(&mut self) -> Option<usize> {
+        Some(self.connection()?.stream.writable())
+    }
+}
+
+/// `splice` from a pipe into one of our connections.
+pub fn splice_in(
+    socket: &'static Socket,
+    fd: RawFd,
+    pipe: RawFd,
+    len: usize,
+    flags: u32,
+) -> Handled {
+    let room = {
+        let mut inner = socket.enter(fd)?;
+        if !is_connection(&inner.state) {
+            return TO_KERNEL;
+        }
+        inner.room().unwrap_or(0)
+    };
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
+    if room == 0 && !(waits && socket.blocks()) {
+        // Says why: full, shut, reset.
+        return match transfer::send(socket, fd, &[0; 0], libc::MSG_DONTWAIT)? {
+            Ok(_) => fail(libc::EAGAIN),
+            Err(error) => Some(Err(error)),
+        };
+    }
+    if !waits && !is_ready(pipe, libc::POLLIN) {
+        return fail(libc::EAGAIN);
+    }
+    let mut bounce = Bounce::new();
+    let len = len.min(room.max(1)).min(bounce.0.len());
+    let got = match sys::read_bytes(pipe, &mut bounce.0[..len]) {
+        Ok(got) => got,
+        Err(error) => return Some(Err(error)),
+    };
+    let mut sent = 0;
+    while sent < got {
+        // Out of the pipe already: it must go.
+        match transfer::send_waiting(socket, fd, &bounce.0[sent..got])? {
+            Ok(taken) => sent += taken,
+            Err(error) if sent == 0 => return Some(Err(error)),
+            Err(_) => break,
+        }
+    }
+    Some(Ok(sent))
+}
+
+/// `splice` from one of our connections into a pipe.
+pub fn splice_out(
+    socket: &'static Socket,
+    fd: RawFd,
+    pipe: RawFd,
+    len: usize,
+    flags: u32,
+) -> Handled {
+    if !is_connection(&socket.enter(fd)?.state) {
+        return TO_KERNEL;
+    }
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
+    if !waits && !is_ready(pipe, libc::POLLOUT) {
+        return fail(libc::EAGAIN);
+    }
+    let mut bounce = Bounce::new();
+    let len = len.min(bounce.0.len());
+    let peek = libc::MSG_PEEK | if waits { 0 } else { libc::MSG_DONTWAIT };
+    let got = match transfer::recv(socket, fd, &mut bounce.0[..len], peek)? {
+        Ok(0) => return Some(Ok(0)),
+        Ok(got) => got,
+        Err(error) => return Some(Err(error)),
+    };
+    let moved = match sys::write_bytes(pipe, &bounce.0[..got]) {
+        Ok(moved) => moved,
+        Err(error) => return Some(Err(error)),
+    };
+    transfer::recv(
+        socket,
+        fd,
+        &mut bounce.0[..moved],
+        libc::MSG_TRUNC | libc::MSG_DONTWAIT,
+    )
+}
+
+fn is_ready(fd: RawFd, events: i16) -> bool {
+    let mut fds = [libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    }];
+    sys::ppoll(&mut fds, Some(0), None).is_ok_and(|count| count > 0)
+}

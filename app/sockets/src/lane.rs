@@ -1,0 +1,506 @@
+//! A lane: an epoll instance (or the process's default) with its context and its ready list.
+//!
+//! Locks are taken in the order `Lane::state`, `Socket::inner`, `Lane::ring`, and never two of a
+//! kind, except that a new socket's is taken under its listener's.
+//!
+//! ```text
+//! service -> event ring -> drain (state + ring) -> socket's watch -> ready list -> harvest
+//! program <- slot words <------------------------- socket's state <----------------/
+//! ```
+
+use std::{
+    os::fd::{AsRawFd, RawFd},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
+};
+
+use tidelane_client::{ClientEvent, Context};
+
+use crate::{
+    errno::Errno,
+    lock_unsafe::{Guard, Lock},
+    session::{self, Session},
+    socket::{Connection, Socket},
+    sys, table,
+    watch::{LaneState, WatchRef},
+};
+
+/// Marks the library's own descriptors in the program's epoll instance: addresses of ours, which
+/// no program uses for its own data. The doorbell's, then the control socket's.
+static INTERNAL_MARKS: [u8; 2] = [0; 2];
+/// No socket: `batch_last`.
+const NO_SOCKET: u32 = u32::MAX;
+
+/// See the module. Never freed, only used again.
+#[derive(Debug)]
+pub struct Lane {
+    number: u32,
+    /// The program's epoll instance; -1 for the default lane.
+    epfd: AtomicI32,
+    state: Lock<LaneState>,
+    ring: Lock<Ring>,
+    /// The context's doorbell, -1 if there is no context.
+    doorbell: AtomicI32,
+    /// Threads that sleep, or are about to. Changes under `ring`.
+    sleepers: AtomicU32,
+    /// Number of the batch of ready sockets that the program works on (never 0), and the last of
+    /// them.
+    batch: AtomicU32,
+    batch_last: AtomicU32,
+    /// The service's core runs on the CPU of the thread that last slept here, or on none for sure.
+    shares_cpu: AtomicBool,
+    /// Kernel epoll instances for threads that sleep on this lane's doorbell, not in use.
+    sleep_fds: Lock<Vec<RawFd>>,
+}
+
+/// The context and what belongs to it.
+#[derive(Debug, Default)]
+struct Ring {
+    context: Option<Context>,
+    /// The session of the context.
+    session: u32,
+}
+
+static DEFAULT: crate::static_cell_unsafe::StaticCell<Lane> =
+    crate::static_cell_unsafe::StaticCell::new();
+
+/// The lane for sockets that no epoll instance has.
+pub(crate) fn default_lane() -> Option<&'static Lane> {
+    if let Some(lane) = DEFAULT.load() {
+        return Some(lane);
+    }
+    let lane = table::new_lane()?;
+    DEFAULT.store(Some(lane));
+    Some(lane)
+}
+
+/// Whether the kernel's event is about a descriptor of the library's own. If the service hung up,
+/// that is noted.
+pub(crate) fn is_internal_event(event: &libc::epoll_event) -> bool {
+    let data = event.u64;
+    if data == internal_mark(1)
+        && let Some(session) = session::current()
+    {
+        session.program.is_service_alive();
+    }
+    data == internal_mark(0) || data == internal_mark(1)
+}
+
+fn internal_mark(which: usize) -> u64 {
+    &raw const INTERNAL_MARKS[which] as u64
+}
+
+impl Lane {
+    /// A lane without context.
+    pub(crate) fn new(number: u32) -> Self {
+        Self {
+            number,
+            epfd: AtomicI32::new(-1),
+            state: Lock::new(LaneState::default()),
+            ring: Lock::new(Ring::default()),
+            doorbell: AtomicI32::new(-1),
+            sleepers: AtomicU32::new(0),
+            batch: AtomicU32::new(1),
+            batch_last: AtomicU32::new(NO_SOCKET),
+            shares_cpu: AtomicBool::new(true),
+            sleep_fds: Lock::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn epfd(&self) -> RawFd {
+        self.epfd.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_epfd(&self, epfd: RawFd) {
+        self.epfd.store(epfd, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> Guard<'_, LaneState> {
+        self.state.lock()
+    }
+
+    /// Whether it has a context.
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        self.doorbell.load(Ordering::SeqCst) >= 0
+    }
+
+    /// Makes the context, unless it is there.
+    pub(crate) fn activate(&'static self, session: &Session) -> Result<(), Errno> {
+        let mut ring = self.ring.lock();
+        if ring.context.is_none() || ring.session != session.generation {
+            let context = session
+                .program
+                .new_context()
+                .map_err(|_| Errno(libc::EMFILE))?;
+            for fd in std::mem::take(&mut *self.sleep_fds.lock()) {
+                session::close_internal(fd);
+            }
+            let doorbell = context.doorbell_fd().map_or(-1, |fd| fd.as_raw_fd());
+            if doorbell >= 0 {
+                table::set_internal(doorbell, true);
+            }
+            ring.session = session.generation;
+            ring.context = Some(context);
+            self.doorbell.store(doorbell, Ordering::SeqCst);
+        }
+        drop(ring);
+        if self.epfd() < 0 {
+            return Ok(());
+        }
+        self.register_doorbells(self.epfd(), session)?;
+        // Threads that sleep there already do not know of the context.
+        self.wake_sleepers();
+        Ok(())
+    }
+
+    /// A thread sleeps in the kernel's epoll instance, and there is no context. False: there is.
+    pub(crate) fn begin_kernel_sleep(&self) -> bool {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        if self.is_active() {
+            self.end_kernel_sleep();
+            return false;
+        }
+        true
+    }
+
+    /// The reverse of `begin_kernel_sleep`.
+    pub(crate) fn end_kernel_sleep(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Puts the doorbell and the session's control socket into a kernel epoll instance.
+    fn register_doorbells(&self, epfd: RawFd, session: &Session) -> Result<(), Errno> {
+        let events = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+        let doorbell = self.doorbell.load(Ordering::Acquire);
+        let control = session.program.control_fd().map_or(-1, |fd| fd.as_raw_fd());
+        for (which, fd) in [doorbell, control].into_iter().enumerate() {
+            let event = libc::epoll_event {
+                events,
+                u64: internal_mark(which),
+            };
+            match sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event)) {
+                Ok(_) | Err(Errno(libc::EEXIST)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the service what changed. A change within a batch of ready sockets waits for the
+    /// batch's end if it would only make the service take this processor away.
+    #[inline]
+    pub(crate) fn submit(&self, socket: &Socket, connection: &mut Connection) {
+        // Within a signal handler that interrupted this very lock: the next submit tells it.
+        let Some(mut ring) = self.ring.enter() else {
+            return;
+        };
+        if ring.session != connection.session {
+            return;
+        }
+        let Some(context) = &mut ring.context else {
+            return;
+        };
+        context.submit(&mut connection.stream);
+        let batch = self.batch.load(Ordering::Relaxed);
+        let waits = batch == socket.batch.load(Ordering::Relaxed)
+            && self.batch_last.load(Ordering::Relaxed) != socket.number()
+            && self.shares_cpu.load(Ordering::Relaxed)
+            && context.core_sleeps();
+        if !waits {
+            context.flush();
+        }
+    }
+
+    /// Tells the service at once.
+    pub(crate) fn submit_now(&self, connection: &mut Connection) {
+        let session = connection.session;
+        self.with_context(session, |context| {
+            context.submit(&mut connection.stream);
+            context.flush();
+        });
+    }
+
+    /// Events of the connection come to this lane from now on.
+    pub(crate) fn take_over(&'static self, connection: &Connection) {
+        let slot = connection.stream.slot();
+        let Some(session) = session::last() else {
+            return;
+        };
+        if session.generation != connection.session || self.activate(session).is_err() {
+            return;
+        }
+        self.with_context(connection.session, |context| {
+            context.assign(slot);
+            context.flush();
+        });
+    }
+
+    /// Works with the context, if it belongs to the given session.
+    pub(crate) fn with_context<R>(
+        &self,
+        session: u32,
+        work: impl FnOnce(&mut Context) -> R,
+    ) -> Option<R> {
+        let mut ring = self.ring.enter()?;
+        if ring.session != session {
+            return None;
+        }
+        ring.context.as_mut().map(work)
+    }
+
+    /// The program works on no batch any more. `drain` or `arm`, which follow, flush.
+    #[inline]
+    pub(crate) fn end_batch(&self) {
+        self.batch_last.store(NO_SOCKET, Ordering::Relaxed);
+        let batch = self.batch.load(Ordering::Relaxed);
+        self.batch.store(batch.wrapping_add(2), Ordering::Relaxed);
+    }
+
+    /// The program gets a socket to work on, as part of the present batch.
+    #[inline]
+    pub(crate) fn add_to_batch(&self, socket: &Socket) {
+        socket
+            .batch
+            .store(self.batch.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.batch_last.store(socket.number(), Ordering::Relaxed);
+    }
+
+    /// Takes what the service reported. Returns whether there was anything.
+    pub(crate) fn pump(&'static self) -> bool {
+        let mut state = self.state();
+        let news = self.drain(&mut state);
+        self.finish(state);
+        news
+    }
+
+    /// Flushes, takes events off the ring and sorts them to sockets and ready lists.
+    #[inline]
+    pub(crate) fn drain(&'static self, state: &mut LaneState) -> bool {
+        let session = {
+            let mut ring = self.ring.lock();
+            let session = ring.session;
+            let Some(context) = &mut ring.context else {
+                return false;
+            };
+            if context.has_queued() {
+                context.flush();
+            }
+            if !context.has_events() {
+                return false;
+            }
+            let arrivals = &mut state.arrivals;
+            context.poll(&mut |event| arrivals.push(event));
+            session
+        };
+        let mut arrivals = std::mem::take(&mut state.arrivals);
+        for event in arrivals.drain(..) {
+            self.dispatch(state, session, event);
+        }
+        state.arrivals = arrivals;
+        true
+    }
+
+    fn dispatch(&'static self, state: &mut LaneState, session: u32, event: ClientEvent) {
+        if let ClientEvent::Ready { slot } = event {
+            if let Some(socket) = table::socket_of_slot(slot) {
+                self.mark(state, socket);
+            }
+            return;
+        }
+        if let Some(socket) = crate::arrive::control_event(self, session, event) {
+            self.mark(state, socket);
+        }
+    }
+
+    /// Something changed about a socket: whoever waits for it shall look.
+    #[inline]
+    fn mark(&'static self, state: &mut LaneState, socket: &'static Socket) {
+        if socket.waiters.load(Ordering::Relaxed) != 0 {
+            state.wake = true;
+        }
+        let Some(watch) = WatchRef::unpack(socket.watch.load(Ordering::Acquire)) else {
+            return;
+        };
+        if watch.lane == self.number && !socket.watched_more.load(Ordering::Acquire) {
+            state.push_ready(watch.index);
+        } else {
+            state.foreign.push(socket);
+        }
+    }
+
+    /// Ends work on the state: wakes whom the news concern.
+    #[inline]
+    pub(crate) fn finish(&'static self, mut state: Guard<'_, LaneState>) {
+        if state.foreign.is_empty() && !state.wake {
+            return;
+        }
+        let foreign = std::mem::take(&mut state.foreign);
+        let wake = std::mem::take(&mut state.wake);
+        drop(state);
+        for socket in foreign {
+            notify_watches(socket, None);
+        }
+        if wake {
+            self.wake_sleepers();
+        }
+    }
+
+    /// Puts a registration into the ready list and wakes a sleeper of this lane.
+    pub(crate) fn notify(&self, index: u32, fresh: bool) {
+        let mut state = self.state();
+        if fresh {
+            state.push_fresh(index);
+        } else {
+            state.push_ready(index);
+        }
+        drop(state);
+        self.wake_sleepers();
+    }
+
+    /// Wakes the threads that sleep on this lane, if there are any.
+    pub(crate) fn wake_sleepers(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            sys::ring_eventfd(self.doorbell.load(Ordering::Acquire));
+        }
+    }
+
+    /// Whether events are there. Two loads under the ring's lock.
+    pub(crate) fn has_events(&self) -> bool {
+        self.ring
+            .lock()
+            .context
+            .as_ref()
+            .is_some_and(Context::has_events)
+    }
+
+    /// Whether looking at the rings for a while is better than sleeping at once.
+    pub(crate) fn spinning_pays(&self) -> bool {
+        let ring = self.ring.lock();
+        let Some(context) = &ring.context else {
+            return false;
+        };
+        let core = context.core_cpu();
+        let elsewhere = core.is_some() && core != sys::current_cpu();
+        elsewhere && !context.core_sleeps()
+    }
+
+    /// Announces a sleeper, and flushes. False: events are there.
+    pub(crate) fn arm(&self) -> bool {
+        let mut ring = self.ring.lock();
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let Some(context) = &mut ring.context else {
+            return true;
+        };
+        let cpu = sys::current_cpu();
+        context.set_cpu_hint(cpu);
+        let core = context.core_cpu();
+        self.shares_cpu
+            .store(core.is_none() || core == cpu, Ordering::Relaxed);
+        context.prepare_to_sleep()
+    }
+
+    /// The sleeper woke up. The others still want the doorbell.
+    pub(crate) fn disarm(&self) {
+        let mut ring = self.ring.lock();
+        let others = self.sleepers.fetch_sub(1, Ordering::SeqCst) - 1;
+        let Some(context) = &mut ring.context else {
+            return;
+        };
+        context.cancel_sleep();
+        if others > 0 && !context.prepare_to_sleep() {
+            drop(ring);
+            self.wake_sleepers();
+        }
+    }
+
+    /// Gives back send buffers of connections with nothing to send.
+    pub(crate) fn trim(&self) {
+        let Some(mut ring) = self.ring.try_lock() else {
+            return;
+        };
+        let Some(context) = &mut ring.context else {
+            return;
+        };
+        context.trim(&mut |slot| match table::socket_of_slot(slot) {
+            // Against the order of locks, so without waiting.
+            Some(socket) => match socket.try_lock() {
+                Some(mut inner) => inner.connection().is_none_or(|c| c.stream.trim()),
+                None => false,
+            },
+            None => true,
+        });
+        drop(ring);
+        if let Some(session) = session::current() {
+            session.program.trim();
+        }
+    }
+
+    /// A kernel epoll instance that becomes readable when the doorbell rings; for one sleeper.
+    pub(crate) fn borrow_sleep_fd(&self) -> Result<RawFd, Errno> {
+        if let Some(fd) = self.sleep_fds.lock().pop() {
+            return Ok(fd);
+        }
+        let fd = session::make_internal(sys::epoll_create()?);
+        if let Some(session) = session::last() {
+            self.register_doorbells(fd, session)?;
+        }
+        Ok(fd)
+    }
+
+    /// Gives a sleeper's epoll instance back.
+    pub(crate) fn return_sleep_fd(&self, fd: RawFd) {
+        self.sleep_fds.lock().push(fd);
+    }
+
+    /// If the service died: every registered socket has an event.
+    pub(crate) fn tell_death(&'static self, state: &mut LaneState) {
+        let Some(session) = session::last() else {
+            return;
+        };
+        if state.death_told == session.generation || !session.program.service_known_gone() {
+            return;
+        }
+        state.death_told = session.generation;
+        let registered: Vec<u32> = state.registered().map(|(index, _)| index).collect();
+        for index in registered {
+            state.push_ready(index);
+        }
+        state.wake = true;
+    }
+
+    /// For the child after fork: the context is the parent's, and given up already.
+    pub(crate) fn reset_after_fork(&self) {
+        self.ring.unlock_after_fork();
+        drop(std::mem::take(&mut *self.ring.lock()));
+        let doorbell = self.doorbell.swap(-1, Ordering::AcqRel);
+        if doorbell >= 0 {
+            table::set_internal(doorbell, false);
+        }
+        self.state.unlock_after_fork();
+        self.sleep_fds.unlock_after_fork();
+        for fd in std::mem::take(&mut *self.sleep_fds.lock()) {
+            session::close_internal(fd);
+        }
+        self.sleepers.store(0, Ordering::Relaxed);
+        let mut state = self.state();
+        state.arrivals.clear();
+        state.foreign.clear();
+    }
+}
+
+/// Puts all registrations of a socket into their ready lists, except those of one lane.
+pub(crate) fn notify_watches(socket: &'static Socket, except: Option<&Lane>) {
+    let watches: Vec<WatchRef> = socket.lock().watches(socket).collect();
+    for watch in watches {
+        if let Some(lane) = table::lane_number(watch.lane)
+            && except.is_none_or(|except| !std::ptr::eq(except, lane))
+        {
+            lane.notify(watch.index, false);
+        }
+    }
+}

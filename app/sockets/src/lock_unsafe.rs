@@ -1,0 +1,157 @@
+//! A lock for short critical sections, usable where libc's are not: no allocation, no libc call.
+//!
+//! It knows its owner, so that a signal handler that interrupts a critical section of its own
+//! thread is found out instead of waiting for ever.
+
+use std::{
+    cell::UnsafeCell,
+    fmt,
+    ops::{Deref, DerefMut},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use crate::sys;
+
+/// Attempts before the processor is given away.
+const SPINS_MAX: u32 = 100;
+
+/// See the module.
+pub struct Lock<T> {
+    /// The owner's thread identity, 0 if free.
+    owner: AtomicUsize,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is only reached through a guard, and there is one guard at a time.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Self {
+        Self {
+            owner: AtomicUsize::new(0),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Panics
+    ///
+    /// Aborts the process if this thread has it already: a signal handler came in between.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T> {
+        match self.enter() {
+            Some(guard) => guard,
+            None => reentered(),
+        }
+    }
+
+    /// Waits for the lock. None if this thread has it already.
+    #[inline]
+    pub fn enter(&self) -> Option<Guard<'_, T>> {
+        let me = sys::thread_identity();
+        if self.take(me) {
+            Some(Guard { lock: self })
+        } else {
+            self.enter_contended(me)
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.take(sys::thread_identity())
+            .then_some(Guard { lock: self })
+    }
+
+    #[inline]
+    fn take(&self, me: usize) -> bool {
+        self.owner
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    #[cold]
+    fn enter_contended(&self, me: usize) -> Option<Guard<'_, T>> {
+        if self.owner.load(Ordering::Relaxed) == me {
+            return None;
+        }
+        let mut spins = 0;
+        loop {
+            if self.owner.load(Ordering::Relaxed) == 0 && self.take(me) {
+                return Some(Guard { lock: self });
+            }
+            spins += 1;
+            if spins % SPINS_MAX == 0 {
+                sys::yield_now();
+            } else {
+                sys::spin_hint();
+            }
+        }
+    }
+
+    /// For the child after fork: whoever held the lock does not exist here. The old value is
+    /// forgotten, not dropped: it may be half-changed, or refer to memory that is not mapped.
+    pub fn reset_after_fork(&self, value: T) {
+        // SAFETY: the child has one thread, and it does not hold this lock's guard: it runs the
+        // fork handler. `write` does not drop the old value.
+        unsafe { self.value.get().write(value) };
+        self.owner.store(0, Ordering::Release);
+    }
+
+    /// For the child after fork: frees the lock and keeps the value. Only for values that are
+    /// valid at any instant.
+    pub fn unlock_after_fork(&self) {
+        self.owner.store(0, Ordering::Release);
+    }
+}
+
+impl<T> fmt::Debug for Lock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").finish_non_exhaustive()
+    }
+}
+
+#[cold]
+fn reentered() -> ! {
+    let line = b"tidelane: a signal handler used a socket that its own thread was working on\n";
+    let _ = sys::write_bytes(2, line);
+    std::process::abort()
+}
+
+/// The lock is held while this lives.
+pub struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+}
+
+impl<T> fmt::Debug for Guard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").finish_non_exhaustive()
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard is the only way to the value.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard is the only way to the value.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.owner.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,338 @@
+//! Socket options: implemented, recorded, or refused as the kernel refuses what it does not know.
+
+use std::os::fd::RawFd;
+
+use tidelane_abi::{program_flags, service_flags};
+
+use crate::{
+    errno::{Errno, Handled, TO_KERNEL, fail},
+    socket::{Inner, Socket, State},
+    sys,
+};
+
+/// Options that are kept and given back, and change nothing (yet) on an accelerated connection.
+const RECORDED: [(i32, i32); 19] = [
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_RCVBUF),
+    (libc::SOL_SOCKET, libc::SO_SNDBUF),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
+    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+    (libc::IPPROTO_IP, libc::IP_TTL),
+];
+/// Smallest and largest SO_RCVBUF and SO_SNDBUF before Linux doubles them.
+const BUFFER_MIN: i32 = 2304;
+const BUFFER_MAX: i32 = 1 << 30;
+/// Length of the `tcp_info` that is filled in, up to `tcpi_bytes_received`.
+const TCP_INFO_LEN: usize = 136;
+
+/// What was set.
+#[derive(Debug)]
+pub(crate) struct Options {
+    flags: u32,
+    /// SO_LINGER in seconds.
+    pub(crate) linger: Option<u32>,
+    pub(crate) receive_timeout_ns: Option<u64>,
+    pub(crate) send_timeout_ns: Option<u64>,
+    recorded: Vec<(i32, i32, i32)>,
+    /// An option was set that only the kernel implements.
+    pub(crate) kernel_only: bool,
+}
+
+impl Options {
+    pub(crate) const DEFAULT: Self = Self {
+        flags: 0,
+        linger: None,
+        receive_timeout_ns: None,
+        send_timeout_ns: None,
+        recorded: Vec::new(),
+        kernel_only: false,
+    };
+
+    /// For connections that a listener accepts.
+    pub(crate) fn inherited(&self) -> Self {
+        Self {
+            recorded: self.recorded.clone(),
+            ..*self
+        }
+    }
+
+    /// As [`program_flags`].
+    pub(crate) fn program_flags(&self) -> u32 {
+        self.flags
+    }
+
+    pub(crate) fn corked(&self) -> bool {
+        self.flags & program_flags::CORK != 0
+    }
+
+    fn recorded(&self, level: i32, name: i32) -> Option<i32> {
+        let found = self
+            .recorded
+            .iter()
+            .find(|(l, n, _)| (*l, *n) == (level, name));
+        found.map(|(_, _, value)| *value)
+    }
+
+    fn record(&mut self, level: i32, name: i32, value: i32) {
+        self.recorded.retain(|(l, n, _)| (*l, *n) != (level, name));
+        self.recorded.push((level, name, value));
+    }
+}
+
+/// The options that are bits of [`program_flags`].
+fn flag_of(level: i32, name: i32) -> Option<u32> {
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(program_flags::NODELAY),
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(program_flags::CORK),
+        (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => Some(program_flags::QUICKACK),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => Some(program_flags::KEEPALIVE),
+        _ => None,
+    }
+}
+
+/// `setsockopt`.
+pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Handled {
+    let mut inner = socket.enter(fd)?;
+    match inner.state {
+        State::Fresh | State::Listening(_) => {
+            // The kernel checks the value and keeps it; we keep what matters to connections.
+            if let Err(error) = sys::set_socket_option(fd, level, name, value) {
+                return Some(Err(error));
+            }
+            if inner.apply(socket, level, name, value).is_err() {
+                inner.options.kernel_only = true;
+            }
+            Some(Ok(0))
+        }
+        State::Connecting(_) | State::Stream(_) | State::Failed | State::Forked => {
+            Some(inner.apply(socket, level, name, value).map(|()| 0))
+        }
+        State::Free | State::Kernel => TO_KERNEL,
+    }
+}
+
+/// `getsockopt`: fills `into` and returns how much of it.
+pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut [u8]) -> Handled {
+    let mut inner = socket.enter(fd)?;
+    if matches!(
+        inner.state,
+        State::Free | State::Fresh | State::Listening(_) | State::Kernel
+    ) {
+        return TO_KERNEL;
+    }
+    inner.refresh();
+    let mut give = |bytes: &[u8]| {
+        let count = bytes.len().min(into.len());
+        into[..count].copy_from_slice(&bytes[..count]);
+        Some(Ok(count))
+    };
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_LINGER) => {
+            let linger = inner.options.linger;
+            let on = i32::from(linger.is_some());
+            let seconds = linger.unwrap_or(0) as i32;
+            give(&[on.to_ne_bytes(), seconds.to_ne_bytes()].concat())
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => {
+            give(&timeval_bytes(inner.options.receive_timeout_ns))
+        }
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => {
+            give(&timeval_bytes(inner.options.send_timeout_ns))
+        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => give(&inner.tcp_info()),
+        _ => match inner.int_option(level, name) {
+            Some(value) => give(&value.to_ne_bytes()),
+            None => fail(libc::ENOPROTOOPT),
+        },
+    }
+}
+
+impl Inner {
+    fn apply(&mut self, socket: &Socket, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_LINGER) => {
+                let (on, seconds) = (int_at(value, 0)?, int_at(value, 4)?);
+                self.options.linger = (on != 0).then_some(seconds as u32);
+                return Ok(());
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => {
+                self.options.receive_timeout_ns = timeval_ns(value)?;
+                return Ok(());
+            }
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => {
+                self.options.send_timeout_ns = timeval_ns(value)?;
+                return Ok(());
+            }
+            _ => {}
+        }
+        if let Some(flag) = flag_of(level, name) {
+            self.apply_flag(socket, flag, int_at(value, 0)? != 0);
+            return Ok(());
+        }
+        if !RECORDED.contains(&(level, name)) {
+            return Err(Errno(libc::ENOPROTOOPT));
+        }
+        let value = int_at(value, 0)?;
+        let value = match name {
+            libc::SO_RCVBUF | libc::SO_SNDBUF if level == libc::SOL_SOCKET => {
+                value.clamp(BUFFER_MIN / 2, BUFFER_MAX) * 2
+            }
+            _ => value,
+        };
+        self.options.record(level, name, value);
+        Ok(())
+    }
+
+    fn apply_flag(&mut self, socket: &Socket, flag: u32, on: bool) {
+        if on {
+            self.options.flags |= flag;
+        } else {
+            self.options.flags &= !flag;
+        }
+        let lane = self.lane;
+        let Some(connection) = self.connection() else {
+            return;
+        };
+        if on {
+            connection.stream.set_flag(flag);
+        } else {
+            connection.stream.clear_flag(flag);
+        }
+        if let Some(lane) = lane
+            && connection.stream.submit_due()
+        {
+            lane.submit(socket, connection);
+        }
+    }
+
+    fn int_option(&mut self, level: i32, name: i32) -> Option<i32> {
+        if let Some(flag) = flag_of(level, name) {
+            return Some(i32::from(self.options.flags & flag != 0));
+        }
+        if (level, name) == (libc::IPPROTO_TCP, libc::TCP_MAXSEG)
+            && let Some(connection) = self.connection()
+        {
+            return Some(connection.stream.names().mss as i32);
+        }
+        if let Some(value) = self.options.recorded(level, name) {
+            return Some(value);
+        }
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                Some(self.take_error().map_or(0, |error| error.0))
+            }
+            (libc::SOL_SOCKET, libc::SO_TYPE) => Some(libc::SOCK_STREAM),
+            (libc::SOL_SOCKET, libc::SO_DOMAIN) => Some(libc::AF_INET),
+            (libc::SOL_SOCKET, libc::SO_PROTOCOL) => Some(libc::IPPROTO_TCP),
+            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(0),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Some(1),
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => Some(
+                self.connection()
+                    .map_or(131_072, |c| c.stream.rx_window() as i32),
+            ),
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => Some(
+                self.connection()
+                    .map_or(87_040, |c| c.stream.tx_limit() as i32),
+            ),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => Some(7200),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => Some(75),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => Some(9),
+            (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => Some(6),
+            (libc::IPPROTO_TCP, libc::TCP_LINGER2) => Some(60),
+            (libc::IPPROTO_IP, libc::IP_TTL) => Some(64),
+            _ => RECORDED.contains(&(level, name)).then_some(0),
+        }
+    }
+
+    /// The numbers of `tcp_info` that this side of the boundary knows; the others are 0.
+    fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
+        let mut info = [0; TCP_INFO_LEN];
+        info[0] = self.tcp_state();
+        let bytes_read = self.bytes_read;
+        if let Some(connection) = self.connection() {
+            let stream = &mut connection.stream;
+            let mss = stream.names().mss;
+            let received = bytes_read + stream.readable() as u64;
+            for at in [16, 20, 84] {
+                info[at..at + 4].copy_from_slice(&mss.to_ne_bytes());
+            }
+            let unacked = stream.unacked().div_ceil(mss.max(1));
+            info[24..28].copy_from_slice(&unacked.to_ne_bytes());
+            info[96..100].copy_from_slice(&stream.rx_window().to_ne_bytes());
+            info[128..136].copy_from_slice(&received.to_ne_bytes());
+        }
+        info
+    }
+
+    /// As `enum` in `<netinet/tcp.h>`.
+    fn tcp_state(&mut self) -> u8 {
+        const ESTABLISHED: u8 = 1;
+        const SYN_SENT: u8 = 2;
+        const FIN_WAIT1: u8 = 4;
+        const FIN_WAIT2: u8 = 5;
+        const CLOSE: u8 = 7;
+        const CLOSE_WAIT: u8 = 8;
+        const LAST_ACK: u8 = 9;
+        let (shut_write, over) = (self.shut_write, self.cause_seen);
+        match &self.state {
+            State::Connecting(_) => SYN_SENT,
+            State::Stream(connection) if !over => {
+                let flags = connection.stream.service_flags();
+                let fin_received = flags & service_flags::FIN_RECEIVED != 0;
+                let fin_acked = flags & service_flags::FIN_ACKED != 0;
+                match (fin_received, shut_write) {
+                    (false, false) => ESTABLISHED,
+                    (true, false) => CLOSE_WAIT,
+                    (true, true) => LAST_ACK,
+                    (false, true) if fin_acked => FIN_WAIT2,
+                    (false, true) => FIN_WAIT1,
+                }
+            }
+            _ => CLOSE,
+        }
+    }
+}
+
+fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
+    let bytes = value
+        .get(at..at + 4)
+        .and_then(|bytes| bytes.try_into().ok());
+    bytes.map(i32::from_ne_bytes).ok_or(Errno(libc::EINVAL))
+}
+
+/// A `struct timeval` as nanoseconds; zero means for ever.
+fn timeval_ns(value: &[u8]) -> Result<Option<u64>, Errno> {
+    let word = |at: usize| {
+        let bytes = value
+            .get(at..at + 8)
+            .and_then(|bytes| bytes.try_into().ok());
+        bytes.map(i64::from_ne_bytes).ok_or(Errno(libc::EINVAL))
+    };
+    let (seconds, micros) = (word(0)?, word(8)?);
+    if !(0..1_000_000).contains(&micros) {
+        return Err(Errno(libc::EDOM));
+    }
+    let ns = seconds.max(0) as u64 * 1_000_000_000 + micros as u64 * 1_000;
+    Ok((ns != 0).then_some(ns))
+}
+
+fn timeval_bytes(ns: Option<u64>) -> [u8; 16] {
+    let ns = ns.unwrap_or(0);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&(ns / 1_000_000_000).to_ne_bytes());
+    bytes[8..].copy_from_slice(&(ns % 1_000_000_000 / 1_000).to_ne_bytes());
+    bytes
+}

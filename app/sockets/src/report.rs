@@ -1,0 +1,49 @@
+//! What the library says on standard error: rarely, in one line.
+
+use std::{fmt, io::Write, os::fd::RawFd};
+
+use tidelane_abi::not_accelerated;
+
+use crate::{errno::Errno, session, sys};
+
+const STANDARD_ERROR: RawFd = 2;
+
+/// One line, in one system call.
+pub(crate) fn line(text: fmt::Arguments<'_>) {
+    let mut bytes = [0u8; 256];
+    let mut rest = &mut bytes[..];
+    // A line that is too long is cut.
+    let _ = writeln!(rest, "tidelane: {text}");
+    let unused = rest.len();
+    let used = bytes.len() - unused;
+    let _ = sys::write_bytes(STANDARD_ERROR, &bytes[..used]);
+}
+
+/// The text of a [`not_accelerated`] reason.
+pub(crate) fn reason_text(reason: u32) -> &'static str {
+    match reason {
+        not_accelerated::UNCONNECTED => "not connected",
+        not_accelerated::ROUTE => "the destination is not behind an accelerated interface",
+        not_accelerated::FAMILY => "its family or type is not carried",
+        not_accelerated::LOCAL_ADDRESS => "its address is not on an accelerated interface",
+        not_accelerated::KERNEL_PEER => "the connection came over the kernel",
+        not_accelerated::OPTION => "an option that is not implemented is set",
+        not_accelerated::LIMIT => "the service refused it: a limit is reached",
+        not_accelerated::FORKED => "the connection is the parent process's",
+        not_accelerated::SERVICE_GONE => "the service is not running",
+        _ => "for an unknown reason",
+    }
+}
+
+/// A socket stays with the kernel. Records why; under TIDELANE_STRICT says so and gives the error.
+pub(crate) fn fall_back(fd: RawFd, doing: &str, reason: u32) -> Result<(), Errno> {
+    session::note(fd, reason);
+    if !session::settings().strict {
+        return Ok(());
+    }
+    line(format_args!(
+        "strict: {doing} on descriptor {fd}: {}",
+        reason_text(reason)
+    ));
+    Err(Errno(libc::ENETUNREACH))
+}

@@ -1,0 +1,482 @@
+//! System calls, made directly: no libc symbol that this library interposes is ever called.
+//!
+//! Wrappers take typed arguments, so that only this file and `*_unsafe.rs` need `unsafe`.
+
+use std::os::fd::RawFd;
+
+use crate::Errno;
+
+/// One system call with up to six arguments; a negative result becomes an [`Errno`].
+///
+/// # Safety
+///
+/// As for the system call itself: pointers must be valid for what the kernel does with them.
+#[inline]
+pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    let result = unsafe { raw(number as usize, args) };
+    if (-4095..0).contains(&result) {
+        Err(Errno(-result as i32))
+    } else {
+        Ok(result as usize)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn raw(number: usize, args: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the kernel's calling convention: rcx and r11 are clobbered, the stack is not used.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            in("r8") args[4],
+            in("r9") args[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline]
+unsafe fn raw(number: usize, args: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the kernel's calling convention: only x0 changes, the stack is not used.
+    unsafe {
+        core::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") args[0] as isize => result,
+            in("x1") args[1],
+            in("x2") args[2],
+            in("x3") args[3],
+            in("x4") args[4],
+            in("x5") args[5],
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// A number that no other living thread of this process has; never 0.
+#[inline]
+pub(crate) fn thread_identity() -> usize {
+    let identity: usize;
+    // SAFETY: reads the thread pointer; on x86-64 the word at fs:0 is the pointer itself (ABI).
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!(
+            "mov {}, fs:0", out(reg) identity, options(nostack, pure, readonly, preserves_flags)
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!(
+            "mrs {}, tpidr_el0", out(reg) identity, options(nostack, pure, nomem, preserves_flags)
+        );
+    }
+    identity
+}
+
+fn call1(number: i64, a: usize) -> Result<usize, Errno> {
+    // SAFETY: used below for calls that take no pointers.
+    unsafe { call(number, [a, 0, 0, 0, 0, 0]) }
+}
+
+fn call3(number: i64, a: usize, b: usize, c: usize) -> Result<usize, Errno> {
+    // SAFETY: used below for calls that take no pointers, or pointers of live references.
+    unsafe { call(number, [a, b, c, 0, 0, 0]) }
+}
+
+/// The process number, from the kernel.
+pub(crate) fn process_id() -> u32 {
+    call1(libc::SYS_getpid, 0).unwrap_or(0) as u32
+}
+
+/// Lets another thread run.
+pub(crate) fn yield_now() {
+    let _ = call1(libc::SYS_sched_yield, 0);
+}
+
+/// The CPU that this thread runs on.
+pub(crate) fn current_cpu() -> Option<u32> {
+    // SAFETY: takes no arguments; glibc reads it from the thread's rseq area.
+    let cpu = unsafe { libc::sched_getcpu() };
+    u32::try_from(cpu).ok()
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is live; the call goes to the vDSO and is not interposed.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Relaxes the CPU within a spin.
+#[inline]
+pub(crate) fn spin_hint() {
+    core::hint::spin_loop();
+}
+
+/// `close`.
+pub(crate) fn close(fd: RawFd) -> Result<usize, Errno> {
+    call1(libc::SYS_close, fd as usize)
+}
+
+/// `dup3`.
+pub(crate) fn dup3(fd: RawFd, to: RawFd, flags: i32) -> Result<usize, Errno> {
+    call3(libc::SYS_dup3, fd as usize, to as usize, flags as usize)
+}
+
+/// `fcntl`.
+pub(crate) fn fcntl(fd: RawFd, command: i32, arg: usize) -> Result<usize, Errno> {
+    call3(libc::SYS_fcntl, fd as usize, command as usize, arg)
+}
+
+/// A TCP socket, non-blocking.
+pub(crate) fn tcp_socket() -> Result<RawFd, Errno> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let fd = call3(libc::SYS_socket, libc::AF_INET as usize, kind as usize, 0)?;
+    Ok(fd as RawFd)
+}
+
+/// `listen`.
+pub(crate) fn listen(fd: RawFd, backlog: i32) -> Result<usize, Errno> {
+    call3(libc::SYS_listen, fd as usize, backlog as usize, 0)
+}
+
+/// Adds one to an eventfd.
+pub(crate) fn ring_eventfd(fd: RawFd) {
+    let one = 1u64;
+    let _ = call3(libc::SYS_write, fd as usize, &raw const one as usize, 8);
+}
+
+/// `write`.
+pub(crate) fn write_bytes(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
+    call3(
+        libc::SYS_write,
+        fd as usize,
+        bytes.as_ptr() as usize,
+        bytes.len(),
+    )
+}
+
+/// `read`.
+pub(crate) fn read_bytes(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
+    call3(
+        libc::SYS_read,
+        fd as usize,
+        into.as_mut_ptr() as usize,
+        into.len(),
+    )
+}
+
+/// `pread`.
+pub(crate) fn pread(fd: RawFd, into: &mut [u8], offset: i64) -> Result<usize, Errno> {
+    let args = [
+        fd as usize,
+        into.as_mut_ptr() as usize,
+        into.len(),
+        offset as usize,
+        0,
+        0,
+    ];
+    // SAFETY: `into` is live and as long as said.
+    unsafe { call(libc::SYS_pread64, args) }
+}
+
+/// `accept4` without an address. The listener is non-blocking.
+pub(crate) fn accept4(fd: RawFd, flags: i32) -> Result<RawFd, Errno> {
+    let args = [fd as usize, 0, 0, flags as usize, 0, 0];
+    // SAFETY: null address and length are allowed.
+    unsafe { call(libc::SYS_accept4, args) }.map(|fd| fd as RawFd)
+}
+
+/// `setsockopt`.
+pub(crate) fn set_socket_option(
+    fd: RawFd,
+    level: i32,
+    name: i32,
+    value: &[u8],
+) -> Result<usize, Errno> {
+    let pointer = value.as_ptr() as usize;
+    let args = [
+        fd as usize,
+        level as usize,
+        name as usize,
+        pointer,
+        value.len(),
+        0,
+    ];
+    // SAFETY: `value` is live and as long as said.
+    unsafe { call(libc::SYS_setsockopt, args) }
+}
+
+/// `getsockopt` of an integer.
+pub(crate) fn socket_int(fd: RawFd, level: i32, name: i32) -> Result<i32, Errno> {
+    let mut value = 0i32;
+    let mut len = 4u32;
+    let args = [
+        fd as usize,
+        level as usize,
+        name as usize,
+        &raw mut value as usize,
+        &raw mut len as usize,
+        0,
+    ];
+    // SAFETY: `value` and `len` are live; the kernel writes at most four bytes.
+    unsafe { call(libc::SYS_getsockopt, args) }?;
+    Ok(value)
+}
+
+/// The kernel socket's local IPv4 address and port (host byte order).
+pub(crate) fn local_name(fd: RawFd) -> Result<([u8; 4], u16), Errno> {
+    ipv4_name(libc::SYS_getsockname, fd)
+}
+
+/// The kernel socket's peer, IPv4 address and port (host byte order).
+pub(crate) fn peer_name(fd: RawFd) -> Result<([u8; 4], u16), Errno> {
+    ipv4_name(libc::SYS_getpeername, fd)
+}
+
+fn ipv4_name(number: i64, fd: RawFd) -> Result<([u8; 4], u16), Errno> {
+    let mut bytes = [0u8; 16];
+    let mut len = bytes.len() as u32;
+    call3(
+        number,
+        fd as usize,
+        bytes.as_mut_ptr() as usize,
+        &raw mut len as usize,
+    )?;
+    let family = u16::from_ne_bytes([bytes[0], bytes[1]]);
+    if i32::from(family) != libc::AF_INET {
+        return Err(Errno(libc::EAFNOSUPPORT));
+    }
+    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+    Ok(([bytes[4], bytes[5], bytes[6], bytes[7]], port))
+}
+
+/// The inode number of a descriptor's file: how `ss` names a socket.
+pub(crate) fn inode(fd: RawFd) -> Option<u64> {
+    // SAFETY: all-zero bytes are a valid `stat`.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    call3(libc::SYS_fstat, fd as usize, &raw mut status as usize, 0).ok()?;
+    Some(status.st_ino)
+}
+
+/// The thread's name, as `/proc/self/comm` has it for the first thread.
+pub(crate) fn program_name() -> [u8; 16] {
+    let mut name = [0u8; 16];
+    let _ = call3(
+        libc::SYS_prctl,
+        libc::PR_GET_NAME as usize,
+        name.as_mut_ptr() as usize,
+        0,
+    );
+    name
+}
+
+/// `epoll_create1`.
+pub(crate) fn epoll_create() -> Result<RawFd, Errno> {
+    call1(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC as usize).map(|fd| fd as RawFd)
+}
+
+/// `epoll_ctl`.
+pub(crate) fn epoll_ctl(
+    epfd: RawFd,
+    operation: i32,
+    fd: RawFd,
+    event: Option<libc::epoll_event>,
+) -> Result<usize, Errno> {
+    let pointer = event
+        .as_ref()
+        .map_or(0, |event| core::ptr::from_ref(event) as usize);
+    let args = [
+        epfd as usize,
+        operation as usize,
+        fd as usize,
+        pointer,
+        0,
+        0,
+    ];
+    // SAFETY: `event` is live, or the pointer is null.
+    unsafe { call(libc::SYS_epoll_ctl, args) }
+}
+
+/// `epoll_pwait2`: the timeout in nanoseconds, none to wait for ever.
+pub(crate) fn epoll_wait(
+    epfd: RawFd,
+    into: &mut [libc::epoll_event],
+    timeout_ns: Option<u64>,
+    mask: Option<&SignalMask>,
+) -> Result<usize, Errno> {
+    let millis = match timeout_ns {
+        None => -1isize,
+        Some(ns) if ns % 1_000_000 == 0 => (ns / 1_000_000).min(i32::MAX as u64) as isize,
+        Some(ns) => return epoll_pwait2(epfd, into, ns, mask),
+    };
+    let mask_pointer = mask.map_or(0, |mask| core::ptr::from_ref(mask) as usize);
+    let args = [
+        epfd as usize,
+        into.as_mut_ptr() as usize,
+        into.len(),
+        millis as usize,
+        mask_pointer,
+        SIGNAL_MASK_LEN,
+    ];
+    // SAFETY: `into` and `mask` are live and as long as said.
+    unsafe { call(libc::SYS_epoll_pwait, args) }
+}
+
+fn epoll_pwait2(
+    epfd: RawFd,
+    into: &mut [libc::epoll_event],
+    timeout_ns: u64,
+    mask: Option<&SignalMask>,
+) -> Result<usize, Errno> {
+    let timeout = timespec(timeout_ns);
+    let mask_pointer = mask.map_or(0, |mask| core::ptr::from_ref(mask) as usize);
+    let args = [
+        epfd as usize,
+        into.as_mut_ptr() as usize,
+        into.len(),
+        &raw const timeout as usize,
+        mask_pointer,
+        SIGNAL_MASK_LEN,
+    ];
+    // SAFETY: `into`, `timeout` and `mask` are live and as long as said.
+    unsafe { call(libc::SYS_epoll_pwait2, args) }
+}
+
+/// A kernel signal set.
+pub type SignalMask = u64;
+
+const SIGNAL_MASK_LEN: usize = size_of::<SignalMask>();
+
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
+}
+
+/// `ppoll`: the timeout in nanoseconds, none to wait for ever.
+pub(crate) fn ppoll(
+    fds: &mut [libc::pollfd],
+    timeout_ns: Option<u64>,
+    mask: Option<&SignalMask>,
+) -> Result<usize, Errno> {
+    let timeout = timespec(timeout_ns.unwrap_or(0));
+    let timeout_pointer = if timeout_ns.is_some() {
+        &raw const timeout as usize
+    } else {
+        0
+    };
+    let mask_pointer = mask.map_or(0, |mask| core::ptr::from_ref(mask) as usize);
+    let args = [
+        fds.as_mut_ptr() as usize,
+        fds.len(),
+        timeout_pointer,
+        mask_pointer,
+        SIGNAL_MASK_LEN,
+        0,
+    ];
+    // SAFETY: `fds`, `timeout` and `mask` are live and as long as said.
+    unsafe { call(libc::SYS_ppoll, args) }
+}
+
+/// Sends `signal` to the calling thread.
+pub(crate) fn raise(signal: i32) {
+    let thread = call1(libc::SYS_gettid, 0).unwrap_or(0);
+    let _ = call3(
+        libc::SYS_tgkill,
+        process_id() as usize,
+        thread,
+        signal as usize,
+    );
+}
+
+/// What is installed for a signal: the kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Default)]
+struct KernelSigaction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: SignalMask,
+}
+
+/// Whether every handler that the program installed asks for interrupted calls to be restarted.
+pub(crate) fn handlers_restart() -> bool {
+    (1..=64).all(|signal| {
+        let mut action = KernelSigaction::default();
+        let args = [signal, 0, &raw mut action as usize, SIGNAL_MASK_LEN, 0, 0];
+        // SAFETY: only reads the present action into a live structure of the kernel's layout.
+        let known = unsafe { call(libc::SYS_rt_sigaction, args) }.is_ok();
+        let caught = known && action.handler > 1;
+        !caught || action.flags & libc::SA_RESTART as u64 != 0
+    })
+}
+
+/// Registers what runs around `fork` in this process.
+pub(crate) fn at_fork(child: extern "C" fn()) {
+    // SAFETY: the function has the expected type and lives as long as the library.
+    unsafe { libc::pthread_atfork(None, None, Some(as_unsafe(child))) };
+}
+
+fn as_unsafe(function: extern "C" fn()) -> unsafe extern "C" fn() {
+    function
+}
+
+/// Closes all descriptors from `first` to `last`.
+pub(crate) fn close_range(first: u32, last: u32) {
+    let _ = call3(libc::SYS_close_range, first as usize, last as usize, 0);
+}
+
+/// RLIMIT_NOFILE.
+pub(crate) fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let args = [
+        0,
+        libc::RLIMIT_NOFILE as usize,
+        0,
+        &raw mut limit as usize,
+        0,
+        0,
+    ];
+    // SAFETY: only reads the limit into a live structure.
+    match unsafe { call(libc::SYS_prlimit64, args) } {
+        Ok(_) => limit.rlim_cur,
+        Err(_) => 1024,
+    }
+}
+
+/// `lseek`.
+pub(crate) fn seek(fd: RawFd, offset: i64, whence: i32) -> Result<usize, Errno> {
+    call3(
+        libc::SYS_lseek,
+        fd as usize,
+        offset as usize,
+        whence as usize,
+    )
+}
+
+/// The descriptor as the ring API takes it, for the time of a call on its socket.
+pub(crate) fn borrow(fd: RawFd) -> std::os::fd::BorrowedFd<'static> {
+    // SAFETY: `fd` is not -1; it is the descriptor that the program just named in a call, and the
+    // kernel checks it again when it is used. Nothing keeps it beyond the call.
+    unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
+}

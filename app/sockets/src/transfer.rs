@@ -1,0 +1,435 @@
+//! Bytes in and out: the calls that a program makes for each request.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    os::fd::RawFd,
+};
+
+use tidelane_abi::program_flags;
+
+use crate::{
+    errno::{Errno, Handled, TO_KERNEL, fail},
+    lane::Lane,
+    socket::{Inner, Socket, State},
+    sys,
+    wait::{self, Deadline},
+};
+
+const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
+const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
+/// Flags of `send` that the shortest path may ignore.
+const PLAIN_SEND: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+
+/// `recv`, and `read` with no flags.
+#[inline]
+pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> Handled {
+    if flags == 0 {
+        let mut inner = socket.enter(fd)?;
+        if let State::Stream(connection) = &mut inner.state {
+            let count = connection.stream.read(into);
+            if count > 0 {
+                inner.after_read(socket, count);
+                return Some(Ok(count));
+            }
+        }
+    }
+    recv_slow(socket, fd, into, flags)
+}
+
+#[inline(never)]
+fn recv_slow(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> Handled {
+    let truncates = flags & libc::MSG_TRUNC != 0;
+    let peeks = flags & libc::MSG_PEEK != 0;
+    let wanted = into.len();
+    receive(socket, fd, flags, wanted, &mut |inner, done| {
+        let rest = &mut into[done..];
+        let Some(connection) = inner.connection() else {
+            return 0;
+        };
+        let stream = &mut connection.stream;
+        match (peeks, truncates) {
+            (true, true) => stream.readable().min(rest.len()),
+            (true, false) => stream.peek(rest),
+            (false, true) => stream.discard(rest.len()),
+            (false, false) => stream.read(rest),
+        }
+    })
+}
+
+/// `readv` and `recvmsg`. `MSG_TRUNC` takes as many bytes as the buffers are long.
+pub fn recv_vectored(
+    socket: &'static Socket,
+    fd: RawFd,
+    into: &mut [IoSliceMut<'_>],
+    flags: i32,
+) -> Handled {
+    let wanted = into.iter().map(|part| part.len()).sum();
+    if flags & (libc::MSG_PEEK | libc::MSG_TRUNC) != 0
+        && let [only] = into
+    {
+        return recv_slow(socket, fd, only, flags);
+    }
+    let peeks = flags & libc::MSG_PEEK != 0;
+    receive(socket, fd, flags, wanted, &mut |inner, done| {
+        let Some(connection) = inner.connection() else {
+            return 0;
+        };
+        let stream = &mut connection.stream;
+        if peeks {
+            let mut all = vec![0; wanted.min(stream.readable())];
+            let count = stream.peek(&mut all);
+            scatter(&all[..count], into);
+            count
+        } else if done == 0 {
+            stream.read_vectored(into)
+        } else {
+            let mut skip = done;
+            let mut count = 0;
+            for part in into.iter_mut() {
+                let from = skip.min(part.len());
+                skip -= from;
+                let rest = &mut part[from..];
+                let got = stream.read(rest);
+                count += got;
+                if got < rest.len() {
+                    break;
+                }
+            }
+            count
+        }
+    })
+}
+
+/// Copies `bytes` to the start of `into`.
+fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
+    for part in into {
+        let (now, later) = bytes.split_at(part.len().min(bytes.len()));
+        part[..now.len()].copy_from_slice(now);
+        bytes = later;
+    }
+}
+
+/// Takes bytes with `take(inner, taken so far)` until there are some (or all, with MSG_WAITALL).
+fn receive(
+    socket: &'static Socket,
+    fd: RawFd,
+    flags: i32,
+    wanted: usize,
+    take: &mut dyn FnMut(&mut Inner, usize) -> usize,
+) -> Handled {
+    let timeout = {
+        let inner = socket.enter(fd)?;
+        match inner.state {
+            State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
+            _ => inner.options.receive_timeout_ns,
+        }
+    };
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        // No urgent data is kept, and nothing ever is in the error queue.
+        let urgent = flags & libc::MSG_OOB != 0;
+        return fail(if urgent { libc::EINVAL } else { libc::EAGAIN });
+    }
+    let peeks = flags & libc::MSG_PEEK != 0;
+    let all = flags & libc::MSG_WAITALL != 0 && !peeks;
+    let mut done = 0;
+    let attempt = |inner: &mut Inner| {
+        let count = if wanted == 0 { 0 } else { take(inner, done) };
+        done += count;
+        if count > 0 && !peeks {
+            inner.after_read(socket, count);
+        }
+        if done == wanted || done > 0 && !all {
+            return Ok(done);
+        }
+        inner.refresh();
+        match inner.end_of_input() {
+            Some(_) if done > 0 => Ok(done),
+            Some(end) => end,
+            None => Err(WOULD_BLOCK),
+        }
+    };
+    let waits = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
+    let result = attempt_or_wait(socket, fd, waits, timeout, attempt);
+    if done > 0 { Some(Ok(done)) } else { result }
+}
+
+/// One attempt, or as many as it takes.
+fn attempt_or_wait(
+    socket: &'static Socket,
+    fd: RawFd,
+    waits: bool,
+    timeout_ns: Option<u64>,
+    mut attempt: impl FnMut(&mut Inner) -> Result<usize, Errno>,
+) -> Handled {
+    {
+        let mut inner = socket.enter(fd)?;
+        match attempt(&mut inner) {
+            Err(WOULD_BLOCK) if waits => {}
+            done => return Some(done),
+        }
+    }
+    wait::blocking(socket, fd, Deadline::after(timeout_ns), None, attempt)
+}
+
+/// `send`, and `write` with no flags.
+#[inline]
+pub fn send(socket: &'static Socket, fd: RawFd, from: &[u8], flags: i32) -> Handled {
+    if flags & !PLAIN_SEND == 0 {
+        let mut inner = socket.enter(fd)?;
+        let inner = &mut *inner;
+        if let State::Stream(connection) = &mut inner.state
+            && inner.error == 0
+            && !inner.corked_once
+        {
+            let count = connection.stream.write(from);
+            if count > 0
+                && let Some(lane) = inner.lane
+            {
+                lane.submit(socket, connection);
+            }
+            if count > 0 && count == from.len() {
+                return Some(Ok(count));
+            }
+            if count > 0 {
+                inner.no_space = true;
+                if !socket.blocks() || flags & libc::MSG_DONTWAIT != 0 {
+                    return Some(Ok(count));
+                }
+                let how = How::new(socket, flags);
+                return send_slow(
+                    socket,
+                    fd,
+                    from,
+                    How {
+                        already: count,
+                        ..how
+                    },
+                );
+            }
+        }
+    }
+    send_slow(socket, fd, from, How::new(socket, flags))
+}
+
+#[inline(never)]
+fn send_slow(socket: &'static Socket, fd: RawFd, from: &[u8], how: How) -> Handled {
+    transmit(socket, fd, from.len(), how, &mut |inner, done| {
+        let Some(connection) = inner.connection() else {
+            return 0;
+        };
+        connection.stream.write(&from[done..])
+    })
+}
+
+/// How bytes are sent.
+#[derive(Clone, Copy)]
+struct How {
+    flags: i32,
+    /// Bytes that were sent already.
+    already: usize,
+    /// Whether the call waits for room.
+    waits: bool,
+}
+
+impl How {
+    fn new(socket: &Socket, flags: i32) -> Self {
+        let waits = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
+        Self {
+            flags,
+            already: 0,
+            waits,
+        }
+    }
+}
+
+/// `writev` and `sendmsg`.
+pub fn send_vectored(
+    socket: &'static Socket,
+    fd: RawFd,
+    from: &[IoSlice<'_>],
+    flags: i32,
+) -> Handled {
+    let wanted = from.iter().map(|part| part.len()).sum();
+    transmit(
+        socket,
+        fd,
+        wanted,
+        How::new(socket, flags),
+        &mut |inner, done| {
+            let Some(connection) = inner.connection() else {
+                return 0;
+            };
+            let stream = &mut connection.stream;
+            if done == 0 {
+                return stream.write_vectored(from);
+            }
+            let mut skip = done;
+            let mut count = 0;
+            for part in from {
+                let begin = skip.min(part.len());
+                skip -= begin;
+                let rest = &part[begin..];
+                let taken = stream.write(rest);
+                count += taken;
+                if taken < rest.len() {
+                    break;
+                }
+            }
+            count
+        },
+    )
+}
+
+/// Gives bytes with `give(inner, given so far)`: all of them if the call waits, else what fits.
+fn transmit(
+    socket: &'static Socket,
+    fd: RawFd,
+    wanted: usize,
+    how: How,
+    give: &mut dyn FnMut(&mut Inner, usize) -> usize,
+) -> Handled {
+    let How {
+        flags,
+        already,
+        waits,
+    } = how;
+    let timeout = {
+        let inner = socket.enter(fd)?;
+        match inner.state {
+            State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
+            _ => inner.options.send_timeout_ns,
+        }
+    };
+    if flags & libc::MSG_OOB != 0 {
+        return fail(libc::EOPNOTSUPP);
+    }
+    let mut done = already;
+    let attempt = |inner: &mut Inner| {
+        inner.check_writable()?;
+        inner.cork_once(flags & libc::MSG_MORE != 0);
+        let count = if wanted == done { 0 } else { give(inner, done) };
+        done += count;
+        inner.after_write(socket);
+        if done == wanted || count > 0 && !waits {
+            inner.no_space = done < wanted;
+            return Ok(done);
+        }
+        inner.no_space = true;
+        // It may have ended between the check and the write.
+        inner.check_writable()?;
+        Err(WOULD_BLOCK)
+    };
+    let result = attempt_or_wait(socket, fd, waits, timeout, attempt);
+    if done > 0 && !matches!(result, Some(Ok(_))) {
+        return Some(Ok(done));
+    }
+    if result == Some(Err(BROKEN_PIPE)) && flags & libc::MSG_NOSIGNAL == 0 {
+        sys::raise(libc::SIGPIPE);
+    }
+    result
+}
+
+impl Inner {
+    /// Accounts for bytes that the program took.
+    #[inline]
+    fn after_read(&mut self, socket: &Socket, count: usize) {
+        self.bytes_read += count as u64;
+        if let State::Stream(connection) = &mut self.state
+            && connection.stream.submit_due()
+            && let Some(lane) = self.lane
+        {
+            lane.submit(socket, connection);
+        }
+    }
+
+    fn after_write(&mut self, socket: &Socket) {
+        let lane: Option<&'static Lane> = self.lane;
+        if let Some(connection) = self.connection()
+            && let Some(lane) = lane
+        {
+            lane.submit(socket, connection);
+        }
+    }
+
+    /// With nothing left to read: the end, an error, or None if more may come.
+    fn end_of_input(&mut self) -> Option<Result<usize, Errno>> {
+        if let State::Stream(connection) = &mut self.state
+            && connection.stream.readable() > 0
+        {
+            // It came since the last look.
+            return None;
+        }
+        if let Some(error) = self.take_error() {
+            return Some(Err(error));
+        }
+        let shut = self.shut_read;
+        match &mut self.state {
+            State::Stream(connection) => (shut || connection.stream.at_end()).then_some(Ok(0)),
+            State::Connecting(_) => None,
+            State::Failed => Some(Ok(0)),
+            State::Forked => Some(Err(Errno(libc::ECONNRESET))),
+            _ => Some(Err(Errno(libc::ENOTCONN))),
+        }
+    }
+
+    /// Whether bytes can be written; EAGAIN: not yet.
+    fn check_writable(&mut self) -> Result<(), Errno> {
+        self.refresh();
+        if let Some(error) = self.take_error() {
+            return Err(error);
+        }
+        match &self.state {
+            State::Stream(_) if self.shut_write || self.cause_seen => Err(BROKEN_PIPE),
+            State::Stream(_) => Ok(()),
+            State::Connecting(_) => Err(WOULD_BLOCK),
+            State::Failed => Err(BROKEN_PIPE),
+            State::Forked => Err(Errno(libc::ECONNRESET)),
+            _ => Err(Errno(libc::ENOTCONN)),
+        }
+    }
+
+    /// MSG_MORE holds back the last part of this write, and the next write without it does not.
+    fn cork_once(&mut self, more: bool) {
+        if more == self.corked_once {
+            return;
+        }
+        self.corked_once = more;
+        let corked = self.options.corked();
+        if let Some(connection) = self.connection()
+            && !corked
+        {
+            if more {
+                connection.stream.set_flag(program_flags::CORK);
+            } else {
+                connection.stream.clear_flag(program_flags::CORK);
+            }
+        }
+    }
+}
+
+/// `send` that waits for room whatever the socket's flags.
+pub(crate) fn send_waiting(socket: &'static Socket, fd: RawFd, from: &[u8]) -> Handled {
+    let how = How {
+        waits: true,
+        ..How::new(socket, 0)
+    };
+    send_slow(socket, fd, from, how)
+}
+
+/// FIONREAD: bytes that can be read now.
+pub fn readable(socket: &'static Socket, fd: RawFd) -> Handled {
+    let mut inner = socket.enter(fd)?;
+    match inner.connection() {
+        Some(connection) => Some(Ok(connection.stream.readable())),
+        None => TO_KERNEL,
+    }
+}
+
+/// SIOCOUTQ: bytes written and not acknowledged.
+pub fn unacknowledged(socket: &'static Socket, fd: RawFd) -> Handled {
+    let mut inner = socket.enter(fd)?;
+    match inner.connection() {
+        Some(connection) => Some(Ok(connection.stream.unacked() as usize)),
+        None => TO_KERNEL,
+    }
+}
