@@ -10,8 +10,8 @@
 //!
 //! Both directions lose `--loss` of a million IPv4 packets, and hold `--reorder` of a million back
 //! for `--hold-us` microseconds (1000 if not given) while others pass. It says `ready` on its
-//! standard output once the interfaces are joined, runs for `--seconds`, or until its standard input ends,
-//! and then prints what it counted.
+//! standard output once the interfaces are joined, runs for `--seconds`, or until its standard
+//! input ends, and then prints what it counted.
 
 use std::{
     error::Error,

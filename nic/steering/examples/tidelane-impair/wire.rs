@@ -73,7 +73,7 @@ impl Wire {
             ..XdpConfig::for_veth()
         };
         for end in &config.ends {
-            let queues = queue_counts(end)?;
+            let queues = queue_counts(end).map_err(|error| format!("{end}: {error}"))?;
             if queues.rx != 1 {
                 let fix = format!("ethtool --set-channels {end} rx 1 tx 1");
                 return Err(format!("{end} has {} receive queues; `{fix}`", queues.rx).into());

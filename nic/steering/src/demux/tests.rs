@@ -1,6 +1,7 @@
 //! The program on the bytes of frames, without any interface.
 
 use super::*;
+use crate::bpf::IMPAIR_OBJECT;
 
 const XDP_PASS: u32 = 2;
 const TCP: u8 = 6;
@@ -228,23 +229,29 @@ fn no_cut_of_a_frame_is_misread() {
 }
 
 #[test]
-fn the_checked_in_object_is_what_clang_makes() {
-    let checked_in = include_bytes!("../../../../ebpf/demux/demux.bpf.o");
-    for section in ["xdp", "license"] {
-        let (ours, built) = (
-            elf_section(checked_in, section),
-            elf_section(DEMUX_OBJECT, section),
-        );
-        assert!(ours.is_some_and(|bytes| !bytes.is_empty()));
-        assert_eq!(
-            ours, built,
-            "ebpf/demux/demux.bpf.o is stale: run ebpf/build"
-        );
+fn the_checked_in_objects_are_what_clang_makes() {
+    let objects = [
+        (
+            &include_bytes!("../../../../ebpf/demux/demux.bpf.o")[..],
+            DEMUX_OBJECT,
+        ),
+        (
+            &include_bytes!("../../../../ebpf/impair/impair.bpf.o")[..],
+            IMPAIR_OBJECT,
+        ),
+    ];
+    for (checked_in, built) in objects {
+        for section in ["xdp", "license"] {
+            let ours = elf_section(checked_in, section);
+            assert!(ours.is_some_and(|bytes| !bytes.is_empty()));
+            let same = ours == elf_section(built, section);
+            assert!(same, "a checked-in object is stale: run ebpf/build");
+        }
     }
 }
 
 /// The bytes of a section of a 64-bit little-endian ELF file.
-pub(crate) fn elf_section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
+fn elf_section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let number = |at: usize, len: usize| {
         file[at..at + len]
             .iter()
