@@ -15,6 +15,7 @@ help:
 build:
 	@scripts/setup.sh build
 	cargo build --release --workspace
+	cargo build --release --package tidelane-steering --examples
 
 demo:
 	@scripts/setup.sh demo

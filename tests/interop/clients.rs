@@ -81,8 +81,7 @@ pub fn redis_benchmark_against_a_kernel_server() -> Outcome {
     let service = wire.service_with(Side::Client, &[])?;
     let server = wire.program(Side::Server, "redis-server");
     let server = server.args("--port 6379 --bind 0.0.0.0 --protected-mode no --appendonly no");
-    let _server = server.arg("--save").arg("").spawn()?;
-    wire.wait_for_port(Side::Server, 6379)?;
+    let _server = wire.start_server(server.arg("--save").arg(""), None, 6379)?;
     let benchmark = wire
         .program(Side::Client, "redis-benchmark")
         .arg("-h")

@@ -63,6 +63,7 @@ const CASES: &[Case] = cases![
     deaths::killed_program_frees_all 600,
     deaths::killed_client_frees_all 300,
     deaths::killed_service_resets_and_comes_back 120,
+    loss::kernel_bulk 90,
     loss::bulk_through_nginx 600,
     loss::short_connections 600,
 ];

@@ -62,9 +62,7 @@ pub fn redis_and_redis_benchmark() -> Outcome {
     let service = wire.service()?;
     let server = wire.program(Side::Server, "redis-server");
     let server = server.args("--port 6379 --bind 0.0.0.0 --protected-mode no --appendonly no");
-    let server = server.arg("--save").arg("").accelerated(&service).spawn()?;
-    wire.wait_for_port(Side::Server, 6379)?;
-    service.wait_for_listener(6379)?;
+    let server = wire.start_server(server.arg("--save").arg(""), Some(&service), 6379)?;
     let benchmark = wire
         .program(Side::Server, "redis-benchmark")
         .arg("-h")

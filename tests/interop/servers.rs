@@ -182,10 +182,7 @@ fn redis(wire: &Wire, service: &Service) -> Result<tidelane_tests::Running, Stop
     require_tools(&["redis-server", "redis-benchmark", "redis-cli"])?;
     let server = wire.program(Side::Server, "redis-server");
     let server = server.args("--port 6379 --bind 0.0.0.0 --protected-mode no --appendonly no");
-    let server = server.arg("--save").arg("").accelerated(service).spawn()?;
-    wire.wait_for_port(Side::Server, 6379)?;
-    service.wait_for_listener(6379)?;
-    Ok(server)
+    wire.start_server(server.arg("--save").arg(""), Some(service), 6379)
 }
 
 /// `redis-benchmark` with and without pipelining.
@@ -256,9 +253,7 @@ pub fn memcached_four_threads() -> Outcome {
     let service = wire.service()?;
     let server = wire.program(Side::Server, "memcached");
     let server = server.args("-t 4 -p 11211 -U 0 -l 0.0.0.0 -u nobody");
-    let server = server.accelerated(&service).spawn()?;
-    wire.wait_for_port(Side::Server, 11211)?;
-    service.wait_for_listener(11211)?;
+    let server = wire.start_server(server, Some(&service), 11211)?;
     let client = wire
         .program(Side::Client, "memaslap")
         .arg("-s")

@@ -10,17 +10,11 @@ pub const SHORT: Duration = Duration::from_secs(20);
 
 /// An echo server on the server's side, on either stack, ready.
 pub fn echo_server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<Running, Stop> {
-    let running = wire
+    let server = wire
         .load_tool(Side::Server, "echo-server")?
         .arg("--port")
-        .arg(port)
-        .on(service)
-        .spawn()?;
-    wire.wait_for_port(Side::Server, port)?;
-    if let Some(service) = service {
-        service.wait_for_listener(port)?;
-    }
-    Ok(running)
+        .arg(port);
+    wire.start_server(server, service, port)
 }
 
 /// An echo client of one side that connects to the server's address.

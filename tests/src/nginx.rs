@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    Outcome, Service, Stop,
+    Service, Stop,
     program::Running,
     tools::require_tools,
     wire::{Side, Wire, write_random_file},
@@ -72,32 +72,13 @@ impl Nginx {
         if let Some(cpus) = &options.cpus {
             program = program.cpus(cpus);
         }
-        let nginx = Self {
-            master: program.spawn()?,
+        let master = wire.start_server(program, service, options.port);
+        let master = master.map_err(|stop| explain(stop, &home))?;
+        Ok(Self {
+            master,
             root,
             port: options.port,
-        };
-        nginx
-            .wait(wire, service)
-            .map_err(|stop| nginx.explain(stop, &home))?;
-        Ok(nginx)
-    }
-
-    fn wait(&self, wire: &Wire, service: Option<&Service>) -> Outcome {
-        wire.wait_for_port(Side::Server, self.port)?;
-        match service {
-            Some(service) => service.wait_for_listener(self.port),
-            None => Ok(()),
-        }
-    }
-
-    fn explain(&self, stop: Stop, home: &Path) -> Stop {
-        let log = fs::read_to_string(home.join("error.log")).unwrap_or_default();
-        let (_, errors) = self.master.written();
-        match stop {
-            Stop::Fail(text) => Stop::Fail(format!("{text}\nnginx: {errors}\n{log}")),
-            skip @ Stop::Skip(_) => skip,
-        }
+        })
     }
 
     /// A served file on disk.
@@ -117,7 +98,16 @@ impl Nginx {
     }
 }
 
-fn write_files(root: &Path) -> Outcome {
+/// A failure with what nginx wrote to its log.
+fn explain(stop: Stop, home: &Path) -> Stop {
+    let log = fs::read_to_string(home.join("error.log")).unwrap_or_default();
+    match stop {
+        Stop::Fail(text) => Stop::Fail(format!("{text}\n{log}")),
+        skip @ Stop::Skip(_) => skip,
+    }
+}
+
+fn write_files(root: &Path) -> Result<(), Stop> {
     fs::create_dir_all(root)?;
     for (index, (name, len)) in FILES.iter().enumerate() {
         let path = root.join(name);

@@ -226,6 +226,14 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// A failure with its output if it has ended.
+    pub fn check_alive(&mut self) -> Result<(), Stop> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(Stop::Fail(format!("it ended: {}", self.finished(status)))),
+        }
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> Result<(), Stop> {
         send_signal(self.pid(), signal)

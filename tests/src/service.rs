@@ -36,8 +36,6 @@ impl Service {
         options: &[&str],
         cpus: Option<&str>,
     ) -> Result<Self, Stop> {
-        tools::binary("tidelaned")?;
-        tools::binary("libtidelane.so")?;
         let tidelane = tools::binary("tidelane")?;
         let program = wire
             .program(side, &tidelane.to_string_lossy())
@@ -99,18 +97,13 @@ impl Service {
         Ok(self.ask("stat")?["counters"].take())
     }
 
-    /// Waits until an accelerated listener has `port`.
-    pub fn wait_for_listener(&self, port: u16) -> Result<(), Stop> {
+    /// Whether an accelerated listener has `port`.
+    pub fn has_listener(&self, port: u16) -> Result<bool, Stop> {
         let end = format!(":{port}");
-        let what = format!("an accelerated listener on port {port}");
-        tools::wait_until(Duration::from_secs(10), &what, || {
-            Ok(self.sockets()?.iter().any(|socket| {
-                let local = socket["local"].as_str().unwrap_or_default();
-                socket["state"] == "LISTEN"
-                    && socket["accelerated"] == true
-                    && local.ends_with(&end)
-            }))
-        })
+        Ok(self.sockets()?.iter().any(|socket| {
+            let local = socket["local"].as_str().unwrap_or_default();
+            socket["state"] == "LISTEN" && socket["accelerated"] == true && local.ends_with(&end)
+        }))
     }
 
     /// Resident memory in KiB.

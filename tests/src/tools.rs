@@ -81,14 +81,14 @@ pub fn target_dir() -> PathBuf {
 pub fn binary(name: &str) -> Result<PathBuf, Stop> {
     let dir =
         env::var_os("TIDELANE_BIN_DIR").map_or_else(|| target_dir().join("release"), PathBuf::from);
-    let path = dir.join(name);
-    if path.is_file() {
-        return Ok(path);
+    let places = [dir.join(name), dir.join("examples").join(name)];
+    match places.iter().find(|path| path.is_file()) {
+        Some(path) => Ok(path.clone()),
+        None => Err(Stop::Fail(format!(
+            "{} is not built; make build",
+            places[0].display()
+        ))),
     }
-    Err(Stop::Fail(format!(
-        "{} is not built; make build",
-        path.display()
-    )))
 }
 
 /// Calls `ready` until it is true; fails with `what` in its text after `limit`.

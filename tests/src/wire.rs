@@ -20,7 +20,7 @@ use std::{
 use crate::{
     Stop, command,
     guardian::Guardian,
-    program::Program,
+    program::{Program, Running},
     service::Service,
     tools::{self, require_root, require_tools},
 };
@@ -217,18 +217,40 @@ impl Wire {
         Ok(self.program(side, &path.to_string_lossy()).arg(tool))
     }
 
-    /// Waits until something listens on `port` in the kernel of one side.
-    pub fn wait_for_port(&self, side: Side, port: u16) -> Result<(), Stop> {
+    /// Whether something listens on `port` in the kernel of one side.
+    pub fn listens(&self, side: Side, port: u16) -> Result<bool, Stop> {
         let space = self.namespace(side);
         let filter = format!("sport = :{port}");
+        let arguments = ["ip", "netns", "exec", &space, "ss", "-Hltn", &filter];
+        Ok(!command(&arguments)?.trim().is_empty())
+    }
+
+    /// Starts a server of the server's side, on `service` if there is one, and waits until it
+    /// listens on `port` there. Fails with its output if it ends instead.
+    pub fn start_server(
+        &self,
+        program: Program,
+        service: Option<&Service>,
+        port: u16,
+    ) -> Result<Running, Stop> {
+        let mut server = program.on(service).spawn()?;
         tools::wait_until(
             Duration::from_secs(10),
             &format!("port {port} to listen"),
             || {
-                let arguments = ["ip", "netns", "exec", &space, "ss", "-Hltn", &filter];
-                Ok(!command(&arguments)?.trim().is_empty())
+                server.check_alive()?;
+                self.listens(Side::Server, port)
             },
-        )
+        )?;
+        let Some(service) = service else {
+            return Ok(server);
+        };
+        let what = format!("an accelerated listener on port {port}");
+        tools::wait_until(Duration::from_secs(10), &what, || {
+            server.check_alive()?;
+            service.has_listener(port)
+        })?;
+        Ok(server)
     }
 
     /// Established kernel connections of one side that have `port` at either end.

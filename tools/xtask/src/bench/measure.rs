@@ -150,12 +150,8 @@ impl Bench {
             let server = wire
                 .load_tool(Side::Server, "echo-server")?
                 .cpus(&plan.server_cpus);
-            let server = server.arg("--port").arg(ECHO_PORT).on(service.as_ref());
-            servers.push(server.spawn()?);
-            wire.wait_for_port(Side::Server, ECHO_PORT)?;
-            if let Some(service) = &service {
-                service.wait_for_listener(ECHO_PORT)?;
-            }
+            let server = server.arg("--port").arg(ECHO_PORT);
+            servers.push(wire.start_server(server, service.as_ref(), ECHO_PORT)?);
         }
         let nginx = if uses(&|workload| workload != Workload::Echo) {
             let cpus = Some(plan.server_cpus.clone());

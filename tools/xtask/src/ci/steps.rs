@@ -84,6 +84,18 @@ pub const STEPS: &[Step] = &[
         ..CHECK
     },
     Step {
+        name: "build-impair",
+        command: &[
+            "cargo",
+            "build",
+            "--release",
+            "-p",
+            "tidelane-steering",
+            "--examples",
+        ],
+        ..CHECK
+    },
+    Step {
         name: "interop",
         command: &[
             "cargo",
