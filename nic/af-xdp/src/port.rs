@@ -477,4 +477,8 @@ impl PacketIo for XdpPort {
         self.kick_tx();
         self.tx.reap();
     }
+
+    fn tx_pending(&mut self) -> bool {
+        XdpPort::tx_pending(self) > 0
+    }
 }

@@ -77,4 +77,9 @@ pub trait PacketIo {
 
     /// Hands all queued frames to the link and collects finished ones.
     fn tx_flush(&mut self);
+
+    /// Whether the link has not taken all flushed frames yet: flush again soon.
+    fn tx_pending(&mut self) -> bool {
+        false
+    }
 }

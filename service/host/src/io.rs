@@ -73,6 +73,8 @@ pub struct HostIo<P> {
     pub requests: VecDeque<HostRequest>,
     /// Whether something was handed to a port since the last flush.
     pub tx_queued: bool,
+    /// A port or the memory wire had no room: the engine is to resume sending.
+    pub blocked: bool,
     ip_id: u16,
 }
 
@@ -101,6 +103,7 @@ impl<P: PacketIo> HostIo<P> {
             counters: HostCounters::default(),
             requests: VecDeque::new(),
             tx_queued: false,
+            blocked: false,
             ip_id: 0,
         })
     }
@@ -188,7 +191,7 @@ impl<P: PacketIo> HostIo<P> {
         };
         let capabilities = port.capabilities();
         let Some(frame) = port.tx_frame() else {
-            self.counters.drops[DropReason::TxFull.index()] += 1;
+            self.blocked = true;
             return Err(TxFull);
         };
         self.ip_id = self.ip_id.wrapping_add(1);
@@ -253,6 +256,7 @@ impl<P: PacketIo> HostIo<P> {
                 buffer.read(program.region.region(), out.payload_pos, payload);
             }
         });
+        self.blocked |= !pushed;
         pushed.then_some(()).ok_or(TxFull)
     }
 }

@@ -109,7 +109,6 @@ pub struct Host<P> {
     frames: Vec<Frame>,
     scratch: Vec<u8>,
     backlogged: bool,
-    blocked: bool,
     next_sweep: Instant,
     sweep_at: usize,
 }
@@ -131,7 +130,6 @@ impl<P: PacketIo> Host<P> {
             frames: Vec::with_capacity(tidelane_packet_io::BURST_MAX),
             scratch: Vec::new(),
             backlogged: false,
-            blocked: false,
             next_sweep: Instant(0),
             sweep_at: 0,
         })
@@ -144,19 +142,26 @@ impl<P: PacketIo> Host<P> {
         let mut worked = self.receive_ports(now);
         worked |= self.receive_memory(now);
         worked |= self.poll_requests(now);
-        if self.blocked {
-            self.blocked = false;
+        if std::mem::take(&mut self.io.blocked) {
             self.engine.resume_transmit(now, &mut self.io);
         }
         self.run_timers(now);
         self.engine.batch_end(now, &mut self.io);
         self.publish(now);
         if self.io.tx_queued {
-            self.io.tx_queued = false;
-            self.io.ports.iter_mut().for_each(PacketIo::tx_flush);
+            self.flush_ports();
         }
         self.ring();
         worked || !self.io.memory.is_empty()
+    }
+
+    /// Hands queued frames to the links; what they cannot take yet is offered again next step.
+    fn flush_ports(&mut self) {
+        self.io.tx_queued = false;
+        for port in &mut self.io.ports {
+            port.tx_flush();
+            self.io.tx_queued |= port.tx_pending();
+        }
     }
 
     fn run_timers(&mut self, now: Instant) {
@@ -173,8 +178,9 @@ impl<P: PacketIo> Host<P> {
 
     /// When [`step`](Self::step) must be called again, if nothing else happens.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let soon = (self.backlogged || self.blocked || !self.io.dirty.is_empty())
-            .then(|| self.io.now + RETRY_INTERVAL);
+        let soon =
+            (self.backlogged || self.io.blocked || self.io.tx_queued || !self.io.dirty.is_empty())
+                .then(|| self.io.now + RETRY_INTERVAL);
         let sweep = self.sweep_due();
         [
             self.engine.next_timeout(),

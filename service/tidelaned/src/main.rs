@@ -38,8 +38,6 @@ use crate::{
 
 /// The number of the NIC's link in the engine: the memory wire has zero.
 const NIC_LINK: u16 = 1;
-/// Queues that are served.
-const QUEUES_MAX: usize = 64;
 
 fn main() -> ExitCode {
     let config = Config::parse();
@@ -113,17 +111,14 @@ fn open_queues(link: &LinkRecord) -> Result<(Vec<XdpPort>, Demux), String> {
         LinkKind::Veth => XdpConfig::for_veth(),
         _ => XdpConfig::default(),
     };
-    let mut ports: Vec<XdpPort> = Vec::new();
-    while ports.len() < QUEUES_MAX {
-        // The kernel refuses the first queue that does not exist; there is no other way to count
-        // them that holds in every namespace.
-        match XdpPort::open_index(link.ifindex, ports.len() as u32, &xdp) {
-            Ok(port) => ports.push(port),
-            Err(error) if ports.is_empty() => return Err(error.to_string()),
-            Err(_) => break,
-        }
-    }
-    let mut demux = Demux::load_and_attach(link.ifindex, ports.len() as u32)
+    let queues = tidelane_af_xdp::queue_counts(&link.name)
+        .map_err(because("cannot read the number of queues"))?
+        .rx;
+    let mut demux =
+        Demux::load_and_attach(link.ifindex, queues).map_err(|error| error.to_string())?;
+    let ports = (0..queues)
+        .map(|queue| XdpPort::open_index(link.ifindex, queue, &xdp))
+        .collect::<Result<Vec<_>, _>>()
         .map_err(|error| error.to_string())?;
     for port in &ports {
         demux
