@@ -248,21 +248,21 @@ pub fn redis_values() -> Outcome {
 
 /// memcached with four threads: descriptors cross threads.
 pub fn memcached_four_threads() -> Outcome {
-    require_tools(&["memcached", "memaslap"])?;
+    require_tools(&["memcached", "memcaslap"])?;
     let wire = Wire::new()?;
     let service = wire.service()?;
     let server = wire.program(Side::Server, "memcached");
     let server = server.args("-t 4 -p 11211 -U 0 -l 0.0.0.0 -u nobody");
     let server = wire.start_server(server, Some(&service), 11211)?;
     let client = wire
-        .program(Side::Client, "memaslap")
+        .program(Side::Client, "memcaslap")
         .arg("-s")
         .arg(format!("{SERVER}:11211"));
     // -v 0.2: a fifth of the values is compared with what was set.
     let finished = client
         .args("-T 2 -c 16 -t 5s -v 0.2")
         .run(Duration::from_secs(40))?;
-    check_memaslap(&finished.stdout)?;
+    check_memcaslap(&finished.stdout)?;
     ensure!(
         !service.sockets_of(server.pid())?.is_empty(),
         "the service knows no memcached"
@@ -271,7 +271,7 @@ pub fn memcached_four_threads() -> Outcome {
 }
 
 /// Demands operations, and no value that came back wrong.
-fn check_memaslap(text: &str) -> Outcome {
+fn check_memcaslap(text: &str) -> Outcome {
     let number = |name: &str| -> Option<u64> {
         let line = text
             .lines()

@@ -19,7 +19,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("redis-benchmark", "redis-tools"),
     ("redis-cli", "redis-tools"),
     ("memcached", "memcached"),
-    ("memaslap", "libmemcached-tools"),
+    ("memcaslap", "libmemcached-tools"),
     ("memccapable", "libmemcached-tools"),
     ("curl", "curl"),
     ("wrk", "wrk"),

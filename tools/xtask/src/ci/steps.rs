@@ -79,6 +79,19 @@ pub const STEPS: &[Step] = &[
         ..CHECK
     },
     Step {
+        name: "loom",
+        // A target directory of its own: other flags would rebuild all that the others built.
+        command: &[
+            "sh",
+            "-c",
+            "CARGO_TARGET_DIR=\"${CARGO_TARGET_DIR:-target}/loom\" \
+             cargo test --release --package tidelane-ring --test loom",
+        ],
+        environment: &[("RUSTFLAGS", "--cfg loom")],
+        tests: true,
+        ..CHECK
+    },
+    Step {
         name: "build",
         command: &["cargo", "build", "--release", "--workspace"],
         ..CHECK
