@@ -2,7 +2,8 @@
 //!
 //! `cargo test -p tidelane-tests --test interop -- FILTER`, as root, after `make build`. How long
 //! the long tests go on: TIDELANE_KILLS (kill -9 loops, default 20), TIDELANE_LOSS_MIB (bytes
-//! through the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000).
+//! through the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000),
+//! TIDELANE_SCRIBBLES (rounds of a hostile program, default 10).
 
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ mod coexist;
 mod commands;
 mod deaths;
 mod harness;
+mod hostile;
 mod loss;
 mod memory;
 mod servers;
@@ -63,6 +65,9 @@ const CASES: &[Case] = cases![
     deaths::killed_program_frees_all 600,
     deaths::killed_client_frees_all 300,
     deaths::killed_service_resets_and_comes_back 120,
+    hostile::scribbler_disturbs_nobody 300,
+    hostile::nonsense_at_the_registration_socket 60,
+    hostile::unprivileged_program 60,
     loss::kernel_bulk 90,
     loss::bulk_through_nginx 600,
     loss::short_connections 600,

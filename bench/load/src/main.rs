@@ -18,6 +18,7 @@ mod echo_server;
 mod exchange;
 mod ping;
 mod report;
+mod scribble;
 mod spin;
 mod sys;
 mod xsk_echo;
@@ -42,6 +43,8 @@ enum Tool {
     HttpClient(HttpClient),
     /// The wire's limit: stateless TCP echo on AF_XDP.
     XskEcho(xsk_echo::Options),
+    /// A hostile program: random values into all memory that it shares with the service.
+    Scribble(scribble::Options),
     /// ICMP echo.
     Ping(ping::Options),
     /// Keeps cores awake in the idle scheduling class: the kernel without idle exits.
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Tool::ShortClient(options) => run_short(&options),
         Tool::HttpClient(options) => run_http(&options),
         Tool::XskEcho(options) => xsk_echo::run(&options),
+        Tool::Scribble(options) => scribble::run(&options),
         Tool::Ping(options) => ping::run(&options),
         Tool::Spin(options) => spin::run(&options),
     };

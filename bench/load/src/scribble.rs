@@ -1,0 +1,176 @@
+//! A hostile program: makes connections as a good one does, and meanwhile writes random values
+//! into all of the memory that it shares with the service.
+//!
+//! Run under `tidelane run`. What becomes of this process does not matter; the service and every
+//! other program must not notice. It writes through `/proc/self/mem`, so it knows nothing of the
+//! library that made the connections.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+
+use crate::{
+    client::{self, Closer, Load, Plan},
+    exchange::Exchange,
+};
+
+/// Options of `scribble`.
+#[derive(Args, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    load: Load,
+    /// Chooses the values and the places.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// The program region in `/proc/self/maps`.
+const REGION: &str = "/memfd:tidelane-program";
+/// Bytes from the region's start that are swept: its head and two contexts.
+const HEAD_LEN: u64 = 4096 + (2 << 20);
+/// Bytes of the slots, and of each area of stream buffers, that are swept.
+const AREA_LEN: u64 = 256 << 10;
+/// How long the connections run undisturbed.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// Runs until its time is up, or until it breaks itself.
+pub fn run(options: &Options) -> io::Result<()> {
+    let seconds = options.load.warmup + options.load.seconds;
+    let deadline = Instant::now() + Duration::from_secs_f64(seconds);
+    let seed = options.seed;
+    thread::spawn(move || {
+        thread::sleep(QUIET);
+        if let Err(error) = scribble(seed, deadline) {
+            eprintln!("tidelane-load: scribble: {error}");
+        }
+        // Whatever the other thread is stuck in.
+        thread::sleep(Duration::from_millis(500));
+        std::process::abort();
+    });
+    let plan = Plan {
+        exchange: Exchange::echo(3000),
+        pipeline: 2,
+        per_connection: 50,
+        closer: Closer::Client,
+        with_connect: true,
+    };
+    client::run(&options.load, &plan)
+}
+
+/// Part of the address space.
+#[derive(Clone, Copy, Debug)]
+struct Area {
+    start: u64,
+    len: u64,
+}
+
+fn scribble(seed: u64, deadline: Instant) -> io::Result<()> {
+    let memory = File::options()
+        .read(true)
+        .write(true)
+        .open("/proc/self/mem")?;
+    let areas = find_areas(&memory)?;
+    let total: u64 = areas.iter().map(|area| area.len).sum();
+    println!("scribbling over {total} bytes");
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut word = 0u64;
+    while Instant::now() < deadline {
+        // Single words first, so that the rest still makes sense; sweeps of everything later.
+        let sweep = word > 20_000 && random.next().is_multiple_of(5000);
+        if sweep {
+            for area in &areas {
+                sweep_area(&memory, *area, &mut random)?;
+            }
+        } else {
+            let area = areas[random.next() as usize % areas.len()];
+            let at = area.start + random.next() % area.len / 4 * 4;
+            memory.write_all_at(&random.value().to_le_bytes()[..4], at)?;
+        }
+        word += 1;
+        if word.is_multiple_of(64) {
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
+    Ok(())
+}
+
+fn sweep_area(memory: &File, area: Area, random: &mut Random) -> io::Result<()> {
+    let mut page = [0; 4096];
+    let mut done = 0;
+    while done < area.len {
+        for word in page.chunks_mut(8) {
+            word.copy_from_slice(&random.value().to_le_bytes());
+        }
+        let len = (area.len - done).min(4096) as usize;
+        memory.write_all_at(&page[..len], area.start + done)?;
+        done += len as u64;
+    }
+    Ok(())
+}
+
+/// The parts of the region that both sides use, by the offsets in its header.
+fn find_areas(memory: &File) -> io::Result<Vec<Area>> {
+    let (start, len) = find_region()?;
+    let mut header = [0; 64];
+    memory.read_exact_at(&mut header, start)?;
+    let field = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&header[at..at + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    // Header: slots_offset at 24, rx_offset at 32, tx_offset at 48.
+    let areas = [
+        (0, HEAD_LEN),
+        (field(24), AREA_LEN),
+        (field(32), AREA_LEN),
+        (field(48), AREA_LEN),
+    ];
+    let clipped = areas
+        .iter()
+        .filter(|(offset, _)| *offset < len)
+        .map(|(offset, area)| Area {
+            start: start + offset,
+            len: (*area).min(len - offset),
+        });
+    Ok(clipped.collect())
+}
+
+fn find_region() -> io::Result<(u64, u64)> {
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let line = maps.lines().find(|line| line.contains(REGION));
+    let range = line.and_then(|line| line.split_whitespace().next()?.split_once('-'));
+    let parsed = range.and_then(|(start, end)| {
+        let start = u64::from_str_radix(start, 16).ok()?;
+        Some((start, u64::from_str_radix(end, 16).ok()? - start))
+    });
+    parsed.ok_or_else(|| io::Error::other("no program region here; use tidelane run"))
+}
+
+/// Marsaglia's xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
+    }
+
+    /// Any word, or one of those that break careless arithmetic.
+    fn value(&mut self) -> u64 {
+        match self.next() % 8 {
+            0 => 0,
+            1 => u64::MAX,
+            2 => self.next() % 64,
+            3 => 1 << (self.next() % 64),
+            _ => self.next() << 32 | self.next() & 0xffff_ffff,
+        }
+    }
+}

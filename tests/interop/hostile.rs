@@ -1,0 +1,122 @@
+//! Programs that mean ill: what they do to themselves is their own affair.
+
+use std::{os::fd::OwnedFd, time::Duration};
+
+use rustix::{
+    fs::Mode,
+    net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, socket},
+};
+use tidelane_tests::{
+    Outcome, Service, Side, Stop, Wire, ensure,
+    service::run_dir,
+    tools::{self, env_number},
+    wire::SERVER,
+};
+
+use crate::support::{SHORT, check_load, echo_client, echo_server};
+
+/// A program writes random values into all of its shared memory, again and again, while others
+/// carry traffic. Nobody else notices.
+pub fn scribbler_disturbs_nobody() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    let rounds = env_number("TIDELANE_SCRIBBLES", 10);
+    let seconds = rounds * 3 + 60;
+    let remote = echo_client(&wire, Side::Client, 7000)?.args("--connections 8 --bytes 3000");
+    let remote = remote.arg("--seconds").arg(seconds).spawn()?;
+    let local = echo_client(&wire, Side::Server, 7000)?.args("--connections 4");
+    let local = local
+        .arg("--seconds")
+        .arg(seconds)
+        .accelerated(&service)
+        .spawn()?;
+    for seed in 1..=rounds {
+        let scribbler = wire.load_tool(Side::Server, "scribble")?;
+        let scribbler = scribbler.arg("--connect").arg(format!("{SERVER}:7000"));
+        let scribbler = scribbler.args("--connections 16 --warmup 0 --seconds 2 --allow-errors");
+        let finished = scribbler
+            .arg("--seed")
+            .arg(seed)
+            .accelerated(&service)
+            .finish(SHORT)?;
+        ensure!(
+            finished.stdout.contains("scribbling over"),
+            "seed {seed}: nothing was written: {finished}"
+        );
+        ensure!(service.alive(), "seed {seed} killed the service");
+        service.ask("status")?;
+    }
+    for client in [remote, local] {
+        let finished = client.end(rustix::process::Signal::TERM, SHORT)?;
+        check_load(&finished.success()?.json()?)?;
+    }
+    let fresh = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
+    check_load(&fresh.run(SHORT)?.json()?)
+}
+
+/// Messages that are none, of every length, to the registration socket: the service lives on.
+pub fn nonsense_at_the_registration_socket() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let before = service.descriptors()?;
+    for len in [0, 1, 8, 95, 96, 97, 4096, 65_536] {
+        for fill in [0, 0xff, 0x5a] {
+            let talker = registration_socket(&service)?;
+            // The service may hang up before all of it is sent.
+            let _ = send(&talker, &vec![fill; len], SendFlags::NOSIGNAL);
+        }
+    }
+    // Silent ones, all at once.
+    let silent: Vec<OwnedFd> = (0..64)
+        .map(|_| registration_socket(&service))
+        .collect::<Result<_, _>>()?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    let client = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
+    check_load(&client.run(SHORT)?.json()?)?;
+    drop(silent);
+    tools::wait_until(Duration::from_secs(5), "descriptors to be closed", || {
+        // The echo server's own.
+        Ok(service.descriptors()? <= before + 8)
+    })
+}
+
+fn registration_socket(service: &Service) -> Result<OwnedFd, Stop> {
+    let path = run_dir(service.name()).join("control.sock");
+    let talker = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
+    connect(&talker, &SocketAddrUnix::new(path)?)?;
+    Ok(talker)
+}
+
+/// An unprivileged program may use the service, and may not ask its admin socket to end.
+pub fn unprivileged_program() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let mode =
+        Mode::from_raw_mode(rustix::fs::stat(run_dir(service.name()).join("admin.sock"))?.st_mode);
+    ensure!(
+        !mode.intersects(Mode::WOTH),
+        "anybody may write to the admin socket"
+    );
+    // The tree may be where only root can read.
+    let home = wire.scratch().join("bin");
+    std::fs::create_dir(&home)?;
+    for name in ["tidelane", "libtidelane.so", "tidelane-load"] {
+        std::fs::copy(tools::binary(name)?, home.join(name))?;
+    }
+    let line = format!(
+        "run --name {} -- setpriv --reuid 65534 --clear-groups {}/tidelane-load echo-server",
+        service.name(),
+        home.display()
+    );
+    let tidelane = home.join("tidelane");
+    let server = wire
+        .program(Side::Server, &tidelane.to_string_lossy())
+        .args(&line);
+    let _server = wire.start_server(server.args("--port 7000"), None, 7000)?;
+    tools::wait_until(SHORT, "an accelerated listener", || {
+        service.has_listener(7000)
+    })?;
+    let client = echo_client(&wire, Side::Client, 7000)?.args("--connections 4 --seconds 0.5");
+    check_load(&client.run(SHORT)?.json()?)
+}

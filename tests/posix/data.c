@@ -1,0 +1,281 @@
+/* Bytes: reading, writing, flags, ends. */
+#include "posix.h"
+
+/* Both names, a request and a reply, an orderly end. */
+void basics(void)
+{
+	int other, fd = accepted(SOCK_CLOEXEC, &other);
+	struct sockaddr_in own = {0}, its = {0};
+	socklen_t own_len = sizeof own, its_len = sizeof its;
+	struct stat status;
+	show(getsockname(fd, (void *)&own, &own_len));
+	show(getpeername(fd, (void *)&its, &its_len));
+	say("lengths %u %u", own_len, its_len);
+	say("own address %d", own.sin_addr.s_addr == inet_addr(getenv("POSIX_OWN_ADDRESS")));
+	say("its port %d", ntohs(its.sin_port) == peer_must("port %d", other));
+	say("flags %x %x", fcntl(fd, F_GETFL), fcntl(fd, F_GETFD));
+	show(fstat(fd, &status));
+	say("socket %d", S_ISSOCK(status.st_mode));
+	show(lseek(fd, 0, SEEK_CUR));
+	peer_sends(other, 100, 1);
+	read_exactly(fd, 100, 1);
+	write_exactly(fd, 200, 2);
+	struct answer got = peer_receives(other, 200, 2);
+	say("peer got %ld %ld", got.first, got.second);
+	peer_must("close %d", other);
+	char byte;
+	show(read(fd, &byte, 1));
+	show(read(fd, &byte, 1));
+	show(close(fd));
+	show(close(fd));
+}
+
+/* EAGAIN here, EAGAIN there. */
+void nonblocking(void)
+{
+	int other, fd = accepted(SOCK_NONBLOCK, &other), port, on = 0;
+	char bytes[65536] = {0};
+	int listener = own_listener(SOCK_NONBLOCK, &port);
+	show(accept(listener, NULL, NULL));
+	show(read(fd, bytes, 10));
+	show(recv(fd, bytes, 10, MSG_WAITALL));
+	long total = 0;
+	ssize_t put;
+	while ((put = write(fd, bytes, sizeof bytes)) > 0)
+		total += put;
+	say("full: %d, some: %d", errno == EAGAIN, total > 0);
+	long job = peer_must("receive %d %ld %u", other, -1L, 0);
+	struct pollfd entry = {.fd = fd, .events = POLLOUT};
+	show(poll(&entry, 1, 5000));
+	say("events%s", events_text(entry.revents));
+	show(ioctl(fd, FIONBIO, &on));
+	say("flags %x", fcntl(fd, F_GETFL) & O_NONBLOCK);
+	on = 1;
+	show(ioctl(fd, FIONBIO, &on));
+	say("flags %x", fcntl(fd, F_GETFL) & O_NONBLOCK);
+	show(fcntl(fd, F_SETFL, 0));
+	say("flags %x", fcntl(fd, F_GETFL) & O_NONBLOCK);
+	close(fd);
+	struct answer got = peer("join %ld", job);
+	/* Zero bytes are not the pattern: only the error says that they came. */
+	say("peer error %ld", got.second);
+}
+
+/* Every way to read and write. */
+void messages(void)
+{
+	int other, fd = accepted(0, &other);
+	unsigned char a[64] = {0}, b[64] = {0};
+	struct iovec parts[2] = {{a, 10}, {b, 20}};
+	struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+	struct sockaddr_in name;
+	socklen_t len = sizeof name;
+	peer_sends(other, 30, 1);
+	wait_readable(fd);
+	usleep(20000);
+	show(recv(fd, a, 5, MSG_PEEK));
+	show(recv(fd, a, 64, MSG_PEEK));
+	say("peeked %d", pattern_matches(a, 30, 1, 0));
+	show(readv(fd, parts, 2));
+	say("scattered %d %d", pattern_matches(a, 10, 1, 0), pattern_matches(b, 20, 1, 10));
+	peer_sends(other, 30, 2);
+	wait_readable(fd);
+	usleep(20000);
+	message.msg_flags = -1;
+	message.msg_name = &name;
+	message.msg_namelen = sizeof name;
+	show(recvmsg(fd, &message, 0));
+	say("message %d %u %x", pattern_matches(b, 20, 2, 10), message.msg_namelen, message.msg_flags);
+	peer_sends(other, 30, 3);
+	usleep(20000);
+	show(recvfrom(fd, a, 8, 0, (void *)&name, &len));
+	show(recv(fd, NULL, 10, MSG_TRUNC));
+	show(recv(fd, b, 64, MSG_DONTWAIT));
+	say("rest %d", pattern_matches(b, 12, 3, 18));
+	show(recv(fd, b, 64, MSG_DONTWAIT));
+	show(recv(fd, b, 0, 0));
+	peer_sends(other, 15, 4);
+	message.msg_name = NULL;
+	message.msg_namelen = 0;
+	message.msg_iovlen = 2;
+	pattern_fill(a, 10, 5, 0);
+	pattern_fill(b, 20, 5, 10);
+	show(sendmsg(fd, &message, MSG_NOSIGNAL));
+	show(writev(fd, parts, 2));
+	show(writev(fd, parts, 0));
+	show(writev(fd, parts, -1));
+	struct answer got = peer_receives(other, 30, 5);
+	say("peer got %ld %ld", got.first, got.second);
+	got = peer_receives(other, 30, 5);
+	say("peer got %ld %ld", got.first, got.second);
+	pattern_fill(a, 64, 6, 0);
+	show(send(fd, a, 20, MSG_MORE));
+	show(sendto(fd, a + 20, 44, 0, NULL, 0));
+	got = peer_receives(other, 64, 6);
+	say("peer got %ld %ld", got.first, got.second);
+	show(recv(fd, b, 15, MSG_WAITALL));
+	say("whole %d", pattern_matches(b, 15, 4, 0));
+	show(recv(fd, b, 1, MSG_OOB));
+}
+
+static void *send_late(void *arg)
+{
+	usleep(50000);
+	peer_sends(*(int *)arg, 10, 9);
+	return NULL;
+}
+
+/* MSG_WAITALL waits for the second part. */
+void wait_all(void)
+{
+	int other, fd = accepted(0, &other);
+	unsigned char bytes[20];
+	pthread_t thread;
+	peer_sends(other, 10, 9);
+	pthread_create(&thread, NULL, send_late, &other);
+	show(recv(fd, bytes, 20, MSG_WAITALL));
+	say("parts %d %d", pattern_matches(bytes, 10, 9, 0), pattern_matches(bytes + 10, 10, 9, 0));
+	pthread_join(thread, NULL);
+	peer_sends(other, 10, 9);
+	peer_must("close %d", other);
+	show(recv(fd, bytes, 20, MSG_WAITALL));
+	show(recv(fd, bytes, 20, MSG_WAITALL));
+}
+
+static volatile sig_atomic_t pipes;
+
+static void on_pipe(int signal)
+{
+	pipes += signal == SIGPIPE;
+}
+
+/* Half-closed connections, and writing where nobody reads. */
+void shutdowns(void)
+{
+	int other, fd = accepted(0, &other);
+	char bytes[16] = {0};
+	signal(SIGPIPE, on_pipe);
+	show(shutdown(fd, 7));
+	show(shutdown(fd, SHUT_WR));
+	show(write(fd, bytes, 5));
+	say("signals %d", pipes);
+	show(send(fd, bytes, 5, MSG_NOSIGNAL));
+	say("signals %d", pipes);
+	struct answer got = peer_receives(other, -1, 0);
+	say("peer got %ld %ld", got.first, got.second);
+	peer_sends(other, 16, 1);
+	read_exactly(fd, 16, 1);
+	peer_must("shutdown %d", other);
+	show(read(fd, bytes, 1));
+	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP};
+	usleep(50000);
+	show(poll(&entry, 1, 0));
+	say("events%s", events_text(entry.revents));
+	close(fd);
+
+	fd = accepted(0, &other);
+	show(shutdown(fd, SHUT_RD));
+	show(read(fd, bytes, 1));
+	write_exactly(fd, 16, 2);
+	got = peer_receives(other, 16, 2);
+	say("peer got %ld %ld", got.first, got.second);
+	show(shutdown(fd, SHUT_RDWR));
+	got = peer_receives(other, -1, 0);
+	say("peer got %ld %ld", got.first, got.second);
+	close(fd);
+
+	int fresh = socket(AF_INET, SOCK_STREAM, 0);
+	show(shutdown(fresh, SHUT_RDWR));
+	show(write(fresh, bytes, 1));
+	show(read(fresh, bytes, 1));
+}
+
+/* The peer resets: once ECONNRESET, then the end. */
+void resets(void)
+{
+	int other, error = -1, fd = accepted(0, &other);
+	socklen_t len = sizeof error;
+	char bytes[16] = {0};
+	signal(SIGPIPE, on_pipe);
+	peer_must("reset %d", other);
+	usleep(50000);
+	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP};
+	show(poll(&entry, 1, 5000));
+	say("events%s", events_text(entry.revents));
+	show(read(fd, bytes, 1));
+	show(read(fd, bytes, 1));
+	show(write(fd, bytes, 1));
+	say("signals %d", pipes);
+	close(fd);
+
+	fd = accepted(0, &other);
+	peer_must("reset %d", other);
+	usleep(50000);
+	show(write(fd, bytes, 1));
+	show(write(fd, bytes, 1));
+	show(read(fd, bytes, 1));
+	close(fd);
+
+	fd = accepted(0, &other);
+	peer_must("reset %d", other);
+	usleep(50000);
+	show(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+	say("error %s", strerrorname_np(error));
+	show(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+	say("error %d", error);
+	show(read(fd, bytes, 1));
+	show(shutdown(fd, SHUT_WR));
+	struct sockaddr_in name;
+	len = sizeof name;
+	show(getpeername(fd, (void *)&name, &len));
+	close(fd);
+
+	/* We reset. */
+	fd = accepted(0, &other);
+	struct linger at_once = {.l_onoff = 1};
+	show(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
+	close(fd);
+	struct answer got = peer_receives(other, -1, 0);
+	say("peer got %ld %s", got.first, strerrorname_np(got.second));
+}
+
+static void *write_much(void *arg)
+{
+	write_exactly(*(int *)arg, 32 << 20, 7);
+	return NULL;
+}
+
+/* Much in both directions at once, blocking, two threads on one socket. */
+void bulk(void)
+{
+	int other, fd = accepted(0, &other);
+	pthread_t thread;
+	long in = peer_must("send %d %d 8", other, 32 << 20);
+	long out = peer_must("receive %d %d 7", other, 32 << 20);
+	pthread_create(&thread, NULL, write_much, &fd);
+	read_exactly(fd, 32 << 20, 8);
+	pthread_join(thread, NULL);
+	struct answer got = peer("join %ld", in);
+	say("peer sent %ld %ld", got.first, got.second);
+	got = peer("join %ld", out);
+	say("peer got %ld %ld", got.first, got.second);
+}
+
+/* What ioctl counts. */
+void counts(void)
+{
+	int other, count = -1, fd = accepted(0, &other);
+	show(ioctl(fd, FIONREAD, &count));
+	say("readable %d", count);
+	peer_sends(other, 1234, 1);
+	wait_readable(fd);
+	usleep(20000);
+	show(ioctl(fd, FIONREAD, &count));
+	say("readable %d", count);
+	read_exactly(fd, 1000, 1);
+	show(ioctl(fd, FIONREAD, &count));
+	say("readable %d", count);
+	usleep(50000);
+	show(ioctl(fd, TIOCOUTQ, &count));
+	say("unacknowledged %d", count);
+}

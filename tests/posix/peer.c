@@ -1,0 +1,196 @@
+/*
+ * The other end of the tests: always on the kernel's stack, told what to do over a unix socket, one
+ * line at a time, one line of answer each. Bytes are a pattern of their position and a seed.
+ *
+ *   peer UNIX_PATH ADDRESS
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "pattern.h"
+
+struct job {
+	pthread_t thread;
+	int fd;
+	long count;
+	unsigned seed;
+	long done;
+	int error;
+};
+
+static struct job jobs[64];
+static const char *own_address;
+
+static void *send_all(void *arg)
+{
+	struct job *job = arg;
+	static __thread unsigned char bytes[65536];
+	while (job->done < job->count) {
+		long now = job->count - job->done;
+		if (now > (long)sizeof bytes)
+			now = sizeof bytes;
+		pattern_fill(bytes, now, job->seed, job->done);
+		ssize_t sent = send(job->fd, bytes, now, MSG_NOSIGNAL);
+		if (sent < 0) {
+			job->error = errno;
+			break;
+		}
+		job->done += sent;
+	}
+	return NULL;
+}
+
+/* Receives `count` bytes, or all until the end if it is negative. */
+static void *receive_all(void *arg)
+{
+	struct job *job = arg;
+	static __thread unsigned char bytes[65536];
+	while (job->count < 0 || job->done < job->count) {
+		long now = sizeof bytes;
+		if (job->count >= 0 && job->count - job->done < now)
+			now = job->count - job->done;
+		ssize_t got = recv(job->fd, bytes, now, 0);
+		if (got < 0)
+			job->error = errno;
+		if (got <= 0)
+			break;
+		if (!pattern_matches(bytes, got, job->seed, job->done)) {
+			job->error = EBADMSG;
+			break;
+		}
+		job->done += got;
+	}
+	return NULL;
+}
+
+static struct sockaddr_in name_of(const char *address, int port)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
+	inet_pton(AF_INET, address, &name.sin_addr);
+	return name;
+}
+
+static int do_listen(FILE *out)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+	struct sockaddr_in name = name_of(own_address, 0);
+	socklen_t len = sizeof name;
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+	if (bind(fd, (void *)&name, sizeof name) || listen(fd, 128))
+		return fprintf(out, "error %d\n", errno);
+	getsockname(fd, (void *)&name, &len);
+	return fprintf(out, "ok %d %d\n", fd, ntohs(name.sin_port));
+}
+
+static int do_connect(FILE *out, const char *address, int port)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+	struct sockaddr_in name = name_of(address, port);
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+	if (connect(fd, (void *)&name, sizeof name)) {
+		int error = errno;
+		close(fd);
+		return fprintf(out, "error %d\n", error);
+	}
+	return fprintf(out, "ok %d\n", fd);
+}
+
+static int do_port(FILE *out, int fd)
+{
+	struct sockaddr_in name;
+	socklen_t len = sizeof name;
+	if (getsockname(fd, (void *)&name, &len))
+		return fprintf(out, "error %d\n", errno);
+	return fprintf(out, "ok %d\n", ntohs(name.sin_port));
+}
+
+static int start(FILE *out, void *(*work)(void *), int fd, long count, unsigned seed)
+{
+	for (int i = 0; i < 64; i++) {
+		if (jobs[i].thread)
+			continue;
+		jobs[i] = (struct job){.fd = fd, .count = count, .seed = seed};
+		pthread_create(&jobs[i].thread, NULL, work, &jobs[i]);
+		return fprintf(out, "ok %d\n", i);
+	}
+	return fprintf(out, "error %d\n", EAGAIN);
+}
+
+static int join(FILE *out, int number)
+{
+	struct job *job = &jobs[number];
+	pthread_join(job->thread, NULL);
+	job->thread = 0;
+	return fprintf(out, "ok %ld %d\n", job->done, job->error);
+}
+
+static int reset(FILE *out, int fd)
+{
+	struct linger at_once = {.l_onoff = 1};
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+	close(fd);
+	return fprintf(out, "ok\n");
+}
+
+static int obey(FILE *out, const char *line)
+{
+	char address[64];
+	int fd, port;
+	long count;
+	unsigned seed;
+	if (!strcmp(line, "listen\n"))
+		return do_listen(out);
+	if (sscanf(line, "connect %63s %d", address, &port) == 2)
+		return do_connect(out, address, port);
+	if (sscanf(line, "accept %d", &fd) == 1)
+		return fprintf(out, "ok %d\n", accept(fd, NULL, NULL));
+	if (sscanf(line, "port %d", &fd) == 1)
+		return do_port(out, fd);
+	if (sscanf(line, "send %d %ld %u", &fd, &count, &seed) == 3)
+		return start(out, send_all, fd, count, seed);
+	if (sscanf(line, "receive %d %ld %u", &fd, &count, &seed) == 3)
+		return start(out, receive_all, fd, count, seed);
+	if (sscanf(line, "join %d", &fd) == 1)
+		return join(out, fd);
+	if (sscanf(line, "shutdown %d", &fd) == 1)
+		return fprintf(out, "ok %d\n", shutdown(fd, SHUT_WR));
+	if (sscanf(line, "close %d", &fd) == 1)
+		return fprintf(out, "ok %d\n", close(fd));
+	if (sscanf(line, "reset %d", &fd) == 1)
+		return reset(out, fd);
+	return fprintf(out, "error %d\n", ENOSYS);
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	char line[256];
+	if (argc != 3)
+		return 2;
+	own_address = argv[2];
+	snprintf(name.sun_path, sizeof name.sun_path, "%s", argv[1]);
+	unlink(name.sun_path);
+	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+	if (bind(listener, (void *)&name, sizeof name) || listen(listener, 8))
+		return 1;
+	for (;;) {
+		int fd = accept(listener, NULL, NULL);
+		FILE *in = fdopen(fd, "r"), *out = fdopen(dup(fd), "w");
+		while (fgets(line, sizeof line, in)) {
+			obey(out, line);
+			fflush(out);
+		}
+		fclose(in);
+		fclose(out);
+	}
+}

@@ -1,0 +1,37 @@
+/*
+ * Test cases for POSIX sockets. Each prints what it sees; the lines must be the same on the
+ * kernel's stack and on Tidelane.
+ *
+ *   POSIX_PEER=path POSIX_OWN_ADDRESS=a POSIX_PEER_ADDRESS=b posix CASE
+ *   posix --list
+ */
+#include "posix.h"
+
+#define CASES(X)                                                                                \
+	X(basics) X(nonblocking) X(messages) X(wait_all) X(shutdowns) X(resets) X(bulk)         \
+	X(counts) X(level_triggered) X(edge_triggered) X(one_shot) X(mixed) X(added_early)      \
+	X(listening) X(added_while_asleep) X(polled) X(selected) X(blocking_connect)            \
+	X(refused) X(bound_connect) X(options) X(timeouts) X(both_stacks) X(duplicates)         \
+	X(closes_all) X(forked_listener) X(forked_connection) X(ends) X(threads) X(signals)     \
+	X(files) X(spliced)
+
+#define DECLARE(name) void name(void);
+CASES(DECLARE)
+
+#define ENTRY(name) {#name, name},
+static const struct test_case cases[] = {CASES(ENTRY)};
+
+int main(int argc, char **argv)
+{
+	if (argc != 2)
+		return 2;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		if (!strcmp(argv[1], "--list")) {
+			puts(cases[i].name);
+		} else if (!strcmp(argv[1], cases[i].name)) {
+			cases[i].run();
+			return 0;
+		}
+	}
+	return strcmp(argv[1], "--list") ? 2 : 0;
+}

@@ -1,0 +1,315 @@
+/* Descriptors, processes, threads, signals, files. */
+#include "posix.h"
+
+void duplicates(void)
+{
+	int other, fd = accepted(0, &other);
+	int second = dup(fd), third = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+	say("duplicates %d %d", second > fd, third >= 100);
+	show(close(fd));
+	peer_sends(other, 30, 1);
+	read_exactly(second, 30, 1);
+	show(fcntl(second, F_SETFL, O_NONBLOCK));
+	say("shared %x", fcntl(third, F_GETFL) & O_NONBLOCK);
+	char byte;
+	show(read(third, &byte, 1));
+	show(fcntl(second, F_SETFL, 0));
+	int ends[2];
+	must(pipe(ends) == 0);
+	say("over %d", dup2(third, ends[0]) == ends[0]);
+	peer_sends(other, 30, 2);
+	read_exactly(ends[0], 30, 2);
+	show(close(second));
+	show(close(third));
+	write_exactly(ends[0], 30, 3);
+	struct answer got = peer_receives(other, 30, 3);
+	say("peer got %ld %ld", got.first, got.second);
+	say("itself %d", dup2(ends[0], ends[0]) == ends[0]);
+	show(dup3(ends[0], ends[0], 0));
+	show(dup2(999, ends[0]));
+	say("replaced %d", dup2(ends[1], ends[0]) == ends[0]);
+	got = peer_receives(other, -1, 0);
+	say("peer got %ld %ld", got.first, got.second);
+}
+
+/* Programs that close whatever they find do not harm what comes later. */
+void closes_all(void)
+{
+	int other, port, fd = accepted(0, &other), listener = own_listener(0, &port);
+	show((long)syscall(SYS_close, fd));
+	struct answer got = peer_receives(other, -1, 0);
+	say("peer got %ld %ld", got.first, got.second);
+	show((long)syscall(SYS_read, fd, &port, 1));
+	for (int i = 3; i < 400; i++)
+		if (i != listener)
+			close(i);
+	show(close_range(listener + 1, 400, 0));
+	for (int i = 504; i < 1024; i++)
+		close(i);
+	fcntl(listener, F_SETFL, O_NONBLOCK);
+	accept(listener, NULL, NULL);
+	fcntl(listener, F_SETFL, 0);
+	other = peer_connects(port);
+	fd = accept(listener, NULL, NULL);
+	say("low %d", fd >= 3 && fd < 10);
+	write_exactly(fd, 10, 1);
+	got = peer_receives(other, 10, 1);
+	say("peer got %ld %ld", got.first, got.second);
+}
+
+/* A master that listens, a worker that accepts. */
+void forked_listener(void)
+{
+	int port, listener = own_listener(0, &port), ready[2];
+	must(pipe(ready) == 0);
+	pid_t worker = fork();
+	if (worker == 0) {
+		fcntl(listener, F_SETFL, O_NONBLOCK);
+		accept(listener, NULL, NULL);
+		fcntl(listener, F_SETFL, 0);
+		must(write(ready[1], "x", 1) == 1);
+		for (int i = 0; i < 2; i++) {
+			int fd = accept(listener, NULL, NULL);
+			must(fd >= 0);
+			read_exactly(fd, 10, 1);
+			write_exactly(fd, 10, 2);
+			close(fd);
+		}
+		exit(7);
+	}
+	char byte;
+	must(read(ready[0], &byte, 1) == 1);
+	for (int i = 0; i < 2; i++) {
+		int other = peer_connects(port);
+		peer_sends(other, 10, 1);
+		struct answer got = peer_receives(other, -1, 2);
+		say("peer got %ld %ld", got.first, got.second);
+	}
+	int status;
+	waitpid(worker, &status, 0);
+	say("worker %d", WEXITSTATUS(status));
+	/* The parent can serve as well. */
+	fcntl(listener, F_SETFL, O_NONBLOCK);
+	accept(listener, NULL, NULL);
+	fcntl(listener, F_SETFL, 0);
+	int other = peer_connects(port), fd = accept(listener, NULL, NULL);
+	must(fd >= 0);
+	peer_sends(other, 10, 1);
+	read_exactly(fd, 10, 1);
+}
+
+/* A child that does nothing with its parent's connections does not disturb them. */
+void forked_connection(void)
+{
+	int other, status, fd = accepted(0, &other);
+	peer_sends(other, 10, 1);
+	if (fork() == 0) {
+		close(fd);
+		exit(3);
+	}
+	wait(&status);
+	say("child %d", WEXITSTATUS(status));
+	if (vfork() == 0)
+		_exit(4);
+	wait(&status);
+	say("child %d", WEXITSTATUS(status));
+	say("shell %d", WEXITSTATUS(system("exit 5")));
+	read_exactly(fd, 10, 1);
+	write_exactly(fd, 10, 2);
+	struct answer got = peer_receives(other, 10, 2);
+	say("peer got %ld %ld", got.first, got.second);
+}
+
+/* What a program wrote before it ended arrives, however it ends. */
+void ends(void)
+{
+	for (int how = 0; how < 3; how++) {
+		int port, ready[2], listener = own_listener(0, &port);
+		must(pipe(ready) == 0);
+		pid_t child = fork();
+		if (child == 0) {
+			fcntl(listener, F_SETFL, O_NONBLOCK);
+			accept(listener, NULL, NULL);
+			fcntl(listener, F_SETFL, 0);
+			must(write(ready[1], "x", 1) == 1);
+			int fd = accept(listener, NULL, NULL);
+			write_exactly(fd, 100000, 1);
+			if (how == 0)
+				exit(0);
+			if (how == 1)
+				_exit(0);
+			syscall(SYS_exit_group, 0);
+		}
+		char byte;
+		must(read(ready[0], &byte, 1) == 1);
+		close(listener);
+		int other = peer_connects(port);
+		struct answer got = peer_receives(other, -1, 1);
+		say("peer got %ld %ld", got.first, got.second);
+		waitpid(child, NULL, 0);
+	}
+}
+
+static void *serve(void *arg)
+{
+	int epfd = *(int *)arg;
+	for (int served = 0; served < 200;) {
+		struct epoll_event event;
+		must(epoll_wait(epfd, &event, 1, 5000) == 1);
+		char bytes[64];
+		ssize_t got = read(event.data.fd, bytes, sizeof bytes);
+		must(got > 0);
+		must(write(event.data.fd, bytes, got) == got);
+		served++;
+	}
+	return NULL;
+}
+
+/* Accepted in one thread, served in others. */
+void threads(void)
+{
+	int port, listener = own_listener(0, &port), epfds[2], others[8];
+	pthread_t workers[2];
+	fcntl(listener, F_SETFL, O_NONBLOCK);
+	accept(listener, NULL, NULL);
+	fcntl(listener, F_SETFL, 0);
+	for (int i = 0; i < 2; i++) {
+		epfds[i] = epoll_create1(0);
+		pthread_create(&workers[i], NULL, serve, &epfds[i]);
+	}
+	for (int i = 0; i < 8; i++) {
+		others[i] = peer_connects(port);
+		int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+		must(fd >= 0);
+		struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+		must(epoll_ctl(epfds[i % 2], EPOLL_CTL_ADD, fd, &event) == 0);
+	}
+	for (int round = 0; round < 50; round++) {
+		for (int i = 0; i < 8; i++)
+			peer_sends(others[i], 20, round);
+		for (int i = 0; i < 8; i++) {
+			struct answer got = peer_receives(others[i], 20, round);
+			must(got.first == 20 && got.second == 0);
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		pthread_join(workers[i], NULL);
+	say("served");
+}
+
+static volatile sig_atomic_t alarms;
+
+static void on_alarm(int signal)
+{
+	alarms += signal == SIGALRM;
+}
+
+static void *send_later(void *arg)
+{
+	usleep(150000);
+	peer_sends(*(int *)arg, 1, 1);
+	return NULL;
+}
+
+void signals(void)
+{
+	int other, port, fd = accepted(0, &other);
+	struct sigaction action = {.sa_handler = on_alarm};
+	struct itimerval soon = {.it_value.tv_usec = 50000};
+	char byte;
+	/* The thread that sends must not take the signal. */
+	sigset_t mask;
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGALRM);
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	show(read(fd, &byte, 1));
+	setitimer(ITIMER_REAL, &soon, NULL);
+	int epfd = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN};
+	must(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event) == 0);
+	show(epoll_wait(epfd, &event, 1, 5000));
+	setitimer(ITIMER_REAL, &soon, NULL);
+	struct pollfd entry = {.fd = fd, .events = POLLIN};
+	show(poll(&entry, 1, 5000));
+	int listener = own_listener(0, &port);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	show(accept(listener, NULL, NULL));
+	say("alarms %d", alarms);
+	action.sa_flags = SA_RESTART;
+	sigaction(SIGALRM, &action, NULL);
+	pthread_t thread;
+	pthread_sigmask(SIG_BLOCK, &mask, NULL);
+	pthread_create(&thread, NULL, send_later, &other);
+	pthread_sigmask(SIG_UNBLOCK, &mask, NULL);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	show(read(fd, &byte, 1));
+	say("alarms %d", alarms);
+	pthread_join(thread, NULL);
+	/* With a mask for the time of the wait. */
+	pthread_sigmask(SIG_BLOCK, &mask, NULL);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	sigset_t none;
+	sigemptyset(&none);
+	show(epoll_pwait(epfd, &event, 1, 5000, &none));
+	setitimer(ITIMER_REAL, &soon, NULL);
+	show(ppoll(&entry, 1, NULL, &none));
+	say("alarms %d", alarms);
+}
+
+void files(void)
+{
+	int other, fd = accepted(0, &other);
+	char name[] = "/tmp/tidelane-posix-XXXXXX";
+	int file = mkstemp(name);
+	static unsigned char bytes[1 << 20];
+	must(file >= 0);
+	unlink(name);
+	pattern_fill(bytes, sizeof bytes, 1, 0);
+	must(write(file, bytes, sizeof bytes) == sizeof bytes);
+	long job = peer_must("receive %d %d 1", other, 1 << 20);
+	off_t offset = 0;
+	while (offset < 1 << 20)
+		must(sendfile(fd, file, &offset, 1 << 20) > 0);
+	struct answer got = peer("join %ld", job);
+	say("peer got %ld %ld", got.first, got.second);
+	offset = (1 << 20) - 100;
+	show(sendfile(fd, file, &offset, 1000));
+	say("offset %ld, position %ld", (long)offset, (long)lseek(file, 0, SEEK_CUR));
+	show(sendfile(fd, file, &offset, 1000));
+	lseek(file, 0, SEEK_SET);
+	peer("join %ld", peer_must("receive %d 100 99", other));
+	got = peer("join %ld", peer_must("send %d 10 5", other));
+	(void)got;
+	close(fd);
+	fd = accepted(SOCK_NONBLOCK, &other);
+	ssize_t sent, total = 0;
+	while ((sent = sendfile(fd, file, NULL, 1 << 20)) > 0 && total < 1 << 30) {
+		total += sent;
+		must(lseek(file, 0, SEEK_CUR) == (total & ((1 << 20) - 1)) ||
+		     lseek(file, 0, SEEK_CUR) == 1 << 20);
+		if (lseek(file, 0, SEEK_CUR) == 1 << 20)
+			lseek(file, 0, SEEK_SET);
+	}
+	say("full %s", strerrorname_np(errno));
+	close(fd);
+}
+
+/* What haproxy does: socket to pipe to socket. */
+void spliced(void)
+{
+	int other, fd = accepted(SOCK_NONBLOCK, &other), ends[2];
+	must(pipe2(ends, O_NONBLOCK) == 0);
+	show(splice(fd, NULL, ends[1], NULL, 1000, SPLICE_F_NONBLOCK));
+	peer_sends(other, 500, 1);
+	wait_readable(fd);
+	usleep(20000);
+	show(splice(fd, NULL, ends[1], NULL, 1000, SPLICE_F_NONBLOCK));
+	show(splice(ends[0], NULL, fd, NULL, 1000, SPLICE_F_NONBLOCK));
+	struct answer got = peer_receives(other, 500, 1);
+	say("peer got %ld %ld", got.first, got.second);
+	show(splice(ends[0], NULL, fd, NULL, 1000, SPLICE_F_NONBLOCK));
+	peer_must("close %d", other);
+	wait_readable(fd);
+	show(splice(fd, NULL, ends[1], NULL, 1000, SPLICE_F_NONBLOCK));
+}

@@ -1,0 +1,192 @@
+/* See posix.h. */
+#include "posix.h"
+
+static FILE *to_peer, *from_peer;
+
+static void open_peer(void)
+{
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	const char *path = getenv("POSIX_PEER");
+	if (!path) {
+		fprintf(stderr, "POSIX_PEER is not set\n");
+		exit(2);
+	}
+	snprintf(name.sun_path, sizeof name.sun_path, "%s", path);
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	must(fd >= 0);
+	must(connect(fd, (void *)&name, sizeof name) == 0);
+	/* Out of the way of what the tests count. */
+	int high = fcntl(fd, F_DUPFD_CLOEXEC, 500);
+	must(high >= 0);
+	close(fd);
+	from_peer = fdopen(high, "r");
+	to_peer = fdopen(fcntl(high, F_DUPFD_CLOEXEC, 501), "w");
+}
+
+static struct answer ask(const char *format, va_list arguments)
+{
+	struct answer answer = {0};
+	char line[256] = "";
+	if (!to_peer)
+		open_peer();
+	vfprintf(to_peer, format, arguments);
+	fputc('\n', to_peer);
+	fflush(to_peer);
+	must(fgets(line, sizeof line, from_peer));
+	answer.ok = !strncmp(line, "ok", 2);
+	sscanf(line, "%*s %ld %ld", &answer.first, &answer.second);
+	return answer;
+}
+
+struct answer peer(const char *format, ...)
+{
+	va_list arguments;
+	va_start(arguments, format);
+	struct answer answer = ask(format, arguments);
+	va_end(arguments);
+	return answer;
+}
+
+long peer_must(const char *format, ...)
+{
+	va_list arguments;
+	va_start(arguments, format);
+	struct answer answer = ask(format, arguments);
+	va_end(arguments);
+	must(answer.ok && answer.first >= 0);
+	return answer.first;
+}
+
+void peer_sends(int fd, long count, unsigned seed)
+{
+	struct answer answer = peer("join %ld", peer_must("send %d %ld %u", fd, count, seed));
+	must(answer.first == count && answer.second == 0);
+}
+
+struct answer peer_receives(int fd, long count, unsigned seed)
+{
+	return peer("join %ld", peer_must("receive %d %ld %u", fd, count, seed));
+}
+
+int own_listener(int flags, int *port)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET};
+	socklen_t len = sizeof name;
+	int on = 1, fd = socket(AF_INET, SOCK_STREAM | flags, 0);
+	must(fd >= 0);
+	must(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+	must(bind(fd, (void *)&name, sizeof name) == 0);
+	must(listen(fd, 64) == 0);
+	must(getsockname(fd, (void *)&name, &len) == 0);
+	*port = ntohs(name.sin_port);
+	return fd;
+}
+
+int peer_connects(int port)
+{
+	return peer_must("connect %s %d", getenv("POSIX_OWN_ADDRESS"), port);
+}
+
+int accepted(int flags, int *peer_fd)
+{
+	int port, listener = own_listener(0, &port);
+	/* The first accept tells the service that this process wants connections. */
+	must(fcntl(listener, F_SETFL, O_NONBLOCK) == 0);
+	must(accept(listener, NULL, NULL) < 0 && errno == EAGAIN);
+	must(fcntl(listener, F_SETFL, 0) == 0);
+	*peer_fd = peer_connects(port);
+	int fd = accept4(listener, NULL, NULL, flags);
+	must(fd >= 0);
+	close(listener);
+	return fd;
+}
+
+struct sockaddr_in peer_listener(int *fd)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET};
+	struct answer answer = peer("listen");
+	must(answer.ok);
+	*fd = answer.first;
+	name.sin_port = htons(answer.second);
+	inet_pton(AF_INET, getenv("POSIX_PEER_ADDRESS"), &name.sin_addr);
+	return name;
+}
+
+int connected(int *peer_fd)
+{
+	int listener;
+	struct sockaddr_in name = peer_listener(&listener);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	must(fd >= 0);
+	must(connect(fd, (void *)&name, sizeof name) == 0);
+	*peer_fd = peer_must("accept %d", listener);
+	peer_must("close %d", listener);
+	return fd;
+}
+
+void wait_readable(int fd)
+{
+	struct pollfd entry = {.fd = fd, .events = POLLIN};
+	must(poll(&entry, 1, 5000) == 1);
+}
+
+void read_exactly(int fd, long count, unsigned seed)
+{
+	static __thread unsigned char bytes[65536];
+	for (long done = 0; done < count;) {
+		long want = count - done < (long)sizeof bytes ? count - done : (long)sizeof bytes;
+		ssize_t got = read(fd, bytes, want);
+		if (got < 0 && errno == EAGAIN) {
+			wait_readable(fd);
+			continue;
+		}
+		must(got > 0);
+		must(pattern_matches(bytes, got, seed, done));
+		done += got;
+	}
+}
+
+void write_exactly(int fd, long count, unsigned seed)
+{
+	static __thread unsigned char bytes[65536];
+	for (long done = 0; done < count;) {
+		long want = count - done < (long)sizeof bytes ? count - done : (long)sizeof bytes;
+		pattern_fill(bytes, want, seed, done);
+		ssize_t put = write(fd, bytes, want);
+		if (put < 0 && errno == EAGAIN) {
+			struct pollfd entry = {.fd = fd, .events = POLLOUT};
+			must(poll(&entry, 1, 5000) == 1);
+			continue;
+		}
+		must(put > 0);
+		done += put;
+	}
+}
+
+long now_ms(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+const char *events_text(unsigned bits)
+{
+	static __thread char text[128];
+	text[0] = 0;
+	if (bits & EPOLLIN)
+		strcat(text, " IN");
+	if (bits & EPOLLOUT)
+		strcat(text, " OUT");
+	if (bits & EPOLLPRI)
+		strcat(text, " PRI");
+	if (bits & EPOLLERR)
+		strcat(text, " ERR");
+	if (bits & EPOLLHUP)
+		strcat(text, " HUP");
+	if (bits & EPOLLRDHUP)
+		strcat(text, " RDHUP");
+	if (bits & POLLNVAL)
+		strcat(text, " NVAL");
+	return text;
+}
