@@ -106,9 +106,10 @@ void edge_triggered(void)
 		if (epoll_wait(epfd, &event, 1, 0) == 0)
 			break;
 	} while (1);
-	long job = peer_must("receive %d -1 0", other);
-	(void)job;
+	long job = peer_must("receive %d -1 %u", other, ANY_BYTES);
+	wait_and_say(epfd, 5000);
 	close(fd);
+	peer("join %ld", job);
 }
 
 void one_shot(void)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use tidelane_sockets::{Handled, file, table, transfer};
+use tidelane_sockets::{Handled, Socket, file, table, transfer};
 
 use crate::answer_unsafe::{bytes, bytes_mut, fail, kernel, ours_or_kernel};
 
@@ -22,7 +22,8 @@ const PARTS_MAX: usize = 1024;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
     let args = [fd as usize, buf as usize, count, 0, 0, 0];
-    match table::socket(fd) {
+    // Reading nothing never waits, unlike receiving nothing: the kernel's answer is right.
+    match table::socket(fd).filter(|_| count > 0) {
         // SAFETY: the caller's promise.
         None => unsafe { kernel(libc::SYS_read, args) },
         // SAFETY: the caller's promise.
@@ -89,10 +90,31 @@ pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c
         None => unsafe { kernel(libc::SYS_recvfrom, args) },
         // SAFETY: the caller's promise.
         Some(socket) => unsafe {
-            let handled = transfer::recv(socket, fd, bytes_mut(buf, len), flags);
-            ours_or_kernel(handled, libc::SYS_recvfrom, args)
+            ours_or_kernel(
+                receive(socket, fd, buf, len, flags),
+                libc::SYS_recvfrom,
+                args,
+            )
         },
     }
+}
+
+/// # Safety
+///
+/// `buf` is valid for `len` bytes, or null with MSG_TRUNC, which stores nothing.
+#[inline]
+unsafe fn receive(
+    socket: &'static Socket,
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> Handled {
+    if flags & libc::MSG_TRUNC != 0 {
+        return transfer::skip(socket, fd, len, flags);
+    }
+    // SAFETY: the caller's promise.
+    transfer::recv(socket, fd, unsafe { bytes_mut(buf, len) }, flags)
 }
 
 /// `recv` of programs built with `_FORTIFY_SOURCE`.
@@ -156,8 +178,7 @@ pub unsafe extern "C" fn recvfrom(
     ];
     // SAFETY: the caller's promise.
     unsafe {
-        let handled = table::socket(fd)
-            .and_then(|socket| transfer::recv(socket, fd, bytes_mut(buf, len), flags));
+        let handled = table::socket(fd).and_then(|socket| receive(socket, fd, buf, len, flags));
         if let Some(Ok(_)) = handled
             && !addr.is_null()
             && !addrlen.is_null()

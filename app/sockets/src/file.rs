@@ -193,12 +193,7 @@ pub fn splice_out(
         Ok(moved) => moved,
         Err(error) => return Some(Err(error)),
     };
-    transfer::recv(
-        socket,
-        fd,
-        &mut bounce.0[..moved],
-        libc::MSG_TRUNC | libc::MSG_DONTWAIT,
-    )
+    transfer::skip(socket, fd, moved, libc::MSG_DONTWAIT)
 }
 
 fn is_ready(fd: RawFd, events: i16) -> bool {

@@ -38,25 +38,32 @@ pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> 
 
 #[inline(never)]
 fn recv_slow(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> Handled {
-    let truncates = flags & libc::MSG_TRUNC != 0;
     let peeks = flags & libc::MSG_PEEK != 0;
     let wanted = into.len();
     receive(socket, fd, flags, wanted, &mut |inner, done| {
         let rest = &mut into[done..];
-        let Some(connection) = inner.connection() else {
-            return 0;
-        };
-        let stream = &mut connection.stream;
-        match (peeks, truncates) {
-            (true, true) => stream.readable().min(rest.len()),
-            (true, false) => stream.peek(rest),
-            (false, true) => stream.discard(rest.len()),
-            (false, false) => stream.read(rest),
+        match inner.connection() {
+            Some(connection) if peeks => connection.stream.peek(rest),
+            Some(connection) => connection.stream.read(rest),
+            None => 0,
         }
     })
 }
 
-/// `readv` and `recvmsg`. `MSG_TRUNC` takes as many bytes as the buffers are long.
+/// `recv` with MSG_TRUNC: on a stream, the bytes are taken and not stored.
+pub fn skip(socket: &'static Socket, fd: RawFd, wanted: usize, flags: i32) -> Handled {
+    let peeks = flags & libc::MSG_PEEK != 0;
+    receive(socket, fd, flags, wanted, &mut |inner, done| {
+        let rest = wanted - done;
+        match inner.connection() {
+            Some(connection) if peeks => connection.stream.readable().min(rest),
+            Some(connection) => connection.stream.discard(rest),
+            None => 0,
+        }
+    })
+}
+
+/// `readv` and `recvmsg`.
 pub fn recv_vectored(
     socket: &'static Socket,
     fd: RawFd,
@@ -64,10 +71,8 @@ pub fn recv_vectored(
     flags: i32,
 ) -> Handled {
     let wanted = into.iter().map(|part| part.len()).sum();
-    if flags & (libc::MSG_PEEK | libc::MSG_TRUNC) != 0
-        && let [only] = into
-    {
-        return recv_slow(socket, fd, only, flags);
+    if flags & libc::MSG_TRUNC != 0 {
+        return skip(socket, fd, wanted, flags);
     }
     let peeks = flags & libc::MSG_PEEK != 0;
     receive(socket, fd, flags, wanted, &mut |inner, done| {
@@ -138,11 +143,11 @@ fn receive(
         if count > 0 && !peeks {
             inner.after_read(socket, count);
         }
-        if done == wanted || done > 0 && !all {
+        if done > 0 && (done == wanted || !all) {
             return Ok(done);
         }
         inner.refresh();
-        match inner.end_of_input() {
+        match inner.end_of_input(wanted == 0) {
             Some(_) if done > 0 => Ok(done),
             Some(end) => end,
             None => Err(WOULD_BLOCK),
@@ -180,6 +185,7 @@ pub fn send(socket: &'static Socket, fd: RawFd, from: &[u8], flags: i32) -> Hand
         if let State::Stream(connection) = &mut inner.state
             && inner.error == 0
             && !inner.corked_once
+            && connection.stream.closed().is_none()
         {
             let count = connection.stream.write(from);
             if count > 0
@@ -352,12 +358,12 @@ impl Inner {
     }
 
     /// With nothing left to read: the end, an error, or None if more may come.
-    fn end_of_input(&mut self) -> Option<Result<usize, Errno>> {
+    fn end_of_input(&mut self, wanted_none: bool) -> Option<Result<usize, Errno>> {
         if let State::Stream(connection) = &mut self.state
             && connection.stream.readable() > 0
         {
-            // It came since the last look.
-            return None;
+            // It came since the last look; or no byte was asked for.
+            return wanted_none.then_some(Ok(0));
         }
         if let Some(error) = self.take_error() {
             return Some(Err(error));
