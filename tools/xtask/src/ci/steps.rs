@@ -58,8 +58,17 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "doc",
-        command: &["cargo", "doc", "--workspace", "--no-deps"],
-        environment: &[("RUSTDOCFLAGS", "-D warnings")],
+        command: &[
+            "cargo",
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ],
+        environment: &[(
+            "RUSTDOCFLAGS",
+            "-D warnings -A rustdoc::private_intra_doc_links",
+        )],
         ..CHECK
     },
     Step {
