@@ -108,6 +108,11 @@ impl<P: PacketIo> Host<P> {
         all
     }
 
+    /// Connections in TIME-WAIT. They are not among the flows.
+    pub fn time_wait_len(&self) -> usize {
+        self.engine.time_wait_len()
+    }
+
     /// Programs registered, connections, and bytes of receive buffers in use.
     pub fn usage(&self) -> (usize, usize, u64) {
         let programs = self.io.programs.iter().count();

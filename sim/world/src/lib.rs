@@ -1,1 +1,56 @@
-//! Empty until the first commit of this crate.
+//! Hosts, programs and wires in virtual time, from one seed.
+//!
+//! The hosts are `service/host`, driven as `tidelaned` drives them; the programs use `app/client`,
+//! each over a region of its own; the wires are `sim/netem`. What is simulated is only what lies
+//! around them: time, frames on their way, doorbells, netlink's answers, what programs want.
+//!
+//! ```text
+//!  Scenario --World::new--> machines (Host + page)  <--rings-->  processes (Program, workers, sides)
+//!                              |     ^                                 |
+//!                        frames v     | frames                         v
+//!                             cables (netem::Link)                  Ledger: who wrote, read, ended
+//! ```
+//!
+//! Checked are: bytes arrive intact and in order ([`side`](crate)), the end of file comes after the
+//! last byte, no connection ends without a reason, every connection moves on, an idle service
+//! sleeps, and in the end nothing is left: no flow, no buffer, no TIME-WAIT, no timer. Equal seeds
+//! give equal runs, down to the last frame: [`Report::digest`].
+#![forbid(unsafe_code)]
+
+mod digest;
+mod ledger;
+mod machine;
+mod misconduct;
+mod pattern;
+mod plan;
+mod program;
+mod report;
+mod scenario;
+mod side;
+mod worker;
+mod world;
+
+pub use crate::{
+    ledger::Violation,
+    misconduct::Misconduct,
+    pattern::Content,
+    plan::{ConnectionPlan, EndPlan, Ending, Role, Round, Traffic},
+    report::Report,
+    scenario::{Conduct, HostSpec, ListenerSpec, Mishap, ProgramSpec, Scenario, Theme},
+    world::World,
+};
+
+/// Runs the scenario of `seed`.
+pub fn run_seed(seed: u64) -> Result<Report, Violation> {
+    run(Scenario::from_seed(seed))
+}
+
+/// Runs a scenario.
+pub fn run(scenario: Scenario) -> Result<Report, Violation> {
+    let no_memory = |error: std::io::Error| Violation {
+        at: tidelane_time::Instant::ZERO,
+        rule: "the machine has memory",
+        text: error.to_string(),
+    };
+    World::new(scenario).map_err(no_memory)?.run()
+}

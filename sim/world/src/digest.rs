@@ -1,0 +1,54 @@
+//! A digest of all that happened: equal runs have equal ones.
+
+use std::hash::{Hash, Hasher};
+
+use tidelane_time::Instant;
+
+/// FNV-1a over words. The same on every machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Digest {
+    /// Something happened at `now`.
+    pub fn event(&mut self, now: Instant, what: &impl Hash) {
+        self.word(now.as_nanos());
+        what.hash(self);
+    }
+
+    /// These bytes went over a wire.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.word(bytes.len() as u64);
+        self.write(bytes);
+    }
+
+    /// The digest so far.
+    pub const fn value(&self) -> u64 {
+        self.0
+    }
+
+    fn word(&mut self, word: u64) {
+        self.0 = (self.0 ^ word)
+            .wrapping_mul(0x0000_0100_0000_01b3)
+            .rotate_left(17);
+    }
+}
+
+impl Hasher for Digest {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.word(u64::from_le_bytes(word));
+        }
+    }
+}

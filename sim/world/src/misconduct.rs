@@ -1,0 +1,94 @@
+//! A program that writes what it likes to its shared memory.
+
+use std::sync::Arc;
+
+use tidelane_abi::{
+    CONTEXT_LEN, CONTROL_EVENT_OFFSET, CONTROL_REQUEST_OFFSET, ContextHead, DATA_EVENT_OFFSET,
+    DATA_REQUEST_OFFSET, HEADER_LEN, Slot, context_offset,
+};
+use tidelane_netem::Rng;
+use tidelane_ring::ProgramRegion;
+use tidelane_time::{Duration, Instant};
+
+/// Slots that are aimed at: those that come into use.
+const SLOTS_AIMED_AT: u64 = 8;
+/// Values that go to the edges of things.
+const EDGES: [u64; 8] = [
+    0,
+    1,
+    0xff,
+    0x7fff_ffff,
+    0x8000_0000,
+    0xffff_ffff,
+    1 << 63,
+    u64::MAX,
+];
+
+/// A stream of random writes to one region.
+pub struct Misconduct {
+    region: Arc<ProgramRegion>,
+    every: Duration,
+    /// When the next writes come.
+    pub next: Instant,
+    /// Writes so far.
+    pub writes: u64,
+    rng: Rng,
+}
+
+impl Misconduct {
+    /// Writes to `region`, each time after `every`.
+    pub fn new(region: Arc<ProgramRegion>, every: Duration, rng: Rng) -> Self {
+        Self {
+            region,
+            every,
+            next: Instant::ZERO,
+            writes: 0,
+            rng,
+        }
+    }
+
+    /// Writes a few values.
+    pub fn act(&mut self, now: Instant) {
+        for _ in 0..self.rng.between(1, 16) {
+            let (start, len) = self.target();
+            let offset = start + self.rng.below(len);
+            let value = self.value();
+            let size = [1, 4, 8][self.rng.below(3) as usize];
+            self.region.region().copy_in(
+                offset - offset % size,
+                &value.to_le_bytes()[..size as usize],
+            );
+            self.writes += 1;
+        }
+        self.next = now + Duration(1 + self.rng.below(2 * self.every.0));
+    }
+
+    fn value(&mut self) -> u64 {
+        let edge = EDGES[self.rng.below(EDGES.len() as u64) as usize];
+        match self.rng.below(4) {
+            0 => edge,
+            1 => edge.wrapping_add(self.rng.below(16)).wrapping_sub(8),
+            2 => self.rng.below(1 << 16),
+            _ => self.rng.next_u64(),
+        }
+    }
+
+    /// Where to write: everything that the service looks at, each part as often as the others.
+    fn target(&mut self) -> (u64, u64) {
+        let context = context_offset(0);
+        let slots = self.region.layout().slot_offset(0).unwrap_or(HEADER_LEN);
+        match self.rng.below(10) {
+            0 => (0, HEADER_LEN),
+            1 | 2 => (context, size_of::<ContextHead>() as u64),
+            3 => (context + DATA_REQUEST_OFFSET, 256),
+            4 => (context + DATA_EVENT_OFFSET, 256),
+            5 => (context + CONTROL_REQUEST_OFFSET, 1024),
+            6 => (
+                context + CONTROL_EVENT_OFFSET,
+                CONTEXT_LEN - CONTROL_EVENT_OFFSET,
+            ),
+            7 | 8 => (slots, SLOTS_AIMED_AT * size_of::<Slot>() as u64),
+            _ => (0, self.region.region().len()),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The bytes of a stream: a function of the connection, the direction and the position, so that a
+//! receiver can check any byte without having seen the ones before.
+
+/// Bytes at the start of what a client sends: they name the connection.
+pub const HEADER_LEN: u64 = 16;
+const HEADER_KEY: u64 = 0x7469_6465_6c61_6e65;
+
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// What one side of a connection sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Content {
+    key: u64,
+    header: Option<[u8; HEADER_LEN as usize]>,
+}
+
+impl Content {
+    /// What the client of connection `id` sends: a header, then noise.
+    pub fn of_client(seed: u64, id: u32) -> Self {
+        let name = u64::from(id);
+        let mut header = [0; HEADER_LEN as usize];
+        header[..8].copy_from_slice(&name.to_le_bytes());
+        header[8..].copy_from_slice(&mix(seed ^ name ^ HEADER_KEY).to_le_bytes());
+        Self {
+            key: mix(seed ^ (name << 1)),
+            header: Some(header),
+        }
+    }
+
+    /// What the server of connection `id` sends: noise.
+    pub fn of_server(seed: u64, id: u32) -> Self {
+        Self {
+            key: mix(seed ^ (u64::from(id) << 1 | 1)),
+            header: None,
+        }
+    }
+
+    /// The connection that a header names, if it is one.
+    pub fn parse_header(seed: u64, header: &[u8; HEADER_LEN as usize]) -> Option<u32> {
+        let id = u32::try_from(u64::from_le_bytes(header[..8].try_into().ok()?)).ok()?;
+        (Self::of_client(seed, id).header.as_ref() == Some(header)).then_some(id)
+    }
+
+    /// Fills `into` with the bytes from position `pos` on.
+    pub fn fill(&self, pos: u64, into: &mut [u8]) {
+        let mut at = 0;
+        while at < into.len() {
+            let here = pos + at as u64;
+            let word = mix(self.key.wrapping_add(here / 8)).to_le_bytes();
+            let start = (here % 8) as usize;
+            let len = (8 - start).min(into.len() - at);
+            into[at..at + len].copy_from_slice(&word[start..start + len]);
+            at += len;
+        }
+        if let Some(header) = &self.header {
+            for (offset, byte) in into.iter_mut().enumerate() {
+                match header.get((pos + offset as u64) as usize) {
+                    Some(of_header) => *byte = *of_header,
+                    None => break,
+                }
+            }
+        }
+    }
+
+    /// The position of the first byte that is not as it should be.
+    pub fn first_mismatch(&self, pos: u64, bytes: &[u8], scratch: &mut Vec<u8>) -> Option<u64> {
+        scratch.resize(bytes.len(), 0);
+        self.fill(pos, scratch);
+        if bytes == &scratch[..] {
+            return None;
+        }
+        let at = bytes.iter().zip(scratch.iter()).position(|(a, b)| a != b)?;
+        Some(pos + at as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_cut_gives_the_same_bytes() {
+        for content in [Content::of_client(7, 3), Content::of_server(7, 3)] {
+            let mut whole = [0; 100];
+            content.fill(0, &mut whole);
+            for cut in 0..100 {
+                let mut rest = vec![0; 100 - cut];
+                content.fill(cut as u64, &mut rest);
+                assert_eq!(rest, whole[cut..]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_names_its_connection_and_nothing_else_is_one() {
+        let mut bytes = [0; HEADER_LEN as usize];
+        Content::of_client(1, 9).fill(0, &mut bytes);
+        assert_eq!(Content::parse_header(1, &bytes), Some(9));
+        assert_eq!(Content::parse_header(2, &bytes), None);
+        bytes[3] ^= 1;
+        assert_eq!(Content::parse_header(1, &bytes), None);
+    }
+
+    #[test]
+    fn a_wrong_byte_is_found() {
+        let content = Content::of_server(1, 1);
+        let mut bytes = [0; 64];
+        content.fill(5, &mut bytes);
+        assert_eq!(content.first_mismatch(5, &bytes, &mut Vec::new()), None);
+        bytes[20] ^= 0x10;
+        assert_eq!(content.first_mismatch(5, &bytes, &mut Vec::new()), Some(25));
+    }
+}

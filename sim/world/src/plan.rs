@@ -1,0 +1,325 @@
+//! What one connection is going to do, decided before it starts.
+
+use std::fmt;
+
+use tidelane_netem::Rng;
+use tidelane_time::{Duration, Instant};
+
+use crate::pattern::HEADER_LEN;
+
+/// Which end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Opens actively.
+    Client,
+    /// Accepts.
+    Server,
+}
+
+impl Role {
+    /// The other end.
+    pub const fn peer(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+
+    /// As an index.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// How an end leaves the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// Writes all, shuts down for writing, reads to the end of file, closes.
+    HalfClose,
+    /// Writes all, reads as much as it expects, closes.
+    Close,
+    /// Closes after so many bytes read and written together, whatever is under way.
+    CloseEarly(u64),
+    /// Aborts after so many bytes read and written together.
+    Abort(u64),
+}
+
+/// How an end behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct EndPlan {
+    /// How it leaves.
+    pub ending: Ending,
+    /// Most bytes that it writes at a time.
+    pub write_chunk: u32,
+    /// Most bytes that it reads at a time.
+    pub read_chunk: u32,
+    /// It stops reading after so many bytes.
+    pub pause_after: u64,
+    /// How long it then does nothing.
+    pub pause: Duration,
+    /// How often it does so.
+    pub pauses: u32,
+    /// TCP_NODELAY.
+    pub nodelay: bool,
+}
+
+/// A request and its reply.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    /// Bytes from the client.
+    pub up: u32,
+    /// Bytes from the server.
+    pub down: u32,
+}
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionPlan {
+    /// Its number.
+    pub id: u32,
+    /// The program that opens it.
+    pub client: usize,
+    /// The listener that it goes to.
+    pub listener: usize,
+    /// When it is opened.
+    pub start: Instant,
+    /// What is exchanged. The first request begins with the header.
+    pub rounds: Vec<Round>,
+    /// The client waits for each reply.
+    pub client_waits: bool,
+    /// The server waits for each request.
+    pub server_waits: bool,
+    /// Client, server.
+    pub ends: [EndPlan; 2],
+}
+
+impl ConnectionPlan {
+    /// Bytes that `role` sends if nothing ends the connection early.
+    pub fn total(&self, role: Role) -> u64 {
+        self.rounds.iter().map(|round| round.sent_by(role)).sum()
+    }
+
+    /// Bytes that `role` may have sent when it has read `read` bytes.
+    pub fn allowed(&self, role: Role, read: u64) -> u64 {
+        let waits = match role {
+            Role::Client => self.client_waits,
+            Role::Server => self.server_waits,
+        };
+        if !waits {
+            return self.total(role);
+        }
+        let (mut allowed, mut needed) = (0, 0);
+        for round in &self.rounds {
+            if role == Role::Server {
+                needed += round.sent_by(Role::Client);
+            }
+            if read < needed {
+                break;
+            }
+            allowed += round.sent_by(role);
+            if role == Role::Client {
+                needed += round.sent_by(Role::Server);
+            }
+        }
+        allowed
+    }
+
+    /// The behaviour of an end.
+    pub fn end(&self, role: Role) -> &EndPlan {
+        &self.ends[role.index()]
+    }
+}
+
+impl Round {
+    fn sent_by(&self, role: Role) -> u64 {
+        match role {
+            Role::Client => u64::from(self.up),
+            Role::Server => u64::from(self.down),
+        }
+    }
+}
+
+/// The kinds of traffic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Traffic {
+    /// Connect, one small exchange or none, close.
+    Short,
+    /// Many small requests and replies.
+    Echo,
+    /// Much in one or both directions.
+    Bulk,
+    /// Opened and closed without a byte.
+    Empty,
+}
+
+/// Bytes that a connection of a kind moves at most in one direction.
+const BULK_MAX: u64 = 1 << 20;
+
+impl ConnectionPlan {
+    /// A connection of kind `traffic`.
+    pub fn new(rng: &mut Rng, traffic: Traffic, id: u32, client: usize, listener: usize) -> Self {
+        let rounds = rounds_of(rng, traffic);
+        let mut plan = Self {
+            id,
+            client,
+            listener,
+            start: Instant::ZERO,
+            client_waits: traffic != Traffic::Bulk && rng.chance_ppm(700_000),
+            server_waits: traffic != Traffic::Bulk || rng.chance_ppm(500_000),
+            rounds,
+            ends: [quiet_end(), quiet_end()],
+        };
+        let moved = plan.total(Role::Client) + plan.total(Role::Server);
+        plan.ends = [new_end(rng, moved), new_end(rng, moved)];
+        plan
+    }
+}
+
+fn rounds_of(rng: &mut Rng, traffic: Traffic) -> Vec<Round> {
+    let header = HEADER_LEN as u32;
+    match traffic {
+        Traffic::Empty => Vec::new(),
+        Traffic::Short => vec![Round {
+            up: header + rng.below(2000) as u32,
+            down: rng.below(4000) as u32,
+        }],
+        Traffic::Echo => {
+            let bits = rng.below(14);
+            let size = |rng: &mut Rng| 1 + rng.below(1 << bits) as u32;
+            (0..rng.between(1, 40))
+                .map(|_| Round {
+                    up: header + size(rng),
+                    down: size(rng),
+                })
+                .collect()
+        }
+        Traffic::Bulk => {
+            let size = |rng: &mut Rng| {
+                let bits = rng.between(10, 20);
+                rng.below((1 << bits).min(BULK_MAX)) as u32
+            };
+            let (up, down) = (size(rng), size(rng));
+            let ways = rng.below(3);
+            vec![Round {
+                up: if ways == 1 { header } else { header + up },
+                down: if ways == 0 { 0 } else { down },
+            }]
+        }
+    }
+}
+
+fn quiet_end() -> EndPlan {
+    EndPlan {
+        ending: Ending::HalfClose,
+        write_chunk: u32::MAX,
+        read_chunk: u32::MAX,
+        pause_after: u64::MAX,
+        pause: Duration::ZERO,
+        pauses: 0,
+        nodelay: false,
+    }
+}
+
+fn new_end(rng: &mut Rng, moved: u64) -> EndPlan {
+    let chunk = |rng: &mut Rng| {
+        let bits = rng.between(4, 17);
+        HEADER_LEN as u32 + rng.below(1 << bits) as u32
+    };
+    let early = HEADER_LEN + rng.below(moved.max(1));
+    let ending = match rng.below(20) {
+        0..9 => Ending::HalfClose,
+        9..17 => Ending::Close,
+        17 => Ending::CloseEarly(early),
+        18 => Ending::Abort(early),
+        _ => Ending::Abort(0),
+    };
+    let pause_max = 1 << rng.between(8, 23);
+    let pauses = if rng.chance_ppm(250_000) {
+        rng.between(1, 4) as u32
+    } else {
+        0
+    };
+    EndPlan {
+        ending,
+        write_chunk: chunk(rng),
+        read_chunk: chunk(rng),
+        pause_after: 1 + rng.below(moved.max(1)),
+        pause: Duration::from_micros(rng.below(pause_max)),
+        pauses,
+        nodelay: rng.chance_ppm(500_000),
+    }
+}
+
+impl fmt::Display for ConnectionPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "connection {}: program {} -> listener {} at {:.6} s, {} rounds, {} up, {} down{}{}",
+            self.id,
+            self.client,
+            self.listener,
+            self.start.as_nanos() as f64 / 1e9,
+            self.rounds.len(),
+            self.total(Role::Client),
+            self.total(Role::Server),
+            if self.client_waits {
+                ", client waits"
+            } else {
+                ""
+            },
+            if self.server_waits {
+                ", server waits"
+            } else {
+                ""
+            },
+        )?;
+        for (name, end) in ["client", "server"].iter().zip(&self.ends) {
+            write!(f, "; {name} {:?}", end.ending)?;
+            if end.pauses > 0 {
+                write!(
+                    f,
+                    ", {} pauses of {} us after {}",
+                    end.pauses,
+                    end.pause.as_micros(),
+                    end.pause_after
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(rounds: &[(u32, u32)], client_waits: bool, server_waits: bool) -> ConnectionPlan {
+        let mut rng = Rng::new(1);
+        let mut plan = ConnectionPlan::new(&mut rng, Traffic::Empty, 0, 0, 0);
+        plan.rounds = rounds
+            .iter()
+            .map(|&(up, down)| Round { up, down })
+            .collect();
+        plan.client_waits = client_waits;
+        plan.server_waits = server_waits;
+        plan
+    }
+
+    #[test]
+    fn a_client_that_waits_sends_one_request_per_reply() {
+        let plan = plan(&[(20, 5), (30, 6)], true, true);
+        assert_eq!(plan.allowed(Role::Client, 0), 20);
+        assert_eq!(plan.allowed(Role::Client, 4), 20);
+        assert_eq!(plan.allowed(Role::Client, 5), 50);
+        assert_eq!(plan.allowed(Role::Server, 19), 0);
+        assert_eq!(plan.allowed(Role::Server, 20), 5);
+        assert_eq!(plan.allowed(Role::Server, 50), 11);
+    }
+
+    #[test]
+    fn who_does_not_wait_may_send_all() {
+        let plan = plan(&[(20, 5), (30, 6)], false, false);
+        assert_eq!(plan.allowed(Role::Client, 0), 50);
+        assert_eq!(plan.allowed(Role::Server, 0), 11);
+    }
+}

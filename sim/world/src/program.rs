@@ -1,0 +1,123 @@
+//! A process: its memory, its threads, and how it registers with the service of its host.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tidelane_client::{ListenerHandle, Program};
+use tidelane_host::{Bell, ProgramId};
+use tidelane_netem::Rng;
+use tidelane_ring::{Layout, ProgramRegion};
+use tidelane_time::Instant;
+use tidelane_wire::Endpoint;
+
+use crate::{
+    machine::{Machine, address},
+    misconduct::Misconduct,
+    scenario::{Conduct, ListenerSpec, ProgramSpec},
+    worker::{Accepting, Worker},
+};
+
+/// Connections that a program can have at once.
+const SLOTS: u32 = 256;
+/// Bytes of each of its buffer areas.
+const AREA_LEN: u64 = 256 << 20;
+
+/// A doorbell that is looked at.
+struct FlagBell(Arc<AtomicBool>);
+
+impl Bell for FlagBell {
+    fn ring(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A running program.
+pub struct Process {
+    /// Its number at the service.
+    pub id: ProgramId,
+    /// Its library.
+    pub program: Program,
+    /// Its threads, with the time at which each runs next.
+    pub workers: Vec<(Option<Instant>, Worker)>,
+    /// What it does wrong.
+    pub misconduct: Option<Misconduct>,
+}
+
+impl Process {
+    /// Starts the program on `machine`.
+    pub fn start(
+        now: Instant,
+        spec: &ProgramSpec,
+        machine: &mut Machine,
+        name: &str,
+        rng: &Rng,
+    ) -> std::io::Result<Self> {
+        let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("the layout is possible");
+        let region = Arc::new(ProgramRegion::heap(&layout)?);
+        let rung = machine.rung.clone();
+        let ring = move || rung.store(true, Ordering::Relaxed);
+        let program = Program::in_memory(region.clone(), machine.page.clone(), ring);
+        let id = machine.host.add_program(name.to_owned(), 1, region.clone());
+        let mut workers = Vec::new();
+        for number in 0..spec.workers {
+            let bell = Arc::new(AtomicBool::new(false));
+            let added = machine
+                .host
+                .add_context(id, number, Box::new(FlagBell(bell.clone())));
+            assert!(added, "a new program can have a context");
+            let context = program.new_context().expect("a context");
+            let rng = rng.fork(u64::from(number) + 10);
+            let worker = Worker::new(program.clone(), context, bell, rng);
+            workers.push((Some(now), worker));
+        }
+        let misconduct = match spec.conduct {
+            Conduct::Good => None,
+            Conduct::Bad { every } => Some(Misconduct::new(region, every, rng.fork(2))),
+        };
+        Ok(Self {
+            id,
+            program,
+            workers,
+            misconduct,
+        })
+    }
+
+    /// Takes connections of a listener; `key` stands for the kernel socket.
+    pub fn listen(
+        &mut self,
+        machine: &mut Machine,
+        host: usize,
+        key: usize,
+        spec: &ListenerSpec,
+    ) -> bool {
+        let local = Endpoint::new(address(host), spec.port);
+        let listened = machine
+            .host
+            .listen(self.id, key as u64 + 1, local, spec.backlog);
+        let Ok(listener) = listened else {
+            return false;
+        };
+        for (_, worker) in &mut self.workers {
+            worker.accept(Accepting {
+                listener: ListenerHandle(listener.0),
+                cookie: key as u64 + 100,
+                delay: spec.accept_delay,
+            });
+        }
+        true
+    }
+
+    /// The process is killed: nothing of it runs any more, not even destructors.
+    pub fn kill(self, now: Instant, machine: &mut Machine) {
+        self.program.mark_service_gone();
+        machine.host.remove_program(now, self.id);
+        machine.touched(now);
+    }
+
+    /// Whether all that it did is over.
+    pub fn is_idle(&self) -> bool {
+        self.workers.iter().all(|(_, worker)| worker.is_idle())
+    }
+}

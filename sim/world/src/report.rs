@@ -1,0 +1,92 @@
+//! What a run that held all rules was like: so that one can see what a swarm has covered.
+
+use std::{collections::BTreeMap, fmt};
+
+use tidelane_time::Instant;
+
+use crate::ledger::Entry;
+
+/// A run, or several, in numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Equal for equal runs.
+    pub digest: u64,
+    /// Events.
+    pub events: u64,
+    /// Frames delivered.
+    pub frames: u64,
+    /// Payload bytes read and found right.
+    pub bytes: u64,
+    /// Connections that did all that was planned.
+    pub complete: u64,
+    /// Connections that ended before, as planned or for a reason.
+    pub broken: u64,
+    /// Programs that died.
+    pub deaths: u64,
+    /// Bursts of random writes to shared memory.
+    pub misdeeds: u64,
+    /// Times that a host had nothing at all to wait for but others.
+    pub sleeps: u64,
+    /// When the last connection was over.
+    pub busy: Instant,
+    /// When everything was over.
+    pub end: Instant,
+    /// Sums of all hosts' counters.
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl Report {
+    /// Counts a connection.
+    pub(crate) fn count(&mut self, entry: &Entry) {
+        if entry.is_complete() {
+            self.complete += 1;
+        } else {
+            self.broken += 1;
+        }
+    }
+
+    /// Adds a host's counters.
+    pub(crate) fn add_counters(&mut self, counters: Vec<(String, u64)>) {
+        for (name, value) in counters {
+            *self.counters.entry(name).or_default() += value;
+        }
+    }
+
+    /// Adds another run.
+    pub fn add(&mut self, other: &Self) {
+        self.digest ^= other.digest;
+        self.events += other.events;
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+        self.complete += other.complete;
+        self.broken += other.broken;
+        self.deaths += other.deaths;
+        self.misdeeds += other.misdeeds;
+        self.sleeps += other.sleeps;
+        self.busy = Instant(self.busy.0 + other.busy.0);
+        self.end = Instant(self.end.0 + other.end.0);
+        for (name, value) in &other.counters {
+            *self.counters.entry(name.clone()).or_default() += value;
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} connections complete, {} broken off; {} bytes, {} frames, {} events in {:.1} s of \
+             traffic and {:.1} s in all; {} deaths, {} misdeeds; digest {:016x}",
+            self.complete,
+            self.broken,
+            self.bytes,
+            self.frames,
+            self.events,
+            self.busy.as_nanos() as f64 / 1e9,
+            self.end.as_nanos() as f64 / 1e9,
+            self.deaths,
+            self.misdeeds,
+            self.digest,
+        )
+    }
+}

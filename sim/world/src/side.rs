@@ -1,0 +1,380 @@
+//! One end of one connection, as a program that uses the ring API drives it.
+
+use std::io::IoSliceMut;
+
+use tidelane_abi::{close_cause, program_flags, service_flags};
+use tidelane_client::Stream;
+use tidelane_netem::Rng;
+use tidelane_time::{Duration, Instant};
+
+use crate::{
+    ledger::{Ledger, PATIENCE, Violation, violation},
+    pattern::{Content, HEADER_LEN},
+    plan::{Ending, Role},
+};
+
+/// Bytes that one turn moves at most, so that others get theirs.
+const TURN_MAX: u64 = 128 << 10;
+/// How long a turn of that size takes.
+const TURN_TIME: Duration = Duration::from_micros(20);
+/// A server gives up on a client that never says who it is.
+const STRANGER_PATIENCE: Duration = Duration::from_secs(400);
+
+/// What the ends of a run share.
+#[derive(Debug)]
+pub struct Book {
+    /// What everyone did.
+    pub ledger: Ledger,
+    /// The run's seed: the key of all streams.
+    pub seed: u64,
+    bytes: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl Book {
+    /// A new book.
+    pub fn new(ledger: Ledger, seed: u64) -> Self {
+        Self {
+            ledger,
+            seed,
+            bytes: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+}
+
+/// When a side wants another turn, if nothing happens before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// When something happens.
+    Event,
+    /// At this time.
+    At(Instant),
+    /// Never: the stream is closed.
+    Closed,
+}
+
+/// One end of one connection.
+#[derive(Debug)]
+pub struct Side {
+    stream: Stream,
+    role: Role,
+    id: Option<u32>,
+    opened: Instant,
+    content: [Content; 2],
+    read: u64,
+    written: u64,
+    pauses: u32,
+    paused_until: Instant,
+    shut: bool,
+    rng: Rng,
+}
+
+impl Side {
+    /// The client's end of connection `id`.
+    pub fn client(now: Instant, stream: Stream, id: u32, seed: u64, rng: Rng) -> Self {
+        let mut side = Self::server(now, stream, rng);
+        side.role = Role::Client;
+        side.content = contents(seed, id);
+        side.id = Some(id);
+        side
+    }
+
+    /// The end of a connection that was just accepted: the first bytes will tell which.
+    pub fn server(now: Instant, stream: Stream, rng: Rng) -> Self {
+        Self {
+            stream,
+            role: Role::Server,
+            id: None,
+            opened: now,
+            content: contents(0, 0),
+            read: 0,
+            written: 0,
+            pauses: 0,
+            paused_until: Instant::ZERO,
+            shut: false,
+            rng,
+        }
+    }
+
+    /// The stream, to submit it.
+    pub fn stream(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    /// The connection, if it is known, and the role.
+    pub fn name(&self) -> (Option<u32>, Role) {
+        (self.id, self.role)
+    }
+
+    /// Looks at what changed, and does what there is to do.
+    pub fn turn(&mut self, now: Instant, book: &mut Book) -> Result<Next, Violation> {
+        if self.is_closed() {
+            return Ok(Next::Closed);
+        }
+        if self.id.is_none() && !self.learn_name(now, book)? {
+            return Ok(if self.is_closed() {
+                Next::Closed
+            } else {
+                Next::Event
+            });
+        }
+        let start = self.read + self.written;
+        let mut moved = true;
+        while moved && !self.is_closed() {
+            if self.leaves_early(now, book) {
+                break;
+            }
+            if self.read + self.written - start >= TURN_MAX {
+                return Ok(Next::At(now + TURN_TIME));
+            }
+            moved = self.read_some(now, book)?;
+            moved |= self.write_some(now, book)?;
+            if !moved {
+                moved = self.finish(now, book)?;
+            }
+        }
+        Ok(if self.is_closed() {
+            Next::Closed
+        } else if self.paused_until > now {
+            Next::At(self.paused_until)
+        } else {
+            Next::Event
+        })
+    }
+
+    /// Gives up if the peer is gone and its reset was lost.
+    pub fn check_patience(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+        if self.is_closed() {
+            return Ok(false);
+        }
+        let Some(id) = self.id else {
+            let over = now - self.opened > STRANGER_PATIENCE;
+            if over {
+                self.stream.close(true, Some(0));
+            }
+            return Ok(over);
+        };
+        let ledger = &mut book.ledger;
+        let gone = ledger.waits_in_vain_since(id, self.role);
+        if gone.is_none_or(|since| now - since.max(self.paused_until) < PATIENCE) {
+            return Ok(false);
+        }
+        if ledger.perfect_wire {
+            let text = format!(
+                "{:?} of connection {id} waits for a peer that is gone",
+                self.role
+            );
+            return Err(violation(now, "a reset arrives", text));
+        }
+        self.leave(now, book, true);
+        Ok(true)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.stream.flags() & program_flags::CLOSE != 0
+    }
+
+    /// Reads the header. True once the name is known.
+    fn learn_name(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+        let mut header = [0; HEADER_LEN as usize];
+        let got = self.stream.peek(&mut header);
+        if got < header.len() {
+            let end_of_file = self.stream.at_end();
+            if end_of_file || (self.stream.peer_closed() && self.stream.readable() == got) {
+                let orderly = self.stream.service_flags() & service_flags::FIN_RECEIVED != 0;
+                if orderly && got > 0 && !book.ledger.strangers {
+                    let text = format!("end of file after {got} bytes of header");
+                    return Err(violation(now, "the end comes after the last byte", text));
+                }
+                self.stream.discard(got);
+                self.stream.close(false, None);
+            }
+            return Ok(false);
+        }
+        let known = Content::parse_header(book.seed, &header);
+        match known.filter(|id| book.ledger.contains(*id)) {
+            Some(id) => {
+                book.ledger.open(now, id, Role::Server)?;
+                self.id = Some(id);
+                self.content = contents(book.seed, id);
+                if book.ledger.entry(id).plan.end(self.role).nodelay {
+                    self.stream.set_flag(program_flags::NODELAY);
+                }
+                Ok(true)
+            }
+            None if book.ledger.strangers => {
+                self.stream.close(true, Some(0));
+                Ok(false)
+            }
+            None => {
+                let text = format!("a connection begins with {header:02x?}");
+                Err(violation(now, "bytes arrive intact", text))
+            }
+        }
+    }
+
+    fn known(&self) -> u32 {
+        self.id.expect("a side without a name is not driven")
+    }
+
+    /// Leaves if the plan says that this is the moment.
+    fn leaves_early(&mut self, now: Instant, book: &mut Book) -> bool {
+        let ending = book.ledger.entry(self.known()).plan.end(self.role).ending;
+        let moved = self.read + self.written;
+        match ending {
+            Ending::CloseEarly(after) if moved >= after => self.leave(now, book, false),
+            Ending::Abort(after) if moved >= after => self.leave(now, book, true),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Closes before all is done.
+    fn leave(&mut self, now: Instant, book: &mut Book, abort: bool) {
+        let id = self.known();
+        book.ledger.break_off(now, id, self.role);
+        book.ledger.end_end(now, id, self.role);
+        self.stream.close(abort, abort.then_some(0));
+    }
+
+    /// Closes when all is done.
+    fn close(&mut self, now: Instant, book: &mut Book) {
+        book.ledger.end_end(now, self.known(), self.role);
+        self.stream.close(false, None);
+    }
+
+    fn read_some(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+        let id = self.known();
+        if now < self.paused_until {
+            return Ok(false);
+        }
+        let end = *book.ledger.entry(id).plan.end(self.role);
+        let due = end.pause_after.saturating_mul(u64::from(self.pauses) + 1);
+        if self.pauses < end.pauses && self.read >= due {
+            self.pauses += 1;
+            self.paused_until = now + end.pause;
+            return Ok(false);
+        }
+        let most = u64::from(end.read_chunk).min(TURN_MAX);
+        let want = self.rng.between(1, most) as usize;
+        book.bytes.resize(want, 0);
+        let got = receive(&mut self.stream, &mut self.rng, &mut book.bytes);
+        let bytes = &book.bytes[..got];
+        let content = &self.content[self.role.peer().index()];
+        if let Some(pos) = content.first_mismatch(self.read, bytes, &mut book.scratch) {
+            let role = self.role;
+            let text = format!("{role:?} of connection {id}: the byte at {pos} is wrong");
+            return Err(violation(now, "bytes arrive intact", text));
+        }
+        if got > 0 {
+            self.read += got as u64;
+            book.ledger.read(now, id, self.role, got as u64)?;
+        }
+        Ok(got > 0)
+    }
+
+    fn write_some(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+        let id = self.known();
+        let plan = &book.ledger.entry(id).plan;
+        let allowed = plan
+            .allowed(self.role, self.read)
+            .saturating_sub(self.written);
+        let most = u64::from(plan.end(self.role).write_chunk).min(TURN_MAX);
+        let most = allowed.min(most);
+        if most == 0 || self.shut {
+            return Ok(false);
+        }
+        // The header goes in one piece, so that an early end never cuts it.
+        let least = if self.written == 0 {
+            most.min(HEADER_LEN)
+        } else {
+            1
+        };
+        let len = self.rng.between(least, most) as usize;
+        book.bytes.resize(len, 0);
+        self.content[self.role.index()].fill(self.written, &mut book.bytes);
+        let taken = self.stream.write(&book.bytes[..len]);
+        if taken > len {
+            let text = format!("connection {id}: {taken} of {len} bytes were taken");
+            return Err(violation(now, "no more is taken than given", text));
+        }
+        if taken > 0 {
+            self.written += taken as u64;
+            book.ledger.wrote(now, id, self.role, taken as u64);
+        }
+        Ok(taken > 0)
+    }
+
+    /// Looks for the end. Whether another look may find more.
+    fn finish(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+        let id = self.known();
+        let plan = &book.ledger.entry(id).plan;
+        let (send, expect) = (plan.total(self.role), plan.total(self.role.peer()));
+        let ending = plan.end(self.role).ending;
+        if let Some(cause) = self.stream.closed().filter(|_| self.stream.readable() == 0) {
+            return self.ended(now, book, cause).map(|()| true);
+        }
+        let all_sent = self.written == send;
+        let all_read = self.read == expect;
+        if all_sent && all_read && ending == Ending::Close {
+            self.close(now, book);
+            return Ok(true);
+        }
+        if all_sent && !self.shut && ending != Ending::Close {
+            self.shut = true;
+            book.ledger.finish(now, id, self.role);
+            self.stream.shutdown_write();
+            return Ok(true);
+        }
+        if self.stream.at_end() {
+            book.ledger.check_end_of_file(now, id, self.role)?;
+            if self.shut {
+                self.close(now, book);
+                return Ok(true);
+            }
+            if !all_read {
+                // The peer left early: nobody waits for the rest.
+                self.leave(now, book, false);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The service says that the connection is over.
+    fn ended(&mut self, now: Instant, book: &mut Book, cause: u32) -> Result<(), Violation> {
+        let id = self.known();
+        let fin = self.stream.service_flags() & service_flags::FIN_RECEIVED != 0;
+        if fin {
+            book.ledger.check_end_of_file(now, id, self.role)?;
+        }
+        let both_finished = fin && self.shut && cause == close_cause::FINISHED;
+        if !both_finished {
+            book.ledger.check_cause(now, id, self.role, cause)?;
+            book.ledger.break_off(now, id, self.role);
+        }
+        self.close(now, book);
+        Ok(())
+    }
+}
+
+fn contents(seed: u64, id: u32) -> [Content; 2] {
+    [Content::of_client(seed, id), Content::of_server(seed, id)]
+}
+
+/// Reads in one of the ways that there are.
+fn receive(stream: &mut Stream, rng: &mut Rng, into: &mut [u8]) -> usize {
+    match rng.below(8) {
+        0 => {
+            let cut = rng.below(into.len() as u64) as usize;
+            let (first, second) = into.split_at_mut(cut);
+            stream.read_vectored(&mut [IoSliceMut::new(first), IoSliceMut::new(second)])
+        }
+        1 => {
+            let got = stream.peek(into);
+            stream.discard(got)
+        }
+        _ => stream.read(into),
+    }
+}

@@ -1,0 +1,380 @@
+//! One thread of a program: a context, and the connections whose events come to it.
+//!
+//! A worker sleeps until its doorbell rings or one of its own timers is due, and then gives a turn
+//! to those connections only that an event or a timer named: a lost event shows as a connection
+//! that is stuck.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tidelane_abi::{close_cause, program_flags};
+use tidelane_client::{ClientEvent, Connect, Context, ListenerHandle, Program, QueueError};
+use tidelane_netem::Rng;
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::Endpoint;
+
+use crate::{
+    ledger::{Stage, Violation, violation},
+    plan::Role,
+    side::{Book, Next, Side},
+};
+
+/// How often a worker looks for peers that went without a word.
+const PATIENCE_INTERVAL: Duration = Duration::from_secs(20);
+/// When a full ring is tried again.
+const FULL_RETRY: Duration = Duration::from_micros(50);
+
+/// A connection to open.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// When.
+    pub at: Instant,
+    /// Its number.
+    pub id: u32,
+    /// Where to.
+    pub to: Endpoint,
+}
+
+/// How a worker takes new connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Accepting {
+    /// The listener, as the service numbers it.
+    pub listener: ListenerHandle,
+    /// The worker's own number for it.
+    pub cookie: u64,
+    /// How long a connection waits before it is taken.
+    pub delay: Duration,
+}
+
+/// One thread of a program.
+pub struct Worker {
+    context: Context,
+    program: Program,
+    bell: Arc<AtomicBool>,
+    rng: Rng,
+    sides: BTreeMap<u32, Side>,
+    /// Closed, and not yet released.
+    closing: BTreeSet<u32>,
+    /// By slot: when a side wants a turn.
+    timers: BTreeMap<u32, Instant>,
+    starts: VecDeque<Start>,
+    connecting: BTreeSet<u32>,
+    accepting: Option<Accepting>,
+    to_accept: VecDeque<(Instant, Side)>,
+    next_patience: Instant,
+    /// Connections taken.
+    pub accepted: u64,
+}
+
+impl Worker {
+    /// A worker with a new context; `bell` is what the service rings.
+    pub fn new(program: Program, context: Context, bell: Arc<AtomicBool>, rng: Rng) -> Self {
+        Self {
+            context,
+            program,
+            bell,
+            rng,
+            sides: BTreeMap::new(),
+            closing: BTreeSet::new(),
+            timers: BTreeMap::new(),
+            starts: VecDeque::new(),
+            connecting: BTreeSet::new(),
+            accepting: None,
+            to_accept: VecDeque::new(),
+            next_patience: Instant::ZERO,
+            accepted: 0,
+        }
+    }
+
+    /// Takes connections from now on.
+    pub fn accept(&mut self, accepting: Accepting) {
+        let joined = self
+            .context
+            .listener_join(accepting.listener, accepting.cookie);
+        assert_eq!(joined, Ok(()), "a new context's ring has room");
+        self.accepting = Some(accepting);
+    }
+
+    /// Opens a connection later. Calls come in the order of time.
+    pub fn open_later(&mut self, start: Start) {
+        self.starts.push_back(start);
+    }
+
+    /// Whether the doorbell rang since the last look.
+    pub fn take_bell(&self) -> bool {
+        self.bell.swap(false, Ordering::Relaxed)
+    }
+
+    /// Connections that are not over.
+    pub fn open_sides(&self) -> impl Iterator<Item = (Option<u32>, Role)> {
+        self.sides.values().map(Side::name)
+    }
+
+    /// Whether nothing is open, closing, or still to be opened.
+    pub fn is_idle(&self) -> bool {
+        self.sides.is_empty()
+            && self.closing.is_empty()
+            && self.starts.is_empty()
+            && self.connecting.is_empty()
+            && self.to_accept.is_empty()
+    }
+
+    /// Slots that were closed and not released, for the report of a leak.
+    pub fn closing(&self) -> &BTreeSet<u32> {
+        &self.closing
+    }
+
+    /// Runs until it would sleep. When it wants to run again by itself.
+    pub fn run(&mut self, now: Instant, book: &mut Book) -> Result<Option<Instant>, Violation> {
+        self.context.cancel_sleep();
+        self.bell.store(false, Ordering::Relaxed);
+        let mut ready = self.take_events(now, book)?;
+        ready.extend(self.due_sides(now));
+        self.take_accepted(now, &mut ready);
+        let mut full = self.start_connections(now, book);
+        for slot in ready {
+            self.give_turn(now, book, slot)?;
+        }
+        self.check_patience(now, book)?;
+        full |= !self.context.prepare_to_sleep();
+        if self.program.service_known_gone() {
+            let text = "a ring of the service holds impossible values";
+            return Err(violation(now, "the service keeps the protocol", text));
+        }
+        Ok(self.next_wake(now, full))
+    }
+
+    fn take_events(&mut self, now: Instant, book: &mut Book) -> Result<BTreeSet<u32>, Violation> {
+        let mut events = Vec::new();
+        self.context.poll(&mut |event| events.push(event));
+        let mut ready = BTreeSet::new();
+        for event in events {
+            match event {
+                ClientEvent::Ready { slot } => {
+                    ready.insert(slot);
+                }
+                ClientEvent::Released { slot } => self.released(now, slot)?,
+                ClientEvent::ConnectStarted {
+                    cookie,
+                    slot,
+                    generation,
+                } => {
+                    self.connect_started(now, book, cookie, slot, generation)?;
+                    ready.insert(slot);
+                }
+                ClientEvent::ConnectFailed { cookie, cause } => {
+                    self.connect_failed(now, book, cookie, cause)?;
+                }
+                ClientEvent::ConnectKernel { cookie } => {
+                    self.connect_failed(now, book, cookie, close_cause::REFUSED)?;
+                }
+                ClientEvent::Accepted {
+                    cookie,
+                    slot,
+                    generation,
+                    ..
+                } => self.announce_accepted(now, cookie, slot, generation)?,
+            }
+        }
+        Ok(ready)
+    }
+
+    fn released(&mut self, now: Instant, slot: u32) -> Result<(), Violation> {
+        if self.closing.remove(&slot) {
+            return Ok(());
+        }
+        let text = format!("slot {slot} was released and is not closed");
+        Err(violation(now, "the service keeps the protocol", text))
+    }
+
+    fn new_stream(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        generation: u32,
+        flags: u32,
+    ) -> Result<tidelane_client::Stream, Violation> {
+        let rule = "the service keeps the protocol";
+        if self.sides.contains_key(&slot) || self.closing.contains(&slot) {
+            return Err(violation(now, rule, format!("slot {slot} is in use")));
+        }
+        let stream = self.program.stream(slot, generation, flags);
+        stream.ok_or_else(|| violation(now, rule, format!("there is no slot {slot}")))
+    }
+
+    fn connect_started(
+        &mut self,
+        now: Instant,
+        book: &mut Book,
+        cookie: u64,
+        slot: u32,
+        generation: u32,
+    ) -> Result<(), Violation> {
+        let id = self.take_connecting(now, cookie)?;
+        let nodelay = book.ledger.entry(id).plan.end(Role::Client).nodelay;
+        let flags = if nodelay { program_flags::NODELAY } else { 0 };
+        let stream = self.new_stream(now, slot, generation, flags)?;
+        let rng = self.rng.fork(u64::from(id) << 1);
+        let side = Side::client(now, stream, id, book.seed, rng);
+        self.sides.insert(slot, side);
+        Ok(())
+    }
+
+    fn take_connecting(&mut self, now: Instant, cookie: u64) -> Result<u32, Violation> {
+        let id = u32::try_from(cookie).ok();
+        id.filter(|id| self.connecting.remove(id)).ok_or_else(|| {
+            let text = format!("an answer to connect {cookie}, which was not asked for");
+            violation(now, "the service keeps the protocol", text)
+        })
+    }
+
+    fn connect_failed(
+        &mut self,
+        now: Instant,
+        book: &mut Book,
+        cookie: u64,
+        cause: u32,
+    ) -> Result<(), Violation> {
+        let id = self.take_connecting(now, cookie)?;
+        book.ledger.check_cause(now, id, Role::Client, cause)?;
+        book.ledger.break_off(now, id, Role::Client);
+        book.ledger.end_end(now, id, Role::Client);
+        Ok(())
+    }
+
+    fn announce_accepted(
+        &mut self,
+        now: Instant,
+        cookie: u64,
+        slot: u32,
+        generation: u32,
+    ) -> Result<(), Violation> {
+        let Some(accepting) = self.accepting.filter(|own| own.cookie == cookie) else {
+            let text = format!("a connection for a listener {cookie} that was never joined");
+            return Err(violation(now, "the service keeps the protocol", text));
+        };
+        let stream = self.new_stream(now, slot, generation, 0)?;
+        self.accepted += 1;
+        let rng = self.rng.fork(self.accepted << 1 | 1);
+        let side = Side::server(now, stream, rng);
+        self.to_accept.push_back((now + accepting.delay, side));
+        Ok(())
+    }
+
+    /// What `accept` does: hands out connections that have waited long enough.
+    fn take_accepted(&mut self, now: Instant, ready: &mut BTreeSet<u32>) {
+        let Some(accepting) = self.accepting else {
+            return;
+        };
+        let mut taken = 0;
+        while self.to_accept.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, mut side)) = self.to_accept.pop_front() else {
+                break;
+            };
+            side.stream().set_flag(program_flags::TAKEN);
+            let slot = side.stream().slot();
+            self.context.submit(side.stream());
+            self.sides.insert(slot, side);
+            ready.insert(slot);
+            taken += 1;
+        }
+        if taken > 0 {
+            self.context.accept_taken(accepting.listener, taken);
+        }
+    }
+
+    fn due_sides(&mut self, now: Instant) -> Vec<u32> {
+        let due: Vec<u32> = self
+            .timers
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(slot, _)| *slot)
+            .collect();
+        for slot in &due {
+            self.timers.remove(slot);
+        }
+        due
+    }
+
+    /// Asks for connections that are due. Whether the ring was full.
+    fn start_connections(&mut self, now: Instant, book: &mut Book) -> bool {
+        while let Some(start) = self.starts.front().filter(|start| start.at <= now).copied() {
+            let request = Connect {
+                cookie: u64::from(start.id),
+                peer_addr: start.to.addr.0,
+                peer_port: start.to.port,
+                ..Connect::default()
+            };
+            match self.context.connect(&request) {
+                Ok(()) => {}
+                Err(QueueError::Full) => return true,
+                Err(QueueError::ServiceGone) => return false,
+            }
+            self.starts.pop_front();
+            self.connecting.insert(start.id);
+            debug_assert_eq!(book.ledger.end(start.id, Role::Client).stage, Stage::NotYet);
+            let _ = book.ledger.open(now, start.id, Role::Client);
+        }
+        false
+    }
+
+    fn give_turn(&mut self, now: Instant, book: &mut Book, slot: u32) -> Result<(), Violation> {
+        let Some(side) = self.sides.get_mut(&slot) else {
+            return Ok(());
+        };
+        let next = side.turn(now, book)?;
+        self.context.submit(side.stream());
+        match next {
+            Next::Event => {}
+            Next::At(at) => {
+                self.timers.insert(slot, at);
+            }
+            Next::Closed => self.closed(slot),
+        }
+        Ok(())
+    }
+
+    fn closed(&mut self, slot: u32) {
+        self.sides.remove(&slot);
+        self.timers.remove(&slot);
+        self.closing.insert(slot);
+    }
+
+    fn check_patience(&mut self, now: Instant, book: &mut Book) -> Result<(), Violation> {
+        if now < self.next_patience {
+            return Ok(());
+        }
+        self.next_patience = now + PATIENCE_INTERVAL;
+        let slots: Vec<u32> = self.sides.keys().copied().collect();
+        for slot in slots {
+            let Some(side) = self.sides.get_mut(&slot) else {
+                continue;
+            };
+            if side.check_patience(now, book)? {
+                self.context.submit(side.stream());
+                self.closed(slot);
+            }
+        }
+        Ok(())
+    }
+
+    fn next_wake(&self, now: Instant, full: bool) -> Option<Instant> {
+        let patience = (!self.sides.is_empty()).then_some(self.next_patience);
+        [
+            full.then_some(now + FULL_RETRY),
+            self.timers.values().min().copied(),
+            self.starts.front().map(|start| start.at),
+            self.to_accept.front().map(|(at, _)| *at),
+            patience,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .map(|at| at.max(now + Duration(1)))
+    }
+}

@@ -1,0 +1,130 @@
+//! The rules that hold over time and at the end: progress, and nothing left.
+
+use tidelane_time::Duration;
+
+use super::{TICK, World};
+use crate::{ledger::Violation, machine::Machine, report::Report};
+
+/// A connection that moves nothing for so long is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(400);
+/// After the last connection everything is gone in twice the MSL and this.
+const DRAIN_MAX: Duration = Duration::from_secs(900);
+
+impl World {
+    /// Looks after what should have happened by now. True if the run is over.
+    pub(super) fn tick(&mut self) -> Result<bool, Violation> {
+        self.next_tick = self.now + TICK;
+        self.vain_steps.fill(0);
+        if let Some(entry) = self.book.ledger.stuck(self.now, STUCK_AFTER) {
+            let text = format!("{}; {:?}\n{}", entry.plan, entry.ends, self.describe());
+            return Err(self.violated("a connection moves on", &text));
+        }
+        let Some(until) = self.drain_until else {
+            let over = self.book.ledger.all_over() && self.good_processes_idle();
+            if over {
+                self.begin_drain();
+            }
+            return Ok(false);
+        };
+        let quiet = |machine: &Machine| {
+            let (_, flows, bytes) = machine.host.usage();
+            flows == 0
+                && bytes == 0
+                && machine.host.time_wait_len() == 0
+                && machine.host.next_timeout().is_none()
+        };
+        if self.machines.iter().all(quiet) {
+            return Ok(true);
+        }
+        if self.now > until {
+            let text = self.describe();
+            return Err(self.violated("nothing leaks", &text));
+        }
+        Ok(false)
+    }
+
+    fn good_processes_idle(&self) -> bool {
+        let mut processes = self.processes.iter().flatten();
+        processes.all(|process| process.misconduct.is_some() || process.is_idle())
+    }
+
+    /// All connections are over: what is left has to go by itself.
+    fn begin_drain(&mut self) {
+        let msl = self.scenario.hosts.iter().map(|host| host.engine.msl);
+        let longest = msl.max().unwrap_or_default();
+        self.report.busy = self.now;
+        self.mishaps.clear();
+        self.returns.fill(None);
+        for program in 0..self.processes.len() {
+            if matches!(&self.processes[program], Some(p) if p.misconduct.is_some()) {
+                self.kill_program(program, None);
+            }
+        }
+        if self.repair.is_some() {
+            self.repair();
+        }
+        self.drain_until = Some(self.now + longest + longest + DRAIN_MAX);
+    }
+
+    pub(super) fn finish(mut self) -> Result<Report, Violation> {
+        for entry in self.book.ledger.entries() {
+            if entry.must_be_complete() && !entry.is_complete() {
+                let text = format!("{}; {:?}", entry.plan, entry.ends);
+                return Err(self.violated("what was planned was done", &text));
+            }
+            self.report.count(entry);
+        }
+        for program in 0..self.processes.len() {
+            let Some(process) = self.processes[program].take() else {
+                continue;
+            };
+            let bytes = process.program.send_buffer_bytes();
+            if bytes != 0 {
+                let text = format!("program {program} holds {bytes} bytes of send buffers");
+                return Err(self.violated("nothing leaks", &text));
+            }
+            let host = self.scenario.programs[program].host;
+            process.kill(self.now, &mut self.machines[host]);
+        }
+        for (index, machine) in self.machines.iter().enumerate() {
+            let (programs, flows, bytes) = machine.host.usage();
+            if (programs, flows, bytes) != (0, 0, 0) {
+                let text = format!(
+                    "host {index}: {programs} programs, {flows} flows, {bytes} bytes at the end"
+                );
+                return Err(self.violated("nothing leaks", &text));
+            }
+            self.report.add_counters(machine.host.counters());
+        }
+        self.report.bytes = self.book.ledger.bytes;
+        self.report.end = self.now;
+        self.report.digest = self.digest.value();
+        Ok(self.report)
+    }
+
+    fn describe(&self) -> String {
+        let mut lines = Vec::new();
+        for (index, machine) in self.machines.iter().enumerate() {
+            let usage = machine.host.usage();
+            let time_wait = machine.host.time_wait_len();
+            lines.push(format!(
+                "host {index}: (programs, flows, bytes) {usage:?}, {time_wait} in TIME-WAIT, \
+                 next step {:?}, timeout {:?}",
+                machine.next_step,
+                machine.host.next_timeout(),
+            ));
+            lines.extend(machine.describe());
+        }
+        for (index, process) in self.processes.iter().enumerate() {
+            let Some(process) = process else { continue };
+            for (at, worker) in &process.workers {
+                let sides: Vec<_> = worker.open_sides().collect();
+                let closing = worker.closing();
+                lines.push(format!(
+                    "program {index}: runs {at:?}, sides {sides:?}, closing {closing:?}"
+                ));
+            }
+        }
+        lines.join("\n")
+    }
+}
