@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+mod listeners;
+mod time_wait;
 
 pub use tidelane_cc::Algorithm;
 pub use tidelane_flow::{

@@ -3,7 +3,7 @@
 //! Hot state has no room for 64-bit instants. Deadlines are kept in milliseconds modulo 2^32 (which
 //! is also the RFC 7323 timestamp clock), round-trip stamps in microseconds modulo 2^32.
 
-use tidelane_time::{Duration, Instant};
+use tidelane_time::Instant;
 
 /// A point in time in milliseconds modulo 2^32; comparisons hold within 24 days.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,15 +62,5 @@ impl Clock {
         }
         let this_ms = self.now.0 - self.now.0 % 1_000_000;
         Instant(this_ms.saturating_add(left as u64 * 1_000_000))
-    }
-}
-
-/// A duration in whole milliseconds, at least one unless it is zero, for [`Millis::plus`].
-pub(crate) const fn to_ms(duration: Duration) -> u32 {
-    let ms = duration.0.div_ceil(1_000_000);
-    if ms > i32::MAX as u64 {
-        i32::MAX as u32
-    } else {
-        ms as u32
     }
 }

@@ -16,6 +16,7 @@ mod clock;
 mod config;
 mod counters;
 mod driver;
+mod emit;
 mod flow_state;
 mod ids;
 mod state;

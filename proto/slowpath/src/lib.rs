@@ -1,1 +1,123 @@
-//! Empty until the first commit of this crate.
+//! All that the fast path does not take: opening, closing, anything out of order, loss, timeouts.
+//!
+//! [`Slow`] is one flow in the slow path's hands. SEGMENT ARRIVES is split by the eight checks of RFC
+//! 9293 §3.10.7.4, in `arrive`; `recover` decides what is lost; `output` builds what is sent; `timeout`
+//! does what is due.
+#![forbid(unsafe_code)]
+
+mod arrive;
+mod connection;
+pub mod iss;
+mod open;
+mod output;
+pub mod ranges;
+mod recover;
+mod report;
+mod timeout;
+
+pub use connection::{Connection, Retransmission};
+pub use open::{SynSeen, new_connection};
+
+use tidelane_flow::{Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, flags};
+
+/// What becomes of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It goes on.
+    Keep,
+    /// It is in TIME-WAIT: only its ends and numbers have to be kept.
+    TimeWait,
+    /// It is over, and nobody needs its number.
+    Release,
+}
+
+/// One flow with all that the slow path needs.
+pub struct Slow<'a, E> {
+    /// Its number.
+    pub id: FlowId,
+    /// Hot state.
+    pub hot: &'a mut FlowState,
+    /// Cold state.
+    pub cold: &'a mut Connection,
+    /// The time.
+    pub clock: Clock,
+    /// Policy.
+    pub config: &'a EngineConfig,
+    /// Counters.
+    pub counters: &'a mut Counters,
+    /// Challenge ACKs left in this second (RFC 5961 §10).
+    pub challenges: &'a mut u32,
+    /// The driver.
+    pub env: &'a mut E,
+}
+
+impl<E: tidelane_flow::Env> Slow<'_, E> {
+    /// Whether the fast path may have the flow again.
+    pub fn settle(&mut self) {
+        let calm = self.hot.state == State::Established
+            && self.cold.ca_state == tidelane_flow::CaState::Open
+            && self.cold.sacked.is_empty();
+        let receive = calm && self.cold.ooo.is_empty() && self.cold.fin_at.is_none();
+        self.hot
+            .put(flags::FAST_RECEIVE, receive && !self.hot.has(flags::ORPHAN));
+        self.hot.put(flags::FAST_SEND, calm);
+    }
+
+    /// Tells the program that the connection is over; the flow goes once the program has closed it.
+    pub fn end(&mut self, cause: tidelane_flow::CloseCause) -> Fate {
+        self.hot.state = State::Closed;
+        self.hot.clear(
+            flags::RTO_ARMED
+                | flags::DELACK_ARMED
+                | flags::ACK_OWED
+                | flags::ACK_NOW
+                | flags::FAST_RECEIVE
+                | flags::FAST_SEND
+                | flags::SEND_WANTED,
+        );
+        self.cold.slow_deadline = None;
+        self.cold.reorder_deadline = None;
+        if self.hot.has(flags::ORPHAN) {
+            return Fate::Release;
+        }
+        if self.cold.cause.is_none() {
+            self.cold.cause = Some(cause);
+            self.env.event(self.id, Event::Closed(cause));
+        }
+        Fate::Keep
+    }
+}
+
+/// The RST that answers a segment without a flow (RFC 9293 §3.10.7.1); none for a RST.
+pub fn reset_reply(
+    segment: &tidelane_wire::Segment<'_>,
+    key: tidelane_wire::FlowKey,
+    link: tidelane_flow::LinkId,
+) -> Option<tidelane_flow::SegmentOut> {
+    use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions};
+    if segment.flags.contains(TcpFlags::RST) {
+        return None;
+    }
+    let (seq, ack, control) = if segment.flags.contains(TcpFlags::ACK) {
+        (segment.ack, SeqNumber(0), TcpFlags::RST)
+    } else {
+        (
+            SeqNumber(0),
+            segment.seq.add(segment.len()),
+            TcpFlags::RST | TcpFlags::ACK,
+        )
+    };
+    Some(tidelane_flow::SegmentOut {
+        flow: None,
+        key,
+        link,
+        seq,
+        ack,
+        flags: control,
+        wnd: 0,
+        options: TcpOptions::NONE,
+        payload_pos: 0,
+        payload_len: 0,
+        ecn: Ecn::NotEct,
+    })
+}

@@ -1,0 +1,130 @@
+//! Listening ends, with the bounds of their queues.
+
+use tidelane_flow::{ListenError, ListenerId, SocketOptions};
+use tidelane_wire::Endpoint;
+
+/// Listeners at once.
+const LISTENERS_MAX: usize = 65_536;
+/// Half-open connections that a listener may have whatever its backlog.
+const SYN_QUEUE_MIN: u32 = 128;
+
+/// A listening end.
+#[derive(Clone, Copy, Debug)]
+pub struct Listener {
+    /// Address (unspecified: all) and port.
+    pub local: Endpoint,
+    /// Bound of the accept queue.
+    pub backlog: u32,
+    /// Half-open connections.
+    pub syn_queue: u32,
+    /// Established and not taken.
+    pub accept_queue: u32,
+    /// Options that its connections inherit.
+    pub options: SocketOptions,
+}
+
+impl Listener {
+    /// Whether another half-open connection has room.
+    pub fn syn_room(&self) -> bool {
+        self.syn_queue < self.backlog.max(SYN_QUEUE_MIN)
+    }
+
+    /// Whether another established one has. As in Linux, one more than the backlog.
+    pub fn accept_room(&self) -> bool {
+        self.accept_queue <= self.backlog
+    }
+}
+
+/// All listeners.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    entries: Vec<Option<Listener>>,
+    /// Port and number, sorted by port.
+    by_port: Vec<(u16, ListenerId)>,
+}
+
+impl Listeners {
+    /// Adds one.
+    pub fn insert(
+        &mut self,
+        local: Endpoint,
+        backlog: u32,
+        options: SocketOptions,
+    ) -> Result<ListenerId, ListenError> {
+        if local.port == 0 || local.addr.is_multicast_or_broadcast() {
+            return Err(ListenError::BadEndpoint);
+        }
+        let same = |(_, id): &(u16, ListenerId)| {
+            self.get(*id)
+                .is_some_and(|entry| same_end(&entry.local, &local))
+        };
+        if self.by_port.iter().any(same) {
+            return Err(ListenError::InUse);
+        }
+        let entry = Listener {
+            local,
+            backlog,
+            syn_queue: 0,
+            accept_queue: 0,
+            options,
+        };
+        let index = match self.entries.iter().position(Option::is_none) {
+            Some(index) => index,
+            None if self.entries.len() < LISTENERS_MAX => {
+                self.entries.push(None);
+                self.entries.len() - 1
+            }
+            None => return Err(ListenError::Full),
+        };
+        self.entries[index] = Some(entry);
+        let id = ListenerId(index as u32);
+        let at = self.by_port.partition_point(|(port, _)| *port < local.port);
+        self.by_port.insert(at, (local.port, id));
+        Ok(id)
+    }
+
+    /// Removes one.
+    pub fn remove(&mut self, id: ListenerId) -> bool {
+        self.by_port.retain(|(_, other)| *other != id);
+        self.entries
+            .get_mut(id.index())
+            .is_some_and(|entry| entry.take().is_some())
+    }
+
+    /// The listener with this number.
+    pub fn get(&self, id: ListenerId) -> Option<&Listener> {
+        self.entries.get(id.index())?.as_ref()
+    }
+
+    /// The listener with this number.
+    pub fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.entries.get_mut(id.index())?.as_mut()
+    }
+
+    /// The listener that a SYN for `local` finds: the exact address before the wildcard.
+    pub fn find(&self, local: &Endpoint) -> Option<ListenerId> {
+        let from = self.by_port.partition_point(|(port, _)| *port < local.port);
+        let of_port = self.by_port[from..]
+            .iter()
+            .take_while(|(port, _)| *port == local.port);
+        let mut wildcard = None;
+        for (_, id) in of_port {
+            let Some(entry) = self.get(*id) else { continue };
+            if entry.local.addr == local.addr {
+                return Some(*id);
+            }
+            if is_wildcard(&entry.local) {
+                wildcard = Some(*id);
+            }
+        }
+        wildcard
+    }
+}
+
+fn is_wildcard(local: &Endpoint) -> bool {
+    local.addr.is_unspecified() || local.addr == tidelane_wire::IpAddress::default()
+}
+
+fn same_end(a: &Endpoint, b: &Endpoint) -> bool {
+    a.port == b.port && (a.addr == b.addr || (is_wildcard(a) && is_wildcard(b)))
+}

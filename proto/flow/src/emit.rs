@@ -1,0 +1,89 @@
+//! What every segment of a synchronized flow has in common: window, acknowledgment, timestamps.
+
+use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions};
+
+use crate::{
+    clock::Clock,
+    driver::SegmentOut,
+    flow_state::{FlowState, flags},
+    ids::FlowId,
+};
+
+impl FlowState {
+    /// The right edge that the window may be moved to: what the program has read plus the quota,
+    /// never left of what was advertised (RFC 9293 §3.8.6, SHLD-14), and moved only when that opens
+    /// it by a segment or half the quota (§3.8.6.2.2, MUST-39).
+    #[inline]
+    fn right_edge(&self) -> SeqNumber {
+        let quota = self.irs.add(1).add(self.rx_read).add(self.rcv_wnd_limit);
+        if quota.at_or_before(self.rcv_adv) {
+            return self.rcv_adv;
+        }
+        let opens = quota.distance_from(self.rcv_adv);
+        let least = u32::from(self.mss).min(self.rcv_wnd_limit / 2);
+        if opens >= least { quota } else { self.rcv_adv }
+    }
+
+    /// Whether an acknowledgment now would tell the peer of a window that matters: it was closed,
+    /// or nearly, and has opened by half the quota or two segments.
+    #[inline]
+    pub fn window_update_due(&self) -> bool {
+        let left = self.rcv_adv.distance_from(self.rcv_nxt);
+        let edge = self.right_edge();
+        let opens = edge.distance_from(self.rcv_adv);
+        opens > 0 && (opens >= self.rcv_wnd_limit / 2 || left < u32::from(self.mss) * 2)
+    }
+
+    /// A segment of this flow with `seq` and `control`, acknowledging all that has arrived. Notes the
+    /// advertised window and the acknowledgment.
+    #[inline]
+    pub fn segment_out(
+        &mut self,
+        id: FlowId,
+        clock: &Clock,
+        seq: SeqNumber,
+        control: TcpFlags,
+        payload_len: u32,
+    ) -> SegmentOut {
+        let edge = self.right_edge();
+        let scale = self.rcv_wscale();
+        let open = edge.distance_from(self.rcv_nxt);
+        let field = ((open + (1 << scale) - 1) >> scale).min(0xffff);
+        self.rcv_adv = self.rcv_nxt.add(field << scale).later_of(self.rcv_adv);
+        self.last_ack_sent = self.rcv_nxt;
+        let options = if self.flags & flags::TIMESTAMPS != 0 {
+            TcpOptions::timestamps(clock.ms.0, self.ts_recent)
+        } else {
+            TcpOptions::NONE
+        };
+        self.clear(flags::ACK_OWED | flags::ACK_NOW | flags::DELACK_ARMED);
+        SegmentOut {
+            flow: Some(id),
+            key: self.key,
+            link: self.link,
+            seq,
+            ack: self.rcv_nxt,
+            flags: control.union(TcpFlags::ACK),
+            wnd: field as u16,
+            options,
+            payload_pos: self.tx_pos(seq),
+            payload_len,
+            ecn: Ecn::NotEct,
+        }
+    }
+
+    /// One sample of the round-trip time in microseconds (RFC 6298 (2.2), (2.3)).
+    #[inline]
+    pub fn sample_rtt(&mut self, rtt_us: u32) {
+        let rtt = rtt_us.clamp(1, 1 << 26);
+        if self.srtt == 0 {
+            self.srtt = rtt << 3;
+            self.rttvar = rtt << 1;
+            return;
+        }
+        let srtt = self.srtt >> 3;
+        let error = srtt.abs_diff(rtt);
+        self.rttvar = self.rttvar - (self.rttvar >> 2) + error;
+        self.srtt = self.srtt - srtt + rtt;
+    }
+}

@@ -1,0 +1,151 @@
+//! Opening: new connections, SYN and SYN,ACK, what the peer's SYN says.
+
+use tidelane_cc::Controller;
+use tidelane_flow::{CaState, Clock, EngineConfig, FlowState, SocketOptions, flags};
+use tidelane_time::TimerHandle;
+use tidelane_wire::{SeqNumber, TcpOptions};
+
+use crate::{connection::Connection, ranges::Ranges};
+
+/// MSS if the peer says nothing (RFC 9293 §3.7.1, MUST-15).
+const MSS_DEFAULT: u16 = 536;
+/// Least MSS that is believed: Linux' bound against resource attacks.
+const MSS_MIN: u16 = 48;
+/// IPv4 and TCP headers without options.
+const HEADERS_LEN: u32 = 40;
+/// Bytes of a timestamps option with padding.
+const TIMESTAMPS_LEN: u16 = 12;
+
+/// What a SYN of the peer says.
+#[derive(Clone, Copy, Debug)]
+pub struct SynSeen {
+    /// Its sequence number.
+    pub irs: SeqNumber,
+    /// Its options.
+    pub options: TcpOptions,
+    /// Its window, never scaled.
+    pub wnd: u16,
+}
+
+/// MSS to announce on a path with this MTU.
+fn rmss(config: &EngineConfig, mtu: u32, options: &SocketOptions) -> u16 {
+    let of_path = mtu.saturating_sub(HEADERS_LEN).clamp(88, 65_495) as u16;
+    let wanted = if options.mss_max == 0 {
+        u16::MAX
+    } else {
+        options.mss_max
+    };
+    of_path.min(config.segment_max).min(wanted)
+}
+
+/// The cold state of a flow that is being opened.
+pub fn new_connection(
+    config: &EngineConfig,
+    clock: &Clock,
+    mtu: u32,
+    options: SocketOptions,
+    hot: &mut FlowState,
+    iss: SeqNumber,
+) -> Connection {
+    let rmss = rmss(config, mtu, &options);
+    hot.iss = iss;
+    hot.snd_una = iss;
+    hot.snd_nxt = iss;
+    hot.tx_end = iss.add(1);
+    // Until the peer's SYN is known nothing was received: stream position zero.
+    hot.rcv_nxt = hot.irs.add(1);
+    hot.rcv_mss = MSS_DEFAULT.min(rmss);
+    hot.mss = MSS_DEFAULT.min(rmss);
+    hot.rcv_wnd_limit = config
+        .rx_window_initial
+        .max(2 * u32::from(rmss))
+        .min(config.rx_window_max);
+    hot.set_quick_acks(8);
+    let largest = config.rx_window_max;
+    let shift = (32 - (largest >> 16).leading_zeros()).min(14) as u8;
+    hot.scales = shift;
+    hot.put(flags::NODELAY, options.nodelay);
+    hot.put(flags::CORK, options.cork);
+    hot.put(flags::QUICKACK, options.quickack);
+    hot.put(flags::KEEPALIVE, options.keepalive);
+    Connection {
+        controller: Controller::new(config.congestion, u32::from(hot.mss), config.initial_window),
+        ca_state: CaState::Open,
+        sacked: Ranges::default(),
+        ooo: Ranges::default(),
+        ooo_latest: SeqNumber(0),
+        dup_acks: 0,
+        recovery_point: iss,
+        lost_to: iss,
+        high_rxt: iss,
+        retransmissions: Default::default(),
+        reorder_deadline: None,
+        probed: false,
+        backoff: 0,
+        snd_wl1: SeqNumber(0),
+        snd_wl2: iss,
+        snd_wnd_max: 0,
+        listener: None,
+        options,
+        rmss,
+        smss: MSS_DEFAULT,
+        offer_wscale: true,
+        cause: None,
+        fin_at: None,
+        slow_deadline: None,
+        keepalive_probes: 0,
+        last_arrival: clock.ms,
+        last_send: clock.ms,
+        tune_from: 0,
+        timer: TimerHandle::NULL,
+        retrans: 0,
+        bytes_acked: 0,
+        rtt_min_us: u32::MAX,
+        soft_error: None,
+    }
+}
+
+impl Connection {
+    /// Takes over what the peer's SYN says (RFC 9293 §3.7.1, RFC 7323 §2.2 and §3.2, RFC 2018 §2).
+    pub fn see_syn(&mut self, config: &EngineConfig, hot: &mut FlowState, syn: &SynSeen) {
+        hot.irs = syn.irs;
+        hot.rcv_nxt = syn.irs.add(1);
+        hot.rcv_adv = hot.rcv_nxt;
+        hot.last_ack_sent = hot.rcv_nxt;
+        self.snd_wl1 = syn.irs;
+        hot.snd_wnd = u32::from(syn.wnd);
+        self.snd_wnd_max = hot.snd_wnd;
+        self.smss = syn.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
+        match syn.options.wscale {
+            Some(shift) => hot.scales = (shift.min(14) << 4) | (hot.scales & 15),
+            None => {
+                hot.scales = 0;
+                self.offer_wscale = false;
+                hot.rcv_wnd_limit = hot.rcv_wnd_limit.min(0xffff);
+            }
+        }
+        let timestamps = config.timestamps && syn.options.timestamps.is_some();
+        hot.put(flags::TIMESTAMPS, timestamps);
+        if let Some(t) = syn.options.timestamps {
+            hot.ts_recent = t.tsval;
+        }
+        hot.put(flags::SACK, config.sack && syn.options.sack_permitted);
+        self.set_path_mss(config, hot, self.rmss);
+        self.controller =
+            Controller::new(config.congestion, u32::from(hot.mss), config.initial_window);
+        hot.cwnd = self.controller.cwnd();
+    }
+
+    /// Eff.snd.MSS (RFC 9293 §3.7.1): the least of peer and path, less the options of each segment.
+    pub fn set_path_mss(&mut self, config: &EngineConfig, hot: &mut FlowState, path: u16) {
+        let options = if hot.has(flags::TIMESTAMPS) {
+            TIMESTAMPS_LEN
+        } else {
+            0
+        };
+        let whole = self.smss.min(path).min(config.segment_max);
+        hot.mss = whole.saturating_sub(options).max(MSS_MIN - TIMESTAMPS_LEN);
+        hot.rcv_mss = hot.rcv_mss.max(MSS_DEFAULT.min(hot.mss));
+        self.controller.set_smss(u32::from(hot.mss));
+    }
+}

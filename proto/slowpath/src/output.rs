@@ -1,0 +1,254 @@
+//! What the slow path sends: SYN, pure acknowledgments, retransmissions, FIN, probes, RST.
+
+use tidelane_flow::{CaState, Env, SegmentOut, State, TxFull, flags};
+use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
+
+use crate::{Retransmission, Slow};
+
+impl<E: Env> Slow<'_, E> {
+    /// Sends a pure acknowledgment, with SACK blocks if something is out of order (RFC 2018 §4).
+    pub fn send_ack(&mut self) -> Result<(), TxFull> {
+        let seq = self.hot.snd_nxt;
+        let before = (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags);
+        let mut out = self
+            .hot
+            .segment_out(self.id, &self.clock, seq, TcpFlags::ACK, 0);
+        if self.hot.has(flags::SACK) && !self.cold.ooo.is_empty() {
+            self.add_sack(&mut out.options);
+        }
+        if let Err(full) = self.env.transmit(&out) {
+            (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags) = before;
+            return Err(full);
+        }
+        self.hot
+            .set_quick_acks(self.hot.quick_acks().saturating_sub(1));
+        self.counters.pure_acks += 1;
+        Ok(())
+    }
+
+    fn add_sack(&self, options: &mut TcpOptions) {
+        let latest = self.cold.ooo.containing(self.cold.ooo_latest);
+        let room = if options.timestamps.is_some() { 3 } else { 4 };
+        if let Some((start, end)) = latest {
+            options.sack.push(start, end);
+        }
+        for range in self.cold.ooo.iter().rev() {
+            if options.sack.len() >= room {
+                break;
+            }
+            if Some(range) != latest {
+                options.sack.push(range.0, range.1);
+            }
+        }
+    }
+
+    /// Sends SYN, or SYN,ACK once the peer's SYN is known.
+    pub fn send_syn(&mut self) -> Result<(), TxFull> {
+        let passive = self.hot.state == State::SynReceived;
+        let timestamps = if passive {
+            self.hot.has(flags::TIMESTAMPS)
+        } else {
+            self.config.timestamps
+        };
+        let sack = if passive {
+            self.hot.has(flags::SACK)
+        } else {
+            self.config.sack
+        };
+        let options = TcpOptions {
+            mss: Some(self.cold.rmss),
+            wscale: self.cold.offer_wscale.then_some(self.hot.rcv_wscale()),
+            sack_permitted: sack,
+            timestamps: timestamps.then_some(Timestamps {
+                tsval: self.clock.ms.0,
+                tsecr: self.hot.ts_recent,
+            }),
+            ..TcpOptions::NONE
+        };
+        let wnd = self.hot.rcv_wnd_limit.min(0xffff);
+        let ack = if passive {
+            self.hot.rcv_nxt
+        } else {
+            SeqNumber(0)
+        };
+        let control = if passive {
+            TcpFlags::SYN | TcpFlags::ACK
+        } else {
+            TcpFlags::SYN
+        };
+        let out = SegmentOut {
+            flow: Some(self.id),
+            key: self.hot.key,
+            link: self.hot.link,
+            seq: self.hot.iss,
+            ack,
+            flags: control,
+            wnd: wnd as u16,
+            options,
+            payload_pos: 0,
+            payload_len: 0,
+            ecn: Ecn::NotEct,
+        };
+        self.hot.snd_nxt = self.hot.iss.add(1);
+        if passive {
+            self.hot.rcv_adv = self.hot.rcv_nxt.add(wnd);
+            self.hot.last_ack_sent = self.hot.rcv_nxt;
+        }
+        self.env.transmit(&out)
+    }
+
+    /// Sends `[start, start + len)` again.
+    pub fn retransmit(&mut self, start: SeqNumber, len: u32) -> Result<(), TxFull> {
+        let end = start.add(len);
+        let data_end = end.earlier_of(self.hot.tx_end);
+        let payload = if data_end.after(start) {
+            data_end.distance_from(start)
+        } else {
+            0
+        };
+        let fin = self.hot.has(flags::FIN_SENT) && end.after(self.hot.tx_end);
+        let mut control = TcpFlags::ACK;
+        if fin {
+            control |= TcpFlags::FIN;
+        }
+        if end.at_or_after(self.hot.tx_end) {
+            control |= TcpFlags::PSH;
+        }
+        let before = (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags);
+        let mut out = self
+            .hot
+            .segment_out(self.id, &self.clock, start, control, payload);
+        if self.hot.has(flags::SACK) && !self.cold.ooo.is_empty() && payload < 1300 {
+            self.add_sack(&mut out.options);
+        }
+        if let Err(full) = self.env.transmit(&out) {
+            (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags) = before;
+            return Err(full);
+        }
+        // Karn (RFC 6298 §3): no sample from what was sent twice.
+        self.hot.clear(flags::RTT_TIMING);
+        self.counters.retrans_segs += 1;
+        self.cold.retrans += 1;
+        self.cold.retransmissions.push_back(Retransmission {
+            start,
+            end,
+            snd_nxt: self.hot.snd_nxt,
+            at: self.clock.now,
+        });
+        Ok(())
+    }
+
+    /// Sends FIN if it is its turn.
+    pub fn send_fin(&mut self) -> Result<(), TxFull> {
+        let due = self.hot.has(flags::FIN_QUEUED)
+            && !self.hot.has(flags::FIN_SENT)
+            && self.hot.snd_nxt == self.hot.tx_end
+            && self.hot.state.sends();
+        if !due {
+            return Ok(());
+        }
+        let control = TcpFlags::FIN | TcpFlags::ACK;
+        let before = (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags);
+        let out = self
+            .hot
+            .segment_out(self.id, &self.clock, self.hot.snd_nxt, control, 0);
+        if let Err(full) = self.env.transmit(&out) {
+            (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags) = before;
+            return Err(full);
+        }
+        self.hot.snd_nxt = self.hot.snd_nxt.add(1);
+        self.hot.set(flags::FIN_SENT);
+        self.arm_rto();
+        Ok(())
+    }
+
+    /// Sends what may be sent now: repairs first, then new data by `send_new`, then FIN.
+    ///
+    /// `send_new` is the fast path's sender; the two paths do not name each other.
+    pub fn output(
+        &mut self,
+        send_new: impl Fn(&mut Self) -> Result<u32, TxFull>,
+    ) -> Result<(), TxFull> {
+        if !self.hot.state.sends() || matches!(self.hot.state, State::SynReceived) {
+            self.hot.clear(flags::SEND_WANTED);
+            return Ok(());
+        }
+        let repairing = matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss);
+        if repairing {
+            self.send_repairs()?;
+        }
+        self.idle_restart();
+        // What is not in flight in the sense of RFC 6675 makes room in the congestion window.
+        let cwnd = self.hot.cwnd;
+        let outside = self.hot.flight_size().saturating_sub(self.pipe());
+        self.hot.cwnd = cwnd.saturating_add(outside);
+        let sent = if self.hot.has(flags::FIN_SENT) {
+            Ok(0)
+        } else {
+            send_new(self)
+        };
+        self.hot.cwnd = cwnd;
+        if sent? > 0 {
+            self.cold.last_send = self.clock.ms;
+        }
+        self.send_fin()?;
+        self.hot.clear(flags::SEND_WANTED);
+        self.arm_persist();
+        Ok(())
+    }
+
+    fn send_repairs(&mut self) -> Result<(), TxFull> {
+        let mss = u32::from(self.hot.mss);
+        loop {
+            let from = self.cold.high_rxt.later_of(self.hot.snd_una);
+            let Some((start, end)) = self.cold.sacked.hole(from, self.cold.lost_to) else {
+                return Ok(());
+            };
+            // The first repair goes whatever the window says.
+            let first = start == self.hot.snd_una && self.cold.retransmissions.is_empty();
+            if !first && self.pipe() + mss > self.hot.cwnd {
+                return Ok(());
+            }
+            let len = end.distance_from(start).min(mss);
+            self.retransmit(start, len)?;
+            self.cold.high_rxt = start.add(len);
+            self.cold.last_send = self.clock.ms;
+            if !self.hot.has(flags::RTO_ARMED) {
+                self.arm_rto();
+            }
+        }
+    }
+
+    /// RFC 5681 §4.1: after an idle RTO the window is the initial one again.
+    fn idle_restart(&mut self) {
+        use tidelane_cc::CongestionControl;
+        let idle = self.hot.flight_size() == 0
+            && self.hot.tx_end != self.hot.snd_nxt
+            && self.clock.ms.0.wrapping_sub(self.cold.last_send.0) > self.rto_ms();
+        if idle {
+            self.cold.controller.on_idle_restart(self.clock.now);
+            self.hot.cwnd = self.cold.controller.cwnd();
+        }
+    }
+
+    /// Sends RST for this flow (RFC 9293 §3.10.5).
+    pub fn send_reset(&mut self) {
+        let mut out =
+            self.hot
+                .segment_out(self.id, &self.clock, self.hot.snd_nxt, TcpFlags::RST, 0);
+        out.options = TcpOptions::NONE;
+        out.wnd = 0;
+        self.counters.out_rsts += 1;
+        // A reset that finds no frame is lost, as any may be.
+        let _ = self.env.transmit(&out);
+    }
+
+    /// A challenge ACK (RFC 5961), within this second's allowance.
+    pub fn challenge_ack(&mut self) {
+        if *self.challenges > 0 {
+            *self.challenges -= 1;
+            self.counters.challenge_acks += 1;
+            let _ = self.send_ack();
+        }
+    }
+}
