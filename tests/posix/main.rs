@@ -19,6 +19,8 @@ use tidelane_tests::{
 
 /// One case on one stack takes no longer.
 const CASE_MAX: Duration = Duration::from_secs(20);
+/// Cases that use the kernel's stack on purpose: in the others a fall-back is an error.
+const KERNEL_TOO: [&str; 1] = ["both_stacks"];
 const SOURCES: [&str; 6] = [
     "posix.c",
     "support.c",
@@ -145,6 +147,11 @@ impl Stage<'_> {
             .env("POSIX_OWN_ADDRESS", &self.own_address.to_string())
             .env("POSIX_PEER_ADDRESS", &self.peer_address.to_string())
             .on(service);
+        let program = if KERNEL_TOO.contains(&case) {
+            program
+        } else {
+            program.strict()
+        };
         let program = environment
             .iter()
             .fold(program, |program, (name, value)| program.env(name, value));

@@ -91,13 +91,23 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     let (started, timeout) = {
         let mut inner = socket.enter(fd)?;
         inner.refresh();
+        let asked_before = std::mem::take(&mut inner.connect_pending);
         match &inner.state {
-            State::Fresh | State::Failed => {}
+            State::Fresh => {}
+            // The result of the attempt before, if it was not asked for yet.
+            State::Stream(_) if asked_before => return Some(Ok(0)),
+            State::Failed if asked_before => {
+                return Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNABORTED))));
+            }
+            State::Failed => {}
             State::Stream(_) | State::Forked => return fail(libc::EISCONN),
-            State::Connecting(_) if !socket.blocks() => return fail(libc::EALREADY),
             State::Connecting(_) => {
+                inner.connect_pending = asked_before;
                 let timeout = inner.options.send_timeout_ns;
                 drop(inner);
+                if !socket.blocks() {
+                    return fail(libc::EALREADY);
+                }
                 return wait_connected(socket, fd, timeout);
             }
             State::Free | State::Listening(_) | State::Kernel => return TO_KERNEL,
@@ -124,7 +134,10 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     match inner.state {
         State::Stream(_) => Some(Ok(0)),
         State::Failed => Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNREFUSED)))),
-        _ => fail(libc::EINPROGRESS),
+        _ => {
+            inner.connect_pending = true;
+            fail(libc::EINPROGRESS)
+        }
     }
 }
 
@@ -290,7 +303,15 @@ fn wait_connected(socket: &'static Socket, fd: RawFd, timeout_ns: Option<u64>) -
         }
     });
     match result {
-        Some(Err(WOULD_BLOCK)) => fail(libc::EINPROGRESS),
+        Some(Err(error)) if matches!(error.0, libc::EAGAIN | libc::EINTR) => {
+            socket.enter(fd)?.connect_pending = true;
+            let interrupted = error.0 == libc::EINTR;
+            fail(if interrupted {
+                libc::EINTR
+            } else {
+                libc::EINPROGRESS
+            })
+        }
         other => other,
     }
 }

@@ -332,12 +332,27 @@ fn wait_in_kernel(
 fn collect(lane: &'static Lane, events: &mut [epoll_event]) -> usize {
     let mut state = lane.state();
     lane.drain(&mut state);
-    let mut count = 0;
+    if !state.has_ready() {
+        lane.finish(state);
+        return 0;
+    }
+    state.calls_without_kernel += 1;
+    let mut from_kernel = 0;
+    if state.calls_without_kernel >= CALLS_PER_KERNEL_LOOK {
+        state.calls_without_kernel = 0;
+        lane.finish(state);
+        // Half the places, so that neither side waits for ever.
+        let places = events.len().div_ceil(2);
+        let looked = kernel_events(lane, &mut events[..places], 0, Some(0), None);
+        from_kernel = looked.unwrap_or(0);
+        state = lane.state();
+    }
+    let mut count = from_kernel;
     let mut has_listener = false;
-    if state.has_ready() {
-        let epfd = lane.epfd();
-        let max = events.len();
-        let mut report = |report: Report| {
+    let epfd = lane.epfd();
+    let max = events.len() - count;
+    state.harvest(
+        |report: Report| {
             if let Some(socket) = report.socket {
                 lane.add_to_batch(socket);
             }
@@ -354,23 +369,12 @@ fn collect(lane: &'static Lane, events: &mut [epoll_event]) -> usize {
                 u64: report.data,
             };
             count += 1;
-        };
-        state.harvest(&mut report, max);
-    }
-    let mut look = false;
-    if count > 0 {
-        state.calls_without_kernel += 1;
-        look = state.calls_without_kernel >= CALLS_PER_KERNEL_LOOK;
-        if look {
-            state.calls_without_kernel = 0;
-        }
-    }
+        },
+        max,
+    );
     lane.finish(state);
-    if look && count < events.len() {
-        count = kernel_events(lane, events, count, Some(0), None).unwrap_or(count);
-        if has_listener {
-            count = merge_same(events, count);
-        }
+    if has_listener && from_kernel > 0 {
+        count = merge_same(events, count);
     }
     count
 }

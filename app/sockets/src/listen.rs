@@ -7,7 +7,7 @@ use tidelane_client::{ListenerHandle, Refusal};
 
 use crate::{
     Address, arrive,
-    errno::{Errno, Handled, TO_KERNEL},
+    errno::{Errno, Handled, TO_KERNEL, fail},
     few::Few,
     lane::{self, Lane},
     options::Options,
@@ -34,9 +34,9 @@ pub struct Accepted {
 pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     let mut inner = socket.enter(fd)?;
     match &inner.state {
-        State::Fresh => {}
-        State::Listening(_) => return TO_KERNEL,
-        _ => return TO_KERNEL,
+        State::Fresh | State::Failed => {}
+        State::Free | State::Kernel | State::Listening(_) => return TO_KERNEL,
+        State::Connecting(_) | State::Stream(_) | State::Forked => return fail(libc::EINVAL),
     }
     if let Err(error) = sys::listen(fd, backlog) {
         return Some(Err(error));
@@ -229,8 +229,10 @@ impl Listening {
 pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepted> {
     let timeout = {
         let mut inner = socket.enter(fd)?;
-        let State::Listening(listening) = &inner.state else {
-            return None;
+        let listening = match &inner.state {
+            State::Listening(listening) => listening,
+            State::Free | State::Fresh | State::Kernel => return None,
+            _ => return fail(libc::EINVAL),
         };
         if !listening.is_attended()
             && let Some(lane) = lane::default_lane()

@@ -32,9 +32,11 @@ const RECORDED: [(i32, i32); 19] = [
     (libc::IPPROTO_IP, libc::IP_TOS),
     (libc::IPPROTO_IP, libc::IP_TTL),
 ];
-/// Smallest and largest SO_RCVBUF and SO_SNDBUF before Linux doubles them.
-const BUFFER_MIN: i32 = 2304;
-const BUFFER_MAX: i32 = 1 << 30;
+/// What Linux makes of a smaller SO_RCVBUF and SO_SNDBUF, and of a larger one before it doubles it
+/// (net.core.rmem_max, wmem_max by default).
+const RCVBUF_MIN: i32 = 2304;
+const SNDBUF_MIN: i32 = 4608;
+const BUFFER_MAX: i32 = 212_992;
 /// Length of the `tcp_info` that is filled in, up to `tcpi_bytes_received`.
 const TCP_INFO_LEN: usize = 136;
 
@@ -187,8 +189,11 @@ impl Inner {
         }
         let value = int_at(value, 0)?;
         let value = match name {
-            libc::SO_RCVBUF | libc::SO_SNDBUF if level == libc::SOL_SOCKET => {
-                value.clamp(BUFFER_MIN / 2, BUFFER_MAX) * 2
+            libc::SO_RCVBUF if level == libc::SOL_SOCKET => {
+                value.clamp(RCVBUF_MIN / 2, BUFFER_MAX) * 2
+            }
+            libc::SO_SNDBUF if level == libc::SOL_SOCKET => {
+                value.clamp(SNDBUF_MIN / 2, BUFFER_MAX) * 2
             }
             _ => value,
         };

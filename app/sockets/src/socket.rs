@@ -108,6 +108,8 @@ pub(crate) struct Inner {
     pub(crate) cause_seen: bool,
     /// `bind` was called.
     pub(crate) bound: bool,
+    /// `connect` began, and its result was not reported by another `connect`.
+    pub(crate) connect_pending: bool,
     pub(crate) shut_read: bool,
     pub(crate) shut_write: bool,
     /// The last write had MSG_MORE.
@@ -218,6 +220,7 @@ impl Inner {
             error: 0,
             cause_seen: false,
             bound: false,
+            connect_pending: false,
             shut_read: false,
             shut_write: false,
             corked_once: false,

@@ -179,42 +179,27 @@ fn attempt_or_wait(
 /// `send`, and `write` with no flags.
 #[inline]
 pub fn send(socket: &'static Socket, fd: RawFd, from: &[u8], flags: i32) -> Handled {
-    if flags & !PLAIN_SEND == 0 {
-        let mut inner = socket.enter(fd)?;
-        let inner = &mut *inner;
-        if let State::Stream(connection) = &mut inner.state
-            && inner.error == 0
-            && !inner.corked_once
-            && connection.stream.closed().is_none()
-        {
-            let count = connection.stream.write(from);
-            if count > 0
-                && let Some(lane) = inner.lane
-            {
-                lane.submit(socket, connection);
-            }
-            if count > 0 && count == from.len() {
-                return Some(Ok(count));
-            }
-            if count > 0 {
-                inner.no_space = true;
-                if !socket.blocks() || flags & libc::MSG_DONTWAIT != 0 {
-                    return Some(Ok(count));
-                }
-                let how = How::new(socket, flags);
-                return send_slow(
-                    socket,
-                    fd,
-                    from,
-                    How {
-                        already: count,
-                        ..how
-                    },
-                );
-            }
-        }
+    let count = if flags & !PLAIN_SEND == 0 {
+        socket.enter(fd)?.send_plain(socket, from)
+    } else {
+        0
+    };
+    if count > 0 && count == from.len() {
+        return Some(Ok(count));
     }
-    send_slow(socket, fd, from, How::new(socket, flags))
+    let how = How::new(socket, flags);
+    if count > 0 && !how.waits {
+        return Some(Ok(count));
+    }
+    send_slow(
+        socket,
+        fd,
+        from,
+        How {
+            already: count,
+            ..how
+        },
+    )
 }
 
 #[inline(never)]
@@ -336,6 +321,25 @@ fn transmit(
 }
 
 impl Inner {
+    /// Writes what there is room for, if nothing is unusual. Else 0.
+    #[inline]
+    fn send_plain(&mut self, socket: &Socket, from: &[u8]) -> usize {
+        let State::Stream(connection) = &mut self.state else {
+            return 0;
+        };
+        if self.error != 0 || self.corked_once || connection.stream.closed().is_some() {
+            return 0;
+        }
+        let count = connection.stream.write(from);
+        self.no_space |= count < from.len();
+        if count > 0
+            && let Some(lane) = self.lane
+        {
+            lane.submit(socket, connection);
+        }
+        count
+    }
+
     /// Accounts for bytes that the program took.
     #[inline]
     fn after_read(&mut self, socket: &Socket, count: usize) {

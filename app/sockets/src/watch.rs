@@ -251,28 +251,32 @@ impl Watch {
     /// The events to report now, 0 if none.
     #[inline]
     fn due(&mut self, inner: &mut Inner) -> u32 {
-        let bits = inner.readiness() & (self.events & EVENT_BITS | ALWAYS);
-        if self.events & EDGE == 0 {
+        let all = inner.readiness();
+        let bits = all & (self.events & EVENT_BITS | ALWAYS);
+        if self.events & EDGE == 0 || self.edge(all, bits, inner) {
             bits
         } else {
-            self.edge(bits, inner)
+            0
         }
     }
 
-    /// Edge-triggered: `bits` if something came since the last look.
-    fn edge(&mut self, bits: u32, inner: &mut Inner) -> u32 {
+    /// Edge-triggered: whether something came since the last look. That the peer closed is an edge
+    /// for whoever waits for anything.
+    fn edge(&mut self, all: u32, bits: u32, inner: &mut Inner) -> bool {
         const OUT: u32 = libc::EPOLLOUT as u32;
+        const ENDS: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
         let received = inner.bytes_received();
         let room = inner.no_space && bits & OUT != 0;
         if room {
             inner.no_space = false;
         }
+        let now = bits | all & ENDS;
         let news =
-            self.fresh || room || received != self.seen_received || bits & !self.seen_bits != 0;
+            self.fresh || room || received != self.seen_received || now & !self.seen_bits != 0;
         self.fresh = false;
         self.seen_received = received;
-        self.seen_bits = bits;
-        if news { bits } else { 0 }
+        self.seen_bits = now;
+        news
     }
 }
 

@@ -1,0 +1,247 @@
+//! One connection of the relay: a slot of the program and a kernel socket.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::atomic::Ordering::{Acquire, Relaxed, Release},
+};
+
+use rustix::net::sockopt;
+use tidelane_abi::{SlotNames, close_cause, program_flags, service_flags};
+use tidelane_ring::{BufferAllocator, ProgramRegion, StreamBuffer};
+
+/// Receive buffer of each connection.
+const RX_LOG2: u8 = 16;
+/// Bytes that a program may have unacknowledged.
+const TX_LIMIT: u32 = 1 << 18;
+/// Bytes that are moved at once.
+const CHUNK: usize = 16 << 10;
+
+pub struct Connection {
+    pub slot: u32,
+    pub generation: u32,
+    /// Where its events go to.
+    pub context: u32,
+    /// None after it was closed here.
+    pub socket: Option<TcpStream>,
+    rx: StreamBuffer,
+    rx_head: u32,
+    /// The program's half, as of its last ADVANCE.
+    rx_read: u32,
+    tx_head: u32,
+    tx: Option<StreamBuffer>,
+    flags: u32,
+    tx_acked: u32,
+    service: u32,
+    shut: bool,
+}
+
+/// What a step did.
+#[derive(Default)]
+pub struct Progress {
+    /// The program has something to see.
+    pub ready: bool,
+    /// The slot can be released.
+    pub over: bool,
+    /// Anything at all.
+    pub moved: bool,
+}
+
+fn mapped(address: SocketAddr) -> [u8; 16] {
+    match address {
+        SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped().octets(),
+        SocketAddr::V6(v6) => v6.ip().octets(),
+    }
+}
+
+impl Connection {
+    /// Takes a slot for an established connection. `local_port` as the program knows it.
+    pub fn begin(
+        region: &ProgramRegion,
+        buffers: &mut BufferAllocator,
+        slot: u32,
+        context: u32,
+        socket: TcpStream,
+        local_port: u16,
+    ) -> Self {
+        socket.set_nonblocking(true).unwrap();
+        socket.set_nodelay(true).unwrap();
+        let (local, peer) = (socket.local_addr().unwrap(), socket.peer_addr());
+        let view = region.slot(slot).unwrap();
+        let half = view.service();
+        let generation = half.generation.load(Relaxed).wrapping_add(1) | 1;
+        let rx = buffers.alloc(RX_LOG2).unwrap();
+        half.rx_buffer.store(rx.to_word(), Relaxed);
+        for word in [&half.rx_head, &half.tx_acked, &half.cause] {
+            word.store(0, Relaxed);
+        }
+        half.tx_buffer_seen.store(0, Relaxed);
+        half.rx_window.store(1 << RX_LOG2, Relaxed);
+        half.tx_limit.store(TX_LIMIT, Relaxed);
+        half.flags.store(service_flags::ESTABLISHED, Relaxed);
+        half.generation.store(generation, Release);
+        let peer = peer.unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
+        view.set_names(&SlotNames {
+            local_addr: mapped(local),
+            peer_addr: mapped(peer),
+            local_port,
+            peer_port: peer.port(),
+            mss: 1448,
+            flow: u64::from(slot),
+            reserved: [0; 2],
+        });
+        Self {
+            slot,
+            generation,
+            context,
+            socket: Some(socket),
+            rx,
+            rx_head: 0,
+            rx_read: 0,
+            tx_head: 0,
+            tx: None,
+            flags: 0,
+            tx_acked: 0,
+            service: service_flags::ESTABLISHED,
+            shut: false,
+        }
+    }
+
+    /// The program announced a change. Only now is its half looked at.
+    pub fn advance(&mut self, region: &ProgramRegion) {
+        let view = region.slot(self.slot).unwrap();
+        let half = view.program();
+        if half.generation.load(Acquire) != self.generation {
+            return;
+        }
+        self.tx_head = half.tx_head.load(Acquire);
+        let word = half.tx_buffer.load(Relaxed);
+        self.tx = StreamBuffer::from_word(word, region.layout().tx_area());
+        view.service().tx_buffer_seen.store(word, Release);
+        self.rx_read = half.rx_read.load(Acquire);
+        self.flags = half.flags.load(Acquire);
+    }
+
+    fn set(&mut self, region: &ProgramRegion, flags: u32, cause: u32) {
+        self.service |= flags;
+        let view = region.slot(self.slot).unwrap();
+        let half = view.service();
+        if cause != 0 {
+            half.cause.store(cause, Relaxed);
+        }
+        half.flags.store(self.service, Release);
+    }
+
+    /// Moves bytes in both directions as far as they go.
+    pub fn step(&mut self, region: &ProgramRegion) -> Progress {
+        let mut progress = Progress::default();
+        self.send(region, &mut progress);
+        self.receive(region, &mut progress);
+        self.finish(region, &mut progress);
+        progress.moved |= progress.ready || progress.over;
+        progress
+    }
+
+    fn fail(&mut self, region: &ProgramRegion, cause: u32, progress: &mut Progress) {
+        self.socket = None;
+        self.set(region, service_flags::CLOSED, cause);
+        progress.ready = true;
+    }
+
+    fn send(&mut self, region: &ProgramRegion, progress: &mut Progress) {
+        let Some(socket) = &mut self.socket else {
+            return;
+        };
+        let mut chunk = [0; CHUNK];
+        while self.tx_acked != self.tx_head {
+            let len = (self.tx_head.wrapping_sub(self.tx_acked) as usize).min(CHUNK);
+            let buffer = self.tx.expect("bytes lie in a buffer");
+            assert!(buffer.read(region, self.tx_acked, &mut chunk[..len]));
+            match socket.write(&chunk[..len]) {
+                Ok(sent) => {
+                    self.tx_acked = self.tx_acked.wrapping_add(sent as u32);
+                    let view = region.slot(self.slot).unwrap();
+                    view.service().tx_acked.store(self.tx_acked, Release);
+                    progress.ready = true;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => return self.fail(region, close_cause::RESET, progress),
+            }
+        }
+        let wants_fin = self.flags & program_flags::SHUT_WRITE != 0;
+        if wants_fin && !self.shut && self.tx_acked == self.tx_head {
+            self.shut = true;
+            let _ = socket.shutdown(Shutdown::Write);
+            self.set(region, service_flags::FIN_ACKED, 0);
+            progress.ready = true;
+        }
+    }
+
+    fn receive(&mut self, region: &ProgramRegion, progress: &mut Progress) {
+        let Some(socket) = &mut self.socket else {
+            return;
+        };
+        let mut chunk = [0; CHUNK];
+        loop {
+            let room = self.rx.len() - self.rx_head.wrapping_sub(self.rx_read);
+            if room == 0 || self.service & service_flags::FIN_RECEIVED != 0 {
+                return;
+            }
+            match socket.read(&mut chunk[..CHUNK.min(room as usize)]) {
+                Ok(0) => {
+                    self.set(region, service_flags::FIN_RECEIVED, 0);
+                    progress.ready = true;
+                    return;
+                }
+                Ok(got) => {
+                    assert!(self.rx.write(region, self.rx_head, &chunk[..got]));
+                    self.rx_head = self.rx_head.wrapping_add(got as u32);
+                    let view = region.slot(self.slot).unwrap();
+                    view.service().rx_head.store(self.rx_head, Release);
+                    progress.ready = true;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => return self.fail(region, close_cause::RESET, progress),
+            }
+        }
+    }
+
+    fn finish(&mut self, region: &ProgramRegion, progress: &mut Progress) {
+        let both = service_flags::FIN_RECEIVED | service_flags::FIN_ACKED;
+        if self.socket.is_some()
+            && self.service & both == both
+            && self.service & service_flags::CLOSED == 0
+        {
+            self.set(region, service_flags::CLOSED, close_cause::FINISHED);
+            progress.ready = true;
+        }
+        if self.flags & program_flags::CLOSE == 0 {
+            return;
+        }
+        let unread = self.rx_head != self.rx_read;
+        let abort = self.flags & program_flags::ABORT != 0 || unread;
+        if abort || self.socket.is_none() || self.tx_acked == self.tx_head {
+            if let Some(socket) = self.socket.take()
+                && abort
+            {
+                let _ = sockopt::set_socket_linger(&socket, Some(std::time::Duration::ZERO));
+            }
+            progress.over = true;
+        }
+    }
+
+    /// The program ended without closing it: it is reset.
+    pub fn orphan(&mut self) {
+        if self.flags & program_flags::CLOSE == 0 {
+            self.flags |= program_flags::CLOSE | program_flags::ABORT;
+        }
+    }
+
+    /// The slot is free.
+    pub fn release(self, region: &ProgramRegion, buffers: &mut BufferAllocator) {
+        let view = region.slot(self.slot).unwrap();
+        view.service().rx_buffer.store(0, Relaxed);
+        view.service().generation.fetch_add(1, Release);
+        buffers.free(self.rx);
+    }
+}

@@ -1,0 +1,193 @@
+//! The library against a service made for the test, without privileges and without Tidelane's TCP:
+//! a relay that carries each connection over a kernel socket of its own. The C programs of
+//! `tests/posix` must see the same as on the kernel alone.
+//!
+//! POSIX_CASES="a b" runs only those cases.
+
+mod connection;
+mod service;
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+/// One case on one stack takes no longer.
+const CASE_MAX: Duration = Duration::from_secs(20);
+const SOURCES: [&str; 6] = [
+    "posix.c",
+    "support.c",
+    "data.c",
+    "ready.c",
+    "connection.c",
+    "process.c",
+];
+
+/// Files of this run, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        let dir = std::env::temp_dir().join(format!("tidelane-relay-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn compile(binary: &Path, sources: &[&str]) {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/posix");
+    let status = Command::new("cc")
+        .args(["-O1", "-g", "-w", "-pthread", "-o"])
+        .arg(binary)
+        .args(sources.iter().map(|source| dir.join(source)))
+        .status()
+        .expect("a C compiler; apt-get install gcc");
+    assert!(status.success());
+}
+
+/// The library. Cargo builds it for no test by itself: nothing links it.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(Path::parent).unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "build",
+        "--quiet",
+        "--package",
+        "tidelane-preload",
+        "--target-dir",
+    ]);
+    cargo.arg(profile.parent().unwrap());
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success());
+    profile.join("libtidelane.so")
+}
+
+fn run(case: &str, programs: &Scratch, environment: &[(&str, String)]) -> String {
+    let child = Command::new(programs.path("posix"))
+        .arg(case)
+        .env("POSIX_PEER", programs.path("peer.sock"))
+        .env("POSIX_OWN_ADDRESS", "127.0.0.1")
+        .env("POSIX_PEER_ADDRESS", "127.0.0.1")
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    text(&finish(child))
+}
+
+/// Waits for the end; kills it after a while.
+fn finish(mut child: Child) -> Output {
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > CASE_MAX {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
+    format!("{out}{err}{}", output.status)
+}
+
+fn cases(programs: &Scratch) -> Vec<String> {
+    if let Ok(wanted) = std::env::var("POSIX_CASES") {
+        return wanted.split_whitespace().map(str::to_owned).collect();
+    }
+    let list = Command::new(programs.path("posix"))
+        .arg("--list")
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&list.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn programs_see_the_same_as_on_the_kernel() {
+    let scratch = Scratch::new();
+    compile(&scratch.path("posix"), &SOURCES);
+    compile(&scratch.path("peer"), &["peer.c"]);
+    let peer = Command::new(scratch.path("peer"))
+        .arg(scratch.path("peer.sock"))
+        .arg("127.0.0.1")
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _peer = Killed(peer);
+    while !scratch.path("peer.sock").exists() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    service::start(&scratch.path("control.sock"));
+    let accelerated = [
+        ("LD_PRELOAD", library().display().to_string()),
+        (
+            "TIDELANE_SOCKET",
+            scratch.path("control.sock").display().to_string(),
+        ),
+        ("TIDELANE_STRICT", "1".to_owned()),
+        ("POSIX_PORT_SHIFT", service::PORT_SHIFT.to_string()),
+    ];
+    let mut different = Vec::new();
+    for case in cases(&scratch) {
+        let expected = run(&case, &scratch, &[]);
+        let seen = run(&case, &scratch, &accelerated);
+        if expected != seen {
+            println!("--- {case}\n{}", difference(&expected, &seen));
+            different.push(case);
+        }
+    }
+    assert!(different.is_empty(), "different: {different:?}");
+    assert!(
+        service::connections() > 0,
+        "the library did not use the service"
+    );
+}
+
+/// From the first line that differs, a few lines of both.
+fn difference(expected: &str, seen: &str) -> String {
+    const SHOWN: usize = 5;
+    let same = expected
+        .lines()
+        .zip(seen.lines())
+        .take_while(|(a, b)| a == b)
+        .count();
+    let part = |text: &str, mark: char| -> String {
+        let lines = text.lines().skip(same).take(SHOWN);
+        lines.map(|line| format!("{mark} {line}\n")).collect()
+    };
+    format!(
+        "  (after {same} equal lines)\n{}{}",
+        part(expected, '-'),
+        part(seen, '+')
+    )
+}

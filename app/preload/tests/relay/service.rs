@@ -1,0 +1,434 @@
+//! The relay as a service: registration, contexts, listeners, connects.
+
+use std::{
+    collections::HashMap,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, getsockname, listen,
+        socket_with,
+    },
+};
+use tidelane_abi::{
+    ControlEvent, ControlRequest, Message, ROUTE_ACCELERATED, close_cause, control_event,
+    control_request, data_event, data_request, message,
+};
+use tidelane_ring::{
+    BufferAllocator, ControlEventProducer, ControlRequestConsumer, DataEventProducer,
+    DataRequestConsumer, Doorbell, Layout, ProgramRegion, Route, ServicePageMap,
+    registration::{new_message, recv_message, send_message},
+    sleep,
+    words::DataWord,
+};
+
+use crate::connection::Connection;
+
+/// The relay listens at the program's port plus this.
+pub const PORT_SHIFT: i32 = -20_000;
+const SLOTS: u32 = 256;
+
+static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
+/// By inode of the program's socket: a listener that forked programs share.
+static LISTENERS: Mutex<Vec<(u64, Arc<Shared>)>> = Mutex::new(Vec::new());
+
+struct Shared {
+    listener: TcpListener,
+    /// As the program knows it.
+    port: u16,
+}
+
+/// Connections that were carried so far.
+pub fn connections() -> u32 {
+    CONNECTIONS.load(Ordering::Relaxed)
+}
+
+/// Serves every program that comes.
+pub fn start(path: &Path) {
+    let kind = SocketType::SEQPACKET;
+    let listener = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    listen(&listener, 64).unwrap();
+    std::thread::spawn(move || {
+        while let Ok(socket) = accept(&listener) {
+            std::thread::spawn(move || Session::register(socket).serve());
+        }
+    });
+}
+
+struct Context {
+    bell: Doorbell,
+    data_requests: DataRequestConsumer,
+    data_events: DataEventProducer,
+    control_requests: ControlRequestConsumer,
+    control_events: ControlEventProducer,
+}
+
+struct Session {
+    control: OwnedFd,
+    region: Arc<ProgramRegion>,
+    page: ServicePageMap,
+    bell: Doorbell,
+    buffers: BufferAllocator,
+    contexts: HashMap<u32, Context>,
+    connections: HashMap<u32, Connection>,
+    listeners: Vec<Option<Arc<Shared>>>,
+    /// Context, listener, cookie.
+    joined: Vec<(u32, u32, u64)>,
+    free: Vec<u32>,
+}
+
+impl Session {
+    fn register(control: OwnedFd) -> Self {
+        let (request, _) = recv_message(control.as_fd()).unwrap().unwrap();
+        assert_eq!(request.kind, message::REGISTER);
+        let layout = Layout::new(SLOTS, 64 << 20, 64 << 20).unwrap();
+        let (region, region_fd) = ProgramRegion::create("relay", &layout).unwrap();
+        let (page, page_fd) = ServicePageMap::create(1).unwrap();
+        page.set_routes(&[Route {
+            addr: Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
+            prefix_len: 128,
+            accelerated: ROUTE_ACCELERATED,
+        }])
+        .unwrap();
+        let bell = Doorbell::new().unwrap();
+        let mut registered = new_message(message::REGISTERED);
+        registered.region_len = layout.region_len();
+        let descriptors = [region_fd.as_fd(), page_fd.as_fd(), bell.fd()];
+        send_message(control.as_fd(), &registered, &descriptors).unwrap();
+        Self {
+            control,
+            buffers: BufferAllocator::new(layout.rx_area()),
+            region: Arc::new(region),
+            page,
+            bell,
+            contexts: HashMap::new(),
+            connections: HashMap::new(),
+            listeners: Vec::new(),
+            joined: Vec::new(),
+            free: (0..SLOTS).rev().collect(),
+        }
+    }
+
+    fn serve(mut self) {
+        loop {
+            let mut busy = self.requests();
+            busy |= self.accept();
+            busy |= self.step();
+            self.publish();
+            if busy {
+                continue;
+            }
+            let word = &self.page.core(0).unwrap().needs_wakeup;
+            sleep::prepare_to_sleep(word);
+            let quiet = self.contexts.values().all(|context| {
+                context.data_requests.is_empty() && context.control_requests.is_empty()
+            });
+            if quiet {
+                self.sleep();
+            }
+            sleep::cancel_sleep(&self.page.core(0).unwrap().needs_wakeup);
+            if !self.messages() {
+                return self.wind_up();
+            }
+        }
+    }
+
+    /// The program is gone. What it had closed is finished, the rest is reset.
+    fn wind_up(mut self) {
+        self.requests();
+        self.connections.values_mut().for_each(Connection::orphan);
+        while !self.connections.is_empty() {
+            if !self.step() {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn sleep(&self) {
+        let mut fds = vec![
+            PollFd::new(&self.control, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN),
+        ];
+        for connection in self.connections.values() {
+            if let Some(socket) = &connection.socket {
+                fds.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
+            }
+        }
+        for (_, listener, _) in &self.joined {
+            if let Some(Some(shared)) = self.listeners.get(*listener as usize) {
+                fds.push(PollFd::from_borrowed_fd(
+                    shared.listener.as_fd(),
+                    PollFlags::IN,
+                ));
+            }
+        }
+        // What is not waited for (room in kernel sockets) is looked at this often.
+        let often = Timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
+        let _ = poll(&mut fds, Some(&often));
+        self.bell.drain();
+    }
+
+    /// False: the program is gone.
+    fn messages(&mut self) -> bool {
+        loop {
+            let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
+            if poll(
+                &mut fds,
+                Some(&Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                }),
+            )
+            .unwrap()
+                == 0
+            {
+                return true;
+            }
+            let Ok(Some((request, descriptors))) = recv_message(self.control.as_fd()) else {
+                return false;
+            };
+            if let Some(answer) = self.message(&request, descriptors) {
+                let _ = send_message(self.control.as_fd(), &answer, &[]);
+            }
+        }
+    }
+
+    fn message(&mut self, request: &Message, mut descriptors: Vec<OwnedFd>) -> Option<Message> {
+        let mut answer = new_message(request.kind);
+        match request.kind {
+            message::CONTEXT => {
+                let number = request.context;
+                let context = Context {
+                    bell: Doorbell::from_untrusted(descriptors.remove(0)).unwrap(),
+                    data_requests: DataRequestConsumer::new(self.region.clone(), number)?,
+                    data_events: DataEventProducer::new(self.region.clone(), number)?,
+                    control_requests: ControlRequestConsumer::new(self.region.clone(), number)?,
+                    control_events: ControlEventProducer::new(self.region.clone(), number)?,
+                };
+                self.contexts.insert(number, context);
+                answer.context = number;
+                Some(answer)
+            }
+            message::LISTEN => {
+                answer.listener = self.listeners.len() as u32;
+                self.listeners.push(Some(shared_listener(&descriptors[0])));
+                Some(answer)
+            }
+            message::UNLISTEN => {
+                self.listeners[request.listener as usize] = None;
+                None
+            }
+            message::RESERVE => {
+                answer.port = u32::from(port_of(&descriptors[0]));
+                Some(answer)
+            }
+            _ => None,
+        }
+    }
+
+    fn requests(&mut self) -> bool {
+        let mut words = Vec::new();
+        let mut requests = Vec::new();
+        for (number, context) in &mut self.contexts {
+            while let Some(request) = context.control_requests.pop().unwrap() {
+                requests.push((*number, request));
+            }
+            context.control_requests.release();
+            while let Some(word) = context.data_requests.pop().unwrap() {
+                words.push((*number, DataWord::decode(word)));
+            }
+            context.data_requests.release();
+        }
+        let busy = !(words.is_empty() && requests.is_empty());
+        for (context, request) in requests {
+            self.control_request(context, &request);
+        }
+        for (_, word) in words {
+            self.data_request(word);
+        }
+        busy
+    }
+
+    fn control_request(&mut self, context: u32, request: &ControlRequest) {
+        match request.kind {
+            control_request::CONNECT => self.connect(context, request),
+            control_request::LISTENER_JOIN => {
+                self.joined
+                    .push((context, request.listener, request.cookie));
+            }
+            control_request::LISTENER_LEAVE => self
+                .joined
+                .retain(|(c, listener, _)| (*c, *listener) != (context, request.listener)),
+            other => panic!("control request {other}"),
+        }
+    }
+
+    fn data_request(&mut self, word: DataWord) {
+        match word.kind {
+            data_request::ADVANCE => {
+                if let Some(connection) = self.connections.get_mut(&word.slot) {
+                    connection.advance(&self.region);
+                }
+            }
+            data_request::ASSIGN => {
+                if let Some(connection) = self.connections.get_mut(&word.slot) {
+                    connection.context = word.arg;
+                    self.ready(word.arg, word.slot, data_event::READY);
+                }
+            }
+            data_request::ACCEPT_TAKEN => {}
+            other => panic!("data request {other}"),
+        }
+    }
+
+    fn connect(&mut self, context: u32, request: &ControlRequest) {
+        let [.., a, b, c, d] = request.peer_addr;
+        let peer = SocketAddr::from(([a, b, c, d], request.peer_port));
+        let Ok(socket) = TcpStream::connect(peer) else {
+            let event = ControlEvent {
+                cause: close_cause::REFUSED,
+                ..control(control_event::CONNECT_FAILED, request.cookie)
+            };
+            self.contexts
+                .get_mut(&context)
+                .unwrap()
+                .control_events
+                .push(event)
+                .unwrap();
+            return;
+        };
+        let port = match request.local_port {
+            0 => socket.local_addr().unwrap().port(),
+            reserved => reserved,
+        };
+        let event = control(control_event::CONNECT_STARTED, request.cookie);
+        let slot = self.begin(context, socket, port, event);
+        self.ready(context, slot, data_event::READY);
+    }
+
+    /// Takes a slot and announces it by `event`.
+    fn begin(&mut self, context: u32, socket: TcpStream, port: u16, event: ControlEvent) -> u32 {
+        let slot = self.free.pop().unwrap();
+        let connection =
+            Connection::begin(&self.region, &mut self.buffers, slot, context, socket, port);
+        let generation = connection.generation;
+        self.connections.insert(slot, connection);
+        CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        let event = ControlEvent {
+            slot,
+            generation,
+            ..event
+        };
+        self.contexts
+            .get_mut(&context)
+            .unwrap()
+            .control_events
+            .push(event)
+            .unwrap();
+        slot
+    }
+
+    fn accept(&mut self) -> bool {
+        let mut busy = false;
+        for (context, listener, cookie) in self.joined.clone() {
+            let Some(Some(shared)) = self.listeners.get(listener as usize).cloned() else {
+                continue;
+            };
+            while let Ok((socket, _)) = shared.listener.accept() {
+                busy = true;
+                let event = ControlEvent {
+                    listener,
+                    ..control(control_event::ACCEPTED, cookie)
+                };
+                self.begin(context, socket, shared.port, event);
+            }
+        }
+        busy
+    }
+
+    fn step(&mut self) -> bool {
+        let mut busy = false;
+        let slots: Vec<u32> = self.connections.keys().copied().collect();
+        for slot in slots {
+            let Some(connection) = self.connections.get_mut(&slot) else {
+                continue;
+            };
+            let progress = connection.step(&self.region);
+            let context = connection.context;
+            busy |= progress.moved;
+            if progress.over {
+                let connection = self.connections.remove(&slot).unwrap();
+                connection.release(&self.region, &mut self.buffers);
+                self.ready(context, slot, data_event::RELEASED);
+                self.free.insert(0, slot);
+            } else if progress.ready {
+                self.ready(context, slot, data_event::READY);
+            }
+        }
+        busy
+    }
+
+    fn ready(&mut self, context: u32, slot: u32, kind: u8) {
+        let context = self.contexts.get_mut(&context).unwrap();
+        context
+            .data_events
+            .push(DataWord::new(kind, slot).encode())
+            .unwrap();
+    }
+
+    fn publish(&mut self) {
+        for (number, context) in &mut self.contexts {
+            let control = context.control_events.publish();
+            let data = context.data_events.publish();
+            let head = self.region.context(*number).unwrap().head;
+            if (control || data) && sleep::should_ring(&head.needs_wakeup) {
+                context.bell.ring();
+            }
+        }
+    }
+}
+
+fn port_of(socket: &OwnedFd) -> u16 {
+    let name = getsockname(socket).unwrap();
+    rustix::net::SocketAddrV4::try_from(name).unwrap().port()
+}
+
+fn shared_listener(socket: &OwnedFd) -> Arc<Shared> {
+    let inode = rustix::fs::fstat(socket).unwrap().st_ino;
+    let mut listeners = LISTENERS.lock().unwrap();
+    listeners.retain(|(_, shared)| Arc::strong_count(shared) > 1);
+    if let Some((_, shared)) = listeners.iter().find(|(known, _)| *known == inode) {
+        return shared.clone();
+    }
+    let port = port_of(socket);
+    let own_port = (i32::from(port) + PORT_SHIFT) as u16;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, own_port)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let shared = Arc::new(Shared { listener, port });
+    listeners.push((inode, shared.clone()));
+    shared
+}
+
+fn control(kind: u32, cookie: u64) -> ControlEvent {
+    ControlEvent {
+        kind,
+        slot: 0,
+        cookie,
+        generation: 0,
+        cause: 0,
+        listener: 0,
+        reserved: [0; 9],
+    }
+}
