@@ -139,11 +139,13 @@ impl<P: PacketIo> Host<P> {
             flags: service_flags_of(binding),
             cause: binding.cause,
         };
+        let rx_window = state.rx_window();
         let (slot, context) = (binding.slot, binding.context);
         let Some(program) = self.io.programs.get_mut(binding.home) else {
             return;
         };
         if let Some(view) = program.region.slot(slot) {
+            slots::set_rx_window(view, rx_window);
             slots::publish(view, &publication);
         }
         if binding.closed_by_program || program.gone {

@@ -517,8 +517,7 @@ impl<P: PacketIo> Host<P> {
             flow,
             self.engine.info(flow).map_or(0, |info| info.mss),
         );
-        let config = self.engine.config();
-        let (window, limit) = (config.rx_window_max, config.tx_limit);
+        let (window, limit) = (state.rx_window(), self.engine.config().tx_limit);
         let Some(program) = self.io.programs.get_mut(id) else {
             return;
         };

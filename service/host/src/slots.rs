@@ -76,10 +76,15 @@ pub fn publish(slot: SlotView<'_>, publication: &Publication) {
     half.flags.store(publication.flags, Release);
 }
 
-/// Sets the limits that hold for the connection.
+/// Sets the limits that a connection begins with.
 pub fn set_limits(slot: SlotView<'_>, rx_window: u32, tx_limit: u32) {
-    slot.service().rx_window.store(rx_window, Relaxed);
+    set_rx_window(slot, rx_window);
     slot.service().tx_limit.store(tx_limit, Relaxed);
+}
+
+/// Sets the receive window by which the program decides when to announce its reads. It grows.
+pub fn set_rx_window(slot: SlotView<'_>, rx_window: u32) {
+    slot.service().rx_window.store(rx_window, Relaxed);
 }
 
 /// Clears both halves for a new connection; returns its (odd) generation.
