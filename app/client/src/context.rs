@@ -361,7 +361,9 @@ impl Context {
         match word.kind {
             data_event::READY => Some(ClientEvent::Ready { slot }),
             data_event::RELEASED => {
-                self.session.buffers().free_orphans(slot);
+                let view = self.session.region.slot(slot)?;
+                let generation = view.service().generation.load(Ordering::Acquire);
+                self.session.buffers().released(slot, generation);
                 Some(ClientEvent::Released { slot })
             }
             _ => None,

@@ -41,6 +41,8 @@ pub(crate) struct Buffers {
 /// The present buffer of a closed stream, and those that it outgrew (hardly ever any).
 #[derive(Clone, Debug, Default)]
 struct Orphans {
+    /// Of the use of the slot that they belong to.
+    generation: u32,
     present: Option<StreamBuffer>,
     outgrown: Vec<StreamBuffer>,
 }
@@ -99,6 +101,7 @@ impl Buffers {
     pub(crate) fn orphan(
         &mut self,
         slot: u32,
+        generation: u32,
         present: Option<StreamBuffer>,
         outgrown: Vec<StreamBuffer>,
     ) {
@@ -108,15 +111,30 @@ impl Buffers {
         if self.orphans.len() <= slot {
             self.orphans.resize(slot + 1, Orphans::default());
         }
-        self.orphans[slot] = Orphans { present, outgrown };
+        self.orphans[slot] = Orphans {
+            generation,
+            present,
+            outgrown,
+        };
     }
 
-    /// The service released the slot.
-    pub(crate) fn free_orphans(&mut self, slot: u32) {
+    /// The service released the slot, whose generation is now `generation`. The news may be late:
+    /// another context may have had the slot's next connection, and closed it, before.
+    pub(crate) fn released(&mut self, slot: u32, generation: u32) {
+        let orphans = self.orphans.get(slot as usize);
+        if orphans.is_some_and(|orphans| orphans.generation != generation) {
+            self.free_orphans(slot);
+        }
+    }
+
+    /// The use of the slot that its orphans belong to is over.
+    fn free_orphans(&mut self, slot: u32) {
         let Some(orphans) = self.orphans.get_mut(slot as usize) else {
             return;
         };
-        let Orphans { present, outgrown } = std::mem::take(orphans);
+        let Orphans {
+            present, outgrown, ..
+        } = std::mem::take(orphans);
         for buffer in present.into_iter().chain(outgrown) {
             self.allocator.free(buffer);
         }

@@ -210,7 +210,9 @@ impl Stream {
         if !self.trim() && !self.session.is_gone() {
             let present = self.tx_buffer.take();
             let outgrown = std::mem::take(&mut self.outgrown.buffers);
-            self.session.buffers().orphan(self.slot, present, outgrown);
+            self.session
+                .buffers()
+                .orphan(self.slot, self.generation, present, outgrown);
         }
         let linger = linger.map_or(0, |seconds| seconds.saturating_add(1));
         self.shared.view().program().linger.store(linger, Relaxed);
