@@ -147,6 +147,7 @@ void mixed(void)
 	must(read(timer, &one, 8) == 8);
 	must(write(ends[1], "x", 1) == 1);
 	peer_sends(other, 10, 1);
+	usleep(20000);
 	/* Both are ready; within a few calls both are reported. */
 	unsigned seen = 0;
 	for (int i = 0; i < 20; i++) {

@@ -120,6 +120,9 @@ pub fn control(
         None if is_epoll(epfd) => adopt(epfd)?,
         None => return TO_KERNEL,
     };
+    if operation == libc::EPOLL_CTL_ADD && reporter == Reporter::Tidelane {
+        crate::connect::settle_lane(socket, fd, lane);
+    }
     let change = Change {
         socket,
         lane,
@@ -276,6 +279,7 @@ pub fn wait(
     if !lane.is_active() {
         return wait_in_kernel(lane, events, deadline, mask);
     }
+    lane.expect_connects();
     lane.end_batch();
     let mut spun = false;
     loop {

@@ -63,6 +63,15 @@ struct Ring {
 static DEFAULT: crate::static_cell_unsafe::StaticCell<Lane> =
     crate::static_cell_unsafe::StaticCell::new();
 
+/// The epoll instance's lane that was last waited on, or added to.
+static EXPECTED: crate::static_cell_unsafe::StaticCell<Lane> =
+    crate::static_cell_unsafe::StaticCell::new();
+
+/// The lane that a new connection will likely be watched in: the one used last, else the default.
+pub(crate) fn expected_lane() -> Option<&'static Lane> {
+    EXPECTED.load().or_else(default_lane)
+}
+
 /// The lane for sockets that no epoll instance has.
 pub(crate) fn default_lane() -> Option<&'static Lane> {
     if let Some(lane) = DEFAULT.load() {
@@ -223,6 +232,13 @@ impl Lane {
             context.submit(&mut connection.stream);
             context.flush();
         });
+    }
+
+    /// New connections will likely be watched here: their first events come here at once.
+    pub(crate) fn expect_connects(&'static self) {
+        if !EXPECTED.load().is_some_and(|lane| std::ptr::eq(lane, self)) {
+            EXPECTED.store(Some(self));
+        }
     }
 
     /// Events of the connection come to this lane from now on.

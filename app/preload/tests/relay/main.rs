@@ -191,3 +191,14 @@ fn difference(expected: &str, seen: &str) -> String {
         part(seen, '+')
     )
 }
+
+/// Not a test: a service at the path in TIDELANE_RELAY, for trying programs by hand.
+#[test]
+#[ignore = "serves until it is killed"]
+fn serve() {
+    let path = std::env::var_os("TIDELANE_RELAY").expect("TIDELANE_RELAY: a socket's path");
+    service::start(Path::new(&path));
+    loop {
+        std::thread::park();
+    }
+}
