@@ -118,8 +118,14 @@ impl<E: Env> Slow<'_, E> {
         let mut out = self
             .hot
             .segment_out(self.id, &self.clock, start, control, payload);
-        if self.hot.has(flags::SACK) && !self.cold.ooo.is_empty() && payload < 1300 {
+        if self.hot.has(flags::SACK) && !self.cold.ooo.is_empty() {
+            let plain = out.options;
             self.add_sack(&mut out.options);
+            // Options count against the segment's size (RFC 9293 §3.7.1).
+            let blocks = (out.options.len() - plain.len()) as u32;
+            if payload + blocks > u32::from(self.hot.mss) {
+                out.options = plain;
+            }
         }
         if let Err(full) = self.env.transmit(&out) {
             (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags) = before;
