@@ -1,4 +1,7 @@
 //! A program that writes what it likes to its shared memory.
+//!
+//! Half of the writes are aimed at what the service looks at; the other half goes over every byte of
+//! the memory that is in use, word by word.
 
 use std::sync::Arc;
 
@@ -12,6 +15,8 @@ use tidelane_time::{Duration, Instant};
 
 /// Slots that are aimed at: those that come into use.
 const SLOTS_AIMED_AT: u64 = 8;
+/// Bytes of each buffer area that are swept.
+const BUFFERS_SWEPT: u64 = 64 << 10;
 /// Values that go to the edges of things.
 const EDGES: [u64; 8] = [
     0,
@@ -24,6 +29,9 @@ const EDGES: [u64; 8] = [
     u64::MAX,
 ];
 
+/// Words that one burst overwrites in its turn.
+const SWEEP_WORDS: u64 = 16;
+
 /// A stream of random writes to one region.
 pub struct Misconduct {
     region: Arc<ProgramRegion>,
@@ -32,17 +40,20 @@ pub struct Misconduct {
     pub next: Instant,
     /// Writes so far.
     pub writes: u64,
+    /// How far the sweep over all bytes has come.
+    pub swept: u64,
     rng: Rng,
 }
 
 impl Misconduct {
-    /// Writes to `region`, each time after `every`.
-    pub fn new(region: Arc<ProgramRegion>, every: Duration, rng: Rng) -> Self {
+    /// Writes to `region`, each time after `every`; the sweep goes on where `swept` says.
+    pub fn new(region: Arc<ProgramRegion>, every: Duration, swept: u64, rng: Rng) -> Self {
         Self {
             region,
             every,
             next: Instant::ZERO,
             writes: 0,
+            swept,
             rng,
         }
     }
@@ -60,7 +71,35 @@ impl Misconduct {
             );
             self.writes += 1;
         }
+        for _ in 0..SWEEP_WORDS {
+            let (offset, value) = (self.sweep_offset(), self.value());
+            self.region.region().copy_in(offset, &value.to_le_bytes());
+            self.writes += 1;
+            self.swept += 1;
+        }
         self.next = now + Duration(1 + self.rng.below(2 * self.every.0));
+    }
+
+    /// The next word in its turn: header, first context, slots, and a part of each buffer area.
+    fn sweep_offset(&self) -> u64 {
+        let layout = self.region.layout();
+        let slots_start = layout.slot_offset(0).unwrap_or(HEADER_LEN);
+        let parts = [
+            (0, HEADER_LEN),
+            (context_offset(0), CONTEXT_LEN),
+            (slots_start, SLOTS_AIMED_AT * size_of::<Slot>() as u64),
+            (layout.rx_area().start, BUFFERS_SWEPT),
+            (layout.tx_area().start, BUFFERS_SWEPT),
+        ];
+        let total: u64 = parts.iter().map(|(_, len)| len / 8).sum();
+        let mut word = self.swept % total;
+        for (start, len) in parts {
+            if word < len / 8 {
+                return start + 8 * word;
+            }
+            word -= len / 8;
+        }
+        0
     }
 
     fn value(&mut self) -> u64 {

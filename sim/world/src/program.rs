@@ -33,6 +33,16 @@ impl Bell for FlagBell {
     }
 }
 
+/// What is new in each life of a program.
+pub struct Life {
+    /// For listings.
+    pub name: String,
+    /// Its chance.
+    pub rng: Rng,
+    /// How far the sweep of one that misbehaves has come.
+    pub swept: u64,
+}
+
 /// A running program.
 pub struct Process {
     /// Its number at the service.
@@ -51,15 +61,17 @@ impl Process {
         now: Instant,
         spec: &ProgramSpec,
         machine: &mut Machine,
-        name: &str,
-        rng: &Rng,
+        life: &Life,
     ) -> std::io::Result<Self> {
+        let rng = &life.rng;
         let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("the layout is possible");
         let region = Arc::new(ProgramRegion::heap(&layout)?);
         let rung = machine.rung.clone();
         let ring = move || rung.store(true, Ordering::Relaxed);
         let program = Program::in_memory(region.clone(), machine.page.clone(), ring);
-        let id = machine.host.add_program(name.to_owned(), 1, region.clone());
+        let id = machine
+            .host
+            .add_program(life.name.clone(), 1, region.clone());
         let mut workers = Vec::new();
         for number in 0..spec.workers {
             let bell = Arc::new(AtomicBool::new(false));
@@ -74,7 +86,7 @@ impl Process {
         }
         let misconduct = match spec.conduct {
             Conduct::Good => None,
-            Conduct::Bad { every } => Some(Misconduct::new(region, every, rng.fork(2))),
+            Conduct::Bad { every } => Some(Misconduct::new(region, every, life.swept, rng.fork(2))),
         };
         Ok(Self {
             id,

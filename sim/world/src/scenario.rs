@@ -217,9 +217,6 @@ impl Scenario {
             _ => rng.between(4, 64),
         };
         let spread = 1 << rng.between(10, 32);
-        let clients: Vec<usize> = (0..self.programs.len())
-            .filter(|p| self.programs[*p].conduct == Conduct::Good)
-            .collect();
         let mut starts: Vec<u64> = (0..count).map(|_| rng.below(spread)).collect();
         starts.sort_unstable();
         for (id, start) in starts.into_iter().enumerate() {
@@ -228,7 +225,7 @@ impl Scenario {
             } else {
                 traffic[rng.below(4) as usize]
             };
-            let client = clients[rng.below(clients.len() as u64) as usize];
+            let client = rng.below(self.programs.len() as u64) as usize;
             let listener = rng.below(self.listeners.len() as u64) as usize;
             let mut plan = ConnectionPlan::new(rng, kind, id as u32, client, listener);
             plan.start = Instant(1_000_000 + start);

@@ -160,7 +160,7 @@ impl Side {
         if gone.is_none_or(|since| now - since.max(self.paused_until) < PATIENCE) {
             return Ok(false);
         }
-        if ledger.perfect_wire {
+        if ledger.perfect_wire && !ledger.entry(id).tainted {
             let text = format!(
                 "{:?} of connection {id} waits for a peer that is gone",
                 self.role
@@ -264,6 +264,10 @@ impl Side {
         let content = &self.content[self.role.peer().index()];
         if let Some(pos) = content.first_mismatch(self.read, bytes, &mut book.scratch) {
             let role = self.role;
+            if book.ledger.entry(id).tainted {
+                self.leave(now, book, true);
+                return Ok(false);
+            }
             let text = format!("{role:?} of connection {id}: the byte at {pos} is wrong");
             return Err(violation(now, "bytes arrive intact", text));
         }
@@ -317,7 +321,8 @@ impl Side {
         }
         let all_sent = self.written == send;
         let all_read = self.read == expect;
-        if all_sent && all_read && ending == Ending::Close {
+        // Closed before it is open (RFC 9293 §3.10.4), a connection forgets what was written.
+        if all_sent && all_read && ending == Ending::Close && self.stream.established() {
             self.close(now, book);
             return Ok(true);
         }

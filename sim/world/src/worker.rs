@@ -60,6 +60,8 @@ pub struct Worker {
     sides: BTreeMap<u32, Side>,
     /// Closed, and not yet released.
     closing: BTreeSet<u32>,
+    /// In use again before the word of their release came.
+    released_late: BTreeSet<u32>,
     /// By slot: when a side wants a turn.
     timers: BTreeMap<u32, Instant>,
     starts: VecDeque<Start>,
@@ -81,6 +83,7 @@ impl Worker {
             rng,
             sides: BTreeMap::new(),
             closing: BTreeSet::new(),
+            released_late: BTreeSet::new(),
             timers: BTreeMap::new(),
             starts: VecDeque::new(),
             connecting: BTreeSet::new(),
@@ -185,7 +188,7 @@ impl Worker {
     }
 
     fn released(&mut self, now: Instant, slot: u32) -> Result<(), Violation> {
-        if self.closing.remove(&slot) {
+        if self.released_late.remove(&slot) || self.closing.remove(&slot) {
             return Ok(());
         }
         let text = format!("slot {slot} was released and is not closed");
@@ -200,8 +203,12 @@ impl Worker {
         flags: u32,
     ) -> Result<tidelane_client::Stream, Violation> {
         let rule = "the service keeps the protocol";
-        if self.sides.contains_key(&slot) || self.closing.contains(&slot) {
+        if self.sides.contains_key(&slot) {
             return Err(violation(now, rule, format!("slot {slot} is in use")));
+        }
+        // Control events come first: the word that the slot was released may still be in the ring.
+        if self.closing.remove(&slot) {
+            self.released_late.insert(slot);
         }
         let stream = self.program.stream(slot, generation, flags);
         stream.ok_or_else(|| violation(now, rule, format!("there is no slot {slot}")))

@@ -13,7 +13,7 @@ use crate::{
     ledger::{Ledger, Stage, Violation, violation},
     machine::{Machine, address},
     plan::Role,
-    program::Process,
+    program::{Life, Process},
     report::Report,
     scenario::{Conduct, Mishap, Scenario},
     side::Book,
@@ -63,6 +63,8 @@ pub struct World {
     next_tick: Instant,
     drain_until: Option<Instant>,
     vain_steps: Vec<u32>,
+    /// By program: how far the sweep of one that misbehaves has come.
+    swept: Vec<u64>,
     digest: Digest,
     rng: Rng,
     lives: u64,
@@ -81,6 +83,11 @@ impl World {
             .programs
             .iter()
             .any(|program| program.conduct != Conduct::Good);
+        for (index, program) in scenario.programs.iter().enumerate() {
+            if program.conduct != Conduct::Good {
+                ledger.taint(index);
+            }
+        }
         let machines = scenario
             .hosts
             .iter()
@@ -101,6 +108,7 @@ impl World {
             cables,
             processes: scenario.programs.iter().map(|_| None).collect(),
             returns: vec![None; scenario.programs.len()],
+            swept: vec![0; scenario.programs.len()],
             mishaps: scenario.mishaps.iter().copied().collect(),
             repair: None,
             next_tick: Instant::ZERO + TICK,
@@ -231,7 +239,8 @@ impl World {
         let now = self.now;
         let worked = self.machines[index].step(now);
         self.vain_steps[index] += u32::from(!worked);
-        if self.vain_steps[index] > VAIN_STEPS_MAX {
+        // A program that misbehaves may ring all day.
+        if self.vain_steps[index] > VAIN_STEPS_MAX && !self.book.ledger.strangers {
             let text = format!("host {index} wakes up in vain, again and again");
             return Err(self.violated("an idle service sleeps", &text));
         }
@@ -294,9 +303,12 @@ impl World {
         self.lives += 1;
         let spec = &self.scenario.programs[program];
         let machine = &mut self.machines[spec.host];
-        let rng = self.rng.fork(self.lives << 16 | program as u64);
-        let name = format!("program-{program}");
-        let mut process = Process::start(self.now, spec, machine, &name, &rng)?;
+        let life = Life {
+            name: format!("program-{program}"),
+            rng: self.rng.fork(self.lives << 16 | program as u64),
+            swept: self.swept[program],
+        };
+        let mut process = Process::start(self.now, spec, machine, &life)?;
         if let Some(listener) = self.scenario.listener_of(program) {
             let listener_spec = &self.scenario.listeners[listener];
             let listens = process.listen(machine, spec.host, listener, listener_spec);
@@ -326,6 +338,9 @@ impl World {
         let Some(process) = self.processes[program].take() else {
             return;
         };
+        if let Some(misconduct) = &process.misconduct {
+            self.swept[program] = misconduct.swept;
+        }
         let (now, ledger) = (self.now, &mut self.book.ledger);
         for (_, worker) in &process.workers {
             for (id, role) in worker.open_sides() {

@@ -1,0 +1,65 @@
+//! A swarm of seeds: no checker may find anything, and equal seeds give equal runs.
+
+use tidelane_world::{Report, Scenario, Theme, run};
+
+/// Runs the seeds and adds up what they covered.
+fn swarm(theme: Option<Theme>, seeds: std::ops::Range<u64>) -> Report {
+    let mut sum = Report::default();
+    for seed in seeds {
+        let scenario = match theme {
+            Some(theme) => Scenario::with_theme(seed, theme),
+            None => Scenario::from_seed(seed),
+        };
+        match run(scenario.clone()) {
+            Ok(report) => sum.add(&report),
+            Err(violation) => panic!("{violation}\n{scenario}\nseed {seed}, theme {theme:?}"),
+        }
+    }
+    sum
+}
+
+#[test]
+fn two_hundred_seeds_break_no_rule() {
+    let sum = swarm(None, 0..200);
+    println!("{sum}");
+    assert!(sum.complete > 1000, "{sum}");
+    // A swarm that never loses, reorders or refuses anything proves little.
+    for name in [
+        "retrans_segs",
+        "timeouts",
+        "fast_retrans",
+        "ofo_queue",
+        "time_waits",
+    ] {
+        let count = sum.counters.get(name).copied().unwrap_or(0);
+        assert!(count > 0, "{name} never happened");
+    }
+}
+
+#[test]
+fn programs_of_one_host_talk_over_the_memory_wire() {
+    let sum = swarm(Some(Theme::MemoryWire), 1000..1020);
+    assert!(sum.bytes > 0 && sum.frames == 0, "{sum}");
+    assert!(sum.counters["memory_segments"] > 0);
+}
+
+#[test]
+fn programs_die_and_nothing_leaks() {
+    let sum = swarm(Some(Theme::Death), 2000..2030);
+    assert!(sum.deaths > 20 && sum.complete > 100, "{sum}");
+}
+
+#[test]
+fn random_values_in_shared_memory_harm_nobody_else() {
+    let sum = swarm(Some(Theme::Misbehaviour), 3000..3020);
+    assert!(sum.misdeeds > 1000 && sum.complete > 50, "{sum}");
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    for seed in [1, 7, 23, 40] {
+        let digests = [0; 2].map(|_| swarm(None, seed..seed + 1).digest);
+        assert_eq!(digests[0], digests[1], "seed {seed}");
+    }
+    assert_ne!(swarm(None, 1..2).digest, swarm(None, 2..3).digest);
+}
