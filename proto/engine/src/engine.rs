@@ -7,7 +7,7 @@ use tidelane_flow::{
     TxFull, flags,
 };
 use tidelane_slowpath::{Connection, Fate, Slow, SynSeen, iss, new_connection, reset_reply};
-use tidelane_time::{Instant, TimerHandle, TimerWheel};
+use tidelane_time::{Duration, Instant, TimerHandle, TimerWheel};
 use tidelane_wire::{DropReason, Endpoint, FlowKey, IcmpError, Segment, TcpFlags};
 
 use crate::{
@@ -15,6 +15,8 @@ use crate::{
     time_wait::{Entry, TimeWait},
 };
 
+/// How long TIME-WAIT keeps its ends from an active open when both used timestamps.
+const TIME_WAIT_REST: Duration = Duration::from_secs(1);
 /// Least MTU that TCP over IPv4 is opened on (RFC 791).
 const MTU_MIN: u32 = 68;
 
@@ -270,7 +272,10 @@ impl Engine {
         let _ = env.transmit(&out);
     }
 
-    /// A segment for a connection in TIME-WAIT is acknowledged; a RST is ignored (RFC 1337).
+    /// A segment for a connection in TIME-WAIT is acknowledged; a FIN that came again restarts the
+    /// wait (RFC 9293 §3.10.7.4), a SYN does not, or one that is sent again and again would keep
+    /// itself out. Its sender answers the acknowledgment with a RST, which, exactly in its
+    /// place, ends the wait (as Linux does; other RSTs are ignored, RFC 1337).
     fn answer_in_time_wait(
         &mut self,
         clock: Clock,
@@ -279,7 +284,13 @@ impl Engine {
         env: &mut impl Env,
     ) {
         let old_ack = segment.len() == 0 && !segment.flags.contains(TcpFlags::SYN);
-        if segment.flags.contains(TcpFlags::RST) || old_ack || self.challenges == 0 {
+        if segment.flags.contains(TcpFlags::RST) {
+            if segment.seq == entry.rcv_nxt {
+                self.time_wait.remove(&entry.key);
+            }
+            return;
+        }
+        if old_ack || self.challenges == 0 {
             return;
         }
         self.challenges -= 1;
@@ -293,10 +304,12 @@ impl Engine {
             out.options = tidelane_wire::TcpOptions::timestamps(clock.ms.0, recent);
         }
         let _ = env.transmit(&out);
-        self.time_wait.insert(Entry {
-            until: clock.now + self.config.msl * 2u64,
-            ..*entry
-        });
+        if segment.flags.contains(TcpFlags::FIN) {
+            self.time_wait.insert(Entry {
+                until: clock.now + self.config.msl * 2u64,
+                ..*entry
+            });
+        }
     }
 
     /// A SYN for a listener (RFC 9293 §3.10.7.2).
@@ -590,7 +603,7 @@ impl Engine {
             return Err(OpenError::BadEndpoint);
         }
         let key = FlowKey { local, peer };
-        if !self.is_free_at(&key, now) {
+        if !self.is_free(now, &key) {
             return Err(OpenError::InUse);
         }
         self.time_wait.remove(&key);
@@ -850,22 +863,12 @@ impl Engine {
         self.listeners.find(&local).is_some()
     }
 
-    /// Whether an active open with these ends is possible: no flow has them, and TIME-WAIT does not
-    /// hold them.
-    pub fn is_free(&self, key: &FlowKey) -> bool {
-        self.table.find(key).is_none()
-            && self
-                .time_wait
-                .find(key)
-                .is_none_or(|entry| entry.ts_recent.is_some())
-    }
-
-    /// As [`is_free`](Self::is_free); with timestamps, an end in TIME-WAIT is free again after a
-    /// second (RFC 6191; Linux' tcp_tw_reuse).
-    fn is_free_at(&self, key: &FlowKey, now: Instant) -> bool {
+    /// Whether an active open with these ends is possible now: no flow has them, and TIME-WAIT does
+    /// not hold them. With timestamps it holds them for a second (RFC 6191; Linux' tcp_tw_reuse).
+    pub fn is_free(&self, now: Instant, key: &FlowKey) -> bool {
         let rested = |entry: &Entry| {
-            let since = (entry.until - now).0;
-            entry.ts_recent.is_some() && since + 1_000_000_000 <= self.config.msl.0 * 2
+            let left = (entry.until - now).0;
+            entry.ts_recent.is_some() && left + TIME_WAIT_REST.0 <= self.config.msl.0 * 2
         };
         self.table.find(key).is_none() && self.time_wait.find(key).is_none_or(rested)
     }
