@@ -65,29 +65,36 @@ impl Listener {
         }
     }
 
-    /// Removes a member.
-    pub fn leave(&mut self, program: ProgramId, context: u32) {
-        self.members
-            .retain(|m| m.program != program || m.context != context);
+    /// Removes a member. Returns how many connections it had not taken.
+    pub fn leave(&mut self, program: ProgramId, context: u32) -> u32 {
+        self.remove_members(|member| member.program == program && member.context == context)
     }
 
-    /// Removes a program. True if it was the last that held the socket.
-    pub fn drop_holder(&mut self, program: ProgramId) -> bool {
-        self.members.retain(|m| m.program != program);
+    /// Removes a program. Whether it was the last that held the socket, and how many connections
+    /// it had not taken.
+    pub fn drop_holder(&mut self, program: ProgramId) -> (bool, u32) {
+        let untaken = self.remove_members(|member| member.program == program);
         self.holders.retain(|held| *held != program);
-        self.holders.is_empty()
+        (self.holders.is_empty(), untaken)
     }
 
-    /// `program` took `count` connections in `context`. Returns how many were outstanding there.
-    pub fn taken(&mut self, program: ProgramId, context: u32, count: u32) -> u32 {
-        let found = self
-            .members
-            .iter_mut()
-            .find(|m| m.program == program && m.context == context);
-        let Some(member) = found else { return 0 };
-        let taken = count.min(member.untaken);
-        member.untaken -= taken;
-        taken
+    fn remove_members(&mut self, of: impl Fn(&Member) -> bool) -> u32 {
+        let untaken = self.members.iter().filter(|member| of(member)).map(|member| member.untaken);
+        let untaken = untaken.sum();
+        self.members.retain(|member| !of(member));
+        untaken
+    }
+
+    /// `program` took `count` connections, through whichever context. Returns how many of them
+    /// were outstanding.
+    pub fn taken(&mut self, program: ProgramId, count: u32) -> u32 {
+        let mut left = count;
+        for member in self.members.iter_mut().filter(|member| member.program == program) {
+            let taken = left.min(member.untaken);
+            member.untaken -= taken;
+            left -= taken;
+        }
+        count - left
     }
 }
 

@@ -156,7 +156,9 @@ impl<P: PacketIo> Host<P> {
         let Some(entry) = self.io.listeners.get_mut(listener) else {
             return false;
         };
-        if !entry.drop_holder(id) {
+        let (last, untaken) = entry.drop_holder(id);
+        self.engine.accept_taken(listener, untaken);
+        if !last {
             return false;
         }
         let waiting = self

@@ -98,7 +98,7 @@ impl<P: PacketIo> Host<P> {
                 data_request::ADVANCE => self.advance(now, id, word.slot),
                 data_request::ASSIGN => self.assign(id, word.slot, word.arg),
                 data_request::ACCEPT_TAKEN => {
-                    self.accept_taken(id, number, ListenerId(word.slot), word.arg);
+                    self.accept_taken(id, ListenerId(word.slot), word.arg);
                 }
                 _ => self.io.counters.bad_requests += 1,
             }
@@ -132,19 +132,21 @@ impl<P: PacketIo> Host<P> {
                 }
             }
             control_request::LISTENER_LEAVE => {
-                if let Some(entry) = self.io.listeners.get_mut(ListenerId(request.listener)) {
-                    entry.leave(id, context);
+                let listener = ListenerId(request.listener);
+                if let Some(entry) = self.io.listeners.get_mut(listener) {
+                    let untaken = entry.leave(id, context);
+                    self.engine.accept_taken(listener, untaken);
                 }
             }
             _ => self.io.counters.bad_requests += 1,
         }
     }
 
-    fn accept_taken(&mut self, id: ProgramId, context: u32, listener: ListenerId, count: u32) {
+    fn accept_taken(&mut self, id: ProgramId, listener: ListenerId, count: u32) {
         let Some(entry) = self.io.listeners.get_mut(listener) else {
             return;
         };
-        let taken = entry.taken(id, context, count);
+        let taken = entry.taken(id, count);
         self.engine.accept_taken(listener, taken);
     }
 
@@ -444,9 +446,9 @@ impl<P: PacketIo> Host<P> {
                 Err(Start::Failed(close_cause::NO_PORT))
             };
         }
-        let engine = &self.engine;
+        let (engine, now) = (&self.engine, self.io.now);
         let is_free = |port| {
-            engine.is_free(&FlowKey {
+            engine.is_free(now, &FlowKey {
                 local: Endpoint { addr, port },
                 peer,
             })
