@@ -85,7 +85,11 @@ impl<E: Env> Slow<'_, E> {
         let stale = segment.seq.add(len).at_or_before(next);
         let ack_counts = stale && segment.flags.contains(TcpFlags::ACK);
         if ack_counts && segment.ack.after(self.hot.snd_una) {
-            let _ = self.check_ack(segment);
+            if let Err(over @ (Fate::TimeWait | Fate::Release)) = self.check_ack(segment) {
+                // It acknowledged our FIN, which was all that was missing.
+                let _ = self.send_ack();
+                return Err(over);
+            }
         } else if ack_counts && self.take_sack(segment) {
             self.detect_loss(true, false);
         }
