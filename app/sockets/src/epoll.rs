@@ -451,6 +451,7 @@ fn sleep(
     mask: Option<&SignalMask>,
 ) -> Result<usize, Errno> {
     housekeeping(lane);
+    lane.tell_death(&mut lane.state());
     if !lane.arm() || lane.state().has_ready() {
         lane.disarm();
         return Ok(0);

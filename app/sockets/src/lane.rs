@@ -63,6 +63,11 @@ struct Ring {
 static DEFAULT: crate::static_cell_unsafe::StaticCell<Lane> =
     crate::static_cell_unsafe::StaticCell::new();
 
+/// Whether the service of the last session is known to be gone.
+fn is_service_gone() -> bool {
+    session::last().is_some_and(|session| session.program.service_known_gone())
+}
+
 /// The epoll instance's lane that was last waited on, or added to.
 static EXPECTED: crate::static_cell_unsafe::StaticCell<Lane> =
     crate::static_cell_unsafe::StaticCell::new();
@@ -417,7 +422,8 @@ impl Lane {
         let core = context.core_cpu();
         self.shares_cpu
             .store(core.is_none() || core == cpu, Ordering::Relaxed);
-        context.prepare_to_sleep()
+        // Of a service that is gone nothing comes any more: the kernel's events are still there.
+        context.prepare_to_sleep() || (is_service_gone() && !context.has_events())
     }
 
     /// The sleeper woke up. The others still want the doorbell.
@@ -478,7 +484,7 @@ impl Lane {
         let Some(session) = session::last() else {
             return;
         };
-        if state.death_told == session.generation || !session.program.service_known_gone() {
+        if state.death_told == session.generation || !is_service_gone() {
             return;
         }
         state.death_told = session.generation;
