@@ -250,7 +250,7 @@ impl Ledger {
             return Ok(());
         }
         let excuse = match cause {
-            close_cause::TIMED_OUT if self.timeouts => Some("timed out"),
+            close_cause::TIMED_OUT if self.timeouts || self.refusals => Some("timed out"),
             close_cause::ABORTED | close_cause::NO_PORT if self.refusals => Some("refused"),
             close_cause::RESET | close_cause::REFUSED if self.refusals => Some("refused"),
             _ => None,

@@ -10,12 +10,12 @@ use std::{
 };
 
 use tidelane_engine::LinkId;
-use tidelane_host::{Host, HostRequest, Interface, PORTS_PER_REQUEST, Route};
+use tidelane_host::{Host, HostRequest, Interface, PORTS_PER_REQUEST, Route, SocketReport};
 use tidelane_netem::Rng;
 use tidelane_packet_io::{BURST_MAX, Capture, Frame, MemConfig, MemPort, PacketIo, TxChecksum};
 use tidelane_ring::{ServicePageMap, sleep};
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{Endpoint, IpAddress, MacAddress};
+use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::scenario::HostSpec;
 
@@ -235,19 +235,38 @@ impl Machine {
 
     /// What the host says of its sockets, for a report.
     pub fn describe(&self) -> Vec<String> {
-        let line = |endpoint: Endpoint| endpoint.to_string();
-        self.host
-            .sockets()
-            .iter()
-            .map(|socket| {
-                let (local, peer) = (line(socket.local), line(socket.peer));
-                format!(
-                    "{local} {peer} {:?} recv-q {} send-q {} {:?}",
-                    socket.state, socket.recv_q, socket.send_q, socket.info
-                )
-            })
-            .collect()
+        self.host.sockets().iter().map(describe_socket).collect()
     }
+}
+
+fn describe_socket(socket: &SocketReport) -> String {
+    let SocketReport {
+        state,
+        local,
+        peer,
+        recv_q,
+        send_q,
+        ..
+    } = socket;
+    let mut line = format!("{local} {peer} {state:?} recv-q {recv_q} send-q {send_q}");
+    if let Some(info) = &socket.info {
+        line += &format!(
+            " {:?} cwnd {} mss {} rto {} ms backoff {} snd_wnd {} rcv_wnd {} flight {} unsent {} \
+             ooo {} retrans {}",
+            info.ca_state,
+            info.cwnd,
+            info.mss,
+            info.rto.as_millis(),
+            info.backoff,
+            info.snd_wnd,
+            info.rcv_wnd,
+            info.flight_size,
+            info.unsent,
+            info.ooo_ranges,
+            info.retrans,
+        );
+    }
+    line
 }
 
 impl Wire {

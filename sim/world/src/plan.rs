@@ -244,7 +244,7 @@ fn new_end(rng: &mut Rng, moved: u64) -> EndPlan {
         write_chunk: chunk(rng),
         read_chunk: chunk(rng),
         pause_after: 1 + rng.below(moved.max(1)),
-        pause: Duration::from_micros(rng.below(pause_max)),
+        pause: Duration::from_micros(1 + rng.below(pause_max)),
         pauses,
         nodelay: rng.chance_ppm(500_000),
     }

@@ -24,6 +24,8 @@ use crate::{
 const TICK: Duration = Duration::from_secs(1);
 /// A run that has more events than this does not end.
 const EVENTS_MAX: u64 = 30_000_000;
+/// After so many bursts of random writes a run has seen enough.
+const MISDEEDS_MAX: u64 = 50_000;
 /// Steps without anything to do that a host may take in a second: timers have a tick of 1 ms.
 const VAIN_STEPS_MAX: u32 = 3_000;
 
@@ -62,6 +64,8 @@ pub struct World {
     repair: Option<Instant>,
     next_tick: Instant,
     drain_until: Option<Instant>,
+    /// Since when all connections are over.
+    over_since: Option<Instant>,
     vain_steps: Vec<u32>,
     /// By program: how far the sweep of one that misbehaves has come.
     swept: Vec<u64>,
@@ -113,6 +117,7 @@ impl World {
             repair: None,
             next_tick: Instant::ZERO + TICK,
             drain_until: None,
+            over_since: None,
             digest: Digest::default(),
             rng: root.fork(300),
             lives: 0,
@@ -141,8 +146,13 @@ impl World {
                 return Err(self.violated("a run ends", "too many events"));
             }
             self.digest.event(self.now, &event);
-            if self.happen(event)? {
-                return self.finish();
+            match self.happen(event) {
+                Ok(false) => {}
+                Ok(true) => return self.finish(),
+                Err(mut violation) => {
+                    violation.text += &format!("\n{}", self.describe());
+                    return Err(violation);
+                }
             }
         }
         Err(self.violated("a run ends", "nothing is left to happen"))
@@ -176,6 +186,7 @@ impl World {
             }
             if let Some(misconduct) = &process.misconduct
                 && self.drain_until.is_none()
+                && self.report.misdeeds < MISDEEDS_MAX
             {
                 offer(Some(misconduct.next), Event::Misbehave(index));
             }

@@ -2,7 +2,7 @@
 
 use tidelane_time::Duration;
 
-use super::{TICK, World};
+use super::{MISDEEDS_MAX, TICK, World};
 use crate::{ledger::Violation, machine::Machine, report::Report};
 
 /// A connection that moves nothing for so long is stuck.
@@ -16,15 +16,11 @@ impl World {
         self.next_tick = self.now + TICK;
         self.vain_steps.fill(0);
         if let Some(entry) = self.book.ledger.stuck(self.now, STUCK_AFTER) {
-            let text = format!("{}; {:?}\n{}", entry.plan, entry.ends, self.describe());
+            let text = format!("{}; {:?}", entry.plan, entry.ends);
             return Err(self.violated("a connection moves on", &text));
         }
         let Some(until) = self.drain_until else {
-            let over = self.book.ledger.all_over() && self.good_processes_idle();
-            if over {
-                self.begin_drain();
-            }
-            return Ok(false);
+            return self.look_for_the_end().map(|()| false);
         };
         let quiet = |machine: &Machine| {
             let (_, flows, bytes) = machine.host.usage();
@@ -37,10 +33,33 @@ impl World {
             return Ok(true);
         }
         if self.now > until {
-            let text = self.describe();
-            return Err(self.violated("nothing leaks", &text));
+            return Err(self.violated("nothing leaks", "something does not go away"));
         }
         Ok(false)
+    }
+
+    fn look_for_the_end(&mut self) -> Result<(), Violation> {
+        if self.report.misdeeds >= MISDEEDS_MAX {
+            self.kill_misbehaving();
+        }
+        if !self.book.ledger.all_over() {
+            return Ok(());
+        }
+        let since = *self.over_since.get_or_insert(self.now);
+        if self.good_processes_idle() {
+            self.begin_drain();
+        } else if self.now - since > DRAIN_MAX {
+            return Err(self.violated("a slot is released in the end", "one is not"));
+        }
+        Ok(())
+    }
+
+    fn kill_misbehaving(&mut self) {
+        for program in 0..self.processes.len() {
+            if matches!(&self.processes[program], Some(p) if p.misconduct.is_some()) {
+                self.kill_program(program, None);
+            }
+        }
     }
 
     fn good_processes_idle(&self) -> bool {
@@ -55,11 +74,7 @@ impl World {
         self.report.busy = self.now;
         self.mishaps.clear();
         self.returns.fill(None);
-        for program in 0..self.processes.len() {
-            if matches!(&self.processes[program], Some(p) if p.misconduct.is_some()) {
-                self.kill_program(program, None);
-            }
-        }
+        self.kill_misbehaving();
         if self.repair.is_some() {
             self.repair();
         }
@@ -102,7 +117,7 @@ impl World {
         Ok(self.report)
     }
 
-    fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let mut lines = Vec::new();
         for (index, machine) in self.machines.iter().enumerate() {
             let usage = machine.host.usage();
@@ -114,6 +129,12 @@ impl World {
                 machine.host.next_timeout(),
             ));
             lines.extend(machine.describe());
+            let counters = machine.host.counters();
+            let counted = counters.iter().filter(|(_, value)| *value > 0);
+            let counted: Vec<_> = counted
+                .map(|(name, value)| format!("{name} {value}"))
+                .collect();
+            lines.push(counted.join(", "));
         }
         for (index, process) in self.processes.iter().enumerate() {
             let Some(process) = process else { continue };
