@@ -4,7 +4,10 @@ use std::{os::fd::OwnedFd, time::Duration};
 
 use rustix::{
     fs::Mode,
-    net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, socket},
+    net::{
+        AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send,
+        socket_with,
+    },
 };
 use tidelane_tests::{
     Outcome, Service, Side, Stop, Wire, ensure,
@@ -83,7 +86,9 @@ pub fn nonsense_at_the_registration_socket() -> Outcome {
 
 fn registration_socket(service: &Service) -> Result<OwnedFd, Stop> {
     let path = run_dir(service.name()).join("control.sock");
-    let talker = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
+    // Close-on-exec: a server that is started meanwhile must not hold it.
+    let flags = SocketFlags::CLOEXEC;
+    let talker = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     connect(&talker, &SocketAddrUnix::new(path)?)?;
     Ok(talker)
 }

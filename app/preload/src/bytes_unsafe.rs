@@ -21,16 +21,64 @@ const PARTS_MAX: usize = 1024;
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
-    let args = [fd as usize, buf as usize, count, 0, 0, 0];
     // Reading nothing never waits, unlike receiving nothing: the kernel's answer is right.
-    match table::socket(fd).filter(|_| count > 0) {
+    match table::socket(fd) {
         // SAFETY: the caller's promise.
-        None => unsafe { kernel(libc::SYS_read, args) },
+        Some(socket) if count > 0 => unsafe { receive(socket, fd, buf, count, 0, libc::SYS_read) },
         // SAFETY: the caller's promise.
-        Some(socket) => unsafe {
-            let handled = transfer::recv(socket, fd, bytes_mut(buf, count), 0);
-            ours_or_kernel(handled, libc::SYS_read, args)
-        },
+        _ => unsafe { kernel(libc::SYS_read, [fd as usize, buf as usize, count, 0, 0, 0]) },
+    }
+}
+
+/// `read` or `recv` on a socket of ours.
+///
+/// # Safety
+///
+/// `buf` is valid for `len` bytes, or null with MSG_TRUNC, which stores nothing.
+#[inline]
+unsafe fn receive(
+    socket: &'static Socket,
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    number: i64,
+) -> ssize_t {
+    if flags == 0 {
+        // SAFETY: the caller's promise.
+        let count = transfer::recv_now(socket, fd, unsafe { bytes_mut(buf, len) });
+        if count > 0 {
+            return count as ssize_t;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { receive_slowly(socket, fd, buf, len, flags, number) }
+}
+
+/// # Safety
+///
+/// As for `receive`.
+#[inline(never)]
+unsafe fn receive_slowly(
+    socket: &'static Socket,
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    number: i64,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handled = if flags & libc::MSG_TRUNC != 0 {
+            transfer::skip(socket, fd, len, flags)
+        } else {
+            transfer::recv(socket, fd, bytes_mut(buf, len), flags)
+        };
+        ours_or_kernel(
+            handled,
+            number,
+            [fd as usize, buf as usize, len, flags as usize, 0, 0],
+        )
     }
 }
 
@@ -65,16 +113,41 @@ fn check(fits: bool) {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
-    let args = [fd as usize, buf as usize, count, 0, 0, 0];
     match table::socket(fd) {
         // SAFETY: the caller's promise.
-        None => unsafe { kernel(libc::SYS_write, args) },
+        Some(socket) => unsafe { transmit(socket, fd, buf, count, 0, libc::SYS_write) },
         // SAFETY: the caller's promise.
-        Some(socket) => unsafe {
-            let handled = transfer::send(socket, fd, bytes(buf, count), 0);
-            ours_or_kernel(handled, libc::SYS_write, args)
-        },
+        None => unsafe { kernel(libc::SYS_write, [fd as usize, buf as usize, count, 0, 0, 0]) },
     }
+}
+
+/// `write` or `send` on a socket of ours.
+///
+/// # Safety
+///
+/// `buf` is valid for `len` bytes.
+#[inline]
+unsafe fn transmit(
+    socket: &'static Socket,
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    number: i64,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let from = unsafe { bytes(buf, len) };
+    let mut sent = 0;
+    if transfer::is_plain_send(flags) {
+        sent = transfer::send_now(socket, fd, from);
+        if sent == from.len() && sent > 0 {
+            return sent as ssize_t;
+        }
+    }
+    let handled = transfer::send_rest(socket, fd, from, flags, sent);
+    let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { ours_or_kernel(handled, number, args) }
 }
 
 /// `recv(2)`.
@@ -87,34 +160,10 @@ pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     match table::socket(fd) {
         // SAFETY: the caller's promise.
-        None => unsafe { kernel(libc::SYS_recvfrom, args) },
+        Some(socket) => unsafe { receive(socket, fd, buf, len, flags, libc::SYS_recvfrom) },
         // SAFETY: the caller's promise.
-        Some(socket) => unsafe {
-            ours_or_kernel(
-                receive(socket, fd, buf, len, flags),
-                libc::SYS_recvfrom,
-                args,
-            )
-        },
+        None => unsafe { kernel(libc::SYS_recvfrom, args) },
     }
-}
-
-/// # Safety
-///
-/// `buf` is valid for `len` bytes, or null with MSG_TRUNC, which stores nothing.
-#[inline]
-unsafe fn receive(
-    socket: &'static Socket,
-    fd: c_int,
-    buf: *mut c_void,
-    len: size_t,
-    flags: c_int,
-) -> Handled {
-    if flags & libc::MSG_TRUNC != 0 {
-        return transfer::skip(socket, fd, len, flags);
-    }
-    // SAFETY: the caller's promise.
-    transfer::recv(socket, fd, unsafe { bytes_mut(buf, len) }, flags)
 }
 
 /// `recv` of programs built with `_FORTIFY_SOURCE`.
@@ -145,12 +194,9 @@ pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags:
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     match table::socket(fd) {
         // SAFETY: the caller's promise.
-        None => unsafe { kernel(libc::SYS_sendto, args) },
+        Some(socket) => unsafe { transmit(socket, fd, buf, len, flags, libc::SYS_sendto) },
         // SAFETY: the caller's promise.
-        Some(socket) => unsafe {
-            let handled = transfer::send(socket, fd, bytes(buf, len), flags);
-            ours_or_kernel(handled, libc::SYS_sendto, args)
-        },
+        None => unsafe { kernel(libc::SYS_sendto, args) },
     }
 }
 
@@ -176,16 +222,17 @@ pub unsafe extern "C" fn recvfrom(
         addr as usize,
         addrlen as usize,
     ];
+    let Some(socket) = table::socket(fd) else {
+        // SAFETY: the caller's promise.
+        return unsafe { kernel(libc::SYS_recvfrom, args) };
+    };
     // SAFETY: the caller's promise.
     unsafe {
-        let handled = table::socket(fd).and_then(|socket| receive(socket, fd, buf, len, flags));
-        if let Some(Ok(_)) = handled
-            && !addr.is_null()
-            && !addrlen.is_null()
-        {
+        let count = receive(socket, fd, buf, len, flags, libc::SYS_recvfrom);
+        if count >= 0 && !addr.is_null() && !addrlen.is_null() {
             *addrlen = 0;
         }
-        ours_or_kernel(handled, libc::SYS_recvfrom, args)
+        count
     }
 }
 
@@ -231,11 +278,14 @@ pub unsafe extern "C" fn sendto(
         addr as usize,
         addrlen as usize,
     ];
-    // SAFETY: the caller's promise.
-    unsafe {
-        let handled =
-            table::socket(fd).and_then(|socket| transfer::send(socket, fd, bytes(buf, len), flags));
-        ours_or_kernel(handled, libc::SYS_sendto, args)
+    match table::socket(fd) {
+        // With an address it may be a fast open, which is the kernel's.
+        // SAFETY: the caller's promise.
+        Some(socket) if addr.is_null() || flags & libc::MSG_FASTOPEN == 0 => unsafe {
+            transmit(socket, fd, buf, len, flags, libc::SYS_sendto)
+        },
+        // SAFETY: the caller's promise.
+        _ => unsafe { kernel(libc::SYS_sendto, args) },
     }
 }
 

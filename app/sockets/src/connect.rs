@@ -19,7 +19,7 @@ use crate::{
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 /// `getsockname` waits so long for the service to choose a local address.
-const NAME_WAIT_NS: u64 = 1_000_000_000;
+const NAME_WAIT_NS: u64 = 4_000_000_000;
 
 /// The kernel made the socket `fd`: if it is one that may be accelerated, it is ours to watch.
 pub fn created(fd: RawFd, family: i32, kind: i32, protocol: i32) {

@@ -39,6 +39,7 @@ fn adopt(epfd: RawFd) -> Option<&'static Lane> {
     lane.set_epfd(epfd);
     lane.state().descriptors = 1;
     if table::set_lane(epfd, Some(lane)) {
+        lane.expect_connects();
         Some(lane)
     } else {
         None
@@ -69,6 +70,7 @@ pub(crate) fn release(lane: &'static Lane, fd: RawFd) {
         listen::leave(&mut inner, lane);
     }
     drop(state);
+    lane.forget_connects();
     lane.set_epfd(-1);
     table::free_lane(lane);
 }
@@ -203,6 +205,7 @@ impl Change {
             watch.in_kernel = self.reporter != Reporter::Tidelane;
         }
         let mut inner = self.socket.lock();
+        self.socket.drained.store(false, Ordering::Relaxed);
         inner.add_watch(
             self.socket,
             WatchRef {
@@ -238,6 +241,7 @@ impl Change {
         let event = self.event.ok_or(Errno(libc::EFAULT))?;
         let watch = self.find().ok_or(MISSING)?;
         self.in_kernel(libc::EPOLL_CTL_MOD)?;
+        self.socket.drained.store(false, Ordering::Relaxed);
         let mut state = self.lane.state();
         state.find(watch.index, self.socket).ok_or(MISSING)?.modify(
             self.fd,
@@ -357,9 +361,7 @@ fn collect(lane: &'static Lane, events: &mut [epoll_event]) -> usize {
     let max = events.len() - count;
     state.harvest(
         |report: Report| {
-            if let Some(socket) = report.socket {
-                lane.add_to_batch(socket);
-            }
+            lane.add_to_batch(report.socket);
             if report.disarm_kernel {
                 let none = epoll_event {
                     events: 0,

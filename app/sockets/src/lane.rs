@@ -27,6 +27,10 @@ use crate::{
 /// Marks the library's own descriptors in the program's epoll instance: addresses of ours, which
 /// no program uses for its own data. The doorbell's, then the control socket's.
 static INTERNAL_MARKS: [u8; 2] = [0; 2];
+/// Changes of a batch that wait for its end, while the service cannot run anyway.
+const UNFLUSHED_MAX: u32 = 64;
+/// As before, while the service runs elsewhere and could begin.
+const UNFLUSHED_ELSEWHERE_MAX: u32 = 4;
 /// No socket: `batch_last`.
 const NO_SOCKET: u32 = u32::MAX;
 
@@ -58,6 +62,8 @@ struct Ring {
     context: Option<Context>,
     /// The session of the context.
     session: u32,
+    /// Changes since the last flush, roughly.
+    unflushed: u32,
 }
 
 static DEFAULT: crate::static_cell_unsafe::StaticCell<Lane> =
@@ -205,14 +211,15 @@ impl Lane {
         Ok(())
     }
 
-    /// Tells the service what changed. A change within a batch of ready sockets waits for the
-    /// batch's end if it would only make the service take this processor away.
+    /// Tells the service what changed. Within a batch of ready sockets a few changes are told
+    /// together: a flush costs more than the change, and on a shared CPU the service cannot run.
     #[inline]
     pub(crate) fn submit(&self, socket: &Socket, connection: &mut Connection) {
         // Within a signal handler that interrupted this very lock: the next submit tells it.
         let Some(mut ring) = self.ring.enter() else {
             return;
         };
+        let ring = &mut *ring;
         if ring.session != connection.session {
             return;
         }
@@ -220,12 +227,17 @@ impl Lane {
             return;
         };
         context.submit(&mut connection.stream);
-        let batch = self.batch.load(Ordering::Relaxed);
-        let waits = batch == socket.batch.load(Ordering::Relaxed)
-            && self.batch_last.load(Ordering::Relaxed) != socket.number()
-            && self.shares_cpu.load(Ordering::Relaxed)
-            && context.core_sleeps();
-        if !waits {
+        let in_batch = self.batch.load(Ordering::Relaxed) == socket.batch.load(Ordering::Relaxed)
+            && self.batch_last.load(Ordering::Relaxed) != socket.number();
+        let may_wait = if self.shares_cpu.load(Ordering::Relaxed) {
+            UNFLUSHED_MAX
+        } else {
+            UNFLUSHED_ELSEWHERE_MAX
+        };
+        if in_batch && ring.unflushed < may_wait {
+            ring.unflushed += 1;
+        } else {
+            ring.unflushed = 0;
             context.flush();
         }
     }
@@ -241,8 +253,15 @@ impl Lane {
 
     /// New connections will likely be watched here: their first events come here at once.
     pub(crate) fn expect_connects(&'static self) {
-        if !EXPECTED.load().is_some_and(|lane| std::ptr::eq(lane, self)) {
+        if !EXPECTED.is(self) {
             EXPECTED.store(Some(self));
+        }
+    }
+
+    /// The epoll instance is gone: no new connection is expected here.
+    pub(crate) fn forget_connects(&'static self) {
+        if EXPECTED.is(self) {
+            EXPECTED.store(None);
         }
     }
 
@@ -314,33 +333,38 @@ impl Lane {
             if !context.has_events() {
                 return false;
             }
-            let arrivals = &mut state.arrivals;
-            context.poll(&mut |event| arrivals.push(event));
+            context.poll(&mut |event| match event {
+                ClientEvent::Ready { slot } => {
+                    if let Some(socket) = table::socket_of_slot(slot) {
+                        self.mark(state, socket);
+                    }
+                }
+                // These take locks that come before the ring's.
+                other => state.arrivals.push(other),
+            });
             session
         };
-        let mut arrivals = std::mem::take(&mut state.arrivals);
-        for event in arrivals.drain(..) {
-            self.dispatch(state, session, event);
+        if !state.arrivals.is_empty() {
+            self.dispatch(state, session);
         }
-        state.arrivals = arrivals;
         true
     }
 
-    fn dispatch(&'static self, state: &mut LaneState, session: u32, event: ClientEvent) {
-        if let ClientEvent::Ready { slot } = event {
-            if let Some(socket) = table::socket_of_slot(slot) {
+    #[cold]
+    fn dispatch(&'static self, state: &mut LaneState, session: u32) {
+        let mut arrivals = std::mem::take(&mut state.arrivals);
+        for event in arrivals.drain(..) {
+            if let Some(socket) = crate::arrive::control_event(self, session, event) {
                 self.mark(state, socket);
             }
-            return;
         }
-        if let Some(socket) = crate::arrive::control_event(self, session, event) {
-            self.mark(state, socket);
-        }
+        state.arrivals = arrivals;
     }
 
     /// Something changed about a socket: whoever waits for it shall look.
     #[inline]
     fn mark(&'static self, state: &mut LaneState, socket: &'static Socket) {
+        socket.drained.store(false, Ordering::Relaxed);
         if socket.waiters.load(Ordering::Relaxed) != 0 {
             state.wake = true;
         }
@@ -517,6 +541,7 @@ impl Lane {
 
 /// Puts all registrations of a socket into their ready lists, except those of one lane.
 pub(crate) fn notify_watches(socket: &'static Socket, except: Option<&Lane>) {
+    socket.drained.store(false, Ordering::Relaxed);
     let watches: Vec<WatchRef> = socket.lock().watches(socket).collect();
     for watch in watches {
         if let Some(lane) = table::lane_number(watch.lane)

@@ -128,7 +128,7 @@ fn ready(entry: &pollfd) -> i16 {
         if matches!(inner.state, State::Fresh) {
             return 0;
         }
-        return inner.readiness() as i16 & (entry.events | ALWAYS);
+        return inner.readiness(entry.events as u32) as i16 & (entry.events | ALWAYS);
     }
     match table::lane(entry.fd) {
         Some(lane) if lane.is_active() => {

@@ -3,6 +3,7 @@
 use std::{
     io::{IoSlice, IoSliceMut},
     os::fd::RawFd,
+    sync::atomic::Ordering,
 };
 
 use tidelane_abi::program_flags;
@@ -20,24 +21,26 @@ const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
 /// Flags of `send` that the shortest path may ignore.
 const PLAIN_SEND: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
-/// `recv`, and `read` with no flags.
+/// The shortest path of `recv` and `read`: bytes that are there. 0: call [`recv`].
 #[inline]
-pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> Handled {
-    if flags == 0 {
-        let mut inner = socket.enter(fd)?;
-        if let State::Stream(connection) = &mut inner.state {
-            let count = connection.stream.read(into);
-            if count > 0 {
-                inner.after_read(socket, count);
-                return Some(Ok(count));
-            }
-        }
+pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
+    let Some(mut inner) = socket.enter(fd) else {
+        return 0;
+    };
+    let State::Stream(connection) = &mut inner.state else {
+        return 0;
+    };
+    let count = connection.stream.read(into);
+    if count > 0 {
+        socket.drained.store(count < into.len(), Ordering::Relaxed);
+        inner.after_read(socket, count);
     }
-    recv_slow(socket, fd, into, flags)
+    count
 }
 
+/// `recv`, and `read` with no flags.
 #[inline(never)]
-fn recv_slow(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> Handled {
+pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> Handled {
     let peeks = flags & libc::MSG_PEEK != 0;
     let wanted = into.len();
     receive(socket, fd, flags, wanted, &mut |inner, done| {
@@ -176,30 +179,44 @@ fn attempt_or_wait(
     wait::blocking(socket, fd, Deadline::after(timeout_ns), None, attempt)
 }
 
-/// `send`, and `write` with no flags.
+/// Whether `send` with these flags may begin with [`send_now`].
 #[inline]
-pub fn send(socket: &'static Socket, fd: RawFd, from: &[u8], flags: i32) -> Handled {
-    let count = if flags & !PLAIN_SEND == 0 {
-        socket.enter(fd)?.send_plain(socket, from)
-    } else {
-        0
-    };
-    if count > 0 && count == from.len() {
-        return Some(Ok(count));
+pub fn is_plain_send(flags: i32) -> bool {
+    flags & !PLAIN_SEND == 0
+}
+
+/// The shortest path of `send` and `write`: what there is room for, if nothing is unusual. If it is
+/// less than all, [`send_rest`] does the rest of the call.
+#[inline]
+pub fn send_now(socket: &'static Socket, fd: RawFd, from: &[u8]) -> usize {
+    match socket.enter(fd) {
+        Some(mut inner) => inner.send_plain(socket, from),
+        None => 0,
     }
+}
+
+/// `send`, after `sent` bytes were given by [`send_now`].
+pub fn send_rest(
+    socket: &'static Socket,
+    fd: RawFd,
+    from: &[u8],
+    flags: i32,
+    sent: usize,
+) -> Handled {
     let how = How::new(socket, flags);
-    if count > 0 && !how.waits {
-        return Some(Ok(count));
+    if sent > 0 && !how.waits {
+        return Some(Ok(sent));
     }
-    send_slow(
-        socket,
-        fd,
-        from,
-        How {
-            already: count,
-            ..how
-        },
-    )
+    let how = How {
+        already: sent,
+        ..how
+    };
+    send_slow(socket, fd, from, how)
+}
+
+/// `send`, and `write` with no flags.
+pub fn send(socket: &'static Socket, fd: RawFd, from: &[u8], flags: i32) -> Handled {
+    send_rest(socket, fd, from, flags, 0)
 }
 
 #[inline(never)]

@@ -1,6 +1,6 @@
 //! Registrations of sockets with an epoll instance, and which of them may be ready.
 
-use std::{collections::VecDeque, os::fd::RawFd, sync::atomic::Ordering};
+use std::{os::fd::RawFd, sync::atomic::Ordering};
 
 use tidelane_client::ClientEvent;
 
@@ -68,7 +68,9 @@ pub(crate) struct Watch {
 pub(crate) struct LaneState {
     watches: Vec<Watch>,
     free: Vec<u32>,
-    ready: VecDeque<u32>,
+    ready: Vec<u32>,
+    /// Empty; kept for its memory.
+    spare: Vec<u32>,
     /// Events taken off the ring, not yet looked at. Empty between calls; kept for its memory.
     pub(crate) arrivals: Vec<ClientEvent>,
     /// Sockets with news that are registered elsewhere.
@@ -88,12 +90,12 @@ pub(crate) struct LaneState {
 }
 
 /// One ready registration, as `epoll_wait` reports it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     pub(crate) bits: u32,
     pub(crate) data: u64,
     pub(crate) fd: RawFd,
-    pub(crate) socket: Option<&'static Socket>,
+    pub(crate) socket: &'static Socket,
     /// The kernel's registration must be disabled too.
     pub(crate) disarm_kernel: bool,
     /// It is a listener: the kernel may report it as well.
@@ -168,7 +170,7 @@ impl LaneState {
             && !watch.queued
         {
             watch.queued = true;
-            self.ready.push_back(index);
+            self.ready.push(index);
         }
     }
 
@@ -186,21 +188,22 @@ impl LaneState {
         !self.ready.is_empty()
     }
 
-    /// Looks at each registration of the ready list once, until `reports` is full. Those that are
-    /// level-triggered and ready go to the end of the list: round robin. Returns how many.
-    pub(crate) fn harvest(&mut self, mut report: impl FnMut(Report), max: usize) -> usize {
+    /// Looks at each registration of the ready list once, until `max` are reported. Those that are
+    /// level-triggered and ready go to the end of the list: round robin.
+    pub(crate) fn harvest(&mut self, mut report: impl FnMut(Report), max: usize) {
+        let mut list = std::mem::take(&mut self.ready);
+        let mut kept = std::mem::take(&mut self.spare);
         let mut reported = 0;
-        for _ in 0..self.ready.len() {
+        let mut looked = 0;
+        for &index in &list {
             if reported == max {
                 break;
             }
-            let Some(index) = self.ready.pop_front() else {
-                break;
-            };
+            looked += 1;
             let watch = &mut self.watches[index as usize];
             watch.queued = false;
             let Some(socket) = watch.socket else { continue };
-            if watch.disabled {
+            if watch.disabled || watch.is_drained(socket) {
                 continue;
             }
             let bits = watch.due(&mut socket.lock());
@@ -212,17 +215,26 @@ impl LaneState {
                 bits,
                 data: watch.data,
                 fd: watch.fd,
-                socket: Some(socket),
+                socket,
                 disarm_kernel: watch.disabled && watch.in_kernel,
                 in_kernel: watch.in_kernel,
             });
             reported += 1;
             if watch.events & (EDGE | ONE_SHOT) == 0 {
                 watch.queued = true;
-                self.ready.push_back(index);
+                kept.push(index);
             }
         }
-        reported
+        if looked == list.len() {
+            list.clear();
+            self.ready = kept;
+            self.spare = list;
+        } else {
+            list.drain(..looked);
+            list.append(&mut kept);
+            self.ready = list;
+            self.spare = kept;
+        }
     }
 }
 
@@ -248,10 +260,19 @@ impl Watch {
         self.data
     }
 
+    /// Whether there is nothing to report for sure, which is the rule for a level-triggered watch
+    /// that was reported last time: its program has read everything.
+    #[inline]
+    fn is_drained(&self, socket: &Socket) -> bool {
+        const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);
+        const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+        self.events & (OTHERS | EDGE) == 0 && socket.drained.load(Ordering::Relaxed)
+    }
+
     /// The events to report now, 0 if none.
     #[inline]
     fn due(&mut self, inner: &mut Inner) -> u32 {
-        let all = inner.readiness();
+        let all = inner.readiness(self.events);
         let bits = all & (self.events & EVENT_BITS | ALWAYS);
         if self.events & EDGE == 0 || self.edge(all, bits, inner) {
             bits
