@@ -62,6 +62,22 @@ void level_triggered(void)
 	wait_and_say(epfd, 0);
 }
 
+/* The last bytes and the end come together; the program reads the bytes only. */
+void data_and_end(void)
+{
+	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);
+	char bytes[100];
+	show(add(epfd, fd, EPOLLIN, 1));
+	peer_sends(other, 10, 1);
+	peer_must("close %d", other);
+	usleep(50000);
+	wait_and_say(epfd, 1000);
+	show(recv(fd, bytes, sizeof bytes, 0));
+	wait_and_say(epfd, 1000);
+	show(recv(fd, bytes, sizeof bytes, 0));
+	wait_and_say(epfd, 1000);
+}
+
 void edge_triggered(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create(1);

@@ -37,8 +37,10 @@ pub struct Socket {
     pub(crate) watched_more: AtomicBool,
     /// The batch of ready descriptors that it was last part of, see [`Lane::submit`].
     pub(crate) batch: AtomicU32,
-    /// The program has read all that was there, and the service has reported nothing since.
-    pub(crate) drained: AtomicBool,
+    /// Counts the service's reports about it (several at once may count as one).
+    news: AtomicU32,
+    /// What `news` was before the program read all that was there.
+    drained_at: AtomicU32,
     inner: Lock<Inner>,
 }
 
@@ -137,7 +139,8 @@ impl Socket {
             watch: AtomicU64::new(0),
             watched_more: AtomicBool::new(false),
             batch: AtomicU32::new(0),
-            drained: AtomicBool::new(false),
+            news: AtomicU32::new(1),
+            drained_at: AtomicU32::new(0),
             inner: Lock::new(Inner::free(0)),
         }
     }
@@ -179,7 +182,7 @@ impl Socket {
         self.watch.store(0, Ordering::Relaxed);
         self.watched_more.store(false, Ordering::Relaxed);
         self.batch.store(0, Ordering::Relaxed);
-        self.drained.store(false, Ordering::Relaxed);
+        self.note_news();
         let mut inner = self.lock();
         let generation = inner.generation.wrapping_add(1);
         *inner = Inner {
@@ -200,6 +203,32 @@ impl Socket {
         let inner = socket.lock();
         let same = inner.generation == cookie as u32 && !matches!(inner.state, State::Free);
         same.then_some((socket, inner))
+    }
+
+    /// There is something to look at.
+    #[inline]
+    pub(crate) fn note_news(&self) {
+        let news = self.news.load(Ordering::Relaxed);
+        self.news.store(news.wrapping_add(1), Ordering::Release);
+    }
+
+    /// To be called before reading; give it to `note_drained` if all was read.
+    #[inline]
+    pub(crate) fn news(&self) -> u32 {
+        // What was reported up to here is read by whoever reads after this.
+        self.news.load(Ordering::Acquire)
+    }
+
+    /// All was read that was there after `news` was called.
+    #[inline]
+    pub(crate) fn note_drained(&self, news: u32) {
+        self.drained_at.store(news, Ordering::Relaxed);
+    }
+
+    /// Whether the program has read everything that was ever reported.
+    #[inline]
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained_at.load(Ordering::Relaxed) == self.news.load(Ordering::Relaxed)
     }
 
     /// Whether a call that must wait, waits.

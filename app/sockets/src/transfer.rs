@@ -3,7 +3,6 @@
 use std::{
     io::{IoSlice, IoSliceMut},
     os::fd::RawFd,
-    sync::atomic::Ordering,
 };
 
 use tidelane_abi::program_flags;
@@ -30,9 +29,13 @@ pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     let State::Stream(connection) = &mut inner.state else {
         return 0;
     };
+    let news = socket.news();
     let count = connection.stream.read(into);
     if count > 0 {
-        socket.drained.store(count < into.len(), Ordering::Relaxed);
+        // The end of the stream is to be read too.
+        if count < into.len() && !connection.stream.peer_closed() {
+            socket.note_drained(news);
+        }
         inner.after_read(socket, count);
     }
     count

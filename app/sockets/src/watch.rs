@@ -266,7 +266,7 @@ impl Watch {
     fn is_drained(&self, socket: &Socket) -> bool {
         const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);
         const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-        self.events & (OTHERS | EDGE) == 0 && socket.drained.load(Ordering::Relaxed)
+        self.events & (OTHERS | EDGE) == 0 && socket.is_drained()
     }
 
     /// The events to report now, 0 if none.
