@@ -1,5 +1,5 @@
-//! Two engines, one link, virtual time: bytes arrive intact whatever the link does, and both engines
-//! end empty.
+//! Two engines, one link, virtual time: bytes arrive intact whatever the link does, and both
+//! engines end empty.
 
 use std::collections::{BinaryHeap, HashMap};
 

@@ -20,7 +20,8 @@ pub enum Path {
     Memory,
     /// Through a port, to a neighbour.
     Port {
-        /// The neighbour; `None` if there is no route (replies go back where the request came from).
+        /// The neighbour; `None` if there is no route (replies go back where the request came
+        /// from).
         hop: Option<HopId>,
         /// Ethernet and IP header with the link address known last.
         template: HeaderTemplate,

@@ -79,7 +79,11 @@ impl Listener {
     }
 
     fn remove_members(&mut self, of: impl Fn(&Member) -> bool) -> u32 {
-        let untaken = self.members.iter().filter(|member| of(member)).map(|member| member.untaken);
+        let untaken = self
+            .members
+            .iter()
+            .filter(|member| of(member))
+            .map(|member| member.untaken);
         let untaken = untaken.sum();
         self.members.retain(|member| !of(member));
         untaken
@@ -89,7 +93,11 @@ impl Listener {
     /// were outstanding.
     pub fn taken(&mut self, program: ProgramId, count: u32) -> u32 {
         let mut left = count;
-        for member in self.members.iter_mut().filter(|member| member.program == program) {
+        for member in self
+            .members
+            .iter_mut()
+            .filter(|member| member.program == program)
+        {
             let taken = left.min(member.untaken);
             member.untaken -= taken;
             left -= taken;

@@ -1,7 +1,7 @@
 //! Local ports for active opens.
 //!
-//! Each port in the pool is held in the kernel by a bound socket of the driver's, so no one else can
-//! have it; it then serves any number of connections to different peers. The driver adds ports
+//! Each port in the pool is held in the kernel by a bound socket of the driver's, so no one else
+//! can have it; it then serves any number of connections to different peers. The driver adds ports
 //! when the pool asks for them.
 
 use std::collections::HashMap;

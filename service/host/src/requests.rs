@@ -448,10 +448,13 @@ impl<P: PacketIo> Host<P> {
         }
         let (engine, now) = (&self.engine, self.io.now);
         let is_free = |port| {
-            engine.is_free(now, &FlowKey {
-                local: Endpoint { addr, port },
-                peer,
-            })
+            engine.is_free(
+                now,
+                &FlowKey {
+                    local: Endpoint { addr, port },
+                    peer,
+                },
+            )
         };
         match self.io.pool.choose(addr, is_free) {
             Choice::Port(port) => Ok(Endpoint { addr, port }),

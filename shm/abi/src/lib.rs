@@ -109,8 +109,8 @@ pub struct ContextHead {
     pub control_request: RingIndex,
     /// Service to program, entries are [`ControlEvent`].
     pub control_event: RingIndex,
-    /// 1 while the program sleeps, or is about to, and wants its doorbell rung. The program sets it,
-    /// looks at the event rings once more, and sleeps; the service clears it when it rings.
+    /// 1 while the program sleeps, or is about to, and wants its doorbell rung. The program sets
+    /// it, looks at the event rings once more, and sleeps; the service clears it when it rings.
     pub needs_wakeup: AtomicU32,
     /// The CPU that the context's thread last ran on plus one, 0 if unknown. A hint.
     pub cpu_hint: AtomicU32,
@@ -171,7 +171,8 @@ pub struct ServiceHalf {
     pub generation: AtomicU32,
     /// Stream position after the last in-order byte received.
     pub rx_head: AtomicU32,
-    /// Stream position after the last byte that the peer acknowledged: older ones may be overwritten.
+    /// Stream position after the last byte that the peer acknowledged: older ones may be
+    /// overwritten.
     pub tx_acked: AtomicU32,
     /// Bits of [`service_flags`].
     pub flags: AtomicU32,
@@ -396,7 +397,8 @@ pub struct CoreLine {
     _pad: [u32; 14],
 }
 
-/// One prefix. Addresses as in [`SlotNames`]; words so that they can be read under the sequence lock.
+/// One prefix. Addresses as in [`SlotNames`]; words so that they can be read under the sequence
+/// lock.
 #[repr(C)]
 #[derive(Debug)]
 pub struct RouteEntry {
