@@ -101,9 +101,9 @@ pub struct RingIndex {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ContextHead {
-    /// Program to service, entries are [`DataRequest`] words.
+    /// Program to service, entries are words of [`data_request`].
     pub data_request: RingIndex,
-    /// Service to program, entries are [`DataEvent`] words.
+    /// Service to program, entries are words of [`data_event`].
     pub data_event: RingIndex,
     /// Program to service, entries are [`ControlRequest`].
     pub control_request: RingIndex,
