@@ -1,10 +1,10 @@
 //! The engine's methods: each finds the flow, calls a path, and settles what that left behind.
 
-use tidelane_fastpath as fastpath;
+use tidelane_fastpath::Fast;
 use tidelane_flow::{
     Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowInfo, FlowState, FlowTable,
     ListenError, ListenerId, Millis, Misuse, OpenError, Route, SocketOptions, State, StateEvent,
-    TxFull, flags,
+    Timeouts, TxFull, flags,
 };
 use tidelane_slowpath::{Connection, Fate, Slow, SynSeen, iss, new_connection, reset_reply};
 use tidelane_time::{Duration, Instant, TimerHandle, TimerWheel};
@@ -17,6 +17,8 @@ use crate::{
 
 /// How long TIME-WAIT keeps its ends from an active open when both used timestamps.
 const TIME_WAIT_REST: Duration = Duration::from_secs(1);
+/// No timeout is shorter than this: a flow that was silent for less was not idle.
+const IDLE_US_MIN: u32 = 10_000;
 /// Least MTU that TCP over IPv4 is opened on (RFC 791).
 const MTU_MIN: u32 = 68;
 
@@ -24,6 +26,7 @@ const MTU_MIN: u32 = 68;
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
+    timeouts: Timeouts,
     secret: [u8; 16],
     table: FlowTable,
     connections: Vec<Option<Box<Connection>>>,
@@ -58,6 +61,7 @@ macro_rules! slow {
                 cold,
                 clock: $clock,
                 config: &$engine.config,
+                timeouts: &$engine.timeouts,
                 counters: &mut $engine.counters,
                 challenges: &mut $engine.challenges,
                 env: $env,
@@ -97,6 +101,7 @@ impl Engine {
             challenges: config.challenge_acks_per_second,
             resets: config.resets_per_second,
             second: 0,
+            timeouts: Timeouts::of(&config),
             secret,
             config,
         }
@@ -117,15 +122,22 @@ impl Engine {
             self.arrives_without_flow(clock, arrival, segment, env);
             return;
         };
-        if let Some(flow) = self.table.get_mut(id)
-            && fastpath::receive(&clock, id, flow, segment, env).is_ok()
-        {
-            self.counters.fast_receives += 1;
-            if flow.flags & flags::PENDING == 0 {
-                flow.flags |= flags::PENDING;
-                self.pending.push(id);
+        if let Some(flow) = self.table.get_mut(id) {
+            let mut fast = Fast {
+                id,
+                flow,
+                clock: &clock,
+                timeouts: &self.timeouts,
+                env,
+            };
+            if fast.receive(segment).is_ok() {
+                self.counters.fast_receives += 1;
+                if flow.flags & flags::PENDING == 0 {
+                    flow.flags |= flags::PENDING;
+                    self.pending.push(id);
+                }
+                return;
             }
-            return;
         }
         self.arrives_slowly(clock, id, segment, env);
     }
@@ -174,10 +186,22 @@ impl Engine {
     /// What a path left behind: the flow goes, or batch end looks at it.
     fn settle(&mut self, clock: Clock, id: FlowId, fate: Fate, env: &mut impl Env) {
         match fate {
-            Fate::Keep => self.mark(id),
+            Fate::Keep => {
+                let over = |flow: &FlowState| flow.state == State::Closed;
+                if self.table.get(id).is_some_and(over) {
+                    // A program that has not closed it yet does not keep its ends from others.
+                    self.table.unindex(id);
+                }
+                self.mark(id);
+            }
             Fate::TimeWait => {
                 self.enter_time_wait(clock, id);
-                self.release(id, env);
+                if self.table.get(id).is_some_and(|f| f.has(flags::ORPHAN)) {
+                    self.release(id, env);
+                } else {
+                    self.table.unindex(id);
+                    self.mark(id);
+                }
             }
             Fate::Release => self.release(id, env),
         }
@@ -197,6 +221,9 @@ impl Engine {
             return;
         };
         let timestamps = flow.has(flags::TIMESTAMPS);
+        self.counters.time_waits += 1;
+        let full = self.time_wait.is_full();
+        self.counters.time_wait_overflows += u64::from(full);
         self.time_wait.insert(Entry {
             key: flow.key,
             link: flow.link,
@@ -238,7 +265,6 @@ impl Engine {
                 self.answer_in_time_wait(clock, &entry, segment, env);
                 return;
             }
-            self.time_wait.remove(&arrival.key);
         }
         if pure_syn {
             match self.listeners.find(&arrival.key.local) {
@@ -366,9 +392,12 @@ impl Engine {
         slow.hot.set(flags::RTT_TIMING);
         slow.hot.rtt_seq = slow.hot.iss.add(1);
         slow.hot.rtt_stamp = clock.us;
-        // One that finds no frame is sent again by the timer.
-        let _ = slow.send_syn();
+        let sent = slow.send_syn();
         slow.arm_rto();
+        if sent.is_err() {
+            slow.hot.set(flags::SEND_WANTED);
+            self.block(id);
+        }
         self.mark(id);
     }
 
@@ -380,7 +409,14 @@ impl Engine {
         options: SocketOptions,
     ) -> Option<FlowId> {
         let id = self.table.insert(key)?;
-        let iss = iss::choose(&self.secret, &key, clock.now);
+        let mut iss = iss::choose(&self.secret, &key, clock.now);
+        if let Some(old) = self.time_wait.find(&key) {
+            // RFC 9293 §3.6.1: beyond all that the old incarnation can have sent.
+            let beyond = old.snd_nxt.add(1 << 16);
+            iss = iss.later_of(beyond);
+            self.counters.time_wait_reused += 1;
+            self.time_wait.remove(&key);
+        }
         let hot = self.table.get_mut(id)?;
         hot.link = route.link;
         let cold = new_connection(&self.config, &clock, route.mtu, options, hot, iss);
@@ -419,7 +455,14 @@ impl Engine {
         if flow.flags & flags::SEND_WANTED != 0 {
             let usual = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
             if usual && flow.srtt != 0 && !idle(flow, &clock) {
-                match fastpath::send(&clock, id, flow, env) {
+                let mut fast = Fast {
+                    id,
+                    flow,
+                    clock: &clock,
+                    timeouts: &self.timeouts,
+                    env,
+                };
+                match fast.send() {
                     Ok(sent) => {
                         self.counters.out_segs += u64::from(sent);
                         // With something in flight its acknowledgment brings the flow back here.
@@ -440,8 +483,8 @@ impl Engine {
         if flow.flags & flags::ACK_NOW != 0 {
             full |= self.acknowledge(clock, id, env);
         } else if flow.flags & (flags::ACK_OWED | flags::DELACK_ARMED) == flags::ACK_OWED {
-            let wait = (self.config.delayed_ack.0 / 1_000_000) as u16;
-            flow.delack_at = (clock.ms.0 as u16).wrapping_add(wait);
+            let wait = self.timeouts.delayed_ack_ms;
+            flow.delack_at = clock.ms.plus(wait).0 as u16;
             flow.flags |= flags::DELACK_ARMED;
         }
         if full {
@@ -455,7 +498,14 @@ impl Engine {
             return false;
         };
         let result = slow.output(|slow| {
-            let new = fastpath::send(&slow.clock, slow.id, slow.hot, slow.env)?;
+            let mut fast = Fast {
+                id: slow.id,
+                flow: slow.hot,
+                clock: &slow.clock,
+                timeouts: slow.timeouts,
+                env: slow.env,
+            };
+            let new = fast.send()?;
             slow.counters.out_segs += u64::from(new);
             Ok(new)
         });
@@ -479,6 +529,7 @@ impl Engine {
             && flow.flags & flags::TX_BLOCKED == 0
         {
             flow.flags |= flags::TX_BLOCKED;
+            self.counters.tx_full += 1;
             self.blocked.push(id);
         }
     }
@@ -606,7 +657,6 @@ impl Engine {
         if !self.is_free(now, &key) {
             return Err(OpenError::InUse);
         }
-        self.time_wait.remove(&key);
         let clock = Clock::at(now);
         let id = self
             .make_flow(clock, key, route, options)
@@ -636,9 +686,11 @@ impl Engine {
             return Ok(());
         }
         if tx_head.wrapping_sub(flow.tx_acked()) > limit || more > limit {
+            self.counters.misuses += 1;
             return Err(Misuse::TxHead);
         }
         if flow.has(flags::FIN_QUEUED) {
+            self.counters.misuses += 1;
             return Err(Misuse::TxAfterShutdown);
         }
         if flow.state == State::Closed {
@@ -663,6 +715,7 @@ impl Engine {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
         let more = rx_read.wrapping_sub(flow.rx_read);
         if more > flow.rx_head().wrapping_sub(flow.rx_read) {
+            self.counters.misuses += 1;
             return Err(Misuse::RxRead);
         }
         flow.rx_read = rx_read;
@@ -721,9 +774,14 @@ impl Engine {
         let Some(flow) = self.table.get_mut(id) else {
             return;
         };
+        if matches!(flow.state, State::Closed | State::TimeWait) {
+            self.release(id, env);
+            return;
+        }
         let unread = flow.rx_head() != flow.rx_read;
         let opening = matches!(flow.state, State::SynSent);
         if opening || (unread && flow.state.is_synchronized()) {
+            self.counters.abort_on_close += u64::from(unread);
             self.abort(now, id, env);
             return;
         }
@@ -734,18 +792,12 @@ impl Engine {
         };
         flow.set(flags::ORPHAN);
         flow.clear(flags::FAST_RECEIVE);
-        match flow.state {
-            State::Closed => self.settle(clock, id, Fate::Release, env),
-            State::TimeWait => self.settle(clock, id, Fate::TimeWait, env),
-            State::FinWait2 => {
-                let wait = (self.config.fin_wait_2.0 / 1_000_000) as u32;
-                if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
-                    cold.slow_deadline = Some(clock.ms.plus(wait));
-                }
-                self.mark(id);
-            }
-            _ => self.mark(id),
+        if flow.state == State::FinWait2
+            && let Some(Some(cold)) = self.connections.get_mut(id.index())
+        {
+            cold.slow_deadline = Some(clock.ms.plus(self.timeouts.fin_wait_2_ms));
         }
+        self.mark(id);
     }
 
     /// ABORT: RST. [`Released`](tidelane_flow::Event::Released) comes before this returns.
@@ -892,8 +944,8 @@ impl Engine {
 /// Whether the flow rested so long that its window must be looked at before it sends.
 #[inline]
 fn idle(flow: &FlowState, clock: &Clock) -> bool {
-    // Without anything in flight the timer's last deadline tells when it was last armed.
-    flow.snd_nxt == flow.snd_una && flow.rto_deadline.is_due(clock.ms)
+    // The stamp of the last timed segment is that of one of the last flight.
+    flow.snd_nxt == flow.snd_una && clock.us.wrapping_sub(flow.rtt_stamp) > IDLE_US_MIN
 }
 
 /// The delayed acknowledgment's deadline from its low bits.

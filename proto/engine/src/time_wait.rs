@@ -8,6 +8,9 @@ use tidelane_flow::LinkId;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, Segment, SeqNumber};
 
+/// Places in the order that may be stale, besides as many as there are entries.
+const ORDER_SLACK: usize = 1024;
+
 /// A finished connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
@@ -61,6 +64,11 @@ impl TimeWait {
         self.entries.len()
     }
 
+    /// Whether another entry takes the oldest one's place.
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= self.max
+    }
+
     /// The entry with these ends.
     pub fn find(&self, key: &FlowKey) -> Option<&Entry> {
         self.entries
@@ -71,15 +79,28 @@ impl TimeWait {
     pub fn insert(&mut self, entry: Entry) {
         self.remove(&entry.key);
         while self.entries.len() >= self.max {
-            let Some((_, oldest)) = self.order.pop_front() else {
+            let Some((until, oldest)) = self.order.pop_front() else {
                 break;
             };
-            self.remove(&oldest);
+            if self.find(&oldest).is_some_and(|e| e.until == until) {
+                self.remove(&oldest);
+            }
+        }
+        if self.order.len() > 2 * self.entries.len() + ORDER_SLACK {
+            self.forget_stale_order();
         }
         let seed = self.seed;
         self.order.push_back((entry.until, entry.key));
         self.entries
             .insert_unique(entry.key.hash64(seed), entry, |e| e.key.hash64(seed));
+    }
+
+    /// Entries that were replaced leave their place in the order behind: it is swept when those are
+    /// the most.
+    fn forget_stale_order(&mut self) {
+        let mut order = std::mem::take(&mut self.order);
+        order.retain(|(until, key)| self.find(key).is_some_and(|entry| entry.until == *until));
+        self.order = order;
     }
 
     /// Forgets the entry with these ends.

@@ -4,80 +4,184 @@
 //! to whoever called.
 #![forbid(unsafe_code)]
 
-use tidelane_flow::{Clock, Env, Event, FlowId, FlowState, TxFull, flags};
+use tidelane_flow::{Clock, Env, Event, FlowId, FlowState, Timeouts, TxFull, flags};
 use tidelane_wire::{Segment, SeqNumber, TcpFlags};
 
 /// The fast path did not take the segment; the flow is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Punt;
 
-/// Header prediction after Van Jacobson: a segment of an established flow that is next in order, or
-/// a pure acknowledgment, with nothing unusual in it.
-#[inline]
-pub fn receive<E: Env>(
-    clock: &Clock,
-    id: FlowId,
-    flow: &mut FlowState,
-    segment: &Segment<'_>,
-    env: &mut E,
-) -> Result<(), Punt> {
-    let usual = TcpFlags(segment.flags.0 & !TcpFlags::PSH.0) == TcpFlags::ACK;
-    if !usual || flow.flags & flags::FAST_RECEIVE == 0 || segment.seq != flow.rcv_nxt {
-        return Err(Punt);
-    }
-    let len = segment.payload.len() as u32;
-    let acked = segment.ack.distance_from(flow.snd_una);
-    let outstanding = flow.snd_nxt.distance_from(flow.snd_una);
-    let wnd = u32::from(segment.wnd) << flow.snd_wscale();
-    // A pure duplicate, or an acknowledgment of what was not sent, or a window that closes or shrinks
-    // while data waits: the slow path's.
-    let opens = acked > 0 || wnd == flow.snd_wnd;
-    if acked > outstanding || len > flow.rcv_adv.distance_from(flow.rcv_nxt) || !opens || wnd == 0 {
-        return Err(Punt);
-    }
-    if len == 0 && acked == 0 {
-        return Err(Punt);
-    }
-    // The controller is asked for more only while the window limits.
-    if acked > 0 && flow.flags & flags::CWND_LIMITED != 0 {
-        return Err(Punt);
-    }
-    if !segment.options.sack.is_empty() {
-        return Err(Punt);
-    }
-    if flow.flags & flags::TIMESTAMPS != 0 {
-        // PAWS (RFC 7323 §5.3 R1) in the common direction.
-        match segment.options.timestamps {
-            Some(t) if (t.tsval.wrapping_sub(flow.ts_recent) as i32) >= 0 => {}
-            _ => return Err(Punt),
-        }
-    }
-    if len > 0 {
-        if !env.place(id, flow.rx_pos(segment.seq), segment.payload) {
+/// One flow in the fast path's hands.
+pub struct Fast<'a, E> {
+    /// Its number.
+    pub id: FlowId,
+    /// Hot state.
+    pub flow: &'a mut FlowState,
+    /// The time.
+    pub clock: &'a Clock,
+    /// Bounds of timeouts.
+    pub timeouts: &'a Timeouts,
+    /// The driver.
+    pub env: &'a mut E,
+}
+
+impl<E: Env> Fast<'_, E> {
+    /// Header prediction after Van Jacobson: a segment of an established flow that is next in order,
+    /// or an acknowledgment that advances, with nothing unusual in it.
+    #[inline]
+    pub fn receive(&mut self, segment: &Segment<'_>) -> Result<(), Punt> {
+        let flow = &mut *self.flow;
+        let usual = segment.flags.0 & !TcpFlags::PSH.0 == TcpFlags::ACK.0;
+        if !usual || flow.flags & flags::FAST_RECEIVE == 0 || segment.seq != flow.rcv_nxt {
             return Err(Punt);
         }
-        flow.rcv_nxt = flow.rcv_nxt.add(len);
-        note_data(flow, len);
-        env.event(id, Event::Readable);
+        let len = segment.payload.len() as u32;
+        let acked = segment.ack.distance_from(flow.snd_una);
+        let wnd = u32::from(segment.wnd) << flow.snd_wscale();
+        // What was never sent, a closed window, text beyond ours, and pure duplicates are the slow
+        // path's; so is growth of the congestion window, while it limits.
+        let limited = acked > 0 && flow.flags & flags::CWND_LIMITED != 0;
+        if acked > flow.flight_size()
+            || len > flow.rcv_adv.distance_from(flow.rcv_nxt)
+            || (len | acked) == 0
+            || wnd == 0
+            || limited
+            || !segment.options.sack.is_empty()
+        {
+            return Err(Punt);
+        }
+        let mut tsval = flow.ts_recent;
+        if flow.flags & flags::TIMESTAMPS != 0 {
+            // PAWS (RFC 7323 §5.3 R1) in the common direction.
+            match segment.options.timestamps {
+                Some(t) if (t.tsval.wrapping_sub(tsval) as i32) >= 0 => tsval = t.tsval,
+                _ => return Err(Punt),
+            }
+        }
+        if len > 0 {
+            if !self
+                .env
+                .place(self.id, flow.rx_pos(segment.seq), segment.payload)
+            {
+                return Err(Punt);
+            }
+            flow.rcv_nxt = flow.rcv_nxt.add(len);
+            note_data(flow, len);
+            self.env.event(self.id, Event::Readable);
+        }
+        // R3: a delayed acknowledgment echoes the first segment that it covers.
+        if segment.seq.at_or_before(flow.last_ack_sent) {
+            flow.ts_recent = tsval;
+        }
+        if (wnd != flow.snd_wnd || acked > 0) && flow.tx_end != flow.snd_nxt {
+            flow.flags |= flags::SEND_WANTED;
+        }
+        flow.snd_wnd = wnd;
+        flow.last_arrival = (self.clock.ms.0 >> 10) as u16;
+        if acked > 0 {
+            self.acknowledge(segment.ack);
+            self.env.event(self.id, Event::Writable);
+        }
+        Ok(())
     }
-    if let Some(t) = segment.options.timestamps
-        && flow.flags & flags::TIMESTAMPS != 0
-    {
-        flow.ts_recent = t.tsval;
+
+    /// `ack` is new: moves SND.UNA, takes a round-trip sample, and restarts the timer
+    /// (RFC 6298 (5.2), (5.3)).
+    #[inline]
+    fn acknowledge(&mut self, ack: SeqNumber) {
+        let flow = &mut *self.flow;
+        flow.snd_una = ack;
+        if flow.flags & flags::RTT_TIMING != 0 && flow.rtt_seq.at_or_before(ack) {
+            flow.flags &= !flags::RTT_TIMING;
+            flow.sample_rtt(self.clock.us.wrapping_sub(flow.rtt_stamp));
+        }
+        if flow.snd_una == flow.snd_nxt {
+            flow.flags &= !(flags::RTO_ARMED | flags::SMALL_SENT);
+        } else {
+            self.restart_timer();
+        }
     }
-    flow.snd_wnd = wnd;
-    if acked > 0 {
-        acknowledge(clock, flow, segment.ack);
-        env.event(id, Event::Writable);
+
+    /// The retransmission timer, or a tail loss probe's.
+    #[inline]
+    fn restart_timer(&mut self) {
+        let (rto, probe) = (self.flow.rto_ms(self.timeouts), self.flow.may_probe());
+        self.flow.arm_rto(self.clock, self.timeouts, rto, probe);
     }
-    Ok(())
+
+    /// Sends what window, congestion window and Nagle allow, and FIN with the last byte. Returns how
+    /// many segments that were; `Err` if the driver has no frame.
+    #[inline]
+    pub fn send(&mut self) -> Result<u32, TxFull> {
+        let mss = u32::from(self.flow.mss);
+        let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);
+        let cwnd_end = self.flow.snd_una.add(self.flow.cwnd);
+        let mut sent = 0;
+        loop {
+            let flow = &mut *self.flow;
+            let unsent = room_until(flow.tx_end, flow.snd_nxt);
+            if unsent == 0 {
+                flow.flags &= !flags::CWND_LIMITED;
+                return Ok(sent);
+            }
+            let len = unsent.min(mss);
+            // Sender's silly window avoidance (RFC 9293 §3.8.6.2.1): no part of a segment. A window
+            // that never has room for a whole one is the persist timer's.
+            if len > room_until(wnd_end, flow.snd_nxt) {
+                return Ok(sent);
+            }
+            if len > room_until(cwnd_end, flow.snd_nxt) {
+                flow.flags |= flags::CWND_LIMITED;
+                return Ok(sent);
+            }
+            let last = len == unsent;
+            let fin = last && flow.flags & flags::FIN_QUEUED != 0;
+            if len < mss && !fin {
+                if held(flow) {
+                    return Ok(sent);
+                }
+                flow.flags |= flags::SMALL_SENT;
+            }
+            let mut control = if last { TcpFlags::PSH } else { TcpFlags::NONE };
+            if fin {
+                control |= TcpFlags::FIN;
+            }
+            self.transmit(control, len)?;
+            sent += 1;
+        }
+    }
+
+    /// Sends one new segment of `len` bytes.
+    #[inline]
+    fn transmit(&mut self, control: TcpFlags, len: u32) -> Result<(), TxFull> {
+        let flow = &mut *self.flow;
+        let before = (flow.rcv_adv, flow.last_ack_sent, flow.flags);
+        let out = flow.segment_out(self.id, self.clock, flow.snd_nxt, control, len);
+        if let Err(full) = self.env.transmit(&out) {
+            (flow.rcv_adv, flow.last_ack_sent, flow.flags) = before;
+            return Err(full);
+        }
+        flow.snd_nxt = flow.snd_nxt.add(len);
+        if control.contains(TcpFlags::FIN) {
+            flow.snd_nxt = flow.snd_nxt.add(1);
+            flow.flags |= flags::FIN_SENT;
+        }
+        if flow.flags & flags::RTT_TIMING == 0 {
+            flow.flags |= flags::RTT_TIMING;
+            flow.rtt_seq = flow.snd_nxt;
+            flow.rtt_stamp = self.clock.us;
+        }
+        if flow.flags & flags::RTO_ARMED == 0 {
+            self.restart_timer();
+        }
+        Ok(())
+    }
 }
 
 /// An acknowledgment is owed for `len` more bytes (RFC 9293 §3.8.6.3; RFC 5681 §4.2).
 #[inline]
 fn note_data(flow: &mut FlowState, len: u32) {
-    let full = u32::from(flow.rcv_mss);
-    if len > full {
+    if len > u32::from(flow.rcv_mss) {
         flow.rcv_mss = len.min(0xffff) as u16;
     }
     let unacked = flow.rcv_nxt.distance_from(flow.last_ack_sent);
@@ -87,111 +191,24 @@ fn note_data(flow: &mut FlowState, len: u32) {
     flow.flags |= flags::ACK_OWED;
 }
 
-/// `ack` is new: moves SND.UNA, takes a round-trip sample, and restarts the timer (RFC 6298 (5.3)).
+/// Sequence numbers from `from` to `end`, none if `end` is before it.
 #[inline]
-fn acknowledge(clock: &Clock, flow: &mut FlowState, ack: SeqNumber) {
-    flow.snd_una = ack;
-    if flow.flags & flags::RTT_TIMING != 0 && flow.rtt_seq.at_or_before(ack) {
-        flow.flags &= !flags::RTT_TIMING;
-        flow.sample_rtt(clock.us.wrapping_sub(flow.rtt_stamp));
-    }
-    flow.flags |= flags::SEND_WANTED;
-    if flow.snd_una == flow.snd_nxt {
-        flow.flags &= !flags::RTO_ARMED;
+fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
+    if end.after(from) {
+        end.distance_from(from)
     } else {
-        arm_rto(clock, flow);
+        0
     }
 }
 
-/// RTO in ms (RFC 6298 (2.3), with Linux' lower bound of 200 ms on the variance term).
+/// Whether a segment that is not full must wait: for a cork, or for the acknowledgment of another
+/// one like it (Nagle, RFC 9293 §3.7.4, as Minshall refined it and Linux has it: a full segment in
+/// flight does not count, or the end of each long write would wait for a delayed acknowledgment).
 #[inline]
-pub fn rto_ms(flow: &FlowState) -> u32 {
-    if flow.srtt == 0 {
-        return 1000;
-    }
-    ((flow.srtt >> 3) / 1000 + (flow.rttvar / 1000).max(200)).min(120_000)
-}
-
-/// Starts the retransmission timer anew, or the tail loss probe's (RFC 8985 §7.2) when more than one
-/// segment is in flight: the acknowledgment of a single one may be delayed.
-#[inline]
-pub fn arm_rto(clock: &Clock, flow: &mut FlowState) {
-    flow.flags |= flags::RTO_ARMED;
-    flow.flags &= !(flags::PERSIST | flags::PROBE);
-    let rto = rto_ms(flow);
-    let several = flow.flight_size() > u32::from(flow.mss);
-    if several && flow.flags & flags::SACK != 0 && flow.srtt != 0 {
-        let pto = ((flow.srtt >> 2) / 1000 + 2).max(10);
-        if pto < rto {
-            flow.flags |= flags::PROBE;
-            flow.rto_deadline = clock.ms.plus(pto);
-            return;
-        }
-    }
-    flow.rto_deadline = clock.ms.plus(rto + 1);
-}
-
-/// Sends what window, congestion window and Nagle allow.
-///
-/// Returns whether everything that may go is gone; `Err` if the driver has no frame.
-#[inline]
-pub fn send<E: Env>(
-    clock: &Clock,
-    id: FlowId,
-    flow: &mut FlowState,
-    env: &mut E,
-) -> Result<u32, TxFull> {
-    let mss = u32::from(flow.mss);
-    let usable_end = flow.snd_una.add(flow.snd_wnd.min(flow.cwnd));
-    let mut sent = 0;
-    loop {
-        let unsent = flow.tx_end.distance_from(flow.snd_nxt);
-        if unsent == 0 || flow.snd_nxt.after(flow.tx_end) {
-            flow.flags &= !flags::CWND_LIMITED;
-            return Ok(sent);
-        }
-        let room = if usable_end.after(flow.snd_nxt) {
-            usable_end.distance_from(flow.snd_nxt)
-        } else {
-            0
-        };
-        let len = unsent.min(mss);
-        if len > room {
-            // Sender's silly window avoidance (RFC 9293 §3.8.6.2.1): no part of a segment, unless
-            // nothing is in flight and the peer's window never was larger.
-            flow.flags |= flags::CWND_LIMITED;
-            return Ok(sent);
-        }
-        let last = len == unsent;
-        if len < mss
-            && flow.flags & (flags::NODELAY | flags::CORK | flags::FIN_QUEUED) != flags::NODELAY
-        {
-            let idle = flow.snd_nxt == flow.snd_una;
-            let fin = flow.flags & flags::FIN_QUEUED != 0;
-            let cork = flow.flags & flags::CORK != 0;
-            // Nagle (RFC 9293 §3.7.4), or a cork.
-            if !fin && (cork || (!idle && flow.flags & flags::NODELAY == 0)) {
-                return Ok(sent);
-            }
-        }
-        let control = if last { TcpFlags::PSH } else { TcpFlags::NONE };
-        let owed = flow.flags & (flags::ACK_OWED | flags::ACK_NOW | flags::DELACK_ARMED);
-        let adv = (flow.rcv_adv, flow.last_ack_sent);
-        let out = flow.segment_out(id, clock, flow.snd_nxt, control, len);
-        if let Err(full) = env.transmit(&out) {
-            flow.flags |= owed;
-            (flow.rcv_adv, flow.last_ack_sent) = adv;
-            return Err(full);
-        }
-        flow.snd_nxt = flow.snd_nxt.add(len);
-        if flow.flags & flags::RTT_TIMING == 0 {
-            flow.flags |= flags::RTT_TIMING;
-            flow.rtt_seq = flow.snd_nxt;
-            flow.rtt_stamp = clock.us;
-        }
-        if flow.flags & flags::RTO_ARMED == 0 {
-            arm_rto(clock, flow);
-        }
-        sent += 1;
+fn held(flow: &FlowState) -> bool {
+    match flow.flags & (flags::CORK | flags::NODELAY) {
+        flags::NODELAY => false,
+        0 => flow.flags & flags::SMALL_SENT != 0,
+        _ => true,
     }
 }

@@ -47,8 +47,10 @@ impl FlowState {
     ) -> SegmentOut {
         let edge = self.right_edge();
         let scale = self.rcv_wscale();
+        // Rounded down: a right edge that seems to go back by less than the unit is what RFC 7323
+        // §2.4 warns of, but rounded up it would promise more than the quota.
         let open = edge.distance_from(self.rcv_nxt);
-        let field = ((open + (1 << scale) - 1) >> scale).min(0xffff);
+        let field = (open >> scale).min(0xffff);
         self.rcv_adv = self.rcv_nxt.add(field << scale).later_of(self.rcv_adv);
         self.last_ack_sent = self.rcv_nxt;
         let options = if self.flags & flags::TIMESTAMPS != 0 {
@@ -70,20 +72,5 @@ impl FlowState {
             payload_len,
             ecn: Ecn::NotEct,
         }
-    }
-
-    /// One sample of the round-trip time in microseconds (RFC 6298 (2.2), (2.3)).
-    #[inline]
-    pub fn sample_rtt(&mut self, rtt_us: u32) {
-        let rtt = rtt_us.clamp(1, 1 << 26);
-        if self.srtt == 0 {
-            self.srtt = rtt << 3;
-            self.rttvar = rtt << 1;
-            return;
-        }
-        let srtt = self.srtt >> 3;
-        let error = srtt.abs_diff(rtt);
-        self.rttvar = self.rttvar - (self.rttvar >> 2) + error;
-        self.srtt = self.srtt - srtt + rtt;
     }
 }

@@ -80,8 +80,9 @@ pub mod flags {
     pub const ORPHAN: u32 = 1 << 18;
     /// The congestion window stopped the last send: the controller may be asked for more.
     pub const CWND_LIMITED: u32 = 1 << 19;
-    /// A full receive window passed since the last look at its size.
-    pub const TUNE: u32 = 1 << 20;
+    /// A segment that was not full was sent since all was last acknowledged (Minshall's addition to
+    /// Nagle).
+    pub const SMALL_SENT: u32 = 1 << 20;
     /// The flow waits for transmit frames.
     pub const TX_BLOCKED: u32 = 1 << 21;
     /// `rto_deadline` is the persist timeout.

@@ -21,6 +21,7 @@ mod flow_state;
 mod ids;
 mod state;
 mod table;
+mod timing;
 
 pub use tidelane_wire::{IcmpError, IcmpErrorKind};
 
@@ -36,4 +37,5 @@ pub use crate::{
     ids::{FlowId, LinkId, ListenerId},
     state::{State, StateEvent, TRANSITIONS},
     table::FlowTable,
+    timing::Timeouts,
 };

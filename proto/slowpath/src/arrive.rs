@@ -5,6 +5,9 @@ use tidelane_wire::{DropReason, Segment, SeqNumber, TcpFlags};
 
 use crate::{Fate, Slow, SynSeen};
 
+/// Unacceptable segments without length are answered once in this many ms.
+const ANSWER_INTERVAL_MS: u32 = 100;
+
 /// A step's verdict: go on with the next, or stop.
 type Step = Result<(), Fate>;
 
@@ -13,7 +16,8 @@ impl<E: Env> Slow<'_, E> {
     pub fn segment_arrives(&mut self, segment: &Segment<'_>) -> Fate {
         self.counters.slow_receives += 1;
         self.cold.last_arrival = self.clock.ms;
-        self.cold.keepalive_probes = 0;
+        self.hot.last_arrival = (self.clock.ms.0 >> 10) as u16;
+        self.cold.unanswered_probes = 0;
         let fate = match self.hot.state {
             State::SynSent => self.arrives_in_syn_sent(segment),
             State::Closed => Fate::Keep,
@@ -28,10 +32,16 @@ impl<E: Env> Slow<'_, E> {
 
     /// §3.10.7.4, in its order.
     fn eight_checks(&mut self, segment: &Segment<'_>) -> Step {
+        let syn = segment.flags.contains(TcpFlags::SYN) && !segment.flags.contains(TcpFlags::RST);
+        if syn && self.hot.state == State::SynReceived {
+            return self.syn_in_syn_received(segment);
+        }
         self.check_sequence(segment)?;
         self.check_rst(segment)?;
+        self.check_security(segment)?;
         self.check_syn(segment)?;
         self.check_ack(segment)?;
+        self.check_urg(segment);
         self.process_text(segment)?;
         self.check_fin(segment)
     }
@@ -44,46 +54,32 @@ impl<E: Env> Slow<'_, E> {
     /// First: sequence number, and PAWS before it (RFC 7323 §5.3).
     fn check_sequence(&mut self, segment: &Segment<'_>) -> Step {
         let rst = segment.flags.contains(TcpFlags::RST);
-        if self.hot.has(flags::TIMESTAMPS)
-            && let Some(t) = segment.options.timestamps
-            && !rst
-        {
-            if (t.tsval.wrapping_sub(self.hot.ts_recent) as i32) < 0 {
-                let _ = self.send_ack();
-                return self.drop(DropReason::Paws);
-            }
-            // R3: only from a segment that is next in order or before.
-            if segment.seq.at_or_before(self.hot.last_ack_sent) {
-                self.hot.ts_recent = t.tsval;
-            }
-        }
-        let wnd = self.hot.rcv_adv.distance_from(self.hot.rcv_nxt);
-        let len = segment.len();
-        let next = self.hot.rcv_nxt;
-        let acceptable = match (len, wnd) {
-            (0, 0) => segment.seq == next,
-            (0, _) => segment.seq.in_window(next, wnd),
-            (_, 0) => false,
-            _ => {
-                segment.seq.in_window(next, wnd)
-                    || segment.seq.add(len - 1).in_window(next, wnd)
-                    || (segment.seq.before(next) && segment.seq.add(len).after(next))
-            }
+        let tsval = match segment.options.timestamps {
+            Some(t) if self.hot.has(flags::TIMESTAMPS) => t.tsval,
+            _ => self.hot.ts_recent,
         };
-        // A pure ACK just before the window (a keepalive, or after a probe) still acknowledges.
-        if acceptable {
+        if !rst && (tsval.wrapping_sub(self.hot.ts_recent) as i32) < 0 {
+            self.answer_unacceptable(segment);
+            return self.drop(DropReason::Paws);
+        }
+        if self.is_acceptable(segment) {
+            // R3: only from a segment that is next in order or before.
+            if !rst && segment.seq.at_or_before(self.hot.last_ack_sent) {
+                self.hot.ts_recent = tsval;
+            }
             return Ok(());
         }
         if rst {
             return self.drop(DropReason::OutOfWindow);
         }
-        if self.hot.state == State::SynReceived && segment.flags.contains(TcpFlags::SYN) {
-            // The peer has not seen our SYN,ACK.
-            let _ = self.send_syn();
-            return Err(Fate::Keep);
-        }
-        let stale = segment.seq.add(len).at_or_before(next);
-        let ack_counts = stale && segment.flags.contains(TcpFlags::ACK);
+        let stale = segment
+            .seq
+            .add(segment.len())
+            .at_or_before(self.hot.rcv_nxt);
+        // What was sent a window ago may still acknowledge. Older numbers anybody can guess.
+        let oldest = self.hot.rcv_nxt.back(self.hot.rcv_wnd_limit);
+        let recent = stale && segment.seq.at_or_after(oldest);
+        let ack_counts = recent && segment.flags.contains(TcpFlags::ACK);
         if ack_counts && segment.ack.after(self.hot.snd_una) {
             if let Err(over @ (Fate::TimeWait | Fate::Release)) = self.check_ack(segment) {
                 // It acknowledged our FIN, which was all that was missing.
@@ -93,14 +89,57 @@ impl<E: Env> Slow<'_, E> {
         } else if ack_counts && self.take_sack(segment) {
             self.detect_loss(true, false);
         }
-        self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
-        let reason = if stale {
+        self.answer_unacceptable(segment);
+        self.counters.dup_segs += u64::from(stale);
+        self.drop(if stale {
             DropReason::Duplicate
         } else {
             DropReason::OutOfWindow
+        })
+    }
+
+    /// The four cases of §3.10.7.4, with one allowance: what starts right at the window's edge
+    /// passes, too. A peer that has filled the window acknowledges from there, and so does one that
+    /// probes a closed window; no text comes in that way. Linux allows the same (`tcp_sequence`).
+    fn is_acceptable(&self, segment: &Segment<'_>) -> bool {
+        let (next, len) = (self.hot.rcv_nxt, segment.len());
+        let ends_in_window = if len == 0 {
+            segment.seq.at_or_after(next)
+        } else {
+            segment.seq.add(len).after(next)
         };
-        self.counters.dup_segs += u64::from(stale);
-        self.drop(reason)
+        ends_in_window && segment.seq.at_or_before(self.hot.rcv_adv)
+    }
+
+    /// What is not acceptable is answered by an ACK (§3.10.7.4); empty segments not at any rate, or
+    /// two ends that disagree would answer each other for ever.
+    fn answer_unacceptable(&mut self, segment: &Segment<'_>) {
+        if segment.len() == 0 {
+            let since = self.clock.ms.0.wrapping_sub(self.cold.answered_at.0);
+            if since < ANSWER_INTERVAL_MS {
+                self.counters.drops[DropReason::RateLimited.index()] += 1;
+                return;
+            }
+            self.cold.answered_at = self.clock.ms;
+        }
+        self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
+    }
+
+    /// A SYN in SYN-RECEIVED: the peer has not seen our SYN,ACK, or has and opens, too (§3.5).
+    fn syn_in_syn_received(&mut self, segment: &Segment<'_>) -> Step {
+        if segment.seq != self.hot.irs {
+            self.challenge_ack();
+            return self.drop(DropReason::UnexpectedSyn);
+        }
+        let acks_ours = segment.flags.contains(TcpFlags::ACK) && segment.ack == self.hot.iss.add(1);
+        if acks_ours {
+            // RFC 9293 §3.5 figure 8, line 6: the SYN itself is old, its acknowledgment is not.
+            let _ = self.check_ack(segment);
+        } else {
+            // One that finds no frame is sent again by the timer.
+            let _ = self.send_syn();
+        }
+        Err(Fate::Keep)
     }
 
     /// Second: RST, exact or challenged (RFC 5961 §3).
@@ -112,20 +151,26 @@ impl<E: Env> Slow<'_, E> {
             self.challenge_ack();
             return self.drop(DropReason::InexactRst);
         }
-        if self.hot.state == State::SynReceived && self.cold.listener.is_some() {
+        if self.hot.state == State::SynReceived {
             self.counters.attempt_fails += 1;
-            return Err(Fate::Release);
+            if self.cold.listener.is_some() {
+                return Err(Fate::Release);
+            }
+            return Err(self.end(CloseCause::Refused));
         }
         self.counters.estab_resets += 1;
         Err(self.end(CloseCause::Reset))
     }
 
+    /// Third: security. IP options do not reach this layer, so every segment has the same
+    /// compartment (RFC 9293 §3.10.7.4, appendix A.1: nobody uses them).
+    fn check_security(&mut self, _segment: &Segment<'_>) -> Step {
+        Ok(())
+    }
+
     /// Fourth: a SYN in a synchronized state gets a challenge ACK (RFC 5961 §4).
     fn check_syn(&mut self, segment: &Segment<'_>) -> Step {
         if !segment.flags.contains(TcpFlags::SYN) {
-            return Ok(());
-        }
-        if self.hot.state == State::SynReceived && segment.seq == self.hot.irs {
             return Ok(());
         }
         self.challenge_ack();
@@ -169,23 +214,28 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// SND.WND, SND.WL1, SND.WL2. Whether the window changed.
+    ///
+    /// What the fast path took had SEG.SEQ = RCV.NXT of its time, so RCV.NXT stands for SND.WL1
+    /// unless something later came out of order. Among segments alike, only a larger window
+    /// counts: they may have been reordered (as in Linux).
     fn update_window(&mut self, segment: &Segment<'_>) -> bool {
-        let newer = self.cold.snd_wl1.before(segment.seq)
-            || (self.cold.snd_wl1 == segment.seq && self.cold.snd_wl2.at_or_before(segment.ack));
-        if !newer || segment.ack.before(self.hot.snd_una) {
-            return false;
-        }
+        let wl1 = self.cold.snd_wl1.later_of(self.hot.rcv_nxt);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
             0
         } else {
             self.hot.snd_wscale()
         };
         let wnd = u32::from(segment.wnd) << shift;
-        self.cold.snd_wl1 = segment.seq;
-        self.cold.snd_wl2 = segment.ack;
+        let newer = segment.ack.after(self.hot.snd_una)
+            || segment.ack == self.hot.snd_una
+                && (segment.seq.after(wl1) || segment.seq == wl1 && wnd > self.hot.snd_wnd);
+        if !newer {
+            return false;
+        }
+        self.cold.snd_wl1 = segment.seq.later_of(wl1);
         let changed = wnd != self.hot.snd_wnd;
         self.hot.snd_wnd = wnd;
-        self.cold.snd_wnd_max = self.cold.snd_wnd_max.max(wnd);
+        self.note_window(wnd);
         if changed {
             self.hot.set(flags::SEND_WANTED);
             if self.hot.has(flags::PERSIST) && wnd > 0 {
@@ -196,20 +246,33 @@ impl<E: Env> Slow<'_, E> {
         changed
     }
 
+    /// The largest window that the peer offered bounds the segment size: a receiver with a small
+    /// buffer would otherwise wait for the persist timer (Linux: `tcp_bound_to_half_wnd`).
+    fn note_window(&mut self, wnd: u32) {
+        if wnd > self.cold.snd_wnd_max {
+            self.cold.snd_wnd_max = wnd;
+            self.cold.refresh_mss(self.config, self.hot);
+        }
+    }
+
     /// SYN-RECEIVED with an ACK: ESTABLISHED. The listener's room was checked before.
     fn complete_handshake(&mut self, segment: &Segment<'_>) -> Step {
         let exact = segment.ack == self.hot.iss.add(1);
-        if !exact {
+        if !exact || self.hot.snd_nxt == self.hot.iss {
             let key = self.hot.key;
             self.reset_for(segment, key);
             return self.drop(DropReason::AckUnsent);
         }
         self.hot.state = self.hot.state.next(StateEvent::SynAcked);
         self.hot.clear(flags::RTO_ARMED);
+        let shift = if segment.flags.contains(TcpFlags::SYN) {
+            0
+        } else {
+            self.hot.snd_wscale()
+        };
         self.cold.snd_wl1 = segment.seq;
-        self.cold.snd_wl2 = segment.ack;
-        self.hot.snd_wnd = u32::from(segment.wnd) << self.hot.snd_wscale();
-        self.cold.snd_wnd_max = self.hot.snd_wnd;
+        self.hot.snd_wnd = u32::from(segment.wnd) << shift;
+        self.note_window(self.hot.snd_wnd);
         self.established();
         match self.cold.listener {
             Some(listener) => {
@@ -253,7 +316,7 @@ impl<E: Env> Slow<'_, E> {
         }
         match self.hot.state {
             State::FinWait2 if self.hot.has(flags::ORPHAN) => {
-                let wait = (self.config.fin_wait_2.0 / 1_000_000) as u32;
+                let wait = self.timeouts.fin_wait_2_ms;
                 self.cold.slow_deadline = Some(self.clock.ms.plus(wait));
                 Ok(())
             }
@@ -272,10 +335,17 @@ impl<E: Env> Slow<'_, E> {
             self.cold.cause = Some(CloseCause::Finished);
             self.env.event(self.id, Event::Closed(CloseCause::Finished));
         }
-        Fate::Keep
+        match fate {
+            Fate::Release => Fate::Keep,
+            other => other,
+        }
     }
 
-    /// Seventh: text. (Sixth, URG: the urgent pointer is ignored and its data stays in line.)
+    /// Sixth: URG. Urgent data stays in line and its pointer says nothing (RFC 6093 §6: what nearly
+    /// all programs assume).
+    fn check_urg(&mut self, _segment: &Segment<'_>) {}
+
+    /// Seventh: text.
     fn process_text(&mut self, segment: &Segment<'_>) -> Step {
         if segment.payload.is_empty() {
             return Ok(());
@@ -291,6 +361,7 @@ impl<E: Env> Slow<'_, E> {
         {
             // RFC 9293 §3.10.7.4 and Linux: data for a program that is gone is answered by RST.
             self.counters.drops[DropReason::DataAfterClose.index()] += 1;
+            self.counters.abort_on_data += 1;
             self.send_reset();
             return Err(self.end(CloseCause::Aborted));
         }
@@ -306,8 +377,10 @@ impl<E: Env> Slow<'_, E> {
         let start = segment.seq.add(skip);
         let room = self.hot.rcv_adv.distance_from(start) as usize;
         let text = &text[..text.len().min(room)];
+        let owed_at_once = self.hot.has(flags::ACK_NOW);
         self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
         if text.is_empty() {
+            self.counters.drops[DropReason::OutOfWindow.index()] += u64::from(room == 0);
             return Ok(());
         }
         let end = start.add(text.len() as u32);
@@ -328,7 +401,7 @@ impl<E: Env> Slow<'_, E> {
         }
         let in_order_before = self.cold.ooo.is_empty();
         self.advance_rcv_nxt(end);
-        if in_order_before {
+        if in_order_before && !owed_at_once {
             self.delay_ack(text.len() as u32);
         }
         self.env.event(self.id, Event::Readable);
@@ -368,22 +441,26 @@ impl<E: Env> Slow<'_, E> {
             if at.in_window(
                 self.hot.rcv_nxt,
                 self.hot.rcv_adv.distance_from(self.hot.rcv_nxt) + 1,
-            ) {
+            ) && self.hot.state.receives()
+            {
                 self.cold.fin_at = Some(at);
             }
-            self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
         }
-        let in_order = self.cold.fin_at == Some(self.hot.rcv_nxt) && self.hot.state.receives()
-            || (self.cold.fin_at == Some(self.hot.rcv_nxt) && self.hot.state == State::SynReceived);
-        if !in_order {
+        if self.cold.fin_at != Some(self.hot.rcv_nxt) || !self.hot.state.receives() {
+            if segment.flags.contains(TcpFlags::FIN) {
+                self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
+            }
             return Ok(());
         }
         self.cold.fin_at = None;
         self.hot.rcv_nxt = self.hot.rcv_nxt.add(1);
         self.hot.rcv_adv = self.hot.rcv_adv.later_of(self.hot.rcv_nxt);
-        self.hot
-            .set(flags::FIN_RECEIVED | flags::ACK_OWED | flags::ACK_NOW);
+        self.hot.set(flags::FIN_RECEIVED | flags::ACK_OWED);
         self.hot.state = self.hot.state.next(StateEvent::FinReceived);
+        if self.hot.state != State::CloseWait {
+            // Only an open connection's own FIN may follow soon and carry the acknowledgment.
+            self.hot.set(flags::ACK_NOW);
+        }
         self.env.event(self.id, Event::PeerClosed);
         if self.hot.state == State::TimeWait {
             let _ = self.send_ack();
@@ -395,7 +472,8 @@ impl<E: Env> Slow<'_, E> {
     /// §3.10.7.3: SYN-SENT.
     fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>) -> Fate {
         let has_ack = segment.flags.contains(TcpFlags::ACK);
-        let good_ack = has_ack && segment.ack == self.hot.iss.add(1);
+        let sent = self.hot.snd_nxt != self.hot.iss;
+        let good_ack = has_ack && sent && segment.ack == self.hot.iss.add(1);
         if has_ack && !good_ack {
             if !segment.flags.contains(TcpFlags::RST) {
                 let key = self.hot.key;
@@ -424,11 +502,11 @@ impl<E: Env> Slow<'_, E> {
         if good_ack {
             self.hot.state = self.hot.state.next(StateEvent::SynAckReceived);
             self.hot.clear(flags::RTO_ARMED);
-            self.cold.snd_wl2 = segment.ack;
             self.established();
             self.cold.ca_state = CaState::Open;
             self.env.event(self.id, Event::Connected);
-            let _ = self.send_ack();
+            // With data that waits for the handshake, the first segment acknowledges.
+            self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
             if self.hot.has(flags::FIN_QUEUED) {
                 self.hot.state = self.hot.state.next(StateEvent::CloseCall);
             }

@@ -49,18 +49,21 @@ pub struct Connection {
     pub probed: bool,
     /// Timeouts in a row.
     pub backoff: u8,
-    /// SND.WL1 and SND.WL2.
+    /// SND.WL1, unless RCV.NXT is later. SND.WL2 is SND.UNA: a window is never taken from an older
+    /// acknowledgment.
     pub snd_wl1: SeqNumber,
-    /// See `snd_wl1`.
-    pub snd_wl2: SeqNumber,
     /// Largest window that the peer offered.
     pub snd_wnd_max: u32,
     /// The listener that it came from.
     pub listener: Option<ListenerId>,
     /// Options of the socket.
     pub options: SocketOptions,
-    /// MSS that we announced, and the one that the path allows.
+    /// MSS that we announced.
     pub rmss: u16,
+    /// MSS that the path allows.
+    pub path_mss: u16,
+    /// The peer's window, not path or peer, bounds the segment size: it may still grow.
+    pub mss_bounded: bool,
     /// The peer's MSS option.
     pub smss: u16,
     /// Whether our SYN offers window scaling (a passive open mirrors the peer).
@@ -71,12 +74,14 @@ pub struct Connection {
     pub fin_at: Option<SeqNumber>,
     /// FIN-WAIT-2 without a program, or keepalive: next look.
     pub slow_deadline: Option<Millis>,
-    /// Unanswered keepalive probes.
-    pub keepalive_probes: u8,
+    /// Keepalive and window probes and timeouts since the peer was last heard of.
+    pub unanswered_probes: u8,
+    /// When the first of these was sent.
+    pub silent_since: Millis,
+    /// When an unacceptable segment without length was last answered.
+    pub answered_at: Millis,
     /// When a segment last arrived.
     pub last_arrival: Millis,
-    /// When a segment was last sent.
-    pub last_send: Millis,
     /// Position from which the next full quota counts for its growth.
     pub tune_from: u32,
     /// The entry of the timer wheel.

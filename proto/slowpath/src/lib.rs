@@ -18,7 +18,9 @@ mod timeout;
 pub use connection::{Connection, Retransmission};
 pub use open::{SynSeen, new_connection};
 
-use tidelane_flow::{Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, flags};
+use tidelane_flow::{
+    Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
+};
 
 /// What becomes of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +45,8 @@ pub struct Slow<'a, E> {
     pub clock: Clock,
     /// Policy.
     pub config: &'a EngineConfig,
+    /// The same, in the unit of flows.
+    pub timeouts: &'a Timeouts,
     /// Counters.
     pub counters: &'a mut Counters,
     /// Challenge ACKs left in this second (RFC 5961 §10).
@@ -57,7 +61,10 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         let calm = self.hot.state == State::Established
             && self.cold.ca_state == tidelane_flow::CaState::Open
             && self.cold.sacked.is_empty();
-        let receive = calm && self.cold.ooo.is_empty() && self.cold.fin_at.is_none();
+        let receive = calm
+            && self.cold.ooo.is_empty()
+            && self.cold.fin_at.is_none()
+            && !self.cold.mss_bounded;
         self.hot
             .put(flags::FAST_RECEIVE, receive && !self.hot.has(flags::ORPHAN));
         self.hot.put(flags::FAST_SEND, calm);

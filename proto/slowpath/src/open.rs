@@ -1,7 +1,7 @@
 //! Opening: new connections, SYN and SYN,ACK, what the peer's SYN says.
 
 use tidelane_cc::Controller;
-use tidelane_flow::{CaState, Clock, EngineConfig, FlowState, SocketOptions, flags};
+use tidelane_flow::{CaState, Clock, EngineConfig, FlowState, Millis, SocketOptions, flags};
 use tidelane_time::TimerHandle;
 use tidelane_wire::{SeqNumber, TcpOptions};
 
@@ -83,19 +83,21 @@ pub fn new_connection(
         probed: false,
         backoff: 0,
         snd_wl1: SeqNumber(0),
-        snd_wl2: iss,
         snd_wnd_max: 0,
         listener: None,
         options,
         rmss,
+        path_mss: rmss,
+        mss_bounded: false,
         smss: MSS_DEFAULT,
         offer_wscale: true,
         cause: None,
         fin_at: None,
         slow_deadline: None,
-        keepalive_probes: 0,
+        unanswered_probes: 0,
+        silent_since: clock.ms,
+        answered_at: Millis(clock.ms.0.wrapping_sub(1 << 30)),
         last_arrival: clock.ms,
-        last_send: clock.ms,
         tune_from: 0,
         timer: TimerHandle::NULL,
         retrans: 0,
@@ -130,22 +132,39 @@ impl Connection {
             hot.ts_recent = t.tsval;
         }
         hot.put(flags::SACK, config.sack && syn.options.sack_permitted);
-        self.set_path_mss(config, hot, self.rmss);
+        self.refresh_mss(config, hot);
         self.controller =
             Controller::new(config.congestion, u32::from(hot.mss), config.initial_window);
+        if self.backoff > 0 {
+            // The SYN was lost (RFC 5681 §3.1).
+            self.controller.on_handshake_retransmit();
+        }
         hot.cwnd = self.controller.cwnd();
     }
 
-    /// Eff.snd.MSS (RFC 9293 §3.7.1): the least of peer and path, less the options of each segment.
-    pub fn set_path_mss(&mut self, config: &EngineConfig, hot: &mut FlowState, path: u16) {
+    /// Eff.snd.MSS (RFC 9293 §3.7.1): the least of peer and path, less the options of each segment;
+    /// and half of the largest window, so that a small receiver can always take a segment.
+    pub fn refresh_mss(&mut self, config: &EngineConfig, hot: &mut FlowState) {
         let options = if hot.has(flags::TIMESTAMPS) {
             TIMESTAMPS_LEN
         } else {
             0
         };
-        let whole = self.smss.min(path).min(config.segment_max);
-        hot.mss = whole.saturating_sub(options).max(MSS_MIN - TIMESTAMPS_LEN);
-        hot.rcv_mss = hot.rcv_mss.max(MSS_DEFAULT.min(hot.mss));
-        self.controller.set_smss(u32::from(hot.mss));
+        let whole = self.smss.min(self.path_mss).min(config.segment_max);
+        let of_window = if self.snd_wnd_max > u32::from(MSS_DEFAULT) {
+            self.snd_wnd_max / 2
+        } else {
+            self.snd_wnd_max.max(u32::from(MSS_MIN))
+        };
+        let mss = whole
+            .saturating_sub(options)
+            .min(of_window.min(u32::from(u16::MAX)) as u16)
+            .max(MSS_MIN - TIMESTAMPS_LEN);
+        if mss != hot.mss {
+            hot.mss = mss;
+            self.controller.set_smss(u32::from(mss));
+            hot.cwnd = self.controller.cwnd();
+        }
+        self.mss_bounded = u32::from(whole) > of_window;
     }
 }

@@ -89,12 +89,31 @@ impl<E: Env> Slow<'_, E> {
             payload_len: 0,
             ecn: Ecn::NotEct,
         };
+        self.env.transmit(&out)?;
         self.hot.snd_nxt = self.hot.iss.add(1);
         if passive {
             self.hot.rcv_adv = self.hot.rcv_nxt.add(wnd);
             self.hot.last_ack_sent = self.hot.rcv_nxt;
         }
-        self.env.transmit(&out)
+        Ok(())
+    }
+
+    /// Sends `len` bytes of new text, whatever Nagle says.
+    pub fn send_text(&mut self, len: u32) -> Result<(), TxFull> {
+        let seq = self.hot.snd_nxt;
+        let before = (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags);
+        let out = self
+            .hot
+            .segment_out(self.id, &self.clock, seq, TcpFlags::PSH, len);
+        if let Err(full) = self.env.transmit(&out) {
+            (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags) = before;
+            return Err(full);
+        }
+        self.counters.out_segs += 1;
+        self.hot.snd_nxt = seq.add(len);
+        self.hot.set(flags::SMALL_SENT);
+        self.arm_rto();
+        Ok(())
     }
 
     /// Sends `[start, start + len)` again.
@@ -175,7 +194,15 @@ impl<E: Env> Slow<'_, E> {
         &mut self,
         send_new: impl Fn(&mut Self) -> Result<u32, TxFull>,
     ) -> Result<(), TxFull> {
-        if !self.hot.state.sends() || matches!(self.hot.state, State::SynReceived) {
+        if matches!(self.hot.state, State::SynSent | State::SynReceived) {
+            // Only a SYN that found no frame is sent from here.
+            if self.hot.snd_nxt == self.hot.iss {
+                self.send_syn()?;
+            }
+            self.hot.clear(flags::SEND_WANTED);
+            return Ok(());
+        }
+        if !self.hot.state.sends() {
             self.hot.clear(flags::SEND_WANTED);
             return Ok(());
         }
@@ -194,9 +221,7 @@ impl<E: Env> Slow<'_, E> {
             send_new(self)
         };
         self.hot.cwnd = cwnd;
-        if sent? > 0 {
-            self.cold.last_send = self.clock.ms;
-        }
+        sent?;
         self.send_fin()?;
         self.hot.clear(flags::SEND_WANTED);
         self.arm_persist();
@@ -218,7 +243,6 @@ impl<E: Env> Slow<'_, E> {
             let len = end.distance_from(start).min(mss);
             self.retransmit(start, len)?;
             self.cold.high_rxt = start.add(len);
-            self.cold.last_send = self.clock.ms;
             if !self.hot.has(flags::RTO_ARMED) {
                 self.arm_rto();
             }
@@ -228,10 +252,13 @@ impl<E: Env> Slow<'_, E> {
     /// RFC 5681 §4.1: after an idle RTO the window is the initial one again.
     fn idle_restart(&mut self) {
         use tidelane_cc::CongestionControl;
+        // The stamp of the last timed segment is that of one of the last flight.
+        let since = self.clock.us.wrapping_sub(self.hot.rtt_stamp) / 1000;
         let idle = self.hot.flight_size() == 0
             && self.hot.tx_end != self.hot.snd_nxt
-            && self.clock.ms.0.wrapping_sub(self.cold.last_send.0) > self.rto_ms();
+            && since > self.rto_ms();
         if idle {
+            self.counters.slow_start_restarts += 1;
             self.cold.controller.on_idle_restart(self.clock.now);
             self.hot.cwnd = self.cold.controller.cwnd();
         }

@@ -73,9 +73,12 @@ impl<E: Env> Slow<'_, E> {
         self.cold.lost_to = self.cold.lost_to.later_of(ack);
         if self.hot.has(flags::RTT_TIMING) && self.hot.rtt_seq.at_or_before(ack) {
             self.hot.clear(flags::RTT_TIMING);
-            let rtt = self.clock.us.wrapping_sub(self.hot.rtt_stamp);
-            self.cold.rtt_min_us = self.cold.rtt_min_us.min(rtt);
-            self.hot.sample_rtt(rtt);
+            // What waited for a hole to be filled says nothing of the path.
+            if self.cold.ca_state == CaState::Open {
+                let rtt = self.clock.us.wrapping_sub(self.hot.rtt_stamp);
+                self.cold.rtt_min_us = self.cold.rtt_min_us.min(rtt);
+                self.hot.sample_rtt(rtt);
+            }
         }
         let repairing = matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss);
         if repairing && ack.at_or_after(self.cold.recovery_point) {
@@ -92,7 +95,7 @@ impl<E: Env> Slow<'_, E> {
         }
         if self.hot.snd_una == self.hot.snd_nxt {
             self.hot
-                .clear(flags::RTO_ARMED | flags::PROBE | flags::PERSIST);
+                .clear(flags::RTO_ARMED | flags::PROBE | flags::PERSIST | flags::SMALL_SENT);
         } else {
             self.arm_rto();
         }
@@ -227,6 +230,10 @@ impl<E: Env> Slow<'_, E> {
 
     /// RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1): everything outstanding is lost.
     pub fn enter_loss(&mut self) {
+        if self.cold.sacked.containing(self.hot.snd_una).is_some() {
+            // The peer took back what it had (RFC 2018 §8).
+            self.cold.sacked.clear();
+        }
         self.cold
             .controller
             .on_rto(self.clock.now, self.hot.flight_size());

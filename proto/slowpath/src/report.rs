@@ -1,6 +1,6 @@
 //! A flow in the words of `ss -ti`, and ICMP errors about it.
 
-use tidelane_flow::{CloseCause, EngineConfig, Env, FlowInfo, FlowState, State, flags};
+use tidelane_flow::{CloseCause, EngineConfig, Env, FlowInfo, FlowState, State, Timeouts, flags};
 use tidelane_time::Duration;
 use tidelane_wire::{IcmpError, IcmpErrorKind};
 
@@ -16,11 +16,7 @@ impl Connection {
     pub fn info(&self, flow: &FlowState, config: &EngineConfig) -> FlowInfo {
         let srtt_us = u64::from(flow.srtt >> 3);
         let rttvar_us = u64::from(flow.rttvar >> 2);
-        let base = if flow.srtt == 0 {
-            config.rto_initial
-        } else {
-            Duration::from_micros(srtt_us + u64::from(flow.rttvar).max(config.rto_min.0 / 1000))
-        };
+        let rto = flow.rto_ms_after(&Timeouts::of(config), self.backoff);
         FlowInfo {
             key: flow.key,
             state: flow.state,
@@ -29,7 +25,7 @@ impl Connection {
             srtt: Duration::from_micros(srtt_us),
             rttvar: Duration::from_micros(rttvar_us),
             rtt_min: Duration::from_micros(u64::from(self.rtt_min_us)),
-            rto: base * (1u64 << self.backoff.min(12)),
+            rto: Duration::from_millis(u64::from(rto)),
             cwnd: flow.cwnd,
             ssthresh: self.controller.ssthresh(),
             mss: u32::from(flow.mss),
@@ -68,6 +64,7 @@ impl<E: Env> Slow<'_, E> {
             self.counters.drops[reason.index()] += 1;
             return Fate::Keep;
         }
+        self.counters.icmp_errors += 1;
         let cause = match error.kind {
             IcmpErrorKind::FragmentationNeeded { mtu } => {
                 self.shrink_mss(mtu);
@@ -87,11 +84,15 @@ impl<E: Env> Slow<'_, E> {
 
     fn shrink_mss(&mut self, mtu: u16) {
         let path = mtu.max(PATH_MTU_MIN) - HEADERS_LEN;
-        if path >= self.hot.mss {
+        if path >= self.cold.path_mss.min(self.cold.smss) {
             return;
         }
-        self.cold.set_path_mss(self.config, self.hot, path);
-        let all = self.hot.snd_nxt;
-        self.mark_lost(all);
+        self.counters.pmtu_lowered += 1;
+        self.cold.path_mss = path;
+        self.cold.refresh_mss(self.config, self.hot);
+        if self.hot.state.is_synchronized() {
+            let all = self.hot.snd_nxt;
+            self.mark_lost(all);
+        }
     }
 }

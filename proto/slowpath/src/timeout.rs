@@ -2,25 +2,19 @@
 
 use tidelane_flow::{CaState, CloseCause, Env, Millis, State, flags};
 
+use tidelane_wire::TcpFlags;
+
 use crate::{Fate, Slow};
 
-/// Tail loss probe: bounds of its timeout in ms (RFC 8985 §7.2).
-const PTO_MIN_MS: u32 = 10;
+/// The longest that a deadline may be ahead, so that modulo arithmetic holds (24 days).
+const DEADLINE_MAX_MS: u64 = 1 << 30;
 /// Upper bound of the persist timeout in ms.
 const PERSIST_MAX_MS: u32 = 60_000;
 
 impl<E: Env> Slow<'_, E> {
     /// RTO in ms with its backoff (RFC 6298 §2 and (5.5)).
     pub fn rto_ms(&self) -> u32 {
-        let min = (self.config.rto_min.0 / 1_000_000) as u32;
-        let max = (self.config.rto_max.0 / 1_000_000) as u32;
-        let base = if self.hot.srtt == 0 {
-            (self.config.rto_initial.0 / 1_000_000) as u32
-        } else {
-            (self.hot.srtt >> 3) / 1000 + (self.hot.rttvar / 1000).max(min)
-        };
-        base.saturating_mul(1 << self.cold.backoff.min(12))
-            .clamp(min, max)
+        self.hot.rto_ms_after(self.timeouts, self.cold.backoff)
     }
 
     /// Starts the retransmission timer, or that of a tail loss probe where one may be sent.
@@ -28,16 +22,9 @@ impl<E: Env> Slow<'_, E> {
         let rto = self.rto_ms();
         let probe = self.cold.ca_state == CaState::Open
             && !self.cold.probed
-            && self.hot.srtt != 0
-            && self.hot.has(flags::SACK)
-            && self.hot.flight_size() > u32::from(self.hot.mss)
-            && self.hot.state.sends();
-        let pto = ((self.hot.srtt >> 2) / 1000 + 2).max(PTO_MIN_MS);
-        self.hot.put(flags::PROBE, probe && pto < rto);
-        let wait = if self.hot.has(flags::PROBE) { pto } else { rto };
-        self.hot.rto_deadline = self.clock.ms.plus(wait + 1);
-        self.hot.set(flags::RTO_ARMED);
-        self.hot.clear(flags::PERSIST);
+            && self.hot.state.sends()
+            && self.hot.may_probe();
+        self.hot.arm_rto(&self.clock, self.timeouts, rto, probe);
     }
 
     /// Starts the persist timer when data waits for a closed window (RFC 9293 §3.8.6.1, MUST-36).
@@ -96,14 +83,19 @@ impl<E: Env> Slow<'_, E> {
         if self.hot.flight_size() == 0 && self.hot.state.is_synchronized() {
             return Fate::Keep;
         }
-        self.cold.backoff = self.cold.backoff.saturating_add(1);
-        if self.cold.backoff > self.retries_max() {
+        // A peer that answers with a closed window is alive (RFC 9293 §3.8.6.1, MUST-37).
+        let retries = self.retries_max();
+        let closed = self.hot.snd_wnd == 0 && self.hot.state.is_synchronized();
+        if (!closed && self.cold.backoff >= retries) || self.is_unanswered(retries) {
             return self.give_up();
         }
+        self.cold.backoff = self.cold.backoff.saturating_add(1);
+        self.note_unanswered();
         match self.hot.state {
             State::SynSent | State::SynReceived => {
                 self.counters.timeouts += 1;
                 self.counters.retrans_segs += 1;
+                self.counters.syn_retrans += 1;
                 self.cold.controller.on_handshake_retransmit();
                 self.hot.clear(flags::RTT_TIMING);
                 let _ = self.send_syn();
@@ -129,6 +121,7 @@ impl<E: Env> Slow<'_, E> {
 
     fn give_up(&mut self) -> Fate {
         let cause = self.cold.soft_error.unwrap_or(CloseCause::TimedOut);
+        self.counters.abort_on_timeout += u64::from(self.hot.state.is_synchronized());
         if self.hot.state == State::SynReceived && self.cold.listener.is_some() {
             self.counters.attempt_fails += 1;
             return Fate::Release;
@@ -141,84 +134,128 @@ impl<E: Env> Slow<'_, E> {
         self.cold.probed = true;
         self.counters.loss_probes += 1;
         let flight = self.hot.flight_size();
-        if flight > 0 {
-            let len = flight.min(u32::from(self.hot.mss));
-            let _ = self.retransmit(self.hot.snd_nxt.back(len), len);
+        let len = flight.min(u32::from(self.hot.mss));
+        if len > 0 && self.retransmit(self.hot.snd_nxt.back(len), len).is_ok() {
+            // Whether it arrives says nothing about retransmissions of what is lost.
             self.cold.retransmissions.pop_back();
         }
         self.arm_rto();
         Fate::Keep
     }
 
-    /// A zero-window probe: one byte beyond the window, or what a cork held.
+    /// The persist timeout: probes a closed window, or sends the part of a segment that fits into a
+    /// small one or that a cork held (RFC 9293 §3.8.6.1, §3.8.6.2.1 (4)).
+    ///
+    /// The probe is an old, empty segment, as Linux sends it: it is answered in any state of the
+    /// window, and nothing of it is in flight. A peer that answers is never given up (MUST-37).
     fn on_persist(&mut self) -> Fate {
         self.hot.clear(flags::PERSIST);
         if self.hot.flight_size() > 0 || !self.hot.tx_end.after(self.hot.snd_nxt) {
             return Fate::Keep;
         }
-        self.counters.window_probes += 1;
-        self.cold.backoff = self.cold.backoff.saturating_add(1).min(20);
-        if self.hot.has(flags::ORPHAN) && self.cold.backoff > self.config.orphan_retries {
-            return self.end(CloseCause::TimedOut);
-        }
-        let unsent = self.hot.tx_end.distance_from(self.hot.snd_nxt);
-        let len = if self.hot.snd_wnd == 0 {
-            1
+        if self.hot.snd_wnd > 0 {
+            let unsent = self.hot.tx_end.distance_from(self.hot.snd_nxt);
+            let len = self.hot.snd_wnd.min(unsent).min(u32::from(self.hot.mss));
+            self.counters.window_probes += 1;
+            // Without a frame it is sent at the next timeout.
+            if self.send_text(len).is_ok() {
+                return Fate::Keep;
+            }
         } else {
-            self.hot.snd_wnd.min(unsent)
-        };
-        let len = len.min(u32::from(self.hot.mss));
-        // The byte stays outside SND.NXT: an acknowledgment of it is one of new data.
-        let out = self.hot.segment_out(
-            self.id,
-            &self.clock,
-            self.hot.snd_nxt,
-            tidelane_wire::TcpFlags::PSH,
-            len,
-        );
-        if self.env.transmit(&out).is_ok() {
-            self.hot.snd_nxt = self.hot.snd_nxt.add(len);
+            if self.is_unanswered(self.retries_max()) {
+                return self.give_up();
+            }
+            self.counters.window_probes += 1;
+            self.send_probe();
+            self.cold.backoff = self.cold.backoff.saturating_add(1);
         }
-        let wait = self.rto_ms().min(PERSIST_MAX_MS);
-        self.hot.rto_deadline = self.clock.ms.plus(wait);
-        self.hot.set(flags::RTO_ARMED);
+        self.arm_persist();
         Fate::Keep
+    }
+
+    /// Whether as many probes as that went unanswered, or data stayed unacknowledged for longer than
+    /// the program wants to wait.
+    fn is_unanswered(&self, probes: u8) -> bool {
+        self.cold.unanswered_probes >= probes || self.is_user_timeout()
+    }
+
+    /// USER TIMEOUT (RFC 9293 §3.10.8; TCP_USER_TIMEOUT).
+    fn is_user_timeout(&self) -> bool {
+        let limit = self.cold.options.user_timeout;
+        let since = self.clock.ms.0.wrapping_sub(self.cold.silent_since.0);
+        self.cold.unanswered_probes > 0 && !limit.is_zero() && u64::from(since) >= limit.as_millis()
+    }
+
+    /// One more sign that the peer is silent.
+    fn note_unanswered(&mut self) {
+        if self.cold.unanswered_probes == 0 {
+            self.cold.silent_since = self.clock.ms;
+        }
+        self.cold.unanswered_probes = self.cold.unanswered_probes.saturating_add(1);
+    }
+
+    /// An old, empty segment, which the peer answers (RFC 9293 §3.8.4).
+    fn send_probe(&mut self) {
+        self.note_unanswered();
+        let seq = self.hot.snd_una.back(1);
+        let out = self
+            .hot
+            .segment_out(self.id, &self.clock, seq, TcpFlags::ACK, 0);
+        // One that finds no frame is lost, as any may be.
+        let _ = self.env.transmit(&out);
     }
 
     fn on_slow_deadline(&mut self) -> Fate {
         if self.hot.state == State::FinWait2 && self.hot.has(flags::ORPHAN) {
             return Fate::TimeWait;
         }
-        if !self.hot.has(flags::KEEPALIVE) || !self.hot.state.is_synchronized() {
+        if !self.hot.has(flags::KEEPALIVE) || !self.is_kept_alive() {
             return Fate::Keep;
         }
-        let idle = (self.cold.options.keepalive_idle.0 / 1_000_000) as u32;
-        let silent = self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0);
+        let idle = self.keepalive_idle_ms();
+        let silent = self.silent_ms();
         if silent < idle {
-            self.cold.slow_deadline = Some(self.cold.last_arrival.plus(idle));
+            self.cold.slow_deadline = Some(self.clock.ms.plus(idle - silent));
             return Fate::Keep;
         }
-        if self.cold.keepalive_probes >= self.cold.options.keepalive_probes {
+        if self.is_unanswered(self.cold.options.keepalive_probes) {
             self.send_reset();
-            return self.end(CloseCause::TimedOut);
+            self.counters.abort_on_timeout += 1;
+            return self.end(self.cold.soft_error.unwrap_or(CloseCause::TimedOut));
         }
-        self.cold.keepalive_probes += 1;
-        // RFC 9293 §3.8.4: SEG.SEQ = SND.NXT-1, no data.
-        let seq = self.hot.snd_una.back(1);
-        let out = self
-            .hot
-            .segment_out(self.id, &self.clock, seq, tidelane_wire::TcpFlags::ACK, 0);
-        let _ = self.env.transmit(&out);
-        let wait = (self.cold.options.keepalive_interval.0 / 1_000_000) as u32;
-        self.cold.slow_deadline = Some(self.clock.ms.plus(wait));
+        // With something in flight its retransmissions find out.
+        if self.hot.flight_size() == 0 {
+            self.counters.keepalive_probes += 1;
+            self.send_probe();
+        }
+        let wait = self.cold.options.keepalive_interval.as_millis();
+        self.cold.slow_deadline = Some(self.clock.ms.plus(wait.clamp(1, DEADLINE_MAX_MS) as u32));
         Fate::Keep
+    }
+
+    fn keepalive_idle_ms(&self) -> u32 {
+        let idle = self.cold.options.keepalive_idle.as_millis();
+        idle.clamp(1, DEADLINE_MAX_MS) as u32
+    }
+
+    /// How long nothing has come: the fast path keeps only the low bits of about a second.
+    fn silent_ms(&self) -> u32 {
+        let slow = self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0);
+        let now = (self.clock.ms.0 >> 10) as u16;
+        let fast = u32::from(now.wrapping_sub(self.hot.last_arrival)) << 10;
+        slow.min(fast)
+    }
+
+    /// A connection that is over, or only waits to be, is not probed.
+    fn is_kept_alive(&self) -> bool {
+        self.hot.state.receives() || self.hot.state.sends()
     }
 
     /// Starts or stops keepalive by the socket's options.
     pub fn arm_keepalive(&mut self) {
-        if self.hot.has(flags::KEEPALIVE) && self.hot.state.is_synchronized() {
-            let idle = (self.cold.options.keepalive_idle.0 / 1_000_000) as u32;
-            self.cold.slow_deadline = Some(self.clock.ms.plus(idle));
+        // A flow without program has a deadline of its own.
+        if self.hot.has(flags::KEEPALIVE) && self.is_kept_alive() && !self.hot.has(flags::ORPHAN) {
+            self.cold.slow_deadline = Some(self.clock.ms.plus(self.keepalive_idle_ms()));
         }
     }
 

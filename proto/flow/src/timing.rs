@@ -1,0 +1,125 @@
+//! Round-trip samples and what follows from them: retransmission and tail loss probe timeouts.
+
+use tidelane_time::Duration;
+
+use crate::{
+    clock::Clock,
+    config::EngineConfig,
+    flow_state::{FlowState, flags},
+};
+
+/// Longest timeout that is kept in milliseconds modulo 2^32.
+const TIMEOUT_MS_MAX: u64 = 1 << 30;
+/// Longest round-trip time that is believed, in us: about a minute.
+const RTT_US_MAX: u32 = 1 << 26;
+/// Longest delay of an acknowledgment (RFC 9293 §3.8.6.3, MUST-40).
+const DELAYED_ACK_MS_MAX: u32 = 500;
+/// Backoff by which no timeout grows any more.
+const BACKOFF_MAX: u8 = 12;
+
+/// The timeouts of [`EngineConfig`] in the unit of flows.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Lower bound of the retransmission timeout.
+    pub rto_min_ms: u32,
+    /// Its upper bound.
+    pub rto_max_ms: u32,
+    /// The one before the first sample.
+    pub rto_initial_ms: u32,
+    /// Lower bound of the tail loss probe's.
+    pub pto_min_ms: u32,
+    /// Longest delay of an acknowledgment.
+    pub delayed_ack_ms: u32,
+    /// FIN-WAIT-2 without a program.
+    pub fin_wait_2_ms: u32,
+}
+
+const fn at_most(value: u32, max: u32) -> u32 {
+    if value > max { max } else { value }
+}
+
+/// A span in whole milliseconds, at least one.
+const fn to_ms(span: Duration) -> u32 {
+    let ms = span.0.div_ceil(1_000_000);
+    if ms == 0 {
+        1
+    } else if ms > TIMEOUT_MS_MAX {
+        TIMEOUT_MS_MAX as u32
+    } else {
+        ms as u32
+    }
+}
+
+impl Timeouts {
+    /// Those of `config`.
+    pub const fn of(config: &EngineConfig) -> Self {
+        Self {
+            rto_min_ms: to_ms(config.rto_min),
+            rto_max_ms: to_ms(config.rto_max),
+            rto_initial_ms: to_ms(config.rto_initial),
+            pto_min_ms: to_ms(config.pto_min),
+            delayed_ack_ms: at_most(to_ms(config.delayed_ack), DELAYED_ACK_MS_MAX),
+            fin_wait_2_ms: to_ms(config.fin_wait_2),
+        }
+    }
+}
+
+impl FlowState {
+    /// One sample of the round-trip time in microseconds (RFC 6298 (2.2), (2.3)).
+    #[inline]
+    pub fn sample_rtt(&mut self, rtt_us: u32) {
+        let rtt = rtt_us.clamp(1, RTT_US_MAX);
+        if self.srtt == 0 {
+            self.srtt = rtt << 3;
+            self.rttvar = rtt << 1;
+            return;
+        }
+        let srtt = self.srtt >> 3;
+        let error = srtt.abs_diff(rtt);
+        self.rttvar = self.rttvar - (self.rttvar >> 2) + error;
+        self.srtt = self.srtt - srtt + rtt;
+    }
+
+    /// RTO in ms (RFC 6298 (2.3)); as in Linux the lower bound is that of the variance's term.
+    #[inline]
+    pub fn rto_ms(&self, timeouts: &Timeouts) -> u32 {
+        if self.srtt == 0 {
+            return timeouts.rto_initial_ms;
+        }
+        let variance = (self.rttvar / 1000).max(timeouts.rto_min_ms);
+        ((self.srtt >> 3) / 1000 + variance).min(timeouts.rto_max_ms)
+    }
+
+    /// RTO in ms after `backoff` timeouts in a row (RFC 6298 (5.5)).
+    pub fn rto_ms_after(&self, timeouts: &Timeouts, backoff: u8) -> u32 {
+        self.rto_ms(timeouts)
+            .saturating_mul(1 << backoff.min(BACKOFF_MAX))
+            .min(timeouts.rto_max_ms)
+    }
+
+    /// Whether a tail loss probe may help: a SACK tells what it finds, and its timeout is not that
+    /// of an acknowledgment that may be delayed (RFC 8985 §7.2: more than one segment in flight).
+    #[inline]
+    pub const fn may_probe(&self) -> bool {
+        self.flags & flags::SACK != 0
+            && self.srtt != 0
+            && self.snd_nxt.distance_from(self.snd_una) > self.mss as u32
+    }
+
+    /// Starts the retransmission timer with `rto` ms, or, where `probe` allows it, that of a tail
+    /// loss probe: 2 SRTT (RFC 8985 §7.2).
+    #[inline]
+    pub fn arm_rto(&mut self, clock: &Clock, timeouts: &Timeouts, rto: u32, probe: bool) {
+        self.flags = self.flags & !(flags::PERSIST | flags::PROBE) | flags::RTO_ARMED;
+        let mut wait = rto;
+        if probe {
+            let pto = ((self.srtt >> 2) / 1000 + 2).max(timeouts.pto_min_ms);
+            if pto < rto {
+                self.flags |= flags::PROBE;
+                wait = pto;
+            }
+        }
+        // A deadline is due when its millisecond begins: one more, or it would come early.
+        self.rto_deadline = clock.ms.plus(wait + 1);
+    }
+}
