@@ -1,0 +1,313 @@
+//! What programs and the driver ask for: listeners, opens, bytes written and read, ends, options,
+//! and how things stand.
+
+use tidelane_flow::{
+    Clock, Counters, EngineConfig, Env, FlowId, FlowInfo, FlowState, ListenError, ListenerId,
+    Misuse, OpenError, Route, SocketOptions, State, StateEvent, flags,
+};
+use tidelane_slowpath::Slow;
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{Endpoint, FlowKey};
+
+use super::Engine;
+use crate::time_wait::Entry;
+
+/// How long TIME-WAIT keeps its ends from an active open when both used timestamps.
+const TIME_WAIT_REST: Duration = Duration::from_secs(1);
+/// Least MTU that TCP over IPv4 is opened on (RFC 791).
+const MTU_MIN: u32 = 68;
+
+impl Engine {
+    /// Passive OPEN. An unspecified address listens on all of them.
+    pub fn listen(
+        &mut self,
+        local: Endpoint,
+        backlog: u32,
+        options: SocketOptions,
+    ) -> Result<ListenerId, ListenError> {
+        self.listeners.insert(local, backlog, options)
+    }
+
+    /// Ends a listener; its half-open flows are reset. Accepted flows that no program has taken are
+    /// the driver's to abort: it knows which.
+    pub fn unlisten(&mut self, now: Instant, id: ListenerId, env: &mut impl Env) {
+        if !self.listeners.remove(id) {
+            return;
+        }
+        let of_listener = |flow: &FlowId| {
+            let half_open = self
+                .table
+                .get(*flow)
+                .is_some_and(|f| f.state == State::SynReceived);
+            let cold = self.connections.get(flow.index()).and_then(Option::as_ref);
+            half_open && cold.is_some_and(|cold| cold.listener == Some(id))
+        };
+        let flows: Vec<FlowId> = self.flows().filter(of_listener).collect();
+        for flow in flows {
+            self.abort(now, flow, env);
+        }
+    }
+
+    /// Changes a listener's backlog.
+    pub fn set_backlog(&mut self, id: ListenerId, backlog: u32) {
+        if let Some(listener) = self.listeners.get_mut(id) {
+            listener.backlog = backlog;
+        }
+    }
+
+    /// A program took `count` connections from the accept queue.
+    pub fn accept_taken(&mut self, id: ListenerId, count: u32) {
+        if let Some(listener) = self.listeners.get_mut(id) {
+            listener.accept_queue = listener.accept_queue.saturating_sub(count);
+        }
+    }
+
+    /// Active OPEN: sends SYN.
+    pub fn open(
+        &mut self,
+        now: Instant,
+        local: Endpoint,
+        peer: Endpoint,
+        route: Route,
+        options: SocketOptions,
+        env: &mut impl Env,
+    ) -> Result<FlowId, OpenError> {
+        let bad = |end: &Endpoint| {
+            end.port == 0 || end.addr.is_unspecified() || end.addr.is_multicast_or_broadcast()
+        };
+        if bad(&local) || bad(&peer) || route.mtu < MTU_MIN {
+            return Err(OpenError::BadEndpoint);
+        }
+        let key = FlowKey { local, peer };
+        if !self.is_free(now, &key) {
+            return Err(OpenError::InUse);
+        }
+        let clock = Clock::at(now);
+        let id = self
+            .make_flow(clock, key, route, options)
+            .ok_or(OpenError::Full)?;
+        if let Some(flow) = self.table.get_mut(id) {
+            flow.state = State::Closed.next(StateEvent::ActiveOpen);
+        }
+        self.counters.active_opens += 1;
+        self.send_first_syn(clock, id, env);
+        Ok(id)
+    }
+
+    /// The program has written bytes up to stream position `tx_head`.
+    #[inline]
+    pub fn tx_advance(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        tx_head: u32,
+        env: &mut impl Env,
+    ) -> Result<(), Misuse> {
+        let _ = (now, env);
+        let limit = self.config.tx_limit;
+        let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
+        let more = tx_head.wrapping_sub(flow.tx_head());
+        if more == 0 {
+            return Ok(());
+        }
+        if tx_head.wrapping_sub(flow.tx_acked()) > limit || more > limit {
+            self.counters.misuses += 1;
+            return Err(Misuse::TxHead);
+        }
+        if flow.has(flags::FIN_QUEUED) {
+            self.counters.misuses += 1;
+            return Err(Misuse::TxAfterShutdown);
+        }
+        if flow.state == State::Closed {
+            return Ok(());
+        }
+        flow.tx_end = flow.tx_end.add(more);
+        flow.flags |= flags::SEND_WANTED;
+        self.mark(id);
+        Ok(())
+    }
+
+    /// The program has read bytes up to stream position `rx_read`.
+    #[inline]
+    pub fn rx_advance(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        rx_read: u32,
+        env: &mut impl Env,
+    ) -> Result<(), Misuse> {
+        let _ = (now, env);
+        let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
+        let more = rx_read.wrapping_sub(flow.rx_read);
+        if more > flow.rx_head().wrapping_sub(flow.rx_read) {
+            self.counters.misuses += 1;
+            return Err(Misuse::RxRead);
+        }
+        flow.rx_read = rx_read;
+        if flow.rcv_wnd_limit < self.config.rx_window_max {
+            self.tune_window(id);
+        }
+        let Some(flow) = self.table.get_mut(id) else {
+            return Ok(());
+        };
+        if flow.state.receives() && flow.window_update_due() {
+            flow.flags |= flags::ACK_OWED | flags::ACK_NOW;
+            self.mark(id);
+        }
+        Ok(())
+    }
+
+    /// A window's worth was read since the quota last grew: it grows (receive auto-tuning).
+    fn tune_window(&mut self, id: FlowId) {
+        let (Some(flow), Some(Some(cold))) =
+            (self.table.get_mut(id), self.connections.get_mut(id.index()))
+        else {
+            return;
+        };
+        if flow.rx_read.wrapping_sub(cold.tune_from) >= flow.rcv_wnd_limit {
+            cold.tune_from = flow.rx_read;
+            // Without scaling the field holds no more.
+            let most = if flow.rcv_wscale() == 0 {
+                0xffff
+            } else {
+                self.config.rx_window_max
+            };
+            flow.rcv_wnd_limit = (flow.rcv_wnd_limit * 2).min(most);
+        }
+    }
+
+    /// CLOSE for sending only: FIN after all that was written.
+    pub fn shutdown_write(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
+        let _ = (now, env);
+        let Some(flow) = self.table.get_mut(id) else {
+            return;
+        };
+        if flow.has(flags::FIN_QUEUED) || flow.state == State::Closed {
+            return;
+        }
+        flow.set(flags::FIN_QUEUED | flags::SEND_WANTED);
+        flow.clear(flags::FAST_SEND | flags::FAST_RECEIVE);
+        if flow.state != State::SynReceived {
+            flow.state = flow.state.next(StateEvent::CloseCall);
+        }
+        self.mark(id);
+    }
+
+    /// CLOSE: the program is gone from this flow. FIN, or RST if received bytes are unread
+    /// (RFC 2525 §2.17). [`Released`](tidelane_flow::Event::Released) follows, now or later.
+    pub fn close(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
+        let Some(flow) = self.table.get_mut(id) else {
+            return;
+        };
+        if matches!(flow.state, State::Closed | State::TimeWait) {
+            self.release(id, env);
+            return;
+        }
+        let unread = flow.rx_head() != flow.rx_read;
+        let opening = matches!(flow.state, State::SynSent);
+        if opening || (unread && flow.state.is_synchronized()) {
+            self.counters.abort_on_close += u64::from(unread);
+            self.abort(now, id, env);
+            return;
+        }
+        let clock = Clock::at(now);
+        self.shutdown_write(now, id, env);
+        let Some(flow) = self.table.get_mut(id) else {
+            return;
+        };
+        flow.set(flags::ORPHAN);
+        flow.clear(flags::FAST_RECEIVE);
+        if flow.state == State::FinWait2
+            && let Some(Some(cold)) = self.connections.get_mut(id.index())
+        {
+            cold.slow_deadline = Some(clock.ms.plus(self.timeouts.fin_wait_2_ms));
+        }
+        self.mark(id);
+    }
+
+    /// ABORT: RST. [`Released`](tidelane_flow::Event::Released) comes before this returns.
+    pub fn abort(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
+        let clock = Clock::at(now);
+        let Some(mut slow) = slow!(self, id, clock, env) else {
+            return;
+        };
+        let silent = matches!(
+            slow.hot.state,
+            State::Closed | State::SynSent | State::TimeWait
+        );
+        if !silent {
+            slow.send_reset();
+            slow.counters.estab_resets += u64::from(slow.hot.state.is_synchronized());
+        }
+        self.release(id, env);
+    }
+
+    /// Changes the options of a flow.
+    pub fn set_options(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        options: SocketOptions,
+        env: &mut impl Env,
+    ) {
+        let clock = Clock::at(now);
+        let Some(mut slow) = slow!(self, id, clock, env) else {
+            return;
+        };
+        slow.hot.put(flags::NODELAY, options.nodelay);
+        slow.hot.put(flags::CORK, options.cork);
+        slow.hot.put(flags::QUICKACK, options.quickack);
+        slow.hot.put(flags::KEEPALIVE, options.keepalive);
+        slow.hot.set(flags::SEND_WANTED);
+        slow.cold.options = options;
+        slow.arm_keepalive();
+        self.mark(id);
+    }
+
+    /// The hot state of a flow.
+    pub fn flow(&self, id: FlowId) -> Option<&FlowState> {
+        self.table.get(id)
+    }
+
+    /// A flow as `ss -ti` shows it.
+    pub fn info(&self, id: FlowId) -> Option<FlowInfo> {
+        let flow = self.table.get(id)?;
+        let cold = self.connections.get(id.index())?.as_ref()?;
+        Some(cold.info(flow, &self.config))
+    }
+
+    /// All flows.
+    pub fn flows(&self) -> impl Iterator<Item = FlowId> {
+        self.table.iter().map(|(id, _)| id)
+    }
+
+    /// What the engine has done.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The policy it runs under.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// Whether a SYN for `local` would find a listener.
+    pub fn has_listener(&self, local: Endpoint) -> bool {
+        self.listeners.find(&local).is_some()
+    }
+
+    /// Whether an active open with these ends is possible now: no flow has them, and TIME-WAIT does
+    /// not hold them. With timestamps it holds them for a second (RFC 6191; Linux' tcp_tw_reuse).
+    pub fn is_free(&self, now: Instant, key: &FlowKey) -> bool {
+        let rested = |entry: &Entry| {
+            let left = (entry.until - now).0;
+            entry.ts_recent.is_some() && left + TIME_WAIT_REST.0 <= self.config.msl.0 * 2
+        };
+        self.table.find(key).is_none() && self.time_wait.find(key).is_none_or(rested)
+    }
+
+    /// Connections in TIME-WAIT.
+    pub fn time_wait_len(&self) -> usize {
+        self.time_wait.len()
+    }
+}
