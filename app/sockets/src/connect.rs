@@ -231,8 +231,8 @@ fn lane_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Lane> {
 }
 
 /// The socket is added to the epoll instance of `lane`. The events of a connection that has not
-/// started yet come to the lane that asked for it, where nobody may look: waits for its slot, so that
-/// it can be assigned. Rare: mostly the connection was asked for in the right lane.
+/// started yet come to the lane that asked for it, where nobody may look: waits for its slot, so
+/// that it can be assigned. Rare: mostly the connection was asked for in the right lane.
 pub(crate) fn settle_lane(socket: &'static Socket, fd: RawFd, lane: &'static Lane) {
     lane.expect_connects();
     let elsewhere = socket.enter(fd).is_some_and(|inner| {

@@ -26,8 +26,8 @@ pub struct Fast<'a, E> {
 }
 
 impl<E: Env> Fast<'_, E> {
-    /// Header prediction after Van Jacobson: a segment of an established flow that is next in order,
-    /// or an acknowledgment that advances, with nothing unusual in it.
+    /// Header prediction after Van Jacobson: a segment of an established flow that is next in
+    /// order, or an acknowledgment that advances, with nothing unusual in it.
     #[inline]
     pub fn receive(&mut self, segment: &Segment<'_>) -> Result<(), Punt> {
         let flow = &mut *self.flow;
@@ -109,8 +109,8 @@ impl<E: Env> Fast<'_, E> {
         self.flow.arm_rto(self.clock, self.timeouts, rto, probe);
     }
 
-    /// Sends what window, congestion window and Nagle allow, and FIN with the last byte. Returns how
-    /// many segments that were; `Err` if the driver has no frame.
+    /// Sends what window, congestion window and Nagle allow, and FIN with the last byte. Returns
+    /// how many segments that were; `Err` if the driver has no frame.
     #[inline]
     pub fn send(&mut self) -> Result<u32, TxFull> {
         let mss = u32::from(self.flow.mss);

@@ -34,8 +34,8 @@ impl FlowState {
         opens > 0 && (opens >= self.rcv_wnd_limit / 2 || left < u32::from(self.mss) * 2)
     }
 
-    /// A segment of this flow with `seq` and `control`, acknowledging all that has arrived. Notes the
-    /// advertised window and the acknowledgment.
+    /// A segment of this flow with `seq` and `control`, acknowledging all that has arrived. Notes
+    /// the advertised window and the acknowledgment.
     #[inline]
     pub fn segment_out(
         &mut self,

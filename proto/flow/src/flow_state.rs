@@ -1,35 +1,35 @@
 //! The hot state of a flow: all that fast path and slow path share, two cache lines.
 //!
-//! | at  | field           | RFC name, or what it is                        | written by            |
-//! |-----|-----------------|------------------------------------------------|-----------------------|
-//! |   0 | `rcv_nxt`       | RCV.NXT                                        | receive, slow         |
-//! |   4 | `rcv_adv`       | right edge advertised: RCV.NXT + RCV.WND       | send (any ACK)        |
-//! |   8 | `last_ack_sent` | Last.ACK.sent (RFC 7323)                       | send (any ACK)        |
-//! |  12 | `ts_recent`     | TS.Recent (RFC 7323)                           | receive, slow         |
-//! |  16 | `snd_una`       | SND.UNA                                        | receive, slow         |
-//! |  20 | `snd_nxt`       | SND.NXT; also SND.MAX, as it never goes back   | send, slow            |
-//! |  24 | `snd_wnd`       | SND.WND in bytes                               | receive, slow         |
-//! |  28 | `irs`           | IRS                                            | slow (open)           |
-//! |  32 | `iss`           | ISS                                            | slow (open)           |
-//! |  36 | `tx_end`        | sequence number after the last byte written    | tx_advance            |
-//! |  40 | `rto_deadline`  | retransmission, probe or persist timeout       | send, receive, slow   |
-//! |  44 | `flags`         | bits of [`flags`]                              | all                   |
-//! |  48 | `state`         | RFC 9293 §3.3.2                                | slow                  |
-//! |  49 | `scales`        | Snd.Wind.Shift (high), Rcv.Wind.Shift (low)    | slow (open)           |
-//! |  50 | `rcv_mss`       | largest recent segment of the peer             | receive, slow         |
-//! |  52 | `delack_at`     | low bits of the delayed ACK's deadline in ms   | engine (batch end)    |
-//! |  54 | `last_arrival`  | low bits of the last arrival in s (keepalive)  | receive, slow         |
-//! |  56 | `rtt_seq`       | the timed segment's end                        | send                  |
-//! |  60 | `rtt_stamp`     | when it was sent, us                           | send                  |
-//! |  64 | `key`           | both ends; compared by the lookup              | slow (open)           |
-//! | 100 | `link`          | where to send                                  | slow                  |
-//! | 102 | `mss`           | Eff.snd.MSS                                    | slow                  |
-//! | 104 | `cwnd`          | cwnd, bytes                                    | slow                  |
-//! | 108 | `rcv_wnd_limit` | quota of the receive window, a power of two    | slow                  |
-//! | 112 | `rx_read`       | stream position that the program has read to   | rx_advance            |
-//! | 116 | `srtt`          | SRTT, us times 8 (RFC 6298)                    | receive, slow         |
-//! | 120 | `rttvar`        | RTTVAR, us times 4                             | receive, slow         |
-//! | 124 | `wheel_at`      | when the flow's one wheel entry fires          | engine                |
+//! |  at | field           | RFC name, or what it is                       | written by          |
+//! |-----|-----------------|-----------------------------------------------|---------------------|
+//! |   0 | `rcv_nxt`       | RCV.NXT                                       | receive, slow       |
+//! |   4 | `rcv_adv`       | right edge advertised: RCV.NXT + RCV.WND      | send (any ACK)      |
+//! |   8 | `last_ack_sent` | Last.ACK.sent (RFC 7323)                      | send (any ACK)      |
+//! |  12 | `ts_recent`     | TS.Recent (RFC 7323)                          | receive, slow       |
+//! |  16 | `snd_una`       | SND.UNA                                       | receive, slow       |
+//! |  20 | `snd_nxt`       | SND.NXT; also SND.MAX, as it never goes back  | send, slow          |
+//! |  24 | `snd_wnd`       | SND.WND in bytes                              | receive, slow       |
+//! |  28 | `irs`           | IRS                                           | slow (open)         |
+//! |  32 | `iss`           | ISS                                           | slow (open)         |
+//! |  36 | `tx_end`        | sequence number after the last byte written   | tx_advance          |
+//! |  40 | `rto_deadline`  | retransmission, probe or persist timeout      | send, receive, slow |
+//! |  44 | `flags`         | bits of [`flags`]                             | all                 |
+//! |  48 | `state`         | RFC 9293 §3.3.2                               | slow                |
+//! |  49 | `scales`        | Snd.Wind.Shift (high), Rcv.Wind.Shift (low)   | slow (open)         |
+//! |  50 | `rcv_mss`       | largest recent segment of the peer            | receive, slow       |
+//! |  52 | `delack_at`     | low bits of the delayed ACK's deadline in ms  | engine (batch end)  |
+//! |  54 | `last_arrival`  | low bits of the last arrival in s (keepalive) | receive, slow       |
+//! |  56 | `rtt_seq`       | the timed segment's end                       | send                |
+//! |  60 | `rtt_stamp`     | when it was sent, us                          | send                |
+//! |  64 | `key`           | both ends; compared by the lookup             | slow (open)         |
+//! | 100 | `link`          | where to send                                 | slow                |
+//! | 102 | `mss`           | Eff.snd.MSS                                   | slow                |
+//! | 104 | `cwnd`          | cwnd, bytes                                   | slow                |
+//! | 108 | `rcv_wnd_limit` | quota of the receive window, a power of two   | slow                |
+//! | 112 | `rx_read`       | stream position that the program has read to  | rx_advance          |
+//! | 116 | `srtt`          | SRTT, us times 8 (RFC 6298)                   | receive, slow       |
+//! | 120 | `rttvar`        | RTTVAR, us times 4                            | receive, slow       |
+//! | 124 | `wheel_at`      | when the flow's one wheel entry fires         | engine              |
 //!
 //! Receiving in-order data touches the first line only, apart from the lookup's look at `key`.
 //! SND.WL1 lives with the slow path: what the fast path accepts has SEG.SEQ = RCV.NXT.

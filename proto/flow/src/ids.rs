@@ -19,7 +19,8 @@ macro_rules! id {
 
 id!(
     /// A flow's place in the flow table. The number comes back for another flow after
-    /// [`Event::Released`](crate::Event::Released): a driver that keeps it longer adds a generation.
+    /// [`Event::Released`](crate::Event::Released): a driver that keeps it longer adds a
+    /// generation.
     FlowId(u32)
 );
 id!(

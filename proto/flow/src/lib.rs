@@ -1,7 +1,7 @@
 //! What fast path and slow path share: the hot state of a flow, its name, and the driver's side.
 //!
-//! The two paths never name each other. They meet in [`FlowState`], 128 bytes per connection, and in
-//! [`FlowTable`], which finds it. Everything that only the slow path needs lives there.
+//! The two paths never name each other. They meet in [`FlowState`], 128 bytes per connection, and
+//! in [`FlowTable`], which finds it. Everything that only the slow path needs lives there.
 //!
 //! ```text
 //!          engine

@@ -58,7 +58,8 @@ pub enum StateEvent {
     TimeWaitTimeout,
 }
 
-/// RFC 9293 §3.3.2, Figure 5, and §3.10. A pair that is not listed does not happen or changes nothing.
+/// RFC 9293 §3.3.2, Figure 5, and §3.10. A pair that is not listed does not happen or changes
+/// nothing.
 pub const TRANSITIONS: &[(State, StateEvent, State)] = {
     use State as S;
     use StateEvent as E;

@@ -10,8 +10,8 @@ use crate::{
 
 /// All flows of one engine.
 ///
-/// Numbers of released flows rest until [`FlowTable::recycle`], so that a driver that gathers events
-/// never meets an old number with a new meaning.
+/// Numbers of released flows rest until [`FlowTable::recycle`], so that a driver that gathers
+/// events never meets an old number with a new meaning.
 #[derive(Debug)]
 pub struct FlowTable {
     index: HashTable<FlowId>,

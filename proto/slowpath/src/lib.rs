@@ -1,8 +1,8 @@
 //! All that the fast path does not take: opening, closing, anything out of order, loss, timeouts.
 //!
-//! [`Slow`] is one flow in the slow path's hands. SEGMENT ARRIVES is split by the eight checks of RFC
-//! 9293 §3.10.7.4, in `arrive`; `recover` decides what is lost; `output` builds what is sent; `timeout`
-//! does what is due.
+//! [`Slow`] is one flow in the slow path's hands. SEGMENT ARRIVES is split by the eight checks of
+//! RFC 9293 §3.10.7.4, in `arrive`; `recover` decides what is lost; `output` builds what is sent;
+//! `timeout` does what is due.
 #![forbid(unsafe_code)]
 
 mod arrive;

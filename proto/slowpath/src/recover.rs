@@ -1,8 +1,8 @@
 //! What is lost, and how fast it is sent again.
 //!
 //! SACK-based recovery after RFC 6675 where SACK is in use, NewReno (RFC 6582) otherwise. Beyond
-//! them: a reordering window in time, in the spirit of RFC 8985, finds losses of short flights, and a
-//! retransmission is taken for lost when data sent after it has arrived.
+//! them: a reordering window in time, in the spirit of RFC 8985, finds losses of short flights, and
+//! a retransmission is taken for lost when data sent after it has arrived.
 
 use tidelane_cc::CongestionControl;
 use tidelane_flow::{CaState, Env, flags};
@@ -120,8 +120,8 @@ impl<E: Env> Slow<'_, E> {
         self.cold.reorder_deadline = None;
     }
 
-    /// Looks for losses after an acknowledgment that brought `news` (new SACK information), or was a
-    /// `duplicate`.
+    /// Looks for losses after an acknowledgment that brought `news` (new SACK information), or was
+    /// a `duplicate`.
     pub fn detect_loss(&mut self, news: bool, duplicate: bool) {
         if self.hot.flight_size() == 0 {
             return;
@@ -174,7 +174,8 @@ impl<E: Env> Slow<'_, E> {
         None
     }
 
-    /// A retransmission is lost when data that was sent after it has arrived, by the same threshold.
+    /// A retransmission is lost when data that was sent after it has arrived, by the same
+    /// threshold.
     fn find_lost_retransmissions(&mut self) {
         let enough = (DUP_THRESH - 1) * u32::from(self.hot.mss) + 1;
         let reorder = Duration((self.srtt().0 / 4).max(1_000_000)) + self.srtt();

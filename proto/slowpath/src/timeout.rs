@@ -173,8 +173,8 @@ impl<E: Env> Slow<'_, E> {
         Fate::Keep
     }
 
-    /// Whether as many probes as that went unanswered, or data stayed unacknowledged for longer than
-    /// the program wants to wait.
+    /// Whether as many probes as that went unanswered, or data stayed unacknowledged for longer
+    /// than the program wants to wait.
     fn is_unanswered(&self, probes: u8) -> bool {
         self.cold.unanswered_probes >= probes || self.is_user_timeout()
     }

@@ -1,11 +1,11 @@
 //! A fast-path thread: drives a host over the queues of an interface, and decides when to sleep.
 //!
-//! On a CPU that programs share, a polling thread must neither take their time nor wait behind them.
-//! The thread therefore spins in the idle scheduling class: a program that wakes up runs at once,
-//! and when it sleeps the thread goes on without any call between the two. That starves the thread if
-//! a program computes without end, so a watchdog moves a starved thread to the normal class, in
-//! which it sleeps on the NIC and the doorbells instead of spinning. When nothing has happened for a
-//! while it sleeps in either class.
+//! On a CPU that programs share, a polling thread must neither take their time nor wait behind
+//! them. The thread therefore spins in the idle scheduling class: a program that wakes up runs at
+//! once, and when it sleeps the thread goes on without any call between the two. That starves the
+//! thread if a program computes without end, so a watchdog moves a starved thread to the normal
+//! class, in which it sleeps on the NIC and the doorbells instead of spinning. When nothing has
+//! happened for a while it sleeps in either class.
 
 use std::{
     io,

@@ -1,7 +1,7 @@
 //! The Tidelane service: chooses the back ends, then runs one host on them.
 //!
-//! Threads: `tdl-core` drives the host over the interface's queues ([`core`]); the main thread serves
-//! registrations, netlink and the admin socket ([`control`]); a watchdog sees to it that a
+//! Threads: `tdl-core` drives the host over the interface's queues ([`core`]); the main thread
+//! serves registrations, netlink and the admin socket ([`control`]); a watchdog sees to it that a
 //! shared CPU does not starve the core.
 
 mod admin;

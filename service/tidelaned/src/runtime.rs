@@ -9,8 +9,8 @@ use std::{
 /// Where services have their run directories.
 const RUN: &str = "/run/tidelane";
 
-/// The run directory of one service, removed at the end. A lock on its pid file says that the service
-/// lives; a directory without a lock is what a killed one left.
+/// The run directory of one service, removed at the end. A lock on its pid file says that the
+/// service lives; a directory without a lock is what a killed one left.
 pub struct RunDir {
     path: PathBuf,
     _lock: fs::File,

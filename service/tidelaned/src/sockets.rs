@@ -1,5 +1,5 @@
-//! What the kernel says of a socket that a program sent: MultiStack's contract is that a program may
-//! have a port in the service because it has it in the kernel.
+//! What the kernel says of a socket that a program sent: MultiStack's contract is that a program
+//! may have a port in the service because it has it in the kernel.
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd};
 

@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! program region
-//! 0          HEADER_LEN        slots_offset        rx_offset            tx_offset        region_len
+//! 0          HEADER_LEN        slots_offset        rx_offset            tx_offset      region_len
 //! | Header   | contexts ...    | Slot x slots_max  | receive buffers    | send buffers   |
 //! |          | 1 MiB each      | 256 B each        | service allocates  | program alloc. |
 //! ```

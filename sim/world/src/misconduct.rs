@@ -1,7 +1,7 @@
 //! A program that writes what it likes to its shared memory.
 //!
-//! Half of the writes are aimed at what the service looks at; the other half goes over every byte of
-//! the memory that is in use, word by word.
+//! Half of the writes are aimed at what the service looks at; the other half goes over every byte
+//! of the memory that is in use, word by word.
 
 use std::sync::Arc;
 
