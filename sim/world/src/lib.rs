@@ -5,7 +5,7 @@
 //! around them: time, frames on their way, doorbells, netlink's answers, what programs want.
 //!
 //! ```text
-//!  Scenario --World::new--> machines (Host + page)  <--rings-->  processes (Program, workers, sides)
+//!  Scenario --World::new--> machines (Host + page) <--rings--> processes (Program, workers, sides)
 //!                              |     ^                                 |
 //!                        frames v     | frames                         v
 //!                             cables (netem::Link)                  Ledger: who wrote, read, ended
