@@ -9,11 +9,11 @@
 
 #define CASES(X)                                                                                \
 	X(basics) X(nonblocking) X(messages) X(wait_all) X(shutdowns) X(resets) X(bulk)         \
-	X(counts) X(level_triggered) X(data_and_end) X(edge_triggered) X(one_shot) X(mixed)      \
-	X(added_early) X(listening) X(added_while_asleep) X(polled) X(selected) X(blocking_connect)            \
-	X(refused) X(bound_connect) X(options) X(timeouts) X(both_stacks) X(duplicates)         \
-	X(closes_all) X(forked_listener) X(forked_connection) X(ends) X(threads) X(signals)     \
-	X(files) X(spliced)
+	X(counts) X(level_triggered) X(data_and_end) X(edge_triggered) X(one_shot) X(mixed)          \
+	X(added_early) X(listening) X(added_while_asleep) X(polled) X(selected)      \
+	X(blocking_connect) X(refused) X(bound_connect) X(options) X(timeouts) X(both_stacks)     \
+	X(duplicates) X(closes_all) X(forked_listener) X(forked_connection) X(ends) X(threads)    \
+	X(signals) X(files) X(spliced)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)
