@@ -41,6 +41,7 @@ impl<E: Env> Slow<'_, E> {
         self.check_security(segment)?;
         self.check_syn(segment)?;
         self.check_ack(segment)?;
+        self.note_timestamp(segment);
         self.check_urg(segment);
         self.process_text(segment)?;
         self.check_fin(segment)
@@ -63,10 +64,6 @@ impl<E: Env> Slow<'_, E> {
             return self.drop(DropReason::Paws);
         }
         if self.is_acceptable(segment) {
-            // R3: only from a segment that is next in order or before.
-            if !rst && segment.seq.at_or_before(self.hot.last_ack_sent) {
-                self.hot.ts_recent = tsval;
-            }
             return Ok(());
         }
         if rst {
@@ -96,6 +93,18 @@ impl<E: Env> Slow<'_, E> {
         } else {
             DropReason::OutOfWindow
         })
+    }
+
+    /// TS.Recent (RFC 7323 §4.3, R3): only from a segment that is next in order or before, and,
+    /// as in Linux, only once its ACK was found good. Else a guessed sequence number would be
+    /// enough to have all later segments of the peer refused as old.
+    fn note_timestamp(&mut self, segment: &Segment<'_>) {
+        if self.hot.has(flags::TIMESTAMPS)
+            && let Some(t) = segment.options.timestamps
+            && segment.seq.at_or_before(self.hot.last_ack_sent)
+        {
+            self.hot.ts_recent = t.tsval;
+        }
     }
 
     /// The four cases of §3.10.7.4, with one allowance: what starts right at the window's edge
