@@ -7,7 +7,7 @@ use std::{
     fs::{self, File},
     io::Write,
     path::Path,
-    process::{Command, Stdio},
+    process::{Command, ExitCode, Stdio},
     time::{Duration, Instant},
 };
 
@@ -23,6 +23,8 @@ use count::Counts;
 
 /// Lines shown of a step that failed.
 const SHOWN_LINES: usize = 80;
+/// All steps together take no longer; what is left of it limits each step.
+const ALL_MAX: Duration = Duration::from_secs(42 * 60);
 
 /// Options of `ci`.
 #[derive(Args, Debug)]
@@ -35,7 +37,9 @@ pub struct Options {
 }
 
 /// Runs the steps, prints the counts.
-pub fn run(options: &Options) -> Result<(), String> {
+///
+/// The counts are the last line, so a failure has no text of its own.
+pub fn run(options: &Options) -> Result<ExitCode, String> {
     let wanted = |step: &&Step| {
         options.filters.is_empty()
             || options
@@ -48,7 +52,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         steps
             .iter()
             .for_each(|step| println!("{:<16} {}", step.name, step.command.join(" ")));
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     let logs = target_dir().join("ci");
     fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
@@ -57,18 +61,22 @@ pub fn run(options: &Options) -> Result<(), String> {
     for (index, step) in steps.iter().enumerate() {
         print!("[{:>2}/{}] {:<16} ", index + 1, steps.len(), step.name);
         let _ = std::io::stdout().flush();
-        total.add(run_step(step, &logs));
+        total.add(run_step(
+            step,
+            &logs,
+            ALL_MAX.saturating_sub(start.elapsed()),
+        ));
     }
-    print_closing(&total, start.elapsed());
-    if total.failed == 0 {
-        Ok(())
-    } else {
-        Err(format!("logs are in {}", logs.display()))
-    }
+    println!(
+        "\nfinished in {} s; logs are in {}",
+        start.elapsed().as_secs(),
+        logs.display()
+    );
+    print_closing(&total);
+    Ok(ExitCode::from(u8::from(total.failed > 0)))
 }
 
-fn print_closing(total: &Counts, took: Duration) {
-    println!("\nfinished in {} s", took.as_secs());
+fn print_closing(total: &Counts) {
     if !total.skips.is_empty() {
         println!("\nskipped:");
         let width = total
@@ -89,14 +97,16 @@ fn print_closing(total: &Counts, took: Duration) {
     );
 }
 
-fn run_step(step: &Step, logs: &Path) -> Counts {
+fn run_step(step: &Step, logs: &Path, left: Duration) -> Counts {
     let start = Instant::now();
     if let Some(reason) = (step.skip)() {
         println!("skipped: {reason}");
         return Counts::skip(step.name, &reason);
     }
     let log = logs.join(format!("{}.log", step.name));
-    let ended = execute(step, &log);
+    // Zero would be no limit to `timeout`.
+    let limit = step.seconds.min(left.as_secs()).max(1);
+    let ended = execute(step, limit, &log);
     let seconds = start.elapsed().as_secs_f32();
     let text = fs::read(&log).map(|b| String::from_utf8_lossy(&b).into_owned());
     let text = text.unwrap_or_default();
@@ -128,11 +138,11 @@ fn show_end(text: &str, log: &Path) {
 /// Exit status of `timeout` when the time was up.
 const TIMED_OUT: i32 = 124;
 
-/// Runs a step's command to its end, or to its time limit.
+/// Runs a step's command to its end, or to its time limit in seconds.
 ///
 /// The command and all that it starts end with it, and with this process: `timeout` passes the
 /// signals that it gets to its group, and gets one when its parent ends.
-fn execute(step: &Step, log: &Path) -> Result<(), String> {
+fn execute(step: &Step, limit: u64, log: &Path) -> Result<(), String> {
     let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let errors = file.try_clone().map_err(|error| error.to_string())?;
     let status = Command::new("setpriv")
@@ -142,7 +152,7 @@ fn execute(step: &Step, log: &Path) -> Result<(), String> {
             "timeout",
             "-k",
             "10",
-            &step.seconds.to_string(),
+            &limit.to_string(),
         ])
         .args(step.command)
         .envs(step.environment.iter().copied())
@@ -154,7 +164,7 @@ fn execute(step: &Step, log: &Path) -> Result<(), String> {
         .map_err(|error| format!("setpriv: {error}"))?;
     match status.code() {
         Some(0) => Ok(()),
-        Some(TIMED_OUT) => Err(format!("no end in {} s", step.seconds)),
+        Some(TIMED_OUT) => Err(format!("no end in {limit} s")),
         _ => Err(status.to_string()),
     }
 }

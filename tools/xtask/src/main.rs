@@ -35,15 +35,16 @@ enum Task {
 }
 
 fn main() -> ExitCode {
+    let done = |()| ExitCode::SUCCESS;
     let result = match Command::parse().task {
         Task::Ci(options) => ci::run(&options),
-        Task::Tidy(options) => tidy::run(&options),
-        Task::Bench(options) => bench::run(&options),
-        Task::Demo(options) => demo::run(&options),
-        Task::Deps => deps::run(),
+        Task::Tidy(options) => tidy::run(&options).map(done),
+        Task::Bench(options) => bench::run(&options).map(done),
+        Task::Demo(options) => demo::run(&options).map(done),
+        Task::Deps => deps::run().map(done),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(text) => {
             eprintln!("xtask: {text}");
             ExitCode::FAILURE
