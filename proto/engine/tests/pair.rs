@@ -251,6 +251,18 @@ fn run(scenario: Scenario) -> Instant {
             }
         }
     }
+    check_ends(&world, &scenario, &sent, closed, got);
+    world.now
+}
+
+/// All bytes have arrived, and nothing is left in either engine.
+fn check_ends(
+    world: &World,
+    scenario: &Scenario,
+    sent: &[Vec<u8>; 2],
+    closed: [bool; 2],
+    got: [usize; 2],
+) {
     for side in 0..2 {
         assert!(
             closed[side],
@@ -293,7 +305,6 @@ fn run(scenario: Scenario) -> Instant {
             c.lost_retransmit
         );
     }
-    world.now
 }
 
 #[test]

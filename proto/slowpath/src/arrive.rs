@@ -88,6 +88,9 @@ impl<E: Env> Slow<'_, E> {
         }
         self.answer_unacceptable(segment);
         self.counters.dup_segs += u64::from(stale);
+        if stale && !segment.payload.is_empty() {
+            self.note_duplicate(segment.seq, segment.seq.add(segment.payload.len() as u32));
+        }
         self.drop(if stale {
             DropReason::Duplicate
         } else {
@@ -132,6 +135,13 @@ impl<E: Env> Slow<'_, E> {
             self.cold.answered_at = self.clock.ms;
         }
         self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
+    }
+
+    /// `[start, end)` arrived again: the next acknowledgment says so (RFC 2883).
+    fn note_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
+        if self.hot.has(flags::SACK) {
+            self.cold.dsack = Some((start, end));
+        }
     }
 
     /// A SYN in SYN-RECEIVED: the peer has not seen our SYN,ACK, or has and opens, too (§3.5).
@@ -307,8 +317,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.backoff = 0;
         self.hot.snd_una = self.hot.iss.add(1);
         self.cold.recovery_point = self.hot.snd_una;
-        self.cold.lost_to = self.hot.snd_una;
-        self.cold.high_rxt = self.hot.snd_una;
+        self.cold.reorder_round = self.hot.snd_una;
         self.hot.set(flags::SEND_WANTED);
         self.arm_keepalive();
     }
@@ -404,7 +413,9 @@ impl<E: Env> Slow<'_, E> {
         }
         if start != next {
             self.counters.ofo_queue += 1;
-            self.cold.ooo.insert(start, end);
+            if !self.cold.ooo.insert(start, end) {
+                self.note_duplicate(start, end);
+            }
             self.cold.ooo_latest = start;
             return Ok(());
         }

@@ -2,23 +2,9 @@
 
 use tidelane_cc::Controller;
 use tidelane_flow::{CaState, CloseCause, ListenerId, Millis, SocketOptions};
-use tidelane_time::Instant;
 use tidelane_wire::SeqNumber;
 
-use crate::ranges::Ranges;
-
-/// A retransmission under way: what was sent, and SND.NXT at that time.
-#[derive(Clone, Copy, Debug)]
-pub struct Retransmission {
-    /// First byte.
-    pub start: SeqNumber,
-    /// After the last byte.
-    pub end: SeqNumber,
-    /// SND.NXT when it was sent: data from here on was sent later.
-    pub snd_nxt: SeqNumber,
-    /// When it was sent.
-    pub at: Instant,
-}
+use crate::{ranges::Ranges, recover::Undo, scoreboard::Scoreboard};
 
 /// See the module.
 #[derive(Debug)]
@@ -27,8 +13,10 @@ pub struct Connection {
     pub controller: Controller,
     /// Phase of the sender.
     pub ca_state: CaState,
-    /// Ranges that the peer holds out of order (RFC 2018).
-    pub sacked: Ranges,
+    /// What was sent and is not acknowledged, in times of trouble.
+    pub board: Option<Box<Scoreboard>>,
+    /// When there last was a sign of trouble.
+    pub trouble_at: Millis,
     /// Our own out-of-order ranges, to be placed in order (RFC 9293 §3.10.7.4).
     pub ooo: Ranges,
     /// The out-of-order range that arrived last: reported first (RFC 2018 §4).
@@ -37,13 +25,21 @@ pub struct Connection {
     pub dup_acks: u32,
     /// SND.NXT when recovery began.
     pub recovery_point: SeqNumber,
-    /// All below this that is not sacked is taken for lost.
-    pub lost_to: SeqNumber,
-    /// All below this that is not sacked was sent again.
-    pub high_rxt: SeqNumber,
-    /// Retransmissions under way, oldest first.
-    pub retransmissions: std::collections::VecDeque<Retransmission>,
-    /// When the reordering window ends, if one runs (in the spirit of RFC 8985 §6.2).
+    /// The first repair goes whatever the congestion window says.
+    pub repair_first: bool,
+    /// What to take back if nothing was lost.
+    pub undo: Option<Undo>,
+    /// The path was seen to reorder (RFC 8985 §6.2 step 3).
+    pub reorders: bool,
+    /// RACK.reo_wnd_mult: quarters of the least round-trip time that reordering is given.
+    pub reorder_quarters: u32,
+    /// RACK.reo_wnd_persist: recoveries until that is forgotten.
+    pub reorder_persist: u8,
+    /// RACK.dsack_round: a duplicate that is reported before this is acknowledged is old news.
+    pub reorder_round: SeqNumber,
+    /// End of what a tail loss probe sent again, until it is known whether that was needed.
+    pub probe_end: Option<SeqNumber>,
+    /// When to look for losses again (RFC 8985 §6.3).
     pub reorder_deadline: Option<Millis>,
     /// A tail loss probe was sent and nothing came since.
     pub probed: bool,
@@ -84,6 +80,8 @@ pub struct Connection {
     pub last_arrival: Millis,
     /// Position from which the next full quota counts for its growth.
     pub tune_from: u32,
+    /// A range that arrived twice, to be reported (RFC 2883).
+    pub dsack: Option<(SeqNumber, SeqNumber)>,
     /// The entry of the timer wheel.
     pub timer: tidelane_time::TimerHandle,
     /// For `info`.

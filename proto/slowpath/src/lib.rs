@@ -13,9 +13,10 @@ mod output;
 pub mod ranges;
 mod recover;
 mod report;
+mod scoreboard;
 mod timeout;
 
-pub use connection::{Connection, Retransmission};
+pub use connection::Connection;
 pub use open::{SynSeen, new_connection};
 
 use tidelane_flow::{
@@ -60,7 +61,7 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
     pub fn settle(&mut self) {
         let calm = self.hot.state == State::Established
             && self.cold.ca_state == tidelane_flow::CaState::Open
-            && self.cold.sacked.is_empty();
+            && self.cold.board.is_none();
         let receive = calm
             && self.cold.ooo.is_empty()
             && self.cold.fin_at.is_none()

@@ -1,9 +1,9 @@
 //! What the slow path sends: SYN, pure acknowledgments, retransmissions, FIN, probes, RST.
 
-use tidelane_flow::{CaState, Env, SegmentOut, State, TxFull, flags};
+use tidelane_flow::{Env, SegmentOut, State, TxFull, flags};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
-use crate::{Retransmission, Slow};
+use crate::Slow;
 
 impl<E: Env> Slow<'_, E> {
     /// Sends a pure acknowledgment, with SACK blocks if something is out of order (RFC 2018 §4).
@@ -13,22 +13,31 @@ impl<E: Env> Slow<'_, E> {
         let mut out = self
             .hot
             .segment_out(self.id, &self.clock, seq, TcpFlags::ACK, 0);
-        if self.hot.has(flags::SACK) && !self.cold.ooo.is_empty() {
+        if self.has_sack() {
             self.add_sack(&mut out.options);
         }
         if let Err(full) = self.env.transmit(&out) {
             (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags) = before;
             return Err(full);
         }
+        self.counters.dsack_sent += u64::from(self.cold.dsack.take().is_some());
         self.hot
             .set_quick_acks(self.hot.quick_acks().saturating_sub(1));
         self.counters.pure_acks += 1;
         Ok(())
     }
 
+    /// Whether an acknowledgment has more to say than its number.
+    pub fn has_sack(&self) -> bool {
+        self.hot.has(flags::SACK) && (self.cold.dsack.is_some() || !self.cold.ooo.is_empty())
+    }
+
     fn add_sack(&self, options: &mut TcpOptions) {
         let latest = self.cold.ooo.containing(self.cold.ooo_latest);
         let room = if options.timestamps.is_some() { 3 } else { 4 };
+        if let Some((start, end)) = self.cold.dsack {
+            options.sack.push(start, end);
+        }
         if let Some((start, end)) = latest {
             options.sack.push(start, end);
         }
@@ -111,7 +120,10 @@ impl<E: Env> Slow<'_, E> {
         }
         self.counters.out_segs += 1;
         self.hot.snd_nxt = seq.add(len);
-        self.hot.set(flags::SMALL_SENT);
+        self.note_sent(seq);
+        if len < u32::from(self.hot.mss) {
+            self.hot.set(flags::SMALL_SENT);
+        }
         self.arm_rto();
         Ok(())
     }
@@ -154,12 +166,11 @@ impl<E: Env> Slow<'_, E> {
         self.hot.clear(flags::RTT_TIMING);
         self.counters.retrans_segs += 1;
         self.cold.retrans += 1;
-        self.cold.retransmissions.push_back(Retransmission {
-            start,
-            end,
-            snd_nxt: self.hot.snd_nxt,
-            at: self.clock.now,
-        });
+        if let Some(undo) = &mut self.cold.undo {
+            undo.unneeded = undo.unneeded.saturating_add(len);
+        }
+        let now = self.clock.us;
+        self.track().sent_again(start, len, now);
         Ok(())
     }
 
@@ -182,6 +193,7 @@ impl<E: Env> Slow<'_, E> {
             return Err(full);
         }
         self.hot.snd_nxt = self.hot.snd_nxt.add(1);
+        self.note_sent(self.hot.tx_end);
         self.hot.set(flags::FIN_SENT);
         self.arm_rto();
         Ok(())
@@ -206,21 +218,20 @@ impl<E: Env> Slow<'_, E> {
             self.hot.clear(flags::SEND_WANTED);
             return Ok(());
         }
-        let repairing = matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss);
-        if repairing {
-            self.send_repairs()?;
-        }
+        self.send_repairs()?;
         self.idle_restart();
         // What is not in flight in the sense of RFC 6675 makes room in the congestion window.
         let cwnd = self.hot.cwnd;
         let outside = self.hot.flight_size().saturating_sub(self.pipe());
         self.hot.cwnd = cwnd.saturating_add(outside);
+        let from = self.hot.snd_nxt;
         let sent = if self.hot.has(flags::FIN_SENT) {
             Ok(0)
         } else {
             send_new(self)
         };
         self.hot.cwnd = cwnd;
+        self.note_sent(from);
         sent?;
         self.send_fin()?;
         self.hot.clear(flags::SEND_WANTED);
@@ -228,22 +239,19 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
+    /// Sends again what is lost, as far as the congestion window allows (RFC 6675 §5 (C)).
     fn send_repairs(&mut self) -> Result<(), TxFull> {
         let mss = u32::from(self.hot.mss);
         loop {
-            let from = self.cold.high_rxt.later_of(self.hot.snd_una);
-            let Some((start, end)) = self.cold.sacked.hole(from, self.cold.lost_to) else {
+            let Some((start, len)) = self.cold.board.as_ref().and_then(|b| b.next_lost(mss)) else {
                 return Ok(());
             };
-            // The first repair goes whatever the window says.
-            let first = start == self.hot.snd_una && self.cold.retransmissions.is_empty();
-            if !first && self.pipe() + mss > self.hot.cwnd {
+            if !self.cold.repair_first && self.pipe() + len > self.hot.cwnd {
                 return Ok(());
             }
-            let len = end.distance_from(start).min(mss);
             self.retransmit(start, len)?;
-            self.cold.high_rxt = start.add(len);
-            if !self.hot.has(flags::RTO_ARMED) {
+            self.cold.repair_first = false;
+            if start == self.hot.snd_una || !self.hot.has(flags::RTO_ARMED) {
                 self.arm_rto();
             }
         }

@@ -91,8 +91,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.path_mss = path;
         self.cold.refresh_mss(self.config, self.hot);
         if self.hot.state.is_synchronized() {
-            let all = self.hot.snd_nxt;
-            self.mark_lost(all);
+            self.resend_all();
         }
     }
 }

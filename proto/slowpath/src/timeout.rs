@@ -6,6 +6,11 @@ use tidelane_wire::TcpFlags;
 
 use crate::{Fate, Slow};
 
+/// How long the acknowledgment of a single segment may be delayed, for a tail loss probe: RFC 8985
+/// has 200 ms, which is the timeout itself; nearly all receivers wait 40 ms.
+const PROBE_DELAYED_ACK_MS: u32 = 50;
+/// What a probe waits beyond two round trips on a path with losses.
+const PROBE_MS_MIN: u32 = 3;
 /// The longest that a deadline may be ahead, so that modulo arithmetic holds (24 days).
 const DEADLINE_MAX_MS: u64 = 1 << 30;
 /// Upper bound of the persist timeout in ms.
@@ -20,11 +25,20 @@ impl<E: Env> Slow<'_, E> {
     /// Starts the retransmission timer, or that of a tail loss probe where one may be sent.
     pub fn arm_rto(&mut self) {
         let rto = self.rto_ms();
-        let probe = self.cold.ca_state == CaState::Open
-            && !self.cold.probed
-            && self.hot.state.sends()
-            && self.hot.may_probe();
-        self.hot.arm_rto(&self.clock, self.timeouts, rto, probe);
+        let probe = self.cold.ca_state == CaState::Open && !self.cold.probed;
+        let probe = probe && self.hot.state.sends() && self.hot.has(flags::SACK);
+        let several = self.hot.may_probe();
+        self.hot
+            .arm_rto(&self.clock, self.timeouts, rto, probe && several);
+        // On a path with losses a single segment is probed for, too (RFC 8985 §7.2 (2)), and sooner.
+        if probe && self.cold.board.is_some() && self.hot.srtt != 0 && self.hot.flight_size() > 0 {
+            let late = if several { 0 } else { PROBE_DELAYED_ACK_MS };
+            let pto = ((self.hot.srtt >> 2) / 1000 + PROBE_MS_MIN).saturating_add(late);
+            if pto < rto {
+                self.hot.set(flags::PROBE);
+                self.hot.rto_deadline = self.clock.ms.plus(pto + 1);
+            }
+        }
     }
 
     /// Starts the persist timer when data waits for a closed window (RFC 9293 §3.8.6.1, MUST-36).
@@ -59,7 +73,8 @@ impl<E: Env> Slow<'_, E> {
             .reorder_deadline
             .is_some_and(|at| at.is_due(self.clock.ms))
         {
-            self.on_reorder_timeout();
+            self.cold.reorder_deadline = None;
+            self.find_lost();
         }
         if self
             .cold
@@ -129,18 +144,30 @@ impl<E: Env> Slow<'_, E> {
         self.end(cause)
     }
 
-    /// RFC 8985 §7.3: the last segment again, so that its acknowledgment shows what is lost.
+    /// RFC 8985 §7.3: something new, or else the last segment again, so that its acknowledgment
+    /// shows what is lost.
     fn on_probe(&mut self) -> Fate {
         self.cold.probed = true;
         self.counters.loss_probes += 1;
-        let flight = self.hot.flight_size();
-        let len = flight.min(u32::from(self.hot.mss));
-        if len > 0 && self.retransmit(self.hot.snd_nxt.back(len), len).is_ok() {
-            // Whether it arrives says nothing about retransmissions of what is lost.
-            self.cold.retransmissions.pop_back();
+        let mss = u32::from(self.hot.mss);
+        self.track();
+        if !self.probe_with_new_text(mss)
+            && let Some((start, len)) = self.track().last(mss)
+            && self.retransmit(start, len).is_ok()
+        {
+            self.cold.probe_end = Some(start.add(len));
         }
         self.arm_rto();
         Fate::Keep
+    }
+
+    fn probe_with_new_text(&mut self, mss: u32) -> bool {
+        if self.hot.has(flags::FIN_SENT) {
+            return false;
+        }
+        let len = self.hot.tx_end.distance_from(self.hot.snd_nxt).min(mss);
+        let fits = self.hot.flight_size().saturating_add(len) <= self.hot.snd_wnd;
+        len > 0 && fits && self.send_text(len).is_ok()
     }
 
     /// The persist timeout: probes a closed window, or sends the part of a segment that fits into a

@@ -35,6 +35,8 @@ impl Engine {
         };
         flow.flags &= !flags::PENDING;
         let mut full = false;
+        // Text that goes out acknowledges, but has no room for what SACK has to say.
+        let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let usual = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
             if usual && flow.srtt != 0 && !idle(flow, &clock) {
@@ -63,7 +65,7 @@ impl Engine {
         let Some(flow) = self.table.get_mut(id) else {
             return;
         };
-        if flow.flags & flags::ACK_NOW != 0 {
+        if flow.flags & flags::ACK_NOW != 0 || sack_now == flags::SACK | flags::ACK_NOW {
             full |= self.acknowledge(clock, id, env);
         } else if flow.flags & (flags::ACK_OWED | flags::DELACK_ARMED) == flags::ACK_OWED {
             let wait = self.timeouts.delayed_ack_ms;
@@ -104,7 +106,7 @@ impl Engine {
             slow.hot.clear(flags::ACK_NOW | flags::ACK_OWED);
             return false;
         }
-        slow.send_ack().is_err()
+        (slow.hot.has(flags::ACK_NOW) || slow.has_sack()) && slow.send_ack().is_err()
     }
 
     pub(super) fn block(&mut self, id: FlowId) {

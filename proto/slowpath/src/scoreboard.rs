@@ -1,0 +1,496 @@
+//! What was sent and not acknowledged, while losses are repaired: one record per range that was sent
+//! at one time and shares one fate.
+//!
+//! A flow without trouble keeps no records, so that sending costs nothing. They begin with the first
+//! sign of a loss, when all in flight becomes one record with an estimated time of sending,
+//! and end a while after the last. From then on every transmission is recorded: this is what
+//! RFC 8985 (RACK) needs to find lost segments, and lost retransmissions, by time.
+//!
+//! ```text
+//! snd_una                                                        snd_nxt
+//!    | Lost | Sacked ........ | Out (again) | Sacked | Out .......... |
+//! ```
+
+use std::collections::VecDeque;
+
+use tidelane_wire::SeqNumber;
+
+/// Records kept at most. A peer that makes more holes gets its SACK blocks ignored.
+const RECORDS_MAX: usize = 16_384;
+
+/// What is known of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// In flight.
+    Out,
+    /// The peer has it (RFC 2018).
+    Sacked,
+    /// Not in flight any more: to be sent again.
+    Lost,
+}
+
+/// A range of sequence space with one fate.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    start: SeqNumber,
+    end: SeqNumber,
+    /// When it was last sent, in microseconds modulo 2^32.
+    sent_us: u32,
+    fate: Fate,
+    /// Sent more than once.
+    again: bool,
+    /// `sent_us` is exact.
+    timed: bool,
+}
+
+impl Record {
+    fn len(&self) -> u32 {
+        self.end.distance_from(self.start)
+    }
+}
+
+/// RFC 8985 §5.2: the segment sent last among those that arrived.
+#[derive(Clone, Copy, Debug)]
+struct Rack {
+    sent_us: u32,
+    end: SeqNumber,
+    rtt_us: u32,
+}
+
+/// What an acknowledgment brought.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Delivery {
+    /// Bytes that are known to have arrived since.
+    pub bytes: u32,
+    /// Round-trip time of the last of them that was sent only once.
+    pub rtt_us: Option<u32>,
+    /// Something that was sent early arrived late: the path reorders (RFC 8985 §6.2 step 3).
+    pub reordered: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Scoreboard {
+    records: VecDeque<Record>,
+    out: u32,
+    sacked: u32,
+    lost: u32,
+    rack: Option<Rack>,
+    /// Highest end of what is sacked.
+    fack: SeqNumber,
+}
+
+/// Whether `a` was sent before `b`.
+fn earlier(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+impl Scoreboard {
+    /// Begins with all from `una` to `nxt` in flight since `sent_us`.
+    pub fn begin(una: SeqNumber, nxt: SeqNumber, sent_us: u32) -> Self {
+        let mut board = Self {
+            fack: una,
+            ..Self::default()
+        };
+        board.sent(una, nxt, sent_us);
+        if let Some(record) = board.records.back_mut() {
+            record.timed = false;
+        }
+        board
+    }
+
+    /// Bytes in flight.
+    pub fn out(&self) -> u32 {
+        self.out
+    }
+
+    /// Bytes that arrived out of order.
+    pub fn sacked(&self) -> u32 {
+        self.sacked
+    }
+
+    /// Bytes to be sent again.
+    pub fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// New text went out.
+    pub fn sent(&mut self, start: SeqNumber, end: SeqNumber, sent_us: u32) {
+        if start == end {
+            return;
+        }
+        self.out += end.distance_from(start);
+        if let Some(last) = self.records.back_mut() {
+            let alike = last.fate == Fate::Out && !last.again && last.timed;
+            if alike && last.sent_us == sent_us && last.end == start {
+                last.end = end;
+                return;
+            }
+        }
+        self.records.push_back(Record {
+            start,
+            end,
+            sent_us,
+            fate: Fate::Out,
+            again: false,
+            timed: true,
+        });
+    }
+
+    fn account(&mut self, fate: Fate) -> &mut u32 {
+        match fate {
+            Fate::Out => &mut self.out,
+            Fate::Sacked => &mut self.sacked,
+            Fate::Lost => &mut self.lost,
+        }
+    }
+
+    fn set_fate(&mut self, at: usize, fate: Fate) {
+        let Some(record) = self.records.get_mut(at) else {
+            return;
+        };
+        let (old, len) = (record.fate, record.len());
+        record.fate = fate;
+        *self.account(old) -= len;
+        *self.account(fate) += len;
+    }
+
+    /// The place of the record that holds `seq`, or of the first one after it.
+    fn place_of(&self, seq: SeqNumber) -> usize {
+        self.records.partition_point(|r| r.end.at_or_before(seq))
+    }
+
+    /// Splits the record that holds `seq`, so that one begins there. Returns its place.
+    fn split(&mut self, seq: SeqNumber) -> usize {
+        let at = self.place_of(seq);
+        if let Some(record) = self.records.get_mut(at)
+            && record.start.before(seq)
+        {
+            let mut rest = *record;
+            record.end = seq;
+            rest.start = seq;
+            self.records.insert(at + 1, rest);
+            return at + 1;
+        }
+        at
+    }
+
+    /// RFC 8985 §6.2 steps 1 to 3 for one range that has arrived.
+    fn note_arrival(
+        &mut self,
+        record: &Record,
+        now_us: u32,
+        rtt_min_us: u32,
+        delivery: &mut Delivery,
+    ) {
+        delivery.bytes += record.len();
+        let rtt_us = now_us.wrapping_sub(record.sent_us);
+        // An arrival so soon is that of an earlier transmission.
+        if record.again && rtt_us < rtt_min_us {
+            return;
+        }
+        if !record.again {
+            delivery.reordered |= record.end.before(self.fack);
+            delivery.rtt_us = record.timed.then_some(rtt_us).or(delivery.rtt_us);
+        }
+        let newer = self.rack.is_none_or(|rack| {
+            earlier(rack.sent_us, record.sent_us)
+                || (rack.sent_us == record.sent_us && rack.end.before(record.end))
+        });
+        if newer {
+            self.rack = Some(Rack {
+                sent_us: record.sent_us,
+                end: record.end,
+                rtt_us,
+            });
+        }
+    }
+
+    /// SND.UNA moved to `una`.
+    pub fn acknowledge(&mut self, una: SeqNumber, now_us: u32, rtt_min_us: u32) -> Delivery {
+        let mut delivery = Delivery::default();
+        while let Some(first) = self.records.front().copied() {
+            if first.start.at_or_after(una) {
+                break;
+            }
+            let whole = first.end.at_or_before(una);
+            let part = Record {
+                end: first.end.earlier_of(una),
+                ..first
+            };
+            *self.account(first.fate) -= part.len();
+            if first.fate != Fate::Sacked {
+                self.note_arrival(&part, now_us, rtt_min_us, &mut delivery);
+            }
+            if whole {
+                self.records.pop_front();
+            } else if let Some(record) = self.records.front_mut() {
+                record.start = una;
+                break;
+            }
+        }
+        self.fack = self.fack.later_of(una);
+        delivery
+    }
+
+    /// The peer has `[start, end)`, which lies within what is outstanding.
+    pub fn sack(
+        &mut self,
+        start: SeqNumber,
+        end: SeqNumber,
+        now_us: u32,
+        rtt_min_us: u32,
+    ) -> Delivery {
+        let mut delivery = Delivery::default();
+        if self.is_sacked(start, end) || self.records.len() + 2 > RECORDS_MAX {
+            return delivery;
+        }
+        let first = self.split(start);
+        let past = self.split(end);
+        for at in first..past {
+            let Some(record) = self.records.get(at).copied() else {
+                break;
+            };
+            if record.fate != Fate::Sacked {
+                self.note_arrival(&record, now_us, rtt_min_us, &mut delivery);
+                self.set_fate(at, Fate::Sacked);
+            }
+        }
+        self.fack = self.fack.later_of(end);
+        self.join(first, past);
+        delivery
+    }
+
+    fn is_sacked(&self, start: SeqNumber, end: SeqNumber) -> bool {
+        self.records.get(self.place_of(start)).is_some_and(|r| {
+            r.fate == Fate::Sacked && r.start.at_or_before(start) && end.at_or_before(r.end)
+        })
+    }
+
+    /// Joins the sacked records from `first` to before `past` and those beside them.
+    fn join(&mut self, first: usize, past: usize) {
+        let mut at = first.saturating_sub(1);
+        let mut left = past.saturating_sub(first) + 2;
+        while left > 0 && at + 1 < self.records.len() {
+            left -= 1;
+            let (a, b) = (self.records[at], self.records[at + 1]);
+            if a.fate == Fate::Sacked && b.fate == Fate::Sacked {
+                self.records[at].end = b.end;
+                self.records.remove(at + 1);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// RFC 8985 §6.2 step 5: what was sent before the last arrival and should have arrived by now,
+    /// with `reorder_us` of grace, is lost. Returns how many bytes, how many of them had been sent
+    /// again, and in how many microseconds the next may be.
+    pub fn find_lost(&mut self, now_us: u32, reorder_us: u32) -> (u32, u32, Option<u32>) {
+        let Some(rack) = self.rack else {
+            return (0, 0, None);
+        };
+        let (mut lost, mut lost_again, mut next) = (0, 0, None);
+        for at in 0..self.records.len() {
+            let record = self.records[at];
+            let before = earlier(record.sent_us, rack.sent_us)
+                || (record.sent_us == rack.sent_us && record.end.before(rack.end));
+            if !before {
+                if record.again || record.fate != Fate::Out {
+                    continue;
+                }
+                // All behind it was sent later still, for the first time.
+                break;
+            }
+            if record.fate != Fate::Out {
+                continue;
+            }
+            let age = now_us.wrapping_sub(record.sent_us);
+            let limit = rack.rtt_us.saturating_add(reorder_us);
+            if age >= limit {
+                lost += record.len();
+                lost_again += if record.again { record.len() } else { 0 };
+                self.set_fate(at, Fate::Lost);
+            } else {
+                next = next.max(Some(limit - age));
+            }
+        }
+        (lost, lost_again, next)
+    }
+
+    /// All that the peer does not have is lost (RFC 6298 §5); with `reneged`, the rest as well.
+    pub fn lose_all(&mut self, reneged: bool) {
+        for at in 0..self.records.len() {
+            if reneged || self.records[at].fate != Fate::Sacked {
+                self.set_fate(at, Fate::Lost);
+            }
+        }
+        self.rack = None;
+    }
+
+    /// The first `len` bytes are lost, unless they are known to be (RFC 6582).
+    pub fn lose_first(&mut self, len: u32) {
+        let Some(first) = self.records.front().copied() else {
+            return;
+        };
+        if first.fate != Fate::Out {
+            return;
+        }
+        if len < first.len() {
+            self.split(first.start.add(len));
+        }
+        self.set_fate(0, Fate::Lost);
+    }
+
+    /// Whether the oldest byte is one that the peer said it had: it took it back (RFC 2018 §8).
+    pub fn is_reneged(&self) -> bool {
+        self.records.front().is_some_and(|r| r.fate == Fate::Sacked)
+    }
+
+    /// The first lost range, at most `mss` of it.
+    pub fn next_lost(&self, mss: u32) -> Option<(SeqNumber, u32)> {
+        if self.lost == 0 {
+            return None;
+        }
+        let at = self.records.iter().position(|r| r.fate == Fate::Lost)?;
+        let (start, mut len) = (self.records[at].start, 0);
+        for record in self.records.range(at..) {
+            if record.fate != Fate::Lost || len >= mss {
+                break;
+            }
+            len += record.len();
+        }
+        Some((start, len.min(mss)))
+    }
+
+    /// `[start, start + len)` was sent again.
+    pub fn sent_again(&mut self, start: SeqNumber, len: u32, sent_us: u32) {
+        let first = self.split(start);
+        let past = self.split(start.add(len));
+        for at in first..past {
+            if self.records.get(at).is_some_and(|r| r.fate != Fate::Sacked) {
+                self.set_fate(at, Fate::Out);
+                self.records[at].sent_us = sent_us;
+                self.records[at].again = true;
+            }
+        }
+    }
+
+    /// The last range of at most `mss` bytes, unless the peer has it.
+    pub fn last(&self, mss: u32) -> Option<(SeqNumber, u32)> {
+        let last = self.records.back().filter(|r| r.fate != Fate::Sacked)?;
+        let len = last.len().min(mss);
+        Some((last.end.back(len), len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(n: u32) -> SeqNumber {
+        SeqNumber(n)
+    }
+
+    fn sums(board: &Scoreboard) -> [u32; 3] {
+        let sum = |fate| {
+            let of_fate = board.records.iter().filter(|r| r.fate == fate);
+            of_fate.map(Record::len).sum::<u32>()
+        };
+        let sums = [sum(Fate::Out), sum(Fate::Sacked), sum(Fate::Lost)];
+        assert_eq!(sums, [board.out, board.sacked, board.lost]);
+        for (a, b) in board.records.iter().zip(board.records.iter().skip(1)) {
+            assert_eq!(a.end, b.start, "records are contiguous");
+        }
+        sums
+    }
+
+    #[test]
+    fn a_hole_is_lost_once_later_data_arrived_and_time_passed() {
+        let mut board = Scoreboard::begin(s(0), s(1000), 0);
+        let delivery = board.sack(s(200), s(500), 100, 50);
+        assert_eq!(delivery.bytes, 300);
+        assert_eq!(sums(&board), [700, 300, 0]);
+        // Sent at once with what arrived after 100 us; 25 us of grace are not over.
+        assert_eq!(board.find_lost(110, 25), (0, 0, Some(15)));
+        assert_eq!(board.find_lost(125, 25), (200, 0, None));
+        assert_eq!(board.next_lost(150), Some((s(0), 150)));
+        board.sent_again(s(0), 150, 130);
+        assert_eq!(sums(&board), [650, 300, 50]);
+        assert_eq!(board.next_lost(150), Some((s(150), 50)));
+    }
+
+    #[test]
+    fn a_lost_retransmission_is_found() {
+        let mut board = Scoreboard::begin(s(0), s(300), 0);
+        board.sack(s(100), s(300), 100, 50);
+        assert_eq!(board.find_lost(100, 0).0, 100);
+        board.sent_again(s(0), 100, 110);
+        board.sent(s(300), s(400), 120);
+        board.sack(s(300), s(400), 220, 50);
+        assert_eq!(board.find_lost(220, 0), (100, 100, None));
+    }
+
+    #[test]
+    fn late_arrivals_of_first_transmissions_are_reordering() {
+        let mut board = Scoreboard::begin(s(0), s(300), 0);
+        assert!(!board.sack(s(200), s(300), 100, 50).reordered);
+        assert!(board.sack(s(0), s(100), 101, 50).reordered);
+        assert_eq!(board.acknowledge(s(200), 102, 50).bytes, 100);
+        assert_eq!(sums(&board), [0, 100, 0]);
+        assert_eq!(board.acknowledge(s(300), 102, 50).bytes, 0);
+        assert!(board.records.is_empty());
+    }
+
+    #[test]
+    fn sums_hold_under_random_use() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: u32| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed >> 33) as u32 % below
+        };
+        for _ in 0..300 {
+            let base = next(u32::MAX);
+            let mut una = s(base);
+            let mut nxt = una.add(next(5000) + 1);
+            let mut board = Scoreboard::begin(una, nxt, 0);
+            for now in 1..200 {
+                let flight = nxt.distance_from(una);
+                match next(7) {
+                    0 => {
+                        let more = nxt.add(next(3000));
+                        board.sent(nxt, more, now);
+                        nxt = more;
+                    }
+                    1 => {
+                        una = una.add(next(flight + 1));
+                        board.acknowledge(una, now, 3);
+                    }
+                    2 if flight > 1 => {
+                        let start = una.add(next(flight - 1));
+                        let end = start.add(1 + next(nxt.distance_from(start)));
+                        board.sack(start, end, now, 3);
+                    }
+                    3 => {
+                        board.find_lost(now, 2);
+                    }
+                    4 => {
+                        if let Some((start, len)) = board.next_lost(700) {
+                            board.sent_again(start, len, now);
+                        }
+                    }
+                    5 => board.lose_first(500),
+                    _ if next(10) == 0 => board.lose_all(false),
+                    _ => {
+                        if let Some((start, len)) = board.last(700) {
+                            board.sent_again(start, len, now);
+                        }
+                    }
+                }
+                assert_eq!(sums(&board).iter().sum::<u32>(), nxt.distance_from(una));
+            }
+        }
+    }
+}
