@@ -113,6 +113,15 @@ impl<E: Env> Fast<'_, E> {
     /// how many segments that were; `Err` if the driver has no frame.
     #[inline]
     pub fn send(&mut self) -> Result<u32, TxFull> {
+        let sent = self.send_all();
+        if self.flow.flags & flags::RTO_ARMED == 0 && self.flow.flight_size() > 0 {
+            self.restart_timer();
+        }
+        sent
+    }
+
+    #[inline]
+    fn send_all(&mut self) -> Result<u32, TxFull> {
         let mss = u32::from(self.flow.mss);
         let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);
         let cwnd_end = self.flow.snd_una.add(self.flow.cwnd);
@@ -136,17 +145,18 @@ impl<E: Env> Fast<'_, E> {
             }
             let last = len == unsent;
             let fin = last && flow.flags & flags::FIN_QUEUED != 0;
-            if len < mss && !fin {
-                if held(flow) {
-                    return Ok(sent);
-                }
-                flow.flags |= flags::SMALL_SENT;
+            let small = len < mss && !fin;
+            if small && held(flow) {
+                return Ok(sent);
             }
             let mut control = if last { TcpFlags::PSH } else { TcpFlags::NONE };
             if fin {
                 control |= TcpFlags::FIN;
             }
             self.transmit(control, len)?;
+            if small {
+                self.flow.flags |= flags::SMALL_SENT;
+            }
             sent += 1;
         }
     }
@@ -170,9 +180,6 @@ impl<E: Env> Fast<'_, E> {
             flow.flags |= flags::RTT_TIMING;
             flow.rtt_seq = flow.snd_nxt;
             flow.rtt_stamp = self.clock.us;
-        }
-        if flow.flags & flags::RTO_ARMED == 0 {
-            self.restart_timer();
         }
         Ok(())
     }
