@@ -81,6 +81,7 @@ struct World {
     serial: u64,
     rng: Rng,
     scenario: Scenario,
+    closed_at: Instant,
 }
 
 impl World {
@@ -101,6 +102,7 @@ impl World {
             serial: 0,
             rng: Rng(scenario.seed | 1),
             scenario,
+            closed_at: Instant(0),
         }
     }
 
@@ -247,6 +249,7 @@ fn run(scenario: Scenario) -> Instant {
             }
             if shut[side] && eof && !closed[side] {
                 closed[side] = true;
+                world.closed_at = world.now;
                 world.engines[side].close(now, flow, env);
             }
         }
@@ -295,7 +298,8 @@ fn check_ends(
     let c = world.engines[0].counters();
     if std::env::var("VERBOSE").is_ok() {
         eprintln!(
-            "{scenario:?}: fast {} slow {} retrans {} timeouts {} fastrec {} probes {} lostretx {}",
+            "{scenario:?} {}: fast {} slow {} retrans {} timeouts {} fastrec {} probes {} lostretx {}",
+            world.closed_at - Instant(1_000_000_000),
             c.fast_receives,
             c.slow_receives,
             c.retrans_segs,

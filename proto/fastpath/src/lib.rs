@@ -66,7 +66,7 @@ impl<E: Env> Fast<'_, E> {
                 return Err(Punt);
             }
             flow.rcv_nxt = flow.rcv_nxt.add(len);
-            note_data(flow, len);
+            flow.owe_ack(len);
             self.env.event(self.id, Event::Readable);
         }
         // R3: a delayed acknowledgment echoes the first segment that it covers.
@@ -166,6 +166,10 @@ impl<E: Env> Fast<'_, E> {
     fn transmit(&mut self, control: TcpFlags, len: u32) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
         let before = (flow.rcv_adv, flow.last_ack_sent, flow.flags);
+        if flow.flags & flags::ACK_OWED != 0 {
+            // The two sides take turns: acknowledgments go with answers.
+            flow.set_quick_acks(0);
+        }
         let out = flow.segment_out(self.id, self.clock, flow.snd_nxt, control, len);
         if let Err(full) = self.env.transmit(&out) {
             (flow.rcv_adv, flow.last_ack_sent, flow.flags) = before;
@@ -183,19 +187,6 @@ impl<E: Env> Fast<'_, E> {
         }
         Ok(())
     }
-}
-
-/// An acknowledgment is owed for `len` more bytes (RFC 9293 §3.8.6.3; RFC 5681 §4.2).
-#[inline]
-fn note_data(flow: &mut FlowState, len: u32) {
-    if len > u32::from(flow.rcv_mss) {
-        flow.rcv_mss = len.min(0xffff) as u16;
-    }
-    let unacked = flow.rcv_nxt.distance_from(flow.last_ack_sent);
-    if unacked >= 2 * u32::from(flow.rcv_mss) || flow.flags & flags::QUICKACK != 0 {
-        flow.flags |= flags::ACK_NOW;
-    }
-    flow.flags |= flags::ACK_OWED;
 }
 
 /// Sequence numbers from `from` to `end`, none if `end` is before it.

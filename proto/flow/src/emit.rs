@@ -34,6 +34,21 @@ impl FlowState {
         opens > 0 && (opens >= self.rcv_wnd_limit / 2 || left < u32::from(self.mss) * 2)
     }
 
+    /// `len` more bytes arrived in order and are to be acknowledged: at once for every second full
+    /// segment (RFC 5681 §4.2), where the program wants it, and for each full one in quick-ack mode:
+    /// while the peer's window is small, because it begins or lost something.
+    #[inline]
+    pub fn owe_ack(&mut self, len: u32) {
+        let full = u32::from(self.rcv_mss).max(len).min(0xffff);
+        self.rcv_mss = full as u16;
+        let unacked = self.rcv_nxt.distance_from(self.last_ack_sent);
+        let quick = len >= full && self.quick_acks() > 0;
+        if unacked >= 2 * full || quick || self.flags & flags::QUICKACK != 0 {
+            self.flags |= flags::ACK_NOW;
+        }
+        self.flags |= flags::ACK_OWED;
+    }
+
     /// A segment of this flow with `seq` and `control`, acknowledging all that has arrived. Notes
     /// the advertised window and the acknowledgment.
     #[inline]

@@ -8,6 +8,9 @@ use crate::{Fate, Slow, SynSeen};
 /// Unacceptable segments without length are answered once in this many ms.
 const ANSWER_INTERVAL_MS: u32 = 100;
 
+/// Full segments that are acknowledged at once after something came out of order.
+const QUICK_ACKS: u32 = 15;
+
 /// A step's verdict: go on with the next, or stop.
 type Step = Result<(), Fate>;
 
@@ -139,6 +142,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// `[start, end)` arrived again: the next acknowledgment says so (RFC 2883).
     fn note_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
+        self.hot.set_quick_acks(QUICK_ACKS);
         if self.hot.has(flags::SACK) {
             self.cold.dsack = Some((start, end));
         }
@@ -395,7 +399,7 @@ impl<E: Env> Slow<'_, E> {
         let start = segment.seq.add(skip);
         let room = self.hot.rcv_adv.distance_from(start) as usize;
         let text = &text[..text.len().min(room)];
-        let owed_at_once = self.hot.has(flags::ACK_NOW);
+        let at_once = self.hot.has(flags::ACK_NOW);
         self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
         if text.is_empty() {
             self.counters.drops[DropReason::OutOfWindow.index()] += u64::from(room == 0);
@@ -413,6 +417,7 @@ impl<E: Env> Slow<'_, E> {
         }
         if start != next {
             self.counters.ofo_queue += 1;
+            self.hot.set_quick_acks(QUICK_ACKS);
             if !self.cold.ooo.insert(start, end) {
                 self.note_duplicate(start, end);
             }
@@ -421,9 +426,9 @@ impl<E: Env> Slow<'_, E> {
         }
         let in_order_before = self.cold.ooo.is_empty();
         self.advance_rcv_nxt(end);
-        if in_order_before && !owed_at_once {
-            self.delay_ack(text.len() as u32);
-        }
+        // What fills a hole is acknowledged at once (RFC 5681 §4.2).
+        self.hot.put(flags::ACK_NOW, at_once || !in_order_before);
+        self.hot.owe_ack(text.len() as u32);
         self.env.event(self.id, Event::Readable);
         Ok(())
     }
@@ -442,16 +447,6 @@ impl<E: Env> Slow<'_, E> {
         }
         let next = self.hot.rcv_nxt;
         self.cold.ooo.remove_below(next);
-    }
-
-    /// In-order data may be acknowledged later (RFC 9293 §3.8.6.3).
-    fn delay_ack(&mut self, len: u32) {
-        self.hot.rcv_mss = self.hot.rcv_mss.max(len.min(0xffff) as u16);
-        let unacked = self.hot.rcv_nxt.distance_from(self.hot.last_ack_sent);
-        let now = unacked >= 2 * u32::from(self.hot.rcv_mss)
-            || self.hot.has(flags::QUICKACK)
-            || self.hot.quick_acks() > 0;
-        self.hot.put(flags::ACK_NOW, now);
     }
 
     /// Eighth: FIN.

@@ -232,6 +232,10 @@ impl<E: Env> Slow<'_, E> {
         };
         self.hot.cwnd = cwnd;
         self.note_sent(from);
+        if self.cold.board.is_some() && self.hot.snd_nxt != from {
+            // RFC 8985 §7.2: a probe is due that long after the last transmission.
+            self.arm_rto();
+        }
         sent?;
         self.send_fin()?;
         self.hot.clear(flags::SEND_WANTED);

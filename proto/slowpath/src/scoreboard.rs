@@ -376,6 +376,12 @@ impl Scoreboard {
         }
     }
 
+    /// The first range in flight, at most `mss` of it.
+    pub fn first_out(&self, mss: u32) -> Option<(SeqNumber, u32)> {
+        let first = self.records.iter().find(|r| r.fate == Fate::Out)?;
+        Some((first.start, first.len().min(mss)))
+    }
+
     /// The last range of at most `mss` bytes, unless the peer has it.
     pub fn last(&self, mss: u32) -> Option<(SeqNumber, u32)> {
         let last = self.records.back().filter(|r| r.fate != Fate::Sacked)?;

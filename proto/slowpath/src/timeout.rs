@@ -25,8 +25,11 @@ impl<E: Env> Slow<'_, E> {
     /// Starts the retransmission timer, or that of a tail loss probe where one may be sent.
     pub fn arm_rto(&mut self) {
         let rto = self.rto_ms();
-        let probe = self.cold.ca_state == CaState::Open && !self.cold.probed;
-        let probe = probe && self.hot.state.sends() && self.hot.has(flags::SACK);
+        let probe = self.cold.ca_state != CaState::Loss
+            && !self.cold.probed
+            && self.hot.state.sends()
+            && self.hot.has(flags::SACK);
+        // What comes out of order is acknowledged at once.
         let several = self.hot.may_probe();
         self.hot
             .arm_rto(&self.clock, self.timeouts, rto, probe && several);
@@ -151,7 +154,12 @@ impl<E: Env> Slow<'_, E> {
         self.counters.loss_probes += 1;
         let mss = u32::from(self.hot.mss);
         self.track();
-        if !self.probe_with_new_text(mss)
+        if self.is_repairing() {
+            // Beyond RFC 8985: when all repairs were lost, too, nothing later can show that.
+            if let Some((start, len)) = self.track().first_out(mss) {
+                let _ = self.retransmit(start, len);
+            }
+        } else if !self.probe_with_new_text(mss)
             && let Some((start, len)) = self.track().last(mss)
             && self.retransmit(start, len).is_ok()
         {
