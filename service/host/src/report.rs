@@ -2,7 +2,7 @@
 
 use tidelane_engine::{FlowId, FlowInfo};
 use tidelane_packet_io::PacketIo;
-use tidelane_wire::{DropReason, Endpoint};
+use tidelane_wire::{DropReason, Endpoint, IpAddress};
 
 use crate::Host;
 
@@ -35,6 +35,18 @@ pub enum SocketState {
 }
 
 impl<P: PacketIo> Host<P> {
+    /// Whether a connection has this local end (any address of the port if it is unspecified).
+    pub fn has_connections(&self, local: Endpoint) -> bool {
+        let any = local.addr == IpAddress::default() || local.addr.is_unspecified();
+        let matches = |end: Endpoint| end.port == local.port && (any || end.addr == local.addr);
+        let mut flows = self.engine.flows();
+        flows.any(|id| {
+            self.engine
+                .flow(id)
+                .is_some_and(|flow| matches(flow.key().local))
+        })
+    }
+
     /// All sockets.
     pub fn sockets(&self) -> Vec<SocketReport> {
         let listeners = self.io.listeners.iter().map(|(_, entry)| SocketReport {

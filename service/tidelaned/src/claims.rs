@@ -24,6 +24,8 @@ pub struct Claims {
     demux: Demux,
     addresses: Vec<IpAddress>,
     wanted: HashSet<(Owner, Endpoint)>,
+    /// Of `wanted`: given up by their owner, kept for the connections that still use them.
+    leaving: Vec<(Owner, Endpoint)>,
     made: HashSet<Claim>,
     reservations: Vec<PortReservation>,
 }
@@ -35,6 +37,7 @@ impl Claims {
             demux,
             addresses: Vec::new(),
             wanted: HashSet::new(),
+            leaving: Vec::new(),
             made: HashSet::new(),
             reservations: Vec::new(),
         }
@@ -54,6 +57,7 @@ impl Claims {
     /// Claims `endpoint` (of all addresses if unspecified) for `owner`.
     pub fn want(&mut self, owner: Owner, endpoint: Endpoint) -> Result<(), SteeringError> {
         self.wanted.insert((owner, endpoint));
+        self.leaving.retain(|leaving| *leaving != (owner, endpoint));
         let result = self
             .claims_of(endpoint)
             .into_iter()
@@ -64,9 +68,28 @@ impl Claims {
         result
     }
 
+    /// `owner` wants `endpoint` no longer; its connections may outlive it. See `leaving`.
+    pub fn leave(&mut self, owner: Owner, endpoint: Endpoint) {
+        if self.wanted.contains(&(owner, endpoint)) {
+            self.leaving.push((owner, endpoint));
+        }
+    }
+
+    /// As `leave`, for all that `owner` wants.
+    pub fn leave_all(&mut self, owner: Owner) {
+        let of_owner = self.wanted.iter().filter(|(o, _)| *o == owner);
+        self.leaving.extend(of_owner);
+    }
+
+    /// What nobody but a connection may want.
+    pub fn leaving(&self) -> &[(Owner, Endpoint)] {
+        &self.leaving
+    }
+
     /// `owner` wants `endpoint` no longer.
     pub fn unwant(&mut self, owner: Owner, endpoint: Endpoint) -> Result<(), SteeringError> {
         self.wanted.remove(&(owner, endpoint));
+        self.leaving.retain(|leaving| *leaving != (owner, endpoint));
         for claim in self.claims_of(endpoint) {
             let still = self
                 .wanted
@@ -77,19 +100,6 @@ impl Claims {
             }
         }
         Ok(())
-    }
-
-    /// `owner` wants nothing any more.
-    pub fn unwant_all(&mut self, owner: Owner) -> Result<(), SteeringError> {
-        let of_owner: Vec<Endpoint> = self
-            .wanted
-            .iter()
-            .filter(|(o, _)| *o == owner)
-            .map(|(_, e)| *e)
-            .collect();
-        of_owner
-            .into_iter()
-            .try_for_each(|endpoint| self.unwant(owner, endpoint))
     }
 
     /// Reserves up to `count` ports at `addr` for the ephemeral pool.

@@ -14,7 +14,10 @@ use std::{
 };
 
 use rustix::{
-    event::epoll::{self, EventData, EventFlags},
+    event::{
+        Timespec,
+        epoll::{self, EventData, EventFlags},
+    },
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
 };
 use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK, ROUTE_KERNEL};
@@ -63,18 +66,41 @@ impl Shared {
         self.addresses.first().copied()
     }
 
-    /// Gives a claim up; a failure is only worth a line.
+    /// Gives a claim up, as soon as no connection uses it: until then their segments must come here
+    /// and not to the kernel, which would reset them.
     pub fn unclaim(&mut self, owner: Owner, endpoint: Endpoint) {
-        if let Err(error) = self.claims.unwant(owner, endpoint) {
-            eprintln!("tidelaned: cannot give up the claim on {endpoint}: {error}");
+        self.claims.leave(owner, endpoint);
+        self.finish_claims();
+    }
+
+    /// Gives up all claims of `owner`, in the same way.
+    pub fn unclaim_all(&mut self, owner: Owner) {
+        self.claims.leave_all(owner);
+        self.finish_claims();
+    }
+
+    /// Gives up what no connection uses any more; a failure is only worth a line.
+    fn finish_claims(&mut self) {
+        for (owner, endpoint) in self.claims.leaving().to_vec() {
+            let used = self
+                .core
+                .call(move |host, _| host.has_connections(endpoint));
+            if used == Some(true) {
+                continue;
+            }
+            if let Err(error) = self.claims.unwant(owner, endpoint) {
+                eprintln!("tidelaned: cannot give up the claim on {endpoint}: {error}");
+            }
         }
     }
 
-    /// Gives up all claims of `owner`.
-    pub fn unclaim_all(&mut self, owner: Owner) {
-        if let Err(error) = self.claims.unwant_all(owner) {
-            eprintln!("tidelaned: cannot give up claims: {error}");
-        }
+    /// How long the control thread may sleep.
+    fn next_look(&self) -> Option<Timespec> {
+        const INTERVAL: Timespec = Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        };
+        (!self.claims.leaving().is_empty()).then_some(INTERVAL)
     }
 }
 
@@ -171,7 +197,7 @@ impl Control {
             match epoll::wait(
                 &self.waits,
                 rustix::buffer::spare_capacity(&mut events),
-                None,
+                self.shared.next_look().as_ref(),
             ) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -179,6 +205,7 @@ impl Control {
             for event in &events {
                 self.dispatch(event.data.u64());
             }
+            self.shared.finish_claims();
         }
         for (_, mut session) in std::mem::take(&mut self.sessions) {
             session.end(&mut self.shared);
