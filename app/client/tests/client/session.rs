@@ -148,38 +148,41 @@ fn refusals_and_versions_are_told() {
     service.join().unwrap();
 }
 
+/// The service's part of the session, up to where the program is alone.
+fn answer_a_session(socket: OwnedFd) -> (Registered, Doorbell) {
+    let service = register(socket);
+    let (request, descriptors) = receive(&service.socket);
+    assert_eq!((request.kind, request.context), (message::CONTEXT, 0));
+    let [bell] = <[OwnedFd; 1]>::try_from(descriptors).unwrap();
+    let bell = Doorbell::from_untrusted(bell).unwrap();
+    answer(&service.socket, &request);
+
+    let (mut request, descriptors) = receive(&service.socket);
+    assert_eq!((request.kind, request.cookie), (message::LISTEN, 77));
+    assert_eq!((request.backlog, descriptors.len()), (128, 1));
+    request.listener = 9;
+    answer(&service.socket, &request);
+    let (mut request, _) = receive(&service.socket);
+    request.refusal = refusal::NOT_ENTITLED;
+    answer(&service.socket, &request);
+    let (mut request, descriptors) = receive(&service.socket);
+    assert_eq!((request.kind, descriptors.len()), (message::RESERVE, 1));
+    request.port = 4711;
+    answer(&service.socket, &request);
+    let (request, _) = receive(&service.socket);
+    assert_eq!(
+        (request.kind, request.inode, request.reason),
+        (message::NOTE, 5, 2)
+    );
+    let (request, _) = receive(&service.socket);
+    assert_eq!((request.kind, request.listener), (message::UNLISTEN, 9));
+    (service, bell)
+}
+
 #[test]
 fn a_session_from_registration_to_the_service_s_death() {
     let path = SocketPath::new("session");
-    let service = serve(&path, |socket| {
-        let service = register(socket);
-        let (request, descriptors) = receive(&service.socket);
-        assert_eq!((request.kind, request.context), (message::CONTEXT, 0));
-        let [bell] = <[OwnedFd; 1]>::try_from(descriptors).unwrap();
-        let bell = Doorbell::from_untrusted(bell).unwrap();
-        answer(&service.socket, &request);
-
-        let (mut request, descriptors) = receive(&service.socket);
-        assert_eq!((request.kind, request.cookie), (message::LISTEN, 77));
-        assert_eq!((request.backlog, descriptors.len()), (128, 1));
-        request.listener = 9;
-        answer(&service.socket, &request);
-        let (mut request, _) = receive(&service.socket);
-        request.refusal = refusal::NOT_ENTITLED;
-        answer(&service.socket, &request);
-        let (mut request, descriptors) = receive(&service.socket);
-        assert_eq!((request.kind, descriptors.len()), (message::RESERVE, 1));
-        request.port = 4711;
-        answer(&service.socket, &request);
-        let (request, _) = receive(&service.socket);
-        assert_eq!(
-            (request.kind, request.inode, request.reason),
-            (message::NOTE, 5, 2)
-        );
-        let (request, _) = receive(&service.socket);
-        assert_eq!((request.kind, request.listener), (message::UNLISTEN, 9));
-        (service, bell)
-    });
+    let service = serve(&path, answer_a_session);
     let program = Program::register(&path.0, "testing a name longer than the field").unwrap();
     let mut context = program.new_context().unwrap();
     let file = Doorbell::new().unwrap();

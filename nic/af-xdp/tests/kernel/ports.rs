@@ -168,44 +168,7 @@ fn claimed_packets_come_here_and_all_others_stay_with_the_kernel() {
         "a SYN"
     );
 
-    let kernel_udp = bench
-        .pair
-        .host
-        .run(|| UdpSocket::bind(endpoint(9999)))
-        .unwrap();
-    kernel_udp.set_read_timeout(Some(PATIENCE)).unwrap();
-    peer.send_to(b"for the kernel", endpoint(9999)).unwrap();
-    let mut buffer = [0; 64];
-    assert_eq!(kernel_udp.recv(&mut buffer).unwrap(), 14);
-
-    let listener = bench
-        .pair
-        .host
-        .run(|| TcpListener::bind(endpoint(8080)))
-        .unwrap();
-    let mut client = bench
-        .pair
-        .peer
-        .run(|| TcpStream::connect(endpoint(8080)))
-        .unwrap();
-    let mut server = listener.accept().unwrap().0;
-    client.write_all(b"hello").unwrap();
-    server.read_exact(&mut buffer[..5]).unwrap();
-    assert_eq!(&buffer[..5], b"hello");
-
-    let icmp = raw_icmp(&bench.pair.peer);
-    let echo = [8, 0, 0xf7, 0xfd, 0, 1, 0, 1];
-    sendto(&icmp, &echo, SendFlags::empty(), &endpoint(0)).unwrap();
-    let tick = Timespec {
-        tv_sec: 3,
-        tv_nsec: 0,
-    };
-    assert_eq!(
-        poll(&mut [PollFd::new(&icmp, PollFlags::IN)], Some(&tick)).unwrap(),
-        1
-    );
-    let (len, _) = recv(&icmp, &mut buffer[..], RecvFlags::DONTWAIT).unwrap();
-    assert_eq!(buffer[IP_LEN..len][0], 0, "an echo reply of the kernel");
+    the_kernel_still_serves(&bench.pair, &peer);
 
     let counters = bench.demux.counters().unwrap();
     assert!(
@@ -223,6 +186,39 @@ fn claimed_packets_come_here_and_all_others_stay_with_the_kernel() {
         (0, 0)
     );
     assert_eq!(bench.port.counters().rx_frames, counters.redirected);
+}
+
+/// UDP, TCP and pings that nobody has claimed.
+fn the_kernel_still_serves(pair: &Pair, udp: &UdpSocket) {
+    let kernel_udp = pair.host.run(|| UdpSocket::bind(endpoint(9999))).unwrap();
+    kernel_udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    udp.send_to(b"for the kernel", endpoint(9999)).unwrap();
+    let mut buffer = [0; 64];
+    assert_eq!(kernel_udp.recv(&mut buffer).unwrap(), 14);
+
+    let listener = pair.host.run(|| TcpListener::bind(endpoint(8080))).unwrap();
+    let mut client = pair
+        .peer
+        .run(|| TcpStream::connect(endpoint(8080)))
+        .unwrap();
+    let mut server = listener.accept().unwrap().0;
+    client.write_all(b"hello").unwrap();
+    server.read_exact(&mut buffer[..5]).unwrap();
+    assert_eq!(&buffer[..5], b"hello");
+
+    let icmp = raw_icmp(&pair.peer);
+    let echo = [8, 0, 0xf7, 0xfd, 0, 1, 0, 1];
+    sendto(&icmp, &echo, SendFlags::empty(), &endpoint(0)).unwrap();
+    let tick = Timespec {
+        tv_sec: 3,
+        tv_nsec: 0,
+    };
+    assert_eq!(
+        poll(&mut [PollFd::new(&icmp, PollFlags::IN)], Some(&tick)).unwrap(),
+        1
+    );
+    let (len, _) = recv(&icmp, &mut buffer[..], RecvFlags::DONTWAIT).unwrap();
+    assert_eq!(buffer[IP_LEN..len][0], 0, "an echo reply of the kernel");
 }
 
 fn raw_icmp(namespace: &Namespace) -> OwnedFd {
