@@ -1,0 +1,249 @@
+//! Requests of 64 bytes and their replies, through service and library.
+
+use tidelane_abi::program_flags;
+use tidelane_client::{ClientEvent, Connect, Context, Program, Stream};
+use tidelane_engine::{Duration, Instant};
+use tidelane_packet_io::{MemConfig, MemPort};
+use tidelane_wire::Endpoint;
+
+use crate::{
+    Load, Tally, allocations_unsafe,
+    rig::{Machine, address},
+    toggles,
+};
+
+/// Bytes of a request, and of a reply.
+const LEN: usize = 64;
+const PORT: u16 = 7;
+/// Time between two steps.
+const STEP: Duration = Duration::from_micros(5);
+/// Steps that a handshake of all connections may take.
+const SETUP_STEPS_MAX: u32 = 2_000;
+
+/// A program: it answers everything that it reads with as many bytes.
+pub struct Side {
+    program: Program,
+    context: Context,
+    streams: Vec<Option<Stream>>,
+    events: Vec<ClientEvent>,
+    /// Bytes read.
+    read: u64,
+    /// A client does not answer; [`Side::ask`] writes its requests.
+    answers: bool,
+}
+
+impl Side {
+    fn new((program, context): (Program, Context), answers: bool) -> Self {
+        Self {
+            program,
+            context,
+            streams: Vec::new(),
+            events: Vec::with_capacity(1024),
+            read: 0,
+            answers,
+        }
+    }
+
+    /// What a program does when it wakes up: poll, read, write, submit, flush.
+    pub fn turn(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        self.context.poll(&mut |event| events.push(event));
+        for event in events.drain(..) {
+            match event {
+                ClientEvent::Ready { slot } => self.ready(slot),
+                other => self.arrived(other),
+            }
+        }
+        self.events = events;
+        self.context.flush();
+    }
+
+    fn ready(&mut self, slot: u32) {
+        let Some(Some(stream)) = self.streams.get_mut(slot as usize) else {
+            return;
+        };
+        let mut bytes = [0; LEN];
+        let got = stream.read(&mut bytes);
+        self.read += got as u64;
+        if self.answers && got > 0 {
+            let taken = stream.write(&bytes[..got]);
+            assert_eq!(taken, got);
+        }
+        self.context.submit(stream);
+    }
+
+    #[cold]
+    fn arrived(&mut self, event: ClientEvent) {
+        match event {
+            ClientEvent::ConnectStarted {
+                slot, generation, ..
+            }
+            | ClientEvent::Accepted {
+                slot, generation, ..
+            } => {
+                let nodelay = program_flags::NODELAY;
+                let stream = self.program.stream(slot, generation, nodelay);
+                if self.streams.len() <= slot as usize {
+                    self.streams.resize_with(slot as usize + 1, || None);
+                }
+                self.streams[slot as usize] = stream;
+            }
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+
+    /// Writes a request on each connection.
+    pub fn ask(&mut self) {
+        for stream in self.streams.iter_mut().flatten() {
+            assert_eq!(stream.write(&[0x77; LEN]), LEN);
+            self.context.submit(stream);
+        }
+        self.context.flush();
+    }
+
+    fn established(&self) -> usize {
+        let open = |stream: &&Stream| stream.established();
+        self.streams.iter().flatten().filter(open).count()
+    }
+
+    fn connect(&mut self, to: Endpoint, count: u32) {
+        for cookie in 0..count {
+            let request = Connect {
+                cookie: u64::from(cookie),
+                peer_addr: to.addr.0,
+                peer_port: to.port,
+                ..Connect::default()
+            };
+            self.context.connect(&request).expect("the ring has room");
+        }
+        self.context.flush();
+    }
+}
+
+/// Counted or not: the first turns warm everything up.
+struct Meter {
+    now: Instant,
+    counting: bool,
+    tally: Tally,
+}
+
+impl Meter {
+    fn service(&mut self, machine: &mut Machine) {
+        self.now += STEP;
+        if self.counting {
+            let before = allocations_unsafe::count();
+            toggles::tidelane_micro_service(machine, self.now);
+            self.tally.allocations += allocations_unsafe::count() - before;
+        } else {
+            machine.step(self.now);
+        }
+    }
+
+    fn library(&mut self, side: &mut Side) {
+        if self.counting {
+            let before = allocations_unsafe::count();
+            toggles::tidelane_micro_library(side);
+            self.tally.allocations += allocations_unsafe::count() - before;
+        } else {
+            side.turn();
+        }
+    }
+}
+
+/// Over a memory port: what is counted is the server's service and library.
+pub fn port(load: Load) -> Tally {
+    let (near, far) = MemPort::pair(MemConfig::default());
+    let mut here = Machine::new(1, near);
+    let mut there = Machine::new(2, far);
+    let at = Endpoint::new(address(1), PORT);
+    let mut server = Side::new(here.program(Some(at)), true);
+    let mut client = Side::new(there.program(None), false);
+    let mut meter = new_meter();
+    client.connect(at, load.connections);
+    for _ in 0..SETUP_STEPS_MAX {
+        meter.now += STEP;
+        here.step(meter.now);
+        there.step(meter.now);
+        server.turn();
+        client.turn();
+    }
+    let connections = load.connections as usize;
+    assert_eq!(
+        (server.established(), client.established()),
+        (connections, connections)
+    );
+    for turn in 0..load.warmup + load.count {
+        meter.counting = turn >= load.warmup;
+        let expected = client.read + (LEN * connections) as u64;
+        client.ask();
+        there.step(meter.now);
+        meter.service(&mut here);
+        meter.library(&mut server);
+        meter.service(&mut here);
+        meter.now += STEP;
+        there.step(meter.now);
+        client.turn();
+        assert_eq!(client.read, expected, "every request has its reply");
+    }
+    meter.finish(load)
+}
+
+/// Over the memory wire: service and both libraries are counted.
+pub fn memory(load: Load) -> Tally {
+    let mut here = Machine::new(1, MemPort::looped(MemConfig::default()));
+    let at = Endpoint::new(address(1), PORT);
+    let mut server = Side::new(here.program(Some(at)), true);
+    let mut client = Side::new(here.program(None), false);
+    let mut meter = new_meter();
+    client.connect(at, load.connections);
+    for _ in 0..SETUP_STEPS_MAX {
+        meter.now += STEP;
+        here.step(meter.now);
+        server.turn();
+        client.turn();
+    }
+    let connections = load.connections as usize;
+    assert_eq!(
+        (server.established(), client.established()),
+        (connections, connections)
+    );
+    for turn in 0..load.warmup + load.count {
+        meter.counting = turn >= load.warmup;
+        let expected = client.read + (LEN * connections) as u64;
+        meter.ask(&mut client);
+        // The request is taken and sent; it arrives; the reply is taken and sent; it arrives.
+        meter.service(&mut here);
+        meter.service(&mut here);
+        meter.library(&mut server);
+        meter.service(&mut here);
+        meter.service(&mut here);
+        meter.library(&mut client);
+        assert_eq!(client.read, expected, "every request has its reply");
+    }
+    meter.finish(load)
+}
+
+fn new_meter() -> Meter {
+    Meter {
+        now: Instant::from_secs(100),
+        counting: false,
+        tally: Tally::default(),
+    }
+}
+
+impl Meter {
+    fn ask(&mut self, client: &mut Side) {
+        if self.counting {
+            let before = allocations_unsafe::count();
+            toggles::tidelane_micro_ask(client);
+            self.tally.allocations += allocations_unsafe::count() - before;
+        } else {
+            client.ask();
+        }
+    }
+
+    fn finish(mut self, load: Load) -> Tally {
+        self.tally.count = u64::from(load.count) * u64::from(load.connections);
+        self.tally
+    }
+}

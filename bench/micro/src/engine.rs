@@ -1,0 +1,218 @@
+//! The engine alone: one flow, an environment that does nothing.
+
+use tidelane_engine::{
+    Arrival, Duration, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, Instant,
+    LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags, TcpOptions, TxFull,
+};
+
+use crate::{Load, Tally, allocations_unsafe, toggles};
+
+/// Bytes of payload.
+const PAYLOAD: [u8; 64] = [0x5a; 64];
+const LINK: LinkId = LinkId(1);
+/// Time between two segments.
+const STEP: Duration = Duration::from_micros(20);
+
+/// Takes everything, keeps the last segment sent.
+#[derive(Default)]
+pub struct Sink {
+    last: Option<SegmentOut>,
+    sent: u64,
+    placed: u64,
+    flow: Option<FlowId>,
+}
+
+impl Env for Sink {
+    #[inline]
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        self.last = Some(*out);
+        self.sent += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn place(&mut self, _flow: FlowId, _pos: u32, payload: &[u8]) -> bool {
+        self.placed += payload.len() as u64;
+        true
+    }
+
+    #[inline]
+    fn event(&mut self, flow: FlowId, _event: Event) {
+        self.flow = Some(flow);
+    }
+
+    fn route(&mut self, _key: &FlowKey, link: LinkId) -> Route {
+        Route { link, mtu: 1500 }
+    }
+}
+
+/// An engine with one established flow, and what its peer would send next.
+pub struct OneFlow {
+    engine: Engine,
+    env: Sink,
+    now: Instant,
+    arrival: Arrival,
+    flow: FlowId,
+    /// The peer's next sequence number, and what it acknowledges.
+    seq: SeqNumber,
+    ack: SeqNumber,
+    wnd: u16,
+    position: u32,
+}
+
+fn ends() -> FlowKey {
+    FlowKey::new(
+        Endpoint::v4([10, 0, 0, 1], 80),
+        Endpoint::v4([10, 0, 0, 2], 40_000),
+    )
+}
+
+impl OneFlow {
+    /// A flow that a peer opened; `options` are the program's.
+    pub fn new(options: SocketOptions) -> Self {
+        let key = ends();
+        let mut engine = Engine::new(EngineConfig::default(), [3; 16]);
+        engine
+            .listen(key.local, 16, options)
+            .expect("an engine without listeners has room for one");
+        let mut one = Self {
+            engine,
+            env: Sink::default(),
+            now: Instant::from_secs(100),
+            arrival: Arrival {
+                key,
+                link: LINK,
+                ecn: Default::default(),
+            },
+            flow: FlowId(0),
+            seq: SeqNumber(1000),
+            ack: SeqNumber(0),
+            wnd: u16::MAX,
+            position: 0,
+        };
+        let mut syn = TcpOptions::timestamps(one.tsval(), 0);
+        syn.mss = Some(1460);
+        syn.wscale = Some(7);
+        syn.sack_permitted = true;
+        one.arrive(TcpFlags::SYN, syn, &[]);
+        one.seq = one.seq.add(1);
+        let answer = one.env.last.expect("a SYN is answered");
+        assert!(answer.flags.contains(TcpFlags::SYN));
+        one.ack = answer.seq.add(1);
+        one.pass(TcpFlags::ACK, &[]);
+        one.flow = one.env.flow.expect("the connection is accepted");
+        one
+    }
+
+    fn tsval(&self) -> u32 {
+        self.now.as_millis() as u32
+    }
+
+    fn arrive(&mut self, flags: TcpFlags, options: TcpOptions, payload: &[u8]) {
+        let segment = Segment {
+            src_port: self.arrival.key.peer.port,
+            dst_port: self.arrival.key.local.port,
+            seq: self.seq,
+            ack: self.ack,
+            flags,
+            wnd: self.wnd,
+            urgent: 0,
+            options,
+            payload,
+        };
+        self.engine
+            .segment_arrives(self.now, &self.arrival, &segment, &mut self.env);
+        self.engine.batch_end(self.now, &mut self.env);
+    }
+
+    /// A segment of the peer and the end of its batch.
+    fn pass(&mut self, flags: TcpFlags, payload: &[u8]) {
+        let options = TcpOptions::timestamps(self.tsval(), self.tsval());
+        self.arrive(flags, options, payload);
+    }
+
+    fn next_turn(&mut self) {
+        self.now += STEP;
+        if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
+            self.engine.advance_time(self.now, &mut self.env);
+        }
+    }
+
+    /// One data segment arrives and is acknowledged.
+    pub fn receive(&mut self) {
+        self.pass(TcpFlags::ACK.union(TcpFlags::PSH), &PAYLOAD);
+    }
+
+    /// The program wrote one segment's bytes.
+    pub fn send(&mut self) {
+        let written = self
+            .engine
+            .tx_advance(self.now, self.flow, self.position, &mut self.env);
+        assert!(written.is_ok());
+        self.engine.batch_end(self.now, &mut self.env);
+    }
+}
+
+/// In-order segments of 64 bytes, each acknowledged at the end of its batch.
+pub fn receive(load: Load) -> Tally {
+    let options = SocketOptions {
+        quickack: true,
+        ..SocketOptions::default()
+    };
+    let mut one = OneFlow::new(options);
+    let mut tally = Tally::default();
+    let len = PAYLOAD.len() as u32;
+    for turn in 0..load.warmup + load.count {
+        one.next_turn();
+        let (sent, placed) = (one.env.sent, one.env.placed);
+        if turn < load.warmup {
+            one.receive();
+        } else {
+            let before = allocations_unsafe::count();
+            toggles::tidelane_micro_receive(&mut one);
+            tally.allocations += allocations_unsafe::count() - before;
+            tally.count += 1;
+        }
+        assert_eq!(one.env.placed - placed, u64::from(len), "placed at once");
+        assert_eq!(one.env.sent - sent, 1, "one acknowledgment");
+        one.seq = one.seq.add(len);
+        let acked = one.env.last.map(|out| out.ack);
+        assert_eq!(acked, Some(one.seq), "it acknowledges the segment");
+        one.position = one.position.wrapping_add(len);
+        let read = one
+            .engine
+            .rx_advance(one.now, one.flow, one.position, &mut one.env);
+        assert!(read.is_ok());
+    }
+    tally
+}
+
+/// Segments of 64 bytes, each sent when it is written and acknowledged before the next one.
+pub fn send(load: Load) -> Tally {
+    let options = SocketOptions {
+        nodelay: true,
+        ..SocketOptions::default()
+    };
+    let mut one = OneFlow::new(options);
+    let mut tally = Tally::default();
+    let len = PAYLOAD.len() as u32;
+    for turn in 0..load.warmup + load.count {
+        one.next_turn();
+        one.position = one.position.wrapping_add(len);
+        let sent = one.env.sent;
+        if turn < load.warmup {
+            one.send();
+        } else {
+            let before = allocations_unsafe::count();
+            toggles::tidelane_micro_send(&mut one);
+            tally.allocations += allocations_unsafe::count() - before;
+            tally.count += 1;
+        }
+        assert_eq!(one.env.sent - sent, 1, "one segment");
+        let out = one.env.last.expect("a segment");
+        assert_eq!(out.payload_len, len);
+        one.ack = out.seq.add(len);
+        one.pass(TcpFlags::ACK, &[]);
+    }
+    tally
+}

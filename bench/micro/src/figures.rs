@@ -1,0 +1,176 @@
+//! The figures: what is measured, what is to be reached, and the table and file of it.
+
+use std::{fs, process::Command};
+
+use serde_json::{Value, json};
+use tidelane_tests::tools::{source_root, target_dir};
+
+use crate::callgrind::{self, Measurement};
+
+const SERVICE: &[&str] = &["tidelane_micro_service"];
+const LIBRARY: &[&str] = &["tidelane_micro_library"];
+const BOTH: &[&str] = &["tidelane_micro_service", "tidelane_micro_library"];
+const MEMORY: &[&str] = &[
+    "tidelane_micro_service",
+    "tidelane_micro_library",
+    "tidelane_micro_ask",
+];
+
+/// A row of the table.
+struct Figure {
+    case: &'static str,
+    measurement: Measurement,
+    /// Instructions at most.
+    target: Option<u64>,
+}
+
+const fn figure(
+    case: &'static str,
+    load: &'static str,
+    connections: u32,
+    toggles: &'static [&'static str],
+    target: Option<u64>,
+) -> Figure {
+    Figure {
+        case,
+        measurement: Measurement {
+            load,
+            connections,
+            toggles,
+        },
+        target,
+    }
+}
+
+/// The first targets of the project; TARGETS.md has the later ones.
+const FIGURES: &[Figure] = &[
+    figure(
+        "engine: receive 64 B in order and acknowledge",
+        "receive",
+        1,
+        &["tidelane_micro_receive"],
+        Some(300),
+    ),
+    figure(
+        "engine: send 64 B",
+        "send",
+        1,
+        &["tidelane_micro_send"],
+        Some(300),
+    ),
+    figure(
+        "request and reply, service and library",
+        "port",
+        1,
+        BOTH,
+        Some(2500),
+    ),
+    figure("request and reply, service alone", "port", 1, SERVICE, None),
+    figure("request and reply, library alone", "port", 1, LIBRARY, None),
+    figure(
+        "16 at once, service and library",
+        "port",
+        16,
+        BOTH,
+        Some(2500),
+    ),
+    figure(
+        "64 at once, service and library",
+        "port",
+        64,
+        BOTH,
+        Some(2500),
+    ),
+    figure("memory wire, both ends", "memory", 1, MEMORY, None),
+    figure(
+        "memory wire, both ends, 64 at once",
+        "memory",
+        64,
+        MEMORY,
+        None,
+    ),
+];
+
+/// Measures everything, prints it, and writes `target/bench/instructions.json`.
+pub fn run(check: bool) -> Result<(), String> {
+    println!("instructions per segment or request, and allocations (callgrind)\n");
+    let mut rows = Vec::new();
+    let mut missed = 0;
+    for figure in FIGURES {
+        let counted = callgrind::run(&figure.measurement)?;
+        let (value, allocations) = (counted.instructions, counted.tally.allocations);
+        let late = figure.target.is_some_and(|target| value > target);
+        missed += u32::from(late) + u32::from(allocations > 0);
+        let target = figure
+            .target
+            .map_or("-".to_owned(), |target| target.to_string());
+        let mark = if late { "missed" } else { "" };
+        println!(
+            "  {:<48} {value:>6}  target {target:>5} {mark:<7} {allocations} allocations",
+            figure.case
+        );
+        rows.push(row(figure.case, "instructions", value, figure.target));
+        let per_packet = allocations as f64 / counted.tally.count as f64;
+        rows.push(row(figure.case, "allocations", per_packet, Some(0)));
+    }
+    write(rows)?;
+    if check && missed > 0 {
+        return Err(format!("{missed} targets missed"));
+    }
+    Ok(())
+}
+
+fn row(case: &str, metric: &str, value: impl Into<Value>, target: Option<u64>) -> Value {
+    let mut row = json!({
+        "case": case, "metric": metric, "better": "lower", "value": value.into(),
+    });
+    if let Some(target) = target {
+        row["target"] = target.into();
+    }
+    row
+}
+
+fn write(rows: Vec<Value>) -> Result<(), String> {
+    let json = json!({
+        "figure": "instructions",
+        "commit": commit(),
+        "machine": machine(),
+        "command": "make bench FIGURE=instructions",
+        "placement": "callgrind, one thread; the memory port leaves checksums partial, as veth does",
+        "rows": rows,
+    });
+    let folder = target_dir().join("bench");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let path = folder.join("instructions.json");
+    let text = serde_json::to_string_pretty(&json).map_err(|error| error.to_string())? + "\n";
+    fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    println!("\nwrote {}", path.display());
+    Ok(())
+}
+
+/// The commit of the tree, marked if files differ from it.
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git")
+            .args(arguments)
+            .current_dir(source_root())
+            .output()
+            .ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).filter(|text| !text.is_empty());
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).unwrap_or_default();
+    let mark = if changed.is_empty() { "" } else { "-dirty" };
+    commit.map_or("unknown".to_owned(), |commit| commit + mark)
+}
+
+fn machine() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map_or("unknown CPU", |rest| {
+            rest.trim_start_matches([' ', '\t', ':'])
+        });
+    format!("{model}, under valgrind")
+}

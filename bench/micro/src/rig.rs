@@ -1,0 +1,109 @@
+//! A service with programs, without sockets and clocks: what a driver does, in one place.
+
+use std::sync::Arc;
+
+use tidelane_client::{Context, ListenerHandle, Program};
+use tidelane_engine::{EngineConfig, Instant, IpAddress, LinkId};
+use tidelane_host::{Bell, Host, HostRequest, Interface, Route};
+use tidelane_packet_io::MemPort;
+use tidelane_ring::{Layout, ProgramRegion, ServicePageMap};
+use tidelane_wire::{Endpoint, MacAddress};
+
+/// Connections that a program can have.
+const SLOTS: u32 = 1024;
+/// Bytes of each of its buffer areas.
+const AREA_LEN: u64 = 64 << 20;
+/// Ports for active opens.
+const PORT_FIRST: u16 = 40_000;
+
+/// Nobody sleeps here.
+struct NoBell;
+
+impl Bell for NoBell {
+    fn ring(&self) {}
+}
+
+/// A host, and what its driver has to know.
+pub struct Machine {
+    /// The service.
+    pub host: Host<MemPort>,
+    page: Arc<ServicePageMap>,
+    ports_given: bool,
+}
+
+/// Address of machine `number`.
+pub fn address(number: u8) -> IpAddress {
+    IpAddress::from_v4([10, 0, 0, number])
+}
+
+fn mac(number: u8) -> MacAddress {
+    MacAddress([2, 0, 0, 0, 0, number])
+}
+
+impl Machine {
+    /// Machine `number` behind `port`.
+    pub fn new(number: u8, port: MemPort) -> Self {
+        let interface = Interface {
+            link: LinkId(1),
+            mac: mac(number),
+            mtu: 1500,
+            addresses: vec![address(number)],
+        };
+        let on_link = Route {
+            prefix: IpAddress::from_v4([10, 0, 0, 0]),
+            prefix_len: 96 + 24,
+            gateway: None,
+            source: address(number),
+        };
+        let config = EngineConfig::default();
+        let mut host =
+            Host::new(config, [number; 16], interface, vec![port]).expect("there is memory");
+        host.set_routes(Instant::ZERO, vec![address(number)], vec![on_link]);
+        Self {
+            host,
+            page: Arc::new(ServicePageMap::heap(1).expect("there is memory")),
+            ports_given: false,
+        }
+    }
+
+    /// A program with one context; with `listen_at`, its listener.
+    pub fn program(&mut self, listen_at: Option<Endpoint>) -> (Program, Context) {
+        let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("a possible layout");
+        let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
+        let program = Program::in_memory(region.clone(), self.page.clone(), || ());
+        let id = self.host.add_program("micro".to_owned(), 1, region);
+        assert!(self.host.add_context(id, 0, Box::new(NoBell)));
+        let mut context = program.new_context().expect("a context");
+        if let Some(local) = listen_at {
+            let listener = self
+                .host
+                .listen(id, 1, local, 1024)
+                .expect("the port is free");
+            context
+                .listener_join(ListenerHandle(listener.0), 0)
+                .expect("the ring has room");
+            context.flush();
+        }
+        (program, context)
+    }
+
+    /// A step, and netlink's answers.
+    pub fn step(&mut self, now: Instant) {
+        self.host.step(now);
+        while let Some(request) = self.host.take_request() {
+            match request {
+                HostRequest::Resolve { addr } => {
+                    let number = addr.as_v4().map_or(0, |v4| v4[3]);
+                    self.host.set_neighbour(now, addr, Some(mac(number)));
+                }
+                HostRequest::MorePorts { addr } => {
+                    let ports: Vec<u16> = (PORT_FIRST..PORT_FIRST + 1024).collect();
+                    let ports = if self.ports_given { &[] } else { &ports[..] };
+                    self.ports_given = true;
+                    self.host.add_ports(now, addr, ports);
+                }
+                HostRequest::PortIdle { .. } => {}
+            }
+        }
+    }
+}

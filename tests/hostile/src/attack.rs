@@ -1,0 +1,597 @@
+//! A campaign: forged packets to one engine, between the packets of flows that are verified.
+
+use std::collections::BTreeSet;
+
+use tidelane_engine::{
+    CloseCause, Duration, Endpoint, EngineConfig, Event, FlowId, FlowKey, IcmpError, IcmpErrorKind,
+    Instant, SeqNumber, SocketOptions, State, TcpFlags,
+};
+use tidelane_flow::flags;
+use tidelane_netem::Rng;
+use tidelane_wire::parse_tcp;
+use tidelane_world::Content;
+
+use crate::{
+    forge::{Sight, forge},
+    party::{Packet, Party},
+};
+
+const VICTIM: [u8; 4] = [10, 0, 0, 1];
+const FRIEND: [u8; 4] = [10, 0, 0, 2];
+/// Forgers are 10.9.x.y.
+const FORGERS: [u8; 2] = [10, 9];
+/// Where the friend listens, and where the victim does, for friends and for everyone.
+const FRIEND_PORT: u16 = 7000;
+const FOR_FRIENDS: u16 = 7001;
+const FOR_ALL: u16 = 80;
+/// Verified flows at once.
+const VERIFIED: usize = 6;
+/// Bytes of a verified flow and direction before it is closed and another one is opened.
+const VERIFIED_LEN: u32 = 40_000;
+/// Flows of forgers at once; beyond, no new ones are begun.
+const TARGETS_MAX: usize = 96;
+/// Forged packets between two looks at the victim's flows.
+const BATCH: u64 = 24;
+
+/// What a campaign did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Toll {
+    /// Forged packets that the parser let through.
+    pub forged: u64,
+    /// Forged packets that it did not.
+    pub unparsable: u64,
+    /// Forged ICMP errors.
+    pub icmp: u64,
+    /// Connections of forgers that were established.
+    pub established: u64,
+    /// Verified flows that were opened, used and closed in order.
+    pub verified_flows: u64,
+    /// Bytes of verified flows that arrived intact.
+    pub verified_bytes: u64,
+}
+
+/// A verified flow as both parties see it.
+#[derive(Clone, Copy, Debug)]
+struct Verified {
+    key: FlowKey,
+    at_victim: Option<FlowId>,
+    at_friend: Option<FlowId>,
+    number: u32,
+}
+
+/// A victim, a friend whose flows are verified, and forgers.
+pub struct Campaign {
+    rng: Rng,
+    now: Instant,
+    victim: Party,
+    friend: Party,
+    verified: Vec<Verified>,
+    opened: u32,
+    targets: BTreeSet<FlowId>,
+    packet: Vec<u8>,
+    toll: Toll,
+}
+
+fn config(rng: &mut Rng) -> EngineConfig {
+    EngineConfig {
+        rx_window_max: 1 << rng.between(14, 17),
+        rx_window_initial: 1 << rng.between(12, 14),
+        tx_limit: 1 << rng.between(13, 17),
+        flows_max: 1024,
+        msl: Duration::from_millis(500),
+        timestamps: rng.chance_ppm(700_000),
+        sack: rng.chance_ppm(700_000),
+        time_wait_max: 256,
+        ..EngineConfig::default()
+    }
+}
+
+fn contents(number: u32) -> [Content; 2] {
+    [Content::of_server(1, number), Content::of_server(2, number)]
+}
+
+impl Campaign {
+    /// The campaign of `seed` at its start.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut victim = Party::new(config(&mut rng), [7; 16]);
+        let mut friend = Party::new(config(&mut rng), [9; 16]);
+        let options = SocketOptions::default();
+        let listen = |party: &mut Party, addr, port, backlog| {
+            party
+                .engine
+                .listen(Endpoint::v4(addr, port), backlog, options)
+                .expect("the port is free")
+        };
+        listen(&mut victim, VICTIM, FOR_ALL, 64);
+        listen(&mut victim, VICTIM, FOR_FRIENDS, 64);
+        listen(&mut friend, FRIEND, FRIEND_PORT, 64);
+        Self {
+            rng,
+            now: Instant::from_secs(1),
+            victim,
+            friend,
+            verified: Vec::new(),
+            opened: 0,
+            targets: BTreeSet::new(),
+            packet: Vec::new(),
+            toll: Toll::default(),
+        }
+    }
+
+    /// Sends `count` forged packets; then everything ends and nothing may be left.
+    pub fn run(mut self, count: u64) -> Toll {
+        let mut moved = 0;
+        let mut next_look = 50_000;
+        while self.toll.forged + self.toll.unparsable < count {
+            self.batch();
+            if self.toll.forged > next_look {
+                next_look += 50_000;
+                let verified = self.victim.verified + self.friend.verified;
+                assert!(
+                    verified > moved,
+                    "the verified flows stand still:\n{}",
+                    self.describe()
+                );
+                moved = verified;
+            }
+        }
+        self.toll.verified_bytes = self.victim.verified + self.friend.verified;
+        let now = self.victim.assert_empty(self.now);
+        self.friend.assert_empty(now);
+        self.toll
+    }
+
+    fn describe(&self) -> String {
+        let end = |party: &Party, flow: Option<FlowId>| {
+            let info = flow.and_then(|flow| party.engine.info(flow));
+            let binding = flow.and_then(|flow| party.env.bindings.get(&flow));
+            let positions = binding.map(|b| (b.tx_head, b.rx_read, b.closed));
+            format!("  {positions:?} {info:?}\n")
+        };
+        let lines = self.verified.iter().map(|flow| {
+            let [victim, friend] = [
+                end(&self.victim, flow.at_victim),
+                end(&self.friend, flow.at_friend),
+            ];
+            format!("{:?}\n{victim}{friend}", flow.key)
+        });
+        lines.collect()
+    }
+
+    fn batch(&mut self) {
+        let step = match self.rng.below(2000) {
+            0 => self.rng.below(3_000_000_000),
+            _ => self.rng.below(200_000),
+        };
+        self.now += Duration(step);
+        if self.rng.chance_ppm(10_000) {
+            self.victim.env.refuse = self.rng.below(20) as u32;
+        }
+        for _ in 0..BATCH {
+            match self.rng.below(20) {
+                0 => self.begin_target(),
+                1..4 => self.forge_harmless(),
+                4 => self.forge_icmp(),
+                5 => self.forge_stranger(),
+                _ => self.forge_for_target(),
+            }
+        }
+        self.use_verified();
+        self.exchange();
+        self.use_targets();
+    }
+
+    /// A segment of `key`'s peer near the edges of `sight`.
+    fn send_forged(&mut self, key: FlowKey, sight: &Sight, timestamps: bool) {
+        let ports = (key.peer.port, key.local.port);
+        forge(&mut self.rng, sight, ports, timestamps, &mut self.packet);
+        self.send_packet(key);
+    }
+
+    fn send_packet(&mut self, key: FlowKey) {
+        match parse_tcp(&self.packet) {
+            Ok(segment) => {
+                self.victim.receive(self.now, key, &segment);
+                self.toll.forged += 1;
+            }
+            Err(_) => self.toll.unparsable += 1,
+        }
+    }
+
+    fn forger(&mut self) -> Endpoint {
+        let [a, b] = FORGERS;
+        let addr = [a, b, 0, self.rng.below(4) as u8];
+        Endpoint::v4(addr, 1024 + self.rng.below(64) as u16)
+    }
+
+    fn begin_target(&mut self) {
+        if self.targets.len() >= TARGETS_MAX {
+            return self.forge_for_target();
+        }
+        let forger = self.forger();
+        let local_port = 20_000 + self.rng.below(1000) as u16;
+        if self.rng.chance_ppm(300_000) {
+            let local = Endpoint::v4(VICTIM, local_port);
+            let _ = self.victim.open(self.now, local, forger, [None, None]);
+            return;
+        }
+        let key = FlowKey::new(Endpoint::v4(VICTIM, FOR_ALL), forger);
+        let sight = Sight {
+            seqs: [SeqNumber(self.rng.next_u32()); 4],
+            ..Sight::default()
+        };
+        let (mut header, rng) = (Vec::new(), &mut self.rng);
+        forge(rng, &sight, (forger.port, FOR_ALL), false, &mut header);
+        // Mostly a SYN: without one there is no flow to attack.
+        if rng.chance_ppm(900_000) {
+            header[13] = TcpFlags::SYN.0;
+        }
+        self.packet = header;
+        self.send_packet(key);
+    }
+
+    fn forge_for_target(&mut self) {
+        let count = self.targets.len() as u64;
+        let chosen = self.rng.below(count) as usize;
+        let target = self.targets.iter().nth(chosen).copied();
+        let Some(state) = target.and_then(|flow| self.victim.engine.flow(flow)) else {
+            return self.forge_stranger();
+        };
+        let (key, sight) = (state.key(), Sight::of(state));
+        let timestamps = state.has(flags::TIMESTAMPS);
+        self.send_forged(key, &sight, timestamps);
+    }
+
+    fn forge_stranger(&mut self) {
+        let forger = self.forger();
+        let port = [FOR_ALL, 0, 20_000, 9][self.rng.below(4) as usize];
+        let key = FlowKey::new(Endpoint::v4(VICTIM, port), forger);
+        let sight = Sight {
+            seqs: [SeqNumber(self.rng.next_u32()); 4],
+            acks: [SeqNumber(self.rng.next_u32()); 4],
+            ts_recent: self.rng.next_u32(),
+        };
+        self.send_forged(key, &sight, false);
+    }
+
+    fn forge_icmp(&mut self) {
+        let of_target = self.rng.chance_ppm(700_000);
+        let flow = if of_target {
+            let chosen = self.rng.below(self.targets.len() as u64) as usize;
+            self.targets.iter().nth(chosen).copied()
+        } else {
+            let chosen = self.rng.below(VERIFIED as u64) as usize;
+            self.verified.get(chosen).and_then(|flow| flow.at_victim)
+        };
+        let Some(state) = flow.and_then(|flow| self.victim.engine.flow(flow)) else {
+            return;
+        };
+        // A connection that is being opened may be refused by ICMP, a verified one too.
+        if !of_target && state.state() != State::Established {
+            return;
+        }
+        let kind = match self.rng.below(4) {
+            0 => IcmpErrorKind::NetUnreachable,
+            1 => IcmpErrorKind::HostUnreachable,
+            2 => IcmpErrorKind::TimeExceeded,
+            _ => IcmpErrorKind::FragmentationNeeded {
+                mtu: [0, 68, 576, 1300, 65_535][self.rng.below(5) as usize],
+            },
+        };
+        let key = state.key();
+        let seq = SeqNumber(state.snd_una.0.wrapping_add(self.rng.below(5000) as u32));
+        let error = IcmpError { key, seq, kind };
+        self.victim
+            .engine
+            .icmp_error(self.now, &error, &mut self.victim.env);
+        self.toll.icmp += 1;
+    }
+
+    /// A segment that the RFCs make harmless, to a verified flow.
+    fn forge_harmless(&mut self) {
+        let chosen = self.rng.below(VERIFIED as u64) as usize;
+        let flow = self.verified.get(chosen).and_then(|flow| flow.at_victim);
+        let Some(state) = flow.and_then(|flow| self.victim.engine.flow(flow)) else {
+            return;
+        };
+        if state.state() != State::Established {
+            return;
+        }
+        let (key, sight) = (state.key(), Sight::of(state));
+        let (rcv_nxt, rcv_adv, snd_nxt) = (state.rcv_nxt, state.rcv_adv, state.snd_nxt);
+        let timestamps = state.has(flags::TIMESTAMPS);
+        let ports = (key.peer.port, key.local.port);
+        forge(&mut self.rng, &sight, ports, timestamps, &mut self.packet);
+        let header_len = usize::from(self.packet[12] >> 4) * 4;
+        if header_len < 20 || header_len > self.packet.len() {
+            self.toll.unparsable += 1;
+            return;
+        }
+        let len = (self.packet.len() - header_len) as u32;
+        let below = |rng: &mut Rng, bound: u32| rng.below(u64::from(bound)) as u32;
+        let rng = &mut self.rng;
+        let (seq, ack, bits) = match rng.below(5) {
+            // After the window (RFC 9293 §3.10.7.4, first check).
+            0 => (rcv_adv.0.wrapping_add(1 + below(rng, 1 << 30)), None, None),
+            // Long before it: from just before, an acknowledgment may count.
+            1 => {
+                let back = len + (1 << 18) + below(rng, 1 << 30);
+                (rcv_nxt.0.wrapping_sub(back), None, None)
+            }
+            // RST in the window, and not at its start (RFC 5961 §3.2).
+            2 => {
+                let window = rcv_adv.0.wrapping_sub(rcv_nxt.0);
+                let seq = rcv_nxt.0.wrapping_add(1 + below(rng, window.max(2) - 1));
+                (seq, None, Some(TcpFlags::RST))
+            }
+            // SYN anywhere (RFC 5961 §4.2).
+            3 => (rng.next_u32(), None, Some(TcpFlags::SYN)),
+            // Acknowledges what was never sent (RFC 5961 §5.2).
+            _ => {
+                let ack = snd_nxt.0.wrapping_add(1 + below(rng, 1 << 30));
+                (rcv_nxt.0, Some(ack), Some(TcpFlags::ACK))
+            }
+        };
+        self.packet[4..8].copy_from_slice(&seq.to_be_bytes());
+        if let Some(ack) = ack {
+            self.packet[8..12].copy_from_slice(&ack.to_be_bytes());
+        }
+        if let Some(bits) = bits {
+            self.packet[13] = bits.0;
+        }
+        self.send_packet(key);
+    }
+
+    /// Opens, uses and closes the flows whose bytes are checked.
+    fn use_verified(&mut self) {
+        while self.verified.len() < VERIFIED {
+            self.open_verified();
+        }
+        let count = 1 + self.rng.below(1500) as u32;
+        for index in 0..self.verified.len() {
+            let flow = self.verified[index];
+            let (Some(here), Some(there)) = (flow.at_victim, flow.at_friend) else {
+                continue;
+            };
+            for (party, id) in [(&mut self.victim, here), (&mut self.friend, there)] {
+                let written = party.env.bindings.get(&id).map_or(0, |b| b.tx_head);
+                party.write(
+                    self.now,
+                    id,
+                    count.min(VERIFIED_LEN.saturating_sub(written)),
+                );
+                party.read(self.now, id, u32::MAX);
+                if written >= VERIFIED_LEN {
+                    party.engine.shutdown_write(self.now, id, &mut party.env);
+                }
+            }
+        }
+    }
+
+    fn open_verified(&mut self) {
+        let number = self.opened;
+        self.opened += 1;
+        let port = 1024 + (number % 20_000) as u16;
+        let [ours, theirs] = contents(number);
+        let mut flow = Verified {
+            key: FlowKey::default(),
+            at_victim: None,
+            at_friend: None,
+            number,
+        };
+        let (here, there) = if number.is_multiple_of(2) {
+            let ends = (
+                Endpoint::v4(VICTIM, port),
+                Endpoint::v4(FRIEND, FRIEND_PORT),
+            );
+            let contents = [Some(ours), Some(theirs)];
+            flow.at_victim = self.victim.open(self.now, ends.0, ends.1, contents);
+            assert!(
+                flow.at_victim.is_some(),
+                "the victim has room for its own flows"
+            );
+            ends
+        } else {
+            let ends = (
+                Endpoint::v4(VICTIM, FOR_FRIENDS),
+                Endpoint::v4(FRIEND, port),
+            );
+            let contents = [Some(theirs), Some(ours)];
+            flow.at_friend = self.friend.open(self.now, ends.1, ends.0, contents);
+            assert!(
+                flow.at_friend.is_some(),
+                "the friend has room for its own flows"
+            );
+            ends
+        };
+        flow.key = FlowKey::new(here, there);
+        self.verified.push(flow);
+    }
+
+    /// Ends the batch: packets between victim and friend, then what the engines report.
+    fn exchange(&mut self) {
+        for _ in 0..3 {
+            self.victim.settle(self.now);
+            if self.victim.env.refuse > 0 && self.rng.chance_ppm(500_000) {
+                self.victim.env.refuse = 0;
+                self.victim
+                    .engine
+                    .resume_transmit(self.now, &mut self.victim.env);
+            }
+            self.friend.settle(self.now);
+            self.take_events();
+            for packet in std::mem::take(&mut self.victim.env.sent) {
+                if packet.out.key.peer.addr == Endpoint::v4(FRIEND, 0).addr {
+                    self.friend.receive_packet(self.now, &packet);
+                }
+            }
+            let packets: Vec<Packet> = std::mem::take(&mut self.friend.env.sent);
+            for packet in packets {
+                self.victim.receive_packet(self.now, &packet);
+            }
+        }
+        self.victim.settle(self.now);
+        self.friend.settle(self.now);
+        self.take_events();
+    }
+
+    fn take_events(&mut self) {
+        for (flow, event) in std::mem::take(&mut self.friend.env.events) {
+            self.friend_event(flow, event);
+        }
+        for (flow, event) in std::mem::take(&mut self.victim.env.events) {
+            self.victim_event(flow, event);
+        }
+    }
+
+    fn friend_event(&mut self, flow: FlowId, event: Event) {
+        match event {
+            Event::Accepted(listener) => {
+                self.friend.engine.accept_taken(listener, 1);
+                let key = self
+                    .friend
+                    .engine
+                    .flow(flow)
+                    .map(|state| state.key().reversed());
+                let found = self.verified.iter_mut().find(|v| Some(v.key) == key);
+                let verified = found.expect("a flow that the victim opened");
+                verified.at_friend = Some(flow);
+                let [ours, theirs] = contents(verified.number);
+                let binding = self.friend.env.bindings.entry(flow).or_default();
+                [binding.sends, binding.expects] = [Some(theirs), Some(ours)];
+            }
+            Event::Closed(cause) => {
+                assert_eq!(cause, CloseCause::Finished, "a verified flow ended early");
+                self.friend.read(self.now, flow, u32::MAX);
+                self.friend.leave(self.now, flow, false);
+            }
+            Event::Released => {
+                if let Some(binding) = self.friend.env.bindings.remove(&flow) {
+                    assert_eq!(
+                        binding.rx_read, VERIFIED_LEN,
+                        "bytes of a verified flow are missing"
+                    );
+                }
+                self.drop_verified(|v| v.at_friend == Some(flow), |v| &mut v.at_friend);
+            }
+            _ => {}
+        }
+    }
+
+    fn victim_event(&mut self, flow: FlowId, event: Event) {
+        let key = self.victim.engine.flow(flow).map(|state| state.key());
+        match event {
+            Event::Accepted(listener) => {
+                self.victim.engine.accept_taken(listener, 1);
+                if let Some(v) = self.verified.iter_mut().find(|v| Some(v.key) == key) {
+                    v.at_victim = Some(flow);
+                    let [ours, theirs] = contents(v.number);
+                    let binding = self.victim.env.bindings.entry(flow).or_default();
+                    [binding.sends, binding.expects] = [Some(ours), Some(theirs)];
+                } else {
+                    self.toll.established += 1;
+                }
+            }
+            Event::Closed(cause) => {
+                if self.verified.iter().any(|v| v.at_victim == Some(flow)) {
+                    assert_eq!(cause, CloseCause::Finished, "a verified flow ended early");
+                }
+                self.victim.read(self.now, flow, u32::MAX);
+                let abort = cause != CloseCause::Finished;
+                self.victim.leave(self.now, flow, abort);
+            }
+            Event::Released => {
+                let binding = self.victim.env.bindings.remove(&flow).unwrap_or_default();
+                self.targets.remove(&flow);
+                if self.verified.iter().any(|v| v.at_victim == Some(flow)) {
+                    assert_eq!(
+                        binding.rx_read, VERIFIED_LEN,
+                        "bytes of a verified flow are missing"
+                    );
+                }
+                self.drop_verified(|v| v.at_victim == Some(flow), |v| &mut v.at_victim);
+            }
+            _ => {}
+        }
+    }
+
+    /// One end of a verified flow was released; when both are, another flow takes its place.
+    fn drop_verified(
+        &mut self,
+        is_it: impl Fn(&Verified) -> bool,
+        end: impl Fn(&mut Verified) -> &mut Option<FlowId>,
+    ) {
+        let Some(index) = self.verified.iter().position(is_it) else {
+            return;
+        };
+        *end(&mut self.verified[index]) = None;
+        let flow = self.verified[index];
+        if flow.at_victim.is_none() && flow.at_friend.is_none() {
+            self.verified.swap_remove(index);
+            self.toll.verified_flows += 1;
+        }
+    }
+
+    /// What programs do with connections of strangers: anything.
+    fn use_targets(&mut self) {
+        let forgers = |key: &FlowKey| key.peer.addr.as_v4().is_some_and(|v4| v4[..2] == FORGERS);
+        let victim = &self.victim.engine;
+        self.targets = victim
+            .flows()
+            .filter(|flow| {
+                victim
+                    .flow(*flow)
+                    .is_some_and(|state| forgers(&state.key()))
+            })
+            .collect();
+        let full = self.targets.len() >= TARGETS_MAX;
+        for flow in self.targets.clone() {
+            let state = self.victim.engine.flow(flow).map(|state| state.state());
+            let half_open = matches!(state, None | Some(State::SynReceived));
+            let ended = self
+                .victim
+                .env
+                .bindings
+                .get(&flow)
+                .is_some_and(|b| b.closed);
+            if half_open || ended {
+                continue;
+            }
+            match self.rng.below(if full { 60 } else { 400 }) {
+                0 => self.victim.leave(self.now, flow, true),
+                1 => self.victim.leave(self.now, flow, false),
+                2 => {
+                    let party = &mut self.victim;
+                    party.engine.shutdown_write(self.now, flow, &mut party.env);
+                }
+                3 => self.change_options(flow),
+                4..30 => {
+                    let count = self.rng.below(4000) as u32;
+                    self.victim.write(self.now, flow, count);
+                }
+                30..50 => {
+                    let count = self.rng.below(4000) as u32;
+                    self.victim.read(self.now, flow, count);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn change_options(&mut self, flow: FlowId) {
+        let options = SocketOptions {
+            nodelay: self.rng.chance_ppm(500_000),
+            cork: self.rng.chance_ppm(200_000),
+            keepalive: self.rng.chance_ppm(500_000),
+            keepalive_idle: Duration::from_millis(500),
+            keepalive_interval: Duration::from_millis(200),
+            quickack: self.rng.chance_ppm(500_000),
+            ..SocketOptions::default()
+        };
+        let party = &mut self.victim;
+        party
+            .engine
+            .set_options(self.now, flow, options, &mut party.env);
+    }
+}

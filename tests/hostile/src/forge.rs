@@ -1,0 +1,151 @@
+//! Segments that no honest peer would send: a plausible one, with some of its fields changed to
+//! values near the edges of the receiver's state, and then perhaps some of its bytes.
+
+use tidelane_engine::{FlowState, SeqNumber, TcpFlags, TcpOptions};
+use tidelane_netem::Rng;
+use tidelane_wire::{SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, Timestamps, emit_tcp};
+
+/// Longest payload of a forged segment.
+const PAYLOAD_MAX: u64 = 1460;
+
+/// What the forger knows of the receiver's flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sight {
+    /// Sequence numbers that mean something to the receiver.
+    pub seqs: [SeqNumber; 4],
+    /// Acknowledgment numbers that mean something to the receiver.
+    pub acks: [SeqNumber; 4],
+    /// Its TS.Recent.
+    pub ts_recent: u32,
+}
+
+impl Sight {
+    /// What there is to know of `state`.
+    pub fn of(state: &FlowState) -> Self {
+        Self {
+            seqs: [state.rcv_nxt, state.rcv_adv, state.irs, state.last_ack_sent],
+            acks: [state.snd_nxt, state.snd_una, state.iss, state.tx_end],
+            ts_recent: state.ts_recent,
+        }
+    }
+}
+
+/// A number near one of `edges`, or any.
+fn near(rng: &mut Rng, edges: &[SeqNumber; 4]) -> SeqNumber {
+    let edge = edges[rng.below(4) as usize].0;
+    SeqNumber(match rng.below(8) {
+        0..3 => edge,
+        3..5 => edge.wrapping_add(rng.below(9) as u32).wrapping_sub(4),
+        5 => edge
+            .wrapping_add(rng.below(1 << 17) as u32)
+            .wrapping_sub(1 << 16),
+        6 => edge.wrapping_add(1 << 31).wrapping_add(rng.below(3) as u32),
+        _ => rng.next_u32(),
+    })
+}
+
+fn any_flags(rng: &mut Rng) -> TcpFlags {
+    match rng.below(6) {
+        0 => TcpFlags(rng.next_u32() as u8),
+        1 => TcpFlags::SYN,
+        2 => TcpFlags::RST.union(TcpFlags::ACK),
+        3 => TcpFlags::RST,
+        4 => TcpFlags::FIN.union(TcpFlags::ACK),
+        _ => TcpFlags::SYN.union(TcpFlags::ACK),
+    }
+}
+
+fn any_options(rng: &mut Rng, sight: &Sight) -> TcpOptions {
+    let mut options = TcpOptions::NONE;
+    let edge = |rng: &mut Rng, of: u32| of.wrapping_add(rng.below(5) as u32).wrapping_sub(2);
+    if rng.chance_ppm(400_000) {
+        options.mss = Some([0, 1, 48, 536, 1460, 65_535][rng.below(6) as usize]);
+    }
+    if rng.chance_ppm(300_000) {
+        options.wscale = Some([0, 1, 14, 15, 255][rng.below(5) as usize]);
+    }
+    options.sack_permitted = rng.chance_ppm(300_000);
+    if rng.chance_ppm(500_000) {
+        let tsval = if rng.chance_ppm(500_000) {
+            edge(rng, sight.ts_recent)
+        } else {
+            rng.next_u32()
+        };
+        options.timestamps = Some(Timestamps {
+            tsval,
+            tsecr: rng.next_u32(),
+        });
+    }
+    if rng.chance_ppm(400_000) {
+        let mut sack = SackBlocks::EMPTY;
+        for _ in 0..rng.between(1, 3) {
+            sack.push(near(rng, &sight.acks), near(rng, &sight.acks));
+        }
+        options.sack = sack;
+    }
+    // What does not fit is left out, as a sender would.
+    if options.len() > 40 {
+        options.sack = SackBlocks::EMPTY;
+    }
+    options
+}
+
+/// The next segment that an honest peer would send.
+fn plausible(rng: &mut Rng, sight: &Sight, ports: (u16, u16), timestamps: bool) -> SegmentHeader {
+    let options = if timestamps {
+        TcpOptions::timestamps(sight.ts_recent, rng.next_u32())
+    } else {
+        TcpOptions::NONE
+    };
+    SegmentHeader {
+        src_port: ports.0,
+        dst_port: ports.1,
+        seq: sight.seqs[0],
+        ack: sight.acks[rng.below(2) as usize],
+        flags: TcpFlags::ACK,
+        wnd: 1000,
+        urgent: 0,
+        options,
+    }
+}
+
+/// Writes a forged segment to `into`; its length.
+pub fn forge(
+    rng: &mut Rng,
+    sight: &Sight,
+    ports: (u16, u16),
+    timestamps: bool,
+    into: &mut Vec<u8>,
+) -> usize {
+    let mut header = plausible(rng, sight, ports, timestamps);
+    for _ in 0..rng.below(4) {
+        match rng.below(8) {
+            0 | 1 => header.seq = near(rng, &sight.seqs),
+            2 | 3 => header.ack = near(rng, &sight.acks),
+            4 => header.flags = any_flags(rng),
+            5 => header.wnd = [0, 1, 2, 65_535, rng.next_u32() as u16][rng.below(5) as usize],
+            6 => header.options = any_options(rng, sight),
+            _ => {
+                header.urgent = rng.next_u32() as u16;
+                header.flags.insert(TcpFlags::URG);
+            }
+        }
+    }
+    let payload = match rng.below(4) {
+        0 | 1 => 0,
+        2 => rng.below(9),
+        _ => rng.below(PAYLOAD_MAX + 1),
+    };
+    into.resize(TCP_HEADER_LEN_MAX, 0);
+    let header_len = emit_tcp(into, &header);
+    into.truncate(header_len);
+    into.resize(header_len + payload as usize, 0xa5);
+    if rng.chance_ppm(100_000) {
+        // Data offset and raw option bytes too.
+        for _ in 0..rng.between(1, 4) {
+            let at = rng.between(12, header_len as u64 - 1) as usize;
+            into[at] = rng.next_u32() as u8;
+        }
+    }
+    into.len()
+}

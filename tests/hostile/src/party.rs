@@ -1,0 +1,293 @@
+//! An engine with an environment that holds it to its promises.
+
+use std::collections::BTreeMap;
+
+use tidelane_engine::{
+    Arrival, Duration, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, Instant,
+    LinkId, Route, Segment, SegmentOut, SocketOptions, TxFull,
+};
+use tidelane_world::Content;
+
+/// The only link.
+pub const LINK: LinkId = LinkId(1);
+
+/// A segment with its payload, on its way.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// Headers.
+    pub out: SegmentOut,
+    /// Payload.
+    pub payload: Vec<u8>,
+}
+
+/// What the driver knows of a flow.
+#[derive(Clone, Debug, Default)]
+pub struct Binding {
+    /// What this end sends, if it sends.
+    pub sends: Option<Content>,
+    /// What it expects, if that is checked.
+    pub expects: Option<Content>,
+    /// Bytes written.
+    pub tx_head: u32,
+    /// Bytes read.
+    pub rx_read: u32,
+    /// The receive buffer, the size of the largest window.
+    pub rx: Vec<u8>,
+    /// The program closed it.
+    pub closed: bool,
+    /// The engine said that the connection is over.
+    pub over: bool,
+    /// `closed` and `over` were answered with close or abort.
+    pub left: bool,
+}
+
+/// The environment: buffers, outgoing packets, events.
+pub struct Surroundings {
+    /// By flow.
+    pub bindings: BTreeMap<FlowId, Binding>,
+    /// Sent and not yet taken.
+    pub sent: Vec<Packet>,
+    /// Events since they were last taken.
+    pub events: Vec<(FlowId, Event)>,
+    /// Largest receive window.
+    window: u32,
+    /// Segments of flows sent.
+    pub transmitted: u64,
+    /// Sends answered with [`TxFull`] from now on.
+    pub refuse: u32,
+}
+
+impl Env for Surroundings {
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        if self.refuse > 0 {
+            self.refuse -= 1;
+            return Err(TxFull);
+        }
+        let mut payload = vec![0; out.payload_len as usize];
+        match out.flow {
+            None => assert_eq!(out.payload_len, 0, "bytes without a flow"),
+            Some(flow) => {
+                let binding = self.bindings.entry(flow).or_default();
+                let end = out.payload_pos.wrapping_add(out.payload_len);
+                let unsent = binding.tx_head.wrapping_sub(end);
+                assert!(
+                    out.payload_len == 0 || (unsent as i32) >= 0,
+                    "sent up to {end}, written up to {}",
+                    binding.tx_head
+                );
+                if let Some(content) = binding.sends {
+                    content.fill(u64::from(out.payload_pos), &mut payload);
+                }
+            }
+        }
+        self.transmitted += 1;
+        self.sent.push(Packet { out: *out, payload });
+        Ok(())
+    }
+
+    fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        let window = self.window;
+        let binding = self.bindings.entry(flow).or_default();
+        let end = pos.wrapping_add(payload.len() as u32);
+        assert!(!payload.is_empty(), "nothing to place");
+        assert!(
+            pos.wrapping_sub(binding.rx_read) < window
+                && end.wrapping_sub(binding.rx_read) <= window,
+            "placed {pos}..{end}, read {}, window {window}",
+            binding.rx_read
+        );
+        if binding.rx.is_empty() {
+            binding.rx = vec![0; window as usize];
+        }
+        let mask = window - 1;
+        for (offset, byte) in payload.iter().enumerate() {
+            binding.rx[(pos.wrapping_add(offset as u32) & mask) as usize] = *byte;
+        }
+        true
+    }
+
+    fn event(&mut self, flow: FlowId, event: Event) {
+        self.events.push((flow, event));
+    }
+
+    fn route(&mut self, _key: &FlowKey, link: LinkId) -> Route {
+        Route { link, mtu: 1500 }
+    }
+}
+
+/// An engine and its surroundings.
+pub struct Party {
+    /// The engine.
+    pub engine: Engine,
+    /// Its environment.
+    pub env: Surroundings,
+    /// Payload bytes found right.
+    pub verified: u64,
+    scratch: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Party {
+    /// A party whose flows are as `config` says.
+    pub fn new(config: EngineConfig, secret: [u8; 16]) -> Self {
+        assert!(config.rx_window_max.is_power_of_two());
+        Self {
+            env: Surroundings {
+                bindings: BTreeMap::new(),
+                sent: Vec::new(),
+                events: Vec::new(),
+                window: config.rx_window_max,
+                transmitted: 0,
+                refuse: 0,
+            },
+            engine: Engine::new(config, secret),
+            verified: 0,
+            scratch: Vec::new(),
+            bytes: Vec::new(),
+        }
+    }
+
+    /// A segment arrives.
+    pub fn receive(&mut self, now: Instant, key: FlowKey, segment: &Segment<'_>) {
+        let arrival = Arrival {
+            key,
+            link: LINK,
+            ecn: Default::default(),
+        };
+        self.engine
+            .segment_arrives(now, &arrival, segment, &mut self.env);
+    }
+
+    /// A packet of another party arrives.
+    pub fn receive_packet(&mut self, now: Instant, packet: &Packet) {
+        let out = &packet.out;
+        let segment = Segment {
+            src_port: out.key.local.port,
+            dst_port: out.key.peer.port,
+            seq: out.seq,
+            ack: out.ack,
+            flags: out.flags,
+            wnd: out.wnd,
+            urgent: 0,
+            options: out.options,
+            payload: &packet.payload,
+        };
+        self.receive(now, out.key.reversed(), &segment);
+    }
+
+    /// Timers and the end of the batch.
+    pub fn settle(&mut self, now: Instant) {
+        if self.engine.next_timeout().is_some_and(|at| at <= now) {
+            self.engine.advance_time(now, &mut self.env);
+        }
+        self.engine.batch_end(now, &mut self.env);
+    }
+
+    /// Opens a connection whose bytes are `sends` and `expects`.
+    pub fn open(
+        &mut self,
+        now: Instant,
+        local: Endpoint,
+        peer: Endpoint,
+        contents: [Option<Content>; 2],
+    ) -> Option<FlowId> {
+        let route = Route {
+            link: LINK,
+            mtu: 1500,
+        };
+        let options = SocketOptions::default();
+        let flow = self
+            .engine
+            .open(now, local, peer, route, options, &mut self.env)
+            .ok()?;
+        let binding = self.env.bindings.entry(flow).or_default();
+        [binding.sends, binding.expects] = contents;
+        Some(flow)
+    }
+
+    /// Writes up to `count` more bytes, as many as the engine takes.
+    pub fn write(&mut self, now: Instant, flow: FlowId, count: u32) {
+        let limit = self.engine.config().tx_limit;
+        let Some(acked) = self.engine.flow(flow).map(|state| state.tx_acked()) else {
+            return;
+        };
+        let Some(binding) = self.env.bindings.get_mut(&flow) else {
+            return;
+        };
+        let room = limit.saturating_sub(binding.tx_head.wrapping_sub(acked));
+        let head = binding.tx_head.wrapping_add(count.min(room));
+        let before = std::mem::replace(&mut binding.tx_head, head);
+        if before != head
+            && self
+                .engine
+                .tx_advance(now, flow, head, &mut self.env)
+                .is_err()
+            && let Some(binding) = self.env.bindings.get_mut(&flow)
+        {
+            binding.tx_head = before;
+        }
+    }
+
+    /// Reads and checks up to `count` bytes.
+    pub fn read(&mut self, now: Instant, flow: FlowId, count: u32) {
+        let Some(head) = self.engine.flow(flow).map(|state| state.rx_head()) else {
+            return;
+        };
+        let Some(binding) = self.env.bindings.get_mut(&flow) else {
+            return;
+        };
+        let unread = head.wrapping_sub(binding.rx_read);
+        assert!(unread <= self.env.window, "{unread} bytes unread");
+        let count = unread.min(count);
+        if count == 0 {
+            return;
+        }
+        if let Some(expects) = binding.expects {
+            let mask = self.env.window - 1;
+            let start = binding.rx_read;
+            self.bytes.clear();
+            self.bytes
+                .extend((0..count).map(|at| binding.rx[(start.wrapping_add(at) & mask) as usize]));
+            let wrong = expects.first_mismatch(u64::from(start), &self.bytes, &mut self.scratch);
+            assert_eq!(wrong, None, "a byte of a verified flow is wrong");
+            self.verified += u64::from(count);
+        }
+        binding.rx_read = binding.rx_read.wrapping_add(count);
+        let read = binding.rx_read;
+        let taken = self.engine.rx_advance(now, flow, read, &mut self.env);
+        assert_eq!(taken, Ok(()), "what was received can be read");
+    }
+
+    /// Leaves the flow.
+    pub fn leave(&mut self, now: Instant, flow: FlowId, abort: bool) {
+        if let Some(binding) = self.env.bindings.get_mut(&flow) {
+            binding.closed = true;
+        }
+        if abort {
+            self.engine.abort(now, flow, &mut self.env);
+        } else {
+            self.engine.close(now, flow, &mut self.env);
+        }
+    }
+
+    /// Checks that nothing is left once all flows are closed and twice the MSL is over.
+    pub fn assert_empty(&mut self, now: Instant) -> Instant {
+        let flows: Vec<FlowId> = self.engine.flows().collect();
+        for flow in flows {
+            self.engine.abort(now, flow, &mut self.env);
+        }
+        self.settle(now);
+        let mut now = now;
+        for _ in 0..1_000_000 {
+            let Some(at) = self.engine.next_timeout() else {
+                break;
+            };
+            now = at.max(now + Duration::from_micros(1));
+            self.settle(now);
+        }
+        assert_eq!(self.engine.flows().count(), 0, "flows are left");
+        assert_eq!(self.engine.time_wait_len(), 0, "TIME-WAIT does not empty");
+        assert_eq!(self.engine.next_timeout(), None, "a timer is left");
+        now
+    }
+}

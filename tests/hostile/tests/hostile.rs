@@ -1,0 +1,66 @@
+//! Hostile packets and hostile programs. `TIDELANE_HOSTILE_PACKETS` says how many packets.
+
+use tidelane_hostile::attack::{Campaign, Toll};
+use tidelane_time::Duration;
+use tidelane_world::{Conduct, Scenario, Theme, run};
+
+/// Campaigns, each with limits and options of its own, that share the packets.
+const CAMPAIGNS: u64 = 10;
+
+fn env_number(name: &str, default: u64) -> u64 {
+    let value = std::env::var(name).ok();
+    value.map_or(default, |text| text.parse().expect("a number"))
+}
+
+#[test]
+fn forged_packets_neither_break_nor_leak_nor_disturb() {
+    let packets = env_number("TIDELANE_HOSTILE_PACKETS", 1_000_000);
+    let first = env_number("TIDELANE_HOSTILE_SEED", 0);
+    let mut sum = Toll::default();
+    for seed in first..first + CAMPAIGNS {
+        println!("campaign {seed}");
+        let toll = Campaign::new(seed).run(packets / CAMPAIGNS);
+        sum.forged += toll.forged;
+        sum.unparsable += toll.unparsable;
+        sum.icmp += toll.icmp;
+        sum.established += toll.established;
+        sum.verified_flows += toll.verified_flows;
+        sum.verified_bytes += toll.verified_bytes;
+    }
+    println!("{sum:?}");
+    // Otherwise the forgeries have missed what they were aimed at.
+    assert!(sum.established > packets / 5_000, "{sum:?}");
+    assert!(sum.verified_flows > packets / 50_000, "{sum:?}");
+}
+
+#[test]
+fn equal_campaigns_take_an_equal_toll() {
+    assert_eq!(Campaign::new(3).run(20_000), Campaign::new(3).run(20_000));
+}
+
+/// Every byte of the region of one program is overwritten, again and again, while others on the
+/// same host exchange bytes that are checked.
+#[test]
+fn a_program_that_scribbles_over_its_region_disturbs_nobody() {
+    let (mut misdeeds, mut complete) = (0, 0);
+    let first = env_number("TIDELANE_HOSTILE_SEED", 0);
+    for seed in first..first + 12 {
+        let mut scenario = Scenario::with_theme(seed, Theme::Misbehaviour);
+        for program in &mut scenario.programs {
+            if program.conduct != Conduct::Good {
+                program.conduct = Conduct::Bad {
+                    every: Duration::from_micros(2),
+                };
+            }
+        }
+        match run(scenario) {
+            Ok(report) => {
+                misdeeds += report.misdeeds;
+                complete += report.complete;
+            }
+            Err(violation) => panic!("seed {seed}: {violation}"),
+        }
+    }
+    println!("{misdeeds} bursts of writes, {complete} connections complete");
+    assert!(misdeeds > 100_000 && complete > 20);
+}
