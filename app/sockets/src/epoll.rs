@@ -205,7 +205,6 @@ impl Change {
             watch.in_kernel = self.reporter != Reporter::Tidelane;
         }
         let mut inner = self.socket.lock();
-        self.socket.note_news();
         inner.add_watch(
             self.socket,
             WatchRef {
@@ -241,7 +240,6 @@ impl Change {
         let event = self.event.ok_or(Errno(libc::EFAULT))?;
         let watch = self.find().ok_or(MISSING)?;
         self.in_kernel(libc::EPOLL_CTL_MOD)?;
-        self.socket.note_news();
         let mut state = self.lane.state();
         state.find(watch.index, self.socket).ok_or(MISSING)?.modify(
             self.fd,

@@ -364,7 +364,6 @@ impl Lane {
     /// Something changed about a socket: whoever waits for it shall look.
     #[inline]
     fn mark(&'static self, state: &mut LaneState, socket: &'static Socket) {
-        socket.note_news();
         if socket.waiters.load(Ordering::Relaxed) != 0 {
             state.wake = true;
         }
@@ -541,7 +540,6 @@ impl Lane {
 
 /// Puts all registrations of a socket into their ready lists, except those of one lane.
 pub(crate) fn notify_watches(socket: &'static Socket, except: Option<&Lane>) {
-    socket.note_news();
     let watches: Vec<WatchRef> = socket.lock().watches(socket).collect();
     for watch in watches {
         if let Some(lane) = table::lane_number(watch.lane)

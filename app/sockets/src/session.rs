@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Where the service listens unless TIDELANE_SOCKET says otherwise.
-const SOCKET_PATH: &str = "/run/tidelane/tidelane.sock";
+const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
 /// After a failed registration, the next attempt comes no sooner.
 const RETRY_NS: u64 = 1_000_000_000;
 /// How long a waiting thread looks at its rings before it sleeps, if the service runs elsewhere.

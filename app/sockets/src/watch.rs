@@ -166,9 +166,13 @@ impl LaneState {
     /// Puts a registration into the ready list: the next wait looks at it.
     #[inline]
     pub(crate) fn push_ready(&mut self, index: u32) {
-        if let Some(watch) = self.watches.get_mut(index as usize)
-            && !watch.queued
-        {
+        let Some(watch) = self.watches.get_mut(index as usize) else {
+            return;
+        };
+        if let Some(socket) = watch.socket {
+            socket.note_news();
+        }
+        if !watch.queued {
             watch.queued = true;
             self.ready.push(index);
         }
