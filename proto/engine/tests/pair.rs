@@ -298,7 +298,8 @@ fn check_ends(
     let c = world.engines[0].counters();
     if std::env::var("VERBOSE").is_ok() {
         eprintln!(
-            "{scenario:?} {}: fast {} slow {} retrans {} timeouts {} fastrec {} probes {} lostretx {}",
+            "{scenario:?} {}: fast {} slow {} retrans {} timeouts {} fastrec {} probes {} \
+             lostretx {}",
             world.closed_at - Instant(1_000_000_000),
             c.fast_receives,
             c.slow_receives,

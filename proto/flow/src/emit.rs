@@ -35,8 +35,8 @@ impl FlowState {
     }
 
     /// `len` more bytes arrived in order and are to be acknowledged: at once for every second full
-    /// segment (RFC 5681 §4.2), where the program wants it, and for each full one in quick-ack mode:
-    /// while the peer's window is small, because it begins or lost something.
+    /// segment (RFC 5681 §4.2), where the program wants it, and for each full one in quick-ack
+    /// mode: while the peer's window is small, because it begins or lost something.
     #[inline]
     pub fn owe_ack(&mut self, len: u32) {
         let full = u32::from(self.rcv_mss).max(len).min(0xffff);

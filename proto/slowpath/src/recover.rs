@@ -46,7 +46,8 @@ impl<E: Env> Slow<'_, E> {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss)
     }
 
-    /// Bytes in flight in the sense of RFC 6675 §4: not those that arrived, nor those that are lost.
+    /// Bytes in flight in the sense of RFC 6675 §4: not those that arrived, nor those that are
+    /// lost.
     pub fn pipe(&self) -> u32 {
         let Some(board) = &self.cold.board else {
             return self.hot.flight_size();
@@ -272,8 +273,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Looks for losses after an acknowledgment that brought `news` (new SACK information), or was a
-    /// `duplicate`.
+    /// Looks for losses after an acknowledgment that brought `news` (new SACK information), or was
+    /// a `duplicate`.
     pub fn detect_loss(&mut self, news: bool, duplicate: bool) {
         if self.hot.flight_size() == 0 {
             self.cold.reorder_deadline = None;

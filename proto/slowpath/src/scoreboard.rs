@@ -1,10 +1,10 @@
-//! What was sent and not acknowledged, while losses are repaired: one record per range that was sent
-//! at one time and shares one fate.
+//! What was sent and not acknowledged, while losses are repaired: one record per range that was
+//! sent at one time and shares one fate.
 //!
-//! A flow without trouble keeps no records, so that sending costs nothing. They begin with the first
-//! sign of a loss, when all in flight becomes one record with an estimated time of sending,
-//! and end a while after the last. From then on every transmission is recorded: this is what
-//! RFC 8985 (RACK) needs to find lost segments, and lost retransmissions, by time.
+//! A flow without trouble keeps no records, so that sending costs nothing. They begin with the
+//! first sign of a loss, when all in flight becomes one record with an estimated time of sending,
+//! and end a while after the last. From then on every transmission is recorded: this is what RFC
+//! 8985 (RACK) needs to find lost segments, and lost retransmissions, by time.
 //!
 //! ```text
 //! snd_una                                                        snd_nxt

@@ -33,7 +33,8 @@ impl<E: Env> Slow<'_, E> {
         let several = self.hot.may_probe();
         self.hot
             .arm_rto(&self.clock, self.timeouts, rto, probe && several);
-        // On a path with losses a single segment is probed for, too (RFC 8985 §7.2 (2)), and sooner.
+        // On a path with losses a single segment is probed for, too (RFC 8985 §7.2 (2)), and
+        // sooner.
         if probe && self.cold.board.is_some() && self.hot.srtt != 0 && self.hot.flight_size() > 0 {
             let late = if several { 0 } else { PROBE_DELAYED_ACK_MS };
             let pto = ((self.hot.srtt >> 2) / 1000 + PROBE_MS_MIN).saturating_add(late);
