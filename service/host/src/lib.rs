@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod binding;
+mod give_back;
 mod hash;
 mod io;
 mod listeners;

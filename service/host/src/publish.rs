@@ -243,7 +243,7 @@ fn service_flags_of(binding: &Binding) -> u32 {
 }
 
 /// Copies a whole stream buffer between regions.
-fn copy_buffer(
+pub(crate) fn copy_buffer(
     from_region: &tidelane_ring::Region,
     from: StreamBuffer,
     to_region: &tidelane_ring::Region,

@@ -95,7 +95,11 @@ impl<P: PacketIo> Host<P> {
                 .io
                 .binding(flow)
                 .is_some_and(|binding| binding.closed_by_program);
-            if !orphan {
+            let flags = self
+                .io
+                .binding(flow)
+                .map_or(0, |binding| binding.program_flags);
+            if !orphan && !self.give_back(flow, flags) {
                 self.engine.abort(now, flow, &mut self.io);
             }
         }

@@ -289,6 +289,9 @@ impl<P: PacketIo> Host<P> {
             self.engine.set_options(now, flow, options, &mut self.io);
         }
         if set & program_flags::CLOSE != 0 {
+            if self.give_back(flow, flags) {
+                return;
+            }
             if let Some(binding) = self.io.binding(flow) {
                 binding.closed_by_program = true;
             }

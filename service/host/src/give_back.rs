@@ -1,0 +1,65 @@
+//! Connections that a program got and never took: they go back to their listener.
+//!
+//! In the kernel the accept queue is the listener's, so a worker that ends (a reload, a crash) takes no
+//! connection with it. Here each member has some on their way to it; they must not be lost either.
+
+use tidelane_abi::program_flags;
+use tidelane_engine::FlowId;
+use tidelane_packet_io::PacketIo;
+
+use crate::{
+    Host,
+    binding::{Binding, STAGING},
+    io::Staging,
+    publish::copy_buffer,
+};
+
+impl<P: PacketIo> Host<P> {
+    /// Takes `flow` back from the program that has it, if that program never took it from the
+    /// accept queue and others hold the listener. Whether it did.
+    pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+            return false;
+        };
+        let Some(listener) = binding.listener else {
+            return false;
+        };
+        let home = binding.home;
+        let untaken = program_flags & program_flags::TAKEN == 0 && binding.cause == 0;
+        let others = self
+            .io
+            .listeners
+            .get_mut(listener)
+            .is_some_and(|entry| entry.holders.iter().any(|holder| *holder != home));
+        if !untaken || !others {
+            return false;
+        }
+        let Some(program) = self.io.programs.get_mut(home) else {
+            return false;
+        };
+        let Staging { region, allocator } = &mut self.io.staging;
+        let staged = binding
+            .rx
+            .map(|buffer| (buffer, allocator.alloc(buffer.log2)));
+        let staged = match staged {
+            Some((_, None)) => return false,
+            Some((buffer, Some(staged))) => {
+                copy_buffer(program.region.region(), buffer, region, staged);
+                Some(staged)
+            }
+            None => None,
+        };
+        binding.free_rx(&mut program.rx);
+        program.release_slot(binding.slot, binding.context);
+        *binding = Binding {
+            listener: Some(listener),
+            rx: staged,
+            rx_head: binding.rx_head,
+            service_flags: binding.service_flags,
+            ..Binding::new(binding.path)
+        };
+        debug_assert_eq!(binding.home, STAGING);
+        self.io.accepted.push((flow, listener));
+        true
+    }
+}
