@@ -1,12 +1,19 @@
 //! The `tidelane` command: what it says, and how it exits, when it is used badly or well.
 
-use std::time::Duration;
+use std::{path::PathBuf, thread, time::Duration};
 
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, connect, listen, recv, send, socket_with,
+};
+use tidelane_abi::{ABI_VERSION, MESSAGE_MAGIC, message, refusal};
 use tidelane_tests::{
     Finished, Outcome, Program, Side, Stop, Wire, ensure, service::run_dir, tools,
 };
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
+
+const OTHER_VERSION: u32 = ABI_VERSION + 1;
 
 fn tidelane(wire: &Wire, line: &str) -> Result<Program, Stop> {
     let path = tools::binary("tidelane")?;
@@ -59,6 +66,27 @@ pub fn up_says_what_is_wrong() -> Outcome {
     Ok(())
 }
 
+/// A kernel without AF_XDP: neither `up` nor the service itself starts.
+pub fn a_kernel_without_af_xdp() -> Outcome {
+    let wire = Wire::new()?;
+    let without = wire.scratch().join("without_af_xdp");
+    let source = tools::source_root().join("tests/interop/without_af_xdp.c");
+    tools::compile(&without, &[source])?;
+    for (binary, line) in [
+        ("tidelane", "up eth1 --name never"),
+        ("tidelaned", "--interface eth1 --name never"),
+    ] {
+        let finished = wire
+            .program(Side::Server, &without.to_string_lossy())
+            .arg(tools::binary(binary)?.display())
+            .args(line)
+            .finish(SHORT)?;
+        check_refusal(&finished, "this kernel has no AF_XDP")?;
+        ensure!(!run_dir("never").exists(), "the run directory is left");
+    }
+    Ok(())
+}
+
 /// Each command that needs a service says that there is none.
 pub fn without_a_service() -> Outcome {
     let wire = Wire::new()?;
@@ -69,6 +97,107 @@ pub fn without_a_service() -> Outcome {
         check_refusal(&finished, "not running")?;
     }
     Ok(())
+}
+
+/// A service of another version, played by this test: `run` does not start the program, and a
+/// program that has the library anyway says so once and is the kernel's.
+pub fn another_shared_memory_version() -> Outcome {
+    let wire = Wire::new()?;
+    let name = format!("{}-other", wire.namespace(Side::Server));
+    let other = OtherVersion::start(&name)?;
+    let run = tidelane(&wire, &format!("run --name {name} -- true"))?.finish(SHORT)?;
+    check_refusal(&run, "shared-memory version mismatch")?;
+    let versions = format!("this release has {ABI_VERSION}, the running service {OTHER_VERSION}");
+    for words in [versions.as_str(), "stop the service and start it"] {
+        ensure!(run.stderr.contains(words), "no {words:?} in: {run}");
+    }
+    let server = wire
+        .load_tool(Side::Server, "echo-server")?
+        .env("TIDELANE_SOCKET", &other.socket().to_string_lossy())
+        .env(
+            "LD_PRELOAD",
+            &tools::binary("libtidelane.so")?.to_string_lossy(),
+        );
+    let server = wire.start_server(server.args("--port 7000"), None, 7000)?;
+    let client = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
+    check_load(&client.run(SHORT)?.json()?)?;
+    let said = server.written().1;
+    let lines = said
+        .lines()
+        .filter(|line| line.contains("version mismatch"));
+    ensure!(lines.count() == 1, "not one line: {said}");
+    Ok(())
+}
+
+/// A program of another version, played by this test: the service names its own and lives on.
+pub fn a_program_of_another_version() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let flags = SocketFlags::CLOEXEC;
+    let program = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let path = run_dir(service.name()).join("control.sock");
+    connect(&program, &SocketAddrUnix::new(path)?)?;
+    // As another version's REGISTER might look: only the first words are the same in all versions.
+    let mut request = vec![0; 200];
+    request[..8].copy_from_slice(&MESSAGE_MAGIC.to_ne_bytes());
+    request[8..12].copy_from_slice(&OTHER_VERSION.to_ne_bytes());
+    request[12..16].copy_from_slice(&message::REGISTER.to_ne_bytes());
+    send(&program, &request, SendFlags::NOSIGNAL)?;
+    let mut answer = vec![0; 4096];
+    let (len, _) = recv(&program, &mut answer, RecvFlags::empty())?;
+    ensure!(len >= 20, "an answer of {len} bytes");
+    let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|i| answer[at + i]));
+    ensure!(answer[..8] == request[..8], "not the service's answer");
+    let (version, why) = (word(8), word(16));
+    ensure!(
+        (version, why) == (ABI_VERSION, refusal::ABI_VERSION),
+        "version {version}, refusal {why}"
+    );
+    ensure!(service.alive(), "the service ended");
+    service.ask("status").map(|_| ())
+}
+
+/// A service that answers each message with the words of another version.
+struct OtherVersion {
+    directory: PathBuf,
+}
+
+impl OtherVersion {
+    fn start(name: &str) -> Result<Self, Stop> {
+        let directory = run_dir(name);
+        std::fs::create_dir_all(&directory)?;
+        let other = Self { directory };
+        let flags = SocketFlags::CLOEXEC;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        bind(&listener, &SocketAddrUnix::new(other.socket())?)?;
+        listen(&listener, 16)?;
+        // Ends with this case's process.
+        thread::spawn(move || {
+            while let Ok(program) = accept_with(&listener, SocketFlags::CLOEXEC) {
+                let mut message = vec![0; 4096];
+                let Ok((len, _)) = recv(&program, &mut message, RecvFlags::empty()) else {
+                    continue;
+                };
+                message.truncate(len.max(20));
+                message[8..12].copy_from_slice(&OTHER_VERSION.to_ne_bytes());
+                message[16..20].copy_from_slice(&refusal::ABI_VERSION.to_ne_bytes());
+                // A program that has gone does not want it.
+                let _ = send(&program, &message, SendFlags::NOSIGNAL);
+            }
+        });
+        Ok(other)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.join("control.sock")
+    }
+}
+
+impl Drop for OtherVersion {
+    fn drop(&mut self) {
+        // What is left is an empty socket file in the run directory of a unique name.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
 }
 
 /// A service comes up, goes down, comes up again; `run` of a missing program exits with 127.

@@ -58,6 +58,35 @@ pub fn scribbler_disturbs_nobody() -> Outcome {
     check_load(&fresh.run(SHORT)?.json()?)
 }
 
+/// Programs make the service's write to their doorbell block, until they are thrown out. Others
+/// carry traffic meanwhile, and lose no connection.
+pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    let remote = echo_client(&wire, Side::Client, 7000)?.args("--connections 8 --seconds 30");
+    let remote = remote.spawn()?;
+    for _ in 0..3 {
+        let jammer = wire.load_tool(Side::Server, "jam")?;
+        let jammer = jammer.arg("--connect").arg(format!("{SERVER}:7000"));
+        let jammer = jammer.args("--connections 16 --warmup 0 --seconds 1 --allow-errors");
+        jammer.accelerated(&service).finish(SHORT)?;
+    }
+    let counters = service.counters()?;
+    ensure!(
+        counters["stuck_doorbells"].as_u64() > Some(0),
+        "the service never met a jammed doorbell: {counters}"
+    );
+    check_load(
+        &remote
+            .end(rustix::process::Signal::TERM, SHORT)?
+            .success()?
+            .json()?,
+    )?;
+    let fresh = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
+    check_load(&fresh.run(SHORT)?.json()?)
+}
+
 /// Messages that are none, of every length, to the registration socket: the service lives on.
 pub fn nonsense_at_the_registration_socket() -> Outcome {
     let wire = Wire::new()?;

@@ -13,6 +13,7 @@ mod clients;
 mod coexist;
 mod commands;
 mod deaths;
+mod forks;
 mod harness;
 mod hostile;
 mod loss;
@@ -33,10 +34,13 @@ macro_rules! cases {
 
 const CASES: &[Case] = cases![
     harness::kernel_echo_over_the_wire 30,
-    harness::a_killed_owner_leaves_nothing 30,
+    harness::a_killed_owner_leaves_nothing 90,
     harness::stateless_echo_on_af_xdp 60,
     commands::up_says_what_is_wrong 60,
+    commands::a_kernel_without_af_xdp 30,
     commands::without_a_service 30,
+    commands::another_shared_memory_version 60,
+    commands::a_program_of_another_version 30,
     commands::up_down_up 60,
     commands::ss_names_the_sockets 60,
     commands::strict_refuses_a_fall_back 60,
@@ -65,7 +69,12 @@ const CASES: &[Case] = cases![
     deaths::killed_program_frees_all 600,
     deaths::killed_client_frees_all 300,
     deaths::killed_service_resets_and_comes_back 120,
+    forks::a_child_for_each_connection 60,
+    forks::redis_saves_under_load 90,
+    forks::children_outlive_their_parent 60,
+    forks::what_cannot_be_passed_on_is_said 60,
     hostile::scribbler_disturbs_nobody 300,
+    hostile::jammed_doorbell_disturbs_nobody 60,
     hostile::nonsense_at_the_registration_socket 60,
     hostile::unprivileged_program 60,
     loss::kernel_bulk 90,

@@ -22,13 +22,14 @@ const CASE_MAX: Duration = Duration::from_secs(20);
 /// Cases that use the kernel's stack on purpose: in the others a fall-back is an error. (Whether
 /// anything listens at the interface's own address, the kernel knows best.)
 const KERNEL_TOO: [&str; 2] = ["both_stacks", "refused"];
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "posix.c",
     "support.c",
     "data.c",
     "ready.c",
     "connection.c",
     "process.c",
+    "forks.c",
 ];
 
 const CASES: &[Case] = &[
@@ -61,13 +62,14 @@ struct Programs {
 
 impl Programs {
     fn compile(into: &Path) -> Result<Self, Stop> {
-        tools::require_tools(&["cc"])?;
+        let dir = tools::source_root().join("tests/posix");
         let programs = Self {
             posix: into.join("posix"),
-            peer: into.join("peer"),
+            // Not the name of a peer's socket: the stage waits for that to appear.
+            peer: into.join("peer-program"),
         };
-        compile(&programs.posix, &SOURCES)?;
-        compile(&programs.peer, &["peer.c"])?;
+        tools::compile(&programs.posix, &SOURCES.map(|source| dir.join(source)))?;
+        tools::compile(&programs.peer, &[dir.join("peer.c")])?;
         Ok(programs)
     }
 
@@ -82,29 +84,6 @@ impl Programs {
             .map(str::to_owned)
             .collect())
     }
-}
-
-fn compile(binary: &Path, sources: &[&str]) -> Result<(), Stop> {
-    let dir = tools::source_root().join("tests/posix");
-    let output = Command::new("cc")
-        .args([
-            "-O1",
-            "-g",
-            "-Wall",
-            "-Wextra",
-            "-Wno-unused-result",
-            "-Wno-stringop-overflow",
-        ])
-        .args(["-pthread", "-o"])
-        .arg(binary)
-        .args(sources.iter().map(|source| dir.join(source)))
-        .output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(Stop::Fail(
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    ))
 }
 
 /// Where a case runs, and against whom.
@@ -195,7 +174,7 @@ fn compare(
 
 /// From the first line that differs, a few lines of both.
 fn difference(expected: &str, seen: &str) -> String {
-    const SHOWN: usize = 4;
+    const SHOWN: usize = 24;
     let same = expected
         .lines()
         .zip(seen.lines())

@@ -10,9 +10,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -178,10 +180,20 @@ int main(int argc, char **argv)
 	if (argc != 3)
 		return 2;
 	own_address = argv[2];
-	snprintf(name.sun_path, sizeof name.sun_path, "%s", argv[1]);
+	/* A test that was killed does not wait for its answer. */
+	signal(SIGPIPE, SIG_IGN);
+	/* The name that the tests wait for appears only once it can be connected to. */
+	snprintf(name.sun_path, sizeof name.sun_path, "%s.new", argv[1]);
 	unlink(name.sun_path);
+	/* Tests leave connections behind. */
+	struct rlimit files;
+	getrlimit(RLIMIT_NOFILE, &files);
+	files.rlim_cur = files.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &files);
 	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
 	if (bind(listener, (void *)&name, sizeof name) || listen(listener, 8))
+		return 1;
+	if (rename(name.sun_path, argv[1]))
 		return 1;
 	for (;;) {
 		int fd = accept(listener, NULL, NULL);

@@ -13,7 +13,10 @@
 	X(added_early) X(listening) X(added_while_asleep) X(polled) X(selected)      \
 	X(blocking_connect) X(refused) X(bound_connect) X(options) X(timeouts) X(both_stacks)     \
 	X(duplicates) X(closes_all) X(forked_listener) X(forked_connection) X(ends) X(threads)    \
-	X(signals) X(files) X(spliced)
+	X(signals) X(files) X(spliced) X(fork_serves) X(fork_saves) X(fork_keeps_open)            \
+	X(fork_takes_turns) X(fork_reads_and_writes) X(fork_both_read) X(fork_unacknowledged)     \
+	X(fork_twice) X(fork_looks_the_same) X(fork_lingers) X(fork_connected)                    \
+	X(fork_serves_many) X(fork_beside_threads) X(fork_after_the_end)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

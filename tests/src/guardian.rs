@@ -7,6 +7,7 @@
 
 use std::{
     io::{self, Write},
+    os::fd::AsFd,
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, Command, Stdio},
 };
@@ -38,6 +39,15 @@ impl Guardian {
         match &mut self.input {
             Some(input) => writeln!(input, "{kind} {name}"),
             None => Ok(()),
+        }
+    }
+
+    /// A standard input for a command that makes what was named: while the command runs, the
+    /// guardian waits, so that nothing comes into being after it has cleaned up.
+    pub fn hold(&self) -> io::Result<Stdio> {
+        match &self.input {
+            Some(input) => Ok(input.as_fd().try_clone_to_owned()?.into()),
+            None => Ok(Stdio::null()),
         }
     }
 }

@@ -13,7 +13,7 @@ pub mod service;
 pub mod tools;
 pub mod wire;
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 pub use nginx::Nginx;
 pub use program::{Finished, Program, Running};
@@ -59,8 +59,16 @@ macro_rules! ensure {
 
 /// Runs a short command to its end; its standard output, or a failure with its standard error.
 pub fn command(arguments: &[&str]) -> Result<String, Stop> {
+    command_with(arguments, Stdio::null())
+}
+
+/// As [`command`], with this standard input.
+pub fn command_with(arguments: &[&str], input: Stdio) -> Result<String, Stop> {
     let program = tools::find_tool(arguments[0]).unwrap_or_else(|| arguments[0].into());
-    let output = Command::new(program).args(&arguments[1..]).output()?;
+    let output = Command::new(program)
+        .args(&arguments[1..])
+        .stdin(input)
+        .output()?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

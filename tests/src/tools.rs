@@ -3,6 +3,7 @@
 use std::{
     env,
     path::{Path, PathBuf},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -25,6 +26,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("wrk", "wrk"),
     ("ethtool", "ethtool"),
     ("sha256sum", "coreutils"),
+    ("cc", "gcc"),
     ("valgrind", "valgrind"),
 ];
 
@@ -54,6 +56,29 @@ pub fn require_tools(tools: &[&str]) -> Result<(), Stop> {
         }
     }
     Ok(())
+}
+
+/// Makes a program out of C sources; skips if there is no compiler.
+pub fn compile(binary: &Path, sources: &[PathBuf]) -> Result<(), Stop> {
+    const WARNINGS: [&str; 4] = [
+        "-Wall",
+        "-Wextra",
+        "-Wno-unused-result",
+        "-Wno-stringop-overflow",
+    ];
+    require_tools(&["cc"])?;
+    let output = Command::new("cc")
+        .args(["-O1", "-g", "-pthread"])
+        .args(WARNINGS)
+        .arg("-o")
+        .arg(binary)
+        .args(sources)
+        .output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(Stop::Fail(errors.into_owned()))
 }
 
 /// Skips unless this is root, which namespaces and AF_XDP need.

@@ -18,7 +18,7 @@ use std::{
 };
 
 use crate::{
-    Stop, command,
+    Stop, command, command_with,
     guardian::Guardian,
     program::{Program, Running},
     service::Service,
@@ -106,29 +106,42 @@ impl Wire {
         if options.middle {
             let middle = self.namespace(Side::Middle);
             self.add_namespace(&middle)?;
-            add_veth((&server, INTERFACE), (&middle, MIDDLE.0))?;
-            add_veth((&middle, MIDDLE.1), (&client, INTERFACE))?;
+            self.add_veth((&server, INTERFACE), (&middle, MIDDLE.0))?;
+            self.add_veth((&middle, MIDDLE.1), (&client, INTERFACE))?;
             for interface in [MIDDLE.0, MIDDLE.1] {
-                command(&["ip", "-n", &middle, "link", "set", interface, "up"])?;
+                self.setup(&["ip", "-n", &middle, "link", "set", interface, "up"])?;
             }
         } else {
-            add_veth((&server, INTERFACE), (&client, INTERFACE))?;
+            self.add_veth((&server, INTERFACE), (&client, INTERFACE))?;
         }
         for (space, address) in [(&server, SERVER), (&client, CLIENT)] {
             let address = format!("{address}/24");
-            command(&[
+            self.setup(&[
                 "ip", "-n", space, "address", "add", &address, "dev", INTERFACE,
             ])?;
-            command(&["ip", "-n", space, "link", "set", INTERFACE, "up"])?;
+            self.setup(&["ip", "-n", space, "link", "set", INTERFACE, "up"])?;
         }
         Ok(())
     }
 
     fn add_namespace(&self, name: &str) -> Result<(), Stop> {
         self.guardian.borrow_mut().name("netns", name)?;
-        command(&["ip", "netns", "add", name])?;
-        command(&["ip", "-n", name, "link", "set", "lo", "up"])?;
+        self.setup(&["ip", "netns", "add", name])?;
+        self.setup(&["ip", "-n", name, "link", "set", "lo", "up"])?;
         Ok(())
+    }
+
+    /// Runs a command that makes something; the guardian does not clean up before its end.
+    fn setup(&self, arguments: &[&str]) -> Result<(), Stop> {
+        let hold = self.guardian.borrow().hold()?;
+        command_with(arguments, hold).map(drop)
+    }
+
+    fn add_veth(&self, one: (&str, &str), other: (&str, &str)) -> Result<(), Stop> {
+        self.setup(&[
+            "ip", "link", "add", one.1, "netns", one.0, "type", "veth", "peer", "name", other.1,
+            "netns", other.0,
+        ])
     }
 
     /// Name of a namespace.
@@ -270,14 +283,6 @@ impl Wire {
         ];
         Ok(command(&arguments)?.lines().count())
     }
-}
-
-fn add_veth(one: (&str, &str), other: (&str, &str)) -> Result<(), Stop> {
-    let arguments = [
-        "ip", "link", "add", one.1, "netns", one.0, "type", "veth", "peer", "name", other.1,
-        "netns", other.0,
-    ];
-    command(&arguments).map(drop)
 }
 
 /// Writes `len` bytes that do not repeat in short cycles to `path`; the same bytes for one seed.

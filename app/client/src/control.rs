@@ -70,8 +70,13 @@ impl Control {
     pub(crate) fn connect(path: &Path) -> Result<Control, RegisterError> {
         let kind = SocketType::SEQPACKET;
         let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        let socket = out_of_the_way(socket);
         connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Self::over(socket)
+    }
+
+    /// Talks over a socket that is connected to the service.
+    pub(crate) fn over(socket: OwnedFd) -> Result<Control, RegisterError> {
+        let socket = out_of_the_way(socket);
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(ANSWER_TIME_MAX))?;
         }
@@ -87,6 +92,17 @@ impl Control {
         let len = name.floor_char_boundary(request.name.len() - 1);
         request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
         send_message(self.socket.as_fd(), &request, &[])?;
+        self.first_answer(message::REGISTERED)
+    }
+
+    /// Asks whether the service has the same version.
+    pub(crate) fn probe(&self) -> Result<(), RegisterError> {
+        send_message(self.socket.as_fd(), &new_message(message::PROBE), &[])?;
+        self.first_answer(message::PROBE).map(|_| ())
+    }
+
+    /// The answer to the first message: the service may be of another version.
+    fn first_answer(&self, kind: u32) -> Result<(Message, Vec<OwnedFd>), RegisterError> {
         let mismatch = |theirs| RegisterError::VersionMismatch {
             ours: ABI_VERSION,
             theirs,
@@ -98,7 +114,7 @@ impl Control {
             Err(error) => return Err(RegisterError::Io(error.into())),
         };
         match answer.refusal {
-            0 if answer.kind == message::REGISTERED => Ok((answer, descriptors)),
+            0 if answer.kind == kind => Ok((answer, descriptors)),
             0 => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
             refusal::ABI_VERSION => Err(mismatch(answer.abi_version)),
             why => Err(RegisterError::Refused(why)),
@@ -111,6 +127,18 @@ impl Control {
         request: &Message,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Message, Refusal> {
+        match self.exchange(request, descriptors)? {
+            (answer, _) if answer.refusal == 0 => Ok(answer),
+            (answer, _) => Err(Refusal::Refused(answer.refusal)),
+        }
+    }
+
+    /// Sends a request; its answer, a refusal too, and what came beside it.
+    pub(crate) fn exchange(
+        &self,
+        request: &Message,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Message, Vec<OwnedFd>), Refusal> {
         let _exchange = self
             .exchange
             .lock()
@@ -123,14 +151,34 @@ impl Control {
             }
         })?;
         // Without its answer, the next one could be taken for it: the session ends.
-        let Ok(Some((answer, _))) = recv_message(self.socket.as_fd()) else {
+        let Ok(Some((answer, descriptors))) = recv_message(self.socket.as_fd()) else {
             return Err(Refusal::ServiceGone);
         };
-        match answer.refusal {
-            0 if answer.kind == request.kind => Ok(answer),
-            0 => Err(Refusal::ServiceGone),
-            why => Err(Refusal::Refused(why)),
+        if answer.refusal == 0 && answer.kind != request.kind {
+            return Err(Refusal::ServiceGone);
         }
+        Ok((answer, descriptors))
+    }
+
+    /// Makes the session of a child that is about to come: it will hold what this process holds.
+    pub(crate) fn inherit(&self) -> Result<Control, Refusal> {
+        let (answer, descriptors) = self.exchange(&new_message(message::INHERIT), &[])?;
+        if answer.refusal != 0 {
+            return Err(Refusal::Refused(answer.refusal));
+        }
+        let socket = descriptors.into_iter().next();
+        let socket = socket.ok_or(Refusal::ServiceGone)?;
+        Control::over(socket).map_err(|error| match error {
+            RegisterError::Io(error) => Refusal::Io(error),
+            _ => Refusal::ServiceGone,
+        })
+    }
+
+    /// This process does not hold `connection` any more, for which it has no slot.
+    pub(crate) fn disown(&self, connection: u64) {
+        let mut request = new_message(message::DISOWN);
+        request.connection = connection;
+        self.tell(&request);
     }
 
     /// Sends a request that has no answer. A service that does not take it is not waited for.
@@ -197,7 +245,8 @@ impl fmt::Display for RegisterError {
             RegisterError::NotRunning => write!(f, "the tidelane service is not running"),
             RegisterError::VersionMismatch { ours, theirs } => write!(
                 f,
-                "shared-memory version mismatch: this library has {ours}, the service {theirs}"
+                "shared-memory version mismatch: this release has {ours}, the running service \
+                 {theirs}; stop the service and start it from this release"
             ),
             RegisterError::Refused(why) => write!(f, "the service refused (reason {why})"),
             RegisterError::Io(error) => write!(f, "cannot register: {error}"),

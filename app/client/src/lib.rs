@@ -16,11 +16,13 @@
 
 mod context;
 mod control;
+mod heir;
 mod program;
 mod session;
 mod stream;
 
 pub use context::{ClientEvent, Connect, Context, QueueError};
 pub use control::{Refusal, RegisterError};
+pub use heir::Heir;
 pub use program::{ListenerHandle, Program};
 pub use stream::Stream;

@@ -16,6 +16,7 @@ use tidelane_ring::{
 use crate::{
     Context, Refusal, RegisterError, Stream,
     control::{Control, out_of_the_way},
+    heir::Heir,
     session::{ServiceBell, Session},
 };
 
@@ -35,7 +36,10 @@ const TRIM_MIN: u64 = 64 << 10;
 impl Program {
     /// Registers with the service that listens at `socket_path`. `name` is for `tidelane ss`.
     pub fn register(socket_path: &Path, name: &str) -> Result<Program, RegisterError> {
-        let control = Control::connect(socket_path)?;
+        Self::register_over(Control::connect(socket_path)?, name)
+    }
+
+    pub(crate) fn register_over(control: Control, name: &str) -> Result<Program, RegisterError> {
         let (answer, descriptors) = control.register(name)?;
         let Ok([region, page, bell]) = <[_; 3]>::try_from(descriptors) else {
             return Err(io::Error::from(io::ErrorKind::InvalidData).into());
@@ -49,6 +53,11 @@ impl Program {
         Ok(Program {
             session: Arc::new(session),
         })
+    }
+
+    /// Whether a service of this version listens at `socket_path`; nothing is registered.
+    pub fn probe(socket_path: &Path) -> Result<(), RegisterError> {
+        Control::connect(socket_path)?.probe()
     }
 
     /// A session over memory that the caller also gave to a service in this process (simulator).
@@ -188,6 +197,26 @@ impl Program {
     /// [`tidelane_abi::program_flags`] that hold from the start. None if `slot` is out of range.
     pub fn stream(&self, slot: u32, generation: u32, flags: u32) -> Option<Stream> {
         Stream::new(self.session.clone(), slot, generation, flags)
+    }
+
+    /// Before `fork`: what the child will hold of this program's connections.
+    pub fn inherit(&self) -> Result<Heir, Refusal> {
+        let control = self.session.control.as_ref();
+        control.ok_or(Refusal::ServiceGone)?.inherit().map(Heir)
+    }
+
+    /// This program closed a connection that it inherited and never took.
+    pub fn disown(&self, connection: u64) {
+        if let Some(control) = &self.session.control {
+            control.disown(connection);
+        }
+    }
+
+    /// Brings a connection that this program holds, and does not have, to context `context`.
+    pub fn take(&self, connection: u64, context: u32) -> Result<Stream, Refusal> {
+        let control = self.session.control.as_ref();
+        let control = control.ok_or(Refusal::ServiceGone)?;
+        crate::heir::take(&self.session, control, connection, context)
     }
 
     /// Bytes of send buffers in use.

@@ -16,7 +16,7 @@ mod transmit;
 
 use std::sync::{
     Arc,
-    atomic::Ordering::{Acquire, Relaxed, Release},
+    atomic::Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
 use tidelane_abi::{BufferWord, SlotNames, close_cause, program_flags, service_flags};
@@ -36,6 +36,8 @@ pub struct Stream {
     session: Arc<Session>,
     slot: u32,
     generation: u32,
+    /// [`SlotNames::connection`].
+    connection: u64,
     /// Bits of `program_flags`.
     flags: u32,
     /// `Context::submit` has something to tell.
@@ -71,21 +73,31 @@ impl Stream {
         half.tx_head.store(0, Relaxed);
         half.rx_read.store(0, Relaxed);
         half.linger.store(0, Relaxed);
+        half.held.store(0, Relaxed);
         half.flags.store(flags, Relaxed);
         half.generation.store(generation, Release);
+        let mut stream = Self::at(shared, session, slot, generation);
+        stream.flags = flags;
+        stream.due = flags != 0;
+        Some(stream)
+    }
+
+    /// A stream at position 0; the slot stays as it is.
+    fn at(shared: SlotHandle, session: Arc<Session>, slot: u32, generation: u32) -> Stream {
         let tx_limit = shared
             .view()
             .service()
             .tx_limit
             .load(Relaxed)
             .min(UNACKED_MAX);
-        Some(Stream {
+        Stream {
+            connection: shared.view().names().connection,
             shared,
             session,
             slot,
             generation,
-            flags,
-            due: flags != 0,
+            flags: 0,
+            due: false,
             rx_read: 0,
             rx_head: 0,
             rx_announced: 0,
@@ -96,7 +108,75 @@ impl Stream {
             tx_limit,
             tx_buffer: None,
             outgrown: Outgrown::default(),
-        })
+        }
+    }
+
+    /// A connection that goes on in this slot, as the service has filled it in.
+    pub(crate) fn resume(
+        session: &Arc<Session>,
+        slot: u32,
+        generation: u32,
+        tx_buffer: Option<StreamBuffer>,
+    ) -> Option<Stream> {
+        let shared = SlotHandle::new(session.region.clone(), slot)?;
+        let half = shared.view().program();
+        let (tx_head, rx_read) = (half.tx_head.load(Relaxed), half.rx_read.load(Relaxed));
+        let flags = half.flags.load(Relaxed);
+        let tx_acked = shared.view().service().tx_acked.load(Acquire);
+        // More cannot be unacknowledged than the buffer holds, whatever the service wrote.
+        let unacked = tx_head.wrapping_sub(tx_acked);
+        let possible = unacked <= tx_buffer.map_or(0, StreamBuffer::len);
+        let mut stream = Self::at(shared, session.clone(), slot, generation);
+        stream.flags = flags;
+        stream.rx_read = rx_read;
+        stream.rx_head = rx_read;
+        stream.rx_announced = rx_read;
+        stream.tx_head = tx_head;
+        stream.tx_acked = if possible { tx_acked } else { tx_head };
+        stream.tx_buffer = tx_buffer;
+        let word = tx_buffer.map_or(0, StreamBuffer::to_word);
+        stream
+            .shared
+            .view()
+            .program()
+            .tx_buffer
+            .store(word, Release);
+        Some(stream)
+    }
+
+    /// The connection's number, unique while the service lives.
+    pub fn connection(&self) -> u64 {
+        self.connection
+    }
+
+    /// Before bytes of a SHARED connection are moved: it is not taken away until `release`. False:
+    /// it was.
+    pub fn hold(&self) -> bool {
+        let view = self.shared.view();
+        view.program().held.store(1, SeqCst);
+        let away = view.service().flags.load(SeqCst) & service_flags::ELSEWHERE != 0;
+        if away {
+            self.release();
+        }
+        !away
+    }
+
+    /// The reverse of `hold`.
+    pub fn release(&self) {
+        self.shared.view().program().held.store(0, SeqCst);
+    }
+
+    /// Forgets a slot whose connection was taken back into another one: the service has freed it
+    /// and uses none of its buffers.
+    pub fn forget(mut self) {
+        let buffers = self.tx_buffer.take().into_iter();
+        let outgrown = std::mem::take(&mut self.outgrown.buffers);
+        let allocator = &mut self.session.buffers().allocator;
+        for buffer in buffers.chain(outgrown) {
+            allocator.free(buffer);
+        }
+        // The slot may be another connection's by now: nothing is written there.
+        self.flags |= program_flags::CLOSE;
     }
 
     /// Its slot's number.

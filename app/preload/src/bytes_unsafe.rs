@@ -1,18 +1,14 @@
 //! Reading and writing.
 
-use std::{
-    ffi::{c_int, c_uint, c_void},
-    io::{IoSlice, IoSliceMut},
-    slice,
-};
+use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use tidelane_sockets::{Handled, Socket, file, table, transfer};
 
-use crate::answer_unsafe::{bytes, bytes_mut, fail, kernel, ours_or_kernel};
-
-/// IOV_MAX.
-const PARTS_MAX: usize = 1024;
+use crate::{
+    answer_unsafe::{bytes, bytes_mut, fail, kernel, ours_or_kernel, parts, parts_mut},
+    away_unsafe::check_rights,
+};
 
 /// `read(2)`.
 ///
@@ -289,40 +285,6 @@ pub unsafe extern "C" fn sendto(
     }
 }
 
-/// The parts of a vectored call. None: as many as no call may have.
-///
-/// # Safety
-///
-/// `parts` is valid for `count` elements.
-unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<&'a [IoSlice<'a>]> {
-    if count > PARTS_MAX {
-        return None;
-    }
-    if parts.is_null() || count == 0 {
-        return Some(&[]);
-    }
-    // SAFETY: `IoSlice` has the layout of `iovec` on Unix; the caller's promise. (A null part has
-    // length 0 and is never looked into.)
-    Some(unsafe { slice::from_raw_parts(parts.cast(), count) })
-}
-
-/// As `parts`, to write to.
-///
-/// # Safety
-///
-/// `parts` is valid for `count` elements.
-unsafe fn parts_mut<'a>(parts: *const iovec, count: usize) -> Option<&'a mut [IoSliceMut<'a>]> {
-    if count > PARTS_MAX {
-        return None;
-    }
-    if parts.is_null() || count == 0 {
-        return Some(&mut []);
-    }
-    // SAFETY: `IoSliceMut` has the layout of `iovec` on Unix; the caller's promise. The array
-    // itself is not changed.
-    Some(unsafe { slice::from_raw_parts_mut(parts.cast_mut().cast(), count) })
-}
-
 /// `readv(2)`.
 ///
 /// # Safety
@@ -334,8 +296,8 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
     // SAFETY: the caller's promise.
     unsafe {
         let handled = table::socket(fd).and_then(|socket| {
-            let into = parts_mut(iov, usize::try_from(count).ok()?)?;
-            transfer::recv_vectored(socket, fd, into, 0)
+            let mut into = parts_mut(iov, usize::try_from(count).ok()?)?;
+            transfer::recv_vectored(socket, fd, into.all(), 0)
         });
         ours_or_kernel(handled, libc::SYS_readv, args)
     }
@@ -353,7 +315,7 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
     unsafe {
         let handled = table::socket(fd).and_then(|socket| {
             let from = parts(iov, usize::try_from(count).ok()?)?;
-            transfer::send_vectored(socket, fd, from, 0)
+            transfer::send_vectored(socket, fd, &from, 0)
         });
         ours_or_kernel(handled, libc::SYS_writev, args)
     }
@@ -369,8 +331,8 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled 
     // SAFETY: the caller's promise.
     let msg = unsafe { msg.as_mut() }?;
     // SAFETY: the caller's promise.
-    let into = unsafe { parts_mut(msg.msg_iov, msg.msg_iovlen) }?;
-    let handled = transfer::recv_vectored(socket, fd, into, flags);
+    let mut into = unsafe { parts_mut(msg.msg_iov, msg.msg_iovlen) }?;
+    let handled = transfer::recv_vectored(socket, fd, into.all(), flags);
     if let Some(Ok(_)) = handled {
         // A stream has no addresses, no ancillary data, no truncation.
         msg.msg_namelen = 0;
@@ -391,7 +353,7 @@ unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
     let msg = unsafe { msg.as_ref() }?;
     // SAFETY: the caller's promise.
     let from = unsafe { parts(msg.msg_iov, msg.msg_iovlen) }?;
-    transfer::send_vectored(socket, fd, from, flags)
+    transfer::send_vectored(socket, fd, &from, flags)
 }
 
 /// `recvmsg(2)`.
@@ -413,6 +375,10 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
+    if let Err(error) = unsafe { check_rights(msg) } {
+        return fail(error.0);
+    }
     let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { ours_or_kernel(send_message(fd, msg, flags), libc::SYS_sendmsg, args) }

@@ -99,6 +99,13 @@ pub unsafe extern "C" fn accept4(
             // SAFETY: the caller's promise.
             unsafe { kernel(libc::SYS_accept4, args) as c_int }
         }
+        // SAFETY: the caller's promise.
+        Some(Ok(accepted)) if !addr.is_null() && unsafe { is_negative(len) } => {
+            // The connection is lost, as on the kernel.
+            // SAFETY: the descriptor was made here, and nobody knows it.
+            unsafe { crate::descriptors_unsafe::close(accepted.fd) };
+            fail(libc::EINVAL) as c_int
+        }
         Some(Ok(accepted)) => {
             if !addr.is_null() {
                 // SAFETY: the caller's promise.
@@ -123,6 +130,16 @@ unsafe fn accepted_name(accepted: &listen::Accepted, addr: *mut sockaddr, len: *
             let _ = unsafe { kernel(libc::SYS_getpeername, args) };
         }
     }
+}
+
+/// Whether a name's length is one that the kernel refuses.
+///
+/// # Safety
+///
+/// `len` is valid, or null.
+unsafe fn is_negative(len: *const socklen_t) -> bool {
+    // SAFETY: the caller's promise.
+    !len.is_null() && unsafe { *len } > i32::MAX as socklen_t
 }
 
 /// Stores an address as the kernel does: cut to `*len`, which becomes the full length.
@@ -224,6 +241,8 @@ unsafe fn name(
             // SAFETY: the caller's promise.
             unsafe { kernel(number, args) as c_int }
         }
+        // SAFETY: the caller's promise.
+        Some(Ok(_)) if unsafe { is_negative(len) } => fail(libc::EINVAL) as c_int,
         Some(Ok(address)) => {
             // SAFETY: the caller's promise.
             unsafe { put_address(address, addr, len) };

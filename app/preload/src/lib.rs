@@ -2,13 +2,14 @@
 //!
 //! Each exported function asks [`tidelane_sockets`] whether the descriptor is ours. If it is not,
 //! which takes a load and a branch to see, the system call is made as libc would make it. No
-//! function of libc that is interposed here is ever called from here.
+//! function of libc that is interposed here is ever called from here, but for the `exec` family.
 //!
 //! Not covered, because nothing calls these names: system calls made directly (Go, static
 //! binaries), stdio on a descriptor that `fdopen` got, io_uring. And since the waits are plain
 //! system calls, they are no cancellation points of `pthread_cancel`.
 
 mod answer_unsafe;
+mod away_unsafe;
 mod bytes_unsafe;
 mod control_unsafe;
 mod descriptors_unsafe;

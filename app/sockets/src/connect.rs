@@ -100,7 +100,7 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
                 return Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNABORTED))));
             }
             State::Failed => {}
-            State::Stream(_) | State::Forked => return fail(libc::EISCONN),
+            State::Stream(_) | State::Inherited(_) | State::Forked => return fail(libc::EISCONN),
             State::Connecting(_) => {
                 inner.connect_pending = asked_before;
                 let timeout = inner.options.send_timeout_ns;
@@ -345,7 +345,11 @@ pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
         let connected = matches!(inner.state, State::Stream(_)) && !inner.cause_seen;
         let ours = matches!(
             inner.state,
-            State::Stream(_) | State::Connecting(_) | State::Failed | State::Forked
+            State::Stream(_)
+                | State::Connecting(_)
+                | State::Failed
+                | State::Forked
+                | State::Inherited(_)
         );
         if ours && !connected {
             return fail(libc::ENOTCONN);
@@ -409,7 +413,7 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
             inner.error = 0;
             return Some(Ok(0));
         }
-        State::Failed | State::Forked => return fail(libc::ENOTCONN),
+        State::Failed | State::Inherited(_) | State::Forked => return fail(libc::ENOTCONN),
         State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
     }
     inner.shut_write |= how != libc::SHUT_RD;

@@ -83,6 +83,10 @@ fn end(socket: &'static Socket, state: State, lane: Option<&'static Lane>, linge
             listening.close();
             None
         }
+        State::Inherited(connection) => {
+            session::disown(connection);
+            None
+        }
         State::Forked => None,
         State::Free | State::Fresh | State::Failed | State::Kernel => None,
     };
@@ -108,7 +112,10 @@ fn end_connection(
 impl Inner {
     /// Whether closing waits until the peer has everything.
     fn lingers(&self) -> bool {
-        matches!(self.options.linger, Some(1..)) && matches!(self.state, State::Stream(_))
+        // Not if the connection goes on in another process.
+        !self.is_shared()
+            && matches!(self.options.linger, Some(1..))
+            && matches!(self.state, State::Stream(_))
     }
 }
 
@@ -159,7 +166,7 @@ pub(crate) fn demote(socket: &'static Socket, fd: RawFd) {
 /// The kernel made `to` a duplicate of `from`.
 pub fn duplicated(from: RawFd, to: RawFd) {
     if let Some(socket) = table::socket(from) {
-        let Some(mut inner) = socket.enter(from) else {
+        let Some(mut inner) = socket.find(from) else {
             return;
         };
         if table::set_socket(to, Some(socket)) {
@@ -203,7 +210,7 @@ pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Han
         State::Listening(_) => sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize),
         State::Fresh | State::Failed | State::Connecting(_) => sys::fcntl(fd, libc::F_SETFL, flags),
         // Accepted connections share one kernel socket.
-        State::Stream(_) | State::Forked => Ok(0),
+        State::Stream(_) | State::Inherited(_) | State::Forked => Ok(0),
         State::Free | State::Kernel => return TO_KERNEL,
     };
     if result.is_ok() {

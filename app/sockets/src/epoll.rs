@@ -16,7 +16,7 @@ use crate::{
     sys::{self, SignalMask},
     table,
     wait::Deadline,
-    watch::{EXISTS, MISSING, Report, WatchRef},
+    watch::{EXISTS, MISSING, Report, WatchRef, may_add},
 };
 
 /// With Tidelane's descriptors always ready, the kernel's are looked at once in so many calls.
@@ -191,6 +191,7 @@ impl Change {
         if self.find().is_some() {
             return Err(EXISTS);
         }
+        may_add(event.events)?;
         self.in_kernel(libc::EPOLL_CTL_ADD)?;
         if self.reporter == Reporter::Tidelane
             && let Some(session) = session::current()
@@ -241,11 +242,8 @@ impl Change {
         let watch = self.find().ok_or(MISSING)?;
         self.in_kernel(libc::EPOLL_CTL_MOD)?;
         let mut state = self.lane.state();
-        state.find(watch.index, self.socket).ok_or(MISSING)?.modify(
-            self.fd,
-            event.events,
-            event.u64,
-        );
+        let found = state.find(watch.index, self.socket).ok_or(MISSING)?;
+        found.modify(self.fd, event.events, event.u64)?;
         state.push_ready(watch.index);
         drop(state);
         self.lane.wake_sleepers();

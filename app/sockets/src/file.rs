@@ -74,7 +74,11 @@ pub fn send_file(
 fn is_connection(state: &State) -> bool {
     matches!(
         state,
-        State::Stream(_) | State::Connecting(_) | State::Failed | State::Forked
+        State::Stream(_)
+            | State::Connecting(_)
+            | State::Failed
+            | State::Forked
+            | State::Inherited(_)
     )
 }
 

@@ -1,17 +1,70 @@
-//! The child after `fork`: what it has of its parent's sockets.
+//! `fork`: what the child has of its parent's sockets, and connections that several processes hold.
 //!
-//! Listeners are inherited and taken up again when the child shows interest. Connections stay the
-//! parent's: rings have one owner. Their descriptors can be closed here; using one gives
-//! ECONNRESET.
+//! Listeners are inherited and taken up again when the child shows interest. Connections are held
+//! by both, and are in the memory of one of them: whoever uses a connection takes it. See
+//! `docs/design/fork.md`.
+
+use tidelane_abi::{program_flags, service_flags};
+use tidelane_client::Heir;
 
 use crate::{
-    exit, file, session,
-    socket::{Listening, Socket, State},
-    table,
+    errno::Errno,
+    exit, file,
+    lane::{self, Lane},
+    lock_unsafe::Lock,
+    session,
+    socket::{Connecting, Connection, Inner, Listening, Socket, State},
+    sys, table,
 };
+
+/// Heirs of forks that are under way, by the forking thread.
+static FORKING: Lock<Vec<(usize, Heir)>> = Lock::new(Vec::new());
+
+/// Runs before `fork`, in the thread that calls it.
+pub(crate) extern "C" fn before() {
+    let mut any = false;
+    for fd in table::descriptors() {
+        any |= table::socket(fd).is_some_and(share);
+    }
+    if any && let Some(heir) = session::make_heir() {
+        table::set_internal(heir.descriptor(), true);
+        FORKING.lock().push((sys::thread_identity(), heir));
+    }
+}
+
+/// Whether the socket has a connection, which is shared from now on.
+fn share(socket: &'static Socket) -> bool {
+    let Some(mut inner) = socket.visit() else {
+        return false;
+    };
+    let has = matches!(inner.state, State::Inherited(_)) || inner.connection().is_some();
+    inner.shared |= has;
+    has
+}
+
+/// Runs after `fork` in the parent, also if there is no child.
+pub(crate) extern "C" fn in_parent() {
+    drop(take_heir());
+}
+
+/// What was made for the child of this thread.
+fn take_heir() -> Option<Heir> {
+    let me = sys::thread_identity();
+    let mut forking = FORKING.lock();
+    let at = forking.iter().position(|(thread, _)| *thread == me)?;
+    let (_, heir) = forking.swap_remove(at);
+    table::set_internal(heir.descriptor(), false);
+    Some(heir)
+}
 
 /// Runs in the child, which has this one thread.
 pub(crate) extern "C" fn in_child() {
+    FORKING.unlock_after_fork();
+    let heir = take_heir();
+    // Those of other threads, which fork at this moment: their children are not this one.
+    for (_, other) in std::mem::take(&mut *FORKING.lock()) {
+        table::set_internal(other.descriptor(), false);
+    }
     session::reset_after_fork();
     exit::reset_after_fork();
     file::reset_after_fork();
@@ -19,16 +72,21 @@ pub(crate) extern "C" fn in_child() {
     for lane in table::lanes() {
         lane.reset_after_fork();
     }
+    let inherits = heir.is_some();
+    if let Some(heir) = heir {
+        session::set_heir(heir);
+    }
     for fd in table::descriptors() {
         if let Some(socket) = table::socket(fd) {
-            inherit(socket);
+            inherit(socket, inherits);
         }
     }
 }
 
-fn inherit(socket: &'static Socket) {
+fn inherit(socket: &'static Socket, inherits: bool) {
     let mut inner = socket.unlock_after_fork();
     inner.lane = None;
+    let connection = inner.connection().map(|held| held.stream.connection());
     let state = std::mem::take(&mut inner.state);
     inner.state = match state {
         State::Listening(listening) => {
@@ -39,8 +97,147 @@ fn inherit(socket: &'static Socket) {
         }
         State::Stream(_) | State::Connecting(_) => {
             std::mem::forget(state);
-            State::Forked
+            match connection.filter(|_| inherits) {
+                Some(connection) => State::Inherited(connection),
+                None => State::Forked,
+            }
         }
+        State::Inherited(_) if !inherits => State::Forked,
         other => other,
     };
+    inner.shared = matches!(inner.state, State::Inherited(_));
+}
+
+impl Inner {
+    /// Whether other processes hold the connection too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared_flags() & service_flags::SHARED != 0
+    }
+
+    /// Whether another process has the connection.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.shared_flags() & service_flags::ELSEWHERE != 0
+    }
+
+    fn shared_flags(&self) -> u32 {
+        match &self.state {
+            _ if !self.shared => 0,
+            State::Inherited(_) => service_flags::SHARED | service_flags::ELSEWHERE,
+            State::Stream(connection)
+            | State::Connecting(Connecting {
+                connection: Some(connection),
+                ..
+            }) => connection.stream.service_flags(),
+            _ => 0,
+        }
+    }
+}
+
+/// The program uses the connection: if another process has it, it comes here.
+#[cold]
+pub(crate) fn bring_here(socket: &'static Socket, inner: &mut Inner) {
+    let flags = inner.shared_flags();
+    if flags & service_flags::SHARED == 0 {
+        // The others are gone.
+        inner.shared = false;
+    } else if flags & service_flags::ELSEWHERE != 0 {
+        take(socket, inner);
+    }
+}
+
+/// The program waits for the connection: if something happened to it elsewhere, it comes here. (Not
+/// without that: two processes that wait for the same connection must not take it from each other
+/// for ever.)
+#[cold]
+pub(crate) fn bring_news(socket: &'static Socket, inner: &mut Inner) {
+    let flags = inner.shared_flags();
+    if flags & service_flags::ELSEWHERE == 0 || flags & service_flags::NEWS != 0 {
+        bring_here(socket, inner);
+    }
+}
+
+fn take(socket: &'static Socket, inner: &mut Inner) {
+    let old = match std::mem::replace(&mut inner.state, State::Forked) {
+        State::Inherited(connection) => (connection, None),
+        State::Stream(old) => (old.stream.connection(), Some(old)),
+        State::Connecting(Connecting {
+            connection: Some(old),
+            ..
+        }) => (old.stream.connection(), Some(old)),
+        other => {
+            inner.state = other;
+            return;
+        }
+    };
+    let (connection, old) = old;
+    if let Some(old) = &old {
+        // The slot may be another connection's as soon as the service has the request.
+        table::clear_slot(old.stream.slot(), socket);
+    }
+    let came = take_to_lane(socket, inner, connection, old.as_ref());
+    if let Some(old) = old {
+        old.stream.forget();
+    }
+    inner.shared = false;
+    let Some((taken, lane)) = came else {
+        return;
+    };
+    let flags = taken.stream.flags();
+    inner.shut_write = flags & program_flags::SHUT_WRITE != 0;
+    inner.shut_read = flags & program_flags::SHUT_READ != 0;
+    inner.lane = Some(lane);
+    table::set_slot(taken.stream.slot(), socket);
+    inner.shared = taken.stream.service_flags() & service_flags::SHARED != 0;
+    inner.state = if taken.stream.established() {
+        State::Stream(taken)
+    } else {
+        State::Connecting(Connecting {
+            connection: Some(taken),
+            kernel: false,
+        })
+    };
+}
+
+/// Asks the service for the connection, for the lane where its events are waited for.
+fn take_to_lane(
+    socket: &'static Socket,
+    inner: &Inner,
+    connection: u64,
+    old: Option<&Connection>,
+) -> Option<(Connection, &'static Lane)> {
+    let session = session::establish()?;
+    if old.is_some_and(|old| old.session != session.generation) {
+        return None;
+    }
+    let watched = inner.watches(socket).next();
+    let watched = watched.and_then(|watch| table::lane_number(watch.lane));
+    let lane = watched.or(inner.lane).or_else(lane::expected_lane)?;
+    lane.activate(session).ok()?;
+    let context = lane.with_context(session.generation, |context| context.id())?;
+    let stream = session.program.take(connection, context).ok()?;
+    let taken = Connection {
+        stream,
+        session: session.generation,
+    };
+    Some((taken, lane))
+}
+
+/// An attempt to move bytes, during which the connection is not taken away. EAGAIN if it was.
+#[inline]
+pub(crate) fn attempt(
+    inner: &mut Inner,
+    attempt: &mut impl FnMut(&mut Inner) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    if !inner.shared {
+        return attempt(inner);
+    }
+    let held = inner.connection().map(|held| held.stream.hold());
+    if held == Some(false) {
+        return Err(Errno(libc::EAGAIN));
+    }
+    let result = attempt(inner);
+    if let Some(held) = inner.connection() {
+        held.stream.release();
+    }
+    result
 }

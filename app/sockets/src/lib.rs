@@ -14,10 +14,11 @@
 //! | `table` | descriptor -> socket, slot -> socket, epoll descriptor -> lane |
 //! | `socket`, `transfer`, `connect`, `listen`, `options`, `file` | one socket |
 //! | `lane`, `watch`, `epoll`, `poll`, `wait` | readiness and waiting |
-//! | `session`, `fork`, `exit` | the process and the service |
+//! | `session`, `fork`, `exit`, `away` | the process and the service, and other processes |
 //! | `sys` | system calls, never through libc's interposed names |
 
 mod arrive;
+pub mod away;
 pub mod connect;
 pub mod descriptors;
 pub mod epoll;

@@ -36,7 +36,9 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     match &inner.state {
         State::Fresh | State::Failed => {}
         State::Free | State::Kernel | State::Listening(_) => return TO_KERNEL,
-        State::Connecting(_) | State::Stream(_) | State::Forked => return fail(libc::EINVAL),
+        State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::Forked => {
+            return fail(libc::EINVAL);
+        }
     }
     if let Err(error) = sys::listen(fd, backlog) {
         return Some(Err(error));

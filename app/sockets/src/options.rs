@@ -119,9 +119,11 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
             }
             Some(Ok(0))
         }
-        State::Connecting(_) | State::Stream(_) | State::Failed | State::Forked => {
-            Some(inner.apply(socket, level, name, value).map(|()| 0))
-        }
+        State::Connecting(_)
+        | State::Stream(_)
+        | State::Failed
+        | State::Inherited(_)
+        | State::Forked => Some(inner.apply(socket, level, name, value).map(|()| 0)),
         State::Free | State::Kernel => TO_KERNEL,
     }
 }

@@ -6,7 +6,7 @@ use libc::pollfd;
 
 use crate::{
     errno::{Errno, Handled, TO_KERNEL},
-    lane, listen,
+    fork, lane, listen,
     socket::State,
     sys::{self, SignalMask},
     table,
@@ -80,7 +80,11 @@ fn is_ours_alone(fd: RawFd) -> bool {
     };
     matches!(
         inner.state,
-        State::Stream(_) | State::Connecting(_) | State::Failed | State::Forked
+        State::Stream(_)
+            | State::Connecting(_)
+            | State::Failed
+            | State::Forked
+            | State::Inherited(_)
     )
 }
 
@@ -122,9 +126,12 @@ fn show_interest(fds: &[pollfd]) {
 /// What is ready now of what the entry asks for, as far as Tidelane knows.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = table::socket(entry.fd) {
-        let Some(mut inner) = socket.enter(entry.fd) else {
+        let Some(mut inner) = socket.find(entry.fd) else {
             return 0;
         };
+        if inner.shared {
+            fork::bring_news(socket, &mut inner);
+        }
         if matches!(inner.state, State::Fresh) {
             return 0;
         }
@@ -147,7 +154,7 @@ fn ready(entry: &pollfd) -> i16 {
 fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
     for entry in fds {
         if let Some(socket) = table::socket(entry.fd) {
-            let Some(inner) = socket.enter(entry.fd) else {
+            let Some(inner) = socket.find(entry.fd) else {
                 continue;
             };
             let lanes = wait::lanes_of(&inner);

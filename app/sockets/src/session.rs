@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
-use tidelane_client::{Program, RegisterError};
+use tidelane_client::{Heir, Program, RegisterError};
 
 use crate::{
     errno::Errno, exit, fork, lock_unsafe::Lock, report, static_cell_unsafe::StaticCell, sys, table,
@@ -92,7 +92,7 @@ pub(crate) fn start_tracking() {
         PROCESS.store(sys::process_id(), Ordering::Relaxed);
     }
     if !WATCHING_FORK.swap(true, Ordering::Relaxed) {
-        sys::at_fork(fork::in_child);
+        sys::at_fork(fork::before, fork::in_parent, fork::in_child);
     }
 }
 
@@ -129,7 +129,11 @@ fn register() -> Option<&'static Session> {
     let name = sys::program_name();
     let name = CStr::from_bytes_until_nul(&name).map_or(&b"?"[..], CStr::to_bytes);
     let name = String::from_utf8_lossy(name);
-    match Program::register(Path::new(&settings().socket_path), &name) {
+    let registered = match take_heir() {
+        Some(heir) => heir.register(&name),
+        None => Program::register(Path::new(&settings().socket_path), &name),
+    };
+    match registered {
         Ok(program) => {
             protect(&program);
             let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
@@ -218,14 +222,50 @@ pub(crate) fn template() -> Result<RawFd, Errno> {
     Ok(*template)
 }
 
-/// For the child after fork: the session is the parent's. A new one comes when it is needed.
+/// For the child after fork: the session is the parent's, and so is what that inherited itself. A
+/// new one comes when it is needed.
 pub(crate) fn reset_after_fork() {
     if let Some(session) = SESSION.swap(None) {
         session.program.abandon();
     }
     REGISTERING.reset_after_fork(0);
+    HEIR.unlock_after_fork();
+    drop(take_heir());
     TEMPLATE.unlock_after_fork();
     PROCESS.store(sys::process_id(), Ordering::Relaxed);
+}
+
+/// A child's session, until it registers.
+static HEIR: Lock<Option<Heir>> = Lock::new(None);
+
+/// What the parent of this process had made for it.
+pub(crate) fn set_heir(heir: Heir) {
+    table::set_internal(heir.descriptor(), true);
+    *HEIR.lock() = Some(heir);
+}
+
+fn take_heir() -> Option<Heir> {
+    let heir = HEIR.lock().take()?;
+    table::set_internal(heir.descriptor(), false);
+    Some(heir)
+}
+
+/// For a child that is about to be made: what it will hold of this process' connections. None: the
+/// service is not there, or refuses.
+pub(crate) fn make_heir() -> Option<Heir> {
+    if let Some(heir) = &*HEIR.enter()? {
+        return heir.inherit().ok();
+    }
+    current()?.program.inherit().ok()
+}
+
+/// This process closed a connection that it inherited and never used.
+pub(crate) fn disown(connection: u64) {
+    if let Some(heir) = &*HEIR.lock() {
+        heir.disown(connection);
+    } else if let Some(session) = current() {
+        session.program.disown(connection);
+    }
 }
 
 /// Tells `tidelane ss` why the kernel socket `fd` is not accelerated.

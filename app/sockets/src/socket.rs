@@ -12,6 +12,7 @@ use tidelane_client::{ListenerHandle, Stream};
 use crate::{
     errno::{self, Errno},
     few::Few,
+    fork,
     lane::Lane,
     lock_unsafe::{Guard, Lock},
     options::Options,
@@ -62,7 +63,9 @@ pub(crate) enum State {
     Listening(Listening),
     /// The kernel's for good, as far as we are concerned.
     Kernel,
-    /// A connection of the parent process.
+    /// A connection of the parent process, which this one may take: its number.
+    Inherited(u64),
+    /// A connection of another process, which this one cannot have.
     Forked,
 }
 
@@ -120,6 +123,8 @@ pub(crate) struct Inner {
     pub(crate) connect_pending: bool,
     pub(crate) shut_read: bool,
     pub(crate) shut_write: bool,
+    /// Other processes hold the connection too, or did when this was last looked at.
+    pub(crate) shared: bool,
     /// The last write had MSG_MORE.
     pub(crate) corked_once: bool,
     /// A write did not find room: the next room is an event.
@@ -155,14 +160,31 @@ impl Socket {
     ///
     /// None if the descriptor was closed meanwhile, or if a signal handler interrupted its own
     /// thread within this socket: the system call then says what there is to say.
+    ///
+    /// A connection that another process has at the moment is taken back.
     #[inline]
     pub(crate) fn enter(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
+        let mut inner = self.find(fd)?;
+        if inner.shared {
+            fork::bring_here(self, &mut inner);
+        }
+        Some(inner)
+    }
+
+    /// As `enter`, but the connection stays where it is.
+    #[inline]
+    pub(crate) fn find(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
         let inner = self.inner.enter()?;
         if table::refers(fd, self) {
             Some(inner)
         } else {
             None
         }
+    }
+
+    /// Takes the socket's lock, unless this thread was interrupted while it had it.
+    pub(crate) fn visit(&'static self) -> Option<Guard<'static, Inner>> {
+        self.inner.enter()
     }
 
     /// Takes the socket's lock, whatever descriptors it has.
@@ -260,6 +282,7 @@ impl Inner {
             connect_pending: false,
             shut_read: false,
             shut_write: false,
+            shared: false,
             corked_once: false,
             no_space: false,
             bytes_read: 0,
@@ -343,6 +366,9 @@ impl Inner {
     /// only if it is `wanted`, for it costs a look at another cache line.
     #[inline]
     pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {
+        if self.shared && self.is_elsewhere() {
+            return 0;
+        }
         const ENDS: u32 = service_flags::CLOSED | service_flags::FIN_RECEIVED;
         let plain = self.error == 0 && !(self.cause_seen | self.shut_read | self.shut_write);
         if let State::Stream(connection) = &mut self.state
@@ -394,6 +420,7 @@ impl Inner {
             State::Fresh | State::Failed => OUT | HUP,
             State::Listening(listening) if listening.queue.is_empty() => 0,
             State::Listening(_) => IN,
+            State::Inherited(_) => 0,
             State::Forked => ERR | IN | OUT | HUP | RDHUP,
             State::Free | State::Kernel => 0,
         }

@@ -428,10 +428,11 @@ pub(crate) fn handlers_restart() -> bool {
     })
 }
 
-/// Registers what runs around `fork` in this process.
-pub(crate) fn at_fork(child: extern "C" fn()) {
-    // SAFETY: the function has the expected type and lives as long as the library.
-    unsafe { libc::pthread_atfork(None, None, Some(as_unsafe(child))) };
+/// Registers what runs before `fork` and after it, in the parent and in the child.
+pub(crate) fn at_fork(before: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    let [before, parent, child] = [before, parent, child].map(|handler| Some(as_unsafe(handler)));
+    // SAFETY: the functions have the expected type and live as long as the library.
+    unsafe { libc::pthread_atfork(before, parent, child) };
 }
 
 fn as_unsafe(function: extern "C" fn()) -> unsafe extern "C" fn() {

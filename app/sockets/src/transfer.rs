@@ -9,6 +9,7 @@ use tidelane_abi::program_flags;
 
 use crate::{
     errno::{Errno, Handled, TO_KERNEL, fail},
+    fork,
     lane::Lane,
     socket::{Inner, Socket, State},
     sys,
@@ -26,6 +27,9 @@ pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     let Some(mut inner) = socket.enter(fd) else {
         return 0;
     };
+    if inner.shared {
+        return 0;
+    }
     let State::Stream(connection) = &mut inner.state else {
         return 0;
     };
@@ -174,7 +178,7 @@ fn attempt_or_wait(
 ) -> Handled {
     {
         let mut inner = socket.enter(fd)?;
-        match attempt(&mut inner) {
+        match fork::attempt(&mut inner, &mut attempt) {
             Err(WOULD_BLOCK) if waits => {}
             done => return Some(done),
         }
@@ -347,7 +351,11 @@ impl Inner {
         let State::Stream(connection) = &mut self.state else {
             return 0;
         };
-        if self.error != 0 || self.corked_once || connection.stream.closed().is_some() {
+        if self.error != 0
+            || self.corked_once
+            || self.shared
+            || connection.stream.closed().is_some()
+        {
             return 0;
         }
         let count = connection.stream.write(from);
@@ -397,7 +405,7 @@ impl Inner {
             State::Stream(connection) => (shut || connection.stream.at_end()).then_some(Ok(0)),
             State::Connecting(_) => None,
             State::Failed => Some(Ok(0)),
-            State::Forked => Some(Err(Errno(libc::ECONNRESET))),
+            State::Inherited(_) | State::Forked => Some(Err(Errno(libc::ECONNRESET))),
             _ => Some(Err(Errno(libc::ENOTCONN))),
         }
     }
@@ -413,7 +421,7 @@ impl Inner {
             State::Stream(_) => Ok(()),
             State::Connecting(_) => Err(WOULD_BLOCK),
             State::Failed => Err(BROKEN_PIPE),
-            State::Forked => Err(Errno(libc::ECONNRESET)),
+            State::Inherited(_) | State::Forked => Err(Errno(libc::ECONNRESET)),
             _ => Err(Errno(libc::ENOTCONN)),
         }
     }

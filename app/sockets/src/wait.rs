@@ -8,6 +8,7 @@ use std::{os::fd::RawFd, sync::atomic::Ordering};
 use crate::{
     errno::{Errno, Handled},
     few::Few,
+    fork,
     lane::{self, Lane},
     session,
     socket::{Inner, Socket, State},
@@ -63,11 +64,14 @@ pub(crate) fn blocking(
     let mut sleeper = Sleeper::new(deadline);
     loop {
         let lanes = {
-            let mut inner = match socket.enter(fd) {
+            let mut inner = match socket.find(fd) {
                 Some(inner) => inner,
                 None => return Some(Err(Errno(libc::EBADF))),
             };
-            match attempt(&mut inner) {
+            if inner.shared {
+                fork::bring_news(socket, &mut inner);
+            }
+            match fork::attempt(&mut inner, &mut attempt) {
                 Err(WOULD_BLOCK) => lanes_of(&inner),
                 done => return Some(done),
             }

@@ -6,6 +6,7 @@ use tidelane_client::ClientEvent;
 
 use crate::{
     errno::Errno,
+    fork,
     socket::{Inner, Socket, State},
 };
 
@@ -15,6 +16,28 @@ const EDGE: u32 = libc::EPOLLET as u32;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 /// What can be asked for; the other bits say how.
 const EVENT_BITS: u32 = 0x0000_ffff;
+
+/// EPOLLEXCLUSIVE goes with these only.
+const BESIDE_EXCLUSIVE: u32 = (libc::EPOLLIN
+    | libc::EPOLLOUT
+    | libc::EPOLLERR
+    | libc::EPOLLHUP
+    | libc::EPOLLWAKEUP
+    | libc::EPOLLET
+    | libc::EPOLLEXCLUSIVE) as u32;
+
+/// Whether a registration asks for EPOLLEXCLUSIVE.
+fn is_exclusive(events: u32) -> bool {
+    events & libc::EPOLLEXCLUSIVE as u32 != 0
+}
+
+/// Whether a registration may ask for these events.
+pub(crate) fn may_add(events: u32) -> Result<(), Errno> {
+    if is_exclusive(events) && events & !BESIDE_EXCLUSIVE != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    Ok(())
+}
 
 /// A registration's place: which lane, which of its watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +233,12 @@ impl LaneState {
             if watch.disabled || watch.is_drained(socket) {
                 continue;
             }
-            let bits = watch.due(&mut socket.lock());
+            let mut inner = socket.lock();
+            if inner.shared {
+                fork::bring_news(socket, &mut inner);
+            }
+            let bits = watch.due(&mut inner);
+            drop(inner);
             if bits == 0 {
                 continue;
             }
@@ -243,13 +271,17 @@ impl LaneState {
 }
 
 impl Watch {
-    /// EPOLL_CTL_MOD.
-    pub(crate) fn modify(&mut self, fd: RawFd, events: u32, data: u64) {
+    /// EPOLL_CTL_MOD. What is exclusive stays so.
+    pub(crate) fn modify(&mut self, fd: RawFd, events: u32, data: u64) -> Result<(), Errno> {
+        if is_exclusive(events | self.events) {
+            return Err(Errno(libc::EINVAL));
+        }
         self.fd = fd;
         self.events = events;
         self.data = data;
         self.disabled = false;
         self.fresh = true;
+        Ok(())
     }
 
     pub(crate) fn fd(&self) -> RawFd {

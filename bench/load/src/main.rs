@@ -16,6 +16,7 @@ use crate::{
 mod client;
 mod echo_server;
 mod exchange;
+mod jam;
 mod ping;
 mod report;
 mod scribble;
@@ -45,6 +46,8 @@ enum Tool {
     XskEcho(xsk_echo::Options),
     /// A hostile program: random values into all memory that it shares with the service.
     Scribble(scribble::Options),
+    /// A hostile program: makes the service's write to its doorbell block.
+    Jam(jam::Options),
     /// ICMP echo.
     Ping(ping::Options),
     /// Keeps cores awake in the idle scheduling class: the kernel without idle exits.
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Tool::HttpClient(options) => run_http(&options),
         Tool::XskEcho(options) => xsk_echo::run(&options),
         Tool::Scribble(options) => scribble::run(&options),
+        Tool::Jam(options) => jam::run(&options),
         Tool::Ping(options) => ping::run(&options),
         Tool::Spin(options) => spin::run(&options),
     };

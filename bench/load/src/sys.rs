@@ -318,3 +318,18 @@ pub fn icmp_socket(address: Ipv4Addr, timeout: Duration) -> io::Result<Fd> {
     check(unsafe { libc::setsockopt(fd.0, libc::SOL_SOCKET, libc::SO_RCVTIMEO, pointer, len) })?;
     Ok(fd)
 }
+
+/// Fills the counter of the eventfd `number`, and makes writes to it block. Whoever else uses it
+/// notices: that is the purpose.
+pub fn jam_eventfd(number: RawFd) {
+    let full = (u64::MAX - 1).to_ne_bytes();
+    let mut count = [0u8; 8];
+    // SAFETY: both buffers have the eight bytes that an eventfd transfers. A number that is none
+    // any more only makes the calls fail: nothing here owns it.
+    unsafe {
+        libc::fcntl(number, libc::F_SETFL, libc::O_NONBLOCK);
+        libc::read(number, count.as_mut_ptr().cast(), count.len());
+        libc::write(number, full.as_ptr().cast(), full.len());
+        libc::fcntl(number, libc::F_SETFL, 0);
+    }
+}

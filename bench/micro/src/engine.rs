@@ -1,5 +1,7 @@
 //! The engine alone: one flow, an environment that does nothing.
 
+use std::hint::black_box;
+
 use tidelane_engine::{
     Arrival, Duration, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, Instant,
     LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags, TcpOptions, TxFull,
@@ -8,15 +10,24 @@ use tidelane_engine::{
 use crate::{Load, Tally, allocations_unsafe, toggles};
 
 /// Bytes of payload.
-const PAYLOAD: [u8; 64] = [0x5a; 64];
+static PAYLOAD: [u8; 64] = [0x5a; 64];
 const LINK: LinkId = LinkId(1);
 /// Time between two segments.
 const STEP: Duration = Duration::from_micros(20);
 
-/// Takes everything, keeps the last segment sent.
+/// What the loads look at of a segment that was sent.
+#[derive(Clone, Copy)]
+struct Sent {
+    seq: SeqNumber,
+    ack: SeqNumber,
+    flags: TcpFlags,
+    payload_len: u32,
+}
+
+/// Takes everything.
 #[derive(Default)]
 pub struct Sink {
-    last: Option<SegmentOut>,
+    last: Option<Sent>,
     sent: u64,
     placed: u64,
     flow: Option<FlowId>,
@@ -25,7 +36,14 @@ pub struct Sink {
 impl Env for Sink {
     #[inline]
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        self.last = Some(*out);
+        // All of it is there for a driver to read.
+        let out = black_box(out);
+        self.last = Some(Sent {
+            seq: out.seq,
+            ack: out.ack,
+            flags: out.flags,
+            payload_len: out.payload_len,
+        });
         self.sent += 1;
         Ok(())
     }
@@ -108,8 +126,8 @@ impl OneFlow {
         self.now.as_millis() as u32
     }
 
-    fn arrive(&mut self, flags: TcpFlags, options: TcpOptions, payload: &[u8]) {
-        let segment = Segment {
+    fn segment<'a>(&self, flags: TcpFlags, options: TcpOptions, payload: &'a [u8]) -> Segment<'a> {
+        Segment {
             src_port: self.arrival.key.peer.port,
             dst_port: self.arrival.key.local.port,
             seq: self.seq,
@@ -119,16 +137,24 @@ impl OneFlow {
             urgent: 0,
             options,
             payload,
-        };
-        self.engine
-            .segment_arrives(self.now, &self.arrival, &segment, &mut self.env);
-        self.engine.batch_end(self.now, &mut self.env);
+        }
+    }
+
+    fn arrive(&mut self, flags: TcpFlags, options: TcpOptions, payload: &[u8]) {
+        let segment = self.segment(flags, options, payload);
+        self.receive(&segment);
     }
 
     /// A segment of the peer and the end of its batch.
     fn pass(&mut self, flags: TcpFlags, payload: &[u8]) {
         let options = TcpOptions::timestamps(self.tsval(), self.tsval());
         self.arrive(flags, options, payload);
+    }
+
+    /// The peer's next data segment.
+    fn data(&self) -> Segment<'static> {
+        let options = TcpOptions::timestamps(self.tsval(), self.tsval());
+        self.segment(TcpFlags::ACK.union(TcpFlags::PSH), options, &PAYLOAD)
     }
 
     fn next_turn(&mut self) {
@@ -138,9 +164,12 @@ impl OneFlow {
         }
     }
 
-    /// One data segment arrives and is acknowledged.
-    pub fn receive(&mut self) {
-        self.pass(TcpFlags::ACK.union(TcpFlags::PSH), &PAYLOAD);
+    /// One parsed segment arrives, and its batch ends.
+    #[inline]
+    pub fn receive(&mut self, segment: &Segment<'_>) {
+        self.engine
+            .segment_arrives(self.now, &self.arrival, segment, &mut self.env);
+        self.engine.batch_end(self.now, &mut self.env);
     }
 
     /// The program wrote one segment's bytes.
@@ -165,11 +194,12 @@ pub fn receive(load: Load) -> Tally {
     for turn in 0..load.warmup + load.count {
         one.next_turn();
         let (sent, placed) = (one.env.sent, one.env.placed);
+        let segment = one.data();
         if turn < load.warmup {
-            one.receive();
+            one.receive(&segment);
         } else {
             let before = allocations_unsafe::count();
-            toggles::tidelane_micro_receive(&mut one);
+            toggles::tidelane_micro_receive(&mut one, &segment);
             tally.allocations += allocations_unsafe::count() - before;
             tally.count += 1;
         }

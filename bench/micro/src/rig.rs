@@ -20,7 +20,9 @@ const PORT_FIRST: u16 = 40_000;
 struct NoBell;
 
 impl Bell for NoBell {
-    fn ring(&self) {}
+    fn ring(&self) -> bool {
+        true
+    }
 }
 
 /// A host, and what its driver has to know.

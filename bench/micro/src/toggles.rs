@@ -1,5 +1,6 @@
 //! What is counted: callgrind counts from the entry of one of these functions to its return.
 
+use tidelane_engine::Segment;
 use tidelane_time::Instant;
 
 use crate::{echo::Side, engine::OneFlow, rig::Machine};
@@ -7,8 +8,8 @@ use crate::{echo::Side, engine::OneFlow, rig::Machine};
 /// The engine receives a segment and acknowledges it.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub fn tidelane_micro_receive(one: &mut OneFlow) {
-    one.receive();
+pub fn tidelane_micro_receive(one: &mut OneFlow, segment: &Segment<'_>) {
+    one.receive(segment);
 }
 
 /// The engine sends a segment.

@@ -39,6 +39,9 @@ pub struct XdpConfig {
     pub tx_checksum: bool,
     /// The other end is on this machine (veth): what it sends may have unfinished checksums.
     pub rx_checksum_may_be_partial: bool,
+    /// Take super-frames, which the peer or the device cuts (on a veth towards a kernel nobody
+    /// does). Needs CAP_NET_RAW; without it there are none.
+    pub super_frames: bool,
     /// Busy polling, if wanted.
     pub busy_poll: Option<BusyPoll>,
 }
@@ -53,6 +56,7 @@ impl Default for XdpConfig {
             huge_pages: true,
             tx_checksum: true,
             rx_checksum_may_be_partial: false,
+            super_frames: true,
             busy_poll: None,
         }
     }

@@ -20,15 +20,19 @@
 //! 4. loop: `rx_burst`, `frame_bytes`, `tx_frame`, `tx_commit`, `rx_release`, `tx_flush`
 //!    ([`PacketIo`](tidelane_packet_io::PacketIo)); sleep by polling [`XdpPort::fd`] for input.
 //!
+//! Super-frames leave by a packet socket beside it (`super_frames.rs`).
+//!
 //! Copy mode (every driver, veth too) and zero-copy (drivers that have it) look the same to the
 //! caller; [`XdpPort::mode`] tells which it is.
 
+mod bind;
 mod config;
 mod error;
 mod port;
 mod queues;
 mod ring_unsafe;
 mod rx_unsafe;
+mod super_frames;
 mod sys;
 mod tx_unsafe;
 mod umem_unsafe;

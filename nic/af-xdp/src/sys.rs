@@ -29,12 +29,55 @@ unsafe impl OptionValue for libc::xdp_options {}
 // SAFETY: an integer.
 unsafe impl OptionValue for c_int {}
 
+/// One of the structures that begin like `sockaddr`.
+///
+/// # Safety
+/// Its first field is the address family.
+unsafe trait SocketAddress {}
+// SAFETY: `sxdp_family` is first.
+unsafe impl SocketAddress for libc::sockaddr_xdp {}
+// SAFETY: `sll_family` is first.
+unsafe impl SocketAddress for libc::sockaddr_ll {}
+
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
         Ok(result)
     }
+}
+
+fn set_option<T: OptionValue>(
+    fd: &OwnedFd,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` points to `len` readable bytes for the time of the call.
+    let result = unsafe {
+        let value = ptr::from_ref(value).cast::<c_void>();
+        libc::setsockopt(fd.as_raw_fd(), level, name, value, len)
+    };
+    check(result).map(drop)
+}
+
+/// Room for that many bytes of frames on their way; the limit is lifted if we may.
+fn set_send_buffer(fd: &OwnedFd, bytes: usize) -> io::Result<()> {
+    let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2);
+    set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+        .or_else(|_| set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
+}
+
+/// Binds to one of the `sockaddr` structures.
+fn bind<T: SocketAddress>(fd: &OwnedFd, address: &T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `address` is a sockaddr of `len` bytes that lives through the call.
+    let result = unsafe {
+        let address = ptr::from_ref(address).cast::<libc::sockaddr>();
+        libc::bind(fd.as_raw_fd(), address, len)
+    };
+    check(result).map(drop)
 }
 
 /// An AF_XDP socket.
@@ -53,18 +96,8 @@ impl XskSocket {
         }
     }
 
-    fn set<T: OptionValue>(&self, level: c_int, name: c_int, value: &T) -> io::Result<()> {
-        let len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: `value` points to `len` readable bytes for the time of the call.
-        let result = unsafe {
-            let value = ptr::from_ref(value).cast::<c_void>();
-            libc::setsockopt(self.0.as_raw_fd(), level, name, value, len)
-        };
-        check(result).map(drop)
-    }
-
     pub(crate) fn set_xdp<T: OptionValue>(&self, name: c_int, value: &T) -> io::Result<()> {
-        self.set(libc::SOL_XDP, name, value)
+        set_option(&self.0, libc::SOL_XDP, name, value)
     }
 
     pub(crate) fn get_xdp<T: OptionValue>(&self, name: c_int) -> io::Result<T> {
@@ -85,17 +118,16 @@ impl XskSocket {
         }
     }
 
-    /// Room for that many bytes of frames on their way; the limit is lifted if we may.
+    /// Room for that many bytes of frames on their way.
     pub(crate) fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
-        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2);
-        self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
-            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
+        set_send_buffer(&self.0, bytes)
     }
 
     pub(crate) fn set_busy_poll(&self, timeout_us: u32, budget: u32) -> io::Result<()> {
-        self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
-        self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &(timeout_us as c_int))?;
-        self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &(budget as c_int))
+        let set = |name, value| set_option(&self.0, libc::SOL_SOCKET, name, &value);
+        set(SO_PREFER_BUSY_POLL, 1)?;
+        set(libc::SO_BUSY_POLL, timeout_us as c_int)?;
+        set(SO_BUSY_POLL_BUDGET, budget as c_int)
     }
 
     pub(crate) fn bind(&self, ifindex: u32, queue: u32, flags: u16) -> io::Result<()> {
@@ -106,16 +138,7 @@ impl XskSocket {
             sxdp_queue_id: queue,
             sxdp_shared_umem_fd: 0,
         };
-        let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
-        // SAFETY: `address` is a sockaddr of `len` bytes that lives through the call.
-        let result = unsafe {
-            libc::bind(
-                self.0.as_raw_fd(),
-                ptr::from_ref(&address).cast::<libc::sockaddr>(),
-                len,
-            )
-        };
-        check(result).map(drop)
+        bind(&self.0, &address)
     }
 
     /// Makes the kernel look at the TX ring.
@@ -159,6 +182,46 @@ impl XskSocket {
 impl AsFd for XskSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// A packet socket that sends frames with a segmentation header (`PACKET_VNET_HDR`) and receives
+/// nothing.
+pub(crate) struct PacketSocket(OwnedFd);
+
+impl PacketSocket {
+    /// Bound to the interface, with room for `send_buffer` bytes.
+    pub(crate) fn open(ifindex: u32, send_buffer: usize) -> io::Result<Self> {
+        // SAFETY: no pointers; the result is checked before it is owned.
+        let fd = unsafe {
+            let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            OwnedFd::from_raw_fd(check(libc::socket(libc::AF_PACKET, kind, 0))?)
+        };
+        set_option(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
+        set_send_buffer(&fd, send_buffer)?;
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: 0,
+            sll_ifindex: ifindex as c_int,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        bind(&fd, &address)?;
+        Ok(Self(fd))
+    }
+
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let start = bytes.as_ptr().cast::<c_void>();
+        // SAFETY: the kernel reads `bytes` during the call.
+        let sent =
+            unsafe { libc::send(self.0.as_raw_fd(), start, bytes.len(), libc::MSG_DONTWAIT) };
+        if sent < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
     }
 }
 

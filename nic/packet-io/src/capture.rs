@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use crate::{Capabilities, Frame, PacketIo, TxChecksum};
+use crate::{Capabilities, Frame, LinkFull, PacketIo, SuperFrame, TxChecksum};
 
 const BLOCK_SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const BLOCK_INTERFACE: u32 = 1;
@@ -85,7 +85,10 @@ pub struct Capture<P, W> {
 impl<P: PacketIo, W: Write> Capture<P, W> {
     /// Starts a capture of `port` into `out`.
     pub fn new(port: P, out: W) -> io::Result<Self> {
-        let frame_len_max = port.capabilities().tx_frame_len_max;
+        let capabilities = port.capabilities();
+        let frame_len_max = capabilities
+            .tx_frame_len_max
+            .max(capabilities.tx_super_len_max);
         let writer = PcapngWriter::new(out, frame_len_max)?;
         Ok(Self {
             port,
@@ -163,6 +166,19 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
                 .err();
         }
         self.port.tx_commit(len, checksum);
+    }
+
+    fn tx_super_frame(&mut self) -> &mut [u8] {
+        self.port.tx_super_frame()
+    }
+
+    fn tx_super_send(&mut self, len: usize, cut: SuperFrame) -> Result<(), LinkFull> {
+        self.port.tx_super_send(len, cut)?;
+        if self.error.is_none() {
+            let frame = &self.port.tx_super_frame()[..len];
+            self.error = self.writer.write_frame(self.time_ns, OUTBOUND, frame).err();
+        }
+        Ok(())
     }
 
     fn tx_flush(&mut self) {

@@ -52,7 +52,25 @@ pub struct Capabilities {
     /// A received frame that comes from this same machine may have an unfinished checksum (the
     /// field holds the pseudo-header sum): veth, and the memory port.
     pub rx_checksum_may_be_partial: bool,
+    /// Largest super-frame that can be transmitted, in bytes; zero where there are none.
+    pub tx_super_len_max: u32,
 }
+
+/// How the link cuts a super-frame into frames (segmentation offload): each gets the headers, with
+/// lengths, sequence numbers and checksums as TCP has them, and a piece of the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SuperFrame {
+    /// Bytes of all headers, link to TCP.
+    pub headers_len: u16,
+    /// Bytes of payload of each frame but the last.
+    pub segment_size: u16,
+    /// Where the TCP header begins. Its checksum field holds the pseudo-header sum of the whole.
+    pub tcp_start: u16,
+}
+
+/// The link has no room for a super-frame now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkFull;
 
 /// A port: one NIC queue, a memory link, a simulated link. Never blocks.
 pub trait PacketIo {
@@ -74,6 +92,18 @@ pub trait PacketIo {
 
     /// Queues the frame last given by [`tx_frame`](Self::tx_frame), its first `len` bytes.
     fn tx_commit(&mut self, len: usize, checksum: TxChecksum);
+
+    /// Where a super-frame is built, `tx_super_len_max` bytes long; empty where there are none.
+    fn tx_super_frame(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
+    /// Hands the first `len` bytes of [`tx_super_frame`](Self::tx_super_frame) to the link, after
+    /// all frames that were committed before.
+    fn tx_super_send(&mut self, len: usize, cut: SuperFrame) -> Result<(), LinkFull> {
+        let _ = (len, cut);
+        Err(LinkFull)
+    }
 
     /// Hands all queued frames to the link and collects finished ones.
     fn tx_flush(&mut self);

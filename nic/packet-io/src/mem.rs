@@ -74,7 +74,7 @@ pub struct MemPort {
     rx: SharedDirection,
     /// Empty frames taken from `tx`; the last one is what `tx_frame` gives.
     tx_free: Vec<Box<[u8]>>,
-    tx_staged: Vec<FullFrame>,
+    tx_staged: VecDeque<FullFrame>,
     /// Received frames by token.
     rx_held: Vec<Option<Box<[u8]>>>,
     rx_tokens_free: Vec<u32>,
@@ -103,7 +103,7 @@ impl MemPort {
             tx,
             rx,
             tx_free: Vec::with_capacity(BURST_MAX),
-            tx_staged: Vec::with_capacity(count),
+            tx_staged: VecDeque::with_capacity(count),
             rx_held: (0..count).map(|_| None).collect(),
             rx_tokens_free: (0..config.frames).rev().collect(),
             rx_released: Vec::with_capacity(count),
@@ -128,12 +128,15 @@ impl PacketIo for MemPort {
             tx_frame_len_max: self.config.frame_len_max,
             tx_checksum: self.config.partial_checksums,
             rx_checksum_may_be_partial: self.config.partial_checksums,
+            tx_super_len_max: 0,
         }
     }
 
     fn rx_burst(&mut self, frames: &mut Vec<Frame>, max: usize) -> usize {
         let mut direction = lock(&self.rx);
-        direction.free.append(&mut self.rx_released);
+        while let Some(bytes) = self.rx_released.pop() {
+            direction.free.push(bytes);
+        }
         let mut count = 0;
         while count < max {
             let Some(full) = direction.queued.pop_front() else {
@@ -187,7 +190,7 @@ impl PacketIo for MemPort {
             let finished = finish_checksum(&mut bytes[..len], start, offset);
             assert!(finished, "the checksum field lies outside the frame");
         }
-        self.tx_staged.push(FullFrame {
+        self.tx_staged.push_back(FullFrame {
             bytes,
             len: len as u32,
         });
@@ -195,7 +198,12 @@ impl PacketIo for MemPort {
 
     fn tx_flush(&mut self) {
         if !self.tx_staged.is_empty() {
-            lock(&self.tx).queued.extend(self.tx_staged.drain(..));
+            let queued = &mut lock(&self.tx).queued;
+            if queued.is_empty() {
+                std::mem::swap(queued, &mut self.tx_staged);
+            } else {
+                queued.append(&mut self.tx_staged);
+            }
         }
     }
 }

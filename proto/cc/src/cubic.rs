@@ -240,8 +240,8 @@ impl CongestionControl for Cubic {
         self.window.ssthresh()
     }
 
-    fn on_idle_restart(&mut self, now: Instant) {
-        self.window.restart();
+    fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32) {
+        self.window.restart(idle_rtos);
         self.skip_pause(now);
     }
 }

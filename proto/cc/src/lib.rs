@@ -20,10 +20,11 @@ use core::fmt;
 use tidelane_time::{Duration, Instant};
 
 mod cubic;
+mod dctcp;
 mod newreno;
 mod window;
 
-pub use crate::{cubic::Cubic, newreno::NewReno, window::Window};
+pub use crate::{cubic::Cubic, dctcp::Dctcp, newreno::NewReno, window::Window};
 
 #[cfg(test)]
 mod tests;
@@ -43,11 +44,23 @@ pub trait CongestionControl {
     /// (RFC 9438 §5.8).
     fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool);
 
-    /// Fast retransmit, or an ECN echo: once per window of data. Returns the new `ssthresh`.
+    /// Fast retransmit: once per window of data. Returns the new `ssthresh`.
     ///
     /// `flight_size` is what was outstanding when the loss was detected (RFC 5681 §2); what
     /// limited transmit sent beyond the window does not count.
     fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32;
+
+    /// The peer echoes congestion (RFC 3168 §6.1.2): once per window of data. Returns the new
+    /// `ssthresh`.
+    fn on_ecn_echo(&mut self, now: Instant, flight_size: u32) -> u32 {
+        self.on_congestion_signal(now, flight_size)
+    }
+
+    /// What an ACK of an ECN-capable connection says. Not called for each: those without mark may
+    /// be left out.
+    fn on_ecn_feedback(&mut self, feedback: &EcnFeedback) {
+        let _ = feedback;
+    }
 
     /// Everything that was outstanding at the congestion signal is acknowledged.
     fn on_recovery_exit(&mut self, now: Instant);
@@ -55,8 +68,22 @@ pub trait CongestionControl {
     /// The retransmission timer expired. Returns the new `ssthresh`.
     fn on_rto(&mut self, now: Instant, flight_size: u32) -> u32;
 
-    /// The connection is about to send after it was silent for longer than an RTO (RFC 5681 §4.1).
-    fn on_idle_restart(&mut self, now: Instant);
+    /// The connection is about to send after it was silent for `idle_rtos` whole RTOs, at least one
+    /// (RFC 5681 §4.1).
+    fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32);
+}
+
+/// What an ACK says of congestion marks.
+#[derive(Clone, Copy, Debug)]
+pub struct EcnFeedback {
+    /// SND.UNA before it.
+    pub prior_una: u32,
+    /// SND.UNA after it.
+    pub una: u32,
+    /// SND.NXT.
+    pub snd_nxt: u32,
+    /// Whether it carries ECE.
+    pub marked: bool,
 }
 
 /// The algorithms by name.
@@ -67,18 +94,27 @@ pub enum Algorithm {
     /// RFC 9438: what Linux uses unless told otherwise.
     #[default]
     Cubic,
+    /// RFC 8257: for networks whose switches mark early.
+    Dctcp,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::NewReno, Self::Cubic];
+    pub const ALL: [Self; 3] = [Self::NewReno, Self::Cubic, Self::Dctcp];
 
     /// The name under which `TCP_CONGESTION` knows the algorithm.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NewReno => "reno",
             Self::Cubic => "cubic",
+            Self::Dctcp => "dctcp",
         }
+    }
+
+    /// Whether it is nothing without ECN: its connections ask for it, and send SYNs and what they
+    /// send again as ECT, too (as Linux does).
+    pub const fn needs_ecn(self) -> bool {
+        matches!(self, Self::Dctcp)
     }
 
     /// The algorithm with this name.
@@ -102,6 +138,8 @@ pub enum Controller {
     NewReno(NewReno),
     /// See [`Cubic`].
     Cubic(Cubic),
+    /// See [`Dctcp`].
+    Dctcp(Dctcp),
 }
 
 const _: () = assert!(size_of::<Controller>() <= 96);
@@ -111,9 +149,21 @@ impl Controller {
     /// (ten: RFC 6928).
     pub fn new(algorithm: Algorithm, smss: u32, initial_window: u32) -> Self {
         let window = Window::new(smss, initial_window);
+        Self::over(algorithm, window)
+    }
+
+    fn over(algorithm: Algorithm, window: Window) -> Self {
         match algorithm {
             Algorithm::NewReno => Self::NewReno(NewReno::new(window)),
             Algorithm::Cubic => Self::Cubic(Cubic::new(window)),
+            Algorithm::Dctcp => Self::Dctcp(Dctcp::new(window)),
+        }
+    }
+
+    /// Another algorithm goes on with the same window (TCP_CONGESTION on a live connection).
+    pub fn switch_to(&mut self, algorithm: Algorithm) {
+        if algorithm != self.algorithm() {
+            *self = Self::over(algorithm, *self.window());
         }
     }
 
@@ -122,6 +172,7 @@ impl Controller {
         match self {
             Self::NewReno(_) => Algorithm::NewReno,
             Self::Cubic(_) => Algorithm::Cubic,
+            Self::Dctcp(_) => Algorithm::Dctcp,
         }
     }
 
@@ -154,55 +205,53 @@ impl Controller {
     }
 }
 
+/// Calls a method of whichever algorithm it is.
+macro_rules! dispatch {
+    ($controller:expr, $inner:ident => $call:expr) => {
+        match $controller {
+            Controller::NewReno($inner) => $call,
+            Controller::Cubic($inner) => $call,
+            Controller::Dctcp($inner) => $call,
+        }
+    };
+}
+
 impl CongestionControl for Controller {
     #[inline]
     fn window(&self) -> &Window {
-        match self {
-            Self::NewReno(reno) => reno.window(),
-            Self::Cubic(cubic) => cubic.window(),
-        }
+        dispatch!(self, inner => inner.window())
     }
 
     fn window_mut(&mut self) -> &mut Window {
-        match self {
-            Self::NewReno(reno) => reno.window_mut(),
-            Self::Cubic(cubic) => cubic.window_mut(),
-        }
+        dispatch!(self, inner => inner.window_mut())
     }
 
     #[inline]
     fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool) {
-        match self {
-            Self::NewReno(reno) => reno.on_ack(now, acked_bytes, srtt, cwnd_limited),
-            Self::Cubic(cubic) => cubic.on_ack(now, acked_bytes, srtt, cwnd_limited),
-        }
+        dispatch!(self, inner => inner.on_ack(now, acked_bytes, srtt, cwnd_limited));
     }
 
     fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32 {
-        match self {
-            Self::NewReno(reno) => reno.on_congestion_signal(now, flight_size),
-            Self::Cubic(cubic) => cubic.on_congestion_signal(now, flight_size),
-        }
+        dispatch!(self, inner => inner.on_congestion_signal(now, flight_size))
+    }
+
+    fn on_ecn_echo(&mut self, now: Instant, flight_size: u32) -> u32 {
+        dispatch!(self, inner => inner.on_ecn_echo(now, flight_size))
+    }
+
+    fn on_ecn_feedback(&mut self, feedback: &EcnFeedback) {
+        dispatch!(self, inner => inner.on_ecn_feedback(feedback));
     }
 
     fn on_recovery_exit(&mut self, now: Instant) {
-        match self {
-            Self::NewReno(reno) => reno.on_recovery_exit(now),
-            Self::Cubic(cubic) => cubic.on_recovery_exit(now),
-        }
+        dispatch!(self, inner => inner.on_recovery_exit(now));
     }
 
     fn on_rto(&mut self, now: Instant, flight_size: u32) -> u32 {
-        match self {
-            Self::NewReno(reno) => reno.on_rto(now, flight_size),
-            Self::Cubic(cubic) => cubic.on_rto(now, flight_size),
-        }
+        dispatch!(self, inner => inner.on_rto(now, flight_size))
     }
 
-    fn on_idle_restart(&mut self, now: Instant) {
-        match self {
-            Self::NewReno(reno) => reno.on_idle_restart(now),
-            Self::Cubic(cubic) => cubic.on_idle_restart(now),
-        }
+    fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32) {
+        dispatch!(self, inner => inner.on_idle_restart(now, idle_rtos));
     }
 }

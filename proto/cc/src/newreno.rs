@@ -63,8 +63,8 @@ impl CongestionControl for NewReno {
         self.window.ssthresh()
     }
 
-    fn on_idle_restart(&mut self, _now: Instant) {
-        self.window.restart();
+    fn on_idle_restart(&mut self, _now: Instant, idle_rtos: u32) {
+        self.window.restart(idle_rtos);
         self.bytes_acked = 0;
     }
 }

@@ -59,10 +59,10 @@ fn slow_start_doubles_per_round_trip() {
             round_trip(&mut controller, &mut now, MS_100);
             assert_eq!(controller.cwnd(), (10 * SMSS) << round);
         }
-        // One ACK for a whole window opens it by eight segments only.
+        // One ACK for a whole window opens it as those of its segments would.
         let before = controller.cwnd();
         controller.on_ack(now, before, MS_100, true);
-        assert_eq!(controller.cwnd(), before + 8 * SMSS);
+        assert_eq!(controller.cwnd(), 2 * before);
     }
 }
 
@@ -137,10 +137,10 @@ fn idle_restart_falls_back_to_the_initial_window() {
         let mut now = Instant::ZERO;
         round_trip(&mut controller, &mut now, MS_100);
         round_trip(&mut controller, &mut now, MS_100);
-        controller.on_idle_restart(now + Duration::from_secs(10));
+        controller.on_idle_restart(now + Duration::from_secs(10), 40);
         assert_eq!(controller.cwnd(), 10 * SMSS);
         controller.on_rto(now, 10 * SMSS);
-        controller.on_idle_restart(now + Duration::from_secs(20));
+        controller.on_idle_restart(now + Duration::from_secs(20), 40);
         assert_eq!(controller.cwnd(), SMSS);
     }
 }
@@ -369,11 +369,94 @@ proptest! {
                     controller.on_rto(now, flight);
                     prop_assert_eq!(controller.cwnd(), controller.window().smss());
                 }
-                Hook::Idle => controller.on_idle_restart(now),
+                Hook::Idle => controller.on_idle_restart(now, 3),
                 Hook::Smss(smss) => controller.set_smss(smss),
             }
             prop_assert!(controller.cwnd() >= controller.window().smss());
             prop_assert!(controller.cwnd() <= 1 << 30);
         }
+    }
+}
+
+/// One window of data whose ACKs, each for two segments, carry ECE where `marked` says so.
+fn dctcp_window(dctcp: &mut Controller, una: &mut u32, marked: impl Fn(u32) -> bool) {
+    let snd_nxt = una.wrapping_add(20 * SMSS);
+    for number in 0..10 {
+        let prior_una = *una;
+        *una = una.wrapping_add(2 * SMSS);
+        dctcp.on_ecn_feedback(&EcnFeedback {
+            prior_una,
+            una: *una,
+            snd_nxt: snd_nxt.wrapping_add(2 * SMSS * (number + 1)),
+            marked: marked(number),
+        });
+    }
+}
+
+fn alpha(controller: &Controller) -> f64 {
+    match controller {
+        Controller::Dctcp(dctcp) => f64::from(dctcp.alpha()) / 1024.0,
+        _ => panic!("not DCTCP"),
+    }
+}
+
+#[test]
+fn dctcp_alpha_follows_the_marked_fraction() {
+    let mut dctcp = controller(Algorithm::Dctcp);
+    let mut una = 0xffff_0000;
+    assert!((alpha(&dctcp) - 1.0).abs() < 1e-9, "RFC 8257 §4.2");
+    for _ in 0..100 {
+        dctcp_window(&mut dctcp, &mut una, |number| number < 3);
+    }
+    assert!((alpha(&dctcp) - 0.3).abs() < 0.05, "{}", alpha(&dctcp));
+    for _ in 0..200 {
+        dctcp_window(&mut dctcp, &mut una, |_| false);
+    }
+    assert!(alpha(&dctcp) < 0.02, "{}", alpha(&dctcp));
+}
+
+#[test]
+fn dctcp_shrinks_by_half_of_alpha_and_halves_on_loss() {
+    let mut dctcp = controller(Algorithm::Dctcp);
+    let mut una = 0;
+    for _ in 0..100 {
+        dctcp_window(&mut dctcp, &mut una, |number| number < 2);
+    }
+    let before = f64::from(dctcp.cwnd());
+    let expected = before * (1.0 - alpha(&dctcp) / 2.0);
+    dctcp.on_ecn_echo(Instant::ZERO, dctcp.cwnd());
+    assert!((f64::from(dctcp.cwnd()) - expected).abs() < 2.0);
+    let before = dctcp.cwnd();
+    dctcp.on_congestion_signal(Instant::ZERO, before);
+    assert_eq!(dctcp.cwnd(), before / 2);
+}
+
+#[test]
+fn a_pause_halves_the_window_per_rto() {
+    for algorithm in Algorithm::ALL {
+        let mut controller = controller(algorithm);
+        let mut now = Instant::ZERO;
+        for _ in 0..3 {
+            round_trip(&mut controller, &mut now, MS_100);
+        }
+        assert_eq!(controller.cwnd(), 80 * SMSS);
+        controller.on_idle_restart(now, 2);
+        assert_eq!(controller.cwnd(), 20 * SMSS);
+        controller.on_idle_restart(now, 2);
+        assert_eq!(controller.cwnd(), 10 * SMSS);
+        controller.on_idle_restart(now, 100);
+        assert_eq!(controller.cwnd(), 10 * SMSS);
+    }
+}
+
+#[test]
+fn another_algorithm_goes_on_with_the_window() {
+    let mut controller = controller(Algorithm::Cubic);
+    controller.on_congestion_signal(Instant::ZERO, controller.cwnd());
+    let (cwnd, ssthresh) = (controller.cwnd(), controller.ssthresh());
+    for algorithm in Algorithm::ALL {
+        controller.switch_to(algorithm);
+        assert_eq!(controller.algorithm(), algorithm);
+        assert_eq!((controller.cwnd(), controller.ssthresh()), (cwnd, ssthresh));
     }
 }

@@ -6,13 +6,6 @@ const CWND_MAX: u32 = 1 << 30;
 const SMSS_MIN: u32 = 64;
 /// The largest segment size: what an IP packet can hold.
 pub(crate) const SMSS_MAX: u32 = u16::MAX as u32;
-/// Segments by which one ACK may open the window in slow start.
-///
-/// RFC 5681 §3.1 has one, RFC 3465 two; RFC 9406 §4.2 allows eight to a sender that does not pace.
-/// Receivers that process batches (this one, and Linux with GRO) send one ACK for many segments, so
-/// that with fewer the window would hardly grow by half per round trip.
-const ACK_GROWTH_MAX: u32 = 8;
-
 /// Congestion window and slow start threshold in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
@@ -100,13 +93,14 @@ impl Window {
             self.after_timeout = false;
             return acked_bytes;
         }
-        // RFC 3465 §2.3: one segment per ACK after an RTO.
-        let segments = if self.after_timeout {
-            1
+        // RFC 3465 §2.3: one segment per ACK after an RTO. Otherwise all that was acknowledged, as
+        // in Linux: receivers that process batches (this one, and Linux with GRO) send one ACK for
+        // many segments. RFC 5681 §3.1 has one, RFC 3465 two, RFC 9406 §4.2 eight without pacing.
+        let growth = if self.after_timeout {
+            acked_bytes.min(self.smss)
         } else {
-            ACK_GROWTH_MAX
+            acked_bytes
         };
-        let growth = acked_bytes.min(segments * self.smss);
         let to_threshold = self.ssthresh - self.cwnd;
         if growth < to_threshold {
             self.cwnd = (self.cwnd + growth).min(CWND_MAX);
@@ -145,9 +139,14 @@ impl Window {
         self.after_timeout = true;
     }
 
-    /// The restart window of RFC 5681 §4.1.
-    pub(crate) fn restart(&mut self) {
-        self.cwnd = self.cwnd.min(self.initial_window());
+    /// After a pause: half for each RTO of it, down to the restart window of RFC 5681 §4.1; what
+    /// the path carried is remembered in `ssthresh` (RFC 2861 §2.1, as in Linux).
+    pub(crate) fn restart(&mut self, idle_rtos: u32) {
+        let restart = self.cwnd.min(self.initial_window());
+        if self.ssthresh != u32::MAX {
+            self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
+        }
+        self.cwnd = self.cwnd.checked_shr(idle_rtos).unwrap_or(0).max(restart);
     }
 
     pub(crate) const fn in_timeout(&self) -> bool {

@@ -3,12 +3,14 @@
 
 use tidelane_fastpath::Fast;
 use tidelane_flow::{
-    Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowState, FlowTable, ListenerId,
-    Route, SocketOptions, State, StateEvent, Timeouts, flags,
+    Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowState, FlowTable, Route,
+    SocketOptions, State, Timeouts, flags,
 };
-use tidelane_slowpath::{Connection, Fate, Slow, SynSeen, iss, new_connection, reset_reply};
-use tidelane_time::{Instant, TimerWheel};
-use tidelane_wire::{DropReason, FlowKey, IcmpError, Segment, TcpFlags};
+use tidelane_slowpath::{
+    ANSWER_INTERVAL_MS, Connection, Fate, Slow, is_limited, iss, new_connection, reset_reply,
+};
+use tidelane_time::{Duration, Instant, TimerWheel};
+use tidelane_wire::{DropReason, Ecn, FlowKey, IcmpError, Segment, SeqNumber, TcpFlags};
 
 use crate::{
     listeners::Listeners,
@@ -31,10 +33,14 @@ pub struct Engine {
     /// Flows that wait for transmit frames.
     blocked: Vec<FlowId>,
     counters: Counters,
+    /// The last instant that the driver named, in the units of flows.
+    clock: Clock,
     /// Challenge ACKs and RSTs left in `second`.
     challenges: u32,
     resets: u32,
     second: u64,
+    /// Half-open connections of all listeners.
+    half_open: u32,
 }
 
 /// One flow in the slow path's hands, borrowed from the engine's parts.
@@ -66,6 +72,7 @@ macro_rules! slow {
 
 // After the macro, which they use.
 mod batch;
+mod passive;
 mod requests;
 
 impl Engine {
@@ -94,14 +101,25 @@ impl Engine {
             wheel: TimerWheel::new(),
             pending: Vec::with_capacity(64),
             blocked: Vec::new(),
+            clock: Clock::at(Instant(0)),
             counters: Counters::default(),
             challenges: config.challenge_acks_per_second,
             resets: config.resets_per_second,
             second: 0,
+            half_open: 0,
             timeouts: Timeouts::of(&config),
             secret,
             config,
         }
+    }
+
+    /// `now` in the units of flows, which one batch asks for many times.
+    #[inline]
+    fn clock_at(&mut self, now: Instant) -> Clock {
+        if self.clock.now != now {
+            self.clock = Clock::at(now);
+        }
+        self.clock
     }
 
     /// SEGMENT ARRIVES (RFC 9293 §3.10.7). `segment` passed wire parsing: bounds and checksum.
@@ -114,35 +132,29 @@ impl Engine {
         env: &mut impl Env,
     ) {
         self.counters.in_segs += 1;
-        let clock = Clock::at(now);
-        let Some(id) = self.table.find(&arrival.key) else {
+        let clock = self.clock_at(now);
+        let Some((id, flow)) = self.table.find_arrival(&arrival.key) else {
             self.arrives_without_flow(clock, arrival, segment, env);
             return;
         };
-        if let Some(flow) = self.table.get_mut(id) {
-            let mut fast = Fast {
-                id,
-                flow,
-                clock: &clock,
-                timeouts: &self.timeouts,
-                env,
-            };
-            if fast.receive(segment).is_ok() {
-                self.counters.fast_receives += 1;
-                if flow.flags & flags::PENDING == 0 {
-                    flow.flags |= flags::PENDING;
-                    self.pending.push(id);
-                }
-                return;
+        let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
+        if fast.receive(segment, arrival.ecn).is_ok() {
+            self.counters.fast_receives += 1;
+            if flow.flags & flags::PENDING == 0 {
+                flow.flags |= flags::PENDING;
+                self.pending.push(id);
             }
+            return;
         }
-        self.arrives_slowly(clock, id, segment, env);
+        self.arrives_slowly(clock, id, arrival.ecn, segment, env);
     }
 
+    #[inline(never)]
     fn arrives_slowly(
         &mut self,
         clock: Clock,
         id: FlowId,
+        ecn: Ecn,
         segment: &Segment<'_>,
         env: &mut impl Env,
     ) {
@@ -160,10 +172,13 @@ impl Engine {
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return;
         };
-        let fate = slow.segment_arrives(segment);
+        let fate = slow.segment_arrives(segment, ecn);
         let left = half_open && slow.hot.state != State::SynReceived;
         let opened = left && slow.hot.state != State::Closed && fate != Fate::Release;
         let listener = slow.cold.listener;
+        if left && listener.is_some() {
+            self.half_open = self.half_open.saturating_sub(1);
+        }
         if left && let Some(listener) = listener.and_then(|id| self.listeners.get_mut(id)) {
             listener.syn_queue = listener.syn_queue.saturating_sub(1);
             listener.accept_queue += u32::from(opened);
@@ -227,6 +242,7 @@ impl Engine {
             snd_nxt: flow.snd_nxt,
             rcv_nxt: flow.rcv_nxt,
             ts_recent: timestamps.then_some(flow.ts_recent),
+            answered_at: None,
             until: clock.now + self.config.msl * 2u64,
         });
     }
@@ -240,6 +256,9 @@ impl Engine {
             .table
             .get(id)
             .is_some_and(|f| f.state == State::SynReceived);
+        if half_open && cold.listener.is_some() {
+            self.half_open = self.half_open.saturating_sub(1);
+        }
         if half_open && let Some(entry) = cold.listener.and_then(|id| self.listeners.get_mut(id)) {
             entry.syn_queue = entry.syn_queue.saturating_sub(1);
         }
@@ -268,7 +287,12 @@ impl Engine {
                 Some(listener) => self.passive_open(clock, arrival, segment, listener, env),
                 None => self.refuse(arrival, segment, DropReason::NoListener, env),
             }
-        } else {
+        } else if !segment.flags.contains(TcpFlags::ACK)
+            && self.listeners.find(&arrival.key.local).is_some()
+        {
+            // RFC 9293 §3.10.7.2 fourth: in LISTEN such a segment is dropped without an answer.
+            self.counters.drops[DropReason::NoFlow.index()] += 1;
+        } else if !self.take_cookie(clock, arrival, segment, env) {
             self.refuse(arrival, segment, DropReason::NoFlow, env);
         }
     }
@@ -306,17 +330,17 @@ impl Engine {
         segment: &Segment<'_>,
         env: &mut impl Env,
     ) {
-        let old_ack = segment.len() == 0 && !segment.flags.contains(TcpFlags::SYN);
         if segment.flags.contains(TcpFlags::RST) {
             if segment.seq == entry.rcv_nxt {
                 self.time_wait.remove(&entry.key);
             }
             return;
         }
-        if old_ack || self.challenges == 0 {
+        // What comes last of a connection needs no answer.
+        let plain = segment.len() == 0 && segment.seq == entry.rcv_nxt;
+        if plain || !self.may_answer_in_time_wait(clock.now, entry, segment) {
             return;
         }
-        self.challenges -= 1;
         let Some(mut out) = reset_reply(segment, entry.key, entry.link) else {
             return;
         };
@@ -335,51 +359,23 @@ impl Engine {
         }
     }
 
-    /// A SYN for a listener (RFC 9293 §3.10.7.2).
-    fn passive_open(
+    /// Whether TIME-WAIT may answer `segment`: as a flow may ([`is_limited`]).
+    fn may_answer_in_time_wait(
         &mut self,
-        clock: Clock,
-        arrival: &Arrival,
+        now: Instant,
+        entry: &Entry,
         segment: &Segment<'_>,
-        listener: ListenerId,
-        env: &mut impl Env,
-    ) {
-        let Some(entry) = self.listeners.get(listener).copied() else {
-            return;
-        };
-        let reason = if !entry.syn_room() {
-            Some(DropReason::SynQueueFull)
-        } else if !entry.accept_room() {
-            Some(DropReason::AcceptQueueFull)
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
-            self.counters.listen_drops += 1;
-            self.counters.listen_overflows += u64::from(reason == DropReason::AcceptQueueFull);
-            self.counters.drops[reason.index()] += 1;
-            return;
+    ) -> bool {
+        if !is_limited(segment) {
+            return true;
         }
-        let route = env.route(&arrival.key, arrival.link);
-        let Some(id) = self.make_flow(clock, arrival.key, route, entry.options) else {
-            self.counters.drops[DropReason::FlowTableFull.index()] += 1;
-            return;
-        };
-        let Some(slow) = slow!(self, id, clock, env) else {
-            return;
-        };
-        slow.hot.state = State::Closed.next(StateEvent::PassiveSyn);
-        slow.cold.listener = Some(listener);
-        let syn = SynSeen {
-            irs: segment.seq,
-            options: segment.options,
-            wnd: segment.wnd,
-        };
-        slow.cold.see_syn(slow.config, slow.hot, &syn);
-        if let Some(entry) = self.listeners.get_mut(listener) {
-            entry.syn_queue += 1;
+        let interval = Duration::from_millis(u64::from(ANSWER_INTERVAL_MS));
+        if entry.answered_at.is_some_and(|at| now - at < interval) {
+            self.counters.drops[DropReason::RateLimited.index()] += 1;
+            return false;
         }
-        self.send_first_syn(clock, id, env);
+        self.time_wait.note_answer(&entry.key, now);
+        true
     }
 
     fn send_first_syn(&mut self, clock: Clock, id: FlowId, env: &mut impl Env) {
@@ -405,12 +401,26 @@ impl Engine {
         route: Route,
         options: SocketOptions,
     ) -> Option<FlowId> {
-        let id = self.table.insert(key)?;
         let mut iss = iss::choose(&self.secret, &key, clock.now);
         if let Some(old) = self.time_wait.find(&key) {
             // RFC 9293 §3.6.1: beyond all that the old incarnation can have sent.
             let beyond = old.snd_nxt.add(1 << 16);
             iss = iss.later_of(beyond);
+        }
+        self.make_flow_from(clock, key, route, options, iss)
+    }
+
+    /// As [`Engine::make_flow`], with an initial sequence number that is given.
+    fn make_flow_from(
+        &mut self,
+        clock: Clock,
+        key: FlowKey,
+        route: Route,
+        options: SocketOptions,
+        iss: SeqNumber,
+    ) -> Option<FlowId> {
+        let id = self.table.insert(key)?;
+        if self.time_wait.find(&key).is_some() {
             self.counters.time_wait_reused += 1;
             self.time_wait.remove(&key);
         }
@@ -435,6 +445,7 @@ impl Engine {
             return;
         };
         let fate = slow.icmp_error(error);
+        slow.settle();
         self.settle(clock, id, fate, env);
     }
 
@@ -443,8 +454,19 @@ impl Engine {
         let second = now.0 / 1_000_000_000;
         if second != self.second {
             self.second = second;
-            self.challenges = self.config.challenge_acks_per_second;
+            self.challenges = self.challenge_allowance(second);
             self.resets = self.config.resets_per_second;
         }
+    }
+
+    /// Challenge ACKs of a second. A limit that a forger knows tells it, by what is left, what its
+    /// forgeries hit (CVE-2016-5696), so no two seconds have the same.
+    fn challenge_allowance(&self, second: u64) -> u32 {
+        let limit = self.config.challenge_acks_per_second;
+        if limit == u32::MAX {
+            return limit;
+        }
+        let noise = iss::mix(&self.secret, second) as u32;
+        limit / 2 + noise % limit.max(1)
     }
 }

@@ -9,8 +9,8 @@ mod time_wait;
 
 pub use tidelane_cc::Algorithm;
 pub use tidelane_flow::{
-    Arrival, CaState, CloseCause, ConfigError, Counters, EngineConfig, Env, Event, FlowId,
-    FlowInfo, FlowState, IcmpError, IcmpErrorKind, LinkId, ListenError, ListenerId, Misuse,
+    Arrival, CaState, CloseCause, ConfigError, Counters, EcnPolicy, EngineConfig, Env, Event,
+    FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind, LinkId, ListenError, ListenerId, Misuse,
     OpenError, Route, SegmentOut, SocketOptions, State, TxFull,
 };
 pub use tidelane_time::{Duration, Instant};

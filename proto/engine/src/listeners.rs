@@ -1,6 +1,7 @@
 //! Listening ends, with the bounds of their queues.
 
 use tidelane_flow::{ListenError, ListenerId, SocketOptions};
+use tidelane_time::Instant;
 use tidelane_wire::Endpoint;
 
 /// Listeners at once.
@@ -21,6 +22,8 @@ pub struct Listener {
     pub accept_queue: u32,
     /// Options that its connections inherit.
     pub options: SocketOptions,
+    /// Until when SYN cookies of this listener may come back.
+    pub cookies_until: Instant,
 }
 
 impl Listener {
@@ -67,6 +70,7 @@ impl Listeners {
             syn_queue: 0,
             accept_queue: 0,
             options,
+            cookies_until: Instant(0),
         };
         let index = match self.entries.iter().position(Option::is_none) {
             Some(index) => index,

@@ -24,18 +24,24 @@ pub struct Entry {
     pub rcv_nxt: SeqNumber,
     /// TS.Recent, if timestamps were in use.
     pub ts_recent: Option<u32>,
+    /// When a segment that may be answered only now and then last was.
+    pub answered_at: Option<Instant>,
     /// When it may be forgotten.
     pub until: Instant,
 }
 
 impl Entry {
-    /// Whether a SYN may open a new connection now (RFC 6191 §2).
+    /// Whether a SYN may open a new connection now (RFC 6191 §2): its timestamp is newer, or there
+    /// are none and its number is; one with an older timestamp is itself old (PAWS).
     pub fn may_be_reused(&self, syn: &Segment<'_>) -> bool {
-        let newer = match (self.ts_recent, syn.options.timestamps) {
-            (Some(recent), Some(t)) => (t.tsval.wrapping_sub(recent) as i32) > 0,
-            _ => false,
-        };
-        newer || syn.seq.after(self.rcv_nxt)
+        let later = syn.seq.after(self.rcv_nxt);
+        match (self.ts_recent, syn.options.timestamps) {
+            (Some(recent), Some(t)) => {
+                let age = t.tsval.wrapping_sub(recent) as i32;
+                age > 0 || (age == 0 && later)
+            }
+            _ => later,
+        }
     }
 }
 
@@ -73,6 +79,14 @@ impl TimeWait {
     pub fn find(&self, key: &FlowKey) -> Option<&Entry> {
         self.entries
             .find(key.hash64(self.seed), |entry| entry.key == *key)
+    }
+
+    /// A segment of the entry with these ends was answered.
+    pub fn note_answer(&mut self, key: &FlowKey, now: Instant) {
+        let hash = key.hash64(self.seed);
+        if let Some(entry) = self.entries.find_mut(hash, |entry| entry.key == *key) {
+            entry.answered_at = Some(now);
+        }
     }
 
     /// Adds an entry; the oldest makes room if there are too many.
@@ -126,6 +140,7 @@ impl TimeWait {
     }
 
     /// When the first may be forgotten.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.order.front().map(|(until, _)| *until)
     }

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use tidelane_engine::{
     Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, Instant,
-    LinkId, Route, Segment, SegmentOut, SocketOptions, TxFull,
+    LinkId, Route, Segment, SegmentOut, SocketOptions, TcpFlags, TxFull,
 };
 
 const LINK: LinkId = LinkId(1);
@@ -28,6 +28,7 @@ impl Rng {
 
 #[derive(Default)]
 struct Side {
+    burst_len: u32,
     out: Vec<(SegmentOut, Vec<u8>)>,
     tx: HashMap<FlowId, Vec<u8>>,
     rx: HashMap<FlowId, Vec<u8>>,
@@ -43,8 +44,21 @@ impl Env for Side {
             }
             _ => Vec::new(),
         };
-        self.out.push((*out, payload));
+        let size = usize::from(out.segment_size).max(1);
+        if payload.len() <= size {
+            self.out.push((*out, payload));
+            return Ok(());
+        }
+        assert!(out.payload_len <= self.burst_len);
+        for (number, piece) in payload.chunks(size).enumerate() {
+            self.out
+                .push((cut(out, number * size, piece), piece.to_vec()));
+        }
         Ok(())
+    }
+
+    fn burst_len(&self, _: FlowId) -> u32 {
+        self.burst_len
     }
 
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
@@ -62,8 +76,22 @@ impl Env for Side {
     }
 }
 
+/// The piece of a burst that begins `at` bytes in, as a link cuts it.
+fn cut(out: &SegmentOut, at: usize, piece: &[u8]) -> SegmentOut {
+    let last = at + piece.len() == out.payload_len as usize;
+    let flags = if last { out.flags } else { TcpFlags::ACK };
+    SegmentOut {
+        seq: out.seq.add(at as u32),
+        payload_len: piece.len() as u32,
+        flags,
+        ..*out
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Scenario {
+    /// What the link takes at once and cuts; zero: nothing but segments.
+    burst_len: u32,
     loss: u64,
     reorder: u64,
     duplicate: u64,
@@ -86,6 +114,10 @@ struct World {
 
 impl World {
     fn new(scenario: Scenario) -> Self {
+        let side = || Side {
+            burst_len: scenario.burst_len,
+            ..Side::default()
+        };
         let config = EngineConfig {
             tx_limit: 8 << 20,
             ..EngineConfig::default()
@@ -96,7 +128,7 @@ impl World {
                 Engine::new(config.clone(), [1; 16]),
                 Engine::new(config, [2; 16]),
             ],
-            sides: [Side::default(), Side::default()],
+            sides: [side(), side()],
             wire: BinaryHeap::new(),
             frames: HashMap::new(),
             serial: 0,
@@ -315,6 +347,7 @@ fn check_ends(
 #[test]
 fn a_clean_link_carries_both_ways_without_repairs() {
     let scenario = Scenario {
+        burst_len: 0,
         loss: 0,
         reorder: 0,
         duplicate: 0,
@@ -335,6 +368,7 @@ fn every_order_of_closing_ends_empty_on_bad_links() {
             rng.next();
         }
         run(Scenario {
+            burst_len: [0, 10_000, 65_000][(seed % 3) as usize],
             loss: [0, 1000, 20_000, 100_000][(rng.next() % 4) as usize],
             reorder: [0, 20_000, 200_000][(rng.next() % 3) as usize],
             duplicate: [0, 50_000][(rng.next() % 2) as usize],
@@ -352,6 +386,7 @@ fn every_order_of_closing_ends_empty_on_bad_links() {
 fn bulk_through_loss_and_reordering() {
     for seed in 1..4 {
         run(Scenario {
+            burst_len: [0, 65_000][(seed % 2) as usize],
             loss: 50_000,
             reorder: 50_000,
             duplicate: 0,

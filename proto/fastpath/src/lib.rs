@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use tidelane_flow::{Clock, Env, Event, FlowId, FlowState, Timeouts, TxFull, flags};
-use tidelane_wire::{Segment, SeqNumber, TcpFlags};
+use tidelane_wire::{Ecn, Segment, SeqNumber, TcpFlags};
 
 /// The fast path did not take the segment; the flow is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,18 +21,43 @@ pub struct Fast<'a, E> {
     pub clock: &'a Clock,
     /// Bounds of timeouts.
     pub timeouts: &'a Timeouts,
+    /// Control bits for the first segment of new text: CWR (RFC 3168 §6.1.2), or none.
+    pub first: TcpFlags,
     /// The driver.
     pub env: &'a mut E,
 }
 
-impl<E: Env> Fast<'_, E> {
+impl<'a, E: Env> Fast<'a, E> {
+    /// One with no control bits to send.
+    #[inline(always)]
+    pub fn new(
+        id: FlowId,
+        flow: &'a mut FlowState,
+        clock: &'a Clock,
+        timeouts: &'a Timeouts,
+        env: &'a mut E,
+    ) -> Self {
+        let first = TcpFlags::NONE;
+        Self {
+            id,
+            flow,
+            clock,
+            timeouts,
+            first,
+            env,
+        }
+    }
+
     /// Header prediction after Van Jacobson: a segment of an established flow that is next in
     /// order, or an acknowledgment that advances, with nothing unusual in it.
     #[inline]
-    pub fn receive(&mut self, segment: &Segment<'_>) -> Result<(), Punt> {
+    pub fn receive(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Result<(), Punt> {
         let flow = &mut *self.flow;
         let usual = segment.flags.0 & !TcpFlags::PSH.0 == TcpFlags::ACK.0;
-        if !usual || flow.flags & flags::FAST_RECEIVE == 0 || segment.seq != flow.rcv_nxt {
+        // A mark, or its absence while one is being echoed, is news.
+        let marked = u32::from(ecn == Ecn::Ce) << flags::ECE_SHIFT;
+        let calm = (flow.flags ^ marked) & (flags::FAST_RECEIVE | flags::ECE);
+        if !usual || calm != flags::FAST_RECEIVE || segment.seq != flow.rcv_nxt {
             return Err(Punt);
         }
         let len = segment.payload.len() as u32;
@@ -66,7 +91,7 @@ impl<E: Env> Fast<'_, E> {
                 return Err(Punt);
             }
             flow.rcv_nxt = flow.rcv_nxt.add(len);
-            flow.owe_ack(len);
+            flow.owe_ack(len, self.timeouts.eager_acks);
             self.env.event(self.id, Event::Readable);
         }
         // R3: a delayed acknowledgment echoes the first segment that it covers.
@@ -85,9 +110,22 @@ impl<E: Env> Fast<'_, E> {
         Ok(())
     }
 
+    /// Sends a pure acknowledgment of all that has arrived, for a flow with nothing out of order.
+    #[inline]
+    pub fn acknowledge_now(&mut self) -> Result<(), TxFull> {
+        let flow = &mut *self.flow;
+        let out = flow.segment_out(self.id, self.clock, flow.snd_nxt, TcpFlags::ACK, 0);
+        self.env.transmit(&out)?;
+        flow.note_acknowledged(out.wnd);
+        if flow.quick_acks() > 0 {
+            flow.set_quick_acks(flow.quick_acks() - 1);
+        }
+        Ok(())
+    }
+
     /// `ack` is new: moves SND.UNA, takes a round-trip sample, and restarts the timer
     /// (RFC 6298 (5.2), (5.3)).
-    #[inline]
+    #[inline(always)]
     fn acknowledge(&mut self, ack: SeqNumber) {
         let flow = &mut *self.flow;
         flow.snd_una = ack;
@@ -122,6 +160,38 @@ impl<E: Env> Fast<'_, E> {
 
     #[inline]
     fn send_all(&mut self) -> Result<u32, TxFull> {
+        let flow = &*self.flow;
+        let unsent = room_until(flow.tx_end, flow.snd_nxt);
+        let end = flow.flight_size().saturating_add(unsent);
+        let one = unsent > 0 && unsent <= u32::from(flow.mss);
+        if one && end <= flow.snd_wnd.min(flow.cwnd) {
+            self.send_rest(unsent)
+        } else {
+            self.send_segments()
+        }
+    }
+
+    /// Sends all that is unsent, `len` bytes: one segment at most, and within all windows.
+    #[inline]
+    fn send_rest(&mut self, len: u32) -> Result<u32, TxFull> {
+        let flow = &*self.flow;
+        let fin = flow.flags & flags::FIN_QUEUED != 0;
+        let small = len < u32::from(flow.mss) && !fin;
+        if small && held(flow) {
+            return Ok(0);
+        }
+        let fin = if fin { TcpFlags::FIN } else { TcpFlags::NONE };
+        self.transmit(TcpFlags::PSH.union(fin), len)?;
+        if small {
+            self.flow.flags |= flags::SMALL_SENT;
+        }
+        note_all_sent(self.flow);
+        Ok(1)
+    }
+
+    /// Sends as much as the windows allow, in several segments or none.
+    #[inline(never)]
+    fn send_segments(&mut self) -> Result<u32, TxFull> {
         let mss = u32::from(self.flow.mss);
         let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);
         let cwnd_end = self.flow.snd_una.add(self.flow.cwnd);
@@ -130,7 +200,7 @@ impl<E: Env> Fast<'_, E> {
             let flow = &mut *self.flow;
             let unsent = room_until(flow.tx_end, flow.snd_nxt);
             if unsent == 0 {
-                flow.flags &= !flags::CWND_LIMITED;
+                note_all_sent(flow);
                 return Ok(sent);
             }
             let len = unsent.min(mss);
@@ -143,6 +213,15 @@ impl<E: Env> Fast<'_, E> {
                 flow.flags |= flags::CWND_LIMITED;
                 return Ok(sent);
             }
+            let usable = unsent
+                .min(room_until(wnd_end, flow.snd_nxt))
+                .min(room_until(cwnd_end, flow.snd_nxt));
+            let len = if usable >= 2 * mss && self.first == TcpFlags::NONE {
+                self.burst(usable, mss)
+            } else {
+                len
+            };
+            let flow = &mut *self.flow;
             let last = len == unsent;
             let fin = last && flow.flags & flags::FIN_QUEUED != 0;
             let small = len < mss && !fin;
@@ -157,24 +236,30 @@ impl<E: Env> Fast<'_, E> {
             if small {
                 self.flow.flags |= flags::SMALL_SENT;
             }
-            sent += 1;
+            sent += len.div_ceil(mss);
         }
     }
 
-    /// Sends one new segment of `len` bytes.
+    /// How much of `usable` bytes goes out at once: whole segments, as many as the link cuts.
     #[inline]
+    fn burst(&self, usable: u32, mss: u32) -> u32 {
+        let most = usable.min(self.env.burst_len(self.id));
+        (most / mss).max(1) * mss
+    }
+
+    /// Sends `len` new bytes: one segment, or several that the link cuts.
+    #[inline(always)]
     fn transmit(&mut self, control: TcpFlags, len: u32) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
-        let before = (flow.rcv_adv, flow.last_ack_sent, flow.flags);
-        if flow.flags & flags::ACK_OWED != 0 {
+        let out = flow.segment_out(self.id, self.clock, flow.snd_nxt, control | self.first, len);
+        self.env.transmit(&out)?;
+        self.first = TcpFlags::NONE;
+        let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);
+        if flow.flags & flags::ACK_OWED != 0 || eager {
             // The two sides take turns: acknowledgments go with answers.
             flow.set_quick_acks(0);
         }
-        let out = flow.segment_out(self.id, self.clock, flow.snd_nxt, control, len);
-        if let Err(full) = self.env.transmit(&out) {
-            (flow.rcv_adv, flow.last_ack_sent, flow.flags) = before;
-            return Err(full);
-        }
+        flow.note_acknowledged(out.wnd);
         flow.snd_nxt = flow.snd_nxt.add(len);
         if control.contains(TcpFlags::FIN) {
             flow.snd_nxt = flow.snd_nxt.add(1);
@@ -196,6 +281,15 @@ fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
         end.distance_from(from)
     } else {
         0
+    }
+}
+
+/// Nothing is unsent any more. A window of which more than half is in use may still grow in slow
+/// start.
+#[inline]
+fn note_all_sent(flow: &mut FlowState) {
+    if flow.flight_size() > flow.cwnd / 2 {
+        flow.flags |= flags::CWND_LIMITED;
     }
 }
 

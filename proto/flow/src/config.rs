@@ -24,6 +24,10 @@ pub struct EngineConfig {
     pub msl: Duration,
     /// Longest delay of an acknowledgment (RFC 1122 §4.2.3.2 allows 500 ms; Linux: 40 ms).
     pub delayed_ack: Duration,
+    /// Whether, as in Linux, quick-ack mode is for small segments too and a FIN is acknowledged at
+    /// once. Without it an answer has time to carry the acknowledgment: a segment less for each
+    /// short exchange.
+    pub eager_acks: bool,
     /// Lower bound of the retransmission timeout (RFC 6298 (2.4) wants 1 s; Linux: 200 ms).
     pub rto_min: Duration,
     /// Upper bound of the retransmission timeout.
@@ -32,6 +36,10 @@ pub struct EngineConfig {
     pub rto_initial: Duration,
     /// Lower bound of the tail loss probe's timeout (RFC 8985 §7.2).
     pub pto_min: Duration,
+    /// Half-open connections at once, all listeners together.
+    pub half_open_max: u32,
+    /// Whether a SYN that finds no room is answered with a cookie (RFC 4987 §3.6).
+    pub syn_cookies: bool,
     /// Retransmissions of SYN before an active open fails. Linux: 6.
     pub syn_retries: u8,
     /// Retransmissions of SYN,ACK before a half-open flow is dropped. Linux: 5.
@@ -46,7 +54,8 @@ pub struct EngineConfig {
     pub time_wait_max: u32,
     /// Largest segment that may be sent where the route allows it, in payload bytes.
     pub segment_max: u16,
-    /// Challenge ACKs per second, all flows together (RFC 5961 §10).
+    /// Challenge ACKs per second, all flows together (RFC 5961 §7); the limit of each flow is what
+    /// holds normally. Linux: none.
     pub challenge_acks_per_second: u32,
     /// RST segments per second for segments that belong to no flow.
     pub resets_per_second: u32,
@@ -54,6 +63,20 @@ pub struct EngineConfig {
     pub timestamps: bool,
     /// Whether SACK is offered and accepted (RFC 2018).
     pub sack: bool,
+    /// Whether ECN is offered and accepted (RFC 3168).
+    pub ecn: EcnPolicy,
+}
+
+/// When connections use ECN (Linux: `tcp_ecn`). Those whose congestion control needs it always ask.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum EcnPolicy {
+    /// Never.
+    Off,
+    /// If the peer asks for it: Linux' default.
+    #[default]
+    Accept,
+    /// Also asked for.
+    Request,
 }
 
 impl Default for EngineConfig {
@@ -67,10 +90,13 @@ impl Default for EngineConfig {
             initial_window: 10,
             msl: Duration::from_secs(30),
             delayed_ack: Duration::from_millis(40),
+            eager_acks: false,
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(120),
             rto_initial: Duration::from_secs(1),
             pto_min: Duration::from_millis(10),
+            half_open_max: 4096,
+            syn_cookies: true,
             syn_retries: 6,
             syn_ack_retries: 5,
             retries: 15,
@@ -78,10 +104,11 @@ impl Default for EngineConfig {
             fin_wait_2: Duration::from_secs(60),
             time_wait_max: 1 << 16,
             segment_max: u16::MAX,
-            challenge_acks_per_second: 1000,
+            challenge_acks_per_second: u32::MAX,
             resets_per_second: 10_000,
             timestamps: true,
             sack: true,
+            ecn: EcnPolicy::default(),
         }
     }
 }
@@ -163,6 +190,8 @@ pub struct SocketOptions {
     pub user_timeout: Duration,
     /// TCP_MAXSEG: largest segment to announce and send; zero: by route.
     pub mss_max: u16,
+    /// TCP_CONGESTION; the engine's own if absent.
+    pub congestion: Option<Algorithm>,
 }
 
 impl Default for SocketOptions {
@@ -177,6 +206,7 @@ impl Default for SocketOptions {
             keepalive_probes: 9,
             user_timeout: Duration::ZERO,
             mss_max: 0,
+            congestion: None,
         }
     }
 }

@@ -52,6 +52,12 @@ counters! {
     listen_overflows,
     /// SYNs or final ACKs dropped for any lack of room at a listener.
     listen_drops,
+    /// SYN cookies sent.
+    syncookies_sent,
+    /// Connections opened by a SYN cookie that came back.
+    syncookies_recv,
+    /// Acknowledgments that might have brought a SYN cookie and did not.
+    syncookies_failed,
     /// Acknowledgments sent late, by timer.
     delayed_acks,
     /// Pure acknowledgments sent.
@@ -68,6 +74,10 @@ counters! {
     challenge_acks,
     /// Retransmission timeouts.
     timeouts,
+    /// Retransmission timeouts that were not needed, taken back (RFC 5682, RFC 3522).
+    spurious_timeouts,
+    /// Windows reduced because the peer echoed congestion (RFC 3168).
+    ecn_reductions,
     /// Fast retransmit episodes.
     fast_retrans,
     /// Retransmissions found lost themselves.

@@ -54,6 +54,9 @@ pub struct SegmentOut {
     pub payload_pos: u32,
     /// Bytes of payload. They lie between `tx_acked` and `tx_head`.
     pub payload_len: u32,
+    /// Bytes of payload of one segment. Where `payload_len` is more ([`Env::burst_len`] allowed
+    /// it), the link cuts it; PSH and FIN go with the last piece.
+    pub segment_size: u16,
     /// The ECN field for the IP header.
     pub ecn: Ecn,
 }
@@ -75,6 +78,18 @@ pub trait Env {
 
     /// Something that the program must see. The driver gathers these and reads the getters later.
     fn event(&mut self, flow: FlowId, event: Event);
+
+    /// Bytes of payload that one [`transmit`](Self::transmit) of `flow` may carry, if the link cuts
+    /// it into segments; zero if not.
+    fn burst_len(&self, flow: FlowId) -> u32 {
+        let _ = flow;
+        0
+    }
+
+    /// A flow was made before anything is sent on it: by a SYN cookie that came back.
+    fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
+        let _ = (flow, key, link);
+    }
 
     /// The route back to the peer of a passive open that came over `link`.
     fn route(&mut self, key: &FlowKey, link: LinkId) -> Route;
@@ -228,8 +243,14 @@ pub struct FlowInfo {
     pub timestamps: bool,
     /// Whether SACK is in use.
     pub sack: bool,
+    /// Whether ECN is in use.
+    pub ecn: bool,
     /// Bytes sent and not acknowledged.
     pub flight_size: u32,
+    /// Those of them that the peer reported as arrived.
+    pub sacked: u32,
+    /// Those of them that are taken for lost.
+    pub lost: u32,
     /// Bytes written and not sent.
     pub unsent: u32,
     /// Bytes received in order and not read.

@@ -36,24 +36,26 @@ impl FlowState {
 
     /// `len` more bytes arrived in order and are to be acknowledged: at once for every second full
     /// segment (RFC 5681 §4.2), where the program wants it, and for each full one in quick-ack
-    /// mode: while the peer's window is small, because it begins or lost something.
-    #[inline]
-    pub fn owe_ack(&mut self, len: u32) {
+    /// mode: while the peer's window is small, because it begins or lost something. With eager
+    /// acknowledgments, for any in that mode.
+    #[inline(always)]
+    pub fn owe_ack(&mut self, len: u32, eager: bool) {
         let full = u32::from(self.rcv_mss).max(len).min(0xffff);
         self.rcv_mss = full as u16;
         let unacked = self.rcv_nxt.distance_from(self.last_ack_sent);
-        let quick = len >= full && self.quick_acks() > 0;
+        let counts = len >= full || eager;
+        let quick = counts && self.quick_acks() > 0;
         if unacked >= 2 * full || quick || self.flags & flags::QUICKACK != 0 {
             self.flags |= flags::ACK_NOW;
         }
         self.flags |= flags::ACK_OWED;
     }
 
-    /// A segment of this flow with `seq` and `control`, acknowledging all that has arrived. Notes
-    /// the advertised window and the acknowledgment.
+    /// A segment of this flow with `seq` and `control`, acknowledging all that has arrived. Once it
+    /// is sent, [`FlowState::note_acknowledged`] notes what it said.
     #[inline]
     pub fn segment_out(
-        &mut self,
+        &self,
         id: FlowId,
         clock: &Clock,
         seq: SeqNumber,
@@ -66,26 +68,41 @@ impl FlowState {
         // §2.4 warns of, but rounded up it would promise more than the quota.
         let open = edge.distance_from(self.rcv_nxt);
         let field = (open >> scale).min(0xffff);
-        self.rcv_adv = self.rcv_nxt.add(field << scale).later_of(self.rcv_adv);
-        self.last_ack_sent = self.rcv_nxt;
         let options = if self.flags & flags::TIMESTAMPS != 0 {
             TcpOptions::timestamps(clock.ms.0, self.ts_recent)
         } else {
             TcpOptions::NONE
         };
-        self.clear(flags::ACK_OWED | flags::ACK_NOW | flags::DELACK_ARMED);
+        // RFC 3168 §6.1.3: until the peer has answered; §6.1.5: only new text is ECN-capable.
+        let echo = (self.flags >> (flags::ECE_SHIFT - TcpFlags::ECE.0.trailing_zeros())) as u8;
+        let echo = TcpFlags(echo & TcpFlags::ECE.0);
+        let ecn = if self.flags & flags::ECN != 0 && payload_len > 0 {
+            Ecn::Ect0
+        } else {
+            Ecn::NotEct
+        };
         SegmentOut {
             flow: Some(id),
             key: self.key,
             link: self.link,
             seq,
             ack: self.rcv_nxt,
-            flags: control.union(TcpFlags::ACK),
+            flags: control.union(TcpFlags::ACK).union(echo),
             wnd: field as u16,
             options,
             payload_pos: self.tx_pos(seq),
             payload_len,
-            ecn: Ecn::NotEct,
+            segment_size: self.mss,
+            ecn,
         }
+    }
+
+    /// A segment went out that acknowledges all that has arrived, with `wnd` in its window field.
+    #[inline]
+    pub fn note_acknowledged(&mut self, wnd: u16) {
+        let window = u32::from(wnd) << self.rcv_wscale();
+        self.rcv_adv = self.rcv_nxt.add(window).later_of(self.rcv_adv);
+        self.last_ack_sent = self.rcv_nxt;
+        self.clear(flags::ACK_OWED | flags::ACK_NOW | flags::DELACK_ARMED);
     }
 }

@@ -83,16 +83,18 @@ pub mod flags {
     /// A segment that was not full was sent since all was last acknowledged (Minshall's addition to
     /// Nagle).
     pub const SMALL_SENT: u32 = 1 << 20;
-    /// The flow waits for transmit frames.
-    pub const TX_BLOCKED: u32 = 1 << 21;
+    /// Every segment echoes congestion: ECE (RFC 3168 §6.1.3), or DCTCP.CE (RFC 8257 §3.2).
+    pub const ECE: u32 = 1 << ECE_SHIFT;
+    /// The place of [`ECE`].
+    pub const ECE_SHIFT: u32 = 21;
     /// `rto_deadline` is the persist timeout.
     pub const PERSIST: u32 = 1 << 22;
     /// `rto_deadline` is a tail loss probe's.
     pub const PROBE: u32 = 1 << 23;
-    /// SO_KEEPALIVE.
-    pub const KEEPALIVE: u32 = 1 << 24;
-    /// The slow path has a deadline of its own (keepalive, FIN-WAIT-2, reordering).
-    pub const SLOW_DEADLINE: u32 = 1 << 25;
+    /// The slow path has a deadline of its own (keepalive, FIN-WAIT-2, path MTU).
+    pub const SLOW_DEADLINE: u32 = 1 << 24;
+    /// ECN is in use: new data is sent as ECT (RFC 3168).
+    pub const ECN: u32 = 1 << 25;
     /// The flow can be found by its key.
     pub const INDEXED: u32 = 1 << 26;
     /// The slot is in use.

@@ -8,6 +8,9 @@ use crate::{
     ids::FlowId,
 };
 
+/// Flows that are found without the index while their segments keep coming.
+const RECENT: usize = 4096;
+
 /// All flows of one engine.
 ///
 /// Numbers of released flows rest until [`FlowTable::recycle`], so that a driver that gathers
@@ -16,6 +19,8 @@ use crate::{
 pub struct FlowTable {
     index: HashTable<FlowId>,
     states: Vec<FlowState>,
+    /// The flow found last for each value of [`FlowKey::quick_hash`]: a guess that is checked.
+    recent: Box<[FlowId; RECENT]>,
     free: Vec<FlowId>,
     resting: Vec<FlowId>,
     seed: [u64; 2],
@@ -30,6 +35,7 @@ impl FlowTable {
         Self {
             index: HashTable::new(),
             states: Vec::with_capacity(flows_max as usize),
+            recent: Box::new([FlowId(0); RECENT]),
             free: Vec::new(),
             resting: Vec::new(),
             seed,
@@ -37,8 +43,25 @@ impl FlowTable {
         }
     }
 
-    /// Finds a flow by its ends.
+    /// Finds a flow by its ends, for a segment that arrived.
     #[inline]
+    pub fn find_arrival(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
+        let place = key.quick_hash() as usize % RECENT;
+        let guess = self.recent[place];
+        let is_right =
+            |state: &FlowState| state.key == *key && state.has(flags::INDEXED | flags::USED);
+        let id = if self.states.get(guess.index()).is_some_and(is_right) {
+            guess
+        } else {
+            let id = self.find(key)?;
+            self.recent[place] = id;
+            id
+        };
+        Some((id, self.states.get_mut(id.index())?))
+    }
+
+    /// Finds a flow by its ends.
+    #[inline(never)]
     pub fn find(&self, key: &FlowKey) -> Option<FlowId> {
         let states = &self.states;
         self.index

@@ -14,6 +14,8 @@ const TIMEOUT_MS_MAX: u64 = 1 << 30;
 const RTT_US_MAX: u32 = 1 << 26;
 /// Longest delay of an acknowledgment (RFC 9293 §3.8.6.3, MUST-40).
 const DELAYED_ACK_MS_MAX: u32 = 500;
+/// WCDelAckT of RFC 8985 §7.2: the longest that most receivers delay an acknowledgment.
+const PROBE_DELAYED_ACK_MS: u32 = 200;
 /// Backoff by which no timeout grows any more.
 const BACKOFF_MAX: u8 = 12;
 
@@ -32,6 +34,8 @@ pub struct Timeouts {
     pub delayed_ack_ms: u32,
     /// FIN-WAIT-2 without a program.
     pub fin_wait_2_ms: u32,
+    /// Small segments are acknowledged at once in quick-ack mode, too.
+    pub eager_acks: bool,
 }
 
 const fn at_most(value: u32, max: u32) -> u32 {
@@ -60,6 +64,7 @@ impl Timeouts {
             pto_min_ms: to_ms(config.pto_min),
             delayed_ack_ms: at_most(to_ms(config.delayed_ack), DELAYED_ACK_MS_MAX),
             fin_wait_2_ms: to_ms(config.fin_wait_2),
+            eager_acks: config.eager_acks,
         }
     }
 }
@@ -97,27 +102,34 @@ impl FlowState {
             .min(timeouts.rto_max_ms)
     }
 
-    /// Whether a tail loss probe may help: a SACK tells what it finds, and its timeout is not that
-    /// of an acknowledgment that may be delayed (RFC 8985 §7.2: more than one segment in flight).
+    /// Whether a tail loss probe may help: a SACK tells what it finds.
     #[inline]
     pub const fn may_probe(&self) -> bool {
-        self.flags & flags::SACK != 0
-            && self.srtt != 0
-            && self.snd_nxt.distance_from(self.snd_una) > self.mss as u32
+        self.flags & flags::SACK != 0 && self.srtt != 0
+    }
+
+    /// Whether more than one segment is in flight: then the acknowledgment is not delayed.
+    #[inline]
+    pub const fn has_several_in_flight(&self) -> bool {
+        self.snd_nxt.distance_from(self.snd_una) > self.mss as u32
     }
 
     /// Starts the retransmission timer with `rto` ms, or, where `probe` allows it, that of a tail
-    /// loss probe: 2 SRTT (RFC 8985 §7.2).
+    /// loss probe (RFC 8985 §7.2): 2 SRTT, for a single segment with the time that its
+    /// acknowledgment may be delayed by, and never later than the timeout would be.
     #[inline]
     pub fn arm_rto(&mut self, clock: &Clock, timeouts: &Timeouts, rto: u32, probe: bool) {
         self.flags = self.flags & !(flags::PERSIST | flags::PROBE) | flags::RTO_ARMED;
         let mut wait = rto;
         if probe {
-            let pto = ((self.srtt >> 2) / 1000 + 2).max(timeouts.pto_min_ms);
-            if pto < rto {
-                self.flags |= flags::PROBE;
-                wait = pto;
-            }
+            let late = if self.has_several_in_flight() {
+                2
+            } else {
+                PROBE_DELAYED_ACK_MS
+            };
+            let pto = ((self.srtt >> 2) / 1000 + late).max(timeouts.pto_min_ms);
+            self.flags |= flags::PROBE;
+            wait = if pto < rto { pto } else { rto };
         }
         // A deadline is due when its millisecond begins: one more, or it would come early.
         self.rto_deadline = clock.ms.plus(wait + 1);

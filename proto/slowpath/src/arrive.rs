@@ -1,30 +1,22 @@
 //! SEGMENT ARRIVES (RFC 9293 §3.10.7), split by the RFC's own steps.
 
 use tidelane_flow::{CaState, CloseCause, Env, Event, State, StateEvent, flags};
-use tidelane_wire::{DropReason, Segment, SeqNumber, TcpFlags};
+use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
 
-use crate::{Fate, Slow, SynSeen};
-
-/// Unacceptable segments without length are answered once in this many ms.
-const ANSWER_INTERVAL_MS: u32 = 100;
-
-/// Full segments that are acknowledged at once after something came out of order.
-const QUICK_ACKS: u32 = 15;
+use crate::{Fate, Slow, SynSeen, scoreboard::Delivery};
 
 /// A step's verdict: go on with the next, or stop.
-type Step = Result<(), Fate>;
+pub(crate) type Step = Result<(), Fate>;
 
 impl<E: Env> Slow<'_, E> {
     /// A segment for a flow in any state but LISTEN and CLOSED.
-    pub fn segment_arrives(&mut self, segment: &Segment<'_>) -> Fate {
+    pub fn segment_arrives(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Fate {
         self.counters.slow_receives += 1;
-        self.cold.last_arrival = self.clock.ms;
-        self.hot.last_arrival = (self.clock.ms.0 >> 10) as u16;
-        self.cold.unanswered_probes = 0;
+        self.cold.delivered = Delivery::default();
         let fate = match self.hot.state {
-            State::SynSent => self.arrives_in_syn_sent(segment),
+            State::SynSent => self.arrives_in_syn_sent(segment, ecn),
             State::Closed => Fate::Keep,
-            _ => match self.eight_checks(segment) {
+            _ => match self.eight_checks(segment, ecn) {
                 Ok(()) => Fate::Keep,
                 Err(fate) => fate,
             },
@@ -34,7 +26,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// §3.10.7.4, in its order.
-    fn eight_checks(&mut self, segment: &Segment<'_>) -> Step {
+    fn eight_checks(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
         let syn = segment.flags.contains(TcpFlags::SYN) && !segment.flags.contains(TcpFlags::RST);
         if syn && self.hot.state == State::SynReceived {
             return self.syn_in_syn_received(segment);
@@ -46,11 +38,11 @@ impl<E: Env> Slow<'_, E> {
         self.check_ack(segment)?;
         self.note_timestamp(segment);
         self.check_urg(segment);
-        self.process_text(segment)?;
+        self.process_text(segment, ecn)?;
         self.check_fin(segment)
     }
 
-    fn drop(&mut self, reason: DropReason) -> Step {
+    pub(crate) fn drop(&mut self, reason: DropReason) -> Step {
         self.counters.drops[reason.index()] += 1;
         Err(Fate::Keep)
     }
@@ -87,7 +79,7 @@ impl<E: Env> Slow<'_, E> {
                 return Err(over);
             }
         } else if ack_counts && self.take_sack(segment) {
-            self.detect_loss(true, false);
+            self.after_ack(segment, self.hot.snd_una, true, false);
         }
         self.answer_unacceptable(segment);
         self.counters.dup_segs += u64::from(stale);
@@ -126,28 +118,6 @@ impl<E: Env> Slow<'_, E> {
         ends_in_window && segment.seq.at_or_before(self.hot.rcv_adv)
     }
 
-    /// What is not acceptable is answered by an ACK (§3.10.7.4); empty segments not at any rate, or
-    /// two ends that disagree would answer each other for ever.
-    fn answer_unacceptable(&mut self, segment: &Segment<'_>) {
-        if segment.len() == 0 {
-            let since = self.clock.ms.0.wrapping_sub(self.cold.answered_at.0);
-            if since < ANSWER_INTERVAL_MS {
-                self.counters.drops[DropReason::RateLimited.index()] += 1;
-                return;
-            }
-            self.cold.answered_at = self.clock.ms;
-        }
-        self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
-    }
-
-    /// `[start, end)` arrived again: the next acknowledgment says so (RFC 2883).
-    fn note_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
-        self.hot.set_quick_acks(QUICK_ACKS);
-        if self.hot.has(flags::SACK) {
-            self.cold.dsack = Some((start, end));
-        }
-    }
-
     /// A SYN in SYN-RECEIVED: the peer has not seen our SYN,ACK, or has and opens, too (§3.5).
     fn syn_in_syn_received(&mut self, segment: &Segment<'_>) -> Step {
         if segment.seq != self.hot.irs {
@@ -160,7 +130,9 @@ impl<E: Env> Slow<'_, E> {
             let _ = self.check_ack(segment);
         } else {
             // One that finds no frame is sent again by the timer.
-            let _ = self.send_syn();
+            if self.may_answer() {
+                let _ = self.send_syn();
+            }
         }
         Err(Fate::Keep)
     }
@@ -209,22 +181,25 @@ impl<E: Env> Slow<'_, E> {
             self.complete_handshake(segment)?;
         }
         let ack = segment.ack;
+        // RFC 5961 §5.2: neither for what was never sent, nor older than the largest window.
+        self.note_window(self.hot.snd_wnd);
         if ack.after(self.hot.snd_nxt) {
-            self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
+            self.challenge_ack();
             return self.drop(DropReason::AckUnsent);
         }
-        // RFC 5961 §5: not older than the largest window.
-        if ack.before(self.hot.snd_una.back(self.cold.snd_wnd_max.max(1 << 16))) {
+        if ack.before(self.hot.snd_una.back(self.cold.snd_wnd_max)) {
             self.challenge_ack();
             return self.drop(DropReason::AckTooOld);
         }
+        self.note_heard();
         let news = self.take_sack(segment);
         let window_changed = self.update_window(segment);
-        if ack.after(self.hot.snd_una) {
-            let acked = ack.distance_from(self.hot.snd_una);
+        let prior_una = self.hot.snd_una;
+        if ack.after(prior_una) {
+            let acked = ack.distance_from(prior_una);
             self.on_ack_advance(ack, acked);
             self.env.event(self.id, Event::Writable);
-            self.detect_loss(news, false);
+            self.after_ack(segment, prior_una, news, false);
             return self.after_fin_acked();
         }
         let duplicate = ack == self.hot.snd_una
@@ -232,15 +207,47 @@ impl<E: Env> Slow<'_, E> {
             && !window_changed
             && !segment.flags.intersects(TcpFlags::SYN | TcpFlags::FIN)
             && self.hot.flight_size() > 0;
-        self.detect_loss(news, duplicate && (news || !self.hot.has(flags::SACK)));
+        let duplicate = duplicate && (news || !self.hot.has(flags::SACK));
+        self.after_ack(segment, prior_una, news, duplicate);
         Ok(())
+    }
+
+    /// What an acknowledgment means for congestion: losses, timeouts that were none, echoes of
+    /// marks, and how far a reduction has come.
+    fn after_ack(
+        &mut self,
+        segment: &Segment<'_>,
+        prior_una: SeqNumber,
+        news: bool,
+        duplicate: bool,
+    ) {
+        let advanced = self.hot.snd_una != prior_una;
+        if self.cold.ca_state == CaState::Loss {
+            self.on_ack_in_loss(segment, advanced, news);
+        }
+        if duplicate && !self.hot.has(flags::SACK) {
+            self.cold.delivered.bytes += u32::from(self.hot.mss);
+        }
+        let more_lost = self.detect_loss(news, duplicate);
+        self.take_ecn_echo(segment, prior_una);
+        if self.is_reducing() {
+            let delivered = self.cold.delivered.bytes;
+            self.reduce(delivered, advanced, more_lost);
+        }
+    }
+
+    /// The peer lives: a segment came that only it can have sent.
+    fn note_heard(&mut self) {
+        self.cold.last_arrival = self.clock.ms;
+        self.hot.last_arrival = (self.clock.ms.0 >> 10) as u16;
+        self.cold.unanswered_probes = 0;
     }
 
     /// SND.WND, SND.WL1, SND.WL2. Whether the window changed.
     ///
     /// What the fast path took had SEG.SEQ = RCV.NXT of its time, so RCV.NXT stands for SND.WL1
-    /// unless something later came out of order. Among segments alike, only a larger window
-    /// counts: they may have been reordered (as in Linux).
+    /// unless something later came out of order. Among empty segments alike, only a larger window
+    /// counts, or none: they may have been reordered (as in Linux).
     fn update_window(&mut self, segment: &Segment<'_>) -> bool {
         let wl1 = self.cold.snd_wl1.later_of(self.hot.rcv_nxt);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
@@ -249,9 +256,10 @@ impl<E: Env> Slow<'_, E> {
             self.hot.snd_wscale()
         };
         let wnd = u32::from(segment.wnd) << shift;
+        let counts = wnd > self.hot.snd_wnd || wnd == 0 || !segment.payload.is_empty();
         let newer = segment.ack.after(self.hot.snd_una)
             || segment.ack == self.hot.snd_una
-                && (segment.seq.after(wl1) || segment.seq == wl1 && wnd > self.hot.snd_wnd);
+                && (segment.seq.after(wl1) || segment.seq == wl1 && counts);
         if !newer {
             return false;
         }
@@ -264,6 +272,7 @@ impl<E: Env> Slow<'_, E> {
             if self.hot.has(flags::PERSIST) && wnd > 0 {
                 self.hot.clear(flags::RTO_ARMED | flags::PERSIST);
                 self.cold.backoff = 0;
+                self.cold.persist_since = None;
             }
         }
         changed
@@ -312,6 +321,8 @@ impl<E: Env> Slow<'_, E> {
 
     /// Common to both opens.
     fn established(&mut self) {
+        self.note_heard();
+        self.cold.retrans_since = None;
         if self.hot.has(flags::RTT_TIMING) {
             self.hot.clear(flags::RTT_TIMING);
             let rtt = self.clock.us.wrapping_sub(self.hot.rtt_stamp);
@@ -349,7 +360,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Both sides are done: the flow goes at once if the program has closed it.
-    fn finish(&mut self, fate: Fate) -> Fate {
+    pub(crate) fn finish(&mut self, fate: Fate) -> Fate {
         if self.hot.has(flags::ORPHAN) {
             return fate;
         }
@@ -367,125 +378,8 @@ impl<E: Env> Slow<'_, E> {
     /// all programs assume).
     fn check_urg(&mut self, _segment: &Segment<'_>) {}
 
-    /// Seventh: text.
-    fn process_text(&mut self, segment: &Segment<'_>) -> Step {
-        if segment.payload.is_empty() {
-            return Ok(());
-        }
-        if !self.hot.state.receives() {
-            return Ok(());
-        }
-        if self.hot.has(flags::ORPHAN)
-            && segment
-                .seq
-                .add(segment.payload.len() as u32)
-                .after(self.hot.rcv_nxt)
-        {
-            // RFC 9293 §3.10.7.4 and Linux: data for a program that is gone is answered by RST.
-            self.counters.drops[DropReason::DataAfterClose.index()] += 1;
-            self.counters.abort_on_data += 1;
-            self.send_reset();
-            return Err(self.end(CloseCause::Aborted));
-        }
-        let next = self.hot.rcv_nxt;
-        let skip = if segment.seq.before(next) {
-            next.distance_from(segment.seq)
-        } else {
-            0
-        };
-        let Some(text) = segment.payload.get(skip as usize..) else {
-            return Ok(());
-        };
-        let start = segment.seq.add(skip);
-        let room = self.hot.rcv_adv.distance_from(start) as usize;
-        let text = &text[..text.len().min(room)];
-        let at_once = self.hot.has(flags::ACK_NOW);
-        self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
-        if text.is_empty() {
-            self.counters.drops[DropReason::OutOfWindow.index()] += u64::from(room == 0);
-            return Ok(());
-        }
-        let end = start.add(text.len() as u32);
-        if self.cold.fin_at.is_some_and(|fin| end.after(fin)) {
-            return self.drop(DropReason::DataAfterFin);
-        }
-        if start != next && self.cold.ooo.len() >= crate::ranges::RANGES_MAX {
-            return self.drop(DropReason::ReassemblyFull);
-        }
-        if !self.env.place(self.id, self.hot.rx_pos(start), text) {
-            return self.drop(DropReason::RxBufferFull);
-        }
-        if start != next {
-            self.counters.ofo_queue += 1;
-            self.hot.set_quick_acks(QUICK_ACKS);
-            if !self.cold.ooo.insert(start, end) {
-                self.note_duplicate(start, end);
-            }
-            self.cold.ooo_latest = start;
-            return Ok(());
-        }
-        let in_order_before = self.cold.ooo.is_empty();
-        self.advance_rcv_nxt(end);
-        // What fills a hole is acknowledged at once (RFC 5681 §4.2).
-        self.hot.put(flags::ACK_NOW, at_once || !in_order_before);
-        self.hot.owe_ack(text.len() as u32);
-        self.env.event(self.id, Event::Readable);
-        Ok(())
-    }
-
-    /// RCV.NXT moves to `end`, and over what was out of order behind it.
-    fn advance_rcv_nxt(&mut self, end: SeqNumber) {
-        self.hot.rcv_nxt = end;
-        if let Some((_, joined)) = self
-            .cold
-            .ooo
-            .iter()
-            .next()
-            .filter(|r| r.0.at_or_before(end))
-        {
-            self.hot.rcv_nxt = joined.later_of(end);
-        }
-        let next = self.hot.rcv_nxt;
-        self.cold.ooo.remove_below(next);
-    }
-
-    /// Eighth: FIN.
-    fn check_fin(&mut self, segment: &Segment<'_>) -> Step {
-        if segment.flags.contains(TcpFlags::FIN) {
-            let at = segment.seq.add(segment.payload.len() as u32);
-            if at.in_window(
-                self.hot.rcv_nxt,
-                self.hot.rcv_adv.distance_from(self.hot.rcv_nxt) + 1,
-            ) && self.hot.state.receives()
-            {
-                self.cold.fin_at = Some(at);
-            }
-        }
-        if self.cold.fin_at != Some(self.hot.rcv_nxt) || !self.hot.state.receives() {
-            if segment.flags.contains(TcpFlags::FIN) {
-                self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
-            }
-            return Ok(());
-        }
-        self.cold.fin_at = None;
-        self.hot.rcv_nxt = self.hot.rcv_nxt.add(1);
-        self.hot.rcv_adv = self.hot.rcv_adv.later_of(self.hot.rcv_nxt);
-        self.hot.set(flags::FIN_RECEIVED | flags::ACK_OWED);
-        self.hot.state = self.hot.state.next(StateEvent::FinReceived);
-        if self.hot.state != State::CloseWait {
-            // Only an open connection's own FIN may follow soon and carry the acknowledgment.
-            self.hot.set(flags::ACK_NOW);
-        }
-        self.env.event(self.id, Event::PeerClosed);
-        if self.hot.state == State::TimeWait {
-            let _ = self.send_ack();
-            return Err(self.finish(Fate::TimeWait));
-        }
-        Ok(())
-    }
-
     /// §3.10.7.3: SYN-SENT.
-    fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>) -> Fate {
+    fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Fate {
         let has_ack = segment.flags.contains(TcpFlags::ACK);
         let sent = self.hot.snd_nxt != self.hot.iss;
         let good_ack = has_ack && sent && segment.ack == self.hot.iss.add(1);
@@ -508,11 +402,8 @@ impl<E: Env> Slow<'_, E> {
             self.counters.drops[DropReason::BadFlags.index()] += 1;
             return Fate::Keep;
         }
-        let syn = SynSeen {
-            irs: segment.seq,
-            options: segment.options,
-            wnd: segment.wnd,
-        };
+        let mut syn = SynSeen::of(segment, ecn);
+        syn.ecn &= self.asks_for_ecn();
         self.cold.see_syn(self.config, self.hot, &syn);
         if good_ack {
             self.hot.state = self.hot.state.next(StateEvent::SynAckReceived);
@@ -532,13 +423,5 @@ impl<E: Env> Slow<'_, E> {
             self.arm_rto();
         }
         Fate::Keep
-    }
-
-    /// RST in answer to `segment` (RFC 9293 §3.10.7.1).
-    pub fn reset_for(&mut self, segment: &Segment<'_>, key: tidelane_wire::FlowKey) {
-        if let Some(out) = crate::reset_reply(segment, key, self.hot.link) {
-            self.counters.out_rsts += 1;
-            let _ = self.env.transmit(&out);
-        }
     }
 }

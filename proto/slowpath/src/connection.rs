@@ -1,10 +1,16 @@
 //! The cold state of a connection: all that only the slow path needs.
 
-use tidelane_cc::Controller;
-use tidelane_flow::{CaState, CloseCause, ListenerId, Millis, SocketOptions};
-use tidelane_wire::SeqNumber;
+use tidelane_cc::{Algorithm, Controller};
+use tidelane_flow::{CaState, CloseCause, EngineConfig, ListenerId, Millis, SocketOptions};
+use tidelane_wire::{SeqNumber, TcpFlags};
 
-use crate::{ranges::Ranges, recover::Undo, scoreboard::Scoreboard};
+use crate::{
+    frto::Frto,
+    prr::Prr,
+    ranges::Ranges,
+    recover::Undo,
+    scoreboard::{Delivery, Scoreboard},
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -29,6 +35,14 @@ pub struct Connection {
     pub repair_first: bool,
     /// What to take back if nothing was lost.
     pub undo: Option<Undo>,
+    /// How the window is being reduced, in fast recovery and after an ECN echo.
+    pub prr: Option<Prr>,
+    /// Bytes that the segment at hand is the first to report as arrived.
+    pub delivered: Delivery,
+    /// F-RTO is on: the timeout may have been spurious (RFC 5682).
+    pub frto: Frto,
+    /// CWR for the next new text (RFC 3168 §6.1.2), or none.
+    pub cwr_queued: TcpFlags,
     /// The path was seen to reorder (RFC 8985 §6.2 step 3).
     pub reorders: bool,
     /// RACK.reo_wnd_mult: quarters of the least round-trip time that reordering is given.
@@ -45,6 +59,12 @@ pub struct Connection {
     pub probed: bool,
     /// Timeouts in a row.
     pub backoff: u8,
+    /// FIN was sent without text.
+    pub fin_alone: bool,
+    /// FlightSize at its largest, and until which number that is remembered.
+    pub flight_max: u32,
+    /// See `flight_max`.
+    pub flight_round: SeqNumber,
     /// SND.WL1, unless RCV.NXT is later. SND.WL2 is SND.UNA: a window is never taken from an older
     /// acknowledgment.
     pub snd_wl1: SeqNumber,
@@ -70,12 +90,18 @@ pub struct Connection {
     pub fin_at: Option<SeqNumber>,
     /// FIN-WAIT-2 without a program, or keepalive: next look.
     pub slow_deadline: Option<Millis>,
+    /// When the path's MTU may have grown again (RFC 1191 §6.3).
+    pub path_deadline: Option<Millis>,
     /// Keepalive and window probes and timeouts since the peer was last heard of.
     pub unanswered_probes: u8,
-    /// When the first of these was sent.
-    pub silent_since: Millis,
-    /// When an unacceptable segment without length was last answered.
+    /// When the timer first expired for what is outstanding: USER TIMEOUT counts from there.
+    pub retrans_since: Option<Millis>,
+    /// When the closed window was first probed: the same for it.
+    pub persist_since: Option<Millis>,
+    /// When a segment that means nothing here was last answered (RFC 5961 §10).
     pub answered_at: Millis,
+    /// The flow waits for transmit frames.
+    pub tx_blocked: bool,
     /// When a segment last arrived.
     pub last_arrival: Millis,
     /// Position from which the next full quota counts for its growth.
@@ -92,4 +118,11 @@ pub struct Connection {
     pub rtt_min_us: u32,
     /// Soft ICMP error seen last, used if a timeout follows.
     pub soft_error: Option<CloseCause>,
+}
+
+impl Connection {
+    /// The congestion control that the program asked for, or the engine's.
+    pub fn algorithm(&self, config: &EngineConfig) -> Algorithm {
+        self.options.congestion.unwrap_or(config.congestion)
+    }
 }

@@ -5,19 +5,27 @@
 //! `timeout` does what is due.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod arrive;
 mod connection;
+pub mod cookies;
+mod ecn;
+mod frto;
 pub mod iss;
 mod open;
 mod output;
+mod path;
+mod prr;
 pub mod ranges;
 mod recover;
 mod report;
 mod scoreboard;
+mod text;
 mod timeout;
 
+pub use answer::{ANSWER_INTERVAL_MS, is_limited};
 pub use connection::Connection;
-pub use open::{SynSeen, new_connection};
+pub use open::{SynSeen, new_connection, put_options};
 
 use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
@@ -64,11 +72,16 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
             && self.cold.board.is_none();
         let receive = calm
             && self.cold.ooo.is_empty()
+            && self.cold.dsack.is_none()
             && self.cold.fin_at.is_none()
+            && !self.cold.snd_wl1.after(self.hot.rcv_nxt)
             && !self.cold.mss_bounded;
         self.hot
             .put(flags::FAST_RECEIVE, receive && !self.hot.has(flags::ORPHAN));
-        self.hot.put(flags::FAST_SEND, calm);
+        let no_cwr = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE;
+        self.hot.put(flags::FAST_SEND, calm && no_cwr);
+        let deadline = self.cold.slow_deadline.or(self.cold.path_deadline);
+        self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
     }
 
     /// Tells the program that the connection is over; the flow goes once the program has closed it.
@@ -84,6 +97,7 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
                 | flags::SEND_WANTED,
         );
         self.cold.slow_deadline = None;
+        self.cold.path_deadline = None;
         self.cold.reorder_deadline = None;
         if self.hot.has(flags::ORPHAN) {
             return Fate::Release;
@@ -126,6 +140,7 @@ pub fn reset_reply(
         options: TcpOptions::NONE,
         payload_pos: 0,
         payload_len: 0,
+        segment_size: 0,
         ecn: Ecn::NotEct,
     })
 }

@@ -3,9 +3,9 @@
 use tidelane_cc::Controller;
 use tidelane_flow::{CaState, Clock, EngineConfig, FlowState, Millis, SocketOptions, flags};
 use tidelane_time::TimerHandle;
-use tidelane_wire::{SeqNumber, TcpOptions};
+use tidelane_wire::{Ecn, Segment, SeqNumber, TcpFlags, TcpOptions};
 
-use crate::{connection::Connection, ranges::Ranges};
+use crate::{connection::Connection, frto::Frto, ranges::Ranges, scoreboard::Delivery};
 
 /// MSS if the peer says nothing (RFC 9293 §3.7.1, MUST-15).
 const MSS_DEFAULT: u16 = 536;
@@ -25,10 +25,46 @@ pub struct SynSeen {
     pub options: TcpOptions,
     /// Its window, never scaled.
     pub wnd: u16,
+    /// It asks for ECN, or agrees to it (RFC 3168 §6.1.1).
+    pub ecn: bool,
+    /// It is a SYN that was itself sent as ECN-capable.
+    pub ect: bool,
+}
+
+impl SynSeen {
+    /// What this SYN or SYN,ACK says. A SYN,ACK with both bits is a broken peer's reflection.
+    pub fn of(segment: &Segment<'_>, ecn: Ecn) -> Self {
+        let both = TcpFlags::ECE | TcpFlags::CWR;
+        let set = segment.flags.0 & both.0;
+        let answer = segment.flags.contains(TcpFlags::ACK);
+        let wanted = if answer { TcpFlags::ECE } else { both };
+        Self {
+            irs: segment.seq,
+            options: segment.options,
+            wnd: segment.wnd,
+            ecn: set == wanted.0,
+            ect: !answer && ecn != Ecn::NotEct,
+        }
+    }
+}
+
+/// Receive window of a new flow.
+pub(crate) fn initial_window(config: &EngineConfig, rmss: u16) -> u32 {
+    let least = 2 * u32::from(rmss);
+    config
+        .rx_window_initial
+        .max(least)
+        .min(config.rx_window_max)
+}
+
+/// Rcv.Wind.Shift: the largest window must fit into the field (RFC 7323 §2.3).
+pub(crate) fn window_scale(config: &EngineConfig) -> u8 {
+    let largest = config.rx_window_max;
+    (32 - (largest >> 16).leading_zeros()).min(14) as u8
 }
 
 /// MSS to announce on a path with this MTU.
-fn rmss(config: &EngineConfig, mtu: u32, options: &SocketOptions) -> u16 {
+pub(crate) fn rmss(config: &EngineConfig, mtu: u32, options: &SocketOptions) -> u16 {
     let of_path = mtu.saturating_sub(HEADERS_LEN).clamp(88, 65_495) as u16;
     let wanted = if options.mss_max == 0 {
         u16::MAX
@@ -36,6 +72,28 @@ fn rmss(config: &EngineConfig, mtu: u32, options: &SocketOptions) -> u16 {
         options.mss_max
     };
     of_path.min(config.segment_max).min(wanted)
+}
+
+/// The hot state of a flow that is being opened.
+fn begin(config: &EngineConfig, hot: &mut FlowState, rmss: u16, iss: SeqNumber) {
+    hot.iss = iss;
+    hot.snd_una = iss;
+    hot.snd_nxt = iss;
+    hot.tx_end = iss.add(1);
+    // Until the peer's SYN is known nothing was received: stream position zero.
+    hot.rcv_nxt = hot.irs.add(1);
+    hot.rcv_mss = MSS_DEFAULT.min(rmss);
+    hot.mss = MSS_DEFAULT.min(rmss);
+    hot.rcv_wnd_limit = initial_window(config, rmss);
+    hot.scales = window_scale(config);
+    hot.set_quick_acks(if config.eager_acks { 15 } else { 8 });
+}
+
+/// Sets the bits that the program's options stand for.
+pub fn put_options(hot: &mut FlowState, options: &SocketOptions) {
+    hot.put(flags::NODELAY, options.nodelay);
+    hot.put(flags::CORK, options.cork);
+    hot.put(flags::QUICKACK, options.quickack);
 }
 
 /// The cold state of a flow that is being opened.
@@ -48,28 +106,11 @@ pub fn new_connection(
     iss: SeqNumber,
 ) -> Connection {
     let rmss = rmss(config, mtu, &options);
-    hot.iss = iss;
-    hot.snd_una = iss;
-    hot.snd_nxt = iss;
-    hot.tx_end = iss.add(1);
-    // Until the peer's SYN is known nothing was received: stream position zero.
-    hot.rcv_nxt = hot.irs.add(1);
-    hot.rcv_mss = MSS_DEFAULT.min(rmss);
-    hot.mss = MSS_DEFAULT.min(rmss);
-    hot.rcv_wnd_limit = config
-        .rx_window_initial
-        .max(2 * u32::from(rmss))
-        .min(config.rx_window_max);
-    hot.set_quick_acks(8);
-    let largest = config.rx_window_max;
-    let shift = (32 - (largest >> 16).leading_zeros()).min(14) as u8;
-    hot.scales = shift;
-    hot.put(flags::NODELAY, options.nodelay);
-    hot.put(flags::CORK, options.cork);
-    hot.put(flags::QUICKACK, options.quickack);
-    hot.put(flags::KEEPALIVE, options.keepalive);
+    begin(config, hot, rmss, iss);
+    put_options(hot, &options);
+    let algorithm = options.congestion.unwrap_or(config.congestion);
     Connection {
-        controller: Controller::new(config.congestion, u32::from(hot.mss), config.initial_window),
+        controller: Controller::new(algorithm, u32::from(hot.mss), config.initial_window),
         ca_state: CaState::Open,
         board: None,
         trouble_at: clock.ms,
@@ -79,6 +120,10 @@ pub fn new_connection(
         recovery_point: iss,
         repair_first: false,
         undo: None,
+        prr: None,
+        delivered: Delivery::default(),
+        frto: Frto::Off,
+        cwr_queued: TcpFlags::NONE,
         reorders: false,
         reorder_quarters: 1,
         reorder_persist: 0,
@@ -88,6 +133,9 @@ pub fn new_connection(
         reorder_deadline: None,
         probed: false,
         backoff: 0,
+        fin_alone: false,
+        flight_max: 0,
+        flight_round: iss,
         snd_wl1: SeqNumber(0),
         snd_wnd_max: 0,
         listener: None,
@@ -101,11 +149,14 @@ pub fn new_connection(
         fin_at: None,
         slow_deadline: None,
         unanswered_probes: 0,
-        silent_since: clock.ms,
         answered_at: Millis(clock.ms.0.wrapping_sub(1 << 30)),
         last_arrival: clock.ms,
         tune_from: 0,
+        path_deadline: None,
+        retrans_since: None,
+        persist_since: None,
         timer: TimerHandle::NULL,
+        tx_blocked: false,
         retrans: 0,
         bytes_acked: 0,
         rtt_min_us: u32::MAX,
@@ -139,8 +190,9 @@ impl Connection {
         }
         hot.put(flags::SACK, config.sack && syn.options.sack_permitted);
         self.refresh_mss(config, hot);
-        self.controller =
-            Controller::new(config.congestion, u32::from(hot.mss), config.initial_window);
+        hot.put(flags::ECN, syn.agrees_to_ecn(config, &self.options));
+        let algorithm = self.algorithm(config);
+        self.controller = Controller::new(algorithm, u32::from(hot.mss), config.initial_window);
         if self.backoff > 0 {
             // The SYN was lost (RFC 5681 §3.1).
             self.controller.on_handshake_retransmit();

@@ -3,23 +3,20 @@
 use tidelane_flow::{Env, SegmentOut, State, TxFull, flags};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
-use crate::Slow;
+use crate::{Slow, frto::Frto};
 
 impl<E: Env> Slow<'_, E> {
     /// Sends a pure acknowledgment, with SACK blocks if something is out of order (RFC 2018 §4).
     pub fn send_ack(&mut self) -> Result<(), TxFull> {
         let seq = self.hot.snd_nxt;
-        let before = (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags);
         let mut out = self
             .hot
             .segment_out(self.id, &self.clock, seq, TcpFlags::ACK, 0);
         if self.has_sack() {
             self.add_sack(&mut out.options);
         }
-        if let Err(full) = self.env.transmit(&out) {
-            (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags) = before;
-            return Err(full);
-        }
+        self.env.transmit(&out)?;
+        self.hot.note_acknowledged(out.wnd);
         self.counters.dsack_sent += u64::from(self.cold.dsack.take().is_some());
         self.hot
             .set_quick_acks(self.hot.quick_acks().saturating_sub(1));
@@ -91,12 +88,13 @@ impl<E: Env> Slow<'_, E> {
             link: self.hot.link,
             seq: self.hot.iss,
             ack,
-            flags: control,
+            flags: control | self.syn_ecn(),
             wnd: wnd as u16,
             options,
             payload_pos: 0,
             payload_len: 0,
-            ecn: Ecn::NotEct,
+            segment_size: 0,
+            ecn: self.syn_field(),
         };
         self.env.transmit(&out)?;
         self.hot.snd_nxt = self.hot.iss.add(1);
@@ -110,14 +108,13 @@ impl<E: Env> Slow<'_, E> {
     /// Sends `len` bytes of new text, whatever Nagle says.
     pub fn send_text(&mut self, len: u32) -> Result<(), TxFull> {
         let seq = self.hot.snd_nxt;
-        let before = (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags);
+        let last = seq.add(len) == self.hot.tx_end;
+        let control = if last { TcpFlags::PSH } else { TcpFlags::NONE };
         let out = self
             .hot
-            .segment_out(self.id, &self.clock, seq, TcpFlags::PSH, len);
-        if let Err(full) = self.env.transmit(&out) {
-            (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags) = before;
-            return Err(full);
-        }
+            .segment_out(self.id, &self.clock, seq, control, len);
+        self.env.transmit(&out)?;
+        self.hot.note_acknowledged(out.wnd);
         self.counters.out_segs += 1;
         self.hot.snd_nxt = seq.add(len);
         self.note_sent(seq);
@@ -142,10 +139,9 @@ impl<E: Env> Slow<'_, E> {
         if fin {
             control |= TcpFlags::FIN;
         }
-        if end.at_or_after(self.hot.tx_end) {
+        if payload > 0 && end.at_or_after(self.hot.tx_end) {
             control |= TcpFlags::PSH;
         }
-        let before = (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags);
         let mut out = self
             .hot
             .segment_out(self.id, &self.clock, start, control, payload);
@@ -158,17 +154,22 @@ impl<E: Env> Slow<'_, E> {
                 out.options = plain;
             }
         }
-        if let Err(full) = self.env.transmit(&out) {
-            (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags) = before;
-            return Err(full);
+        // RFC 3168 §6.1.5: not what is sent again; but DCTCP's (as in Linux: switches drop what
+        // they cannot mark).
+        if !self.is_dctcp() {
+            out.ecn = Ecn::NotEct;
         }
+        self.env.transmit(&out)?;
+        self.hot.note_acknowledged(out.wnd);
         // Karn (RFC 6298 §3): no sample from what was sent twice.
         self.hot.clear(flags::RTT_TIMING);
         self.counters.retrans_segs += 1;
         self.cold.retrans += 1;
         if let Some(undo) = &mut self.cold.undo {
             undo.unneeded = undo.unneeded.saturating_add(len);
+            undo.first_sent.get_or_insert(self.clock.ms);
         }
+        self.note_out(len);
         let now = self.clock.us;
         self.track().sent_again(start, len, now);
         Ok(())
@@ -184,17 +185,15 @@ impl<E: Env> Slow<'_, E> {
             return Ok(());
         }
         let control = TcpFlags::FIN | TcpFlags::ACK;
-        let before = (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags);
         let out = self
             .hot
             .segment_out(self.id, &self.clock, self.hot.snd_nxt, control, 0);
-        if let Err(full) = self.env.transmit(&out) {
-            (self.hot.rcv_adv, self.hot.last_ack_sent, self.hot.flags) = before;
-            return Err(full);
-        }
+        self.env.transmit(&out)?;
+        self.hot.note_acknowledged(out.wnd);
         self.hot.snd_nxt = self.hot.snd_nxt.add(1);
         self.note_sent(self.hot.tx_end);
         self.hot.set(flags::FIN_SENT);
+        self.cold.fin_alone = true;
         self.arm_rto();
         Ok(())
     }
@@ -218,7 +217,10 @@ impl<E: Env> Slow<'_, E> {
             self.hot.clear(flags::SEND_WANTED);
             return Ok(());
         }
-        self.send_repairs()?;
+        // F-RTO's new text goes first; without any its way of telling is gone.
+        if self.cold.frto != Frto::SendNew {
+            self.send_repairs()?;
+        }
         self.idle_restart();
         // What is not in flight in the sense of RFC 6675 makes room in the congestion window.
         let cwnd = self.hot.cwnd;
@@ -232,11 +234,19 @@ impl<E: Env> Slow<'_, E> {
         };
         self.hot.cwnd = cwnd;
         self.note_sent(from);
+        self.note_out(self.hot.snd_nxt.distance_from(from));
         if self.cold.board.is_some() && self.hot.snd_nxt != from {
             // RFC 8985 §7.2: a probe is due that long after the last transmission.
             self.arm_rto();
         }
         sent?;
+        if self.cold.frto == Frto::SendNew {
+            let new = self.hot.snd_nxt.after(self.cold.recovery_point);
+            self.cold.frto = if new { Frto::Probing } else { Frto::Off };
+            if !new {
+                self.send_repairs()?;
+            }
+        }
         self.send_fin()?;
         self.hot.clear(flags::SEND_WANTED);
         self.arm_persist();
@@ -261,7 +271,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RFC 5681 §4.1: after an idle RTO the window is the initial one again.
+    /// RFC 5681 §4.1: after an idle RTO the window shrinks towards the initial one.
     fn idle_restart(&mut self) {
         use tidelane_cc::CongestionControl;
         // The stamp of the last timed segment is that of one of the last flight.
@@ -271,29 +281,23 @@ impl<E: Env> Slow<'_, E> {
             && since > self.rto_ms();
         if idle {
             self.counters.slow_start_restarts += 1;
-            self.cold.controller.on_idle_restart(self.clock.now);
+            let rtos = since / self.rto_ms().max(1);
+            self.cold
+                .controller
+                .on_idle_restart(self.clock.now, rtos.max(1));
             self.hot.cwnd = self.cold.controller.cwnd();
         }
     }
 
     /// Sends RST for this flow (RFC 9293 §3.10.5).
     pub fn send_reset(&mut self) {
+        // With timestamps, where they are in use (RFC 7323 §5.2).
         let mut out =
             self.hot
                 .segment_out(self.id, &self.clock, self.hot.snd_nxt, TcpFlags::RST, 0);
-        out.options = TcpOptions::NONE;
         out.wnd = 0;
         self.counters.out_rsts += 1;
         // A reset that finds no frame is lost, as any may be.
         let _ = self.env.transmit(&out);
-    }
-
-    /// A challenge ACK (RFC 5961), within this second's allowance.
-    pub fn challenge_ack(&mut self) {
-        if *self.challenges > 0 {
-            *self.challenges -= 1;
-            self.counters.challenge_acks += 1;
-            let _ = self.send_ack();
-        }
     }
 }

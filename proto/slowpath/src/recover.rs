@@ -5,12 +5,14 @@
 //! SACK, NewReno (RFC 6582). How much is in flight meanwhile follows RFC 6675's pipe.
 
 use tidelane_cc::{CongestionControl, Controller};
-use tidelane_flow::{CaState, Env, flags};
+use tidelane_flow::{CaState, Env, Millis, flags};
 use tidelane_time::Duration;
 use tidelane_wire::{Segment, SeqNumber};
 
 use crate::{
     Slow,
+    frto::Frto,
+    prr::Prr,
     scoreboard::{Delivery, Scoreboard},
 };
 
@@ -33,6 +35,8 @@ pub struct Undo {
     pub controller: Controller,
     /// Bytes sent again that the peer has not reported as duplicates.
     pub unneeded: u32,
+    /// When the first of them was, by our timestamp clock.
+    pub first_sent: Option<Millis>,
 }
 
 impl<E: Env> Slow<'_, E> {
@@ -102,10 +106,7 @@ impl<E: Env> Slow<'_, E> {
             }
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
             if inside && start.before(*end) && end.after(segment.ack) {
-                let delivery = self.track().sack(*start, *end, now, rtt_min);
-                all.bytes += delivery.bytes;
-                all.reordered |= delivery.reordered;
-                all.rtt_us = delivery.rtt_us.or(all.rtt_us);
+                all.add(&self.track().sack(*start, *end, now, rtt_min));
             }
         }
         self.note_delivery(&all);
@@ -144,7 +145,7 @@ impl<E: Env> Slow<'_, E> {
         if undo.unneeded == 0 {
             self.cold.controller = undo.controller;
             self.cold.undo = None;
-            self.hot.cwnd = self.cold.controller.cwnd();
+            self.end_reduction();
             if self
                 .cold
                 .board
@@ -157,6 +158,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     fn note_delivery(&mut self, delivery: &Delivery) {
+        self.cold.delivered.add(delivery);
         self.cold.reorders |= delivery.reordered;
         if let Some(rtt) = delivery.rtt_us {
             self.hot.clear(flags::RTT_TIMING);
@@ -170,18 +172,32 @@ impl<E: Env> Slow<'_, E> {
         self.sample_timed_segment(ack);
         self.hot.snd_una = ack;
         self.cold.backoff = 0;
+        self.cold.retrans_since = None;
         self.cold.probed = false;
         self.cold.soft_error = None;
         self.cold.bytes_acked += u64::from(acked);
         let (now, rtt_min) = (self.clock.us, self.rtt_min_us());
+        // What was reported before is no news to the congestion window.
+        let mut known = self.cold.dup_acks.saturating_mul(self.hot.mss.into());
         if let Some(board) = &mut self.cold.board {
+            let sacked = board.sacked();
             let delivery = board.acknowledge(ack, now, rtt_min);
+            if self.hot.has(flags::SACK) {
+                known = sacked.saturating_sub(board.sacked());
+            }
             self.note_delivery(&delivery);
+        } else {
+            self.cold.delivered.bytes += acked;
         }
-        if self.is_repairing() && ack.at_or_after(self.cold.recovery_point) {
+        if self.is_recovered(ack) {
+            // After a timeout the window is in slow start: RFC 5681 §3.1.
+            let slow_start = self.cold.ca_state == CaState::Loss;
             self.leave_recovery();
-        } else if self.cold.ca_state != CaState::Recovery {
-            self.grow(acked);
+            if slow_start {
+                self.grow(acked.saturating_sub(known));
+            }
+        } else if !self.is_reducing() {
+            self.grow(acked.saturating_sub(known));
         } else if !self.hot.has(flags::SACK) {
             self.on_partial_ack(acked);
         }
@@ -199,6 +215,17 @@ impl<E: Env> Slow<'_, E> {
         self.forget_records();
     }
 
+    /// Whether `ack` ends the repair or reduction. One for an echoed mark lasts until something
+    /// later is acknowledged, which carried CWR: echoes before that are old (as in Linux).
+    fn is_recovered(&self, ack: SeqNumber) -> bool {
+        let point = self.cold.recovery_point;
+        match self.cold.ca_state {
+            CaState::Recovery | CaState::Loss => ack.at_or_after(point),
+            CaState::Cwr => ack.after(point),
+            CaState::Open | CaState::Disorder => false,
+        }
+    }
+
     /// A sample from the timed segment, where nothing is recorded (RFC 6298 §3).
     fn sample_timed_segment(&mut self, ack: SeqNumber) {
         if self.hot.has(flags::RTT_TIMING) && self.hot.rtt_seq.at_or_before(ack) {
@@ -214,6 +241,9 @@ impl<E: Env> Slow<'_, E> {
     /// NewReno (RFC 6582 §3.2 step 3): a partial acknowledgment shows the next hole.
     fn on_partial_ack(&mut self, acked: u32) {
         let mss = u32::from(self.hot.mss);
+        // Duplicates have told of some of it (RFC 6937 §3).
+        let told = self.cold.dup_acks.saturating_mul(mss);
+        self.cold.delivered.bytes = acked.saturating_sub(told);
         self.cold.dup_acks = self.cold.dup_acks.saturating_sub(acked / mss);
         self.cold.repair_first = true;
         self.track().lose_first(mss);
@@ -229,7 +259,7 @@ impl<E: Env> Slow<'_, E> {
             return;
         }
         self.cold.probe_end = None;
-        if !self.is_repairing() {
+        if !self.is_repairing() && !self.is_reducing() {
             self.cold.controller.on_congestion_signal(
                 self.clock.now,
                 self.hot.flight_size().max(u32::from(self.hot.mss)),
@@ -239,8 +269,28 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
+    /// Whether the congestion window is in use, so that it may grow: all of it, or in slow start
+    /// half of it at some time in the round trip, as in Linux.
+    fn is_cwnd_limited(&mut self, acked: u32) -> bool {
+        let flight = self.hot.flight_size().saturating_add(acked);
+        let before = self.hot.snd_una.back(acked);
+        if flight > self.cold.flight_max || self.cold.flight_round.at_or_before(before) {
+            self.cold.flight_max = flight;
+            self.cold.flight_round = self.hot.snd_nxt;
+        }
+        if !self.hot.has(flags::CWND_LIMITED) {
+            return false;
+        }
+        let slow_start = self.hot.cwnd < self.cold.controller.ssthresh();
+        let mss = u32::from(self.hot.mss);
+        let limited = flight.saturating_add(mss) > self.hot.cwnd
+            || slow_start && self.cold.flight_max > self.hot.cwnd / 2;
+        self.hot.put(flags::CWND_LIMITED, limited);
+        limited
+    }
+
     fn grow(&mut self, acked: u32) {
-        let limited = self.hot.has(flags::CWND_LIMITED);
+        let limited = self.is_cwnd_limited(acked);
         self.cold
             .controller
             .on_ack(self.clock.now, acked, self.srtt(), limited);
@@ -249,8 +299,9 @@ impl<E: Env> Slow<'_, E> {
 
     fn leave_recovery(&mut self) {
         self.cold.controller.on_recovery_exit(self.clock.now);
-        self.hot.cwnd = self.cold.controller.cwnd();
+        self.end_reduction();
         self.cold.ca_state = CaState::Open;
+        self.cold.frto = Frto::Off;
         self.cold.dup_acks = 0;
         self.cold.reorder_persist = self.cold.reorder_persist.saturating_sub(1);
         if self.cold.reorder_persist == 0 {
@@ -275,16 +326,18 @@ impl<E: Env> Slow<'_, E> {
 
     /// Looks for losses after an acknowledgment that brought `news` (new SACK information), or was
     /// a `duplicate`.
-    pub fn detect_loss(&mut self, news: bool, duplicate: bool) {
+    /// Whether more was lost.
+    pub fn detect_loss(&mut self, news: bool, duplicate: bool) -> bool {
         if self.hot.flight_size() == 0 {
             self.cold.reorder_deadline = None;
-            return;
+            return false;
         }
+        let mut more_lost = false;
         if duplicate {
             self.cold.dup_acks = self.cold.dup_acks.saturating_add(1);
         }
         if self.hot.has(flags::SACK) {
-            self.find_lost();
+            more_lost = self.find_lost();
         } else if duplicate {
             self.count_duplicates();
         }
@@ -302,6 +355,7 @@ impl<E: Env> Slow<'_, E> {
         if news || duplicate {
             self.hot.set(flags::SEND_WANTED);
         }
+        more_lost
     }
 
     /// Fast retransmit without SACK (RFC 6582 §3.2 step 2).
@@ -331,15 +385,16 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// RFC 8985 §6.2 step 5, after an acknowledgment or when the reordering timer is due.
-    pub fn find_lost(&mut self) {
+    /// Whether anything was.
+    pub fn find_lost(&mut self) -> bool {
         let grace = self.reorder_us();
         let Some(board) = &mut self.cold.board else {
-            return;
+            return false;
         };
         let (lost, again, next) = board.find_lost(self.clock.us, grace);
         self.cold.reorder_deadline = next.map(|us| self.clock.ms.plus(us.div_ceil(1000).max(1)));
         if lost == 0 {
-            return;
+            return false;
         }
         self.cold.trouble_at = self.clock.ms;
         self.counters.lost_retransmit += u64::from(again.div_ceil(u32::from(self.hot.mss)));
@@ -347,17 +402,26 @@ impl<E: Env> Slow<'_, E> {
         if !self.is_repairing() {
             self.enter_recovery();
         }
+        true
     }
 
-    /// Fast recovery (RFC 6675 §5 step 4).
+    /// Fast recovery (RFC 6675 §5 step 4). Once per window: where an echoed mark has reduced it
+    /// already, that goes on (RFC 3168 §6.1.2).
     fn enter_recovery(&mut self) {
         self.counters.fast_retrans += 1;
+        let begun = self.cold.prr.filter(|_| self.is_reducing());
         self.begin_repair(CaState::Recovery);
+        if begun.is_some() {
+            self.cold.prr = begun;
+            return;
+        }
         let flight = self.hot.flight_size();
         self.cold
             .controller
             .on_congestion_signal(self.clock.now, flight);
         self.hot.cwnd = self.cold.controller.cwnd();
+        self.cold.prr = Some(Prr::begin(flight));
+        self.queue_cwr();
     }
 
     fn begin_repair(&mut self, state: CaState) {
@@ -365,9 +429,14 @@ impl<E: Env> Slow<'_, E> {
             self.cold.undo = Some(Undo {
                 controller: self.cold.controller,
                 unneeded: 0,
+                first_sent: None,
             });
         }
+        if state != CaState::Loss {
+            self.cold.frto = Frto::Off;
+        }
         self.cold.ca_state = state;
+        self.cold.prr = None;
         self.cold.recovery_point = self.hot.snd_nxt;
         self.cold.repair_first = true;
         self.cold.probe_end = None;
@@ -390,7 +459,9 @@ impl<E: Env> Slow<'_, E> {
         // A peer may take back what it said it had (RFC 2018 §8).
         let reneged = board.is_reneged();
         board.lose_all(reneged);
+        self.begin_frto(self.is_repairing());
         self.begin_repair(CaState::Loss);
+        self.queue_cwr();
         self.cold
             .controller
             .on_rto(self.clock.now, self.hot.flight_size());

@@ -1,15 +1,9 @@
-//! A flow in the words of `ss -ti`, and ICMP errors about it.
+//! A flow in the words of `ss -ti`.
 
-use tidelane_flow::{CloseCause, EngineConfig, Env, FlowInfo, FlowState, State, Timeouts, flags};
+use tidelane_flow::{EngineConfig, FlowInfo, FlowState, Timeouts, flags};
 use tidelane_time::Duration;
-use tidelane_wire::{IcmpError, IcmpErrorKind};
 
-use crate::{Connection, Fate, Slow};
-
-/// IPv4 and TCP headers without options.
-const HEADERS_LEN: u16 = 40;
-/// Least path MTU that an ICMP error may ask for: below it is an attack (Linux: 552).
-const PATH_MTU_MIN: u16 = 552;
+use crate::Connection;
 
 impl Connection {
     /// What there is to know.
@@ -36,7 +30,10 @@ impl Connection {
             rcv_wscale: flow.rcv_wscale(),
             timestamps: flow.has(flags::TIMESTAMPS),
             sack: flow.has(flags::SACK),
+            ecn: flow.has(flags::ECN),
             flight_size: flow.flight_size(),
+            sacked: self.board.as_ref().map_or(0, |board| board.sacked()),
+            lost: self.board.as_ref().map_or(0, |board| board.lost()),
             unsent: if flow.tx_end.after(flow.snd_nxt) {
                 flow.tx_end.distance_from(flow.snd_nxt)
             } else {
@@ -50,48 +47,6 @@ impl Connection {
             backoff: self.backoff,
             link: flow.link,
             listener: self.listener,
-        }
-    }
-}
-
-impl<E: Env> Slow<'_, E> {
-    /// An ICMP error that quotes this flow: hard before the connection is established, a hint after
-    /// (RFC 9293 §3.9.2.2; RFC 5927 §4.1: the quoted number must be outstanding).
-    pub fn icmp_error(&mut self, error: &IcmpError) -> Fate {
-        let flight = self.hot.flight_size().max(1);
-        if !error.seq.in_window(self.hot.snd_una, flight) {
-            let reason = tidelane_wire::DropReason::IcmpOutOfWindow;
-            self.counters.drops[reason.index()] += 1;
-            return Fate::Keep;
-        }
-        self.counters.icmp_errors += 1;
-        let cause = match error.kind {
-            IcmpErrorKind::FragmentationNeeded { mtu } => {
-                self.shrink_mss(mtu);
-                return Fate::Keep;
-            }
-            IcmpErrorKind::PortUnreachable => CloseCause::Refused,
-            IcmpErrorKind::NetUnreachable => CloseCause::NetUnreachable,
-            _ => CloseCause::HostUnreachable,
-        };
-        if self.hot.state == State::SynSent {
-            self.counters.attempt_fails += 1;
-            return self.end(cause);
-        }
-        self.cold.soft_error = Some(cause);
-        Fate::Keep
-    }
-
-    fn shrink_mss(&mut self, mtu: u16) {
-        let path = mtu.max(PATH_MTU_MIN) - HEADERS_LEN;
-        if path >= self.cold.path_mss.min(self.cold.smss) {
-            return;
-        }
-        self.counters.pmtu_lowered += 1;
-        self.cold.path_mss = path;
-        self.cold.refresh_mss(self.config, self.hot);
-        if self.hot.state.is_synchronized() {
-            self.resend_all();
         }
     }
 }

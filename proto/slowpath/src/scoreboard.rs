@@ -66,6 +66,24 @@ pub struct Delivery {
     pub rtt_us: Option<u32>,
     /// Something that was sent early arrived late: the path reorders (RFC 8985 §6.2 step 3).
     pub reordered: bool,
+    /// The least end of what arrived and was sent only once.
+    pub original_end: Option<SeqNumber>,
+}
+
+impl Delivery {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Self) {
+        self.bytes += other.bytes;
+        self.rtt_us = other.rtt_us.or(self.rtt_us);
+        self.reordered |= other.reordered;
+        if let Some(end) = other.original_end {
+            self.note_original(end);
+        }
+    }
+
+    fn note_original(&mut self, end: SeqNumber) {
+        self.original_end = Some(self.original_end.map_or(end, |least| least.earlier_of(end)));
+    }
 }
 
 /// See the module.
@@ -190,6 +208,7 @@ impl Scoreboard {
             return;
         }
         if !record.again {
+            delivery.note_original(record.end);
             delivery.reordered |= record.end.before(self.fack);
             delivery.rtt_us = record.timed.then_some(rtt_us).or(delivery.rtt_us);
         }
@@ -326,6 +345,15 @@ impl Scoreboard {
             }
         }
         self.rack = None;
+    }
+
+    /// Nothing is lost after all: what was is in flight.
+    pub fn find_all(&mut self) {
+        for at in 0..self.records.len() {
+            if self.records[at].fate == Fate::Lost {
+                self.set_fate(at, Fate::Out);
+            }
+        }
     }
 
     /// The first `len` bytes are lost, unless they are known to be (RFC 6582).

@@ -2,7 +2,7 @@
 
 use tidelane_flow::{CaState, CloseCause, Env, Millis, State, flags};
 
-use tidelane_wire::TcpFlags;
+use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{Fate, Slow};
 
@@ -13,8 +13,6 @@ const PROBE_DELAYED_ACK_MS: u32 = 50;
 const PROBE_MS_MIN: u32 = 3;
 /// The longest that a deadline may be ahead, so that modulo arithmetic holds (24 days).
 const DEADLINE_MAX_MS: u64 = 1 << 30;
-/// Upper bound of the persist timeout in ms.
-const PERSIST_MAX_MS: u32 = 60_000;
 
 impl<E: Env> Slow<'_, E> {
     /// RTO in ms with its backoff (RFC 6298 §2 and (5.5)).
@@ -24,18 +22,18 @@ impl<E: Env> Slow<'_, E> {
 
     /// Starts the retransmission timer, or that of a tail loss probe where one may be sent.
     pub fn arm_rto(&mut self) {
-        let rto = self.rto_ms();
+        let rto = self.within_user_timeout(self.cold.retrans_since, self.rto_ms());
         let probe = self.cold.ca_state != CaState::Loss
             && !self.cold.probed
             && self.hot.state.sends()
             && self.hot.has(flags::SACK);
         // What comes out of order is acknowledged at once.
-        let several = self.hot.may_probe();
-        self.hot
-            .arm_rto(&self.clock, self.timeouts, rto, probe && several);
+        let several = self.hot.has_several_in_flight();
+        let probe = probe && self.hot.may_probe() && self.hot.flight_size() > 0;
+        self.hot.arm_rto(&self.clock, self.timeouts, rto, probe);
         // On a path with losses a single segment is probed for, too (RFC 8985 §7.2 (2)), and
         // sooner.
-        if probe && self.cold.board.is_some() && self.hot.srtt != 0 && self.hot.flight_size() > 0 {
+        if probe && self.cold.board.is_some() {
             let late = if several { 0 } else { PROBE_DELAYED_ACK_MS };
             let pto = ((self.hot.srtt >> 2) / 1000 + PROBE_MS_MIN).saturating_add(late);
             if pto < rto {
@@ -57,7 +55,7 @@ impl<E: Env> Slow<'_, E> {
         if !closed && !held {
             return;
         }
-        let wait = self.rto_ms().min(PERSIST_MAX_MS);
+        let wait = self.within_user_timeout(self.cold.persist_since, self.rto_ms());
         self.hot.rto_deadline = self.clock.ms.plus(wait);
         self.hot.set(flags::RTO_ARMED | flags::PERSIST);
         self.hot.clear(flags::PROBE);
@@ -88,6 +86,14 @@ impl<E: Env> Slow<'_, E> {
             self.cold.slow_deadline = None;
             return self.on_slow_deadline();
         }
+        if self
+            .cold
+            .path_deadline
+            .is_some_and(|at| at.is_due(self.clock.ms))
+        {
+            self.cold.path_deadline = None;
+            self.widen_path();
+        }
         Fate::Keep
     }
 
@@ -102,13 +108,11 @@ impl<E: Env> Slow<'_, E> {
         if self.hot.flight_size() == 0 && self.hot.state.is_synchronized() {
             return Fate::Keep;
         }
-        // A peer that answers with a closed window is alive (RFC 9293 §3.8.6.1, MUST-37).
-        let retries = self.retries_max();
-        let closed = self.hot.snd_wnd == 0 && self.hot.state.is_synchronized();
-        if (!closed && self.cold.backoff >= retries) || self.is_unanswered(retries) {
+        if self.has_waited_enough() {
             return self.give_up();
         }
         self.cold.backoff = self.cold.backoff.saturating_add(1);
+        self.cold.retrans_since.get_or_insert(self.clock.ms);
         self.note_unanswered();
         match self.hot.state {
             State::SynSent | State::SynReceived => {
@@ -116,6 +120,8 @@ impl<E: Env> Slow<'_, E> {
                 self.counters.retrans_segs += 1;
                 self.counters.syn_retrans += 1;
                 self.cold.controller.on_handshake_retransmit();
+                // A passive open has its window already.
+                self.hot.cwnd = self.cold.controller.cwnd();
                 self.hot.clear(flags::RTT_TIMING);
                 let _ = self.send_syn();
                 self.arm_rto();
@@ -127,6 +133,21 @@ impl<E: Env> Slow<'_, E> {
             }
         }
         Fate::Keep
+    }
+
+    /// R2 (RFC 9293 §3.8.3, MUST-20): so many retransmissions, or USER TIMEOUT where the program
+    /// set one. A peer that answers with a closed window is alive (§3.8.6.1, MUST-37).
+    fn has_waited_enough(&self) -> bool {
+        let retries = self.retries_max();
+        let synchronized = self.hot.state.is_synchronized();
+        if self.is_user_timeout(self.cold.retrans_since) {
+            return true;
+        }
+        if synchronized && !self.cold.options.user_timeout.is_zero() {
+            return false;
+        }
+        let closed = self.hot.snd_wnd == 0 && synchronized;
+        (!closed && self.cold.backoff >= retries) || self.cold.unanswered_probes >= retries
     }
 
     fn retries_max(&self) -> u8 {
@@ -161,13 +182,22 @@ impl<E: Env> Slow<'_, E> {
                 let _ = self.retransmit(start, len);
             }
         } else if !self.probe_with_new_text(mss)
-            && let Some((start, len)) = self.track().last(mss)
+            && let Some((start, len)) = self.last_sent(mss)
             && self.retransmit(start, len).is_ok()
         {
             self.cold.probe_end = Some(start.add(len));
         }
         self.arm_rto();
         Fate::Keep
+    }
+
+    /// The last segment that was sent; a FIN that went alone is one.
+    fn last_sent(&mut self, mss: u32) -> Option<(SeqNumber, u32)> {
+        let last = self.track().last(mss);
+        if self.cold.fin_alone {
+            return Some((self.hot.tx_end, 1));
+        }
+        last
     }
 
     fn probe_with_new_text(&mut self, mss: u32) -> bool {
@@ -187,6 +217,7 @@ impl<E: Env> Slow<'_, E> {
     fn on_persist(&mut self) -> Fate {
         self.hot.clear(flags::PERSIST);
         if self.hot.flight_size() > 0 || !self.hot.tx_end.after(self.hot.snd_nxt) {
+            self.cold.persist_since = None;
             return Fate::Keep;
         }
         if self.hot.snd_wnd > 0 {
@@ -198,9 +229,13 @@ impl<E: Env> Slow<'_, E> {
                 return Fate::Keep;
             }
         } else {
-            if self.is_unanswered(self.retries_max()) {
+            // A program that set USER TIMEOUT does not wait longer for a window than for an
+            // acknowledgment, whatever the peer answers (as in Linux).
+            let unanswered = self.cold.unanswered_probes >= self.retries_max();
+            if unanswered || self.is_user_timeout(self.cold.persist_since) {
                 return self.give_up();
             }
+            self.cold.persist_since.get_or_insert(self.clock.ms);
             self.counters.window_probes += 1;
             self.send_probe();
             self.cold.backoff = self.cold.backoff.saturating_add(1);
@@ -209,24 +244,29 @@ impl<E: Env> Slow<'_, E> {
         Fate::Keep
     }
 
-    /// Whether as many probes as that went unanswered, or data stayed unacknowledged for longer
-    /// than the program wants to wait.
-    fn is_unanswered(&self, probes: u8) -> bool {
-        self.cold.unanswered_probes >= probes || self.is_user_timeout()
+    /// What is left of USER TIMEOUT (RFC 9293 §3.10.8, RFC 5482; TCP_USER_TIMEOUT) in ms, for
+    /// trouble that began at `since`; `None` if the program set none, or there is no trouble.
+    fn user_timeout_left(&self, since: Option<Millis>) -> Option<u32> {
+        let limit = self.cold.options.user_timeout;
+        if limit.is_zero() {
+            return None;
+        }
+        let limit = limit.as_millis().clamp(1, DEADLINE_MAX_MS) as u32;
+        Some(limit.saturating_sub(self.clock.ms.0.wrapping_sub(since?.0)))
     }
 
-    /// USER TIMEOUT (RFC 9293 §3.10.8; TCP_USER_TIMEOUT).
-    fn is_user_timeout(&self) -> bool {
-        let limit = self.cold.options.user_timeout;
-        let since = self.clock.ms.0.wrapping_sub(self.cold.silent_since.0);
-        self.cold.unanswered_probes > 0 && !limit.is_zero() && u64::from(since) >= limit.as_millis()
+    fn is_user_timeout(&self, since: Option<Millis>) -> bool {
+        self.user_timeout_left(since) == Some(0)
+    }
+
+    /// A timeout of `wait` ms, but not beyond USER TIMEOUT.
+    fn within_user_timeout(&self, since: Option<Millis>, wait: u32) -> u32 {
+        let left = self.user_timeout_left(since).unwrap_or(wait);
+        wait.min(left.max(1))
     }
 
     /// One more sign that the peer is silent.
     fn note_unanswered(&mut self) {
-        if self.cold.unanswered_probes == 0 {
-            self.cold.silent_since = self.clock.ms;
-        }
         self.cold.unanswered_probes = self.cold.unanswered_probes.saturating_add(1);
     }
 
@@ -238,35 +278,55 @@ impl<E: Env> Slow<'_, E> {
             .hot
             .segment_out(self.id, &self.clock, seq, TcpFlags::ACK, 0);
         // One that finds no frame is lost, as any may be.
-        let _ = self.env.transmit(&out);
+        if self.env.transmit(&out).is_ok() {
+            self.hot.note_acknowledged(out.wnd);
+        }
     }
 
     fn on_slow_deadline(&mut self) -> Fate {
         if self.hot.state == State::FinWait2 && self.hot.has(flags::ORPHAN) {
-            return Fate::TimeWait;
+            // Nothing is kept: a FIN that still comes would wait for its ACK for ever in TIME-WAIT,
+            // whose RCV.NXT it never moved, and draws a RST, as in Linux.
+            return self.end(CloseCause::Finished);
         }
-        if !self.hot.has(flags::KEEPALIVE) || !self.is_kept_alive() {
+        if !self.cold.options.keepalive || !self.is_kept_alive() {
             return Fate::Keep;
         }
+        self.on_keepalive()
+    }
+
+    /// RFC 9293 §3.8.4: MUST-24 to MUST-29. With something to send its own timers find out.
+    fn on_keepalive(&mut self) -> Fate {
         let idle = self.keepalive_idle_ms();
         let silent = self.silent_ms();
-        if silent < idle {
-            self.cold.slow_deadline = Some(self.clock.ms.plus(idle - silent));
-            return Fate::Keep;
-        }
-        if self.is_unanswered(self.cold.options.keepalive_probes) {
+        let sending = self.hot.flight_size() > 0 || self.hot.tx_end.after(self.hot.snd_nxt);
+        let wait = if sending {
+            idle
+        } else if silent < idle {
+            self.cold.unanswered_probes = 0;
+            idle - silent
+        } else if self.is_dead(silent) {
             self.send_reset();
             self.counters.abort_on_timeout += 1;
             return self.end(self.cold.soft_error.unwrap_or(CloseCause::TimedOut));
-        }
-        // With something in flight its retransmissions find out.
-        if self.hot.flight_size() == 0 {
+        } else {
             self.counters.keepalive_probes += 1;
             self.send_probe();
-        }
-        let wait = self.cold.options.keepalive_interval.as_millis();
-        self.cold.slow_deadline = Some(self.clock.ms.plus(wait.clamp(1, DEADLINE_MAX_MS) as u32));
+            let interval = self.cold.options.keepalive_interval.as_millis();
+            interval.clamp(1, DEADLINE_MAX_MS) as u32
+        };
+        self.cold.slow_deadline = Some(self.clock.ms.plus(wait));
         Fate::Keep
+    }
+
+    /// Whether enough probes went unanswered; USER TIMEOUT counts instead of their number where
+    /// the program set it (as in Linux).
+    fn is_dead(&self, silent_ms: u32) -> bool {
+        let limit = self.cold.options.user_timeout;
+        if limit.is_zero() {
+            return self.cold.unanswered_probes >= self.cold.options.keepalive_probes;
+        }
+        self.cold.unanswered_probes > 0 && u64::from(silent_ms) >= limit.as_millis()
     }
 
     fn keepalive_idle_ms(&self) -> u32 {
@@ -274,12 +334,16 @@ impl<E: Env> Slow<'_, E> {
         idle.clamp(1, DEADLINE_MAX_MS) as u32
     }
 
-    /// How long nothing has come: the fast path keeps only the low bits of about a second.
+    /// How long nothing has come, at least: the fast path keeps only the low bits of about a
+    /// second.
     fn silent_ms(&self) -> u32 {
         let slow = self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0);
+        if self.hot.last_arrival == (self.cold.last_arrival.0 >> 10) as u16 {
+            return slow;
+        }
         let now = (self.clock.ms.0 >> 10) as u16;
         let fast = u32::from(now.wrapping_sub(self.hot.last_arrival)) << 10;
-        slow.min(fast)
+        slow.min(fast.saturating_sub(1 << 10))
     }
 
     /// A connection that is over, or only waits to be, is not probed.
@@ -290,20 +354,14 @@ impl<E: Env> Slow<'_, E> {
     /// Starts or stops keepalive by the socket's options.
     pub fn arm_keepalive(&mut self) {
         // A flow without program has a deadline of its own.
-        if self.hot.has(flags::KEEPALIVE) && self.is_kept_alive() && !self.hot.has(flags::ORPHAN) {
-            self.cold.slow_deadline = Some(self.clock.ms.plus(self.keepalive_idle_ms()));
+        if self.hot.has(flags::ORPHAN) {
+            return;
         }
-    }
-
-    /// The earliest of the flow's deadlines.
-    pub fn next_deadline(&self) -> Option<Millis> {
-        let rto = self
-            .hot
-            .has(flags::RTO_ARMED)
-            .then_some(self.hot.rto_deadline);
-        [rto, self.cold.reorder_deadline, self.cold.slow_deadline]
-            .into_iter()
-            .flatten()
-            .reduce(|a, b| if b.before(a) { b } else { a })
+        let on = self.cold.options.keepalive && self.is_kept_alive();
+        self.cold.slow_deadline = on.then(|| {
+            let idle = self.keepalive_idle_ms();
+            let left = idle.saturating_sub(self.silent_ms());
+            self.clock.ms.plus(left.max(1))
+        });
     }
 }

@@ -63,6 +63,7 @@ impl IpAddress {
     }
 
     /// Whether this is `0.0.0.0` or `::`: "any address" in a bind.
+    #[inline]
     pub const fn is_unspecified(self) -> bool {
         matches!(u128::from_be_bytes(self.0), 0 | 0xffff_0000_0000)
     }
@@ -76,6 +77,7 @@ impl IpAddress {
     }
 
     /// Whether this names a group: `224.0.0.0/4`, `ff00::/8`, or the limited broadcast address.
+    #[inline]
     pub const fn is_multicast_or_broadcast(self) -> bool {
         match self.as_v4() {
             Some([first, ..]) if first >> 4 == 0xe => true,

@@ -31,7 +31,17 @@ impl FlowKey {
         }
     }
 
-    /// A keyed hash: three folded multiplications over all 36 bytes.
+    /// A few bits that differ between flows of one host, from the ports and the peer's last bytes.
+    /// Anyone can predict them: for guesses that are checked.
+    #[inline]
+    pub const fn quick_hash(&self) -> u32 {
+        let [.., c, d] = self.peer.addr.0;
+        let (c, d) = (c as u32, d as u32);
+        self.peer.port as u32 ^ (self.local.port as u32).rotate_left(4) ^ (d << 5) ^ (c << 2)
+    }
+
+    /// A keyed hash: folded multiplications over all 36 bytes, two where both ends are IPv4 and
+    /// the upper halves are known.
     ///
     /// Against a peer that picks addresses and ports but does not see hashes or timing of single
     /// lookups, a secret `seed` makes collisions a matter of luck. It is not a pseudo-random
@@ -41,20 +51,22 @@ impl FlowKey {
         let [local_high, local_low] = halves(self.local.addr);
         let [peer_high, peer_low] = halves(self.peer.addr);
         let ports = u64::from(self.local.port) << 16 | u64::from(self.peer.port);
+        let mut hash = fold(local_low ^ ports ^ seed[0], peer_low ^ seed[1]);
+        if local_high | peer_high != 0 {
+            hash ^= fold(local_high ^ seed[1] ^ GOLDEN, peer_high ^ seed[0] ^ GOLDEN);
+        }
         // Ports vary most, so they pass through two multiplications.
-        let local = fold(local_low ^ seed[0], local_high ^ ports ^ seed[1]);
-        let peer = fold(peer_low ^ seed[1] ^ GOLDEN, peer_high ^ local ^ seed[0]);
         fold(
-            peer ^ local.rotate_left(32) ^ ports.wrapping_mul(GOLDEN),
-            seed[1] ^ ROOT_TWO,
+            hash ^ ports.rotate_left(32),
+            seed[1] ^ seed[0].rotate_left(32) ^ ROOT_TWO,
         )
     }
 }
 
 #[inline]
 fn halves(address: IpAddress) -> [u64; 2] {
-    let both = u128::from_be_bytes(address.0);
-    [(both >> 64) as u64, both as u64]
+    let both = u128::from_ne_bytes(address.0);
+    [both as u64, (both >> 64) as u64]
 }
 
 /// Both halves of the 128-bit product, mixed.

@@ -116,46 +116,42 @@ fn parse_packet<'a>(
     let header = bytes
         .first_chunk::<IPV4_HEADER_LEN>()
         .ok_or(DropReason::Truncated)?;
-    if header[0] != VERSION_AND_LEN {
-        return parse_with_options(link, bytes);
-    }
+    let header_len = if header[0] == VERSION_AND_LEN {
+        IPV4_HEADER_LEN
+    } else {
+        len_with_options(header)?
+    };
     let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    if total_len < IPV4_HEADER_LEN {
+    if total_len < header_len {
         return Err(DropReason::BadIpHeader);
     }
     let payload = bytes
-        .get(IPV4_HEADER_LEN..total_len)
+        .get(header_len..total_len)
         .ok_or(DropReason::Truncated)?;
-    if !checksum::sum_ipv4_header(header).is_valid() {
+    let sum = if header_len == IPV4_HEADER_LEN {
+        checksum::sum_ipv4_header(header)
+    } else {
+        sum_with_options(bytes, header_len)
+    };
+    if !sum.is_valid() {
         return Err(DropReason::BadIpChecksum);
     }
     packet(link, header, payload)
 }
 
-/// As [`parse_packet`], for any header length.
+/// The length of a header that is not the usual one.
 #[cold]
-#[inline(never)]
-fn parse_with_options<'a>(
-    link: &[u8; ETHERNET_HEADER_LEN],
-    bytes: &'a [u8],
-) -> Result<Packet<'a>, DropReason> {
-    let header = bytes
-        .first_chunk::<IPV4_HEADER_LEN>()
-        .ok_or(DropReason::Truncated)?;
+fn len_with_options(header: &[u8; IPV4_HEADER_LEN]) -> Result<usize, DropReason> {
     let header_len = usize::from(header[0] & 0xf) * 4;
-    let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    let version = header[0] >> 4;
-    if version != VERSION_4 || header_len < IPV4_HEADER_LEN || total_len < header_len {
+    if header[0] >> 4 != VERSION_4 || header_len < IPV4_HEADER_LEN {
         return Err(DropReason::BadIpHeader);
     }
-    let whole = bytes.get(..total_len).ok_or(DropReason::Truncated)?;
-    let Some((with_options, payload)) = whole.split_at_checked(header_len) else {
-        return Err(DropReason::Truncated);
-    };
-    if !checksum::sum(with_options).is_valid() {
-        return Err(DropReason::BadIpChecksum);
-    }
-    packet(link, header, payload)
+    Ok(header_len)
+}
+
+#[cold]
+fn sum_with_options(bytes: &[u8], header_len: usize) -> checksum::Sum {
+    checksum::sum(bytes.get(..header_len).unwrap_or(bytes))
 }
 
 #[inline(always)]

@@ -34,8 +34,8 @@ pub use crate::{
     options::{OPTIONS_LEN_MAX, SACK_BLOCKS_MAX, SackBlocks, TcpOptions, Timestamps},
     sequence::SeqNumber,
     tcp::{
-        Segment, SegmentHeader, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, TcpFlags, emit_tcp, parse_tcp,
-        tcp_checksum_ok, write_partial_checksum, write_tcp_checksum,
+        Segment, SegmentHeader, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, TcpFlags, TcpParts, emit_tcp,
+        parse_tcp, split_tcp, tcp_checksum_ok, write_partial_checksum, write_tcp_checksum,
     },
     template::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, HeaderTemplate, IPV4_HEADER_LEN},
 };

@@ -132,37 +132,32 @@ impl TcpOptions {
     /// skipped ends the reading, and what was read before it stands (RFC 9293 §3.1 MUST-6, MUST-7).
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
-        if let Some(timestamps) = parse_aligned_timestamps(bytes) {
-            return Self {
-                timestamps: Some(timestamps),
-                ..Self::NONE
-            };
+        let mut options = Self::NONE;
+        options.timestamps = parse_aligned_timestamps(bytes);
+        if options.timestamps.is_none() && !bytes.is_empty() {
+            options.read_any(bytes);
         }
-        if bytes.is_empty() {
-            return Self::NONE;
-        }
-        Self::parse_any(bytes)
+        options
     }
 
     #[cold]
     #[inline(never)]
-    fn parse_any(mut bytes: &[u8]) -> Self {
-        let mut options = Self::NONE;
+    fn read_any(&mut self, mut bytes: &[u8]) {
         loop {
             match bytes {
                 [KIND_NOP, rest @ ..] => bytes = rest,
-                [] | [KIND_END, ..] => return options,
+                [] | [KIND_END, ..] => return,
                 [kind, len, ..] => {
                     let Some((option, rest)) = bytes.split_at_checked(usize::from(*len)) else {
-                        return options;
+                        return;
                     };
                     let [_, _, body @ ..] = option else {
-                        return options;
+                        return;
                     };
-                    options.take(*kind, body);
+                    self.take(*kind, body);
                     bytes = rest;
                 }
-                [_] => return options,
+                [_] => return,
             }
         }
     }
@@ -199,7 +194,7 @@ impl TcpOptions {
     }
 
     #[inline(never)]
-    fn len_of_any(&self) -> usize {
+    fn len_of_any(self) -> usize {
         let mut len = 0;
         if self.timestamps.is_some() {
             len += ALIGNED_TIMESTAMPS_LEN;
@@ -217,7 +212,11 @@ impl TcpOptions {
     /// Whether this is what nearly every segment carries: timestamps, or nothing.
     #[inline]
     const fn has_at_most_timestamps(&self) -> bool {
-        self.sack.is_empty() && self.mss.is_none() && self.wscale.is_none() && !self.sack_permitted
+        let others = self.sack.len
+            | self.sack_permitted as u8
+            | self.mss.is_some() as u8
+            | self.wscale.is_some() as u8;
+        others == 0
     }
 
     /// Whether there is nothing to emit.
@@ -250,7 +249,7 @@ impl TcpOptions {
     }
 
     #[inline(never)]
-    fn emit_any(&self, buf: &mut [u8]) -> usize {
+    fn emit_any(self, buf: &mut [u8]) -> usize {
         let mut at = 0;
         if let Some(mss) = self.mss {
             let [high, low] = mss.to_be_bytes();

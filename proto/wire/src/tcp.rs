@@ -195,9 +195,24 @@ impl SegmentHeader {
     }
 }
 
+/// The parts of a segment's bytes, within bounds. See [`TcpParts::segment`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpParts<'a> {
+    header: &'a [u8; TCP_HEADER_LEN],
+    options: &'a [u8],
+    payload: &'a [u8],
+}
+
 /// Parses a segment. Its checksum is the caller's matter: see [`tcp_checksum_ok`].
 #[inline(always)]
 pub fn parse_tcp(transport: &[u8]) -> Result<Segment<'_>, DropReason> {
+    Ok(split_tcp(transport)?.segment())
+}
+
+/// The first half of [`parse_tcp`], all that can fail: a receive loop that calls the halves one
+/// after the other has no segment moved out of a result.
+#[inline(always)]
+pub fn split_tcp(transport: &[u8]) -> Result<TcpParts<'_>, DropReason> {
     let header = transport
         .first_chunk::<TCP_HEADER_LEN>()
         .ok_or(DropReason::Truncated)?;
@@ -208,22 +223,34 @@ pub fn parse_tcp(transport: &[u8]) -> Result<Segment<'_>, DropReason> {
     let Some((with_options, payload)) = transport.split_at_checked(header_len) else {
         return Err(DropReason::BadTcpHeader);
     };
-    let options = with_options.get(TCP_HEADER_LEN..).unwrap_or(&[]);
-    Ok(Segment {
-        src_port: u16::from_be_bytes([header[0], header[1]]),
-        dst_port: u16::from_be_bytes([header[2], header[3]]),
-        seq: SeqNumber(u32::from_be_bytes([
-            header[4], header[5], header[6], header[7],
-        ])),
-        ack: SeqNumber(u32::from_be_bytes([
-            header[8], header[9], header[10], header[11],
-        ])),
-        flags: TcpFlags(header[13]),
-        wnd: u16::from_be_bytes([header[14], header[15]]),
-        urgent: u16::from_be_bytes([header[18], header[19]]),
-        options: TcpOptions::parse(options),
+    Ok(TcpParts {
+        header,
+        options: with_options.get(TCP_HEADER_LEN..).unwrap_or(&[]),
         payload,
     })
+}
+
+impl<'a> TcpParts<'a> {
+    /// What they say.
+    #[inline(always)]
+    pub fn segment(&self) -> Segment<'a> {
+        let header = self.header;
+        Segment {
+            src_port: u16::from_be_bytes([header[0], header[1]]),
+            dst_port: u16::from_be_bytes([header[2], header[3]]),
+            seq: SeqNumber(u32::from_be_bytes([
+                header[4], header[5], header[6], header[7],
+            ])),
+            ack: SeqNumber(u32::from_be_bytes([
+                header[8], header[9], header[10], header[11],
+            ])),
+            flags: TcpFlags(header[13]),
+            wnd: u16::from_be_bytes([header[14], header[15]]),
+            urgent: u16::from_be_bytes([header[18], header[19]]),
+            options: TcpOptions::parse(self.options),
+            payload: self.payload,
+        }
+    }
 }
 
 /// Whether a segment's checksum is right, or may be taken for right.
@@ -231,6 +258,7 @@ pub fn parse_tcp(transport: &[u8]) -> Result<Segment<'_>, DropReason> {
 /// With `partial_allowed`, a field that holds the pseudo-header's sum alone passes too: a kernel
 /// peer behind a veth leaves it so (CHECKSUM_PARTIAL), because the segment has not left the host.
 /// Allow it on such a link only.
+#[inline]
 pub fn tcp_checksum_ok(
     src: IpAddress,
     dst: IpAddress,
@@ -245,6 +273,7 @@ pub fn tcp_checksum_ok(
 }
 
 /// Whether the checksum field is `pseudo`, of whose zero there are two forms.
+#[inline]
 fn holds_partial(transport: &[u8], pseudo: Sum) -> bool {
     let Some(&[high, low]) = transport.get(CHECKSUM_AT) else {
         return false;

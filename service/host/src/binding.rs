@@ -32,6 +32,8 @@ pub enum Path {
 pub struct Binding {
     /// Who has the buffers. [`STAGING`] until accepted.
     pub home: ProgramId,
+    /// Number of the connection, unique in this host; 0 until a program has it.
+    pub connection: u64,
     /// Slot in the home's region (none in staging).
     pub slot: u32,
     /// The slot's generation.
@@ -79,6 +81,7 @@ impl Binding {
     pub fn new(path: Path) -> Self {
         Self {
             home: STAGING,
+            connection: 0,
             slot: u32::MAX,
             generation: 0,
             context: 0,
@@ -196,6 +199,19 @@ pub const OPTION_BITS: u32 = program_flags::NODELAY
     | program_flags::KEEPALIVE
     | program_flags::QUICKACK;
 
+/// What is left in the slot of a program that holds a connection and does not have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stub {
+    /// Number of the connection.
+    pub connection: u64,
+    /// The slot's generation.
+    pub generation: u32,
+    /// Context that waits for it.
+    pub context: u32,
+    /// The program was told of news, and has not taken the connection since.
+    pub told: bool,
+}
+
 /// A slot that a program has: with a live flow, or with what is left of one.
 pub enum SlotUse {
     /// No one has it.
@@ -204,6 +220,8 @@ pub enum SlotUse {
     Live(FlowId),
     /// The flow is over; the program has not closed the slot yet.
     Ended(Box<Binding>),
+    /// A shared connection that another program has at present.
+    Elsewhere(Stub),
 }
 
 /// The cause to publish for a binding that ends without one.

@@ -6,7 +6,7 @@ use tidelane_abi::{ControlEvent, SlotNames, control_event, service_flags};
 use tidelane_engine::{
     Env, Event, FlowId, LinkId, ListenerId, Route as EngineRoute, SegmentOut, TxFull,
 };
-use tidelane_packet_io::{PacketIo, TxChecksum};
+use tidelane_packet_io::{PacketIo, SuperFrame, TxChecksum};
 use tidelane_ring::{BufferAllocator, Region};
 use tidelane_time::Instant;
 use tidelane_wire::{
@@ -28,6 +28,13 @@ use crate::{
 pub const MEMORY_LINK: LinkId = LinkId(0);
 /// Bytes of receive buffers for connections that no program has accepted yet.
 const STAGING_LEN: u64 = 256 << 20;
+/// Where the checksum of a frame begins, and its field from there.
+const TCP_CHECKSUM: TxChecksum = TxChecksum::Partial {
+    start: FRAME_HEADERS_LEN as u16,
+    offset: 16,
+};
+/// Bytes of Ethernet, IPv4 and TCP headers with all options.
+const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN + 60) as u32;
 /// Requests to the driver that may wait.
 const REQUESTS_MAX: usize = 4096;
 
@@ -75,6 +82,10 @@ pub struct HostIo<P> {
     pub tx_queued: bool,
     /// A port or the memory wire had no room: the engine is to resume sending.
     pub blocked: bool,
+    /// Bytes of payload that every port takes in a super-frame; zero if one has none.
+    super_payload_max: u32,
+    /// Connections that ever came to a program.
+    pub connections: u64,
     ip_id: u16,
 }
 
@@ -86,8 +97,13 @@ impl<P: PacketIo> HostIo<P> {
             region,
             allocator: BufferAllocator::new(0..STAGING_LEN),
         };
+        let super_len = ports
+            .iter()
+            .map(|port| port.capabilities().tx_super_len_max);
+        let super_payload_max = super_len.min().unwrap_or(0).saturating_sub(HEADERS_LEN_MAX);
         Ok(Self {
             ports,
+            super_payload_max,
             memory: MemoryWire::default(),
             routes,
             programs: Programs::default(),
@@ -104,6 +120,7 @@ impl<P: PacketIo> HostIo<P> {
             requests: VecDeque::new(),
             tx_queued: false,
             blocked: false,
+            connections: 0,
             ip_id: 0,
         })
     }
@@ -189,42 +206,55 @@ impl<P: PacketIo> HostIo<P> {
         let Some(port) = self.ports.get_mut(link) else {
             return Ok(());
         };
-        let capabilities = port.capabilities();
-        let Some(frame) = port.tx_frame() else {
+        let checksum_by_port = port.capabilities().tx_checksum;
+        let segments = segments_of(out);
+        let frame = if segments > 1 {
+            Some(port.tx_super_frame())
+        } else {
+            port.tx_frame()
+        };
+        let Some(frame) = frame else {
             self.blocked = true;
             return Err(TxFull);
         };
-        self.ip_id = self.ip_id.wrapping_add(1);
-        let header = header_of(out);
-        let tcp_len = header.len() + out.payload_len as usize;
-        let frame_len = FRAME_HEADERS_LEN + tcp_len;
-        if frame_len > frame.len() {
+        let Some(headers_len) = write_headers(frame, template, out, self.ip_id) else {
             self.counters.drops[DropReason::TooLong.index()] += 1;
             return Ok(());
-        }
-        template.write(frame, tcp_len as u16, out.ecn, self.ip_id);
-        let tcp = &mut frame[FRAME_HEADERS_LEN..frame_len];
-        let header_len = emit_tcp(tcp, &header);
-        let (tcp_header, payload) = tcp.split_at_mut(header_len);
+        };
+        let frame_len = headers_len + out.payload_len as usize;
         if let Some((home, buffer)) = fill
             && let Some(program) = self.programs.get(home)
         {
+            let payload = &mut frame[headers_len..frame_len];
             buffer.read(program.region.region(), out.payload_pos, payload);
         }
-        let pseudo = template.pseudo_header(tcp_len as u16);
-        let checksum = if capabilities.tx_checksum {
+        let (tcp_header, payload) =
+            frame[FRAME_HEADERS_LEN..frame_len].split_at_mut(headers_len - FRAME_HEADERS_LEN);
+        let pseudo = template.pseudo_header((frame_len - FRAME_HEADERS_LEN) as u16);
+        if segments > 1 {
             write_partial_checksum(tcp_header, pseudo);
-            TxChecksum::Partial {
-                start: FRAME_HEADERS_LEN as u16,
-                offset: 16,
+            let cut = SuperFrame {
+                headers_len: headers_len as u16,
+                segment_size: out.segment_size,
+                tcp_start: FRAME_HEADERS_LEN as u16,
+            };
+            if port.tx_super_send(frame_len, cut).is_err() {
+                self.blocked = true;
+                return Err(TxFull);
             }
         } else {
-            write_tcp_checksum(tcp_header, pseudo, checksum::sum(payload));
-            TxChecksum::Done
-        };
-        port.tx_commit(frame_len, checksum);
-        self.tx_queued = true;
-        self.counters.out_segments += 1;
+            let checksum = if checksum_by_port {
+                write_partial_checksum(tcp_header, pseudo);
+                TCP_CHECKSUM
+            } else {
+                write_tcp_checksum(tcp_header, pseudo, checksum::sum(payload));
+                TxChecksum::Done
+            };
+            port.tx_commit(frame_len, checksum);
+            self.tx_queued = true;
+        }
+        self.ip_id = self.ip_id.wrapping_add(segments as u16);
+        self.counters.out_segments += u64::from(segments);
         Ok(())
     }
 
@@ -261,6 +291,39 @@ impl<P: PacketIo> HostIo<P> {
     }
 }
 
+/// How many segments the link makes of `out`.
+#[inline]
+fn segments_of(out: &SegmentOut) -> u32 {
+    let size = u32::from(out.segment_size);
+    if out.payload_len <= size || size == 0 {
+        1
+    } else {
+        out.payload_len.div_ceil(size)
+    }
+}
+
+/// Writes all headers of `out` but the TCP checksum, and returns their length. `None` if the whole
+/// does not fit into `frame`.
+#[inline]
+fn write_headers(
+    frame: &mut [u8],
+    template: &HeaderTemplate,
+    out: &SegmentOut,
+    ip_id: u16,
+) -> Option<usize> {
+    let header = header_of(out);
+    let headers_len = FRAME_HEADERS_LEN + header.len();
+    let frame_len = headers_len + out.payload_len as usize;
+    if frame_len > frame.len() {
+        return None;
+    }
+    let tcp_len = (frame_len - FRAME_HEADERS_LEN) as u16;
+    template.write(frame, tcp_len, out.ecn, ip_id);
+    emit_tcp(&mut frame[FRAME_HEADERS_LEN..headers_len], &header);
+    Some(headers_len)
+}
+
+#[inline]
 fn header_of(out: &SegmentOut) -> SegmentHeader {
     SegmentHeader {
         src_port: out.key.local.port,
@@ -300,6 +363,12 @@ impl<P: PacketIo> Env for HostIo<P> {
         }
     }
 
+    fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
+        if self.binding(flow).is_none() {
+            self.bind_new(flow, key, link);
+        }
+    }
+
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return false;
@@ -315,7 +384,37 @@ impl<P: PacketIo> Env for HostIo<P> {
         binding.place(program.region.region(), slot, &mut program.rx, pos, payload)
     }
 
+    #[inline]
     fn event(&mut self, flow: FlowId, event: Event) {
+        match event {
+            Event::Readable | Event::Writable => self.mark(flow),
+            rare => self.rare_event(flow, rare),
+        }
+    }
+
+    fn burst_len(&self, flow: FlowId) -> u32 {
+        match self.bindings.get(flow.index()) {
+            Some(Some(Binding {
+                path: Path::Port { .. },
+                ..
+            })) => self.super_payload_max,
+            _ => 0,
+        }
+    }
+
+    fn route(&mut self, _key: &FlowKey, link: LinkId) -> EngineRoute {
+        let mtu = if link == MEMORY_LINK {
+            memory_wire::MTU
+        } else {
+            self.routes.interface.mtu
+        };
+        EngineRoute { link, mtu }
+    }
+}
+
+impl<P: PacketIo> HostIo<P> {
+    /// Everything but progress: notes it for the program, and for the end of the step.
+    fn rare_event(&mut self, flow: FlowId, event: Event) {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;
         };
@@ -337,26 +436,17 @@ impl<P: PacketIo> Env for HostIo<P> {
         }
         self.mark(flow);
     }
-
-    fn route(&mut self, _key: &FlowKey, link: LinkId) -> EngineRoute {
-        let mtu = if link == MEMORY_LINK {
-            memory_wire::MTU
-        } else {
-            self.routes.interface.mtu
-        };
-        EngineRoute { link, mtu }
-    }
 }
 
 /// The names of a flow, for its slot.
-pub fn names_of(key: &FlowKey, flow: FlowId, mss: u32) -> SlotNames {
+pub fn names_of(key: &FlowKey, connection: u64, mss: u32) -> SlotNames {
     SlotNames {
         local_addr: key.local.addr.0,
         peer_addr: key.peer.addr.0,
         local_port: key.local.port,
         peer_port: key.peer.port,
         mss,
-        flow: u64::from(flow.0),
+        connection,
         reserved: [0; 2],
     }
 }

@@ -25,6 +25,7 @@ mod registry;
 mod report;
 mod requests;
 mod routes;
+mod shared;
 mod slots;
 
 use std::collections::{HashSet, VecDeque};
@@ -34,7 +35,9 @@ use tidelane_packet_io::{Frame, PacketIo};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{DropReason, Endpoint, IpAddress};
 
-use crate::{hash::FixedState, io::HostIo, requests::Parked, routes::Routes};
+use crate::{
+    hash::FixedState, io::HostIo, requests::Parked, routes::Routes, shared::SharedConnections,
+};
 pub use crate::{
     io::MEMORY_LINK,
     ports::PORTS_PER_REQUEST,
@@ -42,6 +45,7 @@ pub use crate::{
     registry::ListenError,
     report::{SocketReport, SocketState},
     routes::{Interface, Route},
+    shared::{Holder, Take, TakeError, Taken},
 };
 
 /// While something could not be delivered, the host looks again this often.
@@ -82,6 +86,8 @@ pub struct HostCounters {
     pub misuses: u64,
     /// Programs removed because their rings held impossible indices.
     pub corrupt_rings: u64,
+    /// Programs removed because their doorbell could not be rung.
+    pub stuck_doorbells: u64,
     /// By [`DropReason::index`].
     pub drops: [u64; DropReason::COUNT],
 }
@@ -95,6 +101,7 @@ impl Default for HostCounters {
             bad_requests: 0,
             misuses: 0,
             corrupt_rings: 0,
+            stuck_doorbells: 0,
             drops: [0; DropReason::COUNT],
         }
     }
@@ -107,6 +114,7 @@ pub struct Host<P> {
     base_options: SocketOptions,
     parked: VecDeque<Parked>,
     reservations: HashSet<(ProgramId, Endpoint), FixedState>,
+    shared: SharedConnections,
     frames: Vec<Frame>,
     scratch: Vec<u8>,
     backlogged: bool,
@@ -128,6 +136,7 @@ impl<P: PacketIo> Host<P> {
             base_options: SocketOptions::default(),
             parked: VecDeque::new(),
             reservations: HashSet::default(),
+            shared: SharedConnections::default(),
             frames: Vec::with_capacity(tidelane_packet_io::BURST_MAX),
             scratch: Vec::new(),
             backlogged: false,
@@ -152,7 +161,7 @@ impl<P: PacketIo> Host<P> {
         if self.io.tx_queued {
             self.flush_ports();
         }
-        self.ring();
+        self.ring(now);
         worked || !self.io.memory.is_empty()
     }
 

@@ -19,8 +19,8 @@ const CONTROL_BACKLOG_MAX: usize = 65_536;
 
 /// Rings a context's doorbell. The daemon's is an eventfd.
 pub trait Bell: Send {
-    /// Wakes the sleeping context.
-    fn ring(&self);
+    /// Wakes the sleeping context. False if the program has made that impossible.
+    fn ring(&self) -> bool;
 }
 
 /// The service's side of one context.
@@ -54,25 +54,32 @@ impl Context {
         })
     }
 
-    /// The next data request.
+    /// Copies the next data requests out, not decoded yet, and gives their places back to the
+    /// program. Returns how many.
     #[inline]
-    pub fn next_data(&mut self) -> Result<Option<DataWord>, Corrupt> {
-        Ok(self.data_requests.pop()?.map(DataWord::decode))
+    pub fn next_data_words(&mut self, words: &mut [u64]) -> Result<usize, Corrupt> {
+        let mut count = 0;
+        for word in words {
+            let Some(next) = self.data_requests.pop()? else {
+                break;
+            };
+            *word = next;
+            count += 1;
+        }
+        self.data_requests.release();
+        Ok(count)
     }
 
-    /// The next control request.
+    /// The next control request. Its place is the program's again.
     #[inline]
     pub fn next_control(&mut self) -> Result<Option<ControlRequest>, Corrupt> {
-        self.control_requests.pop()
-    }
-
-    /// Gives the places of all requests taken so far back to the program.
-    pub fn release(&mut self) {
-        self.data_requests.release();
+        let request = self.control_requests.pop()?;
         self.control_requests.release();
+        Ok(request)
     }
 
     /// Whether requests wait.
+    #[inline]
     pub fn has_requests(&self) -> bool {
         !self.data_requests.is_empty() || !self.control_requests.is_empty()
     }
@@ -105,7 +112,12 @@ impl Context {
     }
 
     /// Moves waiting control events to the ring. Whether some still wait.
+    #[inline]
     pub fn push_backlog(&mut self) -> bool {
+        !self.backlog.is_empty() && self.push_waiting()
+    }
+
+    fn push_waiting(&mut self) -> bool {
         while let Some(event) = self.backlog.front() {
             if self.control_events.push(*event).is_err() {
                 break;
@@ -116,19 +128,19 @@ impl Context {
         !self.backlog.is_empty()
     }
 
-    /// Makes queued events visible, and rings the doorbell if the program sleeps.
-    pub fn publish(&mut self) {
+    /// Makes queued events visible, and rings the doorbell if the program sleeps. False if that is
+    /// impossible.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
         if !std::mem::take(&mut self.pushed) {
-            return;
+            return true;
         }
         self.control_events.publish();
         self.data_events.publish();
         let Some(context) = self.region.context(self.number) else {
-            return;
+            return true;
         };
-        if sleep::should_ring(&context.head.needs_wakeup) {
-            self.bell.ring();
-        }
+        !sleep::should_ring(&context.head.needs_wakeup) || self.bell.ring()
     }
 }
 
@@ -248,6 +260,27 @@ impl Programs {
         ProgramId(index as u32 + 1)
     }
 
+    /// The first context with requests to take, from context `from` of the program with that index
+    /// on, in the order of numbers.
+    #[inline]
+    pub fn next_asking(&self, from: (usize, usize)) -> Option<(ProgramId, u32)> {
+        let (first, mut number) = from;
+        for index in first..self.entries.len() {
+            let contexts = match &self.entries[index] {
+                Some(program) if !program.gone => &program.contexts[..],
+                _ => &[],
+            };
+            while let Some(context) = contexts.get(number) {
+                if context.as_ref().is_some_and(Context::has_requests) {
+                    return Some((ProgramId(index as u32 + 1), number as u32));
+                }
+                number += 1;
+            }
+            number = 0;
+        }
+        None
+    }
+
     /// The program `id`.
     #[inline]
     pub fn get_mut(&mut self, id: ProgramId) -> Option<&mut Program> {
@@ -261,16 +294,15 @@ impl Programs {
         self.entries.get((id.0 as usize).wrapping_sub(1))?.as_ref()
     }
 
-    /// Forgets a program: its region is unmapped.
-    pub fn remove(&mut self, id: ProgramId) {
-        if let Some(entry) = self.entries.get_mut((id.0 as usize).wrapping_sub(1)) {
+    /// Forgets a program that is gone, if no connection needs its region any more: it is unmapped.
+    pub fn remove_unused(&mut self, id: ProgramId) {
+        if let Some(entry) = self.entries.get_mut((id.0 as usize).wrapping_sub(1))
+            && entry
+                .as_ref()
+                .is_some_and(|program| program.gone && program.slots_used == 0)
+        {
             *entry = None;
         }
-    }
-
-    /// Numbers of all programs, the highest plus one as bound.
-    pub fn bound(&self) -> u32 {
-        self.entries.len() as u32 + 1
     }
 
     /// All programs.

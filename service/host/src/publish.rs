@@ -9,7 +9,7 @@ use tidelane_time::Instant;
 use crate::{
     Host, HostRequest,
     binding::{Binding, Path, STAGING, SlotUse, cause_or_finished},
-    io::{Staging, slot_event},
+    io::{HostIo, Staging, names_of, slot_event},
     listeners::Member,
     program::ProgramId,
     slots::{self, Publication},
@@ -18,40 +18,51 @@ use crate::{
 impl<P: PacketIo> Host<P> {
     /// Hands accepted connections out, tells programs of changed flows, and ends bindings.
     pub(crate) fn publish(&mut self, now: Instant) {
-        for (flow, listener) in std::mem::take(&mut self.io.accepted) {
-            self.hand_out(now, flow, listener);
+        if !self.io.accepted.is_empty() {
+            for (flow, listener) in std::mem::take(&mut self.io.accepted) {
+                self.hand_out(now, flow, listener);
+            }
         }
-        let mut dirty = std::mem::take(&mut self.io.dirty);
-        for flow in dirty.drain(..) {
+        // What publishing marks again (its ring is full) is for the next step.
+        let marked = self.io.dirty.len();
+        for at in 0..marked {
+            let Some(flow) = self.io.dirty.get(at).copied() else {
+                break;
+            };
             self.publish_flow(flow);
         }
-        dirty.append(&mut self.io.dirty);
-        self.io.dirty = dirty;
-        for flow in std::mem::take(&mut self.io.released) {
-            self.end_binding(flow);
+        if self.io.dirty.len() == marked {
+            self.io.dirty.clear();
+        } else {
+            self.io.dirty.drain(..marked);
         }
-        self.backlogged = false;
-        for (_, program) in self.io.programs.iter_mut() {
-            if program.gone {
-                continue;
-            }
-            for context in program.contexts.iter_mut().flatten() {
-                self.backlogged |= context.push_backlog();
+        if !self.io.released.is_empty() {
+            for flow in std::mem::take(&mut self.io.released) {
+                self.end_binding(flow);
             }
         }
     }
 
     /// Makes all queued events visible and rings who sleeps. After the frames were sent: on a
     /// shared CPU the program runs from here on.
-    pub(crate) fn ring(&mut self) {
-        for (_, program) in self.io.programs.iter_mut() {
-            if !program.gone {
-                program
-                    .contexts
-                    .iter_mut()
-                    .flatten()
-                    .for_each(|context| context.publish());
+    pub(crate) fn ring(&mut self, now: Instant) {
+        let mut stuck = None;
+        self.backlogged = false;
+        for (id, program) in self.io.programs.iter_mut() {
+            if program.gone {
+                continue;
             }
+            for context in program.contexts.iter_mut().flatten() {
+                self.backlogged |= context.push_backlog();
+                if !context.publish() {
+                    stuck = Some(id);
+                }
+            }
+        }
+        // At most one a step: the next step finds the next one.
+        if let Some(id) = stuck {
+            self.io.counters.stuck_doorbells += 1;
+            self.remove_program(now, id);
         }
     }
 
@@ -100,6 +111,50 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
+    /// Ties `flow` to a slot of a program and fills in the slot's names and limits.
+    pub(crate) fn attach(
+        &mut self,
+        flow: FlowId,
+        id: ProgramId,
+        context: u32,
+        slot: u32,
+        generation: u32,
+    ) {
+        let Some(state) = self.engine.flow(flow) else {
+            return;
+        };
+        let key = state.key();
+        let mss = self.engine.info(flow).map_or(0, |info| info.mss);
+        let HostIo {
+            bindings,
+            connections,
+            ..
+        } = &mut self.io;
+        let Some(Some(binding)) = bindings.get_mut(flow.index()) else {
+            return;
+        };
+        if binding.connection == 0 {
+            *connections += 1;
+            binding.connection = *connections;
+        }
+        let names = names_of(&key, binding.connection, mss);
+        let (window, limit) = (state.rx_window(), self.engine.config().tx_limit);
+        let Some(program) = self.io.programs.get_mut(id) else {
+            return;
+        };
+        program.set_slot(slot, SlotUse::Live(flow));
+        if let Some(view) = program.region.slot(slot) {
+            view.set_names(&names);
+            slots::set_limits(view, window, limit);
+        }
+        if let Some(binding) = self.io.binding(flow) {
+            binding.home = id;
+            binding.context = context;
+            binding.slot = slot;
+            binding.generation = generation;
+        }
+    }
+
     /// Moves what arrived before accept from the staging area to the program's region.
     fn leave_staging(&mut self, flow: FlowId, program: ProgramId, slot: u32) {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
@@ -141,6 +196,7 @@ impl<P: PacketIo> Host<P> {
         };
         let rx_window = state.rx_window();
         let (slot, context) = (binding.slot, binding.context);
+        let connection = binding.connection;
         let Some(program) = self.io.programs.get_mut(binding.home) else {
             return;
         };
@@ -148,15 +204,15 @@ impl<P: PacketIo> Host<P> {
             slots::set_rx_window(view, rx_window);
             slots::publish(view, &publication);
         }
-        if binding.closed_by_program || program.gone {
-            return;
-        }
-        let pushed = program
-            .context_mut(context)
-            .map(|c| c.push_data(data_event::READY, slot));
+        let listens = !binding.closed_by_program && !program.gone;
+        let target = program.context_mut(context).filter(|_| listens);
+        let pushed = target.map(|context| context.push_data(data_event::READY, slot));
         if let Some(Err(_)) = pushed {
             // The ring is full: the program is told when it has caught up.
             self.io.mark(flow);
+        }
+        if publication.flags & service_flags::SHARED != 0 {
+            self.note_published(connection, publication);
         }
     }
 
@@ -175,13 +231,11 @@ impl<P: PacketIo> Host<P> {
             binding.free_rx(&mut self.io.staging.allocator);
             return;
         };
-        if binding.closed_by_program || program.gone {
+        let wanted = binding.service_flags & service_flags::SHARED != 0;
+        if !wanted && (binding.closed_by_program || program.gone) {
             binding.free_rx(&mut program.rx);
             program.release_slot(binding.slot, binding.context);
-            let empty = program.gone && program.slots_used == 0;
-            if empty {
-                self.io.programs.remove(binding.home);
-            }
+            self.io.programs.remove_unused(binding.home);
             return;
         }
         let (home, slot, context) = (binding.home, binding.slot, binding.context);
@@ -201,6 +255,7 @@ impl<P: PacketIo> Host<P> {
         let Some(SlotUse::Ended(binding)) = program.slot_use(slot) else {
             return;
         };
+        let connection = binding.connection;
         let publication = Publication {
             rx_head: binding.rx_head,
             tx_acked: binding.tx_head,
@@ -213,9 +268,10 @@ impl<P: PacketIo> Host<P> {
         if let Some(context) = program.context_mut(context) {
             let _ = context.push_data(data_event::READY, slot);
         }
+        self.tell_stubs(connection);
     }
 
-    /// The program closed a slot whose flow was over.
+    /// The program closed a slot whose flow was over, and nobody else holds it.
     pub(crate) fn free_ended(&mut self, home: ProgramId, slot: u32) {
         let Some(program) = self.io.programs.get_mut(home) else {
             return;
@@ -231,7 +287,7 @@ impl<P: PacketIo> Host<P> {
     }
 }
 
-fn service_flags_of(binding: &Binding) -> u32 {
+pub(crate) fn service_flags_of(binding: &Binding) -> u32 {
     let mut flags = binding.service_flags;
     if binding.cause != 0 {
         flags |= service_flags::CLOSED;

@@ -4,7 +4,7 @@ use tidelane_engine::{Arrival, LinkId};
 use tidelane_packet_io::{BURST_MAX, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, Endpoint, FlowKey, Packet, parse_frame, parse_icmp_error, parse_tcp, protocol,
+    DropReason, Endpoint, FlowKey, Packet, parse_frame, parse_icmp_error, protocol, split_tcp,
     tcp_checksum_ok,
 };
 
@@ -23,33 +23,35 @@ impl<P: PacketIo> Host<P> {
     /// The burst is copied out of the port's memory first: what is sent in answer needs the port,
     /// and a hostile or merely eager sender cannot hold its frames.
     fn receive_port(&mut self, now: Instant, index: usize) -> bool {
-        let mut frames = std::mem::take(&mut self.frames);
-        let mut scratch = std::mem::take(&mut self.scratch);
-        frames.clear();
-        scratch.clear();
         let port = &mut self.io.ports[index];
-        let partial_allowed = port.capabilities().rx_checksum_may_be_partial;
-        let received = port.rx_burst(&mut frames, BURST_MAX);
-        if received > 0 {
-            for frame in &frames {
-                scratch.extend_from_slice(port.frame_bytes(frame));
-            }
-            port.rx_release(&frames);
-            let link = LinkId(index as u16 + 1);
-            let mut start = 0;
-            for frame in &frames {
-                let end = start + frame.len as usize;
-                self.receive_frame(now, link, &scratch[start..end], partial_allowed);
-                start = end;
-            }
-            self.io.arrival = None;
+        self.frames.clear();
+        let received = port.rx_burst(&mut self.frames, BURST_MAX);
+        if received == 0 {
+            return false;
         }
+        let partial_allowed = port.capabilities().rx_checksum_may_be_partial;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        for frame in &self.frames {
+            scratch.extend_from_slice(port.frame_bytes(frame));
+        }
+        port.rx_release(&self.frames);
+        let link = LinkId(index as u16 + 1);
+        let mut rest = &scratch[..];
+        for at in 0..received {
+            let Some((frame, next)) = rest.split_at_checked(self.frames[at].len as usize) else {
+                break;
+            };
+            rest = next;
+            self.receive_frame(now, link, frame, partial_allowed);
+        }
+        self.io.arrival = None;
         self.io.counters.in_frames += received as u64;
-        self.frames = frames;
         self.scratch = scratch;
-        received > 0
+        true
     }
 
+    #[inline]
     fn receive_frame(&mut self, now: Instant, link: LinkId, frame: &[u8], partial_allowed: bool) {
         let taken = parse_frame(frame).and_then(|packet| {
             self.io.arrival = Some((link, packet.src_mac));
@@ -81,7 +83,7 @@ impl<P: PacketIo> Host<P> {
         if !tcp_checksum_ok(packet.src, packet.dst, packet.payload, partial_allowed) {
             return Err(DropReason::BadChecksum);
         }
-        let segment = parse_tcp(packet.payload)?;
+        let segment = split_tcp(packet.payload)?.segment();
         let key = FlowKey {
             local: Endpoint {
                 addr: packet.dst,

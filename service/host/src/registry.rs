@@ -14,6 +14,7 @@ use crate::{
     binding::SlotUse,
     listeners::Listener,
     program::{Context, Program},
+    shared::Holder,
 };
 
 /// Idle receive buffers are looked for this often; one that was idle for a whole interval goes.
@@ -75,20 +76,24 @@ impl<P: PacketIo> Host<P> {
         // What the program asked for last still counts: an orderly exit closes just before it.
         let slots: Vec<u32> = program.slots().map(|(slot, _)| slot).collect();
         slots.iter().for_each(|slot| self.advance(now, id, *slot));
+        if let Some(program) = self.io.programs.get_mut(id) {
+            program.gone = true;
+        }
+        self.leave_all(now, Holder::Program(id), true);
         let Some(program) = self.io.programs.get_mut(id) else {
             return;
         };
-        program.gone = true;
         let mut flows: Vec<FlowId> = Vec::new();
         let mut ended: Vec<u32> = Vec::new();
         for (slot, slot_use) in program.slots() {
             match slot_use {
-                SlotUse::Free => {}
+                SlotUse::Free | SlotUse::Elsewhere(_) => {}
                 SlotUse::Live(flow) => flows.push(*flow),
+                // Others may still want what is unread.
+                SlotUse::Ended(binding) if binding.closed_by_program => {}
                 SlotUse::Ended(_) => ended.push(slot),
             }
         }
-        let unused = flows.is_empty() && ended.is_empty();
         ended.into_iter().for_each(|slot| self.free_ended(id, slot));
         for flow in flows {
             let orphan = self
@@ -103,14 +108,7 @@ impl<P: PacketIo> Host<P> {
                 self.engine.abort(now, flow, &mut self.io);
             }
         }
-        let empty = self
-            .io
-            .programs
-            .get(id)
-            .is_some_and(|program| program.slots_used == 0);
-        if unused || empty {
-            self.io.programs.remove(id);
-        }
+        self.io.programs.remove_unused(id);
     }
 
     /// The kernel socket `key` of a program listens at `local`. A second program with the same
@@ -228,7 +226,7 @@ impl<P: PacketIo> Host<P> {
         }
         self.publish(now);
         self.io.ports.iter_mut().for_each(PacketIo::tx_flush);
-        self.ring();
+        self.ring(now);
     }
 
     /// Gives back receive buffers that hold nothing and were not used lately.

@@ -4,7 +4,7 @@ use tidelane_engine::{FlowId, FlowInfo};
 use tidelane_packet_io::PacketIo;
 use tidelane_wire::{DropReason, Endpoint, IpAddress};
 
-use crate::Host;
+use crate::{Host, binding::Binding};
 
 /// A socket, for `tidelane ss`.
 #[derive(Clone, Debug)]
@@ -82,11 +82,24 @@ impl<P: PacketIo> Host<P> {
             state: SocketState::Connection(info.state.to_string()),
             local: state.key().local,
             peer: state.key().peer,
-            programs: self.program_name(binding.home).into_iter().collect(),
+            programs: self.holder_names(binding),
             recv_q: state.rx_head().wrapping_sub(state.rx_read()),
             send_q: state.tx_head().wrapping_sub(state.tx_acked()),
             info: Some(info),
         })
+    }
+
+    /// The program that has a connection, then the others that hold it.
+    fn holder_names(&self, binding: &Binding) -> Vec<(String, u32)> {
+        let others = self.shared.programs(binding.connection);
+        let others = others.filter(|id| *id != binding.home);
+        let has = (!binding.closed_by_program).then_some(binding.home);
+        let has_or_had = has.into_iter().chain(others);
+        let names: Vec<_> = has_or_had.filter_map(|id| self.program_name(id)).collect();
+        if names.is_empty() {
+            return self.program_name(binding.home).into_iter().collect();
+        }
+        names
     }
 
     fn program_name(&self, id: crate::ProgramId) -> Option<(String, u32)> {
@@ -106,6 +119,7 @@ impl<P: PacketIo> Host<P> {
             ("bad_requests".to_owned(), own.bad_requests),
             ("misuses".to_owned(), own.misuses),
             ("corrupt_rings".to_owned(), own.corrupt_rings),
+            ("stuck_doorbells".to_owned(), own.stuck_doorbells),
         ];
         all.extend(
             self.engine

@@ -5,21 +5,23 @@ use tidelane_abi::{
 };
 use tidelane_engine::{Endpoint, FlowId, FlowKey, IpAddress, ListenerId, OpenError, Route};
 use tidelane_packet_io::PacketIo;
-use tidelane_ring::{Corrupt, StreamBuffer};
+use tidelane_ring::{Corrupt, StreamBuffer, words::DataWord};
 use tidelane_time::{Duration, Instant};
 
 use crate::{
     Host, HostRequest,
     binding::{OPTION_BITS, SlotUse, options_of},
-    io::{MEMORY_LINK, failed_event, names_of, slot_event},
+    io::{MEMORY_LINK, failed_event, slot_event},
     memory_wire,
     ports::Choice,
-    program::ProgramId,
+    program::{Context, ProgramId},
     slots::{self, ProgramView},
 };
 
 /// Requests taken from one context per step: the rest waits for the next.
 const REQUESTS_PER_STEP_MAX: usize = 512;
+/// Data requests copied out of a ring before they are looked at.
+const DATA_REQUESTS_AT_ONCE: usize = 16;
 /// Active opens that wait for a port or a neighbour.
 const PARKED_MAX: usize = 65_536;
 /// How long an active open waits for a neighbour: what the kernel takes to give up.
@@ -52,22 +54,14 @@ impl<P: PacketIo> Host<P> {
     /// Takes requests from all rings. Whether there were any.
     pub(crate) fn poll_requests(&mut self, now: Instant) -> bool {
         let mut any = false;
-        for number in 1..self.io.programs.bound() {
-            let id = ProgramId(number);
-            let Some(program) = self.io.programs.get(id) else {
-                continue;
-            };
-            if program.gone {
-                continue;
-            }
-            for context in 0..program.contexts.len() as u32 {
-                match self.poll_context(now, id, context) {
-                    Ok(some) => any |= some,
-                    Err(Corrupt) => {
-                        self.io.counters.corrupt_rings += 1;
-                        self.remove_program(now, id);
-                        break;
-                    }
+        let mut from = (0, 0);
+        while let Some((id, number)) = self.io.programs.next_asking(from) {
+            from = (id.0 as usize - 1, number as usize + 1);
+            match self.poll_context(now, id, number) {
+                Ok(some) => any |= some,
+                Err(Corrupt) => {
+                    self.io.counters.corrupt_rings += 1;
+                    self.remove_program(now, id);
                 }
             }
         }
@@ -76,40 +70,48 @@ impl<P: PacketIo> Host<P> {
 
     fn poll_context(&mut self, now: Instant, id: ProgramId, number: u32) -> Result<bool, Corrupt> {
         let mut any = false;
+        let Some(mut context) = self.context(id, number) else {
+            return Ok(any);
+        };
         for _ in 0..REQUESTS_PER_STEP_MAX {
-            let Some(context) = self.context(id, number) else {
-                return Ok(any);
-            };
             let Some(request) = context.next_control()? else {
                 break;
             };
             any = true;
             self.control(now, id, number, request);
-        }
-        for _ in 0..REQUESTS_PER_STEP_MAX {
-            let Some(context) = self.context(id, number) else {
+            let Some(again) = self.context(id, number) else {
                 return Ok(any);
             };
-            let Some(word) = context.next_data()? else {
-                break;
-            };
-            any = true;
-            match word.kind {
-                data_request::ADVANCE => self.advance(now, id, word.slot),
-                data_request::ASSIGN => self.assign(id, word.slot, word.arg),
-                data_request::ACCEPT_TAKEN => {
-                    self.accept_taken(id, ListenerId(word.slot), word.arg);
-                }
-                _ => self.io.counters.bad_requests += 1,
-            }
+            context = again;
         }
-        if any && let Some(context) = self.context(id, number) {
-            context.release();
+        let mut words = [0; DATA_REQUESTS_AT_ONCE];
+        for _ in 0..REQUESTS_PER_STEP_MAX / DATA_REQUESTS_AT_ONCE {
+            let taken = context.next_data_words(&mut words)?;
+            for word in words.iter().take(taken) {
+                self.data(now, id, DataWord::decode(*word));
+            }
+            any |= taken > 0;
+            if taken < DATA_REQUESTS_AT_ONCE {
+                break;
+            }
+            let Some(again) = self.context(id, number) else {
+                return Ok(any);
+            };
+            context = again;
         }
         Ok(any)
     }
 
-    fn context(&mut self, id: ProgramId, number: u32) -> Option<&mut crate::program::Context> {
+    fn data(&mut self, now: Instant, id: ProgramId, word: DataWord) {
+        match word.kind {
+            data_request::ADVANCE => self.advance(now, id, word.slot),
+            data_request::ASSIGN => self.assign(id, word.slot, word.arg),
+            data_request::ACCEPT_TAKEN => self.accept_taken(id, ListenerId(word.slot), word.arg),
+            _ => self.io.counters.bad_requests += 1,
+        }
+    }
+
+    fn context(&mut self, id: ProgramId, number: u32) -> Option<&mut Context> {
         self.io
             .programs
             .get_mut(id)?
@@ -167,6 +169,7 @@ impl<P: PacketIo> Host<P> {
                 binding.context = context;
                 self.announce_ended(id, slot, context);
             }
+            Some(SlotUse::Elsewhere(stub)) => stub.context = context,
             _ => {}
         }
     }
@@ -187,7 +190,14 @@ impl<P: PacketIo> Host<P> {
             Some(SlotUse::Ended(binding)) => {
                 let current = binding.generation == view.generation;
                 if current && view.flags & program_flags::CLOSE != 0 {
-                    self.free_ended(id, slot);
+                    self.close_ended(now, id, slot);
+                }
+            }
+            Some(SlotUse::Elsewhere(stub)) => {
+                let stub = *stub;
+                let current = stub.generation == view.generation;
+                if current && view.flags & program_flags::CLOSE != 0 {
+                    self.close_stub(now, id, stub, view.flags);
                 }
             }
             _ => {}
@@ -201,16 +211,18 @@ impl<P: PacketIo> Host<P> {
         if binding.generation != view.generation || binding.closed_by_program {
             return;
         }
-        if !self.adopt_buffers(flow, view) || !self.advance_positions(now, flow, view) {
+        let buffers_moved = view.tx_buffer != binding.tx_word || !binding.rx_old.is_empty();
+        let changed = binding.program_flags ^ view.flags;
+        let honest = (!buffers_moved || self.adopt_buffers(flow, view))
+            && self.advance_positions(now, flow, view);
+        if !honest {
             self.io.counters.misuses += 1;
             self.engine.abort(now, flow, &mut self.io);
             return;
         }
-        let Some(binding) = self.io.binding(flow) else {
-            return;
-        };
-        let changed = binding.program_flags ^ view.flags;
-        if changed != 0 {
+        if changed != 0
+            && let Some(binding) = self.io.binding(flow)
+        {
             binding.program_flags = view.flags;
             self.apply_flags(now, flow, changed, view.flags);
         }
@@ -262,24 +274,16 @@ impl<P: PacketIo> Host<P> {
         }
         let writes = view.tx_head != binding.tx_head;
         let reads = view.rx_read != state.rx_read();
-        binding.tx_head = view.tx_head;
-        if reads {
-            if self
-                .engine
-                .rx_advance(now, flow, view.rx_read, &mut self.io)
-                .is_err()
-            {
-                return false;
-            }
-            if let Some(binding) = self.io.binding(flow) {
-                binding.rx_read = view.rx_read;
-            }
+        if view.rx_read.wrapping_sub(state.rx_read())
+            > state.rx_head().wrapping_sub(state.rx_read())
+        {
+            return false;
         }
-        !writes
-            || self
-                .engine
-                .tx_advance(now, flow, view.tx_head, &mut self.io)
-                .is_ok()
+        binding.tx_head = view.tx_head;
+        binding.rx_read = view.rx_read;
+        let io = &mut self.io;
+        (!reads || self.engine.rx_advance(now, flow, view.rx_read, io).is_ok())
+            && (!writes || self.engine.tx_advance(now, flow, view.tx_head, io).is_ok())
     }
 
     fn apply_flags(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
@@ -289,7 +293,7 @@ impl<P: PacketIo> Host<P> {
             self.engine.set_options(now, flow, options, &mut self.io);
         }
         if set & program_flags::CLOSE != 0 {
-            if self.give_back(flow, flags) {
+            if self.close_shared(now, flow, set) || self.give_back(flow, flags) {
                 return;
             }
             if let Some(binding) = self.io.binding(flow) {
@@ -505,40 +509,5 @@ impl<P: PacketIo> Host<P> {
             let _ = context.push_control(event);
         }
         Start::Done
-    }
-
-    /// Ties `flow` to a slot of a program and fills in the slot's names and limits.
-    pub(crate) fn attach(
-        &mut self,
-        flow: FlowId,
-        id: ProgramId,
-        context: u32,
-        slot: u32,
-        generation: u32,
-    ) {
-        let Some(state) = self.engine.flow(flow) else {
-            return;
-        };
-        let key = state.key();
-        let names = names_of(
-            &key,
-            flow,
-            self.engine.info(flow).map_or(0, |info| info.mss),
-        );
-        let (window, limit) = (state.rx_window(), self.engine.config().tx_limit);
-        let Some(program) = self.io.programs.get_mut(id) else {
-            return;
-        };
-        program.set_slot(slot, SlotUse::Live(flow));
-        if let Some(view) = program.region.slot(slot) {
-            view.set_names(&names);
-            slots::set_limits(view, window, limit);
-        }
-        if let Some(binding) = self.io.binding(flow) {
-            binding.home = id;
-            binding.context = context;
-            binding.slot = slot;
-            binding.generation = generation;
-        }
     }
 }

@@ -84,6 +84,7 @@ impl Routes {
     }
 
     /// Whether `addr` is one of the interface's own.
+    #[inline]
     pub fn is_local(&self, addr: IpAddress) -> bool {
         self.interface.addresses.contains(&addr)
     }

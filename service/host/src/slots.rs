@@ -1,7 +1,7 @@
 //! The loads and stores on a slot, with their memory order. What is loaded is the program's word
 //! and not validated.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use tidelane_abi::BufferWord;
 use tidelane_ring::SlotView;
@@ -55,7 +55,7 @@ pub fn set_tx_buffer_seen(slot: SlotView<'_>, word: BufferWord) {
 }
 
 /// What a step changed for the program.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publication {
     /// Bytes received up to.
     pub rx_head: u32,
@@ -96,6 +96,7 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
     program.rx_read.store(0, Relaxed);
     program.flags.store(0, Relaxed);
     program.linger.store(0, Relaxed);
+    program.held.store(0, Relaxed);
     let service = slot.service();
     service.rx_buffer.store(0, Relaxed);
     service.tx_buffer_seen.store(0, Relaxed);
@@ -111,6 +112,51 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
     service.generation.store(generation, Release);
     program.generation.store(generation, Release);
     generation
+}
+
+/// Where a connection goes on that was in another slot before.
+#[derive(Clone, Copy, Debug)]
+pub struct Resumption {
+    /// Bits of [`tidelane_abi::program_flags`].
+    pub flags: u32,
+    /// Bytes written up to.
+    pub tx_head: u32,
+    /// Bytes read up to.
+    pub rx_read: u32,
+    /// Send buffer.
+    pub tx_buffer: BufferWord,
+    /// Receive buffer.
+    pub rx_buffer: BufferWord,
+}
+
+/// Fills in the halves of a slot whose use has just begun.
+pub fn resume_use(slot: SlotView<'_>, resumption: &Resumption) {
+    let program = slot.program();
+    program.flags.store(resumption.flags, Relaxed);
+    program.tx_head.store(resumption.tx_head, Relaxed);
+    program.rx_read.store(resumption.rx_read, Relaxed);
+    program.tx_buffer.store(resumption.tx_buffer, Relaxed);
+    set_rx_buffer(slot, resumption.rx_buffer);
+}
+
+/// Sets bits of [`tidelane_abi::service_flags`] beside those that are published.
+pub fn add_flags(slot: SlotView<'_>, bits: u32) {
+    slot.service().flags.fetch_or(bits, SeqCst);
+}
+
+/// Clears such bits.
+pub fn remove_flags(slot: SlotView<'_>, bits: u32) {
+    slot.service().flags.fetch_and(!bits, SeqCst);
+}
+
+/// The slot's generation.
+pub fn generation(slot: SlotView<'_>) -> u32 {
+    slot.service().generation.load(Relaxed)
+}
+
+/// Whether the program is moving bytes. After [`add_flags`]: it sees the flags if not.
+pub fn is_held(slot: SlotView<'_>) -> bool {
+    slot.program().held.load(SeqCst) != 0
 }
 
 /// Ends the use of a slot: its generation becomes even.

@@ -52,7 +52,11 @@ pub struct Shared {
     pub claims: Claims,
     /// The service page, for programs.
     pub page_fd: OwnedFd,
+    /// Sessions of children that are about to be made.
+    pub heirs: Vec<Session>,
     addresses: Vec<IpAddress>,
+    sessions: usize,
+    next_session: u64,
 }
 
 impl Shared {
@@ -94,6 +98,21 @@ impl Shared {
         }
     }
 
+    /// A number for one more session; none if there are too many.
+    pub fn admit(&mut self) -> Option<u64> {
+        if self.sessions >= PROGRAMS_MAX {
+            return None;
+        }
+        self.sessions += 1;
+        self.next_session += 1;
+        Some(self.next_session)
+    }
+
+    /// An admitted session is over, or did not come about.
+    pub fn dismiss(&mut self) {
+        self.sessions -= 1;
+    }
+
     /// How long the control thread may sleep.
     fn next_look(&self) -> Option<Timespec> {
         const INTERVAL: Timespec = Timespec {
@@ -116,7 +135,6 @@ pub struct Control {
     signals: OwnedFd,
     waits: OwnedFd,
     sessions: HashMap<u64, Session>,
-    next_session: u64,
     stopping: bool,
 }
 
@@ -155,7 +173,10 @@ impl Control {
             core: parts.core,
             claims: parts.claims,
             page_fd,
+            heirs: Vec::new(),
             addresses: Vec::new(),
+            sessions: 0,
+            next_session: 0,
         };
         let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut control = Self {
@@ -169,7 +190,6 @@ impl Control {
             signals: parts.signals,
             waits,
             sessions: HashMap::new(),
-            next_session: 0,
             stopping: false,
         };
         control.watch_all()?;
@@ -228,23 +248,27 @@ impl Control {
     fn accept_session(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while let Ok(socket) = rustix::net::accept_with(&self.registration, flags) {
-            if self.sessions.len() >= PROGRAMS_MAX {
-                continue;
-            }
-            let number = self.next_session;
-            self.next_session += 1;
-            let Ok(session) = Session::new(number, socket) else {
+            let Some(number) = self.shared.admit() else {
                 continue;
             };
-            let token = |n: u64| EventData::new_u64(SESSIONS + 2 * number + n);
-            if epoll::add(&self.waits, &session.socket, token(0), EventFlags::IN).is_err() {
-                continue;
+            match Session::new(number, socket) {
+                Ok(session) => self.watch_session(session),
+                Err(_) => self.shared.dismiss(),
             }
-            if let Some(pidfd) = &session.pidfd {
-                let _ = epoll::add(&self.waits, pidfd, token(1), EventFlags::IN);
-            }
-            self.sessions.insert(number, session);
         }
+    }
+
+    fn watch_session(&mut self, mut session: Session) {
+        let token = |n: u64| EventData::new_u64(SESSIONS + 2 * session.number + n);
+        if epoll::add(&self.waits, &session.socket, token(0), EventFlags::IN).is_err() {
+            self.shared.dismiss();
+            session.end(&mut self.shared);
+            return;
+        }
+        if let Some(pidfd) = &session.pidfd {
+            let _ = epoll::add(&self.waits, pidfd, token(1), EventFlags::IN);
+        }
+        self.sessions.insert(session.number, session);
     }
 
     fn serve_session(&mut self, token: u64) {
@@ -257,9 +281,13 @@ impl Control {
         } else {
             session.receive(&mut self.shared)
         };
+        for heir in std::mem::take(&mut self.shared.heirs) {
+            self.watch_session(heir);
+        }
         if next == Next::End
             && let Some(mut session) = self.sessions.remove(&number)
         {
+            self.shared.dismiss();
             session.end(&mut self.shared);
         }
     }

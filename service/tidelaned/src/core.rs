@@ -18,7 +18,7 @@ use std::{
     time::Duration as StdDuration,
 };
 
-use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, poll};
 use tidelane_af_xdp::XdpPort;
 use tidelane_host::Host;
 use tidelane_ring::{ServicePageMap, sleep};
@@ -30,6 +30,8 @@ use crate::sys::{self, Class};
 const BOOST: Duration = Duration::from_millis(100);
 /// The watchdog looks this often at a core that is awake.
 const WATCH_INTERVAL: StdDuration = StdDuration::from_millis(4);
+/// Looks without progress that are put down to starvation.
+const STALLS_STARVED: u32 = 2;
 /// Wake-up reasons taken from the kernel at once; they are not looked at.
 const EVENTS_MAX: usize = 64;
 /// Doorbells are counters that only need to be seen once: edge-triggered, never read.
@@ -50,6 +52,8 @@ struct Shared {
     calls_pending: AtomicBool,
     stop: AtomicBool,
     awake: AtomicBool,
+    /// When a sleeping core wakes up by itself, in nanoseconds.
+    wakes_at: AtomicU64,
     tid: AtomicI32,
     steps: AtomicU64,
     boosts: AtomicU32,
@@ -137,6 +141,7 @@ pub fn start(
         calls_pending: AtomicBool::new(false),
         stop: AtomicBool::new(false),
         awake: AtomicBool::new(false),
+        wakes_at: AtomicU64::new(u64::MAX),
         tid: AtomicI32::new(0),
         steps: AtomicU64::new(0),
         boosts: AtomicU32::new(0),
@@ -158,18 +163,22 @@ pub fn start(
     }
     epoll::add(&*waits, &shared.bell, epoll::EventData::new_u64(2), EDGE)?;
     let watched = shared.clone();
+    let watched_waits = waits.clone();
     std::thread::Builder::new()
         .name("tdl-watchdog".into())
-        .spawn(move || watch(&watched))?;
+        .spawn(move || watch(&watched, &watched_waits))?;
     let thread = std::thread::Builder::new()
         .name("tdl-core".into())
         .spawn(move || Core::new(host, config, receiver, shared, waits).run())?;
     Ok((handle, thread))
 }
 
-/// Moves the core to the normal class when it does not get to run.
-fn watch(shared: &Shared) {
+/// Moves the core to the normal class when it does not get to run. If that does not help, it is
+/// stuck in a system call: a program can make the write to its doorbell block. See
+/// [`tidelane_ring::Doorbell`].
+fn watch(shared: &Shared, waits: &OwnedFd) {
     let mut last = u64::MAX;
+    let mut stalls = 0;
     while !shared.stop.load(Ordering::Acquire) {
         std::thread::park_timeout(if shared.awake.load(Ordering::Acquire) {
             WATCH_INTERVAL
@@ -177,14 +186,33 @@ fn watch(shared: &Shared) {
             WATCH_INTERVAL * 16
         });
         let steps = shared.steps.load(Ordering::Relaxed);
-        if shared.awake.load(Ordering::Acquire) && steps == last {
-            let tid = shared.tid.load(Ordering::Relaxed);
-            if tid != 0 && sys::set_class(tid, Class::Normal).is_ok() {
-                shared.boosts.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+        let stalled = steps == last && has_reason_to_run(shared, waits);
+        stalls = if stalled { stalls + 1 } else { 0 };
         last = steps;
+        let tid = shared.tid.load(Ordering::Relaxed);
+        if stalls == 0 || tid == 0 {
+            continue;
+        }
+        if stalls > STALLS_STARVED {
+            sys::interrupt(tid);
+        } else if sys::set_class(tid, Class::Normal).is_ok() {
+            shared.boosts.fetch_add(1, Ordering::Relaxed);
+        }
     }
+}
+
+/// Whether the core is awake, or was woken: in the idle class beside busy programs it may be long
+/// until it gets to say so itself.
+fn has_reason_to_run(shared: &Shared, waits: &OwnedFd) -> bool {
+    if shared.awake.load(Ordering::Acquire) || shared.wakes_at.load(Ordering::Acquire) <= now().0 {
+        return true;
+    }
+    let mut fds = [PollFd::new(waits, PollFlags::IN)];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(poll(&mut fds, Some(&at_once)), Ok(1..))
 }
 
 struct Core {
@@ -293,7 +321,10 @@ impl Core {
     }
 
     fn wait(&self, now: Instant) {
-        let timeout = self.host.next_timeout().map(|at| {
+        let deadline = self.host.next_timeout();
+        let wakes_at = deadline.map_or(u64::MAX, |at| at.0);
+        self.shared.wakes_at.store(wakes_at, Ordering::Release);
+        let timeout = deadline.map(|at| {
             let left = at - now;
             Timespec {
                 tv_sec: (left.0 / 1_000_000_000) as i64,

@@ -61,6 +61,7 @@ fn serve(config: &Config) -> Result<(), String> {
     }
     runtime::raise_descriptor_limit();
     let signals = sys::block_signals().map_err(because("cannot block signals"))?;
+    sys::allow_interrupts().map_err(because("cannot handle a signal"))?;
     let mirror = Mirror::open().map_err(because("cannot read the kernel's network state"))?;
     let link = mirror.link_by_name(&config.interface).cloned();
     let link = link.ok_or(format!(

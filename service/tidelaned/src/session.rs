@@ -6,17 +6,19 @@ use std::{
     sync::Arc,
 };
 
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use tidelane_abi::{Message, message, refusal};
 use tidelane_engine::ListenerId;
-use tidelane_host::{Bell, ListenError, ProgramId};
+use tidelane_host::{Bell, Holder, ListenError, ProgramId};
 use tidelane_ring::{
     Doorbell, Layout, ProgramRegion,
-    registration::{RecvError, new_message, recv_message, send_message},
+    registration::{Received, RecvError, new_message, recv_signed, send_message},
 };
 use tidelane_wire::{Endpoint, IpAddress};
 
 use crate::{claims::Owner, control::Shared, sockets};
+
+mod heirs;
 
 /// Connections that one program may have at once.
 const SLOTS_MAX: u32 = 1 << 16;
@@ -28,8 +30,8 @@ const NOTES_MAX: usize = 4096;
 struct EventBell(Doorbell);
 
 impl Bell for EventBell {
-    fn ring(&self) {
-        self.0.ring();
+    fn ring(&self) -> bool {
+        self.0.ring()
     }
 }
 
@@ -53,6 +55,8 @@ pub struct Session {
     pub pid: u32,
     /// What it registered.
     pub registered: Option<Registered>,
+    /// It is a child's, which holds connections of its parent's.
+    heir: bool,
     /// Name that it gave.
     pub name: String,
     /// Sockets that are not accelerated: inode and reason.
@@ -83,16 +87,58 @@ impl Session {
             pidfd,
             pid: pid.as_raw_nonzero().get() as u32,
             registered: None,
+            heir: false,
             name,
             notes: Vec::new(),
         })
     }
 
+    /// The session of a child that `parent` is about to make, and the child's end of its socket.
+    fn heir(number: u64, parent: &Self) -> io::Result<(Self, OwnedFd)> {
+        let (socket, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        // The process that made the pair is not the one that will speak.
+        sockopt::set_socket_passcred(&socket, true)?;
+        let heir = Self {
+            number,
+            socket,
+            pidfd: None,
+            pid: parent.pid,
+            registered: None,
+            heir: true,
+            name: parent.name.clone(),
+            notes: Vec::new(),
+        };
+        Ok((heir, theirs))
+    }
+
+    /// What it is to the host.
+    fn holder(&self) -> Option<Holder> {
+        match &self.registered {
+            Some(registered) => Some(Holder::Program(registered.id)),
+            None => self.heir.then_some(Holder::Heir(self.number)),
+        }
+    }
+
     /// Takes all messages that have come.
     pub fn receive(&mut self, shared: &mut Shared) -> Next {
         loop {
-            match recv_message(self.socket.as_fd()) {
-                Ok(Some((message, descriptors))) => {
+            match recv_signed(self.socket.as_fd()) {
+                Ok(Some(Received {
+                    message,
+                    descriptors,
+                    sender,
+                })) => {
+                    if self.heir
+                        && let Some(sender) = sender
+                    {
+                        self.pid = sender.as_raw_nonzero().get() as u32;
+                    }
                     if self.handle(shared, &message, descriptors).is_err() {
                         return Next::End;
                     }
@@ -100,7 +146,7 @@ impl Session {
                 Ok(None) | Err(RecvError::Malformed) => return Next::End,
                 Err(RecvError::Version(_)) => {
                     if self
-                        .refuse(message::REGISTERED, refusal::ABI_VERSION)
+                        .answer(message::REGISTERED, refusal::ABI_VERSION)
                         .is_err()
                     {
                         return Next::End;
@@ -122,11 +168,18 @@ impl Session {
     ) -> io::Result<()> {
         let mut descriptors = descriptors.into_iter();
         match (request.kind, self.registered.is_some()) {
+            (message::PROBE, false) => self.answer(message::PROBE, 0),
             (message::REGISTER, false) => self.register(shared, request),
             (message::CONTEXT, true) => self.context(shared, request, descriptors.next()),
             (message::LISTEN, true) => self.listen(shared, request, descriptors.next()),
             (message::UNLISTEN, true) => {
                 self.unlisten(shared, ListenerId(request.listener));
+                Ok(())
+            }
+            (message::INHERIT, _) => self.inherit(shared),
+            (message::TAKE, true) => self.take(shared, request),
+            (message::DISOWN, _) => {
+                self.disown(shared, request.connection);
                 Ok(())
             }
             (message::RESERVE, true) => self.reserve(shared, descriptors.next()),
@@ -137,11 +190,12 @@ impl Session {
                 }
                 Ok(())
             }
-            _ => self.refuse(request.kind, refusal::MALFORMED),
+            _ => self.answer(request.kind, refusal::MALFORMED),
         }
     }
 
-    fn refuse(&self, kind: u32, why: u32) -> io::Result<()> {
+    /// `why` is 0, or one of [`refusal`].
+    fn answer(&self, kind: u32, why: u32) -> io::Result<()> {
         let answer = Message {
             refusal: why,
             ..new_message(kind)
@@ -157,20 +211,25 @@ impl Session {
         }
         let layout = Layout::new(SLOTS_MAX, AREA_LEN, AREA_LEN);
         let Some(layout) = layout else {
-            return self.refuse(message::REGISTERED, refusal::LIMIT);
+            return self.answer(message::REGISTERED, refusal::LIMIT);
         };
         let (region, fd) = match ProgramRegion::create("tidelane-program", &layout) {
             Ok(created) => created,
-            Err(_) => return self.refuse(message::REGISTERED, refusal::LIMIT),
+            Err(_) => return self.answer(message::REGISTERED, refusal::LIMIT),
         };
         let doorbell = Doorbell::new()?;
         shared.core.watch(doorbell.fd())?;
         let (name, pid, region) = (self.name.clone(), self.pid, Arc::new(region));
-        let added = shared
-            .core
-            .call(move |host, _| host.add_program(name, pid, region));
+        let heir = self.heir.then_some(self.number);
+        let added = shared.core.call(move |host, _| {
+            let id = host.add_program(name, pid, region);
+            if let Some(heir) = heir {
+                host.heir_registered(heir, id);
+            }
+            id
+        });
         let Some(id) = added else {
-            return self.refuse(message::REGISTERED, refusal::LIMIT);
+            return self.answer(message::REGISTERED, refusal::LIMIT);
         };
         let answer = Message {
             region_len: layout.region_len(),
@@ -196,7 +255,7 @@ impl Session {
             return Ok(());
         };
         let Some(bell) = bell.and_then(|fd| Doorbell::from_untrusted(fd).ok()) else {
-            return self.refuse(message::CONTEXT, refusal::MALFORMED);
+            return self.answer(message::CONTEXT, refusal::MALFORMED);
         };
         let (id, number) = (registered.id, request.context);
         let bell = Box::new(EventBell(bell));
@@ -227,10 +286,10 @@ impl Session {
         };
         let examined = socket.and_then(|fd| sockets::examine(&fd).ok().flatten());
         let Some(socket) = examined.filter(|socket| socket.listens) else {
-            return self.refuse(message::LISTEN, refusal::NOT_ENTITLED);
+            return self.answer(message::LISTEN, refusal::NOT_ENTITLED);
         };
         if !shared.is_served(socket.local.addr) {
-            return self.refuse(message::LISTEN, refusal::NOT_ACCELERATED);
+            return self.answer(message::LISTEN, refusal::NOT_ACCELERATED);
         }
         let (id, backlog) = (registered.id, request.backlog);
         let call = move |host: &mut crate::core::CoreHost, _| {
@@ -239,9 +298,9 @@ impl Session {
         let listener = match shared.core.call(call) {
             Some(Ok(listener)) => listener,
             Some(Err(ListenError::InUse)) => {
-                return self.refuse(message::LISTEN, refusal::IN_USE);
+                return self.answer(message::LISTEN, refusal::IN_USE);
             }
-            _ => return self.refuse(message::LISTEN, refusal::LIMIT),
+            _ => return self.answer(message::LISTEN, refusal::LIMIT),
         };
         let known = registered
             .listeners
@@ -258,7 +317,7 @@ impl Session {
         {
             eprintln!("tidelaned: cannot claim {}: {error}", socket.local);
             self.unlisten(shared, listener);
-            return self.refuse(message::LISTEN, refusal::LIMIT);
+            return self.answer(message::LISTEN, refusal::LIMIT);
         }
         let answer = Message {
             listener: listener.0,
@@ -293,7 +352,7 @@ impl Session {
         };
         let examined = socket.and_then(|fd| sockets::examine(&fd).ok().flatten());
         let Some(socket) = examined.filter(|socket| socket.local.port != 0) else {
-            return self.refuse(message::RESERVE, refusal::NOT_ENTITLED);
+            return self.answer(message::RESERVE, refusal::NOT_ENTITLED);
         };
         let addr = if socket.local.addr == IpAddress::default() {
             shared.first_address()
@@ -301,7 +360,7 @@ impl Session {
             Some(socket.local.addr).filter(|addr| shared.is_served(*addr))
         };
         let Some(addr) = addr else {
-            return self.refuse(message::RESERVE, refusal::NOT_ACCELERATED);
+            return self.answer(message::RESERVE, refusal::NOT_ACCELERATED);
         };
         let endpoint = Endpoint {
             addr,
@@ -312,7 +371,7 @@ impl Session {
             .want(Owner::Session(self.number), endpoint)
             .is_err()
         {
-            return self.refuse(message::RESERVE, refusal::LIMIT);
+            return self.answer(message::RESERVE, refusal::LIMIT);
         }
         let id = registered.id;
         shared.core.call(move |host, _| host.reserve(id, endpoint));
@@ -327,6 +386,11 @@ impl Session {
     pub fn end(&mut self, shared: &mut Shared) {
         shared.unclaim_all(Owner::Session(self.number));
         let Some(registered) = self.registered.take() else {
+            if let Some(holder) = self.holder() {
+                shared
+                    .core
+                    .call(move |host, now| host.leave_all(now, holder, false));
+            }
             return;
         };
         shared.core.unwatch(registered.doorbell.fd());

@@ -1,9 +1,13 @@
-//! The few system calls that no safe wrapper has: scheduling classes.
+//! The few system calls that no safe wrapper has: scheduling classes, signals.
 
 use std::{
     io,
     os::fd::{FromRawFd, OwnedFd},
 };
+
+/// In the normal class the thread does what interrupts do for the kernel's stack: it must not wait
+/// behind the programs that it serves. It sleeps when there is nothing to do.
+const NICE: libc::c_int = -10;
 
 /// The scheduling class of a fast-path thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to a live, initialised sched_param; the call keeps no reference.
     let result = unsafe { libc::sched_setscheduler(tid, policy, &parameter) };
+    // SAFETY: no pointers. Means nothing in the idle class; a refusal leaves an equal share.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as libc::id_t, NICE) };
     if result == 0 {
         Ok(())
     } else {
@@ -33,6 +39,34 @@ pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
 /// The calling thread's id.
 pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// What [`interrupt`] sends: by default it is ignored, so nothing depends on who is first.
+const INTERRUPT: libc::c_int = libc::SIGURG;
+
+extern "C" fn on_interrupt(_: libc::c_int) {}
+
+/// Makes [`interrupt`] end a blocking system call with EINTR.
+pub fn allow_interrupts() -> io::Result<()> {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: all zeros is a valid sigaction (no flags: calls are not restarted); the handler does
+    // nothing, so it may run anywhere.
+    let result = unsafe {
+        (*action.as_mut_ptr()).sa_sigaction = on_interrupt as *const () as libc::sighandler_t;
+        libc::sigaction(INTERRUPT, action.as_ptr(), std::ptr::null_mut())
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Interrupts the blocking system call, if any, of thread `tid` of this process.
+pub fn interrupt(tid: i32) {
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: no pointers. The thread may be gone: then the call fails, which is as well.
+    unsafe { libc::syscall(libc::SYS_tgkill, process, tid, INTERRUPT) };
 }
 
 /// Blocks SIGINT and SIGTERM in this thread and those that it starts; the descriptor becomes

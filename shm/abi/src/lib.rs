@@ -22,10 +22,14 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod registration;
+
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+pub use registration::{Message, message, not_accelerated, refusal};
+
 /// Changes with every change to this crate. A mismatch is refused at registration.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 3;
 /// First eight bytes of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// First eight bytes of the service page.
@@ -204,7 +208,9 @@ pub struct ProgramHalf {
     pub flags: AtomicU32,
     /// SO_LINGER seconds plus one, 0 if off. Linger 0 is CLOSE with ABORT.
     pub linger: AtomicU32,
-    _pad: [u32; 7],
+    /// Not 0 while the program moves bytes of a SHARED connection: it is not to be taken away now.
+    pub held: AtomicU32,
+    _pad: [u32; 6],
 }
 
 /// A stream buffer in one word: `kib << 8 | log2`, `kib` the region offset in units of 1 KiB.
@@ -231,6 +237,13 @@ pub mod service_flags {
     pub const FIN_ACKED: u32 = 1 << 3;
     /// The connection stays within this service (the memory wire).
     pub const MEMORY_WIRE: u32 = 1 << 4;
+    /// Other processes hold the connection too (fork).
+    pub const SHARED: u32 = 1 << 5;
+    /// With SHARED: another process has the connection at present; nothing else in this slot is
+    /// true any more. TAKE brings it back.
+    pub const ELSEWHERE: u32 = 1 << 6;
+    /// With ELSEWHERE: something happened to it since it went, or that process is gone.
+    pub const NEWS: u32 = 1 << 7;
 }
 
 /// Bits of [`ProgramHalf::flags`].
@@ -292,8 +305,8 @@ pub struct SlotNames {
     pub peer_port: u16,
     /// Effective send MSS when the connection was established.
     pub mss: u32,
-    /// Identity of the connection within the service, as `tidelane ss` prints it.
-    pub flow: u64,
+    /// Identity of the connection, unique while the service lives.
+    pub connection: u64,
     /// Zero.
     pub reserved: [u64; 2],
 }
@@ -418,97 +431,6 @@ pub const ROUTE_ACCELERATED: u32 = 1;
 /// there, so wait for the first answer (CONNECT_STARTED or CONNECT_KERNEL) before connect returns.
 pub const ROUTE_ASK: u32 = 2;
 
-/// A registration message, both directions. File descriptors travel beside it (SCM_RIGHTS).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Message {
-    /// [`MESSAGE_MAGIC`].
-    pub magic: u64,
-    /// [`ABI_VERSION`] of the sender.
-    pub abi_version: u32,
-    /// One of [`message`].
-    pub kind: u32,
-    /// Answers: 0, or why not ([`refusal`]).
-    pub refusal: u32,
-    /// CONTEXT, LISTEN: the context's number.
-    pub context: u32,
-    /// LISTEN: the program's number for the listener. UNLISTEN, LISTEN's answer: the service's.
-    pub cookie: u64,
-    /// LISTEN: the service's number for the listener.
-    pub listener: u32,
-    /// LISTEN: backlog.
-    pub backlog: u32,
-    /// REGISTERED: bytes of the program region.
-    pub region_len: u64,
-    /// NOTE: a kernel socket's inode number; the reason it is not accelerated follows.
-    pub inode: u64,
-    /// NOTE: one of [`not_accelerated`].
-    pub reason: u32,
-    /// RESERVE: the port that was reserved, host byte order.
-    pub port: u32,
-    /// REGISTER: the program's name, NUL-padded.
-    pub name: [u8; 32],
-}
-
-/// Kinds of [`Message`].
-pub mod message {
-    /// Program: I am here. Answer: REGISTERED, with the program region, the service page and the
-    /// doorbell eventfd to ring when a core sleeps (three descriptors, in this order).
-    pub const REGISTER: u32 = 1;
-    /// Answer to REGISTER.
-    pub const REGISTERED: u32 = 2;
-    /// Program: context `context` exists; its doorbell eventfd comes along. Answer: CONTEXT.
-    pub const CONTEXT: u32 = 3;
-    /// Program: this kernel socket listens (it comes along); take its port. Answer: LISTEN.
-    /// A second program that holds the same socket (after fork) gets the same listener.
-    pub const LISTEN: u32 = 4;
-    /// Program: I closed my descriptor of the listener. No answer.
-    pub const UNLISTEN: u32 = 5;
-    /// Program: this bound kernel socket (it comes along) reserves its port for my connections.
-    /// Answer: RESERVE.
-    pub const RESERVE: u32 = 6;
-    /// Program: this socket is not accelerated, and why. For `tidelane ss`. No answer.
-    pub const NOTE: u32 = 7;
-}
-
-/// Values of [`Message::refusal`].
-pub mod refusal {
-    /// The two sides were built from different versions.
-    pub const ABI_VERSION: u32 = 1;
-    /// The message makes no sense.
-    pub const MALFORMED: u32 = 2;
-    /// A bound was reached: programs, contexts, listeners.
-    pub const LIMIT: u32 = 3;
-    /// The descriptor is not a kernel socket that fits the request.
-    pub const NOT_ENTITLED: u32 = 4;
-    /// The address is not on an accelerated interface.
-    pub const NOT_ACCELERATED: u32 = 5;
-    /// The 3-tuple belongs to someone else.
-    pub const IN_USE: u32 = 6;
-}
-
-/// Why a socket is not accelerated; `tidelane ss` prints the text of the same name.
-pub mod not_accelerated {
-    /// No connection yet.
-    pub const UNCONNECTED: u32 = 0;
-    /// The destination is not behind an accelerated interface.
-    pub const ROUTE: u32 = 1;
-    /// The socket's family or type is not carried (UDP, unix, IPv6 for now).
-    pub const FAMILY: u32 = 2;
-    /// The address it is bound to is not on an accelerated interface (loopback).
-    pub const LOCAL_ADDRESS: u32 = 3;
-    /// The connection came over a kernel path (loopback client of a shared listener).
-    pub const KERNEL_PEER: u32 = 4;
-    /// An option that is not implemented was set before connect or listen.
-    pub const OPTION: u32 = 5;
-    /// The service refused: limit.
-    pub const LIMIT: u32 = 6;
-    /// The program inherited the connection over fork.
-    pub const FORKED: u32 = 7;
-    /// The service is gone.
-    pub const SERVICE_GONE: u32 = 8;
-}
-
 const _: () = {
     use core::mem::{offset_of, size_of};
     assert!(size_of::<Header>() == 64);
@@ -525,5 +447,4 @@ const _: () = {
     assert!(size_of::<ControlRequest>() == 64 && size_of::<ControlEvent>() == 64);
     assert!(size_of::<CoreLine>() == 64 && size_of::<RouteEntry>() == 24);
     assert!(offset_of!(ServicePage, core) == 64);
-    assert!(size_of::<Message>() == 96);
 };

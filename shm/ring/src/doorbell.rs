@@ -6,8 +6,8 @@
 //! An eventfd has one set of status flags, however many processes hold it. A hostile program that
 //! clears O_NONBLOCK of its own doorbell *and* fills its counter makes the service's `ring` block.
 //! Therefore a service makes one doorbell per program for the other direction and never drains it,
-//! takes only eventfds from programs, and must watch over the threads that ring (a signal ends the
-//! write, `ring` then returns false, and the program is to blame).
+//! takes only eventfds from programs, and watches over the threads that ring: a signal ends the
+//! write, `ring` then returns false, and the program is thrown out.
 
 use std::{
     io,

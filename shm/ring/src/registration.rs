@@ -14,6 +14,7 @@ use rustix::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
     },
+    process::Pid,
 };
 use tidelane_abi::{ABI_VERSION, MESSAGE_MAGIC, Message};
 
@@ -63,11 +64,29 @@ pub fn send_message(
     }
 }
 
-/// Receives one message with its descriptors (close-on-exec). None: the peer closed.
+/// A message as it came.
+#[derive(Debug)]
+pub struct Received {
+    /// The message.
+    pub message: Message,
+    /// What came beside it (close-on-exec).
+    pub descriptors: Vec<OwnedFd>,
+    /// Who sent it, on a socket with SO_PASSCRED.
+    pub sender: Option<Pid>,
+}
+
+/// Receives one message with its descriptors. None: the peer closed.
 pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<OwnedFd>)>, RecvError> {
+    let received = recv_signed(socket)?;
+    Ok(received.map(|received| (received.message, received.descriptors)))
+}
+
+/// As [`recv_message`], with the sender.
+pub fn recv_signed(socket: BorrowedFd<'_>) -> Result<Option<Received>, RecvError> {
     // One byte more than a message, so that a longer one is seen as such.
     let mut bytes = [0; MESSAGE_LEN + 1];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut space =
+        [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let iov = &mut [IoSliceMut::new(&mut bytes)];
@@ -79,9 +98,12 @@ pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Owned
     };
     // Owned from here on: whatever is refused below is closed.
     let mut descriptors = Vec::new();
+    let mut sender = None;
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
+        match message {
+            RecvAncillaryMessage::ScmRights(rights) => descriptors.extend(rights),
+            RecvAncillaryMessage::ScmCredentials(credentials) => sender = Some(credentials.pid),
+            _ => {}
         }
     }
     if received.bytes == 0 {
@@ -92,7 +114,11 @@ pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Owned
     if truncated || descriptors.len() > DESCRIPTORS_MAX {
         return Err(RecvError::Malformed);
     }
-    Ok(Some((message, descriptors)))
+    Ok(Some(Received {
+        message,
+        descriptors,
+        sender,
+    }))
 }
 
 /// Magic and version come first in every version of the ABI, whatever the rest.

@@ -28,8 +28,9 @@ const AREA_LEN: u64 = 256 << 20;
 struct FlagBell(Arc<AtomicBool>);
 
 impl Bell for FlagBell {
-    fn ring(&self) {
+    fn ring(&self) -> bool {
         self.0.store(true, Ordering::Relaxed);
+        true
     }
 }
 

@@ -1,14 +1,9 @@
 //! `tidelane run`: replaces itself by the program, with the library preloaded.
 
-use std::{
-    env,
-    ffi::OsString,
-    io,
-    os::unix::{net::UnixStream, process::CommandExt},
-    process::Command,
-};
+use std::{env, ffi::OsString, io, os::unix::process::CommandExt, process::Command};
 
 use clap::Args;
+use tidelane_client::{Program, RegisterError};
 
 use crate::{
     admin::{ServiceName, companion},
@@ -37,11 +32,14 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<(), Failure> {
     let library = companion("libtidelane.so")?;
     let socket = options.service.control_socket();
-    // The admin socket may be root's alone: only its absence says that there is no service.
-    if let Err(error) = UnixStream::connect(options.service.run_dir().join("admin.sock"))
-        && is_absent(&error)
-    {
-        return Err(options.service.not_running());
+    // The preloaded library would have to leave a service of another version to the kernel.
+    match Program::probe(&socket) {
+        Ok(()) => {}
+        Err(RegisterError::NotRunning) => return Err(options.service.not_running()),
+        Err(error) => {
+            let name = &options.service.name;
+            return Err(Failure::new(format!("service {name:?}: {error}")));
+        }
     }
     let mut preload = library.into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -63,11 +61,4 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         }
         _ => Failure::with_status(format!("{shown}: {error}"), NOT_EXECUTABLE),
     })
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-    )
 }

@@ -89,7 +89,7 @@ impl FakeService {
             local_port: 80,
             peer_port: slot as u16,
             mss: 1460,
-            flow: u64::from(slot),
+            connection: u64::from(slot),
             reserved: [0; 2],
         });
         let connection = Connection {

@@ -87,7 +87,7 @@ impl Connection {
             local_port,
             peer_port: peer.port(),
             mss: 1448,
-            flow: u64::from(slot),
+            connection: u64::from(slot),
             reserved: [0; 2],
         });
         Self {

@@ -15,13 +15,15 @@ use std::{
 
 /// One case on one stack takes no longer.
 const CASE_MAX: Duration = Duration::from_secs(20);
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 8] = [
     "posix.c",
     "support.c",
     "data.c",
     "ready.c",
     "connection.c",
     "process.c",
+    "forks.c",
+    "calls.c",
 ];
 
 /// Files of this run, removed at the end.
@@ -128,6 +130,8 @@ fn cases(programs: &Scratch) -> Vec<String> {
         .unwrap();
     String::from_utf8_lossy(&list.stdout)
         .lines()
+        // The relay knows nothing of children, and its kernel sockets make room late.
+        .filter(|case| !case.starts_with("fork_") && *case != "interrupted")
         .map(str::to_owned)
         .collect()
 }

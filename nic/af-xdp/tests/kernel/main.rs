@@ -5,3 +5,4 @@ mod net;
 
 mod frames;
 mod ports;
+mod super_frames;

@@ -37,7 +37,7 @@ struct Bench {
     frames: Vec<Frame>,
 }
 
-fn mac(namespace: &Namespace) -> [u8; 6] {
+pub fn mac(namespace: &Namespace) -> [u8; 6] {
     namespace.run(|| {
         Mirror::open()
             .unwrap()

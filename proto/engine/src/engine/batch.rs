@@ -16,21 +16,27 @@ impl Engine {
     /// be given out again.
     pub fn batch_end(&mut self, now: Instant, env: &mut impl Env) {
         if !self.pending.is_empty() {
-            let clock = Clock::at(now);
-            let mut pending = std::mem::take(&mut self.pending);
-            for id in pending.drain(..) {
+            let clock = self.clock_at(now);
+            // What finishing marks again is finished at the next end.
+            let marked = self.pending.len();
+            for at in 0..marked {
+                let Some(id) = self.pending.get(at).copied() else {
+                    break;
+                };
                 self.finish_flow(clock, id, env);
             }
-            // Nothing that finishing does marks a flow again, so the list's memory is kept.
-            pending.append(&mut self.pending);
-            self.pending = pending;
+            if self.pending.len() == marked {
+                self.pending.clear();
+            } else {
+                self.pending.drain(..marked);
+            }
         }
         self.table.recycle();
     }
 
     #[inline]
     fn finish_flow(&mut self, clock: Clock, id: FlowId, env: &mut impl Env) {
-        let Some(flow) = self.table.get_mut(id) else {
+        let Some(mut flow) = self.table.get_mut(id) else {
             return;
         };
         flow.flags &= !flags::PENDING;
@@ -40,13 +46,7 @@ impl Engine {
         if flow.flags & flags::SEND_WANTED != 0 {
             let usual = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
             if usual && flow.srtt != 0 && !idle(flow, &clock) {
-                let mut fast = Fast {
-                    id,
-                    flow,
-                    clock: &clock,
-                    timeouts: &self.timeouts,
-                    env,
-                };
+                let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
                 match fast.send() {
                     Ok(sent) => {
                         self.counters.out_segs += u64::from(sent);
@@ -60,24 +60,41 @@ impl Engine {
             }
             if !full && flow.flags & flags::SEND_WANTED != 0 {
                 full = self.output_slowly(clock, id, env);
+                let Some(again) = self.table.get_mut(id) else {
+                    return;
+                };
+                flow = again;
             }
         }
-        let Some(flow) = self.table.get_mut(id) else {
-            return;
-        };
-        if flow.flags & flags::ACK_NOW != 0 || sack_now == flags::SACK | flags::ACK_NOW {
+        let plain = flags::ACK_NOW | flags::FAST_RECEIVE;
+        if flow.flags & plain == plain {
+            // Nothing is out of order, so there is nothing to say but the number.
+            let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
+            match fast.acknowledge_now() {
+                Ok(()) => self.counters.pure_acks += 1,
+                Err(TxFull) => full = true,
+            }
+        } else if flow.flags & flags::ACK_NOW != 0 || sack_now == flags::SACK | flags::ACK_NOW {
             full |= self.acknowledge(clock, id, env);
+            let Some(again) = self.table.get_mut(id) else {
+                return;
+            };
+            flow = again;
         } else if flow.flags & (flags::ACK_OWED | flags::DELACK_ARMED) == flags::ACK_OWED {
             let wait = self.timeouts.delayed_ack_ms;
             flow.delack_at = clock.ms.plus(wait).0 as u16;
             flow.flags |= flags::DELACK_ARMED;
         }
+        let scheduled = is_scheduled(flow, &clock);
         if full {
             self.block(id);
         }
-        self.schedule(clock, id);
+        if !scheduled {
+            self.schedule(clock, id);
+        }
     }
 
+    #[inline(never)]
     fn output_slowly(&mut self, clock: Clock, id: FlowId, env: &mut impl Env) -> bool {
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return false;
@@ -88,16 +105,19 @@ impl Engine {
                 flow: slow.hot,
                 clock: &slow.clock,
                 timeouts: slow.timeouts,
+                first: slow.cold.cwr_queued,
                 env: slow.env,
             };
-            let new = fast.send()?;
-            slow.counters.out_segs += u64::from(new);
-            Ok(new)
+            let new = fast.send();
+            slow.cold.cwr_queued = fast.first;
+            slow.counters.out_segs += u64::from(*new.as_ref().unwrap_or(&0));
+            new
         });
         slow.settle();
         result.is_err()
     }
 
+    #[inline(never)]
     fn acknowledge(&mut self, clock: Clock, id: FlowId, env: &mut impl Env) -> bool {
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return false;
@@ -106,37 +126,24 @@ impl Engine {
             slow.hot.clear(flags::ACK_NOW | flags::ACK_OWED);
             return false;
         }
-        (slow.hot.has(flags::ACK_NOW) || slow.has_sack()) && slow.send_ack().is_err()
+        let due = slow.hot.has(flags::ACK_NOW) || slow.has_sack();
+        let full = due && slow.send_ack().is_err();
+        slow.settle();
+        full
     }
 
     pub(super) fn block(&mut self, id: FlowId) {
-        if let Some(flow) = self.table.get_mut(id)
-            && flow.flags & flags::TX_BLOCKED == 0
+        if let Some(Some(cold)) = self.connections.get_mut(id.index())
+            && !cold.tx_blocked
         {
-            flow.flags |= flags::TX_BLOCKED;
+            cold.tx_blocked = true;
             self.counters.tx_full += 1;
             self.blocked.push(id);
         }
     }
 
     /// Sees to it that the flow's wheel entry fires no later than its earliest deadline.
-    #[inline]
     fn schedule(&mut self, clock: Clock, id: FlowId) {
-        let Some(flow) = self.table.get(id) else {
-            return;
-        };
-        let armed = flow.flags & flags::WHEEL_ARMED != 0;
-        let rto_covered = flow.flags & flags::RTO_ARMED == 0
-            || (armed && !flow.rto_deadline.before(flow.wheel_at));
-        let simple = flow.flags & (flags::FAST_SEND | flags::DELACK_ARMED | flags::KEEPALIVE)
-            == flags::FAST_SEND;
-        if simple && rto_covered {
-            return;
-        }
-        self.schedule_slowly(clock, id);
-    }
-
-    fn schedule_slowly(&mut self, clock: Clock, id: FlowId) {
         let (Some(flow), Some(cold)) = (
             self.table.get_mut(id),
             self.connections
@@ -149,10 +156,16 @@ impl Engine {
         let delack = flow
             .has(flags::DELACK_ARMED)
             .then(|| delack_deadline(flow, &clock));
-        let earliest = [rto, delack, cold.reorder_deadline, cold.slow_deadline]
-            .into_iter()
-            .flatten()
-            .reduce(|a, b| if b.before(a) { b } else { a });
+        let earliest = [
+            rto,
+            delack,
+            cold.reorder_deadline,
+            cold.slow_deadline,
+            cold.path_deadline,
+        ]
+        .into_iter()
+        .flatten()
+        .reduce(|a, b| if b.before(a) { b } else { a });
         let Some(deadline) = earliest else { return };
         if flow.has(flags::WHEEL_ARMED) {
             if !deadline.before(flow.wheel_at) {
@@ -190,11 +203,12 @@ impl Engine {
     }
 
     /// When [`Engine::advance_time`] must be called next. May be early, never late.
+    #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
-        [self.wheel.next_deadline(), self.time_wait.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        match (self.wheel.next_deadline(), self.time_wait.next_deadline()) {
+            (Some(of_flow), Some(of_entry)) => Some(of_flow.min(of_entry)),
+            (one, other) => one.or(other),
+        }
     }
 
     /// The driver has transmit frames again after [`Env::transmit`] returned
@@ -202,12 +216,26 @@ impl Engine {
     pub fn resume_transmit(&mut self, now: Instant, env: &mut impl Env) {
         let _ = (now, env);
         for id in std::mem::take(&mut self.blocked) {
-            if let Some(flow) = self.table.get_mut(id) {
-                flow.clear(flags::TX_BLOCKED);
+            if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
+                cold.tx_blocked = false;
             }
             self.mark(id);
         }
     }
+}
+
+/// Whether the flow's wheel entry surely fires no later than its earliest deadline.
+#[inline]
+fn is_scheduled(flow: &FlowState, clock: &Clock) -> bool {
+    let timers = flags::RTO_ARMED | flags::DELACK_ARMED;
+    let simple = flow.flags & (flags::FAST_SEND | flags::SLOW_DEADLINE) == flags::FAST_SEND;
+    if !simple || flow.flags & timers == 0 {
+        return simple;
+    }
+    flow.flags & flags::WHEEL_ARMED != 0
+        && (flow.flags & flags::RTO_ARMED == 0 || !flow.rto_deadline.before(flow.wheel_at))
+        && (flow.flags & flags::DELACK_ARMED == 0
+            || !delack_deadline(flow, clock).before(flow.wheel_at))
 }
 
 /// Whether the flow rested so long that its window must be looked at before it sends.
@@ -218,6 +246,7 @@ fn idle(flow: &FlowState, clock: &Clock) -> bool {
 }
 
 /// The delayed acknowledgment's deadline from its low bits.
+#[inline]
 fn delack_deadline(flow: &FlowState, clock: &Clock) -> Millis {
     let ahead = flow.delack_at.wrapping_sub(clock.ms.0 as u16) as i16;
     Millis(clock.ms.0.wrapping_add(ahead as u32))

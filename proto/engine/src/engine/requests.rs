@@ -5,7 +5,7 @@ use tidelane_flow::{
     Clock, Counters, EngineConfig, Env, FlowId, FlowInfo, FlowState, ListenError, ListenerId,
     Misuse, OpenError, Route, SocketOptions, State, StateEvent, flags,
 };
-use tidelane_slowpath::Slow;
+use tidelane_slowpath::{Slow, put_options};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, FlowKey};
 
@@ -52,6 +52,13 @@ impl Engine {
     pub fn set_backlog(&mut self, id: ListenerId, backlog: u32) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.backlog = backlog;
+        }
+    }
+
+    /// Changes the options that a listener's next connections begin with.
+    pub fn set_listener_options(&mut self, id: ListenerId, options: SocketOptions) {
+        if let Some(listener) = self.listeners.get_mut(id) {
+            listener.options = options;
         }
     }
 
@@ -122,8 +129,10 @@ impl Engine {
             return Ok(());
         }
         flow.tx_end = flow.tx_end.add(more);
-        flow.flags |= flags::SEND_WANTED;
-        self.mark(id);
+        if flow.flags & flags::PENDING == 0 {
+            self.pending.push(id);
+        }
+        flow.flags |= flags::SEND_WANTED | flags::PENDING;
         Ok(())
     }
 
@@ -147,10 +156,10 @@ impl Engine {
         if flow.rcv_wnd_limit < self.config.rx_window_max {
             self.tune_window(id);
         }
-        let Some(flow) = self.table.get_mut(id) else {
-            return Ok(());
-        };
-        if flow.state.receives() && flow.window_update_due() {
+        if let Some(flow) = self.table.get_mut(id)
+            && flow.window_update_due()
+            && flow.state.receives()
+        {
             flow.flags |= flags::ACK_OWED | flags::ACK_NOW;
             self.mark(id);
         }
@@ -254,13 +263,13 @@ impl Engine {
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return;
         };
-        slow.hot.put(flags::NODELAY, options.nodelay);
-        slow.hot.put(flags::CORK, options.cork);
-        slow.hot.put(flags::QUICKACK, options.quickack);
-        slow.hot.put(flags::KEEPALIVE, options.keepalive);
+        put_options(slow.hot, &options);
         slow.hot.set(flags::SEND_WANTED);
         slow.cold.options = options;
+        let algorithm = slow.cold.algorithm(slow.config);
+        slow.cold.controller.switch_to(algorithm);
         slow.arm_keepalive();
+        slow.settle();
         self.mark(id);
     }
 

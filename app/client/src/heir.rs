@@ -1,0 +1,94 @@
+//! Connections that came over `fork`: see `docs/design/fork.md`.
+
+use std::{
+    os::fd::{AsFd, AsRawFd, RawFd},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use tidelane_abi::{message, refusal};
+use tidelane_ring::{StreamBuffer, registration::new_message};
+
+use crate::{Program, Refusal, RegisterError, Stream, control::Control, session::Session};
+
+/// How often a connection is asked for whose bytes another process is moving just now, and the
+/// pause between. That process may have been stopped meanwhile.
+const ATTEMPTS_MAX: u32 = 2_000;
+const PAUSE: Duration = Duration::from_micros(500);
+/// Size of a send buffer that must hold anything.
+const TX_LOG2_MIN: u8 = 12;
+
+/// A child's session with the service: made by its parent before `fork`, used by the child. Who
+/// drops it, or ends, holds nothing of what was inherited.
+#[derive(Debug)]
+pub struct Heir(pub(crate) Control);
+
+impl Heir {
+    /// The session's descriptor, which the program must not close.
+    pub fn descriptor(&self) -> RawFd {
+        self.0.socket().as_fd().as_raw_fd()
+    }
+
+    /// For a child of this child.
+    pub fn inherit(&self) -> Result<Heir, Refusal> {
+        self.0.inherit().map(Heir)
+    }
+
+    /// This process closed a connection that it inherited.
+    pub fn disown(&self, connection: u64) {
+        self.0.disown(connection);
+    }
+
+    /// The child becomes a program, which can take what it inherited.
+    pub fn register(self, name: &str) -> Result<Program, RegisterError> {
+        Program::register_over(self.0, name)
+    }
+}
+
+/// See [`Program::take`].
+pub(crate) fn take(
+    session: &Arc<Session>,
+    control: &Control,
+    connection: u64,
+    context: u32,
+) -> Result<Stream, Refusal> {
+    let mut tx_buffer: Option<StreamBuffer> = None;
+    let mut attempts = 0;
+    let refused = loop {
+        let mut request = new_message(message::TAKE);
+        request.connection = connection;
+        request.context = context;
+        request.tx_buffer = tx_buffer.map_or(0, StreamBuffer::to_word);
+        let (answer, _) = match control.exchange(&request, &[]) {
+            Ok(answered) => answered,
+            Err(error) => break error,
+        };
+        match answer.refusal {
+            0 => {
+                let stream = Stream::resume(session, answer.slot, answer.generation, tx_buffer);
+                return stream.ok_or(Refusal::ServiceGone);
+            }
+            refusal::BUSY if attempts < ATTEMPTS_MAX => {
+                attempts += 1;
+                thread::sleep(PAUSE);
+            }
+            refusal::BUFFER => {
+                let log2 = answer.slot.next_power_of_two().ilog2() as u8;
+                let mut buffers = session.buffers();
+                if let Some(small) = tx_buffer.take() {
+                    buffers.allocator.free(small);
+                }
+                tx_buffer = buffers.allocator.alloc(log2.max(TX_LOG2_MIN));
+                if tx_buffer.is_none() {
+                    return Err(Refusal::Refused(refusal::LIMIT));
+                }
+            }
+            why => break Refusal::Refused(why),
+        }
+    };
+    if let Some(unused) = tx_buffer {
+        session.buffers().allocator.free(unused);
+    }
+    Err(refused)
+}

@@ -1,0 +1,142 @@
+//! `exec` and descriptors in messages: connections that would leave the program.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    os::fd::RawFd,
+};
+
+use libc::msghdr;
+use tidelane_sockets::{Errno, away};
+
+use crate::answer_unsafe::fail;
+
+type Exec = unsafe extern "C" fn(*const c_char, *const *const c_char) -> c_int;
+type ExecWithEnvironment =
+    unsafe extern "C" fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
+
+/// The next definition of a function that this library exports too: libc's.
+fn next(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: the name is a C string.
+    let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    (!function.is_null()).then_some(function)
+}
+
+/// # Safety
+///
+/// `name` is that of a function of this type; the arguments are as for it.
+unsafe fn exec(name: &CStr, file: *const c_char, argv: *const *const c_char) -> c_int {
+    if let Err(error) = away::check_exec() {
+        return fail(error.0) as c_int;
+    }
+    let Some(function) = next(name) else {
+        return fail(libc::ENOSYS) as c_int;
+    };
+    // SAFETY: the caller's promise.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Exec>(function) };
+    // SAFETY: the caller's promise.
+    unsafe { function(file, argv) }
+}
+
+/// # Safety
+///
+/// As for `exec`.
+unsafe fn exec_with(
+    name: &CStr,
+    file: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    if let Err(error) = away::check_exec() {
+        return fail(error.0) as c_int;
+    }
+    let Some(function) = next(name) else {
+        return fail(libc::ENOSYS) as c_int;
+    };
+    // SAFETY: the caller's promise.
+    let function = unsafe { std::mem::transmute::<*mut c_void, ExecWithEnvironment>(function) };
+    // SAFETY: the caller's promise.
+    unsafe { function(file, argv, envp) }
+}
+
+/// `execv(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { exec(c"execv", path, argv) }
+}
+
+/// `execvp(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { exec(c"execvp", file, argv) }
+}
+
+/// `execve(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { exec_with(c"execve", path, argv, envp) }
+}
+
+/// `execvpe(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(
+    file: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { exec_with(c"execvpe", file, argv, envp) }
+}
+
+/// Whether a message over a foreign socket may be sent with what is beside it.
+///
+/// # Safety
+///
+/// `msg` is valid as for `sendmsg`, or null.
+pub unsafe fn check_rights(msg: *const msghdr) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let Some(message) = (unsafe { msg.as_ref() }) else {
+        return Ok(());
+    };
+    if message.msg_control.is_null() || message.msg_controllen == 0 {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise: the control data has the form that the macros walk.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(msg) };
+    // SAFETY: as above; null at the end.
+    while let Some(part) = unsafe { header.as_ref() } {
+        if (part.cmsg_level, part.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: as above.
+            let (first, empty) = unsafe { (libc::CMSG_DATA(header), libc::CMSG_LEN(0)) };
+            let count = part.cmsg_len.saturating_sub(empty as usize) / size_of::<RawFd>();
+            // SAFETY: as above; the descriptors need not be aligned.
+            let fd = |at| unsafe { first.cast::<RawFd>().add(at).read_unaligned() };
+            away::check_rights((0..count).map(fd))?;
+        }
+        // SAFETY: as above.
+        header = unsafe { libc::CMSG_NXTHDR(msg, header) };
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! A hostile program: an echo client that keeps filling the counters of all eventfds that it has,
+//! and makes them block. One of them is the doorbell that the service rings.
+
+use std::{
+    fs, io, thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+
+use crate::{
+    client::{self, Closer, Load, Plan},
+    exchange::Exchange,
+    sys,
+};
+
+/// Options of `jam`.
+#[derive(Args, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    load: Load,
+}
+
+/// How long the connections run undisturbed.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Runs until its time is up, or until the service has thrown it out.
+pub fn run(options: &Options) -> io::Result<()> {
+    let seconds = options.load.warmup + options.load.seconds;
+    let deadline = Instant::now() + Duration::from_secs_f64(seconds);
+    thread::spawn(move || {
+        thread::sleep(QUIET);
+        while Instant::now() < deadline {
+            if let Err(error) = jam_all() {
+                eprintln!("tidelane-load: jam: {error}");
+                break;
+            }
+        }
+        // Whatever the other thread is stuck in.
+        thread::sleep(Duration::from_millis(500));
+        std::process::abort();
+    });
+    let plan = Plan {
+        exchange: Exchange::echo(64),
+        pipeline: 1,
+        per_connection: 0,
+        closer: Closer::Client,
+        with_connect: false,
+    };
+    client::run(&options.load, &plan)
+}
+
+fn jam_all() -> io::Result<()> {
+    for entry in fs::read_dir("/proc/self/fd")? {
+        let path = entry?.path();
+        let eventfd = fs::read_link(&path).is_ok_and(|it| it.as_os_str() == "anon_inode:[eventfd]");
+        let number = path
+            .file_name()
+            .and_then(|name| name.to_str()?.parse().ok());
+        if let Some(number) = number.filter(|_| eventfd) {
+            sys::jam_eventfd(number);
+        }
+    }
+    Ok(())
+}

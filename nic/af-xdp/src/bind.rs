@@ -1,0 +1,183 @@
+//! How a socket is bound to a queue: the best of the wishes that kernel and driver can fulfil.
+
+use std::{io, thread, time::Duration};
+
+use crate::{
+    XdpError, XdpMode,
+    config::XdpConfig,
+    sys::{XDP_MAX_TX_SKB_BUDGET, XskSocket},
+    tx_unsafe::TX_METADATA_LEN,
+    umem_unsafe::Umem,
+};
+
+/// Bytes of socket memory that the kernel charges for one frame under way, rounded up.
+const SEND_BUFFER_PER_FRAME: usize = 4096;
+/// Frames that a copy-mode `sendto` sends at least, if there are as many.
+const TX_BUDGET_MIN: u32 = 32;
+/// How often, and how far apart, a busy queue is tried.
+const BIND_TRIES_MAX: u32 = 50;
+const BIND_PAUSE: Duration = Duration::from_millis(10);
+
+/// A socket that is bound, and what it got.
+pub(crate) struct Bound {
+    pub(crate) socket: XskSocket,
+    pub(crate) offsets: libc::xdp_mmap_offsets,
+    pub(crate) metadata: bool,
+    pub(crate) mode: XdpMode,
+}
+
+/// Which of the wishes one attempt to bind tries.
+#[derive(Clone, Copy)]
+struct Attempt {
+    mode: XdpMode,
+    metadata: bool,
+}
+
+/// Binds with the best of the wishes that the kernel and the driver can fulfil.
+pub(crate) fn bind_best(
+    umem: &Umem,
+    interface: &str,
+    ifindex: u32,
+    queue: u32,
+    config: &XdpConfig,
+) -> Result<Bound, XdpError> {
+    let mut attempts = Vec::with_capacity(3);
+    if config.prefer_zero_copy {
+        // Whether a zero-copy driver finishes checksums is not known here, so it is not asked.
+        attempts.push(Attempt {
+            mode: XdpMode::ZeroCopy,
+            metadata: false,
+        });
+    }
+    if config.tx_checksum {
+        attempts.push(Attempt {
+            mode: XdpMode::Copy,
+            metadata: true,
+        });
+    }
+    attempts.push(Attempt {
+        mode: XdpMode::Copy,
+        metadata: false,
+    });
+
+    let mut failure = None;
+    for attempt in attempts {
+        match bind_patiently(umem, ifindex, queue, config, attempt) {
+            Ok(bound) => return Ok(bound),
+            Err((call, error)) => {
+                let code = error.raw_os_error().unwrap_or(0);
+                // Only these say "not this way"; EINVAL is also "no such queue" and "unknown
+                // flag", which the last attempt tells apart.
+                let again = matches!(code, libc::EOPNOTSUPP | libc::EINVAL);
+                failure = Some((call, error));
+                if !again {
+                    break;
+                }
+            }
+        }
+    }
+    let (call, error) = failure.expect("there is at least one attempt");
+    let interface = interface.to_owned();
+    Err(match (call, error.raw_os_error().unwrap_or(0)) {
+        ("socket", libc::EAFNOSUPPORT) => XdpError::NoKernelSupport,
+        (_, libc::EPERM | libc::EACCES) => XdpError::NotPermitted,
+        ("XDP_UMEM_REG", libc::ENOBUFS | libc::ENOMEM) => {
+            XdpError::MemoryLimit { bytes: umem.len() }
+        }
+        ("bind", libc::EBUSY) => XdpError::QueueBusy { interface, queue },
+        ("bind", libc::EINVAL) => XdpError::NoSuchQueue { interface, queue },
+        ("bind", libc::ENODEV) => XdpError::NoSuchInterface(interface),
+        _ => XdpError::System { call, error },
+    })
+}
+
+/// Like [`bind_once`], but waits a little for a queue that is busy: the kernel frees the queue of a
+/// closed socket from a work queue, some milliseconds after `close`, or after its process died.
+fn bind_patiently(
+    umem: &Umem,
+    ifindex: u32,
+    queue: u32,
+    config: &XdpConfig,
+    attempt: Attempt,
+) -> Result<Bound, (&'static str, io::Error)> {
+    for _ in 1..BIND_TRIES_MAX {
+        match bind_once(umem, ifindex, queue, config, attempt) {
+            Err((_, error)) if error.raw_os_error() == Some(libc::EBUSY) => {
+                thread::sleep(BIND_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+    bind_once(umem, ifindex, queue, config, attempt)
+}
+
+fn bind_once(
+    umem: &Umem,
+    ifindex: u32,
+    queue: u32,
+    config: &XdpConfig,
+    attempt: Attempt,
+) -> Result<Bound, (&'static str, io::Error)> {
+    let at = |call: &'static str| move |error: io::Error| (call, error);
+    let socket = XskSocket::new().map_err(at("socket"))?;
+    let (metadata_flag, metadata_len) = if attempt.metadata {
+        (libc::XDP_UMEM_TX_METADATA_LEN, TX_METADATA_LEN)
+    } else {
+        (0, 0)
+    };
+    let registration = libc::xdp_umem_reg {
+        addr: umem.start() as u64,
+        len: umem.len() as u64,
+        chunk_size: config.frame_size,
+        headroom: 0,
+        flags: metadata_flag,
+        tx_metadata_len: metadata_len,
+    };
+    socket
+        .set_xdp(libc::XDP_UMEM_REG, &registration)
+        .map_err(at("XDP_UMEM_REG"))?;
+    let lengths = [
+        (libc::XDP_UMEM_FILL_RING, config.rx_frames),
+        (libc::XDP_UMEM_COMPLETION_RING, config.tx_frames),
+        (libc::XDP_RX_RING, config.rx_frames),
+        (libc::XDP_TX_RING, config.tx_frames),
+    ];
+    for (ring, len) in lengths {
+        socket
+            .set_xdp(ring, &(len as i32))
+            .map_err(at("setsockopt of a ring"))?;
+    }
+    let offsets = socket
+        .get_xdp(libc::XDP_MMAP_OFFSETS)
+        .map_err(at("XDP_MMAP_OFFSETS"))?;
+    // Both only help: an older kernel, or a caller with fewer rights, transmits in smaller steps.
+    let _ = socket.set_send_buffer(config.tx_frames as usize * SEND_BUFFER_PER_FRAME);
+    let budget = config.tx_frames.max(TX_BUDGET_MIN);
+    let _ = socket.set_xdp(XDP_MAX_TX_SKB_BUDGET, &(budget as i32));
+    if let Some(busy_poll) = config.busy_poll {
+        let set = socket.set_busy_poll(busy_poll.timeout_us, busy_poll.budget);
+        set.map_err(at("SO_BUSY_POLL"))?;
+    }
+    let mode = match attempt.mode {
+        XdpMode::ZeroCopy => libc::XDP_ZEROCOPY,
+        XdpMode::Copy => libc::XDP_COPY,
+    };
+    socket
+        .bind(ifindex, queue, mode | libc::XDP_USE_NEED_WAKEUP)
+        .map_err(at("bind"))?;
+    let options: libc::xdp_options = socket
+        .get_xdp(libc::XDP_OPTIONS)
+        .map_err(at("XDP_OPTIONS"))?;
+    let zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
+    let mode = if zero_copy {
+        XdpMode::ZeroCopy
+    } else {
+        XdpMode::Copy
+    };
+    Ok(Bound {
+        socket,
+        offsets,
+        metadata: attempt.metadata,
+        mode,
+    })
+}

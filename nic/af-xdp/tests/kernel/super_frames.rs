@@ -1,0 +1,120 @@
+//! Super-frames: whole where the peer takes them whole, cut where it does not.
+
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, RecvFlags, SocketType, ipproto, recv, socket};
+use tidelane_af_xdp::{XdpConfig, XdpPort, queue_counts};
+use tidelane_packet_io::{PacketIo, SuperFrame};
+use tidelane_steering::Demux;
+
+use crate::{
+    frames::{self, ETHERNET_LEN, HOST, IP_LEN, PEER},
+    net::{Pair, privileged},
+    ports::mac,
+};
+
+const PATIENCE: Duration = Duration::from_secs(3);
+const TCP: u8 = 6;
+const TCP_LEN: usize = 20;
+const SEGMENT_SIZE: usize = 1000;
+const FIRST_SEQ: u32 = 7000;
+const FIN_PSH_ACK: u8 = 0x19;
+
+/// A TCP super-frame; the checksum field holds the sum of the pseudo-header.
+fn tcp(macs: ([u8; 6], [u8; 6]), payload: &[u8]) -> Vec<u8> {
+    let mut frame = macs.1.to_vec();
+    frame.extend(macs.0);
+    frame.extend([8, 0]);
+    frame.extend(frames::ipv4(TCP, HOST, PEER, TCP_LEN + payload.len()));
+    frame.extend([0, 80, 0x12, 0x34]);
+    frame.extend(FIRST_SEQ.to_be_bytes());
+    frame.extend([0, 0, 0, 1, 0x50, FIN_PSH_ACK, 1, 0]);
+    let words = [HOST, PEER].concat();
+    let sum = words
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum::<u32>()
+        + u32::from(TCP)
+        + (TCP_LEN + payload.len()) as u32;
+    let folded = (sum & 0xffff) + (sum >> 16);
+    frame.extend((((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(payload);
+    frame
+}
+
+/// Sends one super-frame of `payload`; returns the TCP segments that the peer's kernel saw.
+fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
+    let pair = Pair::new();
+    let mut port = pair
+        .host
+        .run(|| XdpPort::open("veth0", 0, &XdpConfig::for_veth()).unwrap());
+    let (peer, _demux) = pair.peer.run(|| {
+        let demux = peer_has_xdp.then(|| {
+            let (ifindex, queues) = (pair.peer.index("veth0"), queue_counts("veth0").unwrap());
+            Demux::load_and_attach(ifindex, queues.rx).unwrap()
+        });
+        let kind = (AddressFamily::INET, SocketType::RAW);
+        (socket(kind.0, kind.1, Some(ipproto::TCP)).unwrap(), demux)
+    });
+    let frame = tcp((mac(&pair.host), mac(&pair.peer)), payload);
+    assert!(port.capabilities().tx_super_len_max as usize >= frame.len());
+    port.tx_super_frame()[..frame.len()].copy_from_slice(&frame);
+    let cut = SuperFrame {
+        headers_len: (ETHERNET_LEN + IP_LEN + TCP_LEN) as u16,
+        segment_size: SEGMENT_SIZE as u16,
+        tcp_start: (ETHERNET_LEN + IP_LEN) as u16,
+    };
+    port.tx_super_send(frame.len(), cut).unwrap();
+    assert_eq!(port.counters().tx_super_frames, 1);
+
+    let (start, mut seen, mut bytes) = (Instant::now(), Vec::new(), 0);
+    let mut buffer = vec![0; 70_000];
+    while bytes < payload.len() {
+        assert!(start.elapsed() < PATIENCE, "{bytes} bytes came");
+        if let Ok((len, _)) = recv(&peer, &mut buffer[..], RecvFlags::DONTWAIT) {
+            seen.push(buffer[IP_LEN..len].to_vec());
+            bytes += len - IP_LEN - TCP_LEN;
+        }
+    }
+    seen
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 7 + n / 256) as u8).collect()
+}
+
+#[test]
+fn a_kernel_takes_a_super_frame_whole() {
+    if !privileged("a_kernel_takes_a_super_frame_whole") {
+        return;
+    }
+    let payload = pattern(60_500);
+    let seen = segments_seen(false, &payload);
+    assert_eq!(seen.len(), 1);
+    assert_eq!(&seen[0][TCP_LEN..], payload);
+}
+
+#[test]
+fn towards_an_xdp_program_a_super_frame_is_cut() {
+    if !privileged("towards_an_xdp_program_a_super_frame_is_cut") {
+        return;
+    }
+    let payload = pattern(4_500);
+    let seen = segments_seen(true, &payload);
+    assert_eq!(seen.len(), 5);
+    for (number, segment) in seen.iter().enumerate() {
+        let at = number * SEGMENT_SIZE;
+        let seq = FIRST_SEQ + at as u32;
+        assert_eq!(segment[4..8], seq.to_be_bytes());
+        let end = payload.len().min(at + SEGMENT_SIZE);
+        assert_eq!(segment[TCP_LEN..], payload[at..end]);
+        // FIN and PSH go with the last piece.
+        let flags = if end == payload.len() {
+            FIN_PSH_ACK
+        } else {
+            0x10
+        };
+        assert_eq!(segment[13], flags);
+    }
+}

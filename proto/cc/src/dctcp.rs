@@ -1,0 +1,124 @@
+//! DCTCP (RFC 8257): the window shrinks by how much of it was marked, not by half.
+//!
+//! The fraction of marked bytes is estimated once per window of data:
+//!
+//! ```text
+//! alpha = (1 - g) * alpha + g * marked / acked          g = 1/16
+//! cwnd  = cwnd * (1 - alpha / 2)                         at most once per window
+//! ```
+//!
+//! Everything else, losses included, is NewReno's (§3.4, §3.5).
+
+use tidelane_time::{Duration, Instant};
+
+use crate::{CongestionControl, EcnFeedback, NewReno, Window};
+
+/// One, as alpha counts it.
+const ALPHA_UNIT: u32 = 1 << 10;
+/// The weight of the last window: 2^-4 (RFC 8257 §4.2).
+const G_SHIFT: u32 = 4;
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dctcp {
+    reno: NewReno,
+    /// DCTCP.Alpha in units of 1/1024; one at the start (§4.2).
+    alpha: u32,
+    /// SND.UNA when feedback last came.
+    una: u32,
+    /// DCTCP.WindowEnd: the estimate is renewed when this is acknowledged.
+    window_end: u32,
+    /// DCTCP.BytesAcked.
+    acked: u32,
+    /// DCTCP.BytesMarked.
+    marked: u32,
+    /// `una` and `window_end` hold.
+    begun: bool,
+}
+
+impl Dctcp {
+    pub(crate) const fn new(window: Window) -> Self {
+        Self {
+            reno: NewReno::new(window),
+            alpha: ALPHA_UNIT,
+            una: 0,
+            window_end: 0,
+            acked: 0,
+            marked: 0,
+            begun: false,
+        }
+    }
+
+    /// DCTCP.Alpha in units of 1/1024.
+    pub const fn alpha(&self) -> u32 {
+        self.alpha
+    }
+
+    /// §3.3 steps 5 to 9.
+    fn end_window(&mut self) {
+        let mark = u64::from(self.marked) * u64::from(ALPHA_UNIT) / u64::from(self.acked.max(1));
+        // Else rounding would keep it from ever reaching zero.
+        let decay = (self.alpha >> G_SHIFT).max(1).min(self.alpha);
+        self.alpha = (self.alpha - decay + (mark as u32 >> G_SHIFT)).min(ALPHA_UNIT);
+        (self.acked, self.marked) = (0, 0);
+    }
+}
+
+impl CongestionControl for Dctcp {
+    #[inline]
+    fn window(&self) -> &Window {
+        self.reno.window()
+    }
+
+    fn window_mut(&mut self) -> &mut Window {
+        self.reno.window_mut()
+    }
+
+    #[inline]
+    fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool) {
+        self.reno.on_ack(now, acked_bytes, srtt, cwnd_limited);
+    }
+
+    fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32 {
+        self.reno.on_congestion_signal(now, flight_size)
+    }
+
+    fn on_ecn_echo(&mut self, _now: Instant, _flight_size: u32) -> u32 {
+        let cwnd = u64::from(self.window().cwnd());
+        let less = cwnd * u64::from(self.alpha) / u64::from(2 * ALPHA_UNIT);
+        self.window_mut().reduce_to((cwnd - less) as u32);
+        self.window().ssthresh()
+    }
+
+    fn on_ecn_feedback(&mut self, feedback: &EcnFeedback) {
+        if !self.begun {
+            self.begun = true;
+            self.una = feedback.prior_una;
+            self.window_end = feedback.snd_nxt;
+        }
+        // What was acknowledged since without a call had no mark.
+        let acked = feedback.una.wrapping_sub(self.una);
+        self.una = feedback.una;
+        self.acked = self.acked.saturating_add(acked);
+        if feedback.marked {
+            let news = feedback.una.wrapping_sub(feedback.prior_una);
+            self.marked = self.marked.saturating_add(news);
+        }
+        if (feedback.una.wrapping_sub(self.window_end) as i32) > 0 {
+            self.end_window();
+            self.window_end = feedback.snd_nxt;
+        }
+    }
+
+    fn on_recovery_exit(&mut self, now: Instant) {
+        self.reno.on_recovery_exit(now);
+    }
+
+    fn on_rto(&mut self, now: Instant, flight_size: u32) -> u32 {
+        self.reno.on_rto(now, flight_size)
+    }
+
+    fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32) {
+        self.reno.on_idle_restart(now, idle_rtos);
+    }
+}

@@ -1,0 +1,156 @@
+//! Passive opens: a SYN for a listener makes a half-open flow, or, where there is no room for one,
+//! a cookie that comes back as a flow.
+
+use tidelane_flow::{Arrival, Clock, Env, ListenerId, State, StateEvent};
+use tidelane_slowpath::{Slow, SynSeen, cookies};
+use tidelane_time::Duration;
+use tidelane_wire::{DropReason, Segment, TcpFlags};
+
+use super::Engine;
+use crate::listeners::Listener;
+
+/// How long after the last cookie one may come back.
+const COOKIES_LAST: Duration = Duration::from_secs(128);
+
+impl Engine {
+    /// A SYN for a listener (RFC 9293 §3.10.7.2). As in Linux a full accept queue drops it, so that
+    /// the peer tries again later, and a full SYN queue makes it a cookie.
+    pub(super) fn passive_open(
+        &mut self,
+        clock: Clock,
+        arrival: &Arrival,
+        segment: &Segment<'_>,
+        id: ListenerId,
+        env: &mut impl Env,
+    ) {
+        let Some(listener) = self.listeners.get(id).copied() else {
+            return;
+        };
+        if !listener.accept_room() {
+            self.counters.listen_overflows += 1;
+            return self.drop_syn(DropReason::AcceptQueueFull);
+        }
+        let room = listener.syn_room() && self.half_open < self.config.half_open_max;
+        if room {
+            self.open_half(clock, arrival, segment, (id, &listener), env);
+        } else if self.config.syn_cookies {
+            self.send_cookie(clock, arrival, segment, (id, &listener), env);
+        } else {
+            self.drop_syn(DropReason::SynQueueFull);
+        }
+    }
+
+    fn drop_syn(&mut self, reason: DropReason) {
+        self.counters.listen_drops += 1;
+        self.counters.drops[reason.index()] += 1;
+    }
+
+    fn open_half(
+        &mut self,
+        clock: Clock,
+        arrival: &Arrival,
+        segment: &Segment<'_>,
+        listener: (ListenerId, &Listener),
+        env: &mut impl Env,
+    ) {
+        let route = env.route(&arrival.key, arrival.link);
+        let Some(id) = self.make_flow(clock, arrival.key, route, listener.1.options) else {
+            return self.drop_syn(DropReason::FlowTableFull);
+        };
+        let syn = SynSeen::of(segment, arrival.ecn);
+        self.see_syn(clock, id, listener.0, &syn, env);
+        self.send_first_syn(clock, id, env);
+    }
+
+    /// The flow is half-open: it has seen this SYN.
+    fn see_syn(
+        &mut self,
+        clock: Clock,
+        id: tidelane_flow::FlowId,
+        listener: ListenerId,
+        syn: &SynSeen,
+        env: &mut impl Env,
+    ) {
+        let Some(slow) = slow!(self, id, clock, env) else {
+            return;
+        };
+        slow.hot.state = State::Closed.next(StateEvent::PassiveSyn);
+        slow.cold.listener = Some(listener);
+        slow.cold.see_syn(slow.config, slow.hot, syn);
+        self.half_open += 1;
+        if let Some(entry) = self.listeners.get_mut(listener) {
+            entry.syn_queue += 1;
+        }
+    }
+
+    /// RFC 4987 §3.6: the state goes into the SYN,ACK.
+    fn send_cookie(
+        &mut self,
+        clock: Clock,
+        arrival: &Arrival,
+        segment: &Segment<'_>,
+        listener: (ListenerId, &Listener),
+        env: &mut impl Env,
+    ) {
+        let mtu = env.route(&arrival.key, arrival.link).mtu;
+        let socket = (&listener.1.options, mtu);
+        let out = cookies::reply(&self.secret, &self.config, &clock, arrival, segment, socket);
+        self.counters.syncookies_sent += 1;
+        if let Some(entry) = self.listeners.get_mut(listener.0) {
+            entry.cookies_until = clock.now + COOKIES_LAST;
+        }
+        // One that finds no frame is lost, as any may be: the peer sends its SYN again.
+        let _ = env.transmit(&out);
+    }
+
+    /// An acknowledgment without flow may bring a cookie back: the flow is made, and has the
+    /// segment. False if it does not.
+    pub(super) fn take_cookie(
+        &mut self,
+        clock: Clock,
+        arrival: &Arrival,
+        segment: &Segment<'_>,
+        env: &mut impl Env,
+    ) -> bool {
+        let others = TcpFlags::SYN | TcpFlags::RST;
+        if !segment.flags.contains(TcpFlags::ACK) || segment.flags.intersects(others) {
+            return false;
+        }
+        let Some(id) = self.listeners.find(&arrival.key.local) else {
+            return false;
+        };
+        let Some(listener) = self.listeners.get(id).copied() else {
+            return false;
+        };
+        if clock.now >= listener.cookies_until {
+            return false;
+        }
+        let (irs, cookie) = (segment.seq.back(1), segment.ack.back(1));
+        let kept = cookies::check(&self.secret, &arrival.key, irs, cookie, clock.now);
+        let Some(kept) = kept else {
+            self.counters.syncookies_failed += 1;
+            return false;
+        };
+        if !listener.accept_room() {
+            // As in Linux: its text brings the cookie again.
+            self.counters.listen_overflows += 1;
+            self.drop_syn(DropReason::AcceptQueueFull);
+            return true;
+        }
+        let route = env.route(&arrival.key, arrival.link);
+        let made = self.make_flow_from(clock, arrival.key, route, listener.options, cookie);
+        let Some(flow) = made else {
+            self.drop_syn(DropReason::FlowTableFull);
+            return true;
+        };
+        self.counters.syncookies_recv += 1;
+        env.made(flow, &arrival.key, route.link);
+        self.see_syn(clock, flow, id, &cookies::remembered(&kept, segment), env);
+        if let Some(mut slow) = slow!(self, flow, clock, env) {
+            cookies::resume(slow.hot, &clock, segment);
+            slow.arm_rto();
+        }
+        self.arrives_slowly(clock, flow, arrival.ecn, segment, env);
+        true
+    }
+}

@@ -1,0 +1,117 @@
+//! ICMP errors (RFC 9293 §3.9.2.2, RFC 5927) and path MTU discovery by them (RFC 1191).
+
+use tidelane_engine::{CloseCause, EngineConfig, Event, IcmpErrorKind, SocketOptions, TcpOptions};
+
+use crate::rig::{Rig, ack, spans, syn};
+
+const UNREACHABLE: [(IcmpErrorKind, CloseCause); 4] = [
+    (IcmpErrorKind::NetUnreachable, CloseCause::NetUnreachable),
+    (IcmpErrorKind::HostUnreachable, CloseCause::HostUnreachable),
+    (IcmpErrorKind::PortUnreachable, CloseCause::Refused),
+    (IcmpErrorKind::TimeExceeded, CloseCause::HostUnreachable),
+];
+
+fn opening() -> Rig {
+    Rig::opening(EngineConfig::default(), SocketOptions::default()).0
+}
+
+#[test]
+fn an_error_about_our_syn_ends_the_open() {
+    for (kind, cause) in UNREACHABLE {
+        let mut rig = opening();
+        rig.icmp(0, kind);
+        assert_eq!(rig.events(), [Event::Closed(cause)]);
+    }
+}
+
+#[test]
+fn rfc5927_section_4_1_one_that_quotes_what_is_not_outstanding_is_ignored() {
+    let mut rig = opening();
+    rig.icmp(1, IcmpErrorKind::HostUnreachable);
+    rig.icmp(u32::MAX, IcmpErrorKind::HostUnreachable);
+    assert_eq!(rig.events(), []);
+    assert_eq!(rig.engine.counters().icmp_errors, 0);
+}
+
+#[test]
+fn must_56_soft_errors_do_not_end_a_connection_but_name_its_cause() {
+    for (kind, cause) in UNREACHABLE {
+        let mut rig = Rig::established(SocketOptions::default());
+        rig.events();
+        rig.write(1000);
+        rig.icmp(1, kind);
+        assert_eq!(rig.events(), []);
+        rig.wait_ms(2_000_000);
+        assert_eq!(rig.events(), [Event::Closed(cause)]);
+    }
+}
+
+#[test]
+fn a_half_open_flow_goes_as_in_linux() {
+    let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
+    rig.push(syn(TcpOptions::NONE));
+    rig.icmp(0, IcmpErrorKind::PortUnreachable);
+    assert!(rig.flow_id().is_some());
+    rig.icmp(0, IcmpErrorKind::HostUnreachable);
+    assert!(rig.flow_id().is_none());
+}
+
+/// 3000 bytes in flight in segments of 1460.
+fn in_flight() -> Rig {
+    let peer = TcpOptions {
+        mss: Some(1460),
+        ..TcpOptions::NONE
+    };
+    let mut rig = Rig::established_with(EngineConfig::default(), SocketOptions::default(), peer);
+    let sent = rig.write(2920);
+    assert_eq!(spans(&sent), [(1, 1460), (1461, 1460)]);
+    rig
+}
+
+#[test]
+fn rfc1191_section_6_4_segments_get_smaller_at_once_without_a_congestion_signal() {
+    let mut rig = in_flight();
+    let sent = rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1040 });
+    assert_eq!(spans(&sent), [(1, 1000), (1001, 1000), (2001, 920)]);
+    assert!(rig.info().ssthresh == u32::MAX);
+    assert_eq!(rig.info().cwnd, 10_000);
+    rig.push(ack(1, 2921));
+    assert_eq!(spans(&rig.write(1500)), [(2921, 1000), (3921, 500)]);
+}
+
+#[test]
+fn rfc1191_only_smaller_ones_about_what_is_outstanding_are_believed() {
+    let mut rig = in_flight();
+    let kind = |mtu| IcmpErrorKind::FragmentationNeeded { mtu };
+    assert_eq!(rig.icmp(1, kind(1500)), []);
+    assert_eq!(rig.icmp(1, kind(9000)), []);
+    assert_eq!(rig.icmp(2921, kind(1000)), []);
+    assert_eq!(rig.icmp(900_000_000, kind(1000)), []);
+    assert_eq!(
+        (rig.info().mss, rig.engine.counters().pmtu_lowered),
+        (1460, 0)
+    );
+    // Less than 552 is taken for an attack.
+    rig.icmp(1, kind(68));
+    assert_eq!(rig.info().mss, 512);
+}
+
+#[test]
+fn rfc1191_section_7_1_a_router_that_does_not_tell_gets_the_next_plateau() {
+    let mut rig = in_flight();
+    rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 0 });
+    assert_eq!(rig.info().mss, 1492 - 40);
+    rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 0 });
+    assert_eq!(rig.info().mss, 1006 - 40);
+}
+
+#[test]
+fn rfc1191_section_6_3_after_ten_minutes_the_old_size_is_tried_again() {
+    let mut rig = in_flight();
+    rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1040 });
+    rig.push(ack(1, 2921));
+    rig.wait_ms(590_000);
+    assert_eq!(rig.info().mss, 1000);
+    rig.wait_ms(20_000);
+    assert_eq!(rig.info().mss, 1460);
+}

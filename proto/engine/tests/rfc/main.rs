@@ -1,0 +1,17 @@
+//! What RFCs require of the engine, segment by segment in virtual time: one file per RFC, one test
+//! per clause. Numbers are relative, as tcpdump prints them: 0 is the SYN, 1 the first byte.
+
+mod rig;
+
+mod ecn;
+mod icmp;
+mod keepalive;
+mod rfc3042;
+mod rfc4987;
+mod rfc5681;
+mod rfc5682;
+mod rfc5961;
+mod rfc6191;
+mod rfc6937;
+mod rfc8257;
+mod user_timeout;

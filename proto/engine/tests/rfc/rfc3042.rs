@@ -1,0 +1,43 @@
+//! Limited transmit (RFC 3042).
+
+use tidelane_engine::SocketOptions;
+
+use crate::rig::{Rig, ack, spans};
+
+#[test]
+fn section_2_the_first_two_duplicates_send_a_new_segment_each_and_the_third_repairs() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.write(20_000);
+    rig.wait_ms(10);
+    assert_eq!(spans(&rig.push(ack(1, 1))), [(10_001, 1000)]);
+    assert_eq!(spans(&rig.push(ack(1, 1))), [(11_001, 1000)]);
+    let third = rig.push(ack(1, 1));
+    assert_eq!(third[0].seq, 1);
+    // The window is not larger for them: ssthresh counts what it allowed.
+    assert_eq!(rig.info().ssthresh, 7000);
+}
+
+#[test]
+fn section_2_the_same_with_sack_where_the_block_is_new() {
+    let mut rig = Rig::established_sack();
+    rig.write(20_000);
+    rig.wait_ms(10);
+    let one = ack(1, 1).sack(&rig, &[(1001, 2001)]);
+    assert_eq!(spans(&rig.push(one)), [(10_001, 1000)]);
+    // The same again tells nothing new.
+    assert_eq!(rig.push(one), []);
+    let two = ack(1, 1).sack(&rig, &[(1001, 3001)]);
+    assert_eq!(spans(&rig.push(two)), [(11_001, 1000)]);
+}
+
+#[test]
+fn section_2_not_beyond_the_peers_window() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.push(ack(1, 1).wnd(10_000));
+    let mut rig2 = Rig::established_sack();
+    rig2.write(20_000);
+    let full = ack(1, 1001).wnd(9_000);
+    rig2.push(full);
+    let dup = ack(1, 1001).wnd(9_000).sack(&rig2, &[(2001, 3001)]);
+    assert_eq!(rig2.push(dup), []);
+}

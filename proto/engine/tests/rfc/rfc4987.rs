@@ -1,0 +1,164 @@
+//! SYN floods: bounded half-open state, and cookies that keep the options (RFC 4987 §3.6).
+
+use tidelane_engine::{EngineConfig, Event, SocketOptions, TcpFlags, TcpOptions};
+
+use crate::rig::{ACK, In, RST, Rig, SYN, ack, data, spans, syn};
+
+fn opening() -> In {
+    let options = TcpOptions {
+        mss: Some(1300),
+        wscale: Some(7),
+        sack_permitted: true,
+        ..TcpOptions::timestamps(1000, 0)
+    };
+    syn(options).with(SYN | TcpFlags(TcpFlags::ECE.0 | TcpFlags::CWR.0))
+}
+
+/// A listener whose room for half-open connections is taken.
+fn flooded(config: EngineConfig) -> Rig {
+    let most = config.half_open_max;
+    let mut rig = Rig::listening(config, SocketOptions::default());
+    for port in 0..300u16 {
+        rig.key.peer.port = 10_000 + port;
+        rig.push(syn(TcpOptions::NONE));
+    }
+    let half_open = rig.engine.flows().count() as u32;
+    assert_eq!(half_open, most.min(128), "bounded");
+    rig.key.peer.port = 4242;
+    rig.events();
+    rig
+}
+
+#[test]
+fn section_3_6_a_full_syn_queue_keeps_nobody_out_and_no_option_is_lost() {
+    let mut rig = flooded(EngineConfig::default());
+    let half_open = rig.engine.flows().count();
+    let answer = rig.push(opening())[0];
+    assert_eq!(rig.engine.flows().count(), half_open, "no state");
+    assert_eq!(answer.flags, SYN | ACK | TcpFlags::ECE);
+    assert_eq!(answer.options.mss, Some(1460));
+    assert!(answer.options.sack_permitted && answer.options.wscale.is_some());
+    let tsval = answer.options.timestamps.unwrap().tsval;
+    rig.wait_ms(20);
+    let end = data(1, 1, 100).wnd(1000).ts(1020, tsval);
+    rig.push(end);
+    let events = rig.events();
+    assert!(
+        events.iter().any(|e| matches!(e, Event::Accepted(_))),
+        "{events:?}"
+    );
+    assert!(events.contains(&Event::Readable));
+    let flow = rig.engine.flows().last().unwrap();
+    let info = rig.engine.info(flow).unwrap();
+    assert_eq!(
+        (info.mss, info.snd_wscale, info.snd_wnd),
+        (1288, 7, 1000 << 7)
+    );
+    assert!(info.sack && info.timestamps && info.ecn);
+    assert!(
+        (15..=30).contains(&info.srtt.as_millis()),
+        "{:?}",
+        info.srtt
+    );
+    assert_eq!(rig.engine.counters().syncookies_recv, 1);
+}
+
+#[test]
+fn the_cookie_is_only_good_for_its_flow_and_time() {
+    let mut rig = flooded(EngineConfig::default());
+    rig.push(opening());
+    let refused = |rig: &mut Rig, segment| {
+        let sent = rig.push(segment);
+        assert_eq!((sent.len(), sent[0].flags), (1, RST));
+        let opened = |e: &Event| matches!(e, Event::Accepted(_));
+        assert!(!rig.events().iter().any(opened));
+    };
+    refused(&mut rig, ack(1, 2));
+    refused(&mut rig, ack(2, 1));
+    rig.key.peer.port += 1;
+    refused(&mut rig, ack(1, 1));
+    rig.key.peer.port -= 1;
+    assert_eq!(rig.engine.counters().syncookies_failed, 3);
+    rig.wait_ms(200_000);
+    refused(&mut rig, ack(1, 1));
+}
+
+#[test]
+fn without_a_flood_a_guessed_acknowledgment_is_not_even_looked_at() {
+    let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
+    assert_eq!(rig.push(ack(1, 1))[0].flags, RST);
+    assert_eq!(rig.engine.counters().syncookies_failed, 0);
+}
+
+#[test]
+fn switched_off_the_syn_is_dropped() {
+    let mut rig = flooded(EngineConfig {
+        syn_cookies: false,
+        ..EngineConfig::default()
+    });
+    assert_eq!(rig.push(opening()), []);
+}
+
+#[test]
+fn all_listeners_share_a_bound() {
+    flooded(EngineConfig {
+        half_open_max: 50,
+        ..EngineConfig::default()
+    });
+}
+
+#[test]
+fn room_comes_back_when_half_open_connections_end() {
+    let config = EngineConfig {
+        half_open_max: 50,
+        ..EngineConfig::default()
+    };
+    let mut rig = flooded(config);
+    rig.wait_ms(200_000);
+    assert_eq!(rig.engine.flows().count(), 0);
+    rig.push(opening());
+    assert_eq!(rig.engine.flows().count(), 1);
+}
+
+/// As Linux: the last acknowledgment of a handshake is dropped while the accept queue is full, the
+/// SYN,ACK is sent again, and the connection is there once there is room; new SYNs are dropped.
+#[test]
+fn a_full_accept_queue_delays_as_in_linux() {
+    let mut rig = Rig::with_backlog(EngineConfig::default(), SocketOptions::default(), 1);
+    for port in 1..=2 {
+        rig.key.peer.port = port;
+        rig.push(syn(TcpOptions::NONE));
+        rig.push(ack(1, 1));
+    }
+    rig.key.peer.port = 3;
+    assert_eq!(rig.push(syn(TcpOptions::NONE)), []);
+    assert_eq!(rig.engine.counters().listen_overflows, 1);
+    let listener = rig
+        .events()
+        .iter()
+        .find_map(|e| match e {
+            Event::Accepted(listener) => Some(*listener),
+            _ => None,
+        })
+        .unwrap();
+    rig.engine.accept_taken(listener, 1);
+    rig.push(syn(TcpOptions::NONE));
+    rig.key.peer.port = 4;
+    rig.iss = tidelane_engine::SeqNumber(0);
+    rig.push(syn(TcpOptions::NONE));
+    rig.push(ack(1, 1));
+    // Full again: the third one's acknowledgment is dropped.
+    rig.key.peer.port = 3;
+    let again = rig.wait_ms(1_500);
+    assert!(
+        again.iter().any(|out| out.flags == SYN | ACK),
+        "{:?}",
+        spans(&again)
+    );
+    rig.events();
+    rig.push(ack(1, 1));
+    assert!(rig.events().is_empty());
+    rig.engine.accept_taken(listener, 1);
+    rig.push(ack(1, 1));
+    assert_eq!(rig.events(), [Event::Accepted(listener)]);
+}

@@ -1,0 +1,66 @@
+//! Congestion control beyond what `proto/cc` tests: idle restart, acknowledgments (RFC 5681).
+
+use tidelane_engine::SocketOptions;
+
+use crate::rig::{ACK, Rig, ack, data, spans};
+
+/// A connection whose window has grown to forty segments.
+fn grown() -> Rig {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.write(70_000);
+    let mut una = 1;
+    while una < 70_001 {
+        una = (una + 1000).min(70_001);
+        if rig.info().cwnd >= 40_000 {
+            una = 70_001;
+            while rig.info().unsent > 0 {
+                rig.push(ack(1, 70_001 - rig.info().unsent));
+            }
+        }
+        rig.push(ack(1, una));
+    }
+    assert_eq!(rig.info().flight_size, 0);
+    assert!(rig.info().cwnd >= 40_000);
+    rig
+}
+
+#[test]
+fn section_4_1_a_pause_halves_the_window_per_rto_down_to_the_initial_one() {
+    let mut rig = grown();
+    let (cwnd, rto) = (rig.info().cwnd, rig.info().rto.as_millis());
+    rig.wait_ms(rto + 10);
+    assert_eq!(rig.write(100_000).len() as u32, cwnd / 2 / 1000);
+    let mut rig = grown();
+    rig.wait_ms(100 * rto);
+    assert_eq!(rig.write(100_000).len(), 10);
+    assert_eq!(rig.engine.counters().slow_start_restarts, 1);
+}
+
+#[test]
+fn section_4_1_a_shorter_pause_does_not() {
+    let mut rig = grown();
+    let (cwnd, rto) = (rig.info().cwnd, rig.info().rto.as_millis());
+    rig.wait_ms(rto - 20);
+    // The peer offers sixty.
+    assert_eq!(rig.write(100_000).len() as u32, (cwnd / 1000).min(60));
+}
+
+#[test]
+fn section_4_2_out_of_order_text_and_what_fills_a_hole_are_acknowledged_at_once() {
+    let mut rig = Rig::established(SocketOptions::default());
+    let sent = rig.push(data(1001, 1, 1000));
+    assert_eq!((sent.len(), sent[0].ack, sent[0].flags), (1, 1, ACK));
+    let sent = rig.push(data(1, 1, 500));
+    assert_eq!((sent.len(), sent[0].ack), (1, 501));
+    let sent = rig.push(data(501, 1, 500));
+    assert_eq!((sent.len(), sent[0].ack), (1, 2001));
+}
+
+#[test]
+fn section_3_1_after_a_timeout_the_window_is_one_segment() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.write(20_000);
+    let again = rig.wait_ms(300);
+    assert_eq!(spans(&again), [(1, 1000)]);
+    assert_eq!(rig.info().cwnd, 1000);
+}

@@ -1,0 +1,98 @@
+//! Blind in-window attacks (RFC 5961).
+
+use tidelane_engine::{Event, SocketOptions, TcpFlags};
+
+use crate::rig::{ACK, RST, Rig, SYN, ack, data};
+
+#[test]
+fn section_3_2_reset_only_with_the_exact_number() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.events();
+    // Within the window: a challenge.
+    let sent = rig.push(ack(100, 1).with(RST));
+    assert_eq!(sent.len(), 1);
+    assert_eq!((sent[0].seq, sent[0].ack, sent[0].flags), (1, 1, ACK));
+    // Outside: nothing.
+    rig.wait_ms(1000);
+    assert_eq!(rig.push(ack(900_000_000, 1).with(RST)), []);
+    assert_eq!(rig.events(), []);
+    // Exact: the end, without an answer.
+    assert_eq!(rig.push(ack(1, 1).with(RST)), []);
+    assert!(matches!(rig.events()[..], [Event::Closed(_)]));
+}
+
+#[test]
+fn section_4_2_a_syn_is_challenged_whatever_its_number() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.events();
+    for seq in [0, 1, 100, 900_000_000] {
+        rig.wait_ms(1000);
+        let sent = rig.push(ack(seq, 1).with(SYN));
+        assert_eq!(sent.len(), 1, "SYN at {seq}");
+        assert_eq!((sent[0].seq, sent[0].ack, sent[0].flags), (1, 1, ACK));
+    }
+    assert_eq!(rig.events(), []);
+}
+
+#[test]
+fn section_5_2_acks_outside_of_what_can_be_are_challenged_and_their_text_is_not_taken() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.write(1000);
+    let placed = rig.env.placed.len();
+    // Of what was never sent.
+    let sent = rig.push(data(1, 1002, 10));
+    assert_eq!((sent.len(), sent[0].ack), (1, 1));
+    // Older than the largest window (60000).
+    rig.wait_ms(600);
+    let old = 1u32.wrapping_sub(60_001);
+    let sent = rig.push(data(1, old, 10));
+    let pure: Vec<_> = sent.iter().filter(|out| out.len == 0).collect();
+    assert_eq!((pure.len(), pure[0].ack), (1, 1));
+    assert_eq!(rig.env.placed.len(), placed);
+    // Within it.
+    let old = 1u32.wrapping_sub(59_999);
+    rig.push(data(1, old, 10));
+    assert_eq!(rig.env.placed.len(), placed + 1);
+}
+
+#[test]
+fn section_7_challenges_are_limited_per_flow() {
+    let mut rig = Rig::established(SocketOptions::default());
+    let mut answers = 0;
+    for n in 0..1000 {
+        rig.wait_ms(1);
+        let flags = if n % 2 == 0 { SYN } else { RST };
+        answers += rig.push(ack(100 + n, 1).with(flags)).len();
+    }
+    // One in 500 ms.
+    assert!((1..=3).contains(&answers), "{answers}");
+    assert_eq!(u64::from(rig.info().backoff), 0);
+}
+
+#[test]
+fn section_7_empty_segments_outside_of_the_window_are_limited_and_text_is_answered() {
+    let mut rig = Rig::established(SocketOptions::default());
+    let answers = |rig: &mut Rig, len| -> usize {
+        (0..100)
+            .map(|_| {
+                rig.wait_ms(1);
+                rig.push(data(900_000_000, 1, len)).len()
+            })
+            .sum()
+    };
+    assert_eq!(answers(&mut rig, 0), 1);
+    assert_eq!(answers(&mut rig, 10), 100);
+}
+
+#[test]
+fn a_syn_that_comes_again_is_answered_within_limits() {
+    use tidelane_engine::{EngineConfig, TcpOptions};
+    let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
+    let opening = crate::rig::syn(TcpOptions::NONE);
+    assert_eq!(rig.push(opening).len(), 1);
+    let again: usize = (0..100).map(|_| rig.push(opening).len()).sum();
+    assert_eq!(again, 1);
+    rig.wait_ms(600);
+    let sent = rig.push(opening);
+    assert_eq!((sent.len(), sent[0].flags), (1, TcpFlags::SYN | ACK));
+}

@@ -1,0 +1,105 @@
+//! A new connection from TIME-WAIT (RFC 6191 §2), and what TIME-WAIT answers.
+
+use tidelane_engine::{EngineConfig, SocketOptions, TcpFlags, TcpOptions};
+
+use crate::rig::{ACK, In, RST, Rig, SYN, ack, syn};
+
+const FIN: TcpFlags = TcpFlags::FIN;
+
+/// A connection of which we closed first, in TIME-WAIT; the last timestamp of the peer was 500.
+fn in_time_wait(timestamps: bool) -> Rig {
+    let peer = if timestamps {
+        TcpOptions::timestamps(1, 0)
+    } else {
+        TcpOptions::NONE
+    };
+    let (config, options) = (EngineConfig::default(), SocketOptions::default());
+    let mut rig = Rig::established_with(config, options, peer);
+    let flow = rig.flow_id().unwrap();
+    rig.engine.close(rig.now, flow, &mut rig.env);
+    let fin = rig.batch_end()[0];
+    assert!(fin.flags.contains(FIN));
+    let mut last = ack(1, 2).with(ACK | FIN);
+    if timestamps {
+        last = last.ts(500, fin.options.timestamps.unwrap().tsval);
+    }
+    rig.push(last);
+    assert_eq!((rig.engine.time_wait_len(), rig.flow_id()), (1, None));
+    rig
+}
+
+/// A SYN with this number and timestamp.
+fn opens(timestamps: bool, seq: u32, tsval: Option<u32>) -> bool {
+    let mut rig = in_time_wait(timestamps);
+    let mut again = In {
+        seq,
+        ..syn(TcpOptions::NONE)
+    };
+    if let Some(tsval) = tsval {
+        again = again.ts(tsval, 0);
+    }
+    rig.push(again);
+    assert_eq!(rig.flow_id().is_some(), rig.engine.time_wait_len() == 0);
+    rig.flow_id().is_some()
+}
+
+#[test]
+fn section_2_with_timestamps_the_newer_one_opens_whatever_its_number() {
+    assert!(opens(true, 100, Some(501)));
+    assert!(opens(true, 0u32.wrapping_sub(100), Some(501)));
+    // The same timestamp: by number.
+    assert!(opens(true, 100, Some(500)));
+    assert!(!opens(true, 0u32.wrapping_sub(100), Some(500)));
+    // An older one is an old SYN.
+    assert!(!opens(true, 100, Some(499)));
+}
+
+#[test]
+fn section_2_without_them_only_a_later_number_opens() {
+    assert!(opens(false, 100, None));
+    assert!(opens(false, 100, Some(1)));
+    assert!(!opens(false, 0u32.wrapping_sub(100), None));
+    assert!(opens(true, 100, None));
+    assert!(!opens(true, 1, None));
+}
+
+#[test]
+fn rfc9293_section_3_6_1_the_new_numbers_are_beyond_all_old_ones() {
+    let mut rig = in_time_wait(true);
+    let old = rig.iss;
+    let again = syn(TcpOptions::timestamps(501, 0));
+    let answer = rig.push(In { seq: 100, ..again });
+    assert_eq!(answer[0].flags, SYN | ACK);
+    assert!(rig.iss.distance_from(old) > 1 << 16);
+}
+
+#[test]
+fn an_old_segment_is_acknowledged_within_limits_and_the_last_one_not() {
+    let mut rig = in_time_wait(false);
+    assert_eq!(rig.push(ack(2, 2)), []);
+    let answers: usize = (0..100).map(|_| rig.push(ack(9, 2)).len()).sum();
+    assert_eq!(answers, 1);
+    // A FIN that comes again is always.
+    for _ in 0..3 {
+        let sent = rig.push(ack(1, 2).with(ACK | FIN));
+        assert_eq!((sent.len(), sent[0].seq, sent[0].ack), (1, 2, 2));
+    }
+}
+
+#[test]
+fn rfc1337_only_an_exact_reset_ends_it() {
+    let mut rig = in_time_wait(false);
+    rig.push(ack(3, 2).with(RST));
+    assert_eq!(rig.engine.time_wait_len(), 1);
+    rig.push(ack(2, 2).with(RST));
+    assert_eq!(rig.engine.time_wait_len(), 0);
+}
+
+#[test]
+fn must_13_it_lasts_twice_the_segment_lifetime() {
+    let mut rig = in_time_wait(false);
+    rig.wait_ms(59_900);
+    assert_eq!(rig.engine.time_wait_len(), 1);
+    rig.wait_ms(200);
+    assert_eq!(rig.engine.time_wait_len(), 0);
+}

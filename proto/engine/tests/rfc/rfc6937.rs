@@ -1,0 +1,59 @@
+//! Proportional rate reduction (RFC 6937).
+
+use crate::rig::{Out, Rig, ack};
+
+/// Twenty segments in flight and much to come; the first `holes` of them are lost. What each SACK
+/// of another segment brings.
+fn recovery(holes: u32) -> (Rig, Vec<Vec<Out>>) {
+    let mut rig = Rig::established_sack();
+    rig.write(10_000);
+    for number in 1..=10 {
+        rig.write(2_000);
+        rig.push(ack(1, number * 1000 + 1));
+    }
+    rig.write(40_000);
+    assert_eq!(rig.info().flight_size, 20_000);
+    rig.wait_ms(10);
+    let una = 10_001;
+    let first = una + holes * 1000;
+    let replies = (1..=20 - holes)
+        .map(|number| {
+            let block = (first, first + number * 1000);
+            let segment = ack(1, una).sack(&rig, &[block]);
+            rig.push(segment)
+        })
+        .collect();
+    (rig, replies)
+}
+
+#[test]
+fn section_3_1_the_window_comes_down_in_proportion_to_what_arrives() {
+    let (mut rig, replies) = recovery(1);
+    // Limited transmit, then the fast retransmission, with the third.
+    assert_eq!(replies[2][0].seq, 10_001);
+    let in_recovery = &replies[2..];
+    let sent: usize = in_recovery.iter().map(Vec::len).sum();
+    // Seven for ten (RFC 9438's beta), from 22 segments: 17 arrivals.
+    assert!((11..=13).contains(&sent), "{sent}");
+    assert!(
+        in_recovery.iter().all(|reply| reply.len() <= 1),
+        "no bursts"
+    );
+    // Never silent for more than two in a row.
+    let silent = in_recovery
+        .windows(3)
+        .filter(|w| w.iter().all(Vec::is_empty));
+    assert_eq!(silent.count(), 0);
+    let end = 30_001 + 2_000 + 1000 * sent as u32 - 1_000;
+    let flight = rig.info().flight_size;
+    rig.push(ack(1, 10_001 + flight));
+    assert_eq!(rig.info().cwnd, rig.info().ssthresh, "{end}");
+}
+
+#[test]
+fn section_3_1_with_heavy_losses_packets_are_conserved() {
+    let (_, replies) = recovery(12);
+    let after: Vec<usize> = replies[3..].iter().map(Vec::len).collect();
+    // One for each that arrives, until ssthresh is in flight again: no burst of all that is lost.
+    assert!(after.iter().all(|count| *count == 1), "{after:?}");
+}

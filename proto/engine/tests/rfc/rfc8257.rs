@@ -1,0 +1,86 @@
+//! DCTCP on the wire (RFC 8257); its window is tested in `proto/cc`.
+
+use tidelane_engine::{Algorithm, Ecn, EngineConfig, SocketOptions, TcpFlags, TcpOptions};
+
+use crate::rig::{ACK, Rig, SYN, ack, data, syn};
+
+const ECE: TcpFlags = TcpFlags::ECE;
+const BOTH: TcpFlags = TcpFlags(TcpFlags::ECE.0 | TcpFlags::CWR.0);
+
+fn options() -> SocketOptions {
+    SocketOptions {
+        congestion: Some(Algorithm::Dctcp),
+        ..SocketOptions::default()
+    }
+}
+
+fn established() -> Rig {
+    let mss = TcpOptions {
+        mss: Some(1000),
+        ..TcpOptions::NONE
+    };
+    let opening = syn(mss).with(SYN | BOTH).ecn(Ecn::Ect0);
+    let rig = Rig::established_by(EngineConfig::default(), options(), opening);
+    assert_eq!((rig.info().congestion, rig.info().ecn), ("dctcp", true));
+    rig
+}
+
+#[test]
+fn an_open_asks_for_ecn_whatever_the_policy_and_its_syn_is_ecn_capable() {
+    let (_, first) = Rig::opening(EngineConfig::default(), options());
+    assert_eq!((first.flags, first.ecn), (SYN | BOTH, Ecn::Ect0));
+}
+
+#[test]
+fn section_3_2_a_change_of_marks_is_told_at_once_and_what_came_before_by_itself() {
+    let mut rig = established();
+    // The first windows are acknowledged at once; then acknowledgments are delayed.
+    let mut seq = 1;
+    for _ in 0..20 {
+        rig.push(data(seq, 1, 1000).ecn(Ecn::Ect0));
+        seq += 1000;
+    }
+    rig.wait_ms(50);
+    let delayed = rig.push(data(seq, 1, 1000).ecn(Ecn::Ect0));
+    assert_eq!(delayed, []);
+    let sent = rig.push(data(seq + 1000, 1, 1000).ecn(Ecn::Ce));
+    let told: Vec<_> = sent.iter().map(|out| (out.ack, out.flags)).collect();
+    assert_eq!(told, [(seq + 1000, ACK), (seq + 2000, ACK | ECE)]);
+    // While marks go on, acknowledgments are delayed as ever.
+    assert_eq!(rig.push(data(seq + 2000, 1, 1000).ecn(Ecn::Ce)), []);
+    let sent = rig.push(data(seq + 3000, 1, 1000).ecn(Ecn::Ect0));
+    let told: Vec<_> = sent.iter().map(|out| (out.ack, out.flags)).collect();
+    assert_eq!(told, [(seq + 3000, ACK | ECE), (seq + 4000, ACK)]);
+}
+
+#[test]
+fn section_3_3_the_first_echo_halves_and_later_ones_follow_alpha() {
+    let mut rig = established();
+    rig.write(1_000_000);
+    let mut una = 1;
+    let mut reductions = Vec::new();
+    for round in 0..100 {
+        let flight = rig.info().flight_size;
+        let end = una + flight;
+        while una < end {
+            una += 1000;
+            let first = end - una == flight - 1000;
+            let flags = if first && round % 5 == 4 {
+                ACK | ECE
+            } else {
+                ACK
+            };
+            let before = rig.info().cwnd;
+            let reduced = rig.engine.counters().ecn_reductions;
+            rig.push(ack(1, una).with(flags));
+            if rig.engine.counters().ecn_reductions > reduced {
+                reductions.push(f64::from(rig.info().ssthresh) / f64::from(before));
+            }
+        }
+        rig.wait_ms(10);
+    }
+    // Alpha begins at one, and one mark per window brings it down.
+    assert!((0.5..0.7).contains(&reductions[0]), "{reductions:?}");
+    let last = *reductions.last().unwrap();
+    assert!(last > 0.8, "{reductions:?}");
+}

@@ -1,0 +1,350 @@
+//! One engine, and a test that plays its peer.
+
+use tidelane_engine::{
+    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, IcmpError,
+    IcmpErrorKind, Instant, LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags,
+    TcpOptions, TxFull,
+};
+
+pub const LINK: LinkId = LinkId(1);
+pub const ACK: TcpFlags = TcpFlags::ACK;
+pub const SYN: TcpFlags = TcpFlags::SYN;
+pub const RST: TcpFlags = TcpFlags::RST;
+/// The peer's initial sequence number.
+const IRS: SeqNumber = SeqNumber(0xffff_f000);
+/// Segments that may be sent before a test is called endless.
+const SENT_MAX: usize = 100_000;
+static ZEROES: [u8; 65_536] = [0; 65_536];
+
+/// A segment of the peer.
+#[derive(Clone, Copy, Debug)]
+pub struct In {
+    pub seq: u32,
+    pub ack: u32,
+    pub flags: TcpFlags,
+    pub wnd: u16,
+    pub len: usize,
+    pub options: TcpOptions,
+    pub ecn: Ecn,
+}
+
+/// A segment of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Out {
+    pub seq: u32,
+    pub ack: u32,
+    pub flags: TcpFlags,
+    pub len: u32,
+    pub wnd: u16,
+    pub options: TcpOptions,
+    pub ecn: Ecn,
+    /// Milliseconds since the start.
+    pub at_ms: u64,
+}
+
+/// An acknowledgment.
+pub fn ack(seq: u32, ack: u32) -> In {
+    In {
+        seq,
+        ack,
+        flags: ACK,
+        wnd: 60_000,
+        len: 0,
+        options: TcpOptions::NONE,
+        ecn: Ecn::NotEct,
+    }
+}
+
+/// Text.
+pub fn data(seq: u32, ack_number: u32, len: usize) -> In {
+    In {
+        len,
+        ..ack(seq, ack_number)
+    }
+}
+
+/// A SYN with these options.
+pub fn syn(options: TcpOptions) -> In {
+    In {
+        flags: SYN,
+        options,
+        ..ack(0, 0)
+    }
+}
+
+impl In {
+    pub fn with(self, flags: TcpFlags) -> Self {
+        Self { flags, ..self }
+    }
+
+    pub fn wnd(self, wnd: u16) -> Self {
+        Self { wnd, ..self }
+    }
+
+    pub fn ecn(self, ecn: Ecn) -> Self {
+        Self { ecn, ..self }
+    }
+
+    /// With SACK blocks of relative numbers of ours.
+    pub fn sack(mut self, rig: &Rig, blocks: &[(u32, u32)]) -> Self {
+        for (left, right) in blocks {
+            self.options
+                .sack
+                .push(rig.iss.add(*left), rig.iss.add(*right));
+        }
+        self
+    }
+
+    /// With timestamps.
+    pub fn ts(mut self, tsval: u32, tsecr: u32) -> Self {
+        self.options.timestamps = TcpOptions::timestamps(tsval, tsecr).timestamps;
+        self
+    }
+}
+
+#[derive(Default)]
+pub struct Side {
+    pub out: Vec<SegmentOut>,
+    pub events: Vec<(FlowId, Event)>,
+    pub placed: Vec<(u32, usize)>,
+    pub mtu: u32,
+}
+
+impl Env for Side {
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        assert!(self.out.len() < SENT_MAX, "sends without end");
+        self.out.push(*out);
+        Ok(())
+    }
+
+    fn place(&mut self, _: FlowId, pos: u32, payload: &[u8]) -> bool {
+        self.placed.push((pos, payload.len()));
+        true
+    }
+
+    fn event(&mut self, flow: FlowId, event: Event) {
+        self.events.push((flow, event));
+    }
+
+    fn route(&mut self, _: &FlowKey, link: LinkId) -> Route {
+        let mtu = self.mtu;
+        Route { link, mtu }
+    }
+}
+
+pub struct Rig {
+    pub engine: Engine,
+    pub env: Side,
+    pub now: Instant,
+    start: Instant,
+    pub key: FlowKey,
+    /// Our initial sequence number, once we have sent it.
+    pub iss: SeqNumber,
+    /// Bytes that the program has written.
+    written: u32,
+}
+
+impl Rig {
+    /// A listener with these options, and a peer that has not said anything.
+    pub fn listening(config: EngineConfig, options: SocketOptions) -> Self {
+        Self::with_backlog(config, options, 16)
+    }
+
+    pub fn with_backlog(config: EngineConfig, options: SocketOptions, backlog: u32) -> Self {
+        let local = Endpoint::v4([10, 0, 0, 1], 80);
+        let peer = Endpoint::v4([10, 0, 0, 2], 4242);
+        let start = Instant(1_000_000_000_000);
+        let mut engine = Engine::new(config, [7; 16]);
+        engine.listen(local, backlog, options).unwrap();
+        let env = Side {
+            mtu: 1500,
+            ..Side::default()
+        };
+        Self {
+            engine,
+            env,
+            now: start,
+            start,
+            key: FlowKey { local, peer },
+            iss: SeqNumber(0),
+            written: 0,
+        }
+    }
+
+    /// An established connection that the peer opened with `mss` 1000 and these options.
+    pub fn established_with(
+        config: EngineConfig,
+        options: SocketOptions,
+        peer: TcpOptions,
+    ) -> Self {
+        let mss = peer.mss.or(Some(1000));
+        Self::established_by(config, options, syn(TcpOptions { mss, ..peer }))
+    }
+
+    /// An established connection that the peer opened with this SYN.
+    pub fn established_by(config: EngineConfig, options: SocketOptions, opening: In) -> Self {
+        let mut rig = Self::listening(config, options);
+        let reply = rig.push(opening);
+        assert_eq!(reply.len(), 1, "one SYN,ACK");
+        assert!(reply[0].flags.contains(SYN | ACK));
+        rig.wait_ms(10);
+        let mut done = ack(1, 1);
+        if let Some(timestamps) = reply[0].options.timestamps {
+            done = done.ts(1, timestamps.tsval);
+        }
+        assert_eq!(rig.push(done), []);
+        assert!(rig.flow_id().is_some(), "established");
+        rig
+    }
+
+    /// A connection that we open: it, and our SYN.
+    pub fn opening(config: EngineConfig, options: SocketOptions) -> (Self, Out) {
+        let mut rig = Self::listening(config, options);
+        rig.key.local.port = 999;
+        let route = Route {
+            link: LINK,
+            mtu: rig.env.mtu,
+        };
+        let (local, peer) = (rig.key.local, rig.key.peer);
+        rig.engine
+            .open(rig.now, local, peer, route, options, &mut rig.env)
+            .unwrap();
+        let sent = rig.batch_end();
+        assert_eq!(sent.len(), 1, "one SYN");
+        (rig, sent[0])
+    }
+
+    /// The same without options.
+    pub fn established(options: SocketOptions) -> Self {
+        Self::established_with(EngineConfig::default(), options, TcpOptions::NONE)
+    }
+
+    /// The same with SACK.
+    pub fn established_sack() -> Self {
+        let sack = TcpOptions {
+            sack_permitted: true,
+            ..TcpOptions::NONE
+        };
+        Self::established_with(EngineConfig::default(), SocketOptions::default(), sack)
+    }
+
+    pub fn flow_id(&self) -> Option<FlowId> {
+        self.engine.flows().next()
+    }
+
+    pub fn ms(&self) -> u64 {
+        (self.now - self.start).as_millis()
+    }
+
+    /// The segment arrives, and the batch ends: what we send.
+    pub fn push(&mut self, segment: In) -> Vec<Out> {
+        self.arrive(segment);
+        self.batch_end()
+    }
+
+    /// The segment arrives, and the batch goes on.
+    pub fn arrive(&mut self, segment: In) {
+        let bits = Segment {
+            src_port: self.key.peer.port,
+            dst_port: self.key.local.port,
+            seq: IRS.add(segment.seq),
+            ack: self.iss.add(segment.ack),
+            flags: segment.flags,
+            wnd: segment.wnd,
+            urgent: 0,
+            options: segment.options,
+            payload: &ZEROES[..segment.len],
+        };
+        let arrival = Arrival {
+            key: self.key,
+            link: LINK,
+            ecn: segment.ecn,
+        };
+        self.engine
+            .segment_arrives(self.now, &arrival, &bits, &mut self.env);
+    }
+
+    pub fn batch_end(&mut self) -> Vec<Out> {
+        self.engine.batch_end(self.now, &mut self.env);
+        let at_ms = self.ms();
+        let sent = std::mem::take(&mut self.env.out);
+        let relative = |out: &SegmentOut| {
+            if out.flags.contains(SYN) {
+                self.iss = out.seq;
+            }
+            Out {
+                seq: out.seq.distance_from(self.iss),
+                ack: if out.flags.contains(ACK) {
+                    out.ack.distance_from(IRS)
+                } else {
+                    0
+                },
+                flags: out.flags,
+                len: out.payload_len,
+                wnd: out.wnd,
+                options: out.options,
+                ecn: out.ecn,
+                at_ms,
+            }
+        };
+        let mut relative = relative;
+        sent.iter().map(&mut relative).collect()
+    }
+
+    /// Time passes: what we send meanwhile.
+    pub fn wait_ms(&mut self, ms: u64) -> Vec<Out> {
+        let end = self.now + Duration::from_millis(ms);
+        let mut sent = Vec::new();
+        while let Some(at) = self.engine.next_timeout().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.engine.advance_time(self.now, &mut self.env);
+            sent.extend(self.batch_end());
+        }
+        self.now = end;
+        sent
+    }
+
+    /// The program writes `len` bytes: what we send.
+    pub fn write(&mut self, len: u32) -> Vec<Out> {
+        self.written += len;
+        let flow = self.flow_id().expect("a flow");
+        let (now, head) = (self.now, self.written);
+        self.engine
+            .tx_advance(now, flow, head, &mut self.env)
+            .unwrap();
+        self.batch_end()
+    }
+
+    /// An ICMP error that quotes the segment with this number.
+    pub fn icmp(&mut self, seq: u32, kind: IcmpErrorKind) -> Vec<Out> {
+        let error = IcmpError {
+            kind,
+            key: self.key,
+            seq: self.iss.add(seq),
+        };
+        self.engine.icmp_error(self.now, &error, &mut self.env);
+        self.batch_end()
+    }
+
+    /// The events since the last look.
+    pub fn events(&mut self) -> Vec<Event> {
+        let events = std::mem::take(&mut self.env.events);
+        events.into_iter().map(|(_, event)| event).collect()
+    }
+
+    /// What the engine knows of the flow.
+    pub fn info(&self) -> tidelane_engine::FlowInfo {
+        let flow = self.flow_id().expect("a flow");
+        self.engine.info(flow).unwrap()
+    }
+}
+
+/// Sequence number and length of each segment.
+pub fn spans(sent: &[Out]) -> Vec<(u32, u32)> {
+    sent.iter().map(|out| (out.seq, out.len)).collect()
+}
+
+/// When each segment was sent, in ms from `start`.
+pub fn times(sent: &[Out], start: u64) -> Vec<u64> {
+    sent.iter().map(|out| out.at_ms - start).collect()
+}

@@ -1,0 +1,126 @@
+//! USER TIMEOUT (RFC 9293 §3.10.8; RFC 5482 §3; TCP_USER_TIMEOUT) and R2 (§3.8.3).
+
+use tidelane_engine::{CloseCause, Duration, EngineConfig, Event, SocketOptions};
+
+use crate::rig::{Rig, ack, data, times};
+
+fn options(seconds: u64) -> SocketOptions {
+    SocketOptions {
+        user_timeout: Duration::from_secs(seconds),
+        ..SocketOptions::default()
+    }
+}
+
+/// The peer closes its window with a byte of text.
+fn close_window(rig: &mut Rig) {
+    rig.push(data(1, 1, 1).wnd(0));
+    rig.wait_ms(100);
+}
+
+#[test]
+fn unacknowledged_text_ends_the_connection_in_time() {
+    let mut rig = Rig::established(options(3));
+    let start = rig.ms();
+    rig.events();
+    assert_eq!(rig.write(1000).len(), 1);
+    let sent = rig.wait_ms(60_000);
+    // The timeout is 210 ms and doubles; the last wait is cut short.
+    let first = times(&sent, start)[0];
+    let expected: Vec<u64> = (0..4).map(|n| first * ((2 << n) - 1)).collect();
+    let seen = times(&sent, start);
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    for (seen, expected) in seen.iter().zip(expected) {
+        assert!(seen.abs_diff(expected) < 20, "{seen} {expected}");
+    }
+    assert_eq!(rig.events(), [Event::Closed(CloseCause::TimedOut)]);
+    let flow = rig.flow_id().unwrap();
+    rig.engine.abort(rig.now, flow, &mut rig.env);
+    assert_eq!(rig.wait_ms(1), []);
+}
+
+#[test]
+fn it_ends_where_it_says_and_not_at_the_next_retransmission() {
+    let mut rig = Rig::established(options(3));
+    rig.events();
+    rig.write(1000);
+    rig.wait_ms(3_150);
+    assert_eq!(rig.events(), []);
+    rig.wait_ms(100);
+    assert_eq!(rig.events(), [Event::Closed(CloseCause::TimedOut)]);
+}
+
+#[test]
+fn an_acknowledgment_starts_it_anew() {
+    let mut rig = Rig::established(options(3));
+    rig.events();
+    rig.write(2000);
+    rig.wait_ms(2_000);
+    rig.push(ack(1, 1001));
+    rig.wait_ms(2_900);
+    assert!(!rig.events().iter().any(|e| matches!(e, Event::Closed(_))));
+    rig.wait_ms(3_000);
+    assert_eq!(rig.events(), [Event::Closed(CloseCause::TimedOut)]);
+}
+
+#[test]
+fn longer_than_the_retries_it_is_what_counts() {
+    let config = EngineConfig {
+        retries: 2,
+        ..EngineConfig::default()
+    };
+    let peer = tidelane_engine::TcpOptions::NONE;
+    let mut rig = Rig::established_with(config, options(30), peer);
+    rig.events();
+    rig.write(1000);
+    rig.wait_ms(29_000);
+    assert_eq!(rig.events(), []);
+    rig.wait_ms(3_000);
+    assert_eq!(rig.events(), [Event::Closed(CloseCause::TimedOut)]);
+}
+
+#[test]
+fn a_window_that_stays_closed_ends_it_too_as_in_linux() {
+    let mut rig = Rig::established(options(5));
+    close_window(&mut rig);
+    rig.events();
+    rig.write(1000);
+    for _ in 0..60 {
+        if !rig.wait_ms(100).is_empty() {
+            rig.push(ack(2, 1).wnd(0));
+        }
+    }
+    assert!(rig.events().contains(&Event::Closed(CloseCause::TimedOut)));
+}
+
+#[test]
+fn must_37_without_it_a_peer_that_answers_probes_is_never_given_up() {
+    let mut rig = Rig::established(SocketOptions::default());
+    close_window(&mut rig);
+    rig.events();
+    rig.write(1000);
+    let mut probes = 0;
+    for _ in 0..36_000 {
+        for probe in rig.wait_ms(100) {
+            probes += 1;
+            assert_eq!((probe.seq, probe.len), (0, 0));
+            assert_eq!(rig.push(ack(2, 1).wnd(0)), []);
+        }
+    }
+    assert!(probes > 30, "{probes}");
+    assert!(!rig.events().iter().any(|e| matches!(e, Event::Closed(_))));
+    // MUST-36: and sends as soon as it opens.
+    let sent = rig.push(ack(2, 1).wnd(5000));
+    assert_eq!((sent.len(), sent[0].len), (1, 1000));
+}
+
+#[test]
+fn must_20_r2_of_text_is_at_least_100_s_and_must_23_of_syn_three_minutes() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.events();
+    rig.write(1000);
+    rig.wait_ms(900_000);
+    assert_eq!(rig.events(), []);
+    let sent = rig.wait_ms(900_000);
+    assert!(sent.len() < 3);
+    assert_eq!(rig.events(), [Event::Closed(CloseCause::TimedOut)]);
+}

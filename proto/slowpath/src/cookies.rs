@@ -1,0 +1,253 @@
+//! SYN cookies (RFC 4987 §3.6): when a listener has no room for another half-open connection, what
+//! must be remembered of it travels in our initial sequence number, and comes back with the
+//! acknowledgment. A flood of forged SYNs then costs no memory and keeps nobody out.
+//!
+//! ```text
+//!  31                       8 7      6         5      3 2      0
+//! +--------------------------+-------+----------+--------+--------+
+//! | keyed hash, 24 bits      | epoch | SACK     | wscale | MSS    |
+//! +--------------------------+-------+----------+--------+--------+
+//! ```
+//!
+//! So MSS, window scale and SACK survive, rounded down to a table. Timestamps need no bit: a peer
+//! that sends them with its acknowledgment had them granted; their lowest bit says whether ECN was.
+
+use core::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
+use tidelane_flow::{Arrival, Clock, EngineConfig, FlowState, SegmentOut, SocketOptions, flags};
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{FlowKey, Segment, SeqNumber, TcpFlags, TcpOptions, Timestamps};
+
+use crate::{
+    SynSeen,
+    open::{initial_window, rmss, window_scale},
+};
+
+/// How long a cookie is good for: this one and the next.
+const EPOCH: Duration = Duration::from_secs(64);
+/// Sizes that are remembered; the next smaller one is taken.
+const MSS: [u16; 8] = [48, 536, 1200, 1300, 1400, 1440, 1460, 8960];
+/// Shifts that are remembered; the next smaller one is taken. The first entry stands for none.
+const WSCALE: [u8; 8] = [0, 0, 2, 4, 6, 7, 8, 10];
+const SACK_BIT: u32 = 1 << 6;
+const EPOCH_BIT: u32 = 1 << 7;
+const HASH_MASK: u32 = !0xff;
+
+/// The last entry of `table` that is not above `value`.
+fn round_down<T: PartialOrd + Copy>(table: &[T], value: T) -> u32 {
+    let place = table.iter().rposition(|entry| *entry <= value);
+    place.unwrap_or(0) as u32
+}
+
+fn epoch(now: Instant) -> u64 {
+    now.0 / EPOCH.0
+}
+
+fn hash(secret: &[u8; 16], key: &FlowKey, irs: SeqNumber, epoch: u64, low: u32) -> u32 {
+    let mut hasher = SipHasher24::new_with_key(secret);
+    hasher.write(&key.local.addr.0);
+    hasher.write(&key.peer.addr.0);
+    hasher.write_u16(key.local.port);
+    hasher.write_u16(key.peer.port);
+    hasher.write_u32(irs.to_u32());
+    hasher.write_u64(epoch);
+    hasher.write_u32(low);
+    hasher.finish() as u32 & HASH_MASK
+}
+
+/// The initial sequence number that remembers `options` of a peer's SYN with number `irs`.
+pub fn make(
+    secret: &[u8; 16],
+    key: &FlowKey,
+    irs: SeqNumber,
+    options: &TcpOptions,
+    now: Instant,
+) -> SeqNumber {
+    let mss = round_down(&MSS, options.mss.unwrap_or(536));
+    let wscale = match options.wscale {
+        None => 0,
+        Some(shift) => 1 + round_down(&WSCALE[1..], shift),
+    };
+    let sack = if options.sack_permitted { SACK_BIT } else { 0 };
+    let epoch = epoch(now);
+    let parity = if epoch % 2 == 1 { EPOCH_BIT } else { 0 };
+    let low = mss | wscale << 3 | sack | parity;
+    SeqNumber(hash(secret, key, irs, epoch, low) | low)
+}
+
+/// The options of the SYN that `cookie` was made for, if it is one of ours and not too old.
+pub fn check(
+    secret: &[u8; 16],
+    key: &FlowKey,
+    irs: SeqNumber,
+    cookie: SeqNumber,
+    now: Instant,
+) -> Option<TcpOptions> {
+    let low = cookie.to_u32() & !HASH_MASK;
+    let this = epoch(now);
+    let parity = u64::from(low & EPOCH_BIT != 0);
+    let made = if this % 2 == parity {
+        this
+    } else {
+        this.checked_sub(1)?
+    };
+    if hash(secret, key, irs, made, low) != cookie.to_u32() & HASH_MASK {
+        return None;
+    }
+    let wscale = (low >> 3 & 7) as usize;
+    Some(TcpOptions {
+        mss: MSS.get((low & 7) as usize).copied(),
+        wscale: WSCALE.get(wscale).copied().filter(|_| wscale > 0),
+        sack_permitted: low & SACK_BIT != 0,
+        ..TcpOptions::NONE
+    })
+}
+
+/// The SYN,ACK that answers `syn` with a cookie, and forgets it.
+pub fn reply(
+    secret: &[u8; 16],
+    config: &EngineConfig,
+    clock: &Clock,
+    arrival: &Arrival,
+    syn: &Segment<'_>,
+    socket: (&SocketOptions, u32),
+) -> SegmentOut {
+    let (options, mtu) = socket;
+    let rmss = rmss(config, mtu, options);
+    let asked = TcpOptions {
+        sack_permitted: config.sack && syn.options.sack_permitted,
+        ..syn.options
+    };
+    let theirs = syn.options.timestamps.filter(|_| config.timestamps);
+    // Without timestamps there is no room to remember ECN.
+    let ecn = theirs.is_some() && SynSeen::of(syn, arrival.ecn).agrees_to_ecn(config, options);
+    let echo = if ecn { TcpFlags::ECE } else { TcpFlags::NONE };
+    SegmentOut {
+        flow: None,
+        key: arrival.key,
+        link: arrival.link,
+        seq: make(secret, &arrival.key, syn.seq, &asked, clock.now),
+        ack: syn.seq.add(1),
+        flags: TcpFlags::SYN | TcpFlags::ACK | echo,
+        wnd: initial_window(config, rmss).min(0xffff) as u16,
+        options: TcpOptions {
+            mss: Some(rmss),
+            wscale: syn.options.wscale.map(|_| window_scale(config)),
+            sack_permitted: asked.sack_permitted,
+            timestamps: theirs.map(|theirs| Timestamps {
+                tsval: stamp(clock.ms.0, ecn),
+                tsecr: theirs.tsval,
+            }),
+            ..TcpOptions::NONE
+        },
+        payload_pos: 0,
+        payload_len: 0,
+        segment_size: 0,
+        ecn: tidelane_wire::Ecn::NotEct,
+    }
+}
+
+/// A timestamp that is not later than `now`, with `ecn` as its lowest bit.
+fn stamp(now: u32, ecn: bool) -> u32 {
+    let even = now & !1;
+    match (ecn, now & 1 == 1) {
+        (false, _) => even,
+        (true, true) => now,
+        (true, false) => even.wrapping_sub(1),
+    }
+}
+
+/// What the SYN said that a cookie's acknowledgment comes from; `kept` is what the cookie held.
+pub fn remembered(kept: &TcpOptions, acknowledgment: &Segment<'_>) -> SynSeen {
+    let timestamps = acknowledgment.options.timestamps;
+    SynSeen {
+        irs: acknowledgment.seq.back(1),
+        options: TcpOptions {
+            timestamps,
+            ..*kept
+        },
+        wnd: acknowledgment.wnd,
+        ecn: timestamps.is_some_and(|t| t.tsecr & 1 == 1),
+        ect: false,
+    }
+}
+
+/// Makes it as if our SYN,ACK had been sent by this flow.
+pub fn resume(hot: &mut FlowState, clock: &Clock, acknowledgment: &Segment<'_>) {
+    hot.snd_nxt = hot.iss.add(1);
+    hot.rcv_adv = hot.rcv_nxt.add(hot.rcv_wnd_limit.min(0xffff));
+    if let Some(t) = acknowledgment
+        .options
+        .timestamps
+        .filter(|_| hot.has(flags::TIMESTAMPS))
+    {
+        let ms = clock.ms.0.wrapping_sub(t.tsecr);
+        hot.set(flags::RTT_TIMING);
+        hot.rtt_stamp = clock.us.wrapping_sub(ms.wrapping_mul(1000));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_wire::Endpoint;
+
+    use super::*;
+
+    const SECRET: [u8; 16] = [3; 16];
+    const IRS: SeqNumber = SeqNumber(77);
+
+    fn key(port: u16) -> FlowKey {
+        FlowKey::new(
+            Endpoint::v4([10, 0, 0, 1], 80),
+            Endpoint::v4([10, 0, 0, 2], port),
+        )
+    }
+
+    fn options(mss: u16, wscale: Option<u8>, sack_permitted: bool) -> TcpOptions {
+        TcpOptions {
+            mss: Some(mss),
+            wscale,
+            sack_permitted,
+            ..TcpOptions::NONE
+        }
+    }
+
+    #[test]
+    fn rfc4987_section_3_6_options_come_back_rounded_down() {
+        let now = Instant(5_000_000_000_000);
+        let cases = [
+            (options(1460, Some(7), true), options(1460, Some(7), true)),
+            (options(1459, Some(9), false), options(1440, Some(8), false)),
+            (options(9000, Some(14), true), options(8960, Some(10), true)),
+            (options(100, None, true), options(48, None, true)),
+            (options(536, Some(0), true), options(536, Some(0), true)),
+            (options(1400, Some(1), true), options(1400, Some(0), true)),
+        ];
+        for (asked, kept) in cases {
+            let cookie = make(&SECRET, &key(5), IRS, &asked, now);
+            assert_eq!(check(&SECRET, &key(5), IRS, cookie, now), Some(kept));
+        }
+    }
+
+    #[test]
+    fn another_flow_number_secret_or_time_does_not_fit() {
+        let now = Instant(5_000_000_000_000);
+        let asked = options(1460, Some(7), true);
+        let cookie = make(&SECRET, &key(5), IRS, &asked, now);
+        assert!(check(&SECRET, &key(6), IRS, cookie, now).is_none());
+        assert!(check(&SECRET, &key(5), IRS.add(1), cookie, now).is_none());
+        assert!(check(&[4; 16], &key(5), IRS, cookie, now).is_none());
+        for bit in 0..32 {
+            let other = SeqNumber(cookie.to_u32() ^ 1 << bit);
+            assert!(
+                check(&SECRET, &key(5), IRS, other, now).is_none(),
+                "bit {bit}"
+            );
+        }
+        let later = |epochs: u64| Instant(now.0 + epochs * EPOCH.0);
+        assert!(check(&SECRET, &key(5), IRS, cookie, later(1)).is_some());
+        assert!(check(&SECRET, &key(5), IRS, cookie, later(2)).is_none());
+        assert!(check(&SECRET, &key(5), IRS, cookie, later(3)).is_none());
+    }
+}

@@ -1,0 +1,85 @@
+//! F-RTO (RFC 5682 §3, with SACK), and Eifel detection by timestamps (RFC 3522): a timeout after
+//! which something arrives that was never sent again was spurious, and is taken back.
+
+use tidelane_flow::{CaState, Env, flags};
+use tidelane_wire::Segment;
+
+use crate::Slow;
+
+/// Where the algorithm stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Frto {
+    /// Conventional recovery.
+    Off,
+    /// Step 2: the first segment was sent again.
+    Waiting,
+    /// Step 2.b: new text is to be sent, rather than more again.
+    SendNew,
+    /// Step 3: it was.
+    Probing,
+}
+
+impl<E: Env> Slow<'_, E> {
+    /// The timer expired. In fast recovery the first time, all may have been sent again (§2.1 step
+    /// 1): F-RTO could not tell.
+    pub(crate) fn begin_frto(&mut self, was_repairing: bool) {
+        let may = !was_repairing || self.cold.backoff > 1;
+        self.cold.frto = if may && self.hot.has(flags::SACK) {
+            Frto::Waiting
+        } else {
+            Frto::Off
+        };
+    }
+
+    /// An acknowledgment came after a timeout; it `advanced` SND.UNA, or brought `news` by SACK.
+    pub(crate) fn on_ack_in_loss(&mut self, segment: &Segment<'_>, advanced: bool, news: bool) {
+        if advanced && self.echoes_original(segment) {
+            return self.undo_timeout();
+        }
+        let original = self
+            .cold
+            .delivered
+            .original_end
+            .is_some_and(|end| end.at_or_before(self.cold.recovery_point));
+        match self.cold.frto {
+            Frto::Off => {}
+            // Step 3.b: what was never sent again has arrived.
+            _ if original => self.undo_timeout(),
+            Frto::Probing if news => self.cold.frto = Frto::Off,
+            Frto::Waiting if advanced => {
+                self.cold.recovery_point = self.hot.snd_nxt;
+                self.cold.frto = Frto::SendNew;
+            }
+            _ => {}
+        }
+    }
+
+    /// RFC 3522 §3.2: the echoed timestamp is older than the first retransmission.
+    fn echoes_original(&self, segment: &Segment<'_>) -> bool {
+        let first = self.cold.undo.and_then(|undo| undo.first_sent);
+        match (first, segment.options.timestamps) {
+            (Some(first), Some(t)) if self.hot.has(flags::TIMESTAMPS) => {
+                (t.tsecr.wrapping_sub(first.0) as i32) < 0
+            }
+            _ => false,
+        }
+    }
+
+    /// Nothing was lost: window and threshold as they were, all is in flight again.
+    fn undo_timeout(&mut self) {
+        self.cold.frto = Frto::Off;
+        let Some(undo) = self.cold.undo.take() else {
+            return;
+        };
+        self.counters.spurious_timeouts += 1;
+        self.cold.controller = undo.controller;
+        if let Some(board) = &mut self.cold.board {
+            board.find_all();
+        }
+        self.cold.ca_state = CaState::Open;
+        self.cold.repair_first = false;
+        self.cold.cwr_queued = tidelane_wire::TcpFlags::NONE;
+        self.hot.cwnd = self.cold.controller.cwnd();
+        self.hot.set(flags::SEND_WANTED);
+    }
+}

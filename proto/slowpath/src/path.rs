@@ -1,0 +1,104 @@
+//! What the path says: ICMP errors, checked against the live flow, and the path's MTU.
+
+use tidelane_flow::{CloseCause, Env, State};
+use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
+
+use crate::{Fate, Slow};
+
+/// IPv4 and TCP headers without options.
+const HEADERS_LEN: u16 = 40;
+/// Least path MTU that an ICMP error may ask for: below it is an attack (Linux: `min_pmtu`).
+const PATH_MTU_MIN: u16 = 552;
+/// When a lowered path MTU is forgotten: RFC 1191 §6.3 has ten minutes, and never less than five.
+const PATH_MTU_AGE_MS: u32 = 600_000;
+/// MTUs of common links, for routers that do not tell theirs (RFC 1191 §7.1).
+const PLATEAUS: [u16; 9] = [
+    65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552,
+];
+
+/// The MTU to try when a packet of `mtu` bytes was too long.
+fn plateau_below(mtu: u16) -> u16 {
+    PLATEAUS
+        .into_iter()
+        .find(|plateau| *plateau < mtu)
+        .unwrap_or(PATH_MTU_MIN)
+}
+
+impl<E: Env> Slow<'_, E> {
+    /// An ICMP error that quotes this flow (RFC 9293 §3.9.2.2). The quoted sequence number must be
+    /// outstanding (RFC 5927 §4.1): others are forged, or too late to matter.
+    ///
+    /// Before the connection is established every error is hard, after that every one is soft: what
+    /// it says is given as the cause if the flow then times out. RFC 9293 SHLD-26 would abort on
+    /// codes 2 to 4, which lets anyone end connections who can guess 32 bits (RFC 5927 §5.2).
+    pub fn icmp_error(&mut self, error: &IcmpError) -> Fate {
+        let flight = self.hot.flight_size().max(1);
+        if !error.seq.in_window(self.hot.snd_una, flight) {
+            self.counters.drops[DropReason::IcmpOutOfWindow.index()] += 1;
+            return Fate::Keep;
+        }
+        self.counters.icmp_errors += 1;
+        if let IcmpErrorKind::FragmentationNeeded { mtu } = error.kind {
+            self.shrink_path(mtu);
+            return Fate::Keep;
+        }
+        let cause = cause_of(error.kind);
+        match self.hot.state {
+            State::SynSent => {
+                self.counters.attempt_fails += 1;
+                self.end(cause)
+            }
+            // Linux drops the request on the same kinds (`tcp_req_err`).
+            State::SynReceived if self.cold.listener.is_some() && is_unreachable(error.kind) => {
+                self.counters.attempt_fails += 1;
+                Fate::Release
+            }
+            _ => {
+                self.cold.soft_error = Some(cause);
+                Fate::Keep
+            }
+        }
+    }
+
+    /// RFC 1191 §6.4: segments get smaller, and what is in flight is sent again at once.
+    fn shrink_path(&mut self, mtu: u16) {
+        let now = self.cold.path_mss.min(self.cold.smss) + HEADERS_LEN;
+        let mtu = if mtu == 0 { plateau_below(now) } else { mtu };
+        let mtu = mtu.max(PATH_MTU_MIN);
+        if mtu >= now {
+            return;
+        }
+        self.counters.pmtu_lowered += 1;
+        self.cold.path_mss = mtu - HEADERS_LEN;
+        self.cold.path_deadline = Some(self.clock.ms.plus(PATH_MTU_AGE_MS));
+        self.cold.refresh_mss(self.config, self.hot);
+        if self.hot.state.is_synchronized() {
+            self.resend_all();
+        }
+    }
+
+    /// RFC 1191 §6.3: the path may have changed; the next full segment finds out.
+    pub(crate) fn widen_path(&mut self) {
+        self.cold.path_mss = self.cold.rmss;
+        self.cold.refresh_mss(self.config, self.hot);
+    }
+}
+
+/// What the program is told (as Linux' `icmp_err_convert`, as far as there is a cause for it).
+fn cause_of(kind: IcmpErrorKind) -> CloseCause {
+    match kind {
+        IcmpErrorKind::PortUnreachable => CloseCause::Refused,
+        IcmpErrorKind::NetUnreachable => CloseCause::NetUnreachable,
+        _ => CloseCause::HostUnreachable,
+    }
+}
+
+fn is_unreachable(kind: IcmpErrorKind) -> bool {
+    matches!(
+        kind,
+        IcmpErrorKind::NetUnreachable
+            | IcmpErrorKind::HostUnreachable
+            | IcmpErrorKind::TimeExceeded
+            | IcmpErrorKind::ParameterProblem
+    )
+}

@@ -1,0 +1,120 @@
+//! Proportional rate reduction (RFC 6937, RFC 9937): while the window is being reduced, what is
+//! sent follows what arrives, so that it comes down smoothly and neither stops nor bursts.
+
+use tidelane_flow::{CaState, Env};
+
+use crate::Slow;
+
+/// The variables of RFC 6937 §3, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Prr {
+    /// RecoverFS: FlightSize when the reduction began.
+    recover_fs: u32,
+    /// prr_delivered.
+    delivered: u64,
+    /// prr_out.
+    out: u64,
+}
+
+impl Prr {
+    /// A reduction begins with this much in flight.
+    pub fn begin(flight_size: u32) -> Self {
+        Self {
+            recover_fs: flight_size.max(1),
+            delivered: 0,
+            out: 0,
+        }
+    }
+
+    /// Bytes that may be sent now (§3.1). `is_safe`: SND.UNA advances and nothing more is lost, so
+    /// that the slow start part may be used; else packets are conserved (the conservative bound).
+    fn send_count(&self, acked: u32, pipe: u32, ssthresh: u32, safe_bonus: Option<u32>) -> u32 {
+        let count = if pipe > ssthresh {
+            let share = self.delivered * u64::from(ssthresh);
+            share
+                .div_ceil(u64::from(self.recover_fs))
+                .saturating_sub(self.out)
+        } else {
+            let conserved = self
+                .delivered
+                .saturating_sub(self.out)
+                .max(u64::from(acked));
+            let limit = conserved + u64::from(safe_bonus.unwrap_or(0));
+            limit.min(u64::from(ssthresh - pipe))
+        };
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+}
+
+impl<E: Env> Slow<'_, E> {
+    /// Whether the window is being reduced.
+    pub(crate) fn is_reducing(&self) -> bool {
+        matches!(self.cold.ca_state, CaState::Recovery | CaState::Cwr)
+    }
+
+    /// An acknowledgment brought `delivered` bytes while the window is being reduced.
+    pub(crate) fn reduce(&mut self, delivered: u32, advanced: bool, more_lost: bool) {
+        let mss = u32::from(self.hot.mss);
+        let (pipe, ssthresh) = (self.pipe(), self.cold.controller.ssthresh());
+        let Some(prr) = self.cold.prr.as_mut().filter(|_| delivered > 0) else {
+            return;
+        };
+        prr.delivered += u64::from(delivered);
+        let bonus = (advanced && !more_lost).then_some(mss);
+        let mut count = prr.send_count(delivered, pipe, ssthresh, bonus);
+        if prr.out == 0 {
+            // The fast retransmission goes at once.
+            count = count.max(mss);
+        }
+        self.hot.cwnd = pipe.saturating_add(count);
+    }
+
+    /// `len` bytes went out, new or again.
+    pub(crate) fn note_out(&mut self, len: u32) {
+        if let Some(prr) = &mut self.cold.prr {
+            prr.out += u64::from(len);
+        }
+    }
+
+    /// The reduction is over: the window is what the controller has (§3.1, last line).
+    pub(crate) fn end_reduction(&mut self) {
+        self.cold.prr = None;
+        self.cold.frto = crate::frto::Frto::Off;
+        self.hot.cwnd = self.cold.controller.cwnd();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1000;
+
+    /// RFC 6937 appendix: one loss in a window of ten, halved: one segment for every two that
+    /// arrive.
+    #[test]
+    fn section_3_1_proportional_while_more_than_ssthresh_is_in_flight() {
+        let mut prr = Prr::begin(20 * MSS);
+        let mut sent = 0;
+        for arrived in 1..=10 {
+            prr.delivered += u64::from(MSS);
+            let pipe = 20 * MSS - arrived * MSS + sent;
+            let count = prr.send_count(MSS, pipe, 10 * MSS, None) / MSS * MSS;
+            prr.out += u64::from(count);
+            sent += count;
+            assert_eq!(sent, arrived / 2 * MSS, "after {arrived}");
+        }
+    }
+
+    #[test]
+    fn section_3_1_below_ssthresh_packets_are_conserved_or_slow_start_fills_up() {
+        let mut prr = Prr::begin(20 * MSS);
+        prr.delivered = 3 * u64::from(MSS);
+        prr.out = 2 * u64::from(MSS);
+        // Heavy losses: the pipe is nearly empty.
+        assert_eq!(prr.send_count(MSS, 2 * MSS, 10 * MSS, None), MSS);
+        assert_eq!(prr.send_count(MSS, 2 * MSS, 10 * MSS, Some(MSS)), 2 * MSS);
+        // Never more than up to ssthresh.
+        assert_eq!(prr.send_count(5 * MSS, 9 * MSS, 10 * MSS, Some(MSS)), MSS);
+    }
+}

@@ -1,0 +1,138 @@
+//! The seventh and eighth step of SEGMENT ARRIVES (RFC 9293 §3.10.7.4): text and FIN.
+
+use tidelane_flow::{CloseCause, Env, Event, State, StateEvent, flags};
+use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
+
+use crate::{Fate, Slow, arrive::Step};
+
+/// Full segments that are acknowledged at once after something came out of order.
+const QUICK_ACKS: u32 = 15;
+
+impl<E: Env> Slow<'_, E> {
+    /// Seventh: text.
+    pub(crate) fn process_text(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
+        if segment.payload.is_empty() {
+            return Ok(());
+        }
+        if !self.hot.state.receives() {
+            return Ok(());
+        }
+        if self.hot.has(flags::ORPHAN)
+            && segment
+                .seq
+                .add(segment.payload.len() as u32)
+                .after(self.hot.rcv_nxt)
+        {
+            // RFC 9293 §3.10.7.4 and Linux: data for a program that is gone is answered by RST.
+            self.counters.drops[DropReason::DataAfterClose.index()] += 1;
+            self.counters.abort_on_data += 1;
+            self.reset_for(segment, self.hot.key);
+            return Err(self.end(CloseCause::Aborted));
+        }
+        let next = self.hot.rcv_nxt;
+        let skip = if segment.seq.before(next) {
+            next.distance_from(segment.seq)
+        } else {
+            0
+        };
+        let Some(text) = segment.payload.get(skip as usize..) else {
+            return Ok(());
+        };
+        let start = segment.seq.add(skip);
+        let room = self.hot.rcv_adv.distance_from(start) as usize;
+        let text = &text[..text.len().min(room)];
+        self.note_ecn(segment, ecn);
+        let at_once = self.hot.has(flags::ACK_NOW);
+        self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
+        if text.is_empty() {
+            self.counters.drops[DropReason::OutOfWindow.index()] += u64::from(room == 0);
+            return Ok(());
+        }
+        let end = start.add(text.len() as u32);
+        if self.cold.fin_at.is_some_and(|fin| end.after(fin)) {
+            return self.drop(DropReason::DataAfterFin);
+        }
+        if start != next && self.cold.ooo.len() >= crate::ranges::RANGES_MAX {
+            return self.drop(DropReason::ReassemblyFull);
+        }
+        if !self.env.place(self.id, self.hot.rx_pos(start), text) {
+            return self.drop(DropReason::RxBufferFull);
+        }
+        if start != next {
+            self.counters.ofo_queue += 1;
+            self.hot.set_quick_acks(QUICK_ACKS);
+            if !self.cold.ooo.insert(start, end) {
+                self.note_duplicate(start, end);
+            }
+            self.cold.ooo_latest = start;
+            return Ok(());
+        }
+        let in_order_before = self.cold.ooo.is_empty();
+        self.advance_rcv_nxt(end);
+        // What fills a hole is acknowledged at once (RFC 5681 §4.2).
+        self.hot.put(flags::ACK_NOW, at_once || !in_order_before);
+        let eager = self.config.eager_acks;
+        self.hot.owe_ack(text.len() as u32, eager);
+        self.env.event(self.id, Event::Readable);
+        Ok(())
+    }
+
+    /// RCV.NXT moves to `end`, and over what was out of order behind it.
+    fn advance_rcv_nxt(&mut self, end: SeqNumber) {
+        self.hot.rcv_nxt = end;
+        if let Some((_, joined)) = self
+            .cold
+            .ooo
+            .iter()
+            .next()
+            .filter(|r| r.0.at_or_before(end))
+        {
+            self.hot.rcv_nxt = joined.later_of(end);
+        }
+        let next = self.hot.rcv_nxt;
+        self.cold.ooo.remove_below(next);
+    }
+
+    /// Eighth: FIN.
+    pub(crate) fn check_fin(&mut self, segment: &Segment<'_>) -> Step {
+        if segment.flags.contains(TcpFlags::FIN) {
+            let at = segment.seq.add(segment.payload.len() as u32);
+            if at.in_window(
+                self.hot.rcv_nxt,
+                self.hot.rcv_adv.distance_from(self.hot.rcv_nxt) + 1,
+            ) && self.hot.state.receives()
+            {
+                self.cold.fin_at = Some(at);
+            }
+        }
+        if self.cold.fin_at != Some(self.hot.rcv_nxt) || !self.hot.state.receives() {
+            if segment.flags.contains(TcpFlags::FIN) {
+                self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
+            }
+            return Ok(());
+        }
+        self.cold.fin_at = None;
+        self.hot.rcv_nxt = self.hot.rcv_nxt.add(1);
+        self.hot.rcv_adv = self.hot.rcv_adv.later_of(self.hot.rcv_nxt);
+        self.hot.set(flags::FIN_RECEIVED | flags::ACK_OWED);
+        self.hot.state = self.hot.state.next(StateEvent::FinReceived);
+        if self.hot.state != State::CloseWait || self.config.eager_acks {
+            // Only an open connection's own FIN may follow soon and carry the acknowledgment.
+            self.hot.set(flags::ACK_NOW);
+        }
+        self.env.event(self.id, Event::PeerClosed);
+        if self.hot.state == State::TimeWait {
+            let _ = self.send_ack();
+            return Err(self.finish(Fate::TimeWait));
+        }
+        Ok(())
+    }
+
+    /// `[start, end)` arrived again: the next acknowledgment says so (RFC 2883).
+    pub(crate) fn note_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
+        self.hot.set_quick_acks(QUICK_ACKS);
+        if self.hot.has(flags::SACK) {
+            self.cold.dsack = Some((start, end));
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! A connection moves from the memory of one program to another's.
+
+use std::sync::Arc;
+
+use tidelane_abi::{BufferWord, program_flags, service_flags};
+use tidelane_packet_io::PacketIo;
+use tidelane_ring::{ProgramRegion, StreamBuffer};
+use tidelane_time::Instant;
+
+use super::Holder;
+use crate::{
+    Host, ProgramId,
+    binding::{Binding, SlotUse, Stub},
+    publish::{copy_buffer, service_flags_of},
+    slots::{self, Publication, Resumption},
+};
+
+/// Flags that stay with the connection.
+const LASTING: u32 = !(program_flags::CLOSE | program_flags::ABORT);
+/// What a slot says that another program has the connection.
+const AWAY: u32 = service_flags::ELSEWHERE;
+
+/// A program wants a connection that it holds and does not have.
+#[derive(Clone, Copy, Debug)]
+pub struct Take {
+    /// The connection's number.
+    pub connection: u64,
+    /// Context of the program for its events.
+    pub context: u32,
+    /// Word of a send buffer for what is not acknowledged; 0 for none.
+    pub tx_buffer: BufferWord,
+}
+
+/// Where it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Slot of the program that took it.
+    pub slot: u32,
+    /// The slot's generation.
+    pub generation: u32,
+}
+
+/// Why it was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeError {
+    /// The program does not hold it, or has it already.
+    NotHeld,
+    /// The program that has it is moving bytes of it.
+    Busy,
+    /// The send buffer must hold so many bytes.
+    Buffer(u32),
+    /// No slot or no memory.
+    Limit,
+}
+
+/// What a connection needs at its new place.
+struct Room {
+    slot: u32,
+    generation: u32,
+    rx: Option<StreamBuffer>,
+    tx: Option<StreamBuffer>,
+    region: Arc<ProgramRegion>,
+}
+
+impl<P: PacketIo> Host<P> {
+    /// Moves a connection to the program `id`, which holds it.
+    pub fn take(&mut self, now: Instant, id: ProgramId, take: Take) -> Result<Taken, TakeError> {
+        self.io.now = now;
+        let shared = self.shared.by_number.get(&take.connection);
+        let place = match shared {
+            Some(shared) if shared.holders.contains(&Holder::Program(id)) => shared.place,
+            _ => return Err(TakeError::NotHeld),
+        };
+        if place.0 == id {
+            return Err(TakeError::NotHeld);
+        }
+        self.stop_home(now, place)?;
+        match self.make_room(id, place, take.tx_buffer) {
+            Ok(room) => Ok(self.move_to(id, place, &take, room)),
+            Err(error) => {
+                self.change_flags(place, 0, AWAY);
+                Err(error)
+            }
+        }
+    }
+
+    /// From here on the home moves no bytes; what it did before counts.
+    fn stop_home(&mut self, now: Instant, place: (ProgramId, u32)) -> Result<(), TakeError> {
+        self.change_flags(place, AWAY, 0);
+        let Some(binding) = self.binding_at(place) else {
+            return Err(TakeError::NotHeld);
+        };
+        let left = binding.closed_by_program;
+        let program = self.io.programs.get(place.0);
+        let held = program.is_some_and(|program| {
+            let view = program.region.slot(place.1);
+            !left && !program.gone && view.is_some_and(slots::is_held)
+        });
+        if held {
+            self.change_flags(place, 0, AWAY);
+            return Err(TakeError::Busy);
+        }
+        self.advance(now, place.0, place.1);
+        Ok(())
+    }
+
+    /// Bytes that the peer has not acknowledged: where they begin and end.
+    fn unacked(&mut self, place: (ProgramId, u32)) -> Result<(u32, u32), TakeError> {
+        let program = self.io.programs.get_mut(place.0);
+        match program.and_then(|program| program.slot_use(place.1)) {
+            Some(SlotUse::Live(flow)) => {
+                let flow = *flow;
+                // The engine may be done with it, which is told at the end of this step.
+                let state = self.engine.flow(flow).ok_or(TakeError::Busy)?;
+                let acked = state.tx_acked();
+                let binding = self.io.binding(flow).ok_or(TakeError::Busy)?;
+                Ok((acked, binding.tx_head))
+            }
+            Some(SlotUse::Ended(binding)) => Ok((binding.tx_head, binding.tx_head)),
+            _ => Err(TakeError::NotHeld),
+        }
+    }
+
+    /// Finds a slot and buffers at the new home, and copies the bytes there.
+    fn make_room(
+        &mut self,
+        id: ProgramId,
+        place: (ProgramId, u32),
+        tx_buffer: BufferWord,
+    ) -> Result<Room, TakeError> {
+        let (tx_start, tx_end) = self.unacked(place)?;
+        let old_region = self.region_of(place.0)?;
+        let binding = self.binding_at(place).ok_or(TakeError::NotHeld)?;
+        let (old_rx, old_tx) = (binding.rx, binding.tx);
+        let program = self.io.programs.get_mut(id).ok_or(TakeError::NotHeld)?;
+        let region = program.region.clone();
+        let unacked = tx_end.wrapping_sub(tx_start);
+        let tx = StreamBuffer::from_word(tx_buffer, region.layout().tx_area());
+        if tx.map_or(0, StreamBuffer::len) < unacked {
+            return Err(TakeError::Buffer(unacked));
+        }
+        let rx = match old_rx {
+            Some(old) => Some(program.rx.alloc(old.log2).ok_or(TakeError::Limit)?),
+            None => None,
+        };
+        let Some((slot, generation)) = program.take_slot() else {
+            if let Some(rx) = rx {
+                program.rx.free(rx);
+            }
+            return Err(TakeError::Limit);
+        };
+        if let (Some(old), Some(new)) = (old_rx, rx) {
+            copy_buffer(old_region.region(), old, region.region(), new);
+        }
+        if let (Some(old), Some(new)) = (old_tx, tx) {
+            copy_range(&old_region, old, &region, new, tx_start..tx_end);
+        }
+        Ok(Room {
+            slot,
+            generation,
+            rx,
+            tx,
+            region,
+        })
+    }
+
+    fn region_of(&self, id: ProgramId) -> Result<Arc<ProgramRegion>, TakeError> {
+        let program = self.io.programs.get(id).ok_or(TakeError::NotHeld)?;
+        Ok(program.region.clone())
+    }
+
+    /// The connection goes on in `room`.
+    fn move_to(
+        &mut self,
+        id: ProgramId,
+        place: (ProgramId, u32),
+        take: &Take,
+        room: Room,
+    ) -> Taken {
+        let taken = Taken {
+            slot: room.slot,
+            generation: room.generation,
+        };
+        let (home, old_slot) = place;
+        let old_region = self.region_of(home).ok();
+        self.leave_buffers(place);
+        let mut old_context = 0;
+        if let Some(binding) = self.binding_at(place) {
+            old_context = binding.context;
+            let old = old_region.as_ref().and_then(|region| region.slot(old_slot));
+            settle_in(binding, id, take, &room, old.map_or(0, slots::rx_read));
+        }
+        self.change_slots(id, place, take, &room, old_region.as_deref());
+        if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
+            shared.place = (id, room.slot);
+        }
+        // The slot from an earlier time that this program had it.
+        self.release_stub(take.connection, id);
+        self.leave_stub(place, take.connection, old_context);
+        self.settle(self.io.now, take.connection, false);
+        self.io.programs.remove_unused(home);
+        taken
+    }
+
+    /// Gives the old home's receive buffers back.
+    fn leave_buffers(&mut self, place: (ProgramId, u32)) {
+        let Some(binding) = self.binding_at(place) else {
+            return;
+        };
+        let buffers: Vec<StreamBuffer> = binding
+            .rx
+            .take()
+            .into_iter()
+            .chain(binding.rx_old.drain(..))
+            .collect();
+        if let Some(program) = self.io.programs.get_mut(place.0) {
+            for buffer in buffers {
+                program.rx.free(buffer);
+            }
+        }
+    }
+
+    /// The old slot has nobody for the moment, the new one has the connection.
+    fn change_slots(
+        &mut self,
+        id: ProgramId,
+        (home, old_slot): (ProgramId, u32),
+        take: &Take,
+        room: &Room,
+        old_region: Option<&ProgramRegion>,
+    ) {
+        let Some(program) = self.io.programs.get_mut(home) else {
+            return;
+        };
+        let Some(old_use) = program.slot_use(old_slot) else {
+            return;
+        };
+        match std::mem::replace(old_use, SlotUse::Free) {
+            SlotUse::Live(flow) => {
+                self.attach(flow, id, take.context, room.slot, room.generation);
+                let Some(state) = self.engine.flow(flow) else {
+                    return;
+                };
+                let (rx_head, tx_acked) = (state.rx_head(), state.tx_acked());
+                if let Some(binding) = self.io.binding(flow) {
+                    let publication = publish_at(binding, room, rx_head, tx_acked);
+                    self.io.mark(flow);
+                    // A move is no news to those that waited before it.
+                    if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
+                        shared.published = Some(publication);
+                    }
+                }
+            }
+            SlotUse::Ended(binding) => {
+                publish_at(&binding, room, binding.rx_head, binding.tx_head);
+                let old = old_region.and_then(|region| region.slot(old_slot));
+                if let (Some(old), Some(new)) = (old, room.region.slot(room.slot)) {
+                    new.set_names(&old.names());
+                }
+                if let Some(program) = self.io.programs.get_mut(id) {
+                    program.set_slot(room.slot, SlotUse::Ended(binding));
+                }
+                self.announce_ended(id, room.slot, take.context);
+            }
+            SlotUse::Free | SlotUse::Elsewhere(_) => {}
+        }
+    }
+
+    /// The old slot becomes a stub if its program still holds the connection, else it is free.
+    fn leave_stub(&mut self, place: (ProgramId, u32), connection: u64, context: u32) {
+        let (home, old_slot) = place;
+        let Some(shared) = self.shared.by_number.get_mut(&connection) else {
+            return;
+        };
+        let holds = shared.holders.contains(&Holder::Program(home));
+        let Some(program) = self.io.programs.get_mut(home) else {
+            return;
+        };
+        if !holds {
+            program.release_slot(old_slot, context);
+            return;
+        }
+        let Some(view) = program.region.slot(old_slot) else {
+            return;
+        };
+        let stub = Stub {
+            connection,
+            generation: slots::generation(view),
+            context,
+            told: false,
+        };
+        program.set_slot(old_slot, SlotUse::Elsewhere(stub));
+        shared.stubs.push((home, old_slot));
+    }
+}
+
+/// Changes what a binding says of its home.
+fn settle_in(binding: &mut Binding, id: ProgramId, take: &Take, room: &Room, old_read: u32) {
+    // A flow that is over has nobody who checked how far the program read.
+    let unread = binding.rx_head.wrapping_sub(binding.rx_read);
+    if old_read.wrapping_sub(binding.rx_read) <= unread {
+        binding.rx_read = old_read;
+    }
+    binding.home = id;
+    binding.slot = room.slot;
+    binding.generation = room.generation;
+    binding.context = take.context;
+    binding.rx = room.rx;
+    binding.tx = room.tx;
+    binding.tx_word = room.tx.map_or(0, StreamBuffer::to_word);
+    binding.program_flags &= LASTING;
+    binding.closed_by_program = false;
+    binding.announce = true;
+}
+
+/// Fills in the new slot.
+fn publish_at(binding: &Binding, room: &Room, rx_head: u32, tx_acked: u32) -> Publication {
+    let resumption = Resumption {
+        flags: binding.program_flags,
+        tx_head: binding.tx_head,
+        rx_read: binding.rx_read,
+        tx_buffer: binding.tx_word,
+        rx_buffer: binding.rx.map_or(0, StreamBuffer::to_word),
+    };
+    let publication = Publication {
+        rx_head,
+        tx_acked,
+        flags: service_flags_of(binding),
+        cause: binding.cause,
+    };
+    if let Some(view) = room.region.slot(room.slot) {
+        slots::resume_use(view, &resumption);
+        slots::publish(view, &publication);
+    }
+    publication
+}
+
+/// Copies the bytes of stream positions `range` between buffers of two regions.
+fn copy_range(
+    from_region: &ProgramRegion,
+    from: StreamBuffer,
+    to_region: &ProgramRegion,
+    to: StreamBuffer,
+    range: std::ops::Range<u32>,
+) {
+    let mut chunk = [0; 2048];
+    let mut at = range.start;
+    while at != range.end {
+        let len = (range.end.wrapping_sub(at) as usize).min(chunk.len());
+        let part = &mut chunk[..len];
+        // The lengths were compared before: neither can fail.
+        let copied =
+            from.read(from_region.region(), at, part) && to.write(to_region.region(), at, part);
+        debug_assert!(copied);
+        at = at.wrapping_add(len as u32);
+    }
+}

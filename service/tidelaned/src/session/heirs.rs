@@ -1,0 +1,76 @@
+//! Connections that a program's children have with it: see `docs/design/fork.md`.
+
+use std::{io, os::fd::AsFd};
+
+use tidelane_abi::{Message, message, refusal};
+use tidelane_host::{Take, TakeError};
+use tidelane_ring::registration::{new_message, send_message};
+
+use super::Session;
+use crate::control::Shared;
+
+impl Session {
+    /// A child is about to be made that will hold what this process holds.
+    pub(super) fn inherit(&mut self, shared: &mut Shared) -> io::Result<()> {
+        let Some(from) = self.holder() else {
+            return self.answer(message::INHERIT, refusal::MALFORMED);
+        };
+        let Some(number) = shared.admit() else {
+            return self.answer(message::INHERIT, refusal::LIMIT);
+        };
+        let (heir, theirs) = match Self::heir(number, self) {
+            Ok(made) => made,
+            Err(_) => {
+                shared.dismiss();
+                return self.answer(message::INHERIT, refusal::LIMIT);
+            }
+        };
+        shared
+            .core
+            .call(move |host, now| host.inherit(now, from, number));
+        shared.heirs.push(heir);
+        let answer = new_message(message::INHERIT);
+        send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
+    }
+
+    /// The program wants a connection that another one has.
+    pub(super) fn take(&mut self, shared: &mut Shared, request: &Message) -> io::Result<()> {
+        let Some(registered) = &self.registered else {
+            return Ok(());
+        };
+        let id = registered.id;
+        let take = Take {
+            connection: request.connection,
+            context: request.context,
+            tx_buffer: request.tx_buffer,
+        };
+        let taken = shared
+            .core
+            .call(move |host, now| host.take(now, id, take))
+            .unwrap_or(Err(TakeError::NotHeld));
+        let mut answer = new_message(message::TAKE);
+        match taken {
+            Ok(taken) => {
+                answer.slot = taken.slot;
+                answer.generation = taken.generation;
+            }
+            Err(TakeError::NotHeld) => answer.refusal = refusal::NOT_ENTITLED,
+            Err(TakeError::Busy) => answer.refusal = refusal::BUSY,
+            Err(TakeError::Limit) => answer.refusal = refusal::LIMIT,
+            Err(TakeError::Buffer(needed)) => {
+                answer.refusal = refusal::BUFFER;
+                answer.slot = needed;
+            }
+        }
+        send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    /// The process closed a connection that it had no slot for.
+    pub(super) fn disown(&self, shared: &Shared, connection: u64) {
+        if let Some(holder) = self.holder() {
+            shared
+                .core
+                .call(move |host, now| host.disown(now, holder, connection));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Messages over the registration socket.
+
+/// A registration message, both directions. File descriptors travel beside it (SCM_RIGHTS).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// [`MESSAGE_MAGIC`](crate::MESSAGE_MAGIC).
+    pub magic: u64,
+    /// [`ABI_VERSION`](crate::ABI_VERSION) of the sender.
+    pub abi_version: u32,
+    /// One of [`message`].
+    pub kind: u32,
+    /// Answers: 0, or why not ([`refusal`]).
+    pub refusal: u32,
+    /// CONTEXT, LISTEN: the context's number.
+    pub context: u32,
+    /// LISTEN: the program's number for the listener. UNLISTEN, LISTEN's answer: the service's.
+    pub cookie: u64,
+    /// LISTEN: the service's number for the listener.
+    pub listener: u32,
+    /// LISTEN: backlog.
+    pub backlog: u32,
+    /// REGISTERED: bytes of the program region.
+    pub region_len: u64,
+    /// NOTE: a kernel socket's inode number; the reason it is not accelerated follows.
+    pub inode: u64,
+    /// NOTE: one of [`not_accelerated`].
+    pub reason: u32,
+    /// RESERVE: the port that was reserved, host byte order.
+    pub port: u32,
+    /// TAKE, DISOWN: [`SlotNames::connection`](crate::SlotNames).
+    pub connection: u64,
+    /// TAKE: word of a send buffer for what is not acknowledged, 0 for none.
+    pub tx_buffer: crate::BufferWord,
+    /// TAKE's answer: the slot and its generation; with [`refusal::BUFFER`] the bytes that are not
+    /// acknowledged, in `slot`.
+    pub slot: u32,
+    /// See `slot`.
+    pub generation: u32,
+    /// REGISTER: the program's name, NUL-padded.
+    pub name: [u8; 32],
+}
+
+/// Kinds of [`Message`].
+pub mod message {
+    /// Program: I am here. Answer: REGISTERED, with the program region, the service page and the
+    /// doorbell eventfd to ring when a core sleeps (three descriptors, in this order).
+    pub const REGISTER: u32 = 1;
+    /// Answer to REGISTER.
+    pub const REGISTERED: u32 = 2;
+    /// Program: context `context` exists; its doorbell eventfd comes along. Answer: CONTEXT.
+    pub const CONTEXT: u32 = 3;
+    /// Program: this kernel socket listens (it comes along); take its port. Answer: LISTEN.
+    /// A second program that holds the same socket (after fork) gets the same listener.
+    pub const LISTEN: u32 = 4;
+    /// Program: I closed my descriptor of the listener. No answer.
+    pub const UNLISTEN: u32 = 5;
+    /// Program: this bound kernel socket (it comes along) reserves its port for my connections.
+    /// Answer: RESERVE.
+    pub const RESERVE: u32 = 6;
+    /// Program: this socket is not accelerated, and why. For `tidelane ss`. No answer.
+    pub const NOTE: u32 = 7;
+    /// Anybody: do we have the same version? Answer: PROBE. Before REGISTER, or instead of it.
+    pub const PROBE: u32 = 8;
+    /// Program or heir, before fork: the child will hold what I hold. Answer: INHERIT, with the
+    /// child's registration socket, over which it may REGISTER.
+    pub const INHERIT: u32 = 9;
+    /// Program: `connection`, which I hold and another process has, shall come to my context
+    /// `context`. Answer: TAKE.
+    pub const TAKE: u32 = 10;
+    /// Program or heir: I do not hold `connection` any more, and have no slot for it. No answer.
+    pub const DISOWN: u32 = 11;
+}
+
+/// Values of [`Message::refusal`].
+pub mod refusal {
+    /// The two sides were built from different versions.
+    pub const ABI_VERSION: u32 = 1;
+    /// The message makes no sense.
+    pub const MALFORMED: u32 = 2;
+    /// A bound was reached: programs, contexts, listeners.
+    pub const LIMIT: u32 = 3;
+    /// The descriptor is not a kernel socket that fits the request.
+    pub const NOT_ENTITLED: u32 = 4;
+    /// The address is not on an accelerated interface.
+    pub const NOT_ACCELERATED: u32 = 5;
+    /// The 3-tuple belongs to someone else.
+    pub const IN_USE: u32 = 6;
+    /// TAKE: the process that has the connection is moving its bytes: ask again.
+    pub const BUSY: u32 = 7;
+    /// TAKE: the send buffer is too small.
+    pub const BUFFER: u32 = 8;
+}
+
+/// Why a socket is not accelerated; `tidelane ss` prints the text of the same name.
+pub mod not_accelerated {
+    /// No connection yet.
+    pub const UNCONNECTED: u32 = 0;
+    /// The destination is not behind an accelerated interface.
+    pub const ROUTE: u32 = 1;
+    /// The socket's family or type is not carried (UDP, unix, IPv6 for now).
+    pub const FAMILY: u32 = 2;
+    /// The address it is bound to is not on an accelerated interface (loopback).
+    pub const LOCAL_ADDRESS: u32 = 3;
+    /// The connection came over a kernel path (loopback client of a shared listener).
+    pub const KERNEL_PEER: u32 = 4;
+    /// An option that is not implemented was set before connect or listen.
+    pub const OPTION: u32 = 5;
+    /// The service refused: limit.
+    pub const LIMIT: u32 = 6;
+    /// The program inherited the connection over fork, and the service did not know of that.
+    pub const FORKED: u32 = 7;
+    /// The service is gone.
+    pub const SERVICE_GONE: u32 = 8;
+}
+
+const _: () = assert!(core::mem::size_of::<Message>() == 120);

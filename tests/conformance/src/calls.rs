@@ -1,0 +1,449 @@
+//! System calls of a script, as values: names resolved, descriptors the stack's own.
+
+use std::collections::HashMap;
+
+use crate::{
+    ast::{CallSpec, Expr},
+    stack::Answer,
+};
+
+/// A descriptor of the stack.
+pub type Fd = i32;
+
+/// The port that scripts listen on.
+pub const LISTEN_PORT: u16 = 8080;
+/// The port that scripts connect to.
+pub const CONNECT_PORT: u16 = 8080;
+
+/// A call. Addresses are the run's, and bytes written are the stream's pattern, so neither is
+/// here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Call {
+    Socket {
+        domain: i32,
+        kind: i32,
+        protocol: i32,
+    },
+    Bind {
+        fd: Fd,
+        port: u16,
+    },
+    Listen {
+        fd: Fd,
+        backlog: i32,
+    },
+    Accept {
+        fd: Fd,
+    },
+    Connect {
+        fd: Fd,
+        port: u16,
+    },
+    Receive {
+        fd: Fd,
+        len: usize,
+        flags: i32,
+    },
+    Send {
+        fd: Fd,
+        bytes: Vec<u8>,
+        flags: i32,
+    },
+    /// `sendto` with MSG_FASTOPEN (RFC 7413).
+    SendConnect {
+        fd: Fd,
+        port: u16,
+        bytes: Vec<u8>,
+        flags: i32,
+    },
+    Shutdown {
+        fd: Fd,
+        how: i32,
+    },
+    Close {
+        fd: Fd,
+    },
+    SetOption {
+        fd: Fd,
+        level: i32,
+        name: i32,
+        value: Vec<u8>,
+    },
+    Option {
+        fd: Fd,
+        level: i32,
+        name: i32,
+        len: usize,
+    },
+    Flags {
+        fd: Fd,
+    },
+    SetFlags {
+        fd: Fd,
+        flags: i32,
+    },
+    Poll {
+        entries: Vec<(Fd, i16)>,
+        timeout_ms: i32,
+    },
+    /// An `ioctl` that gives an int.
+    Count {
+        fd: Fd,
+        request: u64,
+    },
+}
+
+macro_rules! constants {
+    ($($name:ident)*) => {
+        &[$((stringify!($name), libc::$name as i64),)*]
+    };
+}
+
+/// What scripts may name.
+const CONSTANTS: &[(&str, i64)] = constants! {
+    AF_INET SOCK_STREAM SOCK_NONBLOCK SOCK_CLOEXEC IPPROTO_TCP IPPROTO_IP IPPROTO_ICMP
+    SOL_SOCKET SOL_TCP SOL_IP
+    SO_REUSEADDR SO_REUSEPORT SO_KEEPALIVE SO_LINGER SO_SNDBUF SO_RCVBUF SO_ERROR SO_RCVTIMEO
+    SO_SNDTIMEO SO_RCVLOWAT SO_ACCEPTCONN SO_TYPE
+    TCP_NODELAY TCP_CORK TCP_QUICKACK TCP_KEEPIDLE TCP_KEEPINTVL TCP_KEEPCNT TCP_USER_TIMEOUT
+    TCP_MAXSEG TCP_CONGESTION TCP_INFO TCP_NOTSENT_LOWAT TCP_SYNCNT TCP_LINGER2 TCP_DEFER_ACCEPT
+    TCP_WINDOW_CLAMP TCP_FASTOPEN TCP_FASTOPEN_CONNECT IP_TOS IP_MTU_DISCOVER
+    IP_PMTUDISC_DONT IP_PMTUDISC_DO IP_RECVERR
+    MSG_DONTWAIT MSG_PEEK MSG_MORE MSG_NOSIGNAL MSG_WAITALL MSG_OOB MSG_FASTOPEN MSG_TRUNC
+    F_GETFL F_SETFL O_RDWR O_NONBLOCK SHUT_RD SHUT_WR SHUT_RDWR
+    POLLIN POLLOUT POLLERR POLLHUP POLLRDHUP POLLRDNORM POLLWRNORM FIONREAD TIOCOUTQ
+};
+
+/// Errors by name.
+const ERRORS: &[(&str, i64)] = constants! {
+    EAGAIN EWOULDBLOCK EINPROGRESS EALREADY EISCONN ENOTCONN ECONNREFUSED ECONNRESET ECONNABORTED
+    ETIMEDOUT EPIPE EINVAL EBADF EADDRINUSE EADDRNOTAVAIL EHOSTUNREACH ENETUNREACH EMSGSIZE
+    EOPNOTSUPP ENOPROTOOPT EPROTO EINTR ENOTSOCK EDESTADDRREQ ENOBUFS EACCES EPERM
+};
+
+/// `linux/sockios.h`: SIOCINQ and SIOCOUTQ are FIONREAD and TIOCOUTQ.
+const SOCKIOS: [(&str, i64); 3] = [
+    ("SIOCINQ", libc::FIONREAD as i64),
+    ("SIOCOUTQ", libc::TIOCOUTQ as i64),
+    ("SIOCOUTQNSD", 0x894b),
+];
+
+/// The number of an error.
+pub fn errno(name: &str) -> Option<i32> {
+    let found = ERRORS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, number)| *number as i32)
+}
+
+/// The name of an error.
+pub fn errno_name(number: i32) -> String {
+    let found = ERRORS.iter().find(|(_, known)| *known == i64::from(number));
+    found.map_or_else(|| format!("errno {number}"), |(name, _)| (*name).to_owned())
+}
+
+/// The value of a number, a constant, or several.
+pub fn number(expr: &Expr) -> Result<i64, String> {
+    match expr {
+        Expr::Number(number) => Ok(*number),
+        Expr::Word(word) => CONSTANTS
+            .iter()
+            .chain(&SOCKIOS)
+            .chain(ERRORS)
+            .find(|(known, _)| known == word)
+            .map(|(_, value)| *value)
+            .ok_or(format!("{word} is not a constant that scripts may name")),
+        Expr::Or(parts) => parts
+            .iter()
+            .try_fold(0, |all, part| Ok(all | number(part)?)),
+        Expr::List(parts) if parts.len() == 1 => number(&parts[0]),
+        other => Err(format!("expected a number, found {other:?}")),
+    }
+}
+
+/// Descriptors of a script, and the stack's own.
+#[derive(Debug, Default)]
+pub struct Descriptors(HashMap<i64, Fd>);
+
+impl Descriptors {
+    /// The stack gave `live` where the script says `scripted`.
+    pub fn note(&mut self, scripted: i64, live: Fd) {
+        self.0.insert(scripted, live);
+    }
+
+    fn live(&self, expr: &Expr) -> Result<Fd, String> {
+        let scripted = number(expr)?;
+        // One that the script never opened is passed on, to see what the stack makes of it.
+        Ok(self
+            .0
+            .get(&scripted)
+            .copied()
+            .unwrap_or(900 + scripted as Fd))
+    }
+}
+
+/// The arguments of a call, taken one after another.
+struct Arguments<'a> {
+    spec: &'a CallSpec,
+    descriptors: &'a Descriptors,
+}
+
+impl Arguments<'_> {
+    fn at(&self, index: usize) -> Result<&Expr, String> {
+        let found = self.spec.arguments.get(index);
+        found.ok_or(format!("{} has no argument {}", self.spec.name, index + 1))
+    }
+
+    fn int(&self, index: usize) -> Result<i32, String> {
+        Ok(number(self.at(index)?)? as i32)
+    }
+
+    fn len(&self, index: usize) -> Result<usize, String> {
+        usize::try_from(number(self.at(index)?)?).map_err(|_| "a negative length".to_owned())
+    }
+
+    fn fd(&self) -> Result<Fd, String> {
+        self.descriptors.live(self.at(0)?)
+    }
+
+    /// The value of an option: a list with a number, a string, or a structure.
+    fn value(&self, index: usize) -> Result<Vec<u8>, String> {
+        let int = |expr: &Expr| Ok::<_, String>((number(expr)? as i32).to_ne_bytes().to_vec());
+        match self.at(index)? {
+            Expr::Text(text) => Ok(text.clone().into_bytes()),
+            Expr::List(parts) => match parts.first() {
+                Some(Expr::Text(text)) => Ok(text.clone().into_bytes()),
+                _ => Ok(parts
+                    .iter()
+                    .map(int)
+                    .collect::<Result<Vec<_>, _>>()?
+                    .concat()),
+            },
+            Expr::Struct(fields) => {
+                let is_time = fields.iter().any(|(name, _)| name.starts_with("tv_"));
+                let field = |(_, value): &(String, Expr)| match is_time {
+                    true => Ok(number(value)?.to_ne_bytes().to_vec()),
+                    false => int(value),
+                };
+                Ok(fields
+                    .iter()
+                    .map(field)
+                    .collect::<Result<Vec<_>, _>>()?
+                    .concat())
+            }
+            other => int(other),
+        }
+    }
+
+    /// `[{fd=4, events=POLLIN, revents=POLLIN}]`: what is asked for.
+    fn poll_entries(&self) -> Result<Vec<(Fd, i16)>, String> {
+        let Expr::List(entries) = self.at(0)? else {
+            return Err("poll takes a list of {fd=, events=, revents=}".to_owned());
+        };
+        let entry = |entry: &Expr| {
+            let fd = self.descriptors.live(field(entry, "fd")?)?;
+            Ok((fd, number(field(entry, "events")?)? as i16))
+        };
+        entries.iter().map(entry).collect()
+    }
+}
+
+fn field<'a>(entry: &'a Expr, name: &str) -> Result<&'a Expr, String> {
+    let Expr::Struct(fields) = entry else {
+        return Err(format!("expected {{{name}=...}}"));
+    };
+    let found = fields.iter().find(|(known, _)| known == name);
+    found
+        .map(|(_, value)| value)
+        .ok_or(format!("there is no {name}="))
+}
+
+/// What the script asks for. `pattern` gives the bytes to write on a descriptor.
+pub fn resolve(
+    spec: &CallSpec,
+    descriptors: &Descriptors,
+    pattern: impl Fn(Fd, usize) -> Vec<u8>,
+) -> Result<Call, String> {
+    let arguments = Arguments { spec, descriptors };
+    match spec.name.as_str() {
+        "socket" => {
+            let domain = match arguments.at(0)? {
+                Expr::Any => libc::AF_INET,
+                other => number(other)? as i32,
+            };
+            let (kind, protocol) = (arguments.int(1)?, arguments.int(2)?);
+            Ok(Call::Socket {
+                domain,
+                kind,
+                protocol,
+            })
+        }
+        "poll" => Ok(Call::Poll {
+            entries: arguments.poll_entries()?,
+            timeout_ms: arguments.int(2)?,
+        }),
+        "read" | "recv" | "recvfrom" | "write" | "send" | "sendto" => {
+            resolve_transfer(&arguments, pattern)
+        }
+        "setsockopt" | "getsockopt" | "fcntl" | "ioctl" => resolve_option(&arguments),
+        _ => resolve_plain(&arguments),
+    }
+}
+
+/// Calls that move bytes.
+fn resolve_transfer(
+    arguments: &Arguments<'_>,
+    pattern: impl Fn(Fd, usize) -> Vec<u8>,
+) -> Result<Call, String> {
+    let (fd, len) = (arguments.fd()?, arguments.len(2)?);
+    let flags = match arguments.spec.name.as_str() {
+        "read" | "write" => 0,
+        _ => arguments.int(3)?,
+    };
+    if ["read", "recv", "recvfrom"].contains(&arguments.spec.name.as_str()) {
+        return Ok(Call::Receive { fd, len, flags });
+    }
+    let bytes = pattern(fd, len);
+    let connects = flags & libc::MSG_FASTOPEN != 0;
+    // A signal would end the runner.
+    let flags = flags | libc::MSG_NOSIGNAL;
+    Ok(match connects {
+        true => Call::SendConnect {
+            fd,
+            port: CONNECT_PORT,
+            bytes,
+            flags,
+        },
+        false => Call::Send { fd, bytes, flags },
+    })
+}
+
+/// Calls about what a socket is set to.
+fn resolve_option(arguments: &Arguments<'_>) -> Result<Call, String> {
+    let (fd, command) = (arguments.fd()?, arguments.int(1)?);
+    Ok(match arguments.spec.name.as_str() {
+        "setsockopt" => Call::SetOption {
+            fd,
+            level: command,
+            name: arguments.int(2)?,
+            value: arguments.value(3)?,
+        },
+        "getsockopt" => Call::Option {
+            fd,
+            level: command,
+            name: arguments.int(2)?,
+            len: arguments.len(4)?,
+        },
+        "fcntl" if command == libc::F_GETFL => Call::Flags { fd },
+        "fcntl" if command == libc::F_SETFL => Call::SetFlags {
+            fd,
+            flags: arguments.int(2)?,
+        },
+        "fcntl" => return Err("fcntl: F_GETFL and F_SETFL only".to_owned()),
+        _ => Call::Count {
+            fd,
+            request: command as u64,
+        },
+    })
+}
+
+/// Calls of a descriptor and numbers.
+fn resolve_plain(arguments: &Arguments<'_>) -> Result<Call, String> {
+    let name = arguments.spec.name.as_str();
+    if !["bind", "listen", "accept", "connect", "shutdown", "close"].contains(&name) {
+        return Err(format!("{name} is not a call that scripts can make"));
+    }
+    let fd = arguments.fd()?;
+    Ok(match name {
+        "bind" => Call::Bind {
+            fd,
+            port: LISTEN_PORT,
+        },
+        "listen" => Call::Listen {
+            fd,
+            backlog: arguments.int(1)?,
+        },
+        "accept" => Call::Accept { fd },
+        "connect" => Call::Connect {
+            fd,
+            port: CONNECT_PORT,
+        },
+        "shutdown" => Call::Shutdown {
+            fd,
+            how: arguments.int(1)?,
+        },
+        _ => Call::Close { fd },
+    })
+}
+
+/// Holds what a call gave against what the script says; what differs, if anything.
+pub fn check(spec: &CallSpec, answer: &Answer) -> Result<(), String> {
+    let expected = match (&spec.errno, &spec.result) {
+        (Some(name), _) => Some(Err(
+            errno(name).ok_or(format!("{name} is not a known error"))?
+        )),
+        (None, Expr::Any) => None,
+        (None, result) => Some(Ok(number(result)?)),
+    };
+    let told = |result: &Result<i64, i32>| match result {
+        Ok(value) => value.to_string(),
+        Err(number) => format!("-1 {}", errno_name(*number)),
+    };
+    // Scripts and stacks number descriptors each in their own way.
+    let opens = ["socket", "accept"].contains(&spec.name.as_str());
+    match expected {
+        Some(Ok(_)) if opens && answer.result.is_ok() => Ok(()),
+        Some(expected) if expected != answer.result => Err(format!(
+            "{} should give {}, gave {}",
+            spec.name,
+            told(&expected),
+            told(&answer.result)
+        )),
+        _ if answer.result.is_err() => Ok(()),
+        _ => check_output(spec, &answer.output),
+    }
+}
+
+fn check_output(spec: &CallSpec, output: &[u8]) -> Result<(), String> {
+    let word = |at: usize| {
+        let bytes = output
+            .get(at..at + 4)
+            .and_then(|bytes| bytes.try_into().ok());
+        bytes.map(i32::from_ne_bytes)
+    };
+    let expected = match (spec.name.as_str(), spec.arguments.as_slice()) {
+        ("poll", [Expr::List(entries), ..]) => return check_poll(entries, output),
+        ("getsockopt", [_, _, _, Expr::List(value), ..]) => value.as_slice(),
+        ("ioctl", [_, _, Expr::List(value)]) => value.as_slice(),
+        _ => return Ok(()),
+    };
+    for (index, part) in expected.iter().enumerate() {
+        if let Expr::Text(text) = part {
+            let found = String::from_utf8_lossy(output);
+            let found = found.trim_end_matches('\0');
+            if found != text {
+                return Err(format!(
+                    "{}: should be \"{text}\", is \"{found}\"",
+                    spec.name
+                ));
+            }
+        } else if *part != Expr::Any {
+            let (should, is) = (number(part)? as i32, word(index * 4));
+            if Some(should) != is {
+                return Err(format!("{}: should be {should}, is {is:?}", spec.name));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `output` has two bytes of events for each entry.
+fn check_poll(entries: &[Expr], output: &[u8]) -> Result<(), String> {
+    for (entry, found) in entries.iter().zip(output.chunks_exact(2)) {
+        let should = number(field(entry, "revents")?)? as i16;
+        let is = i16::from_ne_bytes([found[0], found[1]]);
+        if should != is {
+            return Err(format!("poll: revents should be {should:#x}, are {is:#x}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,395 @@
+//! Tidelane's engine in virtual time: the driver of `tests/packetdrill`, with one program.
+//!
+//! Nothing here waits. Time moves to the next timer of the stack, as far as the runner asks; a call
+//! that would block is tried again after everything that happens.
+
+use tidelane_engine::{Duration, Endpoint, Instant, IpAddress};
+use tidelane_packetdrill::{
+    errno::Errno,
+    settings::{Reading, Settings},
+    socket::Shutdown,
+    stack::Stack as Driver,
+};
+
+use crate::{
+    calls::{Call, Fd},
+    stack::{Answer, Micros, Returned, Sent, Stack},
+    wire::{LOCAL, REMOTE},
+};
+
+/// The first descriptor.
+const FD_FIRST: Fd = 3;
+/// Sysctls that set up the kernel, and that the engine has no need of.
+const KERNEL_ONLY: [&str; 4] = [
+    "tcp_syn_linear_timeouts",
+    "tcp_invalid_ratelimit",
+    "tcp_comp_sack_nr",
+    "tcp_autocorking",
+];
+
+/// Segments leave one by one, as from the kernel to a device that cuts nothing; when they are
+/// acknowledged is the service's choice, not Linux's.
+const RUN: &str = "offload=0,service=1";
+
+/// A call that is not over.
+#[derive(Debug)]
+struct Pending {
+    call: Call,
+    /// It was tried before.
+    begun: bool,
+    /// Bytes written.
+    done: usize,
+    /// When `poll` gives up.
+    deadline: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Engine {
+    /// Made at the first use, when the settings stand.
+    driver: Option<Driver>,
+    settings: Vec<String>,
+    next_fd: Fd,
+    pending: Option<Pending>,
+    returned: Option<Returned>,
+}
+
+fn endpoint(ip: [u8; 4], port: u16) -> Endpoint {
+    Endpoint::new(IpAddress::from_v4(ip), port)
+}
+
+/// The instant at which scripts start: where the driver's clock does.
+fn origin() -> Instant {
+    Driver::new(
+        Settings::new("").unwrap_or_else(|_| unreachable!()),
+        Reading::default(),
+    )
+    .now()
+}
+
+impl Engine {
+    fn driver(&mut self) -> &mut Driver {
+        let flags = format!("{RUN},{}", self.settings.join(","));
+        self.driver.get_or_insert_with(|| {
+            // Each setting was tried when it was made.
+            let settings = Settings::new(&flags).unwrap_or_else(|why| unreachable!("{why}"));
+            let mut driver = Driver::new(settings, Reading::default());
+            driver.settle_settings(&Reading::default());
+            driver
+        })
+    }
+
+    fn micros(at: Instant) -> Micros {
+        at.as_micros() - origin().as_micros()
+    }
+
+    fn instant(at: Micros) -> Instant {
+        origin() + Duration::from_micros(at)
+    }
+
+    /// Runs what is due until `to`; stops early when `enough`.
+    fn advance(&mut self, to: Instant, enough: impl Fn(&Self) -> bool) {
+        while !enough(self) {
+            let deadline = self.pending.as_ref().and_then(|pending| pending.deadline);
+            let timer = self.driver().next_timeout();
+            let next = [deadline, timer].into_iter().flatten().min();
+            let Some(next) = next.filter(|next| *next <= to) else {
+                self.driver().advance_to(to);
+                self.try_pending();
+                return;
+            };
+            self.driver().advance_to(next);
+            self.try_pending();
+        }
+    }
+
+    fn try_pending(&mut self) {
+        let Some(mut pending) = self.pending.take() else {
+            return;
+        };
+        let answer = self.attempt(&mut pending);
+        let at = Self::micros(self.driver().now());
+        match answer {
+            Some(answer) => self.returned = Some(Returned { at, answer }),
+            None => self.pending = Some(pending),
+        }
+    }
+
+    /// Tries a call: none if it blocks.
+    fn attempt(&mut self, pending: &mut Pending) -> Option<Answer> {
+        let begun = std::mem::replace(&mut pending.begun, true);
+        let call = &pending.call;
+        let result = match call {
+            Call::Accept { fd } => self.accept(*fd),
+            Call::Connect { fd, port } => self.connect(*fd, *port, begun),
+            Call::Send { fd, bytes, flags } => {
+                self.send(*fd, bytes, *flags, &mut pending.done, begun)
+            }
+            Call::Receive { fd, len, flags } => {
+                let received = self.driver().recv(*fd, *len, *flags, 1);
+                match received {
+                    Ok(received) => {
+                        let result = Ok(received.bytes.len() as i64);
+                        return Some(Answer {
+                            result,
+                            output: received.bytes,
+                        });
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            Call::Option {
+                fd,
+                level,
+                name,
+                len,
+            } => {
+                return Some(match self.driver().option(*fd, *level, *name) {
+                    Ok(mut output) => {
+                        output.truncate(*len);
+                        Answer {
+                            result: Ok(0),
+                            output,
+                        }
+                    }
+                    Err(error) => Answer::of(Err(error.0)),
+                });
+            }
+            Call::Poll { .. } => return self.poll(pending),
+            Call::Count { fd, request } => return Some(self.count(*fd, *request)),
+            other => self.at_once(&other.clone()),
+        };
+        match result {
+            Err(Errno::AGAIN) if !self.returns_at_once(&pending.call) => None,
+            Err(error) => Some(Answer::of(Err(error.0))),
+            Ok(value) => Some(Answer::of(Ok(value))),
+        }
+    }
+
+    /// Whether a call that would block fails instead.
+    fn returns_at_once(&mut self, call: &Call) -> bool {
+        let (fd, flags) = match call {
+            Call::Accept { fd } | Call::Connect { fd, .. } => (*fd, 0),
+            Call::Receive { fd, flags, .. } | Call::Send { fd, flags, .. } => (*fd, *flags),
+            _ => return true,
+        };
+        let nonblocking = match self.driver().control(fd, libc::F_GETFL, 0) {
+            Some(Ok(bits)) => bits as i32 & libc::O_NONBLOCK != 0,
+            _ => true,
+        };
+        nonblocking || flags & libc::MSG_DONTWAIT != 0
+    }
+
+    fn new_fd(&mut self) -> Fd {
+        self.next_fd = self.next_fd.max(FD_FIRST) + 1;
+        self.next_fd - 1
+    }
+
+    /// Calls that never block and give no bytes.
+    fn at_once(&mut self, call: &Call) -> Result<i64, Errno> {
+        match *call {
+            Call::Socket {
+                domain,
+                kind,
+                protocol,
+            } => {
+                let fd = self.new_fd();
+                self.driver().socket_call(fd, domain, kind, protocol)?;
+                return Ok(fd.into());
+            }
+            Call::Bind { fd, port } => self.driver().bind(fd, endpoint(LOCAL, port)),
+            Call::Listen { fd, backlog } => self.driver().listen(fd, backlog),
+            Call::Shutdown { fd, how } => {
+                let how = Shutdown {
+                    read: how != libc::SHUT_WR,
+                    write: how != libc::SHUT_RD,
+                };
+                self.driver().shutdown(fd, how)
+            }
+            Call::Close { fd } => self.driver().close(fd),
+            Call::SetOption {
+                fd,
+                level,
+                name,
+                ref value,
+            } => self.driver().set_option(fd, level, name, value),
+            Call::Flags { fd } => return self.control(fd, libc::F_GETFL, 0),
+            Call::SetFlags { fd, flags } => return self.control(fd, libc::F_SETFL, flags),
+            _ => Err(Errno(libc::EOPNOTSUPP)),
+        }
+        .map(|()| 0)
+    }
+
+    fn control(&mut self, fd: Fd, command: i32, argument: i32) -> Result<i64, Errno> {
+        let answer = self.driver().control(fd, command, argument);
+        answer
+            .unwrap_or(Err(Errno::INVAL))
+            .map(|value| value as i64)
+    }
+
+    fn accept(&mut self, fd: Fd) -> Result<i64, Errno> {
+        if !self.driver().accept_ready(fd)? {
+            return Err(Errno::AGAIN);
+        }
+        let new = self.new_fd();
+        self.driver().accept(fd, new, false)?;
+        Ok(new.into())
+    }
+
+    fn connect(&mut self, fd: Fd, port: u16, begun: bool) -> Result<i64, Errno> {
+        let call = Call::Connect { fd, port };
+        if !begun {
+            self.driver().connect(fd, endpoint(REMOTE, port))?;
+        }
+        match self.driver().connect_result(fd) {
+            Ok(()) => Ok(0),
+            Err(Errno::AGAIN) if self.returns_at_once(&call) => Err(Errno(libc::EINPROGRESS)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn send(
+        &mut self,
+        fd: Fd,
+        bytes: &[u8],
+        flags: i32,
+        done: &mut usize,
+        begun: bool,
+    ) -> Result<i64, Errno> {
+        if !begun {
+            self.driver()
+                .more_to_come(fd, flags & libc::MSG_MORE != 0)?;
+        }
+        while *done < bytes.len() {
+            match self.driver().send(fd, &bytes[*done..], flags) {
+                Ok(count) => *done += count,
+                Err(error) if *done == 0 => return Err(error),
+                Err(Errno::AGAIN) => {
+                    let fd_flags = self.control(fd, libc::F_GETFL, 0)? as i32;
+                    let waits = fd_flags & libc::O_NONBLOCK == 0 && flags & libc::MSG_DONTWAIT == 0;
+                    return if waits {
+                        Err(Errno::AGAIN)
+                    } else {
+                        Ok(*done as i64)
+                    };
+                }
+                Err(_) => break,
+            }
+        }
+        Ok(*done as i64)
+    }
+
+    fn poll(&mut self, pending: &mut Pending) -> Option<Answer> {
+        let Call::Poll {
+            entries,
+            timeout_ms,
+        } = &pending.call
+        else {
+            return None;
+        };
+        let now = self.driver().now();
+        let wait = u64::try_from(*timeout_ms).ok().map(Duration::from_millis);
+        let deadline = pending.deadline.or(wait.map(|wait| now + wait));
+        let always = (libc::POLLERR | libc::POLLHUP) as u32;
+        let ready = |(fd, events): &(Fd, i16)| {
+            (self.driver().readiness(*fd) & (*events as u16 as u32 | always)) as i16
+        };
+        let ready: Vec<i16> = entries.iter().map(ready).collect();
+        let count = ready.iter().filter(|events| **events != 0).count() as i64;
+        pending.deadline = deadline;
+        let over = count > 0 || deadline.is_some_and(|deadline| deadline <= now);
+        over.then(|| Answer {
+            result: Ok(count),
+            output: ready
+                .iter()
+                .flat_map(|events| events.to_ne_bytes())
+                .collect(),
+        })
+    }
+
+    fn count(&mut self, fd: Fd, request: u64) -> Answer {
+        let driver = self.driver();
+        let count = match request {
+            libc::FIONREAD => driver.unread(fd),
+            libc::TIOCOUTQ => driver.unacknowledged(fd),
+            _ => driver.unsent(fd),
+        };
+        match count {
+            Ok(count) => Answer {
+                result: Ok(0),
+                output: count.to_ne_bytes().to_vec(),
+            },
+            Err(error) => Answer::of(Err(error.0)),
+        }
+    }
+}
+
+impl Stack for Engine {
+    fn now(&self) -> Micros {
+        self.driver
+            .as_ref()
+            .map_or(0, |driver| Self::micros(driver.now()))
+    }
+
+    fn slack(&self) -> Micros {
+        0
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        if KERNEL_ONLY.contains(&name) {
+            return Ok(());
+        }
+        if self.driver.is_some() {
+            return Err("the engine takes its settings before the first event".to_owned());
+        }
+        let setting = format!("{name}={value}");
+        Settings::new(&setting)?;
+        self.settings.push(setting);
+        Ok(())
+    }
+
+    fn sleep_until(&mut self, at: Micros) {
+        // Before the first event there is no stack yet, and nothing that time could change.
+        if at > 0 || self.driver.is_some() {
+            let at = Self::instant(at);
+            if at > self.driver().now() {
+                self.advance(at, |_| false);
+            }
+        }
+    }
+
+    fn start(&mut self, call: Call) {
+        self.pending = Some(Pending {
+            call,
+            begun: false,
+            done: 0,
+            deadline: None,
+        });
+        self.try_pending();
+    }
+
+    fn returned(&mut self, by: Micros) -> Option<Returned> {
+        self.advance(Self::instant(by), |engine| engine.returned.is_some());
+        self.returned.take()
+    }
+
+    fn inject(&mut self, packet: &[u8]) {
+        self.driver().inject(packet);
+        self.try_pending();
+    }
+
+    fn next_packet(&mut self, by: Micros) -> Option<Sent> {
+        let by = Self::instant(by);
+        loop {
+            if let Some(sent) = self.driver().pop_sent() {
+                let at = Self::micros(sent.at);
+                return Some(Sent {
+                    at,
+                    bytes: sent.bytes,
+                });
+            }
+            let timer = self.driver().next_timeout().filter(|next| *next <= by)?;
+            self.advance(timer, |_| false);
+        }
+    }
+}

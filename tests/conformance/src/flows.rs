@@ -1,0 +1,260 @@
+//! The connections of a run: what the script's numbers are on the wire.
+//!
+//! A script counts the stack's sequence numbers from zero and chooses those of the remote host
+//! itself, so only the former are translated, and the stack's timestamps. What a stream carries is
+//! a function of the position in it, so that every byte in either direction is checked.
+
+use std::collections::HashMap;
+
+use crate::{
+    ast::{EcnSpec, IcmpSpec, TcpOption, TcpSpec},
+    calls::{CONNECT_PORT, Fd, LISTEN_PORT},
+    wire::{ACK, PUSH, Packet, SYN, icmp_error},
+};
+
+/// The remote host's port for connections that the script opens without naming ports.
+const REMOTE_PORT: u16 = 40_000;
+/// Length of the pattern in a stream.
+const PATTERN_LEN: u32 = 251;
+
+/// One connection.
+#[derive(Clone, Debug, Default)]
+struct Flow {
+    /// The stack's initial sequence number, once seen.
+    iss: Option<u32>,
+    /// The remote host's.
+    irs: Option<u32>,
+    /// A new SYN came: the stack may choose another initial number.
+    reopened: bool,
+    /// The stack's timestamps: the script's, and what they are on the wire.
+    timestamps: Vec<(u32, u32)>,
+}
+
+/// Both ports: the stack's, then the remote host's.
+type Ports = (u16, u16);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Flows {
+    flows: HashMap<Ports, Flow>,
+    /// The connection that packets without ports belong to.
+    current: Option<Ports>,
+    /// Whether PSH is not looked at in segments that leave.
+    push_ignored: bool,
+    /// Bytes read and written by descriptor.
+    positions: HashMap<Fd, (u32, u32)>,
+}
+
+/// The bytes of a stream from position `from` on.
+fn pattern(from: u32, len: usize) -> Vec<u8> {
+    let byte = |at: u32| (from.wrapping_add(at) % PATTERN_LEN) as u8;
+    (0..len as u32).map(byte).collect()
+}
+
+impl Flows {
+    /// PSH may be in any segment that leaves (RFC 9293 §3.9.1: only the last of what was written
+    /// has to have it).
+    pub fn ignore_push(&mut self) {
+        self.push_ignored = true;
+    }
+
+    /// What a program writes next.
+    pub fn pattern(&self, fd: Fd, len: usize) -> Vec<u8> {
+        let (_, written) = self.positions.get(&fd).copied().unwrap_or_default();
+        pattern(written, len)
+    }
+
+    /// A program read `bytes`, or wrote `count` of them.
+    pub fn note_transfer(&mut self, fd: Fd, count: i64, bytes: &[u8]) -> Result<(), String> {
+        let (read, written) = self.positions.entry(fd).or_default();
+        if bytes.is_empty() {
+            *written = written.wrapping_add(count as u32);
+            return Ok(());
+        }
+        if bytes != pattern(*read, bytes.len()) {
+            return Err("the bytes are not those that were sent".to_owned());
+        }
+        *read = read.wrapping_add(bytes.len() as u32);
+        Ok(())
+    }
+
+    /// A packet that the script injects.
+    pub fn inbound(&mut self, spec: &TcpSpec) -> Result<Packet, String> {
+        let ports = match spec.ports {
+            Some((from, to)) => (to, from),
+            None => self.current.unwrap_or((LISTEN_PORT, REMOTE_PORT)),
+        };
+        let opens = spec.flags & SYN != 0;
+        if opens || self.current.is_none() {
+            self.current = Some(ports);
+        }
+        let flow = self.flows.entry(ports).or_default();
+        if opens {
+            flow.reopened = flow.irs.is_some_and(|irs| irs != spec.seq);
+            flow.irs = Some(spec.seq);
+        }
+        let iss = flow.iss.unwrap_or(0);
+        let first = flow.irs.map_or(0, |irs| irs.wrapping_add(1));
+        let translate = |option: &TcpOption| flow.inbound_option(option, iss);
+        let options = spec.options.iter().flatten().map(translate);
+        Ok(Packet {
+            ecn: match spec.ecn {
+                Some(EcnSpec::Bits(bits)) => bits,
+                _ => 0,
+            },
+            dont_fragment: true,
+            from_port: ports.1,
+            to_port: ports.0,
+            seq: spec.seq,
+            ack: spec.ack.map_or(0, |ack| ack.wrapping_add(iss)),
+            flags: spec.flags,
+            win: spec.win.unwrap_or(0),
+            urgent: spec.urgent,
+            options: options.collect::<Result<_, _>>()?,
+            payload: pattern(spec.seq.wrapping_sub(first), spec.len as usize),
+        })
+    }
+
+    /// An ICMP error that the script injects.
+    pub fn inbound_icmp(&mut self, spec: &IcmpSpec) -> Result<Vec<u8>, String> {
+        let ports = self
+            .current
+            .ok_or("there is no connection that ICMP could be about")?;
+        let flow = self.flows.entry(ports).or_default();
+        let seq = spec.about.0.wrapping_add(flow.iss.unwrap_or(0));
+        Ok(icmp_error(
+            spec.kind,
+            spec.mtu.unwrap_or(0),
+            ports,
+            seq,
+            spec.about.1,
+        ))
+    }
+
+    /// Holds a packet that the stack sent against what the script expects.
+    pub fn check_outbound(&mut self, spec: &TcpSpec, bytes: &[u8]) -> Result<(), String> {
+        let packet = Packet::parse(bytes).ok_or("not a packet to the remote host")??;
+        let ports = (packet.from_port, packet.to_port);
+        if self.current.is_none() && packet.to_port == CONNECT_PORT {
+            self.current = Some(ports);
+        }
+        let wanted = match spec.ports {
+            Some(wanted) => wanted,
+            None => self.current.unwrap_or(ports),
+        };
+        let flow = self.flows.entry(ports).or_default();
+        if spec.flags & packet.flags & SYN != 0 && (flow.iss.is_none() || flow.reopened) {
+            flow.iss = Some(packet.seq.wrapping_sub(spec.seq));
+            flow.reopened = false;
+        }
+        flow.learn_timestamp(spec, &packet);
+        let relative = flow.relative(&packet);
+        if wanted != ports {
+            return Err(format!(
+                "a packet of another connection, {ports:?}: > {relative}"
+            ));
+        }
+        let looked_at = if self.push_ignored { !PUSH } else { !0 };
+        if let Some(what) = difference(spec, &relative, looked_at) {
+            return Err(format!("the {what} should be another: > {relative}"));
+        }
+        if let Some(iss) = flow.iss {
+            let from = packet.seq.wrapping_sub(iss).wrapping_sub(1);
+            let from = from.wrapping_add(u32::from(packet.flags & SYN != 0));
+            if packet.payload != pattern(from, packet.payload.len()) {
+                return Err(format!("the payload is not what was written: > {relative}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Flow {
+    fn inbound_option(&self, option: &TcpOption, iss: u32) -> Result<TcpOption, String> {
+        Ok(match option {
+            TcpOption::Sack(blocks) => {
+                let live =
+                    |(left, right): &(u32, u32)| (left.wrapping_add(iss), right.wrapping_add(iss));
+                TcpOption::Sack(blocks.iter().map(live).collect())
+            }
+            TcpOption::Timestamps(value, echo) => {
+                TcpOption::Timestamps(*value, self.live_timestamp(*echo))
+            }
+            other => other.clone(),
+        })
+    }
+
+    /// What the script calls `echo`, as the stack sent it. A number that it did not send is passed
+    /// on at the same distance from one that it did.
+    fn live_timestamp(&self, echo: u32) -> u32 {
+        let known = self
+            .timestamps
+            .iter()
+            .rev()
+            .find(|(scripted, _)| *scripted == echo);
+        match known.or(self.timestamps.last()) {
+            Some((scripted, live)) if echo != 0 => live.wrapping_add(echo.wrapping_sub(*scripted)),
+            _ => echo,
+        }
+    }
+
+    fn learn_timestamp(&mut self, spec: &TcpSpec, packet: &Packet) {
+        let value = |options: &[TcpOption]| {
+            options.iter().find_map(|option| match option {
+                TcpOption::Timestamps(value, _) => Some(*value),
+                _ => None,
+            })
+        };
+        let scripted = spec.options.as_deref().and_then(value);
+        if let (Some(scripted), Some(live)) = (scripted, value(&packet.options)) {
+            self.timestamps.push((scripted, live));
+        }
+    }
+
+    /// `packet` in the script's numbers.
+    fn relative(&self, packet: &Packet) -> Packet {
+        let mut relative = packet.clone();
+        // Without a SYN seen, the numbers stay the stack's own.
+        relative.seq = packet.seq.wrapping_sub(self.iss.unwrap_or(0));
+        for option in &mut relative.options {
+            if let TcpOption::Timestamps(value, _) = option {
+                let known = self.timestamps.iter().rev().find(|(_, live)| live == value);
+                *value = known.map_or(*value, |(scripted, _)| *scripted);
+            }
+        }
+        relative
+    }
+}
+
+/// What of `packet` is not as `spec` says, if anything; of its flags those in `looked_at` count.
+fn difference(spec: &TcpSpec, packet: &Packet, looked_at: u8) -> Option<&'static str> {
+    let ecn_differs = match spec.ecn {
+        Some(EcnSpec::Bits(bits)) => bits != packet.ecn,
+        Some(EcnSpec::Capable) => !matches!(packet.ecn, 1 | 2),
+        None => false,
+    };
+    let with_ack = spec.flags & ACK != 0;
+    let checks = [
+        ((spec.flags ^ packet.flags) & looked_at != 0, "flags"),
+        (spec.seq != packet.seq, "sequence number"),
+        (spec.len as usize != packet.payload.len(), "length"),
+        (
+            with_ack && spec.ack.unwrap_or(0) != packet.ack,
+            "acknowledgment number",
+        ),
+        (!with_ack && packet.ack != 0, "acknowledgment number"),
+        (spec.win.is_some_and(|win| win != packet.win), "window"),
+        (spec.urgent != packet.urgent, "urgent pointer"),
+        (
+            spec.options
+                .as_ref()
+                .is_some_and(|options| *options != packet.options),
+            "options",
+        ),
+        (ecn_differs, "ECN field"),
+    ];
+    checks
+        .iter()
+        .find(|(differs, _)| *differs)
+        .map(|(_, what)| *what)
+}

@@ -1,0 +1,270 @@
+//! The kernel's TCP behind a tun device, in a network namespace of its own, in real time.
+//!
+//! The namespace belongs to the thread that makes the [`Kernel`] and to the two threads that this
+//! starts: one reads the device, one makes the program's calls, because a call may block. There is
+//! no name and no mount, so the namespace is gone when they are and their descriptors are closed,
+//! however the run ends.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    os::fd::{AsRawFd, OwnedFd},
+    process::{Command, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    calls::{Call, Fd},
+    stack::{Answer, Micros, Returned, Sent, Stack},
+};
+
+mod sys;
+
+/// The device.
+const DEVICE: &str = "tun0";
+/// Bytes of the largest packet, as in every other place of a run.
+const PACKET_MAX: usize = 65_536;
+/// How often the reader looks whether the run is over.
+const READER_LOOK_MS: i32 = 20;
+/// How late the machine may be: a tick of the kernel's timers (at most 10 ms), and being scheduled.
+const SLACK: Micros = 12_000;
+/// Settings of every run, the same ones that the engine starts from.
+const SETTINGS: [(&str, &str); 11] = [
+    ("tcp_timestamps", "1"),
+    ("tcp_sack", "1"),
+    ("tcp_rmem", "4096 540000 15728640"),
+    ("tcp_wmem", "4096 262144 4194304"),
+    ("tcp_syn_retries", "5"),
+    ("tcp_synack_retries", "5"),
+    ("tcp_retries2", "15"),
+    ("tcp_fin_timeout", "60"),
+    ("tcp_ecn", "0"),
+    ("tcp_no_metrics_save", "1"),
+    ("tcp_syncookies", "0"),
+];
+
+/// The sysctl that is not set as one.
+const CONGESTION: &str = "tcp_congestion_control";
+/// Its value unless a script sets it.
+const CONGESTION_DEFAULT: &str = "cubic";
+
+/// Sockets that are open.
+type OpenSockets = Arc<Mutex<HashSet<Fd>>>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Kernel {
+    start: Instant,
+    device: Arc<OwnedFd>,
+    over: Arc<AtomicBool>,
+    packets: Receiver<(Instant, Vec<u8>)>,
+    calls: Option<Sender<Call>>,
+    answers: Receiver<(Instant, Answer)>,
+    open: OpenSockets,
+    congestion: Arc<Mutex<String>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Why the kernel cannot be tested on this machine, if so.
+pub fn why_not() -> Option<String> {
+    if !sys::is_root() {
+        return Some("needs root, for a network namespace and a tun device".to_owned());
+    }
+    if fs::metadata("/dev/net/tun").is_err() {
+        return Some("needs /dev/net/tun".to_owned());
+    }
+    let ip = Command::new("ip").arg("-V").stdout(Stdio::null()).status();
+    ip.is_err().then(|| "needs ip, of iproute2".to_owned())
+}
+
+fn ip(arguments: &str) -> io::Result<()> {
+    let output = Command::new("ip").args(arguments.split(' ')).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("ip {arguments}: {}", text.trim())))
+}
+
+fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
+    fs::write(format!("/proc/sys/net/ipv4/{name}"), value)
+}
+
+impl Kernel {
+    /// Takes the calling thread, and what it starts from now on, to a new network namespace.
+    pub fn new() -> io::Result<Self> {
+        sys::new_network_namespace()?;
+        sys::take_precedence();
+        let device = Arc::new(sys::open_tun(DEVICE)?);
+        // A device without IPv6 does not solicit routers.
+        let _ = fs::write(
+            format!("/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6"),
+            "1",
+        );
+        for (name, value) in SETTINGS {
+            set_sysctl(name, value).map_err(|e| io::Error::other(format!("{name}: {e}")))?;
+        }
+        ip("link set dev lo up")?;
+        ip(&format!("address add 192.168.0.1/16 dev {DEVICE}"))?;
+        ip(&format!("link set dev {DEVICE} mtu 1500 up"))?;
+        ip(&format!("route add default dev {DEVICE}"))?;
+        let over = Arc::new(AtomicBool::new(false));
+        let open = OpenSockets::default();
+        let congestion = Arc::new(Mutex::new(CONGESTION_DEFAULT.to_owned()));
+        let (packet_in, packets) = mpsc::channel();
+        let (calls, call_out) = mpsc::channel();
+        let (answer_in, answers) = mpsc::channel();
+        let reader = {
+            let (device, over) = (device.clone(), over.clone());
+            thread::spawn(move || read_device(&device, &over, &packet_in))
+        };
+        let caller = {
+            let (open, congestion) = (open.clone(), congestion.clone());
+            thread::spawn(move || make_calls(&call_out, &answer_in, &open, &congestion))
+        };
+        Ok(Self {
+            start: Instant::now(),
+            device,
+            over,
+            packets,
+            calls: Some(calls),
+            answers,
+            open,
+            congestion,
+            threads: vec![reader, caller],
+        })
+    }
+
+    fn micros(&self, at: Instant) -> Micros {
+        at.saturating_duration_since(self.start).as_micros() as Micros
+    }
+
+    fn until(&self, at: Micros) -> Duration {
+        let at = self.start + Duration::from_micros(at);
+        at.saturating_duration_since(Instant::now())
+    }
+}
+
+fn read_device(device: &OwnedFd, over: &AtomicBool, to: &Sender<(Instant, Vec<u8>)>) {
+    let mut buffer = vec![0; PACKET_MAX];
+    while !over.load(Ordering::Relaxed) {
+        if !sys::wait_readable(device.as_raw_fd(), READER_LOOK_MS) {
+            continue;
+        }
+        let now = Instant::now();
+        match sys::read(device.as_raw_fd(), &mut buffer) {
+            Ok(len) if to.send((now, buffer[..len].to_vec())).is_ok() => {}
+            _ => return,
+        }
+    }
+}
+
+fn make_calls(
+    calls: &Receiver<Call>,
+    to: &Sender<(Instant, Answer)>,
+    open: &OpenSockets,
+    congestion: &Mutex<String>,
+) {
+    while let Ok(call) = calls.recv() {
+        let answer = sys::call(&call);
+        if let (Call::Socket { .. }, Ok(fd)) = (&call, answer.result) {
+            let name = congestion.lock().unwrap_or_else(PoisonError::into_inner);
+            sys::set_congestion(fd as Fd, &name);
+        }
+        let mut sockets = open.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&call, answer.result) {
+            (Call::Socket { .. } | Call::Accept { .. }, Ok(fd)) => {
+                sockets.insert(fd as Fd);
+            }
+            (Call::Close { fd }, Ok(_)) => {
+                sockets.remove(fd);
+            }
+            _ => {}
+        }
+        drop(sockets);
+        if to.send((Instant::now(), answer)).is_err() {
+            return;
+        }
+    }
+}
+
+impl Stack for Kernel {
+    fn now(&self) -> Micros {
+        self.micros(Instant::now())
+    }
+
+    fn slack(&self) -> Micros {
+        SLACK
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        if name == CONGESTION {
+            // A namespace may choose only what the machine allows everybody; root sets it anyway,
+            // on each socket.
+            let mut congestion = self
+                .congestion
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            value.clone_into(&mut congestion);
+            return Ok(());
+        }
+        set_sysctl(name, value).map_err(|error| error.to_string())
+    }
+
+    fn sleep_until(&mut self, at: Micros) {
+        thread::sleep(self.until(at));
+    }
+
+    fn start(&mut self, call: Call) {
+        if let Some(calls) = &self.calls {
+            // Fails only when the caller is gone, and then no answer will come either.
+            let _ = calls.send(call);
+        }
+    }
+
+    fn returned(&mut self, by: Micros) -> Option<Returned> {
+        let (at, answer) = self.answers.recv_timeout(self.until(by)).ok()?;
+        let at = self.micros(at);
+        Some(Returned { at, answer })
+    }
+
+    fn inject(&mut self, packet: &[u8]) {
+        // A packet that the device refuses is missed by what the script expects next.
+        let _ = sys::write(self.device.as_raw_fd(), packet);
+    }
+
+    fn next_packet(&mut self, by: Micros) -> Option<Sent> {
+        loop {
+            let (at, bytes) = self.packets.recv_timeout(self.until(by)).ok()?;
+            let at = self.micros(at);
+            // Only TCP: the kernel says other things on a device too.
+            if crate::wire::Packet::parse(&bytes).is_some() {
+                return Some(Sent { at, bytes });
+            }
+        }
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.calls = None;
+        let sockets = |open: &OpenSockets| -> Vec<Fd> {
+            let open = open.lock().unwrap_or_else(PoisonError::into_inner);
+            open.iter().copied().collect()
+        };
+        // This ends a call that blocks.
+        sockets(&self.open).into_iter().for_each(sys::shutdown);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+        sockets(&self.open).into_iter().for_each(sys::close);
+    }
+}

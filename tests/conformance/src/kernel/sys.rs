@@ -1,0 +1,273 @@
+//! The system calls themselves.
+
+use std::{
+    ffi::c_void,
+    io,
+    mem::{size_of, zeroed},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
+
+use crate::{
+    calls::{Call, Fd},
+    stack::Answer,
+    wire::{LOCAL, REMOTE},
+};
+
+/// `linux/if_tun.h`
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        value => Ok(value),
+    }
+}
+
+/// Whether the process runs as root.
+pub fn is_root() -> bool {
+    // SAFETY: has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Moves the calling thread to a new network namespace.
+pub fn new_network_namespace() -> io::Result<()> {
+    // SAFETY: CLONE_NEWNET changes nothing that memory safety rests on.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Puts the calling thread, and what it starts, before all ordinary work of the machine. It
+/// nearly always sleeps, and the times that it takes are what is compared.
+pub fn take_precedence() {
+    // SAFETY: touches no memory. Without the right to do so all stays as it was.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid() as libc::id_t, -20) };
+}
+
+/// Makes a tun device without packet information.
+pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
+    // SAFETY: a valid C string.
+    let fd =
+        check(unsafe { libc::open(c"/dev/net/tun".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) })?;
+    // SAFETY: `fd` was just opened, and nobody else has it.
+    let device = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: `ifreq` is plain data, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as i16;
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), TUNSETIFF, &mut request) })?;
+    Ok(device)
+}
+
+/// Whether there is something to read within so many milliseconds.
+pub fn wait_readable(fd: Fd, timeout_ms: i32) -> bool {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry.
+    unsafe { libc::poll(&mut entry, 1, timeout_ms) > 0 }
+}
+
+/// `read(2)`.
+pub fn read(fd: Fd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the buffer is as long as is said.
+    let len = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+    usize::try_from(len).map_err(|_| io::Error::last_os_error())
+}
+
+/// `write(2)`.
+pub fn write(fd: Fd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the bytes are as many as is said.
+    let len = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+    usize::try_from(len).map_err(|_| io::Error::last_os_error())
+}
+
+/// `shutdown(2)` of both directions; whoever waits there wakes up.
+pub fn shutdown(fd: Fd) {
+    // SAFETY: touches no memory.
+    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// `close(2)`, without what is left to send.
+pub fn close(fd: Fd) {
+    // SAFETY: `fd` is a socket of the run, closed once.
+    unsafe { libc::close(fd) };
+}
+
+fn address(ip: [u8; 4], port: u16) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr {
+            s_addr: u32::from_ne_bytes(ip),
+        },
+        sin_zero: [0; 8],
+    }
+}
+
+/// Length of an address.
+const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+
+fn answer(result: i64) -> Answer {
+    Answer::of(match result {
+        -1 => Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)),
+        value => Ok(value),
+    })
+}
+
+/// Makes a call of a script, and waits for its end.
+pub fn call(call: &Call) -> Answer {
+    match call {
+        Call::Receive { fd, len, flags } => receive(*fd, *len, *flags),
+        Call::Send { fd, bytes, flags } => {
+            // SAFETY: the bytes are as many as is said.
+            answer(unsafe { libc::send(*fd, bytes.as_ptr().cast(), bytes.len(), *flags) } as i64)
+        }
+        Call::SendConnect {
+            fd,
+            port,
+            bytes,
+            flags,
+        } => send_connect(*fd, *port, bytes, *flags),
+        Call::SetOption {
+            fd,
+            level,
+            name,
+            value,
+        } => set_option(*fd, *level, *name, value),
+        Call::Option {
+            fd,
+            level,
+            name,
+            len,
+        } => option(*fd, *level, *name, *len),
+        Call::Poll {
+            entries,
+            timeout_ms,
+        } => poll(entries, *timeout_ms),
+        Call::Count { fd, request } => count(*fd, *request),
+        Call::Bind { fd, port } => {
+            let address = address(LOCAL, *port);
+            // SAFETY: an address as long as is said.
+            answer(unsafe { libc::bind(*fd, (&raw const address).cast(), ADDRESS_LEN) }.into())
+        }
+        Call::Connect { fd, port } => {
+            let address = address(REMOTE, *port);
+            // SAFETY: an address as long as is said.
+            answer(unsafe { libc::connect(*fd, (&raw const address).cast(), ADDRESS_LEN) }.into())
+        }
+        other => without_memory(other),
+    }
+}
+
+/// Calls that take only numbers.
+fn without_memory(call: &Call) -> Answer {
+    // SAFETY: none of these touches memory, and `accept` may have null pointers.
+    let result = unsafe {
+        match *call {
+            Call::Socket {
+                domain,
+                kind,
+                protocol,
+            } => libc::socket(domain, kind, protocol),
+            Call::Listen { fd, backlog } => libc::listen(fd, backlog),
+            Call::Accept { fd } => libc::accept(fd, std::ptr::null_mut(), std::ptr::null_mut()),
+            Call::Shutdown { fd, how } => libc::shutdown(fd, how),
+            Call::Close { fd } => libc::close(fd),
+            Call::Flags { fd } => libc::fcntl(fd, libc::F_GETFL),
+            Call::SetFlags { fd, flags } => libc::fcntl(fd, libc::F_SETFL, flags),
+            _ => return Answer::of(Err(libc::ENOSYS)),
+        }
+    };
+    answer(result.into())
+}
+
+fn receive(fd: Fd, len: usize, flags: i32) -> Answer {
+    let mut output = vec![0; len];
+    // SAFETY: the buffer is as long as is said.
+    let result = unsafe { libc::recv(fd, output.as_mut_ptr().cast(), len, flags) };
+    let Answer { result, .. } = answer(result as i64);
+    output.truncate(result.unwrap_or(0) as usize);
+    Answer { result, output }
+}
+
+fn send_connect(fd: Fd, port: u16, bytes: &[u8], flags: i32) -> Answer {
+    let address = address(REMOTE, port);
+    let (bytes, len) = (bytes.as_ptr().cast(), bytes.len());
+    // SAFETY: bytes and address are as long as is said.
+    let result = unsafe {
+        libc::sendto(
+            fd,
+            bytes,
+            len,
+            flags,
+            (&raw const address).cast(),
+            ADDRESS_LEN,
+        )
+    };
+    answer(result as i64)
+}
+
+fn set_option(fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer {
+    let (bytes, len) = (
+        value.as_ptr().cast::<c_void>(),
+        value.len() as libc::socklen_t,
+    );
+    // SAFETY: the value is as long as is said.
+    answer(unsafe { libc::setsockopt(fd, level, name, bytes, len) }.into())
+}
+
+/// Sets the congestion control of a new socket, if the kernel has it; else it stays the default,
+/// which a script that asserts on it will see.
+pub fn set_congestion(fd: Fd, name: &str) {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes());
+}
+
+fn option(fd: Fd, level: i32, name: i32, len: usize) -> Answer {
+    let mut output = vec![0_u8; len];
+    let mut len = len as libc::socklen_t;
+    let place = output.as_mut_ptr().cast::<c_void>();
+    // By number: the library that brings the engine exports a `getsockopt` of its own.
+    // SAFETY: the buffer is as long as is said.
+    let result =
+        unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, place, &raw mut len) };
+    output.truncate(len as usize);
+    Answer {
+        result: answer(result).result,
+        output,
+    }
+}
+
+fn poll(entries: &[(Fd, i16)], timeout_ms: i32) -> Answer {
+    let entry = |(fd, events): &(Fd, i16)| libc::pollfd {
+        fd: *fd,
+        events: *events,
+        revents: 0,
+    };
+    let mut entries: Vec<_> = entries.iter().map(entry).collect();
+    let count = entries.len() as libc::nfds_t;
+    // SAFETY: as many entries as is said.
+    let result = unsafe { libc::poll(entries.as_mut_ptr(), count, timeout_ms) };
+    let output = entries
+        .iter()
+        .flat_map(|entry| entry.revents.to_ne_bytes())
+        .collect();
+    Answer {
+        result: answer(result.into()).result,
+        output,
+    }
+}
+
+fn count(fd: Fd, request: u64) -> Answer {
+    let mut value: libc::c_int = 0;
+    // SAFETY: the requests that scripts may name write one int.
+    let result = unsafe { libc::ioctl(fd, request as libc::c_ulong, &mut value) };
+    let output = value.to_ne_bytes().to_vec();
+    Answer {
+        result: answer(result.into()).result,
+        output,
+    }
+}

@@ -1,0 +1,270 @@
+//! Walks over a script's text: blanks, comments, words, numbers, and where it is.
+
+use crate::ast::{Position, Remark};
+
+/// What is wrong with a script, and where.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParseError {
+    /// Where.
+    pub at: Position,
+    /// What was expected, and what is there.
+    pub message: String,
+}
+
+/// What parsing a part gives.
+pub type Parsed<T> = Result<T, ParseError>;
+
+/// See the module.
+pub struct Cursor<'a> {
+    rest: &'a str,
+    line: u32,
+    column: u32,
+    /// Comments are Python's, not C's.
+    hashes: bool,
+    /// Remarks found in comments.
+    pub remarks: Vec<Remark>,
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+impl<'a> Cursor<'a> {
+    /// At the start of `text`.
+    pub fn new(text: &'a str) -> Self {
+        Self {
+            rest: text,
+            line: 1,
+            column: 1,
+            hashes: false,
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Over a `%{ }%` block whose inside starts at `at`.
+    pub fn within(text: &'a str, at: Position) -> Self {
+        Self {
+            rest: text,
+            line: at.line,
+            column: at.column,
+            hashes: true,
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Where it is.
+    pub fn position(&self) -> Position {
+        Position {
+            line: self.line,
+            column: self.column,
+        }
+    }
+
+    /// Whether nothing is left.
+    pub fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// The next character.
+    pub fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
+    }
+
+    /// Whether `text` is next.
+    pub fn is_next(&self, text: &str) -> bool {
+        self.rest.starts_with(text)
+    }
+
+    /// Whether `word` is next, as a whole word.
+    pub fn is_next_word(&self, word: &str) -> bool {
+        let after = self.rest.strip_prefix(word);
+        after.is_some_and(|after| !after.starts_with(is_word))
+    }
+
+    /// "expected `what`", with what is there instead.
+    pub fn error<T>(&self, what: &str) -> Parsed<T> {
+        let line = self.rest.lines().next().unwrap_or("").trim_end();
+        let found: String = match line.chars().next() {
+            None if self.rest.is_empty() => "the end of the script".to_owned(),
+            None => "the end of the line".to_owned(),
+            Some(c) if is_word(c) => line.chars().take_while(|c| is_word(*c)).collect(),
+            Some(c) => c.to_string(),
+        };
+        Err(ParseError {
+            at: self.position(),
+            message: format!("expected {what}, found {found}"),
+        })
+    }
+
+    /// Goes past `len` bytes, and gives them.
+    pub fn take(&mut self, len: usize) -> &'a str {
+        let (taken, rest) = self.rest.split_at(len);
+        for c in taken.chars() {
+            if c == '\n' {
+                (self.line, self.column) = (self.line + 1, 1);
+            } else {
+                self.column += 1;
+            }
+        }
+        self.rest = rest;
+        taken
+    }
+
+    /// Goes past all characters for which `wanted` holds.
+    pub fn take_while(&mut self, wanted: impl Fn(char) -> bool) -> &'a str {
+        let len = self.rest.find(|c| !wanted(c)).unwrap_or(self.rest.len());
+        self.take(len)
+    }
+
+    /// Goes past `text` if it is next, and the blanks after it.
+    pub fn eat(&mut self, text: &str) -> bool {
+        let found = self.is_next(text);
+        if found {
+            self.take(text.len());
+            self.skip_blanks();
+        }
+        found
+    }
+
+    /// Goes past the word `word` if it is next.
+    pub fn eat_word(&mut self, word: &str) -> bool {
+        self.is_next_word(word) && self.eat(word)
+    }
+
+    /// Goes past `text`, which has to be there.
+    pub fn need(&mut self, text: &str) -> Parsed<()> {
+        match self.eat(text) {
+            true => Ok(()),
+            false => self.error(&format!("\"{text}\"")),
+        }
+    }
+
+    /// Takes what is up to `end`, and goes past that.
+    pub fn need_until(&mut self, end: &str) -> Parsed<&'a str> {
+        let Some(len) = self.rest.find(end) else {
+            return self.error(&format!("a closing {end}"));
+        };
+        let inside = self.take(len);
+        self.take(end.len());
+        self.skip_blanks();
+        Ok(inside)
+    }
+
+    /// A word, which has to be there.
+    pub fn need_word(&mut self, what: &str) -> Parsed<&'a str> {
+        if !self.rest.starts_with(is_word) {
+            return self.error(what);
+        }
+        let word = self.take_while(is_word);
+        self.skip_blanks();
+        Ok(word)
+    }
+
+    /// A decimal or hexadecimal number up to `max`.
+    pub fn need_number(&mut self, what: &str, max: u64) -> Parsed<u64> {
+        let at = self.position();
+        if !self.rest.starts_with(|c: char| c.is_ascii_digit()) {
+            return self.error(what);
+        }
+        let number = match self.rest.strip_prefix("0x") {
+            Some(_) => {
+                self.take(2);
+                u64::from_str_radix(self.take_while(|c| c.is_ascii_hexdigit()), 16)
+            }
+            None => self.take_while(|c| c.is_ascii_digit()).parse(),
+        };
+        self.skip_blanks();
+        match number {
+            Ok(number) if number <= max => Ok(number),
+            _ => Err(ParseError {
+                at,
+                message: format!("{what} is out of range: at most {max}"),
+            }),
+        }
+    }
+
+    /// [`Self::need_number`] of 32 bits.
+    pub fn need_u32(&mut self, what: &str) -> Parsed<u32> {
+        Ok(self.need_number(what, u32::MAX.into())? as u32)
+    }
+
+    /// [`Self::need_number`] of 16 bits.
+    pub fn need_u16(&mut self, what: &str) -> Parsed<u16> {
+        Ok(self.need_number(what, u16::MAX.into())? as u16)
+    }
+
+    /// Seconds with a fraction, in microseconds.
+    pub fn need_time(&mut self) -> Parsed<u64> {
+        let what = "a time in seconds";
+        if !self
+            .rest
+            .starts_with(|c: char| c.is_ascii_digit() || c == '.')
+        {
+            return self.error(what);
+        }
+        let at = self.position();
+        let whole = self.take_while(|c| c.is_ascii_digit());
+        // "..." after a time is not its fraction.
+        let fraction = match self.is_next("...") {
+            false if self.is_next(".") => {
+                self.take(1);
+                self.take_while(|c| c.is_ascii_digit())
+            }
+            _ => "",
+        };
+        self.skip_blanks();
+        let micros = format!("{fraction:0<6}");
+        let bad = || ParseError {
+            at,
+            message: format!("{what} has at most six digits after the point"),
+        };
+        if micros.len() > 6 || whole.len() > 9 {
+            return Err(bad());
+        }
+        let whole: u64 = format!("0{whole}").parse().map_err(|_| bad())?;
+        Ok(whole * 1_000_000 + micros.parse::<u64>().map_err(|_| bad())?)
+    }
+
+    /// Goes past blanks, line ends and comments.
+    pub fn skip_blanks(&mut self) {
+        loop {
+            self.take_while(|c| c.is_ascii_whitespace());
+            if self.hashes {
+                if !self.is_next("#") {
+                    return;
+                }
+                self.take_while(|c| c != '\n');
+            } else if self.is_next("//") {
+                let comment = self.take_while(|c| c != '\n');
+                self.note_remark(&comment[2..]);
+            } else if self.is_next("/*") {
+                let len = self.rest.find("*/").map_or(self.rest.len(), |at| at + 2);
+                self.take(len);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// `// kernel: differs: <reason>`, `// engine: lacks: <reason>`; a comment line right after it
+    /// that is indented by more than one blank goes on with the reason.
+    fn note_remark(&mut self, comment: &str) {
+        for (mark, stack) in [("kernel: differs:", "kernel"), ("engine: lacks:", "engine")] {
+            if let Some(reason) = comment.trim_start().strip_prefix(mark) {
+                self.remarks.push(Remark {
+                    stack: stack.to_owned(),
+                    reason: reason.trim().to_owned(),
+                });
+                return;
+            }
+        }
+        if let Some(remark) = self
+            .remarks
+            .last_mut()
+            .filter(|_| comment.starts_with("  "))
+        {
+            remark.reason.push(' ');
+            remark.reason.push_str(comment.trim());
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Segments and ICMP errors.
+
+use super::{ParseError, Parsed, cursor::Cursor};
+use crate::ast::{EcnSpec, IcmpSpec, PacketSpec, TcpOption, TcpSpec};
+
+/// Control bits by letter. `.` is ACK.
+const FLAGS: [(char, u8); 8] = [
+    ('F', 1),
+    ('S', 2),
+    ('R', 4),
+    ('P', 8),
+    ('.', 16),
+    ('U', 32),
+    ('E', 64),
+    ('W', 128),
+];
+
+/// An ICMP type by name, with its codes.
+type IcmpKind = (&'static str, u8, &'static [(&'static str, u8)]);
+
+/// ICMP errors.
+const ICMP_KINDS: [IcmpKind; 3] = [
+    (
+        "unreachable",
+        3,
+        &[
+            ("net_unreachable", 0),
+            ("host_unreachable", 1),
+            ("protocol_unreachable", 2),
+            ("port_unreachable", 3),
+            ("frag_needed", 4),
+            ("source_route_failed", 5),
+            ("net_unknown", 6),
+            ("host_unknown", 7),
+            ("net_prohibited", 9),
+            ("host_prohibited", 10),
+            ("packet_filtered", 13),
+        ],
+    ),
+    ("source_quench", 4, &[]),
+    ("time_exceeded", 11, &[("exc_ttl", 0), ("exc_fragtime", 1)]),
+];
+
+/// What follows the direction.
+pub fn packet(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<PacketSpec> {
+    let ecn = ecn(cursor, inbound)?;
+    if cursor.is_next_word("icmp") {
+        if !inbound {
+            return cursor.error("a segment: ICMP errors only arrive");
+        }
+        return icmp(cursor).map(PacketSpec::Icmp);
+    }
+    let ports = ports(cursor)?;
+    let flags = flags(cursor)?;
+    let (seq, len) = range(cursor)?;
+    let mut tcp = TcpSpec {
+        ecn,
+        ports,
+        flags,
+        seq,
+        len,
+        ack: None,
+        win: None,
+        urgent: 0,
+        options: Some(Vec::new()),
+    };
+    if cursor.eat_word("ack") {
+        tcp.ack = Some(cursor.need_u32("an acknowledgment number")?);
+    }
+    if cursor.eat_word("win") {
+        tcp.win = Some(cursor.need_u16("a window")?);
+    }
+    if cursor.eat_word("urg") {
+        tcp.urgent = cursor.need_u16("an urgent pointer")?;
+    }
+    if cursor.eat("<") {
+        tcp.options = options(cursor, inbound)?;
+    }
+    Ok(PacketSpec::Tcp(tcp))
+}
+
+fn ecn(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<Option<EcnSpec>> {
+    let close = match cursor.peek() {
+        Some('[') => "]",
+        Some('(') => ")",
+        _ => return Ok(None),
+    };
+    cursor.take(1);
+    let words = [
+        ("noecn", EcnSpec::Bits(0)),
+        ("ect1", EcnSpec::Bits(1)),
+        ("ect0", EcnSpec::Bits(2)),
+        ("ce", EcnSpec::Bits(3)),
+        ("ect01", EcnSpec::Capable),
+    ];
+    for (word, spec) in words {
+        if inbound && spec == EcnSpec::Capable && cursor.is_next_word(word) {
+            return cursor.error("noecn, ect0, ect1 or ce for a packet that arrives");
+        }
+        if cursor.eat_word(word) {
+            cursor.need(close)?;
+            return Ok(Some(spec));
+        }
+    }
+    cursor.error("noecn, ect0, ect1, ect01 or ce")
+}
+
+/// `5000 > 8080`, told from a sequence number by what follows.
+fn ports(cursor: &mut Cursor<'_>) -> Parsed<Option<(u16, u16)>> {
+    if !cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
+        return Ok(None);
+    }
+    let from = cursor.need_u16("a source port")?;
+    cursor.need(">")?;
+    let to = cursor.need_u16("a destination port")?;
+    Ok(Some((from, to)))
+}
+
+fn flags(cursor: &mut Cursor<'_>) -> Parsed<u8> {
+    if cursor.eat("-") {
+        return Ok(0);
+    }
+    let what = "flags (S F R P . U E W, or - for none)";
+    let at = cursor.position();
+    let letters = cursor.take_while(|c| c.is_ascii_alphabetic() || c == '.');
+    if letters.is_empty() {
+        return cursor.error(what);
+    }
+    let mut bits = 0;
+    for letter in letters.chars() {
+        let Some((_, bit)) = FLAGS.iter().find(|(known, _)| *known == letter) else {
+            return Err(ParseError {
+                at,
+                message: format!("expected {what}, found {letters}"),
+            });
+        };
+        bits |= bit;
+    }
+    cursor.skip_blanks();
+    Ok(bits)
+}
+
+/// `1:1001(1000)`: where it starts, and how long it is.
+fn range(cursor: &mut Cursor<'_>) -> Parsed<(u32, u32)> {
+    let at = cursor.position();
+    let start = cursor.need_u32("a range of sequence numbers, start:end(length)")?;
+    cursor.need(":")?;
+    let end = cursor.need_u32("the end of the range")?;
+    cursor.need("(")?;
+    let len = cursor.need_u32("the length of the payload")?;
+    cursor.need(")")?;
+    if end != start.wrapping_add(len) {
+        return Err(ParseError {
+            at,
+            message: format!("{start}:{end} is not {len} bytes long"),
+        });
+    }
+    Ok((start, len))
+}
+
+fn options(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<Option<Vec<TcpOption>>> {
+    if cursor.is_next("...") {
+        if inbound {
+            return cursor.error("options: <...> is for packets that the stack sends");
+        }
+        cursor.eat("...");
+        cursor.need(">")?;
+        return Ok(None);
+    }
+    let mut list = Vec::new();
+    loop {
+        list.push(option(cursor)?);
+        if cursor.eat(">") {
+            return Ok(Some(list));
+        }
+        if !cursor.eat(",") {
+            return cursor.error("\",\" or \">\" after an option");
+        }
+    }
+}
+
+fn option(cursor: &mut Cursor<'_>) -> Parsed<TcpOption> {
+    let at = cursor.position();
+    let word = cursor.need_word("an option (mss, wscale, sackOK, sack, TS, nop, eol, FO)")?;
+    Ok(match word {
+        "nop" => TcpOption::Nop,
+        "eol" => TcpOption::Eol,
+        "mss" => TcpOption::Mss(cursor.need_u16("a segment size")?),
+        "wscale" => TcpOption::WindowScale(cursor.need_number("a shift", 255)? as u8),
+        "sackOK" => TcpOption::SackPermitted,
+        "sack" => TcpOption::Sack(sack_blocks(cursor)?),
+        "TS" => {
+            cursor.need("val")?;
+            let value = cursor.need_u32("TSval")?;
+            cursor.need("ecr")?;
+            TcpOption::Timestamps(value, cursor.need_u32("TSecr")?)
+        }
+        "FO" => TcpOption::FastOpen(hex(cursor)?),
+        // Ours: an option that has no name, by its number. packetdrill cannot say this.
+        "kind" => {
+            let kind = cursor.need_number("the number of an option", 255)? as u8;
+            TcpOption::Other(kind, hex(cursor)?)
+        }
+        _ => {
+            return Err(ParseError {
+                at,
+                message: format!("expected an option, found {word}"),
+            });
+        }
+    })
+}
+
+fn sack_blocks(cursor: &mut Cursor<'_>) -> Parsed<Vec<(u32, u32)>> {
+    let mut blocks = Vec::new();
+    while blocks.is_empty() || cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
+        let left = cursor.need_u32("the left edge of a SACK block")?;
+        cursor.need(":")?;
+        blocks.push((left, cursor.need_u32("the right edge of a SACK block")?));
+    }
+    Ok(blocks)
+}
+
+/// Bytes in hexadecimal; there may be none.
+fn hex(cursor: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
+    let at = cursor.position();
+    let digits = cursor.take_while(|c| c.is_ascii_hexdigit());
+    let byte = |pair: usize| {
+        let pair = digits.get(pair..pair + 2)?;
+        u8::from_str_radix(pair, 16).ok()
+    };
+    let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
+    cursor.skip_blanks();
+    bytes.ok_or(ParseError {
+        at,
+        message: "expected an even number of hexadecimal digits".to_owned(),
+    })
+}
+
+fn icmp(cursor: &mut Cursor<'_>) -> Parsed<IcmpSpec> {
+    cursor.eat("icmp");
+    let Some((name, number, codes)) = ICMP_KINDS.iter().find(|kind| cursor.is_next_word(kind.0))
+    else {
+        return cursor.error("unreachable, source_quench or time_exceeded");
+    };
+    cursor.eat(name);
+    let mut code = 0;
+    if !codes.is_empty() {
+        let Some((name, number)) = codes.iter().find(|code| cursor.is_next_word(code.0)) else {
+            let names: Vec<_> = codes.iter().map(|code| code.0).collect();
+            return cursor.error(&format!("one of {}", names.join(", ")));
+        };
+        cursor.eat(name);
+        code = *number;
+    }
+    let mtu = match cursor.eat_word("mtu") {
+        true => Some(cursor.need_u16("an MTU")?),
+        false => None,
+    };
+    cursor.need("[")?;
+    let about = range(cursor)?;
+    cursor.need("]")?;
+    Ok(IcmpSpec {
+        kind: (*number, code),
+        mtu,
+        about,
+    })
+}

@@ -1,0 +1,159 @@
+//! The conditions of a `%{ }%` block: `assert a == b and c, shown`. packetdrill hands these to
+//! Python; what is used of Python there is a language of integers, and that is parsed here.
+
+use super::{Parsed, cursor::Cursor};
+use crate::ast::{Assertion, Op, Term};
+
+/// Comparisons, longest first.
+const COMPARISONS: [(&str, Op); 6] = [
+    ("==", Op::Equal),
+    ("!=", Op::NotEqual),
+    ("<=", Op::LessEqual),
+    (">=", Op::GreaterEqual),
+    ("<", Op::Less),
+    (">", Op::Greater),
+];
+
+/// A block, from its `%{` on.
+pub fn block(cursor: &mut Cursor<'_>) -> Parsed<Vec<Assertion>> {
+    cursor.take(1);
+    if !cursor.is_next("{") {
+        return cursor.error("\"%{\"");
+    }
+    cursor.take(1);
+    let start = cursor.position();
+    let inside = cursor.need_until("}%")?;
+    let mut inner = Cursor::within(inside, start);
+    let mut found = Vec::new();
+    loop {
+        inner.skip_blanks();
+        while inner.eat(";") {}
+        if inner.is_at_end() {
+            return Ok(found);
+        }
+        found.push(assertion(&mut inner)?);
+    }
+}
+
+fn assertion(cursor: &mut Cursor<'_>) -> Parsed<Assertion> {
+    if !cursor.eat_word("assert") {
+        return cursor.error("\"assert\"");
+    }
+    let at = cursor.position();
+    let condition = disjunction(cursor)?;
+    let shown = match cursor.eat(",") {
+        true => Some(disjunction(cursor)?),
+        false => None,
+    };
+    Ok(Assertion {
+        at,
+        text: condition.to_string(),
+        condition,
+        shown,
+    })
+}
+
+fn binary(op: Op, left: Term, right: Term) -> Term {
+    Term::Binary(op, Box::new(left), Box::new(right))
+}
+
+fn disjunction(cursor: &mut Cursor<'_>) -> Parsed<Term> {
+    let mut left = conjunction(cursor)?;
+    while cursor.eat_word("or") {
+        left = binary(Op::Or, left, conjunction(cursor)?);
+    }
+    Ok(left)
+}
+
+fn conjunction(cursor: &mut Cursor<'_>) -> Parsed<Term> {
+    let mut left = negation(cursor)?;
+    while cursor.eat_word("and") {
+        left = binary(Op::And, left, negation(cursor)?);
+    }
+    Ok(left)
+}
+
+fn negation(cursor: &mut Cursor<'_>) -> Parsed<Term> {
+    match cursor.eat_word("not") {
+        true => Ok(Term::Unary(Op::Not, Box::new(negation(cursor)?))),
+        false => comparison(cursor),
+    }
+}
+
+/// `a < b <= c` is `a < b and b <= c`.
+fn comparison(cursor: &mut Cursor<'_>) -> Parsed<Term> {
+    let mut left = bits(cursor)?;
+    let mut chain = None;
+    while let Some((text, op)) = COMPARISONS.iter().find(|(text, _)| cursor.is_next(text)) {
+        cursor.eat(text);
+        let right = bits(cursor)?;
+        let link = binary(*op, left, right.clone());
+        chain = Some(match chain {
+            None => link,
+            Some(before) => binary(Op::And, before, link),
+        });
+        left = right;
+    }
+    Ok(chain.unwrap_or(left))
+}
+
+fn bits(cursor: &mut Cursor<'_>) -> Parsed<Term> {
+    let mut left = sum(cursor)?;
+    loop {
+        let op = match cursor.peek() {
+            Some('&') => Op::BitAnd,
+            Some('|') => Op::BitOr,
+            _ => return Ok(left),
+        };
+        cursor.take(1);
+        cursor.skip_blanks();
+        left = binary(op, left, sum(cursor)?);
+    }
+}
+
+fn sum(cursor: &mut Cursor<'_>) -> Parsed<Term> {
+    let mut left = product(cursor)?;
+    loop {
+        let op = match cursor.peek() {
+            Some('+') => Op::Plus,
+            Some('-') => Op::Minus,
+            _ => return Ok(left),
+        };
+        cursor.take(1);
+        cursor.skip_blanks();
+        left = binary(op, left, product(cursor)?);
+    }
+}
+
+fn product(cursor: &mut Cursor<'_>) -> Parsed<Term> {
+    let mut left = atom(cursor)?;
+    loop {
+        let (text, op) = match cursor.peek() {
+            Some('*') => ("*", Op::Times),
+            Some('%') => ("%", Op::Modulo),
+            Some('/') if cursor.is_next("//") => ("//", Op::Divide),
+            Some('/') => ("/", Op::Divide),
+            _ => return Ok(left),
+        };
+        cursor.take(text.len());
+        cursor.skip_blanks();
+        left = binary(op, left, atom(cursor)?);
+    }
+}
+
+fn atom(cursor: &mut Cursor<'_>) -> Parsed<Term> {
+    if cursor.eat("(") {
+        let inside = disjunction(cursor)?;
+        cursor.need(")")?;
+        return Ok(inside);
+    }
+    if cursor.eat("-") {
+        return Ok(Term::Unary(Op::Minus, Box::new(atom(cursor)?)));
+    }
+    let what = "a number, a field of tcp_info or (";
+    if cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
+        let number = cursor.need_number(what, i64::MAX as u64)?;
+        return Ok(Term::Number(number as i64));
+    }
+    Ok(Term::Name(cursor.need_word(what)?.to_owned()))
+}

@@ -1,0 +1,329 @@
+//! Runs a script on a stack: event by event, in the order of the script.
+
+use std::fmt;
+
+use crate::{
+    ast::{Action, Assertion, CallSpec, Event, PacketSpec, Position, Script, Time},
+    calls::{self, Call, Descriptors, Fd},
+    flows::Flows,
+    stack::{Micros, Returned, Sent, Stack},
+    tcp_info::{TCP_INFO_LEN, TcpInfo},
+};
+
+/// What a script allows unless it says `--tolerance_usecs`.
+const TOLERANCE: Micros = 10_000;
+/// How long a packet at `*` is waited for.
+const ANY_TIME_MAX: Micros = 10_000_000;
+/// How much longer than allowed a packet is waited for, so as to tell how late it was.
+const LATE_MAX: Micros = 1_000_000;
+
+/// How late the runner may be before a busy machine is blamed for a failure.
+const LATE_ENOUGH: Micros = 3_000;
+
+/// Why a run failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The event.
+    pub at: Position,
+    /// What went wrong.
+    pub message: String,
+    /// A time was wrong, or the runner late: a busy machine may be to blame.
+    pub timing: bool,
+}
+
+impl Failure {
+    fn new(at: Position, message: impl Into<String>) -> Self {
+        Self {
+            at,
+            message: message.into(),
+            timing: false,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.at.line, self.at.column, self.message)
+    }
+}
+
+/// A call that was made and is not checked yet.
+struct Pending<'a> {
+    at: Position,
+    spec: &'a CallSpec,
+    /// When it should return.
+    until: Micros,
+    fd: Option<Fd>,
+}
+
+/// A run.
+struct Run<'a, S> {
+    stack: &'a mut S,
+    flows: Flows,
+    descriptors: Descriptors,
+    /// The connection that assertions are about.
+    subject: Option<Fd>,
+    pending: Option<Pending<'a>>,
+    /// The time that `+` counts from.
+    base: Micros,
+    tolerance: Micros,
+    /// How late the runner itself was at worst.
+    late: Micros,
+}
+
+/// Runs `script` on `stack`.
+pub fn run(script: &Script, stack: &mut impl Stack) -> Result<(), Failure> {
+    let start = Position { line: 1, column: 1 };
+    let mut tolerance = TOLERANCE;
+    let mut flows = Flows::default();
+    for (name, value) in &script.options {
+        match (name.as_str(), value.parse()) {
+            ("tolerance_usecs", Ok(micros)) => tolerance = micros,
+            ("push", _) if value == "any" => flows.ignore_push(),
+            _ => {
+                return Err(Failure::new(
+                    start,
+                    format!("--{name}={value} is not known"),
+                ));
+            }
+        }
+    }
+    let mut run = Run {
+        stack,
+        flows,
+        descriptors: Descriptors::default(),
+        subject: None,
+        pending: None,
+        base: 0,
+        tolerance,
+        late: 0,
+    };
+    let mut steps = script.events.iter().map(|event| run.step(event));
+    let result = steps.find(Result::is_err).unwrap_or(Ok(()));
+    let result = result.and_then(|()| run.finish_call());
+    result.map_err(|failure| Failure {
+        // What came late may have found the stack in another state.
+        timing: failure.timing || run.late > LATE_ENOUGH,
+        ..failure
+    })
+}
+
+impl<'a, S: Stack> Run<'a, S> {
+    fn step(&mut self, event: &'a Event) -> Result<(), Failure> {
+        let from_base = |span: Micros| self.base + span;
+        let (earliest, latest) = match event.time {
+            Time::Absolute(at) => (at, at),
+            Time::Relative(span) => (from_base(span), from_base(span)),
+            Time::AbsoluteRange(from, to) => (from, to),
+            Time::RelativeRange(from, to) => (from_base(from), from_base(to)),
+            Time::Any => (0, self.stack.now() + ANY_TIME_MAX),
+        };
+        if let Action::Expect(spec) = &event.action {
+            let at = self.expect(event.at, spec, earliest, latest)?;
+            self.base = if earliest == latest { earliest } else { at };
+            return Ok(());
+        }
+        self.stack.sleep_until(earliest);
+        let base = std::mem::replace(&mut self.base, earliest);
+        self.check_lateness(event.at, earliest)?;
+        match &event.action {
+            Action::Call(spec) => self.call(event, spec, base, earliest),
+            Action::Inject(spec) => self.inject(event.at, spec),
+            Action::Settings(settings) => self.set(event.at, settings),
+            Action::Assert(assertions) => self.assert_all(assertions),
+            Action::Expect(_) => Ok(()),
+        }
+    }
+
+    fn check_lateness(&mut self, at: Position, due: Micros) -> Result<(), Failure> {
+        let late = self.stack.now().saturating_sub(due);
+        self.late = self.late.max(late);
+        if late <= self.tolerance + self.stack.slack() {
+            return Ok(());
+        }
+        let message = format!("the event came {} late", seconds(late));
+        Err(Failure {
+            timing: true,
+            ..Failure::new(at, message)
+        })
+    }
+
+    fn set(&mut self, at: Position, settings: &[(String, String)]) -> Result<(), Failure> {
+        for (name, value) in settings {
+            self.stack
+                .set(name, value)
+                .map_err(|why| Failure::new(at, format!("net.ipv4.{name}={value}: {why}")))?;
+        }
+        Ok(())
+    }
+
+    fn call(
+        &mut self,
+        event: &'a Event,
+        spec: &'a CallSpec,
+        base: Micros,
+        now: Micros,
+    ) -> Result<(), Failure> {
+        self.finish_call()?;
+        let flows = &self.flows;
+        let call = calls::resolve(spec, &self.descriptors, |fd, len| flows.pattern(fd, len))
+            .map_err(|why| Failure::new(event.at, why))?;
+        let origin = match event.time {
+            Time::Absolute(_) => 0,
+            _ => base,
+        };
+        let fd = match call {
+            // What is only looked at is read again.
+            Call::Receive { flags, .. } if flags & libc::MSG_PEEK != 0 => None,
+            Call::Receive { fd, .. } | Call::Send { fd, .. } => Some(fd),
+            Call::SendConnect { fd, .. } => Some(fd),
+            _ => None,
+        };
+        self.stack.start(call);
+        self.pending = Some(Pending {
+            at: event.at,
+            spec,
+            until: spec.until.map_or(now, |until| origin + until),
+            fd,
+        });
+        match spec.until {
+            None => self.finish_call(),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The call that was made last has to be over.
+    fn finish_call(&mut self) -> Result<(), Failure> {
+        let Some(Pending {
+            at,
+            spec,
+            until,
+            fd,
+        }) = self.pending.take()
+        else {
+            return Ok(());
+        };
+        let allowed = self.tolerance + self.stack.slack();
+        let Some(Returned { at: when, answer }) = self.stack.returned(until + allowed + LATE_MAX)
+        else {
+            return Err(Failure::new(at, format!("{} did not return", spec.name)));
+        };
+        calls::check(spec, &answer).map_err(|why| Failure::new(at, why))?;
+        if when.abs_diff(until) > allowed {
+            let (should, did) = (seconds(until), seconds(when));
+            let message = format!("{} should return at {should}, did at {did}", spec.name);
+            return Err(Failure {
+                timing: true,
+                ..Failure::new(at, message)
+            });
+        }
+        if let (Ok(value), Some(fd)) = (answer.result, fd) {
+            self.flows
+                .note_transfer(fd, value, &answer.output)
+                .map_err(|why| Failure::new(at, format!("{}: {why}", spec.name)))?;
+        }
+        if let (Ok(live), "socket" | "accept") = (answer.result, spec.name.as_str()) {
+            self.descriptors
+                .note(calls::number(&spec.result).unwrap_or(live), live as Fd);
+            self.subject = Some(live as Fd);
+        }
+        Ok(())
+    }
+
+    fn inject(&mut self, at: Position, spec: &PacketSpec) -> Result<(), Failure> {
+        let bytes = match spec {
+            PacketSpec::Tcp(spec) => self.flows.inbound(spec).map(|packet| packet.emit()),
+            PacketSpec::Icmp(spec) => self.flows.inbound_icmp(spec),
+        };
+        let bytes = bytes.map_err(|why| Failure::new(at, why))?;
+        self.stack.inject(&bytes);
+        Ok(())
+    }
+
+    fn expect(
+        &mut self,
+        at: Position,
+        spec: &PacketSpec,
+        earliest: Micros,
+        latest: Micros,
+    ) -> Result<Micros, Failure> {
+        let PacketSpec::Tcp(spec) = spec else {
+            return Err(Failure::new(at, "only segments can be expected"));
+        };
+        let allowed = self.tolerance + self.stack.slack();
+        let by = latest + allowed;
+        let Some(Sent { at: when, bytes }) = self.stack.next_packet(by + LATE_MAX) else {
+            let message = format!("no packet came, until {}", seconds(by + LATE_MAX));
+            return Err(Failure::new(at, message));
+        };
+        self.flows
+            .check_outbound(spec, &bytes)
+            .map_err(|why| Failure::new(at, format!("{why} (at {})", seconds(when))))?;
+        if (earliest.saturating_sub(allowed)..=by).contains(&when) {
+            return Ok(when);
+        }
+        let should = match earliest == latest {
+            true => seconds(earliest),
+            false => format!("{} to {}", seconds(earliest), seconds(latest)),
+        };
+        let message = format!(
+            "the packet should leave at {should}, left at {}",
+            seconds(when)
+        );
+        Err(Failure {
+            timing: true,
+            ..Failure::new(at, message)
+        })
+    }
+
+    fn assert_all(&mut self, assertions: &[Assertion]) -> Result<(), Failure> {
+        let Some(first) = assertions.first() else {
+            return Ok(());
+        };
+        let info = self.tcp_info().map_err(|why| Failure::new(first.at, why))?;
+        for assertion in assertions {
+            let failed = |why: String| Failure::new(assertion.at, why);
+            if assertion.condition.value(&info).map_err(failed)? != 0 {
+                continue;
+            }
+            let shown = match &assertion.shown {
+                Some(term) => format!(": {term} is {}", term.value(&info).map_err(failed)?),
+                None => String::new(),
+            };
+            return Err(failed(format!("{} does not hold{shown}", assertion.text)));
+        }
+        Ok(())
+    }
+
+    fn tcp_info(&mut self) -> Result<TcpInfo, String> {
+        let fd = self
+            .subject
+            .ok_or("there is no socket to ask for tcp_info")?;
+        if self.pending.is_some() {
+            return Err("tcp_info cannot be asked for while a call blocks".to_owned());
+        }
+        self.stack.start(Call::Option {
+            fd,
+            level: libc::IPPROTO_TCP,
+            name: libc::TCP_INFO,
+            len: TCP_INFO_LEN,
+        });
+        let by = self.stack.now() + LATE_MAX;
+        let returned = self
+            .stack
+            .returned(by)
+            .ok_or("getsockopt(TCP_INFO) did not return")?;
+        match returned.answer.result {
+            Ok(_) => Ok(TcpInfo::new(returned.answer.output)),
+            Err(number) => Err(format!(
+                "getsockopt(TCP_INFO): {}",
+                calls::errno_name(number)
+            )),
+        }
+    }
+}
+
+/// A time as scripts write it.
+fn seconds(at: Micros) -> String {
+    format!("{}.{:06} s", at / 1_000_000, at % 1_000_000)
+}

@@ -1,0 +1,351 @@
+//! IPv4 packets to bytes and back. The engine's own codec is under test here, so this is another.
+
+use std::fmt;
+
+use crate::ast::TcpOption;
+
+/// The host under test.
+pub const LOCAL: [u8; 4] = [192, 168, 0, 1];
+/// Whom it talks to: the script.
+pub const REMOTE: [u8; 4] = [192, 0, 2, 1];
+/// Protocol numbers.
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+/// Headers without options.
+const IP_LEN: usize = 20;
+const TCP_LEN: usize = 20;
+/// SYN.
+pub const SYN: u8 = 2;
+/// PSH.
+pub const PUSH: u8 = 8;
+/// ACK.
+pub const ACK: u8 = 16;
+
+/// A segment with all that scripts speak of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Packet {
+    /// ECN field of the IP header.
+    pub ecn: u8,
+    /// Whether the IP header forbids fragmentation.
+    pub dont_fragment: bool,
+    /// Ports.
+    pub from_port: u16,
+    /// See `from_port`.
+    pub to_port: u16,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgment number.
+    pub ack: u32,
+    /// Control bits.
+    pub flags: u8,
+    /// Window field.
+    pub win: u16,
+    /// Urgent pointer.
+    pub urgent: u16,
+    /// Options in order.
+    pub options: Vec<TcpOption>,
+    /// Payload.
+    pub payload: Vec<u8>,
+}
+
+/// The Internet checksum, with what was summed before.
+fn checksum(bytes: &[u8], before: u32) -> u16 {
+    let mut sum = before;
+    for pair in bytes.chunks(2) {
+        let low = pair.get(1).copied().unwrap_or(0);
+        sum += u32::from(u16::from_be_bytes([pair[0], low]));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// The sum over the pseudo-header; it is the same in both directions.
+fn pseudo_sum(protocol: u8, len: usize) -> u32 {
+    let words = [LOCAL, REMOTE].concat();
+    let address_sum: u32 = words
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum();
+    let sum = address_sum + u32::from(protocol) + len as u32;
+    (sum & 0xffff) + (sum >> 16)
+}
+
+fn ip_header(protocol: u8, ecn: u8, len: usize, inbound: bool) -> Vec<u8> {
+    let (from, to) = if inbound {
+        (REMOTE, LOCAL)
+    } else {
+        (LOCAL, REMOTE)
+    };
+    let mut header = vec![0x45, ecn];
+    header.extend(((IP_LEN + len) as u16).to_be_bytes());
+    header.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+    header.extend(from);
+    header.extend(to);
+    let sum = checksum(&header, 0);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    header
+}
+
+fn emit_options(options: &[TcpOption]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for option in options {
+        let (kind, body): (u8, Vec<u8>) = match option {
+            TcpOption::Eol => {
+                bytes.push(0);
+                continue;
+            }
+            TcpOption::Nop => {
+                bytes.push(1);
+                continue;
+            }
+            TcpOption::Mss(mss) => (2, mss.to_be_bytes().to_vec()),
+            TcpOption::WindowScale(shift) => (3, vec![*shift]),
+            TcpOption::SackPermitted => (4, Vec::new()),
+            TcpOption::Sack(blocks) => {
+                let edges = blocks.iter().flat_map(|(left, right)| [*left, *right]);
+                (5, edges.flat_map(u32::to_be_bytes).collect())
+            }
+            TcpOption::Timestamps(value, echo) => {
+                (8, [value.to_be_bytes(), echo.to_be_bytes()].concat())
+            }
+            TcpOption::FastOpen(cookie) => (34, cookie.clone()),
+            TcpOption::Other(kind, body) => (*kind, body.clone()),
+        };
+        bytes.extend([kind, body.len() as u8 + 2]);
+        bytes.extend(body);
+    }
+    bytes
+}
+
+fn parse_option(kind: u8, body: &[u8]) -> TcpOption {
+    let word = |at: usize| {
+        let bytes = body.get(at..at + 4)?;
+        bytes.try_into().ok().map(u32::from_be_bytes)
+    };
+    let known = match (kind, body.len()) {
+        (2, 2) => Some(TcpOption::Mss(u16::from_be_bytes([body[0], body[1]]))),
+        (3, 1) => Some(TcpOption::WindowScale(body[0])),
+        (4, 0) => Some(TcpOption::SackPermitted),
+        (5, len) if len % 8 == 0 && len > 0 => {
+            let block = |at| Some((word(at)?, word(at + 4)?));
+            let blocks: Option<Vec<_>> = (0..len).step_by(8).map(block).collect();
+            blocks.map(TcpOption::Sack)
+        }
+        (8, 8) => word(0)
+            .zip(word(4))
+            .map(|(value, echo)| TcpOption::Timestamps(value, echo)),
+        (34, _) => Some(TcpOption::FastOpen(body.to_vec())),
+        _ => None,
+    };
+    known.unwrap_or_else(|| TcpOption::Other(kind, body.to_vec()))
+}
+
+fn parse_options(mut bytes: &[u8]) -> Result<Vec<TcpOption>, String> {
+    let mut options = Vec::new();
+    while let Some((kind, rest)) = bytes.split_first() {
+        bytes = rest;
+        match kind {
+            0 => options.push(TcpOption::Eol),
+            1 => options.push(TcpOption::Nop),
+            _ => {
+                let len = usize::from(*bytes.first().ok_or("an option without length")?);
+                let body = bytes
+                    .get(1..len.saturating_sub(1))
+                    .ok_or("an option too long")?;
+                options.push(parse_option(*kind, body));
+                bytes = &bytes[len - 1..];
+            }
+        }
+    }
+    Ok(options)
+}
+
+impl Packet {
+    /// The packet as the remote host sends it.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut options = emit_options(&self.options);
+        options.resize(options.len().next_multiple_of(4), 0);
+        let header_len = TCP_LEN + options.len();
+        let mut tcp = Vec::new();
+        tcp.extend(self.from_port.to_be_bytes());
+        tcp.extend(self.to_port.to_be_bytes());
+        tcp.extend(self.seq.to_be_bytes());
+        tcp.extend(self.ack.to_be_bytes());
+        tcp.extend([(header_len as u8 / 4) << 4, self.flags]);
+        tcp.extend(self.win.to_be_bytes());
+        tcp.extend([0, 0]);
+        tcp.extend(self.urgent.to_be_bytes());
+        tcp.extend(options);
+        tcp.extend(&self.payload);
+        let sum = checksum(&tcp, pseudo_sum(TCP, tcp.len()));
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        [ip_header(TCP, self.ecn, tcp.len(), true), tcp].concat()
+    }
+
+    /// Reads a packet of the host under test. `None` if it is not TCP to the remote host.
+    pub fn parse(bytes: &[u8]) -> Option<Result<Self, String>> {
+        let header = bytes.get(..IP_LEN)?;
+        let ours = header[0] >> 4 == 4 && header[9] == TCP && header[16..20] == REMOTE;
+        ours.then(|| Self::parse_tcp(bytes))
+    }
+
+    fn parse_tcp(bytes: &[u8]) -> Result<Self, String> {
+        let ip_len = usize::from(bytes[0] & 15) * 4;
+        let total = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
+        if total != bytes.len() || bytes.len() < ip_len + TCP_LEN {
+            return Err(format!(
+                "the IP header says {total} bytes of {}",
+                bytes.len()
+            ));
+        }
+        if checksum(&bytes[..ip_len], 0) != 0 {
+            return Err("the IP header's checksum is wrong".to_owned());
+        }
+        let tcp = &bytes[ip_len..];
+        if checksum(tcp, pseudo_sum(TCP, tcp.len())) != 0 {
+            return Err("the segment's checksum is wrong".to_owned());
+        }
+        let header_len = usize::from(tcp[12] >> 4) * 4;
+        let options = tcp
+            .get(TCP_LEN..header_len)
+            .ok_or("the data offset is wrong")?;
+        let half = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
+        let word = |at: usize| u32::from(half(at)) << 16 | u32::from(half(at + 2));
+        Ok(Self {
+            ecn: bytes[1] & 3,
+            dont_fragment: bytes[6] & 0x40 != 0,
+            from_port: half(0),
+            to_port: half(2),
+            seq: word(4),
+            ack: word(8),
+            flags: tcp[13],
+            win: half(14),
+            urgent: half(18),
+            options: parse_options(options)?,
+            payload: tcp[header_len..].to_vec(),
+        })
+    }
+}
+
+/// An ICMP error about a segment of the host under test.
+pub fn icmp_error(kind: (u8, u8), mtu: u16, ports: (u16, u16), seq: u32, len: u32) -> Vec<u8> {
+    let mut icmp = vec![kind.0, kind.1, 0, 0, 0, 0];
+    icmp.extend(mtu.to_be_bytes());
+    icmp.extend(ip_header(TCP, 0, TCP_LEN + len as usize, false));
+    icmp.extend(ports.0.to_be_bytes());
+    icmp.extend(ports.1.to_be_bytes());
+    icmp.extend(seq.to_be_bytes());
+    let sum = checksum(&icmp, 0);
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    [ip_header(ICMP, 0, icmp.len(), true), icmp].concat()
+}
+
+impl fmt::Display for TcpOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+        match self {
+            Self::Nop => f.write_str("nop"),
+            Self::Eol => f.write_str("eol"),
+            Self::Mss(mss) => write!(f, "mss {mss}"),
+            Self::WindowScale(shift) => write!(f, "wscale {shift}"),
+            Self::SackPermitted => f.write_str("sackOK"),
+            Self::Sack(blocks) => {
+                let blocks = blocks
+                    .iter()
+                    .map(|(left, right)| format!(" {left}:{right}"));
+                write!(f, "sack{}", blocks.collect::<String>())
+            }
+            Self::Timestamps(value, echo) => write!(f, "TS val {value} ecr {echo}"),
+            Self::FastOpen(cookie) => write!(f, "FO {}", hex(cookie)),
+            Self::Other(kind, body) => write!(f, "kind {kind} {}", hex(body)),
+        }
+    }
+}
+
+impl fmt::Display for Packet {
+    /// In the notation of scripts.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = ["", "[ect1] ", "[ect0] ", "[ce] "];
+        f.write_str(words[usize::from(self.ecn & 3)])?;
+        let letters: String = "SFRP.UEW"
+            .chars()
+            .zip([2, 1, 4, 8, 16, 32, 64, 128])
+            .filter_map(|(letter, bit)| (self.flags & bit != 0).then_some(letter))
+            .collect();
+        f.write_str(if letters.is_empty() { "-" } else { &letters })?;
+        let len = self.payload.len() as u32;
+        write!(f, " {}:{}({len})", self.seq, self.seq.wrapping_add(len))?;
+        if self.flags & ACK != 0 {
+            write!(f, " ack {}", self.ack)?;
+        }
+        write!(f, " win {}", self.win)?;
+        if self.urgent != 0 {
+            write!(f, " urg {}", self.urgent)?;
+        }
+        if self.options.is_empty() {
+            return Ok(());
+        }
+        let options: Vec<_> = self.options.iter().map(TcpOption::to_string).collect();
+        write!(f, " <{}>", options.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet() -> Packet {
+        Packet {
+            ecn: 2,
+            dont_fragment: true,
+            from_port: 5000,
+            to_port: 8080,
+            seq: 7,
+            ack: 9,
+            flags: ACK | 8,
+            win: 257,
+            urgent: 0,
+            options: vec![
+                TcpOption::Nop,
+                TcpOption::Nop,
+                TcpOption::Timestamps(100, 200),
+                TcpOption::Sack(vec![(1, 2), (3, 4)]),
+                TcpOption::Other(253, vec![1, 2, 3]),
+            ],
+            payload: b"hello".to_vec(),
+        }
+    }
+
+    /// `packet`, in the other direction.
+    fn outbound() -> Vec<u8> {
+        let mut bytes = packet().emit();
+        bytes[12..16].copy_from_slice(&LOCAL);
+        bytes[16..20].copy_from_slice(&REMOTE);
+        bytes
+    }
+
+    #[test]
+    fn what_is_emitted_parses() {
+        let parsed = Packet::parse(&outbound()).unwrap().unwrap();
+        assert_eq!((parsed.seq, &parsed.payload[..]), (7, &b"hello"[..]));
+        assert_eq!(parsed.options[..5], packet().options[..]);
+        let text = "[ect0] P. 7:12(5) ack 9 win 257 \
+                    <nop,nop,TS val 100 ecr 200,sack 1:2 3:4,kind 253 010203";
+        assert!(parsed.to_string().starts_with(text), "{parsed}");
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_seen() {
+        let good = outbound();
+        for at in [1, 24, 30, 40, good.len() - 1] {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(Packet::parse(&bad).unwrap().is_err(), "byte {at}");
+        }
+        assert_eq!(
+            Packet::parse(&packet().emit()),
+            None,
+            "not for the remote host"
+        );
+    }
+}

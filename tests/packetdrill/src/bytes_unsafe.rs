@@ -1,0 +1,273 @@
+//! The slots that move bytes. On descriptors that are not ours they are the kernel's calls.
+
+use std::{
+    ffi::{c_int, c_void},
+    slice,
+};
+
+use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+
+use crate::{
+    address,
+    c_unsafe::{answer, bytes, bytes_mut, copy_out, stack},
+    errno::{Answer, Errno},
+    notices::{self, Control},
+    shared::Shared,
+    stack::Fd,
+    transfer::Received,
+};
+
+type User = *mut c_void;
+
+/// Parts that one buffer of the send queue holds if they are not copied.
+const PARTS_MAX: usize = 17;
+
+/// Receives into the parts of a message.
+///
+/// # Safety
+///
+/// Each part is valid for writing.
+unsafe fn receive(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Answer<Received> {
+    check(parts)?;
+    let len = parts.iter().map(|part| part.iov_len).sum();
+    let received = shared.recv(fd, len, flags)?;
+    let mut rest = received.bytes.as_slice();
+    for part in parts {
+        let (now, later) = rest.split_at(rest.len().min(part.iov_len));
+        // SAFETY: the caller's promise.
+        unsafe { bytes_mut(part.iov_base, now.len()) }.copy_from_slice(now);
+        rest = later;
+    }
+    Ok(received)
+}
+
+/// Sends the parts of a message.
+///
+/// # Safety
+///
+/// Each part is valid for reading.
+unsafe fn transmit(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Answer<usize> {
+    check(parts)?;
+    let asked = shared.call(|stack| {
+        let options = &stack.socket(fd)?.options;
+        Ok(options.is_on(libc::SOL_SOCKET, libc::SO_ZEROCOPY))
+    })?;
+    if parts.len() > PARTS_MAX && asked && flags & libc::MSG_ZEROCOPY != 0 {
+        let (now, later) = parts.split_at(PARTS_MAX);
+        let ends = flags & !libc::MSG_ZEROCOPY | libc::MSG_EOR;
+        // SAFETY: the caller's promise.
+        return unsafe {
+            let sent = transmit(shared, fd, now, ends)?;
+            Ok(sent + transmit(shared, fd, later, flags)?)
+        };
+    }
+    // SAFETY: the caller's promise.
+    let gather = |part: &iovec| unsafe { bytes(part.iov_base, part.iov_len) }.to_vec();
+    let all: Vec<u8> = parts.iter().flat_map(gather).collect();
+    shared.send(fd, &all, flags)
+}
+
+/// No part is null, as scripts have it to see what becomes of it.
+fn check(parts: &[iovec]) -> Answer<()> {
+    let bad = |part: &iovec| part.iov_base.is_null() && part.iov_len > 0;
+    match parts.iter().any(bad) {
+        true => Err(Errno(libc::EFAULT)),
+        false => Ok(()),
+    }
+}
+
+/// The parts of a message.
+///
+/// # Safety
+///
+/// `parts` is valid for reading `count` entries, or null.
+unsafe fn parts<'a>(parts: *const iovec, count: usize) -> &'a [iovec] {
+    if parts.is_null() || count == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { slice::from_raw_parts(parts, count) }
+}
+
+const fn part(base: *mut c_void, len: usize) -> iovec {
+    iovec {
+        iov_base: base,
+        iov_len: len,
+    }
+}
+
+// SAFETY (of all functions below): packetdrill passes the `userdata` that it was given, and
+// pointers as the system call of the same name takes them.
+
+pub unsafe extern "C" fn read(user: User, fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: as said above.
+    unsafe {
+        let shared = stack(user);
+        if !shared.call(|stack| stack.has(fd)) {
+            return libc::read(fd, to, len);
+        }
+        let received = receive(shared, fd, &[part(to, len)], 0);
+        answer(received.map(|received| received.bytes.len()))
+    }
+}
+
+pub unsafe extern "C" fn readv(user: User, fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as said above.
+    unsafe {
+        let shared = stack(user);
+        if !shared.call(|stack| stack.has(fd)) {
+            return libc::readv(fd, to, count);
+        }
+        let received = receive(shared, fd, parts(to, count as usize), 0);
+        answer(received.map(|received| received.bytes.len()))
+    }
+}
+
+pub unsafe extern "C" fn recv(
+    user: User,
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: as said above.
+    let received = unsafe { receive(stack(user), fd, &[part(to, len)], flags) };
+    answer(received.map(|received| received.bytes.len()))
+}
+
+pub unsafe extern "C" fn recvfrom(
+    user: User,
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: as said above.
+    unsafe {
+        let shared = stack(user);
+        let received = receive(shared, fd, &[part(to, len)], flags);
+        let peer = shared.call(|stack| {
+            let socket = stack.socket(fd).ok()?;
+            Some(address::emit(socket.peer?, socket.domain))
+        });
+        if let (Ok(_), Some(peer)) = (&received, peer) {
+            copy_out(&peer, from.cast(), from_len, true);
+        }
+        answer(received.map(|received| received.bytes.len()))
+    }
+}
+
+pub unsafe extern "C" fn recvmsg(
+    user: User,
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: as said above.
+    unsafe {
+        let shared = stack(user);
+        let message = &mut *message;
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            let notice = shared.call(|stack| stack.notice(fd));
+            return answer(notice.map(|(control, flags)| {
+                copy_control(message, &control, flags);
+                0
+            }));
+        }
+        let to = parts(message.msg_iov, message.msg_iovlen);
+        let received = receive(shared, fd, to, flags);
+        answer(received.map(|received| {
+            let left = shared.call(|stack| stack.left_to_read(fd, received.left));
+            copy_control(message, left.as_slice(), 0);
+            received.bytes.len()
+        }))
+    }
+}
+
+/// Puts control messages and flags into `message`.
+///
+/// # Safety
+///
+/// `msg_control` is valid for writing `msg_controllen` bytes, or null.
+unsafe fn copy_control(message: &mut msghdr, control: &[Control], flags: c_int) {
+    let bytes = notices::emit(control);
+    let room = match message.msg_control.is_null() {
+        true => 0,
+        false => message.msg_controllen.min(bytes.len()),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { bytes_mut(message.msg_control, room) }.copy_from_slice(&bytes[..room]);
+    let cut = if room < bytes.len() {
+        libc::MSG_CTRUNC
+    } else {
+        0
+    };
+    (message.msg_controllen, message.msg_flags) = (room, flags | cut);
+}
+
+pub unsafe extern "C" fn write(user: User, fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: as said above.
+    unsafe {
+        let shared = stack(user);
+        if !shared.call(|stack| stack.has(fd)) {
+            return libc::write(fd, from, len);
+        }
+        answer(transmit(shared, fd, &[part(from.cast_mut(), len)], 0))
+    }
+}
+
+pub unsafe extern "C" fn writev(
+    user: User,
+    fd: c_int,
+    from: *const iovec,
+    count: c_int,
+) -> ssize_t {
+    // SAFETY: as said above.
+    unsafe {
+        let shared = stack(user);
+        if !shared.call(|stack| stack.has(fd)) {
+            return libc::writev(fd, from, count);
+        }
+        answer(transmit(shared, fd, parts(from, count as usize), 0))
+    }
+}
+
+pub unsafe extern "C" fn send(
+    user: User,
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: as said above.
+    answer(unsafe { transmit(stack(user), fd, &[part(from.cast_mut(), len)], flags) })
+}
+
+pub unsafe extern "C" fn sendto(
+    user: User,
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+    _to: *const sockaddr,
+    _to_len: socklen_t,
+) -> ssize_t {
+    // SAFETY: as said above. The address is ignored, as Linux does on a connected socket.
+    answer(unsafe { transmit(stack(user), fd, &[part(from.cast_mut(), len)], flags) })
+}
+
+pub unsafe extern "C" fn sendmsg(
+    user: User,
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: as said above.
+    unsafe {
+        let message = &*message;
+        let from = parts(message.msg_iov, message.msg_iovlen);
+        answer(transmit(stack(user), fd, from, flags))
+    }
+}

@@ -1,0 +1,244 @@
+//! Calls that may wait, and calls on sockets that need no C.
+
+use tidelane_engine::{Duration, Endpoint};
+
+use crate::{
+    epoll::Ready,
+    errno::{Answer, Errno},
+    shared::Shared,
+    stack::{Fd, Stack},
+    transfer::Received,
+};
+
+/// One entry of `poll`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Polled {
+    /// The descriptor.
+    pub fd: Fd,
+    /// What is asked for.
+    pub events: u32,
+}
+
+/// How long a call on a socket waits, and what it says when that has passed.
+#[derive(Clone, Copy)]
+enum Patience {
+    /// It does not wait.
+    None,
+    /// So long, or for ever.
+    Within(Option<Duration>),
+}
+
+/// A timeout in milliseconds, negative for ever.
+pub fn timeout_ms(ms: i32) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}
+
+impl Shared {
+    fn patience(&self, fd: Fd, flags: i32, receive: bool) -> Answer<Patience> {
+        self.call(|stack| {
+            let socket = stack.socket(fd)?;
+            let options = &socket.options;
+            let span = match receive {
+                true => options.receive_timeout,
+                false => options.send_timeout,
+            };
+            let at_once = socket.nonblocking || flags & libc::MSG_DONTWAIT != 0;
+            Ok(match at_once {
+                true => Patience::None,
+                false => Patience::Within(span),
+            })
+        })
+    }
+
+    fn patiently<R>(
+        &self,
+        patience: Patience,
+        late: i32,
+        mut attempt: impl FnMut(&mut Stack) -> Answer<R>,
+    ) -> Answer<R> {
+        match patience {
+            Patience::None => self.call(attempt),
+            Patience::Within(span) => self.wait(span, Errno(late), &mut attempt),
+        }
+    }
+
+    /// `accept(2)`: `open` gives the new descriptor.
+    pub fn accept(
+        &self,
+        fd: Fd,
+        flags: i32,
+        open: impl Fn() -> Answer<Fd>,
+    ) -> Answer<(Fd, Endpoint)> {
+        let patience = self.patience(fd, 0, true)?;
+        let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+        self.patiently(patience, libc::EAGAIN, |stack| {
+            if !stack.accept_ready(fd)? {
+                return Err(Errno::AGAIN);
+            }
+            let new = open()?;
+            let peer = stack.accept(fd, new, nonblocking)?;
+            Ok((new, peer))
+        })
+    }
+
+    /// `connect(2)`.
+    pub fn connect(&self, fd: Fd, to: Endpoint) -> Answer<()> {
+        let patience = self.patience(fd, 0, false)?;
+        self.call(|stack| stack.connect(fd, to))?;
+        let result = self.patiently(patience, libc::EINPROGRESS, |stack| {
+            stack.connect_result(fd)
+        });
+        result.map_err(|error| match error {
+            Errno::AGAIN => Errno(libc::EINPROGRESS),
+            error => error,
+        })
+    }
+
+    /// `recv(2)`.
+    pub fn recv(&self, fd: Fd, len: usize, flags: i32) -> Answer<Received> {
+        let patience = self.patience(fd, flags, true)?;
+        let rcvlowat = self.call(|stack| Ok(stack.socket(fd)?.options.rcvlowat))? as usize;
+        let target = match patience {
+            Patience::None => 1,
+            Patience::Within(_) if flags & libc::MSG_WAITALL != 0 => len,
+            Patience::Within(_) => rcvlowat.min(len),
+        };
+        if flags & libc::MSG_PEEK != 0 {
+            return self.patiently(patience, libc::EAGAIN, |stack| {
+                stack.recv(fd, len, flags, target)
+            });
+        }
+        let mut all = Received::default();
+        let result = self.patiently(patience, libc::EAGAIN, |stack| {
+            loop {
+                let part = stack.recv(fd, len - all.bytes.len(), flags, 1)?;
+                let ended = part.bytes.is_empty();
+                all.left = part.left;
+                all.bytes.extend(part.bytes);
+                if ended || all.bytes.len() >= target {
+                    return Ok(());
+                }
+            }
+        });
+        match result {
+            Err(error) if all.bytes.is_empty() => Err(error),
+            _ => Ok(all),
+        }
+    }
+
+    /// `send(2)`.
+    pub fn send(&self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize> {
+        let patience = self.patience(fd, flags, false)?;
+        self.call(|stack| stack.more_to_come(fd, flags & libc::MSG_MORE != 0))?;
+        let mut done = 0;
+        let result = self.patiently(patience, libc::EAGAIN, |stack| {
+            while done < bytes.len() || bytes.is_empty() {
+                if done > 0 && !stack.has_write_space(fd) {
+                    return Err(Errno::AGAIN);
+                }
+                done += stack.send(fd, &bytes[done..], flags)?;
+                if bytes.is_empty() {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        match result {
+            Err(error) if done == 0 => Err(error),
+            _ => {
+                let zero_copy = flags & libc::MSG_ZEROCOPY != 0;
+                self.call(|stack| stack.note_written(fd, done, zero_copy));
+                Ok(done)
+            }
+        }
+    }
+
+    /// `poll(2)`: what is ready of each entry, and how many are.
+    pub fn poll(&self, entries: &[Polled], ms: i32, other: impl Fn(Fd) -> u32) -> Vec<u32> {
+        let always = (libc::POLLERR | libc::POLLHUP) as u32;
+        let look = |stack: &mut Stack| -> Vec<u32> {
+            let one = |entry: &Polled| match stack.has(entry.fd) {
+                true => stack.readiness(entry.fd) & (entry.events | always),
+                false if entry.fd < 0 => 0,
+                false => other(entry.fd),
+            };
+            entries.iter().map(one).collect()
+        };
+        let attempt = |stack: &mut Stack| {
+            let ready = look(stack);
+            match ready.iter().any(|events| *events != 0) {
+                true => Ok(ready),
+                false => Err(Errno::AGAIN),
+            }
+        };
+        let result = match ms {
+            0 => self.call(attempt),
+            ms => self.wait(timeout_ms(ms), Errno::AGAIN, attempt),
+        };
+        result.unwrap_or_else(|_| vec![0; entries.len()])
+    }
+
+    /// `epoll_wait(2)`: empty when the time is over.
+    pub fn epoll_wait(&self, epoll: Fd, max: usize, ms: i32) -> Answer<Vec<Ready>> {
+        if max == 0 {
+            return Err(Errno::INVAL);
+        }
+        let attempt = |stack: &mut Stack| stack.epoll_ready(epoll, max);
+        let result = match ms {
+            0 => self.call(attempt),
+            ms => self.wait(timeout_ms(ms), Errno::AGAIN, attempt),
+        };
+        match result {
+            Err(Errno::AGAIN) => Ok(Vec::new()),
+            result => result,
+        }
+    }
+}
+
+impl Stack {
+    /// MSG_MORE corks for this write; a write without it ends that.
+    pub fn more_to_come(&mut self, fd: Fd, more: bool) -> Answer<()> {
+        let mut options = self.socket(fd)?.options.engine;
+        let Some(id) = self.flow_of(fd)? else {
+            return Ok(());
+        };
+        let corked = self.corked.contains(&id);
+        if more == corked {
+            return Ok(());
+        }
+        match more {
+            true => self.corked.insert(id),
+            false => self.corked.remove(&id),
+        };
+        if more {
+            options.cork = true;
+            self.drive(|engine, now, wire| engine.set_options(now, id, options, wire));
+        } else {
+            // The write that follows goes out with what was held back, so nothing is sent yet.
+            self.quietly(|engine, now, wire| engine.set_options(now, id, options, wire));
+        }
+        Ok(())
+    }
+
+    /// A write of `len` bytes is done.
+    fn note_written(&mut self, fd: Fd, len: usize, zero_copy: bool) {
+        let id = self.flow_of(fd).ok().flatten();
+        let head = id.and_then(|id| self.wire.written(id));
+        let (Some(id), Some(head), Ok(socket)) = (id, head, self.socket_mut(fd)) else {
+            return;
+        };
+        if len > 0 {
+            let asked = socket.options.is_on(libc::SOL_SOCKET, libc::SO_ZEROCOPY);
+            socket.notices.written(head, zero_copy && asked);
+            self.resolve_notices(id);
+        }
+    }
+
+    /// Whether a writer that went to sleep wakes up.
+    fn has_write_space(&self, fd: Fd) -> bool {
+        match self.flow_of(fd) {
+            Ok(Some(id)) => self.is_writable(fd, id),
+            _ => true,
+        }
+    }
+}

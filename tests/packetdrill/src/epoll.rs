@@ -1,0 +1,189 @@
+//! `poll` and `epoll`.
+
+use std::collections::BTreeMap;
+
+use tidelane_engine::State;
+
+use crate::{
+    errno::{Answer, Errno},
+    socket::Role,
+    stack::{Fd, Object, Stack},
+};
+
+/// Bits that are reported whether asked for or not.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+
+/// What one epoll instance watches of one descriptor.
+#[derive(Clone, Copy, Debug)]
+struct Watch {
+    events: u32,
+    data: u64,
+    /// Something happened since the descriptor was last reported.
+    rung: bool,
+}
+
+/// An epoll instance.
+#[derive(Clone, Debug, Default)]
+pub struct Epoll {
+    watches: BTreeMap<Fd, Watch>,
+}
+
+/// What `epoll_wait` reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ready {
+    /// Bits of `EPOLLIN` and so on.
+    pub events: u32,
+    /// What the program gave with the descriptor.
+    pub data: u64,
+}
+
+impl Stack {
+    /// What `poll` would say of `fd`, with the numbers of `epoll`, which are the same.
+    pub fn readiness(&self, fd: Fd) -> u32 {
+        let Some(Object::Socket(socket)) = self.objects.get(&fd) else {
+            return libc::EPOLLIN as u32 * u32::from(self.has_ready(fd));
+        };
+        let id = match &socket.role {
+            Role::Listener { queue, .. } => return if queue.is_empty() { 0 } else { IN },
+            Role::Fresh => return OUT | libc::EPOLLHUP as u32,
+            Role::Over => None,
+            Role::Flow(id) => self.flow(*id).map(|_| *id),
+        };
+        let state = self.state_of(fd).unwrap_or(State::Closed);
+        let bad = socket.error.is_some() || !socket.notices.is_empty();
+        let error = if bad { libc::EPOLLERR as u32 } else { 0 };
+        let Some(id) = id else {
+            return error | IN | OUT | (libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
+        };
+        if matches!(state, State::SynSent) {
+            return error;
+        }
+        let known = self.flows.get(&id).copied().unwrap_or_default();
+        let over = matches!(state, State::Closed | State::TimeWait) || known.cause.is_some();
+        let end_of_input = known.fin || socket.read_shut || over;
+        let mut events = error;
+        if over || (end_of_input && socket.write_shut) {
+            events |= libc::EPOLLHUP as u32;
+        }
+        if end_of_input {
+            events |= IN | libc::EPOLLRDHUP as u32;
+        }
+        if self.unread(fd).unwrap_or(0) >= socket.options.rcvlowat {
+            events |= IN;
+        }
+        if socket.write_shut || over || self.is_writable(fd, id) {
+            events |= OUT;
+        }
+        events
+    }
+
+    /// Something happened to `fd`.
+    pub(crate) fn ring(&mut self, fd: Fd) {
+        for object in self.objects.values_mut() {
+            if let Object::Epoll(epoll) = object
+                && let Some(watch) = epoll.watches.get_mut(&fd)
+            {
+                watch.rung = true;
+            }
+        }
+    }
+
+    /// `fd` goes, and with it what watched it.
+    pub(crate) fn leave_epolls(&mut self, fd: Fd) {
+        for object in self.objects.values_mut() {
+            if let Object::Epoll(epoll) = object {
+                epoll.watches.remove(&fd);
+            }
+        }
+    }
+
+    /// `epoll_create(2)`: what `fd` stands for from now on.
+    pub fn epoll_create(&mut self, fd: Fd) {
+        self.objects.insert(fd, Object::Epoll(Epoll::default()));
+    }
+
+    fn epoll_mut(&mut self, epoll: Fd) -> Answer<&mut Epoll> {
+        match self.objects.get_mut(&epoll) {
+            Some(Object::Epoll(epoll)) => Ok(epoll),
+            Some(Object::Socket(_)) => Err(Errno::INVAL),
+            None => Err(Errno::BADF),
+        }
+    }
+
+    /// `epoll_ctl(2)`.
+    pub fn epoll_control(&mut self, epoll: Fd, operation: i32, fd: Fd, ready: Ready) -> Answer<()> {
+        if !self.has(fd) {
+            return Err(Errno(libc::EPERM));
+        }
+        let watches = &mut self.epoll_mut(epoll)?.watches;
+        let known = watches.contains_key(&fd);
+        let watch = Watch {
+            events: ready.events,
+            data: ready.data,
+            rung: true,
+        };
+        match operation {
+            libc::EPOLL_CTL_ADD if known => return Err(Errno(libc::EEXIST)),
+            libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !known => {
+                return Err(Errno(libc::ENOENT));
+            }
+            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
+                watches.insert(fd, watch);
+            }
+            libc::EPOLL_CTL_DEL => {
+                watches.remove(&fd);
+            }
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(())
+    }
+
+    /// What `watch` has to report of `fd`.
+    fn report(&self, fd: Fd, watch: &Watch) -> u32 {
+        let quiet = watch.events & EDGE != 0 && !watch.rung;
+        // A one-shot watch that has fired is left with nothing to watch for.
+        let spent = watch.events & !(EDGE | ONE_SHOT) == 0 && watch.events & ONE_SHOT != 0;
+        if quiet || spent {
+            return 0;
+        }
+        self.readiness(fd) & (watch.events | ALWAYS)
+    }
+
+    fn has_ready(&self, epoll: Fd) -> bool {
+        match self.objects.get(&epoll) {
+            Some(Object::Epoll(epoll)) => {
+                let mut watches = epoll.watches.iter();
+                watches.any(|(fd, watch)| self.report(*fd, watch) != 0)
+            }
+            _ => false,
+        }
+    }
+
+    /// `epoll_wait(2)` without waiting. EAGAIN if there is nothing.
+    pub fn epoll_ready(&mut self, epoll: Fd, max: usize) -> Answer<Vec<Ready>> {
+        let watches = self.epoll_mut(epoll)?.watches.clone();
+        let mut ready = Vec::new();
+        for (fd, watch) in watches {
+            let events = self.report(fd, &watch);
+            if events == 0 || ready.len() == max {
+                continue;
+            }
+            let data = watch.data;
+            ready.push(Ready { events, data });
+            if let Some(watch) = self.epoll_mut(epoll)?.watches.get_mut(&fd) {
+                watch.rung = false;
+                if watch.events & ONE_SHOT != 0 {
+                    watch.events &= EDGE | ONE_SHOT;
+                }
+            }
+        }
+        if ready.is_empty() {
+            return Err(Errno::AGAIN);
+        }
+        Ok(ready)
+    }
+}

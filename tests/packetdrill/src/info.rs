@@ -1,0 +1,181 @@
+//! `struct tcp_info` and SO_MEMINFO, field by field.
+
+use tidelane_engine::{FlowId, FlowInfo, State};
+
+use crate::{
+    errno::Answer,
+    stack::{Fd, Stack},
+};
+
+/// TCP_MAXSEG before there is a connection (RFC 9293 §3.7.1, MUST-15).
+pub const MSS_DEFAULT: u32 = 536;
+/// Bytes of `struct tcp_info`, as the newest scripts expect it.
+const TCP_INFO_LEN: usize = 280;
+/// `snd_ssthresh` before the first loss.
+const SSTHRESH_INFINITE: u32 = 0x7fff_ffff;
+/// IPv4 and TCP headers without options.
+const HEADERS_LEN: u32 = 40;
+/// `reordering` of a connection that has seen none.
+const REORDERING: u32 = 3;
+/// Bits of `tcpi_options`.
+const OPTION_TIMESTAMPS: u8 = 1;
+const OPTION_SACK: u8 = 2;
+const OPTION_WSCALE: u8 = 4;
+const OPTION_ECN: u8 = 8;
+
+/// The number of a state in `tcp_info`.
+const fn state_number(state: State) -> u8 {
+    match state {
+        State::Established => 1,
+        State::SynSent => 2,
+        State::SynReceived => 3,
+        State::FinWait1 => 4,
+        State::FinWait2 => 5,
+        // The kernel's socket is closed once TIME-WAIT has its own.
+        State::TimeWait | State::Closed => 7,
+        State::CloseWait => 8,
+        State::LastAck => 9,
+        State::Listen => 10,
+        State::Closing => 11,
+    }
+}
+
+/// A C structure in the making.
+#[derive(Default)]
+struct Fields(Vec<u8>);
+
+impl Fields {
+    fn bytes(&mut self, values: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(values);
+        self
+    }
+
+    fn words(&mut self, values: &[u32]) -> &mut Self {
+        values
+            .iter()
+            .for_each(|value| self.0.extend(value.to_ne_bytes()));
+        self
+    }
+
+    fn longs(&mut self, values: &[u64]) -> &mut Self {
+        values
+            .iter()
+            .for_each(|value| self.0.extend(value.to_ne_bytes()));
+        self
+    }
+}
+
+/// What the driver knows besides.
+struct Times {
+    /// Milliseconds since bytes arrived.
+    received_ms: u32,
+    /// Busy, limited by the window, limited by the buffer.
+    busy_us: [u64; 3],
+    /// Bytes not sent.
+    unsent: u32,
+    /// MSS that was announced.
+    advmss: u32,
+}
+
+/// `info` in the kernel's layout; `pmtu` is the route's.
+fn tcp_info(info: &FlowInfo, pmtu: u32, times: &Times) -> Vec<u8> {
+    let mss = info.mss.max(1);
+    let options = [
+        (info.timestamps, OPTION_TIMESTAMPS),
+        (info.sack, OPTION_SACK),
+        (info.ecn, OPTION_ECN),
+        (info.snd_wscale | info.rcv_wscale != 0, OPTION_WSCALE),
+    ];
+    let options = options.iter().filter(|(on, _)| *on);
+    let options = options.fold(0, |all, (_, bit)| all | bit);
+    let ssthresh = match info.ssthresh {
+        u32::MAX => SSTHRESH_INFINITE,
+        bytes => bytes / mss,
+    };
+    let us = |span: tidelane_engine::Duration| (span.0 / 1000) as u32;
+    let of = |bytes: u32| bytes.div_ceil(mss);
+    let mut fields = Fields::default();
+    fields
+        .bytes(&[state_number(info.state), info.ca_state as u8])
+        .bytes(&[info.backoff, 0, info.backoff, options])
+        .bytes(&[info.snd_wscale | info.rcv_wscale << 4, 0])
+        // rto, ato, snd_mss, rcv_mss
+        .words(&[us(info.rto), 40_000, mss, info.rcv_mss])
+        // unacked, sacked, lost, retrans, fackets
+        .words(&[of(info.flight_size), of(info.sacked), of(info.lost), 0, 0])
+        // last data sent, last ack sent, last data received, last ack received
+        .words(&[0, 0, times.received_ms, 0])
+        // pmtu, rcv_ssthresh, rtt, rttvar
+        .words(&[pmtu, info.rcv_wnd, us(info.srtt), us(info.rttvar)])
+        // snd_ssthresh, snd_cwnd, advmss, reordering
+        .words(&[ssthresh, info.cwnd / mss, times.advmss, REORDERING])
+        // rcv_rtt, rcv_space, total_retrans
+        .words(&[0, info.rcv_wnd, info.retrans])
+        // pacing_rate, max_pacing_rate, bytes_acked, bytes_received
+        .longs(&[0, u64::MAX, info.bytes_acked, info.bytes_received])
+        // segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out
+        .words(&[0, 0, times.unsent, us(info.rtt_min), 0, 0])
+        // delivery_rate, busy_time, rwnd_limited, sndbuf_limited
+        .longs(&[0])
+        .longs(&times.busy_us)
+        // delivered, delivered_ce
+        .words(&[0; 2])
+        // bytes_sent, bytes_retrans
+        .longs(&[info.bytes_acked + u64::from(info.flight_size), 0])
+        // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd, rehash
+        .words(&[0, 0, 0, info.snd_wnd, info.rcv_wnd, 0]);
+    fields.0.resize(TCP_INFO_LEN, 0);
+    fields.0
+}
+
+impl Stack {
+    /// TCP_INFO.
+    pub(crate) fn tcp_info(&self, fd: Fd) -> Answer<Vec<u8>> {
+        let id = self.flow_of(fd)?;
+        Ok(match id.and_then(|id| Some((id, self.flow_info(id)?))) {
+            Some((id, info)) => tcp_info(&info, self.settings.mtu, &self.times(fd, id)?),
+            None => {
+                let mut bytes = vec![0; TCP_INFO_LEN];
+                bytes[0] = state_number(self.state_of(fd)?);
+                bytes
+            }
+        })
+    }
+
+    fn times(&self, fd: Fd, id: FlowId) -> Answer<Times> {
+        let now = self.now();
+        let stats = self.flows.get(&id).copied().unwrap_or_default().stats;
+        let of_path = self.settings.mtu - HEADERS_LEN;
+        Ok(Times {
+            received_ms: (now.since(stats.received_at).0 / 1_000_000) as u32,
+            busy_us: stats.busy_us(now),
+            unsent: self.unsent_of(id),
+            advmss: match self.socket(fd)?.options.engine.mss_max {
+                0 => of_path,
+                own => of_path.min(own.into()),
+            },
+        })
+    }
+
+    /// SO_MEMINFO: rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, optmem, backlog,
+    /// drops.
+    pub(crate) fn memory_info(&self, fd: Fd, id: Option<FlowId>) -> Answer<Vec<u8>> {
+        let options = &self.socket(fd)?.options;
+        let queued = id.map_or(0, |id| self.queued(id));
+        let info = id.and_then(|id| self.flow_info(id));
+        let unread = info.map_or(0, |info| info.unread);
+        let mut fields = Fields::default();
+        fields.words(&[
+            unread,
+            options.rcvbuf,
+            0,
+            options.sndbuf,
+            0,
+            queued,
+            0,
+            0,
+            0,
+        ]);
+        Ok(fields.0)
+    }
+}

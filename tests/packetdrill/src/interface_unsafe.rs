@@ -1,0 +1,396 @@
+//! `packetdrill_interface_init` and the slots that make, bind, set and end sockets, and the device.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulong, c_void},
+    mem,
+    sync::Arc,
+};
+
+use libc::{
+    epoll_event, iovec, loff_t, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t,
+    ssize_t, timeval, useconds_t,
+};
+use tidelane_engine::Duration;
+
+use crate::{
+    address::{self, Address},
+    bytes_unsafe,
+    c_unsafe::{
+        answer, bytes, bytes_mut, close_descriptor, copy_out, done, load, open_descriptor, stack,
+        unload,
+    },
+    errno::{Answer, Errno},
+    ready_unsafe,
+    settings::{Reading, Settings},
+    shared::Shared,
+    socket::Shutdown,
+    stack::{Fd, Stack},
+};
+
+type User = *mut c_void;
+
+/// The table that packetdrill hands in to be filled: `userdata` and 32 functions.
+#[repr(C)]
+pub struct Interface {
+    userdata: User,
+    free: unsafe extern "C" fn(User),
+    socket: unsafe extern "C" fn(User, c_int, c_int, c_int) -> c_int,
+    bind: unsafe extern "C" fn(User, c_int, *const sockaddr, socklen_t) -> c_int,
+    listen: unsafe extern "C" fn(User, c_int, c_int) -> c_int,
+    accept: unsafe extern "C" fn(User, c_int, *mut sockaddr, *mut socklen_t) -> c_int,
+    connect: unsafe extern "C" fn(User, c_int, *const sockaddr, socklen_t) -> c_int,
+    read: unsafe extern "C" fn(User, c_int, *mut c_void, size_t) -> ssize_t,
+    readv: unsafe extern "C" fn(User, c_int, *const iovec, c_int) -> ssize_t,
+    recv: unsafe extern "C" fn(User, c_int, *mut c_void, size_t, c_int) -> ssize_t,
+    recvfrom: unsafe extern "C" fn(
+        User,
+        c_int,
+        *mut c_void,
+        size_t,
+        c_int,
+        *mut sockaddr,
+        *mut socklen_t,
+    ) -> ssize_t,
+    recvmsg: unsafe extern "C" fn(User, c_int, *mut msghdr, c_int) -> ssize_t,
+    write: unsafe extern "C" fn(User, c_int, *const c_void, size_t) -> ssize_t,
+    writev: unsafe extern "C" fn(User, c_int, *const iovec, c_int) -> ssize_t,
+    send: unsafe extern "C" fn(User, c_int, *const c_void, size_t, c_int) -> ssize_t,
+    sendto: unsafe extern "C" fn(
+        User,
+        c_int,
+        *const c_void,
+        size_t,
+        c_int,
+        *const sockaddr,
+        socklen_t,
+    ) -> ssize_t,
+    sendmsg: unsafe extern "C" fn(User, c_int, *const msghdr, c_int) -> ssize_t,
+    fcntl: unsafe extern "C" fn(User, c_int, c_int, c_long) -> c_int,
+    ioctl: unsafe extern "C" fn(User, c_int, c_ulong, *mut c_void) -> c_int,
+    close: unsafe extern "C" fn(User, c_int) -> c_int,
+    shutdown: unsafe extern "C" fn(User, c_int, c_int) -> c_int,
+    getsockopt:
+        unsafe extern "C" fn(User, c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int,
+    setsockopt: unsafe extern "C" fn(User, c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
+    poll: unsafe extern "C" fn(User, *mut pollfd, nfds_t, c_int) -> c_int,
+    netdev_send: unsafe extern "C" fn(User, *const c_void, size_t) -> c_int,
+    netdev_receive: unsafe extern "C" fn(User, *mut c_void, *mut size_t, *mut c_longlong) -> c_int,
+    usleep: unsafe extern "C" fn(User, useconds_t) -> c_int,
+    gettimeofday: unsafe extern "C" fn(User, *mut timeval, *mut c_void) -> c_int,
+    epoll_create: unsafe extern "C" fn(User, c_int) -> c_int,
+    epoll_ctl: unsafe extern "C" fn(User, c_int, c_int, c_int, *mut epoll_event) -> c_int,
+    epoll_wait: unsafe extern "C" fn(User, c_int, *mut epoll_event, c_int, c_int) -> c_int,
+    pipe: unsafe extern "C" fn(User, *mut c_int) -> c_int,
+    splice: unsafe extern "C" fn(
+        User,
+        c_int,
+        *mut loff_t,
+        c_int,
+        *mut loff_t,
+        size_t,
+        c_uint,
+    ) -> ssize_t,
+}
+
+const _: () = {
+    assert!(mem::size_of::<Interface>() == 33 * mem::size_of::<usize>());
+    assert!(mem::size_of::<off_t>() == mem::size_of::<loff_t>());
+};
+
+/// What packetdrill looks up in the library: fills `interface` for a new stack. `flags` is what
+/// `--so_flags` says; null is none.
+///
+/// # Safety
+///
+/// `flags` is null or a C string, `interface` is valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn packetdrill_interface_init(
+    flags: *const c_char,
+    interface: *mut Interface,
+) {
+    let flags = match flags.is_null() {
+        true => String::new(),
+        // SAFETY: the caller's promise.
+        false => unsafe { CStr::from_ptr(flags) }
+            .to_string_lossy()
+            .into_owned(),
+    };
+    let settings = Settings::new(&flags).unwrap_or_else(|why| {
+        eprintln!("libtidelane_packetdrill: --so_flags: {why}");
+        std::process::exit(1);
+    });
+    let stack = Stack::new(settings, Reading::now());
+    let userdata = load(Arc::new(Shared::new(stack)));
+    // SAFETY: the caller's promise.
+    unsafe { interface.write(table(userdata)) };
+}
+
+fn table(userdata: User) -> Interface {
+    Interface {
+        userdata,
+        free,
+        socket,
+        bind,
+        listen,
+        accept,
+        connect,
+        read: bytes_unsafe::read,
+        readv: bytes_unsafe::readv,
+        recv: bytes_unsafe::recv,
+        recvfrom: bytes_unsafe::recvfrom,
+        recvmsg: bytes_unsafe::recvmsg,
+        write: bytes_unsafe::write,
+        writev: bytes_unsafe::writev,
+        send: bytes_unsafe::send,
+        sendto: bytes_unsafe::sendto,
+        sendmsg: bytes_unsafe::sendmsg,
+        fcntl,
+        ioctl,
+        close,
+        shutdown,
+        getsockopt,
+        setsockopt,
+        poll: ready_unsafe::poll,
+        netdev_send,
+        netdev_receive,
+        usleep,
+        gettimeofday,
+        epoll_create: ready_unsafe::epoll_create,
+        epoll_ctl: ready_unsafe::epoll_ctl,
+        epoll_wait: ready_unsafe::epoll_wait,
+        pipe: ready_unsafe::pipe,
+        splice: ready_unsafe::splice,
+    }
+}
+
+/// A new descriptor, made into an object by `make`; closed again if that fails.
+pub(crate) fn new_descriptor(make: impl FnOnce(Fd) -> Answer<()>) -> Answer<usize> {
+    let fd = open_descriptor()?;
+    match make(fd) {
+        Ok(()) => Ok(fd as usize),
+        Err(error) => {
+            close_descriptor(fd)?;
+            Err(error)
+        }
+    }
+}
+
+// SAFETY (of all functions below): packetdrill passes the `userdata` that it was given, and
+// pointers as the system call of the same name takes them.
+
+unsafe extern "C" fn free(user: User) {
+    // SAFETY: the last call of the interface.
+    unsafe { unload(user) };
+}
+
+unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    let make = |fd| shared.call(|stack| stack.socket_call(fd, domain, kind, protocol));
+    answer(new_descriptor(make)) as c_int
+}
+
+unsafe extern "C" fn bind(user: User, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: as said above.
+    let (shared, to) = unsafe { (stack(user), bytes(to.cast(), len as usize)) };
+    done(address::parse(to).and_then(|to| match to {
+        Address::Of(to) => shared.call(|stack| stack.bind(fd, to)),
+        Address::None => Err(Errno(libc::EAFNOSUPPORT)),
+    }))
+}
+
+unsafe extern "C" fn listen(user: User, fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    done(shared.call(|stack| stack.listen(fd, backlog)))
+}
+
+unsafe extern "C" fn accept(
+    user: User,
+    fd: c_int,
+    peer: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    answer(shared.accept(fd, 0, open_descriptor).map(|(new, end)| {
+        let domain = shared.call(|stack| stack.socket(new).map(|socket| socket.domain));
+        let value = address::emit(end, domain.unwrap_or(libc::AF_INET));
+        // SAFETY: as said above.
+        unsafe { copy_out(&value, peer.cast(), len, true) };
+        new as usize
+    })) as c_int
+}
+
+unsafe extern "C" fn connect(user: User, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: as said above.
+    let (shared, to) = unsafe { (stack(user), bytes(to.cast(), len as usize)) };
+    done(address::parse(to).and_then(|to| match to {
+        Address::Of(to) => shared.connect(fd, to),
+        Address::None => shared.call(|stack| stack.disconnect(fd)),
+    }))
+}
+
+unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    let ours = shared.call(|stack| match stack.has(fd) {
+        true => stack.close(fd),
+        false => Ok(()),
+    });
+    done(ours.and_then(|()| close_descriptor(fd)))
+}
+
+unsafe extern "C" fn shutdown(user: User, fd: c_int, how: c_int) -> c_int {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    let how = match how {
+        libc::SHUT_RD => (true, false),
+        libc::SHUT_WR => (false, true),
+        libc::SHUT_RDWR => (true, true),
+        _ => return done(Err(Errno::INVAL)),
+    };
+    let (read, write) = how;
+    done(shared.call(|stack| stack.shutdown(fd, Shutdown { read, write })))
+}
+
+unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    let ours = shared.call(|stack| match stack.has_socket(fd) {
+        true => stack.control(fd, command, argument as c_int),
+        false => None,
+    });
+    match ours {
+        Some(result) => answer(result) as c_int,
+        // SAFETY: as said above; packetdrill's commands take integers.
+        None => unsafe { libc::fcntl(fd, command, argument) },
+    }
+}
+
+unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut c_void) -> c_int {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    if !shared.call(|stack| stack.has(fd)) {
+        // SAFETY: as said above.
+        return unsafe { libc::ioctl(fd, request, value) };
+    }
+    let result = shared.call(|stack| match request {
+        libc::FIONREAD => stack.unread(fd),
+        libc::TIOCOUTQ => stack.unacknowledged(fd),
+        SIOCOUTQNSD => stack.unsent(fd),
+        libc::FIONBIO => {
+            // SAFETY: the argument of this request.
+            stack.socket_mut(fd)?.nonblocking = unsafe { *value.cast::<c_int>() } != 0;
+            Ok(0)
+        }
+        _ => Err(Errno(libc::ENOTTY)),
+    });
+    done(result.map(|number| {
+        if request != libc::FIONBIO && !value.is_null() {
+            // SAFETY: the argument of these requests.
+            unsafe { *value.cast::<c_int>() = number as c_int };
+        }
+    }))
+}
+
+/// Bytes written and not sent: Linux' `sockios.h`.
+const SIOCOUTQNSD: c_ulong = 0x894b;
+
+unsafe extern "C" fn getsockopt(
+    user: User,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: as said above.
+    unsafe { option_of(stack(user), fd, level, name, value, len) }
+}
+
+/// `getsockopt` of a socket of ours.
+///
+/// # Safety
+///
+/// `len` is null or valid, and `value` is null or valid for writing `*len` bytes.
+pub(crate) unsafe fn option_of(
+    shared: &Shared,
+    fd: Fd,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    if len.is_null() {
+        return done(Err(Errno(libc::EFAULT)));
+    }
+    done(
+        shared
+            .call(|stack| stack.option(fd, level, name))
+            // SAFETY: the caller's promise.
+            .map(|bytes| unsafe { copy_out(&bytes, value, len, false) }),
+    )
+}
+
+unsafe extern "C" fn setsockopt(
+    user: User,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    // SAFETY: as said above.
+    let (shared, value) = unsafe { (stack(user), bytes(value, len as usize)) };
+    done(shared.call(|stack| stack.set_option(fd, level, name, value)))
+}
+
+unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t) -> c_int {
+    // SAFETY: as said above.
+    let (shared, packet) = unsafe { (stack(user), bytes(packet, len)) };
+    shared.call(|stack| stack.inject(packet));
+    0
+}
+
+unsafe extern "C" fn netdev_receive(
+    user: User,
+    buffer: *mut c_void,
+    len: *mut size_t,
+    time_us: *mut c_longlong,
+) -> c_int {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    let sent = shared.next_sent();
+    // SAFETY: as said above: `buffer` has room for `*len` bytes.
+    unsafe {
+        let Some(sent) = sent else {
+            *len = 0;
+            return 0;
+        };
+        let room = sent.bytes.len().min(*len);
+        bytes_mut(buffer, room).copy_from_slice(&sent.bytes[..room]);
+        *len = room;
+        *time_us = Stack::stamp_us(&sent) as c_longlong;
+    }
+    0
+}
+
+unsafe extern "C" fn usleep(user: User, us: useconds_t) -> c_int {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    shared.sleep(Duration::from_micros(us.into()));
+    0
+}
+
+unsafe extern "C" fn gettimeofday(user: User, to: *mut timeval, _zone: *mut c_void) -> c_int {
+    // SAFETY: as said above.
+    let us = unsafe { stack(user) }.read_clock_us();
+    let time = timeval {
+        tv_sec: (us / 1_000_000) as libc::time_t,
+        tv_usec: (us % 1_000_000) as libc::suseconds_t,
+    };
+    // SAFETY: as said above.
+    unsafe { to.write(time) };
+    0
+}

@@ -1,0 +1,184 @@
+//! IPv6 packets, as far as scripts need them: no extension headers.
+
+use tidelane_engine::{
+    Arrival, Ecn, Endpoint, FlowKey, IcmpError, IcmpErrorKind, IpAddress, SegmentOut, SeqNumber,
+};
+use tidelane_wire::{
+    DropReason, SegmentHeader, TCP_HEADER_LEN_MAX, checksum, emit_tcp, parse_tcp, protocol,
+    tcp_checksum_ok, write_tcp_checksum,
+};
+
+use crate::packet::{Inbound, LINK};
+
+/// Bytes of the header.
+const HEADER_LEN: usize = 40;
+/// How much longer it is than that of IPv4, which the engine deducts from an MTU.
+pub const LONGER_THAN_V4: u16 = 20;
+/// ICMPv6 as a next header.
+const ICMP6: u8 = 58;
+const HOP_LIMIT: u8 = 64;
+
+struct Header {
+    traffic_class: u8,
+    len: usize,
+    next: u8,
+    src: IpAddress,
+    dst: IpAddress,
+}
+
+fn header(bytes: &[u8]) -> Result<(Header, &[u8]), DropReason> {
+    let (fixed, rest) = bytes
+        .split_first_chunk::<HEADER_LEN>()
+        .ok_or(DropReason::Truncated)?;
+    let [first, second, ..] = *fixed;
+    if first >> 4 != 6 {
+        return Err(DropReason::BadIpHeader);
+    }
+    let address = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&fixed[at..at + 16]);
+        IpAddress(octets)
+    };
+    let header = Header {
+        traffic_class: first << 4 | second >> 4,
+        len: usize::from(u16::from_be_bytes([fixed[4], fixed[5]])),
+        next: fixed[6],
+        src: address(8),
+        dst: address(24),
+    };
+    Ok((header, rest))
+}
+
+/// Parses one packet, as [`crate::packet::parse`] does those of IPv4.
+pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
+    let (header, rest) = header(bytes)?;
+    let payload = rest.get(..header.len).ok_or(DropReason::Truncated)?;
+    match header.next {
+        protocol::TCP => {
+            if !tcp_checksum_ok(header.src, header.dst, payload, false) {
+                return Err(DropReason::BadChecksum);
+            }
+            let segment = parse_tcp(payload)?;
+            let arrival = Arrival {
+                key: FlowKey {
+                    local: Endpoint::new(header.dst, segment.dst_port),
+                    peer: Endpoint::new(header.src, segment.src_port),
+                },
+                link: LINK,
+                ecn: Ecn::from_tos(header.traffic_class),
+            };
+            Ok(Inbound::Segment(arrival, segment))
+        }
+        ICMP6 => parse_error(payload).map(Inbound::Error),
+        _ => Err(DropReason::UnsupportedProtocol),
+    }
+}
+
+/// RFC 4443 §3: an error that quotes a segment of ours.
+fn parse_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
+    let (fixed, quote) = icmp.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
+    let [kind, code, .., mtu_high, mtu_low] = *fixed;
+    let kind = match (kind, code) {
+        (1, 0) => IcmpErrorKind::NetUnreachable,
+        (1, 1) => IcmpErrorKind::Prohibited,
+        (1, 4) => IcmpErrorKind::PortUnreachable,
+        (1, _) => IcmpErrorKind::HostUnreachable,
+        (2, _) => {
+            let mtu = u16::from_be_bytes([mtu_high, mtu_low]).saturating_sub(LONGER_THAN_V4);
+            IcmpErrorKind::FragmentationNeeded { mtu }
+        }
+        (3, _) => IcmpErrorKind::TimeExceeded,
+        (4, _) => IcmpErrorKind::ParameterProblem,
+        _ => return Err(DropReason::BadIcmp),
+    };
+    let (header, transport) = header(quote)?;
+    if header.next != protocol::TCP {
+        return Err(DropReason::UnsupportedProtocol);
+    }
+    let &[a, b, c, d, s0, s1, s2, s3] =
+        transport.first_chunk::<8>().ok_or(DropReason::Truncated)?;
+    let local = Endpoint::new(header.src, u16::from_be_bytes([a, b]));
+    let peer = Endpoint::new(header.dst, u16::from_be_bytes([c, d]));
+    let seq = SeqNumber(u32::from_be_bytes([s0, s1, s2, s3]));
+    let key = FlowKey { local, peer };
+    Ok(IcmpError { kind, key, seq })
+}
+
+/// The packet for `out`, as [`crate::packet::emit`] makes those of IPv4.
+pub fn emit(out: &SegmentOut, tcp: &SegmentHeader, payload: &[u8]) -> Option<Vec<u8>> {
+    let (src, dst) = (out.key.local.addr, out.key.peer.addr);
+    let mut packet = vec![0; HEADER_LEN + TCP_HEADER_LEN_MAX];
+    let header_len = emit_tcp(&mut packet[HEADER_LEN..], tcp);
+    packet.truncate(HEADER_LEN + header_len);
+    let len = u16::try_from(header_len + payload.len()).ok()?;
+    packet[0] = 6 << 4;
+    packet[1] = (out.ecn as u8) << 4;
+    packet[4..6].copy_from_slice(&len.to_be_bytes());
+    (packet[6], packet[7]) = (protocol::TCP, HOP_LIMIT);
+    packet[8..24].copy_from_slice(&src.0);
+    packet[24..40].copy_from_slice(&dst.0);
+    let pseudo = checksum::pseudo_header(src, dst, protocol::TCP, len.into());
+    write_tcp_checksum(&mut packet[HEADER_LEN..], pseudo, checksum::sum(payload));
+    packet.extend_from_slice(payload);
+    Some(packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_engine::{TcpFlags, TcpOptions};
+
+    use super::*;
+    use crate::packet;
+
+    const LOCAL: IpAddress = IpAddress([0xfd, 0x3d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    const PEER: IpAddress = IpAddress([0xfd, 0x3d, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+
+    fn sent() -> Vec<u8> {
+        let out = SegmentOut {
+            flow: None,
+            key: FlowKey {
+                local: Endpoint::new(LOCAL, 8080),
+                peer: Endpoint::new(PEER, 4242),
+            },
+            link: LINK,
+            seq: SeqNumber(7),
+            ack: SeqNumber(9),
+            flags: TcpFlags::ACK,
+            wnd: 1000,
+            options: TcpOptions::NONE,
+            payload_pos: 0,
+            payload_len: 5,
+            segment_size: 1440,
+            ecn: Ecn::Ce,
+        };
+        packet::emit(&out, b"hello", 1).unwrap()
+    }
+
+    #[test]
+    fn what_is_emitted_parses_at_the_other_end() {
+        let packet = sent();
+        let Ok(Inbound::Segment(arrival, segment)) = packet::parse(&packet) else {
+            panic!("not a segment");
+        };
+        assert_eq!(arrival.key.local, Endpoint::new(PEER, 4242));
+        assert_eq!((arrival.ecn, segment.payload), (Ecn::Ce, &b"hello"[..]));
+    }
+
+    #[test]
+    fn too_big_is_about_the_segment_it_quotes() {
+        let mut packet = sent();
+        packet.truncate(48);
+        let mut icmp = vec![2, 0, 0, 0, 0, 0, 0x05, 0x00];
+        icmp.extend(&packet);
+        let mut outer = packet[..40].to_vec();
+        outer[4..6].copy_from_slice(&(icmp.len() as u16).to_be_bytes());
+        outer[6] = ICMP6;
+        outer.extend(icmp);
+        let Ok(Inbound::Error(error)) = packet::parse(&outer) else {
+            panic!("not an error");
+        };
+        let mtu = 1280 - LONGER_THAN_V4;
+        assert_eq!(error.kind, IcmpErrorKind::FragmentationNeeded { mtu });
+        assert_eq!((error.key.local.port, error.seq), (8080, SeqNumber(7)));
+    }
+}

@@ -1,0 +1,35 @@
+//! Tidelane's TCP behind packetdrill's interface for stacks under test, in virtual time.
+//!
+//! `docs/design/packetdrill.md` says how it is used, whose clock it is, and what a blocking call
+//! waits for. Everything but the C functions themselves is safe; [`stack`] and below also serve the
+//! conformance scripts of this project.
+
+pub mod address;
+mod bytes_unsafe;
+mod c_unsafe;
+pub mod calls;
+pub mod clock;
+pub mod epoll;
+pub mod errno;
+pub mod info;
+mod interface_unsafe;
+pub mod ip6;
+pub mod notices;
+pub mod offload;
+pub mod options;
+pub mod packet;
+mod preload_unsafe;
+pub mod queue;
+mod ready_unsafe;
+pub mod records;
+pub mod settings;
+pub mod shared;
+pub mod socket;
+pub mod stack;
+pub mod stats;
+pub mod streams;
+pub mod transfer;
+pub mod wire;
+
+#[cfg(test)]
+mod tests;

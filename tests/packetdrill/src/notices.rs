@@ -1,0 +1,308 @@
+//! The error queue: what became of bytes that a program wants to hear of (`SO_TIMESTAMPING`,
+//! `MSG_ZEROCOPY`), and control messages in general.
+
+use std::collections::VecDeque;
+
+use tidelane_engine::{FlowId, Instant};
+
+use crate::{
+    clock::wall_us,
+    errno::{Answer, Errno},
+    stack::{Fd, Stack},
+};
+
+/// `SOF_TIMESTAMPING_*`.
+const STAMP_SENT: i32 = 1 << 1;
+const STAMP_BY_ID: i32 = 1 << 7;
+const STAMP_SCHEDULED: i32 = 1 << 8;
+const STAMP_ACKNOWLEDGED: i32 = 1 << 9;
+const STAMP_ONLY: i32 = 1 << 11;
+/// `ee_origin` of `struct sock_extended_err`.
+const ORIGIN_TIMESTAMPING: u8 = 4;
+const ORIGIN_ZEROCOPY: u8 = 5;
+/// `ee_code`: the bytes were copied after all.
+const ZEROCOPY_COPIED: u8 = 1;
+/// `SCM_TSTAMP_*`.
+const STAMP_KIND_SENT: u32 = 0;
+const STAMP_KIND_SCHEDULED: u32 = 1;
+const STAMP_KIND_ACKNOWLEDGED: u32 = 2;
+
+/// One entry of an error queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Notice {
+    /// When, of a time stamp.
+    at: Option<Instant>,
+    /// Whether it brings the bytes along, for which a reader has no room.
+    bytes: bool,
+    info: u32,
+    data: u32,
+}
+
+/// Written bytes whose way is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mark {
+    /// The last byte of a write: what was asked for and is not reported yet.
+    Stamp { key: u32, wanted: i32 },
+    /// A write without a copy, by its number.
+    ZeroCopy(u32),
+}
+
+/// What a socket reports of its bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Notices {
+    queue: VecDeque<Notice>,
+    /// Stream position after the bytes, and what is to be said of them.
+    marks: Vec<(u32, Mark)>,
+    /// Number of the next write without a copy.
+    zero_copies: u32,
+    /// SO_TIMESTAMPING.
+    stamping: i32,
+    /// The stream position that has the number zero.
+    stamp_base: u32,
+}
+
+/// A control message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Control {
+    /// `cmsg_level`.
+    pub level: i32,
+    /// `cmsg_type`.
+    pub kind: i32,
+    /// What follows the header.
+    pub data: Vec<u8>,
+}
+
+impl Notices {
+    /// Whether a reader finds something.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// SO_TIMESTAMPING is set: numbers count from `base` on.
+    pub fn set_stamping(&mut self, value: i32, base: u32) {
+        if value & STAMP_BY_ID != 0 && self.stamping & STAMP_BY_ID == 0 {
+            self.stamp_base = base;
+        }
+        self.stamping = value;
+    }
+
+    /// A write ended at stream position `end`.
+    pub fn written(&mut self, end: u32, zero_copy: bool) {
+        let wanted = self.stamping & (STAMP_SENT | STAMP_SCHEDULED | STAMP_ACKNOWLEDGED);
+        if wanted != 0 {
+            let by_id = self.stamping & STAMP_BY_ID != 0;
+            let number = end.wrapping_sub(1).wrapping_sub(self.stamp_base);
+            let key = if by_id { number } else { 0 };
+            self.marks.push((end, Mark::Stamp { key, wanted }));
+        }
+        if zero_copy {
+            self.marks.push((end, Mark::ZeroCopy(self.zero_copies)));
+            self.zero_copies += 1;
+        }
+    }
+
+    /// Bytes were sent and acknowledged up to these positions. Whether that is news.
+    fn resolve(&mut self, now: Instant, sent: u32, acked: u32) -> bool {
+        let mut news = false;
+        let bytes = self.stamping & STAMP_ONLY == 0;
+        let mut marks = std::mem::take(&mut self.marks);
+        marks.retain_mut(|(end, mark)| {
+            let reached = |position: u32| position.wrapping_sub(*end) as i32 >= 0;
+            match mark {
+                Mark::ZeroCopy(number) if reached(acked) => {
+                    news = true;
+                    self.note_zero_copy(*number);
+                    false
+                }
+                Mark::ZeroCopy(_) => true,
+                Mark::Stamp { key, wanted } => {
+                    let steps = [
+                        (STAMP_SCHEDULED, STAMP_KIND_SCHEDULED, sent),
+                        (STAMP_SENT, STAMP_KIND_SENT, sent),
+                        (STAMP_ACKNOWLEDGED, STAMP_KIND_ACKNOWLEDGED, acked),
+                    ];
+                    for (bit, info, position) in steps {
+                        if *wanted & bit != 0 && reached(position) {
+                            *wanted &= !bit;
+                            news = true;
+                            let (at, data) = (Some(now), *key);
+                            self.queue.push_back(Notice {
+                                at,
+                                bytes,
+                                info,
+                                data,
+                            });
+                        }
+                    }
+                    *wanted != 0
+                }
+            }
+        });
+        self.marks = marks;
+        news
+    }
+
+    /// Consecutive writes without a copy are one range.
+    fn note_zero_copy(&mut self, number: u32) {
+        if let Some(last) = self.queue.back_mut()
+            && last.at.is_none()
+            && last.data.wrapping_add(1) == number
+        {
+            last.data = number;
+            return;
+        }
+        self.queue.push_back(Notice {
+            at: None,
+            bytes: false,
+            info: number,
+            data: number,
+        });
+    }
+
+    /// The connection is over: nothing of it is held any longer.
+    pub fn give_up(&mut self) {
+        for (_, mark) in std::mem::take(&mut self.marks) {
+            if let Mark::ZeroCopy(number) = mark {
+                self.note_zero_copy(number);
+            }
+        }
+    }
+}
+
+impl Notice {
+    fn control(&self, domain: i32) -> Vec<Control> {
+        let mut all = Vec::new();
+        if let Some(at) = self.at {
+            let us = wall_us(at);
+            let words = [us / 1_000_000, us % 1_000_000 * 1000, 0, 0, 0, 0];
+            all.push(Control {
+                level: libc::SOL_SOCKET,
+                kind: libc::SCM_TIMESTAMPING,
+                data: words.map(u64::to_ne_bytes).concat(),
+            });
+        }
+        let (errno, origin, code) = match self.at {
+            Some(_) => (libc::ENOMSG, ORIGIN_TIMESTAMPING, 0),
+            None => (0, ORIGIN_ZEROCOPY, ZEROCOPY_COPIED),
+        };
+        let (level, kind, address_len) = match domain {
+            libc::AF_INET6 => (libc::SOL_IPV6, libc::IPV6_RECVERR, 28),
+            _ => (libc::SOL_IP, libc::IP_RECVERR, 16),
+        };
+        let mut data = errno.to_ne_bytes().to_vec();
+        data.extend([origin, 0, code, 0]);
+        data.extend(self.info.to_ne_bytes());
+        data.extend(self.data.to_ne_bytes());
+        // The address of who caused it: nobody.
+        data.resize(data.len() + address_len, 0);
+        all.push(Control { level, kind, data });
+        all
+    }
+}
+
+/// Control messages in C's form, each aligned as `CMSG_NXTHDR` expects.
+pub fn emit(all: &[Control]) -> Vec<u8> {
+    const HEADER_LEN: usize = 16;
+    let mut bytes = Vec::new();
+    for control in all {
+        let len = HEADER_LEN + control.data.len();
+        bytes.extend(len.to_ne_bytes());
+        bytes.extend(control.level.to_ne_bytes());
+        bytes.extend(control.kind.to_ne_bytes());
+        bytes.extend(&control.data);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+    }
+    bytes
+}
+
+impl Stack {
+    /// `recvmsg` with MSG_ERRQUEUE: the first entry's control messages, and `msg_flags`.
+    pub fn notice(&mut self, fd: Fd) -> Answer<(Vec<Control>, i32)> {
+        let socket = self.socket_mut(fd)?;
+        let notice = socket.notices.queue.pop_front().ok_or(Errno::AGAIN)?;
+        let truncated = if notice.bytes { libc::MSG_TRUNC } else { 0 };
+        let control = notice.control(socket.domain);
+        Ok((control, libc::MSG_ERRQUEUE | truncated))
+    }
+
+    /// TCP_INQ: how much there is still to read, if the program asked to be told. The end of the
+    /// stream counts as a byte.
+    pub fn left_to_read(&self, fd: Fd, left: u32) -> Option<Control> {
+        let socket = self.socket(fd).ok()?;
+        if !socket.options.is_on(libc::IPPROTO_TCP, libc::TCP_INQ) {
+            return None;
+        }
+        let flow = self.flow_of(fd).ok()?.and_then(|id| self.flows.get(&id));
+        let fin = flow.is_some_and(|flow| flow.fin);
+        Some(Control {
+            level: libc::IPPROTO_TCP,
+            kind: libc::TCP_INQ,
+            data: (left + u32::from(fin)).to_ne_bytes().to_vec(),
+        })
+    }
+
+    /// After each batch: whoever follows bytes of `id` hears of them.
+    pub(crate) fn resolve_notices(&mut self, id: FlowId) {
+        let now = self.now();
+        let Some(flow) = self.flow(id) else {
+            return;
+        };
+        let (sent, acked) = (flow.tx_pos(flow.snd_nxt), flow.tx_acked());
+        let owner = self.flows.get(&id).and_then(|flow| flow.owner);
+        let Some(fd) = owner else { return };
+        if let Ok(socket) = self.socket_mut(fd)
+            && socket.notices.resolve(now, sent, acked)
+        {
+            self.ring(fd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_without_a_copy_are_reported_as_a_range_once_acknowledged() {
+        let mut notices = Notices::default();
+        notices.written(100, true);
+        notices.written(200, true);
+        assert!(!notices.resolve(Instant::ZERO, 200, 99));
+        assert!(notices.resolve(Instant::ZERO, 200, 200));
+        let only = notices.queue.pop_front().unwrap();
+        assert_eq!((only.info, only.data, only.at), (0, 1, None));
+        assert!(notices.is_empty());
+    }
+
+    #[test]
+    fn a_stamp_comes_when_its_last_byte_does() {
+        let mut notices = Notices::default();
+        let all = STAMP_SENT | STAMP_SCHEDULED | STAMP_ACKNOWLEDGED | STAMP_BY_ID;
+        notices.set_stamping(all, 50);
+        notices.written(150, false);
+        let at = Instant::from_millis;
+        assert!(!notices.resolve(at(1), 149, 0));
+        assert!(notices.resolve(at(2), 150, 0));
+        assert!(notices.resolve(at(3), 150, 150));
+        let seen: Vec<_> = notices
+            .queue
+            .iter()
+            .map(|n| (n.at, n.info, n.data))
+            .collect();
+        let expected = [(2, 1, 99), (2, 0, 99), (3, 2, 99)];
+        assert_eq!(
+            seen,
+            expected.map(|(ms, info, data)| (Some(at(ms)), info, data))
+        );
+    }
+
+    #[test]
+    fn control_messages_are_aligned() {
+        let (level, kind, data) = (1, 2, vec![7; 4]);
+        let one = Control { level, kind, data };
+        let bytes = emit(&[one.clone(), one]);
+        assert_eq!(bytes.len(), 48);
+        assert_eq!(bytes[..8], 20u64.to_ne_bytes());
+        assert_eq!(bytes[24..32], 20u64.to_ne_bytes());
+    }
+}

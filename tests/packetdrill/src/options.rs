@@ -1,0 +1,330 @@
+//! `setsockopt` and `getsockopt`.
+
+use std::collections::BTreeMap;
+
+use tidelane_engine::{Algorithm, Duration, FlowId, SocketOptions, State};
+
+use crate::{
+    errno::{Answer, Errno},
+    info,
+    settings::Settings,
+    socket::Role,
+    stack::{Fd, Stack},
+};
+
+/// Least SO_SNDBUF and SO_RCVBUF that Linux keeps.
+const SNDBUF_MIN: u32 = 4608;
+const RCVBUF_MIN: u32 = 2304;
+/// Options of an integer that are kept and given back, and change nothing on a wire.
+const KEPT: [(i32, i32); 27] = [
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_DONTROUTE),
+    (libc::SOL_SOCKET, libc::SO_BROADCAST),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    (libc::SOL_SOCKET, libc::SO_MARK),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
+    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS),
+    (libc::IPPROTO_TCP, libc::TCP_INQ),
+    (libc::SOL_SOCKET, libc::SO_INCOMING_CPU),
+    (libc::IPPROTO_IP, libc::IP_FREEBIND),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+    (libc::IPPROTO_IP, libc::IP_TTL),
+    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+    (libc::IPPROTO_IP, libc::IP_RECVERR),
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+];
+
+/// What a program set on one socket.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the engine knows of.
+    pub engine: SocketOptions,
+    /// SO_SNDBUF, as the kernel counts: twice what was asked for.
+    pub sndbuf: u32,
+    /// Whether the program set it, so that it does not grow by itself.
+    pub sndbuf_fixed: bool,
+    /// SO_RCVBUF, likewise.
+    pub rcvbuf: u32,
+    /// SO_LINGER in seconds.
+    pub linger: Option<u32>,
+    /// SO_RCVTIMEO.
+    pub receive_timeout: Option<Duration>,
+    /// SO_SNDTIMEO.
+    pub send_timeout: Option<Duration>,
+    /// SO_RCVLOWAT.
+    pub rcvlowat: u32,
+    /// TCP_NOTSENT_LOWAT; zero is what the sysctl says.
+    notsent_lowat: u32,
+    /// The sysctl.
+    notsent_lowat_default: u32,
+    /// TCP_CONGESTION.
+    congestion: String,
+    /// See [`KEPT`].
+    kept: BTreeMap<(i32, i32), i32>,
+}
+
+impl Options {
+    /// Those of a new socket.
+    pub fn new(settings: &Settings) -> Self {
+        Self {
+            engine: SocketOptions::default(),
+            sndbuf: settings.sndbuf(),
+            sndbuf_fixed: false,
+            rcvbuf: settings.rcvbuf(),
+            linger: None,
+            receive_timeout: None,
+            send_timeout: None,
+            rcvlowat: 1,
+            notsent_lowat: 0,
+            notsent_lowat_default: settings.notsent_lowat(),
+            congestion: settings.congestion().to_owned(),
+            kept: BTreeMap::new(),
+        }
+    }
+
+    /// How many bytes may wait to be sent before a program must wait, too.
+    pub fn unsent_max(&self) -> u32 {
+        match self.notsent_lowat {
+            0 => self.notsent_lowat_default,
+            own => own,
+        }
+    }
+
+    /// Whether `(level, name)` was set to anything but zero.
+    pub fn is_on(&self, level: i32, name: i32) -> bool {
+        self.kept
+            .get(&(level, name))
+            .is_some_and(|value| *value != 0)
+    }
+
+    fn set_of_socket(&mut self, name: i32, value: &[u8]) -> Answer<()> {
+        let engine = &mut self.engine;
+        match name {
+            libc::SO_SNDBUF => {
+                self.sndbuf = (int(value)? as u32).saturating_mul(2).max(SNDBUF_MIN);
+                self.sndbuf_fixed = true;
+            }
+            libc::SO_RCVBUF => self.rcvbuf = (int(value)? as u32).saturating_mul(2).max(RCVBUF_MIN),
+            libc::SO_KEEPALIVE => engine.keepalive = int(value)? != 0,
+            libc::SO_RCVLOWAT => self.rcvlowat = int(value)?.max(1) as u32,
+            libc::SO_LINGER => {
+                let seconds = int(value.get(4..).ok_or(Errno::INVAL)?)?;
+                self.linger = (int(value)? != 0).then_some(seconds.max(0) as u32);
+            }
+            libc::SO_RCVTIMEO => self.receive_timeout = timeval(value)?,
+            libc::SO_SNDTIMEO => self.send_timeout = timeval(value)?,
+            _ => return self.keep(libc::SOL_SOCKET, name, value),
+        }
+        Ok(())
+    }
+
+    fn set_of_tcp(&mut self, name: i32, value: &[u8]) -> Answer<()> {
+        let engine = &mut self.engine;
+        let seconds = |max: i32| match int(value)? {
+            seconds if (1..=max).contains(&seconds) => Ok(seconds as u64),
+            _ => Err(Errno::INVAL),
+        };
+        match name {
+            libc::TCP_NODELAY => engine.nodelay = int(value)? != 0,
+            libc::TCP_CORK => engine.cork = int(value)? != 0,
+            libc::TCP_QUICKACK => engine.quickack = int(value)? != 0,
+            libc::TCP_KEEPIDLE => engine.keepalive_idle = Duration::from_secs(seconds(32767)?),
+            libc::TCP_KEEPINTVL => engine.keepalive_interval = Duration::from_secs(seconds(32767)?),
+            libc::TCP_KEEPCNT => engine.keepalive_probes = seconds(127)? as u8,
+            libc::TCP_USER_TIMEOUT => {
+                let ms = u64::try_from(int(value)?).map_err(|_| Errno::INVAL)?;
+                engine.user_timeout = Duration::from_millis(ms);
+            }
+            libc::TCP_MAXSEG => match int(value)? {
+                mss if mss == 0 || (88..=32767).contains(&mss) => engine.mss_max = mss as u16,
+                _ => return Err(Errno::INVAL),
+            },
+            libc::TCP_NOTSENT_LOWAT => self.notsent_lowat = int(value)? as u32,
+            libc::TCP_CONGESTION => {
+                let name = String::from_utf8_lossy(value);
+                let name = name.trim_end_matches('\0');
+                let known = Algorithm::ALL
+                    .into_iter()
+                    .find(|known| known.name() == name);
+                let known = known.ok_or(Errno(libc::ENOENT))?;
+                engine.congestion = Some(known);
+                known.name().clone_into(&mut self.congestion);
+            }
+            _ => return self.keep(libc::IPPROTO_TCP, name, value),
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+        if !KEPT.contains(&(level, name)) {
+            return Err(Errno(libc::ENOPROTOOPT));
+        }
+        // IP_TOS and its like take a single byte too.
+        let value = match value {
+            [byte] if level != libc::SOL_SOCKET => i32::from(*byte),
+            value => int(value)?,
+        };
+        self.kept.insert((level, name), value);
+        Ok(())
+    }
+
+    fn get_of_socket(&self, name: i32) -> Option<Vec<u8>> {
+        let of_time = |span: Option<Duration>| {
+            let us = span.map_or(0, |span| span.0 / 1000);
+            [us / 1_000_000, us % 1_000_000]
+                .map(u64::to_ne_bytes)
+                .concat()
+        };
+        Some(match name {
+            libc::SO_SNDBUF => of_int(self.sndbuf),
+            libc::SO_RCVBUF => of_int(self.rcvbuf),
+            libc::SO_KEEPALIVE => of_int(self.engine.keepalive.into()),
+            libc::SO_RCVLOWAT => of_int(self.rcvlowat),
+            libc::SO_LINGER => {
+                let on = of_int(self.linger.is_some().into());
+                [on, of_int(self.linger.unwrap_or(0))].concat()
+            }
+            libc::SO_RCVTIMEO => of_time(self.receive_timeout),
+            libc::SO_SNDTIMEO => of_time(self.send_timeout),
+            libc::SO_TYPE => of_int(libc::SOCK_STREAM as u32),
+            libc::SO_PROTOCOL => of_int(libc::IPPROTO_TCP as u32),
+            _ => return self.get_kept(libc::SOL_SOCKET, name),
+        })
+    }
+
+    fn get_of_tcp(&self, name: i32) -> Option<Vec<u8>> {
+        let engine = &self.engine;
+        let seconds = |span: Duration| of_int((span.0 / 1_000_000_000) as u32);
+        Some(match name {
+            libc::TCP_NODELAY => of_int(engine.nodelay.into()),
+            libc::TCP_CORK => of_int(engine.cork.into()),
+            libc::TCP_QUICKACK => of_int(engine.quickack.into()),
+            libc::TCP_KEEPIDLE => seconds(engine.keepalive_idle),
+            libc::TCP_KEEPINTVL => seconds(engine.keepalive_interval),
+            libc::TCP_KEEPCNT => of_int(engine.keepalive_probes.into()),
+            libc::TCP_USER_TIMEOUT => of_int((engine.user_timeout.0 / 1_000_000) as u32),
+            libc::TCP_NOTSENT_LOWAT => of_int(self.notsent_lowat),
+            libc::TCP_CONGESTION => self.congestion.clone().into_bytes(),
+            _ => return self.get_kept(libc::IPPROTO_TCP, name),
+        })
+    }
+
+    fn get_kept(&self, level: i32, name: i32) -> Option<Vec<u8>> {
+        let value = self.kept.get(&(level, name)).copied();
+        KEPT.contains(&(level, name))
+            .then(|| of_int(value.unwrap_or(0) as u32))
+    }
+}
+
+fn int(value: &[u8]) -> Answer<i32> {
+    let bytes = value.first_chunk().ok_or(Errno::INVAL)?;
+    Ok(i32::from_ne_bytes(*bytes))
+}
+
+fn of_int(value: u32) -> Vec<u8> {
+    value.to_ne_bytes().to_vec()
+}
+
+/// A `struct timeval`; none for "as long as it takes".
+fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
+    let word = |at: usize| {
+        let bytes = value.get(at..).and_then(|rest| rest.first_chunk());
+        bytes
+            .map(|bytes| i64::from_ne_bytes(*bytes))
+            .ok_or(Errno::INVAL)
+    };
+    let (seconds, micros) = (word(0)?, word(8)?);
+    if !(0..1_000_000).contains(&micros) {
+        return Err(Errno(libc::EDOM));
+    }
+    let us = seconds.max(0) as u64 * 1_000_000 + micros as u64;
+    Ok((us > 0).then(|| Duration::from_micros(us)))
+}
+
+impl Stack {
+    /// `setsockopt(2)`.
+    pub fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+        let options = &mut self.socket_mut(fd)?.options;
+        match level {
+            libc::SOL_SOCKET => options.set_of_socket(name, value)?,
+            libc::IPPROTO_TCP => options.set_of_tcp(name, value)?,
+            _ => options.keep(level, name, value)?,
+        }
+        let engine = options.engine;
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
+            self.set_stamping(fd, int(value)?)?;
+        }
+        if let Role::Listener { id, .. } = self.socket(fd)?.role {
+            self.drive(|stack, _, _| stack.set_listener_options(id, engine));
+        }
+        let Some(id) = self.flow_of(fd)? else {
+            return Ok(());
+        };
+        if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && engine.nodelay {
+            // As Linux: what a cork held goes out now.
+            let free = SocketOptions {
+                cork: false,
+                ..engine
+            };
+            self.drive(|stack, now, wire| stack.set_options(now, id, free, wire));
+        }
+        self.drive(|stack, now, wire| stack.set_options(now, id, engine, wire));
+        Ok(())
+    }
+
+    /// Time stamps are numbered from what is not acknowledged yet, as in Linux.
+    fn set_stamping(&mut self, fd: Fd, value: i32) -> Answer<()> {
+        let flow = self.flow_of(fd)?.and_then(|id| self.flow(id));
+        let base = flow.map_or(0, |flow| flow.tx_acked());
+        self.socket_mut(fd)?.notices.set_stamping(value, base);
+        Ok(())
+    }
+
+    /// `getsockopt(2)`: the value's bytes, of which the caller takes as many as it has room for.
+    pub fn option(&mut self, fd: Fd, level: i32, name: i32) -> Answer<Vec<u8>> {
+        let state = self.state_of(fd)?;
+        let id = self.flow_of(fd)?;
+        let socket = self.socket_mut(fd)?;
+        let value = match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                let error = socket.error.take();
+                Some(of_int(error.map_or(0, |error| error.0 as u32)))
+            }
+            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => {
+                Some(of_int((state == State::Listen).into()))
+            }
+            (libc::SOL_SOCKET, libc::SO_DOMAIN) => Some(of_int(socket.domain as u32)),
+            (libc::SOL_SOCKET, libc::SO_MEMINFO) => Some(self.memory_info(fd, id)?),
+            (libc::IPPROTO_TCP, libc::TCP_INFO) => Some(self.tcp_info(fd)?),
+            // No algorithm here has more to say than TCP_INFO does.
+            (libc::IPPROTO_TCP, libc::TCP_CC_INFO) => Some(Vec::new()),
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => Some(self.mss(fd, id)?),
+            (libc::SOL_SOCKET, _) => socket.options.get_of_socket(name),
+            (libc::IPPROTO_TCP, _) => socket.options.get_of_tcp(name),
+            _ => socket.options.get_kept(level, name),
+        };
+        value.ok_or(Errno(libc::ENOPROTOOPT))
+    }
+
+    fn mss(&self, fd: Fd, id: Option<FlowId>) -> Answer<Vec<u8>> {
+        let wanted = u32::from(self.socket(fd)?.options.engine.mss_max);
+        let flow = id.and_then(|id| self.flow_info(id));
+        Ok(of_int(match flow {
+            Some(info) => info.mss,
+            None if wanted > 0 => wanted,
+            None => info::MSS_DEFAULT,
+        }))
+    }
+}

@@ -1,0 +1,131 @@
+//! Raw IP packets to what the engine takes, and from what it gives.
+
+use tidelane_engine::{Arrival, Endpoint, FlowKey, IcmpError, LinkId, Segment, SegmentOut};
+use tidelane_wire::{
+    DropReason, HeaderTemplate, MacAddress, SegmentHeader, TCP_HEADER_LEN_MAX, checksum, emit_tcp,
+    parse_icmp_error, parse_ipv4, parse_tcp, protocol, tcp_checksum_ok, write_tcp_checksum,
+};
+
+use crate::ip6;
+
+/// Bytes of the Ethernet header that [`HeaderTemplate`] writes first.
+const ETHERNET_HEADER_LEN: usize = 14;
+/// IPv4 and Ethernet.
+const BELOW_TCP: usize = 34;
+/// The only link.
+pub const LINK: LinkId = LinkId(0);
+
+/// What a packet carries.
+#[derive(Debug)]
+pub enum Inbound<'a> {
+    /// A segment, and where it comes from.
+    Segment(Arrival, Segment<'a>),
+    /// An ICMP error about one of ours.
+    Error(IcmpError),
+}
+
+/// Parses one packet, as the kernel would on receipt: lengths and checksums.
+pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
+    if bytes.first().is_some_and(|first| first >> 4 == 6) {
+        return ip6::parse(bytes);
+    }
+    let packet = parse_ipv4(bytes)?;
+    match packet.protocol {
+        protocol::ICMP => parse_icmp_error(packet.payload).map(Inbound::Error),
+        protocol::TCP => {
+            if !tcp_checksum_ok(packet.src, packet.dst, packet.payload, false) {
+                return Err(DropReason::BadChecksum);
+            }
+            let segment = parse_tcp(packet.payload)?;
+            let arrival = Arrival {
+                key: FlowKey {
+                    local: Endpoint::new(packet.dst, segment.dst_port),
+                    peer: Endpoint::new(packet.src, segment.src_port),
+                },
+                link: LINK,
+                ecn: packet.ecn,
+            };
+            Ok(Inbound::Segment(arrival, segment))
+        }
+        _ => Err(DropReason::UnsupportedProtocol),
+    }
+}
+
+/// The packet for `out`, with `ip_id` and complete checksums. `None` if there is no such packet.
+pub fn emit(out: &SegmentOut, payload: &[u8], ip_id: u16) -> Option<Vec<u8>> {
+    let (local, peer) = (out.key.local, out.key.peer);
+    let header = SegmentHeader {
+        src_port: local.port,
+        dst_port: peer.port,
+        seq: out.seq,
+        ack: out.ack,
+        flags: out.flags,
+        wnd: out.wnd,
+        urgent: 0,
+        options: out.options,
+    };
+    if !local.addr.is_v4() {
+        return ip6::emit(out, &header, payload);
+    }
+    let none = MacAddress::default();
+    let template = HeaderTemplate::new(none, none, local.addr, peer.addr)?;
+    let mut frame = vec![0; BELOW_TCP + TCP_HEADER_LEN_MAX];
+    let header_len = emit_tcp(&mut frame[BELOW_TCP..], &header);
+    frame.truncate(BELOW_TCP + header_len);
+    let tcp_len = u16::try_from(header_len + payload.len()).ok()?;
+    template.write(&mut frame, tcp_len, out.ecn, ip_id);
+    let (pseudo, text) = (template.pseudo_header(tcp_len), checksum::sum(payload));
+    write_tcp_checksum(&mut frame[BELOW_TCP..], pseudo, text);
+    frame.extend_from_slice(payload);
+    Some(frame.split_off(ETHERNET_HEADER_LEN))
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_engine::{Ecn, SeqNumber, TcpFlags, TcpOptions};
+
+    use super::*;
+
+    fn segment_out() -> SegmentOut {
+        SegmentOut {
+            flow: None,
+            key: FlowKey {
+                local: Endpoint::v4([192, 168, 0, 1], 8080),
+                peer: Endpoint::v4([192, 0, 2, 1], 4242),
+            },
+            link: LINK,
+            seq: SeqNumber(7),
+            ack: SeqNumber(9),
+            flags: TcpFlags::ACK | TcpFlags::PSH,
+            wnd: 1000,
+            options: TcpOptions::timestamps(3, 4),
+            payload_pos: 0,
+            payload_len: 5,
+            segment_size: 1460,
+            ecn: Ecn::Ect0,
+        }
+    }
+
+    #[test]
+    fn what_is_emitted_parses_at_the_other_end() {
+        let packet = emit(&segment_out(), b"hello", 1).unwrap();
+        assert_eq!(packet.len(), 20 + 32 + 5);
+        let Ok(Inbound::Segment(arrival, segment)) = parse(&packet) else {
+            panic!("not a segment");
+        };
+        assert_eq!(arrival.key, segment_out().key.reversed());
+        assert_eq!(arrival.ecn, Ecn::Ect0);
+        assert_eq!(segment.payload, b"hello");
+        assert_eq!(segment.options, TcpOptions::timestamps(3, 4));
+    }
+
+    #[test]
+    fn a_flipped_bit_is_refused() {
+        let good = emit(&segment_out(), b"hello", 1).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            assert!(parse(&bad).is_err(), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! For a library that is preloaded as well: the names of libc that packetdrill calls past the
+//! interface. Whatever is not about a socket of ours goes to the kernel.
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::Arc,
+};
+
+use libc::{off_t, size_t, socklen_t, ssize_t};
+
+use crate::{
+    c_unsafe::{answer, kernel, loaded},
+    interface_unsafe::option_of,
+    ready_unsafe::out_of_file,
+    shared::Shared,
+    stack::Fd,
+};
+
+/// The stack, if `fd` is a socket of it.
+fn owner(fd: Fd) -> Option<Arc<Shared>> {
+    loaded().filter(|shared| shared.call(|stack| stack.has_socket(fd)))
+}
+
+/// `getsockopt(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match owner(fd) {
+            Some(shared) => option_of(&shared, fd, level, name, value, len),
+            None => libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int,
+        }
+    }
+}
+
+/// `sendfile(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, at: *mut off_t, len: size_t) -> ssize_t {
+    let Some(shared) = owner(to) else {
+        // SAFETY: the caller's promise.
+        return unsafe { libc::syscall(libc::SYS_sendfile, to, from, at, len) } as ssize_t;
+    };
+    // SAFETY: the caller's promise; with a position the file's own does not move.
+    unsafe {
+        if at.is_null() {
+            return answer(out_of_file(&shared, from, to, len, 0));
+        }
+        let mut buffer = vec![0u8; len];
+        let read = kernel(libc::pread(from, buffer.as_mut_ptr().cast(), len, *at));
+        let sent = read.and_then(|got| shared.send(to, &buffer[..got], 0));
+        if let Ok(sent) = sent {
+            *at += sent as off_t;
+        }
+        answer(sent)
+    }
+}

@@ -1,0 +1,166 @@
+//! The slots that wait for readiness, and those of pipes.
+
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    slice,
+};
+
+use libc::{epoll_event, loff_t, nfds_t, pollfd, size_t, ssize_t};
+
+use crate::{
+    c_unsafe::{answer, bytes_mut, done, kernel, stack},
+    calls::Polled,
+    epoll::Ready,
+    errno::{Answer, Errno},
+    interface_unsafe::new_descriptor,
+    shared::Shared,
+    stack::Fd,
+};
+
+type User = *mut c_void;
+
+/// What the kernel says of a descriptor that is not ours, without waiting.
+fn poll_kernel(fd: Fd) -> u32 {
+    let mut entry = pollfd {
+        fd,
+        events: libc::POLLIN | libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one entry, and no time to wait.
+    unsafe { libc::poll(&mut entry, 1, 0) };
+    u32::from(entry.revents as u16)
+}
+
+// SAFETY (of all functions below): packetdrill passes the `userdata` that it was given, and
+// pointers as the system call of the same name takes them.
+
+pub unsafe extern "C" fn poll(user: User, to: *mut pollfd, count: nfds_t, ms: c_int) -> c_int {
+    // SAFETY: as said above.
+    let (shared, entries) = unsafe {
+        let entries = match count {
+            0 => &mut [],
+            count => slice::from_raw_parts_mut(to, count as usize),
+        };
+        (stack(user), entries)
+    };
+    let asked = |entry: &pollfd| Polled {
+        fd: entry.fd,
+        events: u32::from(entry.events as u16),
+    };
+    let asked: Vec<Polled> = entries.iter().map(asked).collect();
+    let ready = shared.poll(&asked, ms, poll_kernel);
+    for (entry, events) in entries.iter_mut().zip(&ready) {
+        entry.revents = *events as i16;
+    }
+    ready.iter().filter(|events| **events != 0).count() as c_int
+}
+
+pub unsafe extern "C" fn epoll_create(user: User, size: c_int) -> c_int {
+    if size <= 0 {
+        return done(Err(Errno::INVAL));
+    }
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    let make = |fd| {
+        shared.call(|stack| stack.epoll_create(fd));
+        Ok(())
+    };
+    answer(new_descriptor(make)) as c_int
+}
+
+pub unsafe extern "C" fn epoll_ctl(
+    user: User,
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    // SAFETY: as said above.
+    let (shared, ready) = unsafe {
+        let (events, data) = match event.is_null() {
+            true => (0, 0),
+            false => ((*event).events, (*event).u64),
+        };
+        (stack(user), Ready { events, data })
+    };
+    done(shared.call(|stack| stack.epoll_control(epoll, operation, fd, ready)))
+}
+
+pub unsafe extern "C" fn epoll_wait(
+    user: User,
+    epoll: c_int,
+    to: *mut epoll_event,
+    max: c_int,
+    ms: c_int,
+) -> c_int {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    let result = shared.epoll_wait(epoll, max.max(0) as usize, ms);
+    answer(result.map(|ready| {
+        for (at, ready) in ready.iter().enumerate() {
+            let event = epoll_event {
+                events: ready.events,
+                u64: ready.data,
+            };
+            // SAFETY: as said above; there are at most `max`.
+            unsafe { to.add(at).write_unaligned(event) };
+        }
+        ready.len()
+    })) as c_int
+}
+
+pub unsafe extern "C" fn pipe(_user: User, ends: *mut c_int) -> c_int {
+    // SAFETY: as said above.
+    unsafe { libc::pipe(ends) }
+}
+
+pub unsafe extern "C" fn splice(
+    user: User,
+    from: c_int,
+    from_at: *mut loff_t,
+    to: c_int,
+    to_at: *mut loff_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    // SAFETY: as said above.
+    let shared = unsafe { stack(user) };
+    let (source, sink) = shared.call(|stack| (stack.has_socket(from), stack.has_socket(to)));
+    let flags_of_socket = match flags & libc::SPLICE_F_NONBLOCK {
+        0 => 0,
+        _ => libc::MSG_DONTWAIT,
+    };
+    answer(match (source, sink) {
+        (true, false) => into_pipe(shared, from, to, len, flags_of_socket),
+        (false, true) => out_of_file(shared, from, to, len, flags_of_socket),
+        // SAFETY: as said above.
+        (false, false) => unsafe { kernel(libc::splice(from, from_at, to, to_at, len, flags)) },
+        (true, true) => Err(Errno::INVAL),
+    })
+}
+
+/// From a socket into a pipe, no more than the pipe takes.
+fn into_pipe(shared: &Shared, from: Fd, to: Fd, len: usize, flags: c_int) -> Answer<usize> {
+    // SAFETY: a request without memory.
+    let room = kernel(unsafe { libc::fcntl(to, libc::F_GETPIPE_SZ) } as isize)?;
+    let received = shared.recv(from, len.min(room), flags)?.bytes;
+    // SAFETY: the bytes just received.
+    kernel(unsafe { libc::write(to, received.as_ptr().cast(), received.len()) })
+}
+
+/// From a pipe or a file to a socket: what the socket does not take now, it takes after a wait.
+pub(crate) fn out_of_file(
+    shared: &Shared,
+    from: Fd,
+    to: Fd,
+    len: usize,
+    flags: c_int,
+) -> Answer<usize> {
+    let mut buffer = vec![0; len];
+    // SAFETY: a buffer of that length.
+    let got = unsafe {
+        let room = bytes_mut(buffer.as_mut_ptr().cast(), len);
+        kernel(libc::read(from, room.as_mut_ptr().cast(), len))?
+    };
+    shared.send(to, &buffer[..got], flags)
+}

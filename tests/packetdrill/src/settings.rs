@@ -1,0 +1,260 @@
+//! What the stack is set to: constants that scripts' preambles agree on, and what a script changes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{Ipv4Addr, Ipv6Addr},
+    path::Path,
+};
+
+use tidelane_engine::{Algorithm, Duration, EcnPolicy, EngineConfig};
+
+use crate::offload::Sizing;
+
+/// Where the kernel keeps sysctls of TCP.
+const SYSCTLS: &str = "/proc/sys/net/ipv4";
+/// The sysctls that mean something here, with the values that stand unless a script changes them.
+const DEFAULTS: [(&str, &str); 17] = [
+    ("tcp_timestamps", "1"),
+    ("tcp_sack", "1"),
+    ("tcp_rmem", "4096 540000 15728640"),
+    ("tcp_wmem", "4096 262144 4194304"),
+    ("tcp_congestion_control", "cubic"),
+    ("tcp_syn_retries", "5"),
+    ("tcp_synack_retries", "5"),
+    ("tcp_retries2", "15"),
+    ("tcp_fin_timeout", "60"),
+    ("tcp_notsent_lowat", "4294967295"),
+    ("tcp_rto_min_us", "200000"),
+    ("tcp_rto_max_ms", "120000"),
+    ("tcp_ecn", "0"),
+    ("tcp_min_tso_segs", "2"),
+    ("tcp_tso_rtt_log", "9"),
+    ("tcp_pacing_ss_ratio", "200"),
+    ("tcp_pacing_ca_ratio", "120"),
+];
+/// MTU unless `--so_flags` says otherwise.
+const MTU: u32 = 1500;
+/// packetdrill's default for the host under test.
+const LOCAL_IP: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
+/// The same over IPv6.
+const LOCAL_IP6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1);
+/// Most connections at once. A script has a few, and packetdrill locks all memory.
+const FLOWS_MAX: u32 = 1024;
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    sysctls: BTreeMap<String, String>,
+    /// Bytes of the largest packet.
+    pub mtu: u32,
+    /// Whether packets may be as large as those for a device that cuts them.
+    pub offload: bool,
+    /// Whether acknowledgments and probes are timed as in the service, not as in Linux.
+    pub service: bool,
+    /// Where connections come from that a script does not bind.
+    pub local_ip: Ipv4Addr,
+    /// The same over IPv6.
+    pub local_ip6: Ipv6Addr,
+}
+
+impl Settings {
+    /// The defaults, changed by `flags`: `key=value` pairs, comma-separated.
+    pub fn new(flags: &str) -> Result<Self, String> {
+        let mut settings = Self {
+            sysctls: DEFAULTS
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            mtu: MTU,
+            offload: true,
+            service: false,
+            local_ip: LOCAL_IP,
+            local_ip6: LOCAL_IP6,
+        };
+        for flag in flags.split(',').filter(|flag| !flag.is_empty()) {
+            settings.set(flag)?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, flag: &str) -> Result<(), String> {
+        let (key, value) = flag
+            .split_once('=')
+            .ok_or_else(|| format!("{flag}: expected key=value"))?;
+        let bad = |_| format!("{flag}: bad value");
+        match key {
+            "mtu" => self.mtu = value.parse().map_err(bad)?,
+            "offload" => self.offload = value.parse::<u8>().map_err(bad)? != 0,
+            "service" => self.service = value.parse::<u8>().map_err(bad)? != 0,
+            "local_ip" => {
+                self.local_ip = value.parse().map_err(|_| format!("{flag}: bad value"))?;
+            }
+            "local_ip6" => {
+                self.local_ip6 = value.parse().map_err(|_| format!("{flag}: bad value"))?;
+            }
+            _ => match self.sysctls.get_mut(key) {
+                Some(place) => *place = value.to_owned(),
+                None => return Err(format!("{key}: unknown")),
+            },
+        }
+        Ok(())
+    }
+
+    /// Follows the sysctls that a script changed: those whose values differ between two readings.
+    pub fn follow(&mut self, before: &Reading, after: &Reading) {
+        for (name, value) in &after.0 {
+            let changed = before.0.get(name) != Some(value);
+            if changed && let Some(place) = self.sysctls.get_mut(name) {
+                place.clone_from(value);
+            }
+        }
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.numbers(name).first().copied().unwrap_or(0)
+    }
+
+    fn numbers(&self, name: &str) -> Vec<u64> {
+        let text = self.sysctls.get(name).map_or("", String::as_str);
+        text.split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect()
+    }
+
+    /// SO_SNDBUF of a new socket.
+    pub fn sndbuf(&self) -> u32 {
+        self.numbers("tcp_wmem")
+            .get(1)
+            .map_or(1 << 18, |n| *n as u32)
+    }
+
+    /// The largest send buffer that grows by itself.
+    pub fn sndbuf_max(&self) -> u32 {
+        self.numbers("tcp_wmem")
+            .get(2)
+            .map_or(1 << 22, |n| *n as u32)
+    }
+
+    /// SO_RCVBUF of a new socket.
+    pub fn rcvbuf(&self) -> u32 {
+        self.numbers("tcp_rmem")
+            .get(1)
+            .map_or(1 << 17, |n| *n as u32)
+    }
+
+    /// TCP_NOTSENT_LOWAT of a socket that does not set it.
+    pub fn notsent_lowat(&self) -> u32 {
+        self.number("tcp_notsent_lowat").min(u64::from(u32::MAX)) as u32
+    }
+
+    /// Name of the congestion control of new sockets.
+    pub fn congestion(&self) -> &str {
+        self.sysctls
+            .get("tcp_congestion_control")
+            .map_or("cubic", String::as_str)
+    }
+
+    /// How large packets may be that a device cuts.
+    pub fn sizing(&self) -> Sizing {
+        Sizing {
+            offload: self.offload,
+            segments_min: self.number("tcp_min_tso_segs").clamp(1, 63) as u32,
+            rtt_log: self.number("tcp_tso_rtt_log").min(63) as u32,
+            slow_start_ratio: self.number("tcp_pacing_ss_ratio"),
+            avoidance_ratio: self.number("tcp_pacing_ca_ratio"),
+        }
+    }
+
+    /// The engine's policy.
+    pub fn engine(&self) -> EngineConfig {
+        let largest = self.numbers("tcp_rmem").get(2).copied();
+        let rx_window_max = largest.unwrap_or(6 << 20).clamp(1 << 16, 1 << 30) as u32;
+        let of_name = |algorithm: &Algorithm| algorithm.name() == self.congestion();
+        let congestion = Algorithm::ALL.into_iter().find(of_name);
+        let config = EngineConfig {
+            rx_window_max,
+            rx_window_initial: 1 << 16,
+            tx_limit: EngineConfig::WINDOW_MAX,
+            flows_max: FLOWS_MAX,
+            time_wait_max: FLOWS_MAX,
+            congestion: congestion.unwrap_or_default(),
+            rto_min: Duration::from_micros(self.number("tcp_rto_min_us").max(1000)),
+            rto_max: Duration::from_millis(self.number("tcp_rto_max_ms").max(1000)),
+            syn_retries: self.number("tcp_syn_retries").min(127) as u8,
+            syn_ack_retries: self.number("tcp_synack_retries").min(127) as u8,
+            retries: self.number("tcp_retries2").clamp(1, 255) as u8,
+            fin_wait_2: Duration::from_secs(self.number("tcp_fin_timeout").max(1)),
+            pto_min: Duration::from_millis(2),
+            eager_acks: true,
+            ecn: match self.number("tcp_ecn") {
+                0 => EcnPolicy::Off,
+                1 => EcnPolicy::Request,
+                _ => EcnPolicy::Accept,
+            },
+            timestamps: self.number("tcp_timestamps") != 0,
+            sack: self.number("tcp_sack") != 0,
+            ..EngineConfig::default()
+        };
+        let service = EngineConfig::default();
+        match self.service {
+            true => EngineConfig {
+                pto_min: service.pto_min,
+                eager_acks: service.eager_acks,
+                ..config
+            },
+            false => config,
+        }
+    }
+}
+
+/// The kernel's sysctls at one moment. Those that it does not have are left out.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reading(BTreeMap<String, String>);
+
+impl Reading {
+    /// Reads those of the network namespace of this process.
+    pub fn now() -> Self {
+        let read = |name: &str| {
+            let text = fs::read_to_string(Path::new(SYSCTLS).join(name)).ok()?;
+            Some((name.to_owned(), text.trim().to_owned()))
+        };
+        Self(DEFAULTS.iter().filter_map(|(name, _)| read(name)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(name: &str, value: &str) -> Reading {
+        Reading([(name.to_owned(), value.to_owned())].into())
+    }
+
+    #[test]
+    fn only_what_a_script_changed_is_followed() {
+        let mut settings = Settings::new("").unwrap();
+        let before = reading("tcp_timestamps", "0");
+        settings.follow(&before, &before);
+        assert!(settings.engine().timestamps, "the machine's own setting");
+        settings.follow(&reading("tcp_timestamps", "1"), &before);
+        assert!(!settings.engine().timestamps);
+    }
+
+    #[test]
+    fn flags_are_followed_or_refused() {
+        let settings = Settings::new("mtu=1280,tcp_sack=0,local_ip=10.0.0.1").unwrap();
+        assert_eq!((settings.mtu, settings.engine().sack), (1280, false));
+        assert_eq!(settings.local_ip, Ipv4Addr::new(10, 0, 0, 1));
+        for bad in ["mtu", "mtu=x", "colour=blue"] {
+            assert!(Settings::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_defaults_announce_a_window_scale_of_eight() {
+        let config = Settings::new("").unwrap().engine();
+        assert_eq!(config.check(), Ok(()));
+        assert_eq!(config.rx_window_max >> 16, 240);
+    }
+}

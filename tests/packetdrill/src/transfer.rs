@@ -1,0 +1,177 @@
+//! Bytes in and out of a connection.
+
+use tidelane_engine::{FlowId, State};
+
+use crate::{
+    errno::{Answer, Errno},
+    stack::{Fd, Stack},
+};
+
+/// What arrived for a `recv`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Received {
+    /// The bytes; none at the end of the stream.
+    pub bytes: Vec<u8>,
+    /// How many bytes are left to read.
+    pub left: u32,
+}
+
+impl Stack {
+    /// `recv(2)` of at most `len` bytes. EAGAIN while there are fewer than `least`, unless no more
+    /// will come.
+    pub fn recv(&mut self, fd: Fd, len: usize, flags: i32, least: usize) -> Answer<Received> {
+        if flags & libc::MSG_OOB != 0 {
+            return Err(Errno::INVAL);
+        }
+        if self.state_of(fd)? == State::Listen {
+            return Err(Errno(libc::ENOTCONN));
+        }
+        let Some(id) = self.flow_of(fd)? else {
+            return self.recv_nothing(fd);
+        };
+        let Some(flow) = self.flow(id) else {
+            return self.recv_nothing(fd);
+        };
+        let (state, read) = (flow.state(), flow.rx_read());
+        let unread = flow.rx_head().wrapping_sub(read);
+        let take = (unread as usize).min(len);
+        let over = self.is_input_over(fd, id)?;
+        if take < least.min(len) && !over {
+            return Err(Errno::AGAIN);
+        }
+        if unread == 0 && len > 0 {
+            return match state {
+                State::SynSent | State::SynReceived if !over => Err(Errno::AGAIN),
+                _ => self.recv_nothing(fd),
+            };
+        }
+        let bytes = self.wire.streams(id).rx.copy(read, take);
+        if flags & libc::MSG_PEEK == 0 {
+            self.consume(id, read, take as u32);
+        }
+        let left = unread - take as u32;
+        Ok(Received { bytes, left })
+    }
+
+    /// Nothing will come: the end of the stream, or the error that ended it.
+    fn recv_nothing(&mut self, fd: Fd) -> Answer<Received> {
+        let fin = self.had_fin(fd)?;
+        let socket = self.socket_mut(fd)?;
+        if !fin && let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        let never = matches!(socket.role, crate::socket::Role::Fresh);
+        if never {
+            return Err(Errno(libc::ENOTCONN));
+        }
+        Ok(Received::default())
+    }
+
+    fn had_fin(&self, fd: Fd) -> Answer<bool> {
+        let flow = self.flow_of(fd)?.and_then(|id| self.flows.get(&id));
+        Ok(flow.is_some_and(|flow| flow.fin))
+    }
+
+    /// Whether no further byte can arrive.
+    pub(crate) fn is_input_over(&self, fd: Fd, id: FlowId) -> Answer<bool> {
+        let socket = self.socket(fd)?;
+        let known = self.flows.get(&id).copied().unwrap_or_default();
+        let error = socket.error.is_some();
+        Ok(socket.read_shut || known.fin || known.cause.is_some() || error)
+    }
+
+    fn consume(&mut self, id: FlowId, read: u32, len: u32) {
+        let to = read.wrapping_add(len);
+        self.wire.streams(id).rx.drop_before(to);
+        // The engine refuses only what the driver computed wrongly, and that is its state's.
+        let accepted = self.drive(|engine, now, wire| engine.rx_advance(now, id, to, wire));
+        debug_assert_eq!(accepted, Ok(()));
+    }
+
+    /// Bytes that could be read now: SIOCINQ.
+    pub fn unread(&self, fd: Fd) -> Answer<u32> {
+        if self.state_of(fd)? == State::Listen {
+            return Err(Errno::INVAL);
+        }
+        let flow = self.flow_of(fd)?.and_then(|id| self.flow(id));
+        Ok(flow.map_or(0, |flow| flow.rx_head().wrapping_sub(flow.rx_read())))
+    }
+
+    /// Bytes written and not acknowledged: SIOCOUTQ. A FIN in flight counts, as in Linux.
+    pub fn unacknowledged(&self, fd: Fd) -> Answer<u32> {
+        if self.state_of(fd)? == State::Listen {
+            return Err(Errno::INVAL);
+        }
+        let flow = self.flow_of(fd)?.and_then(|id| self.flow(id));
+        let Some(flow) = flow else { return Ok(0) };
+        let written = self.flow_of(fd)?.and_then(|id| self.wire.written(id));
+        let head = written.unwrap_or(flow.tx_head());
+        Ok(head.wrapping_sub(flow.tx_acked()))
+    }
+
+    /// Bytes written and never sent: SIOCOUTQNSD.
+    pub fn unsent(&self, fd: Fd) -> Answer<u32> {
+        Ok(self.flow_of(fd)?.map_or(0, |id| self.unsent_of(id)))
+    }
+
+    /// `send(2)`, as far as there is room: EAGAIN if there is none.
+    pub fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize> {
+        let id = self.sender(fd)?;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            let room = self.room(fd, id)?;
+            if room == 0 {
+                break;
+            }
+            let end = bytes.len().min(done + room as usize);
+            let last = end == bytes.len();
+            let push = last && flags & libc::MSG_MORE == 0;
+            let ends = last && flags & libc::MSG_EOR != 0;
+            self.append(id, &bytes[done..end], push, ends)?;
+            done = end;
+        }
+        if done < bytes.len() {
+            let written = self.wire.written(id).filter(|_| done > 0);
+            if let Some(written) = written {
+                self.mark_push(id, written, true);
+            }
+            self.waits_for_room.insert(id);
+            self.note_limit(id);
+        }
+        if done == 0 {
+            return Err(Errno::AGAIN);
+        }
+        Ok(done)
+    }
+
+    /// The flow that a program may write to.
+    fn sender(&mut self, fd: Fd) -> Answer<FlowId> {
+        let state = self.state_of(fd)?;
+        let id = self.flow_of(fd)?;
+        let socket = self.socket_mut(fd)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        match (state, id) {
+            _ if socket.write_shut => Err(Errno(libc::EPIPE)),
+            (State::SynSent | State::SynReceived, _) => Err(Errno::AGAIN),
+            (State::Established | State::CloseWait, Some(id)) => Ok(id),
+            _ => Err(Errno(libc::EPIPE)),
+        }
+    }
+
+    /// Whether a program that waits to write is woken: a third of the queue's limit is free, and
+    /// little is unsent.
+    pub(crate) fn is_writable(&self, fd: Fd, id: FlowId) -> bool {
+        let Ok(socket) = self.socket(fd) else {
+            return false;
+        };
+        let queued = self.queued(id);
+        let unsent = self.unsent_of(id);
+        let free = socket.options.sndbuf.saturating_sub(queued);
+        free >= queued / 2 && unsent < socket.options.unsent_max()
+    }
+}

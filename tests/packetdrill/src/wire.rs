@@ -1,0 +1,163 @@
+//! What the engine needs from its driver: stream buffers, a queue of packets out, a list of events.
+
+use std::collections::{HashMap, VecDeque};
+
+use tidelane_engine::{
+    Env, Event, FlowId, FlowKey, Instant, IpAddress, LinkId, Route, SegmentOut, TcpFlags, TxFull,
+};
+
+use crate::{ip6::LONGER_THAN_V4, offload::Large, packet, streams::Streams};
+
+/// A packet that left, and when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// When.
+    pub at: Instant,
+    /// From the IP header on.
+    pub bytes: Vec<u8>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Wire {
+    /// The time that packets out are stamped with.
+    pub now: Instant,
+    /// Bytes of the largest packet.
+    pub mtu: u32,
+    /// Whether packets are those for a device that cuts them.
+    pub offload: bool,
+    /// Whether a timer sends, and not a program or an acknowledgment.
+    pub on_timer: bool,
+    /// Packets that nobody has looked at yet.
+    pub sent: VecDeque<Sent>,
+    /// Segments of this batch, not yet packets.
+    pub segments: Vec<Large>,
+    /// What happened since the list was last emptied.
+    pub events: Vec<(FlowId, Event)>,
+    streams: HashMap<FlowId, Streams>,
+    ip_id: u16,
+}
+
+impl Wire {
+    /// Without streams or packets.
+    pub fn new(mtu: u32, offload: bool) -> Self {
+        Self {
+            now: Instant::ZERO,
+            mtu,
+            offload,
+            on_timer: false,
+            sent: VecDeque::new(),
+            segments: Vec::new(),
+            events: Vec::new(),
+            streams: HashMap::new(),
+            ip_id: 0,
+        }
+    }
+
+    /// The buffers of a flow, made when first asked for.
+    pub fn streams(&mut self, flow: FlowId) -> &mut Streams {
+        self.streams.entry(flow).or_default()
+    }
+
+    /// Whether something is held back behind the end of a record.
+    pub fn has_records(&self, flow: FlowId) -> bool {
+        self.streams
+            .get(&flow)
+            .is_some_and(|streams| !streams.record_ends.is_empty())
+    }
+
+    /// Stream position after the last byte that was written to a flow.
+    pub fn written(&self, flow: FlowId) -> Option<u32> {
+        self.streams.get(&flow)?.written
+    }
+
+    /// The batch is over: its segments become packets, of at most `most(flow)` segments each.
+    pub fn finish_batch(&mut self, most: impl Fn(FlowId) -> u32) {
+        let mut segments = std::mem::take(&mut self.segments).into_iter();
+        let Some(mut large) = segments.next() else {
+            return;
+        };
+        for next in segments {
+            let flow = large.out.flow;
+            let joins = flow.is_some_and(|flow| {
+                !self.streams(flow).marks.is_end(large.end()) && large.join(&next, most(flow))
+            });
+            if !joins {
+                self.send(std::mem::replace(&mut large, next));
+            }
+        }
+        self.send(large);
+    }
+
+    /// Takes from `rest` what lies before the end of a record.
+    fn split_at_record(&mut self, rest: &mut Large) -> Option<Large> {
+        let start = rest.out.payload_pos;
+        let marks = &self.streams.get(&rest.out.flow?)?.marks;
+        let at = marks.record_within(start, rest.end())?;
+        Some(rest.take_front(at.wrapping_sub(start)))
+    }
+
+    fn send(&mut self, mut large: Large) {
+        if let Some(flow) = large.out.flow
+            && !large.payload.is_empty()
+        {
+            let end = large.end();
+            let marks = &mut self.streams(flow).marks;
+            marks.end(end);
+            let pushed = marks.is_push(end) || self.on_timer;
+            if self.offload && large.is_single() && !pushed {
+                large.out.flags.remove(TcpFlags::PSH);
+            }
+        }
+        self.ip_id = self.ip_id.wrapping_add(1);
+        if let Some(bytes) = packet::emit(&large.out, &large.payload, self.ip_id) {
+            let at = self.now;
+            self.sent.push_back(Sent { at, bytes });
+        }
+    }
+
+    /// Bytes of the largest packet to `peer`, as the engine counts them: with a header of IPv4.
+    pub fn mtu_to(&self, peer: IpAddress) -> u32 {
+        match peer.is_v4() {
+            true => self.mtu,
+            false => self.mtu.saturating_sub(LONGER_THAN_V4.into()),
+        }
+    }
+
+    /// The flow is over and read.
+    pub fn forget(&mut self, flow: FlowId) {
+        self.streams.remove(&flow);
+    }
+}
+
+impl Env for Wire {
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        let payload = match out.flow {
+            Some(flow) if out.payload_len > 0 => {
+                let len = out.payload_len as usize;
+                self.streams(flow).tx.copy(out.payload_pos, len)
+            }
+            _ => Vec::new(),
+        };
+        let mut rest = Large::new(*out, payload);
+        while let Some(first) = self.split_at_record(&mut rest) {
+            self.segments.push(first);
+        }
+        self.segments.push(rest);
+        Ok(())
+    }
+
+    fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        self.streams(flow).rx.put(pos, payload);
+        true
+    }
+
+    fn event(&mut self, flow: FlowId, event: Event) {
+        self.events.push((flow, event));
+    }
+
+    fn route(&mut self, key: &FlowKey, link: LinkId) -> Route {
+        let mtu = self.mtu_to(key.peer.addr);
+        Route { link, mtu }
+    }
+}

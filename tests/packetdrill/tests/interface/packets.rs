@@ -1,0 +1,85 @@
+//! IPv4 and TCP by hand: the test must not share the library's own idea of them.
+
+/// Control bits.
+pub const FIN: u8 = 1;
+pub const SYN: u8 = 2;
+pub const PSH: u8 = 8;
+pub const ACK: u8 = 16;
+
+const LOCAL: [u8; 4] = [192, 168, 0, 1];
+const PEER: [u8; 4] = [192, 0, 2, 1];
+const LOCAL_PORT: u16 = 8080;
+const PEER_PORT: u16 = 4242;
+
+/// What the tests look at in a header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tcp {
+    pub flags: u8,
+    pub seq: u32,
+    pub ack: u32,
+}
+
+impl Tcp {
+    pub const fn new(flags: u8, seq: u32, ack: u32) -> Self {
+        Self { flags, seq, ack }
+    }
+}
+
+fn sum(bytes: &[u8]) -> u32 {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    bytes.chunks(2).map(word).sum()
+}
+
+fn checksum(mut sum: u32) -> [u8; 2] {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!(sum as u16)).to_be_bytes()
+}
+
+fn pseudo_header(src: [u8; 4], dst: [u8; 4], len: usize) -> u32 {
+    sum(&src) + sum(&dst) + 6 + len as u32
+}
+
+/// A packet of the peer.
+pub fn segment(tcp: &Tcp, payload: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    text.extend(PEER_PORT.to_be_bytes());
+    text.extend(LOCAL_PORT.to_be_bytes());
+    text.extend(tcp.seq.to_be_bytes());
+    text.extend(tcp.ack.to_be_bytes());
+    text.extend([5 << 4, tcp.flags, 0xff, 0xff, 0, 0, 0, 0]);
+    text.extend(payload);
+    let check = checksum(pseudo_header(PEER, LOCAL, text.len()) + sum(&text));
+    text[16..18].copy_from_slice(&check);
+    let mut packet = vec![0x45, 0];
+    packet.extend((20 + text.len() as u16).to_be_bytes());
+    packet.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
+    packet.extend(PEER);
+    packet.extend(LOCAL);
+    let check = checksum(sum(&packet));
+    packet[10..12].copy_from_slice(&check);
+    packet.extend(text);
+    packet
+}
+
+/// The header and payload of a packet to the peer, with right checksums. `None` if it is empty.
+pub fn parse(packet: &[u8]) -> Option<(Tcp, &[u8])> {
+    if packet.is_empty() {
+        return None;
+    }
+    assert_eq!(checksum(sum(&packet[..20])), [0, 0], "IPv4 checksum");
+    assert_eq!(
+        u16::from_be_bytes([packet[2], packet[3]]) as usize,
+        packet.len()
+    );
+    let text = &packet[20..];
+    let src = packet[12..16].try_into().unwrap();
+    let dst = packet[16..20].try_into().unwrap();
+    assert_eq!((src, dst), (LOCAL, PEER));
+    let check = checksum(pseudo_header(src, dst, text.len()) + sum(text));
+    assert_eq!(check, [0, 0], "TCP checksum");
+    let number = |at: usize| u32::from_be_bytes(text[at..at + 4].try_into().unwrap());
+    let tcp = Tcp::new(text[13], number(4), number(8));
+    Some((tcp, &text[usize::from(text[12] >> 4) * 4..]))
+}

@@ -1,0 +1,510 @@
+/* Connections that several processes hold. */
+#include "posix.h"
+
+/* Ends the child without the peer's stream of commands, which is the parent's. */
+#define CHILD_ENDS(status) _exit(status)
+
+static int status_of(pid_t child)
+{
+	int status;
+	must(waitpid(child, &status, 0) == child);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static void wait_byte(int fd)
+{
+	char byte;
+	must(read(fd, &byte, 1) == 1);
+}
+
+static void give_byte(int fd)
+{
+	must(write(fd, "x", 1) == 1);
+}
+
+/* Parent accepts, child serves, parent closes. */
+void fork_serves(void)
+{
+	int port, listener = own_listener(0, &port);
+	fcntl(listener, F_SETFL, O_NONBLOCK);
+	accept(listener, NULL, NULL);
+	fcntl(listener, F_SETFL, 0);
+	for (int round = 0; round < 6; round++) {
+		int other = peer_connects(port);
+		/* Some of it is there before the fork, some is read before it. */
+		peer_sends(other, 5000, 1);
+		int fd = accept(listener, NULL, NULL);
+		must(fd >= 0);
+		if (round & 1)
+			read_exactly(fd, 5000, 1);
+		pid_t child = fork();
+		if (child == 0) {
+			close(listener);
+			if (!(round & 1))
+				read_exactly(fd, 5000, 1);
+			read_exactly(fd, 7000, 2);
+			write_exactly(fd, 200000, 3);
+			if (round < 3)
+				close(fd);
+			if (round == 4)
+				exit(round);
+			CHILD_ENDS(round);
+		}
+		close(fd);
+		peer_sends(other, 7000, 2);
+		struct answer got = peer_receives(other, -1, 3);
+		say("peer got %ld %ld, child %d", got.first, got.second, status_of(child));
+		peer_must("close %d", other);
+	}
+}
+
+/* A child that has everything, uses nothing and ends, in each way: what redis does to save. */
+void fork_saves(void)
+{
+	enum { N = 5 };
+	int fds[N], others[N];
+	for (int i = 0; i < N; i++)
+		fds[i] = accepted(0, &others[i]);
+	for (int how = 0; how < 4; how++) {
+		int go[2];
+		must(pipe(go) == 0);
+		pid_t child = fork();
+		if (child == 0) {
+			wait_byte(go[0]);
+			if (how == 0)
+				CHILD_ENDS(0);
+			if (how == 1)
+				kill(getpid(), SIGKILL);
+			if (how == 2)
+				for (int i = 0; i < N; i++)
+					close(fds[i]);
+			_exit(how);
+		}
+		for (int i = 0; i < N; i++) {
+			peer_sends(others[i], 3000, how);
+			read_exactly(fds[i], 3000, how);
+			write_exactly(fds[i], 3000, how + 1);
+			struct answer got = peer_receives(others[i], 3000, how + 1);
+			must(got.first == 3000 && got.second == 0);
+		}
+		if (how == 3)
+			close(fds[0]);
+		give_byte(go[1]);
+		say("child %d", status_of(child));
+		close(go[0]);
+		close(go[1]);
+	}
+	/* The one that the parent closed while the child had it. */
+	struct answer got = peer_receives(others[0], -1, 0);
+	say("peer got %ld %ld", got.first, got.second);
+	for (int i = 1; i < N; i++) {
+		write_exactly(fds[i], 3000, 9);
+		close(fds[i]);
+		got = peer_receives(others[i], -1, 9);
+		say("peer got %ld %ld", got.first, got.second);
+	}
+}
+
+/* Open as long as anybody has it open. */
+void fork_keeps_open(void)
+{
+	int other, go[2], fd = accepted(0, &other);
+	must(pipe(go) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		close(go[1]);
+		wait_byte(go[0]);
+		read_exactly(fd, 100, 1);
+		write_exactly(fd, 100, 2);
+		wait_byte(go[0]);
+		CHILD_ENDS(1);
+	}
+	close(fd);
+	peer_sends(other, 100, 1);
+	give_byte(go[1]);
+	struct answer got = peer_receives(other, 100, 2);
+	say("peer got %ld %ld", got.first, got.second);
+	long job = peer_must("receive %d -1 0", other);
+	give_byte(go[1]);
+	got = peer("join %ld", job);
+	say("peer got %ld %ld, child %d", got.first, got.second, status_of(child));
+	/* And the other way round. */
+	fd = accepted(0, &other);
+	child = fork();
+	if (child == 0) {
+		read_exactly(fd, 100, 1);
+		close(fd);
+		CHILD_ENDS(2);
+	}
+	peer_sends(other, 150, 1);
+	say("child %d", status_of(child));
+	unsigned char bytes[50];
+	must(recv(fd, bytes, 50, MSG_WAITALL) == 50);
+	say("rest %d", pattern_matches(bytes, 50, 1, 100));
+	write_exactly(fd, 70, 3);
+	close(fd);
+	got = peer_receives(other, -1, 3);
+	say("peer got %ld %ld", got.first, got.second);
+}
+
+/* In turn: each takes it from the other. */
+void fork_takes_turns(void)
+{
+	int other, there[2], back[2], fd = accepted(0, &other);
+	must(pipe(there) == 0 && pipe(back) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		for (int round = 0; round < 50; round++) {
+			wait_byte(there[0]);
+			read_exactly(fd, 1000, round);
+			write_exactly(fd, 2000, round);
+			give_byte(back[1]);
+		}
+		CHILD_ENDS(3);
+	}
+	for (int round = 0; round < 50; round++) {
+		peer_sends(other, 1000, round);
+		give_byte(there[1]);
+		wait_byte(back[0]);
+		struct answer got = peer_receives(other, 2000, round);
+		must(got.first == 2000 && got.second == 0);
+		peer_sends(other, 3000, round + 1);
+		read_exactly(fd, 3000, round + 1);
+		write_exactly(fd, 100, round);
+		got = peer_receives(other, 100, round);
+		must(got.first == 100 && got.second == 0);
+	}
+	say("child %d", status_of(child));
+	write_exactly(fd, 10, 1);
+	close(fd);
+	struct answer got = peer_receives(other, -1, 1);
+	say("peer got %ld %ld", got.first, got.second);
+}
+
+/* One process sits in read, the other one writes: the oldest kind of terminal program. */
+void fork_reads_and_writes(void)
+{
+	int other, fd = accepted(0, &other), heard[2];
+	must(pipe(heard) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		for (int round = 0; round < 30; round++) {
+			read_exactly(fd, 500, round);
+			give_byte(heard[1]);
+		}
+		char byte;
+		say("end %ld", (long)read(fd, &byte, 1));
+		CHILD_ENDS(4);
+	}
+	for (int round = 0; round < 30; round++) {
+		write_exactly(fd, 700, round);
+		struct answer got = peer_receives(other, 700, round);
+		must(got.first == 700 && got.second == 0);
+		peer_sends(other, 500, round);
+		wait_byte(heard[0]);
+	}
+	peer_must("close %d", other);
+	say("child %d", status_of(child));
+}
+
+/* Both sit in read: each byte goes to one of them. */
+void fork_both_read(void)
+{
+	int other, fd = accepted(0, &other), sums[2];
+	must(pipe(sums) == 0);
+	pid_t children[2];
+	for (int i = 0; i < 2; i++) {
+		children[i] = fork();
+		if (children[i] == 0) {
+			long sum = 0;
+			unsigned char byte;
+			while (read(fd, &byte, 1) == 1)
+				sum += byte;
+			must(write(sums[1], &sum, sizeof sum) == sizeof sum);
+			CHILD_ENDS(5);
+		}
+	}
+	close(fd);
+	unsigned char bytes[300];
+	long expected = 0, sum = 0;
+	for (int round = 0; round < 30; round++) {
+		pattern_fill(bytes, 10, round, 0);
+		for (int i = 0; i < 10; i++)
+			expected += bytes[i];
+		peer_sends(other, 10, round);
+	}
+	peer_must("close %d", other);
+	for (int i = 0; i < 2; i++) {
+		long part;
+		must(read(sums[0], &part, sizeof part) == sizeof part);
+		sum += part;
+	}
+	say("sum %d, children %d %d", sum == expected, status_of(children[0]),
+	    status_of(children[1]));
+}
+
+/* What the parent wrote and the peer has not taken yet comes before what the child writes. */
+void fork_unacknowledged(void)
+{
+	int other, fd = accepted(SOCK_NONBLOCK, &other);
+	static unsigned char bytes[1 << 20];
+	long total = 0;
+	ssize_t put;
+	for (;;) {
+		pattern_fill(bytes, sizeof bytes, 1, total);
+		put = write(fd, bytes, sizeof bytes);
+		if (put < 0)
+			break;
+		total += put;
+	}
+	must(errno == EAGAIN);
+	pid_t child = fork();
+	if (child == 0) {
+		for (long done = 0; done < 500000;) {
+			struct pollfd entry = {.fd = fd, .events = POLLOUT};
+			pattern_fill(bytes, 500000 - done, 1, total + done);
+			must(poll(&entry, 1, 10000) == 1);
+			put = write(fd, bytes, 500000 - done);
+			must(put > 0 || errno == EAGAIN);
+			done += put > 0 ? put : 0;
+		}
+		CHILD_ENDS(6);
+	}
+	close(fd);
+	struct answer got = peer_receives(other, -1, 1);
+	say("peer got all %d, %ld, child %d", got.first == total + 500000, got.second,
+	    status_of(child));
+}
+
+/* As a daemon comes about: the child of the child has it. */
+void fork_twice(void)
+{
+	int other, fd = accepted(0, &other), done[2];
+	must(pipe(done) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		if (fork() == 0) {
+			read_exactly(fd, 100, 1);
+			write_exactly(fd, 100, 2);
+			if (fork() == 0) {
+				read_exactly(fd, 50, 3);
+				write_exactly(fd, 50, 4);
+				give_byte(done[1]);
+				CHILD_ENDS(0);
+			}
+			CHILD_ENDS(0);
+		}
+		CHILD_ENDS(7);
+	}
+	close(fd);
+	say("child %d", status_of(child));
+	peer_sends(other, 100, 1);
+	struct answer got = peer_receives(other, 100, 2);
+	say("peer got %ld %ld", got.first, got.second);
+	peer_sends(other, 50, 3);
+	got = peer_receives(other, -1, 4);
+	say("peer got %ld %ld", got.first, got.second);
+	wait_byte(done[0]);
+}
+
+/* Names, options and states are the connection's, whoever asks. */
+void fork_looks_the_same(void)
+{
+	int other, on = 1, fd = accepted(0, &other);
+	struct sockaddr_in before[2], after[2];
+	socklen_t len = sizeof *before;
+	must(getsockname(fd, (void *)&before[0], &len) == 0);
+	must(getpeername(fd, (void *)&before[1], &len) == 0);
+	must(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
+	peer_sends(other, 20, 1);
+	wait_readable(fd);
+	pid_t child = fork();
+	if (child == 0) {
+		must(getsockname(fd, (void *)&after[0], &len) == 0);
+		must(getpeername(fd, (void *)&after[1], &len) == 0);
+		say("same names %d", !memcmp(before, after, sizeof before));
+		int value = -1;
+		socklen_t size = sizeof value;
+		show(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &size));
+		say("nodelay %d", value != 0);
+		show(getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &size));
+		say("error %d", value);
+		show(ioctl(fd, FIONREAD, &value));
+		say("there %d", value);
+		struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
+		show(poll(&entry, 1, 1000));
+		say("polled%s", events_text(entry.revents));
+		int epfd = epoll_create1(0);
+		struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET};
+		show(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event));
+		show(epoll_wait(epfd, &event, 1, 1000));
+		say("event%s", events_text(event.events));
+		show(connect(fd, (void *)&before[1], sizeof *before));
+		show(listen(fd, 1));
+		read_exactly(fd, 20, 1);
+		show(fcntl(fd, F_SETFL, O_NONBLOCK));
+		show(read(fd, &value, 1));
+		show(shutdown(fd, SHUT_WR));
+		show(send(fd, "x", 1, MSG_NOSIGNAL));
+		CHILD_ENDS(8);
+	}
+	say("child %d", status_of(child));
+	struct answer got = peer_receives(other, -1, 1);
+	say("peer got %ld %ld", got.first, got.second);
+	show(send(fd, "x", 1, MSG_NOSIGNAL));
+	peer_sends(other, 20, 2);
+	fcntl(fd, F_SETFL, 0);
+	read_exactly(fd, 20, 2);
+}
+
+/* SO_LINGER of 0 resets when the last one closes, and not before. */
+void fork_lingers(void)
+{
+	int other, go[2], fd = accepted(0, &other);
+	struct linger none = {.l_onoff = 1}, some = {.l_onoff = 1, .l_linger = 5};
+	must(pipe(go) == 0);
+	must(setsockopt(fd, SOL_SOCKET, SO_LINGER, &some, sizeof some) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		must(setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none) == 0);
+		wait_byte(go[0]);
+		read_exactly(fd, 30, 1);
+		write_exactly(fd, 30, 2);
+		wait_byte(go[0]);
+		close(fd);
+		CHILD_ENDS(9);
+	}
+	long before = now_ms();
+	close(fd);
+	say("at once %d", now_ms() - before < 2000);
+	peer_sends(other, 30, 1);
+	give_byte(go[1]);
+	struct answer got = peer_receives(other, 30, 2);
+	say("peer got %ld %ld", got.first, got.second);
+	long job = peer_must("receive %d -1 0", other);
+	give_byte(go[1]);
+	got = peer("join %ld", job);
+	say("peer got %ld %ld, child %d", got.first, got.second, status_of(child));
+}
+
+/* The client's side: a connection that was opened here is used there. */
+void fork_connected(void)
+{
+	int other, fd = connected(&other);
+	pid_t child = fork();
+	if (child == 0) {
+		write_exactly(fd, 400, 1);
+		read_exactly(fd, 400, 2);
+		CHILD_ENDS(10);
+	}
+	struct answer got = peer_receives(other, 400, 1);
+	say("peer got %ld %ld", got.first, got.second);
+	peer_sends(other, 400, 2);
+	say("child %d", status_of(child));
+	write_exactly(fd, 40, 3);
+	close(fd);
+	got = peer_receives(other, -1, 3);
+	say("peer got %ld %ld", got.first, got.second);
+}
+
+/* Many at once, by epoll, with a child that made none of them. */
+void fork_serves_many(void)
+{
+	enum { N = 40 };
+	int fds[N], others[N];
+	for (int i = 0; i < N; i++)
+		fds[i] = accepted(0, &others[i]);
+	pid_t child = fork();
+	if (child == 0) {
+		int epfd = epoll_create1(0), open = N;
+		for (int i = 0; i < N; i++) {
+			struct epoll_event event = {.events = EPOLLIN, .data.fd = fds[i]};
+			must(epoll_ctl(epfd, EPOLL_CTL_ADD, fds[i], &event) == 0);
+		}
+		while (open > 0) {
+			struct epoll_event event;
+			char bytes[4096];
+			must(epoll_wait(epfd, &event, 1, 10000) == 1);
+			ssize_t got = read(event.data.fd, bytes, sizeof bytes);
+			must(got >= 0);
+			if (got == 0) {
+				close(event.data.fd);
+				open--;
+			} else {
+				must(write(event.data.fd, bytes, got) == got);
+			}
+		}
+		CHILD_ENDS(11);
+	}
+	for (int i = 0; i < N; i++)
+		close(fds[i]);
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < N; i++)
+			peer_sends(others[i], 3000, round);
+		for (int i = 0; i < N; i++) {
+			struct answer got = peer_receives(others[i], 3000, round);
+			must(got.first == 3000 && got.second == 0);
+		}
+	}
+	for (int i = 0; i < N; i++)
+		peer_must("close %d", others[i]);
+	say("child %d", status_of(child));
+}
+
+static void *echoes(void *arg)
+{
+	int fd = *(int *)arg;
+	char bytes[4096];
+	ssize_t got;
+	while ((got = read(fd, bytes, sizeof bytes)) > 0)
+		must(write(fd, bytes, got) == got);
+	return NULL;
+}
+
+/* A thread works on a connection while another one forks, again and again. */
+void fork_beside_threads(void)
+{
+	int other, fd = accepted(0, &other);
+	pthread_t thread;
+	pthread_create(&thread, NULL, echoes, &fd);
+	long sends = peer_must("send %d 2000000 1", other);
+	long receives = peer_must("receive %d 2000000 1", other);
+	for (int i = 0; i < 40; i++) {
+		pid_t child = fork();
+		if (child == 0)
+			_exit(0);
+		must(status_of(child) == 0);
+	}
+	struct answer got = peer("join %ld", sends);
+	say("peer sent %ld %ld", got.first, got.second);
+	got = peer("join %ld", receives);
+	say("peer got %ld %ld", got.first, got.second);
+	peer_must("close %d", other);
+	pthread_join(thread, NULL);
+}
+
+/* The connection is over when the child looks: what came before is still there, then the error. */
+void fork_after_the_end(void)
+{
+	for (int reset = 0; reset < 2; reset++) {
+		int other, go[2], fd = accepted(0, &other);
+		must(pipe(go) == 0);
+		peer_sends(other, 50, 1);
+		wait_readable(fd);
+		pid_t child = fork();
+		if (child == 0) {
+			wait_byte(go[0]);
+			char bytes[100];
+			if (!reset)
+				read_exactly(fd, 50, 1);
+			show(read(fd, bytes, sizeof bytes));
+			show(send(fd, bytes, 1, MSG_NOSIGNAL));
+			CHILD_ENDS(12);
+		}
+		close(fd);
+		peer_must(reset ? "reset %d" : "close %d", other);
+		usleep(100000);
+		give_byte(go[1]);
+		say("child %d", status_of(child));
+	}
+}
