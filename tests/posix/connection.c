@@ -42,7 +42,7 @@ void refused(void)
 	if (errno == ECONNREFUSED)
 		return;
 	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
-	show(poll(&entry, 1, 5000));
+	show(poll(&entry, 1, PATIENCE));
 	say("events%s", events_text(entry.revents));
 	show(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
 	say("error %s", strerrorname_np(error));
@@ -126,7 +126,7 @@ void options(void)
 	fd = connected(&other);
 	all_options(fd);
 	peer_must("close %d", other);
-	usleep(50000);
+	await_events(fd, POLLRDHUP);
 	struct tcp_info info;
 	socklen_t len = sizeof info;
 	show(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
@@ -135,9 +135,7 @@ void options(void)
 	int port, listener = own_listener(0, &port);
 	show(option(listener, SOL_SOCKET, SO_ACCEPTCONN));
 	show(set(listener, IPPROTO_TCP, TCP_NODELAY, 1));
-	fcntl(listener, F_SETFL, O_NONBLOCK);
-	accept(listener, NULL, NULL);
-	fcntl(listener, F_SETFL, 0);
+	want_connections(listener);
 	say("flags %x", fcntl(listener, F_GETFL) & O_NONBLOCK);
 	peer_connects(port);
 	fd = accept(listener, NULL, NULL);
@@ -172,9 +170,7 @@ void both_stacks(void)
 {
 	int port, listener = own_listener(0, &port);
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = 0};
-	fcntl(listener, F_SETFL, O_NONBLOCK);
-	accept(listener, NULL, NULL);
-	fcntl(listener, F_SETFL, 0);
+	want_connections(listener);
 	name.sin_port = htons(port);
 	name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	int local = socket(AF_INET, SOCK_STREAM, 0);

@@ -46,7 +46,7 @@ void nonblocking(void)
 	say("full: %d, some: %d", errno == EAGAIN, total > 0);
 	long job = peer_must("receive %d -1 %u", other, ANY_BYTES);
 	struct pollfd entry = {.fd = fd, .events = POLLOUT};
-	show(poll(&entry, 1, 5000));
+	show(poll(&entry, 1, PATIENCE));
 	say("events%s", events_text(entry.revents));
 	show(ioctl(fd, FIONBIO, &on));
 	say("flags %x", fcntl(fd, F_GETFL) & O_NONBLOCK);
@@ -71,7 +71,6 @@ void messages(void)
 	socklen_t len = sizeof name;
 	peer_sends(other, 30, 1);
 	wait_readable(fd);
-	usleep(20000);
 	show(recv(fd, a, 5, MSG_PEEK));
 	show(recv(fd, a, 64, MSG_PEEK));
 	say("peeked %d", pattern_matches(a, 30, 1, 0));
@@ -79,14 +78,13 @@ void messages(void)
 	say("scattered %d %d", pattern_matches(a, 10, 1, 0), pattern_matches(b, 20, 1, 10));
 	peer_sends(other, 30, 2);
 	wait_readable(fd);
-	usleep(20000);
 	message.msg_flags = -1;
 	message.msg_name = &name;
 	message.msg_namelen = sizeof name;
 	show(recvmsg(fd, &message, 0));
 	say("message %d %u %x", pattern_matches(b, 20, 2, 10), message.msg_namelen, message.msg_flags);
 	peer_sends(other, 30, 3);
-	usleep(20000);
+	wait_readable(fd);
 	show(recvfrom(fd, a, 8, 0, (void *)&name, &len));
 	show(recv(fd, NULL, 10, MSG_TRUNC));
 	show(recv(fd, b, 64, MSG_DONTWAIT));
@@ -120,7 +118,7 @@ void messages(void)
 
 static void *send_late(void *arg)
 {
-	usleep(50000);
+	await_asleep(getpid());
 	peer_sends(*(int *)arg, 10, 9);
 	return NULL;
 }
@@ -168,7 +166,6 @@ void shutdowns(void)
 	peer_must("shutdown %d", other);
 	show(read(fd, bytes, 1));
 	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP};
-	usleep(50000);
 	show(poll(&entry, 1, 0));
 	say("events%s", events_text(entry.revents));
 	close(fd);
@@ -198,9 +195,9 @@ void resets(void)
 	char bytes[16] = {0};
 	signal(SIGPIPE, on_pipe);
 	peer_must("reset %d", other);
-	usleep(50000);
+	await_events(fd, POLLHUP);
 	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP};
-	show(poll(&entry, 1, 5000));
+	show(poll(&entry, 1, PATIENCE));
 	say("events%s", events_text(entry.revents));
 	show(read(fd, bytes, 1));
 	show(read(fd, bytes, 1));
@@ -210,16 +207,17 @@ void resets(void)
 
 	fd = accepted(0, &other);
 	peer_must("reset %d", other);
-	usleep(50000);
-	show(write(fd, bytes, 1));
+	pause_briefly();
+	await(write(fd, bytes, 1) < 0);
+	say("write fails with %s", strerrorname_np(errno));
 	show(write(fd, bytes, 1));
 	show(read(fd, bytes, 1));
 	close(fd);
 
 	fd = accepted(0, &other);
 	peer_must("reset %d", other);
-	usleep(50000);
-	show(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+	pause_briefly();
+	await(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0 || error != 0);
 	say("error %s", strerrorname_np(error));
 	show(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
 	say("error %d", error);
@@ -269,13 +267,14 @@ void counts(void)
 	say("readable %d", count);
 	peer_sends(other, 1234, 1);
 	wait_readable(fd);
-	usleep(20000);
 	show(ioctl(fd, FIONREAD, &count));
 	say("readable %d", count);
 	read_exactly(fd, 1000, 1);
 	show(ioctl(fd, FIONREAD, &count));
 	say("readable %d", count);
-	usleep(50000);
 	show(ioctl(fd, TIOCOUTQ, &count));
 	say("unacknowledged %d", count);
+	write_exactly(fd, 1000, 2);
+	await(ioctl(fd, TIOCOUTQ, &count) == 0 && count == 0);
+	say("all acknowledged");
 }

@@ -26,9 +26,7 @@ static void give_byte(int fd)
 void fork_serves(void)
 {
 	int port, listener = own_listener(0, &port);
-	fcntl(listener, F_SETFL, O_NONBLOCK);
-	accept(listener, NULL, NULL);
-	fcntl(listener, F_SETFL, 0);
+	want_connections(listener);
 	for (int round = 0; round < 6; round++) {
 		int other = peer_connects(port);
 		/* Some of it is there before the fork, some is read before it. */
@@ -263,7 +261,7 @@ void fork_unacknowledged(void)
 		for (long done = 0; done < 500000;) {
 			struct pollfd entry = {.fd = fd, .events = POLLOUT};
 			pattern_fill(bytes, 500000 - done, 1, total + done);
-			must(poll(&entry, 1, 10000) == 1);
+			must(poll(&entry, 1, PATIENCE) == 1);
 			put = write(fd, bytes, 500000 - done);
 			must(put > 0 || errno == EAGAIN);
 			done += put > 0 ? put : 0;
@@ -332,12 +330,12 @@ void fork_looks_the_same(void)
 		show(ioctl(fd, FIONREAD, &value));
 		say("there %d", value);
 		struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
-		show(poll(&entry, 1, 1000));
+		show(poll(&entry, 1, PATIENCE));
 		say("polled%s", events_text(entry.revents));
 		int epfd = epoll_create1(0);
 		struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET};
 		show(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event));
-		show(epoll_wait(epfd, &event, 1, 1000));
+		show(epoll_wait(epfd, &event, 1, PATIENCE));
 		say("event%s", events_text(event.events));
 		show(connect(fd, (void *)&before[1], sizeof *before));
 		show(listen(fd, 1));
@@ -361,7 +359,7 @@ void fork_looks_the_same(void)
 void fork_lingers(void)
 {
 	int other, go[2], fd = accepted(0, &other);
-	struct linger none = {.l_onoff = 1}, some = {.l_onoff = 1, .l_linger = 5};
+	struct linger none = {.l_onoff = 1}, some = {.l_onoff = 1, .l_linger = 60};
 	must(pipe(go) == 0);
 	must(setsockopt(fd, SOL_SOCKET, SO_LINGER, &some, sizeof some) == 0);
 	pid_t child = fork();
@@ -376,7 +374,7 @@ void fork_lingers(void)
 	}
 	long before = now_ms();
 	close(fd);
-	say("at once %d", now_ms() - before < 2000);
+	say("at once %d", now_ms() - before < 30000);
 	peer_sends(other, 30, 1);
 	give_byte(go[1]);
 	struct answer got = peer_receives(other, 30, 2);
@@ -424,7 +422,7 @@ void fork_serves_many(void)
 		while (open > 0) {
 			struct epoll_event event;
 			char bytes[4096];
-			must(epoll_wait(epfd, &event, 1, 10000) == 1);
+			must(epoll_wait(epfd, &event, 1, PATIENCE) == 1);
 			ssize_t got = read(event.data.fd, bytes, sizeof bytes);
 			must(got >= 0);
 			if (got == 0) {
@@ -495,6 +493,7 @@ void fork_after_the_end(void)
 		if (child == 0) {
 			wait_byte(go[0]);
 			char bytes[100];
+			await_events(fd, reset ? POLLHUP : POLLRDHUP);
 			if (!reset)
 				read_exactly(fd, 50, 1);
 			show(read(fd, bytes, sizeof bytes));
@@ -503,7 +502,7 @@ void fork_after_the_end(void)
 		}
 		close(fd);
 		peer_must(reset ? "reset %d" : "close %d", other);
-		usleep(100000);
+		pause_briefly();
 		give_byte(go[1]);
 		say("child %d", status_of(child));
 	}

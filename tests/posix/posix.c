@@ -32,6 +32,8 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], "--list")) {
 			puts(cases[i].name);
 		} else if (!strcmp(argv[1], cases[i].name)) {
+			/* Whatever the case leaves behind can be ended together. */
+			setpgid(0, 0);
 			cases[i].run();
 			return 0;
 		}

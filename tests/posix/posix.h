@@ -52,6 +52,19 @@
 		}                                                                      \
 	} while (0)
 
+/* Milliseconds that something which must happen may take: much, as the machine may be busy. */
+#define PATIENCE 60000
+
+/* Waits for something that this program cannot be woken for. */
+#define await(condition)                                                                \
+	do {                                                                           \
+		long deadline_ = now_ms() + PATIENCE;                                  \
+		while (!(condition)) {                                                 \
+			must(now_ms() < deadline_);                                    \
+			usleep(1000);                                                  \
+		}                                                                      \
+	} while (0)
+
 struct answer {
 	int ok;
 	long first, second;
@@ -77,6 +90,17 @@ int connected(int *peer_fd);
 struct sockaddr_in peer_listener(int *fd);
 
 void wait_readable(int fd);
+/* Waits until poll says all of `events`, of which POLLHUP and POLLERR need not be asked for. */
+void await_events(int fd, short events);
+/*
+ * Gives what is under way the time to arrive, so that most likely the next call is the first to see
+ * it. What a case says must not depend on it: under load the time may not be enough.
+ */
+void pause_briefly(void);
+/* Waits until the thread `tid` of this process sleeps. */
+void await_asleep(pid_t tid);
+/* Says to the service that this process wants connections, without taking any. */
+void want_connections(int listener);
 void read_exactly(int fd, long count, unsigned seed);
 void write_exactly(int fd, long count, unsigned seed);
 long now_ms(void);

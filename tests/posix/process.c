@@ -46,9 +46,7 @@ void closes_all(void)
 	show(close_range(listener + 1, 400, 0));
 	for (int i = 504; i < 1024; i++)
 		close(i);
-	fcntl(listener, F_SETFL, O_NONBLOCK);
-	accept(listener, NULL, NULL);
-	fcntl(listener, F_SETFL, 0);
+	want_connections(listener);
 	other = peer_connects(port);
 	fd = accept(listener, NULL, NULL);
 	say("low %d", fd >= 3 && fd < 10);
@@ -64,9 +62,7 @@ void forked_listener(void)
 	must(pipe(ready) == 0);
 	pid_t worker = fork();
 	if (worker == 0) {
-		fcntl(listener, F_SETFL, O_NONBLOCK);
-		accept(listener, NULL, NULL);
-		fcntl(listener, F_SETFL, 0);
+		want_connections(listener);
 		must(write(ready[1], "x", 1) == 1);
 		for (int i = 0; i < 2; i++) {
 			int fd = accept(listener, NULL, NULL);
@@ -89,9 +85,7 @@ void forked_listener(void)
 	waitpid(worker, &status, 0);
 	say("worker %d", WEXITSTATUS(status));
 	/* The parent can serve as well. */
-	fcntl(listener, F_SETFL, O_NONBLOCK);
-	accept(listener, NULL, NULL);
-	fcntl(listener, F_SETFL, 0);
+	want_connections(listener);
 	int other = peer_connects(port), fd = accept(listener, NULL, NULL);
 	must(fd >= 0);
 	peer_sends(other, 10, 1);
@@ -128,9 +122,7 @@ void ends(void)
 		must(pipe(ready) == 0);
 		pid_t child = fork();
 		if (child == 0) {
-			fcntl(listener, F_SETFL, O_NONBLOCK);
-			accept(listener, NULL, NULL);
-			fcntl(listener, F_SETFL, 0);
+			want_connections(listener);
 			must(write(ready[1], "x", 1) == 1);
 			int fd = accept(listener, NULL, NULL);
 			write_exactly(fd, 100000, 1);
@@ -155,7 +147,7 @@ static void *serve(void *arg)
 	int epfd = *(int *)arg;
 	for (int served = 0; served < 200;) {
 		struct epoll_event event;
-		must(epoll_wait(epfd, &event, 1, 5000) == 1);
+		must(epoll_wait(epfd, &event, 1, PATIENCE) == 1);
 		char bytes[64];
 		ssize_t got = read(event.data.fd, bytes, sizeof bytes);
 		must(got > 0);
@@ -170,9 +162,7 @@ void threads(void)
 {
 	int port, listener = own_listener(0, &port), epfds[2], others[8];
 	pthread_t workers[2];
-	fcntl(listener, F_SETFL, O_NONBLOCK);
-	accept(listener, NULL, NULL);
-	fcntl(listener, F_SETFL, 0);
+	want_connections(listener);
 	for (int i = 0; i < 2; i++) {
 		epfds[i] = epoll_create1(0);
 		pthread_create(&workers[i], NULL, serve, &epfds[i]);
@@ -204,54 +194,84 @@ static void on_alarm(int signal)
 	alarms += signal == SIGALRM;
 }
 
+/* When the signal has come and the reader has had the time to go on sleeping. */
 static void *send_later(void *arg)
 {
-	usleep(150000);
+	await(alarms > 0);
+	pause_briefly();
 	peer_sends(*(int *)arg, 1, 1);
 	return NULL;
 }
 
+/* Alarms until `quiet`: a single one could come before the call that it is to interrupt. */
+static void alarm_often(void)
+{
+	struct itimerval often = {.it_value.tv_usec = 50000, .it_interval.tv_usec = 50000};
+	alarms = 0;
+	must(setitimer(ITIMER_REAL, &often, NULL) == 0);
+}
+
+static void quiet(void)
+{
+	struct itimerval never = {0};
+	must(setitimer(ITIMER_REAL, &never, NULL) == 0);
+	say("alarms %d", alarms > 0);
+}
+
+static void interrupted_calls(int fd, int epfd)
+{
+	int port;
+	char byte;
+	struct epoll_event event;
+	struct pollfd entry = {.fd = fd, .events = POLLIN};
+	alarm_often();
+	show(read(fd, &byte, 1));
+	quiet();
+	alarm_often();
+	show(epoll_wait(epfd, &event, 1, PATIENCE));
+	quiet();
+	alarm_often();
+	show(poll(&entry, 1, PATIENCE));
+	quiet();
+	int listener = own_listener(0, &port);
+	alarm_often();
+	show(accept(listener, NULL, NULL));
+	quiet();
+	close(listener);
+}
+
 void signals(void)
 {
-	int other, port, fd = accepted(0, &other);
+	int other, fd = accepted(0, &other), epfd = epoll_create1(0);
 	struct sigaction action = {.sa_handler = on_alarm};
+	struct epoll_event event = {.events = EPOLLIN};
 	struct itimerval soon = {.it_value.tv_usec = 50000};
 	char byte;
-	/* The thread that sends must not take the signal. */
-	sigset_t mask;
+	sigset_t mask, none;
+	sigemptyset(&none);
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGALRM);
 	sigaction(SIGALRM, &action, NULL);
-	setitimer(ITIMER_REAL, &soon, NULL);
-	show(read(fd, &byte, 1));
-	setitimer(ITIMER_REAL, &soon, NULL);
-	int epfd = epoll_create1(0);
-	struct epoll_event event = {.events = EPOLLIN};
 	must(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event) == 0);
-	show(epoll_wait(epfd, &event, 1, 5000));
-	setitimer(ITIMER_REAL, &soon, NULL);
-	struct pollfd entry = {.fd = fd, .events = POLLIN};
-	show(poll(&entry, 1, 5000));
-	int listener = own_listener(0, &port);
-	setitimer(ITIMER_REAL, &soon, NULL);
-	show(accept(listener, NULL, NULL));
-	say("alarms %d", alarms);
+	interrupted_calls(fd, epfd);
 	action.sa_flags = SA_RESTART;
 	sigaction(SIGALRM, &action, NULL);
+	/* The thread that sends must not take the signal. */
 	pthread_t thread;
+	alarms = 0;
 	pthread_sigmask(SIG_BLOCK, &mask, NULL);
 	pthread_create(&thread, NULL, send_later, &other);
 	pthread_sigmask(SIG_UNBLOCK, &mask, NULL);
-	setitimer(ITIMER_REAL, &soon, NULL);
+	alarm_often();
 	show(read(fd, &byte, 1));
-	say("alarms %d", alarms);
+	quiet();
 	pthread_join(thread, NULL);
 	/* With a mask for the time of the wait. */
+	alarms = 0;
+	struct pollfd entry = {.fd = fd, .events = POLLIN};
 	pthread_sigmask(SIG_BLOCK, &mask, NULL);
 	setitimer(ITIMER_REAL, &soon, NULL);
-	sigset_t none;
-	sigemptyset(&none);
-	show(epoll_pwait(epfd, &event, 1, 5000, &none));
+	show(epoll_pwait(epfd, &event, 1, PATIENCE, &none));
 	setitimer(ITIMER_REAL, &soon, NULL);
 	show(ppoll(&entry, 1, NULL, &none));
 	say("alarms %d", alarms);
@@ -303,7 +323,6 @@ void spliced(void)
 	show(splice(fd, NULL, ends[1], NULL, 1000, SPLICE_F_NONBLOCK));
 	peer_sends(other, 500, 1);
 	wait_readable(fd);
-	usleep(20000);
 	show(splice(fd, NULL, ends[1], NULL, 1000, SPLICE_F_NONBLOCK));
 	show(splice(ends[0], NULL, fd, NULL, 1000, SPLICE_F_NONBLOCK));
 	struct answer got = peer_receives(other, 500, 1);

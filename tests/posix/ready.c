@@ -33,7 +33,7 @@ void level_triggered(void)
 	wait_and_say(epfd, 0);
 	wait_and_say(epfd, 20);
 	peer_sends(other, 100, 1);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
 	wait_and_say(epfd, 0);
 	read_exactly(fd, 50, 1);
 	wait_and_say(epfd, 0);
@@ -46,12 +46,11 @@ void level_triggered(void)
 	show(modify(epfd, fd, EPOLLRDHUP, 3));
 	wait_and_say(epfd, 0);
 	peer_must("shutdown %d", other);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
 	show(modify(epfd, fd, 0, 4));
 	wait_and_say(epfd, 0);
 	show(shutdown(fd, SHUT_WR));
-	usleep(50000);
-	wait_and_say(epfd, 0);
+	wait_and_say(epfd, PATIENCE);
 	show(epoll_ctl(epfd, EPOLL_CTL_DEL, fd, NULL));
 	show(epoll_ctl(epfd, EPOLL_CTL_DEL, fd, NULL));
 	show(modify(epfd, fd, EPOLLIN, 1));
@@ -70,33 +69,35 @@ void data_and_end(void)
 	show(add(epfd, fd, EPOLLIN, 1));
 	peer_sends(other, 10, 1);
 	peer_must("close %d", other);
-	usleep(50000);
-	wait_and_say(epfd, 1000);
+	pause_briefly();
+	wait_and_say(epfd, PATIENCE);
 	show(recv(fd, bytes, sizeof bytes, 0));
-	wait_and_say(epfd, 1000);
+	wait_and_say(epfd, PATIENCE);
 	show(recv(fd, bytes, sizeof bytes, 0));
-	wait_and_say(epfd, 1000);
+	wait_and_say(epfd, PATIENCE);
 }
 
 void edge_triggered(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create(1);
 	show(add(epfd, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1));
-	wait_and_say(epfd, 1000);
+	wait_and_say(epfd, PATIENCE);
 	wait_and_say(epfd, 20);
 	peer_sends(other, 100, 1);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
 	wait_and_say(epfd, 20);
 	read_exactly(fd, 50, 1);
 	wait_and_say(epfd, 20);
 	peer_sends(other, 10, 2);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
 	wait_and_say(epfd, 20);
 	show(modify(epfd, fd, EPOLLIN | EPOLLET, 2));
 	wait_and_say(epfd, 0);
 	wait_and_say(epfd, 20);
 	peer_must("close %d", other);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
+	/* The kernel wakes twice for the end: whoever is quick enough sees it twice. */
+	epoll_wait(epfd, &(struct epoll_event){0}, 1, 20);
 	wait_and_say(epfd, 20);
 	close(fd);
 	close(epfd);
@@ -108,8 +109,7 @@ void edge_triggered(void)
 	show(add(epfd, fd, EPOLLOUT | EPOLLET, 1));
 	wait_and_say(epfd, 0);
 	must(write(fd, bytes, 100) == 100);
-	usleep(50000);
-	wait_and_say(epfd, 0);
+	wait_and_say(epfd, 50);
 	while (write(fd, bytes, sizeof bytes) > 0)
 		;
 	say("full %s", strerrorname_np(errno));
@@ -123,7 +123,7 @@ void edge_triggered(void)
 			break;
 	} while (1);
 	long job = peer_must("receive %d -1 %u", other, ANY_BYTES);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
 	close(fd);
 	peer("join %ld", job);
 }
@@ -133,7 +133,7 @@ void one_shot(void)
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);
 	show(add(epfd, fd, EPOLLIN | EPOLLONESHOT, 1));
 	peer_sends(other, 10, 1);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
 	wait_and_say(epfd, 20);
 	peer_sends(other, 10, 1);
 	wait_and_say(epfd, 20);
@@ -156,19 +156,19 @@ void mixed(void)
 	must(add(epfd, ends[0], EPOLLIN, 4) == 0);
 	wait_and_say(epfd, 0);
 	must(write(event, &one, 8) == 8);
-	wait_and_say(epfd, 1000);
+	wait_and_say(epfd, PATIENCE);
 	must(read(event, &one, 8) == 8);
 	timerfd_settime(timer, 0, &soon, NULL);
-	wait_and_say(epfd, 1000);
+	wait_and_say(epfd, PATIENCE);
 	must(read(timer, &one, 8) == 8);
 	must(write(ends[1], "x", 1) == 1);
 	peer_sends(other, 10, 1);
-	usleep(20000);
+	wait_readable(fd);
 	/* Both are ready; within a few calls both are reported. */
 	unsigned seen = 0;
 	for (int i = 0; i < 20; i++) {
 		struct epoll_event events[4];
-		int count = epoll_wait(epfd, events, 4, 1000);
+		int count = epoll_wait(epfd, events, 4, PATIENCE);
 		for (int j = 0; j < count; j++)
 			seen |= 1 << events[j].data.u32;
 	}
@@ -178,17 +178,16 @@ void mixed(void)
 	char byte;
 	must(read(ends[0], &byte, 1) == 1);
 	wait_and_say(epfd, 50);
-	long took = now_ms() - begin;
-	say("waited %d", took >= 49 && took < 1000);
+	say("waited %d", now_ms() - begin >= 49);
 	/* More ready descriptors than places: all get their turn. */
 	must(write(ends[1], "x", 1) == 1);
 	must(write(event, &one, 8) == 8);
 	peer_sends(other, 10, 1);
-	usleep(20000);
+	wait_readable(fd);
 	seen = 0;
 	for (int i = 0; i < 40; i++) {
 		struct epoll_event one_event;
-		must(epoll_wait(epfd, &one_event, 1, 1000) == 1);
+		must(epoll_wait(epfd, &one_event, 1, PATIENCE) == 1);
 		seen |= 1 << one_event.data.u32;
 	}
 	say("seen %x", seen);
@@ -205,13 +204,13 @@ void added_early(void)
 	wait_and_say(epfd, 0);
 	int result = connect(fd, (void *)&name, sizeof name);
 	say("in progress %d", result == 0 || errno == EINPROGRESS);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
 	show(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
 	say("error %d", error);
 	show(modify(epfd, fd, EPOLLIN, 2));
 	int other = peer_must("accept %d", listener);
 	peer_sends(other, 10, 1);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
 	read_exactly(fd, 10, 1);
 }
 
@@ -223,12 +222,11 @@ void listening(void)
 	wait_and_say(epfd, 20);
 	int a = peer_connects(port), b = peer_connects(port);
 	(void)a;
-	wait_and_say(epfd, 5000);
-	usleep(50000);
+	wait_and_say(epfd, PATIENCE);
 	wait_and_say(epfd, 0);
 	int first = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
 	say("first %d", first >= 0);
-	wait_and_say(epfd, 0);
+	wait_and_say(epfd, PATIENCE);
 	int second = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
 	say("second %d", second >= 0);
 	wait_and_say(epfd, 0);
@@ -243,10 +241,10 @@ void listening(void)
 	show(add(epfd, listener, EPOLLIN | EPOLLET, 1));
 	wait_and_say(epfd, 20);
 	peer_connects(port);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
 	wait_and_say(epfd, 20);
 	peer_connects(port);
-	wait_and_say(epfd, 5000);
+	wait_and_say(epfd, PATIENCE);
 	for (int count = 0; count < 2;)
 		count += accept(listener, NULL, NULL) >= 0;
 	wait_and_say(epfd, 20);
@@ -254,7 +252,7 @@ void listening(void)
 
 static void *wait_in_epoll(void *arg)
 {
-	wait_and_say(*(int *)arg, 5000);
+	wait_and_say(*(int *)arg, PATIENCE);
 	return NULL;
 }
 
@@ -264,14 +262,14 @@ void added_while_asleep(void)
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);
 	pthread_t thread;
 	peer_sends(other, 10, 1);
-	usleep(20000);
+	wait_readable(fd);
 	pthread_create(&thread, NULL, wait_in_epoll, &epfd);
-	usleep(50000);
+	pause_briefly();
 	must(add(epfd, fd, EPOLLIN, 1) == 0);
 	pthread_join(thread, NULL);
 	read_exactly(fd, 10, 1);
 	pthread_create(&thread, NULL, wait_in_epoll, &epfd);
-	usleep(50000);
+	pause_briefly();
 	peer_sends(other, 10, 1);
 	pthread_join(thread, NULL);
 }
@@ -293,10 +291,10 @@ void polled(void)
 	show(poll(entries, 3, 50));
 	say("waited %d", now_ms() - begin >= 49);
 	peer_sends(other, 10, 1);
-	show(poll(entries, 3, 5000));
+	show(poll(entries, 3, PATIENCE));
 	say("%s |%s", events_text(entries[0].revents), events_text(entries[1].revents));
 	must(write(ends[1], "x", 1) == 1);
-	show(poll(entries, 3, 5000));
+	show(poll(entries, 3, PATIENCE));
 	say("%s |%s", events_text(entries[0].revents), events_text(entries[1].revents));
 	read_exactly(fd, 10, 1);
 	struct timespec zero = {0};

@@ -89,13 +89,19 @@ int peer_connects(int port)
 	return peer_must("connect %s %d", getenv("POSIX_OWN_ADDRESS"), port + (shift ? atoi(shift) : 0));
 }
 
+void want_connections(int listener)
+{
+	/* The first accept tells the service that this process wants connections. */
+	int flags = fcntl(listener, F_GETFL);
+	must(fcntl(listener, F_SETFL, flags | O_NONBLOCK) == 0);
+	must(accept(listener, NULL, NULL) < 0 && errno == EAGAIN);
+	must(fcntl(listener, F_SETFL, flags) == 0);
+}
+
 int accepted(int flags, int *peer_fd)
 {
 	int port, listener = own_listener(0, &port);
-	/* The first accept tells the service that this process wants connections. */
-	must(fcntl(listener, F_SETFL, O_NONBLOCK) == 0);
-	must(accept(listener, NULL, NULL) < 0 && errno == EAGAIN);
-	must(fcntl(listener, F_SETFL, 0) == 0);
+	want_connections(listener);
 	*peer_fd = peer_connects(port);
 	int fd = accept4(listener, NULL, NULL, flags);
 	must(fd >= 0);
@@ -129,7 +135,36 @@ int connected(int *peer_fd)
 void wait_readable(int fd)
 {
 	struct pollfd entry = {.fd = fd, .events = POLLIN};
-	must(poll(&entry, 1, 5000) == 1);
+	must(poll(&entry, 1, PATIENCE) == 1);
+}
+
+void await_events(int fd, short events)
+{
+	struct pollfd entry = {.fd = fd, .events = events};
+	await(poll(&entry, 1, 0) >= 0 && (entry.revents & events) == events);
+}
+
+void pause_briefly(void)
+{
+	usleep(50000);
+}
+
+static char state_of(pid_t tid)
+{
+	char path[64], line[512] = "";
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)tid);
+	FILE *file = fopen(path, "r");
+	must(file);
+	must(fgets(line, sizeof line, file));
+	fclose(file);
+	char *name_end = strrchr(line, ')');
+	must(name_end && name_end[1]);
+	return name_end[2];
+}
+
+void await_asleep(pid_t tid)
+{
+	await(state_of(tid) == 'S');
 }
 
 void read_exactly(int fd, long count, unsigned seed)
@@ -157,7 +192,7 @@ void write_exactly(int fd, long count, unsigned seed)
 		ssize_t put = write(fd, bytes, want);
 		if (put < 0 && errno == EAGAIN) {
 			struct pollfd entry = {.fd = fd, .events = POLLOUT};
-			must(poll(&entry, 1, 5000) == 1);
+			must(poll(&entry, 1, PATIENCE) == 1);
 			continue;
 		}
 		must(put > 0);

@@ -10,6 +10,7 @@ pub mod nginx;
 pub mod program;
 pub mod runner;
 pub mod service;
+pub mod tasks;
 pub mod tools;
 pub mod wire;
 

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 use crate::{
@@ -237,6 +237,28 @@ impl Running {
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> Result<(), Stop> {
         send_signal(self.pid(), signal)
+    }
+
+    /// Whether it ends within `limit`.
+    pub fn ends_within(&mut self, limit: Duration) -> Result<bool, Stop> {
+        let start = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if start.elapsed() > limit {
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(true)
+    }
+
+    /// Kills it and all that it left behind, if it made itself the leader of a process group.
+    pub fn kill_group(&self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // There is no such group if it did not, or if nobody is left.
+            let _ = kill_process_group(pid, Signal::KILL);
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 
     /// Waits for its end; kills it and fails after `limit`.

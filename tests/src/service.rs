@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// How long an answer of the service may take.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A service of a wire. Dropping it takes it down.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Service {
             Some(cpus) => program.cpus(cpus),
             None => program,
         };
-        program.run(Duration::from_secs(30))?;
+        program.run(Duration::from_secs(120))?;
         let pid_file = run_dir(name).join("pid");
         let pid = fs::read_to_string(&pid_file)?.trim().parse()?;
         Ok(Self {

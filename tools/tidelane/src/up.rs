@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How long the service may take until it is ready.
-const READY_WITHIN: Duration = Duration::from_secs(10);
+const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Pause between two questions whether it is.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
