@@ -18,7 +18,7 @@ use tidelane_tests::{
     wire::{CLIENT, SERVER},
 };
 
-/// One case on one stack takes no longer: hundreds of times what the slowest needs on an idle machine.
+/// One case on one stack takes no longer: a hundred times what the slowest needs when all is idle.
 const CASE_MAX: Duration = Duration::from_secs(90);
 /// After so many cases without an end the others are not tried: the report must come in time.
 const HANGS_MAX: usize = 3;

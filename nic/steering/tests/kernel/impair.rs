@@ -181,6 +181,8 @@ fn a_kernel_connection_survives_the_wire() {
     assert!(received == bytes, "{} of {LEN} bytes came", received.len());
     let lost: u64 = counters.iter().map(|from| from.program.lost).sum();
     let released: u64 = counters.iter().map(|from| from.released).sum();
-    // Which of them were overtaken, only the receiver knows: the wire counts late where cores are short.
-    assert!(lost > 0 && released > 0, "{counters:?}");
+    // How many of them were overtaken, only the receiver knows: where cores are short, the wire
+    // counts late.
+    let overtaken: u64 = counters.iter().map(|from| from.overtaken).sum();
+    assert!(lost > 0 && released >= overtaken.max(1), "{counters:?}");
 }
