@@ -128,6 +128,7 @@ fn packets_are_lost_and_overtaken_as_often_as_asked() {
         (from_client.released, from_client.refused),
         (from_client.program.held, 0)
     );
+    assert!(from_client.overtaken <= from_client.released);
     // Datagrams that a later one preceded, as the receiver saw it: the wire itself counts late, and
     // then too few, where cores are short.
     let mut latest = 0;
