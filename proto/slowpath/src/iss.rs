@@ -1,4 +1,5 @@
-//! Initial sequence numbers (RFC 6528): a 4 us clock plus a keyed hash of both ends.
+//! Initial sequence numbers (RFC 9293 §3.4.1, MUST-8, MUST-9, SHLD-1; RFC 6528 §3): a 4 us clock
+//! plus a keyed hash of both ends.
 
 use core::hash::Hasher;
 
@@ -21,4 +22,75 @@ pub fn choose(secret: &[u8; 16], key: &FlowKey, now: Instant) -> SeqNumber {
     hasher.write(&key.peer.addr.0);
     hasher.write_u16(key.peer.port);
     SeqNumber((now.0 / 4000) as u32).add(hasher.finish() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tidelane_wire::Endpoint;
+
+    use super::*;
+
+    const SECRET: [u8; 16] = [9; 16];
+    const NOW: Instant = Instant(77_000_000_000_000);
+
+    fn key(local: [u8; 4], local_port: u16, peer: [u8; 4], peer_port: u16) -> FlowKey {
+        let local = Endpoint::v4(local, local_port);
+        FlowKey::new(local, Endpoint::v4(peer, peer_port))
+    }
+
+    fn one() -> FlowKey {
+        key([10, 0, 0, 1], 80, [10, 0, 0, 2], 4242)
+    }
+
+    #[test]
+    fn must_8_the_clock_moves_it_on_by_one_in_four_microseconds() {
+        let first = choose(&SECRET, &one(), NOW);
+        for us in [0, 4, 400, 1_000_000, 3_600_000_000] {
+            let later = choose(&SECRET, &one(), Instant(NOW.0 + us * 1000));
+            assert_eq!(later, first.add((us / 4) as u32));
+        }
+    }
+
+    #[test]
+    fn shld_1_each_pair_of_ends_has_its_own() {
+        let all = [
+            one(),
+            key([10, 0, 0, 3], 80, [10, 0, 0, 2], 4242),
+            key([10, 0, 0, 1], 81, [10, 0, 0, 2], 4242),
+            key([10, 0, 0, 1], 80, [10, 0, 0, 3], 4242),
+            key([10, 0, 0, 1], 80, [10, 0, 0, 2], 4243),
+        ];
+        let chosen: BTreeSet<u32> = all
+            .iter()
+            .map(|key| choose(&SECRET, key, NOW).to_u32())
+            .collect();
+        assert_eq!(chosen.len(), all.len());
+        // Neighbours are not neighbours: half of the bits differ, as with a random function.
+        let differ = |port| {
+            let next = choose(
+                &SECRET,
+                &key([10, 0, 0, 1], 80, [10, 0, 0, 2], port + 1),
+                NOW,
+            );
+            let this = choose(&SECRET, &key([10, 0, 0, 1], 80, [10, 0, 0, 2], port), NOW);
+            (next.to_u32() ^ this.to_u32()).count_ones()
+        };
+        let bits: u32 = (1000..2000).map(differ).sum();
+        assert!((15_000..17_000).contains(&bits), "{bits}");
+    }
+
+    #[test]
+    fn must_9_another_secret_gives_other_numbers() {
+        let bits: u32 = (0..128)
+            .map(|bit| {
+                let mut secret = SECRET;
+                secret[bit / 8] ^= 1 << (bit % 8);
+                let other = choose(&secret, &one(), NOW).to_u32();
+                (other ^ choose(&SECRET, &one(), NOW).to_u32()).count_ones()
+            })
+            .sum();
+        assert!((1_800..2_300).contains(&bits), "{bits}");
+    }
 }

@@ -477,6 +477,23 @@ mod tests {
     }
 
     #[test]
+    fn an_arrival_too_soon_is_that_of_the_first_transmission() {
+        let mut board = Scoreboard::begin(s(0), s(300), 0);
+        board.lose_first(100);
+        board.sent_again(s(0), 100, 90);
+        // 10 us after it was sent again, on a path of 50: nothing else is late by that.
+        let delivery = board.acknowledge(s(100), 100, 50);
+        assert_eq!((delivery.bytes, delivery.rtt_us), (100, None));
+        assert_eq!(board.find_lost(100, 0), (0, 0, None));
+        // 60 us after: what was sent before it is late.
+        let mut board = Scoreboard::begin(s(0), s(300), 0);
+        board.lose_first(100);
+        board.sent_again(s(0), 100, 90);
+        board.acknowledge(s(100), 150, 50);
+        assert_eq!(board.find_lost(150, 0), (200, 0, None));
+    }
+
+    #[test]
     fn sums_hold_under_random_use() {
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = |below: u32| {

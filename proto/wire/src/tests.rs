@@ -364,6 +364,8 @@ fn icmp_kinds() {
     }
     for (message, reason) in [
         (icmp(8, 0, 0, |_| ()), DropReason::BadIcmp),
+        // Source quench (RFC 9293 MUST-55, RFC 6633).
+        (icmp(4, 0, 0, |_| ()), DropReason::BadIcmp),
         (
             icmp(3, 3, 0, |i| i[8 + 9] = 17),
             DropReason::UnsupportedProtocol,

@@ -169,3 +169,25 @@ fn marks_on_a_connection_without_ecn_mean_nothing() {
     rig.push(ack(2001, 1001).with(ACK | ECE));
     assert_eq!(rig.info().ssthresh, u32::MAX);
 }
+
+#[test]
+fn section_6_1_5_a_mark_outside_of_the_window_is_ignored() {
+    let mut rig = established();
+    rig.push(data(1, 1, 1000));
+    for seq in [1, 900_000_000] {
+        let sent = rig.push(data(seq, 1, 1000).ecn(Ecn::Ce));
+        assert_eq!((sent.len(), sent[0].flags), (1, ACK));
+    }
+    assert!(!rig.write(10)[0].flags.contains(ECE));
+}
+
+#[test]
+fn section_6_1_6_a_window_probe_is_not_ecn_capable() {
+    let mut rig = established();
+    rig.push(data(1, 1, 1).wnd(0));
+    rig.wait_ms(100);
+    rig.write(1000);
+    let probes = rig.wait_ms(5_000);
+    assert!(probes.len() > 2);
+    assert!(probes.iter().all(|probe| probe.ecn == Ecn::NotEct));
+}

@@ -35,7 +35,13 @@ fn rfc5927_section_4_1_one_that_quotes_what_is_not_outstanding_is_ignored() {
 
 #[test]
 fn must_56_soft_errors_do_not_end_a_connection_but_name_its_cause() {
-    for (kind, cause) in UNREACHABLE {
+    // Code 5: the source route failed.
+    let others = [
+        IcmpErrorKind::ParameterProblem,
+        IcmpErrorKind::Other { kind: 3, code: 5 },
+    ];
+    let others = others.map(|kind| (kind, CloseCause::HostUnreachable));
+    for (kind, cause) in UNREACHABLE.into_iter().chain(others) {
         let mut rig = Rig::established(SocketOptions::default());
         rig.events();
         rig.write(1000);
@@ -77,6 +83,10 @@ fn rfc1191_section_6_4_segments_get_smaller_at_once_without_a_congestion_signal(
     assert_eq!(rig.info().cwnd, 10_000);
     rig.push(ack(1, 2921));
     assert_eq!(spans(&rig.write(1500)), [(2921, 1000), (3921, 500)]);
+    // What is announced to a peer is what can be received, as before.
+    rig.key.peer.port += 1;
+    rig.iss = tidelane_engine::SeqNumber(0);
+    assert_eq!(rig.push(syn(TcpOptions::NONE))[0].options.mss, Some(1460));
 }
 
 #[test]

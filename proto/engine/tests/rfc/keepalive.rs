@@ -21,6 +21,18 @@ fn must_25_off_unless_asked_for() {
 }
 
 #[test]
+fn must_28_unless_configured_the_first_probe_is_after_two_hours() {
+    let mut rig = Rig::established(SocketOptions {
+        keepalive: true,
+        ..SocketOptions::default()
+    });
+    let start = rig.ms();
+    assert_eq!(rig.wait_ms(7_199_900), []);
+    let first = rig.wait_ms(200);
+    assert_eq!(times(&first, start), [7_200_000]);
+}
+
+#[test]
 fn must_26_probes_only_after_idle_time_and_must_29_one_unanswered_probe_is_not_the_end() {
     let mut rig = Rig::established(options());
     let start = rig.ms();

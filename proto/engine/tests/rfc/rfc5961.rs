@@ -70,6 +70,32 @@ fn section_7_challenges_are_limited_per_flow() {
 }
 
 #[test]
+fn section_7_a_limit_of_all_flows_can_be_configured() {
+    use tidelane_engine::{EngineConfig, TcpOptions};
+    let answers = |challenge_acks_per_second| {
+        let config = EngineConfig {
+            challenge_acks_per_second,
+            ..EngineConfig::default()
+        };
+        let mut rig = Rig::established_with(config, SocketOptions::default(), TcpOptions::NONE);
+        // Each flow may answer once in this second.
+        (1..=100u16)
+            .map(|port| {
+                rig.key.peer.port = port;
+                rig.iss = tidelane_engine::SeqNumber(0);
+                rig.push(crate::rig::syn(TcpOptions::NONE));
+                rig.push(ack(1, 1));
+                rig.engine.accept_taken(tidelane_engine::ListenerId(0), 1);
+                rig.push(ack(100, 1).with(RST)).len()
+            })
+            .sum::<usize>()
+    };
+    assert_eq!(answers(u32::MAX), 100);
+    // Half of it to one and a half, as nobody outside should know.
+    assert!((5..=15).contains(&answers(10)));
+}
+
+#[test]
 fn section_7_empty_segments_outside_of_the_window_are_limited_and_text_is_answered() {
     let mut rig = Rig::established(SocketOptions::default());
     let answers = |rig: &mut Rig, len| -> usize {

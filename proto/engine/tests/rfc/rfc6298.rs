@@ -1,0 +1,80 @@
+//! The retransmission timeout (RFC 6298), as far as no conformance script shows it.
+
+use tidelane_engine::{Duration, EngineConfig, SocketOptions, TcpOptions};
+
+use crate::rig::{Rig, ack, times};
+
+/// The RFC's formulas in milliseconds.
+#[derive(Clone, Copy)]
+struct Model {
+    srtt: f64,
+    rttvar: f64,
+}
+
+impl Model {
+    fn first(rtt: f64) -> Self {
+        Self {
+            srtt: rtt,
+            rttvar: rtt / 2.0,
+        }
+    }
+
+    fn sample(&mut self, rtt: f64) {
+        self.rttvar = 0.75 * self.rttvar + 0.25 * (self.srtt - rtt).abs();
+        self.srtt = 0.875 * self.srtt + 0.125 * rtt;
+    }
+}
+
+#[test]
+fn section_2_2_and_2_3_samples_make_the_timeout() {
+    let config = EngineConfig {
+        rto_min: Duration::from_millis(1),
+        ..EngineConfig::default()
+    };
+    let mut rig = Rig::established_with(config, SocketOptions::default(), TcpOptions::NONE);
+    // The handshake took 10 ms.
+    let mut model = Model::first(10.0);
+    let mut una = 1;
+    for rtt in [10, 100, 100, 20, 500, 3, 3, 3, 250] {
+        let info = rig.info();
+        let srtt = info.srtt.as_micros() as f64 / 1e3;
+        let rttvar = info.rttvar.as_micros() as f64 / 1e3;
+        let rto = info.rto.as_millis() as f64;
+        assert!((srtt - model.srtt).abs() < 0.1, "{srtt} {}", model.srtt);
+        assert!(
+            (rttvar - model.rttvar).abs() < 0.1,
+            "{rttvar} {}",
+            model.rttvar
+        );
+        let expected = model.srtt + 4.0 * model.rttvar;
+        assert!((rto - expected).abs() <= 2.0, "{rto} {expected}");
+        rig.write(1000);
+        if f64::from(rtt) < rto {
+            rig.wait_ms(rtt as u64);
+            model.sample(f64::from(rtt));
+        } else {
+            // It would time out, and give no sample (§3).
+            let sent = rig.wait_ms(rtt as u64);
+            assert!(!sent.is_empty());
+        }
+        una += 1000;
+        rig.push(ack(1, una));
+    }
+}
+
+#[test]
+fn section_2_5_and_5_5_it_doubles_up_to_two_minutes() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.write(1000);
+    let start = rig.ms();
+    let at = times(&rig.wait_ms(700_000), start);
+    let waits: Vec<u64> = at.windows(2).map(|two| two[1] - two[0]).collect();
+    for two in waits.windows(2) {
+        let doubled = (2 * two[0]).min(120_000);
+        assert!(two[1].abs_diff(doubled) <= 10, "{waits:?}");
+    }
+    assert!(
+        waits.len() > 10 && *waits.last().unwrap() >= 60_000,
+        "{waits:?}"
+    );
+}

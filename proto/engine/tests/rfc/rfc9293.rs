@@ -1,0 +1,328 @@
+//! TCP itself (RFC 9293), as far as no conformance script shows it: one test per requirement.
+
+use tidelane_engine::{
+    CloseCause, Duration, Endpoint, EngineConfig, Event, ListenError, OpenError, Route,
+    SocketOptions, TcpOptions,
+};
+
+use crate::rig::{ACK, In, LINK, RST, Rig, SYN, ack, data, spans, syn};
+
+/// A quota that an unscaled window can hold, and that does not grow.
+const QUOTA: u32 = 8192;
+
+fn small_window() -> EngineConfig {
+    EngineConfig {
+        rx_window_initial: QUOTA,
+        rx_window_max: QUOTA,
+        ..EngineConfig::default()
+    }
+}
+
+fn options(peer: TcpOptions) -> Rig {
+    Rig::established_with(EngineConfig::default(), SocketOptions::default(), peer)
+}
+
+/// A connection whose receive window is full: QUOTA bytes came and nobody has read them.
+fn full(options: SocketOptions) -> Rig {
+    let mut rig = Rig::established_with(small_window(), options, TcpOptions::NONE);
+    for at in (1..=QUOTA).step_by(1024) {
+        rig.push(data(at, 1, 1024));
+    }
+    rig.wait_ms(100);
+    assert_eq!(rig.info().rcv_wnd, 0);
+    rig
+}
+
+#[test]
+fn rec_1_a_window_may_need_thirty_bits() {
+    let mut rig = options(TcpOptions {
+        wscale: Some(14),
+        ..TcpOptions::NONE
+    });
+    rig.push(ack(1, 1).wnd(60_000));
+    assert_eq!(rig.info().snd_wnd, 60_000 << 14);
+}
+
+#[test]
+fn must_11_a_reset_in_syn_received_refuses_an_active_open() {
+    let (mut rig, _) = Rig::opening(EngineConfig::default(), SocketOptions::default());
+    let answer = rig.push(syn(TcpOptions::NONE));
+    assert_eq!(answer[0].flags, SYN | ACK);
+    rig.events();
+    rig.push(ack(1, 1).with(RST));
+    assert_eq!(rig.events(), [Event::Closed(CloseCause::Refused)]);
+}
+
+#[test]
+fn must_35_a_window_that_closes_over_what_is_in_flight_is_probed() {
+    let mut rig = Rig::established(SocketOptions::default());
+    assert_eq!(rig.write(2000).len(), 2);
+    assert_eq!(rig.push(ack(1, 1).wnd(0)), []);
+    assert_eq!(rig.info().snd_wnd, 0);
+    let mut probes = 0;
+    for _ in 0..100 {
+        for probe in rig.wait_ms(100) {
+            probes += 1;
+            assert!(probe.seq <= 1, "{probe:?}");
+            rig.push(ack(1, 1).wnd(0));
+        }
+    }
+    assert!((3..10).contains(&probes), "{probes}");
+    // It opens: the rest follows at once or with the next probe.
+    let mut sent = rig.push(ack(1, 1001).wnd(5000));
+    sent.extend(rig.wait_ms(20_000));
+    assert_eq!(sent[0].seq, 1001, "{:?}", spans(&sent));
+    rig.push(ack(1, 2001));
+    assert_eq!(rig.info().flight_size, 0);
+}
+
+/// The program reads 100 bytes at a time, and each segment that we send shows our window.
+#[test]
+fn must_39_and_shld_14_the_right_edge_moves_by_whole_segments_and_never_back() {
+    let mut rig = full(SocketOptions {
+        nodelay: true,
+        ..SocketOptions::default()
+    });
+    let flow = rig.flow_id().unwrap();
+    let mut edge = QUOTA + 1;
+    let mut moves = 0;
+    for turn in 1..=QUOTA / 100 {
+        let (now, env) = (rig.now, &mut rig.env);
+        rig.engine.rx_advance(now, flow, turn * 100, env).unwrap();
+        let mut sent = rig.batch_end();
+        sent.extend(rig.write(1));
+        assert!(!sent.is_empty());
+        for out in sent {
+            let seen = out.ack + u32::from(out.wnd);
+            assert!(seen >= edge, "back from {edge} to {seen}");
+            assert!(
+                seen == edge || seen - edge >= 1000,
+                "only {} further",
+                seen - edge
+            );
+            moves += u32::from(seen > edge);
+            edge = seen;
+        }
+        rig.push(ack(QUOTA + 1, 1 + turn));
+    }
+    assert!((4..=8).contains(&moves), "{moves}");
+}
+
+#[test]
+fn must_40_no_acknowledgment_waits_half_a_second() {
+    let config = EngineConfig {
+        delayed_ack: Duration::from_secs(5),
+        ..EngineConfig::default()
+    };
+    let mut rig = Rig::established_with(config, SocketOptions::default(), TcpOptions::NONE);
+    assert_eq!(rig.push(data(1, 1, 100)), []);
+    let sent = rig.wait_ms(500);
+    assert_eq!((sent.len(), sent[0].ack), (1, 101));
+}
+
+#[test]
+fn must_41_and_42_listeners_on_one_port_and_a_connection_do_not_disturb_each_other() {
+    let mut rig = Rig::established(SocketOptions::default());
+    let first = rig.key.local;
+    let second = Endpoint::v4([10, 0, 0, 3], first.port);
+    let options = SocketOptions::default();
+    let other = rig.engine.listen(second, 4, options).unwrap();
+    let again = rig.engine.listen(second, 4, options);
+    assert_eq!(again, Err(ListenError::InUse));
+    // The connection goes on, and each listener has its own SYNs.
+    rig.push(data(1, 1, 10));
+    assert_eq!(rig.info().bytes_received, 10);
+    let mut accepted = Vec::new();
+    for (local, port) in [(first, 1), (second, 2)] {
+        rig.key.local = local;
+        rig.key.peer.port = port;
+        rig.iss = tidelane_engine::SeqNumber(0);
+        rig.push(syn(TcpOptions::NONE));
+        rig.events();
+        rig.push(ack(1, 1));
+        accepted.extend(rig.events());
+    }
+    assert!(matches!(accepted[0], Event::Accepted(id) if id != other));
+    assert_eq!(accepted[1], Event::Accepted(other));
+}
+
+#[test]
+fn must_45_every_segment_has_the_ends_of_the_connection() {
+    let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
+    // Listened on one address; the peer names it.
+    rig.arrive(syn(TcpOptions::NONE));
+    let (now, key) = (rig.now, rig.key);
+    let mut ends = 0;
+    let mut check = |rig: &mut Rig| {
+        rig.engine.batch_end(now, &mut rig.env);
+        ends += rig.env.out.len();
+        assert!(rig.env.out.iter().all(|out| out.key == key));
+        if let Some(first) = rig.env.out.first().filter(|out| out.flags.contains(SYN)) {
+            rig.iss = first.seq;
+        }
+        rig.env.out.clear();
+    };
+    check(&mut rig);
+    rig.arrive(ack(1, 1));
+    rig.arrive(data(1001, 1, 1000));
+    check(&mut rig);
+    rig.arrive(data(1, 1, 1000).with(ACK | tidelane_engine::TcpFlags::FIN));
+    check(&mut rig);
+    let flow = rig.flow_id().unwrap();
+    rig.engine.abort(now, flow, &mut rig.env);
+    check(&mut rig);
+    assert!(ends >= 4, "{ends}");
+}
+
+#[test]
+fn must_46_impossible_ends_are_refused() {
+    let mut rig = Rig::established(SocketOptions::default());
+    let route = Route {
+        link: LINK,
+        mtu: 1500,
+    };
+    let good = Endpoint::v4([10, 0, 0, 1], 999);
+    let options = SocketOptions::default();
+    for bad in [
+        Endpoint::v4([255; 4], 80),
+        Endpoint::v4([224, 0, 0, 1], 80),
+        Endpoint::v4([239, 255, 255, 255], 80),
+        Endpoint::v4([0; 4], 80),
+        Endpoint::v4([10, 0, 0, 2], 0),
+    ] {
+        for (local, peer) in [(good, bad), (bad, good)] {
+            let (now, env) = (rig.now, &mut rig.env);
+            let refused = rig.engine.open(now, local, peer, route, options, env);
+            assert_eq!(refused, Err(OpenError::BadEndpoint), "{local} {peer}");
+        }
+    }
+    let group = rig
+        .engine
+        .listen(Endpoint::v4([224, 0, 0, 1], 81), 1, options);
+    assert_eq!(group, Err(ListenError::BadEndpoint));
+    assert_eq!(rig.batch_end(), []);
+}
+
+#[test]
+fn must_58_and_59_a_batch_is_acknowledged_once() {
+    let mut rig = Rig::established(SocketOptions::default());
+    for at in [1, 1001, 2001, 3001] {
+        rig.arrive(data(at, 1, 1000));
+    }
+    let sent = rig.batch_end();
+    assert_eq!((sent.len(), sent[0].ack), (1, 4001));
+    // Also when some of them came out of order.
+    for at in [5001, 6001, 4001] {
+        rig.arrive(data(at, 1, 1000));
+    }
+    let sent = rig.batch_end();
+    assert_eq!((sent.len(), sent[0].ack), (1, 7001));
+}
+
+#[test]
+fn must_60_a_cork_gives_way_in_time() {
+    let mut rig = Rig::established(SocketOptions {
+        cork: true,
+        ..SocketOptions::default()
+    });
+    assert_eq!(rig.write(300), []);
+    let start = rig.ms();
+    let sent = rig.wait_ms(400);
+    assert_eq!(spans(&sent)[0], (1, 300));
+    assert!((195..=260).contains(&(sent[0].at_ms - start)), "{sent:?}");
+}
+
+#[test]
+fn must_66_a_reset_and_an_acknowledgment_count_while_our_window_is_closed() {
+    let mut rig = full(SocketOptions::default());
+    rig.write(500);
+    rig.push(ack(QUOTA + 1, 501));
+    assert_eq!(rig.info().flight_size, 0);
+    // Text does not: it is answered, and not placed.
+    let placed = rig.env.placed.len();
+    let sent = rig.push(data(QUOTA + 1, 501, 10));
+    assert_eq!((sent[0].ack, sent[0].wnd), (QUOTA + 1, 0));
+    assert_eq!(rig.env.placed.len(), placed);
+    // However long it stays closed (MAY-8).
+    rig.wait_ms(3_600_000);
+    rig.events();
+    rig.push(ack(QUOTA + 1, 501).with(RST));
+    assert_eq!(rig.events(), [Event::Closed(CloseCause::Reset)]);
+}
+
+#[test]
+fn must_67_and_shld_6_the_size_announced_is_what_the_route_takes() {
+    for (mtu, mss) in [(1500, 1460), (1400, 1360), (9000, 8960), (576, 536)] {
+        let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
+        rig.env.mtu = mtu;
+        let answer = rig.push(syn(TcpOptions::NONE));
+        assert_eq!(answer[0].options.mss, Some(mss));
+    }
+}
+
+#[test]
+fn shld_2_a_reset_with_data_is_a_reset() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.events();
+    let reset = In {
+        len: 20,
+        ..ack(1, 1).with(RST)
+    };
+    assert_eq!(rig.push(reset), []);
+    assert_eq!(rig.events(), [Event::Closed(CloseCause::Reset)]);
+    assert_eq!(rig.env.placed, []);
+}
+
+#[test]
+fn shld_15_nothing_new_goes_beyond_an_edge_that_came_back() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.push(data(1, 1, 1).wnd(4000));
+    assert_eq!(rig.write(6000).len(), 4);
+    rig.push(ack(2, 1).wnd(2000));
+    let again = rig.wait_ms(2_000);
+    assert!(
+        again.iter().all(|out| out.seq < 4001),
+        "{:?}",
+        spans(&again)
+    );
+    // The edge is at 3001 now.
+    let sent = rig.push(ack(2, 1001).wnd(2000));
+    assert!(sent.iter().all(|out| out.seq < 4001), "{:?}", spans(&sent));
+    let sent = rig.push(ack(2, 4001).wnd(4000));
+    assert_eq!(spans(&sent)[0], (4001, 1000));
+}
+
+#[test]
+fn shld_19_every_second_full_segment_is_acknowledged() {
+    let mut rig = Rig::established(SocketOptions::default());
+    let mut at = 1;
+    // The first ones at once, while the peer's window is small.
+    for _ in 0..20 {
+        rig.push(data(at, 1, 1000));
+        at += 1000;
+    }
+    rig.wait_ms(50);
+    for _ in 0..10 {
+        assert_eq!(rig.push(data(at, 1, 1000)), []);
+        let sent = rig.push(data(at + 1000, 1, 1000));
+        assert_eq!((sent.len(), sent[0].ack), (1, at + 2000));
+        at += 2000;
+    }
+}
+
+#[test]
+fn section_3_10_7_4_an_older_segment_does_not_change_the_window() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.push(data(1, 1, 10).wnd(7000));
+    rig.push(data(11, 1, 10).wnd(5000));
+    assert_eq!(rig.info().snd_wnd, 5000);
+    // Sent before the last one, and overtaken.
+    rig.push(ack(11, 1).wnd(7000));
+    assert_eq!(rig.info().snd_wnd, 5000);
+    rig.write(1000);
+    rig.push(ack(21, 1001).wnd(9000));
+    assert_eq!(rig.info().snd_wnd, 9000);
+    // An older acknowledgment, whatever its number.
+    rig.push(data(21, 1, 10).wnd(100));
+    assert_eq!(rig.info().snd_wnd, 9000);
+}
