@@ -10,6 +10,7 @@ mod ci;
 mod demo;
 mod deps;
 mod source;
+mod spec;
 mod tidy;
 
 /// Checks, the demo and the benches.
@@ -32,6 +33,8 @@ enum Task {
     Demo(demo::Options),
     /// Dependencies point downward
     Deps,
+    /// What the RFCs ask for: met, excepted, missing; and whether the citations hold
+    Spec(spec::Options),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::run(&options).map(done),
         Task::Demo(options) => demo::run(&options).map(done),
         Task::Deps => deps::run().map(done),
+        Task::Spec(options) => spec::run(&options).map(done),
     };
     match result {
         Ok(code) => code,

@@ -38,6 +38,12 @@ pub const STEPS: &[Step] = &[
         command: &["cargo", "xtask", "deps"],
         ..CHECK
     },
+    // Whether the citations hold, and not more is missing than before; what is, is in the log.
+    Step {
+        name: "spec",
+        command: &["cargo", "xtask", "spec", "--missing"],
+        ..CHECK
+    },
     Step {
         name: "format",
         command: &["cargo", "fmt", "--all", "--check"],

@@ -1,0 +1,181 @@
+//! `cargo xtask spec`: what the RFCs ask for, requirement by requirement, and where that is done
+//! and shown.
+//!
+//! `specs/rfcNNNN.toml` lists an RFC's requirements ([`mod@file`] has the format). Each cites the
+//! code that does it and a test that shows it, or says why it is not done here; what has neither is
+//! missing. A citation that points at nothing fails ([`citations`]), and so does a number of
+//! missing requirements that is larger than in the ratchet.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use clap::Args;
+use tidelane_tests::tools::source_root;
+
+use crate::source::{SourceFile, source_files};
+
+mod citations;
+mod file;
+
+use citations::Tree;
+use file::{Level, Spec, Standing};
+
+const FOLDER: &str = "specs";
+const RATCHET: &str = "tools/xtask/spec-ratchet.txt";
+
+/// Options of `spec`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Only RFCs with these numbers
+    rfcs: Vec<u32>,
+    /// List what is missing, and what for
+    #[arg(long)]
+    missing: bool,
+    /// List the exceptions with their reasons
+    #[arg(long)]
+    exceptions: bool,
+    /// Record the present numbers of missing requirements as those of the past
+    #[arg(long)]
+    bless: bool,
+}
+
+/// Prints how things stand and checks every citation.
+pub fn run(options: &Options) -> Result<(), String> {
+    let root = source_root();
+    let files = source_files(&root)?;
+    let specs = read_all(&files)?;
+    print_table(options, &specs);
+    if options.missing {
+        print_listed(options, &specs, |standing| !standing.is_settled());
+    }
+    if options.exceptions {
+        print_listed(options, &specs, |standing| *standing == Standing::Excepted);
+    }
+    if options.bless {
+        return bless(&root, &specs);
+    }
+    let complaints = complaints(&root, &files, &specs);
+    complaints.iter().for_each(|text| eprintln!("{text}"));
+    if complaints.is_empty() {
+        return Ok(());
+    }
+    Err(format!("spec: {} complaints", complaints.len()))
+}
+
+/// Every `specs/rfcNNNN.toml`, by number.
+fn read_all(files: &[SourceFile]) -> Result<Vec<Spec>, String> {
+    let is_spec = |file: &&SourceFile| {
+        let name = file.path.strip_prefix(FOLDER);
+        name.is_some_and(|name| name.starts_with("/rfc") && name.ends_with(".toml"))
+    };
+    let mut specs: Vec<Spec> = files
+        .iter()
+        .filter(is_spec)
+        .map(|file| Spec::parse(&file.path, &file.text))
+        .collect::<Result<_, _>>()?;
+    specs.sort_by_key(|spec| spec.rfc);
+    if specs.is_empty() {
+        return Err(format!("spec: nothing in {FOLDER}"));
+    }
+    Ok(specs)
+}
+
+fn complaints(root: &Path, files: &[SourceFile], specs: &[Spec]) -> Vec<String> {
+    let tree = Tree::new(files);
+    let mut complaints: Vec<String> = specs.iter().flat_map(|spec| tree.check(spec)).collect();
+    complaints.extend(tree.check_ids(specs));
+    let text = fs::read_to_string(root.join(RATCHET)).unwrap_or_default();
+    complaints.extend(grown(&parse_ratchet(&text), specs));
+    complaints
+}
+
+/// RFCs of which more is missing than before.
+fn grown(ratchet: &BTreeMap<u32, usize>, specs: &[Spec]) -> Vec<String> {
+    let more = |spec: &Spec| {
+        let (now, then) = (spec.missing(), ratchet.get(&spec.rfc).copied().unwrap_or(0));
+        (now > then).then(|| {
+            format!(
+                "RFC {}: {now} requirements are missing, {then} in {RATCHET}",
+                spec.rfc
+            )
+        })
+    };
+    specs.iter().filter_map(more).collect()
+}
+
+fn parse_ratchet(text: &str) -> BTreeMap<u32, usize> {
+    let entry = |line: &str| {
+        let (rfc, missing) = line.split_once(' ')?;
+        Some((rfc.parse().ok()?, missing.parse().ok()?))
+    };
+    text.lines().filter_map(entry).collect()
+}
+
+fn bless(root: &Path, specs: &[Spec]) -> Result<(), String> {
+    let head = "# Missing requirements: `rfc number`. Written by `cargo xtask spec --bless`.\n";
+    let lines: String = specs
+        .iter()
+        .map(|spec| format!("{} {}\n", spec.rfc, spec.missing()))
+        .collect();
+    fs::write(root.join(RATCHET), format!("{head}{lines}")).map_err(|error| error.to_string())
+}
+
+fn print_table(options: &Options, specs: &[Spec]) {
+    println!(
+        "{:<5} {:>4} {:>8} {:>6} {:>7}  {:>4} {:>6} {:>8}  title",
+        "RFC", "met", "excepted", "unused", "missing", "MUST", "SHOULD", "untested"
+    );
+    let mut sum = [0; 7];
+    for spec in specs {
+        let counts = counts(spec);
+        sum.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
+        if options.rfcs.is_empty() || options.rfcs.contains(&spec.rfc) {
+            print_row(&spec.rfc.to_string(), counts, &spec.title);
+        }
+    }
+    print_row("all", sum, "");
+}
+
+/// Met, excepted, unused (a MAY), missing; of those missing MUST, SHOULD; and untested.
+fn counts(spec: &Spec) -> [usize; 7] {
+    let of = |standing| spec.count(|s, _| *s == standing);
+    let missing = |level| spec.count(|s, l| !s.is_settled() && l == level);
+    [
+        of(Standing::Met),
+        of(Standing::Excepted),
+        of(Standing::Unused),
+        spec.missing(),
+        missing(Level::Must),
+        missing(Level::Should),
+        of(Standing::Untested),
+    ]
+}
+
+fn print_row(name: &str, counts: [usize; 7], title: &str) {
+    let [met, excepted, unused, missing, must, should, untested] = counts;
+    println!(
+        "{name:<5} {met:>4} {excepted:>8} {unused:>6} {missing:>7}  {must:>4} {should:>6} \
+         {untested:>8}  {title}"
+    );
+}
+
+fn print_listed(options: &Options, specs: &[Spec], wanted: impl Fn(&Standing) -> bool) {
+    for spec in specs {
+        if !options.rfcs.is_empty() && !options.rfcs.contains(&spec.rfc) {
+            continue;
+        }
+        for requirement in &spec.requirements {
+            let standing = requirement.standing();
+            if wanted(&standing) {
+                let (id, level) = (&requirement.id, requirement.level);
+                println!("\nRFC {} {id} ({level}), {standing}", spec.rfc);
+                println!("    {}", requirement.text);
+                if let Some(why) = requirement.why() {
+                    println!("    {standing}: {why}");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
