@@ -24,7 +24,7 @@ static ALLOCATOR: allocations_unsafe::Counting = allocations_unsafe::Counting;
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
-    /// Exit with 1 if a target is missed
+    /// Exit with 1 if a count is above its limit
     #[arg(long)]
     check: bool,
     #[command(subcommand)]

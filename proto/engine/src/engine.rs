@@ -1,7 +1,7 @@
 //! The engine's methods: each finds the flow, calls a path, and settles what that left behind.
 //! Arrivals are here, what programs ask for is in `requests`, batch end and timers in `batch`.
 
-use tidelane_fastpath::Fast;
+use tidelane_fastpath::{Fast, Listed, Punt};
 use tidelane_flow::{
     Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowState, FlowTable, Route,
     SocketOptions, State, Timeouts, flags,
@@ -113,17 +113,16 @@ impl Engine {
         }
     }
 
-    /// `now` in the units of flows, which one batch asks for many times.
+    /// Reads `now` in the units of flows, which one batch asks for many times.
     #[inline]
-    fn clock_at(&mut self, now: Instant) -> Clock {
+    fn tick(&mut self, now: Instant) {
         if self.clock.now != now {
             self.clock = Clock::at(now);
         }
-        self.clock
     }
 
     /// SEGMENT ARRIVES (RFC 9293 §3.10.7). `segment` passed wire parsing: bounds and checksum.
-    #[inline]
+    #[inline(always)]
     pub fn segment_arrives(
         &mut self,
         now: Instant,
@@ -132,32 +131,60 @@ impl Engine {
         env: &mut impl Env,
     ) {
         self.counters.in_segs += 1;
-        let clock = self.clock_at(now);
-        let Some((id, flow)) = self.table.find_arrival(&arrival.key) else {
-            self.arrives_without_flow(clock, arrival, segment, env);
-            return;
-        };
-        let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
-        if fast.receive(segment, arrival.ecn).is_ok() {
-            self.counters.fast_receives += 1;
-            if flow.flags & flags::PENDING == 0 {
-                flow.flags |= flags::PENDING;
-                self.pending.push(id);
-            }
-            return;
+        self.tick(now);
+        if !self.arrives_again(arrival, segment, env) {
+            self.arrives_anew(arrival, segment, env);
         }
-        self.arrives_slowly(clock, id, arrival.ecn, segment, env);
+    }
+
+    /// A segment of a flow of which there was one lately. False if there was none.
+    #[inline(always)]
+    fn arrives_again(
+        &mut self,
+        arrival: &Arrival,
+        segment: &Segment<'_>,
+        env: &mut impl Env,
+    ) -> bool {
+        let Some((id, flow)) = self.table.recent(&arrival.key) else {
+            return false;
+        };
+        let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, env);
+        match fast.receive(segment, arrival.ecn) {
+            Ok(Listed(true)) => self.counters.fast_receives += 1,
+            Ok(Listed(false)) => {
+                self.counters.fast_receives += 1;
+                self.pend(id);
+            }
+            Err(Punt) => self.arrives_slowly(id, arrival.ecn, segment, env),
+        }
+        true
     }
 
     #[inline(never)]
-    fn arrives_slowly(
-        &mut self,
-        clock: Clock,
-        id: FlowId,
-        ecn: Ecn,
-        segment: &Segment<'_>,
-        env: &mut impl Env,
-    ) {
+    fn arrives_anew(&mut self, arrival: &Arrival, segment: &Segment<'_>, env: &mut impl Env) {
+        if !self.table.make_recent(&arrival.key) || !self.arrives_again(arrival, segment, env) {
+            self.arrives_without_flow(arrival, segment, env);
+        }
+    }
+
+    /// Puts a flow on the list that batch end works off.
+    #[inline(always)]
+    fn pend(&mut self, id: FlowId) {
+        if self.pending.len() == self.pending.capacity() {
+            return self.pend_with_room(id);
+        }
+        self.pending.push(id);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn pend_with_room(&mut self, id: FlowId) {
+        self.pending.push(id);
+    }
+
+    #[inline(never)]
+    fn arrives_slowly(&mut self, id: FlowId, ecn: Ecn, segment: &Segment<'_>, env: &mut impl Env) {
+        let clock = self.clock;
         self.refill(clock.now);
         let half_open = self
             .table
@@ -224,7 +251,7 @@ impl Engine {
             && flow.flags & flags::PENDING == 0
         {
             flow.flags |= flags::PENDING;
-            self.pending.push(id);
+            self.pend(id);
         }
     }
 
@@ -266,13 +293,14 @@ impl Engine {
         self.table.remove(id);
     }
 
+    #[inline(never)]
     fn arrives_without_flow(
         &mut self,
-        clock: Clock,
         arrival: &Arrival,
         segment: &Segment<'_>,
         env: &mut impl Env,
     ) {
+        let clock = self.clock;
         self.refill(clock.now);
         let control = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let pure_syn = segment.flags.0 & control.0 == TcpFlags::SYN.0;

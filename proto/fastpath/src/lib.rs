@@ -11,6 +11,11 @@ use tidelane_wire::{Ecn, Segment, SeqNumber, TcpFlags};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Punt;
 
+/// The segment was received; whether the flow was on the list of batch end before. It has the flag
+/// now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed(pub bool);
+
 /// One flow in the fast path's hands.
 pub struct Fast<'a, E> {
     /// Its number.
@@ -50,12 +55,13 @@ impl<'a, E: Env> Fast<'a, E> {
 
     /// Header prediction after Van Jacobson: a segment of an established flow that is next in
     /// order, or an acknowledgment that advances, with nothing unusual in it.
-    #[inline]
-    pub fn receive(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Result<(), Punt> {
+    #[inline(always)]
+    pub fn receive(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Result<Listed, Punt> {
         let flow = &mut *self.flow;
         let usual = segment.flags.0 & !TcpFlags::PSH.0 == TcpFlags::ACK.0;
-        // A mark, or its absence while one is being echoed, is news.
-        let marked = u32::from(ecn == Ecn::Ce) << flags::ECE_SHIFT;
+        // A mark, or its absence while one is being echoed, is news. `Ce` is the one field value
+        // whose successor has bit 2.
+        let marked = ((ecn as u32 + 1) << (flags::ECE_SHIFT - 2)) & flags::ECE;
         let calm = (flow.flags ^ marked) & (flags::FAST_RECEIVE | flags::ECE);
         if !usual || calm != flags::FAST_RECEIVE || segment.seq != flow.rcv_nxt {
             return Err(Punt);
@@ -83,15 +89,14 @@ impl<'a, E: Env> Fast<'a, E> {
                 _ => return Err(Punt),
             }
         }
+        let mut wanted = flags::PENDING;
         if len > 0 {
-            if !self
-                .env
-                .place(self.id, flow.rx_pos(segment.seq), segment.payload)
-            {
+            let pos = flow.rx_pos(segment.seq);
+            if !self.env.place(self.id, pos, segment.payload) {
                 return Err(Punt);
             }
             flow.rcv_nxt = flow.rcv_nxt.add(len);
-            flow.owe_ack(len, self.timeouts.eager_acks);
+            wanted |= flow.ack_duty(len, self.timeouts.eager_acks);
             self.env.event(self.id, Event::Readable);
         }
         // R3: a delayed acknowledgment echoes the first segment that it covers.
@@ -99,7 +104,7 @@ impl<'a, E: Env> Fast<'a, E> {
             flow.ts_recent = tsval;
         }
         if (wnd != flow.snd_wnd || acked > 0) && flow.tx_end != flow.snd_nxt {
-            flow.flags |= flags::SEND_WANTED;
+            wanted |= flags::SEND_WANTED;
         }
         flow.snd_wnd = wnd;
         flow.last_arrival = (self.clock.ms.0 >> 10) as u16;
@@ -107,19 +112,23 @@ impl<'a, E: Env> Fast<'a, E> {
             self.acknowledge(segment.ack);
             self.env.event(self.id, Event::Writable);
         }
-        Ok(())
+        let flow = &mut *self.flow;
+        let listed = Listed(flow.flags & flags::PENDING != 0);
+        flow.flags |= wanted;
+        Ok(listed)
     }
 
     /// Sends a pure acknowledgment of all that has arrived, for a flow with nothing out of order.
-    #[inline]
+    /// That is the end of its batch.
+    #[inline(always)]
     pub fn acknowledge_now(&mut self) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
-        let out = flow.segment_out(self.id, self.clock, flow.snd_nxt, TcpFlags::ACK, 0);
-        self.env.transmit(&out)?;
-        flow.note_acknowledged(out.wnd);
-        if flow.quick_acks() > 0 {
-            flow.set_quick_acks(flow.quick_acks() - 1);
+        flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.env)?;
+        let mut now = flow.flags & !(flags::ACK_DUTIES | flags::PENDING);
+        if now >> flags::QUICK_SHIFT > 0 {
+            now -= 1 << flags::QUICK_SHIFT;
         }
+        flow.flags = now;
         Ok(())
     }
 
@@ -136,61 +145,53 @@ impl<'a, E: Env> Fast<'a, E> {
         if flow.snd_una == flow.snd_nxt {
             flow.flags &= !(flags::RTO_ARMED | flags::SMALL_SENT);
         } else {
-            self.restart_timer();
+            restart_timer(flow, self.clock, self.timeouts);
         }
     }
 
-    /// The retransmission timer, or a tail loss probe's.
-    #[inline]
-    fn restart_timer(&mut self) {
-        let (rto, probe) = (self.flow.rto_ms(self.timeouts), self.flow.may_probe());
-        self.flow.arm_rto(self.clock, self.timeouts, rto, probe);
+    /// Sends all that is unsent, where that is one segment within all windows, and no FIN goes with
+    /// it: what a request or a reply mostly is, and the end of its batch. Anything else is for
+    /// [`Fast::send`].
+    #[inline(always)]
+    pub fn send_one(&mut self) -> Result<(), Punt> {
+        let flow = &mut *self.flow;
+        let mss = u32::from(flow.mss);
+        let len = flow.tx_end.distance_from(flow.snd_nxt);
+        let end = flow.tx_end.distance_from(flow.snd_una);
+        let small = len < mss;
+        if len.wrapping_sub(1) >= mss
+            || end > flow.snd_wnd
+            || end > flow.cwnd
+            || flow.flags & flags::FIN_QUEUED != 0
+            || (small && held(flow))
+        {
+            return Err(Punt);
+        }
+        self.transmit(TcpFlags::PSH, len).map_err(|TxFull| Punt)?;
+        let flow = &mut *self.flow;
+        let mut now = flow.flags & !(flags::SEND_WANTED | flags::PENDING);
+        if small {
+            now |= flags::SMALL_SENT;
+        }
+        flow.flags = now;
+        note_all_sent(flow, end);
+        if now & flags::RTO_ARMED == 0 {
+            flow.restart_rto(self.clock, self.timeouts);
+        }
+        Ok(())
     }
 
     /// Sends what window, congestion window and Nagle allow, and FIN with the last byte. Returns
     /// how many segments that were; `Err` if the driver has no frame.
-    #[inline]
     pub fn send(&mut self) -> Result<u32, TxFull> {
-        let sent = self.send_all();
+        let sent = self.send_segments();
         if self.flow.flags & flags::RTO_ARMED == 0 && self.flow.flight_size() > 0 {
-            self.restart_timer();
+            self.flow.restart_rto(self.clock, self.timeouts);
         }
         sent
     }
 
-    #[inline]
-    fn send_all(&mut self) -> Result<u32, TxFull> {
-        let flow = &*self.flow;
-        let unsent = room_until(flow.tx_end, flow.snd_nxt);
-        let end = flow.flight_size().saturating_add(unsent);
-        let one = unsent > 0 && unsent <= u32::from(flow.mss);
-        if one && end <= flow.snd_wnd.min(flow.cwnd) {
-            self.send_rest(unsent)
-        } else {
-            self.send_segments()
-        }
-    }
-
-    /// Sends all that is unsent, `len` bytes: one segment at most, and within all windows.
-    #[inline]
-    fn send_rest(&mut self, len: u32) -> Result<u32, TxFull> {
-        let flow = &*self.flow;
-        let fin = flow.flags & flags::FIN_QUEUED != 0;
-        let small = len < u32::from(flow.mss) && !fin;
-        if small && held(flow) {
-            return Ok(0);
-        }
-        let fin = if fin { TcpFlags::FIN } else { TcpFlags::NONE };
-        self.transmit(TcpFlags::PSH.union(fin), len)?;
-        if small {
-            self.flow.flags |= flags::SMALL_SENT;
-        }
-        note_all_sent(self.flow);
-        Ok(1)
-    }
-
     /// Sends as much as the windows allow, in several segments or none.
-    #[inline(never)]
     fn send_segments(&mut self) -> Result<u32, TxFull> {
         let mss = u32::from(self.flow.mss);
         let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);
@@ -200,7 +201,7 @@ impl<'a, E: Env> Fast<'a, E> {
             let flow = &mut *self.flow;
             let unsent = room_until(flow.tx_end, flow.snd_nxt);
             if unsent == 0 {
-                note_all_sent(flow);
+                note_all_sent(flow, flow.flight_size());
                 return Ok(sent);
             }
             let len = unsent.min(mss);
@@ -251,27 +252,33 @@ impl<'a, E: Env> Fast<'a, E> {
     #[inline(always)]
     fn transmit(&mut self, control: TcpFlags, len: u32) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
-        let out = flow.segment_out(self.id, self.clock, flow.snd_nxt, control | self.first, len);
-        self.env.transmit(&out)?;
+        flow.transmit(self.id, self.clock, control | self.first, len, self.env)?;
         self.first = TcpFlags::NONE;
+        let mut now = flow.flags & !flags::ACK_DUTIES;
         let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);
         if flow.flags & flags::ACK_OWED != 0 || eager {
             // The two sides take turns: acknowledgments go with answers.
-            flow.set_quick_acks(0);
+            now &= !(15 << flags::QUICK_SHIFT);
         }
-        flow.note_acknowledged(out.wnd);
         flow.snd_nxt = flow.snd_nxt.add(len);
         if control.contains(TcpFlags::FIN) {
             flow.snd_nxt = flow.snd_nxt.add(1);
-            flow.flags |= flags::FIN_SENT;
+            now |= flags::FIN_SENT;
         }
-        if flow.flags & flags::RTT_TIMING == 0 {
-            flow.flags |= flags::RTT_TIMING;
+        if now & flags::RTT_TIMING == 0 {
+            now |= flags::RTT_TIMING;
             flow.rtt_seq = flow.snd_nxt;
             flow.rtt_stamp = self.clock.us;
         }
+        flow.flags = now;
         Ok(())
     }
+}
+
+/// [`FlowState::restart_rto`] for segments of a longer flight, out of the way of all others.
+#[inline(never)]
+fn restart_timer(flow: &mut FlowState, clock: &Clock, timeouts: &Timeouts) {
+    flow.restart_rto(clock, timeouts);
 }
 
 /// Sequence numbers from `from` to `end`, none if `end` is before it.
@@ -284,11 +291,11 @@ fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
     }
 }
 
-/// Nothing is unsent any more. A window of which more than half is in use may still grow in slow
-/// start.
+/// Nothing is unsent any more, and `flight` bytes are not acknowledged. A window of which more than
+/// half is in use may still grow in slow start.
 #[inline]
-fn note_all_sent(flow: &mut FlowState) {
-    if flow.flight_size() > flow.cwnd / 2 {
+fn note_all_sent(flow: &mut FlowState, flight: u32) {
+    if flight > flow.cwnd / 2 {
         flow.flags |= flags::CWND_LIMITED;
     }
 }

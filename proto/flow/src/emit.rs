@@ -1,10 +1,10 @@
 //! What every segment of a synchronized flow has in common: window, acknowledgment, timestamps.
 
-use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions};
+use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
 use crate::{
     clock::Clock,
-    driver::SegmentOut,
+    driver::{Env, SegmentOut, TxFull},
     flow_state::{FlowState, flags},
     ids::FlowId,
 };
@@ -13,14 +13,11 @@ impl FlowState {
     /// The right edge that the window may be moved to: what the program has read plus the quota,
     /// never left of what was advertised (RFC 9293 §3.8.6, SHLD-14), and moved only when that opens
     /// it by a segment or half the quota (§3.8.6.2.2, MUST-39).
-    #[inline]
+    #[inline(always)]
     fn right_edge(&self) -> SeqNumber {
         let quota = self.irs.add(1).add(self.rx_read).add(self.rcv_wnd_limit);
-        if quota.at_or_before(self.rcv_adv) {
-            return self.rcv_adv;
-        }
-        let opens = quota.distance_from(self.rcv_adv);
-        let least = u32::from(self.mss).min(self.rcv_wnd_limit / 2);
+        let opens = quota.distance_from(self.rcv_adv) as i32;
+        let least = u32::from(self.mss).min(self.rcv_wnd_limit / 2) as i32;
         if opens >= least { quota } else { self.rcv_adv }
     }
 
@@ -38,22 +35,25 @@ impl FlowState {
     /// segment (RFC 5681 §4.2), where the program wants it, and for each full one in quick-ack
     /// mode: while the peer's window is small, because it begins or lost something. With eager
     /// acknowledgments, for any in that mode.
-    #[inline(always)]
     pub fn owe_ack(&mut self, len: u32, eager: bool) {
-        let full = u32::from(self.rcv_mss).max(len).min(0xffff);
-        self.rcv_mss = full as u16;
-        let unacked = self.rcv_nxt.distance_from(self.last_ack_sent);
-        let counts = len >= full || eager;
-        let quick = counts && self.quick_acks() > 0;
-        if unacked >= 2 * full || quick || self.flags & flags::QUICKACK != 0 {
-            self.flags |= flags::ACK_NOW;
+        self.flags |= self.ack_duty(len, eager);
+    }
+
+    /// [`FlowState::owe_ack`] for a caller who has other flags to set: those that it would set.
+    #[inline(always)]
+    pub fn ack_duty(&mut self, len: u32, eager: bool) -> u32 {
+        if len > u32::from(self.rcv_mss) {
+            self.rcv_mss = len.min(0xffff) as u16;
         }
-        self.flags |= flags::ACK_OWED;
+        let full = u32::from(self.rcv_mss);
+        let unacked = self.rcv_nxt.distance_from(self.last_ack_sent);
+        let quick = self.quick_acks() > 0 && (len >= full || eager);
+        let now = unacked >= 2 * full || quick || self.flags & flags::QUICKACK != 0;
+        flags::ACK_OWED | if now { flags::ACK_NOW } else { 0 }
     }
 
     /// A segment of this flow with `seq` and `control`, acknowledging all that has arrived. Once it
     /// is sent, [`FlowState::note_acknowledged`] notes what it said.
-    #[inline]
     pub fn segment_out(
         &self,
         id: FlowId,
@@ -62,17 +62,72 @@ impl FlowState {
         control: TcpFlags,
         payload_len: u32,
     ) -> SegmentOut {
-        let edge = self.right_edge();
+        let text = Text {
+            seq,
+            control,
+            payload_len,
+        };
+        self.segment_to(self.right_edge(), id, clock, text)
+    }
+
+    /// Sends a segment with the next sequence number, and notes what it said of the window and of
+    /// what has arrived; that no acknowledgment is owed any more ([`flags::ACK_DUTIES`]) is left to
+    /// the caller, who has other flags to change. Without a frame the flow stays as it was.
+    #[inline(always)]
+    pub fn transmit(
+        &mut self,
+        id: FlowId,
+        clock: &Clock,
+        control: TcpFlags,
+        payload_len: u32,
+        env: &mut impl Env,
+    ) -> Result<(), TxFull> {
+        let text = Text {
+            seq: self.snd_nxt,
+            control,
+            payload_len,
+        };
+        if self.right_edge() != self.rcv_adv {
+            return self.transmit_window(id, clock, text, env);
+        }
+        env.transmit(&self.segment_to(self.rcv_adv, id, clock, text))?;
+        self.last_ack_sent = self.rcv_nxt;
+        Ok(())
+    }
+
+    /// [`FlowState::transmit`] where the right edge moves.
+    #[inline(never)]
+    fn transmit_window(
+        &mut self,
+        id: FlowId,
+        clock: &Clock,
+        text: Text,
+        env: &mut impl Env,
+    ) -> Result<(), TxFull> {
+        let out = self.segment_to(self.right_edge(), id, clock, text);
+        env.transmit(&out)?;
+        self.note_window(out.wnd);
+        self.last_ack_sent = self.rcv_nxt;
+        Ok(())
+    }
+
+    /// A segment that advertises a window up to `edge`.
+    #[inline(always)]
+    fn segment_to(&self, edge: SeqNumber, id: FlowId, clock: &Clock, text: Text) -> SegmentOut {
+        let Text {
+            seq,
+            control,
+            payload_len,
+        } = text;
         let scale = self.rcv_wscale();
         // Rounded down: a right edge that seems to go back by less than the unit is what RFC 7323
         // §2.4 warns of, but rounded up it would promise more than the quota.
         let open = edge.distance_from(self.rcv_nxt);
         let field = (open >> scale).min(0xffff);
-        let options = if self.flags & flags::TIMESTAMPS != 0 {
-            TcpOptions::timestamps(clock.ms.0, self.ts_recent)
-        } else {
-            TcpOptions::NONE
-        };
+        let timestamps = (self.flags & flags::TIMESTAMPS != 0).then_some(Timestamps {
+            tsval: clock.ms.0,
+            tsecr: self.ts_recent,
+        });
         // RFC 3168 §6.1.3: until the peer has answered; §6.1.5: only new text is ECN-capable.
         let echo = (self.flags >> (flags::ECE_SHIFT - TcpFlags::ECE.0.trailing_zeros())) as u8;
         let echo = TcpFlags(echo & TcpFlags::ECE.0);
@@ -89,7 +144,7 @@ impl FlowState {
             ack: self.rcv_nxt,
             flags: control.union(TcpFlags::ACK).union(echo),
             wnd: field as u16,
-            options,
+            options: TcpOptions::ordinary(timestamps),
             payload_pos: self.tx_pos(seq),
             payload_len,
             segment_size: self.mss,
@@ -98,11 +153,21 @@ impl FlowState {
     }
 
     /// A segment went out that acknowledges all that has arrived, with `wnd` in its window field.
-    #[inline]
     pub fn note_acknowledged(&mut self, wnd: u16) {
+        self.note_window(wnd);
+        self.last_ack_sent = self.rcv_nxt;
+        self.clear(flags::ACK_DUTIES);
+    }
+
+    fn note_window(&mut self, wnd: u16) {
         let window = u32::from(wnd) << self.rcv_wscale();
         self.rcv_adv = self.rcv_nxt.add(window).later_of(self.rcv_adv);
-        self.last_ack_sent = self.rcv_nxt;
-        self.clear(flags::ACK_OWED | flags::ACK_NOW | flags::DELACK_ARMED);
     }
+}
+
+/// What a segment carries.
+struct Text {
+    seq: SeqNumber,
+    control: TcpFlags,
+    payload_len: u32,
 }

@@ -99,6 +99,8 @@ pub mod flags {
     pub const INDEXED: u32 = 1 << 26;
     /// The slot is in use.
     pub const USED: u32 = 1 << 27;
+    /// What any segment that is sent does away with.
+    pub const ACK_DUTIES: u32 = ACK_OWED | ACK_NOW | DELACK_ARMED;
     /// Acknowledgments still to be sent at once (quick-ack mode): four bits.
     pub const QUICK_SHIFT: u32 = 28;
 }

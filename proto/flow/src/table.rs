@@ -43,21 +43,23 @@ impl FlowTable {
         }
     }
 
-    /// Finds a flow by its ends, for a segment that arrived.
-    #[inline]
-    pub fn find_arrival(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
-        let place = key.quick_hash() as usize % RECENT;
-        let guess = self.recent[place];
-        let is_right =
-            |state: &FlowState| state.key == *key && state.has(flags::INDEXED | flags::USED);
-        let id = if self.states.get(guess.index()).is_some_and(is_right) {
-            guess
-        } else {
-            let id = self.find(key)?;
-            self.recent[place] = id;
-            id
+    /// The flow that was found last for ends like these, if it is the right one.
+    #[inline(always)]
+    pub fn recent(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
+        let guess = self.recent[key.quick_hash() as usize % RECENT];
+        let state = self.states.get_mut(guess.index())?;
+        let is_right = state.key == *key && state.has(flags::INDEXED | flags::USED);
+        is_right.then_some((guess, state))
+    }
+
+    /// Makes a flow the one that [`FlowTable::recent`] gives for its ends. False if there is none.
+    #[inline(never)]
+    pub fn make_recent(&mut self, key: &FlowKey) -> bool {
+        let Some(id) = self.find(key) else {
+            return false;
         };
-        Some((id, self.states.get_mut(id.index())?))
+        self.recent[key.quick_hash() as usize % RECENT] = id;
+        true
     }
 
     /// Finds a flow by its ends.
@@ -146,6 +148,12 @@ impl FlowTable {
         self.states
             .get_mut(id.index())
             .filter(|state| state.has(flags::USED))
+    }
+
+    /// What is at a flow's place, in use or not: then it has no flags.
+    #[inline]
+    pub fn place_mut(&mut self, id: FlowId) -> Option<&mut FlowState> {
+        self.states.get_mut(id.index())
     }
 
     /// Flows in use.

@@ -86,7 +86,7 @@ impl FlowState {
     }
 
     /// RTO in ms (RFC 6298 (2.3)); as in Linux the lower bound is that of the variance's term.
-    #[inline]
+    #[inline(always)]
     pub fn rto_ms(&self, timeouts: &Timeouts) -> u32 {
         if self.srtt == 0 {
             return timeouts.rto_initial_ms;
@@ -114,12 +114,20 @@ impl FlowState {
         self.snd_nxt.distance_from(self.snd_una) > self.mss as u32
     }
 
+    /// Starts the retransmission timer, or that of a tail loss probe, when something was sent or
+    /// acknowledged (RFC 6298 (5.1), (5.3)).
+    #[inline(always)]
+    pub fn restart_rto(&mut self, clock: &Clock, timeouts: &Timeouts) {
+        let rto = self.rto_ms(timeouts);
+        self.arm_rto(clock, timeouts, rto, self.may_probe());
+    }
+
     /// Starts the retransmission timer with `rto` ms, or, where `probe` allows it, that of a tail
     /// loss probe (RFC 8985 §7.2): 2 SRTT, for a single segment with the time that its
     /// acknowledgment may be delayed by, and never later than the timeout would be.
-    #[inline]
+    #[inline(always)]
     pub fn arm_rto(&mut self, clock: &Clock, timeouts: &Timeouts, rto: u32, probe: bool) {
-        self.flags = self.flags & !(flags::PERSIST | flags::PROBE) | flags::RTO_ARMED;
+        let mut armed = flags::RTO_ARMED;
         let mut wait = rto;
         if probe {
             let late = if self.has_several_in_flight() {
@@ -128,9 +136,10 @@ impl FlowState {
                 PROBE_DELAYED_ACK_MS
             };
             let pto = ((self.srtt >> 2) / 1000 + late).max(timeouts.pto_min_ms);
-            self.flags |= flags::PROBE;
-            wait = if pto < rto { pto } else { rto };
+            armed |= flags::PROBE;
+            wait = pto.min(rto);
         }
+        self.flags = self.flags & !(flags::PERSIST | flags::PROBE) | armed;
         // A deadline is due when its millisecond begins: one more, or it would come early.
         self.rto_deadline = clock.ms.plus(wait + 1);
     }

@@ -4,6 +4,8 @@
 //! so a SYN carries `mss, sackOK, TS, nop, wscale` and other segments `nop, nop, TS` and then
 //! `nop, nop, SACK`.
 
+use core::num::NonZeroU8;
+
 use crate::sequence::SeqNumber;
 
 /// Bytes of options that a TCP header can hold.
@@ -35,25 +37,35 @@ pub struct Timestamps {
 }
 
 /// The blocks of a SACK option (RFC 2018 §3), first the most recent one.
+///
+/// Nearly every segment has none: that is one byte to write and to look at.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct SackBlocks {
+pub struct SackBlocks(Option<Blocks>);
+
+/// At least one block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Blocks {
     blocks: [(SeqNumber, SeqNumber); SACK_BLOCKS_MAX],
-    len: u8,
+    len: NonZeroU8,
 }
 
 impl SackBlocks {
     /// No blocks: the option is absent.
-    pub const EMPTY: Self = Self {
-        blocks: [(SeqNumber(0), SeqNumber(0)); SACK_BLOCKS_MAX],
-        len: 0,
-    };
+    pub const EMPTY: Self = Self(None);
 
     /// Appends `[left, right)`. False if there is no room.
     pub fn push(&mut self, left: SeqNumber, right: SeqNumber) -> bool {
-        match self.blocks.get_mut(usize::from(self.len)) {
+        let Some(filled) = &mut self.0 else {
+            let mut blocks = [(SeqNumber(0), SeqNumber(0)); SACK_BLOCKS_MAX];
+            blocks[0] = (left, right);
+            let len = NonZeroU8::MIN;
+            self.0 = Some(Blocks { blocks, len });
+            return true;
+        };
+        match filled.blocks.get_mut(usize::from(filled.len.get())) {
             Some(block) => {
                 *block = (left, right);
-                self.len += 1;
+                filled.len = filled.len.saturating_add(1);
                 true
             }
             None => false,
@@ -63,19 +75,22 @@ impl SackBlocks {
     /// The blocks as `(left edge, right edge)`.
     #[inline]
     pub fn as_slice(&self) -> &[(SeqNumber, SeqNumber)] {
-        self.blocks.get(..usize::from(self.len)).unwrap_or(&[])
+        match &self.0 {
+            Some(Blocks { blocks, len }) => blocks.get(..usize::from(len.get())).unwrap_or(&[]),
+            None => &[],
+        }
     }
 
     /// How many blocks there are.
     #[inline]
-    pub const fn len(&self) -> usize {
-        self.len as usize
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
     }
 
     /// Whether there are none.
     #[inline]
     pub const fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.is_none()
     }
 }
 
@@ -120,9 +135,19 @@ impl TcpOptions {
     /// Timestamps only: what a data segment carries.
     #[inline]
     pub const fn timestamps(tsval: u32, tsecr: u32) -> Self {
+        Self::ordinary(Some(Timestamps { tsval, tsecr }))
+    }
+
+    /// What an ordinary segment carries: timestamps, or nothing. Field by field, as a copy of
+    /// [`TcpOptions::NONE`] would be made with all the bytes of blocks that are not there.
+    #[inline(always)]
+    pub const fn ordinary(timestamps: Option<Timestamps>) -> Self {
         Self {
-            timestamps: Some(Timestamps { tsval, tsecr }),
-            ..Self::NONE
+            mss: None,
+            wscale: None,
+            sack_permitted: false,
+            timestamps,
+            sack: SackBlocks(None),
         }
     }
 
@@ -132,8 +157,7 @@ impl TcpOptions {
     /// skipped ends the reading, and what was read before it stands (RFC 9293 §3.1 MUST-6, MUST-7).
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
-        let mut options = Self::NONE;
-        options.timestamps = parse_aligned_timestamps(bytes);
+        let mut options = Self::ordinary(parse_aligned_timestamps(bytes));
         if options.timestamps.is_none() && !bytes.is_empty() {
             options.read_any(bytes);
         }
@@ -212,11 +236,11 @@ impl TcpOptions {
     /// Whether this is what nearly every segment carries: timestamps, or nothing.
     #[inline]
     const fn has_at_most_timestamps(&self) -> bool {
-        let others = self.sack.len
-            | self.sack_permitted as u8
-            | self.mss.is_some() as u8
-            | self.wscale.is_some() as u8;
-        others == 0
+        let others = !self.sack.is_empty()
+            | self.sack_permitted
+            | self.mss.is_some()
+            | self.wscale.is_some();
+        !others
     }
 
     /// Whether there is nothing to emit.

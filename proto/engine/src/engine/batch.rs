@@ -14,28 +14,85 @@ impl Engine {
     /// Ends a batch of arrivals and requests: sends the acknowledgments that it owes, at most one
     /// per flow, and data that acknowledgments made room for. Then numbers of released flows may
     /// be given out again.
+    #[inline(always)]
     pub fn batch_end(&mut self, now: Instant, env: &mut impl Env) {
-        if !self.pending.is_empty() {
-            let clock = self.clock_at(now);
-            // What finishing marks again is finished at the next end.
-            let marked = self.pending.len();
+        // What finishing marks again is finished at the next end.
+        let marked = self.pending.len();
+        if marked > 0 {
+            self.tick(now);
             for at in 0..marked {
                 let Some(id) = self.pending.get(at).copied() else {
                     break;
                 };
-                self.finish_flow(clock, id, env);
+                if !self.finish_usual(id, env) {
+                    self.finish_flow(id, env);
+                }
             }
-            if self.pending.len() == marked {
-                self.pending.clear();
-            } else {
-                self.pending.drain(..marked);
-            }
+            self.forget_pending(marked);
         }
         self.table.recycle();
     }
 
     #[inline]
-    fn finish_flow(&mut self, clock: Clock, id: FlowId, env: &mut impl Env) {
+    fn forget_pending(&mut self, marked: usize) {
+        if self.pending.len() == marked {
+            return self.pending.clear();
+        }
+        self.keep_pending_from(marked);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_pending_from(&mut self, marked: usize) {
+        self.pending.drain(..marked);
+    }
+
+    /// Finishes a flow with which nothing is unusual: it has a segment to send, or an
+    /// acknowledgment, or one to owe. False if there is more to it; then nothing was done.
+    #[inline(always)]
+    fn finish_usual(&mut self, id: FlowId, env: &mut impl Env) -> bool {
+        let Some(flow) = self.table.place_mut(id) else {
+            return true;
+        };
+        let (usual, odd) = (flags::FAST_SEND | flags::FAST_RECEIVE, flags::SLOW_DEADLINE);
+        if flow.flags & (usual | odd) != usual {
+            return false;
+        }
+        let clock = &self.clock;
+        let scheduled = if flow.flags & flags::SEND_WANTED != 0 {
+            if flow.srtt == 0 || idle(flow, clock) {
+                return false;
+            }
+            let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
+            if fast.send_one().is_err() {
+                return false;
+            }
+            self.counters.out_segs += 1;
+            is_on_wheel(flow, flow.rto_deadline)
+        } else if flow.flags & flags::ACK_NOW != 0 {
+            // Nothing is out of order, so there is nothing to say but the number.
+            let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
+            if fast.acknowledge_now().is_err() {
+                return false;
+            }
+            self.counters.pure_acks += 1;
+            flow.flags & flags::RTO_ARMED == 0 || is_on_wheel(flow, flow.rto_deadline)
+        } else {
+            if flow.flags & (flags::ACK_OWED | flags::DELACK_ARMED) == flags::ACK_OWED {
+                owe_until(flow, clock.ms.plus(self.timeouts.delayed_ack_ms));
+            }
+            flow.flags &= !flags::PENDING;
+            is_scheduled(flow, clock)
+        };
+        if !scheduled {
+            self.schedule(id);
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn finish_flow(&mut self, id: FlowId, env: &mut impl Env) {
+        let clock = self.clock;
         let Some(mut flow) = self.table.get_mut(id) else {
             return;
         };
@@ -59,7 +116,7 @@ impl Engine {
                 }
             }
             if !full && flow.flags & flags::SEND_WANTED != 0 {
-                full = self.output_slowly(clock, id, env);
+                full = self.output_slowly(id, env);
                 let Some(again) = self.table.get_mut(id) else {
                     return;
                 };
@@ -68,34 +125,32 @@ impl Engine {
         }
         let plain = flags::ACK_NOW | flags::FAST_RECEIVE;
         if flow.flags & plain == plain {
-            // Nothing is out of order, so there is nothing to say but the number.
             let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
             match fast.acknowledge_now() {
                 Ok(()) => self.counters.pure_acks += 1,
                 Err(TxFull) => full = true,
             }
         } else if flow.flags & flags::ACK_NOW != 0 || sack_now == flags::SACK | flags::ACK_NOW {
-            full |= self.acknowledge(clock, id, env);
+            full |= self.acknowledge(id, env);
             let Some(again) = self.table.get_mut(id) else {
                 return;
             };
             flow = again;
         } else if flow.flags & (flags::ACK_OWED | flags::DELACK_ARMED) == flags::ACK_OWED {
-            let wait = self.timeouts.delayed_ack_ms;
-            flow.delack_at = clock.ms.plus(wait).0 as u16;
-            flow.flags |= flags::DELACK_ARMED;
+            owe_until(flow, clock.ms.plus(self.timeouts.delayed_ack_ms));
         }
         let scheduled = is_scheduled(flow, &clock);
         if full {
             self.block(id);
         }
         if !scheduled {
-            self.schedule(clock, id);
+            self.schedule(id);
         }
     }
 
     #[inline(never)]
-    fn output_slowly(&mut self, clock: Clock, id: FlowId, env: &mut impl Env) -> bool {
+    fn output_slowly(&mut self, id: FlowId, env: &mut impl Env) -> bool {
+        let clock = self.clock;
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return false;
         };
@@ -118,7 +173,8 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn acknowledge(&mut self, clock: Clock, id: FlowId, env: &mut impl Env) -> bool {
+    fn acknowledge(&mut self, id: FlowId, env: &mut impl Env) -> bool {
+        let clock = self.clock;
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return false;
         };
@@ -143,7 +199,9 @@ impl Engine {
     }
 
     /// Sees to it that the flow's wheel entry fires no later than its earliest deadline.
-    fn schedule(&mut self, clock: Clock, id: FlowId) {
+    #[inline(never)]
+    fn schedule(&mut self, id: FlowId) {
+        let clock = self.clock;
         let (Some(flow), Some(cold)) = (
             self.table.get_mut(id),
             self.connections
@@ -224,18 +282,28 @@ impl Engine {
     }
 }
 
+/// The acknowledgment that is owed waits for the answer, until `deadline` at most.
+#[inline]
+fn owe_until(flow: &mut FlowState, deadline: Millis) {
+    flow.delack_at = deadline.0 as u16;
+    flow.flags |= flags::DELACK_ARMED;
+}
+
 /// Whether the flow's wheel entry surely fires no later than its earliest deadline.
 #[inline]
 fn is_scheduled(flow: &FlowState, clock: &Clock) -> bool {
-    let timers = flags::RTO_ARMED | flags::DELACK_ARMED;
-    let simple = flow.flags & (flags::FAST_SEND | flags::SLOW_DEADLINE) == flags::FAST_SEND;
-    if !simple || flow.flags & timers == 0 {
-        return simple;
+    let (rto, delack) = (flags::RTO_ARMED, flags::DELACK_ARMED);
+    if flow.flags & (flags::FAST_SEND | flags::SLOW_DEADLINE) != flags::FAST_SEND {
+        return false;
     }
-    flow.flags & flags::WHEEL_ARMED != 0
-        && (flow.flags & flags::RTO_ARMED == 0 || !flow.rto_deadline.before(flow.wheel_at))
-        && (flow.flags & flags::DELACK_ARMED == 0
-            || !delack_deadline(flow, clock).before(flow.wheel_at))
+    (flow.flags & rto == 0 || is_on_wheel(flow, flow.rto_deadline))
+        && (flow.flags & delack == 0 || is_on_wheel(flow, delack_deadline(flow, clock)))
+}
+
+/// Whether the flow's wheel entry fires no later than `deadline`.
+#[inline]
+fn is_on_wheel(flow: &FlowState, deadline: Millis) -> bool {
+    flow.flags & flags::WHEEL_ARMED != 0 && !deadline.before(flow.wheel_at)
 }
 
 /// Whether the flow rested so long that its window must be looked at before it sends.

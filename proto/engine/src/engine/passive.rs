@@ -150,7 +150,7 @@ impl Engine {
             cookies::resume(slow.hot, &clock, segment);
             slow.arm_rto();
         }
-        self.arrives_slowly(clock, flow, arrival.ecn, segment, env);
+        self.arrives_slowly(flow, arrival.ecn, segment, env);
         true
     }
 }

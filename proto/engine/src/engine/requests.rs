@@ -114,25 +114,28 @@ impl Engine {
         let limit = self.config.tx_limit;
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
         let more = tx_head.wrapping_sub(flow.tx_head());
-        if more == 0 {
-            return Ok(());
-        }
-        if tx_head.wrapping_sub(flow.tx_acked()) > limit || more > limit {
-            self.counters.misuses += 1;
-            return Err(Misuse::TxHead);
-        }
-        if flow.has(flags::FIN_QUEUED) {
-            self.counters.misuses += 1;
-            return Err(Misuse::TxAfterShutdown);
-        }
-        if flow.state == State::Closed {
-            return Ok(());
+        // Before SYN is acknowledged, SND.UNA is no part of the stream; `may_advance` knows.
+        let unacked = tx_head.wrapping_sub(flow.tx_pos(flow.snd_una));
+        let usual = more.wrapping_sub(1) < limit
+            && unacked <= limit
+            && flow.state != State::Closed
+            && flow.flags & flags::FIN_QUEUED == 0;
+        if !usual {
+            match may_advance(flow, tx_head, limit) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(misuse) => {
+                    self.counters.misuses += 1;
+                    return Err(misuse);
+                }
+            }
         }
         flow.tx_end = flow.tx_end.add(more);
-        if flow.flags & flags::PENDING == 0 {
-            self.pending.push(id);
+        let pending = flow.has(flags::PENDING);
+        flow.set(flags::SEND_WANTED | flags::PENDING);
+        if !pending {
+            self.pend(id);
         }
-        flow.flags |= flags::SEND_WANTED | flags::PENDING;
         Ok(())
     }
 
@@ -319,4 +322,21 @@ impl Engine {
     pub fn time_wait_len(&self) -> usize {
         self.time_wait.len()
     }
+}
+
+/// Whether a program may have written up to `tx_head`; false if there is nothing new, or nobody to
+/// send it to.
+#[cold]
+fn may_advance(flow: &FlowState, tx_head: u32, limit: u32) -> Result<bool, Misuse> {
+    let more = tx_head.wrapping_sub(flow.tx_head());
+    if more == 0 {
+        return Ok(false);
+    }
+    if more > limit || tx_head.wrapping_sub(flow.tx_acked()) > limit {
+        return Err(Misuse::TxHead);
+    }
+    if flow.has(flags::FIN_QUEUED) {
+        return Err(Misuse::TxAfterShutdown);
+    }
+    Ok(flow.state != State::Closed)
 }

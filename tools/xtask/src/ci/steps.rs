@@ -1,5 +1,7 @@
 //! The steps of `cargo xtask ci`, cheap ones first.
 
+use tidelane_tests::tools::find_tool;
+
 /// One step.
 #[derive(Debug)]
 pub struct Step {
@@ -126,6 +128,25 @@ pub const STEPS: &[Step] = &[
             "--bins",
             "--examples",
         ],
+        ..CHECK
+    },
+    // Counts repeat, whatever else the machine does; so a change that costs shows here.
+    Step {
+        name: "instructions",
+        command: &[
+            "cargo",
+            "run",
+            "--release",
+            "--package",
+            "tidelane-micro",
+            "--",
+            "--check",
+        ],
+        skip: || {
+            find_tool("valgrind")
+                .is_none()
+                .then(|| "no valgrind here; apt-get install valgrind".to_owned())
+        },
         ..CHECK
     },
     Step {
