@@ -8,16 +8,18 @@
 //! [`Link::next_arrival`] when to come back. Chance comes from one seed; each kind of mishap draws
 //! from a stream of its own, so that a run with more loss has the same jitter, and one that
 //! duplicates nothing loses the same frames. Equal seeds, configurations and pushes give equal
-//! deliveries, on every machine.
+//! deliveries, on every machine. A [`Network`] joins links by switches and routers.
 #![forbid(unsafe_code)]
 
 mod config;
 mod link;
+mod network;
 mod rng;
 
 pub use crate::{
     config::{BurstLoss, LinkConfig, Ppm},
     link::{Link, LinkCounters},
+    network::{Edge, Kind, Network, Node},
     rng::Rng,
 };
 

@@ -34,6 +34,20 @@ pub struct LinkCounters {
     pub marked: u64,
 }
 
+impl LinkCounters {
+    /// Adds those of another link.
+    pub fn add(&mut self, other: &Self) {
+        self.pushed += other.pushed;
+        self.delivered += other.delivered;
+        self.lost += other.lost;
+        self.overflowed += other.overflowed;
+        self.duplicated += other.duplicated;
+        self.corrupted += other.corrupted;
+        self.reordered += other.reordered;
+        self.marked += other.marked;
+    }
+}
+
 /// A frame on its way. Ordered by arrival, then by the order in which frames were pushed.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InFlight {

@@ -1,0 +1,119 @@
+use tidelane_time::Duration;
+
+use super::*;
+
+const DELAY: Duration = Duration::from_micros(10);
+
+fn node(kind: Kind, index: u8) -> Node {
+    Node {
+        kind,
+        mac: MacAddress([2, 0, 0, 0, 0, index]),
+        addr: IpAddress::from_v4([10, 0, 0, index]),
+    }
+}
+
+fn edge(a: usize, b: usize) -> Edge {
+    Edge {
+        ends: [a, b],
+        ways: [LinkConfig::with_delay(DELAY); 2],
+    }
+}
+
+/// A minimal IPv4 packet from node `from` to node `to`, sent to the link address of `hop`.
+fn frame(from: u8, hop: u8, to: u8, ttl: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, hop, 2, 0, 0, 0, 0, from, 8, 0];
+    let mut header = [
+        0x45, 0, 0, 24, 0, 0, 0x40, 0, ttl, 6, 0, 0, 10, 0, 0, from, 10, 0, 0, to,
+    ];
+    let sum = checksum::sum(&header).checksum();
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(header);
+    frame.extend([1, 2, 3, 4]);
+    frame
+}
+
+fn drive(network: &mut Network) -> Vec<(Instant, usize, Vec<u8>)> {
+    let mut arrived = Vec::new();
+    while let Some((at, way)) = network.next_arrival() {
+        arrived.extend(network.arrive(at, way).map(|(host, f)| (at, host, f)));
+    }
+    arrived
+}
+
+#[test]
+fn a_switch_forwards_by_link_address_and_changes_nothing() {
+    let nodes = vec![
+        node(Kind::Host, 0),
+        node(Kind::Host, 1),
+        node(Kind::Switch, 9),
+    ];
+    let mut network = Network::new(nodes, &[edge(0, 2), edge(1, 2)], 1);
+    let sent = frame(0, 1, 1, 64);
+    network.send(Instant::ZERO, 0, &sent);
+    network.send(Instant::ZERO, 0, &frame(0, 7, 1, 64));
+    let arrived = drive(&mut network);
+    assert_eq!(arrived, [(Instant::ZERO + DELAY + DELAY, 1, sent)]);
+    assert_eq!(network.unroutable(), 1);
+}
+
+fn routed() -> Network {
+    // 0 and 1 on switch 2, router 3, router 4, host 5.
+    let nodes = vec![
+        node(Kind::Host, 0),
+        node(Kind::Host, 1),
+        node(Kind::Switch, 2),
+        node(Kind::Router, 3),
+        node(Kind::Router, 4),
+        node(Kind::Host, 5),
+    ];
+    let edges = [edge(0, 2), edge(1, 2), edge(2, 3), edge(3, 4), edge(4, 5)];
+    Network::new(nodes, &edges, 1)
+}
+
+#[test]
+fn routers_count_down_and_write_link_addresses() {
+    let mut network = routed();
+    network.send(Instant::ZERO, 0, &frame(0, 3, 5, 64));
+    network.send(Instant::ZERO, 5, &frame(5, 4, 1, 64));
+    let mut arrived = drive(&mut network);
+    arrived.sort_by_key(|(_, host, _)| std::cmp::Reverse(*host));
+    let hosts: Vec<_> = arrived.iter().map(|(_, host, _)| *host).collect();
+    assert_eq!(hosts, [5, 1]);
+    let there = parse_frame(&arrived[0].2).expect("a packet");
+    assert_eq!(
+        (there.ttl, there.dst_mac.0[5], there.src_mac.0[5]),
+        (62, 5, 4)
+    );
+    let back = parse_frame(&arrived[1].2).expect("a packet");
+    assert_eq!((back.ttl, back.dst_mac.0[5], back.src_mac.0[5]), (62, 1, 3));
+}
+
+#[test]
+fn a_packet_that_has_come_too_far_is_dropped() {
+    let mut network = routed();
+    network.send(Instant::ZERO, 0, &frame(0, 3, 5, 2));
+    assert_eq!(drive(&mut network), []);
+    assert_eq!(network.unroutable(), 1);
+}
+
+#[test]
+fn a_host_without_room_keeps_what_comes_to_it_waiting() {
+    let mut network = routed();
+    network.send(Instant::ZERO, 0, &frame(0, 1, 1, 64));
+    network.block(1, true);
+    assert_eq!(drive(&mut network), []);
+    network.block(1, false);
+    assert_eq!(drive(&mut network).len(), 1);
+}
+
+#[test]
+fn a_cut_network_loses_all_and_a_repaired_one_nothing() {
+    let mut network = routed();
+    network.set_cut(true);
+    network.send(Instant::ZERO, 0, &frame(0, 1, 1, 64));
+    assert_eq!(drive(&mut network), []);
+    network.set_cut(false);
+    network.send(Instant::ZERO, 0, &frame(0, 1, 1, 64));
+    assert_eq!(drive(&mut network).len(), 1);
+    assert_eq!(network.counters().lost, 1);
+}
