@@ -76,24 +76,20 @@ impl<P: PacketIo> Host<P> {
             listener.waiting.push_back(flow);
             return;
         };
-        member.untaken += 1;
-        member.given += 1;
         let Member {
             program,
             context,
             cookie,
             ..
         } = *member;
-        let slot = self
-            .io
-            .programs
-            .get_mut(program)
-            .and_then(|program| program.take_slot());
-        let Some((slot, generation)) = slot else {
+        let Some((slot, generation)) = self.move_in(flow, program) else {
             self.engine.abort(now, flow, &mut self.io);
             return;
         };
-        self.leave_staging(flow, program, slot);
+        if let Some(member) = self.member_of(id, program, context) {
+            member.untaken += 1;
+            member.given += 1;
+        }
         self.attach(flow, program, context, slot, generation);
         if let Some(binding) = self.io.binding(flow) {
             binding.announce = true;
@@ -155,25 +151,43 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Moves what arrived before accept from the staging area to the program's region.
-    fn leave_staging(&mut self, flow: FlowId, program: ProgramId, slot: u32) {
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
-            return;
+    fn member_of(
+        &mut self,
+        id: ListenerId,
+        program: ProgramId,
+        context: u32,
+    ) -> Option<&mut Member> {
+        let members = &mut self.io.listeners.get_mut(id)?.members;
+        let is_it = |member: &&mut Member| member.program == program && member.context == context;
+        members.iter_mut().find(is_it)
+    }
+
+    /// Takes a slot of the program, and moves what arrived before accept from the staging area to
+    /// its region. None, and nothing changed, if there is no slot, or no memory for these bytes:
+    /// they are acknowledged, and a connection must not go on without them.
+    fn move_in(&mut self, flow: FlowId, program: ProgramId) -> Option<(u32, u32)> {
+        let binding = self.io.bindings.get_mut(flow.index())?.as_mut()?;
+        let program = self.io.programs.get_mut(program)?;
+        let moved = match binding.rx {
+            Some(staged) => Some((staged, program.rx.alloc(staged.log2)?)),
+            None => None,
         };
-        let Some(staged) = binding.rx.take() else {
-            return;
+        let Some((slot, generation)) = program.take_slot() else {
+            if let Some((_, buffer)) = moved {
+                program.rx.free(buffer);
+            }
+            return None;
         };
-        let Staging { region, allocator } = &mut self.io.staging;
-        if let Some(program) = self.io.programs.get_mut(program) {
-            binding.rx = program.rx.alloc(staged.log2);
-            if let Some(buffer) = binding.rx {
-                copy_buffer(region, staged, program.region.region(), buffer);
-                if let Some(view) = program.region.slot(slot) {
-                    slots::set_rx_buffer(view, buffer.to_word());
-                }
+        if let Some((staged, buffer)) = moved {
+            let Staging { region, allocator } = &mut self.io.staging;
+            copy_buffer(region, staged, program.region.region(), buffer);
+            allocator.free(staged);
+            binding.rx = Some(buffer);
+            if let Some(view) = program.region.slot(slot) {
+                slots::set_rx_buffer(view, buffer.to_word());
             }
         }
-        allocator.free(staged);
+        Some((slot, generation))
     }
 
     fn publish_flow(&mut self, flow: FlowId) {
