@@ -1,19 +1,20 @@
 //! `tidelane-sim`: runs seeds of the world, one, many, or one again with everything written down.
 //!
-//! A failure ends with one line: the command that shows it again.
+//! A failure prints its whole scenario, writes what went over the wires, and ends with one line:
+//! the command that shows it again.
 
-use std::{
-    fs::File,
-    io::{BufWriter, Write},
-    panic::{AssertUnwindSafe, catch_unwind},
-    path::PathBuf,
-    process::ExitCode,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand, ValueEnum};
-use tidelane_world::{Report, Scenario, Theme, World};
+use clap::{Parser, Subcommand};
+
+mod cubic_model;
+mod figure;
+mod seed;
+mod swarm;
+
+use figure::Figure;
+use seed::{About, report, run};
+use swarm::Swarm;
 
 /// Hosts, programs and wires in virtual time, from one seed.
 #[derive(Parser)]
@@ -47,6 +48,9 @@ enum Command {
         /// Threads instead of one per CPU
         #[arg(long)]
         threads: Option<usize>,
+        /// Stop after so many failures
+        #[arg(long, default_value_t = 1)]
+        failures: u64,
         #[command(flatten)]
         about: About,
     },
@@ -60,47 +64,14 @@ enum Command {
         #[arg(long, value_name = "PREFIX")]
         pcap: Option<PathBuf>,
     },
-}
-
-#[derive(clap::Args, Clone, Copy)]
-struct About {
-    /// What the runs are about; without it, the seed decides
-    #[arg(long, value_enum)]
-    theme: Option<ThemeName>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ThemeName {
-    /// Hosts and wires of all kinds
-    Any,
-    /// Client and server on one host
-    Memory,
-    /// Programs die
-    Death,
-    /// A program writes random values to its shared memory
-    Misbehaviour,
-}
-
-impl About {
-    fn scenario(self, seed: u64) -> Scenario {
-        let theme = match self.theme {
-            None => return Scenario::from_seed(seed),
-            Some(ThemeName::Any) => Theme::Any,
-            Some(ThemeName::Memory) => Theme::MemoryWire,
-            Some(ThemeName::Death) => Theme::Death,
-            Some(ThemeName::Misbehaviour) => Theme::Misbehaviour,
-        };
-        Scenario::with_theme(seed, theme)
-    }
-
-    /// The command that shows the run of `seed` again.
-    fn command(self, seed: u64) -> String {
-        let theme = self.theme.and_then(|theme| theme.to_possible_value());
-        let theme = theme.map_or(String::new(), |theme| {
-            format!(" --theme {}", theme.get_name())
-        });
-        format!("cargo run --release -p tidelane-sim -- replay {seed}{theme}")
-    }
+    /// Run the seeds that CI runs: some of each kind, in less than a minute
+    Lite,
+    /// Measure goodput in virtual time
+    Figure {
+        /// Which
+        #[arg(value_enum)]
+        name: Figure,
+    },
 }
 
 fn main() -> ExitCode {
@@ -112,127 +83,23 @@ fn main() -> ExitCode {
             seconds,
             from,
             threads,
+            failures,
             about,
-        } => Swarm::new(about, from, seeds, seconds).run(threads),
+        } => Swarm::new(about, from, seeds, seconds, failures).run(threads),
         Command::Replay { seed, about, pcap } => {
             let scenario = about.scenario(seed);
             println!("{scenario}\n");
-            report(about, seed, run(scenario, pcap))
+            report(about, seed, run(scenario, pcap.as_deref()))
         }
+        Command::Lite => swarm::lite(),
+        Command::Figure { name } => name.run().unwrap_or_else(|violation| {
+            eprintln!("{violation}");
+            false
+        }),
     };
     if held {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    }
-}
-
-/// Runs one scenario; a panic counts as a failure like any other.
-fn run(scenario: Scenario, pcap: Option<PathBuf>) -> Result<Report, String> {
-    let hosts = scenario.hosts.len();
-    let run = move || -> Result<Report, String> {
-        let mut world = World::new(scenario).map_err(|error| error.to_string())?;
-        for host in (0..hosts).take(if pcap.is_some() { hosts } else { 0 }) {
-            let prefix = pcap.clone().unwrap_or_default();
-            let name = format!("{}-{host}.pcapng", prefix.display());
-            let file = File::create(&name).map_err(|error| format!("{name}: {error}"))?;
-            world
-                .capture(host, Box::new(BufWriter::new(file)))
-                .map_err(|error| format!("{name}: {error}"))?;
-        }
-        world.run().map_err(|violation| violation.to_string())
-    };
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let text = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(format!("panic: {}", text.unwrap_or("without a text")))
-    })
-}
-
-/// Prints how a run ended. Whether all rules held.
-fn report(about: About, seed: u64, outcome: Result<Report, String>) -> bool {
-    match outcome {
-        Ok(report) => {
-            println!("seed {seed}: {report}");
-            for (name, value) in report.counters.iter().filter(|(_, value)| **value > 0) {
-                println!("  {name:<24} {value}");
-            }
-            true
-        }
-        Err(text) => {
-            fail(about, seed, &text);
-            false
-        }
-    }
-}
-
-fn fail(about: About, seed: u64, text: &str) {
-    eprintln!("seed {seed}: {text}\nreproduce: {}", about.command(seed));
-}
-
-/// Many seeds at once.
-struct Swarm {
-    about: About,
-    next: AtomicU64,
-    end: u64,
-    until: Option<Instant>,
-    failed: AtomicBool,
-}
-
-impl Swarm {
-    fn new(about: About, from: u64, seeds: Option<u64>, seconds: Option<u64>) -> Self {
-        Self {
-            about,
-            next: AtomicU64::new(from),
-            end: seeds.map_or(u64::MAX, |count| from.saturating_add(count)),
-            until: seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
-            failed: AtomicBool::new(false),
-        }
-    }
-
-    fn run(&self, threads: Option<usize>) -> bool {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut sum = Report::default();
-        let mut seeds = 0;
-        std::thread::scope(|scope| {
-            let handles: Vec<_> = (0..threads.unwrap_or(cpus).max(1))
-                .map(|_| scope.spawn(|| self.work()))
-                .collect();
-            for (count, report) in handles.into_iter().filter_map(|handle| handle.join().ok()) {
-                seeds += count;
-                sum.add(&report);
-            }
-        });
-        println!("{seeds} seeds: {sum}");
-        for (name, value) in sum.counters.iter().filter(|(_, value)| **value > 0) {
-            println!("  {name:<24} {value}");
-        }
-        !self.failed.load(Ordering::Relaxed)
-    }
-
-    /// Runs seeds until there are none, or one fails.
-    fn work(&self) -> (u64, Report) {
-        let mut sum = Report::default();
-        let mut count = 0;
-        while !self.failed.load(Ordering::Relaxed)
-            && self.until.is_none_or(|until| Instant::now() < until)
-        {
-            let seed = self.next.fetch_add(1, Ordering::Relaxed);
-            if seed >= self.end {
-                break;
-            }
-            match run(self.about.scenario(seed), None) {
-                Ok(report) => sum.add(&report),
-                Err(text) => {
-                    self.failed.store(true, Ordering::Relaxed);
-                    fail(self.about, seed, &text);
-                    let _ = std::io::stderr().flush();
-                }
-            }
-            count += 1;
-        }
-        (count, sum)
     }
 }

@@ -81,6 +81,8 @@ pub struct Ledger {
     pub timeouts: bool,
     /// The service may refuse: a limit is set low.
     pub refusals: bool,
+    /// A host's time passes at once: it may give up waiting for a neighbour or a port.
+    pub jumps: bool,
     /// A reset always arrives.
     pub perfect_wire: bool,
 }
@@ -215,6 +217,34 @@ impl Ledger {
             }
             if listener == Some(entry.plan.listener) && entry.ends[1].stage != Stage::Ended {
                 entry.excuse.get_or_insert("a program of its listener died");
+                // It may have waited to be accepted there, and its reset may be lost.
+                if entry.ends[0].stage == Stage::Open && entry.ends[1].stage == Stage::NotYet {
+                    entry.ends[1].broken_at.get_or_insert(now);
+                }
+            }
+        }
+    }
+
+    /// The service of the ends that `concerns` names died, with all that it still had to send.
+    pub fn service_died(&mut self, now: Instant, concerns: impl Fn(&ConnectionPlan, Role) -> bool) {
+        for entry in &mut self.entries {
+            for role in [Role::Client, Role::Server] {
+                if !concerns(&entry.plan, role) {
+                    continue;
+                }
+                entry.excuse.get_or_insert("a service died");
+                let begun = entry.ends[0].stage != Stage::NotYet;
+                if role == Role::Server && begun {
+                    let end = &mut entry.ends[1];
+                    // What was not accepted yet may still be, by the next service.
+                    if end.stage == Stage::Open {
+                        end.stage = Stage::Ended;
+                    }
+                    end.broken_at.get_or_insert(now);
+                }
+                if role == Role::Client && entry.ends[0].stage == Stage::Ended {
+                    entry.ends[0].broken_at.get_or_insert(now);
+                }
             }
         }
     }
@@ -235,7 +265,7 @@ impl Ledger {
     /// Since when `role` may be waiting in vain.
     pub fn waits_in_vain_since(&self, id: u32, role: Role) -> Option<Instant> {
         let peer = self.end(id, role.peer());
-        peer.broken_at.filter(|_| peer.stage == Stage::Ended)
+        peer.broken_at.filter(|_| peer.stage != Stage::Open)
     }
 
     /// The connection of `role` ended with `cause`, without an end of file.
@@ -251,6 +281,9 @@ impl Ledger {
         }
         let excuse = match cause {
             close_cause::TIMED_OUT if self.timeouts || self.refusals => Some("timed out"),
+            close_cause::HOST_UNREACHABLE | close_cause::NO_PORT if self.jumps => {
+                Some("the clock jumped")
+            }
             close_cause::ABORTED | close_cause::NO_PORT if self.refusals => Some("refused"),
             close_cause::RESET | close_cause::REFUSED if self.refusals => Some("refused"),
             _ => None,

@@ -17,26 +17,38 @@
 //! give equal runs, down to the last frame: [`Report::digest`].
 #![forbid(unsafe_code)]
 
+mod bulk;
+mod cwnd_rules;
 mod digest;
+mod foreign;
 mod ledger;
 mod machine;
 mod misconduct;
+mod mishap;
 mod pattern;
+mod pipe;
 mod plan;
 mod program;
 mod report;
 mod scenario;
 mod side;
+mod topology;
+mod wire_rules;
 mod worker;
 mod world;
 
+pub use tidelane_engine::Algorithm;
+
 pub use crate::{
+    bulk::{Bulk, Goodput},
     ledger::Violation,
     misconduct::Misconduct,
+    mishap::Mishap,
     pattern::Content,
     plan::{ConnectionPlan, EndPlan, Ending, Role, Round, Traffic},
     report::Report,
-    scenario::{Conduct, HostSpec, ListenerSpec, Mishap, ProgramSpec, Scenario, Theme},
+    scenario::{Conduct, ForeignSpec, HostSpec, ListenerSpec, ProgramSpec, Scenario, Theme},
+    topology::{Middle, Topology},
     world::World,
 };
 

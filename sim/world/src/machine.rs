@@ -10,14 +10,18 @@ use std::{
 };
 
 use tidelane_engine::LinkId;
-use tidelane_host::{Host, HostRequest, Interface, PORTS_PER_REQUEST, Route, SocketReport};
+use tidelane_host::{Host, HostRequest, Interface, PORTS_PER_REQUEST, SocketReport};
 use tidelane_netem::Rng;
 use tidelane_packet_io::{BURST_MAX, Capture, Frame, MemConfig, MemPort, PacketIo, TxChecksum};
 use tidelane_ring::{ServicePageMap, sleep};
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{IpAddress, MacAddress};
+use tidelane_wire::IpAddress;
 
-use crate::scenario::HostSpec;
+use crate::{
+    cwnd_rules::Says,
+    scenario::HostSpec,
+    topology::{Topology, address, mac, mac_of},
+};
 
 /// First port of the ephemeral range.
 const PORT_FIRST: u16 = 32_768;
@@ -44,10 +48,14 @@ pub struct Machine {
     pub page: Arc<ServicePageMap>,
     /// A program rang.
     pub rung: Arc<AtomicBool>,
-    /// Its link address.
-    pub mac: MacAddress,
     /// When it runs next.
     pub next_step: Option<Instant>,
+    /// Neither it nor its programs run before.
+    pub paused_until: Instant,
+    /// How much its clock is ahead of the world's.
+    ahead: Duration,
+    /// The service is down: frames are lost, in and out.
+    pub down: bool,
     spec: HostSpec,
     wire: Wire,
     rng: Rng,
@@ -56,19 +64,14 @@ pub struct Machine {
     frames: Vec<Frame>,
 }
 
-/// The address of host `index`.
-pub fn address(index: usize) -> IpAddress {
-    IpAddress::from_v4([10, 0, 0, index as u8 + 1])
-}
-
-/// The link address of host `index`.
-pub fn mac(index: usize) -> MacAddress {
-    MacAddress([2, 0, 0, 0, 0, index as u8 + 1])
-}
-
 impl Machine {
-    /// Host `index`, as `spec` says.
-    pub fn new(index: usize, spec: &HostSpec, rng: Rng) -> std::io::Result<Self> {
+    /// Host `index`, as `spec` says, in `topology`.
+    pub fn new(
+        index: usize,
+        spec: &HostSpec,
+        topology: &Topology,
+        rng: Rng,
+    ) -> std::io::Result<Self> {
         let (near, far) = MemPort::pair(MemConfig {
             frame_len_max: spec.mtu + 14,
             frames: spec.frames,
@@ -84,19 +87,15 @@ impl Machine {
         let mut secret = [0; 16];
         rng.fork(1).fill(&mut secret);
         let mut host = Host::new(spec.engine.clone(), secret, interface, vec![near])?;
-        let on_link = Route {
-            prefix: IpAddress::from_v4([10, 0, 0, 0]),
-            prefix_len: 96 + 24,
-            gateway: None,
-            source: address(index),
-        };
-        host.set_routes(Instant::ZERO, vec![address(index)], vec![on_link]);
+        host.set_routes(Instant::ZERO, vec![address(index)], topology.routes(index));
         Ok(Self {
             host,
             page: Arc::new(ServicePageMap::heap(1)?),
             rung: Arc::new(AtomicBool::new(false)),
-            mac: mac(index),
             next_step: Some(Instant::ZERO),
+            paused_until: Instant::ZERO,
+            ahead: Duration::ZERO,
+            down: false,
             spec: spec.clone(),
             wire: Wire::Plain(far),
             rng: rng.fork(2),
@@ -108,15 +107,46 @@ impl Machine {
 
     /// Writes all frames to `out` as pcapng, as seen from the wire.
     pub fn capture(self, out: Box<dyn Write>) -> std::io::Result<Self> {
-        let wire = match self.wire {
-            Wire::Plain(port) => Wire::Captured(Box::new(Capture::new(port, out)?)),
-            captured => captured,
-        };
+        let wire = self.wire.captured(out)?;
         Ok(Self { wire, ..self })
+    }
+
+    /// The service ends and a new one starts, at `back`; nothing is left of the old one.
+    pub fn restart(&mut self, new: Self, back: Instant) -> std::io::Result<()> {
+        let old = std::mem::replace(self, new);
+        self.ahead = old.ahead;
+        self.down = true;
+        self.next_step = Some(back);
+        self.paused_until = back;
+        if let Wire::Captured(capture) = old.wire {
+            let (_, out) = capture.finish();
+            let whole = std::mem::replace(&mut self.wire, Wire::Plain(MemPort::pair(SPARE).0));
+            self.wire = whole.captured(out?)?;
+        }
+        Ok(())
+    }
+
+    /// What the service's clock says.
+    pub fn clock(&self, now: Instant) -> Instant {
+        now + self.ahead
+    }
+
+    /// The service's clock jumps.
+    pub fn jump(&mut self, now: Instant, by: Duration) {
+        self.ahead += by;
+        self.wake(now);
+    }
+
+    /// When it runs next, pauses considered.
+    pub fn due(&self) -> Option<Instant> {
+        Some(self.next_step?.max(self.paused_until))
     }
 
     /// A frame arrives. False if the port has no room for it now.
     pub fn deliver(&mut self, now: Instant, frame: &[u8]) -> bool {
+        if self.down {
+            return true;
+        }
         self.wire.set_time(now);
         let port = self.wire.port();
         let Some(buffer) = port.tx_frame() else {
@@ -144,7 +174,9 @@ impl Machine {
         let core = self.page.core(0).expect("the page has one core");
         sleep::cancel_sleep(&core.needs_wakeup);
         self.rung.store(false, Ordering::Relaxed);
-        let worked = self.host.step(now);
+        self.down = false;
+        let clock = self.clock(now);
+        let worked = self.host.step(clock);
         self.take_requests(now);
         let soon = now + Duration(1 + self.rng.below(self.spec.step_time_max.0));
         let core = self.page.core(0).expect("the page has one core");
@@ -155,7 +187,8 @@ impl Machine {
             if self.host.has_work() {
                 Some(soon)
             } else {
-                self.host.next_timeout().map(|at| at.max(now + Duration(1)))
+                let at = self.host.next_timeout();
+                at.map(|at| (at - self.ahead).max(now + Duration(1)))
             }
         };
         worked
@@ -192,11 +225,10 @@ impl Machine {
         let Some((_, answer)) = self.answers.pop_front() else {
             return;
         };
+        let clock = self.clock(now);
         match answer {
             Answer::Neighbour(addr) => {
-                let known = addr.as_v4().filter(|v4| v4[..3] == [10, 0, 0]);
-                let mac = known.map(|v4| mac(usize::from(v4[3]).wrapping_sub(1)));
-                self.host.set_neighbour(now, addr, mac);
+                self.host.set_neighbour(clock, addr, mac_of(addr));
             }
             Answer::Ports(addr) => {
                 let left = self.spec.ports - self.ports_given;
@@ -204,7 +236,7 @@ impl Machine {
                 let first = PORT_FIRST + self.ports_given as u16;
                 let ports: Vec<u16> = (first..).take(count as usize).collect();
                 self.ports_given += count;
-                self.host.add_ports(now, addr, &ports);
+                self.host.add_ports(clock, addr, &ports);
             }
         }
         self.wake(now);
@@ -212,7 +244,7 @@ impl Machine {
 
     /// The kernel has forgotten `addr`.
     pub fn forget_neighbour(&mut self, now: Instant, addr: IpAddress) {
-        self.host.set_neighbour(now, addr, None);
+        self.host.set_neighbour(self.clock(now), addr, None);
         let at = now + Duration(self.rng.below(ANSWER_TIME_MAX));
         self.answers.push_back((at, Answer::Neighbour(addr)));
     }
@@ -226,7 +258,7 @@ impl Machine {
             if port.rx_burst(&mut self.frames, BURST_MAX) == 0 {
                 return;
             }
-            for frame in &self.frames {
+            for frame in self.frames.iter().filter(|_| !self.down) {
                 on_frame(port.frame_bytes(frame));
             }
             port.rx_release(&self.frames);
@@ -238,6 +270,23 @@ impl Machine {
         self.host.sockets().iter().map(describe_socket).collect()
     }
 }
+
+impl Says for Machine {
+    fn sockets(&self) -> Vec<SocketReport> {
+        self.host.sockets()
+    }
+
+    fn undone(&self) -> u64 {
+        let counters = self.host.counters();
+        let signs = counters
+            .iter()
+            .filter(|(name, _)| UNDO_SIGNS.contains(&name.as_str()));
+        signs.map(|(_, count)| count).sum()
+    }
+}
+
+/// Counters that tell of something sent again without need.
+const UNDO_SIGNS: [&str; 2] = ["spurious_timeouts", "dsack_recv"];
 
 fn describe_socket(socket: &SocketReport) -> String {
     let SocketReport {
@@ -269,7 +318,21 @@ fn describe_socket(socket: &SocketReport) -> String {
     line
 }
 
+/// A port for a moment.
+const SPARE: MemConfig = MemConfig {
+    frame_len_max: 64,
+    frames: 1,
+    partial_checksums: false,
+};
+
 impl Wire {
+    fn captured(self, out: Box<dyn Write>) -> std::io::Result<Self> {
+        Ok(match self {
+            Self::Plain(port) => Self::Captured(Box::new(Capture::new(port, out)?)),
+            captured => captured,
+        })
+    }
+
     fn port(&mut self) -> &mut dyn PacketIo {
         match self {
             Self::Plain(port) => port,

@@ -13,16 +13,15 @@ use tidelane_time::Instant;
 use tidelane_wire::Endpoint;
 
 use crate::{
-    machine::{Machine, address},
+    machine::Machine,
     misconduct::Misconduct,
-    scenario::{Conduct, ListenerSpec, ProgramSpec},
+    scenario::{AREA_LEN, Conduct, ListenerSpec, ProgramSpec},
+    topology::address,
     worker::{Accepting, Worker},
 };
 
 /// Connections that a program can have at once.
 const SLOTS: u32 = 256;
-/// Bytes of each of its buffer areas.
-const AREA_LEN: u64 = 256 << 20;
 
 /// A doorbell that is looked at.
 struct FlagBell(Arc<AtomicBool>);
@@ -65,7 +64,8 @@ impl Process {
         life: &Life,
     ) -> std::io::Result<Self> {
         let rng = &life.rng;
-        let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("the layout is possible");
+        let layout =
+            Layout::new(SLOTS, spec.area_len, spec.area_len).expect("the layout is possible");
         let region = Arc::new(ProgramRegion::heap(&layout)?);
         let rung = machine.rung.clone();
         let ring = move || rung.store(true, Ordering::Relaxed);
@@ -82,7 +82,8 @@ impl Process {
             assert!(added, "a new program can have a context");
             let context = program.new_context().expect("a context");
             let rng = rng.fork(u64::from(number) + 10);
-            let worker = Worker::new(program.clone(), context, bell, rng);
+            let mut worker = Worker::new(program.clone(), context, bell, rng);
+            worker.thrifty = spec.area_len < AREA_LEN;
             workers.push((Some(now), worker));
         }
         let misconduct = match spec.conduct {
@@ -125,7 +126,7 @@ impl Process {
     /// The process is killed: nothing of it runs any more, not even destructors.
     pub fn kill(self, now: Instant, machine: &mut Machine) {
         self.program.mark_service_gone();
-        machine.host.remove_program(now, self.id);
+        machine.host.remove_program(machine.clock(now), self.id);
         machine.touched(now);
     }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use tidelane_netem::LinkCounters;
 use tidelane_time::Instant;
 
 use crate::ledger::Entry;
@@ -23,6 +24,14 @@ pub struct Report {
     pub broken: u64,
     /// Programs that died.
     pub deaths: u64,
+    /// Services that started anew.
+    pub restarts: u64,
+    /// Segments that were held against the wire's rules.
+    pub checked_segments: u64,
+    /// Looks at senders.
+    pub checked_windows: u64,
+    /// What the links did.
+    pub links: LinkCounters,
     /// Bursts of random writes to shared memory.
     pub misdeeds: u64,
     /// Times that a host had nothing at all to wait for but others.
@@ -62,6 +71,10 @@ impl Report {
         self.broken += other.broken;
         self.deaths += other.deaths;
         self.misdeeds += other.misdeeds;
+        self.restarts += other.restarts;
+        self.checked_segments += other.checked_segments;
+        self.checked_windows += other.checked_windows;
+        self.links.add(&other.links);
         self.sleeps += other.sleeps;
         self.busy = Instant(self.busy.0 + other.busy.0);
         self.end = Instant(self.end.0 + other.end.0);
@@ -76,7 +89,9 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} connections complete, {} broken off; {} bytes, {} frames, {} events in {:.1} s of \
-             traffic and {:.1} s in all; {} deaths, {} misdeeds; digest {:016x}",
+             traffic and {:.1} s in all; {} deaths, {} restarts, {} misdeeds; {} segments \
+             and {} windows checked; links: {} lost, {} overflowed, \
+             {} duplicated, {} corrupted, {} held back, {} marked; digest {:016x}",
             self.complete,
             self.broken,
             self.bytes,
@@ -85,7 +100,16 @@ impl fmt::Display for Report {
             self.busy.as_nanos() as f64 / 1e9,
             self.end.as_nanos() as f64 / 1e9,
             self.deaths,
+            self.restarts,
             self.misdeeds,
+            self.checked_segments,
+            self.checked_windows,
+            self.links.lost,
+            self.links.overflowed,
+            self.links.duplicated,
+            self.links.corrupted,
+            self.links.reordered,
+            self.links.marked,
             self.digest,
         )
     }

@@ -2,11 +2,20 @@
 
 use std::fmt;
 
-use tidelane_engine::{Algorithm, EngineConfig};
-use tidelane_netem::{BurstLoss, LinkConfig, Rng};
+use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
+use tidelane_netem::Rng;
 use tidelane_time::{Duration, Instant};
 
-use crate::plan::{ConnectionPlan, Role, Traffic};
+use crate::{
+    mishap::Mishap,
+    plan::{ConnectionPlan, Role, Traffic},
+    topology::Topology,
+};
+
+/// Bytes of an area of stream buffers: enough for all that a run has.
+pub const AREA_LEN: u64 = 256 << 20;
+/// The least there is where memory is short.
+const AREA_LEN_LOW: u64 = 64 << 10;
 
 /// A host.
 #[derive(Clone, Debug)]
@@ -48,6 +57,8 @@ pub struct ProgramSpec {
     pub wake_time_max: Duration,
     /// What it does.
     pub conduct: Conduct,
+    /// Bytes of each of its two areas of stream buffers.
+    pub area_len: u64,
 }
 
 /// A listening socket.
@@ -63,34 +74,6 @@ pub struct ListenerSpec {
     pub accept_delay: Duration,
 }
 
-/// Something that goes wrong at a certain time.
-#[derive(Clone, Copy, Debug)]
-pub enum Mishap {
-    /// A program dies, and perhaps comes back.
-    Death {
-        /// Which.
-        program: usize,
-        /// When.
-        at: Instant,
-        /// How long until it runs again.
-        back_after: Option<Duration>,
-    },
-    /// The wire is cut.
-    Outage {
-        /// When.
-        at: Instant,
-        /// How long.
-        lasts: Duration,
-    },
-    /// A host's neighbours are forgotten and must be resolved again.
-    NeighboursForgotten {
-        /// Which host.
-        host: usize,
-        /// When.
-        at: Instant,
-    },
-}
-
 /// What a run is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Theme {
@@ -102,6 +85,29 @@ pub enum Theme {
     Death,
     /// A program writes random values to its shared memory.
     Misbehaviour,
+    /// Services restart, hosts pause, clocks jump.
+    Faults,
+    /// Programs have little memory for streams.
+    Memory,
+    /// The peer is another stack: smoltcp.
+    Foreign,
+}
+
+/// A host with another stack. It comes after Tidelane's hosts; programs of that host are its own.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignSpec {
+    /// MTU of its interface.
+    pub mtu: u32,
+    /// Bytes of a socket's receive buffer.
+    pub rx_len: u32,
+    /// Bytes of a socket's send buffer.
+    pub tx_len: u32,
+    /// Longest delay of an acknowledgment; zero: none.
+    pub ack_delay: Duration,
+    /// Nagle's algorithm.
+    pub nagle: bool,
+    /// CUBIC, or no congestion control at all.
+    pub cubic: bool,
 }
 
 /// A run.
@@ -111,10 +117,12 @@ pub struct Scenario {
     pub seed: u64,
     /// What it is about.
     pub theme: Theme,
-    /// Hosts, all on one switch.
+    /// Hosts.
     pub hosts: Vec<HostSpec>,
-    /// Every host's way to and from the switch is like this.
-    pub wire: LinkConfig,
+    /// A host with another stack, after those.
+    pub foreign: Option<ForeignSpec>,
+    /// How they are joined.
+    pub topology: Topology,
     /// Programs.
     pub programs: Vec<ProgramSpec>,
     /// Listening sockets.
@@ -129,11 +137,14 @@ impl Scenario {
     /// The run of `seed`.
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed).fork(0x5ce_4a10);
-        let theme = match rng.below(10) {
-            0..6 => Theme::Any,
-            6 => Theme::MemoryWire,
-            7..9 => Theme::Death,
-            _ => Theme::Misbehaviour,
+        let theme = match rng.below(16) {
+            0..7 => Theme::Any,
+            7 => Theme::MemoryWire,
+            8..10 => Theme::Death,
+            10 => Theme::Misbehaviour,
+            11 => Theme::Memory,
+            12..14 => Theme::Foreign,
+            _ => Theme::Faults,
         };
         Self::with_theme(seed, theme)
     }
@@ -143,25 +154,32 @@ impl Scenario {
         let root = Rng::new(seed);
         let mut rng = root.fork(1);
         let host_count = match theme {
-            Theme::MemoryWire => 1,
+            Theme::MemoryWire | Theme::Foreign => 1,
             _ => 2 + rng.below(3).min(rng.below(3)) as usize,
         };
         let hosts = (0..host_count)
             .map(|_| new_host(&mut rng))
             .collect::<Vec<_>>();
-        let wire = new_wire(&mut root.fork(2));
+        let foreign = (theme == Theme::Foreign).then(|| new_foreign(&mut root.fork(7)));
+        let all = host_count + usize::from(foreign.is_some());
+        let topology = Topology::random(&mut root.fork(2), all);
         let mut scenario = Self {
             seed,
             theme,
             hosts,
-            wire,
+            foreign,
+            topology,
             programs: Vec::new(),
             listeners: Vec::new(),
             connections: Vec::new(),
             mishaps: Vec::new(),
         };
-        scenario.add_servers(&mut root.fork(3));
-        scenario.add_clients(&mut root.fork(4));
+        if theme == Theme::Foreign {
+            scenario.add_both_sides(&mut root.fork(3));
+        } else {
+            scenario.add_servers(&mut root.fork(3));
+            scenario.add_clients(&mut root.fork(4));
+        }
         scenario.add_connections(&mut root.fork(5));
         scenario.add_mishaps(&mut root.fork(6));
         scenario
@@ -181,6 +199,22 @@ impl Scenario {
                 programs,
                 accept_delay: Duration::from_micros(rng.below(delay)),
             });
+        }
+    }
+
+    /// A server and a client on Tidelane, a server and a client on the other stack.
+    fn add_both_sides(&mut self, rng: &mut Rng) {
+        for host in 0..2 {
+            let server = self.add_program(rng, host, Conduct::Good);
+            self.listeners.push(ListenerSpec {
+                port: 80 + host as u16,
+                backlog: 128,
+                programs: vec![server],
+                accept_delay: Duration::ZERO,
+            });
+        }
+        for host in 0..2 {
+            self.add_program(rng, host, Conduct::Good);
         }
     }
 
@@ -204,8 +238,16 @@ impl Scenario {
             workers: if rng.chance_ppm(300_000) { 2 } else { 1 },
             wake_time_max: Duration::from_nanos(1 << rng.between(0, 18)),
             conduct,
+            area_len: self.area_len(rng),
         });
         self.programs.len() - 1
+    }
+
+    fn area_len(&self, rng: &mut Rng) -> u64 {
+        match self.theme {
+            Theme::Memory => AREA_LEN_LOW << rng.below(4),
+            _ => AREA_LEN,
+        }
     }
 
     fn add_connections(&mut self, rng: &mut Rng) {
@@ -225,8 +267,12 @@ impl Scenario {
             } else {
                 traffic[rng.below(4) as usize]
             };
-            let client = rng.below(self.programs.len() as u64) as usize;
+            let mut client = rng.below(self.programs.len() as u64) as usize;
             let listener = rng.below(self.listeners.len() as u64) as usize;
+            if self.theme == Theme::Foreign {
+                // From one stack to the other: see `add_both_sides`.
+                client = 3 - listener;
+            }
             let mut plan = ConnectionPlan::new(rng, kind, id as u32, client, listener);
             plan.start = Instant(1_000_000 + start);
             self.connections.push(plan);
@@ -260,32 +306,67 @@ impl Scenario {
             let (at, host) = (at(rng), rng.below(self.hosts.len() as u64) as usize);
             self.mishaps.push(Mishap::NeighboursForgotten { host, at });
         }
+        if self.theme == Theme::Faults {
+            for _ in 0..rng.between(1, 4) {
+                let (at, fault) = (at(rng), self.new_fault(rng));
+                self.mishaps.push(fault.put_at(at));
+            }
+        }
         self.mishaps.sort_by_key(Mishap::at);
     }
 
-    /// Whether the wire loses nothing, ever.
-    pub fn has_perfect_wire(&self) -> bool {
-        let wire = &self.wire;
-        let outage = |mishap: &Mishap| matches!(mishap, Mishap::Outage { .. });
-        let lossy = wire.loss + wire.corrupt + wire.burst_loss.enter > 0;
-        let limited = wire.rate > 0 && wire.limit < 10_000;
-        !lossy && !limited && !self.mishaps.iter().any(outage)
+    /// A fault of one host, at a time that is still to be set.
+    fn new_fault(&self, rng: &mut Rng) -> Mishap {
+        let host = rng.below(self.hosts.len() as u64) as usize;
+        let at = Instant::ZERO;
+        let bits = rng.between(6, 24);
+        let lasts = Duration::from_micros(rng.below(1 << bits));
+        match rng.below(3) {
+            0 => Mishap::Pause { host, at, lasts },
+            1 => Mishap::ClockJump {
+                host,
+                at,
+                by: lasts,
+            },
+            _ => Mishap::Restart {
+                host,
+                at,
+                lasts,
+                orderly: rng.chance_ppm(500_000),
+            },
+        }
     }
 
-    /// Whether the wire is so bad that a connection may time out.
+    /// Whether the wires lose nothing, ever, and nobody forgets a connection.
+    pub fn has_perfect_wire(&self) -> bool {
+        let breaks =
+            |mishap: &Mishap| matches!(mishap, Mishap::Outage { .. } | Mishap::Restart { .. });
+        let topology = &self.topology;
+        let lossy = topology.loss() > 0 || topology.has_bursts() || topology.has_queue();
+        !lossy && !self.mishaps.iter().any(breaks)
+    }
+
+    /// Whether the wires are so bad that a connection may time out.
     pub fn has_awful_wire(&self) -> bool {
-        let wire = &self.wire;
         let outage = |mishap: &Mishap| matches!(mishap, Mishap::Outage { .. });
-        wire.loss + wire.corrupt > 40_000
-            || wire.burst_loss.enter > 0
+        self.topology.loss() > 40_000
+            || self.topology.has_bursts()
             || self.mishaps.iter().any(outage)
+    }
+
+    /// Whether a host's time passes at once: what waits for an answer then waits no longer.
+    pub fn has_jumps(&self) -> bool {
+        let jump =
+            |mishap: &Mishap| matches!(mishap, Mishap::ClockJump { .. } | Mishap::Pause { .. });
+        self.mishaps.iter().any(jump)
     }
 
     /// Whether a limit is so low that the service may refuse a connection.
     pub fn has_low_limits(&self) -> bool {
         let low = |spec: &ListenerSpec| (spec.backlog as usize) < self.connections.len();
         let few = |host: &HostSpec| (host.ports as usize) < self.connections.len();
-        self.listeners.iter().any(low) || self.hosts.iter().any(few)
+        let short = self.theme == Theme::Memory;
+        short || self.listeners.iter().any(low) || self.hosts.iter().any(few)
     }
 
     /// The listener of a program.
@@ -293,17 +374,6 @@ impl Scenario {
         self.listeners
             .iter()
             .position(|listener| listener.programs.contains(&program))
-    }
-}
-
-impl Mishap {
-    /// When it happens.
-    pub fn at(&self) -> Instant {
-        match self {
-            Self::Death { at, .. }
-            | Self::Outage { at, .. }
-            | Self::NeighboursForgotten { at, .. } => *at,
-        }
     }
 }
 
@@ -327,50 +397,37 @@ fn new_host(rng: &mut Rng) -> HostSpec {
             msl: Duration::from_millis(rng.between(100, 30_000)),
             timestamps: rng.chance_ppm(800_000),
             sack: rng.chance_ppm(800_000),
+            ecn: [EcnPolicy::Off, EcnPolicy::Accept, EcnPolicy::Request][rng.below(3) as usize],
             ..EngineConfig::default()
         },
     }
 }
 
-fn new_wire(rng: &mut Rng) -> LinkConfig {
-    let delay = Duration::from_nanos(1 << rng.between(10, 26));
-    let mut wire = LinkConfig {
-        delay,
-        jitter: Duration(rng.below(delay.0 / 2 + 1)),
-        rate: [0, 0, 1_000_000_000, 100_000_000, 10_000_000, 2_000_000][rng.below(6) as usize],
-        limit: [20, 100, 1000, 10_000][rng.below(4) as usize],
-        ..LinkConfig::PERFECT
-    };
-    let harm = match rng.below(8) {
-        0..2 => 0,
-        2..5 => 10_000,
-        5..7 => 80_000,
-        _ => {
-            wire.burst_loss = BurstLoss {
-                enter: rng.below(10_000) as u32,
-                leave: 100_000 + rng.below(500_000) as u32,
-                loss: 500_000,
-            };
-            1_000
-        }
-    };
-    let part = |rng: &mut Rng| {
-        let some = rng.below(harm + 1) as u32;
-        if rng.chance_ppm(700_000) { some } else { 0 }
-    };
-    wire.loss = part(rng);
-    wire.reorder = 2 * part(rng);
-    wire.reorder_delay = Duration(rng.below(2 * delay.0));
-    wire.duplicate = part(rng);
-    wire.corrupt = part(rng) / 4;
-    wire.jitter_reorders = harm > 0 && rng.chance_ppm(200_000);
-    wire
+fn new_foreign(rng: &mut Rng) -> ForeignSpec {
+    let delays = [0, 10_000, 10_000, 200_000];
+    ForeignSpec {
+        mtu: [1500, 1500, 576, 9000][rng.below(4) as usize],
+        rx_len: 1 << rng.between(10, 18),
+        tx_len: 1 << rng.between(10, 18),
+        ack_delay: Duration::from_micros(delays[rng.below(4) as usize]),
+        nagle: rng.chance_ppm(500_000),
+        cubic: rng.chance_ppm(700_000),
+    }
 }
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {:?}", self.seed, self.theme)?;
-        writeln!(f, "wire: {:?}", self.wire)?;
+        if let Some(foreign) = &self.foreign {
+            writeln!(f, "the last host: {foreign:?}")?;
+        }
+        for (index, [up, down]) in self.topology.access.iter().enumerate() {
+            writeln!(f, "host {index} to its switch: {up:?}")?;
+            writeln!(f, "  and back: {down:?}")?;
+        }
+        if let Some(middle) = &self.topology.middle {
+            writeln!(f, "between the switches: {middle:?}")?;
+        }
         for (index, host) in self.hosts.iter().enumerate() {
             writeln!(f, "host {index}: {host:?}")?;
         }

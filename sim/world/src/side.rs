@@ -1,20 +1,20 @@
 //! One end of one connection, as a program that uses the ring API drives it.
 
-use std::io::IoSliceMut;
-
-use tidelane_abi::{close_cause, program_flags, service_flags};
-use tidelane_client::Stream;
+use tidelane_abi::close_cause;
 use tidelane_netem::Rng;
 use tidelane_time::{Duration, Instant};
 
 use crate::{
     ledger::{Ledger, PATIENCE, Violation, violation},
     pattern::{Content, HEADER_LEN},
+    pipe::Pipe,
     plan::{Ending, Role},
 };
 
 /// Bytes that one turn moves at most, so that others get theirs.
 const TURN_MAX: u64 = 128 << 10;
+/// When a write for which there was no memory is tried again.
+const MEMORY_RETRY: Duration = Duration::from_millis(10);
 /// How long a turn of that size takes.
 const TURN_TIME: Duration = Duration::from_micros(20);
 /// A server gives up on a client that never says who it is.
@@ -56,8 +56,8 @@ pub enum Next {
 
 /// One end of one connection.
 #[derive(Debug)]
-pub struct Side {
-    stream: Stream,
+pub struct Side<S> {
+    stream: S,
     role: Role,
     id: Option<u32>,
     opened: Instant,
@@ -67,12 +67,14 @@ pub struct Side {
     pauses: u32,
     paused_until: Instant,
     shut: bool,
+    /// There was no memory for the last write.
+    starved: bool,
     rng: Rng,
 }
 
-impl Side {
+impl<S: Pipe> Side<S> {
     /// The client's end of connection `id`.
-    pub fn client(now: Instant, stream: Stream, id: u32, seed: u64, rng: Rng) -> Self {
+    pub fn client(now: Instant, stream: S, id: u32, seed: u64, rng: Rng) -> Self {
         let mut side = Self::server(now, stream, rng);
         side.role = Role::Client;
         side.content = contents(seed, id);
@@ -81,7 +83,7 @@ impl Side {
     }
 
     /// The end of a connection that was just accepted: the first bytes will tell which.
-    pub fn server(now: Instant, stream: Stream, rng: Rng) -> Self {
+    pub fn server(now: Instant, stream: S, rng: Rng) -> Self {
         Self {
             stream,
             role: Role::Server,
@@ -93,13 +95,19 @@ impl Side {
             pauses: 0,
             paused_until: Instant::ZERO,
             shut: false,
+            starved: false,
             rng,
         }
     }
 
     /// The stream, to submit it.
-    pub fn stream(&mut self) -> &mut Stream {
+    pub fn stream(&mut self) -> &mut S {
         &mut self.stream
+    }
+
+    /// Only the stream is left.
+    pub fn into_stream(self) -> S {
+        self.stream
     }
 
     /// The connection, if it is known, and the role.
@@ -138,6 +146,8 @@ impl Side {
             Next::Closed
         } else if self.paused_until > now {
             Next::At(self.paused_until)
+        } else if self.starved {
+            Next::At(now + MEMORY_RETRY)
         } else {
             Next::Event
         })
@@ -151,7 +161,7 @@ impl Side {
         let Some(id) = self.id else {
             let over = now - self.opened > STRANGER_PATIENCE;
             if over {
-                self.stream.close(true, Some(0));
+                self.stream.close(true);
             }
             return Ok(over);
         };
@@ -172,7 +182,7 @@ impl Side {
     }
 
     fn is_closed(&self) -> bool {
-        self.stream.flags() & program_flags::CLOSE != 0
+        self.stream.is_closed()
     }
 
     /// Reads the header. True once the name is known.
@@ -182,13 +192,13 @@ impl Side {
         if got < header.len() {
             let end_of_file = self.stream.at_end();
             if end_of_file || (self.stream.peer_closed() && self.stream.readable() == got) {
-                let orderly = self.stream.service_flags() & service_flags::FIN_RECEIVED != 0;
+                let orderly = self.stream.fin_received();
                 if orderly && got > 0 && !book.ledger.strangers {
                     let text = format!("end of file after {got} bytes of header");
                     return Err(violation(now, "the end comes after the last byte", text));
                 }
                 self.stream.discard(got);
-                self.stream.close(false, None);
+                self.stream.close(false);
             }
             return Ok(false);
         }
@@ -199,12 +209,12 @@ impl Side {
                 self.id = Some(id);
                 self.content = contents(book.seed, id);
                 if book.ledger.entry(id).plan.end(self.role).nodelay {
-                    self.stream.set_flag(program_flags::NODELAY);
+                    self.stream.set_nodelay();
                 }
                 Ok(true)
             }
             None if book.ledger.strangers => {
-                self.stream.close(true, Some(0));
+                self.stream.close(true);
                 Ok(false)
             }
             None => {
@@ -235,13 +245,13 @@ impl Side {
         let id = self.known();
         book.ledger.break_off(now, id, self.role);
         book.ledger.end_end(now, id, self.role);
-        self.stream.close(abort, abort.then_some(0));
+        self.stream.close(abort);
     }
 
     /// Closes when all is done.
     fn close(&mut self, now: Instant, book: &mut Book) {
         book.ledger.end_end(now, self.known(), self.role);
-        self.stream.close(false, None);
+        self.stream.close(false);
     }
 
     fn read_some(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
@@ -259,7 +269,7 @@ impl Side {
         let most = u64::from(end.read_chunk).min(TURN_MAX);
         let want = self.rng.between(1, most) as usize;
         book.bytes.resize(want, 0);
-        let got = receive(&mut self.stream, &mut self.rng, &mut book.bytes);
+        let got = self.stream.receive(&mut self.rng, &mut book.bytes);
         let bytes = &book.bytes[..got];
         let content = &self.content[self.role.peer().index()];
         if let Some(pos) = content.first_mismatch(self.read, bytes, &mut book.scratch) {
@@ -286,6 +296,7 @@ impl Side {
             .saturating_sub(self.written);
         let most = u64::from(plan.end(self.role).write_chunk).min(TURN_MAX);
         let most = allowed.min(most);
+        self.starved = false;
         if most == 0 || self.shut {
             return Ok(false);
         }
@@ -303,6 +314,7 @@ impl Side {
             let text = format!("connection {id}: {taken} of {len} bytes were taken");
             return Err(violation(now, "no more is taken than given", text));
         }
+        self.starved = taken == 0 && self.stream.lacks_memory();
         if taken > 0 {
             self.written += taken as u64;
             book.ledger.wrote(now, id, self.role, taken as u64);
@@ -316,7 +328,7 @@ impl Side {
         let plan = &book.ledger.entry(id).plan;
         let (send, expect) = (plan.total(self.role), plan.total(self.role.peer()));
         let ending = plan.end(self.role).ending;
-        if let Some(cause) = self.stream.closed().filter(|_| self.stream.readable() == 0) {
+        if let Some(cause) = self.over() {
             return self.ended(now, book, cause).map(|()| true);
         }
         let all_sent = self.written == send;
@@ -347,10 +359,16 @@ impl Side {
         Ok(false)
     }
 
+    /// Why the connection is over, once all that came of it is read.
+    fn over(&mut self) -> Option<u32> {
+        let cause = self.stream.ended()?;
+        (self.stream.readable() == 0).then_some(cause)
+    }
+
     /// The service says that the connection is over.
     fn ended(&mut self, now: Instant, book: &mut Book, cause: u32) -> Result<(), Violation> {
         let id = self.known();
-        let fin = self.stream.service_flags() & service_flags::FIN_RECEIVED != 0;
+        let fin = self.stream.fin_received();
         if fin {
             book.ledger.check_end_of_file(now, id, self.role)?;
         }
@@ -366,20 +384,4 @@ impl Side {
 
 fn contents(seed: u64, id: u32) -> [Content; 2] {
     [Content::of_client(seed, id), Content::of_server(seed, id)]
-}
-
-/// Reads in one of the ways that there are.
-fn receive(stream: &mut Stream, rng: &mut Rng, into: &mut [u8]) -> usize {
-    match rng.below(8) {
-        0 => {
-            let cut = rng.below(into.len() as u64) as usize;
-            let (first, second) = into.split_at_mut(cut);
-            stream.read_vectored(&mut [IoSliceMut::new(first), IoSliceMut::new(second)])
-        }
-        1 => {
-            let got = stream.peek(into);
-            stream.discard(got)
-        }
-        _ => stream.read(into),
-    }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use tidelane_abi::{close_cause, program_flags};
-use tidelane_client::{ClientEvent, Connect, Context, ListenerHandle, Program, QueueError};
+use tidelane_client::{ClientEvent, Connect, Context, ListenerHandle, Program, QueueError, Stream};
 use tidelane_netem::Rng;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::Endpoint;
@@ -57,7 +57,7 @@ pub struct Worker {
     program: Program,
     bell: Arc<AtomicBool>,
     rng: Rng,
-    sides: BTreeMap<u32, Side>,
+    sides: BTreeMap<u32, Side<Stream>>,
     /// Closed, and not yet released.
     closing: BTreeSet<u32>,
     /// In use again before the word of their release came.
@@ -67,10 +67,12 @@ pub struct Worker {
     starts: VecDeque<Start>,
     connecting: BTreeSet<u32>,
     accepting: Option<Accepting>,
-    to_accept: VecDeque<(Instant, Side)>,
+    to_accept: VecDeque<(Instant, Side<Stream>)>,
     next_patience: Instant,
     /// Connections taken.
     pub accepted: u64,
+    /// Memory is short.
+    pub thrifty: bool,
 }
 
 impl Worker {
@@ -91,6 +93,7 @@ impl Worker {
             to_accept: VecDeque::new(),
             next_patience: Instant::ZERO,
             accepted: 0,
+            thrifty: false,
         }
     }
 
@@ -144,12 +147,23 @@ impl Worker {
             self.give_turn(now, book, slot)?;
         }
         self.check_patience(now, book)?;
+        self.rest();
         full |= !self.context.prepare_to_sleep();
         if self.program.service_known_gone() {
             let text = "a ring of the service holds impossible values";
             return Err(violation(now, "the service keeps the protocol", text));
         }
         Ok(self.next_wake(now, full))
+    }
+
+    /// Gives back send buffers that hold nothing: always where memory is short, for others wait for
+    /// it then.
+    fn rest(&mut self) {
+        if self.thrifty || self.rng.chance_ppm(100_000) {
+            let sides = &mut self.sides;
+            self.context
+                .trim(&mut |slot| sides.get_mut(&slot).is_none_or(|side| side.stream().trim()));
+        }
     }
 
     fn take_events(&mut self, now: Instant, book: &mut Book) -> Result<BTreeSet<u32>, Violation> {
@@ -201,7 +215,7 @@ impl Worker {
         slot: u32,
         generation: u32,
         flags: u32,
-    ) -> Result<tidelane_client::Stream, Violation> {
+    ) -> Result<Stream, Violation> {
         let rule = "the service keeps the protocol";
         if self.sides.contains_key(&slot) {
             return Err(violation(now, rule, format!("slot {slot} is in use")));

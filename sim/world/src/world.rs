@@ -1,22 +1,28 @@
 //! The event loop: whatever comes next in virtual time happens next.
 
 mod checks;
+mod mishaps;
 
 use std::{collections::VecDeque, io::Write};
 
-use tidelane_netem::{Link, LinkConfig, Rng};
+use tidelane_netem::{Network, Rng};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::Endpoint;
 
 use crate::{
+    cwnd_rules::CwndRules,
     digest::Digest,
+    foreign::ForeignHost,
     ledger::{Ledger, Stage, Violation, violation},
-    machine::{Machine, address},
-    plan::Role,
+    machine::Machine,
+    mishap::Mishap,
+    plan::{ConnectionPlan, Role},
     program::{Life, Process},
     report::Report,
-    scenario::{Conduct, Mishap, Scenario},
+    scenario::{Conduct, Scenario},
     side::Book,
+    topology::{address, mac},
+    wire_rules::WireRules,
     worker::Start,
 };
 
@@ -29,19 +35,13 @@ const MISDEEDS_MAX: u64 = 50_000;
 /// Steps without anything to do that a host may take in a second: timers have a tick of 1 ms.
 const VAIN_STEPS_MAX: u32 = 3_000;
 
-/// A host's way to the switch.
-struct Cable {
-    link: Link,
-    /// Arrived, and waiting for room at its receiver.
-    held: Option<Vec<u8>>,
-}
-
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
     Arrive(usize),
     Step(usize),
     Answer(usize),
+    Foreign,
     Run(usize, usize),
     Misbehave(usize),
     Return(usize),
@@ -56,7 +56,13 @@ pub struct World {
     now: Instant,
     book: Book,
     machines: Vec<Machine>,
-    cables: Vec<Cable>,
+    foreign: Option<ForeignHost>,
+    network: Network,
+    /// By host: arrived, and waiting for room.
+    held: Vec<Option<Vec<u8>>>,
+    wire_rules: WireRules,
+    cwnd_rules: CwndRules,
+    root: Rng,
     processes: Vec<Option<Process>>,
     /// By program: when it comes back.
     returns: Vec<Option<Instant>>,
@@ -67,6 +73,8 @@ pub struct World {
     /// Since when all connections are over.
     over_since: Option<Instant>,
     vain_steps: Vec<u32>,
+    /// By host: its last step found nothing to do.
+    idle: Vec<bool>,
     /// By program: how far the sweep of one that misbehaves has come.
     swept: Vec<u64>,
     digest: Digest,
@@ -83,6 +91,7 @@ impl World {
         ledger.timeouts = scenario.has_awful_wire();
         ledger.refusals = scenario.has_low_limits();
         ledger.perfect_wire = scenario.has_perfect_wire();
+        ledger.jumps = scenario.has_jumps();
         ledger.strangers = scenario
             .programs
             .iter()
@@ -96,20 +105,22 @@ impl World {
             .hosts
             .iter()
             .enumerate()
-            .map(|(index, spec)| Machine::new(index, spec, root.fork(100 + index as u64)))
-            .collect::<Result<Vec<_>, _>>()?;
-        let cables = (0..machines.len() as u64)
-            .map(|index| Cable {
-                link: Link::new(scenario.wire, root.fork(200 + index).next_u64()),
-                held: None,
+            .map(|(index, spec)| {
+                let rng = root.fork(100 + index as u64);
+                Machine::new(index, spec, &scenario.topology, rng)
             })
-            .collect();
+            .collect::<Result<Vec<_>, _>>()?;
         let mut world = Self {
             now: Instant::ZERO,
             book: Book::new(ledger, scenario.seed),
             vain_steps: vec![0; machines.len()],
+            idle: vec![false; machines.len()],
+            network: scenario.topology.build(root.fork(200).next_u64()),
+            held: vec![None; machines.len()],
+            foreign: None,
             machines,
-            cables,
+            wire_rules: WireRules::default(),
+            cwnd_rules: CwndRules::default(),
             processes: scenario.programs.iter().map(|_| None).collect(),
             returns: vec![None; scenario.programs.len()],
             swept: vec![0; scenario.programs.len()],
@@ -120,12 +131,16 @@ impl World {
             over_since: None,
             digest: Digest::default(),
             rng: root.fork(300),
+            root,
             lives: 0,
             report: Report::default(),
             scenario,
         };
+        world.start_foreign();
         for program in 0..world.processes.len() {
-            world.start_program(program)?;
+            if world.scenario.programs[program].host < world.machines.len() {
+                world.start_program(program)?;
+            }
         }
         Ok(world)
     }
@@ -140,22 +155,48 @@ impl World {
     /// Runs to the end. What was seen, or the first rule that did not hold.
     pub fn run(mut self) -> Result<Report, Violation> {
         while let Some((at, event)) = self.next_event() {
-            self.now = self.now.max(at);
-            self.report.events += 1;
-            if self.report.events > EVENTS_MAX {
+            if self.report.events >= EVENTS_MAX {
                 return Err(self.violated("a run ends", "too many events"));
             }
-            self.digest.event(self.now, &event);
-            match self.happen(event) {
-                Ok(false) => {}
-                Ok(true) => return self.finish(),
-                Err(mut violation) => {
-                    violation.text += &format!("\n{}", self.describe());
-                    return Err(violation);
-                }
+            if self.happens(at, event)? {
+                return self.finish();
             }
         }
         Err(self.violated("a run ends", "nothing is left to happen"))
+    }
+
+    /// Runs until `until`, or to the end if that comes before.
+    pub(crate) fn run_until(&mut self, until: Instant) -> Result<(), Violation> {
+        while let Some((at, event)) = self.next_event() {
+            if at > until || self.happens(at, event)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// What all ends did so far.
+    pub(crate) const fn ledger(&self) -> &Ledger {
+        &self.book.ledger
+    }
+
+    /// The counters of all hosts so far.
+    pub(crate) fn counters(&self) -> Vec<(String, u64)> {
+        let machines = self.machines.iter();
+        machines
+            .flat_map(|machine| machine.host.counters())
+            .collect()
+    }
+
+    /// Lets the next event happen. True if the run is over.
+    fn happens(&mut self, at: Instant, event: Event) -> Result<bool, Violation> {
+        self.now = self.now.max(at);
+        self.report.events += 1;
+        self.digest.event(self.now, &event);
+        self.happen(event).map_err(|mut violation| {
+            violation.text += &format!("\n{}", self.describe());
+            violation
+        })
     }
 
     fn next_event(&self) -> Option<(Instant, Event)> {
@@ -167,22 +208,25 @@ impl World {
                 next = Some((at, event));
             }
         };
-        for (index, cable) in self.cables.iter().enumerate() {
-            if cable.held.is_none() {
-                offer(cable.link.next_arrival(), Event::Arrive(index));
-            }
+        if let Some((at, way)) = self.network.next_arrival() {
+            offer(Some(at), Event::Arrive(way));
         }
         for (index, machine) in self.machines.iter().enumerate() {
-            offer(machine.next_step, Event::Step(index));
+            offer(machine.due(), Event::Step(index));
             offer(machine.next_answer(), Event::Answer(index));
         }
+        offer(
+            self.foreign.as_ref().and_then(|host| host.next),
+            Event::Foreign,
+        );
         for (index, process) in self.processes.iter().enumerate() {
             let Some(process) = process else {
                 offer(self.returns[index], Event::Return(index));
                 continue;
             };
+            let pause = self.machines[self.scenario.programs[index].host].paused_until;
             for (number, (at, _)) in process.workers.iter().enumerate() {
-                offer(*at, Event::Run(index, number));
+                offer(at.map(|at| at.max(pause)), Event::Run(index, number));
             }
             if let Some(misconduct) = &process.misconduct
                 && self.drain_until.is_none()
@@ -200,11 +244,12 @@ impl World {
     /// Lets `event` happen. True if the run is over.
     fn happen(&mut self, event: Event) -> Result<bool, Violation> {
         match event {
-            Event::Arrive(index) => self.arrive(index),
+            Event::Arrive(way) => self.arrive(way),
             Event::Step(index) => self.step(index)?,
             Event::Answer(index) => {
                 self.machines[index].answer(self.now);
             }
+            Event::Foreign => self.run_foreign()?,
             Event::Run(program, worker) => self.run_worker(program, worker)?,
             Event::Misbehave(program) => self.misbehave(program)?,
             Event::Return(program) => {
@@ -212,63 +257,77 @@ impl World {
                 self.start_program(program)
                     .map_err(|error| self.broken(&error))?;
             }
-            Event::Mishap => self.mishap(),
+            Event::Mishap => self.mishap()?,
             Event::Repair => self.repair(),
             Event::Tick => return self.tick(),
         }
         Ok(false)
     }
 
-    fn arrive(&mut self, index: usize) {
-        let cable = &mut self.cables[index];
-        cable.held = cable.link.poll(self.now);
-        self.deliver(index);
+    fn arrive(&mut self, way: usize) {
+        if let Some((host, frame)) = self.network.arrive(self.now, way) {
+            self.deliver(host, frame);
+        }
     }
 
-    /// Hands what came over cable `index` to the host whose address it bears.
-    fn deliver(&mut self, index: usize) {
-        let Some(frame) = self.cables[index].held.take() else {
+    /// Hands a frame to `host`, or keeps it until there is room.
+    fn deliver(&mut self, host: usize, frame: Vec<u8>) {
+        // Corrupted on its last hop: a NIC takes only what bears its address.
+        if frame.first_chunk() != Some(&mac(host).0) {
+            return;
+        }
+        let Some(machine) = self.machines.get_mut(host) else {
+            if let Some(foreign) = &mut self.foreign {
+                foreign.deliver(self.now, &frame);
+                self.digest.bytes(&frame);
+                self.report.frames += 1;
+            }
             return;
         };
-        let to = frame.first_chunk::<6>();
-        let machine = self
-            .machines
-            .iter_mut()
-            .find(|machine| Some(&machine.mac.0) == to);
-        let Some(machine) = machine else {
-            return;
-        };
-        if machine.deliver(self.now, &frame) {
+        let taken = machine.deliver(self.now, &frame);
+        self.network.block(host, !taken);
+        if taken {
+            self.wire_rules.delivered(host, &frame);
             self.digest.bytes(&frame);
             self.report.frames += 1;
         } else {
-            self.cables[index].held = Some(frame);
+            self.held[host] = Some(frame);
         }
     }
 
     fn step(&mut self, index: usize) -> Result<(), Violation> {
         let now = self.now;
         let worked = self.machines[index].step(now);
-        self.vain_steps[index] += u32::from(!worked);
+        // After work, one look for more is no waste.
+        let was_idle = std::mem::replace(&mut self.idle[index], !worked);
+        self.vain_steps[index] += u32::from(was_idle && !worked);
         // A program that misbehaves may ring all day.
         if self.vain_steps[index] > VAIN_STEPS_MAX && !self.book.ledger.strangers {
             let text = format!("host {index} wakes up in vain, again and again");
             return Err(self.violated("an idle service sleeps", &text));
         }
-        self.after_host(index);
+        self.after_host(index)?;
         if self.machines[index].next_step.is_none() {
             self.report.sleeps += 1;
         }
-        for cable in 0..self.cables.len() {
-            self.deliver(cable);
+        if let Some(frame) = self.held[index].take() {
+            self.deliver(index, frame);
         }
         Ok(())
     }
 
     /// Takes what a host sent, and wakes whom it rang.
-    fn after_host(&mut self, index: usize) {
-        let (now, link) = (self.now, &mut self.cables[index].link);
-        self.machines[index].sent(now, |frame| link.push(now, frame));
+    fn after_host(&mut self, index: usize) -> Result<(), Violation> {
+        let (now, network, rules) = (self.now, &mut self.network, &mut self.wire_rules);
+        let mut checked = Ok(());
+        self.machines[index].sent(now, |frame| {
+            if checked.is_ok() {
+                checked = rules.sent(now, index, frame);
+            }
+            network.send(now, index, frame);
+        });
+        checked?;
+        self.check_senders(index)?;
         let specs = &self.scenario.programs;
         for (spec, process) in specs.iter().zip(&mut self.processes) {
             let Some(process) = process.as_mut().filter(|_| spec.host == index) else {
@@ -281,6 +340,17 @@ impl World {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Holds what `index` has just sent against the laws of congestion control.
+    fn check_senders(&mut self, index: usize) -> Result<(), Violation> {
+        let advances = std::mem::take(&mut self.wire_rules.advances);
+        if !self.cwnd_rules.looks() {
+            return Ok(());
+        }
+        let machine = &self.machines[index];
+        self.cwnd_rules.check(self.now, index, &advances, machine)
     }
 
     fn run_worker(&mut self, program: usize, worker: usize) -> Result<(), Violation> {
@@ -310,6 +380,55 @@ impl World {
         }
     }
 
+    /// The connections that a program still has to open.
+    fn starts_of(&self, program: usize) -> Vec<Start> {
+        let waiting = self.scenario.connections.iter().filter(|plan| {
+            let record = self.book.ledger.end(plan.id, Role::Client);
+            plan.client == program && record.stage == Stage::NotYet
+        });
+        let start = |plan: &ConnectionPlan| {
+            let listener = &self.scenario.listeners[plan.listener];
+            let host = self.scenario.programs[listener.programs[0]].host;
+            Start {
+                at: plan.start.max(self.now),
+                id: plan.id,
+                to: Endpoint::new(address(host), listener.port),
+            }
+        };
+        waiting.map(start).collect()
+    }
+
+    fn start_foreign(&mut self) {
+        let (index, scenario) = (self.machines.len(), &self.scenario);
+        let Some(spec) = &scenario.foreign else {
+            return;
+        };
+        let programs = 0..scenario.programs.len();
+        let own = programs.filter(|program| scenario.programs[*program].host == index);
+        let mut starts: Vec<Start> = own.flat_map(|program| self.starts_of(program)).collect();
+        starts.sort_by_key(|start| start.at);
+        let rng = self.root.fork(500);
+        let mut host = ForeignHost::new(index, spec, &scenario.topology, starts.into(), rng);
+        for listener in &scenario.listeners {
+            if scenario.programs[listener.programs[0]].host == index {
+                host.listen(listener.port, scenario.connections.len() + 1);
+            }
+        }
+        self.foreign = Some(host);
+    }
+
+    fn run_foreign(&mut self) -> Result<(), Violation> {
+        let index = self.machines.len();
+        let Some(foreign) = &mut self.foreign else {
+            return Ok(());
+        };
+        foreign.run(self.now, &mut self.book)?;
+        for frame in foreign.take_frames() {
+            self.network.send(self.now, index, &frame);
+        }
+        Ok(())
+    }
+
     fn start_program(&mut self, program: usize) -> std::io::Result<()> {
         self.lives += 1;
         let spec = &self.scenario.programs[program];
@@ -326,47 +445,12 @@ impl World {
             assert!(listens, "the port is free");
         }
         let workers = process.workers.len();
-        let waiting = self.scenario.connections.iter().filter(|plan| {
-            let record = self.book.ledger.end(plan.id, Role::Client);
-            plan.client == program && record.stage == Stage::NotYet
-        });
-        for (turn, plan) in waiting.enumerate() {
-            let listener = &self.scenario.listeners[plan.listener];
-            let host = self.scenario.programs[listener.programs[0]].host;
-            let start = Start {
-                at: plan.start.max(self.now),
-                id: plan.id,
-                to: Endpoint::new(address(host), listener.port),
-            };
+        for (turn, start) in self.starts_of(program).into_iter().enumerate() {
             process.workers[turn % workers].1.open_later(start);
         }
         self.processes[program] = Some(process);
         self.machines[spec.host].wake(self.now);
         Ok(())
-    }
-
-    fn kill_program(&mut self, program: usize, back: Option<Instant>) {
-        let Some(process) = self.processes[program].take() else {
-            return;
-        };
-        if let Some(misconduct) = &process.misconduct {
-            self.swept[program] = misconduct.swept;
-        }
-        let (now, ledger) = (self.now, &mut self.book.ledger);
-        for (_, worker) in &process.workers {
-            for (id, role) in worker.open_sides() {
-                if let Some(id) = id.filter(|_| role == Role::Server) {
-                    ledger.server_died(now, id);
-                }
-            }
-        }
-        let listener = self.scenario.listener_of(program);
-        ledger.program_died(now, program, listener, back.is_some());
-        let host = self.scenario.programs[program].host;
-        process.kill(now, &mut self.machines[host]);
-        self.returns[program] = back;
-        self.after_host(host);
-        self.report.deaths += 1;
     }
 
     fn misbehave(&mut self, program: usize) -> Result<(), Violation> {
@@ -381,7 +465,7 @@ impl World {
         self.report.misdeeds += 1;
         let old = misconduct.writes > 4096;
         if old {
-            self.kill_program(program, Some(self.now + Duration(1)));
+            self.kill_program(program, Some(self.now + Duration(1)))?;
         } else {
             for number in 0..process.workers.len() {
                 self.run_worker(program, number)?;
@@ -389,41 +473,6 @@ impl World {
         }
         self.machines[host].wake(self.now);
         Ok(())
-    }
-
-    fn mishap(&mut self) {
-        match self.mishaps.pop_front() {
-            Some(Mishap::Death {
-                program,
-                back_after,
-                ..
-            }) => self.kill_program(program, back_after.map(|after| self.now + after)),
-            Some(Mishap::Outage { lasts, .. }) => {
-                let cut = LinkConfig {
-                    loss: 1_000_000,
-                    ..self.scenario.wire
-                };
-                self.cables
-                    .iter_mut()
-                    .for_each(|cable| cable.link.set_config(cut));
-                self.repair = Some(self.now + lasts);
-            }
-            Some(Mishap::NeighboursForgotten { host, .. }) => {
-                for other in (0..self.machines.len()).filter(|other| *other != host) {
-                    self.machines[host].forget_neighbour(self.now, address(other));
-                }
-            }
-            None => {}
-        }
-    }
-
-    fn repair(&mut self) {
-        let whole = self.scenario.wire;
-        self.cables
-            .iter_mut()
-            .for_each(|cable| cable.link.set_config(whole));
-        self.repair = None;
-        self.book.ledger.restart_clocks(self.now);
     }
 
     fn violated(&self, rule: &'static str, text: &str) -> Violation {

@@ -50,6 +50,25 @@ fn programs_die_and_nothing_leaks() {
 }
 
 #[test]
+fn services_restart_hosts_pause_and_clocks_jump() {
+    let sum = swarm(Some(Theme::Faults), 4000..4040);
+    assert!(sum.restarts > 20 && sum.complete > 100, "{sum}");
+}
+
+#[test]
+fn connections_go_on_where_memory_is_short() {
+    let sum = swarm(Some(Theme::Memory), 5000..5020);
+    assert!(sum.complete > 100, "{sum}");
+}
+
+#[test]
+fn another_stack_and_tidelane_understand_each_other() {
+    let sum = swarm(Some(Theme::Foreign), 6000..6040);
+    assert!(sum.complete > 300 && sum.links.lost > 0, "{sum}");
+    assert!(sum.counters["active_opens"] > 0 && sum.counters["passive_opens"] > 0);
+}
+
+#[test]
 fn random_values_in_shared_memory_harm_nobody_else() {
     let sum = swarm(Some(Theme::Misbehaviour), 3000..3020);
     assert!(sum.misdeeds > 1000 && sum.complete > 50, "{sum}");

@@ -3,7 +3,12 @@
 use tidelane_time::Duration;
 
 use super::{MISDEEDS_MAX, TICK, World};
-use crate::{ledger::Violation, machine::Machine, report::Report};
+use crate::{
+    foreign::ForeignHost,
+    ledger::{Stage, Violation},
+    machine::Machine,
+    report::Report,
+};
 
 /// A connection that moves nothing for so long is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(400);
@@ -40,50 +45,54 @@ impl World {
 
     fn look_for_the_end(&mut self) -> Result<(), Violation> {
         if self.report.misdeeds >= MISDEEDS_MAX {
-            self.kill_misbehaving();
+            self.kill_misbehaving()?;
         }
         if !self.book.ledger.all_over() {
             return Ok(());
         }
         let since = *self.over_since.get_or_insert(self.now);
         if self.good_processes_idle() {
-            self.begin_drain();
+            self.begin_drain()?;
         } else if self.now - since > DRAIN_MAX {
             return Err(self.violated("a slot is released in the end", "one is not"));
         }
         Ok(())
     }
 
-    fn kill_misbehaving(&mut self) {
+    fn kill_misbehaving(&mut self) -> Result<(), Violation> {
         for program in 0..self.processes.len() {
             if matches!(&self.processes[program], Some(p) if p.misconduct.is_some()) {
-                self.kill_program(program, None);
+                self.kill_program(program, None)?;
             }
         }
+        Ok(())
     }
 
     fn good_processes_idle(&self) -> bool {
         let mut processes = self.processes.iter().flatten();
         processes.all(|process| process.misconduct.is_some() || process.is_idle())
+            && self.foreign.as_ref().is_none_or(ForeignHost::is_idle)
     }
 
     /// All connections are over: what is left has to go by itself.
-    fn begin_drain(&mut self) {
+    fn begin_drain(&mut self) -> Result<(), Violation> {
         let msl = self.scenario.hosts.iter().map(|host| host.engine.msl);
         let longest = msl.max().unwrap_or_default();
         self.report.busy = self.now;
         self.mishaps.clear();
         self.returns.fill(None);
-        self.kill_misbehaving();
+        self.kill_misbehaving()?;
         if self.repair.is_some() {
             self.repair();
         }
         self.drain_until = Some(self.now + longest + longest + DRAIN_MAX);
+        Ok(())
     }
 
     pub(super) fn finish(mut self) -> Result<Report, Violation> {
         for entry in self.book.ledger.entries() {
-            if entry.must_be_complete() && !entry.is_complete() {
+            let refused = self.book.ledger.refusals && entry.ends[1].stage == Stage::NotYet;
+            if entry.must_be_complete() && !entry.is_complete() && !refused {
                 let text = format!("{}; {:?}", entry.plan, entry.ends);
                 return Err(self.violated("what was planned was done", &text));
             }
@@ -112,6 +121,9 @@ impl World {
             self.report.add_counters(machine.host.counters());
         }
         self.report.bytes = self.book.ledger.bytes;
+        self.report.checked_segments = self.wire_rules.segments;
+        self.report.checked_windows = self.cwnd_rules.looks;
+        self.report.links = self.network.counters();
         self.report.end = self.now;
         self.report.digest = self.digest.value();
         Ok(self.report)

@@ -149,6 +149,21 @@ pub const STEPS: &[Step] = &[
         },
         ..CHECK
     },
+    // Seeds of every theme; a failure says how to see it again.
+    Step {
+        name: "sim",
+        command: &[
+            "cargo",
+            "run",
+            "--release",
+            "--package",
+            "tidelane-sim",
+            "--",
+            "lite",
+        ],
+        seconds: 600,
+        ..CHECK
+    },
     Step {
         name: "interop",
         command: &[

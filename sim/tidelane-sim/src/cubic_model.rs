@@ -1,0 +1,109 @@
+//! An ideal CUBIC: what RFC 9438 says of the window, without a protocol around it.
+//!
+//! One flow, a fixed round-trip time, independent loss of each packet, no other limit. A loss is
+//! seen one round-trip time after it happened and repaired at no cost; the window follows the
+//! RFC's functions in between. Whatever a real sender loses against this is its own: slow repair,
+//! timeouts, acknowledgments that open the window late.
+
+use tidelane_netem::Rng;
+
+/// RFC 9438 §4.1.2 and §4.6.
+const C: f64 = 0.4;
+const BETA: f64 = 0.7;
+/// RFC 9438 §4.3: growth of the Reno-friendly estimate per round-trip time.
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// The average window in segments by RFC 9438 §5.1 (its response function), for loss
+/// probability `p` and `rtt` in seconds; and never below Reno's.
+pub fn response(p: f64, rtt: f64) -> f64 {
+    let factor = (C * (3.0 + BETA) / (4.0 * (1.0 - BETA))).powf(0.25);
+    let cubic = factor * rtt.powf(0.75) / p.powf(0.75);
+    let reno = (1.5 / p).sqrt();
+    cubic.max(reno)
+}
+
+/// A sender in congestion avoidance.
+struct Sender {
+    cwnd: f64,
+    w_max: f64,
+    /// RFC 9438 §4.3.
+    w_est: f64,
+    /// Seconds since the last reduction.
+    since: f64,
+    k: f64,
+}
+
+impl Sender {
+    /// RFC 9438 §4.6 and §4.7.
+    fn reduce(&mut self) {
+        self.w_max = if self.cwnd < self.w_max {
+            self.cwnd * (1.0 + BETA) / 2.0
+        } else {
+            self.cwnd
+        };
+        self.cwnd = (self.cwnd * BETA).max(2.0);
+        self.w_est = self.cwnd;
+        self.k = ((self.w_max - self.cwnd).max(0.0) / C).cbrt();
+        self.since = 0.0;
+    }
+
+    /// One round-trip time without loss.
+    fn grow(&mut self, rtt: f64) {
+        self.since += rtt;
+        let cubic = C * (self.since - self.k).powi(3) + self.w_max;
+        self.w_est += if self.w_est < self.w_max { ALPHA } else { 1.0 };
+        // §4.4: at most half as much again per round-trip time.
+        let target = cubic.clamp(self.cwnd, 1.5 * self.cwnd);
+        self.cwnd = target.max(self.w_est);
+    }
+}
+
+/// The average window in segments of an ideal sender over `rounds` round-trip times.
+pub fn simulate(p: f64, rtt: f64, rounds: u32, seed: u64) -> f64 {
+    let mut rng = Rng::new(seed);
+    let mut sender = Sender {
+        cwnd: response(p, rtt),
+        w_max: response(p, rtt),
+        w_est: 0.0,
+        since: 0.0,
+        k: 0.0,
+    };
+    let ppm = (p * 1e6).round() as u32;
+    let mut lost = false;
+    let mut sum = 0.0;
+    for _ in 0..rounds {
+        if lost {
+            sender.reduce();
+        } else {
+            sender.grow(rtt);
+        }
+        sum += sender.cwnd;
+        let reduced = std::mem::take(&mut lost);
+        for _ in 0..sender.cwnd as u64 {
+            // Losses of the round in which it reduces are of the same congestion event.
+            lost |= rng.chance_ppm(ppm) && !reduced;
+        }
+    }
+    sum / f64::from(rounds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_response_function_gives_the_rfcs_table() {
+        // RFC 9438 table 2: round-trip time of 0.1 s.
+        for (p, window) in [(1e-4, 187.0), (1e-5, 1054.0), (1e-6, 5926.0)] {
+            let ours = response(p, 0.1);
+            assert!((ours - window).abs() / window < 0.01, "{p}: {ours}");
+        }
+    }
+
+    #[test]
+    fn the_simulated_sender_is_near_the_response_function() {
+        let (p, rtt) = (1e-4, 0.1);
+        let ratio = simulate(p, rtt, 200_000, 1) / response(p, rtt);
+        assert!((0.8..1.2).contains(&ratio), "{ratio}");
+    }
+}

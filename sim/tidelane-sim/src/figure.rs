@@ -1,0 +1,196 @@
+//! Figures in virtual time: goodput of bulk transfer where the wire is bad.
+
+use clap::ValueEnum;
+use tidelane_netem::LinkConfig;
+use tidelane_time::Duration;
+use tidelane_world::{Algorithm, Bulk, Goodput, Violation};
+
+use crate::cubic_model;
+
+/// What can be measured.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Figure {
+    /// One flow over 10 Gbit/s, 100 ms, 0.01 % loss, against an ideal CUBIC
+    FatPath,
+    /// 100 flows over 10 Gbit/s: the penalty of loss and of reordering
+    Loss,
+    /// Equal flows over one bottleneck: Jain's index
+    Fairness,
+}
+
+/// Payload bytes of a full segment with timestamps over an MTU of 1,500.
+const MSS: f64 = 1448.0;
+/// The least part of an ideal CUBIC's rate that is good enough.
+const FAT_PATH_MIN: f64 = 0.9;
+/// The least fairness of equal flows that is good enough.
+const FAIRNESS_MIN: f64 = 0.9;
+/// Seeds of the fat path: the mean of one run of 600 s still varies by a tenth.
+const FAT_PATH_SEEDS: u64 = 4;
+
+impl Figure {
+    /// Measures and prints it. Whether what it must reach was reached.
+    pub fn run(self) -> Result<bool, Violation> {
+        match self {
+            Self::FatPath => fat_path(),
+            Self::Loss => loss(),
+            Self::Fairness => fairness(),
+        }
+    }
+}
+
+fn link(rate: u64, delay: Duration, limit: u32) -> LinkConfig {
+    LinkConfig {
+        rate,
+        limit,
+        ..LinkConfig::with_delay(delay)
+    }
+}
+
+fn fat_path() -> Result<bool, Violation> {
+    let (p, rtt) = (1e-4, 0.1);
+    let way = link(10_000_000_000, Duration::from_millis(50), 100_000);
+    let mut rates = Vec::new();
+    for seed in 0..FAT_PATH_SEEDS {
+        let bulk = Bulk {
+            flows: 1,
+            there: LinkConfig { loss: 100, ..way },
+            back: way,
+            congestion: Algorithm::Cubic,
+            window: 64 << 20,
+            warm_up: Duration::from_secs(100),
+            measured: Duration::from_secs(600),
+            seed,
+        };
+        let goodput = bulk.run()?;
+        println!(
+            "seed {seed}: {:.2} Mbit/s, {} timeouts, {} fast retransmissions",
+            goodput.rate() / 1e6,
+            goodput.counter("timeouts"),
+            goodput.counter("fast_retrans")
+        );
+        rates.push(goodput.rate());
+    }
+    let rate = rates.iter().sum::<f64>() / rates.len() as f64;
+    let of_window = |segments: f64| segments * MSS * 8.0 / rtt;
+    let formula = of_window(cubic_model::response(p, rtt));
+    let simulated = of_window(cubic_model::simulate(p, rtt, 400_000, 1));
+    println!("10 Gbit/s, 100 ms, 0.01 % loss, one flow, {FAT_PATH_SEEDS} runs of 600 s");
+    println!(
+        "  tidelane, mean                      {:>8.2} Mbit/s",
+        rate / 1e6
+    );
+    println!(
+        "  response function of RFC 9438       {:>8.2} Mbit/s",
+        formula / 1e6
+    );
+    println!(
+        "  ideal sender, same loss             {:>8.2} Mbit/s",
+        simulated / 1e6
+    );
+    let ideal = formula.max(simulated);
+    println!(
+        "  tidelane / the better ideal         {:>8.3}",
+        rate / ideal
+    );
+    Ok(rate >= FAT_PATH_MIN * ideal)
+}
+
+/// 100 flows at 10 Gbit/s and 1 ms, where `there` is made worse.
+fn hundred(worse: impl FnOnce(LinkConfig) -> LinkConfig) -> Result<Goodput, Violation> {
+    let way = link(10_000_000_000, Duration::from_micros(500), 1000);
+    let bulk = Bulk {
+        flows: 100,
+        there: worse(way),
+        back: way,
+        congestion: Algorithm::Cubic,
+        window: 1 << 20,
+        warm_up: Duration::from_millis(500),
+        measured: Duration::from_secs(1),
+        seed: 1,
+    };
+    bulk.run()
+}
+
+fn print_row(name: &str, goodput: &Goodput, whole: f64) {
+    println!(
+        "  {name:<18} {:>8.3} {:>9.2} {:>9.3} {:>9} {:>9} {:>10}",
+        goodput.rate() / 1e9,
+        100.0 * (1.0 - goodput.rate() / whole),
+        goodput.fairness(),
+        goodput.counter("retrans_segs"),
+        goodput.counter("timeouts"),
+        goodput.counter("dsack_recv"),
+    );
+}
+
+fn loss() -> Result<bool, Violation> {
+    println!("100 flows, CUBIC, 10 Gbit/s, 1 ms, queue of 1,000 frames; 1 s after 0.5 s");
+    println!("  wire               Gbit/s  penalty %      Jain  retrans.  timeouts  needlessly");
+    let clean = hundred(|way| way)?;
+    let whole = clean.rate();
+    print_row("no loss", &clean, whole);
+    for (name, loss) in [
+        ("0.1 % loss", 1_000),
+        ("0.5 % loss", 5_000),
+        ("1 % loss", 10_000),
+        ("2 % loss", 20_000),
+        ("5 % loss", 50_000),
+    ] {
+        let goodput = hundred(|way| LinkConfig { loss, ..way })?;
+        print_row(name, &goodput, whole);
+    }
+    for (name, reorder) in [
+        ("1 % reordered", 10_000),
+        ("2 % reordered", 20_000),
+        ("5 % reordered", 50_000),
+        ("10 % reordered", 100_000),
+    ] {
+        // Held back for half a round-trip time.
+        let reorder_delay = Duration::from_micros(500);
+        let goodput = hundred(|way| LinkConfig {
+            reorder,
+            reorder_delay,
+            ..way
+        })?;
+        print_row(name, &goodput, whole);
+    }
+    println!(
+        "The penalty is against the first row. Linux is not compared: there is no model of it"
+    );
+    println!("here, and its own stack cannot run in virtual time.");
+    Ok(true)
+}
+
+fn fairness() -> Result<bool, Violation> {
+    println!("Equal flows, 100 Mbit/s, 20 ms, queue of 200 frames; 60 s after 20 s");
+    println!("  flows  congestion   Mbit/s      Jain");
+    let mut fair = true;
+    for congestion in Algorithm::ALL {
+        for flows in [2, 10, 30] {
+            let way = link(100_000_000, Duration::from_millis(10), 200);
+            let marks = (congestion == Algorithm::Dctcp).then_some(40);
+            let bulk = Bulk {
+                flows,
+                there: LinkConfig {
+                    ecn_threshold: marks,
+                    ..way
+                },
+                back: way,
+                congestion,
+                window: 4 << 20,
+                warm_up: Duration::from_secs(20),
+                measured: Duration::from_secs(60),
+                seed: 1,
+            };
+            let goodput = bulk.run()?;
+            let index = goodput.fairness();
+            println!(
+                "  {flows:>5}  {:<10} {:>8.2} {index:>9.3}",
+                congestion.name(),
+                goodput.rate() / 1e6,
+            );
+            fair &= index >= FAIRNESS_MIN;
+        }
+    }
+    Ok(fair)
+}

@@ -1,0 +1,191 @@
+//! Bulk transfer over one link for a while: what figures and fairness are measured by.
+
+use tidelane_engine::{Algorithm, EngineConfig};
+use tidelane_netem::LinkConfig;
+use tidelane_time::{Duration, Instant};
+
+use crate::{
+    ledger::Violation,
+    plan::{ConnectionPlan, EndPlan, Ending, Role, Round},
+    scenario::{AREA_LEN, Conduct, HostSpec, ListenerSpec, ProgramSpec, Scenario, Theme},
+    topology::Topology,
+    world::World,
+};
+
+/// Connections of one program: each takes a slot.
+const CONNECTIONS_PER_PROGRAM: usize = 100;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Bulk {
+    /// Connections, all from one host to the other.
+    pub flows: u32,
+    /// The way of the data.
+    pub there: LinkConfig,
+    /// The way of the acknowledgments.
+    pub back: LinkConfig,
+    /// Congestion control.
+    pub congestion: Algorithm,
+    /// Receive window and send limit of a connection.
+    pub window: u32,
+    /// Not counted: until the flows have found their rates.
+    pub warm_up: Duration,
+    /// Counted.
+    pub measured: Duration,
+    /// The run's seed.
+    pub seed: u64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct Goodput {
+    /// By connection: bytes read by the server's program in the counted time.
+    pub bytes: Vec<u64>,
+    /// The counted time.
+    pub measured: Duration,
+    /// Sums of both hosts' counters at the end, warm-up included.
+    pub counters: Vec<(String, u64)>,
+}
+
+impl Goodput {
+    /// All connections together, in bits per second.
+    pub fn rate(&self) -> f64 {
+        let bytes: u64 = self.bytes.iter().sum();
+        bytes as f64 * 8e9 / self.measured.as_nanos() as f64
+    }
+
+    /// Jain's index of fairness: 1 if all had the same, 1/n if one had all.
+    pub fn fairness(&self) -> f64 {
+        let shares = self.bytes.iter().map(|bytes| *bytes as f64);
+        let (sum, squares) = shares.fold((0.0, 0.0), |(s, q), x| (s + x, q + x * x));
+        if squares == 0.0 {
+            return 0.0;
+        }
+        sum * sum / (self.bytes.len() as f64 * squares)
+    }
+
+    /// A counter of the engines.
+    pub fn counter(&self, name: &str) -> u64 {
+        let named = self.counters.iter().filter(|(own, _)| own == name);
+        named.map(|(_, count)| count).sum()
+    }
+}
+
+impl Bulk {
+    /// Runs it, with all rules of the world.
+    pub fn run(&self) -> Result<Goodput, Violation> {
+        let mut world = World::new(self.scenario()).map_err(|error| Violation {
+            at: Instant::ZERO,
+            rule: "the machine has memory",
+            text: error.to_string(),
+        })?;
+        let start = Instant::ZERO + self.warm_up;
+        world.run_until(start)?;
+        let before = world.read_by_servers();
+        world.run_until(start + self.measured)?;
+        let after = world.read_by_servers();
+        let bytes = after
+            .iter()
+            .zip(&before)
+            .map(|(after, before)| after - before);
+        Ok(Goodput {
+            bytes: bytes.collect(),
+            measured: self.measured,
+            counters: world.counters(),
+        })
+    }
+
+    fn scenario(&self) -> Scenario {
+        let clients = (self.flows as usize).div_ceil(CONNECTIONS_PER_PROGRAM);
+        let mut programs: Vec<ProgramSpec> = (0..clients).map(|_| program(0)).collect();
+        programs.extend((0..clients).map(|_| program(1)));
+        let listeners = (0..clients).map(|index| ListenerSpec {
+            port: 80 + index as u16,
+            backlog: self.flows.max(16),
+            programs: vec![clients + index],
+            accept_delay: Duration::ZERO,
+        });
+        let connections = (0..self.flows).map(|id| {
+            let number = id as usize / CONNECTIONS_PER_PROGRAM;
+            endless(id, number)
+        });
+        let mut topology = Topology::star(2, self.there);
+        topology.access[1][0] = self.back;
+        Scenario {
+            seed: self.seed,
+            theme: Theme::Any,
+            hosts: vec![self.host(); 2],
+            foreign: None,
+            topology,
+            programs,
+            listeners: listeners.collect(),
+            connections: connections.collect(),
+            mishaps: Vec::new(),
+        }
+    }
+
+    fn host(&self) -> HostSpec {
+        HostSpec {
+            mtu: 1500,
+            frames: 4096,
+            step_time_max: Duration::from_micros(1),
+            wake_time_max: Duration::from_micros(1),
+            ports: 4096,
+            engine: EngineConfig {
+                rx_window_max: self.window,
+                rx_window_initial: self.window.min(1 << 20),
+                tx_limit: self.window,
+                flows_max: 4096,
+                congestion: self.congestion,
+                ..EngineConfig::default()
+            },
+        }
+    }
+}
+
+fn program(host: usize) -> ProgramSpec {
+    ProgramSpec {
+        host,
+        workers: 1,
+        wake_time_max: Duration::from_micros(1),
+        conduct: Conduct::Good,
+        area_len: AREA_LEN,
+    }
+}
+
+/// A connection that sends more than any run can move.
+fn endless(id: u32, number: usize) -> ConnectionPlan {
+    let end = EndPlan {
+        ending: Ending::HalfClose,
+        write_chunk: u32::MAX,
+        read_chunk: u32::MAX,
+        pause_after: u64::MAX,
+        pause: Duration::ZERO,
+        pauses: 0,
+        nodelay: false,
+    };
+    let round = Round {
+        up: u32::MAX,
+        down: 0,
+    };
+    ConnectionPlan {
+        id,
+        client: number,
+        listener: number,
+        start: Instant(1_000_000 + u64::from(id) * 100_000),
+        rounds: vec![round; 4],
+        client_waits: false,
+        server_waits: true,
+        ends: [end; 2],
+    }
+}
+
+impl World {
+    /// By connection: bytes that its server's program has read.
+    fn read_by_servers(&self) -> Vec<u64> {
+        let entries = self.ledger().entries().iter();
+        entries
+            .map(|entry| entry.ends[Role::Server.index()].read)
+            .collect()
+    }
+}

@@ -1,0 +1,151 @@
+//! The laws of congestion control, held against what the sender says of itself right after it sent.
+
+use std::collections::BTreeMap;
+
+use tidelane_engine::{CaState, FlowInfo};
+use tidelane_host::SocketReport;
+use tidelane_time::Instant;
+use tidelane_wire::FlowKey;
+
+use crate::{
+    ledger::{Violation, violation},
+    wire_rules::Advance,
+};
+
+/// Full segments that may be in flight above cwnd: two of limited transmit (RFC 3042), one tail
+/// loss probe (RFC 8985 §7.3), and the one that cwnd was not quite used up for.
+const ABOVE_CWND_MAX: u32 = 4;
+/// Full segments that may be sent at once when cwnd, since lowered, allows none: the same probes.
+const PROBES_MAX: u32 = 2;
+/// Looks per run: each costs a list of all sockets.
+const LOOKS_MAX: u64 = 20_000;
+
+/// What is remembered of a sender.
+#[derive(Clone, Copy, Debug)]
+struct Sender {
+    ssthresh: u32,
+    cwnd: u32,
+    acked: u64,
+    /// SND.NXT, as bytes since the start, when ssthresh was last lowered, and how many signs that a
+    /// reduction was not needed the host had seen by then.
+    lowered_at: Option<(u64, u64)>,
+}
+
+/// What a host says of itself.
+pub trait Says {
+    /// Its sockets.
+    fn sockets(&self) -> Vec<SocketReport>;
+    /// Signs so far that something was sent again without need: a reduction may be taken back.
+    fn undone(&self) -> u64;
+}
+
+/// The senders of all hosts.
+#[derive(Debug, Default)]
+pub struct CwndRules {
+    senders: BTreeMap<(usize, FlowKey), Sender>,
+    /// Looks so far.
+    pub looks: u64,
+}
+
+impl CwndRules {
+    /// Whether another look is worth its price.
+    pub fn looks(&self) -> bool {
+        self.looks < LOOKS_MAX
+    }
+
+    /// The host has lost all that it knew.
+    pub fn forget(&mut self, host: usize) {
+        self.senders.retain(|(of, _), _| *of != host);
+    }
+
+    /// `host` has just sent `advances` in one step, and says `sockets` of itself.
+    pub fn check(
+        &mut self,
+        now: Instant,
+        host: usize,
+        advances: &[Advance],
+        says: &impl Says,
+    ) -> Result<(), Violation> {
+        self.looks += 1;
+        for info in says
+            .sockets()
+            .iter()
+            .filter_map(|socket| socket.info.as_ref())
+        {
+            let own = advances.iter().filter(|advance| advance.key == info.key);
+            let sent = own.map(|advance| advance.bytes).sum();
+            let broken = self.check_flow(host, info, sent, says);
+            broken.map_err(|(rule, text)| {
+                violation(now, rule, format!("host {host}: {text}; {info:?}"))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_flow(
+        &mut self,
+        host: usize,
+        info: &FlowInfo,
+        sent: u32,
+        says: &impl Says,
+    ) -> Result<(), (&'static str, String)> {
+        let key = (host, info.key);
+        // Without what this step sent: that may have been after the reduction.
+        let before_sent = info.flight_size.saturating_sub(sent);
+        let snd_nxt = info.bytes_acked + u64::from(before_sent);
+        let fresh = Sender {
+            ssthresh: info.ssthresh,
+            cwnd: info.cwnd,
+            acked: info.bytes_acked,
+            lowered_at: None,
+        };
+        let sender = self.senders.entry(key).or_insert(fresh);
+        if info.bytes_acked < sender.acked {
+            // Another connection with the same endpoints.
+            *sender = fresh;
+        }
+        let before = std::mem::replace(&mut sender.ssthresh, info.ssthresh);
+        let cwnd_before = std::mem::replace(&mut sender.cwnd, info.cwnd);
+        // Taking a reduction back brings the old threshold, which may be the lower one.
+        let taken_back = info.ssthresh != before && info.cwnd > cwnd_before;
+
+        if info.ssthresh >= before {
+            in_flight_law(info, sent)?;
+        }
+        let lost_all = info.ca_state == CaState::Loss || info.backoff > 0;
+        sender.acked = info.bytes_acked;
+        if info.ssthresh > before || taken_back {
+            sender.lowered_at = None;
+        } else if info.ssthresh < before {
+            let undone = says.undone();
+            // SYN and FIN have a sequence number and are no bytes.
+            let early = sender
+                .lowered_at
+                .filter(|(at, _)| info.bytes_acked + 1 < *at);
+            sender.lowered_at = Some((snd_nxt, undone));
+            // A reduction that was taken back in between does not count.
+            let early = early.filter(|(_, then)| !lost_all && *then == undone);
+            if let Some((at, _)) = early {
+                let text = format!("lowered again {} bytes before", at - info.bytes_acked);
+                return Err(("cwnd is lowered once per round trip", text));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// RFC 5681 §3.1: a sender sends no more than cwnd allows. Not asked in a step that has lowered
+/// cwnd: what it sent may have gone before.
+fn in_flight_law(info: &FlowInfo, sent: u32) -> Result<(), (&'static str, String)> {
+    let calm = matches!(info.ca_state, CaState::Open | CaState::Disorder);
+    let in_flight = info.flight_size.saturating_sub(info.sacked);
+    let allowed = info.cwnd.saturating_add(ABOVE_CWND_MAX * info.mss);
+    if sent > PROBES_MAX * info.mss && calm && in_flight > allowed {
+        let text = format!("{in_flight} bytes in flight, cwnd {}", info.cwnd);
+        return Err(("no more is in flight than cwnd allows", text));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

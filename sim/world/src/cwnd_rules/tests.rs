@@ -1,0 +1,114 @@
+use tidelane_engine::{LinkId, State};
+use tidelane_host::SocketState;
+use tidelane_time::Duration;
+use tidelane_wire::{Endpoint, IpAddress};
+
+use super::*;
+
+const MSS: u32 = 1000;
+
+fn key() -> FlowKey {
+    let end = |last, port| Endpoint::new(IpAddress::from_v4([10, 0, 0, last]), port);
+    FlowKey::new(end(1, 5000), end(2, 80))
+}
+
+/// A sender with `flight` bytes in flight of `cwnd`, after `acked`.
+fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
+    FlowInfo {
+        key: key(),
+        state: State::Established,
+        ca_state: CaState::Open,
+        congestion: "cubic",
+        srtt: Duration::ZERO,
+        rttvar: Duration::ZERO,
+        rtt_min: Duration::ZERO,
+        rto: Duration::ZERO,
+        cwnd,
+        ssthresh,
+        mss: MSS,
+        rcv_mss: MSS,
+        snd_wnd: 1 << 20,
+        rcv_wnd: 1 << 20,
+        snd_wscale: 0,
+        rcv_wscale: 0,
+        timestamps: false,
+        sack: true,
+        ecn: false,
+        flight_size: flight,
+        sacked: 0,
+        lost: 0,
+        unsent: 0,
+        unread: 0,
+        ooo_ranges: 0,
+        bytes_acked: acked,
+        bytes_received: 0,
+        retrans: 0,
+        backoff: 0,
+        link: LinkId(0),
+        listener: None,
+    }
+}
+
+struct Told(Vec<SocketReport>);
+
+impl Says for Told {
+    fn sockets(&self) -> Vec<SocketReport> {
+        self.0.clone()
+    }
+
+    fn undone(&self) -> u64 {
+        0
+    }
+}
+
+fn look(rules: &mut CwndRules, info: FlowInfo) -> Result<(), &'static str> {
+    let socket = SocketReport {
+        state: SocketState::Connection("ESTABLISHED".to_owned()),
+        local: info.key.local,
+        peer: info.key.peer,
+        programs: Vec::new(),
+        recv_q: 0,
+        send_q: 0,
+        info: Some(info),
+    };
+    let advance = Advance {
+        key: key(),
+        bytes: 3 * MSS,
+    };
+    let checked = rules.check(Instant::ZERO, 0, &[advance], &Told(vec![socket]));
+    checked.map_err(|violation| violation.rule)
+}
+
+#[test]
+fn what_is_above_cwnd_is_seen() {
+    let mut rules = CwndRules::default();
+    let full = 10 * MSS;
+    assert_eq!(look(&mut rules, info(0, full, full, u32::MAX)), Ok(()));
+    let above = full + ABOVE_CWND_MAX * MSS + 1;
+    let rule = "no more is in flight than cwnd allows";
+    assert_eq!(look(&mut rules, info(0, above, full, u32::MAX)), Err(rule));
+}
+
+#[test]
+fn two_reductions_in_one_round_trip_are_seen() {
+    let flight = 10 * MSS;
+    let start = || {
+        let mut rules = CwndRules::default();
+        for ssthresh in [u32::MAX, 7 * MSS] {
+            let _ = look(&mut rules, info(0, flight, flight, ssthresh));
+        }
+        rules
+    };
+    // All that was in flight before this step is acknowledged: another round trip.
+    let before = flight - 3 * MSS;
+    let later = info(u64::from(before), flight, flight, 5 * MSS);
+    assert_eq!(look(&mut start(), later), Ok(()));
+    let early = info(u64::from(before) - 2, flight, flight, 5 * MSS);
+    let rule = "cwnd is lowered once per round trip";
+    assert_eq!(look(&mut start(), early), Err(rule));
+    let timed_out = FlowInfo {
+        ca_state: CaState::Loss,
+        ..info(0, flight, MSS, 5 * MSS)
+    };
+    assert_eq!(look(&mut start(), timed_out), Ok(()));
+}

@@ -1,0 +1,289 @@
+//! A host with another stack: smoltcp, whose authors read the RFCs for themselves.
+//!
+//! Its programs follow the same plans as those of Tidelane's hosts ([`Side`]), so that every
+//! exchange is one between two implementations, over the same bad wires.
+
+mod device;
+mod stream;
+
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+
+use smoltcp::{
+    iface::{Config, Interface, SocketHandle, SocketSet},
+    socket::tcp,
+    wire::{HardwareAddress, IpCidr, Ipv4Address},
+};
+use tidelane_netem::Rng;
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::Endpoint;
+
+use crate::{
+    ledger::Violation,
+    scenario::ForeignSpec,
+    side::{Book, Next, Side},
+    topology::{Topology, address},
+    worker::Start,
+};
+use device::Device;
+use stream::ForeignStream;
+
+/// From a frame's arrival to its processing, at most.
+const WAKE_TIME_MAX: u64 = 20_000;
+/// How often it looks for peers that went without a word.
+const PATIENCE_INTERVAL: Duration = Duration::from_secs(20);
+/// First port of its ephemeral range.
+const PORT_FIRST: u16 = 49_152;
+
+/// All sockets of the host: the interface and the streams need them in turn.
+type Sockets = Rc<RefCell<SocketSet<'static>>>;
+
+/// A connection and when it wants a turn by itself.
+struct Seat {
+    side: Side<ForeignStream>,
+    at: Option<Instant>,
+}
+
+/// The host.
+pub struct ForeignHost {
+    /// When it runs next.
+    pub next: Option<Instant>,
+    spec: ForeignSpec,
+    device: Device,
+    interface: Interface,
+    sockets: Sockets,
+    /// Sockets that wait for a SYN.
+    listening: Vec<(u16, SocketHandle)>,
+    seats: Vec<Seat>,
+    /// Closed by their program, not by TCP.
+    lingering: Vec<ForeignStream>,
+    starts: VecDeque<Start>,
+    next_patience: Instant,
+    opened: u16,
+    accepted: u64,
+    rng: Rng,
+}
+
+fn micros(now: Instant) -> smoltcp::time::Instant {
+    smoltcp::time::Instant::from_micros(now.as_micros() as i64)
+}
+
+fn v4(endpoint: Endpoint) -> Option<(Ipv4Address, u16)> {
+    let [a, b, c, d] = endpoint.addr.as_v4()?;
+    Some((Ipv4Address::new(a, b, c, d), endpoint.port))
+}
+
+/// Whether a socket has a connection with this peer's port. A second SYN of it is none of another
+/// listening socket's business, of which this stack needs as many as connections.
+fn is_known(sockets: &SocketSet<'_>, (peer_port, port): (u16, u16)) -> bool {
+    sockets.iter().any(|(_, socket)| {
+        let smoltcp::socket::Socket::Tcp(socket) = socket;
+        let ports = (socket.remote_endpoint(), socket.local_endpoint());
+        matches!(ports, (Some(peer), Some(own)) if (peer.port, own.port) == (peer_port, port))
+    })
+}
+
+impl ForeignHost {
+    /// Host `index` of `topology`. `starts` are in order of time, `ports` are listened at, with
+    /// room for so many connections.
+    pub fn new(
+        index: usize,
+        spec: &ForeignSpec,
+        topology: &Topology,
+        starts: VecDeque<Start>,
+        rng: Rng,
+    ) -> Self {
+        let mut device = Device::new(index, spec.mtu, topology);
+        let mut config = Config::new(HardwareAddress::Ip);
+        config.random_seed = rng.fork(1).next_u64();
+        let mut interface = Interface::new(config, &mut device, micros(Instant::ZERO));
+        let own = v4(Endpoint::new(address(index), 0)).expect("hosts have IPv4 addresses");
+        interface.update_ip_addrs(|addresses| {
+            let _ = addresses.push(IpCidr::new(own.0.into(), 24));
+        });
+        Self {
+            next: Some(Instant::ZERO),
+            spec: *spec,
+            device,
+            interface,
+            sockets: Rc::new(RefCell::new(SocketSet::new(Vec::new()))),
+            listening: Vec::new(),
+            seats: Vec::new(),
+            lingering: Vec::new(),
+            starts,
+            next_patience: Instant::ZERO,
+            opened: 0,
+            accepted: 0,
+            rng: rng.fork(2),
+        }
+    }
+
+    /// Listens at `port` with `backlog` sockets: each takes one connection.
+    pub fn listen(&mut self, port: u16, backlog: usize) {
+        for _ in 0..backlog {
+            let handle = self.new_socket();
+            let mut sockets = self.sockets.borrow_mut();
+            let listens = sockets.get_mut::<tcp::Socket>(handle).listen(port);
+            listens.expect("a new socket can listen");
+            self.listening.push((port, handle));
+        }
+    }
+
+    fn new_socket(&mut self) -> SocketHandle {
+        let buffer = |len| tcp::SocketBuffer::new(vec![0; len as usize]);
+        let (rx, tx) = (buffer(self.spec.rx_len), buffer(self.spec.tx_len));
+        let mut socket = tcp::Socket::new(rx, tx);
+        socket.set_nagle_enabled(self.spec.nagle);
+        let delay = self.spec.ack_delay;
+        let delay =
+            (!delay.is_zero()).then(|| smoltcp::time::Duration::from_micros(delay.as_micros()));
+        socket.set_ack_delay(delay);
+        if self.spec.cubic {
+            socket.set_congestion_control(tcp::CongestionControl::Cubic);
+        }
+        self.sockets.borrow_mut().add(socket)
+    }
+
+    /// A frame arrives.
+    pub fn deliver(&mut self, now: Instant, frame: &[u8]) {
+        self.device.arrive(frame);
+        let at = now + Duration(self.rng.below(WAKE_TIME_MAX + 1));
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+
+    /// Takes the frames that it sent.
+    pub fn take_frames(&mut self) -> Vec<Vec<u8>> {
+        self.device.take_sent()
+    }
+
+    /// Whether its programs are done.
+    pub fn is_idle(&self) -> bool {
+        self.seats.is_empty() && self.starts.is_empty()
+    }
+
+    /// Everything that has come is processed, every program gets a turn.
+    pub fn run(&mut self, now: Instant, book: &mut Book) -> Result<(), Violation> {
+        // One frame at a time, so that no state of a connection passes unseen.
+        loop {
+            let more = self
+                .device
+                .admit(|tuple| is_known(&self.sockets.borrow(), tuple));
+            self.poll(now);
+            self.observe(now);
+            if !more {
+                break;
+            }
+        }
+        self.open_due(now, book);
+        self.give_turns(now, book)?;
+        self.poll(now);
+        self.observe(now);
+        self.let_go(now, book);
+        let due = self.interface.poll_at(micros(now), &self.sockets.borrow());
+        let due = due.map(|at| Instant::from_micros(at.total_micros().max(0) as u64));
+        let patience = (!self.seats.is_empty()).then_some(self.next_patience);
+        self.next = [due, patience, self.starts.front().map(|start| start.at)]
+            .into_iter()
+            .chain(self.seats.iter().map(|seat| seat.at))
+            .flatten()
+            .min()
+            .map(|at| at.max(now + Duration::from_micros(1)));
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Instant) {
+        let mut sockets = self.sockets.borrow_mut();
+        self.interface
+            .poll(micros(now), &mut self.device, &mut sockets);
+    }
+
+    /// Looks at what the last frame changed.
+    fn observe(&mut self, now: Instant) {
+        for seat in &mut self.seats {
+            seat.side.stream().observe();
+        }
+        self.lingering.iter_mut().for_each(ForeignStream::observe);
+        let mut taken = Vec::new();
+        let sockets = self.sockets.clone();
+        self.listening.retain(|(_, handle)| {
+            let state = sockets.borrow().get::<tcp::Socket>(*handle).state();
+            let waits = matches!(state, tcp::State::Listen | tcp::State::SynReceived);
+            if !waits {
+                taken.push(*handle);
+            }
+            waits
+        });
+        for handle in taken {
+            self.accepted += 1;
+            let mut stream = ForeignStream::new(self.sockets.clone(), handle);
+            stream.observe();
+            let rng = self.rng.fork(self.accepted << 1 | 1);
+            let side = Side::server(now, stream, rng);
+            self.seats.push(Seat { side, at: None });
+        }
+    }
+
+    fn open_due(&mut self, now: Instant, book: &mut Book) {
+        while let Some(start) = self.starts.front().filter(|start| start.at <= now).copied() {
+            self.starts.pop_front();
+            let handle = self.new_socket();
+            let port = PORT_FIRST + self.opened;
+            self.opened += 1;
+            let to = v4(start.to).expect("hosts have IPv4 addresses");
+            let mut sockets = self.sockets.borrow_mut();
+            let socket = sockets.get_mut::<tcp::Socket>(handle);
+            let connects = socket.connect(self.interface.context(), to, port);
+            connects.expect("a new socket can connect");
+            drop(sockets);
+            let _ = book.ledger.open(now, start.id, crate::plan::Role::Client);
+            let stream = ForeignStream::new(self.sockets.clone(), handle);
+            let rng = self.rng.fork(u64::from(start.id) << 1);
+            let side = Side::client(now, stream, start.id, book.seed, rng);
+            self.seats.push(Seat { side, at: None });
+        }
+    }
+
+    fn give_turns(&mut self, now: Instant, book: &mut Book) -> Result<(), Violation> {
+        let patience = now >= self.next_patience;
+        if patience {
+            self.next_patience = now + PATIENCE_INTERVAL;
+        }
+        let mut stay = Vec::new();
+        for mut seat in std::mem::take(&mut self.seats) {
+            let closed = match seat.side.turn(now, book)? {
+                Next::Closed => true,
+                Next::At(at) => {
+                    seat.at = Some(at);
+                    false
+                }
+                Next::Event => {
+                    seat.at = None;
+                    false
+                }
+            };
+            if closed || (patience && seat.side.check_patience(now, book)?) {
+                let name = seat.side.name();
+                self.lingering.push(seat.side.into_stream().named(name));
+            } else {
+                stay.push(seat);
+            }
+        }
+        self.seats = stay;
+        Ok(())
+    }
+
+    /// Forgets sockets that TCP is done with.
+    fn let_go(&mut self, now: Instant, book: &mut Book) {
+        self.lingering.retain_mut(|stream| {
+            stream.swallow();
+            let gone = stream.is_gone();
+            if let (true, (Some(id), role)) = (gone, stream.name()) {
+                // Whoever still speaks to it is answered with a reset.
+                book.ledger.break_off(now, id, role);
+            }
+            if gone {
+                stream.remove();
+            }
+            !gone
+        });
+    }
+}

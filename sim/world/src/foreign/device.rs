@@ -1,0 +1,133 @@
+//! The foreign stack's way to the wire: it speaks IP, the wire speaks Ethernet.
+
+use std::collections::VecDeque;
+
+use smoltcp::{
+    phy::{self, DeviceCapabilities, Medium},
+    time::Instant,
+};
+use tidelane_wire::{ETHERNET_HEADER_LEN, IpAddress, MacAddress, TcpFlags, parse_ipv4, parse_tcp};
+
+use crate::topology::{Topology, address, mac, mac_of};
+
+/// Frames that may wait to be processed: more are lost, as in any NIC.
+const WAITING_MAX: usize = 1024;
+
+/// Queues in both directions.
+pub struct Device {
+    own: MacAddress,
+    mtu: usize,
+    /// By host: whose link address leads there.
+    hops: Vec<(IpAddress, MacAddress)>,
+    waiting: VecDeque<Vec<u8>>,
+    /// The packet that the next poll sees.
+    admitted: Option<Vec<u8>>,
+    sent: Vec<Vec<u8>>,
+}
+
+impl Device {
+    /// The device of host `index`.
+    pub fn new(index: usize, mtu: u32, topology: &Topology) -> Self {
+        let hop = |to| {
+            let gateway = topology.gateway(index, to).unwrap_or(address(to));
+            (address(to), mac_of(gateway).unwrap_or_default())
+        };
+        Self {
+            own: mac(index),
+            mtu: mtu as usize,
+            hops: (0..topology.access.len()).map(hop).collect(),
+            waiting: VecDeque::new(),
+            admitted: None,
+            sent: Vec::new(),
+        }
+    }
+
+    /// A frame from the wire.
+    pub fn arrive(&mut self, frame: &[u8]) {
+        let fits = frame.len() <= self.mtu + ETHERNET_HEADER_LEN;
+        let is_ip = frame.get(12..ETHERNET_HEADER_LEN) == Some(&[0x08, 0x00]);
+        if fits && is_ip && self.waiting.len() < WAITING_MAX {
+            let packet = frame[ETHERNET_HEADER_LEN..].to_vec();
+            self.waiting.push_back(packet);
+        }
+    }
+
+    /// Lets the next poll see one more packet: not a SYN between two ports that are `known`.
+    /// Whether there was one.
+    pub fn admit(&mut self, known: impl Fn((u16, u16)) -> bool) -> bool {
+        while self.admitted.is_none() {
+            let Some(packet) = self.waiting.pop_front() else {
+                return false;
+            };
+            if !syn_ports(&packet).is_some_and(&known) {
+                self.admitted = Some(packet);
+            }
+        }
+        true
+    }
+
+    /// Takes what was sent, as frames.
+    pub fn take_sent(&mut self) -> Vec<Vec<u8>> {
+        let hops = &self.hops;
+        let frame = |packet: Vec<u8>| {
+            let [a, b, c, d] = *packet.get(16..20)?.first_chunk()?;
+            let to = IpAddress::from_v4([a, b, c, d]);
+            let (_, hop) = hops.iter().find(|(addr, _)| *addr == to)?;
+            let mut frame = hop.0.to_vec();
+            frame.extend(self.own.0);
+            frame.extend([0x08, 0x00]);
+            frame.extend(packet);
+            Some(frame)
+        };
+        self.sent.drain(..).filter_map(frame).collect()
+    }
+}
+
+/// The ports of a packet that is a SYN, the peer's first.
+fn syn_ports(packet: &[u8]) -> Option<(u16, u16)> {
+    let segment = parse_tcp(parse_ipv4(packet).ok()?.payload).ok()?;
+    let opens = segment.flags.contains(TcpFlags::SYN) && !segment.flags.contains(TcpFlags::ACK);
+    opens.then_some((segment.src_port, segment.dst_port))
+}
+
+impl phy::Device for Device {
+    type RxToken<'a> = RxToken;
+    type TxToken<'a> = TxToken<'a>;
+
+    fn receive(&mut self, _: Instant) -> Option<(RxToken, TxToken<'_>)> {
+        let packet = self.admitted.take()?;
+        Some((RxToken(packet), TxToken(&mut self.sent)))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<TxToken<'_>> {
+        Some(TxToken(&mut self.sent))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = self.mtu;
+        capabilities
+    }
+}
+
+/// One packet that has arrived.
+pub struct RxToken(Vec<u8>);
+
+impl phy::RxToken for RxToken {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+/// Room for one packet to send.
+pub struct TxToken<'a>(&'a mut Vec<Vec<u8>>);
+
+impl phy::TxToken for TxToken<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let mut packet = vec![0; len];
+        let result = f(&mut packet);
+        self.0.push(packet);
+        result
+    }
+}

@@ -1,0 +1,183 @@
+//! A smoltcp socket as a stream of the world's programs.
+
+use std::collections::VecDeque;
+
+use smoltcp::{iface::SocketHandle, socket::tcp};
+use tidelane_abi::close_cause;
+use tidelane_netem::Rng;
+
+use super::Sockets;
+use crate::{pipe::Pipe, plan::Role};
+
+/// One connection's socket, and what it went through.
+pub struct ForeignStream {
+    sockets: Sockets,
+    handle: SocketHandle,
+    /// The peer's FIN came.
+    fin: bool,
+    shut: bool,
+    closed: bool,
+    established: bool,
+    close_when_open: bool,
+    /// Read from the socket, which forgets what is unread when its TIME-WAIT ends, and not yet by
+    /// the program.
+    kept: VecDeque<u8>,
+    name: (Option<u32>, Role),
+}
+
+impl ForeignStream {
+    /// The stream of a socket that connects or is connected.
+    pub fn new(sockets: Sockets, handle: SocketHandle) -> Self {
+        Self {
+            sockets,
+            handle,
+            fin: false,
+            shut: false,
+            closed: false,
+            established: false,
+            close_when_open: false,
+            kept: VecDeque::new(),
+            name: (None, Role::Server),
+        }
+    }
+
+    /// Remembers whose it was.
+    pub fn named(self, name: (Option<u32>, Role)) -> Self {
+        Self { name, ..self }
+    }
+
+    /// Whose it was.
+    pub fn name(&self) -> (Option<u32>, Role) {
+        self.name
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut tcp::Socket<'static>) -> R) -> R {
+        f(self.sockets.borrow_mut().get_mut(self.handle))
+    }
+
+    fn take(&mut self, into: &mut [u8]) -> usize {
+        if self.fin {
+            let count = into.len().min(self.kept.len());
+            let kept = self.kept.drain(..count);
+            return kept.zip(into).map(|(from, to)| *to = from).count();
+        }
+        self.with(|socket| socket.recv_slice(into).unwrap_or(0))
+    }
+
+    fn state(&self) -> tcp::State {
+        self.with(|socket| socket.state())
+    }
+
+    /// Looks at the state after each frame.
+    pub fn observe(&mut self) {
+        use tcp::State::{CloseWait, Closing, Established, FinWait1, FinWait2, LastAck, TimeWait};
+        let state = self.state();
+        self.fin |= matches!(state, CloseWait | LastAck | Closing | TimeWait);
+        self.established |= self.fin || matches!(state, Established | FinWait1 | FinWait2);
+        if self.fin {
+            let mut rest = vec![0; self.with(|socket| socket.recv_queue())];
+            let got = self.with(|socket| socket.recv_slice(&mut rest).unwrap_or(0));
+            self.kept.extend(&rest[..got]);
+        }
+        // Closed before it is open, a connection would never be (RFC 9293 §3.10.4 lets it wait).
+        if self.established && std::mem::take(&mut self.close_when_open) {
+            self.with(tcp::Socket::close);
+        }
+    }
+
+    /// Reads what no program wants any more.
+    pub fn swallow(&mut self) {
+        self.with(|socket| {
+            while socket
+                .recv(|bytes| (bytes.len(), bytes.len()))
+                .is_ok_and(|n| n > 0)
+            {}
+        });
+    }
+
+    /// Whether TCP is done with it.
+    pub fn is_gone(&self) -> bool {
+        self.state() == tcp::State::Closed
+    }
+
+    /// Forgets the socket.
+    pub fn remove(&mut self) {
+        self.sockets.borrow_mut().remove(self.handle);
+    }
+}
+
+impl Pipe for ForeignStream {
+    fn readable(&mut self) -> usize {
+        self.kept.len() + self.with(|socket| socket.recv_queue())
+    }
+
+    fn peek(&mut self, into: &mut [u8]) -> usize {
+        // All that comes before the FIN is still in the socket, all after it is kept.
+        if self.fin {
+            let kept = self.kept.iter().zip(into);
+            return kept.map(|(from, to)| *to = *from).count();
+        }
+        self.with(|socket| socket.peek_slice(into).unwrap_or(0))
+    }
+
+    fn discard(&mut self, count: usize) -> usize {
+        let mut scratch = vec![0; count];
+        self.take(&mut scratch)
+    }
+
+    fn receive(&mut self, _: &mut Rng, into: &mut [u8]) -> usize {
+        self.take(into)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        self.with(|socket| socket.send_slice(bytes).unwrap_or(0))
+    }
+
+    fn shutdown_write(&mut self) {
+        self.shut = true;
+        self.close_when_open = true;
+        self.observe();
+    }
+
+    fn close(&mut self, abort: bool) {
+        self.closed = true;
+        self.close_when_open = !abort;
+        if abort {
+            self.with(tcp::Socket::abort);
+        }
+        self.observe();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    fn ended(&mut self) -> Option<u32> {
+        let orderly = self.fin && self.shut;
+        (self.state() == tcp::State::Closed).then_some(if orderly {
+            close_cause::FINISHED
+        } else {
+            close_cause::RESET
+        })
+    }
+
+    fn fin_received(&self) -> bool {
+        self.fin
+    }
+
+    fn at_end(&mut self) -> bool {
+        self.fin && self.readable() == 0
+    }
+
+    fn peer_closed(&mut self) -> bool {
+        self.fin || self.state() == tcp::State::Closed
+    }
+
+    fn established(&mut self) -> bool {
+        self.established
+    }
+
+    fn set_nodelay(&mut self) {
+        self.with(|socket| socket.set_nagle_enabled(false));
+    }
+}

@@ -1,0 +1,244 @@
+//! How the hosts of a run are joined.
+//!
+//! ```text
+//!  host ==access== switch                          all on one switch, or
+//!  host ==access== switch ==middle== switch ==access== host       two, and a bottleneck, or
+//!  host ==access== switch == router ==middle== router == switch ==access== host
+//! ```
+
+use tidelane_host::Route;
+use tidelane_netem::{BurstLoss, Edge, Kind, LinkConfig, Network, Node, Rng};
+use tidelane_time::Duration;
+use tidelane_wire::{IpAddress, MacAddress};
+
+/// What joins the two sides.
+#[derive(Clone, Debug)]
+pub struct Middle {
+    /// Whether its ends are routers; if not, they are the switches.
+    pub routed: bool,
+    /// There and back.
+    pub ways: [LinkConfig; 2],
+    /// By host: whether it is on the second side.
+    pub far: Vec<bool>,
+}
+
+/// The links of a run.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// By host: to its switch, and back.
+    pub access: Vec<[LinkConfig; 2]>,
+    /// Between two sides, if there are two.
+    pub middle: Option<Middle>,
+}
+
+/// The address of host `index`.
+pub fn address(index: usize) -> IpAddress {
+    IpAddress::from_v4([10, 0, 0, index as u8 + 1])
+}
+
+/// The link address of host `index`.
+pub fn mac(index: usize) -> MacAddress {
+    MacAddress([2, 0, 0, 0, 0, index as u8 + 1])
+}
+
+fn router_address(side: usize) -> IpAddress {
+    IpAddress::from_v4([10, 0, 1, side as u8 + 1])
+}
+
+fn router_mac(side: usize) -> MacAddress {
+    MacAddress([2, 0, 0, 0, 1, side as u8 + 1])
+}
+
+/// The link address of a host or router of this world.
+pub fn mac_of(addr: IpAddress) -> Option<MacAddress> {
+    match addr.as_v4()? {
+        [10, 0, 0, number] => Some(mac(usize::from(number).checked_sub(1)?)),
+        [10, 0, 1, number] => Some(router_mac(usize::from(number).checked_sub(1)?)),
+        _ => None,
+    }
+}
+
+impl Topology {
+    /// All hosts on one switch that costs nothing; each way to it is `wire`.
+    pub fn star(hosts: usize, wire: LinkConfig) -> Self {
+        Self {
+            access: vec![[wire, LinkConfig::PERFECT]; hosts],
+            middle: None,
+        }
+    }
+
+    /// A random one.
+    pub fn random(rng: &mut Rng, hosts: usize) -> Self {
+        let common = new_wire(&mut rng.fork(1));
+        let differ = rng.chance_ppm(250_000);
+        let queues = rng.chance_ppm(250_000);
+        let mut access = Vec::new();
+        for host in 0..hosts as u64 {
+            let own = rng.fork(10 + host);
+            let up = if differ {
+                new_wire(&mut own.fork(1))
+            } else {
+                common
+            };
+            let down = if queues {
+                new_queue(&mut own.fork(2))
+            } else {
+                LinkConfig::PERFECT
+            };
+            access.push([up, down]);
+        }
+        let middle = rng.chance_ppm(350_000).then(|| Middle {
+            routed: rng.chance_ppm(500_000),
+            ways: [20, 21].map(|name| new_queue(&mut rng.fork(name))),
+            far: (0..hosts).map(|_| rng.chance_ppm(500_000)).collect(),
+        });
+        Self { access, middle }
+    }
+
+    /// The network: hosts first.
+    pub fn build(&self, seed: u64) -> Network {
+        let hosts = self.access.len();
+        let host = |index| Node {
+            kind: Kind::Host,
+            mac: mac(index),
+            addr: address(index),
+        };
+        let mut nodes: Vec<Node> = (0..hosts).map(host).collect();
+        let switch = Node {
+            kind: Kind::Switch,
+            mac: MacAddress::default(),
+            addr: IpAddress::UNSPECIFIED_V6,
+        };
+        nodes.push(switch);
+        let mut edges: Vec<Edge> = (0..hosts)
+            .map(|index| Edge {
+                ends: [index, hosts + usize::from(self.is_far(index))],
+                ways: self.access[index],
+            })
+            .collect();
+        if let Some(middle) = &self.middle {
+            nodes.push(switch);
+            let mut ends = [hosts, hosts + 1];
+            if middle.routed {
+                ends = [hosts + 2, hosts + 3];
+                for (side, end) in ends.into_iter().enumerate() {
+                    nodes.push(Node {
+                        kind: Kind::Router,
+                        mac: router_mac(side),
+                        addr: router_address(side),
+                    });
+                    edges.push(Edge {
+                        ends: [hosts + side, end],
+                        ways: [LinkConfig::PERFECT; 2],
+                    });
+                }
+            }
+            let ways = middle.ways;
+            edges.push(Edge { ends, ways });
+        }
+        Network::new(nodes, &edges, seed)
+    }
+
+    fn is_far(&self, host: usize) -> bool {
+        let middle = self.middle.as_ref();
+        middle.is_some_and(|middle| middle.far[host])
+    }
+
+    /// The router that `host` asks to reach `to`, if there is one between them.
+    pub fn gateway(&self, host: usize, to: usize) -> Option<IpAddress> {
+        let routed = self.middle.as_ref().is_some_and(|middle| middle.routed);
+        let far = self.is_far(host);
+        (routed && far != self.is_far(to)).then(|| router_address(usize::from(far)))
+    }
+
+    /// The routes of `host`.
+    pub fn routes(&self, host: usize) -> Vec<Route> {
+        let route = |to| Route {
+            prefix: address(to),
+            prefix_len: 128,
+            gateway: self.gateway(host, to),
+            source: address(host),
+        };
+        (0..self.access.len()).map(route).collect()
+    }
+
+    /// All ways, in no order that matters.
+    pub fn ways(&self) -> impl Iterator<Item = &LinkConfig> {
+        let middle = self.middle.iter().flat_map(|middle| &middle.ways);
+        self.access.iter().flatten().chain(middle)
+    }
+
+    /// The chance in a million that a frame is lost on the worst path, roughly.
+    pub fn loss(&self) -> u32 {
+        let harm = |ways: &mut dyn Iterator<Item = &LinkConfig>| {
+            let losses = ways.map(|way| way.loss + way.corrupt);
+            losses.max().unwrap_or(0)
+        };
+        let middle = self.middle.iter().flat_map(|middle| &middle.ways);
+        harm(&mut self.access.iter().map(|access| &access[0]))
+            + harm(&mut self.access.iter().map(|access| &access[1]))
+            + harm(&mut middle.into_iter())
+    }
+
+    /// Whether a queue may overflow.
+    pub fn has_queue(&self) -> bool {
+        self.ways().any(|way| way.rate > 0 && way.limit < 10_000)
+    }
+
+    /// Whether frames may be lost in bursts.
+    pub fn has_bursts(&self) -> bool {
+        self.ways().any(|way| way.burst_loss.enter > 0)
+    }
+}
+
+const RATES: [u64; 6] = [0, 0, 1_000_000_000, 100_000_000, 10_000_000, 2_000_000];
+
+/// A link that does nothing but queue.
+fn new_queue(rng: &mut Rng) -> LinkConfig {
+    let rate = RATES[2 + rng.below(3) as usize];
+    LinkConfig {
+        delay: Duration::from_nanos(1 << rng.between(10, 24)),
+        rate,
+        limit: [10, 50, 200, 1000][rng.below(4) as usize],
+        ecn_threshold: rng.chance_ppm(500_000).then(|| 1 + rng.below(40) as u32),
+        ..LinkConfig::PERFECT
+    }
+}
+
+fn new_wire(rng: &mut Rng) -> LinkConfig {
+    let delay = Duration::from_nanos(1 << rng.between(10, 26));
+    let rate = RATES[rng.below(6) as usize];
+    let marks = rate > 0 && rng.chance_ppm(300_000);
+    let mut wire = LinkConfig {
+        delay,
+        jitter: Duration(rng.below(delay.0 / 2 + 1)),
+        rate,
+        limit: [20, 100, 1000, 10_000][rng.below(4) as usize],
+        ecn_threshold: marks.then(|| 1 + rng.below(60) as u32),
+        ..LinkConfig::PERFECT
+    };
+    let harm = match rng.below(8) {
+        0..2 => 0,
+        2..5 => 10_000,
+        5..7 => 80_000,
+        _ => {
+            wire.burst_loss = BurstLoss {
+                enter: rng.below(10_000) as u32,
+                leave: 100_000 + rng.below(500_000) as u32,
+                loss: 500_000,
+            };
+            1_000
+        }
+    };
+    let part = |rng: &mut Rng| {
+        let some = rng.below(harm + 1) as u32;
+        if rng.chance_ppm(700_000) { some } else { 0 }
+    };
+    wire.loss = part(rng);
+    wire.reorder = 2 * part(rng);
+    wire.reorder_delay = Duration(rng.below(2 * delay.0));
+    wire.duplicate = part(rng);
+    wire.corrupt = part(rng) / 4;
+    wire.jitter_reorders = harm > 0 && rng.chance_ppm(200_000);
+    wire
+}

@@ -1,0 +1,330 @@
+//! What every frame of a Tidelane host must obey, seen from outside: a second, independent account
+//! of what each host sent and what reached it.
+//!
+//! The account is generous where an observer cannot know (a delivered frame may not have been
+//! looked at yet, an old connection may still have segments under way), so whatever it refuses is
+//! wrong by any reading.
+
+mod received;
+
+use std::collections::BTreeMap;
+
+use tidelane_time::Instant;
+use tidelane_wire::{
+    Endpoint, FlowKey, Segment, SeqNumber, TcpFlags, parse_frame, parse_tcp, protocol,
+    tcp_checksum_ok,
+};
+
+use crate::ledger::{Violation, violation};
+use received::Received;
+
+/// Connections over one pair of endpoints that are remembered; segments may come late.
+const LIVES_MAX: usize = 4;
+/// RFC 9293 §3.7.1 MUST-15: what may be sent to a peer that named no MSS.
+const MSS_DEFAULT: u32 = 536;
+
+/// What a host sent on one connection.
+#[derive(Debug)]
+struct Sent {
+    iss: SeqNumber,
+    /// After the last byte, SYN or FIN.
+    max: SeqNumber,
+    /// The shift that its SYN offered.
+    wscale: Option<u8>,
+    /// Right edge of the window it advertised, once it has acknowledged something.
+    edge: Option<SeqNumber>,
+}
+
+/// What reached a host on one connection.
+#[derive(Debug)]
+struct Heard {
+    irs: SeqNumber,
+    received: Received,
+    wscale: Option<u8>,
+    mss: u32,
+    /// Right edge of the peer's window.
+    edge: Option<SeqNumber>,
+    /// The latest timestamp.
+    tsval: Option<u32>,
+    /// After its FIN.
+    fin: Option<SeqNumber>,
+}
+
+/// One end of the connections between two endpoints.
+#[derive(Debug, Default)]
+struct End {
+    sent: Option<Sent>,
+    /// The latest last.
+    heard: Vec<Heard>,
+}
+
+/// New bytes that a host has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advance {
+    /// The connection, as its sender has it.
+    pub key: FlowKey,
+    /// How many.
+    pub bytes: u32,
+}
+
+/// The account of all hosts.
+#[derive(Debug, Default)]
+pub struct WireRules {
+    ends: BTreeMap<(usize, Endpoint, Endpoint), End>,
+    /// New bytes sent since this was last taken.
+    pub advances: Vec<Advance>,
+    /// Segments that were held against the rules.
+    pub segments: u64,
+}
+
+/// The segment in `frame`, if it is one that a host would look at, and the receiver's key.
+fn segment(frame: &[u8]) -> Option<(FlowKey, Segment<'_>)> {
+    let packet = parse_frame(frame).ok()?;
+    if packet.protocol != protocol::TCP
+        || !tcp_checksum_ok(packet.src, packet.dst, packet.payload, false)
+    {
+        return None;
+    }
+    let segment = parse_tcp(packet.payload).ok()?;
+    let local = Endpoint::new(packet.dst, segment.dst_port);
+    let peer = Endpoint::new(packet.src, segment.src_port);
+    Some((FlowKey::new(local, peer), segment))
+}
+
+fn is_syn(seg: &Segment<'_>) -> bool {
+    seg.flags.contains(TcpFlags::SYN)
+}
+
+fn end_of(seg: &Segment<'_>) -> SeqNumber {
+    seg.seq.add(seg.len())
+}
+
+fn shift(seg: &Segment<'_>, own: Option<u8>, others: Option<u8>) -> u32 {
+    if is_syn(seg) {
+        return 0;
+    }
+    // RFC 7323 §2.2: scaled in both directions or in none.
+    own.zip(others).map_or(0, |(own, _)| u32::from(own.min(14)))
+}
+
+impl WireRules {
+    /// The host has lost all that it knew.
+    pub fn forget(&mut self, host: usize) {
+        self.ends.retain(|(of, _, _), _| *of != host);
+    }
+
+    /// A frame has reached `host`.
+    pub fn delivered(&mut self, host: usize, frame: &[u8]) {
+        let Some((key, seg)) = segment(frame) else {
+            return;
+        };
+        let end = self.ends.entry((host, key.local, key.peer)).or_default();
+        if is_syn(&seg) && end.heard.iter().all(|heard| heard.irs != seg.seq) {
+            if end.heard.len() == LIVES_MAX {
+                end.heard.remove(0);
+            }
+            end.heard.push(Heard::new(&seg));
+        }
+        let own_scale = end.sent.as_ref().and_then(|sent| sent.wscale);
+        for heard in &mut end.heard {
+            heard.hear(&seg, own_scale);
+        }
+    }
+
+    /// `host` has sent a frame.
+    pub fn sent(&mut self, now: Instant, host: usize, frame: &[u8]) -> Result<(), Violation> {
+        let Some((key, seg)) = segment(frame) else {
+            return Ok(());
+        };
+        // RFC 9293 §3.5.2: a reset takes its numbers from the segment that it answers.
+        if seg.flags.contains(TcpFlags::RST) {
+            return Ok(());
+        }
+        let key = key.reversed();
+        let end = self.ends.entry((host, key.local, key.peer)).or_default();
+        self.segments += 1;
+        match end.check(&seg) {
+            Ok(0) => Ok(()),
+            Ok(bytes) => {
+                self.advances.push(Advance { key, bytes });
+                Ok(())
+            }
+            Err((rule, text)) => {
+                let text = format!("host {host} to {}: {text}\n{seg:?}\n{end:?}", key.peer);
+                Err(violation(now, rule, text))
+            }
+        }
+    }
+}
+
+/// A rule and what was seen.
+type Broken = (&'static str, String);
+
+impl End {
+    /// Holds what this end sends against the rules. How many new bytes it has.
+    fn check(&mut self, seg: &Segment<'_>) -> Result<u32, Broken> {
+        let Some(sent) = self.follow(seg) else {
+            // Of a connection whose SYN the observer did not see: it was cut out by a restart.
+            return Ok(0);
+        };
+        if !seg.flags.contains(TcpFlags::ACK) {
+            return Ok(0);
+        }
+        let mut refused = None;
+        let heard = self.heard.iter_mut().rev();
+        let fits = heard.map(|heard| heard.allows(seg)).any(|allowed| {
+            let fits = allowed.is_ok();
+            refused = refused.take().or(allowed.err());
+            fits
+        });
+        match refused.filter(|_| !fits) {
+            Some(broken) => return Err(broken),
+            None if !fits => {
+                let text = "acknowledges a peer that it never heard".to_owned();
+                return Err(("an ACK is for what was received", text));
+            }
+            None => {}
+        }
+        // After the peer's FIN nothing can come, and the window says nothing.
+        if self.heard.iter().any(|heard| heard.fin == Some(seg.ack)) {
+            return Ok(sent);
+        }
+        let peer_scale = self.heard.last().and_then(|heard| heard.wscale);
+        let Some(own) = &mut self.sent else {
+            return Ok(0);
+        };
+        own.check_window(seg, peer_scale)?;
+        Ok(sent)
+    }
+
+    /// Takes the sequence numbers of a segment of this end. How many new bytes; None if unknown.
+    fn follow(&mut self, seg: &Segment<'_>) -> Option<u32> {
+        let known = self.sent.as_ref().is_some_and(|sent| sent.iss == seg.seq);
+        if is_syn(seg) && !known {
+            self.sent = Some(Sent {
+                iss: seg.seq,
+                max: end_of(seg),
+                wscale: seg.options.wscale,
+                edge: None,
+            });
+        }
+        let sent = self.sent.as_mut()?;
+        let end = end_of(seg);
+        if !end.after(sent.max) {
+            return Some(0);
+        }
+        let new = end.distance_from(sent.max);
+        if seg.seq.at_or_before(sent.max) {
+            sent.max = end;
+        }
+        Some(new)
+    }
+}
+
+impl Sent {
+    /// RFC 9293 §3.8.6 SHLD-14: the right edge does not move back, but for what scaling rounds off.
+    fn check_window(&mut self, seg: &Segment<'_>, peer: Option<u8>) -> Result<(), Broken> {
+        if seg.seq.after(self.max) {
+            let text = format!("{} bytes after SND.NXT", seg.seq.distance_from(self.max));
+            return Err(("sequence space has no gaps", text));
+        }
+        let shift = shift(seg, self.wscale, peer);
+        let edge = seg.ack.add(u32::from(seg.wnd) << shift);
+        let old = self.edge.replace(edge);
+        let shrunk = old.filter(|old| old.after(edge.add((1 << shift) - 1)));
+        if let Some(old) = shrunk {
+            self.edge = Some(old);
+            let text = format!("by {} bytes", old.distance_from(edge));
+            return Err(("a window does not shrink", text));
+        }
+        self.edge = Some(old.map_or(edge, |old| old.later_of(edge)));
+        Ok(())
+    }
+}
+
+impl Heard {
+    fn new(seg: &Segment<'_>) -> Self {
+        Self {
+            irs: seg.seq,
+            received: Received::default(),
+            wscale: seg.options.wscale,
+            mss: seg.options.mss.map_or(MSS_DEFAULT, u32::from),
+            edge: None,
+            tsval: None,
+            fin: None,
+        }
+    }
+
+    fn hear(&mut self, seg: &Segment<'_>, own_scale: Option<u8>) {
+        // What is far from this connection's numbers belongs to another life of the endpoints.
+        if !seg.seq.at_or_after(self.irs) || seg.seq.distance_from(self.irs) > 1 << 30 {
+            return;
+        }
+        let start = seg.seq.distance_from(self.irs);
+        self.received.insert(start, start + seg.len());
+        if seg.flags.contains(TcpFlags::FIN) {
+            self.fin = Some(end_of(seg));
+        }
+        if seg.flags.contains(TcpFlags::ACK) && !seg.flags.contains(TcpFlags::RST) {
+            let shift = shift(seg, self.wscale, own_scale);
+            let edge = seg.ack.add(u32::from(seg.wnd) << shift);
+            self.edge = Some(self.edge.map_or(edge, |old| old.later_of(edge)));
+        }
+        if let Some(timestamps) = seg.options.timestamps {
+            let old = self.tsval.map_or(timestamps.tsval, |old| {
+                SeqNumber(old).later_of(SeqNumber(timestamps.tsval)).0
+            });
+            self.tsval = Some(old);
+        }
+    }
+
+    /// Whether `seg` may be sent to this peer.
+    fn allows(&self, seg: &Segment<'_>) -> Result<(), Broken> {
+        let acked = seg.ack.distance_from(self.irs);
+        if acked > self.received.first_end() {
+            let text = format!("{acked} of {} bytes", self.received.first_end());
+            return Err(("an ACK is for what was received", text));
+        }
+        for (number, (left, right)) in seg.options.sack.as_slice().iter().enumerate() {
+            let (left_at, right_at) = (left.distance_from(self.irs), right.distance_from(self.irs));
+            // RFC 2883: only the first block may be of what is acknowledged already.
+            let below = number > 0 && left.before(seg.ack);
+            if below || left_at >= right_at || !self.received.contains(left_at, right_at) {
+                let text = format!("block {number}: {left_at} to {right_at}");
+                return Err(("a SACK block is of what was received", text));
+            }
+        }
+        if let (Some(sent), Some(latest)) = (seg.options.timestamps, self.tsval)
+            && SeqNumber(sent.tsecr).after(SeqNumber(latest))
+        {
+            let text = format!("{} after {latest}", sent.tsecr);
+            return Err(("an echoed timestamp was received", text));
+        }
+        self.allows_data(seg)
+    }
+
+    fn allows_data(&self, seg: &Segment<'_>) -> Result<(), Broken> {
+        let len = seg.payload.len() as u32;
+        if len == 0 {
+            return Ok(());
+        }
+        // RFC 6691 §2: the announced size is without options, what is sent is with them.
+        if len + seg.options.len() as u32 > self.mss {
+            let text = format!("{len} and options above {}", self.mss);
+            return Err(("a segment is at most the peer's MSS", text));
+        }
+        let end = seg.seq.add(len);
+        // RFC 9293 §3.8.6.1: a probe is one byte beyond.
+        let allowed = self.edge.map(|edge| edge.add(u32::from(len == 1)));
+        match allowed.filter(|edge| end.after(*edge)) {
+            Some(edge) => {
+                let text = format!("{} bytes beyond", end.distance_from(edge));
+                Err(("nothing is sent beyond the window", text))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

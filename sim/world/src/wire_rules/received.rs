@@ -1,0 +1,71 @@
+//! Which part of a stream has arrived.
+
+use std::collections::BTreeMap;
+
+/// Ranges of positions, counted from the SYN; none touches another.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Start to end.
+    ranges: BTreeMap<u32, u32>,
+}
+
+impl Received {
+    /// `start..end` has arrived.
+    pub fn insert(&mut self, mut start: u32, mut end: u32) {
+        if start >= end {
+            return;
+        }
+        if let Some((&before, &before_end)) = self.ranges.range(..=start).next_back()
+            && before_end >= start
+        {
+            if before_end >= end {
+                return;
+            }
+            start = before;
+        }
+        while let Some((&next, &next_end)) = self.ranges.range(start..).next()
+            && next <= end
+        {
+            end = end.max(next_end);
+            self.ranges.remove(&next);
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// How far everything from the start has arrived.
+    pub fn first_end(&self) -> u32 {
+        self.ranges.get(&0).copied().unwrap_or(0)
+    }
+
+    /// Whether all of `start..end` has arrived.
+    pub fn contains(&self, start: u32, end: u32) -> bool {
+        let at = self.ranges.range(..=start).next_back();
+        at.is_some_and(|(_, last)| *last >= end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_those_of_a_bit_per_position() {
+        let mut rng = tidelane_netem::Rng::new(1);
+        for _ in 0..200 {
+            let (mut ranges, mut bits) = (Received::default(), [false; 64]);
+            for _ in 0..rng.below(12) {
+                let start = rng.below(64) as u32;
+                let end = start + rng.below(u64::from(65 - start)) as u32;
+                ranges.insert(start, end);
+                bits[start as usize..end as usize].fill(true);
+                let first = bits.iter().take_while(|bit| **bit).count() as u32;
+                assert_eq!(ranges.first_end(), first);
+            }
+            let (from, to) = (rng.below(64) as usize, rng.below(65) as usize);
+            if from < to {
+                let all = bits[from..to].iter().all(|bit| *bit);
+                assert_eq!(ranges.contains(from as u32, to as u32), all);
+            }
+        }
+    }
+}

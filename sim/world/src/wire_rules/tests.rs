@@ -1,0 +1,130 @@
+use tidelane_wire::{ETHERNET_HEADER_LEN, SegmentHeader, TcpOptions, checksum, emit_tcp};
+
+use super::*;
+
+const HOST: [u8; 4] = [10, 0, 0, 1];
+const PEER: [u8; 4] = [10, 0, 0, 2];
+
+/// A segment from one end to the other, as a frame.
+fn frame(from: [u8; 4], header: SegmentHeader, payload: &[u8]) -> Vec<u8> {
+    let to = if from == HOST { PEER } else { HOST };
+    let mut tcp = vec![0; 60];
+    let header_len = emit_tcp(&mut tcp, &header);
+    tcp.truncate(header_len);
+    tcp.extend(payload);
+    let addresses = [from, to].map(tidelane_wire::IpAddress::from_v4);
+    let pseudo =
+        checksum::pseudo_header(addresses[0], addresses[1], protocol::TCP, tcp.len() as u32);
+    let sum = pseudo.plus(checksum::sum(&tcp)).checksum();
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    let len = (20 + tcp.len() as u16).to_be_bytes();
+    let mut ip = vec![0x45, 0, len[0], len[1], 0, 0, 0x40, 0, 64, 6, 0, 0];
+    ip.extend(from);
+    ip.extend(to);
+    let sum = checksum::sum(&ip).checksum();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = vec![0; ETHERNET_HEADER_LEN];
+    frame[12] = 8;
+    frame.extend(ip);
+    frame.extend(tcp);
+    frame
+}
+
+fn header(from: [u8; 4], seq: u32, ack: u32, flags: TcpFlags) -> SegmentHeader {
+    let (src_port, dst_port) = if from == HOST { (5000, 80) } else { (80, 5000) };
+    SegmentHeader {
+        src_port,
+        dst_port,
+        seq: SeqNumber(seq),
+        ack: SeqNumber(ack),
+        flags,
+        wnd: 1000,
+        urgent: 0,
+        options: TcpOptions::NONE,
+    }
+}
+
+const SYN_ACK: TcpFlags = TcpFlags::SYN.union(TcpFlags::ACK);
+
+/// Host 0 at 100 has a connection with a peer at 900 that grants it 1,000 bytes.
+fn established() -> WireRules {
+    let mut rules = WireRules::default();
+    let syn = header(HOST, 100, 0, TcpFlags::SYN);
+    rules
+        .sent(Instant::ZERO, 0, &frame(HOST, syn, &[]))
+        .expect("a SYN");
+    let mut syn_ack = header(PEER, 900, 101, SYN_ACK);
+    syn_ack.options.mss = Some(600);
+    rules.delivered(0, &frame(PEER, syn_ack, &[]));
+    rules
+}
+
+fn send(rules: &mut WireRules, seq: u32, ack: u32, len: usize) -> Result<(), &'static str> {
+    let header = header(HOST, seq, ack, TcpFlags::ACK);
+    let frame = frame(HOST, header, &vec![7; len]);
+    let sent = rules.sent(Instant::ZERO, 0, &frame);
+    sent.map_err(|violation| violation.rule)
+}
+
+#[test]
+fn what_is_in_order_passes_and_is_counted() {
+    let mut rules = established();
+    assert_eq!(send(&mut rules, 101, 901, 0), Ok(()));
+    assert_eq!(send(&mut rules, 101, 901, 600), Ok(()));
+    assert_eq!(send(&mut rules, 101, 901, 600), Ok(()));
+    assert_eq!(send(&mut rules, 701, 901, 400), Ok(()));
+    let advances: Vec<u32> = rules.advances.iter().map(|advance| advance.bytes).collect();
+    assert_eq!(advances, [600, 400]);
+}
+
+#[test]
+fn each_rule_is_broken_by_what_breaks_it() {
+    let mss = "a segment is at most the peer's MSS";
+    assert_eq!(send(&mut established(), 101, 901, 601), Err(mss));
+    let mut rules = established();
+    assert_eq!(send(&mut rules, 101, 901, 600), Ok(()));
+    let window = "nothing is sent beyond the window";
+    assert_eq!(send(&mut rules, 701, 901, 402), Err(window));
+    let ack = "an ACK is for what was received";
+    assert_eq!(send(&mut established(), 101, 902, 0), Err(ack));
+    let gap = "sequence space has no gaps";
+    assert_eq!(send(&mut established(), 102, 901, 10), Err(gap));
+}
+
+#[test]
+fn a_gap_is_not_acknowledged_and_a_sack_block_is_not_invented() {
+    let mut rules = established();
+    let beyond = header(PEER, 911, 101, TcpFlags::ACK);
+    rules.delivered(0, &frame(PEER, beyond, &[1; 10]));
+    let ack = "an ACK is for what was received";
+    assert_eq!(send(&mut rules, 101, 921, 0), Err(ack));
+    let mut with_sack = header(HOST, 101, 901, TcpFlags::ACK);
+    with_sack.options.sack.push(SeqNumber(911), SeqNumber(921));
+    let good = rules.sent(Instant::ZERO, 0, &frame(HOST, with_sack, &[]));
+    assert_eq!(good, Ok(()));
+    with_sack.options.sack.push(SeqNumber(930), SeqNumber(940));
+    let bad = rules.sent(Instant::ZERO, 0, &frame(HOST, with_sack, &[]));
+    let rule = "a SACK block is of what was received";
+    assert_eq!(bad.map_err(|violation| violation.rule), Err(rule));
+}
+
+#[test]
+fn a_window_does_not_move_back() {
+    let mut rules = established();
+    assert_eq!(send(&mut rules, 101, 901, 0), Ok(()));
+    let mut narrow = header(HOST, 101, 901, TcpFlags::ACK);
+    narrow.wnd = 999;
+    let refused = rules.sent(Instant::ZERO, 0, &frame(HOST, narrow, &[]));
+    let rule = "a window does not shrink";
+    assert_eq!(refused.map_err(|violation| violation.rule), Err(rule));
+}
+
+#[test]
+fn a_corrupted_frame_was_never_received() {
+    let mut rules = established();
+    let mut bytes = frame(PEER, header(PEER, 901, 101, TcpFlags::ACK), &[1; 10]);
+    *bytes.last_mut().expect("bytes") ^= 4;
+    rules.delivered(0, &bytes);
+    let ack = "an ACK is for what was received";
+    assert_eq!(send(&mut rules, 101, 911, 0), Err(ack));
+}

@@ -1,0 +1,131 @@
+//! What goes wrong at its time, and comes right again.
+
+use tidelane_time::{Duration, Instant};
+
+use super::World;
+use crate::{
+    ledger::Violation,
+    machine::Machine,
+    mishap::Mishap,
+    plan::{ConnectionPlan, Role},
+    topology::address,
+};
+
+impl World {
+    pub(super) fn kill_program(
+        &mut self,
+        program: usize,
+        back: Option<Instant>,
+    ) -> Result<(), Violation> {
+        let Some(process) = self.processes[program].take() else {
+            return Ok(());
+        };
+        if let Some(misconduct) = &process.misconduct {
+            self.swept[program] = misconduct.swept;
+        }
+        let (now, ledger) = (self.now, &mut self.book.ledger);
+        for (_, worker) in &process.workers {
+            for (id, role) in worker.open_sides() {
+                if let Some(id) = id.filter(|_| role == Role::Server) {
+                    ledger.server_died(now, id);
+                }
+            }
+        }
+        let listener = self.scenario.listener_of(program);
+        ledger.program_died(now, program, listener, back.is_some());
+        let host = self.scenario.programs[program].host;
+        process.kill(now, &mut self.machines[host]);
+        self.returns[program] = back;
+        self.report.deaths += 1;
+        self.after_host(host)
+    }
+
+    pub(super) fn mishap(&mut self) -> Result<(), Violation> {
+        let now = self.now;
+        match self.mishaps.pop_front() {
+            Some(Mishap::Death {
+                program,
+                back_after,
+                ..
+            }) => return self.kill_program(program, back_after.map(|after| now + after)),
+            Some(Mishap::Outage { lasts, .. }) => {
+                self.network.set_cut(true);
+                self.repair = Some(now + lasts);
+            }
+            Some(Mishap::NeighboursForgotten { host, .. }) => {
+                for other in (0..self.machines.len()).filter(|other| *other != host) {
+                    let hop = self.scenario.topology.gateway(host, other);
+                    let hop = hop.unwrap_or(address(other));
+                    self.machines[host].forget_neighbour(now, hop);
+                }
+            }
+            Some(Mishap::Pause { host, lasts, .. }) => {
+                let machine = &mut self.machines[host];
+                machine.paused_until = machine.paused_until.max(now + lasts);
+            }
+            Some(Mishap::ClockJump { host, by, .. }) => self.machines[host].jump(now, by),
+            Some(Mishap::Restart {
+                host,
+                lasts,
+                orderly,
+                ..
+            }) => return self.restart(host, lasts, orderly),
+            None => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn repair(&mut self) {
+        self.network.set_cut(false);
+        self.repair = None;
+        self.book.ledger.restart_clocks(self.now);
+    }
+
+    /// The service of `host` ends with its programs; all of them are back after a while.
+    fn restart(&mut self, host: usize, lasts: Duration, orderly: bool) -> Result<(), Violation> {
+        let back = self.now + lasts + Duration(1);
+        let machine = &mut self.machines[host];
+        if orderly {
+            machine.host.shut_down(machine.clock(self.now));
+            self.after_host(host)?;
+        }
+        self.machines[host].down = true;
+        let programs = self.scenario.programs.iter().enumerate();
+        let here: Vec<usize> = programs
+            .filter(|(_, spec)| spec.host == host)
+            .map(|(program, _)| program)
+            .collect();
+        for program in here {
+            let again = self.returns[program].map_or(back, |at| at.max(back));
+            let gone_for_good =
+                self.processes[program].is_none() && self.returns[program].is_none();
+            if !gone_for_good {
+                self.kill_program(program, Some(again))?;
+                self.returns[program] = Some(again);
+            }
+        }
+        let scenario = &self.scenario;
+        let on_host = |program: usize| scenario.programs[program].host == host;
+        let ends = |plan: &ConnectionPlan, role| match role {
+            Role::Client => on_host(plan.client),
+            Role::Server => on_host(scenario.listeners[plan.listener].programs[0]),
+        };
+        self.book.ledger.service_died(self.now, ends);
+        self.wire_rules.forget(host);
+        self.cwnd_rules.forget(host);
+        self.renew(host, back).map_err(|error| self.broken(&error))
+    }
+
+    fn renew(&mut self, host: usize, back: Instant) -> std::io::Result<()> {
+        self.lives += 1;
+        self.held[host] = None;
+        self.network.block(host, false);
+        let rng = self.root.fork(400 + (self.lives << 16) + host as u64);
+        let spec = &self.scenario.hosts[host];
+        let new = Machine::new(host, spec, &self.scenario.topology, rng)?;
+        self.report
+            .add_counters(self.machines[host].host.counters());
+        self.report.restarts += 1;
+        self.machines[host].restart(new, back)
+    }
+}

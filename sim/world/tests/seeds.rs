@@ -1,0 +1,28 @@
+//! Seeds that found something, by what they found.
+
+use tidelane_world::{Scenario, Theme, run};
+
+fn holds(theme: Theme, seed: u64) {
+    let scenario = Scenario::with_theme(seed, theme);
+    if let Err(violation) = run(scenario.clone()) {
+        panic!("{violation}\n{scenario}");
+    }
+}
+
+/// What had arrived before accept was acknowledged and then dropped when the program had no memory
+/// for it: the program read what an earlier connection had left there.
+#[test]
+fn bytes_that_wait_for_accept_survive_a_program_without_memory() {
+    for seed in [126, 175, 316] {
+        holds(Theme::Memory, seed);
+    }
+}
+
+/// A member of a listener whose connection could not be handed out counted it for ever as one that
+/// its program had yet to take, and the backlog shrank.
+#[test]
+fn connections_that_were_never_handed_out_do_not_fill_the_backlog() {
+    for seed in 500_000..500_010 {
+        holds(Theme::Memory, seed);
+    }
+}
