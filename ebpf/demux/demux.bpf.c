@@ -5,8 +5,9 @@
  * A TCP or UDP packet whose (destination address, protocol, destination port) is claimed goes to
  * the AF_XDP socket of the queue it arrived on. So does an ICMP error that quotes a packet which a
  * claimed 3-tuple sent. Everything else, and everything that is not plainly understood (fragments,
- * VLAN tags, broken headers, IPv6 for now), goes on to the kernel: XDP_PASS. If a queue has no
- * socket, its frames pass too, so that a dead service leaves nothing blocked.
+ * VLAN tags, broken headers, long chains of IPv6 extension headers), goes on to the kernel:
+ * XDP_PASS. If a queue has no socket, its frames pass too, so that a dead service leaves nothing
+ * blocked.
  *
  * The maps' layout is mirrored in nic/steering/src/demux.rs.
  */
@@ -14,6 +15,7 @@
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -25,6 +27,8 @@
 #define ICMP_DEST_UNREACHABLE 3
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETER_PROBLEM 12
+#define ICMPV6_ERROR_LAST 4 /* unreachable, too big, time exceeded, parameter problem: 1 to 4 */
+#define EXTENSIONS_MAX 4    /* IPv6 extension headers that are followed */
 
 /* A 3-tuple. IPv4 addresses are ::ffff:a.b.c.d; address and port in network order. */
 struct claim_key {
@@ -48,8 +52,8 @@ struct counters {
 	__u64 unclaimed;       /* TCP or UDP of nobody here: passed */
 	__u64 fragments;       /* passed */
 	__u64 icmp;            /* ICMP that is the kernel's: passed */
-	__u64 other_ipv4;      /* other protocols, malformed headers: passed */
-	__u64 not_ipv4;        /* passed */
+	__u64 other_ip;        /* other protocols, malformed headers: passed */
+	__u64 not_ip;          /* passed */
 };
 
 struct {
@@ -89,6 +93,17 @@ static __always_inline int is_claimed(__be32 addr, __u8 proto, __be16 port)
 	};
 
 	__builtin_memcpy(&key.addr[12], &addr, sizeof(addr));
+	return bpf_map_lookup_elem(&CLAIMS, &key) != 0;
+}
+
+static __always_inline int is_claimed_v6(const struct in6_addr *addr, __u8 proto, __be16 port)
+{
+	struct claim_key key = {
+		.port = port,
+		.proto = proto,
+	};
+
+	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
 	return bpf_map_lookup_elem(&CLAIMS, &key) != 0;
 }
 
@@ -161,7 +176,83 @@ static __always_inline int demux_ipv4(struct xdp_md *ctx, struct iphdr *ip, void
 	return XDP_PASS;
 
 other:
-	counters->other_ipv4 += 1;
+	counters->other_ip += 1;
+	return XDP_PASS;
+}
+
+/*
+ * The transport of an IPv6 packet behind its extension headers: its protocol, and its start in
+ * `*header`. A negative number for a packet that is left to the kernel.
+ */
+static __always_inline int transport_v6(__u8 next, void **header, void *end)
+{
+	for (int i = 0; i < EXTENSIONS_MAX; i++) {
+		struct ipv6_opt_hdr *extension = *header;
+
+		if (next != IPPROTO_HOPOPTS && next != IPPROTO_DSTOPTS && next != IPPROTO_ROUTING)
+			return next;
+		if ((void *)(extension + 1) > end)
+			return -1;
+		next = extension->nexthdr;
+		*header += (extension->hdrlen + 1) * 8;
+	}
+	return -1;
+}
+
+/* Whether the ICMPv6 message at `icmp` is an error about a packet that a claimed 3-tuple sent. */
+static __always_inline int quotes_claimed_v6(void *icmp, void *end)
+{
+	__u8 *type = icmp;
+	struct ipv6hdr *quoted = icmp + ICMP_HEADER_LEN;
+	void *header = quoted + 1;
+	struct ports *ports;
+	int proto;
+
+	if ((void *)(quoted + 1) > end)
+		return 0;
+	if (*type < 1 || *type > ICMPV6_ERROR_LAST || quoted->version != 6)
+		return 0;
+	proto = transport_v6(quoted->nexthdr, &header, end);
+	if (proto != IPPROTO_TCP && proto != IPPROTO_UDP)
+		return 0;
+	ports = header;
+	if ((void *)(ports + 1) > end)
+		return 0;
+	return is_claimed_v6(&quoted->saddr, proto, ports->source);
+}
+
+static __always_inline int demux_ipv6(struct xdp_md *ctx, struct ipv6hdr *ip, void *end,
+				      struct counters *counters)
+{
+	void *header = ip + 1;
+	struct ports *ports;
+	int proto;
+
+	if ((void *)(ip + 1) > end || ip->version != 6)
+		goto other;
+	proto = transport_v6(ip->nexthdr, &header, end);
+	if (proto == IPPROTO_FRAGMENT) {
+		counters->fragments += 1;
+		return XDP_PASS;
+	}
+	if (proto == IPPROTO_ICMPV6) {
+		if (quotes_claimed_v6(header, end))
+			return to_service(ctx, counters, &counters->redirected_icmp);
+		counters->icmp += 1;
+		return XDP_PASS;
+	}
+	if (proto != IPPROTO_TCP && proto != IPPROTO_UDP)
+		goto other;
+	ports = header;
+	if ((void *)(ports + 1) > end)
+		goto other;
+	if (is_claimed_v6(&ip->daddr, proto, ports->dest))
+		return to_service(ctx, counters, &counters->redirected);
+	counters->unclaimed += 1;
+	return XDP_PASS;
+
+other:
+	counters->other_ip += 1;
 	return XDP_PASS;
 }
 
@@ -178,12 +269,16 @@ int demux(struct xdp_md *ctx)
 	if (!counters)
 		return XDP_PASS;
 	/* Link-level broadcast and multicast never carry a connection; the kernel ignores them. */
-	if ((void *)(ethernet + 1) > end || ethernet->h_proto != bpf_htons(ETH_P_IP) ||
-	    (ethernet->h_dest[0] & 1)) {
-		counters->not_ipv4 += 1;
+	if ((void *)(ethernet + 1) > end || (ethernet->h_dest[0] & 1)) {
+		counters->not_ip += 1;
 		return XDP_PASS;
 	}
-	return demux_ipv4(ctx, (void *)(ethernet + 1), end, counters);
+	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
+		return demux_ipv4(ctx, (void *)(ethernet + 1), end, counters);
+	if (ethernet->h_proto == bpf_htons(ETH_P_IPV6))
+		return demux_ipv6(ctx, (void *)(ethernet + 1), end, counters);
+	counters->not_ip += 1;
+	return XDP_PASS;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -16,6 +16,7 @@ mod deaths;
 mod forks;
 mod harness;
 mod hostile;
+mod ipv6;
 mod loss;
 mod memory;
 mod servers;
@@ -66,6 +67,10 @@ const CASES: &[Case] = cases![
     coexist::loopback_client_of_an_accelerated_listener 60,
     coexist::address_in_use_both_ways 60,
     coexist::idle_service_sleeps 60,
+    ipv6::nginx_on_both_versions 60,
+    ipv6::clients_of_a_kernel_server 60,
+    ipv6::memory_wire 60,
+    ipv6::addresses_come_and_go 60,
     deaths::killed_program_frees_all 600,
     deaths::killed_client_frees_all 300,
     deaths::killed_service_resets_and_comes_back 120,

@@ -26,6 +26,8 @@ pub struct NginxOptions {
     pub cpus: Option<String>,
     /// Further lines of the `http` block.
     pub extra: String,
+    /// Further lines of the `server` block.
+    pub server: String,
 }
 
 impl Default for NginxOptions {
@@ -35,6 +37,7 @@ impl Default for NginxOptions {
             port: 80,
             cpus: None,
             extra: String::new(),
+            server: String::new(),
         }
     }
 }
@@ -123,6 +126,7 @@ fn config_text(home: &Path, options: &NginxOptions) -> String {
         workers,
         port,
         extra,
+        server,
         ..
     } = options;
     let home = home.display();
@@ -152,6 +156,7 @@ http {{
 {temp}{extra}
     server {{
         listen {port} backlog=4096;
+{server}
         root {home}/html;
     }}
 }}

@@ -3,6 +3,7 @@
 //! ```text
 //!   server namespace            client namespace
 //!   eth1 10.77.0.1/24 --veth--  eth1 10.77.0.2/24
+//!        fd77::1/64                  fd77::2/64
 //! ```
 //!
 //! With [`WireOptions::middle`] a third namespace lies between the two, with `left` and `right`,
@@ -11,7 +12,7 @@
 use std::{
     cell::RefCell,
     fs, io,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, SystemTime},
@@ -29,6 +30,10 @@ use crate::{
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Address of the client's end.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The server's address over IPv6.
+pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+/// The client's address over IPv6.
+pub const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// Interface at both ends.
 pub const INTERFACE: &str = "eth1";
 /// Interfaces of the middle namespace.
@@ -114,14 +119,20 @@ impl Wire {
         } else {
             self.add_veth((&server, INTERFACE), (&client, INTERFACE))?;
         }
-        for (space, address) in [(&server, SERVER), (&client, CLIENT)] {
-            let address = format!("{address}/24");
-            self.setup(&[
-                "ip", "-n", space, "address", "add", &address, "dev", INTERFACE,
-            ])?;
-            self.setup(&["ip", "-n", space, "link", "set", INTERFACE, "up"])?;
-        }
-        Ok(())
+        self.set_up_end(&server, SERVER, SERVER_V6)?;
+        self.set_up_end(&client, CLIENT, CLIENT_V6)
+    }
+
+    /// Gives the interface of an end its addresses. Nobody else can have them: duplicates are not
+    /// looked for, which takes seconds in which neighbours cannot be found.
+    fn set_up_end(&self, space: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<(), Stop> {
+        let (v4, v6) = (format!("{v4}/24"), format!("{v6}/64"));
+        let add = ["ip", "-n", space, "address", "add", "dev", INTERFACE];
+        self.setup(&[&add[..], &[&v4]].concat())?;
+        let no_detection = format!("net.ipv6.conf.{INTERFACE}.accept_dad=0");
+        self.setup(&["ip", "netns", "exec", space, "sysctl", "-qw", &no_detection])?;
+        self.setup(&[&add[..], &[&v6, "nodad"]].concat())?;
+        self.setup(&["ip", "-n", space, "link", "set", INTERFACE, "up"])
     }
 
     fn add_namespace(&self, name: &str) -> Result<(), Stop> {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use libc::{sockaddr, sockaddr_in, socklen_t};
+use libc::{sockaddr, socklen_t};
 use tidelane_sockets::{Address, Errno, Handled, Socket, connect, listen, options, table};
 
 use crate::answer_unsafe::{answer, bytes, bytes_mut, fail, kernel, ours_or_kernel};
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let handled = match table::socket(fd).or_else(|| connect::adopt(fd)) {
         Some(socket) => listen::listen(socket, fd, backlog),
-        None => connect::other_family(fd, "listen"),
+        None => None,
     };
     // SAFETY: no pointers.
     unsafe {
@@ -151,41 +151,14 @@ unsafe fn put_address(address: Address, addr: *mut sockaddr, len: *mut socklen_t
     if len.is_null() {
         return;
     }
-    let mut name = [0u8; size_of::<sockaddr_in>()];
-    name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-    name[2..4].copy_from_slice(&address.port.to_be_bytes());
-    name[4..8].copy_from_slice(&address.octets);
+    let (name, name_len) = address.write();
     // SAFETY: the caller's promise.
     unsafe {
         let into = bytes_mut(addr.cast(), *len as usize);
-        let count = into.len().min(name.len());
+        let count = into.len().min(name_len);
         into[..count].copy_from_slice(&name[..count]);
-        *len = name.len() as socklen_t;
+        *len = name_len as socklen_t;
     }
-}
-
-/// An IPv4 address of the program's. Err: its family, 0 if there is none.
-///
-/// # Safety
-///
-/// `addr` is valid for `len` bytes.
-unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Result<Address, c_int> {
-    // SAFETY: the caller's promise.
-    let bytes = unsafe { bytes(addr.cast(), len as usize) };
-    let Some(family) = bytes.first_chunk::<2>() else {
-        return Err(0);
-    };
-    let family = c_int::from(u16::from_ne_bytes(*family));
-    let [_, _, p, q, a, b, c, d, ..] = *bytes else {
-        return Err(family);
-    };
-    if family != libc::AF_INET || bytes.len() < size_of::<sockaddr_in>() {
-        return Err(family);
-    }
-    Ok(Address {
-        octets: [a, b, c, d],
-        port: u16::from_be_bytes([p, q]),
-    })
 }
 
 /// `connect(2)`.
@@ -196,15 +169,12 @@ unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Result<Address, c_in
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the caller's promise.
-    let handled = match unsafe { address(addr, len) } {
-        Ok(peer) => {
-            // Most foreign sockets that connect to an IPv4 address are UDP, for a name look-up.
-            let socket = table::socket(fd).or_else(|| connect::adopt(fd));
-            socket.and_then(|socket| connect::connect(socket, fd, peer))
-        }
-        Err(libc::AF_INET6) => connect::other_family(fd, "connect"),
-        Err(_) => None,
-    };
+    let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
+    let handled = peer.and_then(|peer| {
+        // Most foreign sockets that connect are UDP, for a name look-up.
+        let socket = table::socket(fd).or_else(|| connect::adopt(fd));
+        socket.and_then(|socket| connect::connect(socket, fd, peer))
+    });
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { ours_or_kernel(handled, libc::SYS_connect, args) as c_int }

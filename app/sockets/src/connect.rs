@@ -25,18 +25,23 @@ const NAME_WAIT_NS: u64 = 4_000_000_000;
 pub fn created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
     let tcp = protocol == 0 || protocol == libc::IPPROTO_TCP;
-    if family == libc::AF_INET && stream && tcp {
-        track(fd, kind & libc::SOCK_NONBLOCK != 0);
+    if (family == libc::AF_INET || family == libc::AF_INET6) && stream && tcp {
+        track(
+            fd,
+            kind & libc::SOCK_NONBLOCK != 0,
+            family == libc::AF_INET6,
+        );
     }
 }
 
-fn track(fd: RawFd, nonblocking: bool) -> Option<&'static Socket> {
+fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
     if !session::owns_tables() {
         return None;
     }
     session::start_tracking();
     let socket = table::new_socket()?;
     socket.start(nonblocking, State::Fresh);
+    socket.lock().inet6 = inet6;
     if table::set_socket(fd, Some(socket)) {
         Some(socket)
     } else {
@@ -46,11 +51,12 @@ fn track(fd: RawFd, nonblocking: bool) -> Option<&'static Socket> {
 }
 
 /// A socket that was not made under our eyes (inherited over `exec`, received in a message): if it
-/// is TCP over IPv4 and not connected, it is ours from now on.
+/// is TCP and not connected, it is ours from now on.
 pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
     let level = libc::SOL_SOCKET;
     let is = |name, value| sys::socket_int(fd, level, name) == Ok(value);
-    let fits = is(libc::SO_DOMAIN, libc::AF_INET)
+    let inet6 = is(libc::SO_DOMAIN, libc::AF_INET6);
+    let fits = (inet6 || is(libc::SO_DOMAIN, libc::AF_INET))
         && is(libc::SO_TYPE, libc::SOCK_STREAM)
         && is(libc::SO_PROTOCOL, libc::IPPROTO_TCP)
         && sys::peer_name(fd).is_err();
@@ -58,25 +64,9 @@ pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
         return None;
     }
     let flags = sys::fcntl(fd, libc::F_GETFL, 0).ok()?;
-    let socket = track(fd, flags as i32 & libc::O_NONBLOCK != 0)?;
-    socket.lock().bound = sys::local_name(fd).is_ok_and(|(_, port)| port != 0);
+    let socket = track(fd, flags as i32 & libc::O_NONBLOCK != 0, inet6)?;
+    socket.lock().bound = sys::local_name(fd).is_ok_and(|local| local.port != 0);
     Some(socket)
-}
-
-/// A socket that is not TCP over IPv4 does `doing`: if it is TCP over IPv6, that stays with the
-/// kernel, which is recorded, and an error under TIDELANE_STRICT.
-pub fn other_family(fd: RawFd, doing: &str) -> Handled {
-    if session::current().is_none() && !session::settings().strict {
-        return TO_KERNEL;
-    }
-    let is = |name, value| sys::socket_int(fd, libc::SOL_SOCKET, name) == Ok(value);
-    if !(is(libc::SO_DOMAIN, libc::AF_INET6) && is(libc::SO_PROTOCOL, libc::IPPROTO_TCP)) {
-        return TO_KERNEL;
-    }
-    match report::fall_back(fd, doing, not_accelerated::FAMILY) {
-        Ok(()) => TO_KERNEL,
-        Err(error) => Some(Err(error)),
-    }
 }
 
 /// The kernel bound the socket.
@@ -86,10 +76,14 @@ pub fn bound(socket: &'static Socket, fd: RawFd) {
     }
 }
 
-/// `connect` to an IPv4 address.
+/// `connect`.
 pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     let (started, timeout) = {
         let mut inner = socket.enter(fd)?;
+        if inner.inet6 != peer.inet6 {
+            // The kernel's socket has the right error.
+            return TO_KERNEL;
+        }
         inner.refresh();
         let asked_before = std::mem::take(&mut inner.connect_pending);
         match &inner.state {
@@ -159,14 +153,15 @@ fn start(
     let Some(session) = session::establish() else {
         return Ok(Started::Kernel(not_accelerated::SERVICE_GONE));
     };
-    let route = session.program.route(peer.mapped());
-    if route == ROUTE_KERNEL {
+    let route = session.program.route(peer.addr);
+    let v4_excluded = inner.options.v6_only() && peer.is_v4();
+    if route == ROUTE_KERNEL || peer.is_unspecified() || v4_excluded {
         return Ok(Started::Kernel(not_accelerated::ROUTE));
     }
     if inner.options.kernel_only {
         return Ok(Started::Kernel(not_accelerated::OPTION));
     }
-    let local = match local_reservation(session, inner, fd) {
+    let local = match local_reservation(session, inner, fd, peer) {
         Ok(local) => local,
         Err(reason) => return Ok(Started::Kernel(reason)),
     };
@@ -178,9 +173,9 @@ fn start(
     }
     let request = Connect {
         cookie: socket.cookie(inner.generation),
-        peer_addr: peer.mapped(),
+        peer_addr: peer.addr,
         peer_port: peer.port,
-        local_addr: local.map_or([0; 16], Address::mapped_or_zero),
+        local_addr: local.map_or([0; 16], |local| local.addr),
         local_port: local.map_or(0, |local| local.port),
         flags: inner.options.program_flags(),
     };
@@ -205,17 +200,26 @@ fn start(
 }
 
 /// The local address of a socket that the program bound, after reserving its port.
-fn local_reservation(session: &Session, inner: &Inner, fd: RawFd) -> Result<Option<Address>, u32> {
+fn local_reservation(
+    session: &Session,
+    inner: &Inner,
+    fd: RawFd,
+    peer: Address,
+) -> Result<Option<Address>, u32> {
     if !inner.bound {
         return Ok(None);
     }
     let name = sys::local_name(fd);
-    let (octets, port) = name.map_err(|_| not_accelerated::LOCAL_ADDRESS)?;
-    if port == 0 {
-        return Ok((octets != [0; 4]).then_some(Address { octets, port }));
+    let local = name.map_err(|_| not_accelerated::LOCAL_ADDRESS)?;
+    if local.port == 0 {
+        return Ok((!local.is_unspecified()).then_some(local));
+    }
+    if local.is_v4() != peer.is_v4() {
+        // A port of `::` that is to serve an IPv4 connection.
+        return Err(not_accelerated::LOCAL_ADDRESS);
     }
     match session.program.reserve(crate::borrow(fd)) {
-        Ok(port) => Ok(Some(Address { octets, port })),
+        Ok(port) => Ok(Some(Address { port, ..local })),
         Err(Refusal::ServiceGone) => Err(not_accelerated::SERVICE_GONE),
         Err(_) => Err(not_accelerated::LOCAL_ADDRESS),
     }
@@ -332,9 +336,7 @@ fn wait_connected(socket: &'static Socket, fd: RawFd, timeout_ns: Option<u64>) -
 
 /// `getsockname`, for sockets whose name the kernel does not know.
 pub fn local_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
-    name(socket, fd, |names| {
-        Address::from_mapped(names.local_addr, names.local_port)
-    })
+    name(socket, fd, |names| (names.local_addr, names.local_port))
 }
 
 /// `getpeername`.
@@ -355,15 +357,13 @@ pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
             return fail(libc::ENOTCONN);
         }
     }
-    name(socket, fd, |names| {
-        Address::from_mapped(names.peer_addr, names.peer_port)
-    })
+    name(socket, fd, |names| (names.peer_addr, names.peer_port))
 }
 
 fn name(
     socket: &'static Socket,
     fd: RawFd,
-    pick: impl Fn(tidelane_abi::SlotNames) -> Address,
+    pick: impl Fn(tidelane_abi::SlotNames) -> ([u8; 16], u16),
 ) -> Handled<Address> {
     let needs_wait = {
         let mut inner = socket.enter(fd)?;
@@ -381,8 +381,10 @@ fn name(
         });
     }
     let mut inner = socket.enter(fd)?;
+    let inet6 = inner.inet6;
     let connection = inner.connection()?;
-    Some(Ok(pick(connection.stream.names())))
+    let (addr, port) = pick(connection.stream.names());
+    Some(Ok(Address { addr, port, inet6 }))
 }
 
 /// `shutdown`.

@@ -17,6 +17,7 @@
 //! | `session`, `fork`, `exit`, `away` | the process and the service, and other processes |
 //! | `sys` | system calls, never through libc's interposed names |
 
+mod address;
 mod arrive;
 pub mod away;
 pub mod connect;
@@ -44,43 +45,10 @@ mod watch;
 
 use std::os::fd::{BorrowedFd, RawFd};
 
+pub use address::Address;
 pub use errno::{Errno, Handled, TO_KERNEL};
 pub use lane::Lane;
 pub use socket::Socket;
-
-/// An IPv4 address and port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Address {
-    /// The address' bytes in network order.
-    pub octets: [u8; 4],
-    /// Host byte order.
-    pub port: u16,
-}
-
-impl Address {
-    /// `::ffff:a.b.c.d`.
-    pub(crate) fn mapped(self) -> [u8; 16] {
-        let [a, b, c, d] = self.octets;
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
-    }
-
-    /// As `mapped`; all zero for the wildcard.
-    pub(crate) fn mapped_or_zero(self) -> [u8; 16] {
-        if self.octets == [0; 4] {
-            [0; 16]
-        } else {
-            self.mapped()
-        }
-    }
-
-    pub(crate) fn from_mapped(bytes: [u8; 16], port: u16) -> Self {
-        let [.., a, b, c, d] = bytes;
-        Self {
-            octets: [a, b, c, d],
-            port,
-        }
-    }
-}
 
 /// The descriptor as the ring API takes it.
 pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {

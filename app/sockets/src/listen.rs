@@ -312,12 +312,17 @@ fn take_one(
         return Err(WOULD_BLOCK);
     };
     let names = connection.stream.names();
-    *peer = Some(Address::from_mapped(names.peer_addr, names.peer_port));
+    *peer = Some(Address {
+        addr: names.peer_addr,
+        port: names.peer_port,
+        inet6: inner.inet6,
+    });
     socket
         .nonblocking
         .store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     let options = inner.options.inherited();
     hand_out(socket, connection, lane, options, handle);
+    socket.lock().inet6 = inner.inet6;
     table::set_socket(new_fd, Some(socket));
     Ok(new_fd as usize)
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Options that are kept and given back, and change nothing (yet) on an accelerated connection.
-const RECORDED: [(i32, i32); 19] = [
+const RECORDED: [(i32, i32); 22] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
@@ -31,6 +31,9 @@ const RECORDED: [(i32, i32); 19] = [
     (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
     (libc::IPPROTO_IP, libc::IP_TOS),
     (libc::IPPROTO_IP, libc::IP_TTL),
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
 ];
 /// What Linux makes of a smaller SO_RCVBUF and SO_SNDBUF, and of a larger one before it doubles it
 /// (net.core.rmem_max, wmem_max by default).
@@ -74,6 +77,12 @@ impl Options {
     /// As [`program_flags`].
     pub(crate) fn program_flags(&self) -> u32 {
         self.flags
+    }
+
+    /// IPV6_V6ONLY.
+    pub(crate) fn v6_only(&self) -> bool {
+        let set = self.recorded(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+        set.is_some_and(|value| value != 0)
     }
 
     pub(crate) fn corked(&self) -> bool {
@@ -242,7 +251,11 @@ impl Inner {
                 Some(self.take_error().map_or(0, |error| error.0))
             }
             (libc::SOL_SOCKET, libc::SO_TYPE) => Some(libc::SOCK_STREAM),
-            (libc::SOL_SOCKET, libc::SO_DOMAIN) => Some(libc::AF_INET),
+            (libc::SOL_SOCKET, libc::SO_DOMAIN) => Some(if self.inet6 {
+                libc::AF_INET6
+            } else {
+                libc::AF_INET
+            }),
             (libc::SOL_SOCKET, libc::SO_PROTOCOL) => Some(libc::IPPROTO_TCP),
             (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(0),
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Some(1),
@@ -259,7 +272,9 @@ impl Inner {
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => Some(9),
             (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => Some(6),
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => Some(60),
-            (libc::IPPROTO_IP, libc::IP_TTL) => Some(64),
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => {
+                Some(64)
+            }
             _ => RECORDED.contains(&(level, name)).then_some(0),
         }
     }

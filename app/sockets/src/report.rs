@@ -24,7 +24,6 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
     match reason {
         not_accelerated::UNCONNECTED => "not connected",
         not_accelerated::ROUTE => "the destination is not behind an accelerated interface",
-        not_accelerated::FAMILY => "its family or type is not carried",
         not_accelerated::LOCAL_ADDRESS => "its address is not on an accelerated interface",
         not_accelerated::KERNEL_PEER => "the connection came over the kernel",
         not_accelerated::OPTION => "an option that is not implemented is set",

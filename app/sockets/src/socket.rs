@@ -117,6 +117,8 @@ pub(crate) struct Inner {
     pub(crate) error: i32,
     /// The end of the connection was turned into `error`.
     pub(crate) cause_seen: bool,
+    /// It is of AF_INET6: its names are written as such.
+    pub(crate) inet6: bool,
     /// `bind` was called.
     pub(crate) bound: bool,
     /// `connect` began, and its result was not reported by another `connect`.
@@ -278,6 +280,7 @@ impl Inner {
             options: Options::DEFAULT,
             error: 0,
             cause_seen: false,
+            inet6: false,
             bound: false,
             connect_pending: false,
             shut_read: false,

@@ -4,7 +4,7 @@
 
 use std::os::fd::RawFd;
 
-use crate::Errno;
+use crate::{Address, Errno};
 
 /// One system call with up to six arguments; a negative result becomes an [`Errno`].
 ///
@@ -239,18 +239,18 @@ pub(crate) fn socket_int(fd: RawFd, level: i32, name: i32) -> Result<i32, Errno>
     Ok(value)
 }
 
-/// The kernel socket's local IPv4 address and port (host byte order).
-pub(crate) fn local_name(fd: RawFd) -> Result<([u8; 4], u16), Errno> {
-    ipv4_name(libc::SYS_getsockname, fd)
+/// The kernel socket's local name.
+pub(crate) fn local_name(fd: RawFd) -> Result<Address, Errno> {
+    name(libc::SYS_getsockname, fd)
 }
 
-/// The kernel socket's peer, IPv4 address and port (host byte order).
-pub(crate) fn peer_name(fd: RawFd) -> Result<([u8; 4], u16), Errno> {
-    ipv4_name(libc::SYS_getpeername, fd)
+/// The name of the kernel socket's peer.
+pub(crate) fn peer_name(fd: RawFd) -> Result<Address, Errno> {
+    name(libc::SYS_getpeername, fd)
 }
 
-fn ipv4_name(number: i64, fd: RawFd) -> Result<([u8; 4], u16), Errno> {
-    let mut bytes = [0u8; 16];
+fn name(number: i64, fd: RawFd) -> Result<Address, Errno> {
+    let mut bytes = [0u8; 28];
     let mut len = bytes.len() as u32;
     call3(
         number,
@@ -258,12 +258,8 @@ fn ipv4_name(number: i64, fd: RawFd) -> Result<([u8; 4], u16), Errno> {
         bytes.as_mut_ptr() as usize,
         &raw mut len as usize,
     )?;
-    let family = u16::from_ne_bytes([bytes[0], bytes[1]]);
-    if i32::from(family) != libc::AF_INET {
-        return Err(Errno(libc::EAFNOSUPPORT));
-    }
-    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
-    Ok(([bytes[4], bytes[5], bytes[6], bytes[7]], port))
+    let given = bytes.get(..len as usize).unwrap_or(&bytes);
+    Address::read(given).ok_or(Errno(libc::EAFNOSUPPORT))
 }
 
 /// The inode number of a descriptor's file: how `ss` names a socket.

@@ -4,7 +4,7 @@
 use std::{
     collections::VecDeque,
     io,
-    net::SocketAddrV4,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -28,7 +28,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(20);
 pub struct Load {
     /// Server, as ADDRESS:PORT.
     #[arg(long)]
-    pub connect: SocketAddrV4,
+    pub connect: SocketAddr,
     /// Connections at once.
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
@@ -239,9 +239,9 @@ fn broken(what: &str, error: &io::Error) -> End {
 }
 
 impl Connection {
-    fn open(to: SocketAddrV4, plan: &Plan, epoll: &Epoll, token: u64) -> io::Result<Self> {
+    fn open(to: SocketAddr, plan: &Plan, epoll: &Epoll, token: u64) -> io::Result<Self> {
         let opened = Instant::now();
-        let fd = sys::tcp_socket()?;
+        let fd = sys::tcp_socket(to)?;
         sys::set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         sys::connect(&fd, to)?;
         // Complete or not, the first writable event takes it on.

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     io,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
@@ -27,7 +27,7 @@ const LISTENER: u64 = u64::MAX;
 pub struct Options {
     /// Address to listen on.
     #[arg(long, default_value = "0.0.0.0")]
-    address: Ipv4Addr,
+    address: IpAddr,
     /// Port to listen on.
     #[arg(long)]
     port: u16,
@@ -60,7 +60,7 @@ struct Server {
 
 /// Serves until killed.
 pub fn run(options: &Options) -> io::Result<()> {
-    let listener = sys::listen(SocketAddrV4::new(options.address, options.port), BACKLOG)?;
+    let listener = sys::listen(SocketAddr::new(options.address, options.port), BACKLOG)?;
     let epoll = Epoll::new(EVENTS_MAX)?;
     epoll.add(&listener, READABLE, LISTENER)?;
     let left_at_start = match options.requests {

@@ -1,6 +1,6 @@
 //! What one request and its answer are: a fixed number of echoed bytes, or one HTTP GET.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// Longest HTTP head accepted.
 const HEAD_MAX: usize = 8 * 1024;
@@ -53,7 +53,7 @@ impl Exchange {
     }
 
     /// A GET of `path`, with `Connection: close` or not.
-    pub fn http(server: SocketAddrV4, path: &str, close: bool, body: Option<Vec<u8>>) -> Self {
+    pub fn http(server: SocketAddr, path: &str, close: bool, body: Option<Vec<u8>>) -> Self {
         let connection = if close { "Connection: close\r\n" } else { "" };
         let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\n{connection}\r\n");
         Self::Http {

@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddr},
     os::fd::{AsRawFd, BorrowedFd, RawFd},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -36,24 +36,38 @@ fn check_len(value: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(value).map_err(|_| io::Error::last_os_error())
 }
 
-fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
-    libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: address.port().to_be(),
-        sin_addr: libc::in_addr {
-            s_addr: u32::from_ne_bytes(address.ip().octets()),
-        },
-        sin_zero: [0; 8],
+/// A `sockaddr_in` or `sockaddr_in6` in the first bytes, and how many.
+fn sockaddr(address: SocketAddr) -> ([u8; 28], libc::socklen_t) {
+    let mut name = [0; 28];
+    let family = family_of(address) as libc::sa_family_t;
+    name[..2].copy_from_slice(&family.to_ne_bytes());
+    name[2..4].copy_from_slice(&address.port().to_be_bytes());
+    match address {
+        SocketAddr::V4(v4) => {
+            name[4..8].copy_from_slice(&v4.ip().octets());
+            (name, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+        }
+        SocketAddr::V6(v6) => {
+            name[8..24].copy_from_slice(&v6.ip().octets());
+            name[24..28].copy_from_slice(&v6.scope_id().to_ne_bytes());
+            (name, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+        }
     }
 }
 
-const SOCKADDR_LEN: libc::socklen_t = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+fn family_of(address: SocketAddr) -> i32 {
+    if address.is_ipv4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    }
+}
 
-/// A non-blocking TCP socket.
-pub fn tcp_socket() -> io::Result<Fd> {
+/// A non-blocking TCP socket for the version of `address`.
+pub fn tcp_socket(address: SocketAddr) -> io::Result<Fd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
-    check(unsafe { libc::socket(libc::AF_INET, kind, 0) }).map(Fd)
+    check(unsafe { libc::socket(family_of(address), kind, 0) }).map(Fd)
 }
 
 /// Sets an integer option.
@@ -65,12 +79,12 @@ pub fn set_option(fd: &Fd, level: i32, name: i32, value: i32) -> io::Result<()> 
 }
 
 /// A listening socket on `address`.
-pub fn listen(address: SocketAddrV4, backlog: i32) -> io::Result<Fd> {
-    let fd = tcp_socket()?;
+pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<Fd> {
+    let fd = tcp_socket(address)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-    let name = sockaddr(address);
-    // SAFETY: the pointer is to `name`, of that length, alive during the call.
-    check(unsafe { libc::bind(fd.0, (&raw const name).cast(), SOCKADDR_LEN) })?;
+    let (name, len) = sockaddr(address);
+    // SAFETY: the pointer is to `name`, which has that length, alive during the call.
+    check(unsafe { libc::bind(fd.0, (&raw const name).cast(), len) })?;
     // SAFETY: no pointers.
     check(unsafe { libc::listen(fd.0, backlog) })?;
     Ok(fd)
@@ -91,10 +105,10 @@ pub fn accept(listener: &Fd) -> io::Result<Option<Fd>> {
 }
 
 /// Starts a connection; whether it is complete already.
-pub fn connect(fd: &Fd, address: SocketAddrV4) -> io::Result<bool> {
-    let name = sockaddr(address);
-    // SAFETY: the pointer is to `name`, of that length, alive during the call.
-    match check(unsafe { libc::connect(fd.0, (&raw const name).cast(), SOCKADDR_LEN) }) {
+pub fn connect(fd: &Fd, address: SocketAddr) -> io::Result<bool> {
+    let (name, len) = sockaddr(address);
+    // SAFETY: the pointer is to `name`, which has that length, alive during the call.
+    match check(unsafe { libc::connect(fd.0, (&raw const name).cast(), len) }) {
         Ok(_) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(false),
         Err(error) => Err(error),
@@ -305,9 +319,7 @@ pub fn icmp_socket(address: Ipv4Addr, timeout: Duration) -> io::Result<Fd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) }).map(Fd)?;
-    let name = sockaddr(SocketAddrV4::new(address, 0));
-    // SAFETY: the pointer is to `name`, of that length, alive during the call.
-    check(unsafe { libc::connect(fd.0, (&raw const name).cast(), SOCKADDR_LEN) })?;
+    connect(&fd, SocketAddr::new(address.into(), 0))?;
     let value = libc::timeval {
         tv_sec: timeout.as_secs() as libc::time_t,
         tv_usec: timeout.subsec_micros() as libc::suseconds_t,

@@ -79,7 +79,7 @@ impl Machine {
         if let Some(local) = listen_at {
             let listener = self
                 .host
-                .listen(id, 1, local, 1024)
+                .listen(id, 1, local, false, 1024)
                 .expect("the port is free");
             context
                 .listener_join(ListenerHandle(listener.0), 0)

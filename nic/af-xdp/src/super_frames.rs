@@ -20,6 +20,7 @@ const FRAME_LEN_MAX: usize = 14 + 65_535;
 const SEND_BUFFER: usize = 4 << 20;
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
 /// Offset of the checksum field in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
 
@@ -49,7 +50,7 @@ impl SuperFrames {
     pub(crate) fn send(&mut self, len: usize, cut: SuperFrame) -> Result<(), LinkFull> {
         let header = &mut self.staged[..SEGMENTATION_HEADER_LEN];
         header[0] = NEEDS_CHECKSUM;
-        header[1] = GSO_TCPV4;
+        header[1] = if cut.is_v6 { GSO_TCPV6 } else { GSO_TCPV4 };
         header[2..4].copy_from_slice(&cut.headers_len.to_ne_bytes());
         header[4..6].copy_from_slice(&cut.segment_size.to_ne_bytes());
         header[6..8].copy_from_slice(&cut.tcp_start.to_ne_bytes());

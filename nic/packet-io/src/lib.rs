@@ -66,6 +66,8 @@ pub struct SuperFrame {
     pub segment_size: u16,
     /// Where the TCP header begins. Its checksum field holds the pseudo-header sum of the whole.
     pub tcp_start: u16,
+    /// The IP header is IPv6's.
+    pub is_v6: bool,
 }
 
 /// The link has no room for a super-frame now.

@@ -69,10 +69,10 @@ pub struct DemuxCounters {
     pub fragments: u64,
     /// ICMP that is the kernel's.
     pub icmp: u64,
-    /// Other protocols over IPv4, and malformed headers: passed to the kernel.
-    pub other_ipv4: u64,
-    /// Not IPv4, or link-level broadcast or multicast: passed to the kernel.
-    pub not_ipv4: u64,
+    /// Other protocols, and malformed headers: passed to the kernel.
+    pub other_ip: u64,
+    /// Neither IPv4 nor IPv6, or link-level broadcast or multicast: passed to the kernel.
+    pub not_ip: u64,
 }
 
 impl DemuxCounters {
@@ -84,8 +84,8 @@ impl DemuxCounters {
             unclaimed,
             fragments,
             icmp,
-            other,
-            not_ipv4,
+            other_ip,
+            not_ip,
         ] = counters;
         Self {
             redirected,
@@ -94,19 +94,14 @@ impl DemuxCounters {
             unclaimed,
             fragments,
             icmp,
-            other_ipv4: other,
-            not_ipv4,
+            other_ip,
+            not_ip,
         }
     }
 
     /// Frames that went on to the kernel.
     pub fn passed(&self) -> u64 {
-        self.no_socket
-            + self.unclaimed
-            + self.fragments
-            + self.icmp
-            + self.other_ipv4
-            + self.not_ipv4
+        self.no_socket + self.unclaimed + self.fragments + self.icmp + self.other_ip + self.not_ip
     }
 }
 

@@ -39,6 +39,8 @@ mod tables;
 pub use routes::{RouteInfo, RouteKind};
 pub use tables::{AddressRecord, LinkKind, LinkRecord, Neighbor, NeighborState};
 
+const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6];
+
 /// An address of either family, IPv4 as `::ffff:a.b.c.d`.
 pub type Address = [u8; 16];
 
@@ -221,12 +223,18 @@ impl Mirror {
     /// while a neighbor that is [`NeighborState::Stale`] is in use: the kernel does not see our
     /// traffic.
     pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
-        let addr = address_to_ipv4(addr).ok_or(io::ErrorKind::Unsupported)?;
+        let (family, destination) = match address_to_ipv4(addr) {
+            Some(v4) => (AddressFamily::Inet, NeighbourAddress::Inet(v4)),
+            None => {
+                let v6 = Ipv6Addr::from(*addr);
+                (AddressFamily::Inet6, NeighbourAddress::Inet6(v6))
+            }
+        };
         let mut message = NeighbourMessage::default();
-        message.header.family = AddressFamily::Inet;
+        message.header.family = family;
         message.header.ifindex = ifindex;
         message.header.flags = NeighbourFlags::Use;
-        let destination = NeighbourAttribute::Destination(NeighbourAddress::Inet(addr));
+        let destination = NeighbourAttribute::Destination(destination);
         message.attributes.push(destination);
         self.requests
             .create(RouteNetlinkMessage::NewNeighbour(message))
@@ -234,15 +242,15 @@ impl Mirror {
 
     fn read_all(&mut self) -> io::Result<()> {
         self.tables = Tables::default();
-        let mut address = AddressMessage::default();
-        address.header.family = AddressFamily::Inet;
-        let mut neighbor = NeighbourMessage::default();
-        neighbor.header.family = AddressFamily::Inet;
-        let requests = [
-            RouteNetlinkMessage::GetLink(LinkMessage::default()),
-            RouteNetlinkMessage::GetAddress(address),
-            RouteNetlinkMessage::GetNeighbour(neighbor),
-        ];
+        let mut requests = vec![RouteNetlinkMessage::GetLink(LinkMessage::default())];
+        for family in FAMILIES {
+            let mut address = AddressMessage::default();
+            address.header.family = family;
+            requests.push(RouteNetlinkMessage::GetAddress(address));
+            let mut neighbor = NeighbourMessage::default();
+            neighbor.header.family = family;
+            requests.push(RouteNetlinkMessage::GetNeighbour(neighbor));
+        }
         for request in requests {
             for message in self.requests.dump(request)? {
                 self.tables.apply(message);
@@ -253,9 +261,12 @@ impl Mirror {
     }
 
     fn read_routes(&mut self) -> io::Result<RouteTable> {
-        let mut request = RouteMessage::default();
-        request.header.address_family = AddressFamily::Inet;
-        let messages = self.requests.dump(RouteNetlinkMessage::GetRoute(request))?;
+        let mut messages = Vec::new();
+        for family in FAMILIES {
+            let mut request = RouteMessage::default();
+            request.header.address_family = family;
+            messages.extend(self.requests.dump(RouteNetlinkMessage::GetRoute(request))?);
+        }
         Ok(RouteTable::from_messages(messages))
     }
 }

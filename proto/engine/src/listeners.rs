@@ -2,7 +2,7 @@
 
 use tidelane_flow::{ListenError, ListenerId, SocketOptions};
 use tidelane_time::Instant;
-use tidelane_wire::Endpoint;
+use tidelane_wire::{Endpoint, IpAddress};
 
 /// Listeners at once.
 const LISTENERS_MAX: usize = 65_536;
@@ -12,7 +12,8 @@ const SYN_QUEUE_MIN: u32 = 128;
 /// A listening end.
 #[derive(Clone, Copy, Debug)]
 pub struct Listener {
-    /// Address (unspecified: all) and port.
+    /// Address and port. `0.0.0.0` is any IPv4 address, `::` any address at all unless the options
+    /// say IPV6_V6ONLY.
     pub local: Endpoint,
     /// Bound of the accept queue.
     pub backlog: u32,
@@ -36,6 +37,16 @@ impl Listener {
     pub fn accept_room(&self) -> bool {
         self.accept_queue <= self.backlog
     }
+
+    /// Whether connections to `address` are its own.
+    fn covers(&self, address: IpAddress) -> bool {
+        self.local.addr.covers(address) || is_dual(self.local, &self.options)
+    }
+}
+
+/// Whether a listener at `local` stands for both versions.
+fn is_dual(local: Endpoint, options: &SocketOptions) -> bool {
+    local.addr == IpAddress::UNSPECIFIED_V6 && !options.v6_only
 }
 
 /// All listeners.
@@ -58,8 +69,11 @@ impl Listeners {
             return Err(ListenError::BadEndpoint);
         }
         let same = |(_, id): &(u16, ListenerId)| {
-            self.get(*id)
-                .is_some_and(|entry| same_end(&entry.local, &local))
+            self.get(*id).is_some_and(|entry| {
+                let any = entry.local.addr.is_unspecified() && local.addr.is_unspecified();
+                let dual = is_dual(entry.local, &entry.options) || is_dual(local, &options);
+                entry.local == local || entry.local.port == local.port && any && dual
+            })
         };
         if self.by_port.iter().any(same) {
             return Err(ListenError::InUse);
@@ -117,18 +131,10 @@ impl Listeners {
             if entry.local.addr == local.addr {
                 return Some(*id);
             }
-            if is_wildcard(&entry.local) {
+            if entry.covers(local.addr) {
                 wildcard = Some(*id);
             }
         }
         wildcard
     }
-}
-
-fn is_wildcard(local: &Endpoint) -> bool {
-    local.addr.is_unspecified() || local.addr == tidelane_wire::IpAddress::default()
-}
-
-fn same_end(a: &Endpoint, b: &Endpoint) -> bool {
-    a.port == b.port && (a.addr == b.addr || (is_wildcard(a) && is_wildcard(b)))
 }

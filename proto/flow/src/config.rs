@@ -192,6 +192,8 @@ pub struct SocketOptions {
     pub mss_max: u16,
     /// TCP_CONGESTION; the engine's own if absent.
     pub congestion: Option<Algorithm>,
+    /// IPV6_V6ONLY of a listener at `::`: connections over IPv4 are not its own.
+    pub v6_only: bool,
 }
 
 impl Default for SocketOptions {
@@ -207,6 +209,7 @@ impl Default for SocketOptions {
             user_timeout: Duration::ZERO,
             mss_max: 0,
             congestion: None,
+            v6_only: false,
         }
     }
 }

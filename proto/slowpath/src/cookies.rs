@@ -22,6 +22,7 @@ use tidelane_wire::{FlowKey, Segment, SeqNumber, TcpFlags, TcpOptions, Timestamp
 use crate::{
     SynSeen,
     open::{initial_window, rmss, window_scale},
+    version::sizes,
 };
 
 /// How long a cookie is good for: this one and the next.
@@ -64,7 +65,8 @@ pub fn make(
     options: &TcpOptions,
     now: Instant,
 ) -> SeqNumber {
-    let mss = round_down(&MSS, options.mss.unwrap_or(536));
+    let mss_default = sizes(key.peer.addr).mss_default;
+    let mss = round_down(&MSS, options.mss.unwrap_or(mss_default));
     let wscale = match options.wscale {
         None => 0,
         Some(shift) => 1 + round_down(&WSCALE[1..], shift),
@@ -114,7 +116,7 @@ pub fn reply(
     socket: (&SocketOptions, u32),
 ) -> SegmentOut {
     let (options, mtu) = socket;
-    let rmss = rmss(config, mtu, options);
+    let rmss = rmss(config, arrival.key.peer.addr, mtu, options);
     let asked = TcpOptions {
         sack_permitted: config.sack && syn.options.sack_permitted,
         ..syn.options

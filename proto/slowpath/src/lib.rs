@@ -22,6 +22,7 @@ mod report;
 mod scoreboard;
 mod text;
 mod timeout;
+mod version;
 
 pub use answer::{ANSWER_INTERVAL_MS, is_limited};
 pub use connection::Connection;

@@ -3,16 +3,16 @@
 use tidelane_cc::Controller;
 use tidelane_flow::{CaState, Clock, EngineConfig, FlowState, Millis, SocketOptions, flags};
 use tidelane_time::TimerHandle;
-use tidelane_wire::{Ecn, Segment, SeqNumber, TcpFlags, TcpOptions};
+use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 
-use crate::{connection::Connection, frto::Frto, ranges::Ranges, scoreboard::Delivery};
+use crate::{
+    connection::Connection, frto::Frto, ranges::Ranges, scoreboard::Delivery, version::sizes,
+};
 
-/// MSS if the peer says nothing (RFC 9293 §3.7.1, MUST-15).
-const MSS_DEFAULT: u16 = 536;
 /// Least MSS that is believed: Linux' bound against resource attacks.
 const MSS_MIN: u16 = 48;
-/// IPv4 and TCP headers without options.
-const HEADERS_LEN: u32 = 40;
+/// Half of a window that is no larger would be a tiny segment.
+const SMALL_WINDOW: u32 = 536;
 /// Bytes of a timestamps option with padding.
 const TIMESTAMPS_LEN: u16 = 12;
 
@@ -63,9 +63,15 @@ pub(crate) fn window_scale(config: &EngineConfig) -> u8 {
     (32 - (largest >> 16).leading_zeros()).min(14) as u8
 }
 
-/// MSS to announce on a path with this MTU.
-pub(crate) fn rmss(config: &EngineConfig, mtu: u32, options: &SocketOptions) -> u16 {
-    let of_path = mtu.saturating_sub(HEADERS_LEN).clamp(88, 65_495) as u16;
+/// MSS to announce to `peer` on a path with this MTU.
+pub(crate) fn rmss(
+    config: &EngineConfig,
+    peer: IpAddress,
+    mtu: u32,
+    options: &SocketOptions,
+) -> u16 {
+    let headers = u32::from(sizes(peer).headers);
+    let of_path = mtu.saturating_sub(headers).clamp(88, 65_535 - headers) as u16;
     let wanted = if options.mss_max == 0 {
         u16::MAX
     } else {
@@ -82,8 +88,8 @@ fn begin(config: &EngineConfig, hot: &mut FlowState, rmss: u16, iss: SeqNumber) 
     hot.tx_end = iss.add(1);
     // Until the peer's SYN is known nothing was received: stream position zero.
     hot.rcv_nxt = hot.irs.add(1);
-    hot.rcv_mss = MSS_DEFAULT.min(rmss);
-    hot.mss = MSS_DEFAULT.min(rmss);
+    hot.mss = sizes(hot.key.peer.addr).mss_default.min(rmss);
+    hot.rcv_mss = hot.mss;
     hot.rcv_wnd_limit = initial_window(config, rmss);
     hot.scales = window_scale(config);
     hot.set_quick_acks(if config.eager_acks { 15 } else { 8 });
@@ -105,7 +111,8 @@ pub fn new_connection(
     hot: &mut FlowState,
     iss: SeqNumber,
 ) -> Connection {
-    let rmss = rmss(config, mtu, &options);
+    let peer = hot.key.peer.addr;
+    let rmss = rmss(config, peer, mtu, &options);
     begin(config, hot, rmss, iss);
     put_options(hot, &options);
     let algorithm = options.congestion.unwrap_or(config.congestion);
@@ -143,7 +150,7 @@ pub fn new_connection(
         rmss,
         path_mss: rmss,
         mss_bounded: false,
-        smss: MSS_DEFAULT,
+        smss: sizes(peer).mss_default,
         offer_wscale: true,
         cause: None,
         fin_at: None,
@@ -174,7 +181,8 @@ impl Connection {
         self.snd_wl1 = syn.irs;
         hot.snd_wnd = u32::from(syn.wnd);
         self.snd_wnd_max = hot.snd_wnd;
-        self.smss = syn.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
+        let mss_default = sizes(hot.key.peer.addr).mss_default;
+        self.smss = syn.options.mss.unwrap_or(mss_default).max(MSS_MIN);
         match syn.options.wscale {
             Some(shift) => hot.scales = (shift.min(14) << 4) | (hot.scales & 15),
             None => {
@@ -209,7 +217,7 @@ impl Connection {
             0
         };
         let whole = self.smss.min(self.path_mss).min(config.segment_max);
-        let of_window = if self.snd_wnd_max > u32::from(MSS_DEFAULT) {
+        let of_window = if self.snd_wnd_max > SMALL_WINDOW {
             self.snd_wnd_max / 2
         } else {
             self.snd_wnd_max.max(u32::from(MSS_MIN))

@@ -3,12 +3,8 @@
 use tidelane_flow::{CloseCause, Env, State};
 use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
 
-use crate::{Fate, Slow};
+use crate::{Fate, Slow, version::sizes};
 
-/// IPv4 and TCP headers without options.
-const HEADERS_LEN: u16 = 40;
-/// Least path MTU that an ICMP error may ask for: below it is an attack (Linux: `min_pmtu`).
-const PATH_MTU_MIN: u16 = 552;
 /// When a lowered path MTU is forgotten: RFC 1191 §6.3 has ten minutes, and never less than five.
 const PATH_MTU_AGE_MS: u32 = 600_000;
 /// MTUs of common links, for routers that do not tell theirs (RFC 1191 §7.1).
@@ -21,7 +17,7 @@ fn plateau_below(mtu: u16) -> u16 {
     PLATEAUS
         .into_iter()
         .find(|plateau| *plateau < mtu)
-        .unwrap_or(PATH_MTU_MIN)
+        .unwrap_or(0)
 }
 
 impl<E: Env> Slow<'_, E> {
@@ -60,16 +56,18 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RFC 1191 §6.4: segments get smaller, and what is in flight is sent again at once.
+    /// RFC 1191 §6.4, RFC 8201 §5.4: segments get smaller, and what is in flight is sent again at
+    /// once.
     fn shrink_path(&mut self, mtu: u16) {
-        let now = self.cold.path_mss.min(self.cold.smss) + HEADERS_LEN;
+        let sizes = sizes(self.hot.key.peer.addr);
+        let now = self.cold.path_mss.min(self.cold.smss) + sizes.headers;
         let mtu = if mtu == 0 { plateau_below(now) } else { mtu };
-        let mtu = mtu.max(PATH_MTU_MIN);
+        let mtu = mtu.max(sizes.path_mtu_min);
         if mtu >= now {
             return;
         }
         self.counters.pmtu_lowered += 1;
-        self.cold.path_mss = mtu - HEADERS_LEN;
+        self.cold.path_mss = mtu - sizes.headers;
         self.cold.path_deadline = Some(self.clock.ms.plus(PATH_MTU_AGE_MS));
         self.cold.refresh_mss(self.config, self.hot);
         if self.hot.state.is_synchronized() {

@@ -68,6 +68,28 @@ impl IpAddress {
         matches!(u128::from_be_bytes(self.0), 0 | 0xffff_0000_0000)
     }
 
+    /// Whether a socket bound to this address has `other`: it is the same, or this is "any address"
+    /// of the same version. (That `::` may stand for both versions is the socket's matter.)
+    #[inline]
+    pub fn covers(self, other: Self) -> bool {
+        self == other || self.is_unspecified() && self.is_v4() == other.is_v4()
+    }
+
+    /// Whether the first `len` bits are those of `prefix`. An IPv4 prefix counts 96 bits more than
+    /// usual; in a shorter one, which is IPv6's, no IPv4 address lies.
+    pub fn shares_prefix(self, prefix: Self, len: u8) -> bool {
+        if len < 96 && self.is_v4() {
+            return false;
+        }
+        let differs = u128::from_be_bytes(self.0) ^ u128::from_be_bytes(prefix.0);
+        len == 0 || differs >> (128 - u32::from(len.min(128))) == 0
+    }
+
+    /// Whether this is in `fe80::/10`, where an address means something only on its link.
+    pub const fn is_link_local_v6(self) -> bool {
+        self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
+    }
+
     /// Whether this is in `127.0.0.0/8` or `::1`.
     pub const fn is_loopback(self) -> bool {
         match self.as_v4() {

@@ -36,11 +36,9 @@ drop_reasons! {
     Truncated => "truncated",
     /// The Ethernet type is neither IPv4 nor IPv6 (VLAN tags included).
     UnsupportedEthertype => "unsupported_ethertype",
-    /// IPv6, which is not parsed yet.
-    UnsupportedIpv6 => "unsupported_ipv6",
     /// Neither TCP nor ICMP.
     UnsupportedProtocol => "unsupported_protocol",
-    /// IPv4 version, header length or total length make no sense.
+    /// IP version, a header's length, the total length or the chain of headers makes no sense.
     BadIpHeader => "bad_ip_header",
     /// The IPv4 header checksum is wrong.
     BadIpChecksum => "bad_ip_checksum",

@@ -1,4 +1,4 @@
-//! ICMP errors about segments that we sent.
+//! ICMP errors about segments that we sent. Those of IPv6 are in [`crate::icmpv6`].
 
 use crate::{
     address::{Endpoint, IpAddress},
@@ -13,7 +13,7 @@ use crate::{
 const TYPE_UNREACHABLE: u8 = 3;
 const TYPE_TIME_EXCEEDED: u8 = 11;
 const TYPE_PARAMETER_PROBLEM: u8 = 12;
-const ICMP_HEADER_LEN: usize = 8;
+pub(crate) const ICMP_HEADER_LEN: usize = 8;
 /// The fragment offset, in the word at byte 6 of an IPv4 header.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
@@ -28,9 +28,9 @@ pub enum IcmpErrorKind {
     ProtocolUnreachable,
     /// Port unreachable (type 3 code 3).
     PortUnreachable,
-    /// Too long, and DF was set (type 3 code 4).
+    /// Too long, and DF was set (type 3 code 4); ICMPv6: packet too big.
     FragmentationNeeded {
-        /// MTU of the next hop (RFC 1191); zero from a router that does not tell.
+        /// MTU of the next hop (RFC 1191, 8201); zero from a router that does not tell.
         mtu: u16,
     },
     /// Administratively prohibited (type 3 codes 9, 10, 13).
@@ -109,15 +109,25 @@ fn parse_quote(quote: &[u8]) -> Result<(FlowKey, SeqNumber), DropReason> {
         return Err(DropReason::UnsupportedProtocol);
     }
     let transport = quote.get(header_len..).ok_or(DropReason::Truncated)?;
-    let ports = transport.first_chunk::<8>().ok_or(DropReason::Truncated)?;
-    let local = Endpoint {
-        addr: IpAddress::from_v4([header[12], header[13], header[14], header[15]]),
-        port: u16::from_be_bytes([ports[0], ports[1]]),
+    let src = IpAddress::from_v4([header[12], header[13], header[14], header[15]]);
+    let dst = IpAddress::from_v4([header[16], header[17], header[18], header[19]]);
+    quoted_segment(src, dst, transport)
+}
+
+/// Reads ports and sequence number at the start of a quoted segment from `src` (us) to `dst`.
+pub(crate) fn quoted_segment(
+    src: IpAddress,
+    dst: IpAddress,
+    transport: &[u8],
+) -> Result<(FlowKey, SeqNumber), DropReason> {
+    let header = transport.first_chunk::<8>().ok_or(DropReason::Truncated)?;
+    let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    let key = FlowKey {
+        local: Endpoint::new(src, port(0)),
+        peer: Endpoint::new(dst, port(2)),
     };
-    let peer = Endpoint {
-        addr: IpAddress::from_v4([header[16], header[17], header[18], header[19]]),
-        port: u16::from_be_bytes([ports[2], ports[3]]),
-    };
-    let seq = SeqNumber(u32::from_be_bytes([ports[4], ports[5], ports[6], ports[7]]));
-    Ok((FlowKey { local, peer }, seq))
+    let seq = SeqNumber(u32::from_be_bytes([
+        header[4], header[5], header[6], header[7],
+    ]));
+    Ok((key, seq))
 }

@@ -1,9 +1,10 @@
-//! Ethernet frames with IPv4 packets.
+//! Ethernet frames, and IPv4 packets in them. IPv6 is in [`crate::ipv6`].
 
 use crate::{
     address::{IpAddress, MacAddress},
     checksum,
     drop_reason::DropReason,
+    ipv6,
     template::{ETHERNET_HEADER_LEN, IPV4_HEADER_LEN},
 };
 
@@ -24,6 +25,8 @@ pub mod protocol {
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
+    /// ICMP for IPv6.
+    pub const ICMPV6: u8 = 58;
 }
 
 /// The ECN field of an IP header (RFC 3168 §5).
@@ -71,13 +74,13 @@ pub struct Packet<'a> {
     pub ttl: u8,
     /// Transport protocol: see [`protocol`].
     pub protocol: u8,
-    /// "Don't fragment" was set.
+    /// "Don't fragment" was set, or it is IPv6, where routers never do.
     pub df: bool,
     /// The transport's header and payload, without link padding.
     pub payload: &'a [u8],
 }
 
-/// Parses an Ethernet frame that carries an unfragmented IPv4 packet.
+/// Parses an Ethernet frame that carries an unfragmented IPv4 or IPv6 packet.
 ///
 /// The destination address of the frame is not compared with anything: promiscuous or not is the
 /// driver's matter. Inlined always: the receive loop calls it in one place, and then the fields
@@ -88,7 +91,7 @@ pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
         return Err(DropReason::Truncated);
     };
     if link[12..] != ETHERTYPE_IPV4 {
-        return Err(other_ethertype(link));
+        return parse_other(link, packet);
     }
     parse_packet(link, packet)
 }
@@ -99,12 +102,16 @@ pub fn parse_ipv4(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
     parse_packet(&[0; ETHERNET_HEADER_LEN], bytes)
 }
 
-#[cold]
-fn other_ethertype(link: &[u8; ETHERNET_HEADER_LEN]) -> DropReason {
+/// Not inlined, so that IPv4 does not pay for it.
+#[inline(never)]
+fn parse_other<'a>(
+    link: &[u8; ETHERNET_HEADER_LEN],
+    packet: &'a [u8],
+) -> Result<Packet<'a>, DropReason> {
     if link[12..] == ETHERTYPE_IPV6 {
-        DropReason::UnsupportedIpv6
+        ipv6::parse_packet_v6(link, packet)
     } else {
-        DropReason::UnsupportedEthertype
+        Err(DropReason::UnsupportedEthertype)
     }
 }
 

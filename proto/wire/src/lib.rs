@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Parsers borrow the frame, allocate nothing and never panic; what they refuse, they refuse with a
-//! [`DropReason`]. Addresses are 16 bytes everywhere (IPv4 as `::ffff:a.b.c.d`), so that IPv6 needs
-//! a parser and a template more, not other keys.
+//! [`DropReason`]. Addresses are 16 bytes everywhere (IPv4 as `::ffff:a.b.c.d`): behind the parser
+//! and before the template, nothing knows the version.
 #![forbid(unsafe_code)]
 #![no_std]
 
@@ -19,7 +19,9 @@ pub mod checksum;
 mod drop_reason;
 mod flow_key;
 mod icmp;
+mod icmpv6;
 mod ipv4;
+mod ipv6;
 mod options;
 mod sequence;
 mod tcp;
@@ -30,14 +32,19 @@ pub use crate::{
     drop_reason::DropReason,
     flow_key::FlowKey,
     icmp::{IcmpError, IcmpErrorKind, parse_icmp_error},
+    icmpv6::parse_icmpv6_error,
     ipv4::{Ecn, Packet, parse_frame, parse_ipv4, protocol},
+    ipv6::parse_ipv6,
     options::{OPTIONS_LEN_MAX, SACK_BLOCKS_MAX, SackBlocks, TcpOptions, Timestamps},
     sequence::SeqNumber,
     tcp::{
         Segment, SegmentHeader, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, TcpFlags, TcpParts, emit_tcp,
         parse_tcp, split_tcp, tcp_checksum_ok, write_partial_checksum, write_tcp_checksum,
     },
-    template::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, HeaderTemplate, IPV4_HEADER_LEN},
+    template::{
+        ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate,
+        IPV4_HEADER_LEN, IPV6_HEADER_LEN,
+    },
 };
 
 #[cfg(test)]

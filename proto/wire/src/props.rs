@@ -164,6 +164,9 @@ proptest! {
         let _ = parse_ipv4(&bytes);
         let _ = parse_tcp(&bytes);
         let _ = parse_icmp_error(&bytes);
+        if let Ok(packet) = parse_ipv6(&bytes) {
+            let _ = parse_icmpv6_error(&packet);
+        }
         let options = TcpOptions::parse(&bytes);
         let mut buf = [0; OPTIONS_LEN_MAX];
         let len = options.emit(&mut buf);

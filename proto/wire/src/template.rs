@@ -10,19 +10,25 @@ use crate::{
 pub const ETHERNET_HEADER_LEN: usize = 14;
 /// Bytes of an IPv4 header without options.
 pub const IPV4_HEADER_LEN: usize = 20;
-/// Bytes that [`HeaderTemplate::write`] writes.
+/// Bytes of an IPv6 header without extension headers.
+pub const IPV6_HEADER_LEN: usize = 40;
+/// Bytes that [`HeaderTemplate::write`] writes for IPv4.
 pub const FRAME_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
+/// Bytes that it writes at most: for IPv6.
+pub const FRAME_HEADERS_LEN_MAX: usize = ETHERNET_HEADER_LEN + IPV6_HEADER_LEN;
 
-/// TTL of what we send: the kernel's default.
+/// TTL or hop limit of what we send: the kernel's default.
 const TTL: u8 = 64;
 /// "Don't fragment": we do path MTU discovery.
 const DF: [u8; 2] = [0x40, 0x00];
 
-/// The Ethernet and IPv4 header of a flow's segments, and the parts of their checksums that do not
+/// The Ethernet and IP header of a flow's segments, and the parts of their checksums that do not
 /// change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderTemplate {
-    bytes: [u8; FRAME_HEADERS_LEN],
+    bytes: [u8; FRAME_HEADERS_LEN_MAX],
+    /// IPv6: all of `bytes` counts.
+    is_v6: bool,
     /// Of the IPv4 header with zero length, identification, ECN and checksum.
     ip_sum: SmallSum,
     /// Of the TCP pseudo-header with zero length.
@@ -30,19 +36,26 @@ pub struct HeaderTemplate {
 }
 
 impl HeaderTemplate {
-    /// The headers of TCP segments from `src` to `dst` over the given link addresses, with DF and
-    /// TTL 64. `None` unless both addresses are IPv4.
+    /// The headers of TCP segments from `src` to `dst` over the given link addresses: DF or its
+    /// equivalent, TTL 64. `None` unless both addresses are of one version.
     pub fn new(
         src_mac: MacAddress,
         dst_mac: MacAddress,
         src: IpAddress,
         dst: IpAddress,
     ) -> Option<Self> {
-        let (src, dst) = (src.as_v4()?, dst.as_v4()?);
-        let mut bytes = [0; FRAME_HEADERS_LEN];
-        let (ethernet, ip) = bytes.split_at_mut(ETHERNET_HEADER_LEN);
-        ethernet[0..6].copy_from_slice(&dst_mac.0);
-        ethernet[6..12].copy_from_slice(&src_mac.0);
+        let mut template = match (src.as_v4(), dst.as_v4()) {
+            (Some(src), Some(dst)) => Self::v4(src, dst),
+            (None, None) => Self::v6(src, dst),
+            _ => return None,
+        };
+        template.set_link(src_mac, dst_mac);
+        Some(template)
+    }
+
+    fn v4(src: [u8; 4], dst: [u8; 4]) -> Self {
+        let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
+        let (ethernet, ip) = bytes[..FRAME_HEADERS_LEN].split_at_mut(ETHERNET_HEADER_LEN);
         ethernet[12..14].copy_from_slice(&[0x08, 0x00]);
         ip[0] = 0x45;
         ip[6..8].copy_from_slice(&DF);
@@ -52,12 +65,56 @@ impl HeaderTemplate {
         ip[16..20].copy_from_slice(&dst);
         let ip_sum = SmallSum::new(checksum::sum(ip));
         let pseudo_sum = checksum::pseudo_header_v4(src, dst, protocol::TCP, 0);
-        let pseudo_sum = SmallSum::new(pseudo_sum);
-        Some(Self {
+        Self {
             bytes,
+            is_v6: false,
             ip_sum,
-            pseudo_sum,
-        })
+            pseudo_sum: SmallSum::new(pseudo_sum),
+        }
+    }
+
+    fn v6(src: IpAddress, dst: IpAddress) -> Self {
+        let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
+        let (ethernet, ip) = bytes.split_at_mut(ETHERNET_HEADER_LEN);
+        ethernet[12..14].copy_from_slice(&[0x86, 0xdd]);
+        ip[0] = 0x60;
+        ip[6] = protocol::TCP;
+        ip[7] = TTL;
+        ip[8..24].copy_from_slice(&src.0);
+        ip[24..40].copy_from_slice(&dst.0);
+        let pseudo_sum = checksum::pseudo_header_v6(src.0, dst.0, protocol::TCP, 0);
+        Self {
+            bytes,
+            is_v6: true,
+            ip_sum: SmallSum::new(Sum::ZERO),
+            pseudo_sum: SmallSum::new(pseudo_sum),
+        }
+    }
+
+    /// Sets the flow label of IPv6, the low 20 bits of `label` (RFC 6437 §3: the same for all
+    /// packets of a flow, hard to guess, spread evenly).
+    pub fn set_flow_label(&mut self, label: u32) {
+        if self.is_v6 {
+            let word = 0x6000_0000 | label & 0xf_ffff;
+            let ip = &mut self.bytes[ETHERNET_HEADER_LEN..];
+            ip[..4].copy_from_slice(&word.to_be_bytes());
+        }
+    }
+
+    /// Whether the headers are those of IPv6.
+    #[inline]
+    pub fn is_v6(&self) -> bool {
+        self.is_v6
+    }
+
+    /// Bytes that [`write`](Self::write) writes.
+    #[inline]
+    pub fn headers_len(&self) -> usize {
+        if self.is_v6 {
+            FRAME_HEADERS_LEN_MAX
+        } else {
+            FRAME_HEADERS_LEN
+        }
     }
 
     /// Changes the link addresses: the neighbor moved, or is known at last.
@@ -72,14 +129,17 @@ impl HeaderTemplate {
         MacAddress([a, b, c, d, e, f])
     }
 
-    /// Writes both headers to the start of `buf` and returns their length, [`FRAME_HEADERS_LEN`].
-    /// `tcp_len` counts TCP header and payload.
+    /// Writes both headers to the start of `buf` and returns their length. `tcp_len` counts TCP
+    /// header and payload. IPv6 has no `ip_id`.
     ///
     /// # Panics
     ///
-    /// If `buf` is shorter than [`FRAME_HEADERS_LEN`].
+    /// If `buf` is shorter than [`headers_len`](Self::headers_len).
     #[inline]
     pub fn write(&self, buf: &mut [u8], tcp_len: u16, ecn: Ecn, ip_id: u16) -> usize {
+        if self.is_v6 {
+            return self.write_v6(buf, tcp_len, ecn);
+        }
         let total_len = tcp_len.wrapping_add(IPV4_HEADER_LEN as u16);
         let sum = self
             .ip_sum
@@ -87,13 +147,23 @@ impl HeaderTemplate {
             .plus_u16(ip_id)
             .plus_u16(u16::from(ecn as u8));
         let headers = &mut buf[..FRAME_HEADERS_LEN];
-        headers.copy_from_slice(&self.bytes);
+        headers.copy_from_slice(&self.bytes[..FRAME_HEADERS_LEN]);
         let ip = &mut headers[ETHERNET_HEADER_LEN..];
         ip[1] = ecn as u8;
         ip[2..4].copy_from_slice(&total_len.to_be_bytes());
         ip[4..6].copy_from_slice(&ip_id.to_be_bytes());
         ip[10..12].copy_from_slice(&sum.checksum().to_be_bytes());
         FRAME_HEADERS_LEN
+    }
+
+    #[inline(never)]
+    fn write_v6(&self, buf: &mut [u8], tcp_len: u16, ecn: Ecn) -> usize {
+        let headers = &mut buf[..FRAME_HEADERS_LEN_MAX];
+        headers.copy_from_slice(&self.bytes);
+        let ip = &mut headers[ETHERNET_HEADER_LEN..];
+        ip[1] |= (ecn as u8) << 4;
+        ip[4..6].copy_from_slice(&tcp_len.to_be_bytes());
+        FRAME_HEADERS_LEN_MAX
     }
 
     /// The TCP pseudo-header's sum for a segment of `tcp_len` bytes.

@@ -26,7 +26,7 @@ const UNREACHABLE: &str = "96d05da5ad6fd62d9b9040ff080045c0005803350000400162140
                            7283c8b600000000a002faf0ba520000020405b40402080a58db62c600000000\
                            0103030a";
 
-fn bytes(hex: &str) -> Vec<u8> {
+pub fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex
         .bytes()
         .map(|c| (c as char).to_digit(16).unwrap() as u8)
@@ -235,7 +235,7 @@ fn refusals_have_their_reason() {
     frame[ETHERNET_HEADER_LEN + 8] = 63;
     assert_eq!(reason(&frame), DropReason::BadIpChecksum);
     frame[12..14].copy_from_slice(&[0x86, 0xdd]);
-    assert_eq!(reason(&frame), DropReason::UnsupportedIpv6);
+    assert_eq!(reason(&frame), DropReason::BadIpHeader);
     frame[12..14].copy_from_slice(&[0x81, 0x00]);
     assert_eq!(reason(&frame), DropReason::UnsupportedEthertype);
 

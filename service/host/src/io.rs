@@ -1,7 +1,8 @@
 //! The engine's environment: everything of a host except the engine itself.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, hash::Hasher};
 
+use siphasher::sip::SipHasher13;
 use tidelane_abi::{ControlEvent, SlotNames, control_event, service_flags};
 use tidelane_engine::{
     Env, Event, FlowId, LinkId, ListenerId, Route as EngineRoute, SegmentOut, TxFull,
@@ -10,8 +11,8 @@ use tidelane_packet_io::{PacketIo, SuperFrame, TxChecksum};
 use tidelane_ring::{BufferAllocator, Region};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, FRAME_HEADERS_LEN, FlowKey, HeaderTemplate, MacAddress, SegmentHeader, checksum,
-    emit_tcp, write_partial_checksum, write_tcp_checksum,
+    DropReason, FRAME_HEADERS_LEN_MAX, FlowKey, HeaderTemplate, MacAddress, SegmentHeader,
+    checksum, emit_tcp, write_partial_checksum, write_tcp_checksum,
 };
 
 use crate::{
@@ -28,13 +29,10 @@ use crate::{
 pub const MEMORY_LINK: LinkId = LinkId(0);
 /// Bytes of receive buffers for connections that no program has accepted yet.
 const STAGING_LEN: u64 = 256 << 20;
-/// Where the checksum of a frame begins, and its field from there.
-const TCP_CHECKSUM: TxChecksum = TxChecksum::Partial {
-    start: FRAME_HEADERS_LEN as u16,
-    offset: 16,
-};
-/// Bytes of Ethernet, IPv4 and TCP headers with all options.
-const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN + 60) as u32;
+/// The checksum field, from the start of a TCP header.
+const TCP_CHECKSUM_AT: u16 = 16;
+/// Bytes of Ethernet, IP and TCP headers with all options.
+const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;
 /// Requests to the driver that may wait.
 const REQUESTS_MAX: usize = 4096;
 
@@ -86,12 +84,14 @@ pub struct HostIo<P> {
     super_payload_max: u32,
     /// Connections that ever came to a program.
     pub connections: u64,
+    /// What the flow labels of IPv6 come from.
+    label_seed: [u64; 2],
     ip_id: u16,
 }
 
 impl<P: PacketIo> HostIo<P> {
     /// No programs yet.
-    pub fn new(ports: Vec<P>, routes: Routes) -> std::io::Result<Self> {
+    pub fn new(ports: Vec<P>, routes: Routes, secret: [u8; 16]) -> std::io::Result<Self> {
         let region = Region::heap(STAGING_LEN)?;
         let staging = Staging {
             region,
@@ -121,6 +121,7 @@ impl<P: PacketIo> HostIo<P> {
             tx_queued: false,
             blocked: false,
             connections: 0,
+            label_seed: label_seed(secret),
             ip_id: 0,
         })
     }
@@ -176,7 +177,10 @@ impl<P: PacketIo> HostIo<P> {
             self.request(HostRequest::Resolve { addr });
         }
         match HeaderTemplate::new(from, to, key.local.addr, key.peer.addr) {
-            Some(template) => Path::Port { hop, template },
+            Some(mut template) => {
+                template.set_flow_label(key.hash64(self.label_seed) as u32);
+                Path::Port { hop, template }
+            }
             None => Path::Memory,
         }
     }
@@ -228,15 +232,17 @@ impl<P: PacketIo> HostIo<P> {
             let payload = &mut frame[headers_len..frame_len];
             buffer.read(program.region.region(), out.payload_pos, payload);
         }
+        let tcp_start = template.headers_len();
         let (tcp_header, payload) =
-            frame[FRAME_HEADERS_LEN..frame_len].split_at_mut(headers_len - FRAME_HEADERS_LEN);
-        let pseudo = template.pseudo_header((frame_len - FRAME_HEADERS_LEN) as u16);
+            frame[tcp_start..frame_len].split_at_mut(headers_len - tcp_start);
+        let pseudo = template.pseudo_header((frame_len - tcp_start) as u16);
         if segments > 1 {
             write_partial_checksum(tcp_header, pseudo);
             let cut = SuperFrame {
                 headers_len: headers_len as u16,
                 segment_size: out.segment_size,
-                tcp_start: FRAME_HEADERS_LEN as u16,
+                tcp_start: tcp_start as u16,
+                is_v6: template.is_v6(),
             };
             if port.tx_super_send(frame_len, cut).is_err() {
                 self.blocked = true;
@@ -245,7 +251,10 @@ impl<P: PacketIo> HostIo<P> {
         } else {
             let checksum = if checksum_by_port {
                 write_partial_checksum(tcp_header, pseudo);
-                TCP_CHECKSUM
+                TxChecksum::Partial {
+                    start: tcp_start as u16,
+                    offset: TCP_CHECKSUM_AT,
+                }
             } else {
                 write_tcp_checksum(tcp_header, pseudo, checksum::sum(payload));
                 TxChecksum::Done
@@ -291,6 +300,16 @@ impl<P: PacketIo> HostIo<P> {
     }
 }
 
+/// Labels are seen by everybody on the path: the secret that protects sequence numbers must not be
+/// the key of a hash that was not made to hide it.
+fn label_seed(secret: [u8; 16]) -> [u64; 2] {
+    let mut hasher = SipHasher13::new_with_key(&secret);
+    hasher.write(b"flow label");
+    let first = hasher.finish();
+    hasher.write_u64(first);
+    [first, hasher.finish()]
+}
+
 /// How many segments the link makes of `out`.
 #[inline]
 fn segments_of(out: &SegmentOut) -> u32 {
@@ -312,14 +331,15 @@ fn write_headers(
     ip_id: u16,
 ) -> Option<usize> {
     let header = header_of(out);
-    let headers_len = FRAME_HEADERS_LEN + header.len();
+    let tcp_start = template.headers_len();
+    let headers_len = tcp_start + header.len();
     let frame_len = headers_len + out.payload_len as usize;
     if frame_len > frame.len() {
         return None;
     }
-    let tcp_len = (frame_len - FRAME_HEADERS_LEN) as u16;
+    let tcp_len = (frame_len - tcp_start) as u16;
     template.write(frame, tcp_len, out.ecn, ip_id);
-    emit_tcp(&mut frame[FRAME_HEADERS_LEN..headers_len], &header);
+    emit_tcp(&mut frame[tcp_start..headers_len], &header);
     Some(headers_len)
 }
 

@@ -132,7 +132,7 @@ impl<P: PacketIo> Host<P> {
     ) -> std::io::Result<Self> {
         Ok(Self {
             engine: Engine::new(config, secret),
-            io: HostIo::new(ports, Routes::new(interface))?,
+            io: HostIo::new(ports, Routes::new(interface), secret)?,
             base_options: SocketOptions::default(),
             parked: VecDeque::new(),
             reservations: HashSet::default(),

@@ -4,8 +4,8 @@ use tidelane_engine::{Arrival, LinkId};
 use tidelane_packet_io::{BURST_MAX, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, Endpoint, FlowKey, Packet, parse_frame, parse_icmp_error, protocol, split_tcp,
-    tcp_checksum_ok,
+    DropReason, Endpoint, FlowKey, Packet, parse_frame, parse_icmp_error, parse_icmpv6_error,
+    protocol, split_tcp, tcp_checksum_ok,
 };
 
 use crate::{Host, io::MEMORY_LINK};
@@ -57,7 +57,7 @@ impl<P: PacketIo> Host<P> {
             self.io.arrival = Some((link, packet.src_mac));
             match packet.protocol {
                 protocol::TCP => self.receive_tcp(now, link, &packet, partial_allowed),
-                protocol::ICMP => self.receive_icmp(now, &packet),
+                protocol::ICMP | protocol::ICMPV6 => self.receive_icmp(now, &packet),
                 _ => Err(DropReason::UnsupportedProtocol),
             }
         });
@@ -105,7 +105,11 @@ impl<P: PacketIo> Host<P> {
     }
 
     fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
-        let error = parse_icmp_error(packet.payload)?;
+        let error = match (packet.protocol, packet.dst.is_v4()) {
+            (protocol::ICMP, true) => parse_icmp_error(packet.payload),
+            (protocol::ICMPV6, false) => parse_icmpv6_error(packet),
+            _ => Err(DropReason::UnsupportedProtocol),
+        }?;
         if error.key.local.addr != packet.dst {
             return Err(DropReason::NotOurs);
         }

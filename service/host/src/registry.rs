@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use tidelane_abi::CONTEXTS_MAX;
-use tidelane_engine::{FlowId, ListenerId};
+use tidelane_engine::{FlowId, ListenerId, SocketOptions};
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::ProgramRegion;
 use tidelane_time::{Duration, Instant};
@@ -111,13 +111,15 @@ impl<P: PacketIo> Host<P> {
         self.io.programs.remove_unused(id);
     }
 
-    /// The kernel socket `key` of a program listens at `local`. A second program with the same
-    /// socket gets the same listener.
+    /// The kernel socket `key` of a program listens at `local`, which stands for both IP versions
+    /// if it is `::` and not `v6_only`. A second program with the same socket gets the same
+    /// listener.
     pub fn listen(
         &mut self,
         id: ProgramId,
         key: u64,
         local: Endpoint,
+        v6_only: bool,
         backlog: u32,
     ) -> Result<ListenerId, ListenError> {
         if self.io.programs.get(id).is_none_or(|program| program.gone) {
@@ -132,7 +134,11 @@ impl<P: PacketIo> Host<P> {
             }
             return Ok(known);
         }
-        let listener = match self.engine.listen(local, backlog, self.base_options) {
+        let options = SocketOptions {
+            v6_only,
+            ..self.base_options
+        };
+        let listener = match self.engine.listen(local, backlog, options) {
             Ok(listener) => listener,
             Err(tidelane_engine::ListenError::InUse) => return Err(ListenError::InUse),
             Err(_) => return Err(ListenError::Limit),

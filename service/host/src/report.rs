@@ -2,7 +2,7 @@
 
 use tidelane_engine::{FlowId, FlowInfo};
 use tidelane_packet_io::PacketIo;
-use tidelane_wire::{DropReason, Endpoint, IpAddress};
+use tidelane_wire::{DropReason, Endpoint};
 
 use crate::{Host, binding::Binding};
 
@@ -35,10 +35,9 @@ pub enum SocketState {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Whether a connection has this local end (any address of the port if it is unspecified).
+    /// Whether a connection has this local end (any address of its version if it is unspecified).
     pub fn has_connections(&self, local: Endpoint) -> bool {
-        let any = local.addr == IpAddress::default() || local.addr.is_unspecified();
-        let matches = |end: Endpoint| end.port == local.port && (any || end.addr == local.addr);
+        let matches = |end: Endpoint| end.port == local.port && local.addr.covers(end.addr);
         let mut flows = self.engine.flows();
         flows.any(|id| {
             self.engine

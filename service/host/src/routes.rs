@@ -61,12 +61,6 @@ pub struct Routes {
     hops: Vec<Hop>,
 }
 
-/// Whether `addr` lies in `prefix/len` (128-bit form).
-fn prefix_matches(prefix: IpAddress, len: u8, addr: IpAddress) -> bool {
-    let (a, b) = (u128::from_be_bytes(prefix.0), u128::from_be_bytes(addr.0));
-    len == 0 || (a ^ b) >> (128 - u32::from(len.min(128))) == 0
-}
-
 impl Routes {
     /// No routes yet.
     pub fn new(interface: Interface) -> Self {
@@ -93,7 +87,7 @@ impl Routes {
     pub fn lookup(&self, addr: IpAddress) -> Option<Route> {
         self.routes
             .iter()
-            .find(|r| prefix_matches(r.prefix, r.prefix_len, addr))
+            .find(|r| addr.shares_prefix(r.prefix, r.prefix_len))
             .copied()
     }
 

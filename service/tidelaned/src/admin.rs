@@ -185,7 +185,6 @@ fn reason_text(reason: u32) -> &'static str {
     match reason {
         not_accelerated::UNCONNECTED => "not connected",
         not_accelerated::ROUTE => "route: destination is not behind the interface",
-        not_accelerated::FAMILY => "family or type is not carried",
         not_accelerated::LOCAL_ADDRESS => "bound to an address of another interface",
         not_accelerated::KERNEL_PEER => "connection came over the kernel",
         not_accelerated::OPTION => "an option that is not implemented",

@@ -54,7 +54,7 @@ impl Claims {
         self.sync()
     }
 
-    /// Claims `endpoint` (of all addresses if unspecified) for `owner`.
+    /// Claims `endpoint` (of all addresses of its version if unspecified) for `owner`.
     pub fn want(&mut self, owner: Owner, endpoint: Endpoint) -> Result<(), SteeringError> {
         self.wanted.insert((owner, endpoint));
         self.leaving.retain(|leaving| *leaving != (owner, endpoint));
@@ -123,10 +123,7 @@ impl Claims {
     }
 
     fn covers(&self, endpoint: Endpoint, claim: Claim) -> bool {
-        endpoint.port == claim.port
-            && (endpoint.addr.is_unspecified()
-                || endpoint.addr == IpAddress::default()
-                || endpoint.addr.0 == claim.addr)
+        endpoint.port == claim.port && endpoint.addr.covers(IpAddress(claim.addr))
     }
 
     fn claims_of(&self, endpoint: Endpoint) -> Vec<Claim> {
@@ -135,8 +132,9 @@ impl Claims {
             proto: protocol::TCP,
             port: endpoint.port,
         };
-        if endpoint.addr == IpAddress::default() || endpoint.addr.is_unspecified() {
-            self.addresses.iter().map(claim).collect()
+        if endpoint.addr.is_unspecified() {
+            let covered = |addr: &&IpAddress| endpoint.addr.covers(**addr);
+            self.addresses.iter().filter(covered).map(claim).collect()
         } else {
             vec![claim(&endpoint.addr)]
         }

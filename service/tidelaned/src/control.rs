@@ -23,7 +23,7 @@ use rustix::{
 use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK, ROUTE_KERNEL};
 use tidelane_host::{HostRequest, PORTS_PER_REQUEST, Route};
 use tidelane_ring::ServicePageMap;
-use tidelane_steering::mirror::{Change, Mirror, RouteKind};
+use tidelane_steering::mirror::{Change, Mirror, RouteInfo, RouteKind};
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
 use crate::{
@@ -62,12 +62,24 @@ pub struct Shared {
 impl Shared {
     /// Whether connections to `addr` come over the served interface. A wildcard does.
     pub fn is_served(&self, addr: IpAddress) -> bool {
-        addr == IpAddress::default() || addr.is_unspecified() || self.addresses.contains(&addr)
+        addr.is_unspecified() || self.addresses.contains(&addr)
     }
 
-    /// The interface's first address.
-    pub fn first_address(&self) -> Option<IpAddress> {
-        self.addresses.first().copied()
+    /// The source for a route without one: an address within its prefix, or else the first of its
+    /// version. (RFC 6724 has more to say where an interface has several prefixes.)
+    fn source_for(&self, prefix: IpAddress, prefix_len: u8) -> Option<IpAddress> {
+        let of_version = |addr: &&IpAddress| addr.is_v4() == prefix.is_v4();
+        let mut known = self.addresses.iter().filter(of_version);
+        let within = known
+            .clone()
+            .find(|addr| addr.shares_prefix(prefix, prefix_len));
+        within.or_else(|| known.next()).copied()
+    }
+
+    /// The interface's first address that `any` covers: one of its version.
+    pub fn first_address(&self, any: IpAddress) -> Option<IpAddress> {
+        let mut covered = self.addresses.iter().filter(|addr| any.covers(**addr));
+        covered.next().copied()
     }
 
     /// Gives a claim up, as soon as no connection uses it: until then their segments must come here
@@ -358,16 +370,12 @@ impl Control {
 
     /// Tells the core, the demux and the programs which addresses and routes there are.
     fn sync_network(&mut self) {
-        let addresses: Vec<IpAddress> = self
-            .mirror
-            .addresses(self.ifindex)
-            .map(|record| IpAddress(record.addr))
-            .collect();
+        let addresses = addresses_of(&self.mirror, self.ifindex);
         self.shared.addresses = addresses.clone();
         if let Err(error) = self.shared.claims.set_addresses(addresses.clone()) {
             eprintln!("tidelaned: cannot claim: {error}");
         }
-        let ours = self.own_routes(addresses.first().copied().unwrap_or_default());
+        let ours = self.own_routes();
         self.tell_programs(&addresses);
         self.shared
             .core
@@ -375,17 +383,29 @@ impl Control {
     }
 
     /// The routes over the served interface.
-    fn own_routes(&self, first: IpAddress) -> Vec<Route> {
+    fn own_routes(&self) -> Vec<Route> {
         self.mirror
             .routes()
-            .filter(|(_, _, info)| info.kind == RouteKind::Unicast && info.ifindex == self.ifindex)
-            .map(|(prefix, prefix_len, info)| Route {
-                prefix: IpAddress(prefix),
-                prefix_len,
-                gateway: info.gateway.map(IpAddress),
-                source: info.prefsrc.map_or(first, IpAddress),
+            .filter(|(prefix, _, info)| self.is_own_route(*prefix, info))
+            .filter_map(|(prefix, prefix_len, info)| {
+                let prefix = IpAddress(prefix);
+                Some(Route {
+                    prefix,
+                    prefix_len,
+                    gateway: info.gateway.map(IpAddress),
+                    source: info
+                        .prefsrc
+                        .map(IpAddress)
+                        .or_else(|| self.shared.source_for(prefix, prefix_len))?,
+                })
             })
             .collect()
+    }
+
+    /// Whether the route leads over the served interface, to where its name does not matter.
+    fn is_own_route(&self, prefix: [u8; 16], info: &RouteInfo) -> bool {
+        let link_local = IpAddress(prefix).is_link_local_v6();
+        info.kind == RouteKind::Unicast && info.ifindex == self.ifindex && !link_local
     }
 
     /// Fills the route table of the service page.
@@ -398,8 +418,7 @@ impl Control {
             if known || addresses.iter().any(|own| own.0 == addr) {
                 continue;
             }
-            let ours = info.kind == RouteKind::Unicast && info.ifindex == self.ifindex;
-            let accelerated = if ours {
+            let accelerated = if self.is_own_route(addr, &info) {
                 ROUTE_ACCELERATED
             } else {
                 ROUTE_KERNEL
@@ -430,4 +449,13 @@ impl Control {
             }
         }
     }
+}
+
+/// The interface's addresses. Those of the link alone (`fe80::/10`) are left to the kernel: the
+/// name of a connection to one includes the interface.
+pub fn addresses_of(mirror: &Mirror, ifindex: u32) -> Vec<IpAddress> {
+    let all = mirror
+        .addresses(ifindex)
+        .map(|record| IpAddress(record.addr));
+    all.filter(|addr| !addr.is_link_local_v6()).collect()
 }

@@ -26,7 +26,7 @@ use tidelane_steering::{
     mirror::{LinkKind, LinkRecord, Mirror},
 };
 use tidelane_time::Duration;
-use tidelane_wire::{IpAddress, MacAddress};
+use tidelane_wire::MacAddress;
 
 use crate::{
     claims::Claims,
@@ -140,10 +140,7 @@ fn make_host(
         link: tidelane_engine::LinkId(NIC_LINK),
         mac: MacAddress(mac.0),
         mtu: link.mtu,
-        addresses: mirror
-            .addresses(link.ifindex)
-            .map(|a| IpAddress(a.addr))
-            .collect(),
+        addresses: control::addresses_of(mirror, link.ifindex),
     };
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())

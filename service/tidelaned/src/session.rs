@@ -14,7 +14,7 @@ use tidelane_ring::{
     Doorbell, Layout, ProgramRegion,
     registration::{Received, RecvError, new_message, recv_signed, send_message},
 };
-use tidelane_wire::{Endpoint, IpAddress};
+use tidelane_wire::Endpoint;
 
 use crate::{claims::Owner, control::Shared, sockets};
 
@@ -40,7 +40,8 @@ pub struct Registered {
     /// The host's number.
     pub id: ProgramId,
     doorbell: Doorbell,
-    listeners: Vec<(ListenerId, u64, Endpoint)>,
+    /// With the cookies of their kernel sockets.
+    listeners: Vec<(ListenerId, u64)>,
 }
 
 /// A connection to the registration socket.
@@ -293,7 +294,7 @@ impl Session {
         }
         let (id, backlog) = (registered.id, request.backlog);
         let call = move |host: &mut crate::core::CoreHost, _| {
-            host.listen(id, socket.cookie, socket.local, backlog)
+            host.listen(id, socket.cookie, socket.local, socket.v6_only, backlog)
         };
         let listener = match shared.core.call(call) {
             Some(Ok(listener)) => listener,
@@ -305,16 +306,15 @@ impl Session {
         let known = registered
             .listeners
             .iter()
-            .any(|(known, ..)| *known == listener);
+            .any(|(known, _)| *known == listener);
         if !known {
-            registered
-                .listeners
-                .push((listener, socket.cookie, socket.local));
+            registered.listeners.push((listener, socket.cookie));
         }
-        if let Err(error) = shared
-            .claims
-            .want(Owner::Listener(socket.cookie), socket.local)
-        {
+        let owner = Owner::Listener(socket.cookie);
+        let claimed = socket
+            .ends()
+            .try_for_each(|end| shared.claims.want(owner, end));
+        if let Err(error) = claimed {
             eprintln!("tidelaned: cannot claim {}: {error}", socket.local);
             self.unlisten(shared, listener);
             return self.answer(message::LISTEN, refusal::LIMIT);
@@ -334,15 +334,15 @@ impl Session {
         let held = registered
             .listeners
             .iter()
-            .position(|(id, ..)| *id == listener);
+            .position(|(id, _)| *id == listener);
         let Some(held) = held else { return };
-        let (_, cookie, local) = registered.listeners.swap_remove(held);
+        let (_, cookie) = registered.listeners.swap_remove(held);
         let id = registered.id;
         let last = shared
             .core
             .call(move |host, now| host.unlisten(now, id, listener));
         if last == Some(true) {
-            shared.unclaim(Owner::Listener(cookie), local);
+            shared.unclaim_all(Owner::Listener(cookie));
         }
     }
 
@@ -354,8 +354,8 @@ impl Session {
         let Some(socket) = examined.filter(|socket| socket.local.port != 0) else {
             return self.answer(message::RESERVE, refusal::NOT_ENTITLED);
         };
-        let addr = if socket.local.addr == IpAddress::default() {
-            shared.first_address()
+        let addr = if socket.local.addr.is_unspecified() {
+            shared.first_address(socket.local.addr)
         } else {
             Some(socket.local.addr).filter(|addr| shared.is_served(*addr))
         };
@@ -400,9 +400,9 @@ impl Session {
             host.listener_keys()
         });
         let left = left.unwrap_or_default();
-        for (_, cookie, local) in registered.listeners {
+        for (_, cookie) in registered.listeners {
             if !left.iter().any(|(key, _)| *key == cookie) {
-                shared.unclaim(Owner::Listener(cookie), local);
+                shared.unclaim_all(Owner::Listener(cookie));
             }
         }
     }

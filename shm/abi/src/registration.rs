@@ -98,8 +98,6 @@ pub mod not_accelerated {
     pub const UNCONNECTED: u32 = 0;
     /// The destination is not behind an accelerated interface.
     pub const ROUTE: u32 = 1;
-    /// The socket's family or type is not carried (UDP, unix, IPv6 for now).
-    pub const FAMILY: u32 = 2;
     /// The address it is bound to is not on an accelerated interface (loopback).
     pub const LOCAL_ADDRESS: u32 = 3;
     /// The connection came over a kernel path (loopback client of a shared listener).

@@ -95,6 +95,9 @@ impl ServicePageMap {
     }
 }
 
+/// What the 16-byte form of an IPv4 address starts with.
+const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
 /// The words hold the bytes in memory order, so a value of them is native.
 fn halves(addr: [u8; 16]) -> [u64; 2] {
     let (high, low) = addr.split_at(8);
@@ -108,10 +111,12 @@ fn matches(entry: &RouteEntry, addr: [u8; 16]) -> bool {
     };
     let theirs = bits([0, 1].map(|n| entry.addr[n].load(Ordering::Relaxed)));
     let differing = bits(halves(addr)) ^ theirs;
+    // No IPv4 address is in a prefix of IPv6, not even in `::/0`.
+    let prefix_len_min = if addr.starts_with(&V4_PREFIX) { 96 } else { 0 };
     match entry.prefix_len.load(Ordering::Relaxed) {
+        prefix_len if prefix_len < prefix_len_min || prefix_len > 128 => false,
         0 => true,
-        prefix_len @ 1..=128 => differing >> (128 - prefix_len) == 0,
-        _ => false,
+        prefix_len => differing >> (128 - prefix_len) == 0,
     }
 }
 
@@ -154,8 +159,15 @@ mod tests {
         assert_eq!(theirs.lookup(v4(10, 1, 2, 3)), Some(ROUTE_ASK));
         assert_eq!(theirs.lookup(v4(11, 1, 2, 3)), None);
         assert_eq!(theirs.lookup([0xff; 16]), Some(ROUTE_ACCELERATED));
-        ours.set_routes(&[route([0; 16], 0, ROUTE_KERNEL)]).unwrap();
-        assert_eq!(theirs.lookup(v4(10, 1, 2, 3)), Some(ROUTE_KERNEL));
+        let defaults = [
+            route([0; 16], 0, ROUTE_KERNEL),
+            route(v4(0, 0, 0, 0), 96, ROUTE_ACCELERATED),
+        ];
+        ours.set_routes(&defaults).unwrap();
+        assert_eq!(theirs.lookup([0xfe; 16]), Some(ROUTE_KERNEL));
+        assert_eq!(theirs.lookup(v4(10, 1, 2, 3)), Some(ROUTE_ACCELERATED));
+        ours.set_routes(&defaults[..1]).unwrap();
+        assert_eq!(theirs.lookup(v4(10, 1, 2, 3)), None);
         assert_eq!(theirs.set_routes(&[]), Err(RoutesError::ReadOnly));
         assert_eq!(
             ours.set_routes(&[routes[0]; 257]),

@@ -109,7 +109,7 @@ impl Process {
         let local = Endpoint::new(address(host), spec.port);
         let listened = machine
             .host
-            .listen(self.id, key as u64 + 1, local, spec.backlog);
+            .listen(self.id, key as u64 + 1, local, false, spec.backlog);
         let Ok(listener) = listened else {
             return false;
         };

@@ -64,6 +64,7 @@ fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
         headers_len: (ETHERNET_LEN + IP_LEN + TCP_LEN) as u16,
         segment_size: SEGMENT_SIZE as u16,
         tcp_start: (ETHERNET_LEN + IP_LEN) as u16,
+        is_v6: false,
     };
     port.tx_super_send(frame.len(), cut).unwrap();
     assert_eq!(port.counters().tx_super_frames, 1);

@@ -1,5 +1,7 @@
 //! The program on the bytes of frames, without any interface.
 
+mod ipv6;
+
 use super::*;
 use crate::bpf::IMPAIR_OBJECT;
 
@@ -37,7 +39,13 @@ fn ipv4(proto: u8, source: [u8; 4], dest: [u8; 4], options: usize) -> Vec<u8> {
 }
 
 fn ethernet(packet: &[u8]) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    let ethertype = if packet[0] >> 4 == 6 {
+        [0x86, 0xdd]
+    } else {
+        [8, 0]
+    };
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    frame.extend(ethertype);
     frame.extend(packet);
     frame.resize(frame.len().max(60), 0);
     frame
@@ -65,7 +73,8 @@ fn quoted(options: usize) -> Vec<u8> {
     packet
 }
 
-/// The demux with TCP port 80 and UDP port 53 of `HOST` claimed; no socket anywhere.
+/// The demux with TCP port 80 and UDP port 53 of `HOST` claimed, over IPv4 and IPv6; no socket
+/// anywhere.
 struct Bench {
     object: Object,
     counters: PerCpuCounters<COUNTERS>,
@@ -80,12 +89,10 @@ impl Bench {
         let mut object = Object::load(DEMUX_OBJECT, &[], &[]).unwrap();
         let mut claims = object.table::<KEY_LEN, OWNER_LEN>("CLAIMS").unwrap();
         for (proto, port) in [(TCP, 80), (UDP, 53)] {
-            let claim = Claim {
-                addr: mapped(HOST),
-                proto,
-                port,
-            };
-            claims.insert(&claim.key(), &[0; OWNER_LEN]).unwrap();
+            for addr in [mapped(HOST), ipv6::HOST] {
+                let claim = Claim { addr, proto, port };
+                claims.insert(&claim.key(), &[0; OWNER_LEN]).unwrap();
+            }
         }
         let counters = object.counters("COUNTERS").unwrap();
         Some(Self { object, counters })
@@ -186,11 +193,11 @@ fn what_is_not_plainly_understood_is_the_kernels() {
         ..DemuxCounters::default()
     };
     let other = DemuxCounters {
-        other_ipv4: 1,
+        other_ip: 1,
         ..DemuxCounters::default()
     };
-    let not_ipv4 = DemuxCounters {
-        not_ipv4: 1,
+    let not_ip = DemuxCounters {
+        not_ip: 1,
         ..DemuxCounters::default()
     };
     let good = transport(TCP, 4000, 80, 0);
@@ -206,10 +213,10 @@ fn what_is_not_plainly_understood_is_the_kernels() {
     assert_eq!(bench.seen(&ethernet(&short_header)), other);
     let mut broadcast = ethernet(&good);
     broadcast[..6].fill(0xff);
-    assert_eq!(bench.seen(&broadcast), not_ipv4);
+    assert_eq!(bench.seen(&broadcast), not_ip);
     let mut vlan = ethernet(&good);
     vlan[12..14].copy_from_slice(&[0x81, 0]);
-    assert_eq!(bench.seen(&vlan), not_ipv4);
+    assert_eq!(bench.seen(&vlan), not_ip);
 }
 
 #[test]

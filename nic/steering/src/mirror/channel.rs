@@ -18,8 +18,8 @@ use rustix::{
     },
 };
 
-/// Groups of the old numbering (`RTMGRP_*`): link, neighbor, IPv4 address and IPv4 route.
-const GROUPS: u32 = 1 | 4 | 0x10 | 0x40;
+/// Groups of the old numbering (`RTMGRP_*`): link, neighbor, address and route of IPv4 and IPv6.
+const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x100 | 0x400;
 /// The kernel makes netlink messages of at most 32 KiB.
 const BUFFER_LEN: usize = 64 << 10;
 /// Room for events between two polls, if the kernel grants it.

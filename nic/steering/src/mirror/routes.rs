@@ -1,13 +1,16 @@
 //! The kernel's local and main routing tables, for lookups by longest prefix.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use netlink_packet_route::{
-    RouteNetlinkMessage,
+    AddressFamily, RouteNetlinkMessage,
     route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType},
 };
 
-use super::{Address, address_from_ip};
+use super::{Address, address_from_ip, address_to_ipv4};
 
 const TABLE_DEFAULT: u32 = 253;
 const TABLE_MAIN: u32 = 254;
@@ -126,6 +129,10 @@ impl RouteTable {
             return Some(route);
         }
         let mut left = self.lengths[rank];
+        if address_to_ipv4(dst).is_some() {
+            // In a shorter prefix, which is IPv6's, no IPv4 address lies.
+            left &= u128::MAX << 96;
+        }
         while left != 0 {
             let length = 127 - left.leading_zeros() as u8;
             left &= !(1 << length);
@@ -170,7 +177,12 @@ fn parse_route(message: &RouteMessage) -> Option<(Prefix, Route)> {
         return None;
     }
     let mut table = u32::from(header.table);
-    let mut dst = address_from_ip(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+    let (any, bits_before) = match header.address_family {
+        AddressFamily::Inet => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 96),
+        AddressFamily::Inet6 => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
+        _ => return None,
+    };
+    let mut dst = address_from_ip(any);
     let (gateway, prefsrc, mtu) = (None, None, None);
     let mut route = Route {
         metric: 0,
@@ -190,7 +202,7 @@ fn parse_route(message: &RouteMessage) -> Option<(Prefix, Route)> {
     let rank = TABLES.iter().position(|number| *number == table)? as u8;
     let length = header
         .destination_prefix_length
-        .checked_add(96)
+        .checked_add(bits_before)
         .filter(|bits| *bits <= 128)?;
     Some(((rank, length, masked(&dst, length)), route))
 }
@@ -222,8 +234,6 @@ fn apply_route_attribute(route: &mut Route, attribute: &RouteAttribute) {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
 
     fn addr(a: u8, b: u8, c: u8, d: u8) -> Address {
@@ -232,6 +242,7 @@ mod tests {
 
     fn message(table: u8, kind: RouteType, dst: Ipv4Addr, bits: u8, oif: u32) -> RouteMessage {
         let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
         message.header.table = table;
         message.header.kind = kind;
         message.header.destination_prefix_length = bits;
@@ -241,6 +252,28 @@ mod tests {
         }
         message.attributes.push(RouteAttribute::Oif(oif));
         message
+    }
+
+    #[test]
+    fn each_version_has_its_own_default_route() {
+        let mut v6 = message(254, RouteType::Unicast, Ipv4Addr::UNSPECIFIED, 0, 6);
+        v6.header.address_family = AddressFamily::Inet6;
+        let mut within = v6.clone();
+        within.header.destination_prefix_length = 16;
+        let prefix = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0);
+        let dst = RouteAttribute::Destination(RouteAddress::Inet6(prefix));
+        within.attributes = vec![dst, RouteAttribute::Oif(7)];
+        let only_v6 = table(vec![v6.clone(), within.clone()]);
+        assert_eq!(only_v6.lookup(&addr(10, 0, 0, 1)), None);
+        let v4 = message(254, RouteType::Unicast, Ipv4Addr::UNSPECIFIED, 0, 4);
+        let both = table(vec![v6, within, v4]);
+        let oif = |dst: Address| both.lookup(&dst).map(|info| info.ifindex);
+        assert_eq!(oif(addr(10, 0, 0, 1)), Some(4));
+        assert_eq!(oif([0x20; 16]), Some(6));
+        assert_eq!(
+            oif(Ipv6Addr::new(0xfd77, 1, 2, 3, 4, 5, 6, 7).octets()),
+            Some(7)
+        );
     }
 
     fn table(messages: Vec<RouteMessage>) -> RouteTable {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
-    address::{AddressAttribute, AddressMessage},
+    address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
     link::{
         InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
         XdpAttached,
@@ -236,7 +236,15 @@ fn apply_link_attribute(link: &mut LinkRecord, attribute: &LinkAttribute) {
 }
 
 fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
-    if message.header.family != AddressFamily::Inet {
+    let bits_before = match message.header.family {
+        AddressFamily::Inet => 96,
+        AddressFamily::Inet6 => 0,
+        _ => return None,
+    };
+    // Nobody may use it yet, or at all: another host may have it (RFC 4862 §5.4). The kernel tells
+    // when that is known.
+    let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    if message.header.flags.intersects(unusable) {
         return None;
     }
     // On a point-to-point link "address" is the peer's and "local" ours; elsewhere they are equal.
@@ -257,7 +265,7 @@ fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
     Some(AddressRecord {
         ifindex: message.header.index,
         addr: address_from_ip(local.or(any)?),
-        prefix_len: message.header.prefix_len.saturating_add(96),
+        prefix_len: message.header.prefix_len.saturating_add(bits_before),
     })
 }
 
@@ -269,6 +277,7 @@ fn neighbor_address(message: &NeighbourMessage) -> Option<Address> {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(addr)) => {
                 Some(address_from_ipv4(*addr))
             }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(addr)) => Some(addr.octets()),
             _ => None,
         })
 }

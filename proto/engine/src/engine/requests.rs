@@ -82,7 +82,8 @@ impl Engine {
         let bad = |end: &Endpoint| {
             end.port == 0 || end.addr.is_unspecified() || end.addr.is_multicast_or_broadcast()
         };
-        if bad(&local) || bad(&peer) || route.mtu < MTU_MIN {
+        let one_version = local.addr.is_v4() == peer.addr.is_v4();
+        if bad(&local) || bad(&peer) || !one_version || route.mtu < MTU_MIN {
             return Err(OpenError::BadEndpoint);
         }
         let key = FlowKey { local, peer };

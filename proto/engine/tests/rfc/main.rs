@@ -5,6 +5,7 @@ mod rig;
 
 mod ecn;
 mod icmp;
+mod ipv6;
 mod keepalive;
 mod rfc2018;
 mod rfc2883;

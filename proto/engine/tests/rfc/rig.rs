@@ -201,17 +201,23 @@ impl Rig {
     pub fn opening(config: EngineConfig, options: SocketOptions) -> (Self, Out) {
         let mut rig = Self::listening(config, options);
         rig.key.local.port = 999;
+        let sent = rig.open(options);
+        (rig, sent)
+    }
+
+    /// Opens the connection of the rig's key.
+    pub fn open(&mut self, options: SocketOptions) -> Out {
         let route = Route {
             link: LINK,
-            mtu: rig.env.mtu,
+            mtu: self.env.mtu,
         };
-        let (local, peer) = (rig.key.local, rig.key.peer);
-        rig.engine
-            .open(rig.now, local, peer, route, options, &mut rig.env)
+        let (local, peer) = (self.key.local, self.key.peer);
+        self.engine
+            .open(self.now, local, peer, route, options, &mut self.env)
             .unwrap();
-        let sent = rig.batch_end();
+        let sent = self.batch_end();
         assert_eq!(sent.len(), 1, "one SYN");
-        (rig, sent[0])
+        sent[0]
     }
 
     /// The same without options.

@@ -1,0 +1,115 @@
+//! Names of sockets, as programs give and get them.
+
+/// What the 16-byte form of an IPv4 address starts with.
+const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+/// Bytes of a `sockaddr_in`.
+const SOCKADDR_IN_LEN: usize = 16;
+/// Bytes of a `sockaddr_in6`, and of one without its scope, which the kernel takes too.
+const SOCKADDR_IN6_LEN: usize = 28;
+const SOCKADDR_IN6_LEN_MIN: usize = 24;
+
+/// An address and a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    /// IPv6, or IPv4 as `::ffff:a.b.c.d`.
+    pub addr: [u8; 16],
+    /// Host byte order.
+    pub port: u16,
+    /// Whether it is, or is to be, written as a `sockaddr_in6`: the socket is of AF_INET6.
+    pub inet6: bool,
+}
+
+impl Address {
+    /// Reads a `sockaddr_in` or `sockaddr_in6`. `None` for another family, or too few bytes. The
+    /// scope is left out: it matters to addresses of one link, which no accelerated route leads to.
+    pub fn read(name: &[u8]) -> Option<Self> {
+        let family = u16::from_ne_bytes(*name.first_chunk()?);
+        let port = u16::from_be_bytes([*name.get(2)?, *name.get(3)?]);
+        let (addr, inet6) = match i32::from(family) {
+            libc::AF_INET if name.len() >= SOCKADDR_IN_LEN => {
+                let [_, _, _, _, a, b, c, d, ..] = *name else {
+                    return None;
+                };
+                (v4_mapped([a, b, c, d]), false)
+            }
+            libc::AF_INET6 if name.len() >= SOCKADDR_IN6_LEN_MIN => {
+                (*name[8..].first_chunk()?, true)
+            }
+            _ => return None,
+        };
+        Some(Self { addr, port, inet6 })
+    }
+
+    /// The `sockaddr_in` or `sockaddr_in6`, in the first bytes of the array: so many.
+    pub fn write(self) -> ([u8; SOCKADDR_IN6_LEN], usize) {
+        let mut name = [0; SOCKADDR_IN6_LEN];
+        let family = if self.inet6 {
+            libc::AF_INET6
+        } else {
+            libc::AF_INET
+        };
+        name[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+        name[2..4].copy_from_slice(&self.port.to_be_bytes());
+        if self.inet6 {
+            name[8..24].copy_from_slice(&self.addr);
+            (name, SOCKADDR_IN6_LEN)
+        } else {
+            name[4..8].copy_from_slice(&self.addr[12..]);
+            (name, SOCKADDR_IN_LEN)
+        }
+    }
+
+    /// Whether the address is one of IPv4.
+    pub(crate) fn is_v4(&self) -> bool {
+        self.addr.starts_with(&V4_PREFIX)
+    }
+
+    /// Whether it is `0.0.0.0` or `::`.
+    pub(crate) fn is_unspecified(&self) -> bool {
+        self.addr == [0; 16] || self.addr == v4_mapped([0; 4])
+    }
+}
+
+fn v4_mapped([a, b, c, d]: [u8; 4]) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive() {
+        for (addr, inet6) in [
+            (v4_mapped([10, 0, 0, 1]), false),
+            (v4_mapped([10, 0, 0, 1]), true),
+            ([0xfd; 16], true),
+        ] {
+            let address = Address {
+                addr,
+                port: 8080,
+                inet6,
+            };
+            let (name, len) = address.write();
+            assert_eq!(len, if inet6 { 28 } else { 16 });
+            assert_eq!(Address::read(&name[..len]), Some(address));
+            assert_eq!(address.is_v4(), addr[0] == 0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        let (v6, _) = Address {
+            inet6: true,
+            ..Address::default()
+        }
+        .write();
+        assert!(Address::read(&v6).is_some_and(|address| address.is_unspecified()));
+        assert!(Address::read(&v6[..24]).is_some());
+        assert_eq!(Address::read(&v6[..23]), None);
+        let (v4, _) = Address::default().write();
+        assert_eq!(Address::read(&v4[..15]), None);
+        assert_eq!(Address::read(&[libc::AF_UNIX as u8, 0, 0, 0]), None);
+        assert_eq!(Address::read(&[]), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! IPv6 frames.
+
+use super::*;
+
+pub const HOST: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+const PEER: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+const ICMPV6: u8 = 58;
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const DESTINATION: u8 = 60;
+
+const CLAIMED: DemuxCounters = DemuxCounters {
+    no_socket: 1,
+    ..NOTHING
+};
+const UNCLAIMED: DemuxCounters = DemuxCounters {
+    unclaimed: 1,
+    ..NOTHING
+};
+const KERNELS_ICMP: DemuxCounters = DemuxCounters { icmp: 1, ..NOTHING };
+const OTHER: DemuxCounters = DemuxCounters {
+    other_ip: 1,
+    ..NOTHING
+};
+const NOTHING: DemuxCounters = DemuxCounters {
+    redirected: 0,
+    redirected_icmp: 0,
+    no_socket: 0,
+    unclaimed: 0,
+    fragments: 0,
+    icmp: 0,
+    other_ip: 0,
+    not_ip: 0,
+};
+
+/// A header, then extension headers (their numbers, and lengths in units of 8 bytes beyond the
+/// first).
+fn ipv6(proto: u8, source: [u8; 16], dest: [u8; 16], extensions: &[(u8, u8)]) -> Vec<u8> {
+    let numbers = extensions.iter().map(|(number, _)| *number);
+    let mut next = numbers.chain([proto]);
+    let mut packet = vec![0x60, 0, 0, 0, 0, 60, next.next().unwrap(), 64];
+    packet.extend(source);
+    packet.extend(dest);
+    for ((_, units), next) in extensions.iter().zip(next) {
+        let from = packet.len();
+        packet.extend([next, *units]);
+        packet.resize(from + 8 + 8 * usize::from(*units), 0);
+    }
+    packet
+}
+
+fn transport(proto: u8, dest: [u8; 16], dest_port: u16, extensions: &[(u8, u8)]) -> Vec<u8> {
+    let mut packet = ipv6(proto, PEER, dest, extensions);
+    packet.extend(4000u16.to_be_bytes());
+    packet.extend(dest_port.to_be_bytes());
+    packet.resize(packet.len() + 16, 0);
+    packet
+}
+
+/// An ICMPv6 message that quotes a packet of `HOST`'s `port`.
+fn icmp_error(kind: u8, port: u8, extensions: &[(u8, u8)]) -> Vec<u8> {
+    let mut packet = ipv6(ICMPV6, PEER, HOST, &[]);
+    packet.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+    packet.extend(ipv6(TCP, HOST, PEER, extensions));
+    packet.extend([0, port, 0x9c, 0x40, 1, 2, 3, 4]);
+    packet
+}
+
+#[test]
+fn only_claimed_tuples_are_the_services() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let mut seen = |packet: &[u8]| bench.seen(&ethernet(packet));
+    assert_eq!(seen(&transport(TCP, HOST, 80, &[])), CLAIMED);
+    assert_eq!(seen(&transport(UDP, HOST, 53, &[])), CLAIMED);
+    assert_eq!(seen(&transport(UDP, HOST, 80, &[])), UNCLAIMED);
+    assert_eq!(seen(&transport(TCP, HOST, 81, &[])), UNCLAIMED);
+    assert_eq!(seen(&transport(TCP, PEER, 80, &[])), UNCLAIMED);
+    assert_eq!(seen(&ipv6(132, PEER, HOST, &[])), OTHER);
+    let mut version = transport(TCP, HOST, 80, &[]);
+    version[0] = 0x60;
+    let mut frame = ethernet(&version);
+    frame[14] = 0x50;
+    assert_eq!(bench.seen(&frame), OTHER);
+}
+
+#[test]
+fn extension_headers_are_followed() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let mut seen = |packet: &[u8]| bench.seen(&ethernet(packet));
+    let chain = [(HOP_BY_HOP, 0), (DESTINATION, 5), (ROUTING, 2)];
+    assert_eq!(seen(&transport(TCP, HOST, 80, &chain)), CLAIMED);
+    let fragments = DemuxCounters {
+        fragments: 1,
+        ..NOTHING
+    };
+    let fragment = [(HOP_BY_HOP, 0), (FRAGMENT, 0)];
+    assert_eq!(seen(&transport(TCP, HOST, 80, &fragment)), fragments);
+    let long = [(DESTINATION, 0); 5];
+    assert_eq!(seen(&transport(TCP, HOST, 80, &long)), OTHER);
+}
+
+#[test]
+fn icmp_errors_follow_the_packet_they_quote() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let mut seen = |packet: &[u8]| bench.seen(&ethernet(packet));
+    for kind in 1..=4 {
+        assert_eq!(seen(&icmp_error(kind, 80, &[])), CLAIMED);
+        assert_eq!(seen(&icmp_error(kind, 80, &[(DESTINATION, 1)])), CLAIMED);
+        assert_eq!(seen(&icmp_error(kind, 81, &[])), KERNELS_ICMP);
+    }
+    // Echo, and neighbour discovery above all.
+    for kind in [0, 5, 128, 129, 135, 136] {
+        assert_eq!(seen(&icmp_error(kind, 80, &[])), KERNELS_ICMP);
+    }
+}
+
+#[test]
+fn no_cut_of_a_frame_is_misread() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let chain = [(HOP_BY_HOP, 0), (DESTINATION, 2)];
+    let tcp = ethernet(&transport(TCP, HOST, 80, &chain));
+    let error = ethernet(&icmp_error(3, 80, &chain));
+    for (frame, ports_end) in [(tcp, 14 + 40 + 32 + 4), (error, 14 + 40 + 8 + 40 + 32 + 4)] {
+        for len in 14..frame.len() {
+            let claimed = bench.seen(&frame[..len]).no_socket == 1;
+            assert_eq!(claimed, len >= ports_end, "cut to {len} bytes");
+        }
+    }
+}

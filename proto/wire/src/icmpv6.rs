@@ -1,0 +1,62 @@
+//! ICMPv6 errors about segments that we sent (RFC 4443).
+
+use crate::{
+    checksum,
+    drop_reason::DropReason,
+    icmp::{ICMP_HEADER_LEN, IcmpError, IcmpErrorKind, quoted_segment},
+    ipv4::{Packet, protocol},
+    ipv6,
+    template::IPV6_HEADER_LEN,
+};
+
+const TYPE_UNREACHABLE: u8 = 1;
+const TYPE_TOO_BIG: u8 = 2;
+const TYPE_TIME_EXCEEDED: u8 = 3;
+const TYPE_PARAMETER_PROBLEM: u8 = 4;
+
+/// Parses a packet of protocol ICMPv6: an error that quotes a TCP segment. Refusals are those of
+/// [`parse_icmp_error`](crate::parse_icmp_error).
+pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
+    let icmp = packet.payload;
+    let Some((header, quote)) = icmp.split_first_chunk::<ICMP_HEADER_LEN>() else {
+        return Err(DropReason::Truncated);
+    };
+    let [kind, code, _, _, mtu @ ..] = *header;
+    let kind = error_kind(kind, code, u32::from_be_bytes(mtu)).ok_or(DropReason::BadIcmp)?;
+    let (src, dst) = (packet.src, packet.dst);
+    let pseudo = checksum::pseudo_header(src, dst, protocol::ICMPV6, icmp.len() as u32);
+    if !pseudo.plus(checksum::sum(icmp)).is_valid() {
+        return Err(DropReason::BadChecksum);
+    }
+    let (header, rest) = quote
+        .split_first_chunk::<IPV6_HEADER_LEN>()
+        .ok_or(DropReason::Truncated)?;
+    if header[0] >> 4 != 6 {
+        return Err(DropReason::BadIcmp);
+    }
+    let (transport, segment) = ipv6::transport(header[6], rest)?;
+    if transport != protocol::TCP {
+        return Err(DropReason::UnsupportedProtocol);
+    }
+    let (src, dst) = ipv6::addresses(header);
+    let (key, seq) = quoted_segment(src, dst, segment)?;
+    Ok(IcmpError { kind, key, seq })
+}
+
+/// RFC 4443 §3. Rejections by policy or route (codes 5 and 6) count as prohibitions.
+fn error_kind(kind: u8, code: u8, mtu: u32) -> Option<IcmpErrorKind> {
+    Some(match (kind, code) {
+        (TYPE_UNREACHABLE, 0) => IcmpErrorKind::NetUnreachable,
+        (TYPE_UNREACHABLE, 1 | 5 | 6) => IcmpErrorKind::Prohibited,
+        (TYPE_UNREACHABLE, 2 | 3) => IcmpErrorKind::HostUnreachable,
+        (TYPE_UNREACHABLE, 4) => IcmpErrorKind::PortUnreachable,
+        (TYPE_TOO_BIG, _) => IcmpErrorKind::FragmentationNeeded {
+            mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
+        },
+        (TYPE_TIME_EXCEEDED, _) => IcmpErrorKind::TimeExceeded,
+        (TYPE_PARAMETER_PROBLEM, 1) => IcmpErrorKind::ProtocolUnreachable,
+        (TYPE_PARAMETER_PROBLEM, _) => IcmpErrorKind::ParameterProblem,
+        (TYPE_UNREACHABLE, _) => IcmpErrorKind::Other { kind, code },
+        _ => return None,
+    })
+}

@@ -1,0 +1,108 @@
+//! IPv6 packets (RFC 8200): the header, and the extension headers before the transport.
+
+use crate::{
+    address::{IpAddress, MacAddress},
+    drop_reason::DropReason,
+    ipv4::{Ecn, Packet},
+    template::{ETHERNET_HEADER_LEN, IPV6_HEADER_LEN},
+};
+
+const VERSION_6: u8 = 6;
+/// Extension headers followed before a packet counts as broken.
+const EXTENSIONS_MAX: usize = 8;
+/// Extension headers come in units of this many bytes.
+const EXTENSION_UNIT: usize = 8;
+/// The offset and the more-fragments flag of a fragment header.
+const OFFSET_OR_MORE: u16 = 0xfff9;
+
+/// Next-header numbers of extension headers.
+mod extension {
+    pub const HOP_BY_HOP: u8 = 0;
+    pub const ROUTING: u8 = 43;
+    pub const FRAGMENT: u8 = 44;
+    pub const DESTINATION: u8 = 60;
+}
+
+/// Parses an IPv6 packet: version, length, extension headers, no fragment (but for the "atomic" one
+/// of RFC 6946, which is the whole).
+pub fn parse_ipv6(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
+    parse_packet_v6(&[0; ETHERNET_HEADER_LEN], bytes)
+}
+
+pub(crate) fn parse_packet_v6<'a>(
+    link: &[u8; ETHERNET_HEADER_LEN],
+    bytes: &'a [u8],
+) -> Result<Packet<'a>, DropReason> {
+    let (header, rest) = bytes
+        .split_first_chunk::<IPV6_HEADER_LEN>()
+        .ok_or(DropReason::Truncated)?;
+    if header[0] >> 4 != VERSION_6 {
+        return Err(DropReason::BadIpHeader);
+    }
+    let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let rest = rest.get(..len).ok_or(DropReason::Truncated)?;
+    let (protocol, payload) = transport(header[6], rest)?;
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *link;
+    let (src, dst) = addresses(header);
+    Ok(Packet {
+        src_mac: MacAddress([s0, s1, s2, s3, s4, s5]),
+        dst_mac: MacAddress([d0, d1, d2, d3, d4, d5]),
+        src,
+        dst,
+        ecn: Ecn::from_tos(header[1] >> 4),
+        ttl: header[7],
+        protocol,
+        df: true,
+        payload,
+    })
+}
+
+/// Source and destination. An IPv4 address in mapped form does not belong on the wire (RFC 4942
+/// §2.2) and would be taken for IPv4 here: it becomes `::`, which no packet may come from or go to.
+pub(crate) fn addresses(header: &[u8; IPV6_HEADER_LEN]) -> (IpAddress, IpAddress) {
+    let address = |at: usize| {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&header[at..at + 16]);
+        let address = IpAddress(bytes);
+        if address.is_v4() {
+            IpAddress::UNSPECIFIED_V6
+        } else {
+            address
+        }
+    };
+    (address(8), address(24))
+}
+
+/// Follows the extension headers to the transport's number and bytes. What an option says is for
+/// routers, or may be skipped (RFC 8200 §4.2); a routing header must be at its end.
+pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), DropReason> {
+    for _ in 0..EXTENSIONS_MAX {
+        let len = match next {
+            extension::HOP_BY_HOP | extension::DESTINATION | extension::ROUTING => {
+                let [_, units, _, left, ..] = *rest else {
+                    return Err(DropReason::Truncated);
+                };
+                if next == extension::ROUTING && left != 0 {
+                    return Err(DropReason::BadIpHeader);
+                }
+                (usize::from(units) + 1) * EXTENSION_UNIT
+            }
+            extension::FRAGMENT => {
+                let [_, _, high, low, ..] = *rest else {
+                    return Err(DropReason::Truncated);
+                };
+                if u16::from_be_bytes([high, low]) & OFFSET_OR_MORE != 0 {
+                    return Err(DropReason::Fragment);
+                }
+                EXTENSION_UNIT
+            }
+            protocol => return Ok((protocol, rest)),
+        };
+        let behind = rest.get(len..).ok_or(DropReason::Truncated)?;
+        (next, rest) = (rest[0], behind);
+    }
+    Err(DropReason::BadIpHeader)
+}
+
+#[cfg(test)]
+mod tests;
