@@ -19,6 +19,7 @@ mod hostile;
 mod ipv6;
 mod loss;
 mod memory;
+mod options;
 mod servers;
 mod support;
 
@@ -78,6 +79,10 @@ const CASES: &[Case] = cases![
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,
     forks::what_cannot_be_passed_on_is_said 60,
+    options::keepalive_ends_a_silent_connection 180,
+    options::user_timeout_ends_a_silent_connection 180,
+    options::congestion_is_as_chosen 180,
+    options::ecn_is_as_chosen 240,
     hostile::scribbler_disturbs_nobody 300,
     hostile::jammed_doorbell_disturbs_nobody 60,
     hostile::nonsense_at_the_registration_socket 60,

@@ -4,6 +4,7 @@
 //! only those of the cases of `posix.c`.
 
 use std::{
+    fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -25,15 +26,6 @@ const HANGS_MAX: usize = 3;
 /// Cases that use the kernel's stack on purpose: in the others a fall-back is an error. (Whether
 /// anything listens at the interface's own address, the kernel knows best.)
 const KERNEL_TOO: [&str; 2] = ["both_stacks", "refused"];
-const SOURCES: [&str; 7] = [
-    "posix.c",
-    "support.c",
-    "data.c",
-    "ready.c",
-    "connection.c",
-    "process.c",
-    "forks.c",
-];
 
 const CASES: &[Case] = &[
     Case {
@@ -71,7 +63,14 @@ impl Programs {
             // Not the name of a peer's socket: the stage waits for that to appear.
             peer: into.join("peer-program"),
         };
-        tools::compile(&programs.posix, &SOURCES.map(|source| dir.join(source)))?;
+        let mut sources = Vec::new();
+        for entry in fs::read_dir(&dir)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|e| e == "c") && !path.ends_with("peer.c") {
+                sources.push(path);
+            }
+        }
+        tools::compile(&programs.posix, &sources)?;
         tools::compile(&programs.peer, &[dir.join("peer.c")])?;
         Ok(programs)
     }

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/close_range.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -16,6 +17,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -32,6 +34,7 @@ struct job {
 
 static struct job jobs[64];
 static const char *own_address;
+static int control_in;
 
 static void *send_all(void *arg)
 {
@@ -144,6 +147,26 @@ static int reset(FILE *out, int fd)
 	return fprintf(out, "ok\n");
 }
 
+/* Closes whatever there is, in one of the ways that programs do it. */
+static int close_all(FILE *out, int how)
+{
+	int last = fileno(out);
+	for (int fd = 3; how == 0 && fd < 1024; fd++)
+		if (fd != control_in && fd != last)
+			close(fd);
+	for (int fd = 3; how == 1 && fd < 1024; fd++)
+		if (fd != control_in && fd != last)
+			syscall(SYS_close, fd);
+	if (how >= 2) {
+		int low = control_in < last ? control_in : last;
+		int high = control_in < last ? last : control_in;
+		close_range(3, low - 1, 0);
+		close_range(low + 1, high - 1, 0);
+		close_range(high + 1, ~0u, how == 3 ? 0 : CLOSE_RANGE_UNSHARE);
+	}
+	return fprintf(out, "ok 0\n");
+}
+
 static int obey(FILE *out, const char *line)
 {
 	char address[64];
@@ -168,6 +191,8 @@ static int obey(FILE *out, const char *line)
 		return fprintf(out, "ok %d\n", shutdown(fd, SHUT_WR));
 	if (sscanf(line, "close %d", &fd) == 1)
 		return fprintf(out, "ok %d\n", close(fd));
+	if (sscanf(line, "close_all %d", &fd) == 1)
+		return close_all(out, fd);
 	if (sscanf(line, "reset %d", &fd) == 1)
 		return reset(out, fd);
 	return fprintf(out, "error %d\n", ENOSYS);
@@ -197,7 +222,10 @@ int main(int argc, char **argv)
 		return 1;
 	for (;;) {
 		int fd = accept(listener, NULL, NULL);
+		if (fd < 0)
+			return 0;
 		FILE *in = fdopen(fd, "r"), *out = fdopen(dup(fd), "w");
+		control_in = fd;
 		while (fgets(line, sizeof line, in)) {
 			obey(out, line);
 			fflush(out);

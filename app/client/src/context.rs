@@ -6,7 +6,8 @@ use std::{
 };
 
 use tidelane_abi::{
-    ControlEvent, ControlRequest, control_event, control_request, data_event, data_request,
+    ControlEvent, ControlRequest, OpenOptions, control_event, control_request, data_event,
+    data_request,
 };
 use tidelane_ring::{
     ControlEventConsumer, ControlRequestProducer, DataEventConsumer, DataRequestProducer, Doorbell,
@@ -105,6 +106,8 @@ pub struct Connect {
     pub local_port: u16,
     /// [`tidelane_abi::program_flags`] that hold from the start.
     pub flags: u32,
+    /// What the SYN depends on.
+    pub options: OpenOptions,
 }
 
 /// Why a request could not be queued.
@@ -160,6 +163,7 @@ impl Context {
             local_addr: request.local_addr,
             peer_port: request.peer_port,
             local_port: request.local_port,
+            options: request.options,
             ..control(control_request::CONNECT)
         })
     }
@@ -453,6 +457,6 @@ fn control(kind: u32) -> ControlRequest {
         peer_port: 0,
         local_port: 0,
         listener: 0,
-        reserved: 0,
+        options: OpenOptions::default(),
     }
 }

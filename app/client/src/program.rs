@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use tidelane_abi::{CONTEXTS_MAX, ROUTE_KERNEL, message, refusal};
+use tidelane_abi::{CONTEXTS_MAX, FlowNumbers, OpenOptions, ROUTE_KERNEL, message, refusal};
 use tidelane_ring::{
     Descriptor, Doorbell, LayoutError, MapError, ProgramRegion, ServicePageMap,
     registration::new_message,
@@ -156,14 +156,17 @@ impl Program {
     }
 
     /// The kernel socket `fd` listens: asks the service to take its port too. Contexts then
-    /// `listener_join` to get its connections; `cookie` comes back in `Accepted`.
+    /// `listener_join` to get its connections; `cookie` comes back in `Accepted`. The connections
+    /// begin with `options`.
     pub fn listen(
         &self,
         fd: BorrowedFd<'_>,
         cookie: u64,
         backlog: u32,
+        options: OpenOptions,
     ) -> Result<ListenerHandle, Refusal> {
         let mut request = new_message(message::LISTEN);
+        request.options = options;
         request.cookie = cookie;
         request.backlog = backlog;
         Ok(ListenerHandle(self.ask(&request, &[fd])?.listener))
@@ -197,6 +200,14 @@ impl Program {
     /// [`tidelane_abi::program_flags`] that hold from the start. None if `slot` is out of range.
     pub fn stream(&self, slot: u32, generation: u32, flags: u32) -> Option<Stream> {
         Stream::new(self.session.clone(), slot, generation, flags)
+    }
+
+    /// What the service knows of a connection of this program.
+    pub fn numbers(&self, stream: &Stream) -> Result<FlowNumbers, Refusal> {
+        let mut request = new_message(message::NUMBERS);
+        request.slot = stream.slot();
+        request.generation = stream.generation();
+        Ok(self.ask(&request, &[])?.numbers)
     }
 
     /// Before `fork`: what the child will hold of this program's connections.

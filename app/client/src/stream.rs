@@ -19,11 +19,24 @@ use std::sync::{
     atomic::Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
-use tidelane_abi::{BufferWord, SlotNames, close_cause, program_flags, service_flags};
+use tidelane_abi::{BufferWord, OpenOptions, SlotNames, close_cause, program_flags, service_flags};
 use tidelane_ring::{SlotHandle, StreamBuffer};
 
 use self::transmit::{Outgrown, UNACKED_MAX};
 use crate::session::Session;
+
+/// The options of a connection that are no flags. Zero: the service's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// TCP_KEEPIDLE in seconds.
+    pub keepalive_idle_s: u32,
+    /// TCP_KEEPINTVL in seconds.
+    pub keepalive_interval_s: u32,
+    /// TCP_KEEPCNT.
+    pub keepalive_probes: u32,
+    /// Those that matter before there is a connection, too.
+    pub opening: OpenOptions,
+}
 
 /// One connection, from the event that announced it to `close`.
 ///
@@ -260,6 +273,30 @@ impl Stream {
     /// Clears such bits.
     pub fn clear_flag(&mut self, bits: u32) {
         self.change_flags(self.flags & !bits);
+    }
+
+    /// Sets the options that are no flags; all of them, and 0 is the service's default.
+    pub fn set_options(&mut self, options: &StreamOptions) {
+        let shared = self.shared.view().options();
+        let StreamOptions {
+            keepalive_idle_s,
+            keepalive_interval_s,
+            keepalive_probes,
+            opening,
+        } = *options;
+        shared.keepalive_idle_s.store(keepalive_idle_s, Relaxed);
+        shared
+            .keepalive_interval_s
+            .store(keepalive_interval_s, Relaxed);
+        shared.keepalive_probes.store(keepalive_probes, Relaxed);
+        shared
+            .user_timeout_ms
+            .store(opening.user_timeout_ms, Relaxed);
+        shared.mss_max.store(opening.mss_max.into(), Relaxed);
+        shared.congestion.store(opening.congestion.into(), Relaxed);
+        // The flags are stored after them, with a count that makes the change visible.
+        let count = self.flags.wrapping_add(program_flags::OPTIONS_ONE) & program_flags::OPTIONS;
+        self.change_flags(self.flags & !program_flags::OPTIONS | count);
     }
 
     fn change_flags(&mut self, flags: u32) {

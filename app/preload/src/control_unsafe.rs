@@ -31,8 +31,9 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
+    let handled = table::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
     // SAFETY: the caller's promise.
-    let result = unsafe { kernel(libc::SYS_bind, args) } as c_int;
+    let result = unsafe { ours_or_kernel(handled, libc::SYS_bind, args) } as c_int;
     if result == 0
         && let Some(socket) = table::socket(fd)
     {

@@ -35,9 +35,10 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // With CLOSE_RANGE_UNSHARE or _CLOEXEC nothing of ours is closed now.
-    let handled = if flags == 0 {
-        descriptors::close_range(first, last)
+    // With CLOSE_RANGE_CLOEXEC nothing is closed now, and what is unknown is refused. An own table
+    // of descriptors (CLOSE_RANGE_UNSHARE) is as good as the shared one in a process of one thread.
+    let handled = if flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) == 0 {
+        descriptors::close_range(first, last, flags)
     } else {
         None
     };

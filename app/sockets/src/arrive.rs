@@ -1,9 +1,10 @@
 //! Events about connections that come into being.
 
-use tidelane_client::ClientEvent;
+use tidelane_client::{ClientEvent, StreamOptions};
 
 use crate::{
     lane::Lane,
+    options::Options,
     session,
     socket::{Connecting, Connection, Inner, Socket, State},
     table,
@@ -72,9 +73,14 @@ pub(crate) fn control_event(
 }
 
 impl Announced {
-    fn take_up(self, flags: u32) -> Option<Connection> {
+    fn take_up(self, options: &Options) -> Option<Connection> {
         let session = session::last().filter(|last| last.generation == self.session)?;
-        let stream = session.program.stream(self.slot, self.generation, flags)?;
+        let flags = options.program_flags();
+        let mut stream = session.program.stream(self.slot, self.generation, flags)?;
+        let more = options.for_stream();
+        if more != StreamOptions::default() {
+            stream.set_options(&more);
+        }
         Some(Connection {
             stream,
             session: self.session,
@@ -83,7 +89,7 @@ impl Announced {
 
     /// Ends a connection that nobody takes.
     fn discard(self, lane: &'static Lane) {
-        if let Some(connection) = self.take_up(0) {
+        if let Some(connection) = self.take_up(&Options::DEFAULT) {
             discard(lane, connection);
         }
     }
@@ -98,7 +104,10 @@ fn connect_started(lane: &'static Lane, announced: Announced) -> Option<&'static
         } = &mut *inner
         && connecting.connection.is_none()
     {
-        let connection = announced.take_up(options.program_flags())?;
+        let mut connection = announced.take_up(options)?;
+        if connection.stream.submit_due() {
+            lane.submit_now(&mut connection);
+        }
         table::set_slot(announced.slot, socket);
         *connecting = Connecting {
             connection: Some(connection),
@@ -119,7 +128,7 @@ fn accepted(lane: &'static Lane, announced: Announced) -> Option<&'static Socket
             ..
         } = &mut *inner
     {
-        let connection = announced.take_up(options.program_flags())?;
+        let connection = announced.take_up(options)?;
         listening.queue.push_back((connection, lane));
         listening.arrivals += 1;
         return Some(socket);

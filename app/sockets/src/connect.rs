@@ -69,6 +69,18 @@ pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
     Some(socket)
 }
 
+/// `bind` of what has its names already: the kernel's socket behind it may have none.
+pub fn refuse_bind(socket: &'static Socket, fd: RawFd) -> Handled {
+    match socket.find(fd)?.state {
+        State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::Forked => {
+            fail(libc::EINVAL)
+        }
+        State::Free | State::Fresh | State::Failed | State::Listening(_) | State::Kernel => {
+            TO_KERNEL
+        }
+    }
+}
+
 /// The kernel bound the socket.
 pub fn bound(socket: &'static Socket, fd: RawFd) {
     if let Some(mut inner) = socket.enter(fd) {
@@ -178,6 +190,7 @@ fn start(
         local_addr: local.map_or([0; 16], |local| local.addr),
         local_port: local.map_or(0, |local| local.port),
         flags: inner.options.program_flags(),
+        options: inner.options.for_stream().opening,
     };
     // The answer must find the state; it comes under the socket's lock.
     inner.lane = Some(lane);

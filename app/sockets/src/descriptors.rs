@@ -251,9 +251,9 @@ pub fn set_nonblocking(socket: &'static Socket, fd: RawFd, nonblocking: bool) ->
     set_status_flags(socket, fd, flags)
 }
 
-/// `close_range` without flags, in a process that has descriptors of ours: closes all but the
-/// library's own.
-pub fn close_range(first: u32, last: u32) -> Handled {
+/// `close_range` that closes (without CLOSE_RANGE_CLOEXEC), in a process that has descriptors of
+/// ours: closes all but the library's own.
+pub fn close_range(first: u32, last: u32, flags: i32) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
     }
@@ -269,7 +269,7 @@ pub fn close_range(first: u32, last: u32) -> Handled {
         }
         if table::is_internal(fd) {
             if begin < number {
-                sys::close_range(begin, number - 1);
+                sys::close_range(begin, number - 1, flags);
             }
             begin = number + 1;
         } else {
@@ -277,7 +277,7 @@ pub fn close_range(first: u32, last: u32) -> Handled {
         }
     }
     if begin <= last {
-        sys::close_range(begin, last);
+        sys::close_range(begin, last, flags);
     }
     Some(Ok(0))
 }

@@ -90,10 +90,10 @@ fn inherit(socket: &'static Socket, inherits: bool) {
     let state = std::mem::take(&mut inner.state);
     inner.state = match state {
         State::Listening(listening) => {
-            let backlog = listening.backlog;
+            let (backlog, opening) = (listening.backlog, listening.opening);
             // Its queue holds connections of the parent's.
             std::mem::forget(listening);
-            State::Listening(Listening::inherited(backlog))
+            State::Listening(Listening::inherited(backlog, opening))
         }
         State::Stream(_) | State::Connecting(_) => {
             std::mem::forget(state);

@@ -39,6 +39,7 @@ mod socket;
 mod static_cell_unsafe;
 pub mod sys;
 pub mod table;
+mod tcp_info;
 pub mod transfer;
 mod wait;
 mod watch;

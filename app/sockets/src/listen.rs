@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, os::fd::RawFd, sync::atomic::Ordering};
 
-use tidelane_abi::{not_accelerated, program_flags, refusal};
+use tidelane_abi::{OpenOptions, not_accelerated, program_flags, refusal};
 use tidelane_client::{ListenerHandle, Refusal};
 
 use crate::{
@@ -44,17 +44,18 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
         return Some(Err(error));
     }
     let cookie = socket.cookie(inner.generation);
+    let opening = inner.options.for_stream().opening;
     let attached = if inner.options.kernel_only {
         Err(not_accelerated::OPTION)
     } else {
-        attach(fd, cookie, backlog)
+        attach(fd, cookie, backlog, opening)
     };
     match attached {
         Ok(handle) => {
             // Nobody may block in the kernel's accept and miss the service's connections. The
             // program's own idea of O_NONBLOCK is kept in `socket`.
             set_kernel_nonblocking(fd);
-            inner.state = State::Listening(Listening::new(handle, backlog));
+            inner.state = State::Listening(Listening::new(handle, backlog, opening));
             drop(inner);
             join_watching_lanes(socket, fd);
             Some(Ok(0))
@@ -77,10 +78,16 @@ fn set_kernel_nonblocking(fd: RawFd) {
 }
 
 /// Asks the service to take the listener's port. The error is a [`not_accelerated`] reason.
-fn attach(fd: RawFd, cookie: u64, backlog: i32) -> Result<(ListenerHandle, u32), u32> {
+fn attach(
+    fd: RawFd,
+    cookie: u64,
+    backlog: i32,
+    options: OpenOptions,
+) -> Result<(ListenerHandle, u32), u32> {
     let session = session::establish().ok_or(not_accelerated::SERVICE_GONE)?;
     let backlog = backlog.max(0) as u32;
-    match session.program.listen(crate::borrow(fd), cookie, backlog) {
+    let fd = crate::borrow(fd);
+    match session.program.listen(fd, cookie, backlog, options) {
         Ok(handle) => Ok((handle, session.generation)),
         Err(Refusal::ServiceGone) => Err(not_accelerated::SERVICE_GONE),
         Err(Refusal::Refused(refusal::NOT_ACCELERATED | refusal::NOT_ENTITLED)) => {
@@ -105,10 +112,11 @@ fn join_watching_lanes(socket: &'static Socket, fd: RawFd) {
 }
 
 impl Listening {
-    pub(crate) fn new(handle: (ListenerHandle, u32), backlog: i32) -> Self {
+    pub(crate) fn new(handle: (ListenerHandle, u32), backlog: i32, opening: OpenOptions) -> Self {
         Self {
             handle: Some(handle),
             backlog,
+            opening,
             joined: Few::new(),
             queue: VecDeque::new(),
             arrivals: 0,
@@ -117,10 +125,11 @@ impl Listening {
     }
 
     /// After fork: the parent's listener, to be taken up again when this process wants it.
-    pub(crate) fn inherited(backlog: i32) -> Self {
+    pub(crate) fn inherited(backlog: i32, opening: OpenOptions) -> Self {
         Self {
             handle: None,
             backlog,
+            opening,
             joined: Few::new(),
             queue: VecDeque::new(),
             arrivals: 0,
@@ -179,7 +188,7 @@ impl Listening {
             return false;
         }
         self.retry_at_ns = now + RETRY_NS;
-        let Ok(handle) = attach(fd, cookie, self.backlog) else {
+        let Ok(handle) = attach(fd, cookie, self.backlog, self.opening) else {
             return false;
         };
         self.handle = Some(handle);

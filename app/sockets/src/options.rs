@@ -2,7 +2,8 @@
 
 use std::os::fd::RawFd;
 
-use tidelane_abi::{program_flags, service_flags};
+use tidelane_abi::{OpenOptions, congestion, program_flags};
+use tidelane_client::{Stream, StreamOptions};
 
 use crate::{
     errno::{Errno, Handled, TO_KERNEL, fail},
@@ -10,7 +11,8 @@ use crate::{
     sys,
 };
 
-/// Options that are kept and given back, and change nothing (yet) on an accelerated connection.
+/// Numbers that are kept and given back. Those that are not in [`TOLD`] change nothing (yet) on an
+/// accelerated connection.
 const RECORDED: [(i32, i32); 22] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -40,8 +42,17 @@ const RECORDED: [(i32, i32); 22] = [
 const RCVBUF_MIN: i32 = 2304;
 const SNDBUF_MIN: i32 = 4608;
 const BUFFER_MAX: i32 = 212_992;
-/// Length of the `tcp_info` that is filled in, up to `tcpi_bytes_received`.
-const TCP_INFO_LEN: usize = 136;
+/// Longest name of a congestion control with its NUL (TCP_CA_NAME_MAX).
+const CONGESTION_LEN: usize = 16;
+/// The options that the service is told of, as [`StreamOptions`].
+const TOLD: [(i32, i32); 6] = [
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
+    (libc::IPPROTO_TCP, libc::TCP_CONGESTION),
+];
 
 /// What was set.
 #[derive(Debug)]
@@ -83,6 +94,21 @@ impl Options {
     pub(crate) fn v6_only(&self) -> bool {
         let set = self.recorded(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
         set.is_some_and(|value| value != 0)
+    }
+
+    /// What the service is told of a connection.
+    pub(crate) fn for_stream(&self) -> StreamOptions {
+        let number = |name| self.recorded(libc::IPPROTO_TCP, name).unwrap_or(0).max(0) as u32;
+        StreamOptions {
+            keepalive_idle_s: number(libc::TCP_KEEPIDLE),
+            keepalive_interval_s: number(libc::TCP_KEEPINTVL),
+            keepalive_probes: number(libc::TCP_KEEPCNT),
+            opening: OpenOptions {
+                user_timeout_ms: number(libc::TCP_USER_TIMEOUT),
+                mss_max: number(libc::TCP_MAXSEG).min(u16::MAX.into()) as u16,
+                congestion: number(libc::TCP_CONGESTION) as u16,
+            },
+        }
     }
 
     pub(crate) fn corked(&self) -> bool {
@@ -166,6 +192,10 @@ pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut
             give(&timeval_bytes(inner.options.send_timeout_ns))
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => give(&inner.tcp_info()),
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => match inner.congestion() {
+            Some(number) => give(&congestion_name(number)),
+            None => TO_KERNEL,
+        },
         _ => match inner.int_option(level, name) {
             Some(value) => give(&value.to_ne_bytes()),
             None => fail(libc::ENOPROTOOPT),
@@ -195,20 +225,18 @@ impl Inner {
             self.apply_flag(socket, flag, int_at(value, 0)? != 0);
             return Ok(());
         }
-        if !RECORDED.contains(&(level, name)) {
+        let number = if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
+            congestion_number(value)?
+        } else if RECORDED.contains(&(level, name)) {
+            checked(level, name, int_at(value, 0)?)?
+        } else {
             return Err(Errno(libc::ENOPROTOOPT));
-        }
-        let value = int_at(value, 0)?;
-        let value = match name {
-            libc::SO_RCVBUF if level == libc::SOL_SOCKET => {
-                value.clamp(RCVBUF_MIN / 2, BUFFER_MAX) * 2
-            }
-            libc::SO_SNDBUF if level == libc::SOL_SOCKET => {
-                value.clamp(SNDBUF_MIN / 2, BUFFER_MAX) * 2
-            }
-            _ => value,
         };
-        self.options.record(level, name, value);
+        self.options.record(level, name, number);
+        if TOLD.contains(&(level, name)) {
+            let options = self.options.for_stream();
+            self.tell(socket, |stream| stream.set_options(&options));
+        }
         Ok(())
     }
 
@@ -218,20 +246,38 @@ impl Inner {
         } else {
             self.options.flags &= !flag;
         }
+        self.tell(socket, |stream| {
+            if on {
+                stream.set_flag(flag);
+            } else {
+                stream.clear_flag(flag);
+            }
+        });
+    }
+
+    /// Changes the connection, if there is one, and says so to the service.
+    fn tell(&mut self, socket: &Socket, change: impl FnOnce(&mut Stream)) {
         let lane = self.lane;
         let Some(connection) = self.connection() else {
             return;
         };
-        if on {
-            connection.stream.set_flag(flag);
-        } else {
-            connection.stream.clear_flag(flag);
-        }
+        change(&mut connection.stream);
         if let Some(lane) = lane
             && connection.stream.submit_due()
         {
             lane.submit(socket, connection);
         }
+    }
+
+    /// The congestion control of the connection: the service knows, and before there is one, what
+    /// the program set.
+    fn congestion(&mut self) -> Option<u16> {
+        let numbers = self.numbers().map(|numbers| numbers.congestion as u16);
+        let asked = || {
+            self.options
+                .recorded(libc::IPPROTO_TCP, libc::TCP_CONGESTION)
+        };
+        numbers.or_else(|| asked().map(|number| number as u16))
     }
 
     fn int_option(&mut self, level: i32, name: i32) -> Option<i32> {
@@ -278,54 +324,50 @@ impl Inner {
             _ => RECORDED.contains(&(level, name)).then_some(0),
         }
     }
+}
 
-    /// The numbers of `tcp_info` that this side of the boundary knows; the others are 0.
-    fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
-        let mut info = [0; TCP_INFO_LEN];
-        info[0] = self.tcp_state();
-        let bytes_read = self.bytes_read;
-        if let Some(connection) = self.connection() {
-            let stream = &mut connection.stream;
-            let mss = stream.names().mss;
-            let received = bytes_read + stream.readable() as u64;
-            for at in [16, 20, 84] {
-                info[at..at + 4].copy_from_slice(&mss.to_ne_bytes());
-            }
-            let unacked = stream.unacked().div_ceil(mss.max(1));
-            info[24..28].copy_from_slice(&unacked.to_ne_bytes());
-            info[96..100].copy_from_slice(&stream.rx_window().to_ne_bytes());
-            info[128..136].copy_from_slice(&received.to_ne_bytes());
-        }
-        info
+/// A number as the kernel keeps it, or its error.
+fn checked(level: i32, name: i32, value: i32) -> Result<i32, Errno> {
+    let within = |range: std::ops::RangeInclusive<i32>| {
+        let inside = range.contains(&value);
+        inside.then_some(value).ok_or(Errno(libc::EINVAL))
+    };
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => Ok(value.clamp(RCVBUF_MIN / 2, BUFFER_MAX) * 2),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => Ok(value.clamp(SNDBUF_MIN / 2, BUFFER_MAX) * 2),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => within(1..=32_767),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_SYNCNT) => within(1..=127),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => within(0..=i32::MAX),
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) if value != 0 => within(88..=32_767),
+        _ => Ok(value),
     }
+}
 
-    /// As `enum` in `<netinet/tcp.h>`.
-    fn tcp_state(&mut self) -> u8 {
-        const ESTABLISHED: u8 = 1;
-        const SYN_SENT: u8 = 2;
-        const FIN_WAIT1: u8 = 4;
-        const FIN_WAIT2: u8 = 5;
-        const CLOSE: u8 = 7;
-        const CLOSE_WAIT: u8 = 8;
-        const LAST_ACK: u8 = 9;
-        let (shut_write, over) = (self.shut_write, self.cause_seen);
-        match &self.state {
-            State::Connecting(_) => SYN_SENT,
-            State::Stream(connection) if !over => {
-                let flags = connection.stream.service_flags();
-                let fin_received = flags & service_flags::FIN_RECEIVED != 0;
-                let fin_acked = flags & service_flags::FIN_ACKED != 0;
-                match (fin_received, shut_write) {
-                    (false, false) => ESTABLISHED,
-                    (true, false) => CLOSE_WAIT,
-                    (true, true) => LAST_ACK,
-                    (false, true) if fin_acked => FIN_WAIT2,
-                    (false, true) => FIN_WAIT1,
-                }
-            }
-            _ => CLOSE,
-        }
+/// The number of a congestion control that the service has, from its name.
+fn congestion_number(name: &[u8]) -> Result<i32, Errno> {
+    if name.is_empty() {
+        return Err(Errno(libc::EINVAL));
     }
+    let name = &name[..name.len().min(CONGESTION_LEN - 1)];
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    let number = match name {
+        b"reno" => congestion::RENO,
+        b"cubic" => congestion::CUBIC,
+        b"dctcp" => congestion::DCTCP,
+        _ => return Err(Errno(libc::ENOENT)),
+    };
+    Ok(number.into())
+}
+
+fn congestion_name(number: u16) -> [u8; CONGESTION_LEN] {
+    let name: &[u8] = match number {
+        congestion::RENO => b"reno",
+        congestion::DCTCP => b"dctcp",
+        _ => b"cubic",
+    };
+    let mut bytes = [0; CONGESTION_LEN];
+    bytes[..name.len()].copy_from_slice(name);
+    bytes
 }
 
 fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {

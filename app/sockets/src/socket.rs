@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
-use tidelane_abi::service_flags;
+use tidelane_abi::{OpenOptions, service_flags};
 use tidelane_client::{ListenerHandle, Stream};
 
 use crate::{
@@ -92,6 +92,8 @@ pub(crate) struct Listening {
     /// The service's listener and the session that it belongs to.
     pub(crate) handle: Option<(ListenerHandle, u32)>,
     pub(crate) backlog: i32,
+    /// What the service was told of its connections.
+    pub(crate) opening: OpenOptions,
     /// Lanes that joined it.
     pub(crate) joined: Few<&'static Lane>,
     /// Accepted by the service, not yet by the program; and the lane that got each.

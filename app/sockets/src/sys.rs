@@ -436,8 +436,13 @@ fn as_unsafe(function: extern "C" fn()) -> unsafe extern "C" fn() {
 }
 
 /// Closes all descriptors from `first` to `last`.
-pub(crate) fn close_range(first: u32, last: u32) {
-    let _ = call3(libc::SYS_close_range, first as usize, last as usize, 0);
+pub(crate) fn close_range(first: u32, last: u32, flags: i32) {
+    let _ = call3(
+        libc::SYS_close_range,
+        first as usize,
+        last as usize,
+        flags as usize,
+    );
 }
 
 /// RLIMIT_NOFILE.

@@ -1,7 +1,7 @@
 //! What ties a flow to the program that has it: slot, buffers, next hop.
 
-use tidelane_abi::{BufferWord, close_cause, program_flags};
-use tidelane_engine::{FlowId, ListenerId, SocketOptions};
+use tidelane_abi::{BufferWord, close_cause};
+use tidelane_engine::{FlowId, ListenerId};
 use tidelane_ring::{BufferAllocator, Region, SlotView, StreamBuffer};
 use tidelane_wire::{Endpoint, HeaderTemplate};
 
@@ -181,23 +181,6 @@ impl Binding {
         }
     }
 }
-
-/// The options that a program's flag bits ask for, on top of `base`.
-pub fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
-    SocketOptions {
-        nodelay: flags & program_flags::NODELAY != 0,
-        cork: flags & program_flags::CORK != 0,
-        keepalive: flags & program_flags::KEEPALIVE != 0,
-        quickack: flags & program_flags::QUICKACK != 0,
-        ..base
-    }
-}
-
-/// The bits that [`options_of`] looks at.
-pub const OPTION_BITS: u32 = program_flags::NODELAY
-    | program_flags::CORK
-    | program_flags::KEEPALIVE
-    | program_flags::QUICKACK;
 
 /// What is left in the slot of a program that holds a connection and does not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,6 +17,7 @@ mod hash;
 mod io;
 mod listeners;
 mod memory_wire;
+mod options;
 mod ports;
 mod program;
 mod publish;

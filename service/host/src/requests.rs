@@ -10,9 +10,10 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{
     Host, HostRequest,
-    binding::{OPTION_BITS, SlotUse, options_of},
+    binding::SlotUse,
     io::{MEMORY_LINK, failed_event, slot_event},
     memory_wire,
+    options::{opened_with, options_of},
     ports::Choice,
     program::{Context, ProgramId},
     slots::{self, ProgramView},
@@ -286,29 +287,6 @@ impl<P: PacketIo> Host<P> {
             && (!writes || self.engine.tx_advance(now, flow, view.tx_head, io).is_ok())
     }
 
-    fn apply_flags(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
-        let set = changed & flags;
-        if changed & OPTION_BITS != 0 {
-            let options = options_of(flags, self.base_options);
-            self.engine.set_options(now, flow, options, &mut self.io);
-        }
-        if set & program_flags::CLOSE != 0 {
-            if self.close_shared(now, flow, set) || self.give_back(flow, flags) {
-                return;
-            }
-            if let Some(binding) = self.io.binding(flow) {
-                binding.closed_by_program = true;
-            }
-            if flags & program_flags::ABORT != 0 {
-                self.engine.abort(now, flow, &mut self.io);
-            } else {
-                self.engine.close(now, flow, &mut self.io);
-            }
-        } else if set & program_flags::SHUT_WRITE != 0 {
-            self.engine.shutdown_write(now, flow, &mut self.io);
-        }
-    }
-
     /// Starts an active open, parks it, or refuses it.
     pub(crate) fn connect(
         &mut self,
@@ -399,7 +377,10 @@ impl<P: PacketIo> Host<P> {
             Ok(local) => local,
             Err(other) => return other,
         };
-        let options = options_of(request.flags, self.base_options);
+        let options = options_of(
+            request.flags,
+            opened_with(&request.options, self.base_options),
+        );
         match self
             .engine
             .open(now, local, peer, route, options, &mut self.io)

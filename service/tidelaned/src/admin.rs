@@ -97,6 +97,7 @@ fn accelerated(report: &SocketReport) -> Value {
     let info = report.info.as_ref().map(|info| {
         json!({
             "congestion": info.congestion,
+            "ecn": info.ecn,
             "cwnd": info.cwnd / info.mss.max(1),
             "ssthresh": (info.ssthresh != u32::MAX).then(|| info.ssthresh / info.mss.max(1)),
             "rtt_us": info.srtt.0 / 1000,

@@ -1,7 +1,7 @@
 //! The command line of the daemon.
 
 use clap::{Parser, ValueEnum};
-use tidelane_engine::{Algorithm, EngineConfig};
+use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
 
 /// Congestion control algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -10,6 +10,19 @@ pub enum Congestion {
     Cubic,
     /// NewReno (RFC 5681)
     Newreno,
+    /// DCTCP (RFC 8257); its connections ask for ECN, whatever --ecn says
+    Dctcp,
+}
+
+/// When connections use ECN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Ecn {
+    /// Never
+    Off,
+    /// Ask for it, and agree if the peer asks (Linux: tcp_ecn=1)
+    On,
+    /// Agree if the peer asks (Linux: tcp_ecn=2)
+    Asked,
 }
 
 /// The Tidelane service: a TCP stack beside the kernel's, on one interface
@@ -28,6 +41,9 @@ pub struct Config {
     /// Congestion control of new connections
     #[arg(long, value_enum, default_value = "cubic")]
     pub congestion: Congestion,
+    /// Explicit Congestion Notification (RFC 3168)
+    #[arg(long, value_enum, default_value = "asked")]
+    pub ecn: Ecn,
     /// Stay in the foreground (the only mode; `tidelane up` starts it in the background)
     #[arg(long)]
     pub foreground: bool,
@@ -47,6 +63,12 @@ impl Config {
             congestion: match self.congestion {
                 Congestion::Cubic => Algorithm::Cubic,
                 Congestion::Newreno => Algorithm::NewReno,
+                Congestion::Dctcp => Algorithm::Dctcp,
+            },
+            ecn: match self.ecn {
+                Ecn::Off => EcnPolicy::Off,
+                Ecn::On => EcnPolicy::Request,
+                Ecn::Asked => EcnPolicy::Accept,
             },
             ..EngineConfig::default()
         }

@@ -179,6 +179,7 @@ impl Session {
             }
             (message::INHERIT, _) => self.inherit(shared),
             (message::TAKE, true) => self.take(shared, request),
+            (message::NUMBERS, true) => self.numbers(shared, request),
             (message::DISOWN, _) => {
                 self.disown(shared, request.connection);
                 Ok(())
@@ -292,9 +293,11 @@ impl Session {
         if !shared.is_served(socket.local.addr) {
             return self.answer(message::LISTEN, refusal::NOT_ACCELERATED);
         }
-        let (id, backlog) = (registered.id, request.backlog);
+        let (id, backlog, options) = (registered.id, request.backlog, request.options);
         let call = move |host: &mut crate::core::CoreHost, _| {
-            host.listen(id, socket.cookie, socket.local, socket.v6_only, backlog)
+            let listener = host.listen(id, socket.cookie, socket.local, socket.v6_only, backlog)?;
+            host.set_listener_options(listener, &options);
+            Ok(listener)
         };
         let listener = match shared.core.call(call) {
             Some(Ok(listener)) => listener,
@@ -323,6 +326,23 @@ impl Session {
             listener: listener.0,
             cookie: request.cookie,
             ..new_message(message::LISTEN)
+        };
+        send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    fn numbers(&self, shared: &mut Shared, request: &Message) -> io::Result<()> {
+        let Some(registered) = &self.registered else {
+            return Ok(());
+        };
+        let (id, slot, generation) = (registered.id, request.slot, request.generation);
+        let call =
+            move |host: &mut crate::core::CoreHost, now| host.numbers(now, id, slot, generation);
+        let Some(numbers) = shared.core.call(call).flatten() else {
+            return self.answer(message::NUMBERS, refusal::NOT_ENTITLED);
+        };
+        let answer = Message {
+            numbers,
+            ..new_message(message::NUMBERS)
         };
         send_message(self.socket.as_fd(), &answer, &[])
     }

@@ -26,10 +26,10 @@ mod registration;
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-pub use registration::{Message, message, not_accelerated, refusal};
+pub use registration::{FlowNumbers, Message, flow_features, message, not_accelerated, refusal};
 
 /// Changes with every change to this crate. A mismatch is refused at registration.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 /// First eight bytes of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// First eight bytes of the service page.
@@ -160,7 +160,8 @@ pub struct Slot {
     pub program: ProgramHalf,
     /// Written by the service before the slot is announced.
     pub names: SlotNames,
-    _pad: [u64; 8],
+    /// Written by the program, seldom.
+    pub options: SlotOptions,
 }
 
 /// The service's half of a [`Slot`]. The program only reads it.
@@ -266,6 +267,51 @@ pub mod program_flags {
     pub const TAKEN: u32 = 1 << 7;
     /// TCP_QUICKACK.
     pub const QUICKACK: u32 = 1 << 8;
+    /// The bits from here on count the changes of [`SlotOptions`](super::SlotOptions).
+    pub const OPTIONS_ONE: u32 = 1 << 9;
+    /// The bits of that count.
+    pub const OPTIONS: u32 = !(OPTIONS_ONE - 1);
+}
+
+/// Options of a [`Slot`] beyond the bits of [`program_flags`]. Zero: the service's default.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SlotOptions {
+    /// TCP_KEEPIDLE in seconds.
+    pub keepalive_idle_s: AtomicU32,
+    /// TCP_KEEPINTVL in seconds.
+    pub keepalive_interval_s: AtomicU32,
+    /// TCP_KEEPCNT.
+    pub keepalive_probes: AtomicU32,
+    /// TCP_USER_TIMEOUT in milliseconds.
+    pub user_timeout_ms: AtomicU32,
+    /// TCP_MAXSEG in bytes.
+    pub mss_max: AtomicU32,
+    /// TCP_CONGESTION: one of [`congestion`].
+    pub congestion: AtomicU32,
+    _pad: [u32; 10],
+}
+
+/// Options that matter before a connection has a slot. Zero: the service's default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// TCP_USER_TIMEOUT in milliseconds.
+    pub user_timeout_ms: u32,
+    /// TCP_MAXSEG in bytes.
+    pub mss_max: u16,
+    /// TCP_CONGESTION: one of [`congestion`].
+    pub congestion: u16,
+}
+
+/// Congestion control algorithms by number.
+pub mod congestion {
+    /// NewReno.
+    pub const RENO: u16 = 1;
+    /// CUBIC.
+    pub const CUBIC: u16 = 2;
+    /// DCTCP.
+    pub const DCTCP: u16 = 3;
 }
 
 /// Values of [`ServiceHalf::cause`]. The numbers are this ABI's own; errno exists in `app/sockets`.
@@ -331,8 +377,8 @@ pub struct ControlRequest {
     pub local_port: u16,
     /// Listener number (LISTENER_*).
     pub listener: u32,
-    /// Zero.
-    pub reserved: u64,
+    /// CONNECT: what the SYN depends on.
+    pub options: OpenOptions,
 }
 
 /// Kinds of [`ControlRequest`].
@@ -443,7 +489,8 @@ const _: () = {
     assert!(size_of::<Slot>() == 256);
     assert!(offset_of!(Slot, program) == 64 && offset_of!(Slot, names) == 128);
     assert!(size_of::<ServiceHalf>() == 64 && size_of::<ProgramHalf>() == 64);
-    assert!(size_of::<SlotNames>() == 64);
+    assert!(size_of::<SlotNames>() == 64 && size_of::<SlotOptions>() == 64);
+    assert!(offset_of!(Slot, options) == 192 && size_of::<OpenOptions>() == 8);
     assert!(size_of::<ControlRequest>() == 64 && size_of::<ControlEvent>() == 64);
     assert!(size_of::<CoreLine>() == 64 && size_of::<RouteEntry>() == 24);
     assert!(offset_of!(ServicePage, core) == 64);

@@ -39,6 +39,70 @@ pub struct Message {
     pub generation: u32,
     /// REGISTER: the program's name, NUL-padded.
     pub name: [u8; 32],
+    /// LISTEN: options of its connections.
+    pub options: crate::OpenOptions,
+    /// NUMBERS' answer.
+    pub numbers: FlowNumbers,
+}
+
+/// What the service knows of a connection, for TCP_INFO and TCP_CONGESTION. All since the start.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowNumbers {
+    /// Bytes that the peer acknowledged.
+    pub bytes_acked: u64,
+    /// Bytes received in order.
+    pub bytes_received: u64,
+    /// Smoothed round-trip time in microseconds, 0 before the first sample.
+    pub srtt_us: u32,
+    /// Its variation.
+    pub rttvar_us: u32,
+    /// Least round-trip time.
+    pub rtt_min_us: u32,
+    /// Retransmission timeout with its backoff.
+    pub rto_us: u32,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Slow start threshold in bytes, `u32::MAX` before the first loss.
+    pub ssthresh: u32,
+    /// Payload bytes of a full segment.
+    pub mss: u32,
+    /// Payload bytes of the largest recent segment of the peer.
+    pub rcv_mss: u32,
+    /// Bytes sent and not acknowledged.
+    pub flight_size: u32,
+    /// Those of them that the peer reported as arrived.
+    pub sacked: u32,
+    /// Those of them that are taken for lost.
+    pub lost: u32,
+    /// Segments retransmitted.
+    pub retrans: u32,
+    /// The peer's window in bytes.
+    pub snd_wnd: u32,
+    /// Our window in bytes.
+    pub rcv_wnd: u32,
+    /// Bytes written and not sent.
+    pub unsent: u32,
+    /// One of [`congestion`](crate::congestion).
+    pub congestion: u32,
+    /// Bits of [`flow_features`].
+    pub features: u32,
+    /// Shift of the peer's window, and of ours times 256.
+    pub wscales: u32,
+    /// Timeouts in a row without an answer.
+    pub backoff: u32,
+    /// The sender's phase: Open 0, Disorder 1, Cwr 2, Recovery 3, Loss 4.
+    pub ca_state: u32,
+}
+
+/// Bits of [`FlowNumbers::features`].
+pub mod flow_features {
+    /// RFC 7323 timestamps.
+    pub const TIMESTAMPS: u32 = 1 << 0;
+    /// Selective acknowledgments.
+    pub const SACK: u32 = 1 << 1;
+    /// ECN.
+    pub const ECN: u32 = 1 << 2;
 }
 
 /// Kinds of [`Message`].
@@ -70,6 +134,8 @@ pub mod message {
     pub const TAKE: u32 = 10;
     /// Program or heir: I do not hold `connection` any more, and have no slot for it. No answer.
     pub const DISOWN: u32 = 11;
+    /// Program: what are the numbers of my connection in `slot` of `generation`? Answer: NUMBERS.
+    pub const NUMBERS: u32 = 12;
 }
 
 /// Values of [`Message::refusal`].
@@ -112,4 +178,4 @@ pub mod not_accelerated {
     pub const SERVICE_GONE: u32 = 8;
 }
 
-const _: () = assert!(core::mem::size_of::<Message>() == 120);
+const _: () = assert!(core::mem::size_of::<Message>() == 224);

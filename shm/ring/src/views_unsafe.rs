@@ -10,7 +10,7 @@ use std::{
 
 use tidelane_abi::{
     ABI_VERSION, CONTEXTS_MAX, CORES_MAX, ContextHead, CoreLine, Header, ProgramHalf,
-    SERVICE_PAGE_MAGIC, ServiceHalf, ServicePage, Slot, SlotNames, context_offset,
+    SERVICE_PAGE_MAGIC, ServiceHalf, ServicePage, Slot, SlotNames, SlotOptions, context_offset,
 };
 
 use crate::{Layout, LayoutError, Region};
@@ -143,6 +143,13 @@ impl<'r> SlotView<'r> {
     pub fn program(&self) -> &'r ProgramHalf {
         // SAFETY: as in `service`.
         unsafe { &(*self.slot.as_ptr()).program }
+    }
+
+    /// The program's options.
+    #[inline]
+    pub fn options(&self) -> &'r SlotOptions {
+        // SAFETY: as in `service`.
+        unsafe { &(*self.slot.as_ptr()).options }
     }
 
     /// A copy of the names.

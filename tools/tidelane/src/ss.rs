@@ -44,6 +44,7 @@ struct Socket {
 #[serde(default)]
 struct Info {
     congestion: Option<String>,
+    ecn: bool,
     cwnd: Option<u64>,
     ssthresh: Option<u64>,
     rtt_us: Option<u64>,
@@ -149,6 +150,9 @@ impl Info {
     fn text(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
         parts.extend(self.congestion.clone());
+        if self.ecn {
+            parts.push("ecn".to_owned());
+        }
         let mut add = |name: &str, value: Option<String>| {
             parts.extend(value.map(|value| format!("{name}:{value}")));
         };

@@ -37,9 +37,12 @@ pub struct Options {
     /// CPUs for the fast path, such as 1 or 2,3
     #[arg(long, value_name = "LIST")]
     cores: Option<String>,
-    /// Congestion control of new connections
-    #[arg(long, value_name = "ALGORITHM")]
+    /// Congestion control of new connections: cubic (default), newreno or dctcp
+    #[arg(long, value_name = "ALGORITHM", value_parser = ["cubic", "newreno", "dctcp"])]
     congestion: Option<String>,
+    /// ECN: off, on (ask for it), or asked (if the peer asks for it; default)
+    #[arg(long, value_name = "WHEN", value_parser = ["off", "on", "asked"])]
+    ecn: Option<String>,
     /// Further options for tidelaned
     #[arg(last = true)]
     rest: Vec<String>,
@@ -122,6 +125,9 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
     }
     if let Some(congestion) = &options.congestion {
         command.arg("--congestion").arg(congestion);
+    }
+    if let Some(ecn) = &options.ecn {
+        command.arg("--ecn").arg(ecn);
     }
     let output = || log.try_clone().map(Stdio::from);
     command

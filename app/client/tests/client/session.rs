@@ -12,7 +12,7 @@ use rustix::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
     },
 };
-use tidelane_abi::{ABI_VERSION, Message, message, refusal};
+use tidelane_abi::{ABI_VERSION, Message, OpenOptions, message, refusal};
 use tidelane_client::{ClientEvent, ListenerHandle, Program, Refusal, RegisterError};
 use tidelane_ring::{
     ControlEventProducer, DataEventProducer, Doorbell, Layout, ProgramRegion, ServicePageMap,
@@ -187,10 +187,12 @@ fn a_session_from_registration_to_the_service_s_death() {
     let mut context = program.new_context().unwrap();
     let file = Doorbell::new().unwrap();
     assert_eq!(
-        program.listen(file.fd(), 77, 128).unwrap(),
+        program
+            .listen(file.fd(), 77, 128, OpenOptions::default())
+            .unwrap(),
         ListenerHandle(9)
     );
-    let refused = program.listen(file.fd(), 78, 128);
+    let refused = program.listen(file.fd(), 78, 128, OpenOptions::default());
     assert!(matches!(
         refused,
         Err(Refusal::Refused(refusal::NOT_ENTITLED))

@@ -277,6 +277,12 @@ impl Engine {
         self.mark(id);
     }
 
+    /// The options of a flow.
+    pub fn options(&self, id: FlowId) -> Option<SocketOptions> {
+        let cold = self.connections.get(id.index())?.as_ref()?;
+        Some(cold.options)
+    }
+
     /// The hot state of a flow.
     pub fn flow(&self, id: FlowId) -> Option<&FlowState> {
         self.table.get(id)

@@ -1,0 +1,204 @@
+//! What programs set on their connections, and what they may know of them.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use tidelane_abi::{
+    FlowNumbers, OpenOptions, SlotOptions, congestion, flow_features, program_flags,
+};
+use tidelane_engine::{Algorithm, CaState, FlowId, FlowInfo, ListenerId, SocketOptions};
+use tidelane_packet_io::PacketIo;
+use tidelane_time::{Duration, Instant};
+
+use crate::{Host, ProgramId, binding::SlotUse};
+
+/// The bits of a program's flags that [`options_of`] looks at.
+const FLAG_BITS: u32 = program_flags::NODELAY
+    | program_flags::CORK
+    | program_flags::KEEPALIVE
+    | program_flags::QUICKACK;
+/// Largest TCP_KEEPIDLE and TCP_KEEPINTVL in seconds, and largest TCP_KEEPCNT, as in Linux.
+const KEEPALIVE_S_MAX: u32 = 32_767;
+const KEEPALIVE_PROBES_MAX: u32 = 127;
+/// Smallest TCP_MAXSEG, as in Linux.
+const MSS_MIN: u16 = 88;
+
+/// The options that a program's flag bits ask for, on top of `base`.
+pub(crate) fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
+    SocketOptions {
+        nodelay: flags & program_flags::NODELAY != 0,
+        cork: flags & program_flags::CORK != 0,
+        keepalive: flags & program_flags::KEEPALIVE != 0,
+        quickack: flags & program_flags::QUICKACK != 0,
+        ..base
+    }
+}
+
+/// The options that a program wants for connections to come, on top of `base`. What is impossible
+/// is taken for the nearest possible.
+pub(crate) fn opened_with(options: &OpenOptions, base: SocketOptions) -> SocketOptions {
+    SocketOptions {
+        user_timeout: match options.user_timeout_ms {
+            0 => base.user_timeout,
+            ms => Duration::from_millis(ms.into()),
+        },
+        mss_max: match options.mss_max {
+            0 => base.mss_max,
+            mss => mss.max(MSS_MIN),
+        },
+        congestion: algorithm_of(options.congestion).or(base.congestion),
+        ..base
+    }
+}
+
+/// As [`opened_with`], from a slot. Each word is the program's, and read once.
+fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
+    let opening = OpenOptions {
+        user_timeout_ms: shared.user_timeout_ms.load(Relaxed),
+        mss_max: shared.mss_max.load(Relaxed).min(u16::MAX.into()) as u16,
+        congestion: shared.congestion.load(Relaxed).min(u16::MAX.into()) as u16,
+    };
+    let seconds = |asked: u32, otherwise| match asked {
+        0 => otherwise,
+        asked => Duration::from_secs(asked.min(KEEPALIVE_S_MAX).into()),
+    };
+    let idle = shared.keepalive_idle_s.load(Relaxed);
+    let interval = shared.keepalive_interval_s.load(Relaxed);
+    let probes = shared.keepalive_probes.load(Relaxed);
+    SocketOptions {
+        keepalive_idle: seconds(idle, base.keepalive_idle),
+        keepalive_interval: seconds(interval, base.keepalive_interval),
+        keepalive_probes: match probes {
+            0 => base.keepalive_probes,
+            probes => probes.min(KEEPALIVE_PROBES_MAX) as u8,
+        },
+        ..opened_with(&opening, base)
+    }
+}
+
+fn algorithm_of(number: u16) -> Option<Algorithm> {
+    match number {
+        congestion::RENO => Some(Algorithm::NewReno),
+        congestion::CUBIC => Some(Algorithm::Cubic),
+        congestion::DCTCP => Some(Algorithm::Dctcp),
+        _ => None,
+    }
+}
+
+fn number_of(name: &str) -> u32 {
+    let number = match Algorithm::from_name(name) {
+        Some(Algorithm::NewReno) => congestion::RENO,
+        Some(Algorithm::Cubic) => congestion::CUBIC,
+        Some(Algorithm::Dctcp) => congestion::DCTCP,
+        None => 0,
+    };
+    number.into()
+}
+
+impl<P: PacketIo> Host<P> {
+    /// Options of the next connections of a listener.
+    pub fn set_listener_options(&mut self, listener: ListenerId, options: &OpenOptions) {
+        let options = opened_with(options, self.base_options);
+        self.engine.set_listener_options(listener, options);
+    }
+
+    /// What is known of the connection in a program's slot. None if there is none, or it is over.
+    pub fn numbers(
+        &mut self,
+        now: Instant,
+        id: ProgramId,
+        slot: u32,
+        generation: u32,
+    ) -> Option<FlowNumbers> {
+        // What the program changed before it asked counts.
+        self.io.now = now;
+        self.advance(now, id, slot);
+        let SlotUse::Live(flow) = *self.io.programs.get_mut(id)?.slot_use(slot)? else {
+            return None;
+        };
+        let binding = self.io.binding(flow)?;
+        let current = binding.generation == generation;
+        self.engine
+            .info(flow)
+            .filter(|_| current)
+            .map(|info| numbers_of(&info))
+    }
+
+    /// Acts on flags of a connection that its program changed.
+    pub(crate) fn apply_flags(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
+        let set = changed & flags;
+        if changed & (FLAG_BITS | program_flags::OPTIONS) != 0 {
+            self.apply_options(now, flow, changed, flags);
+        }
+        if set & program_flags::CLOSE != 0 {
+            if self.close_shared(now, flow, set) || self.give_back(flow, flags) {
+                return;
+            }
+            if let Some(binding) = self.io.binding(flow) {
+                binding.closed_by_program = true;
+            }
+            if flags & program_flags::ABORT != 0 {
+                self.engine.abort(now, flow, &mut self.io);
+            } else {
+                self.engine.close(now, flow, &mut self.io);
+            }
+        } else if set & program_flags::SHUT_WRITE != 0 {
+            self.engine.shutdown_write(now, flow, &mut self.io);
+        }
+    }
+
+    fn apply_options(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
+        let Some(mut options) = self.engine.options(flow) else {
+            return;
+        };
+        let place = self
+            .io
+            .binding(flow)
+            .map(|binding| (binding.home, binding.slot));
+        if changed & program_flags::OPTIONS != 0
+            && let Some((home, slot)) = place
+            && let Some(program) = self.io.programs.get(home)
+            && let Some(view) = program.region.slot(slot)
+        {
+            options = slot_options(view.options(), self.base_options);
+        }
+        self.engine
+            .set_options(now, flow, options_of(flags, options), &mut self.io);
+    }
+}
+
+fn numbers_of(info: &FlowInfo) -> FlowNumbers {
+    let micros = |duration: Duration| u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
+    let feature = |on: bool, bit| if on { bit } else { 0 };
+    FlowNumbers {
+        bytes_acked: info.bytes_acked,
+        bytes_received: info.bytes_received,
+        srtt_us: micros(info.srtt),
+        rttvar_us: micros(info.rttvar),
+        rtt_min_us: micros(info.rtt_min),
+        rto_us: micros(info.rto),
+        cwnd: info.cwnd,
+        ssthresh: info.ssthresh,
+        mss: info.mss,
+        rcv_mss: info.rcv_mss,
+        flight_size: info.flight_size,
+        sacked: info.sacked,
+        lost: info.lost,
+        retrans: info.retrans,
+        snd_wnd: info.snd_wnd,
+        rcv_wnd: info.rcv_wnd,
+        unsent: info.unsent,
+        congestion: number_of(info.congestion),
+        features: feature(info.timestamps, flow_features::TIMESTAMPS)
+            | feature(info.sack, flow_features::SACK)
+            | feature(info.ecn, flow_features::ECN),
+        wscales: u32::from(info.snd_wscale) | u32::from(info.rcv_wscale) << 8,
+        backoff: info.backoff.into(),
+        ca_state: match info.ca_state {
+            CaState::Open => 0,
+            CaState::Disorder => 1,
+            CaState::Cwr => 2,
+            CaState::Recovery => 3,
+            CaState::Loss => 4,
+        },
+    }
+}

@@ -1,0 +1,93 @@
+/*
+ * A connection with options, for tests that look at their effect.
+ *
+ *   options ADDRESS PORT GO_FILE keepalive | user_timeout | congestion [NAME]
+ *
+ * It connects, sets the options, says "ready", waits until GO_FILE is there, and says what it sees.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static int number(int fd, int level, int name, int value)
+{
+	if (setsockopt(fd, level, name, &value, sizeof value) == 0)
+		return 0;
+	perror("setsockopt");
+	exit(1);
+}
+
+static void say_congestion(int fd)
+{
+	char name[16] = "";
+	socklen_t len = sizeof name;
+	int result = getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len);
+	printf("congestion %d %s\n", result, name);
+}
+
+static long now_ms(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void wait_for(const char *path)
+{
+	printf("ready\n");
+	fflush(stdout);
+	while (access(path, F_OK))
+		usleep(5000);
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET};
+	char bytes[1000] = "x";
+	if (argc < 5)
+		return 2;
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	inet_pton(AF_INET, argv[1], &name.sin_addr);
+	name.sin_port = htons(atoi(argv[2]));
+	if (connect(fd, (void *)&name, sizeof name)) {
+		perror("connect");
+		return 1;
+	}
+	if (!strcmp(argv[4], "keepalive")) {
+		number(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+		number(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+		number(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+		number(fd, IPPROTO_TCP, TCP_KEEPCNT, 2);
+	}
+	if (!strcmp(argv[4], "user_timeout"))
+		number(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 1500);
+	say_congestion(fd);
+	if (argc > 5) {
+		int result = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, argv[5], strlen(argv[5]));
+		printf("set %d\n", result);
+		say_congestion(fd);
+	}
+	int looks_on = !strcmp(argv[4], "congestion");
+	/* The peer is an echo server. */
+	if (looks_on && (write(fd, bytes, sizeof bytes) != sizeof bytes ||
+			 recv(fd, bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes))
+		return 1;
+	wait_for(argv[3]);
+	if (looks_on)
+		return 0;
+	long begin = now_ms();
+	if (!strcmp(argv[4], "user_timeout") && write(fd, bytes, sizeof bytes) < 0)
+		return 1;
+	ssize_t got = read(fd, bytes, sizeof bytes);
+	printf("read %zd %s\nwaited %ld\n", got, got < 0 ? strerrorname_np(errno) : "",
+	       now_ms() - begin);
+	return 0;
+}

@@ -1,0 +1,192 @@
+//! Options of sockets and of the service whose effect the peer sees, or would see if it were there.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use tidelane_tests::{
+    Finished, Outcome, Running, Service, Side, Stop, Wire, command, ensure,
+    tools::{self, wait_until},
+    wire::{CLIENT, INTERFACE},
+};
+
+use crate::support::{SHORT, check_load, echo_client, echo_server};
+
+const PORT: u16 = 7100;
+/// What must happen, on however busy a machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A kernel echo server at the client's end, and the program that connects to it.
+struct Ends {
+    wire: Wire,
+    binary: PathBuf,
+    _server: Running,
+}
+
+impl Ends {
+    fn new() -> Result<Self, Stop> {
+        let wire = Wire::new()?;
+        let binary = wire.scratch().join("options-program");
+        let source = tools::source_root().join("tests/interop/options.c");
+        tools::compile(&binary, &[source])?;
+        let server = wire.load_tool(Side::Client, "echo-server")?;
+        let server = server.arg("--port").arg(PORT).spawn()?;
+        wait_until(LONG, "the server", || wire.listens(Side::Client, PORT))?;
+        Ok(Self {
+            wire,
+            binary,
+            _server: server,
+        })
+    }
+
+    /// Starts the program; it has connected and set its options when this returns.
+    fn connect(&self, service: Option<&Service>, arguments: &str) -> Result<Running, Stop> {
+        let go = self.go_file();
+        let _ = fs::remove_file(&go);
+        let mut running = self
+            .wire
+            .program(Side::Server, &self.binary.to_string_lossy())
+            .arg(CLIENT)
+            .arg(PORT)
+            .arg(go.display())
+            .args(arguments)
+            .on(service)
+            .spawn()?;
+        wait_until(LONG, "the connection", || {
+            running.check_alive()?;
+            Ok(running.written().0.contains("ready"))
+        })?;
+        Ok(running)
+    }
+
+    fn go_file(&self) -> PathBuf {
+        self.wire.scratch().join("go")
+    }
+
+    fn go_on(&self, running: Running) -> Result<Finished, Stop> {
+        fs::write(self.go_file(), "")?;
+        running.wait(LONG)?.success()
+    }
+
+    /// The client's kernel does not know its own address any more: it answers nothing, and no RST.
+    fn silence(&self, silent: bool) -> Outcome {
+        let space = self.wire.namespace(Side::Client);
+        let address = format!("{CLIENT}/24");
+        let verb = if silent { "del" } else { "add" };
+        let line = [
+            "ip", "-n", &space, "address", verb, &address, "dev", INTERFACE,
+        ];
+        command(&line).map(drop)
+    }
+
+    /// ECN-capable packets that the client's kernel received so far: the service sent them.
+    fn ecn_packets(&self) -> Result<u64, Stop> {
+        let space = self.wire.namespace(Side::Client);
+        let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/netstat"])?;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("IpExt: "));
+        let (names, values) = (lines.next(), lines.next());
+        let names = names.unwrap_or_default().split_whitespace();
+        let mut pairs = names.zip(values.unwrap_or_default().split_whitespace());
+        let found = pairs.find(|(name, _)| *name == "InECT0Pkts");
+        let (_, value) = found.ok_or(Stop::Fail("no InECT0Pkts".to_owned()))?;
+        Ok(value.parse()?)
+    }
+}
+
+/// Ends with ETIMEDOUT on both stacks, not before `least_ms`.
+fn times_out(option: &str, least_ms: u64) -> Outcome {
+    let ends = Ends::new()?;
+    let service = ends.wire.service()?;
+    for service in [None, Some(&service)] {
+        let running = ends.connect(service, option)?;
+        ends.silence(true)?;
+        let finished = ends.go_on(running)?;
+        let waited = finished
+            .stdout
+            .lines()
+            .find_map(|line| line.strip_prefix("waited "));
+        let waited: u64 = waited.unwrap_or_default().parse()?;
+        ensure!(
+            finished.stdout.contains("read -1 ETIMEDOUT") && waited >= least_ms,
+            "{finished}"
+        );
+        ends.silence(false)?;
+    }
+    Ok(())
+}
+
+/// Idle 1 s, then 2 probes: the peer is silent, and nothing was sent.
+pub fn keepalive_ends_a_silent_connection() -> Outcome {
+    // A probe may have been answered just before the peer fell silent.
+    times_out("keepalive", 1900)
+}
+
+/// What is not acknowledged within TCP_USER_TIMEOUT ends the connection.
+pub fn user_timeout_ends_a_silent_connection() -> Outcome {
+    times_out("user_timeout", 1400)
+}
+
+/// `--congestion`, and TCP_CONGESTION beside it, say the truth.
+pub fn congestion_is_as_chosen() -> Outcome {
+    let ends = Ends::new()?;
+    for algorithm in ["cubic", "newreno", "dctcp"] {
+        let name = if algorithm == "newreno" {
+            "reno"
+        } else {
+            algorithm
+        };
+        let service = ends
+            .wire
+            .service_with(Side::Server, &["--congestion", algorithm])?;
+        for (asked, told) in [("", name), ("dctcp", "dctcp"), ("reno", "reno")] {
+            let running = ends.connect(Some(&service), &format!("congestion {asked}"))?;
+            wait_until(SHORT, "the service to know", || {
+                let sockets = service.sockets_of(running.pid())?;
+                Ok(sockets
+                    .iter()
+                    .any(|socket| socket["info"]["congestion"] == told))
+            })?;
+            let finished = ends.go_on(running)?;
+            ensure!(
+                finished
+                    .stdout
+                    .starts_with(&format!("congestion 0 {name}\n"))
+                    && finished
+                        .stdout
+                        .contains(&format!("congestion 0 {told}\nready")),
+                "{algorithm}, {asked}: {finished}"
+            );
+        }
+        let unknown = ends.go_on(ends.connect(Some(&service), "congestion nosuch")?)?;
+        ensure!(unknown.stdout.contains("set -1"), "{unknown}");
+    }
+    Ok(())
+}
+
+/// `--ecn`, in both directions: whether data comes to the peer as ECN-capable.
+pub fn ecn_is_as_chosen() -> Outcome {
+    let ends = Ends::new()?;
+    ends.wire.sysctl(Side::Client, "net.ipv4.tcp_ecn", "1")?;
+    for (option, active, passive) in [
+        ("off", false, false),
+        ("asked", false, true),
+        ("on", true, true),
+    ] {
+        let service = ends.wire.service_with(Side::Server, &["--ecn", option])?;
+        let before = ends.ecn_packets()?;
+        ends.go_on(ends.connect(Some(&service), "congestion")?)?;
+        let connected = ends.ecn_packets()?;
+        ensure!(
+            (connected > before) == active,
+            "--ecn {option}, connecting: {before} to {connected} packets"
+        );
+        let _server = echo_server(&ends.wire, Some(&service), PORT + 1)?;
+        let client = echo_client(&ends.wire, Side::Client, PORT + 1)?;
+        let client = client.args("--connections 1 --seconds 1").run(LONG)?;
+        check_load(&client.json()?)?;
+        let served = ends.ecn_packets()?;
+        ensure!(
+            (served > connected) == passive,
+            "--ecn {option}, connected to: {connected} to {served} packets"
+        );
+    }
+    Ok(())
+}

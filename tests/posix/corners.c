@@ -1,0 +1,422 @@
+/* Corners: options, flags, vectors, readiness of what is not connected, nested instances. */
+#include "posix.h"
+
+static int number_of(int fd, int level, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof value;
+	return getsockopt(fd, level, name, &value, &len) ? -errno : value;
+}
+
+static int set(int fd, int level, int name, int value)
+{
+	return setsockopt(fd, level, name, &value, sizeof value);
+}
+
+/* Numbers that the kernel takes, and those that it refuses. */
+void option_ranges(void)
+{
+	static const struct {
+		const char *name;
+		int level, option, values[6];
+	} options[] = {
+		{"KEEPIDLE", IPPROTO_TCP, TCP_KEEPIDLE, {0, 1, 32767, 32768, -1, 100}},
+		{"KEEPINTVL", IPPROTO_TCP, TCP_KEEPINTVL, {0, 1, 32767, 32768, -1, 100}},
+		{"KEEPCNT", IPPROTO_TCP, TCP_KEEPCNT, {0, 1, 127, 128, -1, 5}},
+		{"USER_TIMEOUT", IPPROTO_TCP, TCP_USER_TIMEOUT, {0, 1, -1, 100000, 7, 0}},
+		{"SYNCNT", IPPROTO_TCP, TCP_SYNCNT, {0, 1, 127, 128, -1, 3}},
+	};
+	int other, fd = accepted(0, &other);
+	for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+		for (int j = 0; j < 6; j++) {
+			int value = options[i].values[j];
+			int result = set(fd, options[i].level, options[i].option, value);
+			say("%s %d: %d %s, then %d", options[i].name, value, result,
+			    result ? strerrorname_np(errno) : "",
+			    number_of(fd, options[i].level, options[i].option));
+		}
+	write_exactly(fd, 100, 1);
+	struct answer got = peer_receives(other, 100, 1);
+	say("peer got %ld %ld", got.first, got.second);
+}
+
+static void say_congestion(int fd, socklen_t room)
+{
+	char name[32];
+	memset(name, 'x', sizeof name);
+	socklen_t len = room;
+	int result = getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len);
+	say("congestion %d, %u bytes, %.*s", result, len, (int)len, result ? "" : name);
+}
+
+/* The name that was set is the one in use. */
+void congestion_names(void)
+{
+	int other, fd = accepted(0, &other), port, listener = own_listener(0, &port);
+	show(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
+	say_congestion(fd, 16);
+	show(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 6));
+	say_congestion(fd, 32);
+	say_congestion(fd, 3);
+	show(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "no-such-thing", 13));
+	show(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "", 0));
+	say_congestion(fd, 16);
+	/* A listener's is its connections'. */
+	show(setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
+	want_connections(listener);
+	peer_connects(port);
+	fd = accept(listener, NULL, NULL);
+	say_congestion(fd, 16);
+}
+
+/* Numbers of tcp_info that cannot be anything else. */
+void info_numbers(void)
+{
+	int other, fd = accepted(0, &other);
+	struct tcp_info info = {0};
+	socklen_t len = sizeof info;
+	write_exactly(fd, 300000, 1);
+	struct answer got = peer_receives(other, 300000, 1);
+	must(got.first == 300000);
+	peer_sends(other, 5000, 2);
+	read_exactly(fd, 5000, 2);
+	int unacked = -1;
+	await(ioctl(fd, TIOCOUTQ, &unacked) == 0 && unacked == 0);
+	show(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
+	say("state %d, lost %u, sacked %u, unacked %u", info.tcpi_state, info.tcpi_lost,
+	    info.tcpi_sacked, info.tcpi_unacked);
+	say("timestamps, SACK, scales: %x", info.tcpi_options & 7);
+	say("round trip %d, its least %d, timeout %d", info.tcpi_rtt > 0, info.tcpi_rttvar > 0,
+	    info.tcpi_rto >= 200000);
+	say("segments %d %d", info.tcpi_snd_mss > 500, info.tcpi_pmtu > info.tcpi_snd_mss);
+	say("window %d", info.tcpi_snd_cwnd >= 2);
+	say("scale of the peer %d", info.tcpi_snd_wscale > 0);
+}
+
+/* Vectors: many parts, empty parts, impossible numbers of parts. */
+void vectors(void)
+{
+	int other, fd = accepted(0, &other);
+	unsigned char bytes[1024];
+	struct iovec parts[1025];
+	pattern_fill(bytes, sizeof bytes, 1, 0);
+	for (int i = 0; i < 1025; i++)
+		parts[i] = (struct iovec){bytes + (i < 1024 ? i : 0), 1};
+	show(writev(fd, parts, 1024));
+	struct answer got = peer_receives(other, 1024, 1);
+	say("peer got %ld %ld", got.first, got.second);
+	show(writev(fd, parts, 1025));
+	show(readv(fd, parts, 1025));
+	struct msghdr message = {.msg_iov = parts, .msg_iovlen = 1025};
+	show(sendmsg(fd, &message, MSG_NOSIGNAL));
+	show(recvmsg(fd, &message, MSG_DONTWAIT));
+	struct iovec holes[4] = {{bytes, 0}, {bytes, 10}, {NULL, 0}, {bytes + 10, 20}};
+	show(writev(fd, holes, 4));
+	got = peer_receives(other, 30, 1);
+	say("peer got %ld %ld", got.first, got.second);
+	peer_sends(other, 30, 2);
+	wait_readable(fd);
+	show(readv(fd, holes, 4));
+	say("scattered %d", pattern_matches(bytes, 30, 2, 0));
+	show(writev(fd, holes, 1));
+	message.msg_iovlen = 0;
+	show(sendmsg(fd, &message, MSG_NOSIGNAL));
+	show(pread(fd, bytes, 1, 0));
+	show(pwrite(fd, bytes, 1, 0));
+	show(lseek(fd, 0, SEEK_END));
+	show(ftruncate(fd, 0));
+	show(fsync(fd));
+}
+
+/* What recv's flags do to each other. */
+void receive_flags(void)
+{
+	int other, fd = accepted(0, &other);
+	unsigned char bytes[64] = {0};
+	struct iovec part = {bytes, 8};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	show(recv(fd, bytes, 8, MSG_DONTWAIT | MSG_PEEK));
+	show(recv(fd, bytes, 8, MSG_DONTWAIT | MSG_WAITALL));
+	show(recv(fd, bytes, 8, MSG_DONTWAIT | MSG_TRUNC));
+	show(recv(fd, bytes, 8, MSG_ERRQUEUE));
+	show(recv(fd, bytes, 8, MSG_OOB));
+	peer_sends(other, 40, 1);
+	wait_readable(fd);
+	show(recv(fd, bytes, 64, MSG_PEEK));
+	show(recv(fd, bytes, 4, MSG_PEEK | MSG_TRUNC));
+	show(recv(fd, bytes, 64, MSG_PEEK | MSG_DONTWAIT));
+	say("peeked %d", pattern_matches(bytes, 40, 1, 0));
+	show(recv(fd, bytes, 4, MSG_TRUNC));
+	message.msg_flags = -1;
+	show(recvmsg(fd, &message, MSG_DONTWAIT));
+	say("flags %x, bytes %d", message.msg_flags, pattern_matches(bytes, 8, 1, 4));
+	show(recv(fd, bytes, 64, MSG_WAITALL | MSG_DONTWAIT));
+	say("rest %d", pattern_matches(bytes, 28, 1, 12));
+	struct sockaddr_in name = {0};
+	socklen_t len = sizeof name;
+	peer_sends(other, 3, 2);
+	wait_readable(fd);
+	show(recvfrom(fd, bytes, 3, 0, (void *)&name, &len));
+	say("name %d, length %u", name.sin_port != 0, len);
+	peer_must("close %d", other);
+	show(recv(fd, bytes, 8, MSG_PEEK));
+	show(recv(fd, bytes, 8, MSG_WAITALL));
+	show(recv(fd, bytes, 8, MSG_DONTWAIT));
+}
+
+/* What accept4 sets, and what it does not take over. */
+void accept_flags(void)
+{
+	int port, listener = own_listener(SOCK_NONBLOCK | SOCK_CLOEXEC, &port);
+	static const int flags[] = {0, SOCK_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK | SOCK_CLOEXEC};
+	want_connections(listener);
+	for (int i = 0; i < 4; i++) {
+		struct sockaddr_in name = {0};
+		socklen_t len = sizeof name;
+		int other = peer_connects(port);
+		wait_readable(listener);
+		int fd = accept4(listener, (void *)&name, &len, flags[i]);
+		must(fd >= 0);
+		say("flags %x %x, length %u, port %d", fcntl(fd, F_GETFL) & O_NONBLOCK,
+		    fcntl(fd, F_GETFD), len, ntohs(name.sin_port) == peer_must("port %d", other));
+		close(fd);
+	}
+	show(accept4(listener, NULL, NULL, 1));
+	show(accept4(listener, NULL, NULL, 0));
+	peer_connects(port);
+	wait_readable(listener);
+	struct sockaddr_in name = {0};
+	socklen_t small = 4;
+	int fd = accept(listener, (void *)&name, &small);
+	say("accepted %d, length %u, family %d, port %d", fd >= 0, small, name.sin_family,
+	    name.sin_addr.s_addr != 0);
+	struct sockaddr_in own = {0};
+	socklen_t len = 8;
+	show(getsockname(fd, (void *)&own, &len));
+	say("length %u, port %d, rest %d", len, ntohs(own.sin_port) == port, own.sin_zero[0]);
+}
+
+/* Names of sockets in each state. */
+void names(void)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET};
+	socklen_t len = sizeof name;
+	int other, fd = socket(AF_INET, SOCK_STREAM, 0);
+	show(getsockname(fd, (void *)&name, &len));
+	say("fresh: length %u, family %d, port %d, address %x", len, name.sin_family,
+	    ntohs(name.sin_port), name.sin_addr.s_addr);
+	show(getpeername(fd, (void *)&name, &len));
+	name = (struct sockaddr_in){.sin_family = AF_INET};
+	show(bind(fd, (void *)&name, sizeof name));
+	show(getsockname(fd, (void *)&name, &len));
+	say("bound: port %d", name.sin_port != 0);
+	show(bind(fd, (void *)&name, sizeof name));
+	show(listen(fd, 5));
+	show(getpeername(fd, (void *)&name, &len));
+	show(connect(fd, (void *)&name, sizeof name));
+	close(fd);
+	fd = accepted(0, &other);
+	show(bind(fd, (void *)&name, sizeof name));
+	peer_must("close %d", other);
+	await_events(fd, POLLRDHUP);
+	show(getpeername(fd, (void *)&name, &len));
+	show(shutdown(fd, SHUT_RDWR));
+	show(getsockname(fd, (void *)&name, &len));
+}
+
+static void say_poll(int fd)
+{
+	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP | POLLPRI};
+	int result = poll(&entry, 1, 0);
+	say("poll %d%s", result, events_text(entry.revents));
+}
+
+static int state_of(int fd)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof info;
+	must(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0);
+	return info.tcpi_state;
+}
+
+/* Each order of shutting down. */
+void shutdown_states(void)
+{
+	static const int orders[][2] = {{SHUT_RD, SHUT_WR}, {SHUT_WR, SHUT_RD},
+					{SHUT_RDWR, SHUT_RD}, {SHUT_WR, SHUT_WR}};
+	for (int i = 0; i < 4; i++) {
+		int other, fd = accepted(0, &other);
+		char byte;
+		for (int j = 0; j < 2; j++) {
+			show(shutdown(fd, orders[i][j]));
+			say_poll(fd);
+			ssize_t sent = send(fd, "x", 1, MSG_NOSIGNAL);
+			say("send %zd %s", sent, sent < 0 ? strerrorname_np(errno) : "");
+			/* What nobody has read would make a reset of the peer's close. */
+			if (sent > 0)
+				must(peer_receives(other, 1, ANY_BYTES).first == 1);
+			show(recv(fd, &byte, 1, MSG_DONTWAIT));
+		}
+		peer_must("close %d", other);
+		await(state_of(fd) == TCP_CLOSE);
+		say_poll(fd);
+		show(shutdown(fd, SHUT_RD));
+		show(recv(fd, &byte, 1, MSG_DONTWAIT));
+		close(fd);
+	}
+	int port, listener = own_listener(0, &port);
+	want_connections(listener);
+	say_poll(listener);
+	show(send(listener, "x", 1, MSG_NOSIGNAL));
+	show(recv(listener, &port, 1, MSG_DONTWAIT));
+}
+
+static void *shut_later(void *arg)
+{
+	await_asleep(getpid());
+	pause_briefly();
+	must(shutdown(*(int *)arg, SHUT_RD) == 0);
+	return NULL;
+}
+
+/* A thread that sleeps in read wakes when another one shuts the connection down. */
+void shutdown_wakes(void)
+{
+	int other, fd = accepted(0, &other);
+	pthread_t thread;
+	char byte;
+	pthread_create(&thread, NULL, shut_later, &fd);
+	show(read(fd, &byte, 1));
+	pthread_join(thread, NULL);
+	fd = accepted(0, &other);
+	pthread_create(&thread, NULL, shut_later, &fd);
+	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLRDHUP};
+	show(poll(&entry, 1, PATIENCE));
+	say("events%s", events_text(entry.revents));
+	pthread_join(thread, NULL);
+}
+
+/* poll and select of nothing, of too much, and of what is no descriptor. */
+void poll_errors(void)
+{
+	int other, fd = accepted(0, &other);
+	struct pollfd entry = {.fd = fd, .events = 0};
+	struct timeval bad = {.tv_usec = -1}, none = {0};
+	struct timespec wrong = {.tv_nsec = 1000000000};
+	fd_set set;
+	show(poll(NULL, 0, 10));
+	show(poll(&entry, 1, 0));
+	show(poll(&entry, 0, 10));
+	show(ppoll(&entry, 1, &wrong, NULL));
+	FD_ZERO(&set);
+	FD_SET(fd, &set);
+	show(select(-1, NULL, NULL, NULL, &none));
+	show(select(0, NULL, NULL, NULL, &none));
+	show(select(fd + 1, &set, NULL, NULL, &bad));
+	show(select(fd, &set, NULL, NULL, &none));
+	FD_ZERO(&set);
+	FD_SET(fd, &set);
+	show(select(fd + 1, NULL, &set, NULL, &none));
+	say("set %d", FD_ISSET(fd, &set));
+	show(select(FD_SETSIZE, NULL, NULL, &set, &none));
+	say("set %d", FD_ISSET(fd, &set));
+	struct pollfd twice[2] = {{.fd = fd, .events = POLLOUT}, {.fd = fd, .events = POLLIN}};
+	show(poll(twice, 2, 0));
+	say("%s |%s", events_text(twice[0].revents), events_text(twice[1].revents));
+	peer_sends(other, 1, 1);
+	wait_readable(fd);
+	show(poll(twice, 2, 0));
+	say("%s |%s", events_text(twice[0].revents), events_text(twice[1].revents));
+}
+
+/* What epoll refuses. */
+void epoll_errors(void)
+{
+	int other, fd = accepted(0, &other), epfd = epoll_create1(0), outer = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN, .data.u32 = 1}, got;
+	show(epoll_create(0));
+	show(epoll_create1(1));
+	show(epoll_ctl(epfd, 77, fd, &event));
+	show(epoll_ctl(fd, EPOLL_CTL_ADD, fd, &event));
+	show(epoll_ctl(epfd, EPOLL_CTL_ADD, epfd, &event));
+	show(epoll_ctl(epfd, EPOLL_CTL_ADD, 499, &event));
+	show(epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &event));
+	show(epoll_wait(epfd, &got, 0, 0));
+	show(epoll_wait(epfd, &got, -1, 0));
+	show(epoll_wait(fd, &got, 1, 0));
+	event.events = EPOLLIN | EPOLLEXCLUSIVE;
+	show(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event));
+	show(epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &event));
+	event.events = EPOLLIN;
+	show(epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &event));
+	show(epoll_ctl(epfd, EPOLL_CTL_DEL, fd, NULL));
+	event.events = EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP;
+	show(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event));
+	event.events = EPOLLIN | EPOLLEXCLUSIVE | EPOLLET;
+	show(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event));
+	peer_sends(other, 1, 1);
+	show(epoll_wait(epfd, &got, 1, PATIENCE));
+	say("events%s", events_text(got.events));
+	event.events = EPOLLIN;
+	show(epoll_ctl(epfd, EPOLL_CTL_ADD, outer, &event));
+	show(epoll_ctl(outer, EPOLL_CTL_ADD, epfd, &event));
+	show(epoll_ctl(outer, EPOLL_CTL_ADD, fd, &event));
+}
+
+/* A timeout that is not there, and one that is too long for a timeval. */
+void timeout_values(void)
+{
+	int other, fd = accepted(0, &other);
+	struct timeval time = {.tv_sec = 1000, .tv_usec = 999999}, got = {77, 77};
+	socklen_t len = sizeof got;
+	char byte;
+	show(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &got, &len));
+	say("time %ld %ld", (long)got.tv_sec, (long)got.tv_usec);
+	show(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
+	time = (struct timeval){.tv_usec = 1000000};
+	show(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
+	show(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, 4));
+	time = (struct timeval){.tv_usec = 20000};
+	show(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
+	show(recv(fd, &byte, 1, 0));
+	show(recv(fd, &byte, 1, MSG_WAITALL));
+	show(recv(fd, &byte, 1, MSG_PEEK));
+	peer_sends(other, 1, 1);
+	unsigned char bytes[4];
+	show(recv(fd, bytes, 4, MSG_WAITALL));
+	time = (struct timeval){0};
+	show(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
+	peer_sends(other, 1, 1);
+	show(recv(fd, bytes, 1, 0));
+}
+
+/* Every descriptor of both programs is closed, but those that they talk over. */
+void peer_closes_all(void)
+{
+	int port, listener = own_listener(0, &port);
+	want_connections(listener);
+	int other = peer_connects(port), fd = accept(listener, NULL, NULL);
+	peer_sends(other, 10, 1);
+	read_exactly(fd, 10, 1);
+	peer_must("close_all %d", 3);
+	char byte;
+	show(read(fd, &byte, 1));
+	close(fd);
+	for (int round = 0; round < 3; round++) {
+		other = peer_connects(port);
+		fd = accept(listener, NULL, NULL);
+		must(fd >= 0);
+		peer_sends(other, 1000, 1);
+		read_exactly(fd, 1000, 1);
+		write_exactly(fd, 1000, 2);
+		struct answer got = peer_receives(other, 1000, 2);
+		say("peer got %ld %ld", got.first, got.second);
+		peer_must("close_all %d", round);
+		show(read(fd, &byte, 1));
+		close(fd);
+	}
+	fd = connected(&other);
+	write_exactly(fd, 10, 1);
+	struct answer got = peer_receives(other, 10, 1);
+	say("peer got %ld %ld", got.first, got.second);
+}
