@@ -115,8 +115,10 @@ impl<T: Entry> Ring<T> {
     // -- producing ----------------------------------------------------------------------------
 
     /// Puts an entry behind those already there; [`publish`](Self::publish) shows it.
+    ///
+    /// The kernel's index does not tell whether there is a place: it hands a received frame over
+    /// before it shows that it consumed that frame's entry of the fill ring.
     pub(crate) fn push(&mut self, entry: T) {
-        debug_assert!(self.unconsumed() <= self.mask, "more entries than frames");
         // SAFETY: `entry` gives a valid place; the kernel does not read it before `publish`, and
         // the owner never has more entries than the ring has places.
         unsafe { self.entry(self.producer).write(entry) };

@@ -20,7 +20,7 @@ use rustix::{
 };
 use tidelane_abi::{
     ControlEvent, ControlRequest, Message, ROUTE_ACCELERATED, close_cause, control_event,
-    control_request, data_event, data_request, message,
+    control_request, data_event, data_request, message, refusal,
 };
 use tidelane_ring::{
     BufferAllocator, ControlEventProducer, ControlRequestConsumer, DataEventProducer,
@@ -232,6 +232,10 @@ impl Session {
             }
             message::RESERVE => {
                 answer.port = u32::from(port_of(&descriptors[0]));
+                Some(answer)
+            }
+            message::NUMBERS => {
+                answer.refusal = refusal::NOT_ENTITLED;
                 Some(answer)
             }
             _ => None,
