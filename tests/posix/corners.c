@@ -382,6 +382,7 @@ void timeout_values(void)
 	show(recv(fd, &byte, 1, MSG_WAITALL));
 	show(recv(fd, &byte, 1, MSG_PEEK));
 	peer_sends(other, 1, 1);
+	wait_readable(fd);
 	unsigned char bytes[4];
 	show(recv(fd, bytes, 4, MSG_WAITALL));
 	time = (struct timeval){0};
