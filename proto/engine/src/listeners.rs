@@ -49,7 +49,7 @@ fn is_dual(local: Endpoint, options: &SocketOptions) -> bool {
     local.addr == IpAddress::UNSPECIFIED_V6 && !options.v6_only
 }
 
-/// All listeners.
+/// All listeners. Those of one port differ in their address (RFC 9293 MUST-41, MUST-42).
 #[derive(Debug, Default)]
 pub struct Listeners {
     entries: Vec<Option<Listener>>,

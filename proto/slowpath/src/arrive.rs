@@ -137,7 +137,8 @@ impl<E: Env> Slow<'_, E> {
         Err(Fate::Keep)
     }
 
-    /// Second: RST, exact or challenged (RFC 5961 §3).
+    /// Second: RST, exact or challenged (RFC 5961 §3); its text, if any, is not looked at (RFC 9293
+    /// SHLD-2), and the program hears of it (MUST-12). MUST-11: a passive open goes back to LISTEN.
     fn check_rst(&mut self, segment: &Segment<'_>) -> Step {
         if !segment.flags.contains(TcpFlags::RST) {
             return Ok(());
@@ -375,7 +376,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Sixth: URG. Urgent data stays in line and its pointer says nothing (RFC 6093 §6: what nearly
-    /// all programs assume).
+    /// all programs assume). So RFC 9293 MUST-30 to MUST-33 and MUST-62 are not met.
     fn check_urg(&mut self, _segment: &Segment<'_>) {}
 
     /// §3.10.7.3: SYN-SENT.
@@ -417,7 +418,7 @@ impl<E: Env> Slow<'_, E> {
                 self.hot.state = self.hot.state.next(StateEvent::CloseCall);
             }
         } else {
-            // Simultaneous open (§3.5).
+            // Simultaneous open (§3.5, MUST-10).
             self.hot.state = self.hot.state.next(StateEvent::SynReceived);
             let _ = self.send_syn();
             self.arm_rto();

@@ -1,4 +1,4 @@
-//! Explicit congestion notification (RFC 3168): asked for by SYN, echoed by the receiver until the
+//! Explicit congestion notification (RFC 3168; RFC 9293 SHLD-8): asked for by SYN, echoed by the receiver until the
 //! sender has answered, and answered once per window. With DCTCP (RFC 8257 §3.2) the echo instead
 //! tells of each segment whether it was marked.
 

@@ -24,7 +24,8 @@ impl<E: Env> Slow<'_, E> {
     /// An ICMP error that quotes this flow (RFC 9293 §3.9.2.2). The quoted sequence number must be
     /// outstanding (RFC 5927 §4.1): others are forged, or too late to matter.
     ///
-    /// Before the connection is established every error is hard, after that every one is soft: what
+    /// Before the connection is established every error is hard, after that every one is soft
+    /// (RFC 9293 MUST-54, MUST-56): what
     /// it says is given as the cause if the flow then times out. RFC 9293 SHLD-26 would abort on
     /// codes 2 to 4, which lets anyone end connections who can guess 32 bits (RFC 5927 §5.2).
     pub fn icmp_error(&mut self, error: &IcmpError) -> Fate {

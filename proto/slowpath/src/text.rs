@@ -9,7 +9,8 @@ use crate::{Fate, Slow, arrive::Step};
 const QUICK_ACKS: u32 = 15;
 
 impl<E: Env> Slow<'_, E> {
-    /// Seventh: text.
+    /// Seventh: text. What is out of order is kept (RFC 9293 SHLD-31) and acknowledged at once
+    /// (MAY-13).
     pub(crate) fn process_text(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
         if segment.payload.is_empty() {
             return Ok(());
