@@ -31,8 +31,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether a SYN may open a new connection now (RFC 6191 §2; RFC 9293 MAY-2, SHLD-4): its timestamp is newer, or there
-    /// are none and its number is; one with an older timestamp is itself old (PAWS).
+    /// Whether a SYN may open a new connection now (RFC 6191 §2; RFC 9293 MAY-2, SHLD-4): its
+    /// timestamp is newer, or there are none and its number is; one with an older timestamp is
+    /// itself old (PAWS).
     pub fn may_be_reused(&self, syn: &Segment<'_>) -> bool {
         let later = syn.seq.after(self.rcv_nxt);
         match (self.ts_recent, syn.options.timestamps) {

@@ -65,6 +65,9 @@ pub struct EngineConfig {
     pub sack: bool,
     /// Whether ECN is offered and accepted (RFC 3168).
     pub ecn: EcnPolicy,
+    /// Whether flows may take the fast path. Off, the slow path has all segments, and nothing else
+    /// is different: tests compare the two.
+    pub fast_path: bool,
 }
 
 /// When connections use ECN (Linux: `tcp_ecn`). Those whose congestion control needs it always ask.
@@ -109,6 +112,7 @@ impl Default for EngineConfig {
             timestamps: true,
             sack: true,
             ecn: EcnPolicy::default(),
+            fast_path: true,
         }
     }
 }
@@ -178,15 +182,16 @@ pub struct SocketOptions {
     pub cork: bool,
     /// TCP_QUICKACK: acknowledge at once.
     pub quickack: bool,
-    /// SO_KEEPALIVE.
+    /// SO_KEEPALIVE (RFC 9293 §3.8.4, MUST-24, MUST-25: off unless asked for).
     pub keepalive: bool,
-    /// TCP_KEEPIDLE: idle time before the first probe. Linux: 2 h.
+    /// TCP_KEEPIDLE: idle time before the first probe (MUST-27, MUST-28). Linux: 2 h.
     pub keepalive_idle: Duration,
     /// TCP_KEEPINTVL: time between probes. Linux: 75 s.
     pub keepalive_interval: Duration,
     /// TCP_KEEPCNT: unanswered probes that end the connection. Linux: 9.
     pub keepalive_probes: u8,
-    /// TCP_USER_TIMEOUT: how long data may stay unacknowledged; zero: by retransmission count.
+    /// TCP_USER_TIMEOUT: how long data may stay unacknowledged (RFC 9293 MUST-21); zero: by
+    /// retransmission count.
     pub user_timeout: Duration,
     /// TCP_MAXSEG: largest segment to announce and send; zero: by route.
     pub mss_max: u16,

@@ -61,6 +61,8 @@ pub struct Connection {
     pub backoff: u8,
     /// FIN was sent without text.
     pub fin_alone: bool,
+    /// SND.UNA after the last acknowledgment that came here: what the fast path took moved it on.
+    pub acked_here: SeqNumber,
     /// FlightSize at its largest, and until which number that is remembered.
     pub flight_max: u32,
     /// See `flight_max`.

@@ -1,6 +1,6 @@
-//! Explicit congestion notification (RFC 3168; RFC 9293 SHLD-8): asked for by SYN, echoed by the receiver until the
-//! sender has answered, and answered once per window. With DCTCP (RFC 8257 §3.2) the echo instead
-//! tells of each segment whether it was marked.
+//! Explicit congestion notification (RFC 3168; RFC 9293 SHLD-8): asked for by SYN, echoed by the
+//! receiver until the sender has answered, and answered once per window. With DCTCP (RFC 8257 §3.2)
+//! the echo instead tells of each segment whether it was marked.
 
 use tidelane_cc::{CongestionControl, EcnFeedback};
 use tidelane_flow::{CaState, EcnPolicy, EngineConfig, Env, SocketOptions, State, flags};

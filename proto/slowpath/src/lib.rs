@@ -68,7 +68,10 @@ pub struct Slow<'a, E> {
 impl<E: tidelane_flow::Env> Slow<'_, E> {
     /// Whether the fast path may have the flow again.
     pub fn settle(&mut self) {
-        let calm = self.hot.state == State::Established
+        // The fast path knows nothing of the persist timer.
+        let calm = self.config.fast_path
+            && self.hot.state == State::Established
+            && !self.hot.has(flags::PERSIST)
             && self.cold.ca_state == tidelane_flow::CaState::Open
             && self.cold.board.is_none();
         let receive = calm
@@ -76,7 +79,9 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
             && self.cold.dsack.is_none()
             && self.cold.fin_at.is_none()
             && !self.cold.snd_wl1.after(self.hot.rcv_nxt)
-            && !self.cold.mss_bounded;
+            && !self.cold.mss_bounded
+            // DCTCP counts each window of acknowledgments (RFC 8257 §3.3), marked or not.
+            && !self.is_dctcp();
         self.hot
             .put(flags::FAST_RECEIVE, receive && !self.hot.has(flags::ORPHAN));
         let no_cwr = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE;
@@ -85,7 +90,8 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
     }
 
-    /// Tells the program that the connection is over; the flow goes once the program has closed it.
+    /// Tells the program that the connection is over (RFC 9293 MUST-12); the flow goes once the
+    /// program has closed it.
     pub fn end(&mut self, cause: tidelane_flow::CloseCause) -> Fate {
         self.hot.state = State::Closed;
         self.hot.clear(

@@ -63,7 +63,7 @@ pub(crate) fn window_scale(config: &EngineConfig) -> u8 {
     (32 - (largest >> 16).leading_zeros()).min(14) as u8
 }
 
-/// MSS to announce to `peer` on a path with this MTU.
+/// MSS to announce to `peer` on a path with this MTU (RFC 9293 §3.7.1, MUST-67, SHLD-6).
 pub(crate) fn rmss(
     config: &EngineConfig,
     peer: IpAddress,
@@ -141,6 +141,7 @@ pub fn new_connection(
         probed: false,
         backoff: 0,
         fin_alone: false,
+        acked_here: iss,
         flight_max: 0,
         flight_round: iss,
         snd_wl1: SeqNumber(0),
@@ -208,8 +209,8 @@ impl Connection {
         hot.cwnd = self.controller.cwnd();
     }
 
-    /// Eff.snd.MSS (RFC 9293 §3.7.1): the least of peer and path, less the options of each segment;
-    /// and half of the largest window, so that a small receiver can always take a segment.
+    /// Eff.snd.MSS (RFC 9293 §3.7.1, MUST-16): the least of peer and path, less the options of each
+    /// segment; and half of the largest window, so that a small receiver can always take a segment.
     pub fn refresh_mss(&mut self, config: &EngineConfig, hot: &mut FlowState) {
         let options = if hot.has(flags::TIMESTAMPS) {
             TIMESTAMPS_LEN

@@ -48,7 +48,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Sends SYN, or SYN,ACK once the peer's SYN is known.
+    /// Sends SYN, or SYN,ACK once the peer's SYN is known; always with an MSS (RFC 9293 MUST-14,
+    /// SHLD-5, MAY-3).
     pub fn send_syn(&mut self) -> Result<(), TxFull> {
         let passive = self.hot.state == State::SynReceived;
         let timestamps = if passive {
@@ -161,7 +162,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.env.transmit(&out)?;
         self.hot.note_acknowledged(out.wnd);
-        // Karn (RFC 6298 §3): no sample from what was sent twice.
+        // Karn (RFC 6298 §3, RFC 9293 MUST-18): no sample from what was sent twice.
         self.hot.clear(flags::RTT_TIMING);
         self.counters.retrans_segs += 1;
         self.cold.retrans += 1;
@@ -235,8 +236,10 @@ impl<E: Env> Slow<'_, E> {
         self.hot.cwnd = cwnd;
         self.note_sent(from);
         self.note_out(self.hot.snd_nxt.distance_from(from));
-        if self.cold.board.is_some() && self.hot.snd_nxt != from {
-            // RFC 8985 §7.2: a probe is due that long after the last transmission.
+        let persisted = self.hot.has(flags::PERSIST);
+        if (self.cold.board.is_some() || persisted) && self.hot.snd_nxt != from {
+            // RFC 8985 §7.2: a probe is due that long after the last transmission. The persist
+            // timer, where it still runs, is none for what is in flight.
             self.arm_rto();
         }
         sent?;

@@ -170,6 +170,10 @@ impl<E: Env> Slow<'_, E> {
     /// SND.UNA moved to `ack`, `acked` bytes.
     pub fn on_ack_advance(&mut self, ack: SeqNumber, acked: u32) {
         self.sample_timed_segment(ack);
+        if self.cold.acked_here != self.hot.snd_una {
+            self.note_unlimited_time();
+        }
+        self.cold.acked_here = ack;
         self.hot.snd_una = ack;
         self.cold.backoff = 0;
         self.cold.retrans_since = None;
@@ -287,6 +291,13 @@ impl<E: Env> Slow<'_, E> {
             || slow_start && self.cold.flight_max > self.hot.cwnd / 2;
         self.hot.put(flags::CWND_LIMITED, limited);
         limited
+    }
+
+    /// The fast path took acknowledgments since the last one here: the window was not in use then,
+    /// and that time must not count (RFC 9438 §5.8).
+    fn note_unlimited_time(&mut self) {
+        let (now, srtt) = (self.clock.now, self.srtt());
+        self.cold.controller.on_ack(now, 0, srtt, false);
     }
 
     fn grow(&mut self, acked: u32) {

@@ -150,6 +150,8 @@ impl<E: Env> Slow<'_, E> {
         (!closed && self.cold.backoff >= retries) || self.cold.unanswered_probes >= retries
     }
 
+    /// For SYN, too (RFC 9293 MUST-22); by default that is 127 s, as in Linux, and not the three
+    /// minutes of MUST-23.
     fn retries_max(&self) -> u8 {
         match self.hot.state {
             State::SynSent => self.config.syn_retries,
@@ -210,7 +212,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// The persist timeout: probes a closed window, or sends the part of a segment that fits into a
-    /// small one or that a cork held (RFC 9293 §3.8.6.1, §3.8.6.2.1 (4)).
+    /// small one or that a cork held (RFC 9293 §3.8.6.1, SHLD-29, SHLD-30; §3.8.6.2.1 (4)).
     ///
     /// The probe is an old, empty segment, as Linux sends it: it is answered in any state of the
     /// window, and nothing of it is in flight. A peer that answers is never given up (MUST-37).
@@ -218,6 +220,9 @@ impl<E: Env> Slow<'_, E> {
         self.hot.clear(flags::PERSIST);
         if self.hot.flight_size() > 0 || !self.hot.tx_end.after(self.hot.snd_nxt) {
             self.cold.persist_since = None;
+            if self.hot.flight_size() > 0 {
+                self.arm_rto();
+            }
             return Fate::Keep;
         }
         if self.hot.snd_wnd > 0 {

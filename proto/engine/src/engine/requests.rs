@@ -207,7 +207,8 @@ impl Engine {
     }
 
     /// CLOSE: the program is gone from this flow. FIN, or RST if received bytes are unread
-    /// (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). [`Released`](tidelane_flow::Event::Released) follows, now or later.
+    /// (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). [`Released`](tidelane_flow::Event::Released)
+    /// follows, now or later.
     pub fn close(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         let Some(flow) = self.table.get_mut(id) else {
             return;

@@ -21,4 +21,5 @@ mod rfc7323;
 mod rfc8257;
 mod rfc8985;
 mod rfc9293;
+mod rfc9438;
 mod user_timeout;

@@ -232,6 +232,39 @@ fn must_60_a_cork_gives_way_in_time() {
     assert!((195..=260).contains(&(sent[0].at_ms - start)), "{sent:?}");
 }
 
+/// What goes out while the persist timer runs has the retransmission timer behind it.
+#[test]
+fn must_19_what_was_held_by_a_cork_is_retransmitted_too() {
+    let mut rig = Rig::established(SocketOptions {
+        cork: true,
+        ..SocketOptions::default()
+    });
+    rig.write(300);
+    rig.wait_ms(50);
+    let flow = rig.flow_id().unwrap();
+    let (now, env) = (rig.now, &mut rig.env);
+    rig.engine
+        .set_options(now, flow, SocketOptions::default(), env);
+    assert_eq!(spans(&rig.batch_end()), [(1, 300)]);
+    let again = rig.wait_ms(3_000);
+    assert!(again.len() >= 2, "{again:?}");
+    assert_eq!(spans(&again[..1]), [(1, 300)]);
+}
+
+/// A window that opens beside text, which the fast path might take.
+#[test]
+fn must_36_what_an_opened_window_lets_out_is_retransmitted_too() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.push(data(1, 1, 1).wnd(0));
+    rig.wait_ms(50);
+    assert_eq!(rig.write(1000), []);
+    let sent = rig.push(data(2, 1, 100).wnd(5000));
+    assert!(spans(&sent).contains(&(1, 1000)), "{:?}", spans(&sent));
+    let again = rig.wait_ms(3_000);
+    let again: Vec<_> = again.iter().filter(|out| out.len == 1000).collect();
+    assert!(again.len() >= 2, "{again:?}");
+}
+
 #[test]
 fn must_66_a_reset_and_an_acknowledgment_count_while_our_window_is_closed() {
     let mut rig = full(SocketOptions::default());

@@ -1,0 +1,290 @@
+//! The fast path does what the slow path does: the same segments, from a seed, go through an engine
+//! as it is and through one whose fast path is switched off. After each batch both have placed the
+//! same bytes, told of the same events, sent the same segments in the same order, and are in the
+//! same state.
+//!
+//! What the fast path does not keep, so that the two may differ afterwards, is left out: the least
+//! round-trip time, the largest window, the end of a pause for CUBIC, an exact time for keepalive,
+//! where the round trip began in which half of a window in slow start is in use.
+//!
+//! A seed that fails is kept in [`KEPT`]. `TIDELANE_DIFFERENTIAL_SEEDS` is how many others run.
+
+use tidelane_engine::{Algorithm, Duration, EcnPolicy, EngineConfig, SocketOptions, TcpFlags};
+
+mod peer;
+mod rng;
+mod twins;
+
+use peer::{Peer, byte_at};
+use rng::Rng;
+use twins::{Said, Twins};
+
+/// Seeds that once showed a difference.
+const KEPT: &[u64] = &[];
+/// How many seeds are tried unless the environment says otherwise.
+const SEEDS: u64 = 1500;
+/// Differences shown of those found.
+const SHOWN: usize = 5;
+/// What happens with each, at most.
+const STEPS: u32 = 300;
+
+fn config(rng: &mut Rng) -> EngineConfig {
+    let window = rng.pick(&[8 << 10, 64 << 10, 1 << 20]);
+    EngineConfig {
+        rx_window_initial: window.min(64 << 10),
+        rx_window_max: window,
+        // After a loss CUBIC's time does not pass while its window is not in use, and the fast path
+        // leaves no trace of when that ended: the two would differ by part of a round trip.
+        congestion: rng.pick(&[Algorithm::NewReno, Algorithm::Dctcp]),
+        // Not two: a smaller window is half in use so often that it matters where its round trip
+        // began, by which an acknowledgment that the fast path took does not count.
+        initial_window: rng.pick(&[10, 20]),
+        eager_acks: rng.chance(30),
+        ecn: EcnPolicy::Accept,
+        ..EngineConfig::default()
+    }
+}
+
+fn options(rng: &mut Rng) -> SocketOptions {
+    SocketOptions {
+        nodelay: rng.chance(50),
+        cork: rng.chance(10),
+        quickack: rng.chance(20),
+        ..SocketOptions::default()
+    }
+}
+
+/// One connection of two engines.
+struct Run {
+    rng: Rng,
+    twins: Twins,
+    peer: Peer,
+    written: u32,
+    /// The path is without trouble.
+    peace: bool,
+    /// There are few frames, or there is no memory.
+    tight: bool,
+    shut: bool,
+    finished: bool,
+}
+
+impl Run {
+    fn begin(seed: u64) -> Result<Self, String> {
+        let mut rng = Rng::new(seed);
+        let (config, options) = (config(&mut rng), options(&mut rng));
+        let burst = rng.pick(&[0, 0, 10_000, 65_000]);
+        let (peer, syn) = Peer::open(&mut rng);
+        let mut run = Self {
+            twins: Twins::new(&config, options, burst),
+            rng,
+            peer,
+            written: 0,
+            peace: true,
+            tight: false,
+            shut: false,
+            finished: false,
+        };
+        run.twins.arrive(&syn);
+        run.end()?;
+        // The least there is: the fast path does not keep the least round-trip time.
+        let said = run.twins.wait(Duration::from_micros(1))?;
+        run.hear(said);
+        let plain = run.peer.plain();
+        run.twins.arrive(&plain);
+        run.end()?;
+        Ok(run)
+    }
+
+    fn hear(&mut self, said: Said) {
+        for out in &said.out {
+            self.peer.see(out);
+        }
+        for (pos, text) in &said.placed {
+            let good = |(at, byte): (usize, &u8)| *byte == byte_at(pos.wrapping_add(at as u32));
+            assert!(text.iter().enumerate().all(good), "the peer's own bytes");
+        }
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        let said = self.twins.end()?;
+        self.hear(said);
+        Ok(())
+    }
+
+    fn wait(&mut self, ms: u64) -> Result<(), String> {
+        let us = u64::from(self.rng.below(1000));
+        let said = self.twins.wait(Duration::from_micros(ms * 1000 + us))?;
+        self.hear(said);
+        Ok(())
+    }
+
+    /// Something happens.
+    fn step(&mut self) -> Result<(), String> {
+        if self.tight && self.rng.chance(30) {
+            self.relax();
+        }
+        if self.rng.below(60) == 0 {
+            self.peace = !self.peace;
+            if self.peace {
+                self.make_peace()?;
+            }
+        }
+        match self.rng.below(100) {
+            0..55 => {
+                for _ in 0..=self.rng.pick(&[0, 0, 0, 1, 4]) {
+                    let segment = match self.peace {
+                        true => self.peer.next_in_peace(&mut self.rng),
+                        false => self.peer.next(&mut self.rng),
+                    };
+                    self.twins.arrive(&segment);
+                }
+            }
+            55..70 if !self.shut => {
+                let len = self.rng.pick(&[1, 100, 1000, 5000, 60_000]);
+                let unsent = self.twins.info().map_or(0, |info| info.unsent);
+                if unsent < 200_000 {
+                    self.written += 1 + self.rng.below(len);
+                    self.twins.write(self.written);
+                }
+            }
+            70..85 => self.read(),
+            85..96 => {
+                self.end()?;
+                let ms = self.rng.pick(&[0, 1, 1, 3, 10, 10, 30, 100, 300, 2000]);
+                return self.wait(ms);
+            }
+            96..98 => {
+                let options = options(&mut self.rng);
+                self.twins.set_options(options);
+            }
+            98 => {
+                let frames = self.rng.pick(&[0, 1, 3]);
+                self.twins.set_frames(frames);
+                self.tight = true;
+            }
+            _ => {
+                self.twins.set_full(true);
+                self.tight = true;
+            }
+        }
+        if self.rng.chance(70) {
+            self.end()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// All holes are filled, all is acknowledged, and for a while nothing happens: the slow path
+    /// forgets the trouble.
+    fn make_peace(&mut self) -> Result<(), String> {
+        self.relax();
+        while let Some(segment) = self.peer.repair() {
+            self.twins.arrive(&segment);
+            self.end()?;
+        }
+        for ms in [10, 10, 1_500, 10] {
+            let plain = self.peer.plain();
+            self.twins.arrive(&plain);
+            self.end()?;
+            self.wait(ms)?;
+            self.peer.repair();
+        }
+        Ok(())
+    }
+
+    fn relax(&mut self) {
+        self.twins.set_full(false);
+        self.twins.set_frames(u32::MAX);
+        self.tight = false;
+    }
+
+    /// The program reads some of what there is, or all.
+    fn read(&mut self) {
+        let Some(info) = self.twins.info() else {
+            return;
+        };
+        let head = info.bytes_received as u32;
+        let unread = match self.rng.below(3) {
+            0 => self.rng.below(info.unread + 1),
+            _ => 0,
+        };
+        self.twins.read(head - unread.min(info.unread));
+    }
+
+    /// Either side may end its stream, now or never.
+    fn maybe_finish(&mut self) {
+        if !self.shut && self.rng.below(300) == 0 {
+            self.shut = true;
+            self.twins.shut_down();
+        }
+        if !self.finished && self.rng.below(300) == 0 {
+            self.finished = true;
+            let fin = self.peer.finish();
+            self.twins.arrive(&fin);
+        }
+    }
+
+    /// All is repaired, read and closed; what is left ends by itself.
+    fn wind_up(&mut self) -> Result<(), String> {
+        self.relax();
+        self.end()?;
+        while let Some(segment) = self.peer.repair() {
+            self.twins.arrive(&segment);
+            self.end()?;
+        }
+        let reset = TcpFlags::RST | TcpFlags::ACK;
+        self.read();
+        self.twins.close();
+        self.end()?;
+        self.wait(5_000)?;
+        let mut last = self.peer.plain();
+        last.flags = reset;
+        self.twins.arrive(&last);
+        self.end()?;
+        self.wait(400_000)
+    }
+}
+
+/// Segments that the fast path took, or how the two differ.
+fn run(seed: u64) -> Result<u64, String> {
+    let mut done = 0;
+    let mut go = || -> Result<u64, String> {
+        let mut run = Run::begin(seed)?;
+        while done < STEPS && run.twins.flow().is_some() {
+            done += 1;
+            run.step()?;
+            run.maybe_finish();
+        }
+        run.wind_up()?;
+        let [fast, slow] = run.twins.fast_receives();
+        assert_eq!(slow, 0, "the fast path was not off");
+        Ok(fast)
+    };
+    let result = go();
+    result.map_err(|difference| format!("seed {seed}, step {done}: {difference}"))
+}
+
+#[test]
+fn kept_seeds_make_no_difference() {
+    for seed in KEPT {
+        assert_eq!(run(*seed).err(), None);
+    }
+}
+
+#[test]
+fn the_fast_path_does_what_the_slow_path_does() {
+    let seeds = std::env::var("TIDELANE_DIFFERENTIAL_SEEDS");
+    let seeds = seeds.ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
+    let (mut fast, mut differences) = (0, Vec::new());
+    for seed in 1..=seeds {
+        match run(seed) {
+            Ok(taken) => fast += taken,
+            Err(difference) => differences.push(difference),
+        }
+    }
+    let count = differences.len();
+    differences.truncate(SHOWN);
+    assert_eq!(count, 0, "{}", differences.join("\n\n"));
+    // Else this would say nothing.
+    assert!(fast > 10 * seeds, "{fast} segments in {seeds} runs");
+}

@@ -1,0 +1,345 @@
+//! A peer that does mostly what a peer does, and now and then anything else.
+
+use tidelane_engine::{Ecn, SegmentOut, SeqNumber, TcpFlags, TcpOptions};
+
+use crate::{rng::Rng, twins::In};
+
+const ACK: TcpFlags = TcpFlags::ACK;
+
+/// The byte of the peer's stream at a sequence number that is `at` after its first.
+pub fn byte_at(at: u32) -> u8 {
+    (at.wrapping_mul(31) ^ at >> 8) as u8
+}
+
+/// What was agreed on, and how far the two streams are.
+#[derive(Debug)]
+pub struct Peer {
+    irs: SeqNumber,
+    /// The engine's initial number.
+    pub iss: SeqNumber,
+    /// The next byte that was not sent.
+    next: SeqNumber,
+    /// Ranges that were left out: they will come late.
+    holes: Vec<(SeqNumber, SeqNumber)>,
+    /// What is acknowledged of the engine's numbers.
+    una: SeqNumber,
+    /// The end of what the engine has sent.
+    sent: SeqNumber,
+    /// The engine's right edge.
+    edge: SeqNumber,
+    /// Shift of the engine's window.
+    shift: u8,
+    wnd: u16,
+    sack: bool,
+    /// TSval of the last segment and of the engine's last one.
+    stamps: Option<(u32, u32)>,
+    ecn: bool,
+    mss: u32,
+    fin: bool,
+}
+
+impl Peer {
+    /// One that opens with these options. Its SYN.
+    pub fn open(rng: &mut Rng) -> (Self, In) {
+        let irs = SeqNumber(rng.pick(&[0xffff_f000, 0x7fff_ff00, 1, 0x1234_5678]));
+        let (sack, stamps, ecn) = (rng.chance(70), rng.chance(50), rng.chance(40));
+        let mss = rng.pick(&[536, 1000, 1460]);
+        let options = TcpOptions {
+            mss: Some(mss as u16),
+            wscale: rng.pick(&[None, Some(0), Some(2), Some(7)]),
+            sack_permitted: sack,
+            timestamps: TcpOptions::timestamps(1000, 0)
+                .timestamps
+                .filter(|_| stamps),
+            ..TcpOptions::NONE
+        };
+        let both = TcpFlags(TcpFlags::ECE.0 | TcpFlags::CWR.0);
+        let flags = if ecn {
+            TcpFlags::SYN | both
+        } else {
+            TcpFlags::SYN
+        };
+        let peer = Self {
+            irs,
+            iss: SeqNumber(0),
+            next: irs.add(1),
+            holes: Vec::new(),
+            una: SeqNumber(0),
+            sent: SeqNumber(0),
+            edge: irs.add(1),
+            shift: 0,
+            wnd: rng.pick(&[60_000, 20_000, 4000, 1000]),
+            sack,
+            stamps: stamps.then_some((1000, 0)),
+            ecn,
+            mss,
+            fin: false,
+        };
+        let syn = In {
+            seq: irs,
+            ack: SeqNumber(0),
+            flags,
+            wnd: peer.wnd,
+            options,
+            ecn: Ecn::NotEct,
+            text: Vec::new(),
+        };
+        (peer, syn)
+    }
+
+    /// What the engine sent.
+    pub fn see(&mut self, out: &SegmentOut) {
+        if out.flags.contains(TcpFlags::SYN) {
+            self.iss = out.seq;
+            self.una = out.seq.add(1);
+            self.sent = self.una;
+            self.ecn &= out.flags.contains(TcpFlags::ECE);
+            self.sack &= out.options.sack_permitted;
+            self.edge = self.edge.add(u32::from(out.wnd));
+            self.shift = out.options.wscale.unwrap_or(0);
+        } else if out.flags.contains(ACK) {
+            let edge = out.ack.add(u32::from(out.wnd) << self.shift);
+            self.edge = self.edge.later_of(edge);
+            let fin = u32::from(out.flags.contains(TcpFlags::FIN));
+            self.sent = self.sent.later_of(out.seq.add(out.payload_len + fin));
+        }
+        if let (Some(stamps), Some(seen)) = (&mut self.stamps, out.options.timestamps) {
+            stamps.1 = seen.tsval;
+        }
+    }
+
+    /// An acknowledgment of what is acknowledged, from where the stream is.
+    pub fn plain(&self) -> In {
+        let stamps = self.stamps;
+        In {
+            seq: self.next,
+            ack: self.una,
+            flags: ACK,
+            wnd: self.wnd,
+            options: stamps.map_or(TcpOptions::NONE, |(val, ecr)| {
+                TcpOptions::timestamps(val, ecr)
+            }),
+            ecn: if self.ecn { Ecn::Ect0 } else { Ecn::NotEct },
+            text: Vec::new(),
+        }
+    }
+
+    fn text(&self, from: SeqNumber, len: u32) -> Vec<u8> {
+        let start = from.distance_from(self.irs.add(1));
+        (0..len).map(|at| byte_at(start.wrapping_add(at))).collect()
+    }
+
+    fn outstanding(&self) -> u32 {
+        self.sent.distance_from(self.una)
+    }
+
+    /// Whatever comes next.
+    pub fn next(&mut self, rng: &mut Rng) -> In {
+        if let Some(stamps) = &mut self.stamps {
+            stamps.0 = stamps.0.wrapping_add(rng.below(20));
+        }
+        if self.outstanding() > 0 && rng.chance(60) {
+            self.acknowledge(rng);
+        }
+        if rng.chance(8) {
+            self.wnd = rng.pick(&[60_000, 60_000, 20_000, 5000, 900, 0]);
+        }
+        let mut segment = match rng.below(100) {
+            0..45 => self.in_order(rng),
+            45..75 => self.plain(),
+            75..80 => self.out_of_order(rng),
+            80..88 => self.late(rng),
+            88..92 => self.again(rng),
+            92..98 => self.report(rng),
+            _ => self.odd(rng),
+        };
+        if self.ecn && rng.chance(4) {
+            let echo = rng.pick(&[TcpFlags::ECE, TcpFlags::CWR]);
+            segment.flags |= echo;
+        }
+        if rng.chance(2) {
+            segment.ecn = Ecn::Ce;
+        }
+        segment
+    }
+
+    /// What comes next on a path without trouble.
+    pub fn next_in_peace(&mut self, rng: &mut Rng) -> In {
+        if let Some(stamps) = &mut self.stamps {
+            stamps.0 = stamps.0.wrapping_add(rng.below(20));
+        }
+        if self.outstanding() > 0 && rng.chance(70) {
+            self.acknowledge(rng);
+        }
+        if rng.chance(3) {
+            self.wnd = rng.pick(&[60_000, 20_000, 5000]);
+        }
+        if rng.chance(60) {
+            self.in_order(rng)
+        } else {
+            self.plain()
+        }
+    }
+
+    /// More is acknowledged: segments, or any part of one.
+    fn acknowledge(&mut self, rng: &mut Rng) {
+        let all = self.outstanding();
+        let more = match rng.below(10) {
+            0..4 => all,
+            4..9 => (self.mss * (1 + rng.below(3))).min(all),
+            _ => 1 + rng.below(all),
+        };
+        self.una = self.una.add(more);
+    }
+
+    /// How much text may follow.
+    fn room(&self) -> u32 {
+        let room = self.edge.distance_from(self.next);
+        if self.fin || room > 1 << 30 { 0 } else { room }
+    }
+
+    fn length(&self, rng: &mut Rng) -> u32 {
+        let len = match rng.below(10) {
+            0..6 => self.mss,
+            6..9 => 1 + rng.below(self.mss),
+            _ => 1,
+        };
+        len.min(self.room())
+    }
+
+    fn in_order(&mut self, rng: &mut Rng) -> In {
+        let len = self.length(rng);
+        let mut segment = self.plain();
+        segment.text = self.text(self.next, len);
+        if rng.chance(50) {
+            segment.flags |= TcpFlags::PSH;
+        }
+        self.next = self.next.add(len);
+        segment
+    }
+
+    fn out_of_order(&mut self, rng: &mut Rng) -> In {
+        let gap = self.length(rng);
+        if gap > 0 && self.holes.len() < 6 {
+            self.holes.push((self.next, self.next.add(gap)));
+            self.next = self.next.add(gap);
+        }
+        self.in_order(rng)
+    }
+
+    /// A hole is filled, or a part of it.
+    fn late(&mut self, rng: &mut Rng) -> In {
+        if self.holes.is_empty() {
+            return self.in_order(rng);
+        }
+        let at = rng.below(self.holes.len() as u32) as usize;
+        let (start, end) = self.holes[at];
+        let mut len = end.distance_from(start);
+        if rng.chance(30) && len > 1 {
+            len = 1 + rng.below(len - 1);
+            self.holes[at].0 = start.add(len);
+        } else {
+            self.holes.remove(at);
+        }
+        let text = self.text(start, len);
+        In {
+            seq: start,
+            text,
+            ..self.plain()
+        }
+    }
+
+    /// Something that was sent before, from anywhere in the last segments.
+    fn again(&mut self, rng: &mut Rng) -> In {
+        let sent = self.next.distance_from(self.irs.add(1)).min(5000);
+        if sent == 0 {
+            return self.plain();
+        }
+        let back = 1 + rng.below(sent);
+        let start = self.next.back(back);
+        let len = back.min(1 + rng.below(self.mss));
+        let text = self.text(start, len);
+        In {
+            seq: start,
+            text,
+            ..self.plain()
+        }
+    }
+
+    /// SACK blocks of what is outstanding, or of a duplicate.
+    fn report(&mut self, rng: &mut Rng) -> In {
+        let mut segment = self.plain();
+        let all = self.outstanding();
+        if !self.sack {
+            return segment;
+        }
+        if rng.chance(15) {
+            let back = 1 + rng.below(2000);
+            segment.options.sack.push(self.una.back(back), self.una);
+        }
+        for _ in 0..=rng.below(2) {
+            if all > self.mss {
+                let start = 1 + rng.below(all - 1);
+                let len = (self.mss * (1 + rng.below(3))).min(all - start);
+                let left = self.una.add(start);
+                segment.options.sack.push(left, left.add(len));
+            }
+        }
+        segment
+    }
+
+    /// What no good peer sends.
+    fn odd(&mut self, rng: &mut Rng) -> In {
+        let mut segment = self.plain();
+        match rng.below(12) {
+            0 => segment.ack = self.sent.add(1 + rng.below(5000)),
+            // Not in between: the fast path does not keep the largest window ever (RFC 5961 §5.2).
+            1 => segment.ack = self.una.back(rng.pick(&[1, 800, 1 << 30])),
+            2 => segment.seq = self.next.add(1 + rng.below(1 << 30)),
+            3 => segment.seq = self.next.back(1 + rng.below(1 << 20)),
+            4 => segment.flags = TcpFlags::PSH,
+            5 => segment.flags = ACK | TcpFlags::SYN,
+            6 => {
+                segment.seq = self.next.add(1 + rng.below(100));
+                segment.flags = TcpFlags::RST;
+            }
+            7 => segment.flags = ACK | TcpFlags::URG,
+            8 => {
+                let old = self.stamps.map_or(0, |stamps| stamps.0.wrapping_sub(5000));
+                segment.options = TcpOptions::timestamps(old, 0);
+            }
+            9 => segment.options = TcpOptions::NONE,
+            10 => segment.options.wscale = Some(3),
+            _ => segment.wnd = 1,
+        }
+        if rng.chance(40) {
+            let len = 1 + rng.below(self.mss);
+            segment.text = self.text(segment.seq, len);
+        }
+        segment
+    }
+
+    /// The end of the peer's stream, after what fills the holes.
+    pub fn finish(&mut self) -> In {
+        self.fin = true;
+        let end = self.next;
+        self.next = end.add(1);
+        In {
+            seq: end,
+            flags: ACK | TcpFlags::FIN,
+            ..self.plain()
+        }
+    }
+
+    /// All that was sent arrives, whole and in order.
+    pub fn repair(&mut self) -> Option<In> {
+        self.una = self.sent;
+        let (start, end) = self.holes.pop()?;
+        let text = self.text(start, end.distance_from(start));
+        Some(In {
+            seq: start,
+            text,
+            ..self.plain()
+        })
+    }
+}

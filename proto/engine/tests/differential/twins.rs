@@ -1,0 +1,298 @@
+//! Two engines that get the same: one as it is, one whose fast path is switched off.
+
+use tidelane_engine::{
+    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowInfo, FlowKey,
+    Instant, LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags, TcpOptions,
+    TxFull,
+};
+
+const LINK: LinkId = LinkId(1);
+const START: Instant = Instant(1_000_000_000_000);
+
+/// A segment of the peer, with absolute numbers.
+#[derive(Clone, Debug)]
+pub struct In {
+    pub seq: SeqNumber,
+    pub ack: SeqNumber,
+    pub flags: TcpFlags,
+    pub wnd: u16,
+    pub options: TcpOptions,
+    pub ecn: Ecn,
+    pub text: Vec<u8>,
+}
+
+/// One engine's surroundings: all that it says is kept.
+#[derive(Default)]
+struct Side {
+    out: Vec<SegmentOut>,
+    events: Vec<(FlowId, Event)>,
+    placed: Vec<(u32, Vec<u8>)>,
+    /// Segments that may still be sent.
+    frames: u32,
+    /// Whether the memory for what arrives is used up.
+    full: bool,
+    burst_len: u32,
+}
+
+impl Env for Side {
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        self.frames = self.frames.checked_sub(1).ok_or(TxFull)?;
+        self.out.push(*out);
+        Ok(())
+    }
+
+    fn place(&mut self, _: FlowId, pos: u32, payload: &[u8]) -> bool {
+        if !self.full {
+            self.placed.push((pos, payload.to_vec()));
+        }
+        !self.full
+    }
+
+    fn event(&mut self, flow: FlowId, event: Event) {
+        self.events.push((flow, event));
+    }
+
+    fn burst_len(&self, _: FlowId) -> u32 {
+        self.burst_len
+    }
+
+    fn route(&mut self, _: &FlowKey, link: LinkId) -> Route {
+        Route { link, mtu: 1500 }
+    }
+}
+
+/// What both engines said since the last look.
+#[derive(Debug, Default)]
+pub struct Said {
+    pub out: Vec<SegmentOut>,
+    pub events: Vec<Event>,
+    pub placed: Vec<(u32, Vec<u8>)>,
+}
+
+/// The two engines.
+pub struct Twins {
+    engines: [Engine; 2],
+    sides: [Side; 2],
+    pub now: Instant,
+    key: FlowKey,
+}
+
+/// All of a flow that decides what it will do, in words.
+fn summary(info: &FlowInfo) -> String {
+    format!(
+        "{} {:?} cwnd {} ssthresh {} srtt {:?} rttvar {:?} rto {:?} mss {} snd_wnd {} rcv_wnd {} \
+         flight {} sacked {} lost {} unsent {} unread {} ooo {} retrans {} backoff {}",
+        info.state,
+        info.ca_state,
+        info.cwnd,
+        info.ssthresh,
+        info.srtt,
+        info.rttvar,
+        info.rto,
+        info.mss,
+        info.snd_wnd,
+        info.rcv_wnd,
+        info.flight_size,
+        info.sacked,
+        info.lost,
+        info.unsent,
+        info.unread,
+        info.ooo_ranges,
+        info.retrans,
+        info.backoff
+    )
+}
+
+impl Twins {
+    /// Two listeners with these options.
+    pub fn new(config: &EngineConfig, options: SocketOptions, burst_len: u32) -> Self {
+        let local = Endpoint::v4([10, 0, 0, 1], 80);
+        let peer = Endpoint::v4([10, 0, 0, 2], 4242);
+        let make = |fast_path| {
+            let config = EngineConfig {
+                fast_path,
+                ..config.clone()
+            };
+            let mut engine = Engine::new(config, [7; 16]);
+            engine.listen(local, 16, options).expect("a listener");
+            engine
+        };
+        let side = || Side {
+            burst_len,
+            frames: u32::MAX,
+            ..Side::default()
+        };
+        Self {
+            engines: [make(true), make(false)],
+            sides: [side(), side()],
+            now: START,
+            key: FlowKey { local, peer },
+        }
+    }
+
+    /// Does the same with both.
+    fn both(&mut self, mut act: impl FnMut(&mut Engine, Instant, &mut Side)) {
+        for (engine, side) in self.engines.iter_mut().zip(&mut self.sides) {
+            act(engine, self.now, side);
+        }
+    }
+
+    /// The flow, if there is one.
+    pub fn flow(&self) -> Option<FlowId> {
+        self.engines[0].flows().next()
+    }
+
+    /// The flow as the first engine has it.
+    pub fn info(&self) -> Option<FlowInfo> {
+        self.engines[0].info(self.flow()?)
+    }
+
+    /// Segments that each engine's fast path received.
+    pub fn fast_receives(&self) -> [u64; 2] {
+        [0, 1].map(|at: usize| self.engines[at].counters().fast_receives)
+    }
+
+    /// A segment arrives; the batch goes on.
+    pub fn arrive(&mut self, segment: &In) {
+        let key = self.key;
+        let bits = Segment {
+            src_port: key.peer.port,
+            dst_port: key.local.port,
+            seq: segment.seq,
+            ack: segment.ack,
+            flags: segment.flags,
+            wnd: segment.wnd,
+            urgent: 0,
+            options: segment.options,
+            payload: &segment.text,
+        };
+        let arrival = Arrival {
+            key,
+            link: LINK,
+            ecn: segment.ecn,
+        };
+        self.both(|engine, now, side| engine.segment_arrives(now, &arrival, &bits, side));
+    }
+
+    /// The batch ends: what both said, or how they differ.
+    pub fn end(&mut self) -> Result<Said, String> {
+        self.both(|engine, now, side| engine.batch_end(now, side));
+        self.compare()
+    }
+
+    fn compare(&mut self) -> Result<Said, String> {
+        let [fast, slow] = &mut self.sides;
+        let [fast, slow] = [fast, slow].map(|side| {
+            let mut events = std::mem::take(&mut side.events);
+            // A driver gathers them per flow: which of a batch's comes first says nothing, nor how
+            // often it comes.
+            events.sort_by_cached_key(|event| format!("{event:?}"));
+            events.dedup();
+            Said {
+                out: std::mem::take(&mut side.out),
+                events: events.into_iter().map(|(_, event)| event).collect(),
+                placed: std::mem::take(&mut side.placed),
+            }
+        });
+        if fast.out != slow.out {
+            return Err(format!("sent {:#?}\nnot {:#?}", fast.out, slow.out));
+        }
+        if fast.events != slow.events {
+            return Err(format!("events {:?} not {:?}", fast.events, slow.events));
+        }
+        if fast.placed != slow.placed {
+            let spans = |said: &Said| -> Vec<(u32, usize)> {
+                let spans = said.placed.iter().map(|(pos, text)| (*pos, text.len()));
+                spans.collect()
+            };
+            return Err(format!("placed {:?} not {:?}", spans(&fast), spans(&slow)));
+        }
+        let state = |engine: &Engine| {
+            let flows = engine.flows().filter_map(|flow| engine.info(flow));
+            let flows: Vec<String> = flows.map(|info| summary(&info)).collect();
+            (flows, engine.time_wait_len())
+        };
+        let (a, b) = (state(&self.engines[0]), state(&self.engines[1]));
+        if a != b {
+            return Err(format!("state\n  {a:?}\nnot\n  {b:?}"));
+        }
+        Ok(fast)
+    }
+
+    /// Time passes; timers fire in each engine at the times of both.
+    pub fn wait(&mut self, span: Duration) -> Result<Said, String> {
+        let end = self.now + span;
+        let mut all = Said::default();
+        let mut turns = 0;
+        loop {
+            let timers = self.engines.iter().filter_map(Engine::next_timeout);
+            let Some(at) = timers.min().filter(|at| *at <= end) else {
+                break;
+            };
+            turns += 1;
+            assert!(turns < 100_000, "timers without end");
+            self.now = self.now.max(at);
+            self.both(|engine, now, side| engine.advance_time(now, side));
+            let said = self.end()?;
+            all.out.extend(said.out);
+            all.events.extend(said.events);
+            all.placed.extend(said.placed);
+        }
+        self.now = end;
+        Ok(all)
+    }
+
+    /// The program has written up to `head`.
+    pub fn write(&mut self, head: u32) {
+        if let Some(flow) = self.flow() {
+            self.both(|engine, now, side| {
+                let _ = engine.tx_advance(now, flow, head, side);
+            });
+        }
+    }
+
+    /// The program has read up to `read`.
+    pub fn read(&mut self, read: u32) {
+        if let Some(flow) = self.flow() {
+            self.both(|engine, now, side| {
+                let _ = engine.rx_advance(now, flow, read, side);
+            });
+        }
+    }
+
+    /// The program changes its options.
+    pub fn set_options(&mut self, options: SocketOptions) {
+        if let Some(flow) = self.flow() {
+            self.both(|engine, now, side| engine.set_options(now, flow, options, side));
+        }
+    }
+
+    /// The program writes no more.
+    pub fn shut_down(&mut self) {
+        if let Some(flow) = self.flow() {
+            self.both(|engine, now, side| engine.shutdown_write(now, flow, side));
+        }
+    }
+
+    /// The program is gone.
+    pub fn close(&mut self) {
+        if let Some(flow) = self.flow() {
+            self.both(|engine, now, side| engine.close(now, flow, side));
+        }
+    }
+
+    /// So many segments can be sent from now on.
+    pub fn set_frames(&mut self, frames: u32) {
+        self.both(|engine, now, side| {
+            side.frames = frames;
+            if frames > 0 {
+                engine.resume_transmit(now, side);
+            }
+        });
+    }
+
+    /// Whether there is no memory for what arrives.
+    pub fn set_full(&mut self, full: bool) {
+        self.both(|_, _, side| side.full = full);
+    }
+}

@@ -1,0 +1,59 @@
+//! CUBIC in the engine (RFC 9438); its curve is tested in `proto/cc`.
+
+use tidelane_engine::{EngineConfig, SocketOptions, TcpOptions};
+
+use crate::rig::{Rig, ack};
+
+/// All that is in flight is acknowledged, segment by segment, a round trip later.
+fn round(rig: &mut Rig, una: &mut u32) {
+    let flight = rig.info().flight_size;
+    rig.wait_ms(10);
+    let end = *una + flight;
+    while *una < end {
+        *una = (*una + 1000).min(end);
+        rig.push(ack(1, *una));
+    }
+}
+
+/// The window after a loss at twenty segments, ten seconds of small exchanges, and one round trip
+/// in which all of it is in use again.
+fn window_after_pause(fast_path: bool) -> (u32, u32) {
+    let config = EngineConfig {
+        fast_path,
+        ..EngineConfig::default()
+    };
+    let mut rig = Rig::established_with(config, SocketOptions::default(), TcpOptions::NONE);
+    let mut una = 1;
+    rig.write(30_000);
+    round(&mut rig, &mut una);
+    for _ in 0..3 {
+        rig.push(ack(1, una));
+    }
+    while rig.info().flight_size > 0 {
+        round(&mut rig, &mut una);
+    }
+    // The epoch begins.
+    rig.write(60_000);
+    while rig.info().flight_size > 0 {
+        round(&mut rig, &mut una);
+    }
+    for _ in 0..1000 {
+        rig.write(100);
+        round(&mut rig, &mut una);
+    }
+    assert_eq!(rig.engine.counters().fast_receives > 500, fast_path);
+    let before = rig.info().cwnd;
+    rig.write(100_000);
+    round(&mut rig, &mut una);
+    (before, rig.info().cwnd)
+}
+
+#[test]
+fn section_5_8_time_in_which_the_window_was_not_in_use_does_not_count() {
+    for fast_path in [true, false] {
+        let (before, after) = window_after_pause(fast_path);
+        assert!((10_000..20_000).contains(&before), "{before}");
+        // A segment or so; the curve after ten seconds would allow half of it more.
+        assert!(after - before < 2_000, "{fast_path}: {before} {after}");
+    }
+}
