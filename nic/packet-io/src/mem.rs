@@ -5,12 +5,15 @@
 //! nothing is copied and, after the start, nothing is allocated. A full direction pushes back
 //! ([`PacketIo::tx_frame`] gives `None`) instead of dropping: loss is a link emulator's business.
 //!
-//! The lock of a direction is taken once per burst, flush or refill, so the ports of a pair may
-//! live on different threads.
+//! The lock of a direction is taken once per burst that finds something, flush or refill, so the
+//! ports of a pair may live on different threads.
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::{BURST_MAX, Capabilities, Frame, PacketIo, TxChecksum, finish_checksum};
@@ -48,7 +51,13 @@ struct Direction {
     free: Vec<Box<[u8]>>,
 }
 
-type SharedDirection = Arc<Mutex<Direction>>;
+/// A direction, and whether frames are queued in it: to look costs no lock.
+struct Shared {
+    waiting: AtomicBool,
+    direction: Mutex<Direction>,
+}
+
+type SharedDirection = Arc<Shared>;
 
 fn new_direction(config: &MemConfig) -> SharedDirection {
     let count = config.frames as usize;
@@ -56,15 +65,20 @@ fn new_direction(config: &MemConfig) -> SharedDirection {
     free.resize_with(count, || {
         vec![0; config.frame_len_max as usize].into_boxed_slice()
     });
-    Arc::new(Mutex::new(Direction {
+    let direction = Mutex::new(Direction {
         queued: VecDeque::with_capacity(count),
         free,
-    }))
+    });
+    Arc::new(Shared {
+        waiting: AtomicBool::new(false),
+        direction,
+    })
 }
 
 /// A panic elsewhere cannot leave a direction half-changed: critical sections only move boxes.
 fn lock(direction: &SharedDirection) -> MutexGuard<'_, Direction> {
-    direction.lock().unwrap_or_else(PoisonError::into_inner)
+    let direction = direction.direction.lock();
+    direction.unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One end of a memory link.
@@ -80,6 +94,8 @@ pub struct MemPort {
     rx_tokens_free: Vec<u32>,
     /// Released, not yet back in the pool of `rx`.
     rx_released: Vec<Box<[u8]>>,
+    /// So many are given back at the latest: never so many that the other side has none.
+    rx_released_max: usize,
 }
 
 impl MemPort {
@@ -107,6 +123,7 @@ impl MemPort {
             rx_held: (0..count).map(|_| None).collect(),
             rx_tokens_free: (0..config.frames).rev().collect(),
             rx_released: Vec::with_capacity(count),
+            rx_released_max: (count / 4).max(1),
         }
     }
 
@@ -133,9 +150,13 @@ impl PacketIo for MemPort {
     }
 
     fn rx_burst(&mut self, frames: &mut Vec<Frame>, max: usize) -> usize {
+        let give_back = self.rx_released.len() >= self.rx_released_max;
+        if !give_back && !self.rx.waiting.load(Ordering::Acquire) {
+            return 0;
+        }
         let mut direction = lock(&self.rx);
-        while let Some(bytes) = self.rx_released.pop() {
-            direction.free.push(bytes);
+        if give_back {
+            direction.free.append(&mut self.rx_released);
         }
         let mut count = 0;
         while count < max {
@@ -154,6 +175,8 @@ impl PacketIo for MemPort {
             });
             count += 1;
         }
+        let waiting = !direction.queued.is_empty();
+        self.rx.waiting.store(waiting, Ordering::Release);
         count
     }
 
@@ -204,6 +227,7 @@ impl PacketIo for MemPort {
             } else {
                 queued.append(&mut self.tx_staged);
             }
+            self.tx.waiting.store(true, Ordering::Release);
         }
     }
 }

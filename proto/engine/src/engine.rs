@@ -73,7 +73,7 @@ macro_rules! slow {
 // After the macro, which they use.
 mod batch;
 mod passive;
-mod requests;
+pub mod requests;
 
 impl Engine {
     /// An engine without flows. `secret` keys initial sequence numbers and the flow table's hash.
@@ -176,7 +176,6 @@ impl Engine {
         self.pending.push(id);
     }
 
-    #[cold]
     #[inline(never)]
     fn pend_with_room(&mut self, id: FlowId) {
         self.pending.push(id);

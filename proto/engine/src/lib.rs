@@ -18,4 +18,4 @@ pub use tidelane_wire::{
     DropReason, Ecn, Endpoint, FlowKey, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions,
 };
 
-pub use crate::engine::Engine;
+pub use crate::engine::{Engine, requests::Advance};

@@ -198,6 +198,12 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
+    /// Whether [`TimerWheel::next_deadline`] is not after `now`.
+    #[inline]
+    pub fn is_due(&self, now: Instant) -> bool {
+        (self.not_before <= now || self.lists[usize::from(DUE)].head != NIL) && self.len != 0
+    }
+
     /// Moves the cursor to `now` and everything that is due by then to the due list.
     #[inline(never)]
     fn advance(&mut self, now: Instant) {

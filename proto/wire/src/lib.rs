@@ -39,7 +39,8 @@ pub use crate::{
     sequence::SeqNumber,
     tcp::{
         Segment, SegmentHeader, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, TcpFlags, TcpParts, emit_tcp,
-        parse_tcp, split_tcp, tcp_checksum_ok, write_partial_checksum, write_tcp_checksum,
+        emit_tcp_with, parse_tcp, split_tcp, tcp_checksum_ok, write_partial_checksum,
+        write_tcp_checksum,
     },
     template::{
         ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate,

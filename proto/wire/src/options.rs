@@ -155,17 +155,23 @@ impl TcpOptions {
     ///
     /// Unknown options are skipped; so are known ones of a wrong length. A length that cannot be
     /// skipped ends the reading, and what was read before it stands (RFC 9293 §3.1 MUST-6, MUST-7).
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Self {
-        let mut options = Self::ordinary(parse_aligned_timestamps(bytes));
-        if options.timestamps.is_none() && !bytes.is_empty() {
-            options.read_any(bytes);
+        let timestamps = parse_aligned_timestamps(bytes);
+        if timestamps.is_some() || bytes.is_empty() {
+            return Self::ordinary(timestamps);
         }
-        options
+        Self::parse_any(bytes)
     }
 
     #[cold]
     #[inline(never)]
+    fn parse_any(bytes: &[u8]) -> Self {
+        let mut options = Self::NONE;
+        options.read_any(bytes);
+        options
+    }
+
     fn read_any(&mut self, mut bytes: &[u8]) {
         loop {
             match bytes {

@@ -12,7 +12,8 @@ use tidelane_ring::{BufferAllocator, Region};
 use tidelane_time::Instant;
 use tidelane_wire::{
     DropReason, FRAME_HEADERS_LEN_MAX, FlowKey, HeaderTemplate, MacAddress, SegmentHeader,
-    checksum, emit_tcp, write_partial_checksum, write_tcp_checksum,
+    TCP_HEADER_LEN, TcpOptions, checksum, emit_tcp_with, write_partial_checksum,
+    write_tcp_checksum,
 };
 
 use crate::{
@@ -330,20 +331,21 @@ fn write_headers(
     out: &SegmentOut,
     ip_id: u16,
 ) -> Option<usize> {
-    let header = header_of(out);
     let tcp_start = template.headers_len();
-    let headers_len = tcp_start + header.len();
+    let headers_len = tcp_start + TCP_HEADER_LEN + out.options.len();
     let frame_len = headers_len + out.payload_len as usize;
     if frame_len > frame.len() {
         return None;
     }
     let tcp_len = (frame_len - tcp_start) as u16;
     template.write(frame, tcp_len, out.ecn, ip_id);
-    emit_tcp(&mut frame[tcp_start..headers_len], &header);
+    let tcp = &mut frame[tcp_start..headers_len];
+    emit_tcp_with(tcp, &header_of(out), &out.options);
     Some(headers_len)
 }
 
-#[inline]
+/// Everything but the options.
+#[inline(always)]
 fn header_of(out: &SegmentOut) -> SegmentHeader {
     SegmentHeader {
         src_port: out.key.local.port,
@@ -353,7 +355,7 @@ fn header_of(out: &SegmentOut) -> SegmentHeader {
         flags: out.flags,
         wnd: out.wnd,
         urgent: 0,
-        options: out.options,
+        options: TcpOptions::ordinary(None),
     }
 }
 

@@ -157,13 +157,20 @@ impl<P: PacketIo> Host<P> {
             self.engine.resume_transmit(now, &mut self.io);
         }
         self.run_timers(now);
-        self.engine.batch_end(now, &mut self.io);
+        self.end_batch(now);
         self.publish(now);
         if self.io.tx_queued {
             self.flush_ports();
         }
         self.ring(now);
         worked || !self.io.memory.is_empty()
+    }
+
+    /// What the engine owes goes out. The parts of a step are functions of their own: as one, none
+    /// of them has registers.
+    #[inline(never)]
+    fn end_batch(&mut self, now: Instant) {
+        self.engine.batch_end(now, &mut self.io);
     }
 
     /// Hands queued frames to the links; what they cannot take yet is offered again next step.
@@ -176,7 +183,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     fn run_timers(&mut self, now: Instant) {
-        if self.engine.next_timeout().is_some_and(|at| at <= now) {
+        if self.engine.is_due(now) {
             self.engine.advance_time(now, &mut self.io);
         }
         if self.parked_deadline().is_some_and(|at| at <= now) {

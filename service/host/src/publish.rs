@@ -17,6 +17,7 @@ use crate::{
 
 impl<P: PacketIo> Host<P> {
     /// Hands accepted connections out, tells programs of changed flows, and ends bindings.
+    #[inline(never)]
     pub(crate) fn publish(&mut self, now: Instant) {
         if !self.io.accepted.is_empty() {
             for (flow, listener) in std::mem::take(&mut self.io.accepted) {
@@ -45,6 +46,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Makes all queued events visible and rings who sleeps. After the frames were sent: on a
     /// shared CPU the program runs from here on.
+    #[inline(never)]
     pub(crate) fn ring(&mut self, now: Instant) {
         let mut stuck = None;
         self.backlogged = false;

@@ -15,20 +15,21 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn receive_ports(&mut self, now: Instant) -> bool {
         let mut any = false;
         for index in 0..self.io.ports.len() {
-            any |= self.receive_port(now, index);
+            self.frames.clear();
+            if self.io.ports[index].rx_burst(&mut self.frames, BURST_MAX) > 0 {
+                self.receive_burst(now, index);
+                any = true;
+            }
         }
         any
     }
 
     /// The burst is copied out of the port's memory first: what is sent in answer needs the port,
     /// and a hostile or merely eager sender cannot hold its frames.
-    fn receive_port(&mut self, now: Instant, index: usize) -> bool {
+    #[inline(never)]
+    fn receive_burst(&mut self, now: Instant, index: usize) {
         let port = &mut self.io.ports[index];
-        self.frames.clear();
-        let received = port.rx_burst(&mut self.frames, BURST_MAX);
-        if received == 0 {
-            return false;
-        }
+        let received = self.frames.len();
         let partial_allowed = port.capabilities().rx_checksum_may_be_partial;
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
@@ -48,7 +49,6 @@ impl<P: PacketIo> Host<P> {
         self.io.arrival = None;
         self.io.counters.in_frames += received as u64;
         self.scratch = scratch;
-        true
     }
 
     #[inline]

@@ -3,7 +3,9 @@
 use tidelane_abi::{
     ControlRequest, close_cause, control_event, control_request, data_request, program_flags,
 };
-use tidelane_engine::{Endpoint, FlowId, FlowKey, IpAddress, ListenerId, OpenError, Route};
+use tidelane_engine::{
+    Advance, Endpoint, FlowId, FlowKey, IpAddress, ListenerId, Misuse, OpenError, Route,
+};
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{Corrupt, StreamBuffer, words::DataWord};
 use tidelane_time::{Duration, Instant};
@@ -69,6 +71,7 @@ impl<P: PacketIo> Host<P> {
         any
     }
 
+    #[inline(never)]
     fn poll_context(&mut self, now: Instant, id: ProgramId, number: u32) -> Result<bool, Corrupt> {
         let mut any = false;
         let Some(mut context) = self.context(id, number) else {
@@ -215,7 +218,7 @@ impl<P: PacketIo> Host<P> {
         let buffers_moved = view.tx_buffer != binding.tx_word || !binding.rx_old.is_empty();
         let changed = binding.program_flags ^ view.flags;
         let honest = (!buffers_moved || self.adopt_buffers(flow, view))
-            && self.advance_positions(now, flow, view);
+            && self.advance_positions(flow, view);
         if !honest {
             self.io.counters.misuses += 1;
             self.engine.abort(now, flow, &mut self.io);
@@ -261,30 +264,21 @@ impl<P: PacketIo> Host<P> {
         true
     }
 
-    fn advance_positions(&mut self, now: Instant, flow: FlowId, view: &ProgramView) -> bool {
-        let Some(state) = self.engine.flow(flow) else {
-            return true;
-        };
-        let unacked = view.tx_head.wrapping_sub(state.tx_acked());
+    fn advance_positions(&mut self, flow: FlowId, view: &ProgramView) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return true;
         };
-        let room = binding.tx.map_or(0, StreamBuffer::len);
-        if unacked > room {
-            return false;
+        let to = Advance {
+            rx_read: view.rx_read,
+            tx_head: view.tx_head,
+            tx_room: binding.tx.map_or(0, StreamBuffer::len),
+        };
+        let advanced = self.engine.advance(flow, &to);
+        if advanced.is_ok() {
+            binding.tx_head = view.tx_head;
+            binding.rx_read = view.rx_read;
         }
-        let writes = view.tx_head != binding.tx_head;
-        let reads = view.rx_read != state.rx_read();
-        if view.rx_read.wrapping_sub(state.rx_read())
-            > state.rx_head().wrapping_sub(state.rx_read())
-        {
-            return false;
-        }
-        binding.tx_head = view.tx_head;
-        binding.rx_read = view.rx_read;
-        let io = &mut self.io;
-        (!reads || self.engine.rx_advance(now, flow, view.rx_read, io).is_ok())
-            && (!writes || self.engine.tx_advance(now, flow, view.tx_head, io).is_ok())
+        matches!(advanced, Ok(()) | Err(Misuse::NoFlow))
     }
 
     /// Starts an active open, parks it, or refuses it.

@@ -269,6 +269,13 @@ impl Engine {
         }
     }
 
+    /// Whether [`Engine::advance_time`] must be called by now: what [`Engine::next_timeout`] says.
+    #[inline]
+    pub fn is_due(&self, now: Instant) -> bool {
+        let of_entry = self.time_wait.next_deadline();
+        self.wheel.is_due(now) || of_entry.is_some_and(|at| at <= now)
+    }
+
     /// The driver has transmit frames again after [`Env::transmit`] returned
     /// [`TxFull`].
     pub fn resume_transmit(&mut self, now: Instant, env: &mut impl Env) {

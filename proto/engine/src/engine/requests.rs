@@ -17,6 +17,17 @@ const TIME_WAIT_REST: Duration = Duration::from_secs(1);
 /// Least MTU that TCP over IPv4 is opened on (RFC 791).
 const MTU_MIN: u32 = 68;
 
+/// How far a program has come with a flow: stream positions, and the bytes of its send buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Advance {
+    /// Bytes read up to.
+    pub rx_read: u32,
+    /// Bytes written up to.
+    pub tx_head: u32,
+    /// Bytes that may be written and not acknowledged, below the engine's own limit.
+    pub tx_room: u32,
+}
+
 impl Engine {
     /// Passive OPEN. An unspecified address listens on all of them.
     pub fn listen(
@@ -102,6 +113,17 @@ impl Engine {
         Ok(id)
     }
 
+    /// The program has read and written: [`Engine::rx_advance`] and [`Engine::tx_advance`] in one,
+    /// for bytes in a buffer that bounds them, too.
+    pub fn advance(&mut self, id: FlowId, to: &Advance) -> Result<(), Misuse> {
+        let flow = self.table.get(id).ok_or(Misuse::NoFlow)?;
+        if to.rx_read != flow.rx_read {
+            self.note_read(id, to.rx_read)?;
+        }
+        let limit = self.config.tx_limit.min(to.tx_room);
+        self.note_written(id, to.tx_head, limit)
+    }
+
     /// The program has written bytes up to stream position `tx_head`.
     #[inline]
     pub fn tx_advance(
@@ -112,7 +134,11 @@ impl Engine {
         env: &mut impl Env,
     ) -> Result<(), Misuse> {
         let _ = (now, env);
-        let limit = self.config.tx_limit;
+        self.note_written(id, tx_head, self.config.tx_limit)
+    }
+
+    #[inline(always)]
+    fn note_written(&mut self, id: FlowId, tx_head: u32, limit: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
         let more = tx_head.wrapping_sub(flow.tx_head());
         // Before SYN is acknowledged, SND.UNA is no part of the stream; `may_advance` knows.
@@ -150,6 +176,11 @@ impl Engine {
         env: &mut impl Env,
     ) -> Result<(), Misuse> {
         let _ = (now, env);
+        self.note_read(id, rx_read)
+    }
+
+    #[inline(always)]
+    fn note_read(&mut self, id: FlowId, rx_read: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
         let more = rx_read.wrapping_sub(flow.rx_read);
         if more > flow.rx_head().wrapping_sub(flow.rx_read) {
@@ -334,14 +365,14 @@ impl Engine {
 
 /// Whether a program may have written up to `tx_head`; false if there is nothing new, or nobody to
 /// send it to.
-#[cold]
+#[inline(never)]
 fn may_advance(flow: &FlowState, tx_head: u32, limit: u32) -> Result<bool, Misuse> {
     let more = tx_head.wrapping_sub(flow.tx_head());
-    if more == 0 {
-        return Ok(false);
-    }
     if more > limit || tx_head.wrapping_sub(flow.tx_acked()) > limit {
         return Err(Misuse::TxHead);
+    }
+    if more == 0 {
+        return Ok(false);
     }
     if flow.has(flags::FIN_QUEUED) {
         return Err(Misuse::TxAfterShutdown);
