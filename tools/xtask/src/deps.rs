@@ -19,6 +19,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
         "bench",
         &["proto", "shm", "nic", "service", "app", "sim", "tests"],
     ),
+    ("fuzz", &["proto", "tests"]),
     ("tests", &["proto", "shm", "nic", "service", "app", "sim"]),
 ];
 

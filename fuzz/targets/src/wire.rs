@@ -1,0 +1,63 @@
+//! Parsing what comes from the network: any bytes give a value or a reason, and a value that is
+//! written and parsed again is the same value.
+
+use tidelane_wire::{
+    OPTIONS_LEN_MAX, SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, TcpOptions, emit_tcp,
+    parse_frame, parse_icmp_error, parse_ipv4, parse_tcp, tcp_checksum_ok,
+};
+
+/// A frame from the wire: Ethernet, IPv4, TCP or ICMP.
+pub fn wire(data: &[u8]) {
+    for packet in [parse_frame(data), parse_ipv4(data)].into_iter().flatten() {
+        assert!(packet.payload.len() <= data.len());
+        tcp_checksum_ok(packet.src, packet.dst, packet.payload, true);
+        segment(packet.payload);
+        let _ = parse_icmp_error(packet.payload);
+    }
+    segment(data);
+    let _ = parse_icmp_error(data);
+}
+
+/// A TCP segment, without the packet around it.
+fn segment(bytes: &[u8]) {
+    let Ok(segment) = parse_tcp(bytes) else {
+        return;
+    };
+    assert!(segment.payload.len() <= bytes.len());
+    let mut buffer = [0; TCP_HEADER_LEN_MAX];
+    let header = segment.header();
+    let len = emit_tcp(&mut buffer, &header);
+    let again = parse_tcp(&buffer[..len]).map(|segment| segment.header());
+    let expected = SegmentHeader {
+        options: that_fit(&header.options),
+        ..header
+    };
+    assert_eq!(again, Ok(expected), "a header survives being written");
+}
+
+/// The options without the SACK blocks for which there is no room: they are left out.
+fn that_fit(options: &TcpOptions) -> TcpOptions {
+    let mut fit = TcpOptions {
+        sack: SackBlocks::EMPTY,
+        ..*options
+    };
+    let room = (OPTIONS_LEN_MAX - fit.len()).saturating_sub(4) / 8;
+    for (left, right) in options.sack.as_slice().iter().take(room) {
+        fit.sack.push(*left, *right);
+    }
+    fit
+}
+
+/// The options of a segment.
+pub fn options(data: &[u8]) {
+    let options = TcpOptions::parse(data);
+    let mut buffer = [0; OPTIONS_LEN_MAX];
+    let len = options.emit(&mut buffer);
+    assert_eq!(len % 4, 0, "options fill whole words");
+    assert_eq!(len, options.len());
+    assert_eq!(
+        TcpOptions::parse(&buffer[..len]),
+        that_fit(&options),
+        "options survive being written"
+    );
+}
