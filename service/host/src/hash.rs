@@ -1,9 +1,19 @@
-//! A hash state without randomness: iteration order and cost must repeat in the simulator.
-//!
-//! Only for maps whose keys the service chooses; what a peer can choose is hashed with the engine's
-//! secret.
+//! Hashes without randomness of their own: what they give must repeat in the simulator.
 
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
 
-/// Builds hashers that all start from the same state.
+use siphasher::sip::SipHasher13;
+
+/// Builds hashers that all start from the same state. Only for maps whose keys the service chooses;
+/// what a peer can choose is hashed with the engine's secret.
 pub type FixedState = BuildHasherDefault<DefaultHasher>;
+
+/// The seed of the flow labels of IPv6. Everybody on the path sees labels: the secret that protects
+/// sequence numbers must not be the key of a hash that was not made to hide it.
+pub fn label_seed(secret: [u8; 16]) -> [u64; 2] {
+    let mut hasher = SipHasher13::new_with_key(&secret);
+    hasher.write(b"flow label");
+    let first = hasher.finish();
+    hasher.write_u64(first);
+    [first, hasher.finish()]
+}

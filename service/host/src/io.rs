@@ -1,8 +1,7 @@
 //! The engine's environment: everything of a host except the engine itself.
 
-use std::{collections::VecDeque, hash::Hasher};
+use std::collections::VecDeque;
 
-use siphasher::sip::SipHasher13;
 use tidelane_abi::{ControlEvent, SlotNames, control_event, service_flags};
 use tidelane_engine::{
     Env, Event, FlowId, LinkId, ListenerId, Route as EngineRoute, SegmentOut, TxFull,
@@ -19,6 +18,7 @@ use tidelane_wire::{
 use crate::{
     HostCounters, HostRequest,
     binding::{Binding, Path, STAGING},
+    hash::label_seed,
     listeners::Listeners,
     memory_wire::{self, MemoryWire},
     ports::PortPool,
@@ -299,16 +299,6 @@ impl<P: PacketIo> HostIo<P> {
         self.blocked |= !pushed;
         pushed.then_some(()).ok_or(TxFull)
     }
-}
-
-/// Labels are seen by everybody on the path: the secret that protects sequence numbers must not be
-/// the key of a hash that was not made to hide it.
-fn label_seed(secret: [u8; 16]) -> [u64; 2] {
-    let mut hasher = SipHasher13::new_with_key(&secret);
-    hasher.write(b"flow label");
-    let first = hasher.finish();
-    hasher.write_u64(first);
-    [first, hasher.finish()]
 }
 
 /// How many segments the link makes of `out`.
