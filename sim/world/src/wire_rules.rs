@@ -256,12 +256,10 @@ impl Heard {
     }
 
     fn hear(&mut self, seg: &Segment<'_>, own_scale: Option<u8>) {
-        // What is far from this connection's numbers belongs to another life of the endpoints.
-        if !seg.seq.at_or_after(self.irs) || seg.seq.distance_from(self.irs) > 1 << 30 {
+        let Some(start) = self.position(seg.seq) else {
             return;
-        }
-        let start = seg.seq.distance_from(self.irs);
-        self.received.insert(start, start + seg.len());
+        };
+        self.received.insert(start, start + u64::from(seg.len()));
         if seg.flags.contains(TcpFlags::FIN) {
             self.fin = Some(end_of(seg));
         }
@@ -278,15 +276,30 @@ impl Heard {
         }
     }
 
+    /// The number as a position from the SYN on, which does not wrap. None for what is far from
+    /// where this connection is: that belongs to another life of the endpoints.
+    fn position(&self, number: SeqNumber) -> Option<u64> {
+        const FAR: u32 = 1 << 30;
+        let here = self.received.first_end();
+        let at = self.irs.add(here as u32);
+        if number.at_or_after(at) {
+            let ahead = number.distance_from(at);
+            (ahead <= FAR).then_some(here + u64::from(ahead))
+        } else {
+            here.checked_sub(u64::from(at.distance_from(number)))
+        }
+    }
+
     /// Whether `seg` may be sent to this peer.
     fn allows(&self, seg: &Segment<'_>) -> Result<(), Broken> {
-        let acked = seg.ack.distance_from(self.irs);
+        let acked = self.position(seg.ack).unwrap_or(u64::MAX);
         if acked > self.received.first_end() {
             let text = format!("{acked} of {} bytes", self.received.first_end());
             return Err(("an ACK is for what was received", text));
         }
         for (number, (left, right)) in seg.options.sack.as_slice().iter().enumerate() {
-            let (left_at, right_at) = (left.distance_from(self.irs), right.distance_from(self.irs));
+            let left_at = self.position(*left).unwrap_or(u64::MAX);
+            let right_at = self.position(*right).unwrap_or(u64::MAX);
             // RFC 2883: only the first block may be of what is acknowledged already.
             let below = number > 0 && left.before(seg.ack);
             if below || left_at >= right_at || !self.received.contains(left_at, right_at) {

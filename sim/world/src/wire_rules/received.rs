@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Received {
     /// Start to end.
-    ranges: BTreeMap<u32, u32>,
+    ranges: BTreeMap<u64, u64>,
 }
 
 impl Received {
     /// `start..end` has arrived.
-    pub fn insert(&mut self, mut start: u32, mut end: u32) {
+    pub fn insert(&mut self, mut start: u64, mut end: u64) {
         if start >= end {
             return;
         }
@@ -33,12 +33,12 @@ impl Received {
     }
 
     /// How far everything from the start has arrived.
-    pub fn first_end(&self) -> u32 {
+    pub fn first_end(&self) -> u64 {
         self.ranges.get(&0).copied().unwrap_or(0)
     }
 
     /// Whether all of `start..end` has arrived.
-    pub fn contains(&self, start: u32, end: u32) -> bool {
+    pub fn contains(&self, start: u64, end: u64) -> bool {
         let at = self.ranges.range(..=start).next_back();
         at.is_some_and(|(_, last)| *last >= end)
     }
@@ -54,17 +54,17 @@ mod tests {
         for _ in 0..200 {
             let (mut ranges, mut bits) = (Received::default(), [false; 64]);
             for _ in 0..rng.below(12) {
-                let start = rng.below(64) as u32;
-                let end = start + rng.below(u64::from(65 - start)) as u32;
+                let start = rng.below(64);
+                let end = start + rng.below(65 - start);
                 ranges.insert(start, end);
                 bits[start as usize..end as usize].fill(true);
-                let first = bits.iter().take_while(|bit| **bit).count() as u32;
+                let first = bits.iter().take_while(|bit| **bit).count() as u64;
                 assert_eq!(ranges.first_end(), first);
             }
             let (from, to) = (rng.below(64) as usize, rng.below(65) as usize);
             if from < to {
                 let all = bits[from..to].iter().all(|bit| *bit);
-                assert_eq!(ranges.contains(from as u32, to as u32), all);
+                assert_eq!(ranges.contains(from as u64, to as u64), all);
             }
         }
     }

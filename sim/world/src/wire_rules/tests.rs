@@ -128,3 +128,42 @@ fn a_corrupted_frame_was_never_received() {
     let ack = "an ACK is for what was received";
     assert_eq!(send(&mut rules, 101, 911, 0), Err(ack));
 }
+
+#[test]
+fn a_stream_may_be_longer_than_its_numbers() {
+    const LEN: u32 = 60_000;
+    let payload = [0; LEN as usize];
+    let segment = |seq: u32, ack: u32, payload| Segment {
+        src_port: 80,
+        dst_port: 5000,
+        seq: SeqNumber(seq),
+        ack: SeqNumber(ack),
+        flags: TcpFlags::ACK,
+        wnd: 1000,
+        urgent: 0,
+        options: TcpOptions::NONE,
+        payload,
+    };
+    let mut heard = Heard::new(&Segment {
+        flags: TcpFlags::SYN,
+        ..segment(900, 0, &[])
+    });
+    heard.hear(
+        &Segment {
+            flags: TcpFlags::SYN,
+            ..segment(900, 0, &[])
+        },
+        None,
+    );
+    let mut seq = 901u32;
+    for _ in 0..200_000 {
+        heard.hear(&segment(seq, 101, &payload), None);
+        let ahead = segment(101, seq.wrapping_add(LEN + 1), &[]);
+        assert!(heard.allows(&ahead).is_err());
+        seq = seq.wrapping_add(LEN);
+        assert!(heard.allows(&segment(101, seq, &[])).is_ok());
+    }
+    // Far from here: of another life.
+    heard.hear(&segment(seq.wrapping_add(1 << 31), 101, &payload), None);
+    assert_eq!(heard.received.first_end(), 1 + 200_000 * u64::from(LEN));
+}
