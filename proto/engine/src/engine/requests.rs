@@ -66,10 +66,12 @@ impl Engine {
         }
     }
 
-    /// Changes the options that a listener's next connections begin with.
+    /// Changes the options that a listener's next connections begin with. IPV6_V6ONLY stays what it
+    /// was: it says which connections are the listener's.
     pub fn set_listener_options(&mut self, id: ListenerId, options: SocketOptions) {
         if let Some(listener) = self.listeners.get_mut(id) {
-            listener.options = options;
+            let v6_only = listener.options.v6_only;
+            listener.options = SocketOptions { v6_only, ..options };
         }
     }
 

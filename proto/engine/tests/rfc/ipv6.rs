@@ -121,7 +121,8 @@ fn a_listener_for_ipv6_only_has_no_ipv4() {
     let mut rig = rig();
     let at_8080 = |end: Endpoint| Endpoint { port: 8080, ..end };
     let only = at_8080(ANY_V6);
-    rig.engine.listen(only, 16, options(V6_ONLY)).unwrap();
+    let listener = rig.engine.listen(only, 16, options(V6_ONLY)).unwrap();
+    rig.engine.set_listener_options(listener, options(false));
     rig.key.local = Endpoint::v4([10, 0, 0, 1], 8080);
     rig.key.peer = Endpoint::v4([10, 0, 0, 2], 4242);
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, RST | ACK);
