@@ -67,14 +67,14 @@ const FIGURES: &[Figure] = &[
         ("port", 1),
         BOTH,
         Some(2500),
-        3540,
+        3640,
     ),
     figure(
         "request and reply, service alone",
         ("port", 1),
         SERVICE,
         None,
-        2990,
+        3090,
     ),
     figure(
         "request and reply, library alone",
@@ -88,14 +88,14 @@ const FIGURES: &[Figure] = &[
         ("port", 16),
         BOTH,
         Some(2500),
-        2365,
+        2460,
     ),
     figure(
         "64 at once, service and library",
         ("port", 64),
         BOTH,
         Some(2500),
-        2305,
+        2400,
     ),
     figure("memory wire, both ends", ("memory", 1), MEMORY, None, 5960),
     figure(

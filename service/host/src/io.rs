@@ -330,13 +330,12 @@ fn write_headers(
     let tcp_len = (frame_len - tcp_start) as u16;
     template.write(frame, tcp_len, out.ecn, ip_id);
     let tcp = &mut frame[tcp_start..headers_len];
-    emit_tcp_with(tcp, &header_of(out), &out.options);
+    emit_tcp_with(tcp, &header_without_options(out), &out.options);
     Some(headers_len)
 }
 
-/// Everything but the options.
 #[inline(always)]
-fn header_of(out: &SegmentOut) -> SegmentHeader {
+fn header_without_options(out: &SegmentOut) -> SegmentHeader {
     SegmentHeader {
         src_port: out.key.local.port,
         dst_port: out.key.peer.port,
