@@ -37,7 +37,7 @@ pub fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-fn checked(frame: &[u8]) -> (Packet<'_>, Segment<'_>) {
+pub fn checked(frame: &[u8]) -> (Packet<'_>, Segment<'_>) {
     let packet = parse_frame(frame).unwrap();
     assert_eq!(packet.protocol, protocol::TCP);
     assert!(tcp_checksum_ok(

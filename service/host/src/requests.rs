@@ -353,7 +353,7 @@ impl<P: PacketIo> Host<P> {
             Err(other) => return other,
         };
         let wanted = IpAddress(request.local_addr);
-        let local_addr = if wanted == IpAddress([0; 16]) || wanted.is_unspecified() {
+        let local_addr = if wanted.is_unspecified() {
             if route.link == MEMORY_LINK {
                 peer.addr
             } else {

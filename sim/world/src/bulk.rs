@@ -6,7 +6,7 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{
     ledger::Violation,
-    plan::{ConnectionPlan, EndPlan, Ending, Role, Round},
+    plan::{ConnectionPlan, Role, Round, quiet_end},
     scenario::{AREA_LEN, Conduct, HostSpec, ListenerSpec, ProgramSpec, Scenario, Theme},
     topology::Topology,
     world::World,
@@ -155,15 +155,7 @@ fn program(host: usize) -> ProgramSpec {
 
 /// A connection that sends more than any run can move.
 fn endless(id: u32, number: usize) -> ConnectionPlan {
-    let end = EndPlan {
-        ending: Ending::HalfClose,
-        write_chunk: u32::MAX,
-        read_chunk: u32::MAX,
-        pause_after: u64::MAX,
-        pause: Duration::ZERO,
-        pauses: 0,
-        nodelay: false,
-    };
+    let end = quiet_end();
     let round = Round {
         up: u32::MAX,
         down: 0,

@@ -208,7 +208,8 @@ fn rounds_of(rng: &mut Rng, traffic: Traffic) -> Vec<Round> {
     }
 }
 
-fn quiet_end() -> EndPlan {
+/// An end that moves what it can and finishes, without pauses.
+pub(crate) fn quiet_end() -> EndPlan {
     EndPlan {
         ending: Ending::HalfClose,
         write_chunk: u32::MAX,

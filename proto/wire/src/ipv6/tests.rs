@@ -4,7 +4,10 @@ extern crate std;
 
 use std::{vec, vec::Vec};
 
-use crate::{tests::bytes, *};
+use crate::{
+    tests::{bytes, checked},
+    *,
+};
 
 const SYN: &str = "d6b9b3a268a8b6f4449c1cf086dd600447bb00280640fd77000000000000000000000000\
                    0002fd770000000000000000000000000001a4e81f90945f0f8400000000a002fd208f1b\
@@ -28,22 +31,11 @@ fn address(last: u8, net: u8) -> IpAddress {
     IpAddress([0xfd, 0x77, 0, net, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last])
 }
 
-fn parsed(frame: &[u8]) -> (Packet<'_>, Segment<'_>) {
-    let packet = parse_frame(frame).unwrap();
-    assert!(tcp_checksum_ok(
-        packet.src,
-        packet.dst,
-        packet.payload,
-        false
-    ));
-    (packet, parse_tcp(packet.payload).unwrap())
-}
-
 #[test]
 fn linux_segments_are_understood_and_reproduced() {
     for hex in [SYN, SYN_ACK, DATA, FIN] {
         let original = bytes(hex);
-        let (packet, segment) = parsed(&original);
+        let (packet, segment) = checked(&original);
         let mut template =
             HeaderTemplate::new(packet.src_mac, packet.dst_mac, packet.src, packet.dst).unwrap();
         template.set_flow_label(u32::from_be_bytes(*original[14..].first_chunk().unwrap()));
@@ -58,7 +50,7 @@ fn linux_segments_are_understood_and_reproduced() {
         assert_eq!(frame, original);
     }
     let data = bytes(DATA);
-    let (packet, segment) = parsed(&data);
+    let (packet, segment) = checked(&data);
     assert_eq!((packet.src, packet.dst), (address(2, 0), address(1, 0)));
     assert_eq!((packet.ttl, packet.df, packet.ecn), (64, true, Ecn::NotEct));
     assert_eq!(segment.payload, b"ping");
@@ -141,7 +133,7 @@ fn extension_headers_are_followed() {
         (60, pad(1)),
     ];
     let frame = extended(&chain);
-    let (packet, segment) = parsed(&frame);
+    let (packet, segment) = checked(&frame);
     assert_eq!(
         (packet.protocol, segment.payload),
         (protocol::TCP, &b"ping"[..])
