@@ -13,7 +13,7 @@
 
 use tidelane_time::{Duration, Instant};
 
-use crate::{CongestionControl, Window, window::SMSS_MAX};
+use crate::{CongestionControl, RttSample, Window, hystart::HyStart, window::SMSS_MAX};
 
 /// `beta_cubic` = 0.7, the factor on congestion (RFC 9438 §4.6).
 const BETA: (u64, u64) = (7, 10);
@@ -24,6 +24,8 @@ const ALPHA_UNIT: u64 = 17;
 /// The farthest from `K`, in milliseconds, that the curve is followed: more than any `K`, and so
 /// little that the cube times four segments fits in 64 bits.
 const OFFSET_MS_MAX: u64 = 1 << 18;
+/// How long after congestion avoidance began delays are those of the recovery before (as in Linux).
+const RECOVERY_DELAYS: Duration = Duration::from_secs(1);
 const _: () = assert!(OFFSET_MS_MAX.pow(3) / 1_000 < u64::MAX / (4 * SMSS_MAX as u64));
 
 /// The curve that the window follows, and what it is compared with.
@@ -48,6 +50,8 @@ pub struct Cubic {
     epoch_start: Instant,
     /// When the last ACK of this epoch came.
     last_ack: Instant,
+    /// The early end of slow start.
+    hystart: HyStart,
 }
 
 impl Cubic {
@@ -63,6 +67,7 @@ impl Cubic {
             reduced: false,
             epoch_start: Instant::MAX,
             last_ack: Instant::ZERO,
+            hystart: HyStart::new(),
         }
     }
 
@@ -216,6 +221,20 @@ impl CongestionControl for Cubic {
         }
     }
 
+    fn on_rtt_sample(&mut self, now: Instant, sample: &RttSample) {
+        let avoiding = self.epoch_start != Instant::MAX;
+        if avoiding && now - self.epoch_start < RECOVERY_DELAYS {
+            return;
+        }
+        if self.hystart.on_sample(now, sample, &self.window) {
+            self.window.end_slow_start();
+        }
+    }
+
+    fn wants_samples(&self) -> bool {
+        self.hystart.is_looking() && self.window.in_slow_start()
+    }
+
     fn on_congestion_signal(&mut self, _now: Instant, flight_size: u32) -> u32 {
         self.remember_plateau();
         self.window
@@ -236,6 +255,7 @@ impl CongestionControl for Cubic {
         self.window.collapse_to_loss_window(times_beta(flight_size));
         // §4.8: the plateau of the first epoch after a timeout is where it starts.
         self.reduced = false;
+        self.hystart = HyStart::new();
         self.end_epoch();
         self.window.ssthresh()
     }

@@ -21,6 +21,7 @@ use tidelane_time::{Duration, Instant};
 
 mod cubic;
 mod dctcp;
+mod hystart;
 mod newreno;
 mod window;
 
@@ -62,6 +63,22 @@ pub trait CongestionControl {
         let _ = feedback;
     }
 
+    /// A round-trip time was measured on an ACK that moved SND.UNA; before [`Self::on_ack`].
+    fn on_rtt_sample(&mut self, now: Instant, sample: &RttSample) {
+        let _ = (now, sample);
+    }
+
+    /// Whether each ACK should bring a sample while the window limits what is sent. One per round
+    /// trip costs the caller nothing; more make it record what it sends.
+    fn wants_samples(&self) -> bool {
+        false
+    }
+
+    /// Bytes per second at which to send; none if the window is all that counts.
+    fn pacing_rate(&self) -> Option<u64> {
+        None
+    }
+
     /// Everything that was outstanding at the congestion signal is acknowledged.
     fn on_recovery_exit(&mut self, now: Instant);
 
@@ -71,6 +88,21 @@ pub trait CongestionControl {
     /// The connection is about to send after it was silent for `idle_rtos` whole RTOs, at least one
     /// (RFC 5681 §4.1).
     fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32);
+}
+
+/// A round-trip time, and where the connection stands.
+#[derive(Clone, Copy, Debug)]
+pub struct RttSample {
+    /// From the last sending of the newest of what the ACK acknowledges, to the ACK.
+    pub rtt: Duration,
+    /// SRTT (RFC 6298).
+    pub srtt: Duration,
+    /// SND.UNA after the ACK.
+    pub una: u32,
+    /// SND.NXT.
+    pub snd_nxt: u32,
+    /// Whether what is sent is paced.
+    pub paced: bool,
 }
 
 /// What an ACK says of congestion marks.
@@ -142,7 +174,7 @@ pub enum Controller {
     Dctcp(Dctcp),
 }
 
-const _: () = assert!(size_of::<Controller>() <= 96);
+const _: () = assert!(size_of::<Controller>() <= 112);
 
 impl Controller {
     /// A controller for segments of `smss` bytes that starts with `initial_window` segments
@@ -241,6 +273,19 @@ impl CongestionControl for Controller {
 
     fn on_ecn_feedback(&mut self, feedback: &EcnFeedback) {
         dispatch!(self, inner => inner.on_ecn_feedback(feedback));
+    }
+
+    fn on_rtt_sample(&mut self, now: Instant, sample: &RttSample) {
+        dispatch!(self, inner => inner.on_rtt_sample(now, sample));
+    }
+
+    fn wants_samples(&self) -> bool {
+        dispatch!(self, inner => inner.wants_samples())
+    }
+
+    #[inline]
+    fn pacing_rate(&self) -> Option<u64> {
+        dispatch!(self, inner => inner.pacing_rate())
     }
 
     fn on_recovery_exit(&mut self, now: Instant) {

@@ -460,3 +460,128 @@ fn another_algorithm_goes_on_with_the_window() {
         assert_eq!((controller.cwnd(), controller.ssthresh()), (cwnd, ssthresh));
     }
 }
+
+/// One ACK of a segment after `rtt`, in a round that ends at `snd_nxt`.
+fn sample(rtt: Duration, una: u32, snd_nxt: u32) -> RttSample {
+    RttSample {
+        rtt,
+        srtt: rtt,
+        una,
+        snd_nxt,
+        paced: false,
+    }
+}
+
+/// CUBIC in slow start at forty segments, after two rounds of 100 ms; the next one ends at
+/// `100 * SMSS`.
+fn cubic_at_forty(now: &mut Instant) -> Controller {
+    let mut controller = controller(Algorithm::Cubic);
+    for round in 0..2 {
+        let una = (10 << round) * SMSS;
+        *now += MS_100;
+        controller.on_rtt_sample(*now, &sample(MS_100, una, una + 1));
+        controller.on_ack(*now, controller.cwnd(), MS_100, true);
+    }
+    *now += MS_100;
+    let first = sample(MS_100, 30 * SMSS, 100 * SMSS);
+    controller.on_rtt_sample(*now, &first);
+    assert_eq!(controller.cwnd(), 40 * SMSS);
+    controller
+}
+
+#[test]
+fn hystart_ends_slow_start_after_an_ack_train_of_half_a_round_trip() {
+    let mut now = Instant::ZERO;
+    let mut train = cubic_at_forty(&mut now);
+    let start = now;
+    while train.in_slow_start() {
+        now += Duration::from_millis(1);
+        train.on_rtt_sample(now, &sample(MS_100, 31 * SMSS, 200 * SMSS));
+        assert!(now - start < MS_100, "no train was seen");
+    }
+    // Half of the least round trip and of what batches may add.
+    assert_eq!((now - start).as_millis(), 51);
+    assert_eq!(train.ssthresh(), 40 * SMSS);
+    assert!(!train.wants_samples(), "once per slow start");
+}
+
+#[test]
+fn hystart_takes_acks_with_gaps_for_no_train() {
+    let mut now = Instant::ZERO;
+    let mut controller = cubic_at_forty(&mut now);
+    for _ in 0..40 {
+        now += Duration::from_millis(3);
+        controller.on_rtt_sample(now, &sample(MS_100, 31 * SMSS, 200 * SMSS));
+    }
+    assert!(controller.in_slow_start());
+}
+
+#[test]
+fn hystart_lets_a_paced_train_last_a_round_trip() {
+    let mut now = Instant::ZERO;
+    let mut controller = cubic_at_forty(&mut now);
+    let start = now;
+    while controller.in_slow_start() && now - start < Duration::from_secs(1) {
+        now += Duration::from_millis(1);
+        let paced = true;
+        let one = sample(MS_100, 31 * SMSS, 200 * SMSS);
+        controller.on_rtt_sample(now, &RttSample { paced, ..one });
+    }
+    assert_eq!((now - start).as_millis(), 102);
+}
+
+#[test]
+fn hystart_ends_slow_start_when_nine_samples_are_later_by_an_eighth() {
+    for (rtt_ms, ends) in [(112, false), (113, true)] {
+        let mut now = Instant::ZERO;
+        let mut controller = cubic_at_forty(&mut now);
+        for n in 0..9 {
+            assert!(controller.in_slow_start(), "after {n}");
+            now += Duration::from_millis(3);
+            let late = sample(Duration::from_millis(rtt_ms), 101 * SMSS, 200 * SMSS);
+            controller.on_rtt_sample(now, &late);
+        }
+        assert_eq!(controller.in_slow_start(), !ends, "{rtt_ms} ms");
+    }
+}
+
+/// An increase of less than 4 ms is no sign, whatever the round-trip time; one of 16 ms always is.
+#[test]
+fn hystart_bounds_the_increase() {
+    for (base, late, ends) in [
+        (2, 5, false),
+        (2, 7, true),
+        (400, 417, true),
+        (400, 415, false),
+    ] {
+        let mut controller = controller(Algorithm::Cubic);
+        let mut now = Instant::ZERO + MS_100;
+        let span = Duration::from_millis;
+        controller.on_rtt_sample(now, &sample(span(base), SMSS, 20 * SMSS));
+        controller.on_ack(now, 10 * SMSS, span(base), true);
+        for _ in 0..9 {
+            now += span(3);
+            controller.on_rtt_sample(now, &sample(span(late), 21 * SMSS, 99 * SMSS));
+        }
+        assert_eq!(controller.in_slow_start(), !ends, "{base} {late}");
+    }
+}
+
+#[test]
+fn hystart_looks_again_after_a_timeout_and_not_at_small_windows() {
+    let mut now = Instant::ZERO;
+    let mut controller = controller(Algorithm::Cubic);
+    for n in 0..100u32 {
+        now += Duration::from_millis(1);
+        let rtt = Duration::from_millis(u64::from(10 + 10 * n));
+        controller.on_rtt_sample(now, &sample(rtt, SMSS, 99 * SMSS));
+    }
+    assert!(controller.in_slow_start(), "ten segments overflow nothing");
+    let mut train = cubic_at_forty(&mut now);
+    while train.in_slow_start() {
+        now += Duration::from_millis(1);
+        train.on_rtt_sample(now, &sample(MS_100, 31 * SMSS, 200 * SMSS));
+    }
+    train.on_rto(now, 40 * SMSS);
+    assert!(train.wants_samples());
+}

@@ -128,6 +128,11 @@ impl Window {
         self.after_timeout = false;
     }
 
+    /// Slow start ends here, without a loss.
+    pub(crate) fn end_slow_start(&mut self) {
+        self.ssthresh = self.cwnd;
+    }
+
     /// Starts over with the loss window of one segment (RFC 5681 §3.1). `ssthresh` does not change
     /// when the timer expires again for the same segment.
     pub(crate) fn collapse_to_loss_window(&mut self, ssthresh: u32) {

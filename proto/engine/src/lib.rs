@@ -11,7 +11,7 @@ pub use tidelane_cc::Algorithm;
 pub use tidelane_flow::{
     Arrival, CaState, CloseCause, ConfigError, Counters, EcnPolicy, EngineConfig, Env, Event,
     FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind, LinkId, ListenError, ListenerId, Misuse,
-    OpenError, Route, SegmentOut, SocketOptions, State, TxFull,
+    NO_PACING, OpenError, Route, SegmentOut, SocketOptions, State, TxFull,
 };
 pub use tidelane_time::{Duration, Instant};
 pub use tidelane_wire::{

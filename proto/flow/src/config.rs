@@ -173,6 +173,9 @@ impl EngineConfig {
     }
 }
 
+/// No bound of the rate, and no pacing for its sake.
+pub const NO_PACING: u64 = u64::MAX;
+
 /// What a program sets on one socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketOptions {
@@ -197,6 +200,8 @@ pub struct SocketOptions {
     pub mss_max: u16,
     /// TCP_CONGESTION; the engine's own if absent.
     pub congestion: Option<Algorithm>,
+    /// SO_MAX_PACING_RATE: bytes per second at most; [`NO_PACING`] if the program set none.
+    pub pacing_rate_max: u64,
     /// IPV6_V6ONLY of a listener at `::`: connections over IPv4 are not its own.
     pub v6_only: bool,
 }
@@ -214,6 +219,7 @@ impl Default for SocketOptions {
             user_timeout: Duration::ZERO,
             mss_max: 0,
             congestion: None,
+            pacing_rate_max: NO_PACING,
             v6_only: false,
         }
     }

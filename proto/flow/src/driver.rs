@@ -225,6 +225,10 @@ pub struct FlowInfo {
     pub rto: Duration,
     /// Congestion window in bytes.
     pub cwnd: u32,
+    /// Bytes per second at which it sends if it is paced, or would (Linux: `tcpi_pacing_rate`).
+    pub pacing_rate: u64,
+    /// SO_MAX_PACING_RATE; [`NO_PACING`](crate::NO_PACING) without.
+    pub pacing_rate_max: u64,
     /// Slow start threshold in bytes; `u32::MAX` before the first loss.
     pub ssthresh: u32,
     /// Eff.snd.MSS: payload bytes of a full segment.

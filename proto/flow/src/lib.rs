@@ -27,7 +27,7 @@ pub use tidelane_wire::{IcmpError, IcmpErrorKind};
 
 pub use crate::{
     clock::{Clock, Millis},
-    config::{ConfigError, EcnPolicy, EngineConfig, SocketOptions},
+    config::{ConfigError, EcnPolicy, EngineConfig, NO_PACING, SocketOptions},
     counters::Counters,
     driver::{
         Arrival, CloseCause, Env, Event, FlowInfo, ListenError, Misuse, OpenError, Route,

@@ -21,6 +21,7 @@ impl<E: Env> Slow<'_, E> {
                 Err(fate) => fate,
             },
         };
+        self.record_if_wanted();
         self.settle();
         fate
     }

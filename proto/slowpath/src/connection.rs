@@ -6,6 +6,7 @@ use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{
     frto::Frto,
+    pacing::Pacing,
     prr::Prr,
     ranges::Ranges,
     recover::Undo,
@@ -19,8 +20,10 @@ pub struct Connection {
     pub controller: Controller,
     /// Phase of the sender.
     pub ca_state: CaState,
-    /// What was sent and is not acknowledged, in times of trouble.
+    /// What was sent and is not acknowledged, in times of trouble or where the controller wants it.
     pub board: Option<Box<Scoreboard>>,
+    /// There were signs of trouble lately.
+    pub trouble: bool,
     /// When there last was a sign of trouble.
     pub trouble_at: Millis,
     /// Our own out-of-order ranges, to be placed in order (RFC 9293 §3.10.7.4).
@@ -37,6 +40,8 @@ pub struct Connection {
     pub undo: Option<Undo>,
     /// How the window is being reduced, in fast recovery and after an ECN echo.
     pub prr: Option<Prr>,
+    /// Where pacing stands.
+    pub pacing: Pacing,
     /// Bytes that the segment at hand is the first to report as arrived.
     pub delivered: Delivery,
     /// F-RTO is on: the timeout may have been spurious (RFC 5682).

@@ -14,9 +14,11 @@ mod frto;
 pub mod iss;
 mod open;
 mod output;
+mod pacing;
 mod path;
 mod prr;
 pub mod ranges;
+mod records;
 mod recover;
 mod report;
 mod scoreboard;
@@ -85,7 +87,8 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         self.hot
             .put(flags::FAST_RECEIVE, receive && !self.hot.has(flags::ORPHAN));
         let no_cwr = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE;
-        self.hot.put(flags::FAST_SEND, calm && no_cwr);
+        self.hot
+            .put(flags::FAST_SEND, calm && no_cwr && !self.is_paced());
         let deadline = self.cold.slow_deadline.or(self.cold.path_deadline);
         self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
     }
@@ -106,6 +109,7 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         self.cold.slow_deadline = None;
         self.cold.path_deadline = None;
         self.cold.reorder_deadline = None;
+        self.cold.pacing.deadline = None;
         if self.hot.has(flags::ORPHAN) {
             return Fate::Release;
         }

@@ -6,7 +6,8 @@ use tidelane_time::TimerHandle;
 use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 
 use crate::{
-    connection::Connection, frto::Frto, ranges::Ranges, scoreboard::Delivery, version::sizes,
+    connection::Connection, frto::Frto, pacing::Pacing, ranges::Ranges, scoreboard::Delivery,
+    version::sizes,
 };
 
 /// Least MSS that is believed: Linux' bound against resource attacks.
@@ -120,6 +121,7 @@ pub fn new_connection(
         controller: Controller::new(algorithm, u32::from(hot.mss), config.initial_window),
         ca_state: CaState::Open,
         board: None,
+        trouble: false,
         trouble_at: clock.ms,
         ooo: Ranges::default(),
         ooo_latest: SeqNumber(0),
@@ -128,6 +130,7 @@ pub fn new_connection(
         repair_first: false,
         undo: None,
         prr: None,
+        pacing: Pacing::new(),
         delivered: Delivery::default(),
         frto: Frto::Off,
         cwr_queued: TcpFlags::NONE,

@@ -119,6 +119,7 @@ impl<E: Env> Slow<'_, E> {
         self.counters.out_segs += 1;
         self.hot.snd_nxt = seq.add(len);
         self.note_sent(seq);
+        self.note_paced(len);
         if len < u32::from(self.hot.mss) {
             self.hot.set(flags::SMALL_SENT);
         }
@@ -226,7 +227,10 @@ impl<E: Env> Slow<'_, E> {
         // What is not in flight in the sense of RFC 6675 makes room in the congestion window.
         let cwnd = self.hot.cwnd;
         let outside = self.hot.flight_size().saturating_sub(self.pipe());
-        self.hot.cwnd = cwnd.saturating_add(outside);
+        let window = cwnd.saturating_add(outside);
+        let limited = self.hot.flags & flags::CWND_LIMITED;
+        self.hot.cwnd = self.paced_window(window);
+        let paced = self.hot.cwnd < window;
         let from = self.hot.snd_nxt;
         let sent = if self.hot.has(flags::FIN_SENT) {
             Ok(0)
@@ -234,10 +238,14 @@ impl<E: Env> Slow<'_, E> {
             send_new(self)
         };
         self.hot.cwnd = cwnd;
+        if paced {
+            // It was not the congestion window that held anything back.
+            self.hot.put(flags::CWND_LIMITED, limited != 0);
+        }
         self.note_sent(from);
         self.note_out(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
-        if (self.cold.board.is_some() || persisted) && self.hot.snd_nxt != from {
+        if (self.cold.trouble || persisted) && self.hot.snd_nxt != from {
             // RFC 8985 §7.2: a probe is due that long after the last transmission. The persist
             // timer, where it still runs, is none for what is in flight.
             self.arm_rto();
@@ -252,6 +260,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.send_fin()?;
         self.hot.clear(flags::SEND_WANTED);
+        self.arm_pacing();
         self.arm_persist();
         Ok(())
     }
@@ -263,7 +272,8 @@ impl<E: Env> Slow<'_, E> {
             let Some((start, len)) = self.cold.board.as_ref().and_then(|b| b.next_lost(mss)) else {
                 return Ok(());
             };
-            if !self.cold.repair_first && self.pipe() + len > self.hot.cwnd {
+            let full = !self.cold.repair_first && self.pipe() + len > self.hot.cwnd;
+            if full || self.is_held_back() {
                 return Ok(());
             }
             self.retransmit(start, len)?;

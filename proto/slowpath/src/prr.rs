@@ -71,6 +71,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// `len` bytes went out, new or again.
     pub(crate) fn note_out(&mut self, len: u32) {
+        self.note_paced(len);
         if let Some(prr) = &mut self.cold.prr {
             prr.out += u64::from(len);
         }

@@ -9,12 +9,7 @@ use tidelane_flow::{CaState, Env, Millis, flags};
 use tidelane_time::Duration;
 use tidelane_wire::{Segment, SeqNumber};
 
-use crate::{
-    Slow,
-    frto::Frto,
-    prr::Prr,
-    scoreboard::{Delivery, Scoreboard},
-};
+use crate::{Slow, frto::Frto, prr::Prr, scoreboard::Delivery};
 
 /// DupThresh (RFC 5681 §3.2).
 const DUP_THRESH: u32 = 3;
@@ -22,12 +17,6 @@ const DUP_THRESH: u32 = 3;
 const REORDER_QUARTERS_MAX: u32 = 16;
 /// Recoveries after which that is forgotten (RFC 8985 §6.2 step 4).
 const REORDER_PERSIST: u8 = 16;
-/// How long after the last trouble transmissions are recorded: as many round trips, and at least
-/// as many ms.
-const RECORD_ROUND_TRIPS: u32 = 8;
-/// See above.
-const RECORD_MS_MIN: u32 = 1000;
-
 /// What a repair changed, to be taken back if it turns out that nothing was lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Undo {
@@ -67,27 +56,6 @@ impl<E: Env> Slow<'_, E> {
     /// Least round-trip time of the path.
     fn rtt_min_us(&self) -> u32 {
         self.cold.rtt_min_us.min(self.hot.srtt >> 3)
-    }
-
-    /// Records what is sent from now on, if that is not done yet.
-    pub fn track(&mut self) -> &mut Scoreboard {
-        self.cold.trouble_at = self.clock.ms;
-        let hot = &*self.hot;
-        let sent_us = if hot.has(flags::RTT_TIMING) {
-            hot.rtt_stamp
-        } else {
-            self.clock.us.wrapping_sub(hot.srtt >> 3)
-        };
-        self.cold
-            .board
-            .get_or_insert_with(|| Box::new(Scoreboard::begin(hot.snd_una, hot.snd_nxt, sent_us)))
-    }
-
-    /// New text, or FIN, went out from `start` to SND.NXT.
-    pub fn note_sent(&mut self, start: SeqNumber) {
-        if let Some(board) = &mut self.cold.board {
-            board.sent(start, self.hot.snd_nxt, self.clock.us);
-        }
     }
 
     /// Takes the SACK blocks of a segment. Whether they say anything new. A block below SND.UNA, or
@@ -169,7 +137,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// SND.UNA moved to `ack`, `acked` bytes.
     pub fn on_ack_advance(&mut self, ack: SeqNumber, acked: u32) {
-        self.sample_timed_segment(ack);
+        let timed = self.sample_timed_segment(ack);
         if self.cold.acked_here != self.hot.snd_una {
             self.note_unlimited_time();
         }
@@ -190,8 +158,10 @@ impl<E: Env> Slow<'_, E> {
                 known = sacked.saturating_sub(board.sacked());
             }
             self.note_delivery(&delivery);
+            self.tell_rtt(delivery.rtt_us);
         } else {
             self.cold.delivered.bytes += acked;
+            self.tell_rtt(timed);
         }
         if self.is_recovered(ack) {
             // After a timeout the window is in slow start: RFC 5681 §3.1.
@@ -231,15 +201,18 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// A sample from the timed segment, where nothing is recorded (RFC 6298 §3).
-    fn sample_timed_segment(&mut self, ack: SeqNumber) {
-        if self.hot.has(flags::RTT_TIMING) && self.hot.rtt_seq.at_or_before(ack) {
-            self.hot.clear(flags::RTT_TIMING);
-            if self.cold.board.is_none() {
-                let rtt = self.clock.us.wrapping_sub(self.hot.rtt_stamp);
-                self.cold.rtt_min_us = self.cold.rtt_min_us.min(rtt.max(1));
-                self.hot.sample_rtt(rtt);
-            }
+    fn sample_timed_segment(&mut self, ack: SeqNumber) -> Option<u32> {
+        if !self.hot.has(flags::RTT_TIMING) || self.hot.rtt_seq.after(ack) {
+            return None;
         }
+        self.hot.clear(flags::RTT_TIMING);
+        if self.cold.board.is_some() {
+            return None;
+        }
+        let rtt = self.clock.us.wrapping_sub(self.hot.rtt_stamp);
+        self.cold.rtt_min_us = self.cold.rtt_min_us.min(rtt.max(1));
+        self.hot.sample_rtt(rtt);
+        Some(rtt)
     }
 
     /// NewReno (RFC 6582 §3.2 step 3): a partial acknowledgment shows the next hole.
@@ -317,21 +290,6 @@ impl<E: Env> Slow<'_, E> {
         self.cold.reorder_persist = self.cold.reorder_persist.saturating_sub(1);
         if self.cold.reorder_persist == 0 {
             self.cold.reorder_quarters = 1;
-        }
-    }
-
-    /// A while after the last trouble transmissions are not recorded any more.
-    fn forget_records(&mut self) {
-        let calm = self.cold.board.as_ref().is_some_and(|board| {
-            self.cold.ca_state == CaState::Open && board.sacked() == 0 && board.lost() == 0
-        });
-        let since = self.clock.ms.0.wrapping_sub(self.cold.trouble_at.0);
-        let round_trips = (self.hot.srtt >> 3) / 1000 * RECORD_ROUND_TRIPS;
-        if calm && since > round_trips.max(RECORD_MS_MIN) {
-            self.cold.board = None;
-            self.cold.undo = None;
-            self.cold.reorder_deadline = None;
-            self.hot.clear(flags::RTT_TIMING);
         }
     }
 

@@ -21,6 +21,8 @@ impl Connection {
             rtt_min: Duration::from_micros(u64::from(self.rtt_min_us)),
             rto: Duration::from_millis(u64::from(rto)),
             cwnd: flow.cwnd,
+            pacing_rate: self.pacing_rate(flow),
+            pacing_rate_max: self.options.pacing_rate_max,
             ssthresh: self.controller.ssthresh(),
             mss: u32::from(flow.mss),
             rcv_mss: u32::from(flow.rcv_mss),

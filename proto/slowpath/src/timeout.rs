@@ -33,7 +33,7 @@ impl<E: Env> Slow<'_, E> {
         self.hot.arm_rto(&self.clock, self.timeouts, rto, probe);
         // On a path with losses a single segment is probed for, too (RFC 8985 §7.2 (2)), and
         // sooner.
-        if probe && self.cold.board.is_some() {
+        if probe && self.cold.trouble {
             let late = if several { 0 } else { PROBE_DELAYED_ACK_MS };
             let pto = ((self.hot.srtt >> 2) / 1000 + PROBE_MS_MIN).saturating_add(late);
             if pto < rto {
@@ -47,7 +47,8 @@ impl<E: Env> Slow<'_, E> {
     pub fn arm_persist(&mut self) {
         let waits = self.hot.tx_end.after(self.hot.snd_nxt) && self.hot.flight_size() == 0;
         let held = self.hot.has(flags::CORK) && self.hot.snd_wnd > 0;
-        if !waits || self.hot.has(flags::RTO_ARMED) {
+        let paced = self.cold.pacing.deadline.is_some();
+        if !waits || paced || self.hot.has(flags::RTO_ARMED) {
             return;
         }
         // Nagle and a cork hold data without a timer, except that a cork gives way after 200 ms.
@@ -77,6 +78,10 @@ impl<E: Env> Slow<'_, E> {
         {
             self.cold.reorder_deadline = None;
             self.find_lost();
+        }
+        let pacing = self.cold.pacing.deadline;
+        if pacing.is_some_and(|at| at.is_due(self.clock.ms)) {
+            self.on_pacing();
         }
         if self
             .cold

@@ -116,7 +116,8 @@ impl CwndRules {
         sender.acked = info.bytes_acked;
         if info.ssthresh > before || taken_back {
             sender.lowered_at = None;
-        } else if info.ssthresh < before {
+        } else if info.ssthresh < before && info.ssthresh < cwnd_before {
+            // Lowered to where the window stands it is only the end of slow start (RFC 9438 §4.10).
             let undone = says.undone();
             // SYN and FIN have a sequence number and are no bytes.
             let early = sender

@@ -112,7 +112,8 @@ fn tcp_info(info: &FlowInfo, pmtu: u32, times: &Times) -> Vec<u8> {
         // rcv_rtt, rcv_space, total_retrans
         .words(&[0, info.rcv_wnd, info.retrans])
         // pacing_rate, max_pacing_rate, bytes_acked, bytes_received
-        .longs(&[0, u64::MAX, info.bytes_acked, info.bytes_received])
+        .longs(&[info.pacing_rate, info.pacing_rate_max])
+        .longs(&[info.bytes_acked, info.bytes_received])
         // segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out
         .words(&[0, 0, times.unsent, us(info.rtt_min), 0, 0])
         // delivery_rate, busy_time, rwnd_limited, sndbuf_limited

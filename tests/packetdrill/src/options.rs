@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidelane_engine::{Algorithm, Duration, FlowId, SocketOptions, State};
+use tidelane_engine::{Algorithm, Duration, FlowId, NO_PACING, SocketOptions, State};
 
 use crate::{
     errno::{Answer, Errno},
@@ -16,7 +16,7 @@ use crate::{
 const SNDBUF_MIN: u32 = 4608;
 const RCVBUF_MIN: u32 = 2304;
 /// Options of an integer that are kept and given back, and change nothing on a wire.
-const KEPT: [(i32, i32); 27] = [
+const KEPT: [(i32, i32); 26] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_DONTROUTE),
@@ -27,7 +27,6 @@ const KEPT: [(i32, i32); 27] = [
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
-    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
     (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
     (libc::IPPROTO_TCP, libc::TCP_LINGER2),
@@ -123,6 +122,7 @@ impl Options {
                 let seconds = int(value.get(4..).ok_or(Errno::INVAL)?)?;
                 self.linger = (int(value)? != 0).then_some(seconds.max(0) as u32);
             }
+            libc::SO_MAX_PACING_RATE => engine.pacing_rate_max = rate(value)?,
             libc::SO_RCVTIMEO => self.receive_timeout = timeval(value)?,
             libc::SO_SNDTIMEO => self.send_timeout = timeval(value)?,
             _ => return self.keep(libc::SOL_SOCKET, name, value),
@@ -190,6 +190,10 @@ impl Options {
         Some(match name {
             libc::SO_SNDBUF => of_int(self.sndbuf),
             libc::SO_RCVBUF => of_int(self.rcvbuf),
+            libc::SO_MAX_PACING_RATE => {
+                let rate = self.engine.pacing_rate_max;
+                of_int(rate.min(u64::from(u32::MAX)) as u32)
+            }
             libc::SO_KEEPALIVE => of_int(self.engine.keepalive.into()),
             libc::SO_RCVLOWAT => of_int(self.rcvlowat),
             libc::SO_LINGER => {
@@ -231,6 +235,19 @@ impl Options {
 fn int(value: &[u8]) -> Answer<i32> {
     let bytes = value.first_chunk().ok_or(Errno::INVAL)?;
     Ok(i32::from_ne_bytes(*bytes))
+}
+
+/// SO_MAX_PACING_RATE: 32 bits or 64, in bytes per second; all bits set for none.
+fn rate(value: &[u8]) -> Answer<u64> {
+    if let Some(long) = value.first_chunk() {
+        return Ok(u64::from_ne_bytes(*long));
+    }
+    let rate = int(value)? as u32;
+    Ok(if rate == u32::MAX {
+        NO_PACING
+    } else {
+        rate.into()
+    })
 }
 
 fn of_int(value: u32) -> Vec<u8> {

@@ -220,6 +220,7 @@ impl Engine {
             cold.reorder_deadline,
             cold.slow_deadline,
             cold.path_deadline,
+            cold.pacing.deadline,
         ]
         .into_iter()
         .flatten()

@@ -24,6 +24,8 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
         rtt_min: Duration::ZERO,
         rto: Duration::ZERO,
         cwnd,
+        pacing_rate: 0,
+        pacing_rate_max: u64::MAX,
         ssthresh,
         mss: MSS,
         rcv_mss: MSS,
@@ -111,4 +113,19 @@ fn two_reductions_in_one_round_trip_are_seen() {
         ..info(0, flight, MSS, 5 * MSS)
     };
     assert_eq!(look(&mut start(), timed_out), Ok(()));
+}
+
+#[test]
+fn slow_start_that_ends_where_the_window_stands_is_no_reduction() {
+    let flight = 20 * MSS;
+    let mut rules = CwndRules::default();
+    for ssthresh in [u32::MAX, flight] {
+        assert_eq!(look(&mut rules, info(0, flight, flight, ssthresh)), Ok(()));
+    }
+    // The first loss may follow at once; a second one may not.
+    let lost = info(0, flight, 14 * MSS, 14 * MSS);
+    assert_eq!(look(&mut rules, lost), Ok(()));
+    let again = info(0, flight, 9 * MSS, 9 * MSS);
+    let rule = "cwnd is lowered once per round trip";
+    assert_eq!(look(&mut rules, again), Err(rule));
 }

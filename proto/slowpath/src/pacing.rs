@@ -1,0 +1,205 @@
+//! Pacing: what is sent is spread over time, at a rate instead of in windows.
+//!
+//! Only flows that ask for it are paced: those of a controller that has a rate (BBR), and those
+//! whose program bounded it (SO_MAX_PACING_RATE); as in Linux without its fq queue. They send by
+//! the slow path; to all others pacing costs nothing.
+
+use tidelane_cc::CongestionControl;
+use tidelane_flow::{Clock, Env, FlowState, Millis, NO_PACING, flags};
+use tidelane_time::{Duration, Instant};
+
+use crate::{Connection, Slow};
+
+/// How much goes out at once: a timer's tick at the rate, and what a late timer held back, up to as
+/// much again.
+const BURST: Duration = Duration::from_millis(1);
+/// Full segments that always go at once, however slow the rate is.
+const BURST_SEGMENTS: u32 = 2;
+/// Segments with which every connection begins unpaced: the initial window (as in Linux).
+const UNPACED_SEGMENTS: u32 = 10;
+/// Percent of a window per round trip, while it doubles and later (Linux: `tcp_pacing_ss_ratio`,
+/// `tcp_pacing_ca_ratio`).
+const SLOW_START_PERCENT: u64 = 200;
+/// See above.
+const AVOIDANCE_PERCENT: u64 = 120;
+
+/// Where a paced flow stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Pacing {
+    /// When what was sent is through, at the rate.
+    free_at: Instant,
+    /// When to go on sending, if that was the reason to stop.
+    pub deadline: Option<Millis>,
+}
+
+impl Pacing {
+    /// Nothing was sent yet.
+    pub const fn new() -> Self {
+        Self {
+            free_at: Instant::ZERO,
+            deadline: None,
+        }
+    }
+
+    /// Bytes that may go out now at `rate` bytes per second; any that go out at all may be `least`.
+    fn room(&self, now: Instant, rate: u64, least: u32) -> u32 {
+        if now < self.free_at {
+            return 0;
+        }
+        let late = (now - self.free_at).min(BURST);
+        let room = u128::from(rate) * u128::from((late + BURST).as_nanos()) / 1_000_000_000;
+        u32::try_from(room).unwrap_or(u32::MAX).max(least)
+    }
+
+    /// `len` bytes go out now.
+    fn charge(&mut self, now: Instant, rate: u64, len: u32) {
+        let span = u128::from(len) * 1_000_000_000 / u128::from(rate.max(1));
+        let span = Duration(u64::try_from(span).unwrap_or(u64::MAX));
+        let from = self
+            .free_at
+            .max(now.checked_sub(BURST).unwrap_or(Instant::ZERO));
+        self.free_at = from.checked_add(span).unwrap_or(Instant::MAX);
+    }
+
+    /// The tick of the timer at which more may go out.
+    fn next_tick(&self, clock: &Clock) -> Millis {
+        let wait = (self.free_at - clock.now).as_nanos() + clock.now.as_nanos() % 1_000_000;
+        let ms = wait
+            .div_ceil(1_000_000)
+            .clamp(1, u64::from(DEADLINE_MAX_MS));
+        clock.ms.plus(ms as u32)
+    }
+}
+
+/// The longest that a deadline may be ahead, so that modulo arithmetic holds.
+const DEADLINE_MAX_MS: u32 = 1 << 30;
+
+impl<E: Env> Slow<'_, E> {
+    /// Whether the flow is paced.
+    #[inline]
+    pub(crate) fn is_paced(&self) -> bool {
+        self.cold.options.pacing_rate_max != NO_PACING
+            || self.cold.controller.pacing_rate().is_some()
+    }
+
+    /// Bytes per second at which the flow may send; none if it is not paced.
+    fn pacing_rate(&self) -> Option<u64> {
+        self.is_paced().then(|| self.cold.pacing_rate(self.hot))
+    }
+
+    /// How far the window may be used now; all of it without pacing.
+    pub(crate) fn paced_window(&self, cwnd: u32) -> u32 {
+        let Some(rate) = self.pacing_rate() else {
+            return cwnd;
+        };
+        let least = BURST_SEGMENTS * u32::from(self.hot.mss);
+        let paced = self.cold.pacing.room(self.clock.now, rate, least);
+        let room = paced.max(self.unpaced_before(0));
+        cwnd.min(self.hot.flight_size().saturating_add(room))
+    }
+
+    /// Bytes with which the connection still began unpaced, before the last `len`.
+    fn unpaced_before(&self, len: u32) -> u32 {
+        let sent = self.cold.bytes_acked + u64::from(self.hot.flight_size().saturating_sub(len));
+        let free = UNPACED_SEGMENTS * u32::from(self.hot.mss);
+        free.saturating_sub(u32::try_from(sent).unwrap_or(u32::MAX))
+    }
+
+    /// Whether nothing may go out before the pacing timer.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.is_paced() && self.clock.now < self.cold.pacing.free_at
+    }
+
+    /// `len` bytes went out, new or again.
+    pub(crate) fn note_paced(&mut self, len: u32) {
+        let len = len.saturating_sub(self.unpaced_before(len));
+        if len == 0 {
+            return;
+        }
+        if let Some(rate) = self.pacing_rate() {
+            self.cold.pacing.charge(self.clock.now, rate, len);
+        }
+    }
+
+    /// Starts the pacing timer if something waits for it.
+    pub(crate) fn arm_pacing(&mut self) {
+        let lost = self.cold.board.as_ref().is_some_and(|b| b.lost() > 0);
+        let waits = lost || self.hot.tx_end.after(self.hot.snd_nxt);
+        let held = waits && self.is_held_back();
+        self.cold.pacing.deadline = held.then(|| self.cold.pacing.next_tick(&self.clock));
+    }
+
+    /// The pacing timer.
+    pub(crate) fn on_pacing(&mut self) {
+        self.cold.pacing.deadline = None;
+        self.hot.set(flags::SEND_WANTED);
+    }
+}
+
+impl Connection {
+    /// Bytes per second at which the flow sends if it is paced: the controller's rate, or what its
+    /// window comes to, but no more than the program allows.
+    pub(crate) fn pacing_rate(&self, hot: &FlowState) -> u64 {
+        let own = self.controller.pacing_rate();
+        let rate = own.unwrap_or_else(|| self.window_rate(hot));
+        rate.min(self.options.pacing_rate_max)
+    }
+
+    /// What a window per round trip comes to (Linux: `tcp_update_pacing_rate`).
+    fn window_rate(&self, hot: &FlowState) -> u64 {
+        let srtt_us = u64::from(hot.srtt >> 3);
+        if srtt_us == 0 {
+            return u64::MAX;
+        }
+        let doubles = hot.cwnd < self.controller.ssthresh() / 2;
+        let percent = if doubles {
+            SLOW_START_PERCENT
+        } else {
+            AVOIDANCE_PERCENT
+        };
+        let window = u64::from(hot.cwnd.max(hot.flight_size()));
+        window * percent * 10_000 / srtt_us
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1000;
+
+    /// Sends all that is allowed at each of `ticks` for a second. Bytes.
+    fn sent_at(rate: u64, ticks: impl Iterator<Item = Instant>) -> u64 {
+        let (mut pacing, mut sent) = (Pacing::new(), 0);
+        for now in ticks {
+            let room = pacing.room(now, rate, 2 * MSS) / MSS * MSS;
+            pacing.charge(now, rate, room);
+            sent += u64::from(room);
+        }
+        sent
+    }
+
+    #[test]
+    fn the_rate_is_kept_with_a_tick_of_a_millisecond() {
+        for rate in [20_000, 1_250_000, 12_500_000, 1_250_000_000] {
+            let ticks = (1_000..2_000).map(Instant::from_millis);
+            let sent = sent_at(rate, ticks);
+            let most = rate + rate / 500 + u64::from(2 * MSS);
+            let least = rate - rate / 50 - u64::from(2 * MSS).min(rate / 20);
+            assert!((least..=most).contains(&sent), "{rate}: {sent}");
+        }
+    }
+
+    #[test]
+    fn a_pause_is_not_made_up_for() {
+        let mut pacing = Pacing::new();
+        let rate = 10_000_000;
+        let now = Instant::from_secs(10);
+        let room = pacing.room(now, rate, 2 * MSS);
+        assert_eq!(room, 20_000, "two ticks' worth");
+        pacing.charge(now, rate, room);
+        assert_eq!(pacing.room(now, rate, 2 * MSS), 0);
+        let clock = Clock::at(now + Duration::from_micros(300));
+        assert_eq!(pacing.next_tick(&clock), clock.ms.plus(1));
+    }
+}
