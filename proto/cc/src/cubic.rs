@@ -252,7 +252,11 @@ impl CongestionControl for Cubic {
         if !self.window.in_timeout() {
             self.remember_plateau();
         }
-        self.window.collapse_to_loss_window(times_beta(flight_size));
+        // RFC 9438 §4.6 allows the window instead of what is in flight where it does not grow while
+        // it is not in use: a program that pauses would else be left with next to nothing. More may
+        // be in flight, if fast recovery has reduced the window for that before.
+        let cwnd = flight_size.max(self.window.cwnd());
+        self.window.collapse_to_loss_window(times_beta(cwnd));
         // §4.8: the plateau of the first epoch after a timeout is where it starts.
         self.reduced = false;
         self.hystart = HyStart::new();

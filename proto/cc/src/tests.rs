@@ -122,12 +122,23 @@ fn timeout_starts_over_and_a_second_one_keeps_the_threshold() {
         let before = controller.cwnd();
         controller.on_ack(now, 2 * SMSS, MS_100, true);
         assert!(controller.cwnd() - before < SMSS);
-        // A timeout after progress is another congestion.
-        assert_eq!(
-            controller.on_rto(now, 6 * SMSS),
-            (6 * SMSS * factor / 10).max(2 * SMSS)
-        );
+        // A timeout after progress is another congestion. CUBIC takes its window for full.
+        let full = match algorithm {
+            Algorithm::Cubic => controller.cwnd(),
+            _ => 6 * SMSS,
+        };
+        assert_eq!(controller.on_rto(now, 6 * SMSS), full * factor / 10);
     }
+}
+
+#[test]
+fn cubic_after_a_timeout_takes_the_window_and_not_what_was_in_flight() {
+    let mut small = controller(Algorithm::Cubic);
+    let mut repairing = small;
+    assert_eq!(small.on_rto(Instant::ZERO, SMSS), 7 * SMSS);
+    // In flight is still what fast recovery has reduced for.
+    repairing.on_congestion_signal(Instant::ZERO, 10 * SMSS);
+    assert_eq!(repairing.on_rto(Instant::ZERO, 10 * SMSS), 7 * SMSS);
 }
 
 #[test]

@@ -42,6 +42,11 @@ pub struct EngineConfig {
     pub syn_cookies: bool,
     /// Retransmissions of SYN before an active open fails. Linux: 6.
     pub syn_retries: u8,
+    /// So many retransmissions of SYN wait no longer than the first, and come before those of
+    /// `syn_retries`. A deviation from RFC 6298 (5.5), which doubles each time, as in Linux
+    /// (`tcp_syn_linear_timeouts`): one or two lost SYNs are far more likely than congestion that a
+    /// SYN adds to, and a program waits.
+    pub syn_linear_timeouts: u8,
     /// Retransmissions of SYN,ACK before a half-open flow is dropped. Linux: 5.
     pub syn_ack_retries: u8,
     /// Retransmissions of data before the connection is given up. Linux: 15.
@@ -101,6 +106,7 @@ impl Default for EngineConfig {
             half_open_max: 4096,
             syn_cookies: true,
             syn_retries: 6,
+            syn_linear_timeouts: 4,
             syn_ack_retries: 5,
             retries: 15,
             orphan_retries: 8,

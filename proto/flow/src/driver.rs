@@ -237,6 +237,8 @@ pub struct FlowInfo {
     pub rcv_mss: u32,
     /// The peer's window in bytes.
     pub snd_wnd: u32,
+    /// The largest that it was seen to be.
+    pub snd_wnd_max: u32,
     /// Our window in bytes, as last advertised.
     pub rcv_wnd: u32,
     /// Shift of the peer's window.
@@ -255,6 +257,12 @@ pub struct FlowInfo {
     pub sacked: u32,
     /// Those of them that are taken for lost.
     pub lost: u32,
+    /// Bytes in flight that were sent again.
+    pub retrans_out: u32,
+    /// The farthest that a segment was seen to be overtaken, in segments; 3 before that.
+    pub reordering: u32,
+    /// How often the path was seen to reorder.
+    pub reorder_seen: u32,
     /// Bytes written and not sent.
     pub unsent: u32,
     /// Bytes received in order and not read.
@@ -269,6 +277,12 @@ pub struct FlowInfo {
     pub retrans: u32,
     /// Timeouts in a row without an answer.
     pub backoff: u8,
+    /// Probes of a closed window without an answer.
+    pub probes: u8,
+    /// Duplicates that the peer reported (RFC 2883).
+    pub dsacks: u32,
+    /// Payload bytes of the largest segment that the path takes.
+    pub path_mss: u32,
     /// The link.
     pub link: LinkId,
     /// The listener that it came from.

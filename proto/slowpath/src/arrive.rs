@@ -144,7 +144,9 @@ impl<E: Env> Slow<'_, E> {
         if !segment.flags.contains(TcpFlags::RST) {
             return Ok(());
         }
-        if segment.seq != self.hot.rcv_nxt {
+        // The peer may have sent beyond what was lost: with SACK it counts from there, as in Linux.
+        let reported = self.hot.has(flags::SACK) && self.cold.ooo.highest() == Some(segment.seq);
+        if segment.seq != self.hot.rcv_nxt && !reported {
             self.challenge_ack();
             return self.drop(DropReason::InexactRst);
         }
@@ -204,6 +206,7 @@ impl<E: Env> Slow<'_, E> {
             self.after_ack(segment, prior_una, news, false);
             return self.after_fin_acked();
         }
+        self.check_probe_duplicate(segment);
         let duplicate = ack == self.hot.snd_una
             && segment.payload.is_empty()
             && !window_changed

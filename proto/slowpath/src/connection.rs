@@ -10,6 +10,7 @@ use crate::{
     prr::Prr,
     ranges::Ranges,
     recover::Undo,
+    reorder::Reordering,
     scoreboard::{Delivery, Scoreboard},
 };
 
@@ -48,8 +49,8 @@ pub struct Connection {
     pub frto: Frto,
     /// CWR for the next new text (RFC 3168 §6.1.2), or none.
     pub cwr_queued: TcpFlags,
-    /// The path was seen to reorder (RFC 8985 §6.2 step 3).
-    pub reorders: bool,
+    /// What is known of the path's reordering.
+    pub reordering: Reordering,
     /// RACK.reo_wnd_mult: quarters of the least round-trip time that reordering is given.
     pub reorder_quarters: u32,
     /// RACK.reo_wnd_persist: recoveries until that is forgotten.

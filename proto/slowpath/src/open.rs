@@ -6,8 +6,8 @@ use tidelane_time::TimerHandle;
 use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 
 use crate::{
-    connection::Connection, frto::Frto, pacing::Pacing, ranges::Ranges, scoreboard::Delivery,
-    version::sizes,
+    connection::Connection, frto::Frto, pacing::Pacing, ranges::Ranges, reorder::Reordering,
+    scoreboard::Delivery, version::sizes,
 };
 
 /// Least MSS that is believed: Linux' bound against resource attacks.
@@ -134,7 +134,7 @@ pub fn new_connection(
         delivered: Delivery::default(),
         frto: Frto::Off,
         cwr_queued: TcpFlags::NONE,
-        reorders: false,
+        reordering: Reordering::new(),
         reorder_quarters: 1,
         reorder_persist: 0,
         reorder_round: iss,

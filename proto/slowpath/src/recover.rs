@@ -7,12 +7,12 @@
 use tidelane_cc::{CongestionControl, Controller};
 use tidelane_flow::{CaState, Env, Millis, flags};
 use tidelane_time::Duration;
-use tidelane_wire::{Segment, SeqNumber};
+use tidelane_wire::{SACK_BLOCKS_MAX, Segment, SeqNumber};
 
 use crate::{Slow, frto::Frto, prr::Prr, scoreboard::Delivery};
 
 /// DupThresh (RFC 5681 §3.2).
-const DUP_THRESH: u32 = 3;
+pub const DUP_THRESH: u32 = 3;
 /// Most quarters of the round trip that reordering is given (RFC 8985 §6.2 step 4; Linux: 16 such).
 const REORDER_QUARTERS_MAX: u32 = 16;
 /// Recoveries after which that is forgotten (RFC 8985 §6.2 step 4).
@@ -54,27 +54,38 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Least round-trip time of the path.
-    fn rtt_min_us(&self) -> u32 {
+    pub fn rtt_min_us(&self) -> u32 {
         self.cold.rtt_min_us.min(self.hot.srtt >> 3)
     }
 
     /// Takes the SACK blocks of a segment. Whether they say anything new. A block below SND.UNA, or
     /// beyond SND.NXT, says nothing (RFC 2018 §5).
     pub fn take_sack(&mut self, segment: &Segment<'_>) -> bool {
+        if let Some(board) = &mut self.cold.board {
+            board.begin_segment();
+        }
         if !self.hot.has(flags::SACK) || segment.options.sack.is_empty() {
             return false;
         }
         let (una, flight) = (self.hot.snd_una, self.hot.flight_size());
         let (now, rtt_min) = (self.clock.us, self.rtt_min_us());
         let mut all = Delivery::default();
+        let is_dsack = self.is_dsack(segment);
+        let mut blocks = [(una, una); SACK_BLOCKS_MAX];
         for (at, (start, end)) in segment.options.sack.as_slice().iter().enumerate() {
-            if at == 0 && self.is_dsack(segment) {
+            if at == 0 && is_dsack {
                 self.on_dsack(*start, *end);
-                continue;
+            } else if let Some(place) = blocks.get_mut(at) {
+                *place = (*start, *end);
             }
+        }
+        // In the order of the stream: else several that are new at once, as after a lost
+        // acknowledgment, would look like reordering.
+        blocks.sort_unstable_by_key(|(start, _)| start.distance_from(una));
+        for (start, end) in blocks {
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
-            if inside && start.before(*end) && end.after(segment.ack) {
-                all.add(&self.track().sack(*start, *end, now, rtt_min));
+            if inside && start.before(end) && end.after(segment.ack) {
+                all.add(&self.track().sack(start, end, now, rtt_min));
             }
         }
         self.note_delivery(&all);
@@ -97,6 +108,7 @@ impl<E: Env> Slow<'_, E> {
     /// (RFC 8985 §6.2 step 4), and if that holds for all of it, nothing was lost.
     fn on_dsack(&mut self, start: SeqNumber, end: SeqNumber) {
         self.counters.dsack_recv += 1;
+        self.cold.reordering.dsacks += 1;
         if self.cold.probe_end == Some(end) {
             self.cold.probe_end = None;
         }
@@ -127,7 +139,9 @@ impl<E: Env> Slow<'_, E> {
 
     fn note_delivery(&mut self, delivery: &Delivery) {
         self.cold.delivered.add(delivery);
-        self.cold.reorders |= delivery.reordered;
+        if let Some(start) = delivery.reordered_from {
+            self.note_reordering(start);
+        }
         if let Some(rtt) = delivery.rtt_us {
             self.hot.clear(flags::RTT_TIMING);
             self.cold.rtt_min_us = self.cold.rtt_min_us.min(rtt.max(1));
@@ -226,26 +240,6 @@ impl<E: Env> Slow<'_, E> {
         self.track().lose_first(mss);
     }
 
-    /// A tail loss probe that was needed shows a loss, which has been repaired by it already
-    /// (RFC 8985 §7.4).
-    fn check_probe(&mut self, ack: SeqNumber) {
-        let Some(end) = self.cold.probe_end else {
-            return;
-        };
-        if ack.before(end) {
-            return;
-        }
-        self.cold.probe_end = None;
-        if !self.is_repairing() && !self.is_reducing() {
-            self.cold.controller.on_congestion_signal(
-                self.clock.now,
-                self.hot.flight_size().max(u32::from(self.hot.mss)),
-            );
-            self.cold.controller.on_recovery_exit(self.clock.now);
-            self.hot.cwnd = self.cold.controller.cwnd();
-        }
-    }
-
     /// Whether the congestion window is in use, so that it may grow: all of it, or in slow start
     /// half of it at some time in the round trip, as in Linux.
     fn is_cwnd_limited(&mut self, acked: u32) -> bool {
@@ -337,22 +331,6 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RFC 8985 §6.2 step 4: how much later than in order a segment may come.
-    fn reorder_us(&self) -> u32 {
-        let enough = self
-            .cold
-            .board
-            .as_ref()
-            .is_some_and(|board| board.sacked() > (DUP_THRESH - 1) * u32::from(self.hot.mss));
-        if !self.cold.reorders && (enough || self.is_repairing()) {
-            return 0;
-        }
-        let quarter = (self.rtt_min_us() / 4).max(1);
-        quarter
-            .saturating_mul(self.cold.reorder_quarters)
-            .min(self.hot.srtt >> 3)
-    }
-
     /// RFC 8985 §6.2 step 5, after an acknowledgment or when the reordering timer is due.
     /// Whether anything was.
     pub fn find_lost(&mut self) -> bool {
@@ -361,7 +339,8 @@ impl<E: Env> Slow<'_, E> {
             return false;
         };
         let (lost, again, next) = board.find_lost(self.clock.us, grace);
-        self.cold.reorder_deadline = next.map(|us| self.clock.ms.plus(us.div_ceil(1000).max(1)));
+        // A deadline is due when its millisecond begins: one more, or it would come early.
+        self.cold.reorder_deadline = next.map(|us| self.clock.ms.plus(us.div_ceil(1000) + 1));
         if lost == 0 {
             return false;
         }

@@ -27,6 +27,7 @@ impl Connection {
             mss: u32::from(flow.mss),
             rcv_mss: u32::from(flow.rcv_mss),
             snd_wnd: flow.snd_wnd,
+            snd_wnd_max: self.snd_wnd_max.max(flow.snd_wnd),
             rcv_wnd: flow.rcv_adv.distance_from(flow.rcv_nxt),
             snd_wscale: flow.snd_wscale(),
             rcv_wscale: flow.rcv_wscale(),
@@ -36,6 +37,9 @@ impl Connection {
             flight_size: flow.flight_size(),
             sacked: self.board.as_ref().map_or(0, |board| board.sacked()),
             lost: self.board.as_ref().map_or(0, |board| board.lost()),
+            retrans_out: self.board.as_ref().map_or(0, |board| board.out_again()),
+            reordering: self.reordering.degree,
+            reorder_seen: self.reordering.seen,
             unsent: if flow.tx_end.after(flow.snd_nxt) {
                 flow.tx_end.distance_from(flow.snd_nxt)
             } else {
@@ -47,6 +51,13 @@ impl Connection {
             bytes_received: u64::from(flow.rx_head()),
             retrans: self.retrans,
             backoff: self.backoff,
+            probes: if flow.has(flags::PERSIST) {
+                self.unanswered_probes
+            } else {
+                0
+            },
+            dsacks: self.reordering.dsacks,
+            path_mss: self.path_mss.into(),
             link: flow.link,
             listener: self.listener,
         }

@@ -64,8 +64,9 @@ pub struct Delivery {
     pub bytes: u32,
     /// Round-trip time of the last of them that was sent only once.
     pub rtt_us: Option<u32>,
-    /// Something that was sent early arrived late: the path reorders (RFC 8985 §6.2 step 3).
-    pub reordered: bool,
+    /// The least start of what was sent only once and arrived after something beyond it: the path
+    /// reorders (RFC 8985 §6.2 step 3).
+    pub reordered_from: Option<SeqNumber>,
     /// The least end of what arrived and was sent only once.
     pub original_end: Option<SeqNumber>,
 }
@@ -75,10 +76,17 @@ impl Delivery {
     pub fn add(&mut self, other: &Self) {
         self.bytes += other.bytes;
         self.rtt_us = other.rtt_us.or(self.rtt_us);
-        self.reordered |= other.reordered;
+        if let Some(start) = other.reordered_from {
+            self.note_reordered(start);
+        }
         if let Some(end) = other.original_end {
             self.note_original(end);
         }
+    }
+
+    fn note_reordered(&mut self, start: SeqNumber) {
+        let least = self.reordered_from.unwrap_or(start);
+        self.reordered_from = Some(least.earlier_of(start));
     }
 
     fn note_original(&mut self, end: SeqNumber) {
@@ -96,6 +104,8 @@ pub struct Scoreboard {
     rack: Option<Rack>,
     /// Highest end of what is sacked.
     fack: SeqNumber,
+    /// The same before the segment at hand.
+    fack_before: SeqNumber,
 }
 
 /// Whether `a` was sent before `b`.
@@ -108,6 +118,7 @@ impl Scoreboard {
     pub fn begin(una: SeqNumber, nxt: SeqNumber, sent_us: u32) -> Self {
         let mut board = Self {
             fack: una,
+            fack_before: una,
             ..Self::default()
         };
         board.sent(una, nxt, sent_us);
@@ -130,6 +141,20 @@ impl Scoreboard {
     /// Bytes to be sent again.
     pub fn lost(&self) -> u32 {
         self.lost
+    }
+
+    /// Bytes in flight that were sent again.
+    pub fn out_again(&self) -> u32 {
+        let again = self
+            .records
+            .iter()
+            .filter(|r| r.again && r.fate == Fate::Out);
+        again.map(Record::len).sum()
+    }
+
+    /// How far beyond `start` something has arrived.
+    pub fn extent_from(&self, start: SeqNumber) -> u32 {
+        self.fack.distance_from(start)
     }
 
     /// New text went out.
@@ -193,6 +218,12 @@ impl Scoreboard {
         at
     }
 
+    /// A segment is being looked at: what its own blocks report does not make late what it
+    /// acknowledges.
+    pub fn begin_segment(&mut self) {
+        self.fack_before = self.fack;
+    }
+
     /// RFC 8985 §6.2 steps 1 to 3 for one range that has arrived.
     fn note_arrival(
         &mut self,
@@ -209,7 +240,6 @@ impl Scoreboard {
         }
         if !record.again {
             delivery.note_original(record.end);
-            delivery.reordered |= record.end.before(self.fack);
             delivery.rtt_us = record.timed.then_some(rtt_us).or(delivery.rtt_us);
         }
         let newer = self.rack.is_none_or(|rack| {
@@ -239,6 +269,9 @@ impl Scoreboard {
             };
             *self.account(first.fate) -= part.len();
             if first.fate != Fate::Sacked {
+                if !part.again && part.end.before(self.fack_before) {
+                    delivery.note_reordered(part.start);
+                }
                 self.note_arrival(&part, now_us, rtt_min_us, &mut delivery);
             }
             if whole {
@@ -271,6 +304,9 @@ impl Scoreboard {
                 break;
             };
             if record.fate != Fate::Sacked {
+                if !record.again && record.end.before(self.fack) {
+                    delivery.note_reordered(record.start);
+                }
                 self.note_arrival(&record, now_us, rtt_min_us, &mut delivery);
                 self.set_fate(at, Fate::Sacked);
             }
@@ -468,8 +504,16 @@ mod tests {
     #[test]
     fn late_arrivals_of_first_transmissions_are_reordering() {
         let mut board = Scoreboard::begin(s(0), s(300), 0);
-        assert!(!board.sack(s(200), s(300), 100, 50).reordered);
-        assert!(board.sack(s(0), s(100), 101, 50).reordered);
+        let first = board.sack(s(200), s(300), 100, 50);
+        assert_eq!(first.reordered_from, None);
+        let late = board.sack(s(0), s(100), 101, 50);
+        assert_eq!(late.reordered_from, Some(s(0)));
+        assert_eq!(board.extent_from(s(0)), 300);
+        let mut board = Scoreboard::begin(s(0), s(300), 0);
+        board.begin_segment();
+        board.sack(s(200), s(300), 100, 50);
+        let acknowledged = board.acknowledge(s(100), 100, 50);
+        assert_eq!(acknowledged.reordered_from, None, "all in one segment");
         assert_eq!(board.acknowledge(s(200), 102, 50).bytes, 100);
         assert_eq!(sums(&board), [0, 100, 0]);
         assert_eq!(board.acknowledge(s(300), 102, 50).bytes, 0);

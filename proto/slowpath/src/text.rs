@@ -69,28 +69,44 @@ impl<E: Env> Slow<'_, E> {
             return Ok(());
         }
         let in_order_before = self.cold.ooo.is_empty();
+        let repeats = self.note_overlap(segment.seq, end);
         self.advance_rcv_nxt(end);
-        // What fills a hole is acknowledged at once (RFC 5681 §4.2).
-        self.hot.put(flags::ACK_NOW, at_once || !in_order_before);
+        // What fills a hole is acknowledged at once (RFC 5681 §4.2), and what came before.
+        self.hot
+            .put(flags::ACK_NOW, at_once || repeats || !in_order_before);
         let eager = self.config.eager_acks;
         self.hot.owe_ack(text.len() as u32, eager);
         self.env.event(self.id, Event::Readable);
         Ok(())
     }
 
+    /// What is next in order begins at `start` and ends at `end`: the first part of it that was
+    /// here before is reported (RFC 2883 §4). Whether there is one.
+    fn note_overlap(&mut self, start: SeqNumber, end: SeqNumber) -> bool {
+        let next = self.hot.rcv_nxt;
+        let first = self.cold.ooo.iter().next();
+        let first = first.filter(|range| range.0.before(end));
+        let overlap = match start.before(next) {
+            true => Some((start, next)),
+            false => first.map(|(left, right)| (left, right.earlier_of(end))),
+        };
+        if let Some((left, right)) = overlap {
+            self.note_duplicate(left, right);
+        }
+        overlap.is_some()
+    }
+
     /// RCV.NXT moves to `end`, and over what was out of order behind it.
     fn advance_rcv_nxt(&mut self, end: SeqNumber) {
-        self.hot.rcv_nxt = end;
-        if let Some((_, joined)) = self
-            .cold
-            .ooo
-            .iter()
-            .next()
-            .filter(|r| r.0.at_or_before(end))
-        {
-            self.hot.rcv_nxt = joined.later_of(end);
+        let mut next = end;
+        // One segment may close several holes.
+        for (left, right) in self.cold.ooo.iter() {
+            if left.after(next) {
+                break;
+            }
+            next = right.later_of(next);
         }
-        let next = self.hot.rcv_nxt;
+        self.hot.rcv_nxt = next;
         self.cold.ooo.remove_below(next);
     }
 

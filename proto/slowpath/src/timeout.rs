@@ -17,7 +17,12 @@ const DEADLINE_MAX_MS: u64 = 1 << 30;
 impl<E: Env> Slow<'_, E> {
     /// RTO in ms with its backoff (RFC 6298 §2 and (5.5)).
     pub fn rto_ms(&self) -> u32 {
-        self.hot.rto_ms_after(self.timeouts, self.cold.backoff)
+        let linear = match self.hot.state {
+            State::SynSent => self.config.syn_linear_timeouts,
+            _ => 0,
+        };
+        let backoff = self.cold.backoff.saturating_sub(linear);
+        self.hot.rto_ms_after(self.timeouts, backoff)
     }
 
     /// Starts the retransmission timer, or that of a tail loss probe where one may be sent.
@@ -77,7 +82,7 @@ impl<E: Env> Slow<'_, E> {
             .is_some_and(|at| at.is_due(self.clock.ms))
         {
             self.cold.reorder_deadline = None;
-            self.find_lost();
+            self.on_reorder_timeout();
         }
         let pacing = self.cold.pacing.deadline;
         if pacing.is_some_and(|at| at.is_due(self.clock.ms)) {
@@ -155,11 +160,14 @@ impl<E: Env> Slow<'_, E> {
         (!closed && self.cold.backoff >= retries) || self.cold.unanswered_probes >= retries
     }
 
-    /// For SYN, too (RFC 9293 MUST-22); by default that is 127 s, as in Linux, and not the three
+    /// For SYN, too (RFC 9293 MUST-22); by default that is 131 s, as in Linux, and not the three
     /// minutes of MUST-23.
     fn retries_max(&self) -> u8 {
         match self.hot.state {
-            State::SynSent => self.config.syn_retries,
+            State::SynSent => {
+                let linear = self.config.syn_linear_timeouts;
+                self.config.syn_retries.saturating_add(linear)
+            }
             State::SynReceived => self.config.syn_ack_retries,
             _ if self.hot.has(flags::ORPHAN) => self.config.orphan_retries,
             _ => self.config.retries,

@@ -20,8 +20,7 @@ use crate::{
 /// The first descriptor.
 const FD_FIRST: Fd = 3;
 /// Sysctls that set up the kernel, and that the engine has no need of.
-const KERNEL_ONLY: [&str; 4] = [
-    "tcp_syn_linear_timeouts",
+const KERNEL_ONLY: [&str; 3] = [
     "tcp_invalid_ratelimit",
     "tcp_comp_sack_nr",
     "tcp_autocorking",

@@ -14,13 +14,14 @@ use crate::offload::Sizing;
 /// Where the kernel keeps sysctls of TCP.
 const SYSCTLS: &str = "/proc/sys/net/ipv4";
 /// The sysctls that mean something here, with the values that stand unless a script changes them.
-const DEFAULTS: [(&str, &str); 17] = [
+const DEFAULTS: [(&str, &str); 18] = [
     ("tcp_timestamps", "1"),
     ("tcp_sack", "1"),
     ("tcp_rmem", "4096 540000 15728640"),
     ("tcp_wmem", "4096 262144 4194304"),
     ("tcp_congestion_control", "cubic"),
     ("tcp_syn_retries", "5"),
+    ("tcp_syn_linear_timeouts", "4"),
     ("tcp_synack_retries", "5"),
     ("tcp_retries2", "15"),
     ("tcp_fin_timeout", "60"),
@@ -182,6 +183,7 @@ impl Settings {
             rto_min: Duration::from_micros(self.number("tcp_rto_min_us").max(1000)),
             rto_max: Duration::from_millis(self.number("tcp_rto_max_ms").max(1000)),
             syn_retries: self.number("tcp_syn_retries").min(127) as u8,
+            syn_linear_timeouts: self.number("tcp_syn_linear_timeouts").min(127) as u8,
             syn_ack_retries: self.number("tcp_synack_retries").min(127) as u8,
             retries: self.number("tcp_retries2").clamp(1, 255) as u8,
             fin_wait_2: Duration::from_secs(self.number("tcp_fin_timeout").max(1)),
