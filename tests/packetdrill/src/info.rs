@@ -1,6 +1,6 @@
 //! `struct tcp_info` and SO_MEMINFO, field by field.
 
-use tidelane_engine::{FlowId, FlowInfo, State};
+use tidelane_engine::{CaState, FlowId, FlowInfo, State};
 
 use crate::{
     errno::Answer,
@@ -15,8 +15,6 @@ const TCP_INFO_LEN: usize = 280;
 const SSTHRESH_INFINITE: u32 = 0x7fff_ffff;
 /// IPv4 and TCP headers without options.
 const HEADERS_LEN: u32 = 40;
-/// `reordering` of a connection that has seen none.
-const REORDERING: u32 = 3;
 /// Bits of `tcpi_options`.
 const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
@@ -73,12 +71,14 @@ struct Times {
     busy_us: [u64; 3],
     /// Bytes not sent.
     unsent: u32,
+    /// The largest packet that the path takes.
+    pmtu: u32,
     /// MSS that was announced.
     advmss: u32,
 }
 
-/// `info` in the kernel's layout; `pmtu` is the route's.
-fn tcp_info(info: &FlowInfo, pmtu: u32, times: &Times) -> Vec<u8> {
+/// `info` in the kernel's layout.
+fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
     let mss = info.mss.max(1);
     let options = [
         (info.timestamps, OPTION_TIMESTAMPS),
@@ -93,22 +93,28 @@ fn tcp_info(info: &FlowInfo, pmtu: u32, times: &Times) -> Vec<u8> {
         bytes => bytes / mss,
     };
     let us = |span: tidelane_engine::Duration| (span.0 / 1000) as u32;
+    // Linux counts what was lost until it is acknowledged, also while it is in flight again.
+    let lost = match info.ca_state {
+        CaState::Recovery | CaState::Loss => info.lost + info.retrans_out,
+        _ => info.lost,
+    };
     let of = |bytes: u32| bytes.div_ceil(mss);
     let mut fields = Fields::default();
     fields
         .bytes(&[state_number(info.state), info.ca_state as u8])
-        .bytes(&[info.backoff, 0, info.backoff, options])
+        .bytes(&[info.backoff, info.probes, info.backoff, options])
         .bytes(&[info.snd_wscale | info.rcv_wscale << 4, 0])
         // rto, ato, snd_mss, rcv_mss
         .words(&[us(info.rto), 40_000, mss, info.rcv_mss])
         // unacked, sacked, lost, retrans, fackets
-        .words(&[of(info.flight_size), of(info.sacked), of(info.lost), 0, 0])
+        .words(&[of(info.flight_size), of(info.sacked), of(lost)])
+        .words(&[of(info.retrans_out), 0])
         // last data sent, last ack sent, last data received, last ack received
         .words(&[0, 0, times.received_ms, 0])
         // pmtu, rcv_ssthresh, rtt, rttvar
-        .words(&[pmtu, info.rcv_wnd, us(info.srtt), us(info.rttvar)])
+        .words(&[times.pmtu, info.rcv_wnd, us(info.srtt), us(info.rttvar)])
         // snd_ssthresh, snd_cwnd, advmss, reordering
-        .words(&[ssthresh, info.cwnd / mss, times.advmss, REORDERING])
+        .words(&[ssthresh, info.cwnd / mss, times.advmss, info.reordering])
         // rcv_rtt, rcv_space, total_retrans
         .words(&[0, info.rcv_wnd, info.retrans])
         // pacing_rate, max_pacing_rate, bytes_acked, bytes_received
@@ -124,7 +130,8 @@ fn tcp_info(info: &FlowInfo, pmtu: u32, times: &Times) -> Vec<u8> {
         // bytes_sent, bytes_retrans
         .longs(&[info.bytes_acked + u64::from(info.flight_size), 0])
         // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd, rehash
-        .words(&[0, 0, 0, info.snd_wnd, info.rcv_wnd, 0]);
+        .words(&[info.dsacks, info.reorder_seen, 0])
+        .words(&[info.snd_wnd, info.rcv_wnd, 0]);
     fields.0.resize(TCP_INFO_LEN, 0);
     fields.0
 }
@@ -134,7 +141,7 @@ impl Stack {
     pub(crate) fn tcp_info(&self, fd: Fd) -> Answer<Vec<u8>> {
         let id = self.flow_of(fd)?;
         Ok(match id.and_then(|id| Some((id, self.flow_info(id)?))) {
-            Some((id, info)) => tcp_info(&info, self.settings.mtu, &self.times(fd, id)?),
+            Some((id, info)) => tcp_info(&info, &self.times(fd, id)?),
             None => {
                 let mut bytes = vec![0; TCP_INFO_LEN];
                 bytes[0] = state_number(self.state_of(fd)?);
@@ -151,6 +158,10 @@ impl Stack {
             received_ms: (now.since(stats.received_at).0 / 1_000_000) as u32,
             busy_us: stats.busy_us(now),
             unsent: self.unsent_of(id),
+            pmtu: match self.flow_info(id) {
+                Some(info) if info.path_mss < of_path => info.path_mss + HEADERS_LEN,
+                _ => self.settings.mtu,
+            },
             advmss: match self.socket(fd)?.options.engine.mss_max {
                 0 => of_path,
                 own => of_path.min(own.into()),

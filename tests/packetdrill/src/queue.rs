@@ -139,7 +139,7 @@ impl Stack {
 
     /// Bytes go into the queue that end at `end`; `last`: and the write with them.
     pub(crate) fn mark_push(&mut self, id: FlowId, end: u32, last: bool) {
-        let window = self.flow_info(id).map_or(0, |info| info.snd_wnd);
+        let window = self.flow_info(id).map_or(0, |info| info.snd_wnd_max);
         let marks = &mut self.wire.streams(id).marks;
         let forced = end.wrapping_sub(marks.pushed) > window / 2;
         if last || forced {
@@ -147,10 +147,11 @@ impl Stack {
         }
     }
 
-    /// Bytes of a full buffer: whole segments, at most half of the peer's window.
+    /// Bytes of a full buffer: whole segments, at most half of the largest window that the peer
+    /// offered.
     fn buffer_goal(&self, id: FlowId) -> u32 {
         let info = self.flow_info(id);
-        let (mss, wnd) = info.map_or((1, 0), |info| (info.mss.max(1), info.snd_wnd));
+        let (mss, wnd) = info.map_or((1, 0), |info| (info.mss.max(1), info.snd_wnd_max));
         let most = BUFFER_MAX.min((wnd / 2).max(mss));
         most - most % mss
     }

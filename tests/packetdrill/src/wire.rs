@@ -104,8 +104,11 @@ impl Wire {
             let end = large.end();
             let marks = &mut self.streams(flow).marks;
             marks.end(end);
-            let pushed = marks.is_push(end) || self.on_timer;
-            if self.offload && large.is_single() && !pushed {
+            let pushed = marks.is_push(end);
+            // As the buffer has it, also when it is sent again.
+            if self.offload && large.is_single() && pushed {
+                large.out.flags |= TcpFlags::PSH;
+            } else if self.offload && large.is_single() && !self.on_timer {
                 large.out.flags.remove(TcpFlags::PSH);
             }
         }
