@@ -235,6 +235,9 @@ impl<E: Env> Slow<'_, E> {
         }
         let more_lost = self.detect_loss(news, duplicate);
         self.take_ecn_echo(segment, prior_una);
+        if news && !advanced {
+            self.grow_out_of_order();
+        }
         if self.is_reducing() {
             let delivered = self.cold.delivered.bytes;
             self.reduce(delivered, advanced, more_lost);

@@ -36,15 +36,25 @@ impl<E: Env> Slow<'_, E> {
             options.sack.push(start, end);
         }
         if let Some((start, end)) = latest {
-            options.sack.push(start, end);
+            options.sack.push(start, self.with_fin(end));
         }
         for range in self.cold.ooo.iter().rev() {
             if options.sack.len() >= room {
                 break;
             }
             if Some(range) != latest {
-                options.sack.push(range.0, range.1);
+                options.sack.push(range.0, self.with_fin(range.1));
             }
+        }
+    }
+
+    /// A FIN that came right after a range is reported with it: Linux takes a segment for arrived
+    /// only if all of it is reported.
+    fn with_fin(&self, end: SeqNumber) -> SeqNumber {
+        if self.cold.fin_at == Some(end) {
+            end.add(1)
+        } else {
+            end
         }
     }
 

@@ -163,29 +163,31 @@ impl<E: Env> Slow<'_, E> {
         self.cold.soft_error = None;
         self.cold.bytes_acked += u64::from(acked);
         let (now, rtt_min) = (self.clock.us, self.rtt_min_us());
-        // What was reported before is no news to the congestion window.
-        let mut known = self.cold.dup_acks.saturating_mul(self.hot.mss.into());
         if let Some(board) = &mut self.cold.board {
-            let sacked = board.sacked();
             let delivery = board.acknowledge(ack, now, rtt_min);
-            if self.hot.has(flags::SACK) {
-                known = sacked.saturating_sub(board.sacked());
-            }
             self.note_delivery(&delivery);
             self.tell_rtt(delivery.rtt_us);
         } else {
             self.cold.delivered.bytes += acked;
             self.tell_rtt(timed);
         }
+        // What was reported before is no news to the congestion window; what this segment reports
+        // besides is.
+        let news = if self.hot.has(flags::SACK) {
+            self.cold.delivered.bytes
+        } else {
+            let known = self.cold.dup_acks.saturating_mul(self.hot.mss.into());
+            acked.saturating_sub(known)
+        };
         if self.is_recovered(ack) {
             // After a timeout the window is in slow start: RFC 5681 §3.1.
             let slow_start = self.cold.ca_state == CaState::Loss;
             self.leave_recovery();
             if slow_start {
-                self.grow(acked.saturating_sub(known));
+                self.grow(news, acked);
             }
         } else if !self.is_reducing() {
-            self.grow(acked.saturating_sub(known));
+            self.grow(news, acked);
         } else if !self.hot.has(flags::SACK) {
             self.on_partial_ack(acked);
         }
@@ -267,11 +269,12 @@ impl<E: Env> Slow<'_, E> {
         self.cold.controller.on_ack(now, 0, srtt, false);
     }
 
-    fn grow(&mut self, acked: u32) {
+    /// `news` bytes are known to have arrived by now; SND.UNA moved by `acked`.
+    pub(crate) fn grow(&mut self, news: u32, acked: u32) {
         let limited = self.is_cwnd_limited(acked);
         self.cold
             .controller
-            .on_ack(self.clock.now, acked, self.srtt(), limited);
+            .on_ack(self.clock.now, news, self.srtt(), limited);
         self.hot.cwnd = self.cold.controller.cwnd();
     }
 

@@ -1,7 +1,7 @@
 //! Reordering: how far and how often the path does it, and how much grace that gives to what is
 //! late (RFC 8985 §6.2 steps 3 and 4).
 
-use tidelane_flow::Env;
+use tidelane_flow::{CaState, Env};
 use tidelane_wire::SeqNumber;
 
 use crate::{Slow, recover::DUP_THRESH};
@@ -40,6 +40,15 @@ impl<E: Env> Slow<'_, E> {
         let known = &mut self.cold.reordering;
         known.seen = known.seen.saturating_add(1);
         known.degree = known.degree.max(segments);
+    }
+
+    /// SACK brought news, and SND.UNA did not move. On a path that reorders far what arrives is
+    /// rarely in order: it opens the window all the same (as in Linux).
+    pub(crate) fn grow_out_of_order(&mut self) {
+        let calm = matches!(self.cold.ca_state, CaState::Open | CaState::Disorder);
+        if calm && self.cold.reordering.degree > DUP_THRESH {
+            self.grow(self.cold.delivered.bytes, 0);
+        }
     }
 
     /// RFC 8985 §6.2 step 4: how much later than in order a segment may come.

@@ -39,12 +39,14 @@ impl Engine {
         self.listeners.insert(local, backlog, options)
     }
 
-    /// Ends a listener; its half-open flows are reset. Accepted flows that no program has taken are
-    /// the driver's to abort: it knows which.
+    /// Ends a listener; its half-open flows are forgotten, without a word: a peer whose SYN comes
+    /// again may find the program's next listener (as in Linux). Accepted flows that no program has
+    /// taken are the driver's to abort: it knows which.
     pub fn unlisten(&mut self, now: Instant, id: ListenerId, env: &mut impl Env) {
         if !self.listeners.remove(id) {
             return;
         }
+        self.tick(now);
         let of_listener = |flow: &FlowId| {
             let half_open = self
                 .table
@@ -55,7 +57,8 @@ impl Engine {
         };
         let flows: Vec<FlowId> = self.flows().filter(of_listener).collect();
         for flow in flows {
-            self.abort(now, flow, env);
+            self.counters.attempt_fails += 1;
+            self.release(flow, env);
         }
     }
 
