@@ -22,6 +22,7 @@ mod preload_unsafe;
 pub mod queue;
 mod ready_unsafe;
 pub mod records;
+pub mod rtt;
 pub mod settings;
 pub mod shared;
 pub mod socket;

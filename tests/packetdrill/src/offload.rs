@@ -97,9 +97,21 @@ impl Large {
         let later = self.payload.split_off(len as usize);
         let mut front = Self::new(self.out, std::mem::replace(&mut self.payload, later));
         front.out.flags.remove(TcpFlags::FIN);
+        front.out.payload_len = len;
+        self.out.payload_len -= len.min(self.out.payload_len);
         self.out.seq = self.out.seq.add(len);
         self.out.payload_pos = self.out.payload_pos.wrapping_add(len);
         front
+    }
+
+    /// Cuts off the first of several segments. Only the last has PSH then.
+    pub fn cut_first(&mut self) -> Self {
+        let each = self.out.payload_len;
+        let mut first = self.take_front(each);
+        first.out.flags.remove(TcpFlags::PSH);
+        self.out.payload_len = each.min(self.payload.len() as u32);
+        self.segments -= 1;
+        first
     }
 
     /// Takes in `next` if it continues this one and there are at most `most` then.
@@ -166,6 +178,22 @@ mod tests {
         assert!(
             !all.join(&segment(2011, 1000, TcpFlags::ACK), 9),
             "behind a short one"
+        );
+    }
+
+    #[test]
+    fn what_the_device_does_not_cut_has_push_on_the_last_only() {
+        let mut all = segment(1, 1000, TcpFlags::ACK);
+        assert!(all.join(&segment(1001, 1000, TcpFlags::ACK), 3));
+        assert!(all.join(&segment(2001, 10, TcpFlags::ACK | TcpFlags::PSH), 3));
+        let (first, second) = (all.cut_first(), all.cut_first());
+        let spans =
+            [first, second, all].map(|one| (one.out.seq.0, one.payload.len(), one.out.flags));
+        let pushed = TcpFlags::ACK | TcpFlags::PSH;
+        let plain = TcpFlags::ACK;
+        assert_eq!(
+            spans,
+            [(1, 1000, plain), (1001, 1000, plain), (2001, 10, pushed)]
         );
     }
 

@@ -51,6 +51,8 @@ pub struct Settings {
     pub mtu: u32,
     /// Whether packets may be as large as those for a device that cuts them.
     pub offload: bool,
+    /// Whether the device cuts them itself. Otherwise the kernel does, right before.
+    pub tso: bool,
     /// Whether acknowledgments and probes are timed as in the service, not as in Linux.
     pub service: bool,
     /// Where connections come from that a script does not bind.
@@ -69,6 +71,7 @@ impl Settings {
                 .collect(),
             mtu: MTU,
             offload: true,
+            tso: true,
             service: false,
             local_ip: LOCAL_IP,
             local_ip6: LOCAL_IP6,
@@ -87,6 +90,7 @@ impl Settings {
         match key {
             "mtu" => self.mtu = value.parse().map_err(bad)?,
             "offload" => self.offload = value.parse::<u8>().map_err(bad)? != 0,
+            "tso" => self.tso = value.parse::<u8>().map_err(bad)? != 0,
             "service" => self.service = value.parse::<u8>().map_err(bad)? != 0,
             "local_ip" => {
                 self.local_ip = value.parse().map_err(|_| format!("{flag}: bad value"))?;

@@ -73,7 +73,7 @@ impl Stack {
     pub fn new(settings: Settings, loaded: Reading) -> Self {
         Self {
             clock: VirtualClock::default(),
-            wire: Wire::new(settings.mtu, settings.offload),
+            wire: Wire::new(settings.mtu, settings.offload, settings.tso),
             objects: BTreeMap::new(),
             flows: HashMap::new(),
             listeners: HashMap::new(),
@@ -113,8 +113,13 @@ impl Stack {
         self.quietly(|engine, now, wire| {
             let result = call(engine, now, wire);
             engine.batch_end(now, wire);
-            let most = |flow| engine.info(flow).map_or(1, |info| sizing.segments(&info));
-            wire.finish_batch(most);
+            wire.time_packets(|id| Some((engine.flow(id)?.tx_acked(), engine.info(id)?.srtt)));
+            wire.finish_batch(|id, srtt| {
+                engine.info(id).map_or(1, |info| {
+                    let srtt = srtt.unwrap_or(info.srtt);
+                    sizing.segments(&FlowInfo { srtt, ..info })
+                })
+            });
             result
         })
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::queue::Marks;
+use crate::{queue::Marks, rtt::RoundTrips};
 
 /// One direction of a connection: the bytes from position `base` on.
 #[derive(Debug, Default)]
@@ -58,6 +58,8 @@ pub struct Streams {
     pub record_ends: VecDeque<u32>,
     /// Where packets end.
     pub marks: Marks,
+    /// How long they take.
+    pub round_trips: RoundTrips,
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use tidelane_engine::{
-    Env, Event, FlowId, FlowKey, Instant, IpAddress, LinkId, Route, SegmentOut, TcpFlags, TxFull,
+    Duration, Env, Event, FlowId, FlowKey, Instant, IpAddress, LinkId, Route, SegmentOut, TcpFlags,
+    TxFull,
 };
 
 use crate::{ip6::LONGER_THAN_V4, offload::Large, packet, streams::Streams};
@@ -26,6 +27,8 @@ pub struct Wire {
     pub mtu: u32,
     /// Whether packets are those for a device that cuts them.
     pub offload: bool,
+    /// Whether the device cuts them, and not the kernel right before.
+    pub tso: bool,
     /// Whether a timer sends, and not a program or an acknowledgment.
     pub on_timer: bool,
     /// Packets that nobody has looked at yet.
@@ -40,11 +43,12 @@ pub struct Wire {
 
 impl Wire {
     /// Without streams or packets.
-    pub fn new(mtu: u32, offload: bool) -> Self {
+    pub fn new(mtu: u32, offload: bool, tso: bool) -> Self {
         Self {
             now: Instant::ZERO,
             mtu,
             offload,
+            tso,
             on_timer: false,
             sent: VecDeque::new(),
             segments: Vec::new(),
@@ -71,8 +75,27 @@ impl Wire {
         self.streams.get(&flow)?.written
     }
 
-    /// The batch is over: its segments become packets, of at most `most(flow)` segments each.
-    pub fn finish_batch(&mut self, most: impl Fn(FlowId) -> u32) {
+    /// Takes times from the acknowledgments of this batch; `now_acked` gives how far those of a
+    /// flow go, and its smoothed round-trip time.
+    pub fn time_packets(&mut self, now_acked: impl Fn(FlowId) -> Option<(u32, Duration)>) {
+        let is_writable =
+            |(id, event): &(FlowId, Event)| (*event == Event::Writable).then_some(*id);
+        let flows: Vec<FlowId> = self.events.iter().filter_map(is_writable).collect();
+        for id in flows {
+            if let Some((acked, srtt)) = now_acked(id) {
+                let now = self.now;
+                self.streams(id).round_trips.acknowledged(acked, now, srtt);
+            }
+        }
+    }
+
+    /// The smoothed round-trip time of a flow's packets, once one was measured.
+    pub fn srtt(&self, flow: FlowId) -> Option<Duration> {
+        self.streams.get(&flow)?.round_trips.srtt()
+    }
+
+    /// The batch is over: its segments become packets, of at most `most(flow, srtt)` segments each.
+    pub fn finish_batch(&mut self, most: impl Fn(FlowId, Option<Duration>) -> u32) {
         let mut segments = std::mem::take(&mut self.segments).into_iter();
         let Some(mut large) = segments.next() else {
             return;
@@ -80,7 +103,8 @@ impl Wire {
         for next in segments {
             let flow = large.out.flow;
             let joins = flow.is_some_and(|flow| {
-                !self.streams(flow).marks.is_end(large.end()) && large.join(&next, most(flow))
+                let most = most(flow, self.srtt(flow));
+                !self.streams(flow).marks.is_end(large.end()) && large.join(&next, most)
             });
             if !joins {
                 self.send(std::mem::replace(&mut large, next));
@@ -101,7 +125,8 @@ impl Wire {
         if let Some(flow) = large.out.flow
             && !large.payload.is_empty()
         {
-            let end = large.end();
+            let (end, now) = (large.end(), self.now);
+            self.streams(flow).round_trips.sent(end, now);
             let marks = &mut self.streams(flow).marks;
             marks.end(end);
             let pushed = marks.is_push(end);
@@ -112,6 +137,14 @@ impl Wire {
                 large.out.flags.remove(TcpFlags::PSH);
             }
         }
+        while !self.tso && !large.is_single() {
+            let first = large.cut_first();
+            self.emit(&first);
+        }
+        self.emit(&large);
+    }
+
+    fn emit(&mut self, large: &Large) {
         self.ip_id = self.ip_id.wrapping_add(1);
         if let Some(bytes) = packet::emit(&large.out, &large.payload, self.ip_id) {
             let at = self.now;
