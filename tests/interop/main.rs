@@ -15,6 +15,7 @@ mod commands;
 mod deaths;
 mod forks;
 mod harness;
+mod headers;
 mod hostile;
 mod ipv6;
 mod loss;
@@ -79,10 +80,13 @@ const CASES: &[Case] = cases![
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,
     forks::what_cannot_be_passed_on_is_said 60,
+    headers::ip_headers_are_as_chosen 180,
     options::keepalive_ends_a_silent_connection 180,
     options::user_timeout_ends_a_silent_connection 180,
     options::congestion_is_as_chosen 180,
     options::ecn_is_as_chosen 240,
+    options::syn_count_is_as_chosen 180,
+    options::a_silent_peer_is_looked_for 180,
     hostile::scribbler_disturbs_nobody 300,
     hostile::jammed_doorbell_disturbs_nobody 60,
     hostile::nonsense_at_the_registration_socket 60,

@@ -1,7 +1,7 @@
 /*
  * A connection with options, for tests that look at their effect.
  *
- *   options ADDRESS PORT GO_FILE keepalive | user_timeout | congestion [NAME]
+ *   options ADDRESS PORT GO_FILE keepalive | user_timeout | silent | syn_count | congestion [NAME]
  *
  * It connects, sets the options, says "ready", waits until GO_FILE is there, and says what it sees.
  */
@@ -84,7 +84,15 @@ int main(int argc, char **argv)
 	if (looks_on)
 		return 0;
 	long begin = now_ms();
-	if (!strcmp(argv[4], "user_timeout") && write(fd, bytes, sizeof bytes) < 0)
+	if (!strcmp(argv[4], "syn_count")) {
+		int second = socket(AF_INET, SOCK_STREAM, 0);
+		number(second, IPPROTO_TCP, TCP_SYNCNT, 1);
+		int result = connect(second, (void *)&name, sizeof name);
+		printf("read %d %s\nwaited %ld\n", result, strerrorname_np(errno), now_ms() - begin);
+		return 0;
+	}
+	int writes = !strcmp(argv[4], "user_timeout") || !strcmp(argv[4], "silent");
+	if (writes && write(fd, bytes, sizeof bytes) < 0)
 		return 1;
 	ssize_t got = read(fd, bytes, sizeof bytes);
 	printf("read %zd %s\nwaited %ld\n", got, got < 0 ? strerrorname_np(errno) : "",

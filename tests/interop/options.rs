@@ -190,3 +190,22 @@ pub fn ecn_is_as_chosen() -> Outcome {
     }
     Ok(())
 }
+
+/// TCP_SYNCNT 1: an open gives up after one more SYN, on both stacks.
+pub fn syn_count_is_as_chosen() -> Outcome {
+    times_out("syn_count", 1900)
+}
+
+/// RFC 9293 MUST-20: the third retransmission has the kernel look at the neighbour again.
+pub fn a_silent_peer_is_looked_for() -> Outcome {
+    let ends = Ends::new()?;
+    let service = ends.wire.service()?;
+    let running = ends.connect(Some(&service), "silent")?;
+    let doubts = || Ok::<_, Stop>(service.counters()?["path_doubts"].as_u64());
+    ensure!(doubts()? == Some(0), "{:?}", doubts()?);
+    ends.silence(true)?;
+    fs::write(ends.go_file(), "")?;
+    wait_until(LONG, "a doubt", || Ok(doubts()? == Some(1)))?;
+    drop(running);
+    ends.silence(false)
+}

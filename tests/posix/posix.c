@@ -19,7 +19,9 @@
 	X(fork_serves_many) X(fork_beside_threads) X(fork_after_the_end)                          \
 	X(option_ranges) X(congestion_names) X(info_numbers) X(vectors) X(receive_flags)          \
 	X(accept_flags) X(names) X(shutdown_states) X(shutdown_wakes) X(poll_errors)              \
-	X(epoll_errors) X(timeout_values) X(peer_closes_all)
+	X(epoll_errors) X(timeout_values) X(peer_closes_all)                                      \
+	X(setting_ranges) X(settings_inherited) X(receive_low) X(receive_low_large)               \
+	X(receive_buffer) X(send_buffer) X(unsent_low) X(deferred_accept)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

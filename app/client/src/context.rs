@@ -458,5 +458,6 @@ fn control(kind: u32) -> ControlRequest {
         local_port: 0,
         listener: 0,
         options: OpenOptions::default(),
+        reserved: [0; 5],
     }
 }

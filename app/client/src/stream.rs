@@ -36,6 +36,17 @@ pub struct StreamOptions {
     pub keepalive_probes: u32,
     /// Those that matter before there is a connection, too.
     pub opening: OpenOptions,
+    /// What bounds the bytes that are written.
+    pub sending: SendLimits,
+}
+
+/// What a program sets to bound its own writing. Zero: not set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendLimits {
+    /// SO_SNDBUF: bytes that may be written and not acknowledged.
+    pub unacked_max: u32,
+    /// TCP_NOTSENT_LOWAT: bytes that may be written and not sent.
+    pub unsent_max: u32,
 }
 
 /// One connection, from the event that announced it to `close`.
@@ -67,7 +78,9 @@ pub struct Stream {
     tx_head: u32,
     /// As last loaded and found possible.
     tx_acked: u32,
+    /// Bytes that may be unacknowledged, as far as is known without another look.
     tx_limit: u32,
+    sending: SendLimits,
     tx_buffer: Option<StreamBuffer>,
     outgrown: Outgrown,
 }
@@ -119,6 +132,7 @@ impl Stream {
             tx_head: 0,
             tx_acked: 0,
             tx_limit,
+            sending: SendLimits::default(),
             tx_buffer: None,
             outgrown: Outgrown::default(),
         }
@@ -277,23 +291,38 @@ impl Stream {
 
     /// Sets the options that are no flags; all of them, and 0 is the service's default.
     pub fn set_options(&mut self, options: &StreamOptions) {
-        let shared = self.shared.view().options();
         let StreamOptions {
             keepalive_idle_s,
             keepalive_interval_s,
             keepalive_probes,
             opening,
+            sending,
         } = *options;
-        shared.keepalive_idle_s.store(keepalive_idle_s, Relaxed);
-        shared
-            .keepalive_interval_s
-            .store(keepalive_interval_s, Relaxed);
-        shared.keepalive_probes.store(keepalive_probes, Relaxed);
-        shared
-            .user_timeout_ms
-            .store(opening.user_timeout_ms, Relaxed);
-        shared.mss_max.store(opening.mss_max.into(), Relaxed);
-        shared.congestion.store(opening.congestion.into(), Relaxed);
+        self.limit_sending(sending);
+        let ip_fields = [
+            opening.tos,
+            opening.ttl,
+            opening.traffic_class,
+            opening.hop_limit,
+        ];
+        let shared = self.shared.view().options();
+        for (word, value) in [
+            (&shared.keepalive_idle_s, keepalive_idle_s),
+            (&shared.keepalive_interval_s, keepalive_interval_s),
+            (&shared.keepalive_probes, keepalive_probes),
+            (&shared.user_timeout_ms, opening.user_timeout_ms),
+            (&shared.mss_max, opening.mss_max.into()),
+            (&shared.congestion, opening.congestion.into()),
+            (&shared.rx_buffer, opening.rx_buffer),
+            (&shared.window_clamp, opening.window_clamp),
+            (&shared.rx_low, opening.rx_low),
+            (&shared.fin_wait_2_s, opening.fin_wait_2_s),
+            (&shared.ip_fields, u32::from_ne_bytes(ip_fields)),
+            (&shared.syn_retries, opening.syn_retries.into()),
+            (&shared.tx_reports, u32::from(sending.unsent_max > 0)),
+        ] {
+            word.store(value, Relaxed);
+        }
         // The flags are stored after them, with a count that makes the change visible.
         let count = self.flags.wrapping_add(program_flags::OPTIONS_ONE) & program_flags::OPTIONS;
         self.change_flags(self.flags & !program_flags::OPTIONS | count);

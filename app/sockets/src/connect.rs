@@ -190,7 +190,7 @@ fn start(
         local_addr: local.map_or([0; 16], |local| local.addr),
         local_port: local.map_or(0, |local| local.port),
         flags: inner.options.program_flags(),
-        options: inner.options.for_stream().opening,
+        options: inner.options.opening(),
     };
     // The answer must find the state; it comes under the socket's lock.
     inner.lane = Some(lane);

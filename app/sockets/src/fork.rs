@@ -179,9 +179,10 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
         old.stream.forget();
     }
     inner.shared = false;
-    let Some((taken, lane)) = came else {
+    let Some((mut taken, lane)) = came else {
         return;
     };
+    taken.stream.limit_sending(inner.options.sending());
     let flags = taken.stream.flags();
     inner.shut_write = flags & program_flags::SHUT_WRITE != 0;
     inner.shut_read = flags & program_flags::SHUT_READ != 0;

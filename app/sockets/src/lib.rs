@@ -12,7 +12,7 @@
 //! | module | what |
 //! |---|---|
 //! | `table` | descriptor -> socket, slot -> socket, epoll descriptor -> lane |
-//! | `socket`, `transfer`, `connect`, `listen`, `options`, `file` | one socket |
+//! | `socket`, `transfer`, `connect`, `listen`, `options`, `option_values`, `file` | one socket |
 //! | `lane`, `watch`, `epoll`, `poll`, `wait` | readiness and waiting |
 //! | `session`, `fork`, `exit`, `away` | the process and the service, and other processes |
 //! | `sys` | system calls, never through libc's interposed names |
@@ -31,6 +31,7 @@ mod fork;
 mod lane;
 pub mod listen;
 mod lock_unsafe;
+mod option_values;
 pub mod options;
 pub mod poll;
 mod report;

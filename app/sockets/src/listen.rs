@@ -44,7 +44,7 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
         return Some(Err(error));
     }
     let cookie = socket.cookie(inner.generation);
-    let opening = inner.options.for_stream().opening;
+    let opening = inner.options.opening();
     let attached = if inner.options.kernel_only {
         Err(not_accelerated::OPTION)
     } else {
@@ -68,6 +68,24 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
             crate::descriptors::demote(socket, fd);
             Some(Ok(0))
         }
+    }
+}
+
+/// An option was set: if the socket listens, its connections to come are to have it.
+pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd) {
+    let cookie = socket.cookie(inner.generation);
+    let opening = inner.options.opening();
+    let State::Listening(listening) = &mut inner.state else {
+        return;
+    };
+    if listening.opening == opening {
+        return;
+    }
+    listening.opening = opening;
+    if listening.is_attached()
+        && let Ok(handle) = attach(fd, cookie, listening.backlog, opening)
+    {
+        listening.handle = Some(handle);
     }
 }
 

@@ -2,57 +2,21 @@
 
 use std::os::fd::RawFd;
 
-use tidelane_abi::{OpenOptions, congestion, program_flags};
-use tidelane_client::{Stream, StreamOptions};
+use tidelane_abi::{FIN_WAIT_2_NEVER, OpenOptions, congestion, program_flags};
+use tidelane_client::{SendLimits, Stream, StreamOptions};
 
 use crate::{
     errno::{Errno, Handled, TO_KERNEL, fail},
+    listen,
+    option_values::{
+        Kind, LINGER2_DEFAULT, RECORDED, TOLD, TTL_DEFAULT, defer_timeouts, int_at, kept,
+    },
     socket::{Inner, Socket, State},
     sys,
 };
 
-/// Numbers that are kept and given back. Those that are not in [`TOLD`] change nothing (yet) on an
-/// accelerated connection.
-const RECORDED: [(i32, i32); 22] = [
-    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
-    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
-    (libc::SOL_SOCKET, libc::SO_RCVBUF),
-    (libc::SOL_SOCKET, libc::SO_SNDBUF),
-    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
-    (libc::SOL_SOCKET, libc::SO_PRIORITY),
-    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
-    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
-    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
-    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
-    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
-    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
-    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
-    (libc::IPPROTO_IP, libc::IP_TOS),
-    (libc::IPPROTO_IP, libc::IP_TTL),
-    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
-];
-/// What Linux makes of a smaller SO_RCVBUF and SO_SNDBUF, and of a larger one before it doubles it
-/// (net.core.rmem_max, wmem_max by default).
-const RCVBUF_MIN: i32 = 2304;
-const SNDBUF_MIN: i32 = 4608;
-const BUFFER_MAX: i32 = 212_992;
 /// Longest name of a congestion control with its NUL (TCP_CA_NAME_MAX).
 const CONGESTION_LEN: usize = 16;
-/// The options that the service is told of, as [`StreamOptions`].
-const TOLD: [(i32, i32); 6] = [
-    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
-    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
-    (libc::IPPROTO_TCP, libc::TCP_CONGESTION),
-];
 
 /// What was set.
 #[derive(Debug)]
@@ -63,6 +27,8 @@ pub(crate) struct Options {
     pub(crate) receive_timeout_ns: Option<u64>,
     pub(crate) send_timeout_ns: Option<u64>,
     recorded: Vec<(i32, i32, i32)>,
+    /// SO_RCVLOWAT.
+    pub(crate) receive_low: u32,
     /// An option was set that only the kernel implements.
     pub(crate) kernel_only: bool,
 }
@@ -74,13 +40,18 @@ impl Options {
         receive_timeout_ns: None,
         send_timeout_ns: None,
         recorded: Vec::new(),
+        receive_low: 1,
         kernel_only: false,
     };
 
     /// For connections that a listener accepts.
     pub(crate) fn inherited(&self) -> Self {
+        let defers = |(level, name): (i32, i32)| {
+            (level, name) == (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)
+        };
+        let recorded = self.recorded.iter().copied();
         Self {
-            recorded: self.recorded.clone(),
+            recorded: recorded.filter(|(l, n, _)| !defers((*l, *n))).collect(),
             ..*self
         }
     }
@@ -103,10 +74,53 @@ impl Options {
             keepalive_idle_s: number(libc::TCP_KEEPIDLE),
             keepalive_interval_s: number(libc::TCP_KEEPINTVL),
             keepalive_probes: number(libc::TCP_KEEPCNT),
-            opening: OpenOptions {
-                user_timeout_ms: number(libc::TCP_USER_TIMEOUT),
-                mss_max: number(libc::TCP_MAXSEG).min(u16::MAX.into()) as u16,
-                congestion: number(libc::TCP_CONGESTION) as u16,
+            opening: self.opening(),
+            sending: self.sending(),
+        }
+    }
+
+    /// What the service is told of connections to come.
+    pub(crate) fn opening(&self) -> OpenOptions {
+        let number = |level, name| self.recorded(level, name).unwrap_or(0);
+        let of_tcp = |name| number(libc::IPPROTO_TCP, name).max(0) as u32;
+        let byte = |level, name| number(level, name).clamp(0, 255) as u8;
+        let hops = self.recorded(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS);
+        OpenOptions {
+            user_timeout_ms: of_tcp(libc::TCP_USER_TIMEOUT),
+            mss_max: of_tcp(libc::TCP_MAXSEG).min(u16::MAX.into()) as u16,
+            congestion: of_tcp(libc::TCP_CONGESTION) as u16,
+            // As the kernel: half of what it keeps is for what it needs itself.
+            rx_buffer: number(libc::SOL_SOCKET, libc::SO_RCVBUF).max(0) as u32 / 2,
+            window_clamp: of_tcp(libc::TCP_WINDOW_CLAMP),
+            rx_low: match self.receive_low {
+                1 => 0,
+                low => low,
+            },
+            fin_wait_2_s: match number(libc::IPPROTO_TCP, libc::TCP_LINGER2) {
+                ..0 => FIN_WAIT_2_NEVER,
+                seconds => seconds as u32,
+            },
+            tos: byte(libc::IPPROTO_IP, libc::IP_TOS),
+            ttl: byte(libc::IPPROTO_IP, libc::IP_TTL),
+            traffic_class: byte(libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            // Zero is the service's default, and not sent anyway.
+            hop_limit: hops.map_or(0, |hops| if hops < 0 { 0 } else { hops.max(1) as u8 }),
+            syn_retries: byte(libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+            defer_accept: defer_timeouts(number(libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)),
+            reserved: [0; 2],
+        }
+    }
+
+    /// What bounds the program's own writing.
+    pub(crate) fn sending(&self) -> SendLimits {
+        let unsent = self.recorded(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
+        let buffer = self.recorded(libc::SOL_SOCKET, libc::SO_SNDBUF);
+        SendLimits {
+            unacked_max: buffer.unwrap_or(0).max(0) as u32,
+            // -1 is no limit, too.
+            unsent_max: match unsent.unwrap_or(0) {
+                -1 => 0,
+                limit => limit as u32,
             },
         }
     }
@@ -152,6 +166,7 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
             if inner.apply(socket, level, name, value).is_err() {
                 inner.options.kernel_only = true;
             }
+            listen::options_changed(socket, &mut inner, fd);
             Some(Ok(0))
         }
         State::Connecting(_)
@@ -196,6 +211,7 @@ pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut
             Some(number) => give(&congestion_name(number)),
             None => TO_KERNEL,
         },
+        (libc::IPPROTO_IPV6, _) if !inner.inet6 => fail(libc::EOPNOTSUPP),
         _ => match inner.int_option(level, name) {
             Some(value) => give(&value.to_ne_bytes()),
             None => fail(libc::ENOPROTOOPT),
@@ -228,7 +244,7 @@ impl Inner {
         let number = if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
             congestion_number(value)?
         } else if RECORDED.contains(&(level, name)) {
-            checked(level, name, int_at(value, 0)?)?
+            self.number_kept(level, name, value)?
         } else {
             return Err(Errno(libc::ENOPROTOOPT));
         };
@@ -238,6 +254,20 @@ impl Inner {
             self.tell(socket, |stream| stream.set_options(&options));
         }
         Ok(())
+    }
+
+    fn number_kept(&mut self, level: i32, name: i32, value: &[u8]) -> Result<i32, Errno> {
+        let kind = Kind {
+            inet6: self.inet6,
+            connected: !matches!(self.state, State::Fresh | State::Listening(_)),
+        };
+        let mut number = kept(level, name, value, kind)?;
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+            let buffer = self.options.recorded(libc::SOL_SOCKET, libc::SO_RCVBUF);
+            number = buffer.map_or(number, |bytes| number.min(bytes / 2));
+            self.options.receive_low = number.max(1) as u32;
+        }
+        Ok(number)
     }
 
     fn apply_flag(&mut self, socket: &Socket, flag: u32, on: bool) {
@@ -289,7 +319,13 @@ impl Inner {
         {
             return Some(connection.stream.names().mss as i32);
         }
-        if let Some(value) = self.options.recorded(level, name) {
+        let no_number = match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_LINGER2) => 0,
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => -1,
+            _ => i32::MIN,
+        };
+        let set = self.options.recorded(level, name);
+        if let Some(value) = set.filter(|value| *value != no_number) {
             return Some(value);
         }
         match (level, name) {
@@ -317,29 +353,12 @@ impl Inner {
             (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => Some(75),
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => Some(9),
             (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => Some(6),
-            (libc::IPPROTO_TCP, libc::TCP_LINGER2) => Some(60),
+            (libc::IPPROTO_TCP, libc::TCP_LINGER2) => Some(LINGER2_DEFAULT),
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => {
-                Some(64)
+                Some(TTL_DEFAULT)
             }
             _ => RECORDED.contains(&(level, name)).then_some(0),
         }
-    }
-}
-
-/// A number as the kernel keeps it, or its error.
-fn checked(level: i32, name: i32, value: i32) -> Result<i32, Errno> {
-    let within = |range: std::ops::RangeInclusive<i32>| {
-        let inside = range.contains(&value);
-        inside.then_some(value).ok_or(Errno(libc::EINVAL))
-    };
-    match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVBUF) => Ok(value.clamp(RCVBUF_MIN / 2, BUFFER_MAX) * 2),
-        (libc::SOL_SOCKET, libc::SO_SNDBUF) => Ok(value.clamp(SNDBUF_MIN / 2, BUFFER_MAX) * 2),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => within(1..=32_767),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_SYNCNT) => within(1..=127),
-        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => within(0..=i32::MAX),
-        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) if value != 0 => within(88..=32_767),
-        _ => Ok(value),
     }
 }
 
@@ -368,13 +387,6 @@ fn congestion_name(number: u16) -> [u8; CONGESTION_LEN] {
     let mut bytes = [0; CONGESTION_LEN];
     bytes[..name.len()].copy_from_slice(name);
     bytes
-}
-
-fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
-    let bytes = value
-        .get(at..at + 4)
-        .and_then(|bytes| bytes.try_into().ok());
-    bytes.map(i32::from_ne_bytes).ok_or(Errno(libc::EINVAL))
 }
 
 /// A `struct timeval` as nanoseconds; zero means for ever.

@@ -381,7 +381,8 @@ impl Inner {
             && connection.stream.service_flags() & ENDS == 0
         {
             let stream = &mut connection.stream;
-            let mut bits = if stream.readable() > 0 { IN } else { 0 };
+            let enough = has_enough(stream, self.options.receive_low);
+            let mut bits = if enough { IN } else { 0 };
             if wanted & OUT != 0 && has_room(stream) {
                 bits |= OUT;
             }
@@ -407,7 +408,7 @@ impl Inner {
                 let ended = self.shut_read || stream.peer_closed();
                 if ended {
                     bits |= IN | RDHUP;
-                } else if stream.readable() > 0 {
+                } else if has_enough(stream, self.options.receive_low) {
                     bits |= IN;
                 }
                 if self.shut_write {
@@ -432,8 +433,18 @@ impl Inner {
     }
 }
 
-/// Whether there is so much room that a writer should be woken: a third, as Linux has it.
+/// Whether there is so much room that a writer should be woken: a third, as Linux has it, and
+/// TCP_NOTSENT_LOWAT.
 fn has_room(stream: &mut Stream) -> bool {
-    let room = stream.writable();
-    room > 0 && room >= stream.tx_limit() as usize / 3
+    let (unacked, limit) = (stream.unacked(), stream.tx_limit());
+    let room = limit.saturating_sub(unacked);
+    room > 0 && room >= limit / 3 && stream.is_low()
+}
+
+/// Whether there is so much to read that a reader should be woken: SO_RCVLOWAT, or as much as can
+/// come at all.
+#[inline]
+fn has_enough(stream: &mut Stream, low: u32) -> bool {
+    let readable = stream.readable();
+    readable >= low as usize || readable > 0 && readable >= stream.rx_window() as usize / 2
 }

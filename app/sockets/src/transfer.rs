@@ -27,7 +27,7 @@ pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     let Some(mut inner) = socket.enter(fd) else {
         return 0;
     };
-    if inner.shared {
+    if inner.shared || inner.options.receive_low > 1 {
         return 0;
     }
     let State::Stream(connection) = &mut inner.state else {
@@ -124,7 +124,8 @@ fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
     }
 }
 
-/// Takes bytes with `take(inner, taken so far)` until there are some (or all, with MSG_WAITALL).
+/// Takes bytes with `take(inner, taken so far)` until there are some: as many as SO_RCVLOWAT says,
+/// or all, with MSG_WAITALL.
 fn receive(
     socket: &'static Socket,
     fd: RawFd,
@@ -132,11 +133,14 @@ fn receive(
     wanted: usize,
     take: &mut dyn FnMut(&mut Inner, usize) -> usize,
 ) -> Handled {
-    let timeout = {
+    let (timeout, low) = {
         let inner = socket.enter(fd)?;
         match inner.state {
             State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
-            _ => inner.options.receive_timeout_ns,
+            _ => (
+                inner.options.receive_timeout_ns,
+                inner.options.receive_low as usize,
+            ),
         }
     };
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
@@ -145,7 +149,11 @@ fn receive(
         return fail(if urgent { libc::EINVAL } else { libc::EAGAIN });
     }
     let peeks = flags & libc::MSG_PEEK != 0;
-    let all = flags & libc::MSG_WAITALL != 0 && !peeks;
+    let least = match flags & libc::MSG_WAITALL {
+        _ if peeks => 1,
+        0 => low.min(wanted),
+        _ => wanted,
+    };
     let mut done = 0;
     let attempt = |inner: &mut Inner| {
         let count = if wanted == 0 { 0 } else { take(inner, done) };
@@ -153,7 +161,7 @@ fn receive(
         if count > 0 && !peeks {
             inner.after_read(socket, count);
         }
-        if done > 0 && (done == wanted || !all) {
+        if done > 0 && done >= least {
             return Ok(done);
         }
         inner.refresh();

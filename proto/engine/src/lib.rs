@@ -10,8 +10,9 @@ mod time_wait;
 pub use tidelane_cc::Algorithm;
 pub use tidelane_flow::{
     Arrival, CaState, CloseCause, ConfigError, Counters, EcnPolicy, EngineConfig, Env, Event,
-    FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind, LinkId, ListenError, ListenerId, Misuse,
-    NO_PACING, OpenError, Route, SegmentOut, SocketOptions, State, TxFull,
+    FinWait2, FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind, IpFields, IpOptions, LinkId,
+    ListenError, ListenerId, Misuse, NO_PACING, OpenError, Route, SegmentOut, SocketOptions, State,
+    TxFull, WindowOptions,
 };
 pub use tidelane_time::{Duration, Instant};
 pub use tidelane_wire::{

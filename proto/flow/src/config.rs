@@ -5,6 +5,8 @@ use core::fmt;
 use tidelane_cc::Algorithm;
 use tidelane_time::Duration;
 
+use crate::socket_options::{FinWait2, IpOptions, WindowOptions};
+
 /// Policy of one engine. All limits are per engine or per flow, as each field says.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -210,6 +212,17 @@ pub struct SocketOptions {
     pub pacing_rate_max: u64,
     /// IPV6_V6ONLY of a listener at `::`: connections over IPv4 are not its own.
     pub v6_only: bool,
+    /// DiffServ field and TTL.
+    pub ip: IpOptions,
+    /// TCP_SYNCNT: retransmissions of SYN or SYN,ACK before the open fails; zero: the engine's own.
+    pub syn_retries: u8,
+    /// TCP_DEFER_ACCEPT of a listener: for so many timeouts of the SYN,ACK its connections wait for
+    /// their first text before they are accepted; zero: not at all.
+    pub defer_accept: u8,
+    /// TCP_LINGER2.
+    pub fin_wait_2: FinWait2,
+    /// SO_RCVBUF and what else bounds the window.
+    pub window: WindowOptions,
 }
 
 impl Default for SocketOptions {
@@ -227,6 +240,11 @@ impl Default for SocketOptions {
             congestion: None,
             pacing_rate_max: NO_PACING,
             v6_only: false,
+            ip: IpOptions::default(),
+            syn_retries: 0,
+            defer_accept: 0,
+            fin_wait_2: FinWait2::default(),
+            window: WindowOptions::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use tidelane_time::Duration;
-use tidelane_wire::{Ecn, FlowKey, SeqNumber, TcpFlags, TcpOptions};
+use tidelane_wire::{Ecn, FlowKey, IpFields, SeqNumber, TcpFlags, TcpOptions};
 
 use crate::{
     flow_state::CaState,
@@ -86,9 +86,21 @@ pub trait Env {
         0
     }
 
-    /// A flow was made before anything is sent on it: by a SYN cookie that came back.
+    /// A flow was made before anything is sent on it: by a SYN cookie that came back, or with
+    /// [`headers`](Self::headers) of its own.
     fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
         let _ = (flow, key, link);
+    }
+
+    /// From now on the IP headers of `flow`, which was sent on or [`made`](Self::made), say this.
+    fn headers(&mut self, flow: FlowId, fields: IpFields) {
+        let _ = (flow, fields);
+    }
+
+    /// R1 (RFC 9293 §3.8.3, MUST-20): the peer of `flow` has not answered for so many
+    /// timeouts that the way to it is in doubt.
+    fn doubt_path(&mut self, flow: FlowId) {
+        let _ = flow;
     }
 
     /// The route back to the peer of a passive open that came over `link`.

@@ -25,7 +25,7 @@
 //! | 100 | `link`          | where to send                                 | slow                |
 //! | 102 | `mss`           | Eff.snd.MSS                                   | slow                |
 //! | 104 | `cwnd`          | cwnd, bytes                                   | slow                |
-//! | 108 | `rcv_wnd_limit` | quota of the receive window, a power of two   | slow                |
+//! | 108 | `rcv_wnd_limit` | quota of the receive window                   | slow                |
 //! | 112 | `rx_read`       | stream position that the program has read to  | rx_advance          |
 //! | 116 | `srtt`          | SRTT, us times 8 (RFC 6298)                   | receive, slow       |
 //! | 120 | `rttvar`        | RTTVAR, us times 4                            | receive, slow       |
@@ -235,6 +235,14 @@ impl FlowState {
         match self.state {
             State::SynSent | State::SynReceived => 0,
             _ => self.tx_pos(self.snd_una),
+        }
+    }
+
+    /// Stream position after the last byte that was sent.
+    pub const fn tx_sent(&self) -> u32 {
+        match self.state {
+            State::SynSent | State::SynReceived => 0,
+            _ => self.tx_pos(self.snd_nxt.earlier_of(self.tx_end)),
         }
     }
 

@@ -19,11 +19,12 @@ mod driver;
 mod emit;
 mod flow_state;
 mod ids;
+mod socket_options;
 mod state;
 mod table;
 mod timing;
 
-pub use tidelane_wire::{IcmpError, IcmpErrorKind};
+pub use tidelane_wire::{IcmpError, IcmpErrorKind, IpFields};
 
 pub use crate::{
     clock::{Clock, Millis},
@@ -35,6 +36,7 @@ pub use crate::{
     },
     flow_state::{CaState, FlowState, flags},
     ids::{FlowId, LinkId, ListenerId},
+    socket_options::{FinWait2, IpOptions, WindowOptions},
     state::{State, StateEvent, TRANSITIONS},
     table::FlowTable,
     timing::Timeouts,

@@ -303,6 +303,11 @@ impl<E: Env> Slow<'_, E> {
             self.reset_for(segment, key);
             return self.drop(DropReason::AckUnsent);
         }
+        if self.waits_for_text(segment) {
+            self.cold.deferred = true;
+            self.hot.clear(flags::RTT_TIMING);
+            return self.drop(DropReason::AcceptDeferred);
+        }
         self.hot.state = self.hot.state.next(StateEvent::SynAcked);
         self.hot.clear(flags::RTO_ARMED);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
@@ -325,6 +330,14 @@ impl<E: Env> Slow<'_, E> {
             self.hot.state = self.hot.state.next(StateEvent::CloseCall);
         }
         Ok(())
+    }
+
+    /// Whether the handshake is left incomplete: nothing comes with its end, and the listener wants
+    /// text first (TCP_DEFER_ACCEPT, as in Linux).
+    fn waits_for_text(&self, segment: &Segment<'_>) -> bool {
+        let waits = self.cold.backoff < self.cold.options.defer_accept;
+        let empty = segment.seq.add(segment.len()) == self.hot.irs.add(1);
+        waits && empty && self.cold.listener.is_some()
     }
 
     /// Common to both opens.
@@ -357,7 +370,10 @@ impl<E: Env> Slow<'_, E> {
         }
         match self.hot.state {
             State::FinWait2 if self.hot.has(flags::ORPHAN) => {
-                let wait = self.timeouts.fin_wait_2_ms;
+                let Some(wait) = self.cold.fin_wait_2_ms(self.hot, self.timeouts) else {
+                    self.send_reset();
+                    return Err(self.end(CloseCause::Finished));
+                };
                 self.cold.slow_deadline = Some(self.clock.ms.plus(wait));
                 Ok(())
             }

@@ -1,7 +1,10 @@
 //! The cold state of a connection: all that only the slow path needs.
 
 use tidelane_cc::{Algorithm, Controller};
-use tidelane_flow::{CaState, CloseCause, EngineConfig, ListenerId, Millis, SocketOptions};
+use tidelane_flow::{
+    CaState, CloseCause, EngineConfig, FinWait2, FlowState, ListenerId, Millis, SocketOptions,
+    Timeouts,
+};
 use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{
@@ -80,6 +83,8 @@ pub struct Connection {
     pub snd_wnd_max: u32,
     /// The listener that it came from.
     pub listener: Option<ListenerId>,
+    /// The handshake is complete, but for the text that its listener waits for (TCP_DEFER_ACCEPT).
+    pub deferred: bool,
     /// Options of the socket.
     pub options: SocketOptions,
     /// MSS that we announced.
@@ -132,5 +137,18 @@ impl Connection {
     /// The congestion control that the program asked for, or the engine's.
     pub fn algorithm(&self, config: &EngineConfig) -> Algorithm {
         self.options.congestion.unwrap_or(config.congestion)
+    }
+
+    /// How long FIN-WAIT-2 lasts for a flow without program, in ms: what is configured or set
+    /// (TCP_LINGER2), but no less than the peer may need to send its FIN again, as in Linux.
+    /// `None`: the flow is to be reset.
+    pub fn fin_wait_2_ms(&self, hot: &FlowState, timeouts: &Timeouts) -> Option<u32> {
+        let asked = match self.options.fin_wait_2 {
+            FinWait2::Usual => timeouts.fin_wait_2_ms,
+            FinWait2::For(span) => span.as_millis().min(1 << 30) as u32,
+            FinWait2::Never => return None,
+        };
+        let rto = hot.rto_ms_after(timeouts, self.backoff);
+        Some(asked.max(rto.saturating_mul(7) / 2))
     }
 }

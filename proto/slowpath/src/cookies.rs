@@ -132,10 +132,10 @@ pub fn reply(
         seq: make(secret, &arrival.key, syn.seq, &asked, clock.now),
         ack: syn.seq.add(1),
         flags: TcpFlags::SYN | TcpFlags::ACK | echo,
-        wnd: initial_window(config, rmss).min(0xffff) as u16,
+        wnd: initial_window(config, rmss, options).min(0xffff) as u16,
         options: TcpOptions {
             mss: Some(rmss),
-            wscale: syn.options.wscale.map(|_| window_scale(config)),
+            wscale: syn.options.wscale.map(|_| window_scale(config, options)),
             sack_permitted: asked.sack_permitted,
             timestamps: theirs.map(|theirs| Timestamps {
                 tsval: stamp(clock.ms.0, ecn),

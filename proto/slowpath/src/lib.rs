@@ -30,7 +30,7 @@ mod version;
 
 pub use answer::{ANSWER_INTERVAL_MS, is_limited};
 pub use connection::Connection;
-pub use open::{SynSeen, new_connection, put_options};
+pub use open::{SynSeen, new_connection, put_options, window_most};
 
 use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,

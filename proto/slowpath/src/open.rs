@@ -50,17 +50,20 @@ impl SynSeen {
 }
 
 /// Receive window of a new flow.
-pub(crate) fn initial_window(config: &EngineConfig, rmss: u16) -> u32 {
+pub(crate) fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketOptions) -> u32 {
     let least = 2 * u32::from(rmss);
-    config
-        .rx_window_initial
-        .max(least)
-        .min(config.rx_window_max)
+    let tuned = config.rx_window_initial.max(least);
+    let quota = options.window.quota(tuned, config.rx_window_max);
+    // One that the program set is offered in whole segments, as in Linux.
+    match quota % u32::from(rmss) {
+        rest if quota > least && !options.window.is_tuned() => quota - rest,
+        _ => quota,
+    }
 }
 
 /// Rcv.Wind.Shift: the largest window must fit into the field (RFC 7323 §2.3).
-pub(crate) fn window_scale(config: &EngineConfig) -> u8 {
-    let largest = config.rx_window_max;
+pub(crate) fn window_scale(config: &EngineConfig, options: &SocketOptions) -> u8 {
+    let largest = options.window.largest(config.rx_window_max);
     (32 - (largest >> 16).leading_zeros()).min(14) as u8
 }
 
@@ -82,7 +85,13 @@ pub(crate) fn rmss(
 }
 
 /// The hot state of a flow that is being opened.
-fn begin(config: &EngineConfig, hot: &mut FlowState, rmss: u16, iss: SeqNumber) {
+fn begin(
+    config: &EngineConfig,
+    hot: &mut FlowState,
+    rmss: u16,
+    iss: SeqNumber,
+    options: &SocketOptions,
+) {
     hot.iss = iss;
     hot.snd_una = iss;
     hot.snd_nxt = iss;
@@ -91,8 +100,8 @@ fn begin(config: &EngineConfig, hot: &mut FlowState, rmss: u16, iss: SeqNumber) 
     hot.rcv_nxt = hot.irs.add(1);
     hot.mss = sizes(hot.key.peer.addr).mss_default.min(rmss);
     hot.rcv_mss = hot.mss;
-    hot.rcv_wnd_limit = initial_window(config, rmss);
-    hot.scales = window_scale(config);
+    hot.rcv_wnd_limit = initial_window(config, rmss, options);
+    hot.scales = window_scale(config, options);
     hot.set_quick_acks(if config.eager_acks { 15 } else { 8 });
 }
 
@@ -101,6 +110,11 @@ pub fn put_options(hot: &mut FlowState, options: &SocketOptions) {
     hot.put(flags::NODELAY, options.nodelay);
     hot.put(flags::CORK, options.cork);
     hot.put(flags::QUICKACK, options.quickack);
+}
+
+/// The largest window that this flow can advertise.
+pub fn window_most(config: &EngineConfig, hot: &FlowState) -> u32 {
+    config.rx_window_max.min(0xffff << hot.rcv_wscale())
 }
 
 /// The cold state of a flow that is being opened.
@@ -114,7 +128,7 @@ pub fn new_connection(
 ) -> Connection {
     let peer = hot.key.peer.addr;
     let rmss = rmss(config, peer, mtu, &options);
-    begin(config, hot, rmss, iss);
+    begin(config, hot, rmss, iss, &options);
     put_options(hot, &options);
     let algorithm = options.congestion.unwrap_or(config.congestion);
     Connection {
@@ -150,6 +164,7 @@ pub fn new_connection(
         snd_wl1: SeqNumber(0),
         snd_wnd_max: 0,
         listener: None,
+        deferred: false,
         options,
         rmss,
         path_mss: rmss,
@@ -192,7 +207,7 @@ impl Connection {
             None => {
                 hot.scales = 0;
                 self.offer_wscale = false;
-                hot.rcv_wnd_limit = hot.rcv_wnd_limit.min(0xffff);
+                hot.rcv_wnd_limit = hot.rcv_wnd_limit.min(window_most(config, hot));
             }
         }
         let timestamps = config.timestamps && syn.options.timestamps.is_some();

@@ -312,6 +312,13 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
+    /// The window may have opened because the program asked for more: the peer is to know of it.
+    pub fn tell_window(&mut self) {
+        if self.hot.window_update_due() && self.hot.state.receives() {
+            self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
+        }
+    }
+
     /// Sends RST for this flow (RFC 9293 §3.10.5).
     pub fn send_reset(&mut self) {
         // With timestamps, where they are in use (RFC 7323 §5.2).

@@ -9,6 +9,9 @@ use crate::{Fate, Slow};
 /// How long the acknowledgment of a single segment may be delayed, for a tail loss probe: RFC 8985
 /// has 200 ms, which is the timeout itself; nearly all receivers wait 40 ms.
 const PROBE_DELAYED_ACK_MS: u32 = 50;
+/// Timeouts in a row after which the way to the peer is in doubt (RFC 9293 SHLD-10: at least three
+/// retransmissions).
+const R1: u8 = 3;
 /// What a probe waits beyond two round trips on a path with losses.
 const PROBE_MS_MIN: u32 = 3;
 /// The longest that a deadline may be ahead, so that modulo arithmetic holds (24 days).
@@ -118,10 +121,18 @@ impl<E: Env> Slow<'_, E> {
         if self.hot.flight_size() == 0 && self.hot.state.is_synchronized() {
             return Fate::Keep;
         }
-        if self.has_waited_enough() {
+        if self.has_waited_enough() && !self.is_deferred() {
             return self.give_up();
         }
+        let acknowledged = self.is_deferred();
         self.cold.backoff = self.cold.backoff.saturating_add(1);
+        if acknowledged && self.is_deferred() {
+            self.arm_rto();
+            return Fate::Keep;
+        }
+        if self.cold.backoff == R1 {
+            self.env.doubt_path(self.id);
+        }
         self.cold.retrans_since.get_or_insert(self.clock.ms);
         self.note_unanswered();
         match self.hot.state {
@@ -161,17 +172,31 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// For SYN, too (RFC 9293 MUST-22); by default that is 131 s, as in Linux, and not the three
-    /// minutes of MUST-23.
+    /// minutes of MUST-23, which a program gets by TCP_SYNCNT.
     fn retries_max(&self) -> u8 {
+        let asked = self.cold.options.syn_retries;
         match self.hot.state {
             State::SynSent => {
                 let linear = self.config.syn_linear_timeouts;
-                self.config.syn_retries.saturating_add(linear)
+                let doubled = if asked > 0 {
+                    asked
+                } else {
+                    self.config.syn_retries
+                };
+                doubled.saturating_add(linear)
             }
+            State::SynReceived if asked > 0 => asked,
             State::SynReceived => self.config.syn_ack_retries,
             _ if self.hot.has(flags::ORPHAN) => self.config.orphan_retries,
             _ => self.config.retries,
         }
+    }
+
+    /// The peer has acknowledged our SYN,ACK, and its listener waits for text (TCP_DEFER_ACCEPT).
+    /// Meanwhile the SYN,ACK's timer runs on, without the SYN,ACK. It is sent once more at the end:
+    /// its acknowledgment completes the handshake, as in Linux.
+    fn is_deferred(&self) -> bool {
+        self.cold.deferred && self.cold.backoff < self.cold.options.defer_accept
     }
 
     fn give_up(&mut self) -> Fate {

@@ -90,6 +90,9 @@ drop_reasons! {
     DataAfterClose => "data_after_close",
     /// An ICMP error whose quoted sequence number is not outstanding (RFC 5927 §4.1).
     IcmpOutOfWindow => "icmp_out_of_window",
+    /// The end of a handshake without text, for a listener that wants text first
+    /// (TCP_DEFER_ACCEPT).
+    AcceptDeferred => "accept_deferred",
     /// Answer withheld by a rate limit (challenge ACKs, RSTs).
     RateLimited => "rate_limited",
 

@@ -44,7 +44,7 @@ pub use crate::{
     },
     template::{
         ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate,
-        IPV4_HEADER_LEN, IPV6_HEADER_LEN,
+        IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpFields,
     },
 };
 

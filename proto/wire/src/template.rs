@@ -19,6 +19,29 @@ pub const FRAME_HEADERS_LEN_MAX: usize = ETHERNET_HEADER_LEN + IPV6_HEADER_LEN;
 
 /// TTL or hop limit of what we send: the kernel's default.
 const TTL: u8 = 64;
+/// What a program may set in the IP header of a connection's segments. ECN is the engine's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IpFields {
+    /// DiffServ field in the upper six bits; the lower two are ignored.
+    pub traffic_class: u8,
+    /// TTL or hop limit. It is never sent as zero (RFC 1122 §3.2.1.7): zero counts as one.
+    pub hop_limit: u8,
+}
+
+impl IpFields {
+    /// The bits of the traffic class that are not ECN's.
+    const DSCP: u8 = 0xfc;
+}
+
+impl Default for IpFields {
+    fn default() -> Self {
+        Self {
+            traffic_class: 0,
+            hop_limit: TTL,
+        }
+    }
+}
+
 /// "Don't fragment": we do path MTU discovery.
 const DF: [u8; 2] = [0x40, 0x00];
 
@@ -95,10 +118,31 @@ impl HeaderTemplate {
     /// packets of a flow, hard to guess, spread evenly).
     pub fn set_flow_label(&mut self, label: u32) {
         if self.is_v6 {
-            let word = 0x6000_0000 | label & 0xf_ffff;
-            let ip = &mut self.bytes[ETHERNET_HEADER_LEN..];
-            ip[..4].copy_from_slice(&word.to_be_bytes());
+            self.put_first_word(0xf_ffff, label);
         }
+    }
+
+    /// Sets DiffServ field and TTL, or their equivalents (RFC 9293 MUST-48, SHLD-22, MUST-49).
+    pub fn set_fields(&mut self, fields: IpFields) {
+        let class = fields.traffic_class & IpFields::DSCP;
+        let hop_limit = fields.hop_limit.max(1);
+        if self.is_v6 {
+            self.put_first_word(0x0ff0_0000, u32::from(class) << 20);
+            self.bytes[ETHERNET_HEADER_LEN + 7] = hop_limit;
+            return;
+        }
+        let ip = &mut self.bytes[ETHERNET_HEADER_LEN..FRAME_HEADERS_LEN];
+        ip[1] = class;
+        ip[8] = hop_limit;
+        self.ip_sum = SmallSum::new(checksum::sum(ip));
+    }
+
+    /// Replaces the bits of `mask` in IPv6's version, traffic class and flow label.
+    fn put_first_word(&mut self, mask: u32, bits: u32) {
+        let ip = &mut self.bytes[ETHERNET_HEADER_LEN..];
+        let old = u32::from_be_bytes([ip[0], ip[1], ip[2], ip[3]]);
+        let new = old & !mask | bits & mask;
+        ip[..4].copy_from_slice(&new.to_be_bytes());
     }
 
     /// Whether the headers are those of IPv6.
@@ -149,7 +193,7 @@ impl HeaderTemplate {
         let headers = &mut buf[..FRAME_HEADERS_LEN];
         headers.copy_from_slice(&self.bytes[..FRAME_HEADERS_LEN]);
         let ip = &mut headers[ETHERNET_HEADER_LEN..];
-        ip[1] = ecn as u8;
+        ip[1] |= ecn as u8;
         ip[2..4].copy_from_slice(&total_len.to_be_bytes());
         ip[4..6].copy_from_slice(&ip_id.to_be_bytes());
         ip[10..12].copy_from_slice(&sum.checksum().to_be_bytes());

@@ -506,3 +506,43 @@ fn flags_read_like_tcpdump() {
     assert!(flags.intersects(TcpFlags::ACK | TcpFlags::SYN));
     assert_eq!(format!("{:?}", TcpFlags(0xff)), "[FSRP.UEW]");
 }
+
+#[test]
+fn fields_of_the_program_are_in_the_ip_header_beside_ecn() {
+    let v4 = [
+        IpAddress::from_v4([10, 0, 0, 1]),
+        IpAddress::from_v4([10, 0, 0, 2]),
+    ];
+    let v6 = [1, 2].map(|last| {
+        let mut address = [0xfd; 16];
+        address[15] = last;
+        IpAddress(address)
+    });
+    for [src, dst] in [v4, v6] {
+        let mac = MacAddress::default();
+        let mut template = HeaderTemplate::new(mac, mac, src, dst).unwrap();
+        template.set_flow_label(0xa_bcde);
+        for (class, hop_limit, ecn) in [
+            (0xb8, 5, Ecn::Ect0),
+            (0xff, 0, Ecn::NotEct),
+            (4, 255, Ecn::Ce),
+        ] {
+            template.set_fields(IpFields {
+                traffic_class: class,
+                hop_limit,
+            });
+            let mut frame = std::vec![0; template.headers_len() + 20];
+            template.write(&mut frame, 20, ecn, 7);
+            let sent = if template.is_v6() {
+                assert_eq!(frame[15] & 15, 0xa, "flow label");
+                (frame[14] << 4 | frame[15] >> 4, frame[21])
+            } else {
+                (frame[15], frame[22])
+            };
+            assert_eq!(sent, (class & 0xfc | ecn as u8, hop_limit.max(1)));
+            // Addresses, lengths and, of IPv4, the checksum are right.
+            let packet = parse_frame(&frame).unwrap();
+            assert_eq!((packet.ttl, packet.ecn), (hop_limit.max(1), ecn));
+        }
+    }
+}

@@ -72,6 +72,8 @@ pub struct Binding {
     pub announce: bool,
     /// The program closed the slot.
     pub closed_by_program: bool,
+    /// The program wants to know when bytes were sent (TCP_NOTSENT_LOWAT).
+    pub reports_sent: bool,
     /// Something was received since the last sweep for idle buffers.
     pub active: bool,
 }
@@ -101,6 +103,7 @@ impl Binding {
             dirty: false,
             announce: false,
             closed_by_program: false,
+            reports_sent: false,
             active: false,
         }
     }

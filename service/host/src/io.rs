@@ -10,8 +10,8 @@ use tidelane_packet_io::{PacketIo, SuperFrame, TxChecksum};
 use tidelane_ring::{BufferAllocator, Region};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, FRAME_HEADERS_LEN_MAX, FlowKey, HeaderTemplate, MacAddress, SegmentHeader,
-    TCP_HEADER_LEN, TcpOptions, checksum, emit_tcp_with, write_partial_checksum,
+    DropReason, FRAME_HEADERS_LEN_MAX, FlowKey, HeaderTemplate, IpFields, MacAddress,
+    SegmentHeader, TCP_HEADER_LEN, TcpOptions, checksum, emit_tcp_with, write_partial_checksum,
     write_tcp_checksum,
 };
 
@@ -86,7 +86,7 @@ pub struct HostIo<P> {
     /// Connections that ever came to a program.
     pub connections: u64,
     /// What the flow labels of IPv6 come from.
-    label_seed: [u64; 2],
+    pub(crate) label_seed: [u64; 2],
     ip_id: u16,
 }
 
@@ -148,56 +148,6 @@ impl<P: PacketIo> HostIo<P> {
         {
             binding.dirty = true;
             self.dirty.push(flow);
-        }
-    }
-
-    /// Makes the binding of a flow that was just opened.
-    pub fn bind_new(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) -> &mut Binding {
-        let path = self.path_to(key, link);
-        if self.bindings.len() <= flow.index() {
-            self.bindings.resize_with(flow.index() + 1, || None);
-        }
-        self.bindings[flow.index()].insert(Binding::new(path))
-    }
-
-    /// How frames reach the peer of `key`. Without a resolved neighbour they go to where the
-    /// present frame came from.
-    fn path_to(&mut self, key: &FlowKey, link: LinkId) -> Path {
-        if link == MEMORY_LINK {
-            return Path::Memory;
-        }
-        let hop = self.routes.hop_to(key.peer.addr);
-        let known = hop.and_then(|hop| self.routes.hop(hop).mac);
-        let here = self.arrival.map(|(_, mac)| mac);
-        let to = known.or(here).unwrap_or(MacAddress([0; 6]));
-        let from = self.routes.interface.mac;
-        if let Some(hop) = hop
-            && self.routes.use_hop(hop, self.now)
-        {
-            let addr = self.routes.hop(hop).addr;
-            self.request(HostRequest::Resolve { addr });
-        }
-        match HeaderTemplate::new(from, to, key.local.addr, key.peer.addr) {
-            Some(mut template) => {
-                template.set_flow_label(key.hash64(self.label_seed) as u32);
-                Path::Port { hop, template }
-            }
-            None => Path::Memory,
-        }
-    }
-
-    /// A neighbour's link address changed: every flow over it must see that.
-    pub fn refresh_paths(&mut self) {
-        let from = self.routes.interface.mac;
-        for binding in self.bindings.iter_mut().flatten() {
-            if let Path::Port {
-                hop: Some(hop),
-                template,
-            } = &mut binding.path
-                && let Some(mac) = self.routes.hop(*hop).mac
-            {
-                template.set_link(from, mac);
-            }
         }
     }
 
@@ -378,6 +328,18 @@ impl<P: PacketIo> Env for HostIo<P> {
         if self.binding(flow).is_none() {
             self.bind_new(flow, key, link);
         }
+    }
+
+    fn headers(&mut self, flow: FlowId, fields: IpFields) {
+        if let Some(binding) = self.binding(flow)
+            && let Path::Port { template, .. } = &mut binding.path
+        {
+            template.set_fields(fields);
+        }
+    }
+
+    fn doubt_path(&mut self, flow: FlowId) {
+        self.ask_again(flow);
     }
 
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {

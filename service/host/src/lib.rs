@@ -18,6 +18,7 @@ mod io;
 mod listeners;
 mod memory_wire;
 mod options;
+mod paths;
 mod ports;
 mod program;
 mod publish;
@@ -89,6 +90,8 @@ pub struct HostCounters {
     pub corrupt_rings: u64,
     /// Programs removed because their doorbell could not be rung.
     pub stuck_doorbells: u64,
+    /// Times that the kernel was asked about a neighbour because a peer did not answer.
+    pub path_doubts: u64,
     /// By [`DropReason::index`].
     pub drops: [u64; DropReason::COUNT],
 }
@@ -103,6 +106,7 @@ impl Default for HostCounters {
             misuses: 0,
             corrupt_rings: 0,
             stuck_doorbells: 0,
+            path_doubts: 0,
             drops: [0; DropReason::COUNT],
         }
     }

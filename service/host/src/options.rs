@@ -1,11 +1,15 @@
 //! What programs set on their connections, and what they may know of them.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tidelane_abi::{
-    FlowNumbers, OpenOptions, SlotOptions, congestion, flow_features, program_flags,
+    FIN_WAIT_2_NEVER, FlowNumbers, OpenOptions, SlotOptions, congestion, flow_features,
+    program_flags,
 };
-use tidelane_engine::{Algorithm, CaState, FlowId, FlowInfo, ListenerId, SocketOptions};
+use tidelane_engine::{
+    Algorithm, CaState, FinWait2, FlowId, FlowInfo, IpFields, IpOptions, ListenerId, SocketOptions,
+    WindowOptions,
+};
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 
@@ -21,6 +25,11 @@ const KEEPALIVE_S_MAX: u32 = 32_767;
 const KEEPALIVE_PROBES_MAX: u32 = 127;
 /// Smallest TCP_MAXSEG, as in Linux.
 const MSS_MIN: u16 = 88;
+/// Smallest window that a program may set: half of the least SO_RCVBUF of Linux.
+const WINDOW_MIN: u32 = 1152;
+/// Largest TCP_SYNCNT, and TCP_LINGER2 in seconds, as in Linux.
+const SYN_RETRIES_MAX: u8 = 127;
+const FIN_WAIT_2_S_MAX: u32 = 120;
 
 /// The options that a program's flag bits ask for, on top of `base`.
 pub(crate) fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
@@ -46,16 +55,66 @@ pub(crate) fn opened_with(options: &OpenOptions, base: SocketOptions) -> SocketO
             mss => mss.max(MSS_MIN),
         },
         congestion: algorithm_of(options.congestion).or(base.congestion),
+        ip: ip_options(options),
+        syn_retries: options.syn_retries.min(SYN_RETRIES_MAX),
+        defer_accept: options.defer_accept,
+        fin_wait_2: match options.fin_wait_2_s {
+            0 => base.fin_wait_2,
+            FIN_WAIT_2_NEVER => FinWait2::Never,
+            seconds => FinWait2::For(Duration::from_secs(seconds.min(FIN_WAIT_2_S_MAX).into())),
+        },
+        window: window_options(options),
         ..base
+    }
+}
+
+fn ip_options(options: &OpenOptions) -> IpOptions {
+    let fields = |traffic_class, hop_limit| IpFields {
+        traffic_class,
+        hop_limit: match hop_limit {
+            0 => IpFields::default().hop_limit,
+            set => set,
+        },
+    };
+    IpOptions {
+        v4: fields(options.tos, options.ttl),
+        v6: fields(options.traffic_class, options.hop_limit),
+    }
+}
+
+fn window_options(options: &OpenOptions) -> WindowOptions {
+    let bounded = |bytes: u32| match bytes {
+        0 => 0,
+        bytes => bytes.max(WINDOW_MIN),
+    };
+    WindowOptions {
+        buffer: bounded(options.rx_buffer),
+        clamp: bounded(options.window_clamp),
+        low: options.rx_low,
     }
 }
 
 /// As [`opened_with`], from a slot. Each word is the program's, and read once.
 fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
+    let byte = |word: &AtomicU32| word.load(Relaxed).min(u8::MAX.into()) as u8;
+    let short = |word: &AtomicU32| word.load(Relaxed).min(u16::MAX.into()) as u16;
+    let [tos, ttl, traffic_class, hop_limit] = shared.ip_fields.load(Relaxed).to_ne_bytes();
     let opening = OpenOptions {
         user_timeout_ms: shared.user_timeout_ms.load(Relaxed),
-        mss_max: shared.mss_max.load(Relaxed).min(u16::MAX.into()) as u16,
-        congestion: shared.congestion.load(Relaxed).min(u16::MAX.into()) as u16,
+        mss_max: short(&shared.mss_max),
+        congestion: short(&shared.congestion),
+        rx_buffer: shared.rx_buffer.load(Relaxed),
+        window_clamp: shared.window_clamp.load(Relaxed),
+        rx_low: shared.rx_low.load(Relaxed),
+        fin_wait_2_s: shared.fin_wait_2_s.load(Relaxed),
+        tos,
+        ttl,
+        traffic_class,
+        hop_limit,
+        syn_retries: byte(&shared.syn_retries),
+        // A connection that has a slot was accepted.
+        defer_accept: 0,
+        reserved: [0; 2],
     };
     let seconds = |asked: u32, otherwise| match asked {
         0 => otherwise,
@@ -160,6 +219,12 @@ impl<P: PacketIo> Host<P> {
             && let Some(view) = program.region.slot(slot)
         {
             options = slot_options(view.options(), self.base_options);
+            let reports_sent = view.options().tx_reports.load(Relaxed) != 0;
+            if let Some(binding) = self.io.binding(flow) {
+                binding.reports_sent = reports_sent;
+            }
+            // The window that counts for the program's announcements may be another one.
+            self.io.mark(flow);
         }
         self.engine
             .set_options(now, flow, options_of(flags, options), &mut self.io);

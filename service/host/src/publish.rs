@@ -211,6 +211,7 @@ impl<P: PacketIo> Host<P> {
             cause: binding.cause,
         };
         let rx_window = state.rx_window();
+        let tx_sent = binding.reports_sent.then(|| state.tx_sent());
         let (slot, context) = (binding.slot, binding.context);
         let connection = binding.connection;
         let Some(program) = self.io.programs.get_mut(binding.home) else {
@@ -218,6 +219,9 @@ impl<P: PacketIo> Host<P> {
         };
         if let Some(view) = program.region.slot(slot) {
             slots::set_rx_window(view, rx_window);
+            if let Some(tx_sent) = tx_sent {
+                slots::set_tx_sent(view, tx_sent);
+            }
             slots::publish(view, &publication);
         }
         let listens = !binding.closed_by_program && !program.gone;

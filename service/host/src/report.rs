@@ -119,6 +119,7 @@ impl<P: PacketIo> Host<P> {
             ("misuses".to_owned(), own.misuses),
             ("corrupt_rings".to_owned(), own.corrupt_rings),
             ("stuck_doorbells".to_owned(), own.stuck_doorbells),
+            ("path_doubts".to_owned(), own.path_doubts),
         ];
         all.extend(
             self.engine

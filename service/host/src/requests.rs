@@ -217,12 +217,17 @@ impl<P: PacketIo> Host<P> {
         }
         let buffers_moved = view.tx_buffer != binding.tx_word || !binding.rx_old.is_empty();
         let changed = binding.program_flags ^ view.flags;
+        let reports_sent = binding.reports_sent;
         let honest = (!buffers_moved || self.adopt_buffers(flow, view))
             && self.advance_positions(flow, view);
         if !honest {
             self.io.counters.misuses += 1;
             self.engine.abort(now, flow, &mut self.io);
             return;
+        }
+        if reports_sent {
+            // Published at the end of the step, when what could be sent is sent.
+            self.io.mark(flow);
         }
         if changed != 0
             && let Some(binding) = self.io.binding(flow)

@@ -125,6 +125,13 @@ impl Routes {
         }
     }
 
+    /// Notes that the kernel is asked about hop `id` now; its address.
+    pub fn doubt_hop(&mut self, id: HopId, now: Instant) -> IpAddress {
+        let hop = &mut self.hops[id.0 as usize];
+        hop.asked = Some(now);
+        hop.addr
+    }
+
     /// Notes that hop `id` is needed at `now`; true if the kernel should be asked about it.
     pub fn use_hop(&mut self, id: HopId, now: Instant) -> bool {
         let hop = &mut self.hops[id.0 as usize];

@@ -82,9 +82,14 @@ pub fn set_limits(slot: SlotView<'_>, rx_window: u32, tx_limit: u32) {
     slot.service().tx_limit.store(tx_limit, Relaxed);
 }
 
-/// Sets the receive window by which the program decides when to announce its reads. It grows.
+/// Sets the receive window by which the program decides when to announce its reads.
 pub fn set_rx_window(slot: SlotView<'_>, rx_window: u32) {
     slot.service().rx_window.store(rx_window, Relaxed);
+}
+
+/// Tells a program that asked for it how far its bytes were sent. Before the flags are published.
+pub fn set_tx_sent(slot: SlotView<'_>, tx_sent: u32) {
+    slot.service().tx_sent.store(tx_sent, Release);
 }
 
 /// Clears both halves for a new connection; returns its (odd) generation.
@@ -101,6 +106,7 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
     service.rx_buffer.store(0, Relaxed);
     service.tx_buffer_seen.store(0, Relaxed);
     service.cause.store(0, Relaxed);
+    service.tx_sent.store(0, Relaxed);
     let zero = Publication {
         rx_head: 0,
         tx_acked: 0,

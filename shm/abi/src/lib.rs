@@ -22,14 +22,16 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod options;
 mod registration;
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+pub use options::{FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, congestion};
 pub use registration::{FlowNumbers, Message, flow_features, message, not_accelerated, refusal};
 
 /// Changes with every change to this crate. A mismatch is refused at registration.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 /// First eight bytes of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// First eight bytes of the service page.
@@ -125,10 +127,10 @@ pub struct ContextHead {
 pub const DATA_REQUEST_OFFSET: u64 = 4096;
 /// Offset of the data-event entries (`u64` each) from the context's start.
 pub const DATA_EVENT_OFFSET: u64 = DATA_REQUEST_OFFSET + 8 * DATA_RING_LEN as u64;
-/// Offset of the control-request entries (64 bytes each) from the context's start.
+/// Offset of the control-request entries (128 bytes each) from the context's start.
 pub const CONTROL_REQUEST_OFFSET: u64 = DATA_EVENT_OFFSET + 8 * DATA_RING_LEN as u64;
 /// Offset of the control-event entries (64 bytes each) from the context's start.
-pub const CONTROL_EVENT_OFFSET: u64 = CONTROL_REQUEST_OFFSET + 64 * CONTROL_RING_LEN as u64;
+pub const CONTROL_EVENT_OFFSET: u64 = CONTROL_REQUEST_OFFSET + 128 * CONTROL_RING_LEN as u64;
 
 /// A word of the data-request ring: `kind << 56 | arg << 32 | slot`.
 pub mod data_request {
@@ -188,7 +190,9 @@ pub struct ServiceHalf {
     pub rx_window: AtomicU32,
     /// Bytes that the program may have written and not yet acknowledged (the send buffer's limit).
     pub tx_limit: AtomicU32,
-    _pad: [u32; 5],
+    /// With [`SlotOptions::tx_reports`]: stream position after the last byte that was sent.
+    pub tx_sent: AtomicU32,
+    _pad: [u32; 4],
 }
 
 /// The program's half of a [`Slot`]. The service reads each field once per use and validates it.
@@ -273,47 +277,6 @@ pub mod program_flags {
     pub const OPTIONS: u32 = !(OPTIONS_ONE - 1);
 }
 
-/// Options of a [`Slot`] beyond the bits of [`program_flags`]. Zero: the service's default.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub struct SlotOptions {
-    /// TCP_KEEPIDLE in seconds.
-    pub keepalive_idle_s: AtomicU32,
-    /// TCP_KEEPINTVL in seconds.
-    pub keepalive_interval_s: AtomicU32,
-    /// TCP_KEEPCNT.
-    pub keepalive_probes: AtomicU32,
-    /// TCP_USER_TIMEOUT in milliseconds.
-    pub user_timeout_ms: AtomicU32,
-    /// TCP_MAXSEG in bytes.
-    pub mss_max: AtomicU32,
-    /// TCP_CONGESTION: one of [`congestion`].
-    pub congestion: AtomicU32,
-    _pad: [u32; 10],
-}
-
-/// Options that matter before a connection has a slot. Zero: the service's default.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// TCP_USER_TIMEOUT in milliseconds.
-    pub user_timeout_ms: u32,
-    /// TCP_MAXSEG in bytes.
-    pub mss_max: u16,
-    /// TCP_CONGESTION: one of [`congestion`].
-    pub congestion: u16,
-}
-
-/// Congestion control algorithms by number.
-pub mod congestion {
-    /// NewReno.
-    pub const RENO: u16 = 1;
-    /// CUBIC.
-    pub const CUBIC: u16 = 2;
-    /// DCTCP.
-    pub const DCTCP: u16 = 3;
-}
-
 /// Values of [`ServiceHalf::cause`]. The numbers are this ABI's own; errno exists in `app/sockets`.
 pub mod close_cause {
     /// Both sides finished.
@@ -379,6 +342,8 @@ pub struct ControlRequest {
     pub listener: u32,
     /// CONNECT: what the SYN depends on.
     pub options: OpenOptions,
+    /// Zero.
+    pub reserved: [u64; 5],
 }
 
 /// Kinds of [`ControlRequest`].
@@ -490,8 +455,8 @@ const _: () = {
     assert!(offset_of!(Slot, program) == 64 && offset_of!(Slot, names) == 128);
     assert!(size_of::<ServiceHalf>() == 64 && size_of::<ProgramHalf>() == 64);
     assert!(size_of::<SlotNames>() == 64 && size_of::<SlotOptions>() == 64);
-    assert!(offset_of!(Slot, options) == 192 && size_of::<OpenOptions>() == 8);
-    assert!(size_of::<ControlRequest>() == 64 && size_of::<ControlEvent>() == 64);
+    assert!(offset_of!(Slot, options) == 192 && size_of::<OpenOptions>() == 32);
+    assert!(size_of::<ControlRequest>() == 128 && size_of::<ControlEvent>() == 64);
     assert!(size_of::<CoreLine>() == 64 && size_of::<RouteEntry>() == 24);
     assert!(offset_of!(ServicePage, core) == 64);
 };

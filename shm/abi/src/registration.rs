@@ -178,4 +178,4 @@ pub mod not_accelerated {
     pub const SERVICE_GONE: u32 = 8;
 }
 
-const _: () = assert!(core::mem::size_of::<Message>() == 224);
+const _: () = assert!(core::mem::size_of::<Message>() == 248);

@@ -1,7 +1,8 @@
 //! IPv6 packets, as far as scripts need them: no extension headers.
 
 use tidelane_engine::{
-    Arrival, Ecn, Endpoint, FlowKey, IcmpError, IcmpErrorKind, IpAddress, SegmentOut, SeqNumber,
+    Arrival, Ecn, Endpoint, FlowKey, IcmpError, IcmpErrorKind, IpAddress, IpFields, SegmentOut,
+    SeqNumber,
 };
 use tidelane_wire::{
     DropReason, SegmentHeader, TCP_HEADER_LEN_MAX, checksum, emit_tcp, parse_tcp, protocol,
@@ -16,7 +17,6 @@ const HEADER_LEN: usize = 40;
 pub const LONGER_THAN_V4: u16 = 20;
 /// ICMPv6 as a next header.
 const ICMP6: u8 = 58;
-const HOP_LIMIT: u8 = 64;
 
 struct Header {
     traffic_class: u8,
@@ -104,17 +104,23 @@ fn parse_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     Ok(IcmpError { kind, key, seq })
 }
 
-/// The packet for `out`, as [`crate::packet::emit`] makes those of IPv4.
-pub fn emit(out: &SegmentOut, tcp: &SegmentHeader, payload: &[u8]) -> Option<Vec<u8>> {
+/// The packet for `out`, as [`crate::packet::emit_with`] makes those of IPv4.
+pub fn emit(
+    out: &SegmentOut,
+    tcp: &SegmentHeader,
+    payload: &[u8],
+    fields: IpFields,
+) -> Option<Vec<u8>> {
     let (src, dst) = (out.key.local.addr, out.key.peer.addr);
     let mut packet = vec![0; HEADER_LEN + TCP_HEADER_LEN_MAX];
     let header_len = emit_tcp(&mut packet[HEADER_LEN..], tcp);
     packet.truncate(HEADER_LEN + header_len);
     let len = u16::try_from(header_len + payload.len()).ok()?;
-    packet[0] = 6 << 4;
-    packet[1] = (out.ecn as u8) << 4;
+    let class = fields.traffic_class & 0xfc | out.ecn as u8;
+    packet[0] = 6 << 4 | class >> 4;
+    packet[1] = class << 4;
     packet[4..6].copy_from_slice(&len.to_be_bytes());
-    (packet[6], packet[7]) = (protocol::TCP, HOP_LIMIT);
+    (packet[6], packet[7]) = (protocol::TCP, fields.hop_limit.max(1));
     packet[8..24].copy_from_slice(&src.0);
     packet[24..40].copy_from_slice(&dst.0);
     let pseudo = checksum::pseudo_header(src, dst, protocol::TCP, len.into());

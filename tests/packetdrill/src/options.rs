@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tidelane_engine::{Algorithm, Duration, FlowId, NO_PACING, SocketOptions, State};
+use tidelane_engine::{
+    Algorithm, Duration, FinWait2, FlowId, IpFields, NO_PACING, SocketOptions, State,
+};
 
 use crate::{
     errno::{Answer, Errno},
@@ -15,8 +17,12 @@ use crate::{
 /// Least SO_SNDBUF and SO_RCVBUF that Linux keeps.
 const SNDBUF_MIN: u32 = 4608;
 const RCVBUF_MIN: u32 = 2304;
+/// Largest TCP_LINGER2 in seconds.
+const LINGER2_MAX: i32 = 120;
+/// The bits of IP_TOS and IPV6_TCLASS that are not ECN's.
+const DSCP: u8 = 0xfc;
 /// Options of an integer that are kept and given back, and change nothing on a wire.
-const KEPT: [(i32, i32); 26] = [
+const KEPT: [(i32, i32); 19] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_DONTROUTE),
@@ -28,17 +34,10 @@ const KEPT: [(i32, i32); 26] = [
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
-    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
-    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
-    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
-    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
     (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS),
     (libc::IPPROTO_TCP, libc::TCP_INQ),
     (libc::SOL_SOCKET, libc::SO_INCOMING_CPU),
     (libc::IPPROTO_IP, libc::IP_FREEBIND),
-    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-    (libc::IPPROTO_IP, libc::IP_TOS),
-    (libc::IPPROTO_IP, libc::IP_TTL),
     (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
     (libc::IPPROTO_IP, libc::IP_RECVERR),
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
@@ -68,6 +67,8 @@ pub struct Options {
     notsent_lowat: u32,
     /// The sysctl.
     notsent_lowat_default: u32,
+    /// TCP_SYNCNT, as the sysctl says.
+    syn_retries_default: u32,
     /// TCP_CONGESTION.
     congestion: String,
     /// See [`KEPT`].
@@ -88,6 +89,7 @@ impl Options {
             rcvlowat: 1,
             notsent_lowat: 0,
             notsent_lowat_default: settings.notsent_lowat(),
+            syn_retries_default: settings.engine().syn_retries.into(),
             congestion: settings.congestion().to_owned(),
             kept: BTreeMap::new(),
         }
@@ -115,7 +117,10 @@ impl Options {
                 self.sndbuf = (int(value)? as u32).saturating_mul(2).max(SNDBUF_MIN);
                 self.sndbuf_fixed = true;
             }
-            libc::SO_RCVBUF => self.rcvbuf = (int(value)? as u32).saturating_mul(2).max(RCVBUF_MIN),
+            libc::SO_RCVBUF => {
+                self.rcvbuf = (int(value)? as u32).saturating_mul(2).max(RCVBUF_MIN);
+                engine.window.buffer = self.rcvbuf / 2;
+            }
             libc::SO_KEEPALIVE => engine.keepalive = int(value)? != 0,
             libc::SO_RCVLOWAT => self.rcvlowat = int(value)?.max(1) as u32,
             libc::SO_LINGER => {
@@ -152,6 +157,21 @@ impl Options {
                 _ => return Err(Errno::INVAL),
             },
             libc::TCP_NOTSENT_LOWAT => self.notsent_lowat = int(value)? as u32,
+            libc::TCP_SYNCNT => engine.syn_retries = seconds(127)? as u8,
+            libc::TCP_LINGER2 => {
+                engine.fin_wait_2 = match int(value)? {
+                    ..0 => FinWait2::Never,
+                    0 => FinWait2::Usual,
+                    s => FinWait2::For(Duration::from_secs(s.min(LINGER2_MAX) as u64)),
+                }
+            }
+            libc::TCP_DEFER_ACCEPT => engine.defer_accept = defer_timeouts(int(value)?),
+            libc::TCP_WINDOW_CLAMP => {
+                engine.window.clamp = match int(value)? {
+                    0 => 0,
+                    bytes => bytes.max(RCVBUF_MIN as i32 / 2) as u32,
+                }
+            }
             libc::TCP_CONGESTION => {
                 let name = String::from_utf8_lossy(value);
                 let name = name.trim_end_matches('\0');
@@ -167,16 +187,49 @@ impl Options {
         Ok(())
     }
 
+    /// IP_TOS and its like, which may be a single byte, too.
+    fn set_of_ip(&mut self, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+        let number = match value {
+            [byte] => i32::from(*byte),
+            value => int(value)?,
+        };
+        let ip = &mut self.engine.ip;
+        let hops = |number| match number {
+            -1 => Ok(IpFields::default().hop_limit),
+            number => u8::try_from(number).map_err(|_| Errno::INVAL),
+        };
+        match (level, name) {
+            (libc::IPPROTO_IP, libc::IP_TOS) => ip.v4.traffic_class = number as u8 & DSCP,
+            (libc::IPPROTO_IP, libc::IP_TTL) if number == 0 => return Err(Errno::INVAL),
+            (libc::IPPROTO_IP, libc::IP_TTL) => ip.v4.hop_limit = hops(number)?,
+            (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => ip.v6.hop_limit = hops(number)?,
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) if !(-1..=255).contains(&number) => {
+                return Err(Errno::INVAL);
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                ip.v6.traffic_class = number.max(0) as u8 & DSCP;
+            }
+            _ => return self.keep(level, name, &number.to_ne_bytes()),
+        }
+        Ok(())
+    }
+
+    fn get_of_ip(&self, level: i32, name: i32) -> Option<Vec<u8>> {
+        let ip = &self.engine.ip;
+        Some(of_int(match (level, name) {
+            (libc::IPPROTO_IP, libc::IP_TOS) => ip.v4.traffic_class.into(),
+            (libc::IPPROTO_IP, libc::IP_TTL) => ip.v4.hop_limit.into(),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => ip.v6.traffic_class.into(),
+            (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => ip.v6.hop_limit.into(),
+            _ => return self.get_kept(level, name),
+        }))
+    }
+
     fn keep(&mut self, level: i32, name: i32, value: &[u8]) -> Answer<()> {
         if !KEPT.contains(&(level, name)) {
             return Err(Errno(libc::ENOPROTOOPT));
         }
-        // IP_TOS and its like take a single byte too.
-        let value = match value {
-            [byte] if level != libc::SOL_SOCKET => i32::from(*byte),
-            value => int(value)?,
-        };
-        self.kept.insert((level, name), value);
+        self.kept.insert((level, name), int(value)?);
         Ok(())
     }
 
@@ -220,6 +273,17 @@ impl Options {
             libc::TCP_KEEPCNT => of_int(engine.keepalive_probes.into()),
             libc::TCP_USER_TIMEOUT => of_int((engine.user_timeout.0 / 1_000_000) as u32),
             libc::TCP_NOTSENT_LOWAT => of_int(self.notsent_lowat),
+            libc::TCP_SYNCNT => of_int(match engine.syn_retries {
+                0 => self.syn_retries_default,
+                own => own.into(),
+            }),
+            libc::TCP_LINGER2 => match engine.fin_wait_2 {
+                FinWait2::Usual => of_int(60),
+                FinWait2::For(span) => seconds(span),
+                FinWait2::Never => of_int(u32::MAX),
+            },
+            libc::TCP_DEFER_ACCEPT => of_int(timeouts_as_seconds(engine.defer_accept)),
+            libc::TCP_WINDOW_CLAMP => of_int(engine.window.clamp),
             libc::TCP_CONGESTION => self.congestion.clone().into_bytes(),
             _ => return self.get_kept(libc::IPPROTO_TCP, name),
         })
@@ -230,6 +294,16 @@ impl Options {
         KEPT.contains(&(level, name))
             .then(|| of_int(value.unwrap_or(0) as u32))
     }
+}
+
+/// TCP_DEFER_ACCEPT: `seconds` as a number of timeouts of the SYN,ACK: 1 s, doubling up to 120 s.
+fn defer_timeouts(seconds: i32) -> u8 {
+    let long_enough = |count: &u8| i64::from(timeouts_as_seconds(*count)) >= seconds.into();
+    (0..=u8::MAX).find(long_enough).unwrap_or(u8::MAX)
+}
+
+fn timeouts_as_seconds(count: u8) -> u32 {
+    (0..count).map(|nth| 120.min(1 << nth.min(7))).sum()
 }
 
 fn int(value: &[u8]) -> Answer<i32> {
@@ -277,7 +351,7 @@ impl Stack {
         match level {
             libc::SOL_SOCKET => options.set_of_socket(name, value)?,
             libc::IPPROTO_TCP => options.set_of_tcp(name, value)?,
-            _ => options.keep(level, name, value)?,
+            _ => options.set_of_ip(level, name, value)?,
         }
         let engine = options.engine;
         if (level, name) == (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
@@ -330,7 +404,7 @@ impl Stack {
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => Some(self.mss(fd, id)?),
             (libc::SOL_SOCKET, _) => socket.options.get_of_socket(name),
             (libc::IPPROTO_TCP, _) => socket.options.get_of_tcp(name),
-            _ => socket.options.get_kept(level, name),
+            _ => socket.options.get_of_ip(level, name),
         };
         value.ok_or(Errno(libc::ENOPROTOOPT))
     }

@@ -1,6 +1,8 @@
 //! Raw IP packets to what the engine takes, and from what it gives.
 
-use tidelane_engine::{Arrival, Endpoint, FlowKey, IcmpError, LinkId, Segment, SegmentOut};
+use tidelane_engine::{
+    Arrival, Endpoint, FlowKey, IcmpError, IpFields, LinkId, Segment, SegmentOut,
+};
 use tidelane_wire::{
     DropReason, HeaderTemplate, MacAddress, SegmentHeader, TCP_HEADER_LEN_MAX, checksum, emit_tcp,
     parse_icmp_error, parse_ipv4, parse_tcp, protocol, tcp_checksum_ok, write_tcp_checksum,
@@ -53,6 +55,16 @@ pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
 
 /// The packet for `out`, with `ip_id` and complete checksums. `None` if there is no such packet.
 pub fn emit(out: &SegmentOut, payload: &[u8], ip_id: u16) -> Option<Vec<u8>> {
+    emit_with(out, payload, ip_id, IpFields::default())
+}
+
+/// As [`emit`], with DiffServ field and TTL.
+pub fn emit_with(
+    out: &SegmentOut,
+    payload: &[u8],
+    ip_id: u16,
+    fields: IpFields,
+) -> Option<Vec<u8>> {
     let (local, peer) = (out.key.local, out.key.peer);
     let header = SegmentHeader {
         src_port: local.port,
@@ -65,10 +77,11 @@ pub fn emit(out: &SegmentOut, payload: &[u8], ip_id: u16) -> Option<Vec<u8>> {
         options: out.options,
     };
     if !local.addr.is_v4() {
-        return ip6::emit(out, &header, payload);
+        return ip6::emit(out, &header, payload, fields);
     }
     let none = MacAddress::default();
-    let template = HeaderTemplate::new(none, none, local.addr, peer.addr)?;
+    let mut template = HeaderTemplate::new(none, none, local.addr, peer.addr)?;
+    template.set_fields(fields);
     let mut frame = vec![0; BELOW_TCP + TCP_HEADER_LEN_MAX];
     let header_len = emit_tcp(&mut frame[BELOW_TCP..], &header);
     frame.truncate(BELOW_TCP + header_len);

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use tidelane_engine::IpFields;
+
 use crate::{queue::Marks, rtt::RoundTrips};
 
 /// One direction of a connection: the bytes from position `base` on.
@@ -60,6 +62,8 @@ pub struct Streams {
     pub marks: Marks,
     /// How long they take.
     pub round_trips: RoundTrips,
+    /// DiffServ field and TTL of what is sent.
+    pub fields: IpFields,
 }
 
 #[cfg(test)]

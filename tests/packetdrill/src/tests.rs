@@ -496,3 +496,31 @@ fn a_send_buffer_grows_with_the_window_unless_it_was_set() {
             > u32::from_ne_bytes(before.try_into().unwrap())
     );
 }
+
+#[test]
+fn options_of_a_listener_show_in_its_syn_ack() {
+    let shared = shared();
+    listen(&shared);
+    let set = |level, name, value: i32| {
+        let value = value.to_ne_bytes();
+        shared.call(|stack| stack.set_option(LISTENER, level, name, &value))
+    };
+    assert_eq!(set(libc::IPPROTO_IP, libc::IP_TOS, 0xbb), Ok(()));
+    assert_eq!(set(libc::IPPROTO_IP, libc::IP_TTL, 9), Ok(()));
+    let refused = set(libc::IPPROTO_IP, libc::IP_TTL, 256);
+    assert_eq!(refused, Err(Errno(libc::EINVAL)));
+    assert_eq!(set(libc::SOL_SOCKET, libc::SO_RCVBUF, 20_000), Ok(()));
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
+    assert_eq!(set(level, name, 4), Ok(()));
+    let defer = shared.call(|stack| stack.option(LISTENER, level, name));
+    assert_eq!(defer, Ok(7i32.to_ne_bytes().to_vec()));
+    let syn = packet(LOCAL, TcpFlags::SYN, 0, 0, &[]);
+    shared.call(|stack| stack.inject(&syn));
+    let sent = shared.next_sent().unwrap();
+    assert_eq!((sent.bytes[1], sent.bytes[8]), (0xb8, 9));
+    let Ok(Inbound::Segment(_, segment)) = packet::parse(&sent.bytes) else {
+        panic!("not a segment of ours");
+    };
+    assert_eq!(segment.options.wscale, Some(0));
+    assert_eq!(segment.wnd, 13 * 1460);
+}

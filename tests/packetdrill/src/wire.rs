@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use tidelane_engine::{
-    Duration, Env, Event, FlowId, FlowKey, Instant, IpAddress, LinkId, Route, SegmentOut, TcpFlags,
-    TxFull,
+    Duration, Env, Event, FlowId, FlowKey, Instant, IpAddress, IpFields, LinkId, Route, SegmentOut,
+    TcpFlags, TxFull,
 };
 
 use crate::{ip6::LONGER_THAN_V4, offload::Large, packet, streams::Streams};
@@ -146,7 +146,9 @@ impl Wire {
 
     fn emit(&mut self, large: &Large) {
         self.ip_id = self.ip_id.wrapping_add(1);
-        if let Some(bytes) = packet::emit(&large.out, &large.payload, self.ip_id) {
+        let flow = large.out.flow.and_then(|flow| self.streams.get(&flow));
+        let fields = flow.map_or_else(IpFields::default, |streams| streams.fields);
+        if let Some(bytes) = packet::emit_with(&large.out, &large.payload, self.ip_id, fields) {
             let at = self.now;
             self.sent.push_back(Sent { at, bytes });
         }
@@ -186,6 +188,10 @@ impl Env for Wire {
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         self.streams(flow).rx.put(pos, payload);
         true
+    }
+
+    fn headers(&mut self, flow: FlowId, fields: IpFields) {
+        self.streams(flow).fields = fields;
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {

@@ -8,12 +8,15 @@ use std::{
 use tidelane_abi::{STREAM_BUFFER_LOG2_MAX, program_flags, service_flags};
 use tidelane_ring::StreamBuffer;
 
-use super::Stream;
+use super::{SendLimits, Stream};
 
 /// Size of a send buffer that starts small: one page.
 const TX_LOG2_FIRST: u8 = 12;
 /// More bytes cannot be unacknowledged, whatever the service's limit: the largest buffer.
 pub(super) const UNACKED_MAX: u32 = 1 << STREAM_BUFFER_LOG2_MAX;
+
+/// Below TCP_NOTSENT_LOWAT so many bytes are taken, however small it is.
+const UNSENT_MORE: u32 = 16 << 10;
 
 /// Send buffers that were replaced and that the service may still read.
 #[derive(Debug, Default)]
@@ -166,7 +169,7 @@ impl Stream {
         if unacked <= self.tx_head.wrapping_sub(self.tx_acked) {
             self.tx_acked = acked;
         }
-        self.tx_limit = half.service().tx_limit.load(Relaxed).min(UNACKED_MAX);
+        self.tx_limit = self.unacked_max();
         if !self.outgrown.buffers.is_empty() {
             self.free_outgrown();
         }
@@ -195,9 +198,60 @@ impl Stream {
         self.tx_head.wrapping_sub(self.tx_acked)
     }
 
-    /// The service's limit for `unacked` (SO_SNDBUF).
+    /// The limit for `unacked` (SO_SNDBUF): the service's, or what the program set below it.
     pub fn tx_limit(&self) -> u32 {
-        self.shared.view().service().tx_limit.load(Relaxed)
+        let limit = self.shared.view().service().tx_limit.load(Relaxed);
+        match self.sending.unacked_max {
+            0 => limit,
+            set => limit.min(set),
+        }
+    }
+
+    /// Bounds what is written from now on.
+    pub fn limit_sending(&mut self, sending: SendLimits) {
+        self.sending = sending;
+        // The next write looks at it.
+        self.tx_limit = 0;
+    }
+
+    /// Bytes written and not sent, if the service was asked to report that; else all that are not
+    /// acknowledged.
+    pub fn unsent(&mut self) -> u32 {
+        self.refresh_tx();
+        self.unsent_now()
+    }
+
+    fn unsent_now(&self) -> u32 {
+        let unacked = self.tx_head.wrapping_sub(self.tx_acked);
+        if self.sending.unsent_max == 0 {
+            return unacked;
+        }
+        let sent = self.shared.view().service().tx_sent.load(Acquire);
+        // Nonsense counts as nothing sent.
+        self.tx_head.wrapping_sub(sent).min(unacked)
+    }
+
+    /// Whether a writer that waits for TCP_NOTSENT_LOWAT should go on: as in Linux, with half of it
+    /// left.
+    pub fn is_low(&mut self) -> bool {
+        let limit = self.sending.unsent_max;
+        limit == 0 || u64::from(self.unsent()) * 2 < u64::from(limit)
+    }
+
+    /// Bytes that may be unacknowledged, if nothing happens until they are written.
+    fn unacked_max(&self) -> u32 {
+        let limit = self.tx_limit().min(UNACKED_MAX);
+        if self.sending.unsent_max == 0 {
+            return limit;
+        }
+        let unacked = self.tx_head.wrapping_sub(self.tx_acked);
+        let unsent = self.unsent_now();
+        if unsent >= self.sending.unsent_max {
+            return limit.min(unacked);
+        }
+        // Linux looks again for each packet that it fills, so it takes some more.
+        let room = (self.sending.unsent_max - unsent).max(UNSENT_MORE);
+        limit.min(unacked.saturating_add(room))
     }
 
     /// Frees the send buffer if all bytes are acknowledged. True if the stream now holds none.

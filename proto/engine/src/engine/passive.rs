@@ -57,6 +57,7 @@ impl Engine {
         let Some(id) = self.make_flow(clock, arrival.key, route, listener.1.options) else {
             return self.drop_syn(DropReason::FlowTableFull);
         };
+        self.set_headers(id, env);
         let syn = SynSeen::of(segment, arrival.ecn);
         self.see_syn(clock, id, listener.0, &syn, env);
         self.send_first_syn(clock, id, env);
@@ -145,6 +146,7 @@ impl Engine {
         };
         self.counters.syncookies_recv += 1;
         env.made(flow, &arrival.key, route.link);
+        self.set_headers(flow, env);
         self.see_syn(clock, flow, id, &cookies::remembered(&kept, segment), env);
         if let Some(mut slow) = slow!(self, flow, clock, env) {
             cookies::resume(slow.hot, &clock, segment);

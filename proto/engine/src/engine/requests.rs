@@ -2,10 +2,10 @@
 //! and how things stand.
 
 use tidelane_flow::{
-    Clock, Counters, EngineConfig, Env, FlowId, FlowInfo, FlowState, ListenError, ListenerId,
-    Misuse, OpenError, Route, SocketOptions, State, StateEvent, flags,
+    Clock, Counters, EngineConfig, Env, FlowId, FlowInfo, FlowState, IpFields, ListenError,
+    ListenerId, Misuse, OpenError, Route, SocketOptions, State, StateEvent, flags,
 };
-use tidelane_slowpath::{Slow, put_options};
+use tidelane_slowpath::{Slow, put_options, window_most};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, FlowKey};
 
@@ -110,6 +110,7 @@ impl Engine {
         let id = self
             .make_flow(clock, key, route, options)
             .ok_or(OpenError::Full)?;
+        self.set_headers(id, env);
         if let Some(flow) = self.table.get_mut(id) {
             flow.state = State::Closed.next(StateEvent::ActiveOpen);
         }
@@ -213,15 +214,11 @@ impl Engine {
         else {
             return;
         };
-        if flow.rx_read.wrapping_sub(cold.tune_from) >= flow.rcv_wnd_limit {
+        let window = &cold.options.window;
+        if window.is_tuned() && flow.rx_read.wrapping_sub(cold.tune_from) >= flow.rcv_wnd_limit {
             cold.tune_from = flow.rx_read;
-            // Without scaling the field holds no more.
-            let most = if flow.rcv_wscale() == 0 {
-                0xffff
-            } else {
-                self.config.rx_window_max
-            };
-            flow.rcv_wnd_limit = (flow.rcv_wnd_limit * 2).min(most);
+            let most = window_most(&self.config, flow);
+            flow.rcv_wnd_limit = window.quota(flow.rcv_wnd_limit * 2, most);
         }
     }
 
@@ -270,7 +267,10 @@ impl Engine {
         if flow.state == State::FinWait2
             && let Some(Some(cold)) = self.connections.get_mut(id.index())
         {
-            cold.slow_deadline = Some(clock.ms.plus(self.timeouts.fin_wait_2_ms));
+            let Some(wait) = cold.fin_wait_2_ms(flow, &self.timeouts) else {
+                return self.abort(now, id, env);
+            };
+            cold.slow_deadline = Some(clock.ms.plus(wait));
         }
         self.mark(id);
     }
@@ -306,12 +306,33 @@ impl Engine {
         };
         put_options(slow.hot, &options);
         slow.hot.set(flags::SEND_WANTED);
-        slow.cold.options = options;
+        let before = std::mem::replace(&mut slow.cold.options, options);
+        if before.window != options.window {
+            let most = window_most(slow.config, slow.hot);
+            slow.hot.rcv_wnd_limit = options.window.quota(slow.hot.rcv_wnd_limit, most);
+            slow.tell_window();
+        }
         let algorithm = slow.cold.algorithm(slow.config);
         slow.cold.controller.switch_to(algorithm);
         slow.arm_keepalive();
         slow.settle();
+        if before.ip != options.ip {
+            let fields = options.ip.to(slow.hot.key.peer.addr);
+            slow.env.headers(id, fields);
+        }
         self.mark(id);
+    }
+
+    /// Tells the driver of a new flow's IP headers, if they are not what is usual.
+    pub(super) fn set_headers(&mut self, id: FlowId, env: &mut impl Env) {
+        let (Some(flow), Some(options)) = (self.table.get(id), self.options(id)) else {
+            return;
+        };
+        let fields = options.ip.to(flow.key.peer.addr);
+        if fields != IpFields::default() {
+            env.made(id, &flow.key, flow.link);
+            env.headers(id, fields);
+        }
     }
 
     /// The options of a flow.

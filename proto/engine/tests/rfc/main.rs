@@ -7,6 +7,7 @@ mod ecn;
 mod icmp;
 mod ipv6;
 mod keepalive;
+mod options;
 mod rfc2018;
 mod rfc2883;
 mod rfc3042;

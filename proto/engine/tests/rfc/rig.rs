@@ -2,8 +2,8 @@
 
 use tidelane_engine::{
     Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, IcmpError,
-    IcmpErrorKind, Instant, LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags,
-    TcpOptions, TxFull,
+    IcmpErrorKind, Instant, IpFields, LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions,
+    TcpFlags, TcpOptions, TxFull,
 };
 
 pub const LINK: LinkId = LinkId(1);
@@ -107,6 +107,10 @@ pub struct Side {
     pub out: Vec<SegmentOut>,
     pub events: Vec<(FlowId, Event)>,
     pub placed: Vec<(u32, usize)>,
+    /// IP headers that flows were given, and after how many segments.
+    pub headers: Vec<(usize, IpFields)>,
+    /// Times that the way to a peer was in doubt.
+    pub doubts: u32,
     pub mtu: u32,
 }
 
@@ -124,6 +128,14 @@ impl Env for Side {
 
     fn event(&mut self, flow: FlowId, event: Event) {
         self.events.push((flow, event));
+    }
+
+    fn headers(&mut self, _: FlowId, fields: IpFields) {
+        self.headers.push((self.out.len(), fields));
+    }
+
+    fn doubt_path(&mut self, _: FlowId) {
+        self.doubts += 1;
     }
 
     fn route(&mut self, _: &FlowKey, link: LinkId) -> Route {
@@ -318,6 +330,30 @@ impl Rig {
         self.engine
             .tx_advance(now, flow, head, &mut self.env)
             .unwrap();
+        self.batch_end()
+    }
+
+    /// The program changes its options: what we send.
+    pub fn set_options(&mut self, options: SocketOptions) -> Vec<Out> {
+        let flow = self.flow_id().expect("a flow");
+        self.engine
+            .set_options(self.now, flow, options, &mut self.env);
+        self.batch_end()
+    }
+
+    /// The program reads up to this stream position: what we send.
+    pub fn read(&mut self, rx_read: u32) -> Vec<Out> {
+        let flow = self.flow_id().expect("a flow");
+        self.engine
+            .rx_advance(self.now, flow, rx_read, &mut self.env)
+            .unwrap();
+        self.batch_end()
+    }
+
+    /// The program closes: what we send.
+    pub fn close(&mut self) -> Vec<Out> {
+        let flow = self.flow_id().expect("a flow");
+        self.engine.close(self.now, flow, &mut self.env);
         self.batch_end()
     }
 

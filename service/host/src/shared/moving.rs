@@ -330,6 +330,7 @@ fn publish_at(binding: &Binding, room: &Room, rx_head: u32, tx_acked: u32) -> Pu
     };
     if let Some(view) = room.region.slot(room.slot) {
         slots::resume_use(view, &resumption);
+        slots::set_tx_sent(view, tx_acked);
         slots::publish(view, &publication);
     }
     publication

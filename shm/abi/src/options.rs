@@ -1,0 +1,85 @@
+//! What programs set on their connections.
+
+use core::sync::atomic::AtomicU32;
+
+/// Options of a [`Slot`](crate::Slot) beyond the bits of [`program_flags`](crate::program_flags).
+/// Zero: the service's default.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SlotOptions {
+    /// TCP_KEEPIDLE in seconds.
+    pub keepalive_idle_s: AtomicU32,
+    /// TCP_KEEPINTVL in seconds.
+    pub keepalive_interval_s: AtomicU32,
+    /// TCP_KEEPCNT.
+    pub keepalive_probes: AtomicU32,
+    /// TCP_USER_TIMEOUT in milliseconds.
+    pub user_timeout_ms: AtomicU32,
+    /// TCP_MAXSEG in bytes.
+    pub mss_max: AtomicU32,
+    /// TCP_CONGESTION: one of [`congestion`].
+    pub congestion: AtomicU32,
+    /// SO_RCVBUF, as the bytes of payload that it stands for: the window, which does not grow.
+    pub rx_buffer: AtomicU32,
+    /// TCP_WINDOW_CLAMP in bytes.
+    pub window_clamp: AtomicU32,
+    /// SO_RCVLOWAT in bytes.
+    pub rx_low: AtomicU32,
+    /// TCP_LINGER2 in seconds, or [`FIN_WAIT_2_NEVER`].
+    pub fin_wait_2_s: AtomicU32,
+    /// [`OpenOptions::tos`] to [`OpenOptions::hop_limit`], in memory order.
+    pub ip_fields: AtomicU32,
+    /// TCP_SYNCNT.
+    pub syn_retries: AtomicU32,
+    /// Not 0: the program wants READY when bytes were sent, and to know how many
+    /// ([`tx_sent`](crate::ServiceHalf::tx_sent), for TCP_NOTSENT_LOWAT).
+    pub tx_reports: AtomicU32,
+    _pad: [u32; 3],
+}
+
+/// Options that matter before a connection has a slot. Zero: the service's default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// TCP_USER_TIMEOUT in milliseconds.
+    pub user_timeout_ms: u32,
+    /// TCP_MAXSEG in bytes.
+    pub mss_max: u16,
+    /// TCP_CONGESTION: one of [`congestion`].
+    pub congestion: u16,
+    /// See [`SlotOptions::rx_buffer`].
+    pub rx_buffer: u32,
+    /// TCP_WINDOW_CLAMP in bytes.
+    pub window_clamp: u32,
+    /// SO_RCVLOWAT in bytes.
+    pub rx_low: u32,
+    /// TCP_LINGER2 in seconds, or [`FIN_WAIT_2_NEVER`].
+    pub fin_wait_2_s: u32,
+    /// IP_TOS.
+    pub tos: u8,
+    /// IP_TTL.
+    pub ttl: u8,
+    /// IPV6_TCLASS.
+    pub traffic_class: u8,
+    /// IPV6_UNICAST_HOPS.
+    pub hop_limit: u8,
+    /// TCP_SYNCNT.
+    pub syn_retries: u8,
+    /// TCP_DEFER_ACCEPT: timeouts of the SYN,ACK that a connection waits for its first text.
+    pub defer_accept: u8,
+    /// Zero.
+    pub reserved: [u8; 2],
+}
+
+/// Value of [`OpenOptions::fin_wait_2_s`]: the connection does not wait, it is reset.
+pub const FIN_WAIT_2_NEVER: u32 = u32::MAX;
+
+/// Congestion control algorithms by number.
+pub mod congestion {
+    /// NewReno.
+    pub const RENO: u16 = 1;
+    /// CUBIC.
+    pub const CUBIC: u16 = 2;
+    /// DCTCP.
+    pub const DCTCP: u16 = 3;
+}

@@ -1,0 +1,181 @@
+/*
+ * IP headers of a program's packets, as its peer receives them.
+ *
+ *   headers peer ADDRESS OWN_ADDRESS PORT
+ *   headers own  ADDRESS OWN_ADDRESS PORT
+ *
+ * The own side connects with DiffServ field and TTL of its choice, changes both on the live
+ * connection, and accepts a connection on a listener with a third choice. The peer says which
+ * fields came in SYN, in SYN,ACK and with text; ADDRESS is the other end's.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/ethernet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <netpacket/packet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define must(condition)                                                                \
+	do {                                                                           \
+		if (!(condition)) {                                                    \
+			printf("line %d: %s: %s\n", __LINE__, #condition, strerror(errno)); \
+			exit(1);                                                       \
+		}                                                                      \
+	} while (0)
+
+static int family;
+
+static socklen_t name_of(struct sockaddr_storage *name, const char *address, int port)
+{
+	struct sockaddr_in *v4 = (void *)name;
+	struct sockaddr_in6 *v6 = (void *)name;
+	memset(name, 0, sizeof *name);
+	name->ss_family = family;
+	if (family == AF_INET) {
+		v4->sin_port = htons(port);
+		must(inet_pton(AF_INET, address, &v4->sin_addr) == 1);
+		return sizeof *v4;
+	}
+	v6->sin6_port = htons(port);
+	must(inet_pton(AF_INET6, address, &v6->sin6_addr) == 1);
+	return sizeof *v6;
+}
+
+static int listener(const char *address, int port)
+{
+	struct sockaddr_storage name;
+	socklen_t len = name_of(&name, address, port);
+	int on = 1, fd = socket(family, SOCK_STREAM, 0);
+	must(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+	must(bind(fd, (void *)&name, len) == 0);
+	return fd;
+}
+
+static int connected(int fd, const char *address, int port)
+{
+	struct sockaddr_storage name;
+	socklen_t len = name_of(&name, address, port);
+	must(connect(fd, (void *)&name, len) == 0);
+	return fd;
+}
+
+static void choose(int fd, int class, int hops)
+{
+	int v4 = family == AF_INET, level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
+	must(setsockopt(fd, level, v4 ? IP_TOS : IPV6_TCLASS, &class, sizeof class) == 0);
+	must(setsockopt(fd, level, v4 ? IP_TTL : IPV6_UNICAST_HOPS, &hops, sizeof hops) == 0);
+}
+
+static void say_byte(int fd, char byte)
+{
+	must(write(fd, &byte, 1) == 1);
+}
+
+static char heard_byte(int fd)
+{
+	char byte = 0;
+	must(read(fd, &byte, 1) == 1);
+	return byte;
+}
+
+static void be_own(const char *peer, const char *own, int port)
+{
+	int fd = socket(family, SOCK_STREAM, 0);
+	choose(fd, 0xb8, 9);
+	connected(fd, peer, port);
+	say_byte(fd, 'a');
+	heard_byte(fd);
+	choose(fd, 0x2b, 33);
+	say_byte(fd, 'b');
+	heard_byte(fd);
+	int listens = listener(own, port + 1);
+	choose(listens, 0x48, 77);
+	must(listen(listens, 5) == 0);
+	say_byte(fd, 'c');
+	int accepted = accept(listens, NULL, NULL);
+	must(accepted >= 0);
+	say_byte(accepted, 'd');
+	heard_byte(accepted);
+}
+
+/* One line for each kind of packet and what its header says. ECN's bits are not the program's. */
+static void say_packet(const unsigned char *ip, ssize_t len)
+{
+	static char said[64][64];
+	int v4 = ip[0] >> 4 == 4, header = v4 ? (ip[0] & 15) * 4 : 40;
+	int class = v4 ? ip[1] : (ip[0] & 15) << 4 | ip[1] >> 4, hops = v4 ? ip[8] : ip[7];
+	int total = v4 ? ip[2] << 8 | ip[3] : (ip[4] << 8 | ip[5]) + 40;
+	if (len < header + 20)
+		return;
+	const unsigned char *tcp = ip + header;
+	int text = total - header - (tcp[12] >> 4) * 4;
+	const char *kind = (tcp[13] & 18) == 18 ? "SYN,ACK" : tcp[13] & 2 ? "SYN" : "text";
+	if (!(tcp[13] & 2) && text == 0)
+		return;
+	char line[64];
+	snprintf(line, sizeof line, "%s %c: class %x, hops %d", kind, text ? tcp[(tcp[12] >> 4) * 4] : '-',
+		 class & 0xfc, hops);
+	for (int i = 0; i < 64; i++) {
+		if (!strcmp(said[i], line))
+			return;
+		if (!said[i][0]) {
+			puts(strcpy(said[i], line));
+			return;
+		}
+	}
+}
+
+static void say_headers(int packets, const char *own)
+{
+	unsigned char ip[2048], source[16];
+	struct sockaddr_ll from;
+	socklen_t len = sizeof from;
+	must(inet_pton(family, own, source) == 1);
+	ssize_t got;
+	while ((got = recvfrom(packets, ip, sizeof ip, MSG_DONTWAIT, (void *)&from, &len)) > 0) {
+		int v4 = ip[0] >> 4 == 4;
+		if (from.sll_pkttype == PACKET_OUTGOING || v4 != (family == AF_INET))
+			continue;
+		if (ip[v4 ? 9 : 6] != IPPROTO_TCP || memcmp(ip + (v4 ? 12 : 8), source, v4 ? 4 : 16))
+			continue;
+		say_packet(ip, got);
+	}
+}
+
+static void be_peer(const char *own, const char *peer, int port)
+{
+	int kind = family == AF_INET ? ETH_P_IP : ETH_P_IPV6;
+	int packets = socket(AF_PACKET, SOCK_DGRAM, htons(kind));
+	must(packets >= 0);
+	int listens = listener(peer, port);
+	must(listen(listens, 5) == 0);
+	printf("ready\n");
+	fflush(stdout);
+	int fd = accept(listens, NULL, NULL);
+	must(fd >= 0);
+	for (int i = 0; i < 2; i++)
+		say_byte(fd, heard_byte(fd));
+	must(heard_byte(fd) == 'c');
+	int second = connected(socket(family, SOCK_STREAM, 0), own, port + 1);
+	must(heard_byte(second) == 'd');
+	say_headers(packets, own);
+	say_byte(second, 'e');
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 5)
+		return 2;
+	family = strchr(argv[2], ':') ? AF_INET6 : AF_INET;
+	if (!strcmp(argv[1], "own"))
+		be_own(argv[2], argv[3], atoi(argv[4]));
+	else
+		be_peer(argv[2], argv[3], atoi(argv[4]));
+	return 0;
+}

@@ -1,0 +1,271 @@
+/* Options that have an effect: what is sent, how much is taken, when a reader or writer wakes. */
+#include "posix.h"
+
+static int number_of(int fd, int level, int name)
+{
+	int value = -7;
+	socklen_t len = sizeof value;
+	return getsockopt(fd, level, name, &value, &len) ? -errno : value;
+}
+
+static int set(int fd, int level, int name, int value)
+{
+	return setsockopt(fd, level, name, &value, sizeof value);
+}
+
+struct tried {
+	const char *name;
+	int level, option, values[7];
+};
+
+static void try_values(int fd, const struct tried *tried)
+{
+	for (int i = 0; i < 7; i++) {
+		int result = set(fd, tried->level, tried->option, tried->values[i]);
+		say("%s %d: %d %s, then %d", tried->name, tried->values[i], result,
+		    result ? strerrorname_np(errno) : "",
+		    number_of(fd, tried->level, tried->option));
+	}
+}
+
+/* Numbers that the kernel takes, changes or refuses, on a connection. */
+void setting_ranges(void)
+{
+	static const struct tried tried[] = {
+		{"LINGER2", IPPROTO_TCP, TCP_LINGER2, {0, 1, 120, 121, 100000, -1, -5}},
+		{"DEFER_ACCEPT", IPPROTO_TCP, TCP_DEFER_ACCEPT, {0, 1, 2, 4, 100, 300, -1}},
+		{"WINDOW_CLAMP", IPPROTO_TCP, TCP_WINDOW_CLAMP, {1, 5000, 0, -1, 1151, 1153, 30000}},
+		{"NOTSENT_LOWAT", IPPROTO_TCP, TCP_NOTSENT_LOWAT, {0, 1, 100000, -1, -5, 7, 0}},
+		{"SYNCNT", IPPROTO_TCP, TCP_SYNCNT, {0, 1, 127, 128, -1, 3, 200}},
+		{"RCVBUF", SOL_SOCKET, SO_RCVBUF, {1, 1152, 1153, 5000, 300000, 50000000, -1}},
+		{"SNDBUF", SOL_SOCKET, SO_SNDBUF, {1, 2304, 2305, 5000, 300000, 50000000, -1}},
+		{"RCVLOWAT", SOL_SOCKET, SO_RCVLOWAT, {0, 1, 5000, 2000000, -1, 2, 1}},
+		{"TOS", IPPROTO_IP, IP_TOS, {0, 0xb8, 0xff, 0x104, -1, 3, 0x28}},
+		{"TTL", IPPROTO_IP, IP_TTL, {0, 1, 255, 256, -1, -2, 7}},
+		{"TCLASS", IPPROTO_IPV6, IPV6_TCLASS, {0, 0xb8, 0xff, 256, -1, -2, 1}},
+		{"HOPS", IPPROTO_IPV6, IPV6_UNICAST_HOPS, {0, 1, 255, 256, -1, -2, 7}},
+	};
+	int other, fd = accepted(0, &other);
+	for (size_t i = 0; i < sizeof tried / sizeof *tried; i++)
+		try_values(fd, &tried[i]);
+	unsigned char byte = 0x4b;
+	show(setsockopt(fd, IPPROTO_IP, IP_TOS, &byte, 1));
+	say("one byte: %d", number_of(fd, IPPROTO_IP, IP_TOS));
+	show(setsockopt(fd, IPPROTO_IP, IP_TTL, &byte, 1));
+	show(setsockopt(fd, IPPROTO_TCP, TCP_LINGER2, &byte, 1));
+	show(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &byte, 1));
+	socklen_t len = 1;
+	byte = 0;
+	show(getsockopt(fd, IPPROTO_IP, IP_TOS, &byte, &len));
+	say("byte %x, length %u", byte, len);
+}
+
+/* What a listener was given, its connections have. */
+void settings_inherited(void)
+{
+	int port, listener = own_listener(0, &port);
+	must(set(listener, IPPROTO_TCP, TCP_LINGER2, 9) == 0);
+	must(set(listener, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 12345) == 0);
+	must(set(listener, IPPROTO_TCP, TCP_SYNCNT, 3) == 0);
+	must(set(listener, SOL_SOCKET, SO_RCVBUF, 30000) == 0);
+	must(set(listener, SOL_SOCKET, SO_SNDBUF, 40000) == 0);
+	must(set(listener, SOL_SOCKET, SO_RCVLOWAT, 50) == 0);
+	must(set(listener, IPPROTO_IP, IP_TOS, 0x48) == 0);
+	must(set(listener, IPPROTO_IP, IP_TTL, 77) == 0);
+	want_connections(listener);
+	peer_connects(port);
+	int fd = accept(listener, NULL, NULL);
+	must(fd >= 0);
+	say("%d %d %d", number_of(fd, IPPROTO_TCP, TCP_LINGER2),
+	    number_of(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT),
+	    number_of(fd, IPPROTO_TCP, TCP_SYNCNT));
+	say("%d %d %d", number_of(fd, SOL_SOCKET, SO_RCVBUF), number_of(fd, SOL_SOCKET, SO_SNDBUF),
+	    number_of(fd, SOL_SOCKET, SO_RCVLOWAT));
+	say("%x %d", number_of(fd, IPPROTO_IP, IP_TOS), number_of(fd, IPPROTO_IP, IP_TTL));
+}
+
+static int events_now(int fd)
+{
+	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
+	must(poll(&entry, 1, 0) >= 0);
+	return entry.revents;
+}
+
+static int waiting(int fd)
+{
+	int count = -1;
+	must(ioctl(fd, FIONREAD, &count) == 0);
+	return count;
+}
+
+/* Readers wake only for so many bytes. */
+void receive_low(void)
+{
+	int other, fd = accepted(0, &other), epfd = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN}, got;
+	unsigned char bytes[4096];
+	must(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event) == 0);
+	show(set(fd, SOL_SOCKET, SO_RCVLOWAT, 1000));
+	peer_sends(other, 500, 1);
+	await(waiting(fd) == 500);
+	say("events%s", events_text(events_now(fd)));
+	show(epoll_wait(epfd, &got, 1, 0));
+	show(recv(fd, bytes, 100, 0));
+	show(recv(fd, bytes, sizeof bytes, MSG_DONTWAIT));
+	/* Two segments of which one is not enough. */
+	peer_sends(other, 600, 2);
+	await(waiting(fd) == 600);
+	say("events%s", events_text(events_now(fd)));
+	peer_sends(other, 600, 3);
+	wait_readable(fd);
+	show(recv(fd, bytes, sizeof bytes, 0));
+	peer_sends(other, 1000, 4);
+	show(epoll_wait(epfd, &got, 1, PATIENCE));
+	say("events%s", events_text(events_now(fd)));
+	show(recv(fd, bytes, sizeof bytes, 0));
+	/* The end is worth waking for, and so is less of it once that is asked for. */
+	peer_sends(other, 10, 5);
+	await(waiting(fd) == 10);
+	say("events%s", events_text(events_now(fd)));
+	show(set(fd, SOL_SOCKET, SO_RCVLOWAT, 1));
+	say("events%s", events_text(events_now(fd)));
+	show(set(fd, SOL_SOCKET, SO_RCVLOWAT, 1000));
+	peer_must("close %d", other);
+	await_events(fd, POLLIN);
+	show(recv(fd, bytes, sizeof bytes, 0));
+	show(recv(fd, bytes, sizeof bytes, 0));
+}
+
+/* More than the first window has to be there at once. */
+void receive_low_large(void)
+{
+	int other, fd = accepted(0, &other);
+	show(set(fd, SOL_SOCKET, SO_RCVLOWAT, 300000));
+	long job = peer_must("send %d %ld %u", other, 300000L, 1);
+	wait_readable(fd);
+	/* Linux wakes it, too, when no more can come. */
+	say("there %d", waiting(fd) > 100000);
+	read_exactly(fd, 300000, 1);
+	struct answer sent = peer("join %ld", job);
+	say("sent %ld %ld", sent.first, sent.second);
+}
+
+/* What comes without being read, of a peer that has more than that. */
+static void say_bound(int fd, int other, int bound)
+{
+	enum { ALL = 600000 };
+	long job = peer_must("send %d %ld %u", other, (long)ALL, 1);
+	int most = 0;
+	await(waiting(fd) >= bound / 4);
+	for (int i = 0; i < 5; i++) {
+		pause_briefly();
+		if (waiting(fd) > most)
+			most = waiting(fd);
+	}
+	say("no more than %d: %d", bound, most <= bound);
+	read_exactly(fd, ALL, 1);
+	struct answer sent = peer("join %ld", job);
+	say("sent %ld %ld", sent.first, sent.second);
+}
+
+/* SO_RCVBUF bounds what the peer may send, before listen and before connect. */
+void receive_buffer(void)
+{
+	int port, other, listener = own_listener(0, &port);
+	must(set(listener, SOL_SOCKET, SO_RCVBUF, 8000) == 0);
+	want_connections(listener);
+	other = peer_connects(port);
+	int fd = accept(listener, NULL, NULL);
+	must(fd >= 0);
+	say_bound(fd, other, 16000);
+	struct sockaddr_in name = peer_listener(&listener);
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	must(set(fd, SOL_SOCKET, SO_RCVBUF, 8000) == 0);
+	must(connect(fd, (void *)&name, sizeof name) == 0);
+	other = peer_must("accept %d", listener);
+	say_bound(fd, other, 16000);
+}
+
+static void fill(int fd)
+{
+	static const char bytes[30000];
+	struct pollfd entry = {.fd = fd, .events = POLLOUT};
+	do {
+		while (send(fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+			;
+		must(errno == EAGAIN);
+	} while (poll(&entry, 1, 50) > 0);
+}
+
+/* SO_SNDBUF bounds what is written and not acknowledged. */
+void send_buffer(void)
+{
+	int other, fd = accepted(0, &other), unacked = 0;
+	show(set(fd, SOL_SOCKET, SO_SNDBUF, 20000));
+	fill(fd);
+	must(ioctl(fd, TIOCOUTQ, &unacked) == 0);
+	/* Linux begins a last packet, of up to 64 KiB, below the limit. */
+	say("bounded %d", unacked <= 120000);
+	say("events%s", events_text(events_now(fd)));
+	shutdown(fd, SHUT_WR);
+	struct answer got = peer_receives(other, -1, ANY_BYTES);
+	say("peer got %d, %ld", got.first > unacked, got.second);
+}
+
+/* TCP_NOTSENT_LOWAT bounds what is written and not sent. */
+void unsent_low(void)
+{
+	int other, fd = accepted(0, &other);
+	/* tcpi_notsent_bytes, which this libc's struct has not. */
+	uint32_t info[40] = {0}, *unsent = &info[36];
+	socklen_t len = sizeof info;
+	show(set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 20000));
+	fill(fd);
+	must(getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &len) == 0);
+	say("bounded %d", *unsent > 0 && *unsent < 150000);
+	say("events%s", events_text(events_now(fd)));
+	long job = peer_must("receive %d %ld %u", other, -1L, ANY_BYTES);
+	await_events(fd, POLLOUT);
+	int unacked;
+	await(ioctl(fd, TIOCOUTQ, &unacked) == 0 && unacked == 0);
+	write_exactly(fd, 1000000, 1);
+	shutdown(fd, SHUT_WR);
+	struct answer got = peer("join %ld", job);
+	say("peer got %d, %ld", got.first > 1000000, got.second);
+}
+
+/* A connection is accepted with its first bytes; the option may come before listen, or after. */
+void deferred_accept(void)
+{
+	for (int late = 0; late < 2; late++) {
+		struct sockaddr_in name = {.sin_family = AF_INET};
+		socklen_t len = sizeof name;
+		char bytes[32];
+		int listener = socket(AF_INET, SOCK_STREAM, 0);
+		must(bind(listener, (void *)&name, sizeof name) == 0);
+		if (!late)
+			must(set(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, 60) == 0);
+		must(listen(listener, 8) == 0);
+		if (late)
+			must(set(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, 60) == 0);
+		must(getsockname(listener, (void *)&name, &len) == 0);
+		want_connections(listener);
+		int other = peer_connects(ntohs(name.sin_port));
+		pause_briefly();
+		say("events%s", events_text(events_now(listener)));
+		peer_sends(other, 10, 1);
+		wait_readable(listener);
+		int fd = accept(listener, NULL, NULL);
+		must(fd >= 0);
+		show(recv(fd, bytes, sizeof bytes, MSG_DONTWAIT));
+		/* One that ends without a byte is accepted, too. */
+		other = peer_connects(ntohs(name.sin_port));
+		peer_must("close %d", other);
+		wait_readable(listener);
+		fd = accept(listener, NULL, NULL);
+		must(fd >= 0);
+		show(recv(fd, bytes, sizeof bytes, 0));
+		say("defer %d", number_of(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT));
+		close(listener);
+	}
+}
