@@ -103,6 +103,7 @@ fn begin(
     hot.rcv_wnd_limit = initial_window(config, rmss, options);
     hot.scales = window_scale(config, options);
     hot.set_quick_acks(if config.eager_acks { 15 } else { 8 });
+    put_options(hot, options);
 }
 
 /// Sets the bits that the program's options stand for.
@@ -129,7 +130,6 @@ pub fn new_connection(
     let peer = hot.key.peer.addr;
     let rmss = rmss(config, peer, mtu, &options);
     begin(config, hot, rmss, iss, &options);
-    put_options(hot, &options);
     let algorithm = options.congestion.unwrap_or(config.congestion);
     Connection {
         controller: Controller::new(algorithm, u32::from(hot.mss), config.initial_window),
