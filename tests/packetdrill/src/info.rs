@@ -13,8 +13,9 @@ pub const MSS_DEFAULT: u32 = 536;
 const TCP_INFO_LEN: usize = 280;
 /// `snd_ssthresh` before the first loss.
 const SSTHRESH_INFINITE: u32 = 0x7fff_ffff;
-/// IPv4 and TCP headers without options.
-const HEADERS_LEN: u32 = 40;
+/// IP and TCP headers without options.
+const HEADERS_LEN: u32 = 20 + 20;
+const HEADERS_LEN_V6: u32 = 40 + 20;
 /// Bits of `tcpi_options`.
 const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
@@ -153,13 +154,18 @@ impl Stack {
     fn times(&self, fd: Fd, id: FlowId) -> Answer<Times> {
         let now = self.now();
         let stats = self.flows.get(&id).copied().unwrap_or_default().stats;
-        let of_path = self.settings.mtu - HEADERS_LEN;
+        let info = self.flow_info(id);
+        let headers = match &info {
+            Some(info) if !info.key.peer.addr.is_v4() => HEADERS_LEN_V6,
+            _ => HEADERS_LEN,
+        };
+        let of_path = self.settings.mtu - headers;
         Ok(Times {
             received_ms: (now.since(stats.received_at).0 / 1_000_000) as u32,
             busy_us: stats.busy_us(now),
             unsent: self.unsent_of(id),
-            pmtu: match self.flow_info(id) {
-                Some(info) if info.path_mss < of_path => info.path_mss + HEADERS_LEN,
+            pmtu: match info {
+                Some(info) if info.path_mss < of_path => info.path_mss + headers,
                 _ => self.settings.mtu,
             },
             advmss: match self.socket(fd)?.options.engine.mss_max {

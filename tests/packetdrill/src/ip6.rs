@@ -13,8 +13,6 @@ use crate::packet::{Inbound, LINK};
 
 /// Bytes of the header.
 const HEADER_LEN: usize = 40;
-/// How much longer it is than that of IPv4, which the engine deducts from an MTU.
-pub const LONGER_THAN_V4: u16 = 20;
 /// ICMPv6 as a next header.
 const ICMP6: u8 = 58;
 
@@ -84,7 +82,7 @@ fn parse_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
         (1, 4) => IcmpErrorKind::PortUnreachable,
         (1, _) => IcmpErrorKind::HostUnreachable,
         (2, _) => {
-            let mtu = u16::from_be_bytes([mtu_high, mtu_low]).saturating_sub(LONGER_THAN_V4);
+            let mtu = u16::from_be_bytes([mtu_high, mtu_low]);
             IcmpErrorKind::FragmentationNeeded { mtu }
         }
         (3, _) => IcmpErrorKind::TimeExceeded,
@@ -183,7 +181,7 @@ mod tests {
         let Ok(Inbound::Error(error)) = packet::parse(&outer) else {
             panic!("not an error");
         };
-        let mtu = 1280 - LONGER_THAN_V4;
+        let mtu = 1280;
         assert_eq!(error.kind, IcmpErrorKind::FragmentationNeeded { mtu });
         assert_eq!((error.key.local.port, error.seq), (8080, SeqNumber(7)));
     }

@@ -203,7 +203,7 @@ impl Stack {
             Role::Flow(id) => return self.connect_again(fd, id),
         }
         let local = self.local_for_connect(fd, to)?;
-        let mtu = self.wire.mtu_to(to.addr);
+        let mtu = self.wire.mtu;
         let route = Route { link: LINK, mtu };
         let id = self
             .drive(|engine, now, wire| engine.open(now, local, to, route, options, wire))

@@ -3,7 +3,7 @@
 use std::{sync::Arc, thread};
 
 use tidelane_engine::{
-    Duration, Ecn, Endpoint, FlowKey, SegmentOut, SeqNumber, TcpFlags, TcpOptions,
+    Duration, Ecn, Endpoint, FlowKey, IpAddress, SegmentOut, SeqNumber, TcpFlags, TcpOptions,
 };
 use tidelane_wire::{SackBlocks, Timestamps};
 
@@ -191,6 +191,21 @@ fn a_syn_has_linux_options() {
     };
     assert_eq!((syn.options.mss, syn.options.wscale), (Some(1460), Some(8)));
     assert!(syn.options.sack_permitted);
+}
+
+#[test]
+fn a_syn_over_ipv6_announces_what_its_longer_header_leaves() {
+    let shared = shared();
+    shared.call(|stack| {
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
+        stack.socket_call(CLIENT, libc::AF_INET6, kind, 0).unwrap();
+    });
+    let mut address = [0xfd; 16];
+    address[15] = 1;
+    let peer = Endpoint::new(IpAddress(address), 4242);
+    let _ = shared.connect(CLIENT, peer);
+    let syn = next(&shared).unwrap();
+    assert_eq!(syn.options.mss, Some(1500 - 60));
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 
 use tidelane_engine::{
-    Duration, Env, Event, FlowId, FlowKey, Instant, IpAddress, IpFields, LinkId, Route, SegmentOut,
-    TcpFlags, TxFull,
+    Duration, Env, Event, FlowId, FlowKey, Instant, IpFields, LinkId, Route, SegmentOut, TcpFlags,
+    TxFull,
 };
 
-use crate::{ip6::LONGER_THAN_V4, offload::Large, packet, streams::Streams};
+use crate::{offload::Large, packet, streams::Streams};
 
 /// A packet that left, and when.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -154,14 +154,6 @@ impl Wire {
         }
     }
 
-    /// Bytes of the largest packet to `peer`, as the engine counts them: with a header of IPv4.
-    pub fn mtu_to(&self, peer: IpAddress) -> u32 {
-        match peer.is_v4() {
-            true => self.mtu,
-            false => self.mtu.saturating_sub(LONGER_THAN_V4.into()),
-        }
-    }
-
     /// The flow is over and read.
     pub fn forget(&mut self, flow: FlowId) {
         self.streams.remove(&flow);
@@ -198,8 +190,8 @@ impl Env for Wire {
         self.events.push((flow, event));
     }
 
-    fn route(&mut self, key: &FlowKey, link: LinkId) -> Route {
-        let mtu = self.mtu_to(key.peer.addr);
+    fn route(&mut self, _key: &FlowKey, link: LinkId) -> Route {
+        let mtu = self.mtu;
         Route { link, mtu }
     }
 }
