@@ -87,6 +87,7 @@ const CASES: &[Case] = cases![
     options::ecn_is_as_chosen 240,
     options::syn_count_is_as_chosen 180,
     options::a_silent_peer_is_looked_for 180,
+    options::soft_errors_are_told 240,
     hostile::scribbler_disturbs_nobody 300,
     hostile::jammed_doorbell_disturbs_nobody 60,
     hostile::nonsense_at_the_registration_socket 60,

@@ -1,7 +1,8 @@
 /*
  * A connection with options, for tests that look at their effect.
  *
- *   options ADDRESS PORT GO_FILE keepalive | user_timeout | silent | syn_count | congestion [NAME]
+ *   options ADDRESS PORT GO_FILE keepalive | user_timeout | silent | syn_count |
+ *                                soft_error | soft_error_told | congestion [NAME]
  *
  * It connects, sets the options, says "ready", waits until GO_FILE is there, and says what it sees.
  */
@@ -10,6 +11,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +48,54 @@ static void wait_for(const char *path)
 	fflush(stdout);
 	while (access(path, F_OK))
 		usleep(5000);
+}
+
+static const char *error_of(int fd)
+{
+	int error = 0;
+	socklen_t len = sizeof error;
+	getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len);
+	return error ? strerrorname_np(error) : "none";
+}
+
+static void got_nothing(int fd)
+{
+	char byte;
+	ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT);
+	printf("read %zd %s\n", got, strerrorname_np(errno));
+}
+
+/* The way to the peer is gone for a while: what is said of that, and that the connection lives. */
+static int meet_error(int fd, const char *go, int told)
+{
+	char bytes[1000] = "x", back[64];
+	struct pollfd entry = {.fd = fd, .events = POLLIN};
+	int on = 1;
+	if (told)
+		number(fd, IPPROTO_IP, IP_RECVERR, on);
+	if (write(fd, bytes, sizeof bytes) != sizeof bytes)
+		return 1;
+	if (told) {
+		printf("poll %d\n", poll(&entry, 1, 60000));
+		ssize_t got = recv(fd, bytes, sizeof bytes, 0);
+		printf("events %x, read %zd %s\n", entry.revents, got, strerrorname_np(errno));
+	} else {
+		const char *error;
+		while (!strcmp(error = error_of(fd), "none"))
+			usleep(5000);
+		printf("error %s, poll %d\n", error, poll(&entry, 1, 0));
+		got_nothing(fd);
+	}
+	snprintf(back, sizeof back, "%s-back", go);
+	wait_for(back);
+	for (size_t done = 0; done < sizeof bytes;) {
+		ssize_t got = recv(fd, bytes, sizeof bytes - done, 0);
+		if (got == 0 || (got < 0 && (!told || errno != EHOSTUNREACH)))
+			return 1;
+		done += got > 0 ? got : 0;
+	}
+	printf("echoed\n");
+	return 0;
 }
 
 int main(int argc, char **argv)
@@ -91,6 +141,8 @@ int main(int argc, char **argv)
 		printf("read %d %s\nwaited %ld\n", result, strerrorname_np(errno), now_ms() - begin);
 		return 0;
 	}
+	if (!strncmp(argv[4], "soft_error", 10))
+		return meet_error(fd, argv[3], !strcmp(argv[4], "soft_error_told"));
 	int writes = !strcmp(argv[4], "user_timeout") || !strcmp(argv[4], "silent");
 	if (writes && write(fd, bytes, sizeof bytes) < 0)
 		return 1;

@@ -77,6 +77,25 @@ impl Ends {
         command(&line).map(drop)
     }
 
+    /// The client's kernel becomes a router that knows no way to the client's address.
+    fn lose_way(&self, lost: bool) -> Outcome {
+        let space = self.wire.namespace(Side::Client);
+        let router = "10.77.0.77/24";
+        let unreachable = CLIENT.to_string();
+        let ip =
+            |words: &[&str]| command(&[&["ip", "-n", space.as_str()], words].concat()).map(drop);
+        self.wire.sysctl(Side::Client, "net.ipv4.ip_forward", "1")?;
+        if lost {
+            // In this order: with its first address a network's others go.
+            self.silence(true)?;
+            ip(&["address", "add", router, "dev", INTERFACE])?;
+            return ip(&["route", "add", "unreachable", &unreachable]);
+        }
+        ip(&["route", "del", "unreachable", &unreachable])?;
+        ip(&["address", "del", router, "dev", INTERFACE])?;
+        self.silence(false)
+    }
+
     /// ECN-capable packets that the client's kernel received so far: the service sent them.
     fn ecn_packets(&self) -> Result<u64, Stop> {
         let space = self.wire.namespace(Side::Client);
@@ -208,4 +227,34 @@ pub fn a_silent_peer_is_looked_for() -> Outcome {
     wait_until(LONG, "a doubt", || Ok(doubts()? == Some(1)))?;
     drop(running);
     ends.silence(false)
+}
+
+/// RFC 9293 MUST-47, SHLD-20, SHLD-25: what routers say is told to a program, as by the kernel: by
+/// SO_ERROR, and by any call if it asked for that with IP_RECVERR. The connection goes on.
+pub fn soft_errors_are_told() -> Outcome {
+    let ends = Ends::new()?;
+    let service = ends.wire.service()?;
+    let back = ends.wire.scratch().join("go-back");
+    for option in ["soft_error", "soft_error_told"] {
+        let mut seen = Vec::new();
+        for service in [None, Some(&service)] {
+            let _ = fs::remove_file(&back);
+            let mut running = ends.connect(service, option)?;
+            ends.lose_way(true)?;
+            fs::write(ends.go_file(), "")?;
+            wait_until(LONG, "the error", || {
+                running.check_alive()?;
+                Ok(running.written().0.matches("ready").count() == 2)
+            })?;
+            ends.lose_way(false)?;
+            fs::write(&back, "")?;
+            let said = running.wait(LONG)?.success()?.stdout;
+            let after = said.split_once("ready\n").map_or("", |(_, after)| after);
+            seen.push(after.to_owned());
+        }
+        ensure!(seen[0].contains("EHOSTUNREACH"), "the kernel: {}", seen[0]);
+        ensure!(seen[0].ends_with("echoed\n"), "the kernel: {}", seen[0]);
+        ensure!(seen[0] == seen[1], "{}\nTidelane:\n{}", seen[0], seen[1]);
+    }
+    Ok(())
 }

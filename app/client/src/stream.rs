@@ -67,6 +67,9 @@ pub struct Stream {
     /// `Context::submit` has something to tell.
     due: bool,
 
+    /// The last soft error that was told.
+    soft_error_seen: u32,
+
     rx_read: u32,
     /// As last loaded and found possible.
     rx_head: u32,
@@ -124,6 +127,7 @@ impl Stream {
             generation,
             flags: 0,
             due: false,
+            soft_error_seen: 0,
             rx_read: 0,
             rx_head: 0,
             rx_announced: 0,
@@ -262,6 +266,21 @@ impl Stream {
             return Some(half.service().cause.load(Relaxed));
         }
         self.session.is_gone().then_some(close_cause::ABORTED)
+    }
+
+    /// The connection is over, or there was an error that [`soft_error`](Self::soft_error) says.
+    pub fn is_troubled(&self) -> bool {
+        self.service_flags() & (service_flags::CLOSED | service_flags::SOFT_ERROR) != 0
+    }
+
+    /// An error of the path that did not end the connection, once: a [`tidelane_abi::close_cause`].
+    pub fn soft_error(&mut self) -> Option<u32> {
+        if self.service_flags() & service_flags::SOFT_ERROR == 0 {
+            return None;
+        }
+        let word = self.shared.view().service().soft_error.load(Acquire);
+        let news = std::mem::replace(&mut self.soft_error_seen, word) != word;
+        news.then_some(word & 0xff)
     }
 
     /// The peer acknowledged our FIN.

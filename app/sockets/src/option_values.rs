@@ -4,7 +4,7 @@ use crate::{errno::Errno, sys};
 
 /// Numbers that are kept and given back. Those that are not in [`TOLD`] change nothing on an
 /// accelerated connection.
-pub(crate) const RECORDED: [(i32, i32); 22] = [
+pub(crate) const RECORDED: [(i32, i32); 24] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
@@ -24,6 +24,8 @@ pub(crate) const RECORDED: [(i32, i32); 22] = [
     (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
     (libc::IPPROTO_IP, libc::IP_TOS),
     (libc::IPPROTO_IP, libc::IP_TTL),
+    (libc::IPPROTO_IP, libc::IP_RECVERR),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
@@ -101,6 +103,9 @@ pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i3
         }
         (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) if number != 0 => Ok(number.max(CLAMP_MIN)),
         (libc::IPPROTO_IP, libc::IP_TOS) => Ok(number & DSCP),
+        (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
+            Ok(i32::from(number != 0))
+        }
         (libc::IPPROTO_IP, libc::IP_TTL) if number != -1 => within(1..=255),
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => Ok(within(-1..=255)?.max(0) & DSCP),
         (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => within(-1..=255),

@@ -61,6 +61,16 @@ impl Options {
         self.flags
     }
 
+    /// IP_RECVERR, or that of IPv6: errors of the path are the connection's.
+    pub(crate) fn tells_errors(&self, is_v4: bool) -> bool {
+        let set = if is_v4 {
+            self.recorded(libc::IPPROTO_IP, libc::IP_RECVERR)
+        } else {
+            self.recorded(libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+        };
+        set.is_some_and(|value| value != 0)
+    }
+
     /// IPV6_V6ONLY.
     pub(crate) fn v6_only(&self) -> bool {
         let set = self.recorded(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
@@ -330,7 +340,11 @@ impl Inner {
         }
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
-                Some(self.take_error().map_or(0, |error| error.0))
+                let error = self.take_error().map_or(0, |error| error.0);
+                Some(match error {
+                    0 => std::mem::take(&mut self.soft_error),
+                    error => error,
+                })
             }
             (libc::SOL_SOCKET, libc::SO_TYPE) => Some(libc::SOCK_STREAM),
             (libc::SOL_SOCKET, libc::SO_DOMAIN) => Some(if self.inet6 {

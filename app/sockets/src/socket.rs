@@ -21,6 +21,8 @@ use crate::{
 };
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+/// How the address of an IPv4 peer begins.
+const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
 /// A socket that the program made under our eyes. Never freed, only used again.
@@ -117,6 +119,8 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     /// SO_ERROR.
     pub(crate) error: i32,
+    /// What SO_ERROR says if there is no other: an error that ended nothing.
+    pub(crate) soft_error: i32,
     /// The end of the connection was turned into `error`.
     pub(crate) cause_seen: bool,
     /// It is of AF_INET6: its names are written as such.
@@ -281,6 +285,7 @@ impl Inner {
             lane: None,
             options: Options::DEFAULT,
             error: 0,
+            soft_error: 0,
             cause_seen: false,
             inet6: false,
             bound: false,
@@ -310,6 +315,7 @@ impl Inner {
         if matches!(self.state, State::Connecting(_)) {
             self.refresh_connecting();
         }
+        self.note_soft_error();
         if let State::Stream(connection) = &self.state
             && !self.cause_seen
             && let Some(cause) = connection.stream.closed()
@@ -321,6 +327,24 @@ impl Inner {
                 libc::ECONNRESET if reset_after_fin => libc::EPIPE,
                 number => number,
             };
+        }
+    }
+
+    /// An error of the path is one of the connection if the program asked for that (IP_RECVERR);
+    /// else only SO_ERROR tells it.
+    fn note_soft_error(&mut self) {
+        let State::Stream(connection) = &mut self.state else {
+            return;
+        };
+        let Some(cause) = connection.stream.soft_error() else {
+            return;
+        };
+        let is_v4 = connection.stream.names().peer_addr[..12] == V4_MAPPED;
+        let number = errno::from_cause(cause);
+        if self.options.tells_errors(is_v4) {
+            self.error = number;
+        } else {
+            self.soft_error = number;
         }
     }
 
@@ -374,7 +398,8 @@ impl Inner {
         if self.shared && self.is_elsewhere() {
             return 0;
         }
-        const ENDS: u32 = service_flags::CLOSED | service_flags::FIN_RECEIVED;
+        const ENDS: u32 =
+            service_flags::CLOSED | service_flags::FIN_RECEIVED | service_flags::SOFT_ERROR;
         let plain = self.error == 0 && !(self.cause_seen | self.shut_read | self.shut_write);
         if let State::Stream(connection) = &mut self.state
             && plain

@@ -359,11 +359,7 @@ impl Inner {
         let State::Stream(connection) = &mut self.state else {
             return 0;
         };
-        if self.error != 0
-            || self.corked_once
-            || self.shared
-            || connection.stream.closed().is_some()
-        {
+        if self.error != 0 || self.corked_once || self.shared || connection.stream.is_troubled() {
             return 0;
         }
         let count = connection.stream.write(from);

@@ -122,6 +122,8 @@ pub enum Event {
     PeerClosed,
     /// Our FIN is acknowledged.
     FinAcked,
+    /// A soft error of the path (RFC 9293 MUST-47): the connection goes on.
+    SoftError(CloseCause),
     /// The connection is over for the program. What was received can still be read: the flow stays
     /// (in CLOSED) until `close` or `abort`.
     Closed(CloseCause),

@@ -1,6 +1,6 @@
 //! What the path says: ICMP errors, checked against the live flow, and the path's MTU.
 
-use tidelane_flow::{CloseCause, Env, State};
+use tidelane_flow::{CloseCause, Env, Event, State};
 use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
 
 use crate::{Fate, Slow, version::sizes};
@@ -25,7 +25,7 @@ impl<E: Env> Slow<'_, E> {
     /// outstanding (RFC 5927 §4.1): others are forged, or too late to matter.
     ///
     /// Before the connection is established every error is hard, after that every one is soft
-    /// (RFC 9293 MUST-54, MUST-56): what
+    /// (RFC 9293 MUST-54, MUST-56): the program may learn of it, and what
     /// it says is given as the cause if the flow then times out. RFC 9293 SHLD-26 would abort on
     /// codes 2 to 4, which lets anyone end connections who can guess 32 bits (RFC 5927 §5.2).
     pub fn icmp_error(&mut self, error: &IcmpError) -> Fate {
@@ -52,6 +52,7 @@ impl<E: Env> Slow<'_, E> {
             }
             _ => {
                 self.cold.soft_error = Some(cause);
+                self.env.event(self.id, Event::SoftError(cause));
                 Fate::Keep
             }
         }

@@ -66,6 +66,8 @@ pub struct Binding {
     pub service_flags: u32,
     /// Close cause, once there is one.
     pub cause: u32,
+    /// The last error that did not end it, as the slot has it.
+    pub soft_error: u32,
     /// It is in the host's list of flows to publish.
     pub dirty: bool,
     /// The program must be told even if no field changed.
@@ -100,6 +102,7 @@ impl Binding {
             program_flags: 0,
             service_flags: 0,
             cause: 0,
+            soft_error: 0,
             dirty: false,
             announce: false,
             closed_by_program: false,

@@ -402,6 +402,7 @@ impl<P: PacketIo> HostIo<P> {
             Event::PeerClosed => binding.service_flags |= service_flags::FIN_RECEIVED,
             Event::FinAcked => binding.service_flags |= service_flags::FIN_ACKED,
             Event::Closed(cause) => binding.cause = cause.to_u32(),
+            Event::SoftError(cause) => self.note_soft_error(flow, cause),
             Event::Released => {
                 self.released.push(flow);
                 return;

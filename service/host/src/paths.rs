@@ -1,6 +1,7 @@
 //! How frames of a flow reach its peer, and what is done when they seem not to.
 
-use tidelane_engine::{FlowId, LinkId};
+use tidelane_abi::service_flags;
+use tidelane_engine::{CloseCause, FlowId, LinkId};
 use tidelane_packet_io::PacketIo;
 use tidelane_wire::{FlowKey, HeaderTemplate, MacAddress};
 
@@ -8,6 +9,7 @@ use crate::{
     HostRequest,
     binding::{Binding, Path},
     io::{HostIo, MEMORY_LINK},
+    slots,
 };
 
 impl<P: PacketIo> HostIo<P> {
@@ -43,6 +45,21 @@ impl<P: PacketIo> HostIo<P> {
                 Path::Port { hop, template }
             }
             None => Path::Memory,
+        }
+    }
+
+    /// An error of the path that did not end `flow`. Before accept nobody is told.
+    pub(crate) fn note_soft_error(&mut self, flow: FlowId, cause: CloseCause) {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        binding.soft_error = (binding.soft_error & !0xff).wrapping_add(1 << 8) | cause.to_u32();
+        let Some(program) = self.programs.get(binding.home) else {
+            return;
+        };
+        if let Some(slot) = program.region.slot(binding.slot) {
+            slots::set_soft_error(slot, binding.soft_error);
+            binding.service_flags |= service_flags::SOFT_ERROR;
         }
     }
 

@@ -92,6 +92,11 @@ pub fn set_tx_sent(slot: SlotView<'_>, tx_sent: u32) {
     slot.service().tx_sent.store(tx_sent, Release);
 }
 
+/// Tells the program of an error that did not end the connection. Before the flags are published.
+pub fn set_soft_error(slot: SlotView<'_>, word: u32) {
+    slot.service().soft_error.store(word, Release);
+}
+
 /// Clears both halves for a new connection; returns its (odd) generation.
 pub fn begin_use(slot: SlotView<'_>) -> u32 {
     let program = slot.program();
@@ -107,6 +112,7 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
     service.tx_buffer_seen.store(0, Relaxed);
     service.cause.store(0, Relaxed);
     service.tx_sent.store(0, Relaxed);
+    service.soft_error.store(0, Relaxed);
     let zero = Publication {
         rx_head: 0,
         tx_acked: 0,

@@ -31,7 +31,7 @@ pub use options::{FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, congestion};
 pub use registration::{FlowNumbers, Message, flow_features, message, not_accelerated, refusal};
 
 /// Changes with every change to this crate. A mismatch is refused at registration.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 /// First eight bytes of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// First eight bytes of the service page.
@@ -192,7 +192,9 @@ pub struct ServiceHalf {
     pub tx_limit: AtomicU32,
     /// With [`SlotOptions::tx_reports`]: stream position after the last byte that was sent.
     pub tx_sent: AtomicU32,
-    _pad: [u32; 4],
+    /// With SOFT_ERROR: the last one, as `count << 8 | cause`, the cause as [`CloseCause`].
+    pub soft_error: AtomicU32,
+    _pad: [u32; 3],
 }
 
 /// The program's half of a [`Slot`]. The service reads each field once per use and validates it.
@@ -249,6 +251,8 @@ pub mod service_flags {
     pub const ELSEWHERE: u32 = 1 << 6;
     /// With ELSEWHERE: something happened to it since it went, or that process is gone.
     pub const NEWS: u32 = 1 << 7;
+    /// There was an error of the path that did not end the connection: `soft_error` says which.
+    pub const SOFT_ERROR: u32 = 1 << 8;
 }
 
 /// Bits of [`ProgramHalf::flags`].

@@ -390,7 +390,7 @@ impl Stack {
         let socket = self.socket_mut(fd)?;
         let value = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
-                let error = socket.error.take();
+                let error = socket.error.take().or_else(|| socket.soft_error.take());
                 Some(of_int(error.map_or(0, |error| error.0 as u32)))
             }
             (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => {

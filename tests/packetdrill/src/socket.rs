@@ -50,6 +50,8 @@ pub struct Socket {
     pub options: Options,
     /// SO_ERROR.
     pub error: Option<Errno>,
+    /// What SO_ERROR says if there is no other: an error that ended nothing.
+    pub soft_error: Option<Errno>,
     /// The error queue.
     pub notices: Notices,
     /// `shutdown(SHUT_RD)`.
@@ -68,6 +70,7 @@ impl Socket {
             peer: None,
             options,
             error: None,
+            soft_error: None,
             notices: Notices::default(),
             read_shut: false,
             write_shut: false,

@@ -262,6 +262,7 @@ impl Stack {
             }
             Event::PeerClosed => self.flows.entry(id).or_default().fin = true,
             Event::Closed(cause) => self.note_end(id, cause),
+            Event::SoftError(cause) => self.note_soft_error(id, cause),
             Event::Released => {
                 self.wire.forget(id);
                 self.corked.remove(&id);
@@ -309,6 +310,23 @@ impl Stack {
         if let Some(Ok(socket)) = flow.owner.map(|fd| self.socket_mut(fd)) {
             socket.error = error;
             socket.notices.give_up();
+        }
+    }
+
+    /// As in Linux: an error of the connection with IP_RECVERR, else one that only SO_ERROR tells.
+    fn note_soft_error(&mut self, id: FlowId, cause: CloseCause) {
+        let owner = self.flows.get(&id).and_then(|flow| flow.owner);
+        let Some(Ok(socket)) = owner.map(|fd| self.socket_mut(fd)) else {
+            return;
+        };
+        let (level, name) = match socket.domain {
+            libc::AF_INET => (libc::IPPROTO_IP, libc::IP_RECVERR),
+            _ => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+        };
+        if socket.options.is_on(level, name) {
+            socket.error = of_cause(cause);
+        } else {
+            socket.soft_error = of_cause(cause);
         }
     }
 
