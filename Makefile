@@ -10,7 +10,7 @@ help:
 	@echo 'make demo                  nginx on the kernel and on Tidelane, side by side (root)'
 	@echo 'make test                  every check and test (root, or some are skipped)'
 	@echo 'make proofs                loss, deaths and hostile input at full size (root; half an hour)'
-	@echo 'make bench FIGURE=NAME     one experiment: tas-fig4, los-fig2, instructions (root)'
+	@echo 'make bench FIGURE=NAME     one experiment: tas-fig4, tas-fig7, ..., instructions (root)'
 	@echo 'make clean                 remove what was built'
 
 build:

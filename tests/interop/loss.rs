@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tidelane_tests::{
     Nginx, Outcome, Running, Side, Stop, Wire, WireOptions, ensure,
+    impair::{Impairment, impaired_wire},
     nginx::NginxOptions,
-    tools::{self, env_number, require_tools},
-    wire::{MIDDLE, SERVER, write_random_file},
+    tools::{env_number, require_tools},
+    wire::{SERVER, write_random_file},
 };
 
 use crate::support::{check_load, check_same, echo_server};
@@ -15,34 +16,11 @@ use crate::support::{check_load, check_same, echo_server};
 const IMPAIRED_PPM: u32 = 50_000;
 
 fn lossy_wire(seconds: u64) -> Result<(Wire, Running), Stop> {
-    let wire = Wire::with(&WireOptions {
-        middle: true,
-        ..Default::default()
-    })?;
-    let path = tools::binary("tidelane-impair")?;
-    let impair = wire.program(Side::Middle, &path.to_string_lossy());
-    let impair = impair.arg("--in").arg(MIDDLE.0).arg("--out").arg(MIDDLE.1);
-    let impair = impair
-        .arg("--loss")
-        .arg(IMPAIRED_PPM)
-        .arg("--reorder")
-        .arg(IMPAIRED_PPM);
-    let mut impair = impair.arg("--seconds").arg(seconds).spawn()?;
-    tools::wait_until(Duration::from_secs(10), "the lossy wire", || {
-        ensure!(
-            impair.alive(),
-            "tidelane-impair ended: {:?}",
-            impair.written()
-        );
-        Ok(impair.written().0.contains("ready"))
-    })?;
-    // What is redirected into a veth arrives only if its other end has NAPI.
-    for side in [Side::Server, Side::Client] {
-        wire.program(side, "ethtool")
-            .args("-K eth1 gro on")
-            .run(Duration::from_secs(5))?;
-    }
-    Ok((wire, impair))
+    let impairment = Impairment {
+        loss_ppm: IMPAIRED_PPM,
+        reorder_ppm: IMPAIRED_PPM,
+    };
+    impaired_wire(&WireOptions::default(), &impairment, seconds)
 }
 
 /// The kernel's own TCP gets through this wire, and the wire does lose frames.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod guardian;
+pub mod impair;
 pub mod nginx;
 pub mod program;
 pub mod runner;

@@ -205,9 +205,11 @@ impl Wire {
         self.service_with(Side::Server, &[])
     }
 
-    /// A service on the server's interface, all of it on the CPUs of `cores`.
-    pub fn service_on(&self, cores: &str) -> Result<Service, Stop> {
-        self.start_service(Side::Server, &["--cores", cores], Some(cores))
+    /// A service on one side, all of it on the CPUs of `cores`, with more options for
+    /// `tidelane up`.
+    pub fn service_on(&self, side: Side, cores: &str, options: &[&str]) -> Result<Service, Stop> {
+        let options = [&["--cores", cores], options].concat();
+        self.start_service(side, &options, Some(cores))
     }
 
     /// A service on one side, with more options for `tidelane up`.

@@ -13,6 +13,7 @@ use crate::{
     exchange::Exchange,
 };
 
+mod bulk;
 mod client;
 mod echo_server;
 mod exchange;
@@ -42,6 +43,10 @@ enum Tool {
     ShortClient(ShortClient),
     /// Closed-loop HTTP client, keep-alive or `Connection: close`.
     HttpClient(HttpClient),
+    /// Receives one-way streams and counts them.
+    BulkSink(bulk::SinkOptions),
+    /// Sends one-way streams to a sink.
+    BulkSource(bulk::SourceOptions),
     /// The wire's limit: stateless TCP echo on AF_XDP.
     XskEcho(xsk_echo::Options),
     /// A hostile program: random values into all memory that it shares with the service.
@@ -102,6 +107,8 @@ fn main() -> ExitCode {
         Tool::EchoClient(options) => run_echo(&options),
         Tool::ShortClient(options) => run_short(&options),
         Tool::HttpClient(options) => run_http(&options),
+        Tool::BulkSink(options) => bulk::sink(&options),
+        Tool::BulkSource(options) => bulk::source(&options),
         Tool::XskEcho(options) => xsk_echo::run(&options),
         Tool::Scribble(options) => scribble::run(&options),
         Tool::Jam(options) => jam::run(&options),

@@ -12,17 +12,19 @@ use tidelane_tests::{
     tools::{require_root, source_root, target_dir},
 };
 
+mod bulk;
 mod machine;
 mod measure;
 mod plan;
 mod plot;
 mod result;
+mod rows;
 
 pub use machine::{CpuClock, describe_machine};
-pub use result::median;
+pub use rows::median;
 
-use plan::Plan;
-use result::Results;
+use plan::{AnyPlan, Heading};
+use rows::Row;
 
 /// Options of `bench`.
 #[derive(Args, Debug)]
@@ -57,12 +59,36 @@ pub fn run(options: &Options) -> Result<(), String> {
     if !plan_file.is_file() {
         return Err(format!("no figure {figure:?}; make bench lists them"));
     }
-    let mut plan = Plan::read(&plan_file)?;
-    plan.limit_to(options.rounds, &options.connections);
+    let plan = AnyPlan::read(&plan_file)?;
     require_root().map_err(explain)?;
-    let results = measure::run(&plan, !options.without_tidelane).map_err(explain)?;
-    let command = format!("make bench FIGURE={figure}");
-    finish(figure, &folder, &plan, &results, &command, !options.no_keep)
+    let outcome = match plan {
+        AnyPlan::Requests(mut plan) => {
+            plan.limit_to(options.rounds, &options.connections);
+            let results = measure::run(&plan, !options.without_tidelane).map_err(explain)?;
+            Outcome {
+                heading: plan.heading(),
+                rows: results.rows(&plan),
+                svg: plot::svg(&plan, &results),
+            }
+        }
+        AnyPlan::Bulk(mut plan) => {
+            plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
+            let results = bulk::run(&plan).map_err(explain)?;
+            Outcome {
+                heading: plan.heading(),
+                rows: results.rows(&plan),
+                svg: results.svg(&plan),
+            }
+        }
+    };
+    finish(figure, &folder, &outcome, !options.no_keep)
+}
+
+/// What a figure gave.
+struct Outcome {
+    heading: Heading,
+    rows: Vec<Row>,
+    svg: String,
 }
 
 /// The text of a stop, for one line.
@@ -83,33 +109,27 @@ fn list(root: &Path) -> Result<(), String> {
         .collect();
     names.sort();
     for name in names {
-        let plan = Plan::read(&root.join(&name).join("plan.toml"))?;
-        println!("  {name:<16} {}", plan.title);
+        let plan = AnyPlan::read(&root.join(&name).join("plan.toml"))?;
+        println!("  {name:<16} {}", plan.title());
     }
     Ok(())
 }
 
-fn finish(
-    figure: &str,
-    folder: &Path,
-    plan: &Plan,
-    results: &Results,
-    command: &str,
-    keep: bool,
-) -> Result<(), String> {
-    let rows = results.rows(plan);
-    result::print_table(plan, &rows);
-    let json = result::to_json(figure, plan, &rows, command);
+fn finish(figure: &str, folder: &Path, outcome: &Outcome, keep: bool) -> Result<(), String> {
+    let Outcome { heading, rows, svg } = outcome;
+    rows::print_table(heading, rows);
+    let command = format!("make bench FIGURE={figure}");
+    let json = rows::to_json(figure, heading, rows, &command);
     let text = serde_json::to_string_pretty(&json).map_err(|error| error.to_string())? + "\n";
     let out = target_dir().join("bench");
     fs::create_dir_all(&out).map_err(|error| error.to_string())?;
     let mut files = vec![
         (out.join(format!("{figure}.json")), text.clone()),
-        (out.join(format!("{figure}.svg")), plot::svg(plan, results)),
+        (out.join(format!("{figure}.svg")), svg.clone()),
     ];
     if keep {
         files.push((folder.join("result.json"), text));
-        files.push((folder.join("plot.svg"), plot::svg(plan, results)));
+        files.push((folder.join("plot.svg"), svg.clone()));
     }
     for (path, text) in files {
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;

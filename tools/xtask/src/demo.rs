@@ -127,7 +127,7 @@ impl Stack {
             ..Default::default()
         })?;
         let service = accelerated
-            .then(|| wire.service_on(SERVER_CPU))
+            .then(|| wire.service_on(Side::Server, SERVER_CPU, &[]))
             .transpose()?;
         let cpus = Some(SERVER_CPU.to_owned());
         let options = NginxOptions {

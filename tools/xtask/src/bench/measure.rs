@@ -25,7 +25,11 @@ const GRACE: Duration = Duration::from_secs(20);
 /// All rounds of a plan.
 pub fn run(plan: &Plan, with_tidelane: bool) -> Result<Results, Stop> {
     let mut results = Results::default();
-    println!("{}\n{}\n{}\n", plan.title, plan.paper, plan.placement());
+    let heading = plan.heading();
+    println!(
+        "{}\n{}\n{}\n",
+        heading.title, heading.paper, heading.placement
+    );
     for round in 0..plan.rounds {
         println!("round {} of {}", round + 1, plan.rounds);
         let setup = Setup::new(plan, with_tidelane)?;
@@ -140,7 +144,7 @@ impl Bench {
     fn new(plan: &Plan, accelerated: bool) -> Result<Self, Stop> {
         let wire = new_wire(plan)?;
         let service = accelerated
-            .then(|| wire.service_on(&plan.server_cpus))
+            .then(|| wire.service_on(Side::Server, &plan.server_cpus, &[]))
             .transpose()?;
         let uses = |workload: &dyn Fn(Workload) -> bool| {
             plan.series.iter().any(|series| workload(series.workload))

@@ -4,6 +4,8 @@ use std::{fs, path::Path};
 
 use serde::Deserialize;
 
+use super::bulk::BulkPlan;
+
 /// What is measured and what it must reach.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
@@ -74,12 +76,41 @@ pub struct Target {
     pub target: f64,
 }
 
-impl Plan {
+/// Either kind of plan.
+#[derive(Debug, Clone)]
+pub enum AnyPlan {
+    /// Requests and answers.
+    Requests(Plan),
+    /// One-way streams: `kind = "bulk"`.
+    Bulk(BulkPlan),
+}
+
+impl AnyPlan {
     /// Reads and checks a plan.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+        Self::parse(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
+
+    fn parse(text: &str) -> Result<Self, toml::de::Error> {
+        let table: toml::Table = toml::from_str(text)?;
+        if table.get("kind").and_then(toml::Value::as_str) == Some("bulk") {
+            toml::from_str(text).map(Self::Bulk)
+        } else {
+            toml::from_str(text).map(Self::Requests)
+        }
+    }
+
+    /// One line.
+    pub fn title(&self) -> &str {
+        match self {
+            Self::Requests(plan) => &plan.title,
+            Self::Bulk(plan) => &plan.title,
+        }
+    }
+}
+
+impl Plan {
 
     /// Applies what the command line asks for.
     pub fn limit_to(&mut self, rounds: Option<u32>, connections: &[u32]) {
@@ -93,6 +124,44 @@ impl Plan {
         }
     }
 
+    /// What stands above its table.
+    pub fn heading(&self) -> Heading {
+        let Self {
+            client_cpus,
+            server_cpus,
+            congestion,
+            ..
+        } = self;
+        let placement = format!(
+            "client on CPU {client_cpus}; server, and with Tidelane the service too, on CPU \
+             {server_cpus}; {congestion} on both stacks"
+        );
+        Heading {
+            title: self.title.clone(),
+            paper: self.paper.clone(),
+            rounds: self.rounds,
+            placement,
+            targets: self.targets.clone(),
+        }
+    }
+}
+
+/// What every figure says of itself, whatever it measures.
+#[derive(Debug, Clone)]
+pub struct Heading {
+    /// One line.
+    pub title: String,
+    /// What the figure of the paper shows.
+    pub paper: String,
+    /// Rounds.
+    pub rounds: u32,
+    /// Where the programs run, in words.
+    pub placement: String,
+    /// What must be reached.
+    pub targets: Vec<Target>,
+}
+
+impl Heading {
     /// The target of a row, if it has one.
     pub fn target(&self, case: &str, metric: &str) -> Option<f64> {
         let found = self
@@ -100,20 +169,6 @@ impl Plan {
             .iter()
             .find(|t| t.case == case && t.metric == metric);
         found.map(|target| target.target)
-    }
-
-    /// Where the programs run, in words.
-    pub fn placement(&self) -> String {
-        let Self {
-            client_cpus,
-            server_cpus,
-            congestion,
-            ..
-        } = self;
-        format!(
-            "client on CPU {client_cpus}; server, and with Tidelane the service too, on CPU \
-             {server_cpus}; {congestion} on both stacks"
-        )
     }
 }
 

@@ -1,4 +1,4 @@
-//! A figure as SVG: requests per second over connections, one panel per series.
+//! A figure as SVG: requests per second over connections, one panel per series; or bars.
 
 use std::fmt::Write;
 
@@ -10,6 +10,7 @@ use super::{
 const PANEL_WIDTH: f64 = 420.0;
 const PANEL_HEIGHT: f64 = 300.0;
 const MARGIN: f64 = 64.0;
+const BAR_WIDTH: f64 = 24.0;
 /// Who is drawn, and in which colour (told apart also without colour vision).
 const LINES: [(Variant, &str); 6] = [
     (Variant::Kernel, "#000000"),
@@ -24,19 +25,63 @@ const LINES: [(Variant, &str); 6] = [
 pub fn svg(plan: &Plan, results: &Results) -> String {
     let panels = plan.series.len().max(1) as f64;
     let width = panels * (PANEL_WIDTH + MARGIN) + MARGIN + 150.0;
-    let height = PANEL_HEIGHT + 2.0 * MARGIN;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
-    );
-    label(&mut text, (MARGIN, 20.0), "start", &plan.title);
+    let mut text = open_svg(width, &plan.title);
     for (index, series) in plan.series.iter().enumerate() {
         let left = MARGIN + index as f64 * (PANEL_WIDTH + MARGIN);
         panel(&mut text, left, index, series, results);
     }
     legend(&mut text, MARGIN + panels * (PANEL_WIDTH + MARGIN) - 30.0);
     text + "</svg>\n"
+}
+
+/// Groups of bars, one bar for each name, in `unit`.
+pub fn bars(title: &str, unit: &str, names: &[&str], groups: &[(&str, Vec<f64>)]) -> String {
+    let width = (groups.len() * (names.len() + 1)) as f64 * BAR_WIDTH;
+    let values = groups.iter().flat_map(|(_, values)| values.iter().copied());
+    let top = nice_above(values.fold(0.0, f64::max));
+    let y = |value: f64| MARGIN + PANEL_HEIGHT * (1.0 - value / top);
+    let mut text = open_svg(width + 2.0 * MARGIN + 150.0, title);
+    for part in 0..=4 {
+        let value = top * f64::from(part) / 4.0;
+        let ends = ((MARGIN, y(value)), (MARGIN + width, y(value)));
+        line(&mut text, ends.0, ends.1, "#dddddd");
+        let words = format!("{value:.2}");
+        label(&mut text, (MARGIN - 6.0, y(value) + 4.0), "end", &words);
+    }
+    label(&mut text, (MARGIN, MARGIN - 12.0), "end", unit);
+    for (group, (name, values)) in groups.iter().enumerate() {
+        let left = MARGIN + (group * (names.len() + 1)) as f64 * BAR_WIDTH;
+        for (index, value) in values.iter().enumerate() {
+            let x = left + (index as f64 + 0.5) * BAR_WIDTH;
+            let colour = LINES[index % LINES.len()].1;
+            let (top, height) = (y(*value), y(0.0) - y(*value));
+            let _ = writeln!(
+                text,
+                "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{BAR_WIDTH}\" \
+                 height=\"{height:.1}\" fill=\"{colour}\"/>"
+            );
+        }
+        let middle = left + (values.len() + 1) as f64 * BAR_WIDTH / 2.0;
+        label(&mut text, (middle, y(0.0) + 18.0), "middle", name);
+    }
+    for (index, name) in names.iter().enumerate() {
+        let at = (MARGIN + width + 10.0, MARGIN + 20.0 * index as f64);
+        line(&mut text, at, (at.0 + 20.0, at.1), LINES[index % LINES.len()].1);
+        label(&mut text, (at.0 + 26.0, at.1 + 4.0), "start", name);
+    }
+    text + "</svg>\n"
+}
+
+/// The head of a picture of this width, with its title.
+fn open_svg(width: f64, title: &str) -> String {
+    let height = PANEL_HEIGHT + 2.0 * MARGIN;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
+    );
+    label(&mut text, (MARGIN, 20.0), "start", title);
+    text
 }
 
 fn label(text: &mut String, at: (f64, f64), anchor: &str, words: &str) {

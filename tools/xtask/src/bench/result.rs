@@ -1,12 +1,10 @@
-//! From samples to rows: medians, ratios pair by pair, and what was to be reached.
+//! From samples of the request figures to rows.
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
-
 use super::{
-    machine::{commit, describe_machine},
-    plan::{Plan, Series},
+    plan::{Heading, Plan, Series},
+    rows::{Row, median, pair_row, value_row},
 };
 
 /// Who served, over which wire.
@@ -78,49 +76,6 @@ const METRICS: &[(&str, bool, Metric)] = &[
     }),
 ];
 
-/// One line of the result.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// What was done.
-    pub case: String,
-    /// What was measured.
-    pub metric: String,
-    /// Whether more is better.
-    pub higher: bool,
-    /// Medians of both sides, and the ratios; none for a count without a kernel side.
-    pub pair: Option<Pair>,
-    /// The value of a count.
-    pub value: Option<f64>,
-    /// Rounds.
-    pub rounds: usize,
-    /// What was to be reached.
-    pub target: Option<f64>,
-}
-
-/// Both sides.
-#[derive(Clone, Copy, Debug)]
-pub struct Pair {
-    /// The kernel's median.
-    pub kernel: f64,
-    /// Tidelane's median.
-    pub tidelane: f64,
-    /// Median, least and largest of Tidelane over kernel, pair by pair.
-    pub ratio: [f64; 3],
-}
-
-impl Row {
-    /// Whether the target was reached, if there is one.
-    pub fn reached(&self) -> Option<bool> {
-        let target = self.target?;
-        let got = self.pair.map(|pair| pair.ratio[0]).or(self.value)?;
-        Some(if self.higher {
-            got >= target
-        } else {
-            got <= target
-        })
-    }
-}
-
 impl Results {
     /// Adds the next round's sample.
     pub fn add(&mut self, key: Key, sample: Sample) {
@@ -140,43 +95,44 @@ impl Results {
 
     /// All rows of a plan.
     pub fn rows(&self, plan: &Plan) -> Vec<Row> {
+        let heading = plan.heading();
         let mut rows = Vec::new();
         for (index, series) in plan.series.iter().enumerate() {
             for connections in &series.connections {
-                self.veth_rows(plan, series, (index, *connections), &mut rows);
-                self.memory_rows(plan, series, (index, *connections), &mut rows);
+                self.veth_rows(&heading, series, (index, *connections), &mut rows);
+                self.memory_rows(&heading, series, (index, *connections), &mut rows);
             }
         }
         rows
     }
 
-    fn veth_rows(&self, plan: &Plan, series: &Series, at: (usize, u32), rows: &mut Vec<Row>) {
+    fn veth_rows(&self, heading: &Heading, series: &Series, at: (usize, u32), rows: &mut Vec<Row>) {
         let key = |variant| (at.0, at.1, variant);
         let case = series.case("veth", at.1);
         for (metric, higher, of) in METRICS {
             let kernel = self.values(key(Variant::Kernel), *of);
             let tidelane = self.values(key(Variant::Tidelane), *of);
-            rows.extend(pair_row(plan, &case, (metric, *higher), kernel, tidelane));
+            rows.extend(pair_row(heading, &case, (metric, *higher), kernel, tidelane));
         }
         let awake = format!("{case}, kernel without idle exits");
         for (metric, higher, of) in &METRICS[..3] {
             let kernel = self.values(key(Variant::KernelAwake), *of);
             let tidelane = self.values(key(Variant::Tidelane), *of);
-            rows.extend(pair_row(plan, &awake, (metric, *higher), kernel, tidelane));
+            rows.extend(pair_row(heading, &awake, (metric, *higher), kernel, tidelane));
         }
         let rps: Metric = |s| s.requests_per_second;
         if let Some(limit) = self.values(key(Variant::Limit), rps) {
             let name = "wire_limit_requests_per_second";
-            rows.push(value_row(plan, &case, name, &limit));
+            rows.push(value_row(heading, &case, name, &limit));
             if let Some(tidelane) = self.values(key(Variant::Tidelane), rps) {
                 let share: Vec<f64> = tidelane.iter().zip(&limit).map(|(t, l)| t / l).collect();
-                rows.push(value_row(plan, &case, "share_of_wire_limit", &share));
+                rows.push(value_row(heading, &case, "share_of_wire_limit", &share));
             }
         }
     }
 
     /// The kernel's side of the memory wire is the better one of veth and loopback.
-    fn memory_rows(&self, plan: &Plan, series: &Series, at: (usize, u32), rows: &mut Vec<Row>) {
+    fn memory_rows(&self, heading: &Heading, series: &Series, at: (usize, u32), rows: &mut Vec<Row>) {
         let key = |variant| (at.0, at.1, variant);
         let case = series.case("memory", at.1);
         let rps: Metric = |s| s.requests_per_second;
@@ -194,168 +150,14 @@ impl Results {
         for (metric, higher, of) in METRICS {
             let kernel = self.values(key(best), *of);
             let tidelane = self.values(key(Variant::Memory), *of);
-            rows.extend(pair_row(plan, &case, (metric, *higher), kernel, tidelane));
+            rows.extend(pair_row(heading, &case, (metric, *higher), kernel, tidelane));
         }
     }
-}
-
-fn pair_row(
-    plan: &Plan,
-    case: &str,
-    (metric, higher): (&str, bool),
-    kernel: Option<Vec<f64>>,
-    tidelane: Option<Vec<f64>>,
-) -> Option<Row> {
-    let (kernel, tidelane) = (kernel?, tidelane?);
-    let ratios: Vec<f64> = tidelane
-        .iter()
-        .zip(&kernel)
-        .map(|(t, k)| t / k.max(1e-9))
-        .collect();
-    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = ratios.iter().copied().fold(0.0, f64::max);
-    let ratio = [median(&ratios), least, most];
-    Some(Row {
-        case: case.to_owned(),
-        metric: metric.to_owned(),
-        higher,
-        pair: Some(Pair {
-            kernel: median(&kernel),
-            tidelane: median(&tidelane),
-            ratio,
-        }),
-        value: None,
-        rounds: ratios.len(),
-        target: plan.target(case, metric),
-    })
-}
-
-fn value_row(plan: &Plan, case: &str, metric: &str, values: &[f64]) -> Row {
-    Row {
-        case: case.to_owned(),
-        metric: metric.to_owned(),
-        higher: true,
-        pair: None,
-        value: Some(median(values)),
-        rounds: values.len(),
-        target: plan.target(case, metric),
-    }
-}
-
-/// The middle value, or the mean of the two in the middle; 0 of nothing.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match (sorted.len(), sorted.len() / 2) {
-        (0, _) => 0.0,
-        (len, middle) if len % 2 == 1 => sorted[middle],
-        (_, middle) => (sorted[middle - 1] + sorted[middle]) / 2.0,
-    }
-}
-
-/// The schema that every figure has.
-pub fn to_json(figure: &str, plan: &Plan, rows: &[Row], command: &str) -> Value {
-    json!({
-        "figure": figure,
-        "commit": commit(),
-        "machine": describe_machine(),
-        "command": command,
-        "placement": plan.placement(),
-        "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
-    })
-}
-
-fn row_json(row: &Row) -> Value {
-    let better = if row.higher { "higher" } else { "lower" };
-    let mut json = json!({ "case": row.case, "metric": row.metric, "better": better });
-    if let Some(Pair {
-        kernel,
-        tidelane,
-        ratio,
-    }) = row.pair
-    {
-        json["kernel"] = round(kernel).into();
-        json["tidelane"] = round(tidelane).into();
-        json["ratio"] = round(ratio[0]).into();
-        json["ratio_min"] = round(ratio[1]).into();
-        json["ratio_max"] = round(ratio[2]).into();
-    }
-    if let Some(value) = row.value {
-        json["value"] = round(value).into();
-    }
-    json["rounds"] = row.rounds.into();
-    if let Some(target) = row.target {
-        json["target"] = target.into();
-    }
-    json
-}
-
-/// Four significant digits: more would be noise.
-fn round(value: f64) -> f64 {
-    if value == 0.0 || !value.is_finite() {
-        return 0.0;
-    }
-    let scale = 10f64.powi(3 - value.abs().log10().floor() as i32);
-    (value * scale).round() / scale
-}
-
-/// The rows as a table, misses marked.
-pub fn print_table(plan: &Plan, rows: &[Row]) {
-    println!(
-        "\n{} ({} rounds)\n{}\n",
-        plan.title,
-        plan.rounds,
-        plan.placement()
-    );
-    let width = rows.iter().map(|row| row.case.len()).max().unwrap_or(0);
-    println!(
-        "{:<width$}  {:<34} {:>10} {:>10} {:>7} {:>15} {:>7}",
-        "case", "metric", "kernel", "tidelane", "ratio", "spread", "target"
-    );
-    for row in rows {
-        let head = format!("{:<width$}  {:<34}", row.case, row.metric);
-        let target = match (row.target, row.reached()) {
-            (Some(target), Some(true)) => format!("{target:>7}  reached"),
-            (Some(target), _) => format!("{target:>7}  MISSED"),
-            (None, _) => String::new(),
-        };
-        match (row.pair, row.value) {
-            (
-                Some(Pair {
-                    kernel,
-                    tidelane,
-                    ratio: [ratio, least, most],
-                }),
-                _,
-            ) => {
-                let spread = format!("{least:.2} to {most:.2}");
-                let (kernel, tidelane) = (number(kernel), number(tidelane));
-                println!("{head} {kernel:>10} {tidelane:>10} {ratio:>7.2} {spread:>15} {target}");
-            }
-            (None, Some(value)) => {
-                println!(
-                    "{head} {:>10} {:>10} {:>7} {:>15} {target}",
-                    "",
-                    number(value),
-                    "",
-                    ""
-                );
-            }
-            (None, None) => {}
-        }
-    }
-    println!();
-}
-
-/// A number with as many digits as it deserves.
-pub fn number(value: f64) -> String {
-    let digits = if value >= 100.0 { 0 } else { 2 };
-    format!("{value:.digits$}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::rows::to_json, *};
 
     const PLAN: &str = r#"
         title = "t"
@@ -432,7 +234,7 @@ mod tests {
     #[test]
     fn the_schema_is_the_targets_documents() {
         let plan: Plan = toml::from_str(PLAN).expect("a plan");
-        let json = to_json("tas-fig4", &plan, &results().rows(&plan), "make bench");
+        let json = to_json("tas-fig4", &plan.heading(), &results().rows(&plan), "make bench");
         for name in ["figure", "commit", "machine", "command", "placement"] {
             assert!(json[name].is_string(), "{name}");
         }
@@ -449,13 +251,5 @@ mod tests {
         ] {
             assert!(row[name].is_number(), "{name}");
         }
-    }
-
-    #[test]
-    fn rounding_keeps_four_digits() {
-        assert_eq!(round(123_456.0), 123_500.0);
-        assert_eq!(round(1.234_56), 1.235);
-        assert_eq!(round(0.0), 0.0);
-        assert_eq!(median(&[3.0, 1.0, 2.0, 10.0]), 2.5);
     }
 }

@@ -1,0 +1,234 @@
+//! Bulk: one-way streams on long connections. The sink counts what arrives; the source only sends.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
+
+/// Bytes read or written at once.
+const CHUNK: usize = 256 * 1024;
+/// Chunks of one flow before the next one has its turn.
+const CHUNKS_PER_TURN: usize = 2;
+/// Descriptors per epoll_wait.
+const EVENTS_MAX: usize = 512;
+/// Backlog of the listener.
+const BACKLOG: i32 = 4096;
+/// Token of the listener; flows have their index.
+const LISTENER: u64 = u64::MAX;
+/// How long all flows may take to connect.
+const CONNECT_MAX: Duration = Duration::from_secs(15);
+/// A wait ends at least this often, to look at the time.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Options of `bulk-sink`.
+#[derive(Args, Debug)]
+pub struct SinkOptions {
+    /// Address to listen on.
+    #[arg(long, default_value = "0.0.0.0")]
+    address: IpAddr,
+    /// Port to listen on.
+    #[arg(long)]
+    port: u16,
+    /// Flows to wait for.
+    #[arg(long, default_value_t = 1)]
+    flows: usize,
+    /// Seconds before counting, once all flows are there.
+    #[arg(long, default_value_t = 0.5)]
+    warmup: f64,
+    /// Seconds counted.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+}
+
+/// Options of `bulk-source`.
+#[derive(Args, Debug)]
+pub struct SourceOptions {
+    /// The sink.
+    #[arg(long)]
+    connect: SocketAddr,
+    /// Flows.
+    #[arg(long, default_value_t = 1)]
+    flows: usize,
+    /// Seconds after which it ends, if the sink has not ended before.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+}
+
+/// One flow at the sink.
+struct Arrival {
+    fd: Fd,
+    /// Bytes within the counted time.
+    bytes: u64,
+}
+
+struct Sink {
+    epoll: Epoll,
+    listener: Fd,
+    flows: Vec<Arrival>,
+    buffer: Vec<u8>,
+}
+
+/// Counts what arrives on all flows; prints one line of JSON and ends.
+pub fn sink(options: &SinkOptions) -> io::Result<()> {
+    let address = SocketAddr::new(options.address, options.port);
+    let mut sink = Sink::new(address)?;
+    println!("listening on {address}");
+    let limit = Instant::now() + CONNECT_MAX;
+    sink.run_until(limit, |sink| sink.flows.len() >= options.flows)?;
+    if sink.flows.len() < options.flows {
+        let text = format!("{} of {} flows came", sink.flows.len(), options.flows);
+        return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+    }
+    let warm = Instant::now() + Duration::from_secs_f64(options.warmup);
+    sink.run_until(warm, |_| false)?;
+    sink.flows.iter_mut().for_each(|flow| flow.bytes = 0);
+    let (start, cpu) = (Instant::now(), sys::cpu_time());
+    sink.run_until(start + Duration::from_secs_f64(options.seconds), |_| false)?;
+    let (elapsed, cpu) = (start.elapsed(), sys::cpu_time().saturating_sub(cpu));
+    let bytes: Vec<u64> = sink.flows.iter().map(|flow| flow.bytes).collect();
+    println!("{}", to_json(bytes, elapsed, cpu));
+    Ok(())
+}
+
+impl Sink {
+    fn new(address: SocketAddr) -> io::Result<Self> {
+        let listener = sys::listen(address, BACKLOG)?;
+        let epoll = Epoll::new(EVENTS_MAX)?;
+        epoll.add(&listener, READABLE, LISTENER)?;
+        Ok(Self {
+            epoll,
+            listener,
+            flows: Vec::new(),
+            buffer: vec![0; CHUNK],
+        })
+    }
+
+    fn run_until(&mut self, end: Instant, done: impl Fn(&Self) -> bool) -> io::Result<()> {
+        let mut ready = Vec::with_capacity(EVENTS_MAX);
+        while Instant::now() < end && !done(self) && !sys::ending() {
+            self.epoll.wait(TICK, &mut ready)?;
+            for event in &ready {
+                if event.token == LISTENER {
+                    self.accept_all()?;
+                } else {
+                    self.read(event.token as usize)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept_all(&mut self) -> io::Result<()> {
+        while let Some(fd) = sys::accept(&self.listener)? {
+            self.epoll.add(&fd, READABLE, self.flows.len() as u64)?;
+            self.flows.push(Arrival { fd, bytes: 0 });
+        }
+        Ok(())
+    }
+
+    /// A flow that ends while it is needed makes the measurement worthless: an error.
+    fn read(&mut self, index: usize) -> io::Result<()> {
+        let flow = &mut self.flows[index];
+        for _ in 0..CHUNKS_PER_TURN {
+            match sys::recv(&flow.fd, &mut self.buffer) {
+                Ok(0) => return Err(io::Error::other("a flow ended before its time")),
+                Ok(len) => flow.bytes += len as u64,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends on all flows until the sink ends them, or the time is over.
+pub fn source(options: &SourceOptions) -> io::Result<()> {
+    let mut epoll = Epoll::new(EVENTS_MAX)?;
+    let mut flows = Vec::with_capacity(options.flows);
+    for index in 0..options.flows {
+        let fd = sys::tcp_socket(options.connect)?;
+        sys::connect(&fd, options.connect)?;
+        epoll.add(&fd, WRITABLE, index as u64)?;
+        flows.push(fd);
+    }
+    let chunk: Vec<u8> = (0..CHUNK).map(|i| (i * 7 + i / 251) as u8).collect();
+    let end = Instant::now() + Duration::from_secs_f64(options.seconds);
+    let mut ready: Vec<Readiness> = Vec::with_capacity(EVENTS_MAX);
+    while Instant::now() < end && !sys::ending() {
+        epoll.wait(TICK, &mut ready)?;
+        for event in &ready {
+            if !write(&flows[event.token as usize], &chunk)? {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fills a flow; false if its peer has ended it.
+fn write(flow: &Fd, chunk: &[u8]) -> io::Result<bool> {
+    for _ in 0..CHUNKS_PER_TURN {
+        match sys::send(flow, chunk) {
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => return Ok(true),
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => return Ok(false),
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(true)
+}
+
+/// Goodput of all flows together, and how it was shared: the least, the middle and the largest
+/// flow, and Jain's index (1 is even).
+fn to_json(mut bytes: Vec<u64>, elapsed: Duration, cpu: Duration) -> Value {
+    bytes.sort_unstable();
+    let seconds = elapsed.as_secs_f64();
+    let rate = |bytes: u64| bytes as f64 * 8.0 / seconds;
+    let sum: u64 = bytes.iter().sum();
+    let squares: f64 = bytes.iter().map(|b| (*b as f64).powi(2)).sum();
+    let jain = (sum as f64).powi(2) / (bytes.len() as f64 * squares).max(1.0);
+    let flow = |at: usize| bytes.get(at).copied().map_or(0.0, rate);
+    json!({
+        "flows": bytes.len(),
+        "seconds": seconds,
+        "bytes": sum,
+        "goodput_bps": rate(sum),
+        "flow_bps": {
+            "least": flow(0),
+            "median": flow(bytes.len() / 2),
+            "most": flow(bytes.len().saturating_sub(1)),
+        },
+        "jain": jain,
+        "cpu_seconds": cpu.as_secs_f64(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goodput_and_its_shares() {
+        let line = to_json(
+            vec![3000, 1000, 2000],
+            Duration::from_secs(2),
+            Duration::ZERO,
+        );
+        assert_eq!(line["goodput_bps"], 24_000.0);
+        assert_eq!(line["flow_bps"]["least"], 4000.0);
+        assert_eq!(line["flow_bps"]["median"], 8000.0);
+        assert_eq!(line["flow_bps"]["most"], 12_000.0);
+        let jain = line["jain"].as_f64().expect("a number");
+        assert!((jain - 36.0 / 42.0).abs() < 1e-9, "{jain}");
+        let even = to_json(vec![5; 4], Duration::from_secs(1), Duration::ZERO);
+        assert_eq!(even["jain"], 1.0);
+    }
+}

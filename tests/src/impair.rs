@@ -1,0 +1,53 @@
+//! A wire that loses and reorders: an eBPF program in a namespace between the two ends.
+
+use std::time::Duration;
+
+use crate::{
+    Running, Side, Stop, Wire, WireOptions, ensure,
+    tools::{self, require_tools},
+    wire::MIDDLE,
+};
+
+/// What happens to the IPv4 packets of each direction, in packets per million.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Impairment {
+    /// Lost.
+    pub loss_ppm: u32,
+    /// Held back for a millisecond while others pass.
+    pub reorder_ppm: u32,
+}
+
+/// A wire with a middle that impairs it for at most `seconds`, and the program that does so: it
+/// prints what it counted when its time is over.
+pub fn impaired_wire(
+    options: &WireOptions,
+    impairment: &Impairment,
+    seconds: u64,
+) -> Result<(Wire, Running), Stop> {
+    require_tools(&["ethtool"])?;
+    let wire = Wire::with(&WireOptions {
+        middle: true,
+        ..options.clone()
+    })?;
+    let path = tools::binary("tidelane-impair")?;
+    let impair = wire.program(Side::Middle, &path.to_string_lossy());
+    let impair = impair.arg("--in").arg(MIDDLE.0).arg("--out").arg(MIDDLE.1);
+    let impair = impair.arg("--loss").arg(impairment.loss_ppm);
+    let impair = impair.arg("--reorder").arg(impairment.reorder_ppm);
+    let mut impair = impair.arg("--seconds").arg(seconds).spawn()?;
+    tools::wait_until(Duration::from_secs(10), "the lossy wire", || {
+        ensure!(
+            impair.alive(),
+            "tidelane-impair ended: {:?}",
+            impair.written()
+        );
+        Ok(impair.written().0.contains("ready"))
+    })?;
+    // What is redirected into a veth arrives only if its other end has NAPI.
+    for side in [Side::Server, Side::Client] {
+        wire.program(side, "ethtool")
+            .args("-K eth1 gro on")
+            .run(Duration::from_secs(5))?;
+    }
+    Ok((wire, impair))
+}

@@ -1,0 +1,181 @@
+//! Measuring one pairing on one wire of its own.
+
+use std::{thread, time::Duration};
+
+use tidelane_tests::{
+    Program, Running, Service, Side, Stop, Wire, WireOptions, command,
+    impair::{Impairment, impaired_wire},
+    wire::SERVER,
+};
+
+use super::plan::{BulkPlan, Case, Pairing};
+use crate::bench::machine::CpuClock;
+
+const PORT: u16 = 7000;
+/// A measurement may take this much longer than planned: connecting, and a slow machine.
+const GRACE: f64 = 25.0;
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sample {
+    /// Bits per second that the receiving program got, all flows together.
+    pub goodput_bps: f64,
+    /// Jain's index of fairness over the flows.
+    pub jain: f64,
+    /// Segments that the sender sent again, in the whole run.
+    pub retransmitted: f64,
+    /// DSACK blocks that the sender got: retransmissions that were not needed.
+    pub needless: f64,
+    /// Cores that were busy.
+    pub busy: f64,
+}
+
+/// The sender's end is the client's side of the wire.
+const SENDER: Side = Side::Client;
+const RECEIVER: Side = Side::Server;
+
+/// One wire with its services. Fields are dropped in order: what runs before the wire.
+struct Bench {
+    sender: Option<Service>,
+    receiver: Option<Service>,
+    _impair: Option<Running>,
+    wire: Wire,
+}
+
+/// Measures once.
+pub fn measure(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Sample, Stop> {
+    let bench = Bench::new(plan, case, pairing)?;
+    let sink = bench.sink(plan)?;
+    let sink = bench
+        .wire
+        .start_server(sink, bench.receiver.as_ref(), PORT)?;
+    let before = bench.retransmissions()?;
+    let source = bench.source(plan)?.spawn()?;
+    thread::sleep(Duration::from_secs_f64(plan.warmup + 0.1 * plan.seconds));
+    let clock = CpuClock::now();
+    thread::sleep(Duration::from_secs_f64(0.8 * plan.seconds));
+    let later = CpuClock::now();
+    let limit = Duration::from_secs_f64(plan.seconds + GRACE);
+    let line = sink.wait(limit)?.success()?.json()?;
+    let after = bench.retransmissions()?;
+    source.wait(limit)?.success()?;
+    let number = |value: &serde_json::Value| value.as_f64().unwrap_or(0.0);
+    let cpus = [&plan.sender_cpus, &plan.receiver_cpus];
+    let cpus = cpus.into_iter().flat_map(|list| list.split(','));
+    let busy = cpus
+        .filter_map(|cpu| cpu.parse().ok())
+        .map(|cpu| later.busy_since(&clock, cpu));
+    Ok(Sample {
+        goodput_bps: number(&line["goodput_bps"]),
+        jain: number(&line["jain"]),
+        retransmitted: after.0 - before.0,
+        needless: after.1 - before.1,
+        busy: busy.sum(),
+    })
+}
+
+impl Bench {
+    fn new(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Self, Stop> {
+        let (wire, impair) = make_wire(plan, case)?;
+        let options = ["--congestion", &plan.congestion];
+        let service = |wanted: bool, side, cpus| {
+            wanted
+                .then(|| wire.service_on(side, cpus, &options))
+                .transpose()
+        };
+        let sender = service(pairing.tidelane_sends(), SENDER, &plan.sender_cpus)?;
+        let receiver = service(pairing.tidelane_receives(), RECEIVER, &plan.receiver_cpus)?;
+        Ok(Self {
+            sender,
+            receiver,
+            _impair: impair,
+            wire,
+        })
+    }
+
+    fn sink(&self, plan: &BulkPlan) -> Result<Program, Stop> {
+        let tool = self.wire.load_tool(RECEIVER, "bulk-sink")?;
+        let tool = tool.cpus(&plan.receiver_cpus).arg("--port").arg(PORT);
+        let tool = tool.arg("--flows").arg(plan.flows);
+        let tool = tool.arg("--warmup").arg(plan.warmup);
+        Ok(tool.arg("--seconds").arg(plan.seconds))
+    }
+
+    fn source(&self, plan: &BulkPlan) -> Result<Program, Stop> {
+        let tool = self.wire.load_tool(SENDER, "bulk-source")?;
+        let tool = tool.cpus(&plan.sender_cpus).arg("--flows").arg(plan.flows);
+        let tool = tool.arg("--connect").arg(format!("{SERVER}:{PORT}"));
+        let seconds = plan.warmup + plan.seconds + GRACE;
+        Ok(tool
+            .arg("--seconds")
+            .arg(seconds)
+            .on(self.sender.as_ref()))
+    }
+
+    /// What the sender has sent again so far, and how often the receiver said it was not needed.
+    fn retransmissions(&self) -> Result<(f64, f64), Stop> {
+        if let Some(service) = &self.sender {
+            let counters = service.counters()?;
+            let number = |name: &str| counters[name].as_f64().unwrap_or(0.0);
+            return Ok((number("retrans_segs"), number("dsack_recv")));
+        }
+        let space = self.wire.namespace(SENDER);
+        let read = |file: &str| command(&["ip", "netns", "exec", &space, "cat", file]);
+        let (snmp, netstat) = (read("/proc/net/snmp")?, read("/proc/net/netstat")?);
+        let missing = |name: &str| Stop::Fail(format!("the kernel does not count {name}"));
+        let of = |text: &str, group: &str, name: &str| {
+            counter(text, group, name).ok_or_else(|| missing(name))
+        };
+        Ok((
+            of(&snmp, "Tcp:", "RetransSegs")?,
+            of(&netstat, "TcpExt:", "TCPDSACKRecv")?,
+        ))
+    }
+}
+
+fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), Stop> {
+    let options = WireOptions {
+        congestion: Some(plan.congestion.clone()),
+        ..Default::default()
+    };
+    let (wire, impair) = if case.middle || !case.is_clean() {
+        let impairment = Impairment {
+            loss_ppm: case.loss_ppm,
+            reorder_ppm: case.reorder_ppm,
+        };
+        let seconds = (plan.warmup + plan.seconds + 2.0 * GRACE) as u64;
+        let (wire, impair) = impaired_wire(&options, &impairment, seconds)?;
+        (wire, Some(impair))
+    } else {
+        (Wire::with(&options)?, None)
+    };
+    if !plan.offloads {
+        for side in [SENDER, RECEIVER] {
+            let ethtool = wire.program(side, "ethtool");
+            let ethtool = ethtool.args("-K eth1 tso off gso off");
+            ethtool.run(Duration::from_secs(5))?;
+        }
+    }
+    Ok((wire, impair))
+}
+
+/// A counter of `/proc/net/snmp` or `/proc/net/netstat`: a line of names, a line of values.
+fn counter(text: &str, group: &str, name: &str) -> Option<f64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(group));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let at = names.split_whitespace().position(|word| word == name)?;
+    values.split_whitespace().nth(at)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counter;
+
+    #[test]
+    fn counters_are_found_by_group_and_name() {
+        let text = "Ip: InReceives A\nIp: 7 8\nTcp: InSegs RetransSegs\nTcp: 5 42\n";
+        assert_eq!(counter(text, "Tcp:", "RetransSegs"), Some(42.0));
+        assert_eq!(counter(text, "Ip:", "RetransSegs"), None);
+        assert_eq!(counter(text, "Udp:", "RetransSegs"), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! The rows of a figure: medians, ratios pair by pair, and what was to be reached.
+
+use serde_json::{Value, json};
+
+use super::{
+    machine::{commit, describe_machine},
+    plan::Heading,
+};
+
+/// One line of the result.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What was done.
+    pub case: String,
+    /// What was measured.
+    pub metric: String,
+    /// Whether more is better.
+    pub higher: bool,
+    /// Medians of both sides, and the ratios; none for a count without a kernel side.
+    pub pair: Option<Pair>,
+    /// The value of a count.
+    pub value: Option<f64>,
+    /// Rounds.
+    pub rounds: usize,
+    /// What was to be reached.
+    pub target: Option<f64>,
+}
+
+/// Both sides.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    /// The kernel's median.
+    pub kernel: f64,
+    /// Tidelane's median.
+    pub tidelane: f64,
+    /// Median, least and largest of Tidelane over kernel, pair by pair.
+    pub ratio: [f64; 3],
+}
+
+impl Row {
+    /// Whether the target was reached, if there is one.
+    pub fn reached(&self) -> Option<bool> {
+        let target = self.target?;
+        let got = self.pair.map(|pair| pair.ratio[0]).or(self.value)?;
+        Some(if self.higher {
+            got >= target
+        } else {
+            got <= target
+        })
+    }
+}
+
+/// Both sides of one metric and whether more of it is better; none without both.
+pub fn pair_row(
+    heading: &Heading,
+    case: &str,
+    (metric, higher): (&str, bool),
+    kernel: Option<Vec<f64>>,
+    tidelane: Option<Vec<f64>>,
+) -> Option<Row> {
+    let (kernel, tidelane) = (kernel?, tidelane?);
+    let ratios: Vec<f64> = tidelane
+        .iter()
+        .zip(&kernel)
+        .map(|(t, k)| t / k.max(1e-9))
+        .collect();
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = ratios.iter().copied().fold(0.0, f64::max);
+    let ratio = [median(&ratios), least, most];
+    Some(Row {
+        case: case.to_owned(),
+        metric: metric.to_owned(),
+        higher,
+        pair: Some(Pair {
+            kernel: median(&kernel),
+            tidelane: median(&tidelane),
+            ratio,
+        }),
+        value: None,
+        rounds: ratios.len(),
+        target: heading.target(case, metric),
+    })
+}
+
+/// A value without a kernel side.
+pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) -> Row {
+    Row {
+        case: case.to_owned(),
+        metric: metric.to_owned(),
+        higher: true,
+        pair: None,
+        value: Some(median(values)),
+        rounds: values.len(),
+        target: heading.target(case, metric),
+    }
+}
+
+/// The middle value, or the mean of the two in the middle; 0 of nothing.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => 0.0,
+        (len, middle) if len % 2 == 1 => sorted[middle],
+        (_, middle) => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+/// The schema that every figure has.
+pub fn to_json(figure: &str, heading: &Heading, rows: &[Row], command: &str) -> Value {
+    json!({
+        "figure": figure,
+        "commit": commit(),
+        "machine": describe_machine(),
+        "command": command,
+        "placement": heading.placement,
+        "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
+    })
+}
+
+fn row_json(row: &Row) -> Value {
+    let better = if row.higher { "higher" } else { "lower" };
+    let mut json = json!({ "case": row.case, "metric": row.metric, "better": better });
+    if let Some(Pair {
+        kernel,
+        tidelane,
+        ratio,
+    }) = row.pair
+    {
+        json["kernel"] = round(kernel).into();
+        json["tidelane"] = round(tidelane).into();
+        json["ratio"] = round(ratio[0]).into();
+        json["ratio_min"] = round(ratio[1]).into();
+        json["ratio_max"] = round(ratio[2]).into();
+    }
+    if let Some(value) = row.value {
+        json["value"] = round(value).into();
+    }
+    json["rounds"] = row.rounds.into();
+    if let Some(target) = row.target {
+        json["target"] = target.into();
+    }
+    json
+}
+
+/// Four significant digits: more would be noise.
+fn round(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return 0.0;
+    }
+    let scale = 10f64.powi(3 - value.abs().log10().floor() as i32);
+    (value * scale).round() / scale
+}
+
+/// The rows as a table, misses marked.
+pub fn print_table(heading: &Heading, rows: &[Row]) {
+    println!(
+        "\n{} ({} rounds)\n{}\n",
+        heading.title,
+        heading.rounds,
+        heading.placement
+    );
+    let width = rows.iter().map(|row| row.case.len()).max().unwrap_or(0);
+    println!(
+        "{:<width$}  {:<34} {:>10} {:>10} {:>7} {:>15} {:>7}",
+        "case", "metric", "kernel", "tidelane", "ratio", "spread", "target"
+    );
+    for row in rows {
+        let head = format!("{:<width$}  {:<34}", row.case, row.metric);
+        let target = match (row.target, row.reached()) {
+            (Some(target), Some(true)) => format!("{target:>7}  reached"),
+            (Some(target), _) => format!("{target:>7}  MISSED"),
+            (None, _) => String::new(),
+        };
+        match (row.pair, row.value) {
+            (
+                Some(Pair {
+                    kernel,
+                    tidelane,
+                    ratio: [ratio, least, most],
+                }),
+                _,
+            ) => {
+                let spread = format!("{least:.2} to {most:.2}");
+                let (kernel, tidelane) = (number(kernel), number(tidelane));
+                println!("{head} {kernel:>10} {tidelane:>10} {ratio:>7.2} {spread:>15} {target}");
+            }
+            (None, Some(value)) => {
+                println!(
+                    "{head} {:>10} {:>10} {:>7} {:>15} {target}",
+                    "",
+                    number(value),
+                    "",
+                    ""
+                );
+            }
+            (None, None) => {}
+        }
+    }
+    println!();
+}
+
+/// A number with as many digits as it deserves.
+pub fn number(value: f64) -> String {
+    let digits = if value >= 100.0 { 0 } else { 2 };
+    format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_keeps_four_digits() {
+        assert_eq!(round(123_456.0), 123_500.0);
+        assert_eq!(round(1.234_56), 1.235);
+        assert_eq!(round(0.0), 0.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0, 10.0]), 2.5);
+    }
+}
