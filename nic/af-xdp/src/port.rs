@@ -6,7 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use tidelane_packet_io::{Capabilities, Frame, LinkFull, PacketIo, SuperFrame, TxChecksum};
+use tidelane_packet_io::{
+    Capabilities, Frame, LinkFull, PacketIo, SharedPayload, SuperFrame, TxChecksum,
+};
 
 use crate::{
     XdpError,
@@ -307,17 +309,21 @@ impl PacketIo for XdpPort {
         self.tx.commit(len, checksum);
     }
 
-    fn tx_super_frame(&mut self) -> &mut [u8] {
+    fn tx_super_headers(&mut self) -> &mut [u8] {
         match &mut self.super_frames {
-            Some(frames) => frames.frame(),
+            Some(frames) => frames.headers(),
             None => &mut [],
         }
     }
 
-    fn tx_super_send(&mut self, len: usize, cut: SuperFrame) -> Result<(), LinkFull> {
+    fn tx_super_send(
+        &mut self,
+        payload: SharedPayload<'_>,
+        cut: SuperFrame,
+    ) -> Result<(), LinkFull> {
         self.tx_flush();
         let frames = self.super_frames.as_mut().ok_or(LinkFull)?;
-        frames.send(len, cut)?;
+        frames.send(payload, cut)?;
         self.counters.tx_super_frames += 1;
         Ok(())
     }

@@ -8,6 +8,8 @@ use std::{
     ptr::{self, NonNull},
 };
 
+use tidelane_packet_io::SharedPayload;
+
 /// `setsockopt(SOL_XDP)`: how many frames one `sendto` may send in copy mode (Linux 6.17).
 pub(crate) const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 const SO_PREFER_BUSY_POLL: c_int = 69;
@@ -212,11 +214,24 @@ impl PacketSocket {
         Ok(Self(fd))
     }
 
-    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        let start = bytes.as_ptr().cast::<c_void>();
-        // SAFETY: the kernel reads `bytes` during the call.
+    /// Sends one frame: `headers`, then `payload`.
+    pub(crate) fn send(&self, headers: &[u8], payload: SharedPayload<'_>) -> io::Result<()> {
+        let run = |start: *const u8, len| libc::iovec {
+            iov_base: start.cast::<c_void>().cast_mut(),
+            iov_len: len,
+        };
+        let mut runs = [
+            run(headers.as_ptr(), headers.len()),
+            run(payload[0].as_ptr().cast(), payload[0].len()),
+            run(payload[1].as_ptr().cast(), payload[1].len()),
+        ];
+        // SAFETY: all zero is a valid `msghdr`: no name, no runs, no control data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = runs.as_mut_ptr();
+        message.msg_iovlen = runs.len();
+        // SAFETY: the kernel reads the message and its runs during the call, and writes nothing.
         let sent =
-            unsafe { libc::send(self.0.as_raw_fd(), start, bytes.len(), libc::MSG_DONTWAIT) };
+            unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
         if sent < 0 {
             Err(io::Error::last_os_error())
         } else {

@@ -3,9 +3,12 @@
 //! The layer has no clock: the driver says with [`Capture::set_time`] when the next frames pass, in
 //! real or in virtual time. A write error ends the capture, never the traffic.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::atomic::Ordering,
+};
 
-use crate::{Capabilities, Frame, LinkFull, PacketIo, SuperFrame, TxChecksum};
+use crate::{Capabilities, Frame, LinkFull, PacketIo, SharedPayload, SuperFrame, TxChecksum};
 
 const BLOCK_SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const BLOCK_INTERFACE: u32 = 1;
@@ -168,15 +171,24 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
         self.port.tx_commit(len, checksum);
     }
 
-    fn tx_super_frame(&mut self) -> &mut [u8] {
-        self.port.tx_super_frame()
+    fn tx_super_headers(&mut self) -> &mut [u8] {
+        self.port.tx_super_headers()
     }
 
-    fn tx_super_send(&mut self, len: usize, cut: SuperFrame) -> Result<(), LinkFull> {
-        self.port.tx_super_send(len, cut)?;
+    fn tx_super_send(
+        &mut self,
+        payload: SharedPayload<'_>,
+        cut: SuperFrame,
+    ) -> Result<(), LinkFull> {
+        self.port.tx_super_send(payload, cut)?;
         if self.error.is_none() {
-            let frame = &self.port.tx_super_frame()[..len];
-            self.error = self.writer.write_frame(self.time_ns, OUTBOUND, frame).err();
+            let mut frame = self.port.tx_super_headers()[..usize::from(cut.headers_len)].to_vec();
+            let payload = payload.into_iter().flatten();
+            frame.extend(payload.map(|byte| byte.load(Ordering::Relaxed)));
+            self.error = self
+                .writer
+                .write_frame(self.time_ns, OUTBOUND, &frame)
+                .err();
         }
         Ok(())
     }

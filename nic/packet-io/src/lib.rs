@@ -5,6 +5,8 @@
 //! be parsed before any of it is processed. A transmitter fills the next free frame in place.
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::AtomicU8;
+
 mod capture;
 mod checksum;
 mod mem;
@@ -70,6 +72,10 @@ pub struct SuperFrame {
     pub is_v6: bool,
 }
 
+/// Bytes of a super-frame's payload, in memory that somebody else may be writing: two runs, because a
+/// stream buffer wraps.
+pub type SharedPayload<'a> = [&'a [AtomicU8]; 2];
+
 /// The link has no room for a super-frame now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkFull;
@@ -95,15 +101,20 @@ pub trait PacketIo {
     /// Queues the frame last given by [`tx_frame`](Self::tx_frame), its first `len` bytes.
     fn tx_commit(&mut self, len: usize, checksum: TxChecksum);
 
-    /// Where a super-frame is built, `tx_super_len_max` bytes long; empty where there are none.
-    fn tx_super_frame(&mut self) -> &mut [u8] {
+    /// Where the headers of a super-frame are written; empty where there are none.
+    fn tx_super_headers(&mut self) -> &mut [u8] {
         &mut []
     }
 
-    /// Hands the first `len` bytes of [`tx_super_frame`](Self::tx_super_frame) to the link, after
-    /// all frames that were committed before.
-    fn tx_super_send(&mut self, len: usize, cut: SuperFrame) -> Result<(), LinkFull> {
-        let _ = (len, cut);
+    /// Hands the first `cut.headers_len` bytes of [`tx_super_headers`](Self::tx_super_headers) and
+    /// the payload behind them to the link, after all frames that were committed before. The
+    /// payload is read once, at any time during the call.
+    fn tx_super_send(
+        &mut self,
+        payload: SharedPayload<'_>,
+        cut: SuperFrame,
+    ) -> Result<(), LinkFull> {
+        let _ = (payload, cut);
         Err(LinkFull)
     }
 

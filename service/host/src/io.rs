@@ -6,14 +6,10 @@ use tidelane_abi::{ControlEvent, SlotNames, control_event, service_flags};
 use tidelane_engine::{
     Env, Event, FlowId, LinkId, ListenerId, Route as EngineRoute, SegmentOut, TxFull,
 };
-use tidelane_packet_io::{PacketIo, SuperFrame, TxChecksum};
+use tidelane_packet_io::PacketIo;
 use tidelane_ring::{BufferAllocator, Region};
 use tidelane_time::Instant;
-use tidelane_wire::{
-    DropReason, FRAME_HEADERS_LEN_MAX, FlowKey, HeaderTemplate, IpFields, MacAddress,
-    SegmentHeader, TCP_HEADER_LEN, TcpOptions, checksum, emit_tcp_with, write_partial_checksum,
-    write_tcp_checksum,
-};
+use tidelane_wire::{FRAME_HEADERS_LEN_MAX, FlowKey, HeaderTemplate, IpFields, MacAddress};
 
 use crate::{
     HostCounters, HostRequest,
@@ -30,8 +26,6 @@ use crate::{
 pub const MEMORY_LINK: LinkId = LinkId(0);
 /// Bytes of receive buffers for connections that no program has accepted yet.
 const STAGING_LEN: u64 = 256 << 20;
-/// The checksum field, from the start of a TCP header.
-const TCP_CHECKSUM_AT: u16 = 16;
 /// Bytes of Ethernet, IP and TCP headers with all options.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;
 /// Requests to the driver that may wait.
@@ -87,7 +81,8 @@ pub struct HostIo<P> {
     pub connections: u64,
     /// What the flow labels of IPv6 come from.
     pub(crate) label_seed: [u64; 2],
-    ip_id: u16,
+    /// Identification of the next IPv4 packet.
+    pub ip_id: u16,
 }
 
 impl<P: PacketIo> HostIo<P> {
@@ -151,73 +146,6 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    fn transmit_port(
-        &mut self,
-        out: &SegmentOut,
-        template: &HeaderTemplate,
-        fill: Option<(ProgramId, tidelane_ring::StreamBuffer)>,
-    ) -> Result<(), TxFull> {
-        let link = usize::from(out.link.0).wrapping_sub(1);
-        let Some(port) = self.ports.get_mut(link) else {
-            return Ok(());
-        };
-        let checksum_by_port = port.capabilities().tx_checksum;
-        let segments = segments_of(out);
-        let frame = if segments > 1 {
-            Some(port.tx_super_frame())
-        } else {
-            port.tx_frame()
-        };
-        let Some(frame) = frame else {
-            self.blocked = true;
-            return Err(TxFull);
-        };
-        let Some(headers_len) = write_headers(frame, template, out, self.ip_id) else {
-            self.counters.drops[DropReason::TooLong.index()] += 1;
-            return Ok(());
-        };
-        let frame_len = headers_len + out.payload_len as usize;
-        if let Some((home, buffer)) = fill
-            && let Some(program) = self.programs.get(home)
-        {
-            let payload = &mut frame[headers_len..frame_len];
-            buffer.read(program.region.region(), out.payload_pos, payload);
-        }
-        let tcp_start = template.headers_len();
-        let (tcp_header, payload) =
-            frame[tcp_start..frame_len].split_at_mut(headers_len - tcp_start);
-        let pseudo = template.pseudo_header((frame_len - tcp_start) as u16);
-        if segments > 1 {
-            write_partial_checksum(tcp_header, pseudo);
-            let cut = SuperFrame {
-                headers_len: headers_len as u16,
-                segment_size: out.segment_size,
-                tcp_start: tcp_start as u16,
-                is_v6: template.is_v6(),
-            };
-            if port.tx_super_send(frame_len, cut).is_err() {
-                self.blocked = true;
-                return Err(TxFull);
-            }
-        } else {
-            let checksum = if checksum_by_port {
-                write_partial_checksum(tcp_header, pseudo);
-                TxChecksum::Partial {
-                    start: tcp_start as u16,
-                    offset: TCP_CHECKSUM_AT,
-                }
-            } else {
-                write_tcp_checksum(tcp_header, pseudo, checksum::sum(payload));
-                TxChecksum::Done
-            };
-            port.tx_commit(frame_len, checksum);
-            self.tx_queued = true;
-        }
-        self.ip_id = self.ip_id.wrapping_add(segments as u16);
-        self.counters.out_segments += u64::from(segments);
-        Ok(())
-    }
-
     /// A reply without a flow goes back to where the present frame came from.
     fn transmit_reply(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         if out.link == MEMORY_LINK {
@@ -248,53 +176,6 @@ impl<P: PacketIo> HostIo<P> {
         });
         self.blocked |= !pushed;
         pushed.then_some(()).ok_or(TxFull)
-    }
-}
-
-/// How many segments the link makes of `out`.
-#[inline]
-fn segments_of(out: &SegmentOut) -> u32 {
-    let size = u32::from(out.segment_size);
-    if out.payload_len <= size || size == 0 {
-        1
-    } else {
-        out.payload_len.div_ceil(size)
-    }
-}
-
-/// Writes all headers of `out` but the TCP checksum, and returns their length. `None` if the whole
-/// does not fit into `frame`.
-#[inline]
-fn write_headers(
-    frame: &mut [u8],
-    template: &HeaderTemplate,
-    out: &SegmentOut,
-    ip_id: u16,
-) -> Option<usize> {
-    let tcp_start = template.headers_len();
-    let headers_len = tcp_start + TCP_HEADER_LEN + out.options.len();
-    let frame_len = headers_len + out.payload_len as usize;
-    if frame_len > frame.len() {
-        return None;
-    }
-    let tcp_len = (frame_len - tcp_start) as u16;
-    template.write(frame, tcp_len, out.ecn, ip_id);
-    let tcp = &mut frame[tcp_start..headers_len];
-    emit_tcp_with(tcp, &header_without_options(out), &out.options);
-    Some(headers_len)
-}
-
-#[inline(always)]
-fn header_without_options(out: &SegmentOut) -> SegmentHeader {
-    SegmentHeader {
-        src_port: out.key.local.port,
-        dst_port: out.key.peer.port,
-        seq: out.seq,
-        ack: out.ack,
-        flags: out.flags,
-        wnd: out.wnd,
-        urgent: 0,
-        options: TcpOptions::ordinary(None),
     }
 }
 

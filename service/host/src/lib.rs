@@ -29,6 +29,7 @@ mod requests;
 mod routes;
 mod shared;
 mod slots;
+mod transmit;
 
 use std::collections::{HashSet, VecDeque};
 

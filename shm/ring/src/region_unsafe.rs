@@ -8,6 +8,8 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::{self, NonNull},
+    slice,
+    sync::atomic::AtomicU8,
 };
 
 use rustix::{
@@ -154,6 +156,16 @@ impl Region {
         // borrowed slice: it cannot overlap a region, to which no references exist.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         true
+    }
+
+    /// The bytes at `offset`, as what they are: atomics that anybody may change at any time. `None`
+    /// if they do not lie in the region or it is read-only.
+    pub fn bytes(&self, offset: u64, len: usize) -> Option<&[AtomicU8]> {
+        let start = self.range(offset, len).filter(|_| self.writable)?;
+        // SAFETY: `range` checked that the bytes are within the mapping, which outlives the borrow,
+        // and which can be written as an atomic asks for. An `AtomicU8` has the layout of a byte
+        // and any value.
+        Some(unsafe { slice::from_raw_parts(start.cast::<AtomicU8>(), len) })
     }
 
     /// Fills `bytes` from `offset`. False if they do not lie in the region.

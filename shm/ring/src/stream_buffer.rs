@@ -1,6 +1,6 @@
 //! Circular stream buffers in a region.
 
-use std::ops::Range;
+use std::{ops::Range, sync::atomic::AtomicU8};
 
 use tidelane_abi::{
     BufferWord, STREAM_BUFFER_LOG2_MAX, STREAM_BUFFER_LOG2_MIN,
@@ -84,6 +84,19 @@ impl StreamBuffer {
         region.copy_out(at, before_wrap) && region.copy_out(self.offset, after_wrap)
     }
 
+    /// The `len` bytes from stream position `pos` on, where they lie: two runs, the second one behind
+    /// the wrap. `None` if the buffer does not hold as many, or does not lie in the region.
+    pub fn runs(self, region: &Region, pos: u32, len: usize) -> Option<[&[AtomicU8]; 2]> {
+        if len > self.len() as usize {
+            return None;
+        }
+        let (at, first) = self.split(pos, len);
+        Some([
+            region.bytes(at, first)?,
+            region.bytes(self.offset, len - first)?,
+        ])
+    }
+
     /// Copies the bytes of positions `[start, end)` to their places in `to`. False if either buffer
     /// cannot hold them all, or does not lie in the region.
     pub fn relocate(self, region: &Region, to: StreamBuffer, start: u32, end: u32) -> bool {
@@ -118,6 +131,8 @@ impl StreamBuffer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -203,7 +218,11 @@ mod tests {
                 let mut got = vec![0; bytes.len()];
                 prop_assert!(buffer.read(&region, pos, &mut got));
                 prop_assert_eq!(&got, &bytes);
+                let runs = buffer.runs(&region, pos, bytes.len()).expect("they lie there");
+                let seen = runs.into_iter().flatten().map(|byte| byte.load(Ordering::Relaxed));
+                prop_assert_eq!(seen.collect::<Vec<u8>>(), bytes.clone());
             }
+            prop_assert!(small.runs(&region, pos, 2049).is_none());
             prop_assert!(!small.write(&region, pos, &[0; 2049]));
             prop_assert!(!other.relocate(&region, small, pos, pos.wrapping_add(2049)));
         }

@@ -1,6 +1,9 @@
 //! Super-frames: whole where the peer takes them whole, cut where it does not.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::AtomicU8,
+    time::{Duration, Instant},
+};
 
 use rustix::net::{AddressFamily, RecvFlags, SocketType, ipproto, recv, socket};
 use tidelane_af_xdp::{XdpConfig, XdpPort, queue_counts};
@@ -59,14 +62,17 @@ fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
     });
     let frame = tcp((mac(&pair.host), mac(&pair.peer)), payload);
     assert!(port.capabilities().tx_super_len_max as usize >= frame.len());
-    port.tx_super_frame()[..frame.len()].copy_from_slice(&frame);
+    let (headers, rest) = frame.split_at(ETHERNET_LEN + IP_LEN + TCP_LEN);
+    port.tx_super_headers()[..headers.len()].copy_from_slice(headers);
+    let rest: Vec<AtomicU8> = rest.iter().copied().map(AtomicU8::new).collect();
+    let (before_wrap, after_wrap) = rest.split_at(rest.len() / 3);
     let cut = SuperFrame {
-        headers_len: (ETHERNET_LEN + IP_LEN + TCP_LEN) as u16,
+        headers_len: headers.len() as u16,
         segment_size: SEGMENT_SIZE as u16,
         tcp_start: (ETHERNET_LEN + IP_LEN) as u16,
         is_v6: false,
     };
-    port.tx_super_send(frame.len(), cut).unwrap();
+    port.tx_super_send([before_wrap, after_wrap], cut).unwrap();
     assert_eq!(port.counters().tx_super_frames, 1);
 
     let (start, mut seen, mut bytes) = (Instant::now(), Vec::new(), 0);

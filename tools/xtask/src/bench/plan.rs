@@ -111,7 +111,6 @@ impl AnyPlan {
 }
 
 impl Plan {
-
     /// Applies what the command line asks for.
     pub fn limit_to(&mut self, rounds: Option<u32>, connections: &[u32]) {
         self.rounds = rounds.unwrap_or(self.rounds).max(1);

@@ -66,7 +66,12 @@ pub fn bars(title: &str, unit: &str, names: &[&str], groups: &[(&str, Vec<f64>)]
     }
     for (index, name) in names.iter().enumerate() {
         let at = (MARGIN + width + 10.0, MARGIN + 20.0 * index as f64);
-        line(&mut text, at, (at.0 + 20.0, at.1), LINES[index % LINES.len()].1);
+        line(
+            &mut text,
+            at,
+            (at.0 + 20.0, at.1),
+            LINES[index % LINES.len()].1,
+        );
         label(&mut text, (at.0 + 26.0, at.1 + 4.0), "start", name);
     }
     text + "</svg>\n"

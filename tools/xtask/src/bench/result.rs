@@ -112,13 +112,25 @@ impl Results {
         for (metric, higher, of) in METRICS {
             let kernel = self.values(key(Variant::Kernel), *of);
             let tidelane = self.values(key(Variant::Tidelane), *of);
-            rows.extend(pair_row(heading, &case, (metric, *higher), kernel, tidelane));
+            rows.extend(pair_row(
+                heading,
+                &case,
+                (metric, *higher),
+                kernel,
+                tidelane,
+            ));
         }
         let awake = format!("{case}, kernel without idle exits");
         for (metric, higher, of) in &METRICS[..3] {
             let kernel = self.values(key(Variant::KernelAwake), *of);
             let tidelane = self.values(key(Variant::Tidelane), *of);
-            rows.extend(pair_row(heading, &awake, (metric, *higher), kernel, tidelane));
+            rows.extend(pair_row(
+                heading,
+                &awake,
+                (metric, *higher),
+                kernel,
+                tidelane,
+            ));
         }
         let rps: Metric = |s| s.requests_per_second;
         if let Some(limit) = self.values(key(Variant::Limit), rps) {
@@ -132,7 +144,13 @@ impl Results {
     }
 
     /// The kernel's side of the memory wire is the better one of veth and loopback.
-    fn memory_rows(&self, heading: &Heading, series: &Series, at: (usize, u32), rows: &mut Vec<Row>) {
+    fn memory_rows(
+        &self,
+        heading: &Heading,
+        series: &Series,
+        at: (usize, u32),
+        rows: &mut Vec<Row>,
+    ) {
         let key = |variant| (at.0, at.1, variant);
         let case = series.case("memory", at.1);
         let rps: Metric = |s| s.requests_per_second;
@@ -150,7 +168,13 @@ impl Results {
         for (metric, higher, of) in METRICS {
             let kernel = self.values(key(best), *of);
             let tidelane = self.values(key(Variant::Memory), *of);
-            rows.extend(pair_row(heading, &case, (metric, *higher), kernel, tidelane));
+            rows.extend(pair_row(
+                heading,
+                &case,
+                (metric, *higher),
+                kernel,
+                tidelane,
+            ));
         }
     }
 }
@@ -234,7 +258,12 @@ mod tests {
     #[test]
     fn the_schema_is_the_targets_documents() {
         let plan: Plan = toml::from_str(PLAN).expect("a plan");
-        let json = to_json("tas-fig4", &plan.heading(), &results().rows(&plan), "make bench");
+        let json = to_json(
+            "tas-fig4",
+            &plan.heading(),
+            &results().rows(&plan),
+            "make bench",
+        );
         for name in ["figure", "commit", "machine", "command", "placement"] {
             assert!(json[name].is_string(), "{name}");
         }

@@ -156,9 +156,7 @@ fn round(value: f64) -> f64 {
 pub fn print_table(heading: &Heading, rows: &[Row]) {
     println!(
         "\n{} ({} rounds)\n{}\n",
-        heading.title,
-        heading.rounds,
-        heading.placement
+        heading.title, heading.rounds, heading.placement
     );
     let width = rows.iter().map(|row| row.case.len()).max().unwrap_or(0);
     println!(

@@ -106,10 +106,7 @@ impl Bench {
         let tool = tool.cpus(&plan.sender_cpus).arg("--flows").arg(plan.flows);
         let tool = tool.arg("--connect").arg(format!("{SERVER}:{PORT}"));
         let seconds = plan.warmup + plan.seconds + GRACE;
-        Ok(tool
-            .arg("--seconds")
-            .arg(seconds)
-            .on(self.sender.as_ref()))
+        Ok(tool.arg("--seconds").arg(seconds).on(self.sender.as_ref()))
     }
 
     /// What the sender has sent again so far, and how often the receiver said it was not needed.
