@@ -1,14 +1,17 @@
-//! `sendfile` and `splice`: no copy is saved here, but programs count on them.
+//! `sendfile` and `splice`. A file is read into the send buffer; what comes or goes through a pipe
+//! is copied once more.
 
-use std::os::fd::RawFd;
+use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
 use crate::{
-    errno::{Handled, TO_KERNEL, fail},
+    errno::{Errno, Handled, TO_KERNEL, fail},
     lock_unsafe::Lock,
     socket::{Inner, Socket, State},
     sys, transfer,
 };
 
+/// Bytes of a file that are read at once: other threads wait for the connection meanwhile.
+const READ_MAX: usize = 256 << 10;
 /// Bytes that go through the bounce buffer at once.
 const BOUNCE_LEN: usize = 64 << 10;
 /// Bounce buffers that are kept for later.
@@ -89,28 +92,21 @@ fn copy_file(
     position: &mut i64,
     count: usize,
 ) -> Handled {
-    let mut bounce = Bounce::new();
     let mut sent = 0;
     while sent < count {
-        let room = match socket.enter(fd)?.room() {
-            // Let `send` find out, and wait or fail.
-            Some(0) | None => 1,
-            Some(room) => room,
+        let len = (count - sent).min(READ_MAX);
+        let read = |runs: [&[AtomicU8]; 2]| sys::pread_shared(file, runs, *position);
+        let placed = socket.enter(fd)?.send_in_place(socket, len, read);
+        let copied = match placed {
+            Some(copied) => copied,
+            // `send` finds out why there is no room, and waits or fails.
+            None => copy_bounced(socket, fd, file, *position, len)?,
         };
-        let len = (count - sent).min(room).min(bounce.0.len());
-        let got = match sys::pread(file, &mut bounce.0[..len], *position) {
+        match copied {
             Ok(0) => break,
-            Ok(got) => got,
-            Err(_) if sent > 0 => break,
-            Err(error) => return Some(Err(error)),
-        };
-        match transfer::send(socket, fd, &bounce.0[..got], 0)? {
-            Ok(taken) => {
-                sent += taken;
-                *position += taken as i64;
-                if taken < got {
-                    break;
-                }
+            Ok(copied) => {
+                sent += copied;
+                *position += copied as i64;
             }
             Err(_) if sent > 0 => break,
             Err(error) => return Some(Err(error)),
@@ -119,7 +115,53 @@ fn copy_file(
     Some(Ok(sent))
 }
 
+/// Sends up to `len` bytes of a file by way of a bounce buffer, at least one of them if the call
+/// waits for room. 0: the file's end.
+fn copy_bounced(
+    socket: &'static Socket,
+    fd: RawFd,
+    file: RawFd,
+    position: i64,
+    len: usize,
+) -> Handled {
+    let mut bounce = Bounce::new();
+    let room = socket.enter(fd)?.room().unwrap_or(0).max(1);
+    let len = len.min(room).min(bounce.0.len());
+    match sys::pread(file, &mut bounce.0[..len], position) {
+        Ok(0) => Some(Ok(0)),
+        Ok(got) => transfer::send(socket, fd, &bounce.0[..got], 0),
+        error => Some(error),
+    }
+}
+
 impl Inner {
+    /// Sends up to `wanted` bytes that `fill` puts into the send buffer itself. None, without a
+    /// call of `fill`, where there is no room or something is unusual.
+    fn send_in_place(
+        &mut self,
+        socket: &Socket,
+        wanted: usize,
+        fill: impl FnOnce([&[AtomicU8]; 2]) -> Result<usize, Errno>,
+    ) -> Option<Result<usize, Errno>> {
+        let State::Stream(connection) = &mut self.state else {
+            return None;
+        };
+        if self.error != 0
+            || self.corked_once
+            || self.shared
+            || connection.stream.closed().is_some()
+        {
+            return None;
+        }
+        let filled = connection.stream.write_in_place(wanted, fill)?;
+        if matches!(filled, Ok(count) if count > 0)
+            && let Some(lane) = self.lane
+        {
+            lane.submit(socket, connection);
+        }
+        Some(filled)
+    }
+
     /// Bytes that a write would take now.
     fn room(&mut self) -> Option<usize> {
         Some(self.connection()?.stream.writable())

@@ -6,6 +6,10 @@ use std::os::fd::RawFd;
 
 use crate::{Address, Errno};
 
+mod files_unsafe;
+
+pub(crate) use files_unsafe::{pread, pread_shared, seek};
+
 /// One system call with up to six arguments; a negative result becomes an [`Errno`].
 ///
 /// # Safety
@@ -179,20 +183,6 @@ pub(crate) fn read_bytes(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
         into.as_mut_ptr() as usize,
         into.len(),
     )
-}
-
-/// `pread`.
-pub(crate) fn pread(fd: RawFd, into: &mut [u8], offset: i64) -> Result<usize, Errno> {
-    let args = [
-        fd as usize,
-        into.as_mut_ptr() as usize,
-        into.len(),
-        offset as usize,
-        0,
-        0,
-    ];
-    // SAFETY: `into` is live and as long as said.
-    unsafe { call(libc::SYS_pread64, args) }
 }
 
 /// `accept4` without an address. The listener is non-blocking.
@@ -464,16 +454,6 @@ pub(crate) fn descriptor_limit() -> u64 {
         Ok(_) => limit.rlim_cur,
         Err(_) => 1024,
     }
-}
-
-/// `lseek`.
-pub(crate) fn seek(fd: RawFd, offset: i64, whence: i32) -> Result<usize, Errno> {
-    call3(
-        libc::SYS_lseek,
-        fd as usize,
-        offset as usize,
-        whence as usize,
-    )
 }
 
 /// The descriptor as the ring API takes it, for the time of a call on its socket.

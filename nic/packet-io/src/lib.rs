@@ -72,8 +72,8 @@ pub struct SuperFrame {
     pub is_v6: bool,
 }
 
-/// Bytes of a super-frame's payload, in memory that somebody else may be writing: two runs, because a
-/// stream buffer wraps.
+/// Bytes of a super-frame's payload, in memory that somebody else may be writing: two runs,
+/// because a stream buffer wraps.
 pub type SharedPayload<'a> = [&'a [AtomicU8]; 2];
 
 /// The link has no room for a super-frame now.

@@ -94,7 +94,7 @@ impl Default for EngineConfig {
         Self {
             rx_window_max: 4 << 20,
             rx_window_initial: 64 << 10,
-            tx_limit: 1 << 20,
+            tx_limit: 4 << 20,
             flows_max: 1 << 16,
             congestion: Algorithm::default(),
             initial_window: 10,

@@ -136,14 +136,16 @@ impl<P: PacketIo> Host<P> {
             binding.connection = *connections;
         }
         let names = names_of(&key, binding.connection, mss);
-        let (window, limit) = (state.rx_window(), self.engine.config().tx_limit);
+        let window = state.rx_window();
+        let limit = self.engine.room_ahead(flow);
         let Some(program) = self.io.programs.get_mut(id) else {
             return;
         };
         program.set_slot(slot, SlotUse::Live(flow));
         if let Some(view) = program.region.slot(slot) {
             view.set_names(&names);
-            slots::set_limits(view, window, limit);
+            slots::set_rx_window(view, window);
+            slots::set_tx_limit(view, limit);
         }
         if let Some(binding) = self.io.binding(flow) {
             binding.home = id;
@@ -212,6 +214,7 @@ impl<P: PacketIo> Host<P> {
         };
         let rx_window = state.rx_window();
         let tx_sent = binding.reports_sent.then(|| state.tx_sent());
+        let limit = self.engine.room_ahead(flow);
         let (slot, context) = (binding.slot, binding.context);
         let connection = binding.connection;
         let Some(program) = self.io.programs.get_mut(binding.home) else {
@@ -222,6 +225,7 @@ impl<P: PacketIo> Host<P> {
             if let Some(tx_sent) = tx_sent {
                 slots::set_tx_sent(view, tx_sent);
             }
+            slots::set_tx_limit(view, limit);
             slots::publish(view, &publication);
         }
         let listens = !binding.closed_by_program && !program.gone;

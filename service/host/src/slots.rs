@@ -76,9 +76,8 @@ pub fn publish(slot: SlotView<'_>, publication: &Publication) {
     half.flags.store(publication.flags, Release);
 }
 
-/// Sets the limits that a connection begins with.
-pub fn set_limits(slot: SlotView<'_>, rx_window: u32, tx_limit: u32) {
-    set_rx_window(slot, rx_window);
+/// Sets how many bytes of the program may be unacknowledged, with those that were not sent yet.
+pub fn set_tx_limit(slot: SlotView<'_>, tx_limit: u32) {
     slot.service().tx_limit.store(tx_limit, Relaxed);
 }
 

@@ -122,8 +122,8 @@ fn segments_of(out: &SegmentOut) -> u32 {
     }
 }
 
-/// Writes all headers of `out` but the TCP checksum, and returns their length. `None` if the headers
-/// do not fit into `frame`, or the whole is longer than `room`.
+/// Writes all headers of `out` but the TCP checksum, and returns their length. `None` if the
+/// headers do not fit into `frame`, or the whole is longer than `room`.
 #[inline]
 fn write_headers(
     frame: &mut [u8],

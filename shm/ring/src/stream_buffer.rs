@@ -84,8 +84,8 @@ impl StreamBuffer {
         region.copy_out(at, before_wrap) && region.copy_out(self.offset, after_wrap)
     }
 
-    /// The `len` bytes from stream position `pos` on, where they lie: two runs, the second one behind
-    /// the wrap. `None` if the buffer does not hold as many, or does not lie in the region.
+    /// The `len` bytes from stream position `pos` on, where they lie: two runs, the second one
+    /// behind the wrap. `None` if the buffer does not hold as many, or does not lie in the region.
     pub fn runs(self, region: &Region, pos: u32, len: usize) -> Option<[&[AtomicU8]; 2]> {
         if len > self.len() as usize {
             return None;

@@ -2,7 +2,10 @@
 
 use std::{
     io::IoSlice,
-    sync::atomic::Ordering::{Acquire, Relaxed, Release},
+    sync::atomic::{
+        AtomicU8,
+        Ordering::{Acquire, Relaxed, Release},
+    },
 };
 
 use tidelane_abi::{STREAM_BUFFER_LOG2_MAX, program_flags, service_flags};
@@ -45,6 +48,24 @@ impl Stream {
         let count = self.copy_in(from);
         self.publish_tx(count);
         count
+    }
+
+    /// `write` of up to `wanted` bytes that `fill` puts where they belong: into two runs of the
+    /// send buffer, in this order. It returns how many it put there. `None`, without a call of
+    /// `fill`, where `write` would take nothing.
+    pub fn write_in_place<E>(
+        &mut self,
+        wanted: usize,
+        fill: impl FnOnce([&[AtomicU8]; 2]) -> Result<usize, E>,
+    ) -> Option<Result<usize, E>> {
+        let room = self.prepare_tx(wanted);
+        let buffer = self.tx_buffer.filter(|_| room > 0)?;
+        let runs = buffer.runs(self.shared.region(), self.tx_head, room)?;
+        let filled = fill(runs).map(|count| count.min(room));
+        if let Ok(count) = filled {
+            self.publish_tx(count);
+        }
+        Some(filled)
     }
 
     /// `write` from several buffers.

@@ -28,6 +28,11 @@ pub struct Advance {
     pub tx_room: u32,
 }
 
+/// A program may always write this much ahead, in bytes.
+const ROOM_AHEAD_LEAST: u32 = 128 << 10;
+/// Bytes per microsecond of the shortest round trip seen: twice what 10 Gbit/s carry.
+const ROOM_AHEAD_PER_US: u32 = 2500;
+
 impl Engine {
     /// Passive OPEN. An unspecified address listens on all of them.
     pub fn listen(
@@ -128,6 +133,25 @@ impl Engine {
         }
         let limit = self.config.tx_limit.min(to.tx_room);
         self.note_written(id, to.tx_head, limit)
+    }
+
+    /// How many bytes a program should be able to write ahead of the peer's acknowledgments: twice
+    /// what may be in flight, as Linux tunes its send buffers, but not more than a fast path of
+    /// this length carries; what lies around longer leaves the cache. A flow's limit stays
+    /// `tx_limit`; this one may fall.
+    pub fn room_ahead(&self, id: FlowId) -> u32 {
+        let most = self.config.tx_limit;
+        let wanted = self
+            .table
+            .get(id)
+            .map_or(0, |flow| flow.cwnd.saturating_mul(2));
+        if wanted <= ROOM_AHEAD_LEAST {
+            return ROOM_AHEAD_LEAST.min(most);
+        }
+        let cold = self.connections.get(id.index()).and_then(Option::as_ref);
+        let rtt_us = cold.map_or(u32::MAX, |cold| cold.rtt_min_us);
+        let path = rtt_us.saturating_mul(ROOM_AHEAD_PER_US);
+        wanted.min(path.saturating_add(ROOM_AHEAD_LEAST)).min(most)
     }
 
     /// The program has written bytes up to stream position `tx_head`.

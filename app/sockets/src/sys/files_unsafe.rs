@@ -1,0 +1,49 @@
+//! Calls on ordinary files.
+
+use std::{os::fd::RawFd, sync::atomic::AtomicU8};
+
+use super::{call, call3};
+use crate::Errno;
+
+/// `lseek`.
+pub(crate) fn seek(fd: RawFd, offset: i64, whence: i32) -> Result<usize, Errno> {
+    call3(
+        libc::SYS_lseek,
+        fd as usize,
+        offset as usize,
+        whence as usize,
+    )
+}
+
+/// `preadv` into two runs of memory that others may see.
+pub(crate) fn pread_shared(fd: RawFd, into: [&[AtomicU8]; 2], offset: i64) -> Result<usize, Errno> {
+    let run = |bytes: &[AtomicU8]| libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let runs = into.map(run);
+    let args = [
+        fd as usize,
+        runs.as_ptr() as usize,
+        runs.len(),
+        offset as usize,
+        0,
+        0,
+    ];
+    // SAFETY: both runs are live, as long as said, and may be written through a shared reference.
+    unsafe { call(libc::SYS_preadv, args) }
+}
+
+/// `pread`.
+pub(crate) fn pread(fd: RawFd, into: &mut [u8], offset: i64) -> Result<usize, Errno> {
+    let args = [
+        fd as usize,
+        into.as_mut_ptr() as usize,
+        into.len(),
+        offset as usize,
+        0,
+        0,
+    ];
+    // SAFETY: `into` is live and as long as said.
+    unsafe { call(libc::SYS_pread64, args) }
+}
