@@ -81,6 +81,12 @@ impl Window {
         };
     }
 
+    /// At least this: a reduction that is taken back takes nothing away that was gained since.
+    pub fn widen(&mut self, cwnd: u32, ssthresh: u32) {
+        self.cwnd = self.cwnd.max(cwnd);
+        self.ssthresh = self.ssthresh.max(ssthresh);
+    }
+
     pub(crate) fn start_with_one_segment(&mut self) {
         self.cwnd = self.smss;
     }

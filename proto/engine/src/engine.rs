@@ -9,7 +9,7 @@ use tidelane_flow::{
 use tidelane_slowpath::{
     ANSWER_INTERVAL_MS, Connection, Fate, Slow, is_limited, iss, new_connection, reset_reply,
 };
-use tidelane_time::{Duration, Instant, TimerWheel};
+use tidelane_time::{Duration, Instant, TimerHandle, TimerWheel};
 use tidelane_wire::{DropReason, Ecn, FlowKey, IcmpError, Segment, SeqNumber, TcpFlags};
 
 use crate::{
@@ -41,6 +41,8 @@ pub struct Engine {
     second: u64,
     /// Half-open connections of all listeners.
     half_open: u32,
+    /// The wheel's entry of the next look at which peers were heard.
+    look: TimerHandle,
 }
 
 /// One flow in the slow path's hands, borrowed from the engine's parts.
@@ -71,7 +73,9 @@ macro_rules! slow {
 }
 
 // After the macro, which they use.
+mod allowances;
 mod batch;
+mod look;
 mod passive;
 pub mod requests;
 
@@ -107,6 +111,7 @@ impl Engine {
             resets: config.resets_per_second,
             second: 0,
             half_open: 0,
+            look: TimerHandle::NULL,
             timeouts: Timeouts::of(&config),
             secret,
             config,
@@ -290,6 +295,10 @@ impl Engine {
         }
         env.event(id, Event::Released);
         self.table.remove(id);
+        if self.table.is_empty() {
+            self.wheel.cancel(self.look);
+            self.look = TimerHandle::NULL;
+        }
     }
 
     #[inline(never)]
@@ -447,6 +456,9 @@ impl Engine {
         iss: SeqNumber,
     ) -> Option<FlowId> {
         let id = self.table.insert(key)?;
+        if self.look == TimerHandle::NULL {
+            self.schedule_look(clock.now);
+        }
         if self.time_wait.find(&key).is_some() {
             self.counters.time_wait_reused += 1;
             self.time_wait.remove(&key);
@@ -474,26 +486,5 @@ impl Engine {
         let fate = slow.icmp_error(error);
         slow.settle();
         self.settle(clock, id, fate, env);
-    }
-
-    /// Gives the allowances of a new second.
-    fn refill(&mut self, now: Instant) {
-        let second = now.0 / 1_000_000_000;
-        if second != self.second {
-            self.second = second;
-            self.challenges = self.challenge_allowance(second);
-            self.resets = self.config.resets_per_second;
-        }
-    }
-
-    /// Challenge ACKs of a second. A limit that a forger knows tells it, by what is left, what its
-    /// forgeries hit (CVE-2016-5696), so no two seconds have the same.
-    fn challenge_allowance(&self, second: u64) -> u32 {
-        let limit = self.config.challenge_acks_per_second;
-        if limit == u32::MAX {
-            return limit;
-        }
-        let noise = iss::mix(&self.secret, second) as u32;
-        limit / 2 + noise % limit.max(1)
     }
 }

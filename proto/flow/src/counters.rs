@@ -104,6 +104,8 @@ counters! {
     time_wait_reused,
     /// TIME-WAIT entries that made room before their time.
     time_wait_overflows,
+    /// SYNs with a window scale above 14, which was taken for 14 (RFC 7323 §2.3).
+    impossible_wscales,
     /// Segments that the driver had no frame for; sent later.
     tx_full,
     /// ICMP errors believed.

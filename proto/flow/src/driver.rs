@@ -289,7 +289,9 @@ pub struct FlowInfo {
     pub bytes_received: u64,
     /// Segments retransmitted since the start.
     pub retrans: u32,
-    /// Timeouts in a row without an answer.
+    /// Timeouts since SND.UNA last advanced.
+    pub timeouts: u8,
+    /// How often the timeout was doubled since the last round-trip sample (RFC 6298 §5).
     pub backoff: u8,
     /// Probes of a closed window without an answer.
     pub probes: u8,

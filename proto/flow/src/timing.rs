@@ -16,6 +16,8 @@ const RTT_US_MAX: u32 = 1 << 26;
 const DELAYED_ACK_MS_MAX: u32 = 500;
 /// WCDelAckT of RFC 8985 §7.2: the longest that most receivers delay an acknowledgment.
 const PROBE_DELAYED_ACK_MS: u32 = 200;
+/// Least timeout of an established connection without a sample (RFC 6298 (5.7)).
+const RTO_OPENED_MS: u32 = 3000;
 /// Backoff by which no timeout grows any more.
 const BACKOFF_MAX: u8 = 12;
 
@@ -95,10 +97,14 @@ impl FlowState {
         ((self.srtt >> 3) / 1000 + variance).min(timeouts.rto_max_ms)
     }
 
-    /// RTO in ms after `backoff` timeouts in a row (RFC 6298 (5.5)).
+    /// RTO in ms, doubled `backoff` times (RFC 6298 (5.5)). An open that gave no sample, as its SYN
+    /// timed out, may have found a slow path (5.7): the fast path leaves such a flow alone.
     pub fn rto_ms_after(&self, timeouts: &Timeouts, backoff: u8) -> u32 {
-        self.rto_ms(timeouts)
-            .saturating_mul(1 << backoff.min(BACKOFF_MAX))
+        let mut rto = self.rto_ms(timeouts);
+        if self.srtt == 0 && self.state.is_synchronized() {
+            rto = rto.max(RTO_OPENED_MS);
+        }
+        rto.saturating_mul(1 << backoff.min(BACKOFF_MAX))
             .min(timeouts.rto_max_ms)
     }
 

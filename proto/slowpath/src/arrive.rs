@@ -3,7 +3,9 @@
 use tidelane_flow::{CaState, CloseCause, Env, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
 
-use crate::{Fate, Slow, SynSeen, scoreboard::Delivery};
+use crate::{
+    Fate, Slow, SynSeen, frto::AckInLoss, open::is_wscale_impossible, scoreboard::Delivery,
+};
 
 /// A step's verdict: go on with the next, or stop.
 pub(crate) type Step = Result<(), Fate>;
@@ -55,7 +57,8 @@ impl<E: Env> Slow<'_, E> {
             Some(t) if self.hot.has(flags::TIMESTAMPS) => t.tsval,
             _ => self.hot.ts_recent,
         };
-        if !rst && (tsval.wrapping_sub(self.hot.ts_recent) as i32) < 0 {
+        let older = (tsval.wrapping_sub(self.hot.ts_recent) as i32) < 0;
+        if !rst && older && !self.is_ts_recent_old() {
             self.answer_unacceptable(segment);
             return self.drop(DropReason::Paws);
         }
@@ -201,7 +204,7 @@ impl<E: Env> Slow<'_, E> {
         let prior_una = self.hot.snd_una;
         if ack.after(prior_una) {
             let acked = ack.distance_from(prior_una);
-            self.on_ack_advance(ack, acked);
+            self.on_ack_advance(segment, acked);
             self.env.event(self.id, Event::Writable);
             self.after_ack(segment, prior_una, news, false);
             return self.after_fin_acked();
@@ -228,7 +231,12 @@ impl<E: Env> Slow<'_, E> {
     ) {
         let advanced = self.hot.snd_una != prior_una;
         if self.cold.ca_state == CaState::Loss {
-            self.on_ack_in_loss(segment, advanced, news);
+            let ack = AckInLoss {
+                advanced,
+                news,
+                duplicate,
+            };
+            self.on_ack_in_loss(segment, ack);
         }
         if duplicate && !self.hot.has(flags::SACK) {
             self.cold.delivered.bytes += u32::from(self.hot.mss);
@@ -318,7 +326,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.snd_wl1 = segment.seq;
         self.hot.snd_wnd = u32::from(segment.wnd) << shift;
         self.note_window(self.hot.snd_wnd);
-        self.established();
+        self.established(segment);
         match self.cold.listener {
             Some(listener) => {
                 self.counters.passive_opens += 1;
@@ -341,19 +349,22 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Common to both opens.
-    fn established(&mut self) {
+    fn established(&mut self, segment: &Segment<'_>) {
         self.note_heard();
         self.cold.retrans_since = None;
         if self.hot.has(flags::RTT_TIMING) {
             self.hot.clear(flags::RTT_TIMING);
             let rtt = self.clock.us.wrapping_sub(self.hot.rtt_stamp);
-            self.hot.sample_rtt(rtt);
-            self.cold.rtt_min_us = rtt;
+            self.take_rtt_sample(rtt);
+        } else {
+            self.sample_echo(segment);
         }
         self.cold.backoff = 0;
+        self.cold.timeouts = 0;
         self.hot.snd_una = self.hot.iss.add(1);
         self.cold.recovery_point = self.hot.snd_una;
-        self.cold.reorder_round = self.hot.snd_una;
+        self.cold.reduced_until = self.hot.snd_una;
+        self.cold.reordering.round = self.hot.snd_una;
         self.hot.set(flags::SEND_WANTED);
         self.arm_keepalive();
     }
@@ -426,13 +437,14 @@ impl<E: Env> Slow<'_, E> {
             self.counters.drops[DropReason::BadFlags.index()] += 1;
             return Fate::Keep;
         }
+        self.counters.impossible_wscales += u64::from(is_wscale_impossible(segment));
         let mut syn = SynSeen::of(segment, ecn);
         syn.ecn &= self.asks_for_ecn();
         self.cold.see_syn(self.config, self.hot, &syn);
         if good_ack {
             self.hot.state = self.hot.state.next(StateEvent::SynAckReceived);
             self.hot.clear(flags::RTO_ARMED);
-            self.established();
+            self.established(segment);
             self.cold.ca_state = CaState::Open;
             self.env.event(self.id, Event::Connected);
             // With data that waits for the handshake, the first segment acknowledges.

@@ -8,13 +8,17 @@ use tidelane_flow::{
 use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{
+    blocks::Reported,
     frto::Frto,
+    heard::Heard,
+    marks::Marks,
     pacing::Pacing,
     prr::Prr,
     ranges::Ranges,
-    recover::Undo,
     reorder::Reordering,
+    rtt_min::RttMin,
     scoreboard::{Delivery, Scoreboard},
+    undo::Undo,
 };
 
 /// See the module.
@@ -28,16 +32,20 @@ pub struct Connection {
     pub board: Option<Box<Scoreboard>>,
     /// There were signs of trouble lately.
     pub trouble: bool,
+    /// When what is in flight was sent, as long as there are no records.
+    pub marks: Marks,
     /// When there last was a sign of trouble.
     pub trouble_at: Millis,
     /// Our own out-of-order ranges, to be placed in order (RFC 9293 §3.10.7.4).
     pub ooo: Ranges,
-    /// The out-of-order range that arrived last: reported first (RFC 2018 §4).
-    pub ooo_latest: SeqNumber,
+    /// Which of them were reported last: these come first (RFC 2018 §4).
+    pub reported: Reported,
     /// Duplicate acknowledgments in a row, without SACK.
     pub dup_acks: u32,
     /// SND.NXT when recovery began.
     pub recovery_point: SeqNumber,
+    /// SND.NXT when the window was last reduced.
+    pub reduced_until: SeqNumber,
     /// The first repair goes whatever the congestion window says.
     pub repair_first: bool,
     /// What to take back if nothing was lost.
@@ -54,19 +62,15 @@ pub struct Connection {
     pub cwr_queued: TcpFlags,
     /// What is known of the path's reordering.
     pub reordering: Reordering,
-    /// RACK.reo_wnd_mult: quarters of the least round-trip time that reordering is given.
-    pub reorder_quarters: u32,
-    /// RACK.reo_wnd_persist: recoveries until that is forgotten.
-    pub reorder_persist: u8,
-    /// RACK.dsack_round: a duplicate that is reported before this is acknowledged is old news.
-    pub reorder_round: SeqNumber,
     /// End of what a tail loss probe sent again, until it is known whether that was needed.
     pub probe_end: Option<SeqNumber>,
     /// When to look for losses again (RFC 8985 §6.3).
     pub reorder_deadline: Option<Millis>,
     /// A tail loss probe was sent and nothing came since.
     pub probed: bool,
-    /// Timeouts in a row.
+    /// Timeouts since SND.UNA last advanced.
+    pub timeouts: u8,
+    /// How often the timeout was doubled since the last round-trip sample (RFC 6298 §5).
     pub backoff: u8,
     /// FIN was sent without text.
     pub fin_alone: bool,
@@ -117,6 +121,8 @@ pub struct Connection {
     pub tx_blocked: bool,
     /// When a segment last arrived.
     pub last_arrival: Millis,
+    /// How long nothing has come, for spans that are too long for `last_arrival`.
+    pub heard: Heard,
     /// Position from which the next full quota counts for its growth.
     pub tune_from: u32,
     /// A range that arrived twice, to be reported (RFC 2883).
@@ -127,8 +133,8 @@ pub struct Connection {
     pub retrans: u32,
     /// For `info`: bytes acknowledged beyond 2^32.
     pub bytes_acked: u64,
-    /// For `info`.
-    pub rtt_min_us: u32,
+    /// Least round-trip time of the last minutes.
+    pub rtt_min: RttMin,
     /// Soft ICMP error seen last, used if a timeout follows.
     pub soft_error: Option<CloseCause>,
 }

@@ -38,7 +38,7 @@ impl<E: Env> Slow<'_, E> {
         let asks = self.asks_for_ecn();
         match self.hot.state {
             State::SynReceived if self.hot.has(flags::ECN) => TcpFlags::ECE,
-            State::SynSent if asks && self.cold.backoff == 0 => TcpFlags::ECE | TcpFlags::CWR,
+            State::SynSent if asks && self.cold.timeouts == 0 => TcpFlags::ECE | TcpFlags::CWR,
             _ => TcpFlags::NONE,
         }
     }
@@ -101,11 +101,14 @@ impl<E: Env> Slow<'_, E> {
         });
         let once = matches!(self.cold.ca_state, CaState::Open | CaState::Disorder);
         let flight = self.hot.snd_nxt.distance_from(prior_una);
-        if !marked || !once || flight == 0 {
+        if !marked || !once || flight == 0 || self.is_reduced() {
             return;
         }
         self.cold.ca_state = CaState::Cwr;
         self.cold.recovery_point = self.hot.snd_nxt;
+        self.cold.reduced_until = self.hot.snd_nxt;
+        // An earlier repair that was not needed does not take this back.
+        self.cold.undo = None;
         self.cold.prr = Some(Prr::begin(flight));
         self.cold.controller.on_ecn_echo(self.clock.now, flight);
         self.queue_cwr();

@@ -1,5 +1,5 @@
-//! F-RTO (RFC 5682 §3, with SACK), and Eifel detection by timestamps (RFC 3522): a timeout after
-//! which something arrives that was never sent again was spurious, and is taken back.
+//! F-RTO (RFC 5682 §2, and §3 with SACK), and Eifel detection by timestamps (RFC 3522): a timeout
+//! after which something arrives that was never sent again was spurious, and is taken back.
 
 use tidelane_flow::{CaState, Env, flags};
 use tidelane_wire::Segment;
@@ -19,34 +19,46 @@ pub enum Frto {
     Probing,
 }
 
+/// What an acknowledgment that came after a timeout did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckInLoss {
+    /// It moved SND.UNA.
+    pub advanced: bool,
+    /// It brought news by SACK.
+    pub news: bool,
+    /// It was a duplicate.
+    pub duplicate: bool,
+}
+
 impl<E: Env> Slow<'_, E> {
     /// The timer expired. In fast recovery the first time, all may have been sent again (§2.1 step
     /// 1): F-RTO could not tell.
     pub(crate) fn begin_frto(&mut self, was_repairing: bool) {
-        let may = !was_repairing || self.cold.backoff > 1;
-        self.cold.frto = if may && self.hot.has(flags::SACK) {
-            Frto::Waiting
-        } else {
-            Frto::Off
-        };
+        let may = !was_repairing || self.cold.timeouts > 1;
+        self.cold.frto = if may { Frto::Waiting } else { Frto::Off };
     }
 
-    /// An acknowledgment came after a timeout; it `advanced` SND.UNA, or brought `news` by SACK.
-    pub(crate) fn on_ack_in_loss(&mut self, segment: &Segment<'_>, advanced: bool, news: bool) {
-        if advanced && self.echoes_original(segment) {
+    /// An acknowledgment came after a timeout; it `advanced` SND.UNA, brought `news` by SACK, or
+    /// was a duplicate.
+    pub(crate) fn on_ack_in_loss(&mut self, segment: &Segment<'_>, ack: AckInLoss) {
+        if ack.advanced && self.echoes_original(segment) {
             return self.undo_timeout();
         }
-        let original = self
-            .cold
-            .delivered
+        let delivered = &self.cold.delivered;
+        let original = delivered
             .original_end
             .is_some_and(|end| end.at_or_before(self.cold.recovery_point));
+        // Without SACK the arrival of what was sent again may have moved SND.UNA past all of it.
+        let original = original && (self.hot.has(flags::SACK) || !delivered.again);
+        let duplicate = ack.duplicate && !self.hot.has(flags::SACK);
         match self.cold.frto {
             Frto::Off => {}
             // Step 3.b: what was never sent again has arrived.
             _ if original => self.undo_timeout(),
-            Frto::Probing if news => self.cold.frto = Frto::Off,
-            Frto::Waiting if advanced => {
+            // Step 3.a, and 2.a.
+            Frto::Probing if ack.news || duplicate => self.cold.frto = Frto::Off,
+            Frto::Waiting if duplicate => self.cold.frto = Frto::Off,
+            Frto::Waiting if ack.advanced => {
                 self.cold.recovery_point = self.hot.snd_nxt;
                 self.cold.frto = Frto::SendNew;
             }
@@ -68,11 +80,10 @@ impl<E: Env> Slow<'_, E> {
     /// Nothing was lost: window and threshold as they were, all is in flight again.
     fn undo_timeout(&mut self) {
         self.cold.frto = Frto::Off;
-        let Some(undo) = self.cold.undo.take() else {
+        if !self.take_back() {
             return;
-        };
+        }
         self.counters.spurious_timeouts += 1;
-        self.cold.controller = undo.controller;
         if let Some(board) = &mut self.cold.board {
             board.find_all();
         }

@@ -7,11 +7,14 @@
 
 mod answer;
 mod arrive;
+mod blocks;
 mod connection;
 pub mod cookies;
 mod ecn;
 mod frto;
+mod heard;
 pub mod iss;
+mod marks;
 mod open;
 mod output;
 mod pacing;
@@ -23,14 +26,19 @@ mod records;
 mod recover;
 mod reorder;
 mod report;
+mod rtt;
+mod rtt_min;
 mod scoreboard;
 mod text;
 mod timeout;
+mod undo;
 mod version;
 
 pub use answer::{ANSWER_INTERVAL_MS, is_limited};
+pub use blocks::WithBlocks;
 pub use connection::Connection;
-pub use open::{SynSeen, new_connection, put_options, window_most};
+pub use heard::HEARD_INTERVAL;
+pub use open::{SynSeen, is_wscale_impossible, new_connection, put_options, window_most};
 
 use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
@@ -72,11 +80,12 @@ pub struct Slow<'a, E> {
 impl<E: tidelane_flow::Env> Slow<'_, E> {
     /// Whether the fast path may have the flow again.
     pub fn settle(&mut self) {
-        // The fast path knows nothing of the persist timer.
+        // The fast path knows nothing of the persist timer, nor of doubled timeouts.
         let calm = self.config.fast_path
             && self.hot.state == State::Established
             && !self.hot.has(flags::PERSIST)
             && self.cold.ca_state == tidelane_flow::CaState::Open
+            && self.cold.backoff == 0
             && self.cold.board.is_none();
         let receive = calm
             && self.cold.ooo.is_empty()
@@ -88,9 +97,11 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
             && !self.is_dctcp();
         self.hot
             .put(flags::FAST_RECEIVE, receive && !self.hot.has(flags::ORPHAN));
-        let no_cwr = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE;
+        // Text that has more to say than its bytes.
+        let plain = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE
+            && (self.cold.ooo.is_empty() || !self.hot.has(flags::SACK));
         self.hot
-            .put(flags::FAST_SEND, calm && no_cwr && !self.is_paced());
+            .put(flags::FAST_SEND, calm && plain && !self.is_paced());
         let deadline = self.cold.slow_deadline.or(self.cold.path_deadline);
         self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
     }

@@ -6,8 +6,9 @@ use tidelane_time::TimerHandle;
 use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 
 use crate::{
-    connection::Connection, frto::Frto, pacing::Pacing, ranges::Ranges, reorder::Reordering,
-    scoreboard::Delivery, version::sizes,
+    blocks::Reported, connection::Connection, frto::Frto, heard::Heard, marks::Marks,
+    pacing::Pacing, ranges::Ranges, reorder::Reordering, rtt_min::RttMin, scoreboard::Delivery,
+    version::sizes,
 };
 
 /// Least MSS that is believed: Linux' bound against resource attacks.
@@ -16,6 +17,17 @@ const MSS_MIN: u16 = 48;
 const SMALL_WINDOW: u32 = 536;
 /// Bytes of a timestamps option with padding.
 const TIMESTAMPS_LEN: u16 = 12;
+
+/// The largest Rcv.Wind.Shift (RFC 7323 §2.3).
+const WSCALE_MAX: u8 = 14;
+
+/// Whether a SYN has a shift that no window needs.
+pub fn is_wscale_impossible(segment: &Segment<'_>) -> bool {
+    segment
+        .options
+        .wscale
+        .is_some_and(|shift| shift > WSCALE_MAX)
+}
 
 /// What a SYN of the peer says.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +76,7 @@ pub(crate) fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketO
 /// Rcv.Wind.Shift: the largest window must fit into the field (RFC 7323 §2.3).
 pub(crate) fn window_scale(config: &EngineConfig, options: &SocketOptions) -> u8 {
     let largest = options.window.largest(config.rx_window_max);
-    (32 - (largest >> 16).leading_zeros()).min(14) as u8
+    (32 - (largest >> 16).leading_zeros()).min(WSCALE_MAX.into()) as u8
 }
 
 /// MSS to announce to `peer` on a path with this MTU (RFC 9293 §3.7.1, MUST-67, SHLD-6).
@@ -127,8 +139,7 @@ pub fn new_connection(
     hot: &mut FlowState,
     iss: SeqNumber,
 ) -> Connection {
-    let peer = hot.key.peer.addr;
-    let rmss = rmss(config, peer, mtu, &options);
+    let rmss = rmss(config, hot.key.peer.addr, mtu, &options);
     begin(config, hot, rmss, iss, &options);
     let algorithm = options.congestion.unwrap_or(config.congestion);
     Connection {
@@ -136,11 +147,13 @@ pub fn new_connection(
         ca_state: CaState::Open,
         board: None,
         trouble: false,
+        marks: Marks::default(),
         trouble_at: clock.ms,
         ooo: Ranges::default(),
-        ooo_latest: SeqNumber(0),
+        reported: Reported::default(),
         dup_acks: 0,
         recovery_point: iss,
+        reduced_until: iss,
         repair_first: false,
         undo: None,
         prr: None,
@@ -149,13 +162,11 @@ pub fn new_connection(
         frto: Frto::Off,
         cwr_queued: TcpFlags::NONE,
         reordering: Reordering::new(),
-        reorder_quarters: 1,
-        reorder_persist: 0,
-        reorder_round: iss,
         probe_end: None,
         dsack: None,
         reorder_deadline: None,
         probed: false,
+        timeouts: 0,
         backoff: 0,
         fin_alone: false,
         acked_here: iss,
@@ -169,7 +180,7 @@ pub fn new_connection(
         rmss,
         path_mss: rmss,
         mss_bounded: false,
-        smss: sizes(peer).mss_default,
+        smss: sizes(hot.key.peer.addr).mss_default,
         offer_wscale: true,
         cause: None,
         fin_at: None,
@@ -177,6 +188,7 @@ pub fn new_connection(
         unanswered_probes: 0,
         answered_at: Millis(clock.ms.0.wrapping_sub(1 << 30)),
         last_arrival: clock.ms,
+        heard: Heard::at(clock),
         tune_from: 0,
         path_deadline: None,
         retrans_since: None,
@@ -185,7 +197,7 @@ pub fn new_connection(
         tx_blocked: false,
         retrans: 0,
         bytes_acked: 0,
-        rtt_min_us: u32::MAX,
+        rtt_min: RttMin::default(),
         soft_error: None,
     }
 }
@@ -203,7 +215,7 @@ impl Connection {
         let mss_default = sizes(hot.key.peer.addr).mss_default;
         self.smss = syn.options.mss.unwrap_or(mss_default).max(MSS_MIN);
         match syn.options.wscale {
-            Some(shift) => hot.scales = (shift.min(14) << 4) | (hot.scales & 15),
+            Some(shift) => hot.scales = (shift.min(WSCALE_MAX) << 4) | (hot.scales & 15),
             None => {
                 hot.scales = 0;
                 self.offer_wscale = false;
@@ -220,7 +232,7 @@ impl Connection {
         hot.put(flags::ECN, syn.agrees_to_ecn(config, &self.options));
         let algorithm = self.algorithm(config);
         self.controller = Controller::new(algorithm, u32::from(hot.mss), config.initial_window);
-        if self.backoff > 0 {
+        if self.timeouts > 0 {
             // The SYN was lost (RFC 5681 §3.1).
             self.controller.on_handshake_retransmit();
         }

@@ -3,7 +3,7 @@
 use tidelane_flow::{Env, SegmentOut, State, TxFull, flags};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
-use crate::{Slow, frto::Frto};
+use crate::{Slow, blocks::WithBlocks, frto::Frto};
 
 impl<E: Env> Slow<'_, E> {
     /// Sends a pure acknowledgment, with SACK blocks if something is out of order (RFC 2018 §4).
@@ -17,45 +17,12 @@ impl<E: Env> Slow<'_, E> {
         }
         self.env.transmit(&out)?;
         self.hot.note_acknowledged(out.wnd);
+        self.cold.reported.told = true;
         self.counters.dsack_sent += u64::from(self.cold.dsack.take().is_some());
         self.hot
             .set_quick_acks(self.hot.quick_acks().saturating_sub(1));
         self.counters.pure_acks += 1;
         Ok(())
-    }
-
-    /// Whether an acknowledgment has more to say than its number.
-    pub fn has_sack(&self) -> bool {
-        self.hot.has(flags::SACK) && (self.cold.dsack.is_some() || !self.cold.ooo.is_empty())
-    }
-
-    fn add_sack(&self, options: &mut TcpOptions) {
-        let latest = self.cold.ooo.containing(self.cold.ooo_latest);
-        let room = if options.timestamps.is_some() { 3 } else { 4 };
-        if let Some((start, end)) = self.cold.dsack {
-            options.sack.push(start, end);
-        }
-        if let Some((start, end)) = latest {
-            options.sack.push(start, self.with_fin(end));
-        }
-        for range in self.cold.ooo.iter().rev() {
-            if options.sack.len() >= room {
-                break;
-            }
-            if Some(range) != latest {
-                options.sack.push(range.0, self.with_fin(range.1));
-            }
-        }
-    }
-
-    /// A FIN that came right after a range is reported with it: Linux takes a segment for arrived
-    /// only if all of it is reported.
-    fn with_fin(&self, end: SeqNumber) -> SeqNumber {
-        if self.cold.fin_at == Some(end) {
-            end.add(1)
-        } else {
-            end
-        }
     }
 
     /// Sends SYN, or SYN,ACK once the peer's SYN is known; always with an MSS (RFC 9293 MUST-14,
@@ -215,7 +182,7 @@ impl<E: Env> Slow<'_, E> {
     /// `send_new` is the fast path's sender; the two paths do not name each other.
     pub fn output(
         &mut self,
-        send_new: impl Fn(&mut Self) -> Result<u32, TxFull>,
+        send_new: impl Fn(&mut Slow<'_, WithBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<(), TxFull> {
         if matches!(self.hot.state, State::SynSent | State::SynReceived) {
             // Only a SYN that found no frame is sent from here.
@@ -242,10 +209,11 @@ impl<E: Env> Slow<'_, E> {
         self.hot.cwnd = self.paced_window(window);
         let paced = self.hot.cwnd < window;
         let from = self.hot.snd_nxt;
+        let timed = self.hot.has(flags::RTO_ARMED) && !self.hot.has(flags::PROBE);
         let sent = if self.hot.has(flags::FIN_SENT) {
             Ok(0)
         } else {
-            send_new(self)
+            self.send_with_blocks(send_new)
         };
         self.hot.cwnd = cwnd;
         if paced {
@@ -255,9 +223,11 @@ impl<E: Env> Slow<'_, E> {
         self.note_sent(from);
         self.note_out(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
-        if (self.cold.trouble || persisted) && self.hot.snd_nxt != from {
-            // RFC 8985 §7.2: a probe is due that long after the last transmission. The persist
-            // timer, where it still runs, is none for what is in flight.
+        // The fast path's sender knows of no other timeout than that of the samples.
+        let slow = self.cold.trouble || self.cold.backoff > 0 || self.hot.srtt == 0;
+        if (slow && !timed || persisted) && self.hot.snd_nxt != from {
+            // RFC 8985 §7.2: a probe is due that long after the last transmission; a timeout waits
+            // for nothing. The persist timer, where it still runs, is none for what is in flight.
             self.arm_rto();
         }
         sent?;

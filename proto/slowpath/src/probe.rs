@@ -18,13 +18,14 @@ impl<E: Env> Slow<'_, E> {
             return;
         }
         self.cold.probe_end = None;
-        if !self.is_repairing() && !self.is_reducing() {
+        if !self.is_repairing() && !self.is_reducing() && !self.is_reduced() {
             self.cold.controller.on_congestion_signal(
                 self.clock.now,
                 self.hot.flight_size().max(u32::from(self.hot.mss)),
             );
             self.cold.controller.on_recovery_exit(self.clock.now);
             self.hot.cwnd = self.cold.controller.cwnd();
+            self.cold.reduced_until = self.hot.snd_nxt;
         }
     }
 

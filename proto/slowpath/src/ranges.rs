@@ -101,6 +101,14 @@ impl Ranges {
         start.before(limit).then_some((start, limit))
     }
 
+    /// The first part of `[start, end)` that is in a range.
+    pub fn overlap(&self, start: SeqNumber, end: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
+        let at = self.0.partition_point(|(_, e)| e.at_or_before(start));
+        let (left, right) = *self.0.get(at)?;
+        let part = (left.later_of(start), right.earlier_of(end));
+        part.0.before(part.1).then_some(part)
+    }
+
     /// The range that holds `seq`.
     pub fn containing(&self, seq: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
         let at = self.0.partition_point(|(_, end)| end.at_or_before(seq));
@@ -125,6 +133,10 @@ mod tests {
         assert!(ranges.insert(s(10), s(20)));
         assert!(ranges.insert(s(30), s(40)));
         assert!(!ranges.insert(s(12), s(18)));
+        assert_eq!(ranges.overlap(s(15), s(35)), Some((s(15), s(20))));
+        assert_eq!(ranges.overlap(s(20), s(35)), Some((s(30), s(35))));
+        assert_eq!(ranges.overlap(s(20), s(30)), None);
+        assert_eq!(ranges.overlap(s(40), s(50)), None);
         assert_eq!(ranges.hole(s(0), s(50)), Some((s(0), s(10))));
         assert_eq!(ranges.hole(s(10), s(50)), Some((s(20), s(30))));
         assert_eq!(ranges.hole(s(35), s(38)), None);

@@ -4,36 +4,16 @@
 //! arrived and a round trip has passed, with some grace once the path was seen to reorder. Without
 //! SACK, NewReno (RFC 6582). How much is in flight meanwhile follows RFC 6675's pipe.
 
-use tidelane_cc::{CongestionControl, Controller};
-use tidelane_flow::{CaState, Env, Millis, flags};
-use tidelane_time::Duration;
+use tidelane_cc::CongestionControl;
+use tidelane_flow::{CaState, Env, flags};
 use tidelane_wire::{SACK_BLOCKS_MAX, Segment, SeqNumber};
 
-use crate::{Slow, frto::Frto, prr::Prr, scoreboard::Delivery};
+use crate::{Slow, frto::Frto, prr::Prr, scoreboard::Delivery, undo::Undo};
 
 /// DupThresh (RFC 5681 §3.2).
 pub const DUP_THRESH: u32 = 3;
-/// Most quarters of the round trip that reordering is given (RFC 8985 §6.2 step 4; Linux: 16 such).
-const REORDER_QUARTERS_MAX: u32 = 16;
-/// Recoveries after which that is forgotten (RFC 8985 §6.2 step 4).
-const REORDER_PERSIST: u8 = 16;
-/// What a repair changed, to be taken back if it turns out that nothing was lost.
-#[derive(Clone, Copy, Debug)]
-pub struct Undo {
-    /// The controller before.
-    pub controller: Controller,
-    /// Bytes sent again that the peer has not reported as duplicates.
-    pub unneeded: u32,
-    /// When the first of them was, by our timestamp clock.
-    pub first_sent: Option<Millis>,
-}
 
 impl<E: Env> Slow<'_, E> {
-    /// SRTT as a duration.
-    pub fn srtt(&self) -> Duration {
-        Duration::from_micros(u64::from(self.hot.srtt >> 3))
-    }
-
     /// Whether losses are being repaired.
     pub fn is_repairing(&self) -> bool {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss)
@@ -51,11 +31,6 @@ impl<E: Env> Slow<'_, E> {
         // Each duplicate acknowledgment tells of one segment that has left the network.
         let left = self.cold.dup_acks.saturating_mul(u32::from(self.hot.mss));
         board.out().saturating_sub(left)
-    }
-
-    /// Least round-trip time of the path.
-    pub fn rtt_min_us(&self) -> u32 {
-        self.cold.rtt_min_us.min(self.hot.srtt >> 3)
     }
 
     /// Takes the SACK blocks of a segment. Whether they say anything new. A block below SND.UNA, or
@@ -92,51 +67,6 @@ impl<E: Env> Slow<'_, E> {
         all.bytes > 0
     }
 
-    /// Whether the first block tells of a duplicate (RFC 2883 §4).
-    fn is_dsack(&self, segment: &Segment<'_>) -> bool {
-        let blocks = segment.options.sack.as_slice();
-        let Some((start, end)) = blocks.first() else {
-            return false;
-        };
-        let inside = |(left, right): &(SeqNumber, SeqNumber)| {
-            left.at_or_before(*start) && end.at_or_before(*right)
-        };
-        start.before(*end) && (end.at_or_before(segment.ack) || blocks.get(1).is_some_and(inside))
-    }
-
-    /// Something was sent again without need: the path reorders more than was thought
-    /// (RFC 8985 §6.2 step 4), and if that holds for all of it, nothing was lost.
-    fn on_dsack(&mut self, start: SeqNumber, end: SeqNumber) {
-        self.counters.dsack_recv += 1;
-        self.cold.reordering.dsacks += 1;
-        if self.cold.probe_end == Some(end) {
-            self.cold.probe_end = None;
-        }
-        if self.cold.reorder_round.at_or_before(self.hot.snd_una) {
-            self.cold.reorder_round = self.hot.snd_nxt;
-            self.cold.reorder_persist = REORDER_PERSIST;
-            let more = self.cold.reorder_quarters + 1;
-            self.cold.reorder_quarters = more.min(REORDER_QUARTERS_MAX);
-        }
-        let Some(undo) = &mut self.cold.undo else {
-            return;
-        };
-        undo.unneeded = undo.unneeded.saturating_sub(end.distance_from(start));
-        if undo.unneeded == 0 {
-            self.cold.controller = undo.controller;
-            self.cold.undo = None;
-            self.end_reduction();
-            if self
-                .cold
-                .board
-                .as_ref()
-                .is_none_or(|board| board.lost() == 0)
-            {
-                self.cold.ca_state = CaState::Open;
-            }
-        }
-    }
-
     fn note_delivery(&mut self, delivery: &Delivery) {
         self.cold.delivered.add(delivery);
         if let Some(start) = delivery.reordered_from {
@@ -144,20 +74,20 @@ impl<E: Env> Slow<'_, E> {
         }
         if let Some(rtt) = delivery.rtt_us {
             self.hot.clear(flags::RTT_TIMING);
-            self.cold.rtt_min_us = self.cold.rtt_min_us.min(rtt.max(1));
-            self.hot.sample_rtt(rtt);
+            self.take_rtt_sample(rtt);
         }
     }
 
-    /// SND.UNA moved to `ack`, `acked` bytes.
-    pub fn on_ack_advance(&mut self, ack: SeqNumber, acked: u32) {
+    /// SND.UNA moves by `acked` bytes to the segment's acknowledgment.
+    pub fn on_ack_advance(&mut self, segment: &Segment<'_>, acked: u32) {
+        let ack = segment.ack;
         let timed = self.sample_timed_segment(ack);
         if self.cold.acked_here != self.hot.snd_una {
             self.note_unlimited_time();
         }
         self.cold.acked_here = ack;
         self.hot.snd_una = ack;
-        self.cold.backoff = 0;
+        self.cold.timeouts = 0;
         self.cold.retrans_since = None;
         self.cold.probed = false;
         self.cold.soft_error = None;
@@ -167,6 +97,7 @@ impl<E: Env> Slow<'_, E> {
             let delivery = board.acknowledge(ack, now, rtt_min);
             self.note_delivery(&delivery);
             self.tell_rtt(delivery.rtt_us);
+            self.sample_echo(segment);
         } else {
             self.cold.delivered.bytes += acked;
             self.tell_rtt(timed);
@@ -216,21 +147,6 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// A sample from the timed segment, where nothing is recorded (RFC 6298 §3).
-    fn sample_timed_segment(&mut self, ack: SeqNumber) -> Option<u32> {
-        if !self.hot.has(flags::RTT_TIMING) || self.hot.rtt_seq.after(ack) {
-            return None;
-        }
-        self.hot.clear(flags::RTT_TIMING);
-        if self.cold.board.is_some() {
-            return None;
-        }
-        let rtt = self.clock.us.wrapping_sub(self.hot.rtt_stamp);
-        self.cold.rtt_min_us = self.cold.rtt_min_us.min(rtt.max(1));
-        self.hot.sample_rtt(rtt);
-        Some(rtt)
-    }
-
     /// NewReno (RFC 6582 §3.2 step 3): a partial acknowledgment shows the next hole.
     fn on_partial_ack(&mut self, acked: u32) {
         let mss = u32::from(self.hot.mss);
@@ -240,6 +156,13 @@ impl<E: Env> Slow<'_, E> {
         self.cold.dup_acks = self.cold.dup_acks.saturating_sub(acked / mss);
         self.cold.repair_first = true;
         self.track().lose_first(mss);
+    }
+
+    /// Whether something is in flight that was sent before the window was last reduced. What
+    /// becomes of it is old news: once per window of data (RFC 5681 §3.2, RFC 3168 §6.1.2).
+    pub(crate) fn is_reduced(&self) -> bool {
+        let ahead = self.cold.reduced_until.distance_from(self.hot.snd_una);
+        ahead > 0 && ahead <= self.hot.flight_size()
     }
 
     /// Whether the congestion window is in use, so that it may grow: all of it, or in slow start
@@ -284,9 +207,10 @@ impl<E: Env> Slow<'_, E> {
         self.cold.ca_state = CaState::Open;
         self.cold.frto = Frto::Off;
         self.cold.dup_acks = 0;
-        self.cold.reorder_persist = self.cold.reorder_persist.saturating_sub(1);
-        if self.cold.reorder_persist == 0 {
-            self.cold.reorder_quarters = 1;
+        let reordering = &mut self.cold.reordering;
+        reordering.persist = reordering.persist.saturating_sub(1);
+        if reordering.persist == 0 {
+            reordering.quarters = 1;
         }
     }
 
@@ -367,11 +291,15 @@ impl<E: Env> Slow<'_, E> {
             return;
         }
         let flight = self.hot.flight_size();
+        self.cold.prr = Some(Prr::begin(flight));
+        if self.is_reduced() {
+            return;
+        }
         self.cold
             .controller
             .on_congestion_signal(self.clock.now, flight);
         self.hot.cwnd = self.cold.controller.cwnd();
-        self.cold.prr = Some(Prr::begin(flight));
+        self.cold.reduced_until = self.hot.snd_nxt;
         self.queue_cwr();
     }
 
@@ -403,13 +331,21 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1): everything outstanding is lost.
+    /// RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1): what is outstanding is lost, but, where
+    /// SACK tells later ones apart, not what was sent within a round trip (RFC 8985 §6.3).
     pub fn enter_loss(&mut self) {
         self.counters.timeouts += 1;
+        let (now, srtt, grace) = (self.clock.us, self.hot.srtt >> 3, self.reorder_us());
+        let (mss, sack) = (u32::from(self.hot.mss), self.hot.has(flags::SACK));
         let board = self.track();
         // A peer may take back what it said it had (RFC 2018 §8).
         let reneged = board.is_reneged();
-        board.lose_all(reneged);
+        if sack && !reneged && srtt != 0 {
+            let rtt = board.rack_rtt_us().unwrap_or(srtt);
+            board.lose_old(mss, now, rtt.saturating_add(grace));
+        } else {
+            board.lose_all(reneged);
+        }
         self.begin_frto(self.is_repairing());
         self.begin_repair(CaState::Loss);
         self.queue_cwr();

@@ -19,6 +19,12 @@ pub struct Reordering {
     pub degree: u32,
     /// DSACK blocks: what was sent again had only been late.
     pub dsacks: u32,
+    /// RACK.reo_wnd_mult: quarters of the least round-trip time that reordering is given.
+    pub quarters: u32,
+    /// RACK.reo_wnd_persist: recoveries until that is forgotten.
+    pub persist: u8,
+    /// RACK.dsack_round: a duplicate that is reported before this is acknowledged is old news.
+    pub round: SeqNumber,
 }
 
 impl Reordering {
@@ -28,6 +34,9 @@ impl Reordering {
             seen: 0,
             degree: DUP_THRESH,
             dsacks: 0,
+            quarters: 1,
+            persist: 0,
+            round: SeqNumber(0),
         }
     }
 }
@@ -63,7 +72,7 @@ impl<E: Env> Slow<'_, E> {
         }
         let quarter = (self.rtt_min_us() / 4).max(1);
         quarter
-            .saturating_mul(self.cold.reorder_quarters)
+            .saturating_mul(self.cold.reordering.quarters)
             .min(self.hot.srtt >> 3)
     }
 

@@ -18,7 +18,7 @@ impl Connection {
             congestion: self.controller.algorithm().name(),
             srtt: Duration::from_micros(srtt_us),
             rttvar: Duration::from_micros(rttvar_us),
-            rtt_min: Duration::from_micros(u64::from(self.rtt_min_us)),
+            rtt_min: Duration::from_micros(u64::from(self.rtt_min.us())),
             rto: Duration::from_millis(u64::from(rto)),
             cwnd: flow.cwnd,
             pacing_rate: self.pacing_rate(flow),
@@ -50,6 +50,7 @@ impl Connection {
             bytes_acked: u64::from(flow.tx_acked()),
             bytes_received: u64::from(flow.rx_head()),
             retrans: self.retrans,
+            timeouts: self.timeouts,
             backoff: self.backoff,
             probes: if flow.has(flags::PERSIST) {
                 self.unanswered_probes

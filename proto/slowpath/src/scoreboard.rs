@@ -2,8 +2,8 @@
 //! sent at one time and shares one fate.
 //!
 //! A flow without trouble keeps no records, so that sending costs nothing. They begin with the
-//! first sign of a loss, when all in flight becomes one record with an estimated time of sending,
-//! and end a while after the last. From then on every transmission is recorded: this is what RFC
+//! first sign of a loss, when what is in flight becomes records by its [marks](crate::marks), and
+//! end a while after the last. From then on every transmission is recorded: this is what RFC
 //! 8985 (RACK) needs to find lost segments, and lost retransmissions, by time.
 //!
 //! ```text
@@ -14,6 +14,8 @@
 use std::collections::VecDeque;
 
 use tidelane_wire::SeqNumber;
+
+use crate::marks::Mark;
 
 /// Records kept at most. A peer that makes more holes gets its SACK blocks ignored.
 const RECORDS_MAX: usize = 16_384;
@@ -69,6 +71,10 @@ pub struct Delivery {
     pub reordered_from: Option<SeqNumber>,
     /// The least end of what arrived and was sent only once.
     pub original_end: Option<SeqNumber>,
+    /// Some of it was sent more than once.
+    pub again: bool,
+    /// It gave a round-trip sample.
+    pub sampled: bool,
 }
 
 impl Delivery {
@@ -79,6 +85,7 @@ impl Delivery {
         if let Some(start) = other.reordered_from {
             self.note_reordered(start);
         }
+        self.again |= other.again;
         if let Some(end) = other.original_end {
             self.note_original(end);
         }
@@ -114,15 +121,19 @@ fn earlier(a: u32, b: u32) -> bool {
 }
 
 impl Scoreboard {
-    /// Begins with all from `una` to `nxt` in flight since `sent_us`.
-    pub fn begin(una: SeqNumber, nxt: SeqNumber, sent_us: u32) -> Self {
+    /// Begins with all from `una` in flight: up to each number in `marks` since the time beside it.
+    pub fn begin(una: SeqNumber, marks: &[Mark]) -> Self {
         let mut board = Self {
             fack: una,
             fack_before: una,
             ..Self::default()
         };
-        board.sent(una, nxt, sent_us);
-        if let Some(record) = board.records.back_mut() {
+        let mut start = una;
+        for (end, sent_us) in marks {
+            board.sent(start, *end, *sent_us);
+            start = *end;
+        }
+        for record in &mut board.records {
             record.timed = false;
         }
         board
@@ -233,6 +244,7 @@ impl Scoreboard {
         delivery: &mut Delivery,
     ) {
         delivery.bytes += record.len();
+        delivery.again |= record.again;
         let rtt_us = now_us.wrapping_sub(record.sent_us);
         // An arrival so soon is that of an earlier transmission.
         if record.again && rtt_us < rtt_min_us {
@@ -373,6 +385,24 @@ impl Scoreboard {
         (lost, lost_again, next)
     }
 
+    /// After a timeout the first segment is lost, of at most `mss` bytes, and of the rest what the
+    /// peer does not have and was sent `limit_us` ago or longer (RFC 8985 §6.3).
+    pub fn lose_old(&mut self, mss: u32, now_us: u32, limit_us: u32) {
+        self.lose_first(mss);
+        for at in 0..self.records.len() {
+            let record = self.records[at];
+            if record.fate == Fate::Out && now_us.wrapping_sub(record.sent_us) >= limit_us {
+                self.set_fate(at, Fate::Lost);
+            }
+        }
+        self.rack = None;
+    }
+
+    /// RACK.rtt: the round trip of the last arrival.
+    pub fn rack_rtt_us(&self) -> Option<u32> {
+        self.rack.map(|rack| rack.rtt_us)
+    }
+
     /// All that the peer does not have is lost (RFC 6298 §5); with `reneged`, the rest as well.
     pub fn lose_all(&mut self, reneged: bool) {
         for at in 0..self.records.len() {
@@ -477,7 +507,7 @@ mod tests {
 
     #[test]
     fn a_hole_is_lost_once_later_data_arrived_and_time_passed() {
-        let mut board = Scoreboard::begin(s(0), s(1000), 0);
+        let mut board = Scoreboard::begin(s(0), &[(s(1000), 0)]);
         let delivery = board.sack(s(200), s(500), 100, 50);
         assert_eq!(delivery.bytes, 300);
         assert_eq!(sums(&board), [700, 300, 0]);
@@ -491,8 +521,33 @@ mod tests {
     }
 
     #[test]
+    fn rfc8985_section_6_3_after_a_timeout_what_was_sent_lately_is_not_lost() {
+        let mut board = Scoreboard::begin(s(0), &[(s(3000), 0), (s(4000), 700), (s(5000), 950)]);
+        board.sack(s(2000), s(2500), 800, 50);
+        board.lose_old(1000, 1000, 300);
+        assert_eq!(sums(&board), [1000, 500, 3500]);
+        assert_eq!(board.first_out(1000), Some((s(4000), 1000)));
+        // However young it is, the first segment is lost.
+        let mut board = Scoreboard::begin(s(0), &[(s(3000), 990)]);
+        board.lose_old(1000, 1000, 300);
+        assert_eq!(sums(&board), [2000, 0, 1000]);
+        assert_eq!(board.next_lost(5000), Some((s(0), 1000)));
+    }
+
+    #[test]
+    fn rfc8985_section_5_2_each_part_of_what_is_in_flight_has_its_time() {
+        let marks = [(s(1000), 0), (s(2000), 400), (s(3000), 800)];
+        let mut board = Scoreboard::begin(s(0), &marks);
+        assert_eq!(sums(&board), [3000, 0, 0]);
+        // The second part arrives after 600: the first is lost, the third was sent later.
+        board.sack(s(1000), s(2000), 1000, 50);
+        assert_eq!(board.find_lost(1000, 0), (1000, 0, None));
+        assert_eq!(sums(&board), [1000, 1000, 1000]);
+    }
+
+    #[test]
     fn a_lost_retransmission_is_found() {
-        let mut board = Scoreboard::begin(s(0), s(300), 0);
+        let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
         board.sack(s(100), s(300), 100, 50);
         assert_eq!(board.find_lost(100, 0).0, 100);
         board.sent_again(s(0), 100, 110);
@@ -503,13 +558,13 @@ mod tests {
 
     #[test]
     fn late_arrivals_of_first_transmissions_are_reordering() {
-        let mut board = Scoreboard::begin(s(0), s(300), 0);
+        let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
         let first = board.sack(s(200), s(300), 100, 50);
         assert_eq!(first.reordered_from, None);
         let late = board.sack(s(0), s(100), 101, 50);
         assert_eq!(late.reordered_from, Some(s(0)));
         assert_eq!(board.extent_from(s(0)), 300);
-        let mut board = Scoreboard::begin(s(0), s(300), 0);
+        let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
         board.begin_segment();
         board.sack(s(200), s(300), 100, 50);
         let acknowledged = board.acknowledge(s(100), 100, 50);
@@ -522,7 +577,7 @@ mod tests {
 
     #[test]
     fn an_arrival_too_soon_is_that_of_the_first_transmission() {
-        let mut board = Scoreboard::begin(s(0), s(300), 0);
+        let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
         board.lose_first(100);
         board.sent_again(s(0), 100, 90);
         // 10 us after it was sent again, on a path of 50: nothing else is late by that.
@@ -530,7 +585,7 @@ mod tests {
         assert_eq!((delivery.bytes, delivery.rtt_us), (100, None));
         assert_eq!(board.find_lost(100, 0), (0, 0, None));
         // 60 us after: what was sent before it is late.
-        let mut board = Scoreboard::begin(s(0), s(300), 0);
+        let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
         board.lose_first(100);
         board.sent_again(s(0), 100, 90);
         board.acknowledge(s(100), 150, 50);
@@ -550,7 +605,7 @@ mod tests {
             let base = next(u32::MAX);
             let mut una = s(base);
             let mut nxt = una.add(next(5000) + 1);
-            let mut board = Scoreboard::begin(una, nxt, 0);
+            let mut board = Scoreboard::begin(una, &[(nxt, 0)]);
             for now in 1..200 {
                 let flight = nxt.distance_from(una);
                 match next(7) {

@@ -3,10 +3,7 @@
 use tidelane_flow::{CloseCause, Env, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
 
-use crate::{Fate, Slow, arrive::Step};
-
-/// Full segments that are acknowledged at once after something came out of order.
-const QUICK_ACKS: u32 = 15;
+use crate::{Fate, Slow, arrive::Step, blocks::QUICK_ACKS};
 
 impl<E: Env> Slow<'_, E> {
     /// Seventh: text. What is out of order is kept (RFC 9293 SHLD-31) and acknowledged at once
@@ -59,41 +56,37 @@ impl<E: Env> Slow<'_, E> {
         if !self.env.place(self.id, self.hot.rx_pos(start), text) {
             return self.drop(DropReason::RxBufferFull);
         }
+        let twice = match skip {
+            0 => self.cold.ooo.overlap(start, end),
+            _ => Some((segment.seq, next)),
+        };
+        self.keep(start, end, twice);
         if start != next {
-            self.counters.ofo_queue += 1;
-            self.hot.set_quick_acks(QUICK_ACKS);
-            if !self.cold.ooo.insert(start, end) {
-                self.note_duplicate(start, end);
-            }
-            self.cold.ooo_latest = start;
             return Ok(());
         }
         let in_order_before = self.cold.ooo.is_empty();
-        let repeats = self.note_overlap(segment.seq, end);
         self.advance_rcv_nxt(end);
-        // What fills a hole is acknowledged at once (RFC 5681 §4.2), and what came before.
-        self.hot
-            .put(flags::ACK_NOW, at_once || repeats || !in_order_before);
+        // What fills a hole is acknowledged at once (RFC 5681 §4.2).
+        let at_once = at_once || !in_order_before || twice.is_some();
+        self.hot.put(flags::ACK_NOW, at_once);
         let eager = self.config.eager_acks;
         self.hot.owe_ack(text.len() as u32, eager);
         self.env.event(self.id, Event::Readable);
         Ok(())
     }
 
-    /// What is next in order begins at `start` and ends at `end`: the first part of it that was
-    /// here before is reported (RFC 2883 §4). Whether there is one.
-    fn note_overlap(&mut self, start: SeqNumber, end: SeqNumber) -> bool {
-        let next = self.hot.rcv_nxt;
-        let first = self.cold.ooo.iter().next();
-        let first = first.filter(|range| range.0.before(end));
-        let overlap = match start.before(next) {
-            true => Some((start, next)),
-            false => first.map(|(left, right)| (left, right.earlier_of(end))),
-        };
-        if let Some((left, right)) = overlap {
-            self.note_duplicate(left, right);
+    /// `[start, end)` was placed, of which the part `twice` had come before.
+    fn keep(&mut self, start: SeqNumber, end: SeqNumber, twice: Option<(SeqNumber, SeqNumber)>) {
+        self.cold.reported.told = false;
+        if start != self.hot.rcv_nxt {
+            self.counters.ofo_queue += 1;
+            self.hot.set_quick_acks(QUICK_ACKS);
+            self.cold.ooo.insert(start, end);
+            self.cold.reported.arrived(start, &self.cold.ooo);
         }
-        overlap.is_some()
+        if let Some((left, right)) = twice {
+            self.report_duplicate(left, right);
+        }
     }
 
     /// RCV.NXT moves to `end`, and over what was out of order behind it.
@@ -143,13 +136,5 @@ impl<E: Env> Slow<'_, E> {
             return Err(self.finish(Fate::TimeWait));
         }
         Ok(())
-    }
-
-    /// `[start, end)` arrived again: the next acknowledgment says so (RFC 2883).
-    pub(crate) fn note_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
-        self.hot.set_quick_acks(QUICK_ACKS);
-        if self.hot.has(flags::SACK) {
-            self.cold.dsack = Some((start, end));
-        }
     }
 }

@@ -126,11 +126,12 @@ impl<E: Env> Slow<'_, E> {
         }
         let acknowledged = self.is_deferred();
         self.cold.backoff = self.cold.backoff.saturating_add(1);
+        self.cold.timeouts = self.cold.timeouts.saturating_add(1);
         if acknowledged && self.is_deferred() {
             self.arm_rto();
             return Fate::Keep;
         }
-        if self.cold.backoff == R1 {
+        if self.cold.timeouts == R1 {
             self.env.doubt_path(self.id);
         }
         self.cold.retrans_since.get_or_insert(self.clock.ms);
@@ -157,7 +158,9 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// R2 (RFC 9293 §3.8.3, MUST-20): so many retransmissions, or USER TIMEOUT where the program
-    /// set one. A peer that answers with a closed window is alive (§3.8.6.1, MUST-37).
+    /// set one. A peer that answers with a closed window is alive (§3.8.6.1, MUST-37), and so is
+    /// one whose window's edge came back so far that the oldest segment is beyond it (§3.8.6,
+    /// SHLD-17).
     fn has_waited_enough(&self) -> bool {
         let retries = self.retries_max();
         let synchronized = self.hot.state.is_synchronized();
@@ -167,8 +170,9 @@ impl<E: Env> Slow<'_, E> {
         if synchronized && !self.cold.options.user_timeout.is_zero() {
             return false;
         }
-        let closed = self.hot.snd_wnd == 0 && synchronized;
-        (!closed && self.cold.backoff >= retries) || self.cold.unanswered_probes >= retries
+        let oldest = self.hot.flight_size().min(u32::from(self.hot.mss));
+        let beyond = self.hot.snd_wnd < oldest && synchronized;
+        (!beyond && self.cold.timeouts >= retries) || self.cold.unanswered_probes >= retries
     }
 
     /// For SYN, too (RFC 9293 MUST-22); by default that is 131 s, as in Linux, and not the three

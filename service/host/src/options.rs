@@ -257,7 +257,7 @@ fn numbers_of(info: &FlowInfo) -> FlowNumbers {
             | feature(info.sack, flow_features::SACK)
             | feature(info.ecn, flow_features::ECN),
         wscales: u32::from(info.snd_wscale) | u32::from(info.rcv_wscale) << 8,
-        backoff: info.backoff.into(),
+        backoff: info.timeouts.into(),
         ca_state: match info.ca_state {
             CaState::Open => 0,
             CaState::Disorder => 1,

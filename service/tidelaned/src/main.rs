@@ -142,10 +142,16 @@ fn make_host(
         mtu: link.mtu,
         addresses: control::addresses_of(mirror, link.ifindex),
     };
+    Host::new(config.engine(), new_secret()?, interface, ports)
+        .map_err(because("cannot map memory"))
+}
+
+/// What keys sequence numbers and hashes: random, and another one at each start (RFC 6528 §3).
+fn new_secret() -> Result<[u8; 16], String> {
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
         .map_err(because("cannot get random bytes"))?;
-    Host::new(config.engine(), secret, interface, ports).map_err(because("cannot map memory"))
+    Ok(secret)
 }
 
 fn start_core(
@@ -166,4 +172,22 @@ fn start_core(
         }),
     };
     core::start(host, core_config).map_err(because("cannot start the fast path"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn rfc6528_section_3_each_start_has_a_secret_of_its_own() {
+        let secrets: BTreeSet<_> = (0..100).map(|_| new_secret().expect("bytes")).collect();
+        assert_eq!(secrets.len(), 100);
+        // Every byte of it.
+        for at in 0..16 {
+            let values: BTreeSet<u8> = secrets.iter().map(|secret| secret[at]).collect();
+            assert!(values.len() > 10, "byte {at}");
+        }
+    }
 }

@@ -112,7 +112,7 @@ impl CwndRules {
         if info.ssthresh >= before {
             in_flight_law(info, sent)?;
         }
-        let lost_all = info.ca_state == CaState::Loss || info.backoff > 0;
+        let lost_all = info.ca_state == CaState::Loss || info.timeouts > 0;
         sender.acked = info.bytes_acked;
         if info.ssthresh > before || taken_back {
             sender.lowered_at = None;

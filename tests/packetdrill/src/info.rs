@@ -103,7 +103,7 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
     let mut fields = Fields::default();
     fields
         .bytes(&[state_number(info.state), info.ca_state as u8])
-        .bytes(&[info.backoff, info.probes, info.backoff, options])
+        .bytes(&[info.timeouts, info.probes, info.backoff, options])
         .bytes(&[info.snd_wscale | info.rcv_wscale << 4, 0])
         // rto, ato, snd_mss, rcv_mss
         .words(&[us(info.rto), 40_000, mss, info.rcv_mss])

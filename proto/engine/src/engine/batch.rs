@@ -5,7 +5,7 @@ use tidelane_flow::{Clock, Env, FlowId, FlowState, Millis, TxFull, flags};
 use tidelane_slowpath::Slow;
 use tidelane_time::{Instant, TimerHandle};
 
-use super::Engine;
+use super::{Engine, look::LOOK};
 
 /// No timeout is shorter than this: a flow that was silent for less was not idle.
 const IDLE_US_MIN: u32 = 10_000;
@@ -60,7 +60,9 @@ impl Engine {
         }
         let clock = &self.clock;
         let scheduled = if flow.flags & flags::SEND_WANTED != 0 {
-            if flow.srtt == 0 || idle(flow, clock) {
+            // Behind a timed segment: it is marked when this one goes.
+            let behind = flow.flags & flags::RTT_TIMING != 0;
+            if behind || flow.srtt == 0 || idle(flow, clock) {
                 return false;
             }
             let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
@@ -97,8 +99,8 @@ impl Engine {
             return;
         };
         flow.flags &= !flags::PENDING;
-        let mut full = false;
-        // Text that goes out acknowledges, but has no room for what SACK has to say.
+        let (mut full, mut mark) = (false, false);
+        // Text that goes out acknowledges, but may not have said all that SACK has to say.
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let usual = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
@@ -107,13 +109,21 @@ impl Engine {
                 match fast.send() {
                     Ok(sent) => {
                         self.counters.out_segs += u64::from(sent);
+                        mark = sent > 0 && flow.rtt_seq != flow.snd_nxt;
                         // With something in flight its acknowledgment brings the flow back here.
                         if flow.snd_nxt != flow.snd_una || flow.snd_nxt == flow.tx_end {
                             flow.flags &= !flags::SEND_WANTED;
                         }
                     }
-                    Err(TxFull) => full = true,
+                    Err(TxFull) => (full, mark) = (true, true),
                 }
+            }
+            if mark {
+                self.mark_time(id);
+                let Some(again) = self.table.get_mut(id) else {
+                    return;
+                };
+                flow = again;
             }
             if !full && flow.flags & flags::SEND_WANTED != 0 {
                 full = self.output_slowly(id, env);
@@ -145,6 +155,16 @@ impl Engine {
         }
         if !scheduled {
             self.schedule(id);
+        }
+    }
+
+    /// What went out behind other segments was not timed: when it did is marked down.
+    #[inline(never)]
+    fn mark_time(&mut self, id: FlowId) {
+        if let (Some(flow), Some(Some(cold))) =
+            (self.table.get(id), self.connections.get_mut(id.index()))
+        {
+            cold.marks.note(flow, self.clock.us);
         }
     }
 
@@ -182,7 +202,7 @@ impl Engine {
             slow.hot.clear(flags::ACK_NOW | flags::ACK_OWED);
             return false;
         }
-        let due = slow.hot.has(flags::ACK_NOW) || slow.has_sack();
+        let due = slow.hot.has(flags::ACK_NOW) || slow.has_untold_sack();
         let full = due && slow.send_ack().is_err();
         slow.settle();
         full
@@ -242,6 +262,9 @@ impl Engine {
         let clock = Clock::at(now);
         self.time_wait.expire(now);
         while let Some(id) = self.wheel.expire_next(now) {
+            if id == LOOK {
+                self.look_who_was_heard(now);
+            }
             let Some(flow) = self.table.get_mut(id) else {
                 continue;
             };

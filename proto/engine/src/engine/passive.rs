@@ -2,7 +2,7 @@
 //! a cookie that comes back as a flow.
 
 use tidelane_flow::{Arrival, Clock, Env, ListenerId, State, StateEvent};
-use tidelane_slowpath::{Slow, SynSeen, cookies};
+use tidelane_slowpath::{Slow, SynSeen, cookies, is_wscale_impossible};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, Segment, TcpFlags};
 
@@ -26,6 +26,7 @@ impl Engine {
         let Some(listener) = self.listeners.get(id).copied() else {
             return;
         };
+        self.counters.impossible_wscales += u64::from(is_wscale_impossible(segment));
         if !listener.accept_room() {
             self.counters.listen_overflows += 1;
             return self.drop_syn(DropReason::AcceptQueueFull);

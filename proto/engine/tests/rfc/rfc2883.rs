@@ -47,3 +47,72 @@ fn section_5_a_repair_that_was_not_needed_is_taken_back() {
     assert_eq!(rig.engine.counters().dsack_recv, 2);
     assert_eq!(rig.info().sacked, 2000);
 }
+
+/// The report comes late: the window has grown beyond what it was before the repair.
+#[test]
+fn section_5_what_is_taken_back_takes_nothing_away() {
+    let mut rig = Rig::established_sack();
+    rig.write(10_000);
+    rig.wait_ms(10);
+    for end in 2..=4 {
+        let segment = ack(1, 1).sack(&rig, &[(1001, end * 1000 + 1)]);
+        rig.push(segment);
+    }
+    rig.push(ack(1, 10_001));
+    assert_eq!(rig.info().ca_state, CaState::Open);
+    let mut una = 10_001;
+    while rig.info().cwnd <= 11_000 {
+        let cwnd = rig.info().cwnd;
+        let sent = rig.write(cwnd);
+        rig.wait_ms(10);
+        for out in &sent {
+            una = out.seq + out.len;
+            rig.push(ack(1, una));
+        }
+        assert!(una < 4_000_000, "{:?}", rig.info());
+    }
+    let before = rig.info();
+    let told = ack(1, una).sack(&rig, &[(1, 1001)]);
+    rig.push(told);
+    let info = rig.info();
+    assert_eq!((info.cwnd, info.ssthresh), (before.cwnd, u32::MAX));
+}
+
+#[test]
+fn section_4_2_the_part_that_came_before_is_reported_in_and_out_of_order() {
+    let mut rig = Rig::established_sack();
+    rig.push(data(1, 1, 1000));
+    let blocks = |rig: &mut Rig, segment: In| {
+        let sent = rig.push(segment);
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        let blocks = sent[0].options.sack;
+        let relative = |(left, right): &(_, _)| (rig.relative(*left), rig.relative(*right));
+        blocks.as_slice().iter().map(relative).collect::<Vec<_>>()
+    };
+    assert_eq!(blocks(&mut rig, data(501, 1, 1000)), [(501, 1001)]);
+    // Out of order: the part, and the range that it is in (§4.2.2).
+    assert_eq!(blocks(&mut rig, data(3001, 1, 1000)), [(3001, 4001)]);
+    let both = [(3501, 4001), (3001, 4501)];
+    assert_eq!(blocks(&mut rig, data(3501, 1, 1000)), both);
+    // In order, across what is kept.
+    assert_eq!(blocks(&mut rig, data(1501, 1, 2000)), [(3001, 3501)]);
+    assert_eq!(rig.engine.counters().dsack_sent, 3);
+}
+
+#[test]
+fn section_4_in_one_batch_each_of_several_duplicates_is_reported() {
+    let mut rig = Rig::established_sack();
+    for seq in [1, 1001, 2001] {
+        rig.push(data(seq, 1, 1000));
+    }
+    // Two that adjoin are one range.
+    for seq in [1, 1001] {
+        rig.arrive(data(seq, 1, 1000));
+    }
+    assert_eq!(rig.batch_end().len(), 1);
+    for seq in [1, 2001] {
+        rig.arrive(data(seq, 1, 1000));
+    }
+    assert_eq!(rig.batch_end().len(), 2);
+    assert_eq!(rig.engine.counters().dsack_sent, 3);
+}

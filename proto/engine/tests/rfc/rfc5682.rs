@@ -1,8 +1,55 @@
-//! F-RTO: spurious timeouts (RFC 5682 §3), and Eifel detection (RFC 3522).
+//! F-RTO: spurious timeouts (RFC 5682 §2 and §3), and Eifel detection (RFC 3522).
 
 use tidelane_engine::{CaState, EngineConfig, SocketOptions, TcpOptions};
 
 use crate::rig::{Rig, ack, spans};
+
+/// Without SACK: ten segments in flight, more to come, and the timer has expired.
+fn timed_out_without_sack() -> Rig {
+    let mut rig = Rig::established(SocketOptions::default());
+    assert_eq!(rig.write(20_000).len(), 10);
+    let mut again = Vec::new();
+    while rig.engine.counters().timeouts == 0 {
+        again.extend(rig.wait_ms(10));
+    }
+    assert_eq!(spans(&again), [(1, 1000)]);
+    rig
+}
+
+#[test]
+fn section_2_1_step_2b_and_3b_without_sack_two_acknowledgments_undo_it() {
+    let mut rig = timed_out_without_sack();
+    let sent = rig.push(ack(1, 1001));
+    assert_eq!(spans(&sent), [(10_001, 1000), (11_001, 1000)]);
+    rig.push(ack(1, 2001));
+    assert_eq!(rig.engine.counters().spurious_timeouts, 1);
+    let info = rig.info();
+    assert_eq!((info.ca_state, info.ssthresh), (CaState::Open, u32::MAX));
+    assert_eq!(rig.engine.counters().retrans_segs, 1);
+}
+
+/// What was sent again fills a hole, and what came before the hole is acknowledged with it.
+#[test]
+fn section_2_1_without_sack_one_acknowledgment_of_more_than_the_repair_tells_nothing() {
+    let mut rig = timed_out_without_sack();
+    let sent = rig.push(ack(1, 4001));
+    assert_eq!(rig.engine.counters().spurious_timeouts, 0);
+    assert_eq!(spans(&sent)[0], (10_001, 1000));
+    // Then a duplicate (step 3.a): the next hole is repaired.
+    let sent = rig.push(ack(1, 4001));
+    assert_eq!(spans(&sent)[0], (4001, 1000), "{:?}", spans(&sent));
+    assert_eq!(rig.info().ca_state, CaState::Loss);
+}
+
+#[test]
+fn section_2_1_step_2a_without_sack_a_duplicate_ends_it() {
+    let mut rig = timed_out_without_sack();
+    let mut sent = rig.push(ack(1, 1));
+    sent.extend(rig.push(ack(1, 1001)));
+    assert_eq!(spans(&sent)[0], (1001, 1000), "{:?}", spans(&sent));
+    rig.push(ack(1, 3001));
+    assert_eq!(rig.engine.counters().spurious_timeouts, 0);
+}
 
 /// Ten segments in flight, `more` bytes to come, and the timer has expired: the first segment was
 /// sent again.

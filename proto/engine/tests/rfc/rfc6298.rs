@@ -34,7 +34,7 @@ fn section_2_2_and_2_3_samples_make_the_timeout() {
     let mut rig = Rig::established_with(config, SocketOptions::default(), TcpOptions::NONE);
     // The handshake took 10 ms.
     let mut model = Model::first(10.0);
-    let mut una = 1;
+    let (mut una, mut timed_out) = (1, 0);
     for rtt in [10, 100, 100, 20, 500, 3, 3, 3, 250] {
         let info = rig.info();
         let srtt = info.srtt.as_micros() as f64 / 1e3;
@@ -46,19 +46,45 @@ fn section_2_2_and_2_3_samples_make_the_timeout() {
             "{rttvar} {}",
             model.rttvar
         );
-        let expected = model.srtt + 4.0 * model.rttvar;
-        assert!((rto - expected).abs() <= 2.0, "{rto} {expected}");
+        // What timed out gave no sample: the timeout stays doubled (§5).
+        let expected = (model.srtt + 4.0 * model.rttvar) * f64::from(1 << info.backoff);
+        assert!((rto - expected).abs() <= 4.0, "{rto} {expected}");
         rig.write(1000);
-        if f64::from(rtt) < rto {
-            rig.wait_ms(rtt as u64);
+        // What times out gives no sample (§3).
+        let in_time = rig.wait_ms(rtt as u64).is_empty();
+        assert!(in_time || f64::from(rtt) >= rto - 2.0, "{rtt} {rto}");
+        assert!(!in_time || f64::from(rtt) <= rto + 2.0, "{rtt} {rto}");
+        if in_time {
             model.sample(f64::from(rtt));
         } else {
-            // It would time out, and give no sample (§3).
-            let sent = rig.wait_ms(rtt as u64);
-            assert!(!sent.is_empty());
+            timed_out += 1;
         }
         una += 1000;
         rig.push(ack(1, una));
+        assert_eq!(rig.info().backoff == 0, in_time);
+    }
+    assert!(timed_out > 0);
+}
+
+/// With timestamps the echo tells which transmission arrived: a sample (RFC 7323 §4.1).
+#[test]
+fn section_5_with_timestamps_the_acknowledgment_of_a_repair_is_a_sample() {
+    for (peer, doubled) in [(TcpOptions::timestamps(1, 0), 0), (TcpOptions::NONE, 1)] {
+        let (config, options) = (EngineConfig::default(), SocketOptions::default());
+        let mut rig = Rig::established_with(config, options, peer);
+        rig.write(1000);
+        let mut again = Vec::new();
+        while again.is_empty() {
+            again = rig.wait_ms(10);
+        }
+        assert_eq!(rig.info().backoff, 1);
+        let mut done = ack(1, again[0].seq + again[0].len);
+        if let Some(timestamps) = again[0].options.timestamps {
+            done = done.ts(2, timestamps.tsval);
+        }
+        rig.wait_ms(20);
+        rig.push(done);
+        assert_eq!(rig.info().backoff, doubled);
     }
 }
 

@@ -111,6 +111,54 @@ fn section_5_4_the_timestamp_clock_ticks_in_milliseconds() {
     }
 }
 
+#[test]
+fn section_2_3_an_impossible_shift_is_counted_and_taken_for_fourteen() {
+    for (shift, count) in [(14, 0), (15, 1), (255, 1)] {
+        let (config, options) = (EngineConfig::default(), SocketOptions::default());
+        let rig = Rig::established_with(config.clone(), options, scaled(shift));
+        assert_eq!(rig.info().snd_wscale, 14);
+        assert_eq!(rig.engine.counters().impossible_wscales, count);
+        let (mut rig, _) = Rig::opening(config, options);
+        rig.push(
+            In {
+                ack: 1,
+                ..syn(scaled(shift))
+            }
+            .with(SYN | ACK),
+        );
+        assert_eq!(rig.info().snd_wscale, 14);
+        assert_eq!(rig.engine.counters().impossible_wscales, count);
+    }
+}
+
+/// The peer is silent for days, and its clock of one millisecond goes on.
+#[test]
+fn section_5_5_after_24_silent_days_an_older_timestamp_is_none() {
+    let day = 86_400_000;
+    let base = 0x7000_0000_u32;
+    for (days, taken) in [(20, false), (25, true), (40, true), (49, true)] {
+        let peer = TcpOptions::timestamps(base, 0);
+        let (config, options) = (EngineConfig::default(), SocketOptions::default());
+        let mut rig = Rig::established_with(config, options, peer);
+        rig.push(data(1, 1, 10).ts(base, 0));
+        rig.wait_ms(days * day);
+        // Beyond 24.8 days the clock itself seems to have gone back; before, only an old segment
+        // has such a timestamp.
+        let tsval = if taken {
+            base.wrapping_add((days * day) as u32)
+        } else {
+            base - 1
+        };
+        assert!((tsval.wrapping_sub(base) as i32) < 0);
+        rig.push(data(11, 1, 10).ts(tsval, 0));
+        let received = if taken { 20 } else { 10 };
+        assert_eq!(rig.info().bytes_received, received, "{days} days");
+        // And from there on PAWS goes on.
+        rig.push(data(received as u32 + 1, 1, 10).ts(tsval.wrapping_sub(5), 0));
+        assert_eq!(rig.info().bytes_received, received);
+    }
+}
+
 /// TSval now: of the acknowledgment that an old byte draws.
 fn stamp(rig: &mut Rig) -> u32 {
     let sent = rig.push(data(0, 1, 1).ts(1, 0));

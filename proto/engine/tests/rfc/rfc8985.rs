@@ -1,7 +1,7 @@
 //! RACK-TLP (RFC 8985), as far as neither conformance scripts nor the scoreboard's own tests show
 //! it.
 
-use tidelane_engine::{Duration, EngineConfig, SocketOptions, TcpOptions};
+use tidelane_engine::{CaState, Duration, EngineConfig, SocketOptions, TcpOptions};
 
 use crate::rig::{Rig, ack, spans, times};
 
@@ -27,8 +27,8 @@ fn patience(rig: &mut Rig, una: u32) -> u64 {
     waited
 }
 
-#[test]
-fn section_6_2_step_4_a_repair_without_need_widens_the_reordering_window() {
+/// A connection whose path takes 40 ms, and the number of its next byte.
+fn of_40_ms() -> (Rig, u32) {
     let mut rig = Rig::established_sack();
     // Samples of 40 ms beside the handshake's 10.
     for round in 0..30 {
@@ -36,21 +36,31 @@ fn section_6_2_step_4_a_repair_without_need_widens_the_reordering_window() {
         rig.wait_ms(40);
         rig.push(ack(1, round * 1000 + 1001));
     }
-    let una = 30_001;
-    // Three SACKed segments are enough while the path is not known to reorder.
-    assert_eq!(patience(&mut rig, una), 0);
-    // Late arrivals show that it does: then it is given a quarter of the least round trip, and one
-    // more with each round in which a repair was not needed.
+    (rig, 30_001)
+}
+
+/// Late arrivals show that the path reorders.
+fn reorder(rig: &mut Rig, una: u32) -> u32 {
     rig.write(10_000);
     rig.wait_ms(40);
-    let una = una + 10_000;
-    let late = ack(1, una).sack(&rig, &[(una + 3000, una + 4000)]);
+    let late = ack(1, una).sack(rig, &[(una + 3000, una + 4000)]);
     rig.push(late);
-    let late = ack(1, una).sack(&rig, &[(una + 1000, una + 2000), (una + 3000, una + 4000)]);
+    let late = ack(1, una).sack(rig, &[(una + 1000, una + 2000), (una + 3000, una + 4000)]);
     rig.push(late);
     rig.push(ack(1, una + 10_000));
     rig.wait_ms(10);
-    let waits: Vec<u64> = (1..=3)
+    una + 10_000
+}
+
+#[test]
+fn section_6_2_step_4_a_repair_without_need_widens_the_reordering_window() {
+    let (mut rig, una) = of_40_ms();
+    // Three SACKed segments are enough while the path is not known to reorder.
+    assert_eq!(patience(&mut rig, una), 0);
+    // Then it is given a quarter of the least round trip, and one more with each round in which a
+    // repair was not needed.
+    let una = reorder(&mut rig, una + 10_000);
+    let waits: Vec<u64> = (0..3)
         .map(|round| patience(&mut rig, una + round * 10_000))
         .collect();
     assert!(waits[0] > 0, "{waits:?}");
@@ -99,4 +109,103 @@ fn section_7_2_after_a_timeout_there_are_no_probes() {
     rig.wait_ms(60_000);
     assert!(rig.engine.counters().timeouts > 3);
     assert_eq!(rig.engine.counters().loss_probes, probes);
+}
+
+/// A probe showed a loss, for which the window came down. What was in flight then and is found lost
+/// later was sent before that: it is the same window of data.
+#[test]
+fn section_7_4_a_loss_behind_a_probe_that_reduced_is_no_second_reduction() {
+    let mut rig = Rig::established_sack();
+    rig.write(2_000);
+    let mut sent = Vec::new();
+    while sent.is_empty() {
+        sent = rig.wait_ms(5);
+    }
+    assert_eq!(
+        (spans(&sent)[0], rig.engine.counters().loss_probes),
+        ((1001, 1000), 1)
+    );
+    rig.write(8_000);
+    // Beyond the probe, without a DSACK.
+    rig.push(ack(1, 3001));
+    let ssthresh = rig.info().ssthresh;
+    assert!(ssthresh < 10_000, "{ssthresh}");
+    for end in 5..=7 {
+        let segment = ack(1, 3001).sack(&rig, &[(4001, end * 1000 + 1)]);
+        rig.push(segment);
+    }
+    let info = rig.info();
+    assert_eq!(
+        (info.ca_state, info.ssthresh),
+        (CaState::Recovery, ssthresh)
+    );
+    // The next window of data is another matter.
+    rig.push(ack(1, 10_001));
+    rig.write(8_000);
+    rig.wait_ms(10);
+    for end in 12..=14 {
+        let segment = ack(1, 10_001).sack(&rig, &[(11_001, end * 1000 + 1)]);
+        rig.push(segment);
+    }
+    assert!(rig.info().ssthresh < ssthresh);
+}
+
+/// Reordering was seen, and repairs without need have widened the window to three quarters.
+#[test]
+fn section_6_2_step_4_sixteen_recoveries_without_dsack_take_that_back() {
+    let (mut rig, una) = of_40_ms();
+    let una = reorder(&mut rig, una);
+    let waits: Vec<u64> = (0..3)
+        .map(|round| patience(&mut rig, una + round * 10_000))
+        .collect();
+    assert!(waits[2] > waits[0], "{waits:?}");
+    let mut una = una + 30_000;
+    for round in 0..16 {
+        // The first of two is lost, is repaired, and all is well.
+        rig.write(2_000);
+        rig.wait_ms(40);
+        let hole = ack(1, una).sack(&rig, &[(una + 1000, una + 2000)]);
+        rig.push(hole);
+        rig.wait_ms(60);
+        assert_eq!(rig.info().ca_state, CaState::Recovery, "{round}");
+        una += 2_000;
+        rig.push(ack(1, una));
+        rig.wait_ms(10);
+    }
+    // The window has to grow again for a flight of ten.
+    while rig.info().cwnd < 12_000 {
+        let cwnd = rig.info().cwnd;
+        let sent = rig.write(cwnd / 1000 * 1000);
+        rig.wait_ms(40);
+        una += sent.iter().map(|out| out.len).sum::<u32>();
+        rig.push(ack(1, una));
+        assert!(una < 10_000_000, "{:?}", rig.info());
+    }
+    let again = patience(&mut rig, una);
+    assert!(again < waits[2], "{again} {waits:?}");
+}
+
+#[test]
+fn section_6_3_after_a_timeout_what_was_sent_lately_stays_in_flight() {
+    let start = || {
+        let mut rig = Rig::established_sack();
+        rig.write(3000);
+        rig
+    };
+    let (mut rig, mut wait) = (start(), 0);
+    while rig.engine.counters().timeouts == 0 {
+        rig.wait_ms(1);
+        wait += 1;
+    }
+    // The round trip takes 10 ms; this goes out 5 before the timeout.
+    let mut rig = start();
+    rig.wait_ms(wait - 5);
+    assert_eq!(rig.write(2000).len(), 2);
+    let sent = rig.wait_ms(5);
+    assert_eq!(
+        (rig.engine.counters().timeouts, &spans(&sent)[..]),
+        (1, &[(1, 1000)][..])
+    );
+    let info = rig.info();
+    assert_eq!((info.flight_size, info.lost), (5000, 2000));
 }

@@ -2,7 +2,7 @@
 
 use tidelane_engine::{
     CloseCause, Duration, Endpoint, EngineConfig, Event, ListenError, OpenError, Route,
-    SocketOptions, TcpOptions,
+    SocketOptions, State, TcpOptions,
 };
 
 use crate::rig::{ACK, In, LINK, RST, Rig, SYN, ack, data, spans, syn};
@@ -358,4 +358,28 @@ fn section_3_10_7_4_an_older_segment_does_not_change_the_window() {
     // An older acknowledgment, whatever its number.
     rig.push(data(21, 1, 10).wnd(100));
     assert_eq!(rig.info().snd_wnd, 9000);
+}
+
+/// The edge came back to within the oldest segment, and the peer goes on saying so.
+#[test]
+fn shld_17_what_is_beyond_an_edge_that_came_back_does_not_end_the_connection() {
+    let config = EngineConfig {
+        retries: 3,
+        ..EngineConfig::default()
+    };
+    let options = SocketOptions::default();
+    let mut rig = Rig::established_with(config, options, TcpOptions::NONE);
+    rig.write(3000);
+    rig.push(data(1, 1, 10).wnd(500));
+    assert_eq!(rig.info().snd_wnd, 500);
+    for timeout in 1..=10 {
+        while rig.engine.counters().timeouts < timeout {
+            rig.wait_ms(10);
+        }
+        rig.push(ack(11, 1).wnd(500));
+    }
+    assert_eq!(rig.info().state, State::Established);
+    // A peer that says nothing is given up as any.
+    rig.wait_ms(1_000_000);
+    assert!(rig.events().contains(&Event::Closed(CloseCause::TimedOut)));
 }

@@ -250,6 +250,11 @@ impl Rig {
         self.engine.flows().next()
     }
 
+    /// A number of the peer's, as the peer counts.
+    pub fn relative(&self, seq: SeqNumber) -> u32 {
+        seq.distance_from(IRS)
+    }
+
     pub fn ms(&self) -> u64 {
         (self.now - self.start).as_millis()
     }

@@ -52,6 +52,7 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
         probes: 0,
         dsacks: 0,
         path_mss: 1460,
+        timeouts: 0,
         backoff: 0,
         link: LinkId(0),
         listener: None,

@@ -119,6 +119,28 @@ fn a_window_does_not_move_back() {
     assert_eq!(refused.map_err(|violation| violation.rule), Err(rule));
 }
 
+/// Seed 23568: the unscaled window of a SYN,ACK that is sent again is no news.
+#[test]
+fn a_syn_ack_that_is_sent_again_does_not_move_the_window_back() {
+    let mut rules = WireRules::default();
+    let mut syn = header(PEER, 900, 0, TcpFlags::SYN);
+    syn.options.wscale = Some(4);
+    rules.delivered(0, &frame(PEER, syn, &[]));
+    let mut syn_ack = header(HOST, 100, 901, SYN_ACK);
+    syn_ack.options.wscale = Some(4);
+    let again = frame(HOST, syn_ack, &[]);
+    let scaled = frame(HOST, header(HOST, 101, 901, TcpFlags::ACK), &[]);
+    for sent in [&again, &scaled, &again] {
+        assert_eq!(rules.sent(Instant::ZERO, 0, sent), Ok(()));
+    }
+    // What was said with scale still holds.
+    let mut narrow = header(HOST, 101, 901, TcpFlags::ACK);
+    narrow.wnd = 500;
+    let refused = rules.sent(Instant::ZERO, 0, &frame(HOST, narrow, &[]));
+    let rule = "a window does not shrink";
+    assert_eq!(refused.map_err(|violation| violation.rule), Err(rule));
+}
+
 #[test]
 fn a_corrupted_frame_was_never_received() {
     let mut rules = established();

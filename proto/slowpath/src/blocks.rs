@@ -1,0 +1,235 @@
+//! What acknowledgments say of text that is out of order (RFC 2018 §4) and of text that came twice
+//! (RFC 2883 §4).
+
+use tidelane_flow::{Env, Event, FlowId, IpFields, LinkId, Route, SegmentOut, TxFull, flags};
+use tidelane_wire::{FlowKey, SackBlocks, SeqNumber, TcpOptions};
+
+use crate::{Slow, ranges::Ranges};
+
+/// Full segments that are acknowledged at once after something came out of order.
+pub(crate) const QUICK_ACKS: u32 = 15;
+/// Blocks that an option has room for.
+const BLOCKS_MAX: usize = 4;
+
+/// What was reported.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reported {
+    /// Which ranges were reported first, the latest first: by a number that each of them holds.
+    latest: [Option<SeqNumber>; BLOCKS_MAX],
+    /// All that there is to say was said.
+    pub told: bool,
+}
+
+impl Reported {
+    /// Something arrived at `start`: the range that holds it is reported first from now on.
+    pub fn arrived(&mut self, start: SeqNumber, ranges: &Ranges) {
+        let Some(range) = ranges.containing(start) else {
+            return;
+        };
+        let others = self.latest.into_iter().flatten();
+        let mut others = others.filter(|seq| {
+            let of = ranges.containing(*seq);
+            of.is_some() && of != Some(range)
+        });
+        let rest = core::array::from_fn::<_, { BLOCKS_MAX - 1 }, _>(|_| others.next());
+        self.latest = [Some(start), rest[0], rest[1], rest[2]];
+    }
+
+    /// The ranges, the latest first; those that were never reported, or long ago, from the highest.
+    fn in_order(self, ranges: &Ranges) -> impl Iterator<Item = (SeqNumber, SeqNumber)> + '_ {
+        let known = self.latest.into_iter().flatten();
+        let latest = known.filter_map(|seq| ranges.containing(seq));
+        latest.chain(ranges.iter().rev())
+    }
+}
+
+impl<E: Env> Slow<'_, E> {
+    /// `[start, end)` arrived again: the next acknowledgment says so, and others come soon, for
+    /// the peer repairs something.
+    pub(crate) fn note_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
+        self.hot.set_quick_acks(QUICK_ACKS);
+        self.report_duplicate(start, end);
+    }
+
+    /// `[start, end)` arrived again, perhaps as a part of something new (RFC 2883 §4.2). Each is
+    /// reported: what an acknowledgment cannot tell as one range is told by two.
+    pub(crate) fn report_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
+        if self.hot.has(flags::SACK) {
+            let before = self.cold.dsack.filter(|before| before.1 != start);
+            if before.is_some() && before != Some((start, end)) {
+                // One that finds no frame is lost, as any may be.
+                let _ = self.send_ack();
+            }
+            let joined = self.cold.dsack.filter(|before| before.1 == start);
+            self.cold.dsack = Some((joined.map_or(start, |before| before.0), end));
+        }
+        self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
+    }
+
+    /// Whether an acknowledgment has more to say than its number.
+    pub fn has_sack(&self) -> bool {
+        self.hot.has(flags::SACK) && (self.cold.dsack.is_some() || !self.cold.ooo.is_empty())
+    }
+
+    /// The same, unless text that went out has said it.
+    pub fn has_untold_sack(&self) -> bool {
+        self.has_sack() && (self.cold.dsack.is_some() || !self.cold.reported.told)
+    }
+
+    /// Adds the blocks: that of a duplicate, then those that are new or were reported last.
+    pub(crate) fn add_sack(&self, options: &mut TcpOptions) {
+        let room = if options.timestamps.is_some() { 3 } else { 4 };
+        let duplicate = usize::from(self.cold.dsack.is_some());
+        if let Some((start, end)) = self.cold.dsack {
+            options.sack.push(start, end);
+        }
+        for range in self.cold.reported.in_order(&self.cold.ooo) {
+            let blocks = options.sack.as_slice();
+            if blocks.len() >= room {
+                break;
+            }
+            let range = (range.0, self.with_fin(range.1));
+            if !blocks[duplicate..].contains(&range) {
+                options.sack.push(range.0, range.1);
+            }
+        }
+    }
+
+    /// A FIN that came right after a range is reported with it: Linux takes a segment for arrived
+    /// only if all of it is reported.
+    fn with_fin(&self, end: SeqNumber) -> SeqNumber {
+        if self.cold.fin_at == Some(end) {
+            end.add(1)
+        } else {
+            end
+        }
+    }
+
+    /// The blocks that new text carries, and their length. A duplicate is told by an acknowledgment
+    /// of its own, as it is told once.
+    fn blocks_beside_text(&self) -> (SackBlocks, u16) {
+        let none = (SackBlocks::EMPTY, 0);
+        if !self.hot.has(flags::SACK) || self.cold.ooo.is_empty() || self.cold.dsack.is_some() {
+            return none;
+        }
+        let seq = self.hot.snd_nxt;
+        let ack = tidelane_wire::TcpFlags::ACK;
+        let out = self.hot.segment_out(self.id, &self.clock, seq, ack, 0);
+        let mut options = out.options;
+        self.add_sack(&mut options);
+        let len = (options.len() - out.options.len()) as u16;
+        if len * 2 > self.hot.mss {
+            return none;
+        }
+        (options.sack, len)
+    }
+
+    /// Sends new text by `send_new`, with blocks while something is out of order, for which its
+    /// segments are the shorter (RFC 9293 §3.7.1).
+    pub(crate) fn send_with_blocks(
+        &mut self,
+        send_new: impl Fn(&mut Slow<'_, WithBlocks<'_, E>>) -> Result<u32, TxFull>,
+    ) -> Result<u32, TxFull> {
+        let (blocks, len) = self.blocks_beside_text();
+        let before = self.hot.snd_nxt;
+        self.hot.mss -= len;
+        let sent = send_new(&mut Slow {
+            id: self.id,
+            hot: self.hot,
+            cold: self.cold,
+            clock: self.clock,
+            config: self.config,
+            timeouts: self.timeouts,
+            counters: self.counters,
+            challenges: self.challenges,
+            env: &mut WithBlocks {
+                env: self.env,
+                blocks,
+            },
+        });
+        self.hot.mss += len;
+        self.cold.reported.told |= len > 0 && self.hot.snd_nxt != before;
+        sent
+    }
+}
+
+/// A driver that adds SACK blocks to what it sends.
+pub struct WithBlocks<'a, E> {
+    env: &'a mut E,
+    blocks: SackBlocks,
+}
+
+impl<E: Env> Env for WithBlocks<'_, E> {
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        if self.blocks.is_empty() {
+            return self.env.transmit(out);
+        }
+        let mut out = *out;
+        out.options.sack = self.blocks;
+        self.env.transmit(&out)
+    }
+
+    fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        self.env.place(flow, pos, payload)
+    }
+
+    fn event(&mut self, flow: FlowId, event: Event) {
+        self.env.event(flow, event);
+    }
+
+    fn burst_len(&self, flow: FlowId) -> u32 {
+        self.env.burst_len(flow)
+    }
+
+    fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
+        self.env.made(flow, key, link);
+    }
+
+    fn headers(&mut self, flow: FlowId, fields: IpFields) {
+        self.env.headers(flow, fields);
+    }
+
+    fn doubt_path(&mut self, flow: FlowId) {
+        self.env.doubt_path(flow);
+    }
+
+    fn route(&mut self, key: &FlowKey, link: LinkId) -> Route {
+        self.env.route(key, link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(n: u32) -> SeqNumber {
+        SeqNumber(n)
+    }
+
+    #[test]
+    fn rfc2018_section_4_the_range_that_grew_last_comes_first_then_those_before_it() {
+        let (mut ranges, mut reported) = (Ranges::default(), Reported::default());
+        let mut arrive = |start: u32, end: u32| {
+            ranges.insert(s(start), s(end));
+            reported.arrived(s(start), &ranges);
+            let mut order = Vec::new();
+            for range in reported.in_order(&ranges) {
+                if !order.contains(&range.0.0) {
+                    order.push(range.0.0);
+                }
+            }
+            order
+        };
+        assert_eq!(arrive(30, 40), [30]);
+        assert_eq!(arrive(10, 20), [10, 30]);
+        assert_eq!(arrive(50, 60), [50, 10, 30]);
+        assert_eq!(arrive(40, 45), [30, 50, 10]);
+        // Two become one.
+        assert_eq!(arrive(20, 30), [10, 50]);
+        for start in [70, 90, 110] {
+            arrive(start, start + 10);
+        }
+        // The oldest report of five is forgotten: its range is among the rest, the highest first.
+        assert_eq!(arrive(130, 140), [130, 110, 90, 70, 50, 10]);
+    }
+}

@@ -1,0 +1,136 @@
+//! When what is in flight was sent, for the time before anything is lost.
+//!
+//! While nothing is, transmissions are not recorded one by one: that would cost each of them. One
+//! per window is timed anyway (RFC 6298 §3); of the others, that go out behind something in flight,
+//! a mark is kept for every eighth of a round trip, with the time of the last transmission in it
+//! (RFC 8985 §5.2). So a segment passes for younger than it is by at most that much.
+
+use tidelane_flow::{FlowState, flags};
+use tidelane_wire::SeqNumber;
+
+/// Marks that are kept: two round trips of them. What was sent before passes for as young as the
+/// oldest.
+const MARKS_MAX: usize = 16;
+/// An eighth of SRTT, which is kept as eight times that many microseconds.
+const PART_OF_SRTT: u32 = 6;
+
+/// SND.NXT after something was sent, and when that was, in microseconds modulo 2^32.
+pub type Mark = (SeqNumber, u32);
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Marks {
+    /// A ring.
+    marks: [Mark; MARKS_MAX],
+    /// The place of the latest.
+    latest: usize,
+    /// When the latest began.
+    begun_us: u32,
+}
+
+impl Marks {
+    /// Something went out before SND.NXT, behind other segments.
+    pub fn note(&mut self, hot: &FlowState, now_us: u32) {
+        let part_us = hot.srtt >> PART_OF_SRTT;
+        if now_us.wrapping_sub(self.begun_us) > part_us {
+            self.latest = (self.latest + 1) % MARKS_MAX;
+            self.begun_us = now_us;
+        }
+        self.marks[self.latest] = (hot.snd_nxt, now_us);
+    }
+
+    /// The marks of what is in flight, and the timed segment's, in order; the last one is SND.NXT.
+    pub fn in_flight(&self, hot: &FlowState, now_us: u32) -> Vec<Mark> {
+        let timed = hot.has(flags::RTT_TIMING);
+        let timed = timed.then_some((hot.rtt_seq, hot.rtt_stamp));
+        let age = |mark: &Mark| now_us.wrapping_sub(mark.1);
+        // What was in flight for longer has timed out: such a mark is of another round of numbers.
+        let believed = |mark: &Mark| {
+            let ahead = mark.0.distance_from(hot.snd_una);
+            ahead > 0 && ahead <= hot.flight_size() && age(mark) < AGE_US_MAX
+        };
+        let mut marks: Vec<Mark> = self.marks.into_iter().chain(timed).collect();
+        marks.retain(believed);
+        marks.sort_by_key(|mark| mark.0.distance_from(hot.snd_una));
+        // Later numbers were sent later.
+        let mut youngest = u32::MAX;
+        for mark in &mut marks {
+            youngest = youngest.min(age(mark));
+            mark.1 = now_us.wrapping_sub(youngest);
+        }
+        let last = marks
+            .last()
+            .map_or(now_us.wrapping_sub(hot.srtt >> 3), |mark| mark.1);
+        if marks.last().is_none_or(|mark| mark.0 != hot.snd_nxt) {
+            marks.push((hot.snd_nxt, last));
+        }
+        marks.dedup_by(|next, this| next.0 == this.0);
+        marks
+    }
+}
+
+/// The longest timeout, twice.
+const AGE_US_MAX: u32 = 240_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A flow whose round trips take 8 ms, with 1,000 bytes sent and timed at the start.
+    fn flow() -> FlowState {
+        FlowState {
+            snd_nxt: SeqNumber(1000),
+            srtt: 8_000 << 3,
+            flags: flags::RTT_TIMING,
+            rtt_seq: SeqNumber(1000),
+            rtt_stamp: 50,
+            ..FlowState::default()
+        }
+    }
+
+    #[test]
+    fn what_is_sent_within_an_eighth_of_a_round_trip_shares_a_mark() {
+        let (mut hot, mut marks) = (flow(), Marks::default());
+        for now in (500..4500).step_by(250) {
+            hot.snd_nxt = hot.snd_nxt.add(100);
+            marks.note(&hot, 50 + now);
+        }
+        let found = marks.in_flight(&hot, 5_000);
+        assert_eq!(found.first(), Some(&(SeqNumber(1000), 50)));
+        assert_eq!(found.last(), Some(&(SeqNumber(2600), 4_300)));
+        assert_eq!(found.len(), 5, "{found:?}");
+        for pair in found[1..].windows(2) {
+            assert_eq!(
+                pair[1].0.distance_from(pair[0].0),
+                500 - 100 * u32::from(pair[1].0.0 == 2600)
+            );
+        }
+        // What is acknowledged is forgotten.
+        hot.snd_una = SeqNumber(1500);
+        assert!(marks.in_flight(&hot, 5_000).len() < found.len());
+    }
+
+    #[test]
+    fn marks_of_another_round_of_numbers_are_not_believed() {
+        let (mut hot, mut marks) = (flow(), Marks::default());
+        hot.snd_nxt = SeqNumber(2000);
+        marks.note(&hot, 9_000);
+        let later = 9_000 + AGE_US_MAX;
+        hot.rtt_stamp = later;
+        let found = marks.in_flight(&hot, later + 10);
+        assert_eq!(found, [(SeqNumber(1000), later), (SeqNumber(2000), later)]);
+    }
+
+    #[test]
+    fn more_than_two_round_trips_pass_for_the_oldest_mark() {
+        let (mut hot, mut marks) = (flow(), Marks::default());
+        hot.clear(flags::RTT_TIMING);
+        for round in 1..=20 {
+            hot.snd_nxt = hot.snd_nxt.add(1000);
+            marks.note(&hot, round * 2_000);
+        }
+        let found = marks.in_flight(&hot, 41_000);
+        assert_eq!(found.len(), MARKS_MAX);
+        assert_eq!(found[0], (SeqNumber(6000), 10_000));
+    }
+}

@@ -1,0 +1,130 @@
+//! Which packets a host looks at (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3): each test sends a SYN to a
+//! port where nobody listens, which draws a RST where it is taken.
+
+use tidelane_engine::{EngineConfig, LinkId};
+use tidelane_host::{Host, Interface};
+use tidelane_packet_io::{BURST_MAX, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_time::Instant;
+use tidelane_wire::{
+    ETHERNET_HEADER_LEN, IpAddress, MacAddress, SegmentHeader, SeqNumber, TcpFlags, TcpOptions,
+    checksum, emit_tcp, protocol,
+};
+
+const OURS: [u8; 4] = [10, 0, 0, 1];
+const PEER: [u8; 4] = [10, 0, 0, 2];
+const TTL: u8 = 64;
+
+/// A SYN as a frame.
+fn syn(from: [u8; 4], to: [u8; 4], ttl: u8) -> Vec<u8> {
+    let header = SegmentHeader {
+        src_port: 4242,
+        dst_port: 80,
+        seq: SeqNumber(7),
+        ack: SeqNumber(0),
+        flags: TcpFlags::SYN,
+        wnd: 1000,
+        urgent: 0,
+        options: TcpOptions::NONE,
+    };
+    let mut tcp = vec![0; 60];
+    let len = emit_tcp(&mut tcp, &header);
+    tcp.truncate(len);
+    let [src, dst] = [from, to].map(IpAddress::from_v4);
+    let pseudo = checksum::pseudo_header(src, dst, protocol::TCP, len as u32);
+    let sum = pseudo.plus(checksum::sum(&tcp)).checksum();
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    let mut ip = vec![
+        0x45,
+        0,
+        0,
+        20 + len as u8,
+        0,
+        0,
+        0x40,
+        0,
+        ttl,
+        protocol::TCP,
+        0,
+        0,
+    ];
+    ip.extend(from);
+    ip.extend(to);
+    let sum = checksum::sum(&ip).checksum();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = vec![0; ETHERNET_HEADER_LEN];
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+    frame[12] = 8;
+    frame.extend(ip);
+    frame.extend(tcp);
+    frame
+}
+
+/// Frames that a host of our address answers to this one, and its drops by name.
+fn answers(frame: &[u8]) -> (usize, Vec<String>) {
+    let (near, mut far) = MemPort::pair(MemConfig::default());
+    let interface = Interface {
+        link: LinkId(1),
+        mac: MacAddress([2, 0, 0, 0, 0, 1]),
+        mtu: 1500,
+        addresses: vec![IpAddress::from_v4(OURS)],
+    };
+    let mut host = Host::new(EngineConfig::default(), [7; 16], interface, vec![near])
+        .expect("there is memory");
+    far.tx_frame().expect("a frame")[..frame.len()].copy_from_slice(frame);
+    far.tx_commit(frame.len(), TxChecksum::Done);
+    far.tx_flush();
+    host.step(Instant(1_000_000_000));
+    let mut frames = Vec::new();
+    let sent = far.rx_burst(&mut frames, BURST_MAX);
+    far.rx_release(&frames);
+    let drops = host.counters().into_iter();
+    let drops = drops.filter(|(name, count)| name.starts_with("drop_") && *count > 0);
+    (sent, drops.map(|(name, _)| name).collect())
+}
+
+#[test]
+fn rfc1122_section_3_2_1_3_a_packet_for_another_host_is_dropped() {
+    assert_eq!(
+        answers(&syn(PEER, OURS, TTL)),
+        (1, vec!["drop_no_listener".to_owned()])
+    );
+    let (sent, drops) = answers(&syn(PEER, [10, 0, 0, 3], TTL));
+    assert_eq!((sent, drops), (0, vec!["drop_not_ours".to_owned()]));
+}
+
+#[test]
+fn must_57_a_segment_to_a_broadcast_or_multicast_address_is_dropped_without_an_answer() {
+    for to in [
+        [255, 255, 255, 255],
+        [10, 0, 0, 255],
+        [224, 0, 0, 1],
+        [239, 1, 2, 3],
+    ] {
+        let (sent, drops) = answers(&syn(PEER, to, TTL));
+        assert_eq!(
+            (sent, drops),
+            (0, vec!["drop_not_ours".to_owned()]),
+            "{to:?}"
+        );
+    }
+}
+
+#[test]
+fn must_63_a_segment_from_an_address_that_cannot_be_one_is_dropped() {
+    for from in [[255, 255, 255, 255], [224, 0, 0, 1], [0, 0, 0, 0]] {
+        let (sent, drops) = answers(&syn(from, OURS, TTL));
+        assert_eq!(
+            (sent, drops),
+            (0, vec!["drop_bad_address".to_owned()]),
+            "{from:?}"
+        );
+    }
+}
+
+#[test]
+fn rfc1122_section_3_2_1_7_a_small_ttl_is_no_reason_to_drop() {
+    for ttl in [1, 2, 255] {
+        assert_eq!(answers(&syn(PEER, OURS, ttl)).0, 1, "{ttl}");
+    }
+}
