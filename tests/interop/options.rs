@@ -146,7 +146,7 @@ pub fn user_timeout_ends_a_silent_connection() -> Outcome {
 /// `--congestion`, and TCP_CONGESTION beside it, say the truth.
 pub fn congestion_is_as_chosen() -> Outcome {
     let ends = Ends::new()?;
-    for algorithm in ["cubic", "newreno", "dctcp"] {
+    for algorithm in ["cubic", "newreno", "dctcp", "bbr"] {
         let name = if algorithm == "newreno" {
             "reno"
         } else {

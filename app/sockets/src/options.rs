@@ -387,6 +387,7 @@ fn congestion_number(name: &[u8]) -> Result<i32, Errno> {
         b"reno" => congestion::RENO,
         b"cubic" => congestion::CUBIC,
         b"dctcp" => congestion::DCTCP,
+        b"bbr" => congestion::BBR,
         _ => return Err(Errno(libc::ENOENT)),
     };
     Ok(number.into())
@@ -396,6 +397,7 @@ fn congestion_name(number: u16) -> [u8; CONGESTION_LEN] {
     let name: &[u8] = match number {
         congestion::RENO => b"reno",
         congestion::DCTCP => b"dctcp",
+        congestion::BBR => b"bbr",
         _ => b"cubic",
     };
     let mut bytes = [0; CONGESTION_LEN];

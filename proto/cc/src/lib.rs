@@ -19,13 +19,15 @@ use core::fmt;
 
 use tidelane_time::{Duration, Instant};
 
+mod bbr;
 mod cubic;
 mod dctcp;
 mod hystart;
+mod max_filter;
 mod newreno;
 mod window;
 
-pub use crate::{cubic::Cubic, dctcp::Dctcp, newreno::NewReno, window::Window};
+pub use crate::{bbr::Bbr, cubic::Cubic, dctcp::Dctcp, newreno::NewReno, window::Window};
 
 #[cfg(test)]
 mod tests;
@@ -74,6 +76,24 @@ pub trait CongestionControl {
         false
     }
 
+    /// Whether it goes by what is delivered: it is told of each delivery, all that is sent is
+    /// recorded for it, and its window holds in recovery, too.
+    fn models_delivery(&self) -> bool {
+        false
+    }
+
+    /// An ACK told of something delivered, or lost; after all other hooks of this ACK. Called where
+    /// [`Self::models_delivery`].
+    fn on_delivery(&mut self, now: Instant, sample: &RateSample) {
+        let _ = (now, sample);
+    }
+
+    /// Something is about to be sent with nothing in flight; whether there was nothing to send.
+    /// Called where [`Self::models_delivery`].
+    fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {
+        let _ = (now, app_limited);
+    }
+
     /// Bytes per second at which to send; none if the window is all that counts.
     fn pacing_rate(&self) -> Option<u64> {
         None
@@ -105,6 +125,40 @@ pub struct RttSample {
     pub paced: bool,
 }
 
+/// What an ACK delivered (draft-cheng-iccrg-delivery-rate-estimation §3.3). Sizes in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct RateSample {
+    /// Delivered since the connection began.
+    pub delivered: u64,
+    /// First reported as arrived by this ACK.
+    pub newly: u32,
+    /// Found lost with this ACK.
+    pub lost: u32,
+    /// In flight before the ACK, and after it.
+    pub prior_flight: u32,
+    /// See above.
+    pub flight: u32,
+    /// Round-trip time of the newest of what arrived, unless it was sent more than once.
+    pub rtt: Option<Duration>,
+    /// SRTT (RFC 6298).
+    pub srtt: Duration,
+    /// The rate; none if what arrived does not tell.
+    pub interval: Option<Interval>,
+}
+
+/// What was delivered since the newest of what arrived was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Interval {
+    /// Bytes.
+    pub bytes: u64,
+    /// In this time.
+    pub span: Duration,
+    /// [`RateSample::delivered`] when it was sent.
+    pub prior_delivered: u64,
+    /// There was nothing more to send then.
+    pub app_limited: bool,
+}
+
 /// What an ACK says of congestion marks.
 #[derive(Clone, Copy, Debug)]
 pub struct EcnFeedback {
@@ -128,11 +182,13 @@ pub enum Algorithm {
     Cubic,
     /// RFC 8257: for networks whose switches mark early.
     Dctcp,
+    /// BBR version 1: by a model of the path, whatever is lost.
+    Bbr,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::NewReno, Self::Cubic, Self::Dctcp];
+    pub const ALL: [Self; 4] = [Self::NewReno, Self::Cubic, Self::Dctcp, Self::Bbr];
 
     /// The name under which `TCP_CONGESTION` knows the algorithm.
     pub const fn name(self) -> &'static str {
@@ -140,6 +196,7 @@ impl Algorithm {
             Self::NewReno => "reno",
             Self::Cubic => "cubic",
             Self::Dctcp => "dctcp",
+            Self::Bbr => "bbr",
         }
     }
 
@@ -172,9 +229,11 @@ pub enum Controller {
     Cubic(Cubic),
     /// See [`Dctcp`].
     Dctcp(Dctcp),
+    /// See [`Bbr`].
+    Bbr(Bbr),
 }
 
-const _: () = assert!(size_of::<Controller>() <= 112);
+const _: () = assert!(size_of::<Controller>() <= 176);
 
 impl Controller {
     /// A controller for segments of `smss` bytes that starts with `initial_window` segments
@@ -189,6 +248,7 @@ impl Controller {
             Algorithm::NewReno => Self::NewReno(NewReno::new(window)),
             Algorithm::Cubic => Self::Cubic(Cubic::new(window)),
             Algorithm::Dctcp => Self::Dctcp(Dctcp::new(window)),
+            Algorithm::Bbr => Self::Bbr(Bbr::new(window)),
         }
     }
 
@@ -199,12 +259,22 @@ impl Controller {
         }
     }
 
+    /// What was repaired since `before` was not lost: takes the reductions back. A model of the
+    /// path stays.
+    pub fn undo(&mut self, before: &Self) {
+        match self {
+            Self::Bbr(bbr) => bbr.undo(before.window()),
+            _ => *self = *before,
+        }
+    }
+
     /// Which algorithm this is.
     pub const fn algorithm(&self) -> Algorithm {
         match self {
             Self::NewReno(_) => Algorithm::NewReno,
             Self::Cubic(_) => Algorithm::Cubic,
             Self::Dctcp(_) => Algorithm::Dctcp,
+            Self::Bbr(_) => Algorithm::Bbr,
         }
     }
 
@@ -244,6 +314,7 @@ macro_rules! dispatch {
             Controller::NewReno($inner) => $call,
             Controller::Cubic($inner) => $call,
             Controller::Dctcp($inner) => $call,
+            Controller::Bbr($inner) => $call,
         }
     };
 }
@@ -281,6 +352,19 @@ impl CongestionControl for Controller {
 
     fn wants_samples(&self) -> bool {
         dispatch!(self, inner => inner.wants_samples())
+    }
+
+    #[inline]
+    fn models_delivery(&self) -> bool {
+        dispatch!(self, inner => inner.models_delivery())
+    }
+
+    fn on_delivery(&mut self, now: Instant, sample: &RateSample) {
+        dispatch!(self, inner => inner.on_delivery(now, sample));
+    }
+
+    fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {
+        dispatch!(self, inner => inner.on_transmit_start(now, app_limited));
     }
 
     #[inline]

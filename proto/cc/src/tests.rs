@@ -9,6 +9,8 @@ use proptest::prelude::*;
 use crate::*;
 
 const SMSS: u32 = 1_448;
+/// Those whose window follows acknowledgments and losses alone.
+const WINDOWED: [Algorithm; 3] = [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp];
 const MS_100: Duration = Duration::from_millis(100);
 
 fn controller(algorithm: Algorithm) -> Controller {
@@ -52,7 +54,7 @@ fn initial_window_is_that_of_rfc_6928() {
 
 #[test]
 fn slow_start_doubles_per_round_trip() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in WINDOWED {
         let mut controller = controller(algorithm);
         let mut now = Instant::ZERO;
         for round in 1..8 {
@@ -68,7 +70,7 @@ fn slow_start_doubles_per_round_trip() {
 
 #[test]
 fn window_does_not_grow_when_it_is_not_the_limit() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in WINDOWED {
         let mut controller = controller(algorithm);
         for n in 0..100 {
             controller.on_ack(Instant::from_secs(n), SMSS, MS_100, false);
@@ -143,7 +145,7 @@ fn cubic_after_a_timeout_takes_the_window_and_not_what_was_in_flight() {
 
 #[test]
 fn idle_restart_falls_back_to_the_initial_window() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in WINDOWED {
         let mut controller = controller(algorithm);
         let mut now = Instant::ZERO;
         round_trip(&mut controller, &mut now, MS_100);
@@ -322,7 +324,7 @@ fn names_are_those_of_tcp_congestion() {
         assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
         assert_eq!(controller(algorithm).algorithm(), algorithm);
     }
-    assert_eq!(Algorithm::from_name("bbr"), None);
+    assert_eq!(Algorithm::from_name("vegas"), None);
     assert_eq!(Algorithm::default().to_string(), "cubic");
 }
 
@@ -444,7 +446,7 @@ fn dctcp_shrinks_by_half_of_alpha_and_halves_on_loss() {
 
 #[test]
 fn a_pause_halves_the_window_per_rto() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in WINDOWED {
         let mut controller = controller(algorithm);
         let mut now = Instant::ZERO;
         for _ in 0..3 {

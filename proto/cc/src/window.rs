@@ -139,6 +139,16 @@ impl Window {
         self.ssthresh = self.cwnd;
     }
 
+    /// For an algorithm that has a window of its own.
+    pub(crate) fn set_cwnd(&mut self, cwnd: u32) {
+        self.cwnd = cwnd.clamp(self.smss, CWND_MAX);
+    }
+
+    /// As [`Window::set_cwnd`].
+    pub(crate) fn set_ssthresh(&mut self, ssthresh: u32) {
+        self.ssthresh = ssthresh.max(2 * self.smss);
+    }
+
     /// Starts over with the loss window of one segment (RFC 5681 §3.1). `ssthresh` does not change
     /// when the timer expires again for the same segment.
     pub(crate) fn collapse_to_loss_window(&mut self, ssthresh: u32) {

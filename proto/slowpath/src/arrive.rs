@@ -250,6 +250,7 @@ impl<E: Env> Slow<'_, E> {
             let delivered = self.cold.delivered.bytes;
             self.reduce(delivered, advanced, more_lost);
         }
+        self.tell_delivery();
     }
 
     /// The peer lives: a segment came that only it can have sent.

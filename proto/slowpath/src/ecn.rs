@@ -109,7 +109,8 @@ impl<E: Env> Slow<'_, E> {
         self.cold.reduced_until = self.hot.snd_nxt;
         // An earlier repair that was not needed does not take this back.
         self.cold.undo = None;
-        self.cold.prr = Some(Prr::begin(flight));
+        let own = self.cold.controller.models_delivery();
+        self.cold.prr = (!own).then(|| Prr::begin(flight));
         self.cold.controller.on_ecn_echo(self.clock.now, flight);
         self.queue_cwr();
         self.counters.ecn_reductions += 1;

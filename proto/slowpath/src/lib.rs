@@ -10,6 +10,7 @@ mod arrive;
 mod blocks;
 mod connection;
 pub mod cookies;
+mod delivery;
 mod ecn;
 mod frto;
 mod heard;

@@ -85,6 +85,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Sends `len` bytes of new text, whatever Nagle says.
     pub fn send_text(&mut self, len: u32) -> Result<(), TxFull> {
+        self.note_sending();
         let seq = self.hot.snd_nxt;
         let last = seq.add(len) == self.hot.tx_end;
         let control = if last { TcpFlags::PSH } else { TcpFlags::NONE };
@@ -106,6 +107,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Sends `[start, start + len)` again.
     pub fn retransmit(&mut self, start: SeqNumber, len: u32) -> Result<(), TxFull> {
+        self.note_sending();
         let end = start.add(len);
         let data_end = end.earlier_of(self.hot.tx_end);
         let payload = if data_end.after(start) {
@@ -201,6 +203,8 @@ impl<E: Env> Slow<'_, E> {
             self.send_repairs()?;
         }
         self.idle_restart();
+        self.record_if_wanted();
+        self.note_sending();
         // What is not in flight in the sense of RFC 6675 makes room in the congestion window.
         let cwnd = self.hot.cwnd;
         let outside = self.hot.flight_size().saturating_sub(self.pipe());
@@ -240,6 +244,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.send_fin()?;
         self.hot.clear(flags::SEND_WANTED);
+        self.note_app_limit();
         self.arm_pacing();
         self.arm_persist();
         Ok(())
@@ -272,7 +277,7 @@ impl<E: Env> Slow<'_, E> {
         let idle = self.hot.flight_size() == 0
             && self.hot.tx_end != self.hot.snd_nxt
             && since > self.rto_ms();
-        if idle {
+        if idle && !self.cold.controller.models_delivery() {
             self.counters.slow_start_restarts += 1;
             let rtos = since / self.rto_ms().max(1);
             self.cold

@@ -8,7 +8,7 @@ use tidelane_cc::CongestionControl;
 use tidelane_flow::{Clock, Env, FlowState, Millis, NO_PACING, flags};
 use tidelane_time::{Duration, Instant};
 
-use crate::{Connection, Slow};
+use crate::{Connection, Slow, delivery::Sampler};
 
 /// How much goes out at once: a timer's tick at the rate, and what a late timer held back, up to as
 /// much again.
@@ -24,12 +24,14 @@ const SLOW_START_PERCENT: u64 = 200;
 const AVOIDANCE_PERCENT: u64 = 120;
 
 /// Where a paced flow stands.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Pacing {
     /// When what was sent is through, at the rate.
     free_at: Instant,
     /// When to go on sending, if that was the reason to stop.
     pub deadline: Option<Millis>,
+    /// What delivery rates are made of, where the controller goes by them.
+    pub(crate) sampler: Option<Box<Sampler>>,
 }
 
 impl Pacing {
@@ -38,6 +40,7 @@ impl Pacing {
         Self {
             free_at: Instant::ZERO,
             deadline: None,
+            sampler: None,
         }
     }
 

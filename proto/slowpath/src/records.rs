@@ -26,8 +26,9 @@ impl<E: Env> Slow<'_, E> {
     /// window limits, each acknowledgment comes here anyway. With nothing sent or to be sent there
     /// is nothing to record, and the fast path may have the next request.
     fn wants_records(&self) -> bool {
-        let busy = self.hot.snd_una != self.hot.tx_end;
-        busy && self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_samples()
+        let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
+        let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_samples();
+        busy && (limited || self.cold.controller.models_delivery())
     }
 
     /// Begins with that.

@@ -272,6 +272,7 @@ impl<E: Env> Slow<'_, E> {
             return false;
         }
         self.cold.trouble_at = self.clock.ms;
+        self.note_lost(lost);
         self.counters.lost_retransmit += u64::from(again.div_ceil(u32::from(self.hot.mss)));
         self.hot.set(flags::SEND_WANTED);
         if !self.is_repairing() {
@@ -300,6 +301,8 @@ impl<E: Env> Slow<'_, E> {
             .on_congestion_signal(self.clock.now, flight);
         self.hot.cwnd = self.cold.controller.cwnd();
         self.cold.reduced_until = self.hot.snd_nxt;
+        let own = self.cold.controller.models_delivery();
+        self.cold.prr = (!own).then(|| Prr::begin(flight));
         self.queue_cwr();
     }
 

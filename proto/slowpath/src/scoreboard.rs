@@ -66,6 +66,8 @@ pub struct Delivery {
     pub bytes: u32,
     /// Round-trip time of the last of them that was sent only once.
     pub rtt_us: Option<u32>,
+    /// When the newest of them was last sent.
+    pub sent_us: Option<u32>,
     /// The least start of what was sent only once and arrived after something beyond it: the path
     /// reorders (RFC 8985 §6.2 step 3).
     pub reordered_from: Option<SeqNumber>,
@@ -82,12 +84,21 @@ impl Delivery {
     pub fn add(&mut self, other: &Self) {
         self.bytes += other.bytes;
         self.rtt_us = other.rtt_us.or(self.rtt_us);
+        if let Some(sent_us) = other.sent_us {
+            self.note_newest(sent_us);
+        }
         if let Some(start) = other.reordered_from {
             self.note_reordered(start);
         }
         self.again |= other.again;
         if let Some(end) = other.original_end {
             self.note_original(end);
+        }
+    }
+
+    fn note_newest(&mut self, sent_us: u32) {
+        if self.sent_us.is_none_or(|newest| earlier(newest, sent_us)) {
+            self.sent_us = Some(sent_us);
         }
     }
 
@@ -250,6 +261,7 @@ impl Scoreboard {
         if record.again && rtt_us < rtt_min_us {
             return;
         }
+        delivery.note_newest(record.sent_us);
         if !record.again {
             delivery.note_original(record.end);
             delivery.rtt_us = record.timed.then_some(rtt_us).or(delivery.rtt_us);

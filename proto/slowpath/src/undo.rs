@@ -74,7 +74,7 @@ impl<E: Env> Slow<'_, E> {
             return false;
         };
         let since = self.cold.controller;
-        self.cold.controller = undo.controller;
+        self.cold.controller.undo(&undo.controller);
         let window = self.cold.controller.window_mut();
         window.widen(since.cwnd(), since.ssthresh());
         self.cold.reduced_until = self.hot.snd_una;

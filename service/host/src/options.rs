@@ -139,6 +139,7 @@ fn algorithm_of(number: u16) -> Option<Algorithm> {
         congestion::RENO => Some(Algorithm::NewReno),
         congestion::CUBIC => Some(Algorithm::Cubic),
         congestion::DCTCP => Some(Algorithm::Dctcp),
+        congestion::BBR => Some(Algorithm::Bbr),
         _ => None,
     }
 }
@@ -148,6 +149,7 @@ fn number_of(name: &str) -> u32 {
         Some(Algorithm::NewReno) => congestion::RENO,
         Some(Algorithm::Cubic) => congestion::CUBIC,
         Some(Algorithm::Dctcp) => congestion::DCTCP,
+        Some(Algorithm::Bbr) => congestion::BBR,
         None => 0,
     };
     number.into()

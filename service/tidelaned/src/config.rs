@@ -12,6 +12,8 @@ pub enum Congestion {
     Newreno,
     /// DCTCP (RFC 8257); its connections ask for ECN, whatever --ecn says
     Dctcp,
+    /// BBR version 1: paced, by a model of the path, whatever is lost
+    Bbr,
 }
 
 /// When connections use ECN.
@@ -64,6 +66,7 @@ impl Config {
                 Congestion::Cubic => Algorithm::Cubic,
                 Congestion::Newreno => Algorithm::NewReno,
                 Congestion::Dctcp => Algorithm::Dctcp,
+                Congestion::Bbr => Algorithm::Bbr,
             },
             ecn: match self.ecn {
                 Ecn::Off => EcnPolicy::Off,

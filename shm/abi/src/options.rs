@@ -82,4 +82,6 @@ pub mod congestion {
     pub const CUBIC: u16 = 2;
     /// DCTCP.
     pub const DCTCP: u16 = 3;
+    /// BBR.
+    pub const BBR: u16 = 4;
 }

@@ -15,6 +15,9 @@ use crate::{
 /// Connections of one program: each takes a slot.
 const CONNECTIONS_PER_PROGRAM: usize = 100;
 
+/// Looks at the senders in the counted time.
+const LOOKS: u64 = 50;
+
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk {
@@ -26,6 +29,8 @@ pub struct Bulk {
     pub back: LinkConfig,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// A third host sends as many connections over the same bottleneck, with this one.
+    pub beside: Option<Algorithm>,
     /// Receive window and send limit of a connection.
     pub window: u32,
     /// Not counted: until the flows have found their rates.
@@ -39,10 +44,13 @@ pub struct Bulk {
 /// What was measured.
 #[derive(Clone, Debug)]
 pub struct Goodput {
-    /// By connection: bytes read by the server's program in the counted time.
+    /// By connection, those of a third host last: bytes read by the server's program in the counted
+    /// time.
     pub bytes: Vec<u64>,
     /// The counted time.
     pub measured: Duration,
+    /// Smoothed round-trip time of the first connection, the mean of looks in the counted time.
+    pub srtt: Duration,
     /// Sums of both hosts' counters at the end, warm-up included.
     pub counters: Vec<(String, u64)>,
 }
@@ -82,7 +90,7 @@ impl Bulk {
         let start = Instant::ZERO + self.warm_up;
         world.run_until(start)?;
         let before = world.read_by_servers();
-        world.run_until(start + self.measured)?;
+        let srtt = self.watch(&mut world, start)?;
         let after = world.read_by_servers();
         let bytes = after
             .iter()
@@ -91,13 +99,30 @@ impl Bulk {
         Ok(Goodput {
             bytes: bytes.collect(),
             measured: self.measured,
+            srtt,
             counters: world.counters(),
         })
     }
 
+    /// Runs through the counted time.
+    fn watch(&self, world: &mut World, start: Instant) -> Result<Duration, Violation> {
+        let (mut sum, mut seen) = (Duration::ZERO, 0u64);
+        for look in 1..=LOOKS {
+            world.run_until(start + self.measured / LOOKS * look)?;
+            if let Some(srtt) = world.srtt(0) {
+                sum += srtt;
+                seen += 1;
+            }
+        }
+        Ok(sum / seen.max(1))
+    }
+
     fn scenario(&self) -> Scenario {
-        let clients = (self.flows as usize).div_ceil(CONNECTIONS_PER_PROGRAM);
-        let mut programs: Vec<ProgramSpec> = (0..clients).map(|_| program(0)).collect();
+        let per_host = (self.flows as usize).div_ceil(CONNECTIONS_PER_PROGRAM);
+        let senders = 1 + usize::from(self.beside.is_some());
+        let clients = senders * per_host;
+        let of_sender = |number: usize| 2 * (number / per_host);
+        let mut programs: Vec<ProgramSpec> = (0..clients).map(|n| program(of_sender(n))).collect();
         programs.extend((0..clients).map(|_| program(1)));
         let listeners = (0..clients).map(|index| ListenerSpec {
             port: 80 + index as u16,
@@ -105,16 +130,20 @@ impl Bulk {
             programs: vec![clients + index],
             accept_delay: Duration::ZERO,
         });
-        let connections = (0..self.flows).map(|id| {
-            let number = id as usize / CONNECTIONS_PER_PROGRAM;
-            endless(id, number)
+        let flows = self.flows as usize;
+        let connections = (0..senders * flows).map(|id| {
+            let number = id / flows * per_host + id % flows / CONNECTIONS_PER_PROGRAM;
+            endless(id as u32, number)
         });
-        let mut topology = Topology::star(2, self.there);
-        topology.access[1][0] = self.back;
+        let mut topology = Topology::star(1 + senders, LinkConfig::PERFECT);
+        // From the switch to the receiver: the queue that all senders share.
+        topology.access[1] = [self.back, self.there];
+        let mut hosts = vec![self.host(self.congestion); 2];
+        hosts.extend(self.beside.map(|congestion| self.host(congestion)));
         Scenario {
             seed: self.seed,
             theme: Theme::Any,
-            hosts: vec![self.host(); 2],
+            hosts,
             foreign: None,
             topology,
             programs,
@@ -124,7 +153,7 @@ impl Bulk {
         }
     }
 
-    fn host(&self) -> HostSpec {
+    fn host(&self, congestion: Algorithm) -> HostSpec {
         HostSpec {
             mtu: 1500,
             frames: 4096,
@@ -136,7 +165,7 @@ impl Bulk {
                 rx_window_initial: self.window.min(1 << 20),
                 tx_limit: self.window,
                 flows_max: 4096,
-                congestion: self.congestion,
+                congestion,
                 ..EngineConfig::default()
             },
         }

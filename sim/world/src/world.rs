@@ -188,6 +188,14 @@ impl World {
             .collect()
     }
 
+    /// Smoothed round-trip time of a host's first connection; none if it has none.
+    pub(crate) fn srtt(&self, host: usize) -> Option<Duration> {
+        let sockets = self.machines.get(host)?.host.sockets();
+        sockets
+            .iter()
+            .find_map(|socket| Some(socket.info.as_ref()?.srtt))
+    }
+
     /// Lets the next event happen. True if the run is over.
     fn happens(&mut self, at: Instant, event: Event) -> Result<bool, Violation> {
         self.now = self.now.max(at);

@@ -37,8 +37,8 @@ pub struct Options {
     /// CPUs for the fast path, such as 1 or 2,3
     #[arg(long, value_name = "LIST")]
     cores: Option<String>,
-    /// Congestion control of new connections: cubic (default), newreno or dctcp
-    #[arg(long, value_name = "ALGORITHM", value_parser = ["cubic", "newreno", "dctcp"])]
+    /// Congestion control of new connections: cubic (default), newreno, dctcp or bbr
+    #[arg(long, value_name = "ALGORITHM", value_parser = ["cubic", "newreno", "dctcp", "bbr"])]
     congestion: Option<String>,
     /// ECN: off, on (ask for it), or asked (if the peer asks for it; default)
     #[arg(long, value_name = "WHEN", value_parser = ["off", "on", "asked"])]

@@ -1,0 +1,498 @@
+//! BBR, version 1: the window follows a model of the path instead of losses.
+//!
+//! The model is two numbers: the largest delivery rate of the last ten round trips (`BtlBw`) and
+//! the least round-trip time of the last ten seconds (`RTprop`). It sends at `pacing_gain * BtlBw`
+//! and keeps at most `cwnd_gain * BtlBw * RTprop` in flight; what is left of the two papers is when
+//! to try for more and when for less:
+//!
+//! ```text
+//! STARTUP    2/ln 2 times the rate, until that no longer brings a quarter more per round trip
+//! DRAIN      the inverse, until the queue that this made is gone
+//! PROBE_BW   gains of 5/4, 3/4, 1, 1, 1, 1, 1, 1, for a round-trip time each
+//! PROBE_RTT  four segments for 200 ms, when RTprop has not been seen for ten seconds
+//! ```
+//!
+//! After draft-cardwell-iccrg-bbr-congestion-control-00 and, where it says more, the behaviour of
+//! Linux: packet conservation in the first round of a recovery, and room for acknowledgments that
+//! come in lumps. Its detection of policers (the long-term rate) is left out. Version 3 reacts to
+//! loss and ECN; this one ignores both.
+
+use tidelane_time::{Duration, Instant};
+
+use self::excess::Excess;
+use crate::{CongestionControl, RateSample, Window, max_filter::MaxFilter};
+
+mod excess;
+
+/// Gains are counted in thousandths.
+const UNIT: u64 = 1_000;
+/// 2/ln 2: the least gain that doubles the rate each round trip.
+const HIGH_GAIN: u64 = 2_885;
+/// Its inverse.
+const DRAIN_GAIN: u64 = UNIT * UNIT / HIGH_GAIN;
+/// `cwnd_gain` outside of STARTUP: acknowledgments are delayed and lost.
+const CWND_GAIN: u64 = 2 * UNIT;
+/// `pacing_gain` of a cycle.
+const CYCLE: [u64; 8] = [1_250, 750, UNIT, UNIT, UNIT, UNIT, UNIT, UNIT];
+/// Rounds that BtlBw is remembered for.
+const BW_ROUNDS: u32 = 10;
+/// How long RTprop is remembered.
+const MIN_RTT_AGE: Duration = Duration::from_secs(10);
+/// How long PROBE_RTT lasts, and at least a round.
+const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
+/// Segments in flight in PROBE_RTT, and always.
+const CWND_MIN_SEGMENTS: u32 = 4;
+/// Growth per round that STARTUP wants to see: a quarter; and rounds that it waits for it.
+const FULL_BW_GROWTH: (u64, u64) = (5, 4);
+/// See above.
+const FULL_BW_ROUNDS: u8 = 3;
+/// Percent of the rate that is not used, so that a queue drains on average.
+const MARGIN_PERCENT: u64 = 1;
+/// The round-trip time that the first rate assumes.
+const FIRST_RTT: Duration = Duration::from_millis(1);
+/// How much goes out at once when paced.
+const BURST: Duration = Duration::from_millis(1);
+/// Segments of a burst at least.
+const BURST_SEGMENTS: u64 = 2;
+/// Bursts that wait in sender, network and receiver for the next one to come.
+const BURSTS_HELD: u64 = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    Startup,
+    Drain,
+    ProbeBw,
+    ProbeRtt,
+}
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bbr {
+    window: Window,
+    /// BtlBw in bytes per second, by round.
+    bw: MaxFilter,
+    /// RTprop in microseconds.
+    min_rtt_us: u32,
+    min_rtt_at: Instant,
+    /// Bytes per second.
+    pacing_rate: u32,
+    /// Rounds so far; one ends when what was sent at its start is delivered.
+    round: u32,
+    round_end: u64,
+    /// Samples of what was sent before this was delivered are low on purpose.
+    low_until: u64,
+    /// BtlBw when it last grew by a quarter, and rounds since.
+    full_bw: u32,
+    full_bw_rounds: u8,
+    /// The place in [`CYCLE`], and when it was taken.
+    phase: u8,
+    phase_at: Instant,
+    /// When PROBE_RTT may end; `MAX` before so little is in flight.
+    probe_rtt_end: Instant,
+    probe_rtt_round: bool,
+    mode: Mode,
+    round_start: bool,
+    /// The connection sends again after a pause of the program's.
+    restarted: bool,
+    /// A round-trip time has set the rate.
+    rated: bool,
+    /// Losses are being repaired; the first acknowledgment of it is to come; it conserves packets.
+    recovering: bool,
+    entering: bool,
+    conserving: bool,
+    /// The window to go back to.
+    prior_cwnd: u32,
+    /// Acknowledgments that come in lumps.
+    excess: Excess,
+}
+
+fn to_u32(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+fn gained(value: u64, gain: u64) -> u64 {
+    value.saturating_mul(gain) / UNIT
+}
+
+impl Bbr {
+    pub(crate) fn new(window: Window) -> Self {
+        let mut bbr = Self {
+            window,
+            bw: MaxFilter::default(),
+            min_rtt_us: u32::MAX,
+            min_rtt_at: Instant::ZERO,
+            pacing_rate: 0,
+            round: 0,
+            round_end: 0,
+            low_until: 0,
+            full_bw: 0,
+            full_bw_rounds: 0,
+            phase: 0,
+            phase_at: Instant::ZERO,
+            probe_rtt_end: Instant::MAX,
+            probe_rtt_round: false,
+            mode: Mode::Startup,
+            round_start: false,
+            restarted: false,
+            rated: false,
+            recovering: false,
+            entering: false,
+            conserving: false,
+            prior_cwnd: 0,
+            excess: Excess::default(),
+        };
+        bbr.set_first_rate(FIRST_RTT);
+        bbr
+    }
+
+    /// BtlBw in bytes per second; zero before the first sample.
+    pub const fn bandwidth(&self) -> u32 {
+        self.bw.max()
+    }
+
+    /// RTprop; none before the first sample.
+    pub const fn min_rtt(&self) -> Option<Duration> {
+        if self.min_rtt_us == u32::MAX {
+            return None;
+        }
+        Some(Duration::from_micros(self.min_rtt_us as u64))
+    }
+
+    /// The rate of an initial window per `rtt`, times the gain of STARTUP.
+    fn set_first_rate(&mut self, rtt: Duration) {
+        let window = u64::from(self.window.cwnd()) * 1_000_000;
+        let rate = window / rtt.as_micros().max(1);
+        self.pacing_rate = to_u32(gained(rate, HIGH_GAIN)).max(1);
+    }
+
+    fn is_full(&self) -> bool {
+        self.full_bw_rounds >= FULL_BW_ROUNDS
+    }
+
+    fn pacing_gain(&self) -> u64 {
+        match self.mode {
+            Mode::Startup => HIGH_GAIN,
+            Mode::Drain => DRAIN_GAIN,
+            Mode::ProbeBw => CYCLE[usize::from(self.phase) % CYCLE.len()],
+            Mode::ProbeRtt => UNIT,
+        }
+    }
+
+    fn cwnd_gain(&self) -> u64 {
+        match self.mode {
+            Mode::Startup | Mode::Drain => HIGH_GAIN,
+            Mode::ProbeBw => CWND_GAIN,
+            Mode::ProbeRtt => UNIT,
+        }
+    }
+
+    /// Bytes in flight that a gain stands for, bursts included.
+    fn inflight(&self, gain: u64, extra: u64) -> u32 {
+        if self.min_rtt_us == u32::MAX {
+            return self.window.initial_window();
+        }
+        let bdp = u64::from(self.bandwidth()) * u64::from(self.min_rtt_us) / 1_000_000;
+        let smss = u64::from(self.window.smss());
+        let of_rate = u64::from(self.pacing_rate) * BURST.as_micros() / 1_000_000;
+        let burst = of_rate.max(BURST_SEGMENTS * smss);
+        let probing = self.mode == Mode::ProbeBw && self.phase == 0;
+        let probe = if probing { 2 * smss } else { 0 };
+        let held = gained(bdp, gain) + extra + BURSTS_HELD * burst + probe;
+        to_u32(held.div_ceil(smss) * smss)
+    }
+
+    /// Counts rounds, and takes the rate.
+    fn update_bandwidth(&mut self, sample: &RateSample) {
+        self.round_start = false;
+        let Some(interval) = &sample.interval else {
+            return;
+        };
+        if interval.prior_delivered >= self.round_end {
+            self.round_end = sample.delivered;
+            self.round = self.round.wrapping_add(1);
+            self.round_start = true;
+            self.conserving = false;
+        }
+        let us = interval.span.as_micros().max(1);
+        let rate = to_u32(interval.bytes.saturating_mul(1_000_000) / us);
+        if !self.is_low(sample) || rate >= self.bandwidth() {
+            self.bw.update(self.round, BW_ROUNDS, rate);
+        }
+    }
+
+    /// Whether a sample says less than the path could do.
+    fn is_low(&self, sample: &RateSample) -> bool {
+        let of = |interval: &crate::Interval| {
+            interval.app_limited || interval.prior_delivered < self.low_until
+        };
+        sample.interval.as_ref().is_some_and(of)
+    }
+
+    fn update_phase(&mut self, now: Instant, sample: &RateSample) {
+        if self.mode != Mode::ProbeBw {
+            return;
+        }
+        let whole = (now - self.phase_at).as_micros() > u64::from(self.min_rtt_us);
+        let gain = self.pacing_gain();
+        let over = if gain > UNIT {
+            // Small buffers may never hold so much: losses end it, too.
+            whole && (sample.lost > 0 || sample.prior_flight >= self.inflight(gain, 0))
+        } else if gain < UNIT {
+            whole || sample.prior_flight <= self.inflight(UNIT, 0)
+        } else {
+            whole
+        };
+        if over {
+            self.phase = (self.phase + 1) % CYCLE.len() as u8;
+            self.phase_at = now;
+        }
+    }
+
+    /// STARTUP has found the rate when three rounds brought no quarter more.
+    fn check_full(&mut self, sample: &RateSample) {
+        if self.is_full() || !self.round_start || self.is_low(sample) {
+            return;
+        }
+        let (more, than) = FULL_BW_GROWTH;
+        if u64::from(self.bandwidth()) * than >= u64::from(self.full_bw) * more {
+            self.full_bw = self.bandwidth();
+            self.full_bw_rounds = 0;
+            return;
+        }
+        self.full_bw_rounds += 1;
+    }
+
+    fn check_drain(&mut self, now: Instant, sample: &RateSample) {
+        if self.mode == Mode::Startup && self.is_full() {
+            self.mode = Mode::Drain;
+            let held = self.inflight(UNIT, 0);
+            self.window.set_ssthresh(held);
+        }
+        if self.mode == Mode::Drain && sample.flight <= self.inflight(UNIT, 0) {
+            self.enter_probe_bw(now);
+        }
+    }
+
+    /// Flows that begin together should not probe together: the first phase is any but the one that
+    /// drains. The clock and what was delivered make a number that nobody needs to guess.
+    fn enter_probe_bw(&mut self, now: Instant) {
+        let mixed = (now.as_nanos() ^ self.round_end.rotate_left(32)).wrapping_mul(MIX);
+        let at = (mixed >> 32) % 7;
+        self.mode = Mode::ProbeBw;
+        self.phase = if at == 0 { 0 } else { at as u8 + 1 };
+        self.phase_at = now;
+    }
+
+    fn update_min_rtt(&mut self, now: Instant, sample: &RateSample) {
+        let expired = now - self.min_rtt_at > MIN_RTT_AGE && self.min_rtt_us != u32::MAX;
+        if let Some(rtt) = sample.rtt {
+            let rtt_us = to_u32(rtt.as_micros()).max(1);
+            if rtt_us <= self.min_rtt_us || expired {
+                self.min_rtt_us = rtt_us;
+                self.min_rtt_at = now;
+            }
+        }
+        if expired && !self.restarted && self.mode != Mode::ProbeRtt {
+            self.save_window();
+            self.mode = Mode::ProbeRtt;
+            self.probe_rtt_end = Instant::MAX;
+        }
+        if self.mode == Mode::ProbeRtt {
+            self.probe_rtt(now, sample);
+        }
+        if sample.newly > 0 {
+            self.restarted = false;
+        }
+    }
+
+    fn probe_rtt(&mut self, now: Instant, sample: &RateSample) {
+        self.low_until = sample.delivered + u64::from(sample.flight);
+        let little = CWND_MIN_SEGMENTS * self.window.smss();
+        if self.probe_rtt_end == Instant::MAX {
+            if sample.flight <= little {
+                self.probe_rtt_end = now + PROBE_RTT_TIME;
+                self.probe_rtt_round = false;
+                self.round_end = sample.delivered;
+            }
+            return;
+        }
+        self.probe_rtt_round |= self.round_start;
+        if self.probe_rtt_round && now > self.probe_rtt_end {
+            self.leave_probe_rtt(now);
+        }
+    }
+
+    fn leave_probe_rtt(&mut self, now: Instant) {
+        self.min_rtt_at = now;
+        self.restore_window();
+        if self.is_full() {
+            self.enter_probe_bw(now);
+        } else {
+            self.mode = Mode::Startup;
+        }
+    }
+
+    fn update_rate(&mut self, sample: &RateSample) {
+        if !self.rated && !sample.srtt.is_zero() {
+            self.rated = true;
+            self.set_first_rate(sample.srtt);
+        }
+        let rate = gained(u64::from(self.bandwidth()), self.pacing_gain());
+        let rate = to_u32(rate * (100 - MARGIN_PERCENT) / 100);
+        if self.is_full() || rate > self.pacing_rate {
+            self.pacing_rate = rate.max(1);
+        }
+    }
+
+    fn save_window(&mut self) {
+        let cwnd = self.window.cwnd();
+        self.prior_cwnd = if !self.recovering && self.mode != Mode::ProbeRtt {
+            cwnd
+        } else {
+            self.prior_cwnd.max(cwnd)
+        };
+    }
+
+    fn restore_window(&mut self) {
+        let cwnd = self.window.cwnd().max(self.prior_cwnd);
+        self.window.set_cwnd(cwnd);
+    }
+
+    fn update_window(&mut self, sample: &RateSample) {
+        let smss = self.window.smss();
+        let mut cwnd = self.window.cwnd();
+        if sample.newly > 0 {
+            cwnd = self.next_window(cwnd, sample).max(CWND_MIN_SEGMENTS * smss);
+        }
+        if self.mode == Mode::ProbeRtt {
+            cwnd = cwnd.min(CWND_MIN_SEGMENTS * smss);
+        }
+        self.window.set_cwnd(cwnd);
+    }
+
+    fn next_window(&mut self, cwnd: u32, sample: &RateSample) -> u32 {
+        let arrived = sample.flight.saturating_add(sample.newly);
+        let mut cwnd = cwnd.saturating_sub(sample.lost).max(self.window.smss());
+        if self.entering {
+            self.entering = false;
+            self.conserving = true;
+            self.round_end = sample.delivered;
+            cwnd = arrived;
+        }
+        if self.conserving {
+            return cwnd.max(arrived);
+        }
+        let extra = match self.is_full() {
+            true => self.excess.room(self.bandwidth()),
+            false => 0,
+        };
+        let target = self.inflight(self.cwnd_gain(), extra);
+        let more = cwnd.saturating_add(sample.newly);
+        let begins = sample.delivered < u64::from(self.window.initial_window());
+        if self.is_full() {
+            more.min(target)
+        } else if cwnd < target || begins {
+            more
+        } else {
+            cwnd
+        }
+    }
+
+    /// A recovery that was not needed: the window from before it.
+    pub(crate) fn undo(&mut self, before: &Window) {
+        let cwnd = self.window.cwnd().max(before.cwnd());
+        self.window.set_cwnd(cwnd);
+        self.full_bw = 0;
+        if !self.is_full() {
+            self.full_bw_rounds = 0;
+        }
+        (self.recovering, self.entering, self.conserving) = (false, false, false);
+    }
+}
+
+/// 2^64 divided by the golden ratio: its multiples are spread evenly.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl CongestionControl for Bbr {
+    #[inline]
+    fn window(&self) -> &Window {
+        &self.window
+    }
+
+    fn window_mut(&mut self) -> &mut Window {
+        &mut self.window
+    }
+
+    /// Its window follows what is delivered.
+    fn on_ack(&mut self, _now: Instant, _acked: u32, _srtt: Duration, _cwnd_limited: bool) {}
+
+    fn models_delivery(&self) -> bool {
+        true
+    }
+
+    fn on_delivery(&mut self, now: Instant, sample: &RateSample) {
+        self.update_bandwidth(sample);
+        if sample.interval.is_some() && sample.newly > 0 {
+            let most = self.window.cwnd();
+            let (rate, round) = (self.bandwidth(), self.round_start);
+            self.excess.update(now, rate, round, sample.newly, most);
+        }
+        self.update_phase(now, sample);
+        self.check_full(sample);
+        self.check_drain(now, sample);
+        self.update_min_rtt(now, sample);
+        self.update_rate(sample);
+        self.update_window(sample);
+    }
+
+    fn pacing_rate(&self) -> Option<u64> {
+        Some(self.pacing_rate.into())
+    }
+
+    fn on_congestion_signal(&mut self, _now: Instant, _flight_size: u32) -> u32 {
+        self.save_window();
+        self.recovering = true;
+        self.entering = true;
+        self.window.ssthresh()
+    }
+
+    fn on_ecn_echo(&mut self, _now: Instant, _flight_size: u32) -> u32 {
+        self.window.ssthresh()
+    }
+
+    fn on_recovery_exit(&mut self, _now: Instant) {
+        if self.recovering {
+            self.restore_window();
+        }
+        (self.recovering, self.entering, self.conserving) = (false, false, false);
+    }
+
+    fn on_rto(&mut self, _now: Instant, _flight_size: u32) -> u32 {
+        self.save_window();
+        self.recovering = true;
+        (self.entering, self.conserving) = (false, false);
+        self.full_bw = 0;
+        self.window.set_cwnd(self.window.smss());
+        self.window.ssthresh()
+    }
+
+    /// The model holds; with a rate there is no burst to fear.
+    fn on_idle_restart(&mut self, _now: Instant, _idle_rtos: u32) {}
+
+    fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {
+        if !app_limited {
+            return;
+        }
+        self.restarted = true;
+        self.excess.begin_lump(now);
+        match self.mode {
+            // The queue is empty: no faster than the path.
+            Mode::ProbeBw => self.pacing_rate = self.bandwidth().max(1),
+            Mode::ProbeRtt if now > self.probe_rtt_end => self.leave_probe_rtt(now),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! The model against a path that is one: a bottleneck behind a delay, and nothing else.
+
+extern crate std;
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Algorithm, Controller, Interval};
+
+const SMSS: u32 = 1_000;
+const RTT: Duration = Duration::from_millis(40);
+/// Bytes per second: a segment per millisecond.
+const RATE: u64 = 1_000_000;
+/// Bytes that the path holds.
+const BDP: u32 = 40_000;
+
+struct Sent {
+    arrives: Instant,
+    at: Instant,
+    delivered: u64,
+    delivered_at: Instant,
+}
+
+/// A sender of one-segment bursts and its path.
+struct Path {
+    bbr: Bbr,
+    now: Instant,
+    rate: u64,
+    rtt: Duration,
+    flight: VecDeque<Sent>,
+    /// When the bottleneck is free again, and the sender may send again.
+    free_at: Instant,
+    paced_until: Instant,
+    delivered: u64,
+    delivered_at: Instant,
+    /// The program has no more than this to send at a time.
+    program: usize,
+}
+
+impl Path {
+    fn new() -> Self {
+        Self {
+            bbr: Bbr::new(Window::new(SMSS, 10)),
+            now: Instant::from_secs(1),
+            rate: RATE,
+            rtt: RTT,
+            flight: VecDeque::new(),
+            free_at: Instant::ZERO,
+            paced_until: Instant::ZERO,
+            delivered: 0,
+            delivered_at: Instant::from_secs(1),
+            program: usize::MAX,
+        }
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.flight.len() as u32 * SMSS
+    }
+
+    fn time_at(rate: u64) -> Duration {
+        Duration::from_nanos(u64::from(SMSS) * 1_000_000_000 / rate)
+    }
+
+    fn send(&mut self) {
+        let room = self.in_flight() + SMSS <= self.bbr.window().cwnd();
+        if !room || self.now < self.paced_until || self.flight.len() >= self.program {
+            return;
+        }
+        self.paced_until = self.now + Self::time_at(self.bbr.pacing_rate().unwrap_or(1));
+        self.free_at = self.free_at.max(self.now) + Self::time_at(self.rate);
+        self.flight.push_back(Sent {
+            arrives: self.free_at + self.rtt,
+            at: self.now,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+        });
+    }
+
+    fn acknowledge(&mut self) {
+        let due = |sent: &Sent| sent.arrives <= self.now;
+        let Some(sent) = self.flight.pop_front_if(|sent| due(sent)) else {
+            return;
+        };
+        self.delivered += u64::from(SMSS);
+        self.delivered_at = self.now;
+        let sample = RateSample {
+            delivered: self.delivered,
+            newly: SMSS,
+            lost: 0,
+            prior_flight: self.in_flight() + SMSS,
+            flight: self.in_flight(),
+            rtt: Some(self.now - sent.at),
+            srtt: RTT,
+            interval: Some(Interval {
+                bytes: self.delivered - sent.delivered,
+                span: self.now - sent.delivered_at,
+                prior_delivered: sent.delivered,
+                app_limited: self.program != usize::MAX,
+            }),
+        };
+        self.bbr.on_delivery(self.now, &sample);
+    }
+
+    fn run(&mut self, span: Duration, mut look: impl FnMut(&Self)) {
+        let end = self.now + span;
+        while self.now < end {
+            self.now += Duration::from_micros(100);
+            self.acknowledge();
+            self.send();
+            look(self);
+        }
+    }
+}
+
+fn near(value: u64, expected: u64) -> bool {
+    value.abs_diff(expected) * 20 <= expected
+}
+
+#[test]
+fn it_finds_rate_and_round_trip_and_drains_its_queue() {
+    let mut path = Path::new();
+    let mut most = 0;
+    path.run(Duration::from_secs(2), |path| {
+        most = most.max(path.in_flight())
+    });
+    assert_eq!(path.bbr.mode, Mode::ProbeBw);
+    assert!(near(path.bbr.bandwidth().into(), RATE), "{:?}", path.bbr);
+    assert_eq!(path.bbr.min_rtt().map(Duration::as_millis), Some(41));
+    assert!(most > 2 * BDP, "STARTUP overshoots: {most}");
+    let mut sum = 0u64;
+    path.run(Duration::from_secs(4), |path| {
+        sum += u64::from(path.in_flight())
+    });
+    let mean = sum / 40_000;
+    assert!((35_000..60_000).contains(&mean), "{mean} bytes in flight");
+}
+
+#[test]
+fn after_ten_seconds_it_measures_the_round_trip_with_four_segments() {
+    let mut path = Path::new();
+    path.run(Duration::from_secs(1), |_| {});
+    // The way gets longer: the old round-trip time is never seen again.
+    path.rtt = RTT + Duration::from_millis(20);
+    let mut least = u32::MAX;
+    path.run(Duration::from_secs(11), |path| {
+        if path.bbr.mode == Mode::ProbeRtt {
+            least = least.min(path.in_flight());
+        }
+    });
+    assert!(least <= 4 * SMSS, "{least}");
+    assert_eq!(path.bbr.mode, Mode::ProbeBw);
+    assert!(path.bbr.window().cwnd() > BDP);
+    assert!(near(path.bbr.bandwidth().into(), RATE), "{:?}", path.bbr);
+}
+
+#[test]
+fn it_follows_the_rate_up_and_down() {
+    let mut path = Path::new();
+    path.run(Duration::from_secs(2), |_| {});
+    path.rate = RATE * 2;
+    path.run(Duration::from_secs(3), |_| {});
+    assert!(
+        near(path.bbr.bandwidth().into(), RATE * 2),
+        "{:?}",
+        path.bbr
+    );
+    path.rate = RATE / 2;
+    path.run(Duration::from_secs(6), |_| {});
+    assert!(
+        near(path.bbr.bandwidth().into(), RATE / 2),
+        "{:?}",
+        path.bbr
+    );
+}
+
+#[test]
+fn a_program_with_little_to_send_does_not_lower_the_rate() {
+    let mut path = Path::new();
+    path.run(Duration::from_secs(2), |_| {});
+    path.program = 4;
+    path.run(Duration::from_secs(5), |_| {});
+    assert!(near(path.bbr.bandwidth().into(), RATE), "{:?}", path.bbr);
+}
+
+fn delivery(newly: u32, lost: u32, flight: u32) -> RateSample {
+    RateSample {
+        delivered: 1 << 30,
+        newly,
+        lost,
+        prior_flight: flight + newly + lost,
+        flight,
+        rtt: None,
+        srtt: RTT,
+        interval: None,
+    }
+}
+
+#[test]
+fn a_recovery_conserves_packets_and_gives_the_window_back() {
+    let mut path = Path::new();
+    path.run(Duration::from_secs(2), |_| {});
+    let (now, mut bbr) = (path.now, path.bbr);
+    let before = bbr.window().cwnd();
+    bbr.on_congestion_signal(now, before);
+    bbr.on_delivery(now, &delivery(SMSS, SMSS, 10 * SMSS));
+    assert_eq!(bbr.window().cwnd(), 11 * SMSS);
+    bbr.on_delivery(now, &delivery(SMSS, 0, 10 * SMSS));
+    assert_eq!(bbr.window().cwnd(), 11 * SMSS);
+    bbr.on_recovery_exit(now);
+    assert_eq!(bbr.window().cwnd(), before);
+    assert_eq!(bbr.pacing_rate(), path.bbr.pacing_rate());
+}
+
+#[test]
+fn a_timeout_starts_with_a_segment_and_keeps_the_model() {
+    let mut path = Path::new();
+    path.run(Duration::from_secs(2), |_| {});
+    let (now, bandwidth) = (path.now, path.bbr.bandwidth());
+    let before = Controller::Bbr(path.bbr);
+    let mut after = before;
+    after.on_rto(now, before.cwnd());
+    assert_eq!(after.cwnd(), SMSS);
+    let mut undone = after;
+    undone.undo(&before);
+    assert_eq!(undone.cwnd(), before.cwnd());
+    after.on_recovery_exit(now);
+    assert_eq!(after.cwnd(), before.cwnd());
+    let Controller::Bbr(bbr) = after else {
+        unreachable!("it was BBR before")
+    };
+    assert_eq!(bbr.bandwidth(), bandwidth);
+}
+
+proptest! {
+    /// Whatever is said to be delivered, the window and the rate stay sane.
+    #[test]
+    fn any_deliveries_keep_the_bounds(
+        samples in prop::collection::vec((any::<[u64; 4]>(), 0u32..64, 0u32..8), 1..100),
+    ) {
+        let mut controller = Controller::new(Algorithm::Bbr, SMSS, 10);
+        let mut now = Instant::ZERO;
+        let mut delivered = 0u64;
+        for ([step, bytes, rtt, prior], shift, hook) in samples {
+            now += Duration(step >> (10 + shift % 40));
+            let newly = (bytes >> shift) as u32;
+            delivered += u64::from(newly);
+            match hook {
+                0 => drop(controller.on_congestion_signal(now, newly)),
+                1 => drop(controller.on_rto(now, newly)),
+                2 => controller.on_recovery_exit(now),
+                3 => controller.on_transmit_start(now, shift % 2 == 0),
+                _ => {}
+            }
+            let interval = Interval {
+                bytes: bytes >> shift,
+                span: Duration(rtt >> shift),
+                prior_delivered: prior % (delivered + 1),
+                app_limited: shift % 3 == 0,
+            };
+            controller.on_delivery(now, &RateSample {
+                delivered,
+                newly,
+                lost: (rtt >> shift) as u32,
+                prior_flight: (prior >> shift) as u32,
+                flight: (prior >> shift) as u32,
+                rtt: (hook > 4).then_some(Duration(rtt >> shift)),
+                srtt: Duration(rtt >> shift),
+                interval: (hook > 3).then_some(interval),
+            });
+            prop_assert!(controller.cwnd() >= SMSS && controller.cwnd() <= 1 << 30);
+            prop_assert!(controller.pacing_rate().is_some_and(|rate| rate > 0));
+        }
+    }
+}

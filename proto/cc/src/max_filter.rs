@@ -1,0 +1,92 @@
+//! The largest value of a span of rounds, in three samples (after Kathleen Nichols).
+
+/// A value, and the round that it is of.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Sample {
+    round: u32,
+    value: u32,
+}
+
+/// The best sample, the best one after it, and the best one after that.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct MaxFilter {
+    best: [Sample; 3],
+}
+
+impl MaxFilter {
+    /// The largest value; zero before the first.
+    pub(crate) const fn max(&self) -> u32 {
+        self.best[0].value
+    }
+
+    /// One more value; those that are more than `span` rounds old are forgotten.
+    pub(crate) fn update(&mut self, round: u32, span: u32, value: u32) {
+        let new = Sample { round, value };
+        let last_is_old = round.wrapping_sub(self.best[2].round) > span;
+        if value >= self.best[0].value || last_is_old {
+            self.best = [new; 3];
+            return;
+        }
+        if value >= self.best[1].value {
+            self.best = [self.best[0], new, new];
+        } else if value >= self.best[2].value {
+            self.best[2] = new;
+        }
+        self.age(new, span);
+    }
+
+    /// The best one may have become old; and one of each part of the span should be kept, so that
+    /// a good one of the recent past stands ready.
+    fn age(&mut self, new: Sample, span: u32) {
+        let [first, second, third] = self.best;
+        let age = new.round.wrapping_sub(first.round);
+        if age > span {
+            self.best = [second, third, new];
+            if new.round.wrapping_sub(second.round) > span {
+                self.best = [third, new, new];
+            }
+        } else if second.round == first.round && age > span / 4 {
+            self.best = [first, new, new];
+        } else if third.round == second.round && age > span / 2 {
+            self.best = [first, second, new];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    extern crate std;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_maximum_is_forgotten_after_its_span() {
+        let mut filter = MaxFilter::default();
+        filter.update(1, 10, 900);
+        for round in 2..=11 {
+            filter.update(round, 10, 500);
+            assert_eq!(filter.max(), 900, "round {round}");
+        }
+        filter.update(12, 10, 400);
+        assert_eq!(filter.max(), 500);
+    }
+
+    proptest! {
+        /// At least the largest of the last round, at most the largest of the span.
+        #[test]
+        fn the_maximum_is_one_of_the_span(values in prop::collection::vec(1u32..1000, 1..60)) {
+            let mut filter = MaxFilter::default();
+            let mut seen: Vec<u32> = Vec::new();
+            for (round, value) in values.into_iter().enumerate() {
+                filter.update(round as u32, 10, value);
+                seen.push(value);
+                let from = seen.len().saturating_sub(11);
+                let most = seen[from..].iter().max().copied().unwrap_or(0);
+                prop_assert!(filter.max() >= value && filter.max() <= most);
+            }
+        }
+    }
+}

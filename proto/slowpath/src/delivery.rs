@@ -1,0 +1,223 @@
+//! How fast data is delivered (draft-cheng-iccrg-delivery-rate-estimation): for controllers that go
+//! by it.
+//!
+//! Each transmission is remembered with what had been delivered by then. When it arrives, what was
+//! delivered since, over the time since, is a rate sample; the longer of the time to send and the
+//! time to be acknowledged counts, so that neither bursts nor gathered acknowledgments inflate it.
+
+use std::collections::VecDeque;
+
+use tidelane_cc::{CongestionControl, Interval, RateSample};
+use tidelane_flow::Env;
+use tidelane_time::Duration;
+
+use crate::Slow;
+
+/// Instants of sending that are remembered at most.
+const SENDINGS_MAX: usize = 4096;
+
+/// What was known when something was sent. Times in microseconds modulo 2^32.
+#[derive(Clone, Copy, Debug)]
+struct Sending {
+    /// P.sent_time.
+    sent_us: u32,
+    /// P.delivered.
+    delivered: u64,
+    /// P.delivered_time.
+    delivered_us: u32,
+    /// P.first_sent_time.
+    first_sent_us: u32,
+    /// P.is_app_limited.
+    app_limited: bool,
+}
+
+/// The connection's part.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    /// C.delivered.
+    delivered: u64,
+    /// C.delivered_time.
+    delivered_us: u32,
+    /// C.first_sent_time.
+    first_sent_us: u32,
+    /// C.app_limited: until so much is delivered; zero if it is not.
+    app_limited: u64,
+    /// In the order of time.
+    sendings: VecDeque<Sending>,
+    /// Bytes found lost since the last sample.
+    lost: u32,
+}
+
+impl Sampler {
+    /// Something is about to be sent, `idle`: with nothing in flight (§3.2).
+    fn on_send(&mut self, now_us: u32, idle: bool) {
+        if idle {
+            self.first_sent_us = now_us;
+            self.delivered_us = now_us;
+        }
+        if self.sendings.back().is_some_and(|s| s.sent_us == now_us) {
+            return;
+        }
+        if self.sendings.len() >= SENDINGS_MAX {
+            self.sendings.pop_front();
+        }
+        self.sendings.push_back(Sending {
+            sent_us: now_us,
+            delivered: self.delivered,
+            delivered_us: self.delivered_us,
+            first_sent_us: self.first_sent_us,
+            app_limited: self.app_limited != 0,
+        });
+    }
+
+    /// `bytes` arrived, the newest of them sent at `sent_us` (§3.3).
+    fn on_delivered(&mut self, now_us: u32, bytes: u32, sent_us: Option<u32>) -> Option<Interval> {
+        self.delivered += u64::from(bytes);
+        self.delivered_us = now_us;
+        if self.delivered > self.app_limited {
+            self.app_limited = 0;
+        }
+        let sending = self.take_sending(sent_us?)?;
+        self.first_sent_us = sending.sent_us;
+        let to_send = sending.sent_us.wrapping_sub(sending.first_sent_us);
+        let to_ack = now_us.wrapping_sub(sending.delivered_us);
+        Some(Interval {
+            bytes: self.delivered - sending.delivered,
+            span: Duration::from_micros(u64::from(to_send.max(to_ack))),
+            prior_delivered: sending.delivered,
+            app_limited: sending.app_limited,
+        })
+    }
+
+    /// The sending at `sent_us`; those before it are old.
+    fn take_sending(&mut self, sent_us: u32) -> Option<Sending> {
+        let before = |s: &Sending| (s.sent_us.wrapping_sub(sent_us) as i32) < 0;
+        while self.sendings.front().is_some_and(before) {
+            self.sendings.pop_front();
+        }
+        let first = self.sendings.front()?;
+        (first.sent_us == sent_us).then_some(*first)
+    }
+}
+
+impl<E: Env> Slow<'_, E> {
+    fn models_delivery(&self) -> bool {
+        self.cold.controller.models_delivery()
+    }
+
+    /// Something is about to be sent.
+    pub(crate) fn note_sending(&mut self) {
+        if !self.models_delivery() {
+            return;
+        }
+        let (now, idle) = (self.clock.us, self.pipe() == 0);
+        let sampler = self.cold.pacing.sampler.get_or_insert_default();
+        let app_limited = sampler.app_limited != 0;
+        sampler.on_send(now, idle);
+        if idle {
+            let now = self.clock.now;
+            self.cold.controller.on_transmit_start(now, app_limited);
+        }
+    }
+
+    /// All was sent that may be: whether there was too little to send (§3.4).
+    pub(crate) fn note_app_limit(&mut self) {
+        if !self.models_delivery() {
+            return;
+        }
+        let nothing = !self.hot.tx_end.after(self.hot.snd_nxt);
+        let lost = self.cold.board.as_ref().map_or(0, |board| board.lost());
+        let pipe = self.pipe();
+        if nothing && lost == 0 && pipe < self.hot.cwnd {
+            let sampler = self.cold.pacing.sampler.get_or_insert_default();
+            sampler.app_limited = (sampler.delivered + u64::from(pipe)).max(1);
+        }
+    }
+
+    /// `bytes` were found lost.
+    pub(crate) fn note_lost(&mut self, bytes: u32) {
+        if let Some(sampler) = &mut self.cold.pacing.sampler {
+            sampler.lost = sampler.lost.saturating_add(bytes);
+        }
+    }
+
+    /// An acknowledgment was taken: the controller sees what it delivered.
+    pub(crate) fn tell_delivery(&mut self) {
+        if !self.models_delivery() {
+            return;
+        }
+        let delivery = self.cold.delivered;
+        let (now, flight, srtt) = (self.clock, self.pipe(), self.srtt());
+        let rtt_min = self.cold.rtt_min_us;
+        let sampler = self.cold.pacing.sampler.get_or_insert_default();
+        let lost = std::mem::take(&mut sampler.lost);
+        if delivery.bytes == 0 && lost == 0 {
+            return;
+        }
+        let interval = sampler.on_delivered(now.us, delivery.bytes, delivery.sent_us);
+        // What came sooner than a round trip was not delivered in that time (§3.3).
+        let least = Duration::from_micros(u64::from(if rtt_min == u32::MAX { 1 } else { rtt_min }));
+        let sample = RateSample {
+            delivered: sampler.delivered,
+            newly: delivery.bytes,
+            lost,
+            prior_flight: flight.saturating_add(delivery.bytes).saturating_add(lost),
+            flight,
+            rtt: delivery.rtt_us.map(|us| Duration::from_micros(us.into())),
+            srtt,
+            interval: interval.filter(|interval| interval.span >= least),
+        };
+        self.cold.controller.on_delivery(now.now, &sample);
+        self.hot.cwnd = self.cold.controller.cwnd();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten segments at once, acknowledged one by one a millisecond apart after a round trip of 20
+    /// ms: the rate is what the acknowledgments' spacing says, not the burst's.
+    #[test]
+    fn a_burst_is_measured_by_its_acknowledgments() {
+        let mut sampler = Sampler::default();
+        sampler.on_send(1_000, true);
+        let mut rates = Vec::new();
+        for n in 0..10 {
+            let at = 21_000 + n * 1_000;
+            let interval = sampler.on_delivered(at, 1_000, Some(1_000));
+            sampler.on_send(at, false);
+            if let Some(i) = interval {
+                rates.push(i.bytes * 1_000_000 / i.span.as_micros());
+            }
+        }
+        // In the first round the window bounds it: ten segments in 29 ms at the end.
+        assert_eq!(rates.last().copied(), Some(10_000 * 1_000 / 29));
+        // What was sent one by one is delivered at a segment per millisecond.
+        let interval = sampler.on_delivered(41_000, 1_000, Some(21_000));
+        let interval = interval.map(|i| (i.bytes, i.span.as_millis()));
+        assert_eq!(interval, Some((10_000, 20)));
+    }
+
+    #[test]
+    fn a_pause_of_the_program_marks_its_samples() {
+        let mut sampler = Sampler::default();
+        sampler.on_send(0, true);
+        sampler.app_limited = 1_000;
+        sampler.on_send(10, false);
+        let first = sampler.on_delivered(100, 500, Some(0));
+        assert!(first.is_some_and(|i| !i.app_limited));
+        let second = sampler.on_delivered(110, 600, Some(10));
+        assert!(second.is_some_and(|i| i.app_limited));
+        assert_eq!(sampler.app_limited, 0, "that much is delivered");
+    }
+
+    #[test]
+    fn times_wrap() {
+        let mut sampler = Sampler::default();
+        sampler.on_send(u32::MAX - 10, true);
+        sampler.on_send(5, false);
+        let interval = sampler.on_delivered(989, 100, Some(5));
+        assert_eq!(interval.map(|i| i.span.as_micros()), Some(1_000));
+    }
+}

@@ -1,0 +1,92 @@
+//! BBR over a narrow way: 10 Mbit/s, 40 ms, a queue of eight times what the path holds.
+
+use tidelane_netem::LinkConfig;
+use tidelane_time::Duration;
+use tidelane_world::{Algorithm, Bulk, Goodput};
+
+const RATE: u64 = 10_000_000;
+const ONE_WAY: Duration = Duration::from_millis(20);
+/// Frames; the path holds 33.
+const QUEUE: u32 = 264;
+
+fn narrow(congestion: Algorithm) -> Bulk {
+    let there = LinkConfig {
+        rate: RATE,
+        limit: QUEUE,
+        ..LinkConfig::with_delay(ONE_WAY)
+    };
+    Bulk {
+        flows: 1,
+        there,
+        back: LinkConfig::with_delay(ONE_WAY),
+        congestion,
+        beside: None,
+        window: 4 << 20,
+        warm_up: Duration::from_secs(5),
+        measured: Duration::from_secs(25),
+        seed: 1,
+    }
+}
+
+fn run(bulk: &Bulk) -> Goodput {
+    match bulk.run() {
+        Ok(goodput) => goodput,
+        Err(violation) => panic!("{violation}"),
+    }
+}
+
+fn part(goodput: &Goodput) -> f64 {
+    goodput.rate() / RATE as f64
+}
+
+#[test]
+fn it_fills_the_path_and_keeps_the_queue_small() {
+    let bbr = run(&narrow(Algorithm::Bbr));
+    let cubic = run(&narrow(Algorithm::Cubic));
+    println!("bbr {:.3} {:?}", part(&bbr), bbr.srtt);
+    println!("cubic {:.3} {:?}", part(&cubic), cubic.srtt);
+    // Headers are 4.5 %, and a round in ten seconds is given up to measure.
+    assert!(part(&bbr) > 0.9, "{}", part(&bbr));
+    assert!(bbr.srtt < Duration::from_millis(60), "{:?}", bbr.srtt);
+    assert!(cubic.srtt > bbr.srtt * 2u64, "{:?}", cubic.srtt);
+}
+
+#[test]
+fn random_loss_does_not_slow_it_down() {
+    let lossy = |congestion| {
+        let mut bulk = narrow(congestion);
+        bulk.there.loss = 10_000;
+        run(&bulk)
+    };
+    let (bbr, cubic) = (lossy(Algorithm::Bbr), lossy(Algorithm::Cubic));
+    println!("bbr {:.3}, cubic {:.3}", part(&bbr), part(&cubic));
+    assert!(part(&bbr) > 0.85, "{}", part(&bbr));
+    assert!(part(&cubic) < 0.5, "{}", part(&cubic));
+}
+
+#[test]
+fn beside_cubic_neither_starves() {
+    for queue in [33, QUEUE] {
+        let mut bulk = narrow(Algorithm::Bbr);
+        bulk.there.limit = queue;
+        bulk.beside = Some(Algorithm::Cubic);
+        bulk.measured = Duration::from_secs(55);
+        let both = run(&bulk);
+        let whole: u64 = both.bytes.iter().sum();
+        let share = both.bytes[0] as f64 / whole as f64;
+        println!("queue {queue}: bbr {share:.3} of {:.3}", part(&both));
+        assert!((0.1..0.9).contains(&share), "queue {queue}: {share}");
+        assert!(part(&both) > 0.9, "queue {queue}: {}", part(&both));
+    }
+}
+
+#[test]
+fn flows_of_its_own_share_alike() {
+    let mut bulk = narrow(Algorithm::Bbr);
+    bulk.flows = 4;
+    bulk.measured = Duration::from_secs(55);
+    let four = run(&bulk);
+    println!("{:.3} {:.3}", four.fairness(), part(&four));
+    assert!(four.fairness() > 0.9, "{}", four.fairness());
+    assert!(part(&four) > 0.9, "{}", part(&four));
+}
