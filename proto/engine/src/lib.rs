@@ -11,8 +11,8 @@ pub use tidelane_cc::Algorithm;
 pub use tidelane_flow::{
     Arrival, CaState, CloseCause, ConfigError, Counters, EcnPolicy, EngineConfig, Env, Event,
     FinWait2, FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind, IpFields, IpOptions, LinkId,
-    ListenError, ListenerId, Misuse, NO_PACING, OpenError, Route, SegmentOut, SocketOptions, State,
-    TxFull, WindowOptions,
+    ListenError, ListenerId, Misuse, MtuProbing, NO_PACING, OpenError, Route, SegmentOut,
+    SocketOptions, State, TxFull, WindowOptions,
 };
 pub use tidelane_time::{Duration, Instant};
 pub use tidelane_wire::{

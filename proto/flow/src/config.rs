@@ -72,9 +72,23 @@ pub struct EngineConfig {
     pub sack: bool,
     /// Whether ECN is offered and accepted (RFC 3168).
     pub ecn: EcnPolicy,
+    /// When larger or smaller segments are tried than routers tell of (RFC 4821).
+    pub mtu_probing: MtuProbing,
     /// Whether flows may take the fast path. Off, the slow path has all segments, and nothing else
     /// is different: tests compare the two.
     pub fast_path: bool,
+}
+
+/// When connections search for the size that their path carries (Linux: `tcp_mtu_probing`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum MtuProbing {
+    /// Never: Linux' default. A path that drops what is too large without a word stalls.
+    Off,
+    /// Once several timeouts in a row say so; it costs nothing before.
+    #[default]
+    BlackHole,
+    /// From the beginning, with small segments.
+    Always,
 }
 
 /// When connections use ECN (Linux: `tcp_ecn`). Those whose congestion control needs it always ask.
@@ -120,6 +134,7 @@ impl Default for EngineConfig {
             timestamps: true,
             sack: true,
             ecn: EcnPolicy::default(),
+            mtu_probing: MtuProbing::default(),
             fast_path: true,
         }
     }

@@ -112,6 +112,12 @@ counters! {
     icmp_errors,
     /// Segment sizes lowered by ICMP (RFC 1191).
     pmtu_lowered,
+    /// Probes of a larger segment size sent (RFC 4821).
+    mtu_probes,
+    /// Those that arrived.
+    mtu_raised,
+    /// Paths that dropped full segments without a word (RFC 4821).
+    mtu_black_holes,
     /// Requests of programs that were refused.
     misuses,
 }

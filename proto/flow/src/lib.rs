@@ -28,7 +28,7 @@ pub use tidelane_wire::{IcmpError, IcmpErrorKind, IpFields};
 
 pub use crate::{
     clock::{Clock, Millis},
-    config::{ConfigError, EcnPolicy, EngineConfig, NO_PACING, SocketOptions},
+    config::{ConfigError, EcnPolicy, EngineConfig, MtuProbing, NO_PACING, SocketOptions},
     counters::Counters,
     driver::{
         Arrival, CloseCause, Env, Event, FlowInfo, ListenError, Misuse, OpenError, Route,

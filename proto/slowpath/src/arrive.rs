@@ -367,6 +367,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.reduced_until = self.hot.snd_una;
         self.cold.reordering.round = self.hot.snd_una;
         self.hot.set(flags::SEND_WANTED);
+        self.begin_mtu_search();
         self.arm_keepalive();
     }
 

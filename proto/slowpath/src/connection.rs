@@ -12,6 +12,7 @@ use crate::{
     frto::Frto,
     heard::Heard,
     marks::Marks,
+    mtu::MtuSearch,
     pacing::Pacing,
     prr::Prr,
     ranges::Ranges,
@@ -95,6 +96,8 @@ pub struct Connection {
     pub rmss: u16,
     /// MSS that the path allows.
     pub path_mss: u16,
+    /// The search for a larger one.
+    pub mtu: MtuSearch,
     /// The peer's window, not path or peer, bounds the segment size: it may still grow.
     pub mss_bounded: bool,
     /// The peer's MSS option.

@@ -16,6 +16,7 @@ mod frto;
 mod heard;
 pub mod iss;
 mod marks;
+mod mtu;
 mod open;
 mod output;
 mod pacing;
@@ -101,8 +102,9 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         // Text that has more to say than its bytes.
         let plain = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE
             && (self.cold.ooo.is_empty() || !self.hot.has(flags::SACK));
-        self.hot
-            .put(flags::FAST_SEND, calm && plain && !self.is_paced());
+        let searching = self.cold.mtu.is_open(self.cold.path_mss);
+        let ordinary = plain && !self.is_paced() && !searching;
+        self.hot.put(flags::FAST_SEND, calm && ordinary);
         let deadline = self.cold.slow_deadline.or(self.cold.path_deadline);
         self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
     }

@@ -7,8 +7,8 @@ use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 
 use crate::{
     blocks::Reported, connection::Connection, frto::Frto, heard::Heard, marks::Marks,
-    pacing::Pacing, ranges::Ranges, reorder::Reordering, rtt_min::RttMin, scoreboard::Delivery,
-    version::sizes,
+    mtu::MtuSearch, pacing::Pacing, ranges::Ranges, reorder::Reordering, rtt_min::RttMin,
+    scoreboard::Delivery, version::sizes,
 };
 
 /// Least MSS that is believed: Linux' bound against resource attacks.
@@ -130,6 +130,12 @@ pub fn window_most(config: &EngineConfig, hot: &FlowState) -> u32 {
     config.rx_window_max.min(0xffff << hot.rcv_wscale())
 }
 
+/// The congestion control that the program asked for, or the engine's.
+fn first_controller(config: &EngineConfig, options: &SocketOptions, mss: u16) -> Controller {
+    let algorithm = options.congestion.unwrap_or(config.congestion);
+    Controller::new(algorithm, u32::from(mss), config.initial_window)
+}
+
 /// The cold state of a flow that is being opened.
 pub fn new_connection(
     config: &EngineConfig,
@@ -141,9 +147,8 @@ pub fn new_connection(
 ) -> Connection {
     let rmss = rmss(config, hot.key.peer.addr, mtu, &options);
     begin(config, hot, rmss, iss, &options);
-    let algorithm = options.congestion.unwrap_or(config.congestion);
     Connection {
-        controller: Controller::new(algorithm, u32::from(hot.mss), config.initial_window),
+        controller: first_controller(config, &options, hot.mss),
         ca_state: CaState::Open,
         board: None,
         trouble: false,
@@ -179,6 +184,7 @@ pub fn new_connection(
         options,
         rmss,
         path_mss: rmss,
+        mtu: MtuSearch::default(),
         mss_bounded: false,
         smss: sizes(hot.key.peer.addr).mss_default,
         offer_wscale: true,

@@ -108,6 +108,8 @@ impl<E: Env> Slow<'_, E> {
     /// Sends `[start, start + len)` again.
     pub fn retransmit(&mut self, start: SeqNumber, len: u32) -> Result<(), TxFull> {
         self.note_sending();
+        // What is sent again arrives in another size than it was probed with.
+        self.forget_mtu_probe();
         let end = start.add(len);
         let data_end = end.earlier_of(self.hot.tx_end);
         let payload = if data_end.after(start) {
@@ -203,6 +205,7 @@ impl<E: Env> Slow<'_, E> {
             self.send_repairs()?;
         }
         self.idle_restart();
+        self.send_mtu_probe()?;
         self.record_if_wanted();
         self.note_sending();
         // What is not in flight in the sense of RFC 6675 makes room in the congestion window.

@@ -70,6 +70,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.counters.pmtu_lowered += 1;
         self.cold.path_mss = mtu - sizes.headers;
+        self.cold.mtu.bound(mtu - sizes.headers);
         self.cold.path_deadline = Some(self.clock.ms.plus(PATH_MTU_AGE_MS));
         self.cold.refresh_mss(self.config, self.hot);
         if self.hot.state.is_synchronized() {
@@ -79,6 +80,9 @@ impl<E: Env> Slow<'_, E> {
 
     /// RFC 1191 §6.3: the path may have changed; the next full segment finds out.
     pub(crate) fn widen_path(&mut self) {
+        if self.search_again() {
+            return;
+        }
         self.cold.path_mss = self.cold.rmss;
         self.cold.refresh_mss(self.config, self.hot);
     }

@@ -28,7 +28,8 @@ impl<E: Env> Slow<'_, E> {
     fn wants_records(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
         let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_samples();
-        busy && (limited || self.cold.controller.models_delivery())
+        let told = limited || self.cold.controller.models_delivery();
+        busy && (told || self.cold.mtu.is_probing())
     }
 
     /// Begins with that.
@@ -38,7 +39,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    fn record(&mut self) -> &mut Scoreboard {
+    pub(crate) fn record(&mut self) -> &mut Scoreboard {
         let (hot, marks, now) = (&*self.hot, &self.cold.marks, self.clock.us);
         self.cold.board.get_or_insert_with(|| {
             let marks = marks.in_flight(hot, now);

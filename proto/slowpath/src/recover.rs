@@ -126,6 +126,7 @@ impl<E: Env> Slow<'_, E> {
             self.cold.dup_acks = 0;
         }
         self.check_probe(ack);
+        self.check_mtu_probe();
         if self.hot.snd_una == self.hot.snd_nxt {
             self.hot
                 .clear(flags::RTO_ARMED | flags::PROBE | flags::PERSIST | flags::SMALL_SENT);
@@ -250,10 +251,23 @@ impl<E: Env> Slow<'_, E> {
 
     /// Fast retransmit without SACK (RFC 6582 §3.2 step 2).
     fn count_duplicates(&mut self) {
-        let mss = u32::from(self.hot.mss);
         self.track();
         if self.cold.dup_acks == DUP_THRESH && !self.is_repairing() {
-            self.track().lose_first(mss);
+            let first = self.first_segment_len();
+            self.track().lose_first(first);
+            self.begin_recovery(first);
+        }
+    }
+
+    /// `lost` bytes were found lost: a sign of congestion, unless it was a probe of their size.
+    fn begin_recovery(&mut self, lost: u32) {
+        let probe = self.is_lost_probe(lost);
+        if self.is_repairing() {
+            return;
+        }
+        if probe {
+            self.begin_repair(CaState::Recovery);
+        } else {
             self.enter_recovery();
         }
     }
@@ -275,9 +289,7 @@ impl<E: Env> Slow<'_, E> {
         self.note_lost(lost);
         self.counters.lost_retransmit += u64::from(again.div_ceil(u32::from(self.hot.mss)));
         self.hot.set(flags::SEND_WANTED);
-        if !self.is_repairing() {
-            self.enter_recovery();
-        }
+        self.begin_recovery(lost);
         true
     }
 

@@ -149,6 +149,8 @@ impl<E: Env> Slow<'_, E> {
                 self.arm_rto();
             }
             _ => {
+                self.forget_mtu_probe();
+                self.check_black_hole();
                 self.enter_loss();
                 self.hot.set(flags::SEND_WANTED);
                 self.arm_rto();

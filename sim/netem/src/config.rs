@@ -37,6 +37,8 @@ pub struct LinkConfig {
     pub duplicate: Ppm,
     /// The chance that one bit of a frame is flipped.
     pub corrupt: Ppm,
+    /// Longer frames are dropped without a word; zero: none are.
+    pub frame_max: u32,
     /// Bits per second of frame; zero is infinitely fast.
     pub rate: u64,
     /// Frames that may wait for transmission at `rate`; one more is dropped.
@@ -61,6 +63,7 @@ impl LinkConfig {
         reorder_delay: Duration::ZERO,
         duplicate: 0,
         corrupt: 0,
+        frame_max: 0,
         rate: 0,
         limit: 1_000,
         ecn_threshold: None,

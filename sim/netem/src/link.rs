@@ -20,7 +20,7 @@ pub struct LinkCounters {
     pub pushed: u64,
     /// Frames that were polled, copies included.
     pub delivered: u64,
-    /// Frames lost by chance.
+    /// Frames lost by chance, or because they were too long.
     pub lost: u64,
     /// Frames that found the queue full.
     pub overflowed: u64,
@@ -163,7 +163,8 @@ impl Link {
         let mut frame = frame.into();
         self.counters.pushed += 1;
         let fate = self.draw_fate(frame.len());
-        if fate.lost {
+        let most = self.config.frame_max as usize;
+        if fate.lost || most > 0 && frame.len() > most {
             self.counters.lost += 1;
             return;
         }

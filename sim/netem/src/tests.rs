@@ -394,6 +394,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
                 reorder: chances.3,
                 duplicate: chances.4,
                 corrupt: 0,
+                frame_max: 0,
                 rate,
                 limit,
                 ecn_threshold,
@@ -417,4 +418,19 @@ proptest! {
         // The same again.
         prop_assert_eq!(run(config, seed, 300, Duration(gap)).0, arrived);
     }
+}
+
+#[test]
+fn frames_that_are_too_long_are_lost_without_a_word() {
+    let config = LinkConfig {
+        frame_max: 100,
+        ..LinkConfig::PERFECT
+    };
+    let mut link = Link::new(config, 1);
+    for len in [99, 100, 101, 1500] {
+        link.push(Instant::ZERO, vec![0; len]);
+    }
+    let arrived = std::iter::from_fn(|| link.poll(Instant::ZERO));
+    let arrived: Vec<usize> = arrived.map(|frame| frame.len()).collect();
+    assert_eq!((arrived, link.counters().lost), (vec![99, 100], 2));
 }

@@ -7,14 +7,14 @@ use std::{
     path::Path,
 };
 
-use tidelane_engine::{Algorithm, Duration, EcnPolicy, EngineConfig};
+use tidelane_engine::{Algorithm, Duration, EcnPolicy, EngineConfig, MtuProbing};
 
 use crate::offload::Sizing;
 
 /// Where the kernel keeps sysctls of TCP.
 const SYSCTLS: &str = "/proc/sys/net/ipv4";
 /// The sysctls that mean something here, with the values that stand unless a script changes them.
-const DEFAULTS: [(&str, &str); 18] = [
+const DEFAULTS: [(&str, &str); 19] = [
     ("tcp_timestamps", "1"),
     ("tcp_sack", "1"),
     ("tcp_rmem", "4096 540000 15728640"),
@@ -29,6 +29,7 @@ const DEFAULTS: [(&str, &str); 18] = [
     ("tcp_rto_min_us", "200000"),
     ("tcp_rto_max_ms", "120000"),
     ("tcp_ecn", "0"),
+    ("tcp_mtu_probing", "0"),
     ("tcp_min_tso_segs", "2"),
     ("tcp_tso_rtt_log", "9"),
     ("tcp_pacing_ss_ratio", "200"),
@@ -197,6 +198,11 @@ impl Settings {
                 0 => EcnPolicy::Off,
                 1 => EcnPolicy::Request,
                 _ => EcnPolicy::Accept,
+            },
+            mtu_probing: match self.number("tcp_mtu_probing") {
+                0 => MtuProbing::Off,
+                1 => MtuProbing::BlackHole,
+                _ => MtuProbing::Always,
             },
             timestamps: self.number("tcp_timestamps") != 0,
             sack: self.number("tcp_sack") != 0,

@@ -11,6 +11,7 @@ mod options;
 mod rfc2018;
 mod rfc2883;
 mod rfc3042;
+mod rfc4821;
 mod rfc4987;
 mod rfc5681;
 mod rfc5682;

@@ -1,0 +1,175 @@
+//! Packetization layer path MTU discovery: black holes, probes, and what they say of congestion.
+
+use tidelane_engine::{EngineConfig, MtuProbing, SocketOptions, TcpOptions};
+
+use crate::rig::{Out, Rig, ack, spans};
+
+fn established(mtu_probing: MtuProbing, sack_permitted: bool) -> Rig {
+    let config = EngineConfig {
+        mtu_probing,
+        ..EngineConfig::default()
+    };
+    let peer = TcpOptions {
+        mss: Some(1460),
+        sack_permitted,
+        ..TcpOptions::NONE
+    };
+    Rig::established_with(config, SocketOptions::default(), peer)
+}
+
+/// A peer behind a path that silently drops segments of more than `limit` bytes.
+struct Peer {
+    limit: u32,
+    next: u32,
+    /// What came out of order.
+    held: Vec<(u32, u32)>,
+}
+
+impl Peer {
+    fn new(limit: u32) -> Self {
+        Self {
+            limit,
+            next: 1,
+            held: Vec::new(),
+        }
+    }
+
+    /// What we sent arrives, and each segment is acknowledged: what we send then.
+    fn take(&mut self, rig: &mut Rig, sent: &[Out]) -> Vec<Out> {
+        let mut more = Vec::new();
+        for out in sent.iter().filter(|out| out.len <= self.limit) {
+            self.held.push((out.seq, out.seq + out.len));
+            self.held.sort_unstable();
+            while let Some(first) = self.held.first().filter(|first| first.0 <= self.next) {
+                self.next = self.next.max(first.1);
+                self.held.remove(0);
+            }
+            let blocks: Vec<_> = self.held.iter().copied().rev().take(3).collect();
+            more.extend(rig.push(ack(1, self.next).sack(rig, &blocks)));
+        }
+        more
+    }
+
+    /// The program writes `len` bytes, until they have arrived. All that we sent.
+    fn carry(&mut self, rig: &mut Rig, len: u32) -> Vec<Out> {
+        let end = self.next + len;
+        let mut flight = rig.write(len);
+        let mut all = flight.clone();
+        for _ in 0..10_000 {
+            let waited = rig.wait_ms(10);
+            flight.extend(waited.iter().copied());
+            all.extend(waited);
+            flight = self.take(rig, &std::mem::take(&mut flight));
+            all.extend(flight.iter().copied());
+            if self.next == end {
+                return all;
+            }
+        }
+        panic!("{} of {end} arrived", self.next);
+    }
+}
+
+#[test]
+fn section_7_7_timeouts_bring_the_size_down() {
+    let mut rig = established(MtuProbing::BlackHole, false);
+    rig.write(14_600);
+    let sent = rig.wait_ms(4_000);
+    // The fourth in a row.
+    assert_eq!(spans(&sent), [(1, 1460), (1, 1460), (1, 1460), (1, 1024)]);
+    assert_eq!(rig.engine.counters().mtu_black_holes, 1);
+    // On some old link that is still too much.
+    assert_eq!(spans(&rig.wait_ms(4_000)), [(1, 512)]);
+    let least = rig.wait_ms(60_000);
+    assert!(least.iter().all(|out| out.len == 512), "{least:?}");
+}
+
+#[test]
+fn section_7_7_a_short_connection_that_answers_is_no_black_hole() {
+    let mut rig = established(MtuProbing::BlackHole, false);
+    for n in 0..6 {
+        rig.write(1460);
+        rig.wait_ms(700);
+        rig.push(ack(1, 1 + (n + 1) * 1460));
+    }
+    assert!(rig.engine.counters().timeouts > 6);
+    assert_eq!(rig.info().mss, 1460);
+}
+
+#[test]
+fn switched_off_the_size_stays() {
+    let mut rig = established(MtuProbing::Off, false);
+    rig.write(14_600);
+    let sent = rig.wait_ms(60_000);
+    assert!(sent.len() > 6 && sent.iter().all(|out| out.len == 1460));
+}
+
+#[test]
+fn section_7_3_the_largest_size_that_arrives_is_found() {
+    for (sack, limit) in [(true, 1240), (true, 1460), (false, 1240), (true, 700)] {
+        let mut rig = established(MtuProbing::BlackHole, sack);
+        let mut peer = Peer::new(limit);
+        for _ in 0..40 {
+            peer.carry(&mut rig, 50_000);
+        }
+        let found = rig.info().mss;
+        assert!(found <= limit && limit < found + 8, "{found} of {limit}");
+        let counters = rig.engine.counters();
+        assert!(counters.mtu_probes > counters.mtu_raised || limit == 1460);
+        // Once all is found, nothing is tried any more.
+        let probes = counters.mtu_probes;
+        peer.carry(&mut rig, 200_000);
+        assert_eq!(rig.engine.counters().mtu_probes, probes);
+    }
+}
+
+#[test]
+fn section_7_6_a_lost_probe_is_no_sign_of_congestion() {
+    let mut rig = established(MtuProbing::BlackHole, true);
+    let mut peer = Peer::new(1240);
+    peer.carry(&mut rig, 30_000);
+    let before = rig.engine.counters().clone();
+    let ssthresh = rig.info().ssthresh;
+    for _ in 0..40 {
+        peer.carry(&mut rig, 50_000);
+    }
+    let after = rig.engine.counters();
+    let lost = |counters: &tidelane_engine::Counters| counters.mtu_probes - counters.mtu_raised;
+    assert!(lost(after) > lost(&before), "no probe was lost");
+    assert_eq!(rig.info().ssthresh, ssthresh);
+    assert_eq!(
+        (after.timeouts, after.fast_retrans),
+        (before.timeouts, before.fast_retrans)
+    );
+}
+
+#[test]
+fn section_7_2_always_begins_with_a_size_that_nearly_every_path_carries() {
+    let mut rig = established(MtuProbing::Always, true);
+    let mut peer = Peer::new(1460);
+    let first = peer.carry(&mut rig, 5_000);
+    assert_eq!(first[0].len, 1024);
+    for _ in 0..20 {
+        peer.carry(&mut rig, 50_000);
+    }
+    assert!(rig.info().mss > 1452, "{}", rig.info().mss);
+    assert_eq!(rig.engine.counters().timeouts, 0);
+}
+
+/// RFC 1191 §6.3: not sooner than after ten minutes.
+#[test]
+fn larger_sizes_are_tried_again_after_ten_minutes() {
+    let mut rig = established(MtuProbing::BlackHole, true);
+    let mut peer = Peer::new(1240);
+    for _ in 0..40 {
+        peer.carry(&mut rig, 50_000);
+    }
+    let found = rig.info().mss;
+    peer.limit = 1460;
+    peer.carry(&mut rig, 200_000);
+    assert_eq!(rig.info().mss, found);
+    rig.wait_ms(601_000);
+    for _ in 0..40 {
+        peer.carry(&mut rig, 50_000);
+    }
+    assert!(rig.info().mss > 1452, "{}", rig.info().mss);
+}

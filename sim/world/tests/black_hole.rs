@@ -1,0 +1,46 @@
+//! A path that drops packets of more than 1280 bytes and says nothing (RFC 4821).
+
+use tidelane_netem::LinkConfig;
+use tidelane_time::Duration;
+use tidelane_world::{Algorithm, Bulk};
+
+const RATE: u64 = 10_000_000;
+/// Ethernet's header and a packet of 1280 bytes.
+const FRAME_MAX: u32 = 14 + 1280;
+
+#[test]
+fn transfers_get_through_at_nearly_the_whole_rate() {
+    for congestion in Algorithm::ALL {
+        let way = LinkConfig {
+            rate: RATE,
+            limit: 100,
+            frame_max: FRAME_MAX,
+            ..LinkConfig::with_delay(Duration::from_millis(10))
+        };
+        let bulk = Bulk {
+            flows: 3,
+            there: way,
+            back: way,
+            congestion,
+            beside: None,
+            window: 1 << 20,
+            warm_up: Duration::from_secs(20),
+            measured: Duration::from_secs(20),
+            seed: 1,
+        };
+        let goodput = match bulk.run() {
+            Ok(goodput) => goodput,
+            Err(violation) => panic!("{congestion}: {violation}"),
+        };
+        println!(
+            "{congestion}: {:.3} Mbit/s, {} probes",
+            goodput.rate() / 1e6,
+            goodput.counter("mtu_probes")
+        );
+        assert_eq!(goodput.counter("mtu_black_holes"), 3, "{congestion}");
+        // From 1024 bytes to 1234 in five steps, each.
+        assert_eq!(goodput.counter("mtu_raised"), 15, "{congestion}");
+        // Headers are 5.2 % of such packets.
+        assert!(goodput.rate() > 0.9 * RATE as f64, "{congestion}");
+    }
+}
