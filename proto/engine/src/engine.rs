@@ -43,6 +43,7 @@ pub struct Engine {
     half_open: u32,
     /// The wheel's entry of the next look at which peers were heard.
     look: TimerHandle,
+    fast_open: fast_open::FastOpenState,
 }
 
 /// One flow in the slow path's hands, borrowed from the engine's parts.
@@ -75,6 +76,7 @@ macro_rules! slow {
 // After the macro, which they use.
 mod allowances;
 mod batch;
+pub mod fast_open;
 mod look;
 mod passive;
 pub mod requests;
@@ -113,6 +115,7 @@ impl Engine {
             half_open: 0,
             look: TimerHandle::NULL,
             timeouts: Timeouts::of(&config),
+            fast_open: fast_open::FastOpenState::new(&secret),
             secret,
             config,
         }
@@ -190,44 +193,26 @@ impl Engine {
     fn arrives_slowly(&mut self, id: FlowId, ecn: Ecn, segment: &Segment<'_>, env: &mut impl Env) {
         let clock = self.clock;
         self.refill(clock.now);
-        let half_open = self
-            .table
-            .get(id)
-            .is_some_and(|f| f.state == State::SynReceived);
+        let half_open = self.is_half_open(id);
         if half_open && self.is_accept_queue_full(id) && !segment.flags.contains(TcpFlags::RST) {
             self.counters.listen_overflows += 1;
-            self.counters.listen_drops += 1;
-            self.counters.drops[DropReason::AcceptQueueFull.index()] += 1;
-            return;
+            return self.drop_syn(DropReason::AcceptQueueFull);
         }
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return;
         };
         let fate = slow.segment_arrives(segment, ecn);
-        let left = half_open && slow.hot.state != State::SynReceived;
-        let opened = left && slow.hot.state != State::Closed && fate != Fate::Release;
-        let listener = slow.cold.listener;
-        if left && listener.is_some() {
-            self.half_open = self.half_open.saturating_sub(1);
-        }
-        if left && let Some(listener) = listener.and_then(|id| self.listeners.get_mut(id)) {
-            listener.syn_queue = listener.syn_queue.saturating_sub(1);
-            listener.accept_queue += u32::from(opened);
+        if half_open && slow.hot.state != State::SynReceived {
+            let opened = slow.hot.state != State::Closed && fate != Fate::Release;
+            let listener = slow.cold.listener;
+            self.leave_syn_queue(listener, opened);
         }
         self.settle(clock, id, fate, env);
     }
 
-    fn is_accept_queue_full(&self, id: FlowId) -> bool {
-        self.connections
-            .get(id.index())
-            .and_then(Option::as_ref)
-            .and_then(|cold| cold.listener)
-            .and_then(|id| self.listeners.get(id))
-            .is_some_and(|listener| !listener.accept_room())
-    }
-
     /// What a path left behind: the flow goes, or batch end looks at it.
     fn settle(&mut self, clock: Clock, id: FlowId, fate: Fate, env: &mut impl Env) {
+        self.settle_fast_open(clock.now, id, false);
         match fate {
             Fate::Keep => {
                 let over = |flow: &FlowState| flow.state == State::Closed;
@@ -279,19 +264,14 @@ impl Engine {
     }
 
     fn release(&mut self, id: FlowId, env: &mut impl Env) {
+        self.settle_fast_open(self.clock.now, id, true);
+        let half_open = self.is_half_open(id);
         let Some(cold) = self.connections.get_mut(id.index()).and_then(Option::take) else {
             return;
         };
         self.wheel.cancel(cold.timer);
-        let half_open = self
-            .table
-            .get(id)
-            .is_some_and(|f| f.state == State::SynReceived);
-        if half_open && cold.listener.is_some() {
-            self.half_open = self.half_open.saturating_sub(1);
-        }
-        if half_open && let Some(entry) = cold.listener.and_then(|id| self.listeners.get_mut(id)) {
-            entry.syn_queue = entry.syn_queue.saturating_sub(1);
+        if half_open {
+            self.leave_syn_queue(cold.listener, false);
         }
         env.event(id, Event::Released);
         self.table.remove(id);
@@ -418,11 +398,8 @@ impl Engine {
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return;
         };
-        slow.hot.set(flags::RTT_TIMING);
-        slow.hot.rtt_seq = slow.hot.iss.add(1);
-        slow.hot.rtt_stamp = clock.us;
         let sent = slow.send_syn();
-        slow.arm_rto();
+        slow.time_syn();
         if sent.is_err() {
             slow.hot.set(flags::SEND_WANTED);
             self.block(id);

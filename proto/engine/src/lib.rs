@@ -4,19 +4,24 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+mod fast_open;
 mod listeners;
 mod time_wait;
 
 pub use tidelane_cc::Algorithm;
 pub use tidelane_flow::{
     Arrival, CaState, CloseCause, ConfigError, Counters, EcnPolicy, EngineConfig, Env, Event,
-    FinWait2, FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind, IpFields, IpOptions, LinkId,
-    ListenError, ListenerId, Misuse, MtuProbing, NO_PACING, OpenError, Route, SegmentOut,
-    SocketOptions, State, TxFull, WindowOptions,
+    FastOpenPolicy, FinWait2, FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind, IpFields,
+    IpOptions, LinkId, ListenError, ListenerId, Misuse, MtuProbing, NO_PACING, OpenError, Route,
+    SegmentOut, SocketOptions, State, TxFull, WindowOptions,
 };
 pub use tidelane_time::{Duration, Instant};
 pub use tidelane_wire::{
-    DropReason, Ecn, Endpoint, FlowKey, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions,
+    DropReason, Ecn, Endpoint, FastOpenCookie, FastOpenOption, FlowKey, IpAddress, Segment,
+    SeqNumber, TcpFlags, TcpOptions,
 };
 
-pub use crate::engine::{Engine, requests::Advance};
+pub use crate::{
+    engine::{Engine, fast_open::FastOpenRequest, requests::Advance},
+    fast_open::keys::FastOpenKeys,
+};

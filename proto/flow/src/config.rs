@@ -5,7 +5,10 @@ use core::fmt;
 use tidelane_cc::Algorithm;
 use tidelane_time::Duration;
 
-use crate::socket_options::{FinWait2, IpOptions, WindowOptions};
+use crate::{
+    fast_open::FastOpenPolicy,
+    socket_options::{FinWait2, IpOptions, WindowOptions},
+};
 
 /// Policy of one engine. All limits are per engine or per flow, as each field says.
 #[derive(Clone, Debug)]
@@ -74,6 +77,8 @@ pub struct EngineConfig {
     pub ecn: EcnPolicy,
     /// When larger or smaller segments are tried than routers tell of (RFC 4821).
     pub mtu_probing: MtuProbing,
+    /// Whether Fast Open is offered and accepted (RFC 7413).
+    pub fast_open: FastOpenPolicy,
     /// Whether flows may take the fast path. Off, the slow path has all segments, and nothing else
     /// is different: tests compare the two.
     pub fast_path: bool,
@@ -135,6 +140,7 @@ impl Default for EngineConfig {
             sack: true,
             ecn: EcnPolicy::default(),
             mtu_probing: MtuProbing::default(),
+            fast_open: FastOpenPolicy::default(),
             fast_path: true,
         }
     }

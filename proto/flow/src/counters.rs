@@ -58,6 +58,16 @@ counters! {
     syncookies_recv,
     /// Acknowledgments that might have brought a SYN cookie and did not.
     syncookies_failed,
+    /// Text with SYN that servers took (RFC 7413).
+    fast_open_active,
+    /// Text with SYN that had to be sent again.
+    fast_open_active_fails,
+    /// Connections that were accepted with their SYN.
+    fast_open_passive,
+    /// Cookies that came and were none of ours.
+    fast_open_passive_fails,
+    /// SYNs with text or a cookie for which no place was left.
+    fast_open_overflows,
     /// Acknowledgments sent late, by timer.
     delayed_acks,
     /// Pure acknowledgments sent.

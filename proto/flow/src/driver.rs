@@ -265,6 +265,10 @@ pub struct FlowInfo {
     pub sack: bool,
     /// Whether ECN is in use.
     pub ecn: bool,
+    /// Whether SYN carried text and all of it was taken (RFC 7413).
+    pub syn_data: bool,
+    /// Whether the program may write although the handshake has not ended (RFC 7413).
+    pub fast_open_pending: bool,
     /// Bytes sent and not acknowledged.
     pub flight_size: u32,
     /// Those of them that the peer reported as arrived.

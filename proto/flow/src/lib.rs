@@ -17,6 +17,7 @@ mod config;
 mod counters;
 mod driver;
 mod emit;
+mod fast_open;
 mod flow_state;
 mod ids;
 mod socket_options;
@@ -34,6 +35,7 @@ pub use crate::{
         Arrival, CloseCause, Env, Event, FlowInfo, ListenError, Misuse, OpenError, Route,
         SegmentOut, TxFull,
     },
+    fast_open::FastOpenPolicy,
     flow_state::{CaState, FlowState, flags},
     ids::{FlowId, LinkId, ListenerId},
     socket_options::{FinWait2, IpOptions, WindowOptions},

@@ -128,10 +128,13 @@ impl<E: Env> Slow<'_, E> {
             self.challenge_ack();
             return self.drop(DropReason::UnexpectedSyn);
         }
-        let acks_ours = segment.flags.contains(TcpFlags::ACK) && segment.ack == self.hot.iss.add(1);
+        let acks_ours = segment.flags.contains(TcpFlags::ACK) && self.acks_syn(segment);
         if acks_ours {
-            // RFC 9293 §3.5 figure 8, line 6: the SYN itself is old, its acknowledgment is not.
+            // RFC 9293 §3.5 figure 8, line 6: the SYN itself is old, its acknowledgment is not. It
+            // is answered as what arrives twice is (as in Linux).
             let _ = self.check_ack(segment);
+            self.note_duplicate(segment.seq, segment.seq.add(1));
+            self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
         } else {
             // One that finds no frame is sent again by the timer.
             if self.may_answer() {
@@ -155,10 +158,16 @@ impl<E: Env> Slow<'_, E> {
         }
         if self.hot.state == State::SynReceived {
             self.counters.attempt_fails += 1;
-            if self.cold.listener.is_some() {
+            if self.is_unseen() {
                 return Err(Fate::Release);
             }
-            return Err(self.end(CloseCause::Refused));
+            let pending = self.is_pending();
+            let cause = if pending {
+                CloseCause::Reset
+            } else {
+                CloseCause::Refused
+            };
+            return Err(self.end(cause));
         }
         self.counters.estab_resets += 1;
         Err(self.end(CloseCause::Reset))
@@ -306,8 +315,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// SYN-RECEIVED with an ACK: ESTABLISHED. The listener's room was checked before.
     fn complete_handshake(&mut self, segment: &Segment<'_>) -> Step {
-        let exact = segment.ack == self.hot.iss.add(1);
-        if !exact || self.hot.snd_nxt == self.hot.iss {
+        if !self.acks_syn(segment) {
             let key = self.hot.key;
             self.reset_for(segment, key);
             return self.drop(DropReason::AckUnsent);
@@ -317,6 +325,7 @@ impl<E: Env> Slow<'_, E> {
             self.hot.clear(flags::RTT_TIMING);
             return self.drop(DropReason::AcceptDeferred);
         }
+        let pending = self.is_pending();
         self.hot.state = self.hot.state.next(StateEvent::SynAcked);
         self.hot.clear(flags::RTO_ARMED);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
@@ -328,7 +337,11 @@ impl<E: Env> Slow<'_, E> {
         self.hot.snd_wnd = u32::from(segment.wnd) << shift;
         self.note_window(self.hot.snd_wnd);
         self.established(segment);
+        if !pending {
+            self.settle_syn_text(segment);
+        }
         match self.cold.listener {
+            _ if pending => self.end_pending(),
             Some(listener) => {
                 self.counters.passive_opens += 1;
                 self.env.event(self.id, Event::Accepted(listener));
@@ -346,7 +359,13 @@ impl<E: Env> Slow<'_, E> {
     fn waits_for_text(&self, segment: &Segment<'_>) -> bool {
         let waits = self.cold.backoff < self.cold.options.defer_accept;
         let empty = segment.seq.add(segment.len()) == self.hot.irs.add(1);
-        waits && empty && self.cold.listener.is_some()
+        waits && empty && self.is_unseen()
+    }
+
+    /// Whether the segment acknowledges our SYN, and nothing that was not sent.
+    fn acks_syn(&self, segment: &Segment<'_>) -> bool {
+        let after = segment.ack.after(self.hot.iss);
+        after && segment.ack.at_or_before(self.hot.snd_nxt)
     }
 
     /// Common to both opens.
@@ -418,8 +437,7 @@ impl<E: Env> Slow<'_, E> {
     /// §3.10.7.3: SYN-SENT.
     fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Fate {
         let has_ack = segment.flags.contains(TcpFlags::ACK);
-        let sent = self.hot.snd_nxt != self.hot.iss;
-        let good_ack = has_ack && sent && segment.ack == self.hot.iss.add(1);
+        let good_ack = has_ack && self.acks_syn(segment);
         if has_ack && !good_ack {
             if !segment.flags.contains(TcpFlags::RST) {
                 let key = self.hot.key;
@@ -450,10 +468,14 @@ impl<E: Env> Slow<'_, E> {
             self.cold.ca_state = CaState::Open;
             self.env.event(self.id, Event::Connected);
             // With data that waits for the handshake, the first segment acknowledges.
-            self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
+            self.hot.set(flags::ACK_OWED);
+            self.hot
+                .put(flags::ACK_NOW, !self.cold.fast_open.more_follows);
+            self.settle_syn_text(segment);
             if self.hot.has(flags::FIN_QUEUED) {
                 self.hot.state = self.hot.state.next(StateEvent::CloseCall);
             }
+            return self.take_syn_ack_text(segment, ecn);
         } else {
             // Simultaneous open (§3.5, MUST-10).
             self.hot.state = self.hot.state.next(StateEvent::SynReceived);

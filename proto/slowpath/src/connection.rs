@@ -9,6 +9,7 @@ use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{
     blocks::Reported,
+    fast_open::FastOpen,
     frto::Frto,
     heard::Heard,
     marks::Marks,
@@ -104,6 +105,8 @@ pub struct Connection {
     pub smss: u16,
     /// Whether our SYN offers window scaling (a passive open mirrors the peer).
     pub offer_wscale: bool,
+    /// Its part in Fast Open (RFC 7413).
+    pub fast_open: FastOpen,
     /// Why it ended; the flow stays in CLOSED until the program closes it.
     pub cause: Option<CloseCause>,
     /// Sequence number of the peer's FIN, if it came out of order.

@@ -148,7 +148,7 @@ impl<E: Env> Slow<'_, E> {
         }
         let delivery = self.cold.delivered;
         let (now, flight, srtt) = (self.clock, self.pipe(), self.srtt());
-        let rtt_min = self.cold.rtt_min_us;
+        let rtt_min = self.cold.rtt_min.us();
         let sampler = self.cold.pacing.sampler.get_or_insert_default();
         let lost = std::mem::take(&mut sampler.lost);
         if delivery.bytes == 0 && lost == 0 {

@@ -12,6 +12,7 @@ mod connection;
 pub mod cookies;
 mod delivery;
 mod ecn;
+mod fast_open;
 mod frto;
 mod heard;
 pub mod iss;
@@ -39,6 +40,7 @@ mod version;
 pub use answer::{ANSWER_INTERVAL_MS, is_limited};
 pub use blocks::WithBlocks;
 pub use connection::Connection;
+pub use fast_open::{Answer, FastOpen, syn_room};
 pub use heard::HEARD_INTERVAL;
 pub use open::{SynSeen, is_wscale_impossible, new_connection, put_options, window_most};
 

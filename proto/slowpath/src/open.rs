@@ -6,9 +6,9 @@ use tidelane_time::TimerHandle;
 use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 
 use crate::{
-    blocks::Reported, connection::Connection, frto::Frto, heard::Heard, marks::Marks,
-    mtu::MtuSearch, pacing::Pacing, ranges::Ranges, reorder::Reordering, rtt_min::RttMin,
-    scoreboard::Delivery, version::sizes,
+    blocks::Reported, connection::Connection, fast_open::FastOpen, frto::Frto, heard::Heard,
+    marks::Marks, mtu::MtuSearch, pacing::Pacing, ranges::Ranges, reorder::Reordering,
+    rtt_min::RttMin, scoreboard::Delivery, version::sizes,
 };
 
 /// Least MSS that is believed: Linux' bound against resource attacks.
@@ -188,6 +188,7 @@ pub fn new_connection(
         mss_bounded: false,
         smss: sizes(hot.key.peer.addr).mss_default,
         offer_wscale: true,
+        fast_open: FastOpen::default(),
         cause: None,
         fin_at: None,
         slow_deadline: None,

@@ -39,7 +39,7 @@ impl<E: Env> Slow<'_, E> {
         } else {
             self.config.sack
         };
-        let options = TcpOptions {
+        let mut options = TcpOptions {
             mss: Some(self.cold.rmss),
             wscale: self.cold.offer_wscale.then_some(self.hot.rcv_wscale()),
             sack_permitted: sack,
@@ -49,7 +49,14 @@ impl<E: Env> Slow<'_, E> {
             }),
             ..TcpOptions::NONE
         };
-        let wnd = self.hot.rcv_wnd_limit.min(0xffff);
+        if let Some(option) = self.cold.fast_open.option {
+            options.set_fast_open(option);
+        }
+        let text = self.syn_text();
+        // Text that came with the peer's SYN takes its part of the quota.
+        let unread = self.hot.rx_head().wrapping_sub(self.hot.rx_read);
+        let quota = self.hot.rcv_wnd_limit.saturating_sub(unread);
+        let wnd = quota.min(0xffff);
         let ack = if passive {
             self.hot.rcv_nxt
         } else {
@@ -70,12 +77,12 @@ impl<E: Env> Slow<'_, E> {
             wnd: wnd as u16,
             options,
             payload_pos: 0,
-            payload_len: 0,
-            segment_size: 0,
+            payload_len: text,
+            segment_size: text as u16,
             ecn: self.syn_field(),
         };
         self.env.transmit(&out)?;
-        self.hot.snd_nxt = self.hot.iss.add(1);
+        self.note_syn_sent(text);
         if passive {
             self.hot.rcv_adv = self.hot.rcv_nxt.add(wnd);
             self.hot.last_ack_sent = self.hot.rcv_nxt;
@@ -163,7 +170,7 @@ impl<E: Env> Slow<'_, E> {
         let due = self.hot.has(flags::FIN_QUEUED)
             && !self.hot.has(flags::FIN_SENT)
             && self.hot.snd_nxt == self.hot.tx_end
-            && self.hot.state.sends();
+            && self.may_send();
         if !due {
             return Ok(());
         }
@@ -188,15 +195,13 @@ impl<E: Env> Slow<'_, E> {
         &mut self,
         send_new: impl Fn(&mut Slow<'_, WithBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<(), TxFull> {
-        if matches!(self.hot.state, State::SynSent | State::SynReceived) {
-            // Only a SYN that found no frame is sent from here.
-            if self.hot.snd_nxt == self.hot.iss {
-                self.send_syn()?;
-            }
-            self.hot.clear(flags::SEND_WANTED);
-            return Ok(());
+        // A SYN is sent from here if it waited for text (RFC 7413), or found no frame.
+        let opening = matches!(self.hot.state, State::SynSent | State::SynReceived);
+        if opening && self.hot.snd_nxt == self.hot.iss {
+            self.send_syn()?;
+            self.time_syn();
         }
-        if !self.hot.state.sends() {
+        if !self.may_send() {
             self.hot.clear(flags::SEND_WANTED);
             return Ok(());
         }

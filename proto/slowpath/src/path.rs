@@ -29,8 +29,13 @@ impl<E: Env> Slow<'_, E> {
     /// it says is given as the cause if the flow then times out. RFC 9293 SHLD-26 would abort on
     /// codes 2 to 4, which lets anyone end connections who can guess 32 bits (RFC 5927 §5.2).
     pub fn icmp_error(&mut self, error: &IcmpError) -> Fate {
-        let flight = self.hot.flight_size().max(1);
-        if !error.seq.in_window(self.hot.snd_una, flight) {
+        // SYN,ACK of a flow that the program already has is out, too.
+        let oldest = match self.is_pending() {
+            true => self.hot.iss,
+            false => self.hot.snd_una,
+        };
+        let flight = self.hot.snd_nxt.distance_from(oldest).max(1);
+        if !error.seq.in_window(oldest, flight) {
             self.counters.drops[DropReason::IcmpOutOfWindow.index()] += 1;
             return Fate::Keep;
         }
@@ -48,7 +53,10 @@ impl<E: Env> Slow<'_, E> {
             // Linux drops the request on the same kinds (`tcp_req_err`).
             State::SynReceived if self.cold.listener.is_some() && is_unreachable(error.kind) => {
                 self.counters.attempt_fails += 1;
-                Fate::Release
+                match self.is_unseen() {
+                    true => Fate::Release,
+                    false => self.end(cause),
+                }
             }
             _ => {
                 self.cold.soft_error = Some(cause);
@@ -62,7 +70,12 @@ impl<E: Env> Slow<'_, E> {
     /// once.
     fn shrink_path(&mut self, mtu: u16) {
         let sizes = sizes(self.hot.key.peer.addr);
-        let now = self.cold.path_mss.min(self.cold.smss) + sizes.headers;
+        // In SYN-SENT the peer has said nothing yet.
+        let of_peer = match self.hot.state {
+            State::SynSent => u16::MAX,
+            _ => self.cold.smss,
+        };
+        let now = self.cold.path_mss.min(of_peer) + sizes.headers;
         let mtu = if mtu == 0 { plateau_below(now) } else { mtu };
         let mtu = mtu.max(sizes.path_mtu_min);
         if mtu >= now {
@@ -75,6 +88,11 @@ impl<E: Env> Slow<'_, E> {
         self.cold.refresh_mss(self.config, self.hot);
         if self.hot.state.is_synchronized() {
             self.resend_all();
+        } else if self.hot.state == State::SynSent && self.hot.flight_size() > 1 {
+            // It was the text that made SYN too long: again without, and with what fits.
+            self.cold.rmss = self.cold.rmss.min(self.cold.path_mss);
+            self.cold.fast_open.repeated = true;
+            let _ = self.send_syn();
         }
     }
 

@@ -1,6 +1,6 @@
 //! A flow in the words of `ss -ti`.
 
-use tidelane_flow::{EngineConfig, FlowInfo, FlowState, Timeouts, flags};
+use tidelane_flow::{EngineConfig, FlowInfo, FlowState, State, Timeouts, flags};
 use tidelane_time::Duration;
 
 use crate::Connection;
@@ -34,6 +34,8 @@ impl Connection {
             timestamps: flow.has(flags::TIMESTAMPS),
             sack: flow.has(flags::SACK),
             ecn: flow.has(flags::ECN),
+            syn_data: self.fast_open.syn_text_taken,
+            fast_open_pending: self.fast_open.pending && flow.state == State::SynReceived,
             flight_size: flow.flight_size(),
             sacked: self.board.as_ref().map_or(0, |board| board.sacked()),
             lost: self.board.as_ref().map_or(0, |board| board.lost()),

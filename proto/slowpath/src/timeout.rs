@@ -145,6 +145,7 @@ impl<E: Env> Slow<'_, E> {
                 // A passive open has its window already.
                 self.hot.cwnd = self.cold.controller.cwnd();
                 self.hot.clear(flags::RTT_TIMING);
+                self.cold.fast_open.repeated = true;
                 let _ = self.send_syn();
                 self.arm_rto();
             }
@@ -208,7 +209,7 @@ impl<E: Env> Slow<'_, E> {
     fn give_up(&mut self) -> Fate {
         let cause = self.cold.soft_error.unwrap_or(CloseCause::TimedOut);
         self.counters.abort_on_timeout += u64::from(self.hot.state.is_synchronized());
-        if self.hot.state == State::SynReceived && self.cold.listener.is_some() {
+        if self.is_unseen() {
             self.counters.attempt_fails += 1;
             return Fate::Release;
         }

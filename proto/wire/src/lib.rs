@@ -17,6 +17,7 @@
 mod address;
 pub mod checksum;
 mod drop_reason;
+mod fast_open;
 mod flow_key;
 mod icmp;
 mod icmpv6;
@@ -30,6 +31,7 @@ mod template;
 pub use crate::{
     address::{Endpoint, IpAddress, MacAddress},
     drop_reason::DropReason,
+    fast_open::{FastOpenCookie, FastOpenOption},
     flow_key::FlowKey,
     icmp::{IcmpError, IcmpErrorKind, parse_icmp_error},
     icmpv6::parse_icmpv6_error,

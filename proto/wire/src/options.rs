@@ -1,12 +1,13 @@
 //! TCP options: parsed tolerantly, emitted in the order and alignment that Linux uses.
 //!
 //! Peers and middleboxes recognise stacks by their option layout, and some mishandle unusual ones,
-//! so a SYN carries `mss, sackOK, TS, nop, wscale` and other segments `nop, nop, TS` and then
-//! `nop, nop, SACK`.
+//! so a SYN carries `mss, sackOK, TS, nop, wscale` and perhaps Fast Open, and other segments
+//! `nop, nop, TS` and then `nop, nop, SACK`.
 
-use core::num::NonZeroU8;
-
-use crate::sequence::SeqNumber;
+use crate::{
+    fast_open::{self, FastOpenOption},
+    sequence::SeqNumber,
+};
 
 /// Bytes of options that a TCP header can hold.
 pub const OPTIONS_LEN_MAX: usize = 40;
@@ -38,46 +39,83 @@ pub struct Timestamps {
 
 /// The blocks of a SACK option (RFC 2018 §3), first the most recent one.
 ///
-/// Nearly every segment has none: that is one byte to write and to look at.
+/// Nearly every segment has none: that is one byte to write and to look at. A SYN never has any,
+/// and keeps a Fast Open option in their place ([`TcpOptions::fast_open`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct SackBlocks(Option<Blocks>);
+pub struct SackBlocks(Rare);
+
+/// What few segments have, and none has two of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+enum Rare {
+    #[default]
+    None,
+    Sack(Blocks),
+    FastOpen(FastOpenOption),
+}
 
 /// At least one block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Blocks {
     blocks: [(SeqNumber, SeqNumber); SACK_BLOCKS_MAX],
-    len: NonZeroU8,
+    len: BlockCount,
 }
+
+/// A type of its own for the values that it does not have: they tell which [`Rare`] it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+enum BlockCount {
+    One = 1,
+    Two,
+    Three,
+    Four,
+}
+
+impl BlockCount {
+    /// One more, if there is room.
+    const fn more(self) -> Option<Self> {
+        match self {
+            Self::One => Some(Self::Two),
+            Self::Two => Some(Self::Three),
+            Self::Three => Some(Self::Four),
+            Self::Four => None,
+        }
+    }
+}
+
+const _: () = {
+    assert!(BlockCount::Four as usize == SACK_BLOCKS_MAX);
+    assert!(size_of::<SackBlocks>() == 36);
+};
 
 impl SackBlocks {
     /// No blocks: the option is absent.
-    pub const EMPTY: Self = Self(None);
+    pub const EMPTY: Self = Self(Rare::None);
 
     /// Appends `[left, right)`. False if there is no room.
     pub fn push(&mut self, left: SeqNumber, right: SeqNumber) -> bool {
-        let Some(filled) = &mut self.0 else {
+        let Rare::Sack(filled) = &mut self.0 else {
             let mut blocks = [(SeqNumber(0), SeqNumber(0)); SACK_BLOCKS_MAX];
             blocks[0] = (left, right);
-            let len = NonZeroU8::MIN;
-            self.0 = Some(Blocks { blocks, len });
+            let len = BlockCount::One;
+            self.0 = Rare::Sack(Blocks { blocks, len });
             return true;
         };
-        match filled.blocks.get_mut(usize::from(filled.len.get())) {
-            Some(block) => {
-                *block = (left, right);
-                filled.len = filled.len.saturating_add(1);
-                true
-            }
-            None => false,
+        let Some(more) = filled.len.more() else {
+            return false;
+        };
+        if let Some(block) = filled.blocks.get_mut(filled.len as usize) {
+            *block = (left, right);
         }
+        filled.len = more;
+        true
     }
 
     /// The blocks as `(left edge, right edge)`.
     #[inline]
     pub fn as_slice(&self) -> &[(SeqNumber, SeqNumber)] {
         match &self.0 {
-            Some(Blocks { blocks, len }) => blocks.get(..usize::from(len.get())).unwrap_or(&[]),
-            None => &[],
+            Rare::Sack(Blocks { blocks, len }) => blocks.get(..*len as usize).unwrap_or(&[]),
+            _ => &[],
         }
     }
 
@@ -87,10 +125,16 @@ impl SackBlocks {
         self.as_slice().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are none. What else is in their place comes with SYN only.
     #[inline]
     pub const fn is_empty(&self) -> bool {
-        self.0.is_none()
+        matches!(self.0, Rare::None | Rare::FastOpen(_))
+    }
+
+    /// Whether there is nothing in their place either.
+    #[inline]
+    const fn is_vacant(&self) -> bool {
+        matches!(self.0, Rare::None)
     }
 }
 
@@ -147,8 +191,26 @@ impl TcpOptions {
             wscale: None,
             sack_permitted: false,
             timestamps,
-            sack: SackBlocks(None),
+            sack: SackBlocks::EMPTY,
         }
+    }
+
+    /// Fast Open: a cookie or the request for one (RFC 7413 §4.1.1). Means something in a SYN only.
+    pub const fn fast_open(&self) -> Option<FastOpenOption> {
+        match self.sack.0 {
+            Rare::FastOpen(option) => Some(option),
+            _ => None,
+        }
+    }
+
+    /// Adds a Fast Open option. False, and nothing changes, if it does not fit or there are SACK
+    /// blocks.
+    pub fn set_fast_open(&mut self, option: FastOpenOption) -> bool {
+        let fits = self.sack.is_empty() && self.len_of_usual() + option.len() <= OPTIONS_LEN_MAX;
+        if fits {
+            self.sack = SackBlocks(Rare::FastOpen(option));
+        }
+        fits
     }
 
     /// Reads the bytes between the fixed header and the payload.
@@ -206,6 +268,11 @@ impl TcpOptions {
                     self.sack = blocks.iter().map(parse_block).collect();
                 }
             }
+            (fast_open::KIND | fast_open::KIND_EXPERIMENT, body) => {
+                if let Some(option) = FastOpenOption::parse(kind, body) {
+                    self.set_fast_open(option);
+                }
+            }
             _ => {}
         }
     }
@@ -225,6 +292,16 @@ impl TcpOptions {
 
     #[inline(never)]
     fn len_of_any(self) -> usize {
+        let len = self.len_of_usual();
+        match (self.fast_open(), self.sack_that_fits(len)) {
+            (Some(option), _) => len + option.len(),
+            (None, 0) => len,
+            (None, blocks) => len + 4 + 8 * blocks,
+        }
+    }
+
+    /// Bytes without SACK blocks and Fast Open.
+    fn len_of_usual(&self) -> usize {
         let mut len = 0;
         if self.timestamps.is_some() {
             len += ALIGNED_TIMESTAMPS_LEN;
@@ -233,16 +310,13 @@ impl TcpOptions {
         }
         len += if self.mss.is_some() { 4 } else { 0 };
         len += if self.wscale.is_some() { 4 } else { 0 };
-        match self.sack_that_fits(len) {
-            0 => len,
-            blocks => len + 4 + 8 * blocks,
-        }
+        len
     }
 
     /// Whether this is what nearly every segment carries: timestamps, or nothing.
     #[inline]
     const fn has_at_most_timestamps(&self) -> bool {
-        let others = !self.sack.is_empty()
+        let others = !self.sack.is_vacant()
             | self.sack_permitted
             | self.mss.is_some()
             | self.wscale.is_some();
@@ -300,6 +374,9 @@ impl TcpOptions {
         if let Some(shift) = self.wscale {
             buf[at..at + 4].copy_from_slice(&[KIND_NOP, KIND_WSCALE, 3, shift]);
             at += 4;
+        }
+        if let Some(option) = self.fast_open() {
+            at += option.emit(&mut buf[at..]);
         }
         let blocks = self.sack_that_fits(at);
         if blocks > 0 {

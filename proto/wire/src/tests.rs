@@ -274,7 +274,7 @@ fn malformed_options_end_or_are_skipped() {
         // Known kinds of a wrong length are skipped, what follows is read.
         (&[3, 2, 8, 3, 0, 5, 5, 0, 0, 0, 2, 4, 5, 0xb4], mss),
         // Unknown kinds are skipped (34 is TCP Fast Open); nothing follows the end.
-        (&[34, 2, 2, 4, 5, 0xb4, 0, 0, 3, 3, 7, 0], mss),
+        (&[253, 2, 2, 4, 5, 0xb4, 0, 0, 3, 3, 7, 0], mss),
         // Too large a shift is the largest (RFC 7323 §2.3).
         (
             &[3, 3, 200],

@@ -5,6 +5,7 @@
 
 use tidelane_engine::{Duration, Endpoint, Instant, IpAddress};
 use tidelane_packetdrill::{
+    address::Address,
     errno::Errno,
     settings::{Reading, Settings},
     socket::Shutdown,
@@ -28,7 +29,7 @@ const KERNEL_ONLY: [&str; 3] = [
 
 /// Segments leave one by one, as from the kernel to a device that cuts nothing; when they are
 /// acknowledged is the service's choice, not Linux's.
-const RUN: &str = "offload=0,service=1";
+const RUN: &str = "offload=0,service=1,tcp_fastopen=1";
 
 /// A call that is not over.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ struct Pending {
     call: Call,
     /// It was tried before.
     begun: bool,
+    /// It opens the connection, too.
+    opens: bool,
     /// Bytes written.
     done: usize,
     /// When `poll` gives up.
@@ -122,7 +125,21 @@ impl Engine {
             Call::Accept { fd } => self.accept(*fd),
             Call::Connect { fd, port } => self.connect(*fd, *port, begun),
             Call::Send { fd, bytes, flags } => {
-                self.send(*fd, bytes, *flags, &mut pending.done, begun)
+                let deferred = self.driver().sends_with_syn(*fd, *flags) == Ok(true);
+                pending.opens |= deferred;
+                match pending.opens {
+                    true => self.send_connect((*fd, None), bytes, *flags, &mut pending.done, begun),
+                    false => self.send(*fd, bytes, *flags, &mut pending.done, begun),
+                }
+            }
+            Call::SendConnect {
+                fd,
+                port,
+                bytes,
+                flags,
+            } => {
+                let to = Some(Address::Of(endpoint(REMOTE, *port)));
+                self.send_connect((*fd, to), bytes, *flags, &mut pending.done, begun)
             }
             Call::Receive { fd, len, flags } => {
                 let received = self.driver().recv(*fd, *len, *flags, 1);
@@ -169,9 +186,15 @@ impl Engine {
     fn returns_at_once(&mut self, call: &Call) -> bool {
         let (fd, flags) = match call {
             Call::Accept { fd } | Call::Connect { fd, .. } => (*fd, 0),
-            Call::Receive { fd, flags, .. } | Call::Send { fd, flags, .. } => (*fd, *flags),
+            Call::Receive { fd, flags, .. }
+            | Call::Send { fd, flags, .. }
+            | Call::SendConnect { fd, flags, .. } => (*fd, *flags),
             _ => return true,
         };
+        self.is_impatient(fd, flags)
+    }
+
+    fn is_impatient(&mut self, fd: Fd, flags: i32) -> bool {
         let nonblocking = match self.driver().control(fd, libc::F_GETFL, 0) {
             Some(Ok(bits)) => bits as i32 & libc::O_NONBLOCK != 0,
             _ => true,
@@ -240,9 +263,36 @@ impl Engine {
         if !begun {
             self.driver().connect(fd, endpoint(REMOTE, port))?;
         }
+        if self.driver().sends_with_syn(fd, 0)? {
+            return Ok(0);
+        }
         match self.driver().connect_result(fd) {
             Ok(()) => Ok(0),
             Err(Errno::AGAIN) if self.returns_at_once(&call) => Err(Errno(libc::EINPROGRESS)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `sendto` with MSG_FASTOPEN, or the first write after a `connect` that waits for it.
+    fn send_connect(
+        &mut self,
+        (fd, to): (Fd, Option<Address>),
+        bytes: &[u8],
+        flags: i32,
+        done: &mut usize,
+        begun: bool,
+    ) -> Result<i64, Errno> {
+        let waits = !self.is_impatient(fd, flags);
+        if !begun {
+            match self.driver().send_with_syn(fd, bytes, to, waits)? {
+                Some(sent) => *done = sent,
+                None => return self.send(fd, bytes, flags, done, false),
+            }
+        }
+        match self.driver().connect_result(fd) {
+            Ok(()) => self.send(fd, bytes, flags, done, true),
+            Err(Errno::AGAIN) if !waits && *done > 0 => Ok(*done as i64),
+            Err(Errno::AGAIN) if !waits => Err(Errno(libc::EINPROGRESS)),
             Err(error) => Err(error),
         }
     }
@@ -361,6 +411,7 @@ impl Stack for Engine {
         self.pending = Some(Pending {
             call,
             begun: false,
+            opens: false,
             done: 0,
             deadline: None,
         });

@@ -111,7 +111,11 @@ impl Flows {
             win: spec.win.unwrap_or(0),
             urgent: spec.urgent,
             options: options.collect::<Result<_, _>>()?,
-            payload: pattern(spec.seq.wrapping_sub(first), spec.len as usize),
+            // What comes with SYN is the stream's beginning.
+            payload: pattern(
+                spec.seq.wrapping_sub(first).wrapping_add(opens.into()),
+                spec.len as usize,
+            ),
         })
     }
 
@@ -135,7 +139,9 @@ impl Flows {
     pub fn check_outbound(&mut self, spec: &TcpSpec, bytes: &[u8]) -> Result<(), String> {
         let packet = Packet::parse(bytes).ok_or("not a packet to the remote host")??;
         let ports = (packet.from_port, packet.to_port);
-        if self.current.is_none() && packet.to_port == CONNECT_PORT {
+        let opens = packet.flags & (SYN | ACK) == SYN && !self.flows.contains_key(&ports);
+        let next = opens && spec.flags & SYN != 0 && spec.ports.is_none();
+        if (self.current.is_none() || next) && packet.to_port == CONNECT_PORT {
             self.current = Some(ports);
         }
         let wanted = match spec.ports {

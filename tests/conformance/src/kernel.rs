@@ -35,7 +35,7 @@ const READER_LOOK_MS: i32 = 20;
 /// How late the machine may be: a tick of the kernel's timers (at most 10 ms), and being scheduled.
 const SLACK: Micros = 12_000;
 /// Settings of every run, the same ones that the engine starts from.
-const SETTINGS: [(&str, &str); 11] = [
+const SETTINGS: [(&str, &str); 12] = [
     ("tcp_timestamps", "1"),
     ("tcp_sack", "1"),
     ("tcp_rmem", "4096 540000 15728640"),
@@ -47,6 +47,7 @@ const SETTINGS: [(&str, &str); 11] = [
     ("tcp_ecn", "0"),
     ("tcp_no_metrics_save", "1"),
     ("tcp_syncookies", "0"),
+    ("tcp_fastopen", "1"),
 ];
 
 /// The sysctl that is not set as one.

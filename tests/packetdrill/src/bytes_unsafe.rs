@@ -8,7 +8,7 @@ use std::{
 use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::{
-    address,
+    address::{self, Address},
     c_unsafe::{answer, bytes, bytes_mut, copy_out, stack},
     errno::{Answer, Errno},
     notices::{self, Control},
@@ -47,6 +47,22 @@ unsafe fn receive(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Ans
 ///
 /// Each part is valid for reading.
 unsafe fn transmit(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Answer<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { transmit_to(shared, fd, parts, flags, None) }
+}
+
+/// Sends the parts of a message, to `to` with MSG_FASTOPEN.
+///
+/// # Safety
+///
+/// Each part is valid for reading.
+unsafe fn transmit_to(
+    shared: &Shared,
+    fd: Fd,
+    parts: &[iovec],
+    flags: c_int,
+    to: Option<Address>,
+) -> Answer<usize> {
     check(parts)?;
     let asked = shared.call(|stack| {
         let options = &stack.socket(fd)?.options;
@@ -57,14 +73,14 @@ unsafe fn transmit(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> An
         let ends = flags & !libc::MSG_ZEROCOPY | libc::MSG_EOR;
         // SAFETY: the caller's promise.
         return unsafe {
-            let sent = transmit(shared, fd, now, ends)?;
+            let sent = transmit_to(shared, fd, now, ends, to)?;
             Ok(sent + transmit(shared, fd, later, flags)?)
         };
     }
     // SAFETY: the caller's promise.
     let gather = |part: &iovec| unsafe { bytes(part.iov_base, part.iov_len) }.to_vec();
     let all: Vec<u8> = parts.iter().flat_map(gather).collect();
-    shared.send(fd, &all, flags)
+    shared.send_to(fd, &all, flags, to)
 }
 
 /// No part is null, as scripts have it to see what becomes of it.
@@ -251,11 +267,29 @@ pub unsafe extern "C" fn sendto(
     from: *const c_void,
     len: size_t,
     flags: c_int,
-    _to: *const sockaddr,
-    _to_len: socklen_t,
+    to: *const sockaddr,
+    to_len: socklen_t,
 ) -> ssize_t {
-    // SAFETY: as said above. The address is ignored, as Linux does on a connected socket.
-    answer(unsafe { transmit(stack(user), fd, &[part(from.cast_mut(), len)], flags) })
+    // SAFETY: as said above.
+    unsafe {
+        let to = destination(to.cast(), to_len, flags);
+        let from = part(from.cast_mut(), len);
+        answer(to.and_then(|to| transmit_to(stack(user), fd, &[from], flags, to)))
+    }
+}
+
+/// Where MSG_FASTOPEN connects to. Other calls ignore the address, as Linux does on a connected
+/// socket.
+///
+/// # Safety
+///
+/// `to` is valid for reading `len` bytes, or null.
+unsafe fn destination(to: *const c_void, len: socklen_t, flags: c_int) -> Answer<Option<Address>> {
+    if to.is_null() || flags & libc::MSG_FASTOPEN == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    address::parse(unsafe { bytes(to, len as usize) }).map(Some)
 }
 
 pub unsafe extern "C" fn sendmsg(
@@ -268,6 +302,7 @@ pub unsafe extern "C" fn sendmsg(
     unsafe {
         let message = &*message;
         let from = parts(message.msg_iov, message.msg_iovlen);
-        answer(transmit(stack(user), fd, from, flags))
+        let to = destination(message.msg_name, message.msg_namelen, flags);
+        answer(to.and_then(|to| transmit_to(stack(user), fd, from, flags, to)))
     }
 }

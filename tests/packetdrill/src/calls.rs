@@ -3,6 +3,7 @@
 use tidelane_engine::{Duration, Endpoint};
 
 use crate::{
+    address::Address,
     epoll::Ready,
     errno::{Answer, Errno},
     shared::Shared,
@@ -85,6 +86,9 @@ impl Shared {
     pub fn connect(&self, fd: Fd, to: Endpoint) -> Answer<()> {
         let patience = self.patience(fd, 0, false)?;
         self.call(|stack| stack.connect(fd, to))?;
+        if self.call(|stack| stack.sends_with_syn(fd, 0))? {
+            return Ok(());
+        }
         let result = self.patiently(patience, libc::EINPROGRESS, |stack| {
             stack.connect_result(fd)
         });
@@ -123,6 +127,36 @@ impl Shared {
         match result {
             Err(error) if all.bytes.is_empty() => Err(error),
             _ => Ok(all),
+        }
+    }
+
+    /// `sendto(2)`: `to` means something with MSG_FASTOPEN only, as on Linux. What SYN may carry
+    /// goes with it, the rest once the connection is complete.
+    pub fn send_to(&self, fd: Fd, bytes: &[u8], flags: i32, to: Option<Address>) -> Answer<usize> {
+        let with_syn = self.call(|stack| stack.sends_with_syn(fd, flags))?;
+        let patience = self.patience(fd, flags, false)?;
+        let waits = matches!(patience, Patience::Within(_));
+        let sent = match with_syn {
+            true => self.call(|stack| stack.send_with_syn(fd, bytes, to, waits))?,
+            false => None,
+        };
+        let Some(sent) = sent else {
+            return self.send(fd, bytes, flags);
+        };
+        let zero_copy = flags & libc::MSG_ZEROCOPY != 0;
+        self.call(|stack| stack.note_written(fd, sent, zero_copy));
+        let complete = self.patiently(patience, libc::EINPROGRESS, |stack| {
+            stack.connect_result(fd)
+        });
+        match complete {
+            Err(Errno::AGAIN | Errno(libc::EINPROGRESS)) if sent > 0 => Ok(sent),
+            Err(Errno::AGAIN) => Err(Errno(libc::EINPROGRESS)),
+            Err(error) => Err(error),
+            Ok(()) if sent == bytes.len() => Ok(sent),
+            Ok(()) => match self.send(fd, &bytes[sent..], flags) {
+                Err(_) if sent > 0 => Ok(sent),
+                rest => rest.map(|rest| sent + rest),
+            },
         }
     }
 

@@ -49,6 +49,7 @@ impl Stack {
         };
         let id = match &socket.role {
             Role::Listener { queue, .. } => return if queue.is_empty() { 0 } else { IN },
+            Role::Fresh if socket.fast_open.deferred.is_some() => return OUT,
             Role::Fresh => return OUT | libc::EPOLLHUP as u32,
             Role::Over => None,
             Role::Flow(id) => self.flow(*id).map(|_| *id),

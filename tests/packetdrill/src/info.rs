@@ -21,6 +21,7 @@ const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_WSCALE: u8 = 4;
 const OPTION_ECN: u8 = 8;
+const OPTION_SYN_DATA: u8 = 32;
 
 /// The number of a state in `tcp_info`.
 const fn state_number(state: State) -> u8 {
@@ -85,6 +86,7 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
         (info.timestamps, OPTION_TIMESTAMPS),
         (info.sack, OPTION_SACK),
         (info.ecn, OPTION_ECN),
+        (info.syn_data, OPTION_SYN_DATA),
         (info.snd_wscale | info.rcv_wscale != 0, OPTION_WSCALE),
     ];
     let options = options.iter().filter(|(on, _)| *on);

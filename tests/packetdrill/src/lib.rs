@@ -11,6 +11,7 @@ pub mod calls;
 pub mod clock;
 pub mod epoll;
 pub mod errno;
+pub mod fast_open;
 pub mod info;
 mod interface_unsafe;
 pub mod ip6;

@@ -347,6 +347,11 @@ fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
 impl Stack {
     /// `setsockopt(2)`.
     pub fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+        if level == libc::IPPROTO_TCP
+            && let Some(result) = self.set_fast_open(fd, name, value)
+        {
+            return result;
+        }
         let options = &mut self.socket_mut(fd)?.options;
         match level {
             libc::SOL_SOCKET => options.set_of_socket(name, value)?,
@@ -387,6 +392,11 @@ impl Stack {
     pub fn option(&mut self, fd: Fd, level: i32, name: i32) -> Answer<Vec<u8>> {
         let state = self.state_of(fd)?;
         let id = self.flow_of(fd)?;
+        if level == libc::IPPROTO_TCP
+            && let Some(value) = self.fast_open_option(fd, name)
+        {
+            return Ok(value);
+        }
         let socket = self.socket_mut(fd)?;
         let value = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => {

@@ -2,7 +2,7 @@
 //! interface. Whatever is not about a socket of ours goes to the kernel.
 
 use std::{
-    ffi::{c_int, c_void},
+    ffi::{CStr, c_char, c_int, c_void},
     sync::Arc,
 };
 
@@ -15,6 +15,9 @@ use crate::{
     shared::Shared,
     stack::Fd,
 };
+
+/// How iproute2 is told to forget servers.
+const FLUSH: &str = "tcp_metrics flush";
 
 /// The stack, if `fd` is a socket of it.
 fn owner(fd: Fd) -> Option<Arc<Shared>> {
@@ -39,6 +42,31 @@ pub unsafe extern "C" fn getsockopt(
         match owner(fd) {
             Some(shared) => option_of(&shared, fd, level, name, value, len),
             None => libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int,
+        }
+    }
+}
+
+/// `system(3)`: a command that flushes what the kernel knows of servers makes the stack forget its
+/// cookies, too.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    type System = unsafe extern "C" fn(*const c_char) -> c_int;
+    // SAFETY: the caller's promise; libc has a function of this name and type.
+    unsafe {
+        let text = (!command.is_null()).then(|| CStr::from_ptr(command).to_string_lossy());
+        if text.is_some_and(|text| text.contains(FLUSH))
+            && let Some(shared) = loaded()
+        {
+            shared.call(|stack| stack.forget_servers());
+        }
+        let real = libc::dlsym(libc::RTLD_NEXT, c"system".as_ptr());
+        match real.is_null() {
+            true => -1,
+            false => std::mem::transmute::<*mut c_void, System>(real)(command),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::offload::Sizing;
 /// Where the kernel keeps sysctls of TCP.
 const SYSCTLS: &str = "/proc/sys/net/ipv4";
 /// The sysctls that mean something here, with the values that stand unless a script changes them.
-const DEFAULTS: [(&str, &str); 19] = [
+const DEFAULTS: [(&str, &str); 21] = [
     ("tcp_timestamps", "1"),
     ("tcp_sack", "1"),
     ("tcp_rmem", "4096 540000 15728640"),
@@ -34,7 +34,11 @@ const DEFAULTS: [(&str, &str); 19] = [
     ("tcp_tso_rtt_log", "9"),
     ("tcp_pacing_ss_ratio", "200"),
     ("tcp_pacing_ca_ratio", "120"),
+    ("tcp_fastopen", "0x70403"),
+    (KEY, "a1a1a1a1-b2b2b2b2-c3c3c3c3-d4d4d4d4"),
 ];
+/// The sysctl of Fast Open's key.
+const KEY: &str = "tcp_fastopen_key";
 /// MTU unless `--so_flags` says otherwise.
 const MTU: u32 = 1500;
 /// packetdrill's default for the host under test.
@@ -107,25 +111,33 @@ impl Settings {
         Ok(())
     }
 
-    /// Follows the sysctls that a script changed: those whose values differ between two readings.
+    /// Follows the sysctls that a script changed: those whose values differ between two readings;
+    /// and the key of cookies, which means nothing to a script that does not set it.
     pub fn follow(&mut self, before: &Reading, after: &Reading) {
         for (name, value) in &after.0 {
-            let changed = before.0.get(name) != Some(value);
+            let changed = before.0.get(name) != Some(value) || name == KEY;
             if changed && let Some(place) = self.sysctls.get_mut(name) {
                 place.clone_from(value);
             }
         }
     }
 
-    fn number(&self, name: &str) -> u64 {
+    /// The words of a sysctl.
+    pub(crate) fn text(&self, name: &str) -> &str {
+        self.sysctls.get(name).map_or("", String::as_str)
+    }
+
+    pub(crate) fn number(&self, name: &str) -> u64 {
         self.numbers(name).first().copied().unwrap_or(0)
     }
 
     fn numbers(&self, name: &str) -> Vec<u64> {
-        let text = self.sysctls.get(name).map_or("", String::as_str);
-        text.split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect()
+        let number = |word: &str| match word.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok(),
+            None => word.parse().ok(),
+        };
+        let words = self.text(name).split_whitespace();
+        words.filter_map(number).collect()
     }
 
     /// SO_SNDBUF of a new socket.
@@ -204,6 +216,7 @@ impl Settings {
                 1 => MtuProbing::BlackHole,
                 _ => MtuProbing::Always,
             },
+            fast_open: self.fast_open(),
             timestamps: self.number("tcp_timestamps") != 0,
             sack: self.number("tcp_sack") != 0,
             ..EngineConfig::default()
@@ -225,6 +238,11 @@ impl Settings {
 pub struct Reading(BTreeMap<String, String>);
 
 impl Reading {
+    /// Whether nothing was read.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Reads those of the network namespace of this process.
     pub fn now() -> Self {
         let read = |name: &str| {

@@ -8,6 +8,7 @@ use tidelane_engine::{
 
 use crate::{
     errno::{Answer, Errno},
+    fast_open::FastOpen,
     notices::Notices,
     options::Options,
     packet::LINK,
@@ -52,6 +53,8 @@ pub struct Socket {
     pub error: Option<Errno>,
     /// What SO_ERROR says if there is no other: an error that ended nothing.
     pub soft_error: Option<Errno>,
+    /// TCP Fast Open.
+    pub fast_open: FastOpen,
     /// The error queue.
     pub notices: Notices,
     /// `shutdown(SHUT_RD)`.
@@ -71,11 +74,21 @@ impl Socket {
             options,
             error: None,
             soft_error: None,
+            fast_open: FastOpen::default(),
             notices: Notices::default(),
             read_shut: false,
             write_shut: false,
         }
     }
+}
+
+/// What Linux says of an open that did not start.
+pub(crate) const fn errno_of_open(error: OpenError) -> Errno {
+    Errno(match error {
+        OpenError::InUse => libc::EADDRNOTAVAIL,
+        OpenError::Full => libc::ENOBUFS,
+        OpenError::BadEndpoint => libc::EINVAL,
+    })
 }
 
 /// `how` of `shutdown`.
@@ -100,7 +113,9 @@ impl Stack {
         if protocol != 0 && protocol != libc::IPPROTO_TCP {
             return Err(Errno(libc::EPROTONOSUPPORT));
         }
-        self.settle_settings(&Reading::now());
+        let reading = Reading::now();
+        self.settle_settings(&reading);
+        self.follow_settings(&reading);
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
         let socket = Socket::new(domain, nonblocking, Options::new(&self.settings));
         self.objects.insert(fd, Object::Socket(Box::new(socket)));
@@ -157,7 +172,7 @@ impl Stack {
         let queue = VecDeque::new();
         socket.role = Role::Listener { id, queue };
         self.listeners.insert(id, fd);
-        Ok(())
+        self.tell_listener(fd)
     }
 
     /// Whether `accept` would have something to take; the error if it never will.
@@ -205,20 +220,35 @@ impl Stack {
             Role::Listener { .. } => return Err(Errno(libc::EISCONN)),
             Role::Flow(id) => return self.connect_again(fd, id),
         }
+        if self.socket(fd)?.fast_open.deferred.is_some() {
+            return Err(Errno(libc::EISCONN));
+        }
+        if self.connect_fast(fd, to)? {
+            return Ok(());
+        }
         let local = self.local_for_connect(fd, to)?;
         let mtu = self.wire.mtu;
         let route = Route { link: LINK, mtu };
         let id = self
             .drive(|engine, now, wire| engine.open(now, local, to, route, options, wire))
-            .map_err(|error| match error {
-                OpenError::InUse => Errno(libc::EADDRNOTAVAIL),
-                OpenError::Full => Errno(libc::ENOBUFS),
-                OpenError::BadEndpoint => Errno::INVAL,
-            })?;
+            .map_err(errno_of_open)?;
+        self.become_flow(fd, id, local, to)
+    }
+
+    /// The socket is the connection `id` from now on, which is being opened.
+    pub(crate) fn become_flow(
+        &mut self,
+        fd: Fd,
+        id: FlowId,
+        local: Endpoint,
+        to: Endpoint,
+    ) -> Answer<()> {
         let socket = self.socket_mut(fd)?;
         socket.role = Role::Flow(id);
         (socket.local, socket.peer) = (Some(local), Some(to));
         socket.error = None;
+        socket.fast_open.deferred = None;
+        socket.fast_open.connecting = true;
         let owner = Some(fd);
         self.flows.insert(
             id,
@@ -240,7 +270,7 @@ impl Stack {
         }
     }
 
-    fn local_for_connect(&mut self, fd: Fd, to: Endpoint) -> Answer<Endpoint> {
+    pub(crate) fn local_for_connect(&mut self, fd: Fd, to: Endpoint) -> Answer<Endpoint> {
         let bound = self.socket(fd)?.local;
         let port = match bound {
             Some(local) => local.port,
@@ -262,7 +292,10 @@ impl Stack {
         match self.state_of(fd)? {
             State::SynSent | State::SynReceived => Err(Errno::AGAIN),
             State::Closed | State::Listen => Err(Errno(libc::ECONNABORTED)),
-            _ => Ok(()),
+            _ => {
+                self.socket_mut(fd)?.fast_open.connecting = false;
+                Ok(())
+            }
         }
     }
 
@@ -339,6 +372,7 @@ impl Stack {
         }
         let socket = self.socket_mut(fd)?;
         socket.role = Role::Fresh;
+        socket.fast_open.deferred = None;
         (socket.local, socket.peer, socket.error) = (None, None, None);
         (socket.read_shut, socket.write_shut) = (false, false);
         Ok(())

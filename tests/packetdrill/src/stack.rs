@@ -90,8 +90,34 @@ impl Stack {
     pub fn settle_settings(&mut self, reading: &Reading) {
         if self.engine.is_none() {
             self.settings.follow(&self.loaded, reading);
-            self.engine = Some(Engine::new(self.settings.engine(), SECRET));
+            self.make_engine();
+            self.loaded = reading.clone();
         }
+    }
+
+    /// What the script changed since it was last looked at holds from now on. A stack that was made
+    /// without a reading has its settings from elsewhere.
+    pub fn follow_settings(&mut self, reading: &Reading) {
+        if self.loaded.is_empty() || *reading == self.loaded {
+            return;
+        }
+        self.settings.follow(&self.loaded, reading);
+        self.loaded = reading.clone();
+        let (config, keys) = (self.settings.engine(), self.settings.fast_open_keys());
+        self.drive(|engine, _, _| {
+            engine.set_config(config);
+            if let Some(keys) = keys {
+                engine.set_fast_open_keys(None, keys);
+            }
+        });
+    }
+
+    fn make_engine(&mut self) {
+        let mut engine = Engine::new(self.settings.engine(), SECRET);
+        if let Some(keys) = self.settings.fast_open_keys() {
+            engine.set_fast_open_keys(None, keys);
+        }
+        self.engine = Some(engine);
     }
 
     /// The time.
@@ -165,6 +191,9 @@ impl Stack {
     ) -> R {
         let now = self.clock.now();
         self.wire.now = now;
+        if self.engine.is_none() {
+            self.make_engine();
+        }
         let settings = &self.settings;
         let engine = self
             .engine
@@ -368,7 +397,9 @@ impl Stack {
 
     /// The connection state behind `fd`.
     pub(crate) fn state_of(&self, fd: Fd) -> Answer<State> {
-        Ok(match &self.socket(fd)?.role {
+        let socket = self.socket(fd)?;
+        Ok(match &socket.role {
+            Role::Fresh if socket.fast_open.deferred.is_some() => State::SynSent,
             Role::Fresh | Role::Over => State::Closed,
             Role::Listener { .. } => State::Listen,
             Role::Flow(id) => self.flow(*id).map_or(State::Closed, FlowState::state),

@@ -60,6 +60,9 @@ impl Stack {
         if !fin && let Some(error) = socket.error.take() {
             return Err(error);
         }
+        if socket.fast_open.deferred.is_some() {
+            return Err(Errno::AGAIN);
+        }
         let never = matches!(socket.role, crate::socket::Role::Fresh);
         if never {
             return Err(Errno(libc::ENOTCONN));
@@ -157,10 +160,17 @@ impl Stack {
         }
         match (state, id) {
             _ if socket.write_shut => Err(Errno(libc::EPIPE)),
+            (State::SynReceived, Some(id)) if self.is_pending(id) => Ok(id),
             (State::SynSent | State::SynReceived, _) => Err(Errno::AGAIN),
             (State::Established | State::CloseWait, Some(id)) => Ok(id),
             _ => Err(Errno(libc::EPIPE)),
         }
+    }
+
+    /// Whether the handshake of a connection goes on that a program already has (RFC 7413).
+    fn is_pending(&self, id: FlowId) -> bool {
+        self.flow_info(id)
+            .is_some_and(|info| info.fast_open_pending)
     }
 
     /// Whether a program that waits to write is woken: a third of the queue's limit is free, and

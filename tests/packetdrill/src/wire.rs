@@ -130,10 +130,12 @@ impl Wire {
             let marks = &mut self.streams(flow).marks;
             marks.end(end);
             let pushed = marks.is_push(end);
-            // As the buffer has it, also when it is sent again.
-            if self.offload && large.is_single() && pushed {
+            // As the buffer has it, also when it is sent again. SYN never has it.
+            let syn = large.out.flags.contains(TcpFlags::SYN);
+            let single = self.offload && large.is_single() && !syn;
+            if single && pushed {
                 large.out.flags |= TcpFlags::PSH;
-            } else if self.offload && large.is_single() && !self.on_timer {
+            } else if single && !self.on_timer {
                 large.out.flags.remove(TcpFlags::PSH);
             }
         }

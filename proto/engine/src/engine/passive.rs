@@ -1,7 +1,7 @@
 //! Passive opens: a SYN for a listener makes a half-open flow, or, where there is no room for one,
 //! a cookie that comes back as a flow.
 
-use tidelane_flow::{Arrival, Clock, Env, ListenerId, State, StateEvent};
+use tidelane_flow::{Arrival, Clock, Env, FlowId, FlowState, ListenerId, State, StateEvent};
 use tidelane_slowpath::{Slow, SynSeen, cookies, is_wscale_impossible};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, Segment, TcpFlags};
@@ -41,7 +41,38 @@ impl Engine {
         }
     }
 
-    fn drop_syn(&mut self, reason: DropReason) {
+    /// Whether a flow waits for the end of its handshake, and no program has it yet.
+    pub(super) fn is_half_open(&self, id: FlowId) -> bool {
+        let half_open = |flow: &FlowState| flow.state == State::SynReceived;
+        self.table.get(id).is_some_and(half_open)
+            && !self
+                .connections
+                .get(id.index())
+                .and_then(Option::as_ref)
+                .is_some_and(|cold| cold.fast_open.pending)
+    }
+
+    pub(super) fn is_accept_queue_full(&self, id: FlowId) -> bool {
+        self.connections
+            .get(id.index())
+            .and_then(Option::as_ref)
+            .and_then(|cold| cold.listener)
+            .and_then(|id| self.listeners.get(id))
+            .is_some_and(|listener| !listener.accept_room())
+    }
+
+    /// A flow that came from `listener` is half-open no more; whether it is the program's now.
+    pub(super) fn leave_syn_queue(&mut self, listener: Option<ListenerId>, opened: bool) {
+        if listener.is_some() {
+            self.half_open = self.half_open.saturating_sub(1);
+        }
+        if let Some(listener) = listener.and_then(|id| self.listeners.get_mut(id)) {
+            listener.syn_queue = listener.syn_queue.saturating_sub(1);
+            listener.accept_queue += u32::from(opened);
+        }
+    }
+
+    pub(super) fn drop_syn(&mut self, reason: DropReason) {
         self.counters.listen_drops += 1;
         self.counters.drops[reason.index()] += 1;
     }
@@ -54,6 +85,7 @@ impl Engine {
         listener: (ListenerId, &Listener),
         env: &mut impl Env,
     ) {
+        let verdict = self.judge_fast_open(clock.now, &arrival.key, segment, listener.0);
         let route = env.route(&arrival.key, arrival.link);
         let Some(id) = self.make_flow(clock, arrival.key, route, listener.1.options) else {
             return self.drop_syn(DropReason::FlowTableFull);
@@ -61,6 +93,12 @@ impl Engine {
         self.set_headers(id, env);
         let syn = SynSeen::of(segment, arrival.ecn);
         self.see_syn(clock, id, listener.0, &syn, env);
+        if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
+            cold.fast_open.option = verdict.option;
+        }
+        if verdict.at_once {
+            self.accept_at_once(clock, id, arrival, (listener.0, segment), env);
+        }
         self.send_first_syn(clock, id, env);
     }
 

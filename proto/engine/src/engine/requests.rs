@@ -3,9 +3,9 @@
 
 use tidelane_flow::{
     Clock, Counters, EngineConfig, Env, FlowId, FlowInfo, FlowState, IpFields, ListenError,
-    ListenerId, Misuse, OpenError, Route, SocketOptions, State, StateEvent, flags,
+    ListenerId, Misuse, OpenError, Route, SocketOptions, State, StateEvent, Timeouts, flags,
 };
-use tidelane_slowpath::{Slow, put_options, window_most};
+use tidelane_slowpath::{Connection, Slow, put_options, window_most};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, FlowKey};
 
@@ -41,7 +41,9 @@ impl Engine {
         backlog: u32,
         options: SocketOptions,
     ) -> Result<ListenerId, ListenError> {
-        self.listeners.insert(local, backlog, options)
+        let id = self.listeners.insert(local, backlog, options)?;
+        self.begin_fast_open(id, backlog);
+        Ok(id)
     }
 
     /// Ends a listener; its half-open flows are forgotten, without a word: a peer whose SYN comes
@@ -52,13 +54,15 @@ impl Engine {
             return;
         }
         self.tick(now);
+        self.end_fast_open(id);
         let of_listener = |flow: &FlowId| {
             let half_open = self
                 .table
                 .get(*flow)
                 .is_some_and(|f| f.state == State::SynReceived);
             let cold = self.connections.get(flow.index()).and_then(Option::as_ref);
-            half_open && cold.is_some_and(|cold| cold.listener == Some(id))
+            let of_it = |cold: &Connection| cold.listener == Some(id) && !cold.fast_open.pending;
+            half_open && cold.is_some_and(|cold| of_it(cold))
         };
         let flows: Vec<FlowId> = self.flows().filter(of_listener).collect();
         for flow in flows {
@@ -100,27 +104,38 @@ impl Engine {
         options: SocketOptions,
         env: &mut impl Env,
     ) -> Result<FlowId, OpenError> {
+        let clock = Clock::at(now);
+        let id = self.begin_open(clock, FlowKey { local, peer }, route, options)?;
+        self.set_headers(id, env);
+        self.send_first_syn(clock, id, env);
+        Ok(id)
+    }
+
+    /// A flow in SYN-SENT that has sent nothing yet.
+    pub(super) fn begin_open(
+        &mut self,
+        clock: Clock,
+        key: FlowKey,
+        route: Route,
+        options: SocketOptions,
+    ) -> Result<FlowId, OpenError> {
         let bad = |end: &Endpoint| {
             end.port == 0 || end.addr.is_unspecified() || end.addr.is_multicast_or_broadcast()
         };
-        let one_version = local.addr.is_v4() == peer.addr.is_v4();
-        if bad(&local) || bad(&peer) || !one_version || route.mtu < MTU_MIN {
+        let one_version = key.local.addr.is_v4() == key.peer.addr.is_v4();
+        if bad(&key.local) || bad(&key.peer) || !one_version || route.mtu < MTU_MIN {
             return Err(OpenError::BadEndpoint);
         }
-        let key = FlowKey { local, peer };
-        if !self.is_free(now, &key) {
+        if !self.is_free(clock.now, &key) {
             return Err(OpenError::InUse);
         }
-        let clock = Clock::at(now);
         let id = self
             .make_flow(clock, key, route, options)
             .ok_or(OpenError::Full)?;
-        self.set_headers(id, env);
         if let Some(flow) = self.table.get_mut(id) {
             flow.state = State::Closed.next(StateEvent::ActiveOpen);
         }
         self.counters.active_opens += 1;
-        self.send_first_syn(clock, id, env);
         Ok(id)
     }
 
@@ -149,7 +164,7 @@ impl Engine {
             return ROOM_AHEAD_LEAST.min(most);
         }
         let cold = self.connections.get(id.index()).and_then(Option::as_ref);
-        let rtt_us = cold.map_or(u32::MAX, |cold| cold.rtt_min_us);
+        let rtt_us = cold.map_or(u32::MAX, |cold| cold.rtt_min.us());
         let path = rtt_us.saturating_mul(ROOM_AHEAD_PER_US);
         wanted.min(path.saturating_add(ROOM_AHEAD_LEAST)).min(most)
     }
@@ -276,7 +291,8 @@ impl Engine {
         }
         let unread = flow.rx_head() != flow.rx_read;
         let opening = matches!(flow.state, State::SynSent);
-        if opening || (unread && flow.state.is_synchronized()) {
+        // In SYN-RECEIVED there is text only with Fast Open.
+        if opening || unread {
             self.counters.abort_on_close += u64::from(unread);
             self.abort(now, id, env);
             return;
@@ -385,6 +401,26 @@ impl Engine {
     /// What the engine has done.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Changes the policy for what begins from now on. Sizes of tables stay, and the receive
+    /// windows of flows that there are.
+    ///
+    /// # Panics
+    ///
+    /// If [`EngineConfig::check`] fails.
+    pub fn set_config(&mut self, config: EngineConfig) {
+        assert_eq!(
+            config.check(),
+            Ok(()),
+            "the driver checks its configuration first"
+        );
+        self.timeouts = Timeouts::of(&config);
+        self.config = EngineConfig {
+            flows_max: self.config.flows_max,
+            time_wait_max: self.config.time_wait_max,
+            ..config
+        };
     }
 
     /// The policy it runs under.

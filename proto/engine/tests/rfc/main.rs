@@ -20,6 +20,7 @@ mod rfc6191;
 mod rfc6298;
 mod rfc6937;
 mod rfc7323;
+mod rfc7413;
 mod rfc8257;
 mod rfc8985;
 mod rfc9293;

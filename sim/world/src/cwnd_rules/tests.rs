@@ -37,6 +37,8 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
         timestamps: false,
         sack: true,
         ecn: false,
+        syn_data: false,
+        fast_open_pending: false,
         flight_size: flight,
         sacked: 0,
         lost: 0,

@@ -1,0 +1,264 @@
+//! Fast Open (RFC 7413): what a listener makes of a SYN, and opens that carry text.
+
+use tidelane_flow::{
+    Arrival, Clock, Env, FastOpenPolicy, FlowId, ListenerId, OpenError, Route, SocketOptions,
+    State, flags,
+};
+use tidelane_slowpath::{Slow, syn_room};
+use tidelane_time::Instant;
+use tidelane_wire::{Endpoint, FastOpenOption, FlowKey, IpAddress, Segment};
+
+use super::Engine;
+use crate::fast_open::{
+    cache::{Cache, Offer},
+    keys::{FastOpenKeys, Worth},
+    queue::Queues,
+};
+
+/// All that the engine keeps of it.
+#[derive(Debug)]
+pub(super) struct FastOpenState {
+    keys: FastOpenKeys,
+    queues: Queues,
+    cache: Cache,
+}
+
+impl FastOpenState {
+    /// With a key that nobody else has.
+    pub(super) fn new(secret: &[u8; 16]) -> Self {
+        let half = |number| tidelane_slowpath::iss::mix(secret, number).to_le_bytes();
+        let mut primary = [0; 16];
+        primary[..8].copy_from_slice(&half(u64::MAX));
+        primary[8..].copy_from_slice(&half(u64::MAX - 1));
+        Self {
+            keys: FastOpenKeys {
+                primary,
+                backup: None,
+            },
+            queues: Queues::default(),
+            cache: Cache::default(),
+        }
+    }
+}
+
+/// How a listener answers a SYN.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Verdict {
+    /// The program has the flow at once, with the SYN's text.
+    pub at_once: bool,
+    /// What SYN,ACK says.
+    pub option: Option<FastOpenOption>,
+}
+
+/// What kind of open [`Engine::open_fast`] is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FastOpenRequest {
+    /// TCP_FASTOPEN_NO_COOKIE: text goes without one.
+    pub without_cookie: bool,
+    /// The program waits to write more than SYN may carry: that will acknowledge SYN,ACK.
+    pub more_follows: bool,
+}
+
+impl Engine {
+    /// Changes who may use Fast Open from now on.
+    pub fn set_fast_open_policy(&mut self, policy: FastOpenPolicy) {
+        self.config.fast_open = policy;
+    }
+
+    /// Sets the keys of cookies, of one listener or of all that have none of their own.
+    pub fn set_fast_open_keys(&mut self, listener: Option<ListenerId>, keys: FastOpenKeys) {
+        match listener {
+            Some(id) => self.fast_open.queues.of(id).keys = Some(keys),
+            None => self.fast_open.keys = keys,
+        }
+    }
+
+    /// TCP_FASTOPEN: how many requests may be pending at a listener; none is not at all.
+    pub fn set_fast_open_places(&mut self, id: ListenerId, places: u32) {
+        if self.listeners.get(id).is_some() {
+            self.fast_open.queues.of(id).set_max(places);
+        }
+    }
+
+    /// TCP_FASTOPEN_NO_COOKIE: whether a listener does without cookies.
+    pub fn set_fast_open_without_cookie(&mut self, id: ListenerId, without: bool) {
+        if self.listeners.get(id).is_some() {
+            self.fast_open.queues.of(id).without_cookie = without;
+        }
+    }
+
+    /// Forgets the cookies of all servers.
+    pub fn forget_fast_open_servers(&mut self) {
+        self.fast_open.cache.clear();
+    }
+
+    /// A listener begins: the policy may give it places.
+    pub(super) fn begin_fast_open(&mut self, id: ListenerId, backlog: u32) {
+        let policy = self.config.fast_open;
+        if policy.server && policy.every_listener {
+            self.set_fast_open_places(id, backlog);
+        }
+    }
+
+    /// A listener ends: flows that are pending have no place any more.
+    pub(super) fn end_fast_open(&mut self, id: ListenerId) {
+        self.fast_open.queues.remove(id);
+        for cold in self.connections.iter_mut().flatten() {
+            if cold.listener == Some(id) {
+                cold.fast_open.has_place = false;
+            }
+        }
+    }
+
+    /// RFC 7413 §4.2.2: whether a SYN for a listener is taken at once, and what it is given.
+    pub(super) fn judge_fast_open(
+        &mut self,
+        now: Instant,
+        key: &FlowKey,
+        syn: &Segment<'_>,
+        id: ListenerId,
+    ) -> Verdict {
+        let policy = self.config.fast_open;
+        let asked = syn.options.fast_open();
+        if !policy.server || (asked.is_none() && syn.payload.is_empty()) {
+            return Verdict::default();
+        }
+        let state = &mut self.fast_open;
+        let Some(queue) = state.queues.get_mut(id) else {
+            return Verdict::default();
+        };
+        if !queue.has_room(now) {
+            self.counters.fast_open_overflows += 1;
+            return Verdict::default();
+        }
+        if policy.server_without_cookie || queue.without_cookie {
+            let option = None;
+            return Verdict {
+                at_once: true,
+                option,
+            };
+        }
+        let Some(asked) = asked else {
+            return Verdict::default();
+        };
+        let keys = queue.keys.unwrap_or(state.keys);
+        let worth = keys.check(key, &asked.cookie);
+        let given = match worth {
+            Worth::Good => None,
+            Worth::Outdated(cookie) => Some(cookie),
+            Worth::Bad => Some(keys.cookie(key)),
+        };
+        let at_once = worth != Worth::Bad;
+        let failed = !at_once && !asked.cookie.is_request();
+        self.counters.fast_open_passive_fails += u64::from(failed);
+        let option = given.map(|cookie| FastOpenOption { cookie, ..asked });
+        Verdict { at_once, option }
+    }
+
+    /// A half-open flow is the program's at once.
+    pub(super) fn accept_at_once(
+        &mut self,
+        clock: Clock,
+        id: FlowId,
+        arrival: &Arrival,
+        (listener, syn): (ListenerId, &Segment<'_>),
+        env: &mut impl Env,
+    ) {
+        let Some(link) = self.table.get(id).map(|flow| flow.link) else {
+            return;
+        };
+        env.made(id, &arrival.key, link);
+        let Some(mut slow) = slow!(self, id, clock, env) else {
+            return;
+        };
+        slow.cold.fast_open.has_place = true;
+        slow.accept_at_once(syn, listener);
+        self.counters.fast_open_passive += 1;
+        self.fast_open.queues.of(listener).take();
+        self.half_open = self.half_open.saturating_sub(1);
+        if let Some(entry) = self.listeners.get_mut(listener) {
+            entry.syn_queue = entry.syn_queue.saturating_sub(1);
+            entry.accept_queue += 1;
+        }
+    }
+
+    /// After a segment or a timer: the flow gives its place back when its handshake is over, and
+    /// what a server said is remembered.
+    pub(super) fn settle_fast_open(&mut self, now: Instant, id: FlowId, gone: bool) {
+        let (Some(flow), Some(Some(cold))) =
+            (self.table.get(id), self.connections.get_mut(id.index()))
+        else {
+            return;
+        };
+        let fast_open = &mut cold.fast_open;
+        if let Some(answer) = fast_open.answer.take() {
+            let taken = u64::from(fast_open.syn_text_taken);
+            self.counters.fast_open_active += taken;
+            self.counters.fast_open_active_fails += u64::from(answer.text) - taken;
+            self.fast_open.cache.learn(now, flow.key.peer.addr, &answer);
+        }
+        if fast_open.has_place && (gone || flow.state != State::SynReceived) {
+            fast_open.has_place = false;
+            let reset = flow.state == State::Closed && !gone;
+            if let Some(queue) = cold
+                .listener
+                .and_then(|listener| self.fast_open.queues.get_mut(listener))
+            {
+                queue.give_back(now, reset);
+            }
+        }
+    }
+
+    fn offer(&self, now: Instant, peer: IpAddress, request: FastOpenRequest) -> Offer {
+        let policy = self.config.fast_open;
+        let cache = &self.fast_open.cache;
+        cache.offer(now, peer, policy, request.without_cookie)
+    }
+
+    /// How many bytes of text a SYN to `peer` may carry now, over a path with this MTU; `None`
+    /// where it may carry none: without a cookie, or where the policy does not allow it.
+    pub fn fast_open_room(
+        &self,
+        now: Instant,
+        peer: IpAddress,
+        mtu: u32,
+        options: &SocketOptions,
+        request: FastOpenRequest,
+    ) -> Option<u32> {
+        let offer = self.offer(now, peer, request);
+        let room = syn_room(&self.config, peer, mtu, options, offer.mss);
+        offer.text.then_some(room)
+    }
+
+    /// Active OPEN with Fast Open (RFC 7413 §4.2.1, client). SYN leaves at the end of the batch,
+    /// with as much of what the program has written by then as [`Engine::fast_open_room`] says.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::open`].
+    pub fn open_fast(
+        &mut self,
+        now: Instant,
+        (local, peer): (Endpoint, Endpoint),
+        route: Route,
+        (options, request): (SocketOptions, FastOpenRequest),
+        env: &mut impl Env,
+    ) -> Result<FlowId, OpenError> {
+        let clock = Clock::at(now);
+        let offer = self.offer(now, peer.addr, request);
+        let id = self.begin_open(clock, FlowKey { local, peer }, route, options)?;
+        self.set_headers(id, env);
+        let room = syn_room(&self.config, peer.addr, route.mtu, &options, offer.mss);
+        if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
+            cold.fast_open.option = offer.option;
+            cold.fast_open.room = if offer.text { room } else { 0 };
+            cold.fast_open.more_follows = request.more_follows;
+            cold.fast_open.asks = offer.text || offer.option.is_some();
+        }
+        if let Some(flow) = self.table.get_mut(id) {
+            flow.set(flags::SEND_WANTED);
+        }
+        self.mark(id);
+        Ok(id)
+    }
+}

@@ -1,0 +1,110 @@
+//! The cookies that a server gives (RFC 7413 §4.1.2): a keyed function of both addresses, so that
+//! nothing has to be remembered of clients.
+//!
+//! It is Linux' function, so that hosts behind one address can share keys whatever stack they run.
+
+use core::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
+use tidelane_wire::{FastOpenCookie, FlowKey};
+
+/// Keys of cookies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FastOpenKeys {
+    /// Makes cookies.
+    pub primary: [u8; 16],
+    /// Made them before: its cookies are still good, and replaced.
+    pub backup: Option<[u8; 16]>,
+}
+
+/// What a cookie is worth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Worth {
+    /// None of ours.
+    Bad,
+    /// Good.
+    Good,
+    /// Good, and the client gets this one for the next time.
+    Outdated(FastOpenCookie),
+}
+
+impl FastOpenKeys {
+    /// The cookie of the client at `key.peer` for the server at `key.local`.
+    pub fn cookie(&self, key: &FlowKey) -> FastOpenCookie {
+        make(&self.primary, key)
+    }
+
+    /// What `cookie` of this client is worth.
+    pub fn check(&self, key: &FlowKey, cookie: &FastOpenCookie) -> Worth {
+        let current = self.cookie(key);
+        if *cookie == current {
+            return Worth::Good;
+        }
+        match self.backup {
+            Some(backup) if *cookie == make(&backup, key) => Worth::Outdated(current),
+            _ => Worth::Bad,
+        }
+    }
+}
+
+/// SipHash-2-4 of the addresses as they stand in the client's packet.
+fn make(secret: &[u8; 16], key: &FlowKey) -> FastOpenCookie {
+    let mut hasher = SipHasher24::new_with_key(secret);
+    for addr in [key.peer.addr, key.local.addr] {
+        match addr.as_v4() {
+            Some(addr) => hasher.write(&addr),
+            None => hasher.write(&addr.0),
+        }
+    }
+    let bytes = hasher.finish().to_le_bytes();
+    FastOpenCookie::new(&bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_wire::{Endpoint, IpAddress};
+
+    use super::*;
+
+    const KEYS: FastOpenKeys = FastOpenKeys {
+        primary: *b"0123456789abcdef",
+        backup: Some([7; 16]),
+    };
+
+    fn v4(client: u8) -> FlowKey {
+        FlowKey::new(
+            Endpoint::v4([10, 0, 0, 1], 80),
+            Endpoint::v4([10, 0, 0, client], 4242),
+        )
+    }
+
+    #[test]
+    fn rfc7413_section_4_1_2_each_client_has_its_own_whatever_its_port() {
+        let other_port = FlowKey::new(v4(2).local, Endpoint::v4([10, 0, 0, 2], 9));
+        assert_eq!(KEYS.cookie(&v4(2)), KEYS.cookie(&other_port));
+        assert_ne!(KEYS.cookie(&v4(2)), KEYS.cookie(&v4(3)));
+        assert_eq!(KEYS.cookie(&v4(2)).as_slice().len(), 8);
+        let v6 = |last| {
+            let mut addr = [0xfd; 16];
+            addr[15] = last;
+            let peer = Endpoint::new(IpAddress(addr), 4242);
+            FlowKey::new(Endpoint::new(IpAddress([0xfc; 16]), 80), peer)
+        };
+        assert_ne!(KEYS.cookie(&v6(1)), KEYS.cookie(&v6(2)));
+    }
+
+    #[test]
+    fn a_cookie_of_the_old_key_is_good_and_replaced() {
+        let old = FastOpenKeys {
+            primary: [7; 16],
+            backup: None,
+        };
+        let (client, cookie) = (v4(2), old.cookie(&v4(2)));
+        assert_eq!(old.check(&client, &cookie), Worth::Good);
+        let now = KEYS.cookie(&client);
+        assert_eq!(KEYS.check(&client, &cookie), Worth::Outdated(now));
+        assert_eq!(KEYS.check(&client, &now), Worth::Good);
+        assert_eq!(KEYS.check(&v4(3), &now), Worth::Bad);
+        assert_eq!(old.check(&client, &now), Worth::Bad);
+    }
+}
