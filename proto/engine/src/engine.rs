@@ -7,7 +7,7 @@ use tidelane_flow::{
     SocketOptions, State, Timeouts, flags,
 };
 use tidelane_slowpath::{
-    ANSWER_INTERVAL_MS, Connection, Fate, Slow, is_limited, iss, new_connection, reset_reply,
+    ANSWER_INTERVAL_MS, Connection, Fate, Paths, Slow, is_limited, iss, new_connection, reset_reply,
 };
 use tidelane_time::{Duration, Instant, TimerHandle, TimerWheel};
 use tidelane_wire::{DropReason, Ecn, FlowKey, IcmpError, Segment, SeqNumber, TcpFlags};
@@ -33,6 +33,8 @@ pub struct Engine {
     /// Flows that wait for transmit frames.
     blocked: Vec<FlowId>,
     counters: Counters,
+    /// Sizes that the paths to destinations are known to carry.
+    paths: Paths,
     /// The last instant that the driver named, in the units of flows.
     clock: Clock,
     /// Challenge ACKs and RSTs left in `second`.
@@ -65,6 +67,7 @@ macro_rules! slow {
                 config: &$engine.config,
                 timeouts: &$engine.timeouts,
                 counters: &mut $engine.counters,
+                paths: &mut $engine.paths,
                 challenges: &mut $engine.challenges,
                 env: $env,
             }),
@@ -74,7 +77,7 @@ macro_rules! slow {
 }
 
 // After the macro, which they use.
-mod allowances;
+mod allowance;
 mod batch;
 pub mod fast_open;
 mod look;
@@ -107,6 +110,7 @@ impl Engine {
             wheel: TimerWheel::new(),
             pending: Vec::with_capacity(64),
             blocked: Vec::new(),
+            paths: Paths::default(),
             clock: Clock::at(Instant(0)),
             counters: Counters::default(),
             challenges: config.challenge_acks_per_second,
@@ -442,7 +446,10 @@ impl Engine {
         }
         let hot = self.table.get_mut(id)?;
         hot.link = route.link;
-        let cold = new_connection(&self.config, &clock, route.mtu, options, hot, iss);
+        let mut cold = new_connection(&self.config, &clock, route.mtu, options, hot, iss);
+        if let Some(path) = self.paths.find(clock.now, key.peer.addr) {
+            cold.know_path(&clock, &path);
+        }
         hot.cwnd = cold.controller.cwnd();
         if self.connections.len() <= id.index() {
             self.connections.resize_with(id.index() + 1, || None);

@@ -22,6 +22,7 @@ mod open;
 mod output;
 mod pacing;
 mod path;
+mod paths;
 mod probe;
 mod prr;
 pub mod ranges;
@@ -43,6 +44,7 @@ pub use connection::Connection;
 pub use fast_open::{Answer, FastOpen, syn_room};
 pub use heard::HEARD_INTERVAL;
 pub use open::{SynSeen, is_wscale_impossible, new_connection, put_options, window_most};
+pub use paths::{Path, Paths};
 
 use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
@@ -75,6 +77,8 @@ pub struct Slow<'a, E> {
     pub timeouts: &'a Timeouts,
     /// Counters.
     pub counters: &'a mut Counters,
+    /// What is known of the paths to all destinations.
+    pub paths: &'a mut Paths,
     /// Challenge ACKs left in this second (RFC 5961 §10).
     pub challenges: &'a mut u32,
     /// The driver.

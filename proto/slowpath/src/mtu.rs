@@ -54,6 +54,11 @@ impl MtuSearch {
         self.probe.is_some()
     }
 
+    /// What another connection has found by a search is not searched for before its time.
+    pub(crate) fn rest_at(&mut self, size: u16) {
+        (self.on, self.high) = (true, size);
+    }
+
     /// A router said that nothing larger than `size` arrives.
     pub(crate) fn bound(&mut self, size: u16) {
         self.high = self.high.min(size);
@@ -192,6 +197,20 @@ impl<E: Env> Slow<'_, E> {
         self.counters.mtu_raised += 1;
         self.cold.path_mss = probe.size;
         self.cold.refresh_mss(self.config, self.hot);
+        self.share_found();
+    }
+
+    /// What a search has found is known to connections to come (RFC 4821 §5.2).
+    fn share_found(&mut self) {
+        let low = self.cold.path_mss;
+        if self.cold.mtu.is_open(low) {
+            return;
+        }
+        if low.saturating_add(NEAR) > self.whole_mss() {
+            self.paths.forget(self.hot.key.peer.addr);
+        } else {
+            self.share_path(true);
+        }
     }
 
     /// `lost` bytes were found lost. Whether that was the probe and nothing else: it is sent again
@@ -203,6 +222,7 @@ impl<E: Env> Slow<'_, E> {
         };
         self.cold.mtu.probe = None;
         self.cold.mtu.high = probe.size - 1;
+        self.share_found();
         lost <= probe.end.distance_from(probe.start)
     }
 

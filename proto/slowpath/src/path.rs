@@ -1,9 +1,9 @@
 //! What the path says: ICMP errors, checked against the live flow, and the path's MTU.
 
-use tidelane_flow::{CloseCause, Env, Event, State};
+use tidelane_flow::{Clock, CloseCause, Env, Event, State};
 use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
 
-use crate::{Fate, Slow, version::sizes};
+use crate::{Connection, Fate, Path, Slow, version::sizes};
 
 /// When a lowered path MTU is forgotten: RFC 1191 §6.3 has ten minutes, and never less than five.
 const PATH_MTU_AGE_MS: u32 = 600_000;
@@ -87,6 +87,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.path_deadline = Some(self.clock.ms.plus(PATH_MTU_AGE_MS));
         self.cold.refresh_mss(self.config, self.hot);
         if self.hot.state.is_synchronized() {
+            self.share_path(false);
             self.resend_all();
         } else if self.hot.state == State::SynSent && self.hot.flight_size() > 1 {
             // It was the text that made SYN too long: again without, and with what fits.
@@ -96,6 +97,16 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
+    /// Connections to come begin with the size that this one has found (RFC 1191 §6.2).
+    pub(crate) fn share_path(&mut self, silent: bool) {
+        let path = Path {
+            mss: self.cold.path_mss,
+            until: self.clock.now + Duration::from_millis(PATH_MTU_AGE_MS.into()),
+            silent,
+        };
+        self.paths.learn(self.hot.key.peer.addr, path);
+    }
+
     /// RFC 1191 §6.3: the path may have changed; the next full segment finds out.
     pub(crate) fn widen_path(&mut self) {
         if self.search_again() {
@@ -103,6 +114,21 @@ impl<E: Env> Slow<'_, E> {
         }
         self.cold.path_mss = self.cold.rmss;
         self.cold.refresh_mss(self.config, self.hot);
+    }
+}
+
+impl Connection {
+    /// Takes over what is known of its path (RFC 1191 §6.2), until that is too old.
+    pub fn know_path(&mut self, clock: &Clock, path: &Path) {
+        if path.mss >= self.path_mss {
+            return;
+        }
+        let left = (path.until - clock.now).as_millis();
+        self.path_mss = path.mss;
+        self.path_deadline = Some(clock.ms.plus(left.clamp(1, PATH_MTU_AGE_MS.into()) as u32));
+        if path.silent {
+            self.mtu.rest_at(path.mss);
+        }
     }
 }
 

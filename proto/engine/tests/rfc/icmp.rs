@@ -1,6 +1,8 @@
 //! ICMP errors (RFC 9293 §3.9.2.2, RFC 5927) and path MTU discovery by them (RFC 1191).
 
-use tidelane_engine::{CloseCause, EngineConfig, Event, IcmpErrorKind, SocketOptions, TcpOptions};
+use tidelane_engine::{
+    CloseCause, EngineConfig, Event, IcmpErrorKind, IpAddress, SocketOptions, TcpOptions,
+};
 
 use crate::rig::{Rig, ack, spans, syn};
 
@@ -87,6 +89,38 @@ fn rfc1191_section_6_4_segments_get_smaller_at_once_without_a_congestion_signal(
     rig.key.peer.port += 1;
     rig.iss = tidelane_engine::SeqNumber(0);
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].options.mss, Some(1460));
+}
+
+/// The next connection of the same two hosts: what it sends first.
+fn next_connection(rig: &mut Rig) -> Vec<u32> {
+    let flow = rig.flow_id().expect("a flow");
+    rig.engine.abort(rig.now, flow, &mut rig.env);
+    rig.batch_end();
+    rig.key.peer.port += 1;
+    (rig.iss, rig.written) = (tidelane_engine::SeqNumber(0), 0);
+    let mss = Some(1460);
+    let reply = rig.push(syn(TcpOptions {
+        mss,
+        ..TcpOptions::NONE
+    }));
+    assert_eq!(reply[0].options.mss, Some(1460));
+    rig.push(ack(1, 1));
+    rig.write(2000).iter().map(|out| out.len).collect()
+}
+
+#[test]
+fn rfc1191_section_6_2_connections_to_come_know_the_size() {
+    let mut rig = in_flight();
+    assert_eq!(next_connection(&mut rig)[0], 1460);
+    rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1040 });
+    assert_eq!(next_connection(&mut rig)[0], 1000);
+    // To other hosts nothing has changed, and in ten minutes it is forgotten here, too.
+    let here = std::mem::replace(&mut rig.key.peer.addr, IpAddress::from_v4([10, 0, 0, 9]));
+    assert_eq!(next_connection(&mut rig)[0], 1460);
+    rig.key.peer.addr = here;
+    assert_eq!(next_connection(&mut rig)[0], 1000);
+    rig.wait_ms(601_000);
+    assert_eq!(next_connection(&mut rig)[0], 1460);
 }
 
 #[test]

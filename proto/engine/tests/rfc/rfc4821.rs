@@ -1,8 +1,8 @@
 //! Packetization layer path MTU discovery: black holes, probes, and what they say of congestion.
 
-use tidelane_engine::{EngineConfig, MtuProbing, SocketOptions, TcpOptions};
+use tidelane_engine::{EngineConfig, MtuProbing, SeqNumber, SocketOptions, TcpOptions};
 
-use crate::rig::{Out, Rig, ack, spans};
+use crate::rig::{Out, Rig, ack, spans, syn};
 
 fn established(mtu_probing: MtuProbing, sack_permitted: bool) -> Rig {
     let config = EngineConfig {
@@ -153,6 +153,45 @@ fn section_7_2_always_begins_with_a_size_that_nearly_every_path_carries() {
     }
     assert!(rig.info().mss > 1452, "{}", rig.info().mss);
     assert_eq!(rig.engine.counters().timeouts, 0);
+}
+
+#[test]
+fn section_5_2_the_next_connection_begins_with_what_was_found() {
+    let mut rig = established(MtuProbing::BlackHole, true);
+    let mut peer = Peer::new(1240);
+    for _ in 0..40 {
+        peer.carry(&mut rig, 50_000);
+    }
+    let found = rig.info().mss;
+    let probes = rig.engine.counters().mtu_probes;
+    let flow = rig.flow_id().expect("a flow");
+    rig.engine.abort(rig.now, flow, &mut rig.env);
+    rig.batch_end();
+    rig.key.peer.port += 1;
+    (rig.iss, rig.written) = (SeqNumber(0), 0);
+    let options = TcpOptions {
+        mss: Some(1460),
+        sack_permitted: true,
+        ..TcpOptions::NONE
+    };
+    rig.push(syn(options));
+    rig.push(ack(1, 1));
+    let mut peer = Peer::new(1240);
+    let sent = peer.carry(&mut rig, 100_000);
+    assert!(sent.iter().all(|out| out.len <= found) && sent[0].len == found);
+    assert_eq!(rig.engine.counters().mtu_probes, probes, "nothing to find");
+    // When it is too old, larger sizes are probed for, not just sent.
+    rig.wait_ms(601_000);
+    peer.limit = 1460;
+    let lens: Vec<u32> = spans(&peer.carry(&mut rig, 50_000))
+        .iter()
+        .map(|s| s.1)
+        .collect();
+    assert!(lens[..10].iter().all(|len| *len == found), "{lens:?}");
+    for _ in 0..10 {
+        peer.carry(&mut rig, 50_000);
+    }
+    assert!(rig.info().mss > 1440, "{}", rig.info().mss);
 }
 
 /// RFC 1191 §6.3: not sooner than after ten minutes.

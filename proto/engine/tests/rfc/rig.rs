@@ -153,7 +153,7 @@ pub struct Rig {
     /// Our initial sequence number, once we have sent it.
     pub iss: SeqNumber,
     /// Bytes that the program has written.
-    written: u32,
+    pub written: u32,
 }
 
 impl Rig {

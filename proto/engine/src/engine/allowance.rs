@@ -1,4 +1,4 @@
-//! How many segments may be answered in a second that a forger can draw.
+//! What may be sent per second to whom nothing is owed: challenge ACKs and resets.
 
 use tidelane_slowpath::iss;
 use tidelane_time::Instant;

@@ -1,0 +1,103 @@
+//! What is known of the paths to destinations (RFC 1191 §6.2, RFC 4821 §5.2): a connection need not
+//! find out again what another one has.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tidelane_time::Instant;
+use tidelane_wire::IpAddress;
+
+/// Destinations that are remembered at most; the oldest makes room.
+const PATHS_MAX: usize = 1024;
+
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// Largest segment that arrives, without headers: what a connection calls its path's MSS.
+    pub mss: u16,
+    /// Until when that is believed.
+    pub until: Instant,
+    /// By probes: no router there says what is too large.
+    pub silent: bool,
+}
+
+/// By address. One that is smaller than the route's own size, and nothing else, is kept.
+#[derive(Debug, Default)]
+pub struct Paths {
+    known: BTreeMap<IpAddress, Path>,
+    /// In the order in which they became known, each once.
+    order: VecDeque<IpAddress>,
+}
+
+impl Paths {
+    /// What is known of the path to `peer` at `now`.
+    pub fn find(&self, now: Instant, peer: IpAddress) -> Option<Path> {
+        if self.known.is_empty() {
+            return None;
+        }
+        let path = self.known.get(&peer)?;
+        (now < path.until).then_some(*path)
+    }
+
+    /// The path to `peer` is known to carry `path.mss`.
+    pub fn learn(&mut self, peer: IpAddress, path: Path) {
+        if self.known.insert(peer, path).is_some() {
+            return;
+        }
+        self.order.push_back(peer);
+        if self.order.len() > PATHS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    /// The path to `peer` carries what the route says, after all.
+    pub fn forget(&mut self, peer: IpAddress) {
+        if self.known.remove(&peer).is_some() {
+            self.order.retain(|known| *known != peer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(n: u32) -> IpAddress {
+        IpAddress::from_v4(n.to_be_bytes())
+    }
+
+    fn path(mss: u16, until: u64) -> Path {
+        let until = Instant::from_secs(until);
+        let silent = false;
+        Path { mss, until, silent }
+    }
+
+    #[test]
+    fn a_path_is_known_for_its_time() {
+        let mut paths = Paths::default();
+        paths.learn(peer(1), path(1000, 10));
+        let find = |paths: &Paths, s| paths.find(Instant::from_secs(s), peer(1)).map(|p| p.mss);
+        assert_eq!((find(&paths, 9), find(&paths, 10)), (Some(1000), None));
+        paths.learn(peer(1), path(900, 20));
+        assert_eq!(find(&paths, 10), Some(900));
+        paths.forget(peer(1));
+        assert_eq!(find(&paths, 10), None);
+        assert!(paths.order.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_makes_room() {
+        let mut paths = Paths::default();
+        for n in 0..2_000 {
+            paths.learn(peer(n), path(1000, 10));
+            paths.learn(peer(n), path(900, 10));
+        }
+        assert_eq!(
+            (paths.known.len(), paths.order.len()),
+            (PATHS_MAX, PATHS_MAX)
+        );
+        assert_eq!(paths.find(Instant::ZERO, peer(975)), None);
+        assert!(paths.find(Instant::ZERO, peer(976)).is_some());
+    }
+}
