@@ -141,6 +141,7 @@ impl<E: Env> Slow<'_, E> {
             config: self.config,
             timeouts: self.timeouts,
             counters: self.counters,
+            paths: self.paths,
             challenges: self.challenges,
             env: &mut WithBlocks {
                 env: self.env,

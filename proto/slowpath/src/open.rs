@@ -96,14 +96,15 @@ pub(crate) fn rmss(
     of_path.min(config.segment_max).min(wanted)
 }
 
-/// The hot state of a flow that is being opened.
+/// The hot state of a flow that is being opened; returns the MSS to announce.
 fn begin(
     config: &EngineConfig,
     hot: &mut FlowState,
-    rmss: u16,
+    mtu: u32,
     iss: SeqNumber,
     options: &SocketOptions,
-) {
+) -> u16 {
+    let rmss = rmss(config, hot.key.peer.addr, mtu, options);
     hot.iss = iss;
     hot.snd_una = iss;
     hot.snd_nxt = iss;
@@ -116,6 +117,7 @@ fn begin(
     hot.scales = window_scale(config, options);
     hot.set_quick_acks(if config.eager_acks { 15 } else { 8 });
     put_options(hot, options);
+    rmss
 }
 
 /// Sets the bits that the program's options stand for.
@@ -145,8 +147,7 @@ pub fn new_connection(
     hot: &mut FlowState,
     iss: SeqNumber,
 ) -> Connection {
-    let rmss = rmss(config, hot.key.peer.addr, mtu, &options);
-    begin(config, hot, rmss, iss, &options);
+    let rmss = begin(config, hot, mtu, iss, &options);
     Connection {
         controller: first_controller(config, &options, hot.mss),
         ca_state: CaState::Open,

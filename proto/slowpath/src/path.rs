@@ -1,6 +1,7 @@
 //! What the path says: ICMP errors, checked against the live flow, and the path's MTU.
 
 use tidelane_flow::{Clock, CloseCause, Env, Event, State};
+use tidelane_time::Duration;
 use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
 
 use crate::{Connection, Fate, Path, Slow, version::sizes};
