@@ -101,7 +101,7 @@ impl<E: Env> Slow<'_, E> {
     /// arrive; and if not that, then the base size, on some old link.
     pub(crate) fn check_black_hole(&mut self) {
         let allowed = self.config.mtu_probing != MtuProbing::Off;
-        if !allowed || self.cold.backoff < TIMEOUTS || !self.hot.state.is_synchronized() {
+        if !allowed || self.cold.timeouts < TIMEOUTS || !self.hot.state.is_synchronized() {
             return;
         }
         let sizes = sizes(self.hot.key.peer.addr);

@@ -137,7 +137,7 @@ impl<P: PacketIo> Host<P> {
         }
         let names = names_of(&key, binding.connection, mss);
         let window = state.rx_window();
-        let limit = self.engine.room_ahead(flow);
+        let limit = self.engine.room_ahead(flow, state);
         let Some(program) = self.io.programs.get_mut(id) else {
             return;
         };
@@ -214,7 +214,7 @@ impl<P: PacketIo> Host<P> {
         };
         let rx_window = state.rx_window();
         let tx_sent = binding.reports_sent.then(|| state.tx_sent());
-        let limit = self.engine.room_ahead(flow);
+        let limit = self.engine.room_ahead(flow, state);
         let (slot, context) = (binding.slot, binding.context);
         let connection = binding.connection;
         let Some(program) = self.io.programs.get_mut(binding.home) else {

@@ -154,15 +154,18 @@ impl Engine {
     /// what may be in flight, as Linux tunes its send buffers, but not more than a fast path of
     /// this length carries; what lies around longer leaves the cache. A flow's limit stays
     /// `tx_limit`; this one may fall.
-    pub fn room_ahead(&self, id: FlowId) -> u32 {
-        let most = self.config.tx_limit;
-        let wanted = self
-            .table
-            .get(id)
-            .map_or(0, |flow| flow.cwnd.saturating_mul(2));
-        if wanted <= ROOM_AHEAD_LEAST {
-            return ROOM_AHEAD_LEAST.min(most);
+    #[inline]
+    pub fn room_ahead(&self, id: FlowId, flow: &FlowState) -> u32 {
+        if flow.cwnd <= ROOM_AHEAD_LEAST / 2 {
+            ROOM_AHEAD_LEAST.min(self.config.tx_limit)
+        } else {
+            self.room_of_path(id, flow.cwnd.saturating_mul(2))
         }
+    }
+
+    #[inline(never)]
+    fn room_of_path(&self, id: FlowId, wanted: u32) -> u32 {
+        let most = self.config.tx_limit;
         let cold = self.connections.get(id.index()).and_then(Option::as_ref);
         let rtt_us = cold.map_or(u32::MAX, |cold| cold.rtt_min.us());
         let path = rtt_us.saturating_mul(ROOM_AHEAD_PER_US);
