@@ -28,10 +28,11 @@ pub struct Advance {
     pub tx_room: u32,
 }
 
-/// A program may always write this much ahead, in bytes.
-const ROOM_AHEAD_LEAST: u32 = 128 << 10;
-/// Bytes per microsecond of the shortest round trip seen: twice what 10 Gbit/s carry.
-const ROOM_AHEAD_PER_US: u32 = 2500;
+/// A program may always write this much ahead, in bytes: some write a whole answer before their
+/// peer reads any of it.
+const ROOM_AHEAD_LEAST: u32 = 256 << 10;
+/// Bytes per microsecond of the shortest round trip seen: what 10 Gbit/s carry.
+const ROOM_AHEAD_PER_US: u32 = 1250;
 
 impl Engine {
     /// Passive OPEN. An unspecified address listens on all of them.
