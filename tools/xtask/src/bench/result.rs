@@ -106,32 +106,28 @@ impl Results {
         rows
     }
 
+    /// The rows of `metrics` for two sides of one case.
+    fn pair_rows<'a>(
+        &'a self,
+        heading: &'a Heading,
+        case: &'a str,
+        metrics: &'a [(&'static str, bool, Metric)],
+        sides: [Key; 2],
+    ) -> impl Iterator<Item = Row> + 'a {
+        metrics.iter().filter_map(move |(metric, higher, of)| {
+            let [kernel, tidelane] = sides.map(|key| self.values(key, *of));
+            pair_row(heading, case, (metric, *higher), kernel, tidelane)
+        })
+    }
+
     fn veth_rows(&self, heading: &Heading, series: &Series, at: (usize, u32), rows: &mut Vec<Row>) {
         let key = |variant| (at.0, at.1, variant);
         let case = series.case("veth", at.1);
-        for (metric, higher, of) in METRICS {
-            let kernel = self.values(key(Variant::Kernel), *of);
-            let tidelane = self.values(key(Variant::Tidelane), *of);
-            rows.extend(pair_row(
-                heading,
-                &case,
-                (metric, *higher),
-                kernel,
-                tidelane,
-            ));
-        }
+        let sides = [Variant::Kernel, Variant::Tidelane].map(key);
+        rows.extend(self.pair_rows(heading, &case, METRICS, sides));
         let awake = format!("{case}, kernel without idle exits");
-        for (metric, higher, of) in &METRICS[..3] {
-            let kernel = self.values(key(Variant::KernelAwake), *of);
-            let tidelane = self.values(key(Variant::Tidelane), *of);
-            rows.extend(pair_row(
-                heading,
-                &awake,
-                (metric, *higher),
-                kernel,
-                tidelane,
-            ));
-        }
+        let sides = [Variant::KernelAwake, Variant::Tidelane].map(key);
+        rows.extend(self.pair_rows(heading, &awake, &METRICS[..3], sides));
         let rps: Metric = |s| s.requests_per_second;
         if let Some(limit) = self.values(key(Variant::Limit), rps) {
             let name = "wire_limit_requests_per_second";
@@ -165,17 +161,8 @@ impl Results {
         } else {
             Variant::Kernel
         };
-        for (metric, higher, of) in METRICS {
-            let kernel = self.values(key(best), *of);
-            let tidelane = self.values(key(Variant::Memory), *of);
-            rows.extend(pair_row(
-                heading,
-                &case,
-                (metric, *higher),
-                kernel,
-                tidelane,
-            ));
-        }
+        let sides = [best, Variant::Memory].map(key);
+        rows.extend(self.pair_rows(heading, &case, METRICS, sides));
     }
 }
 
