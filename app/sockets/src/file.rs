@@ -143,21 +143,12 @@ impl Inner {
         wanted: usize,
         fill: impl FnOnce([&[AtomicU8]; 2]) -> Result<usize, Errno>,
     ) -> Option<Result<usize, Errno>> {
-        let State::Stream(connection) = &mut self.state else {
-            return None;
-        };
-        if self.error != 0
-            || self.corked_once
-            || self.shared
-            || connection.stream.closed().is_some()
-        {
+        if !self.sends_as_usual() {
             return None;
         }
-        let filled = connection.stream.write_in_place(wanted, fill)?;
-        if matches!(filled, Ok(count) if count > 0)
-            && let Some(lane) = self.lane
-        {
-            lane.submit(socket, connection);
+        let filled = self.connection()?.stream.write_in_place(wanted, fill)?;
+        if matches!(filled, Ok(count) if count > 0) {
+            self.after_write(socket);
         }
         Some(filled)
     }

@@ -353,13 +353,22 @@ fn transmit(
 }
 
 impl Inner {
+    /// Whether a write may take the shortest path: on a stream with no error to tell, not corked by
+    /// the last write, and not shared with another process.
+    #[inline(always)]
+    pub(crate) fn sends_as_usual(&self) -> bool {
+        let unusual = self.error != 0 || self.corked_once || self.shared;
+        !unusual && matches!(&self.state, State::Stream(c) if !c.stream.is_troubled())
+    }
+
     /// Writes what there is room for, if nothing is unusual. Else 0.
     #[inline]
     fn send_plain(&mut self, socket: &Socket, from: &[u8]) -> usize {
+        let usual = self.sends_as_usual();
         let State::Stream(connection) = &mut self.state else {
             return 0;
         };
-        if self.error != 0 || self.corked_once || self.shared || connection.stream.is_troubled() {
+        if !usual {
             return 0;
         }
         let count = connection.stream.write(from);
@@ -384,7 +393,7 @@ impl Inner {
         }
     }
 
-    fn after_write(&mut self, socket: &Socket) {
+    pub(crate) fn after_write(&mut self, socket: &Socket) {
         let lane: Option<&'static Lane> = self.lane;
         if let Some(connection) = self.connection()
             && let Some(lane) = lane
