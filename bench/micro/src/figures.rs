@@ -97,13 +97,13 @@ const FIGURES: &[Figure] = &[
         Some(2500),
         2400,
     ),
-    figure("memory wire, both ends", ("memory", 1), MEMORY, None, 6040),
+    figure("memory wire, both ends", ("memory", 1), MEMORY, None, 5960),
     figure(
         "memory wire, both ends, 64 at once",
         ("memory", 64),
         MEMORY,
         None,
-        3580,
+        3485,
     ),
 ];
 

@@ -27,7 +27,9 @@ mod max_filter;
 mod newreno;
 mod window;
 
-pub use crate::{bbr::Bbr, cubic::Cubic, dctcp::Dctcp, newreno::NewReno, window::Window};
+pub use crate::{
+    bbr::Bbr, cubic::Cubic, dctcp::Dctcp, max_filter::MaxFilter, newreno::NewReno, window::Window,
+};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! The largest value of a span of rounds, in three samples (after Kathleen Nichols).
+//! The largest value of a span of rounds, or of time, in three samples (after Kathleen Nichols).
 
 /// A value, and the round that it is of.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -9,18 +9,23 @@ struct Sample {
 
 /// The best sample, the best one after it, and the best one after that.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct MaxFilter {
+pub struct MaxFilter {
     best: [Sample; 3],
 }
 
 impl MaxFilter {
     /// The largest value; zero before the first.
-    pub(crate) const fn max(&self) -> u32 {
+    pub const fn max(&self) -> u32 {
         self.best[0].value
     }
 
+    /// The round that the largest value is of.
+    pub const fn round(&self) -> u32 {
+        self.best[0].round
+    }
+
     /// One more value; those that are more than `span` rounds old are forgotten.
-    pub(crate) fn update(&mut self, round: u32, span: u32, value: u32) {
+    pub fn update(&mut self, round: u32, span: u32, value: u32) {
         let new = Sample { round, value };
         let last_is_old = round.wrapping_sub(self.best[2].round) > span;
         if value >= self.best[0].value || last_is_old {

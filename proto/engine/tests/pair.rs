@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use tidelane_engine::{
     Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, Instant,
-    LinkId, Route, Segment, SegmentOut, SocketOptions, TcpFlags, TxFull,
+    LinkId, Route, SegmentOut, SocketOptions, TcpFlags, TxFull,
 };
 
 const LINK: LinkId = LinkId(1);
@@ -187,17 +187,7 @@ impl World {
             let Some((out, payload)) = self.frames.remove(&serial) else {
                 continue;
             };
-            let segment = Segment {
-                src_port: out.key.local.port,
-                dst_port: out.key.peer.port,
-                seq: out.seq,
-                ack: out.ack,
-                flags: out.flags,
-                wnd: out.wnd,
-                urgent: 0,
-                options: out.options,
-                payload: &payload,
-            };
+            let segment = out.segment(&payload);
             let arrival = Arrival {
                 key: out.key.reversed(),
                 link: LINK,

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use tidelane_time::Duration;
-use tidelane_wire::{Ecn, FlowKey, IpFields, SeqNumber, TcpFlags, TcpOptions};
+use tidelane_wire::{Ecn, FlowKey, IpFields, Segment, SeqNumber, TcpFlags, TcpOptions};
 
 use crate::{
     flow_state::CaState,
@@ -59,6 +59,24 @@ pub struct SegmentOut {
     pub segment_size: u16,
     /// The ECN field for the IP header.
     pub ecn: Ecn,
+}
+
+impl SegmentOut {
+    /// The segment as it arrives, uncut, with `payload`.
+    #[inline(always)]
+    pub fn segment<'a>(&self, payload: &'a [u8]) -> Segment<'a> {
+        Segment {
+            src_port: self.key.local.port,
+            dst_port: self.key.peer.port,
+            seq: self.seq,
+            ack: self.ack,
+            flags: self.flags,
+            wnd: self.wnd,
+            urgent: 0,
+            options: self.options,
+            payload,
+        }
+    }
 }
 
 /// The driver has no frame to send with. It calls `resume_transmit` when it has one again.

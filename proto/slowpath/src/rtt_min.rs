@@ -1,39 +1,25 @@
 //! The least of the round-trip samples of the last five minutes: paths change, and a connection
 //! that lives long outlives its path (RFC 8985 §6.2 step 1).
 
+use tidelane_cc::MaxFilter;
 use tidelane_flow::Millis;
 
 /// How long a sample counts: what Linux has (`tcp_min_rtt_wlen`).
 const WINDOW_MS: u32 = 300_000;
 
-/// A sample in microseconds and when it was taken.
-type Sample = (u32, Millis);
-
-/// The least sample of the window, the least after it, and the least after that: when the first
-/// gets too old, the others know what came since, without a list of all.
-#[derive(Clone, Copy, Debug)]
-pub struct RttMin([Sample; 3]);
-
-impl Default for RttMin {
-    fn default() -> Self {
-        Self([(u32::MAX, Millis(0)); 3])
-    }
-}
-
-/// How long before `now` the sample was taken.
-fn age(now: Millis, sample: Sample) -> u32 {
-    now.0.wrapping_sub(sample.1.0)
-}
+/// The least sample of the window: the largest of their complements.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct RttMin(MaxFilter);
 
 impl RttMin {
     /// The least; `u32::MAX` before the first sample.
     pub fn us(&self) -> u32 {
-        self.0[0].0
+        !self.0.max()
     }
 
     /// The least, unless it is too old by now.
     pub fn recent_us(&self, now: Millis) -> u32 {
-        if age(now, self.0[0]) > WINDOW_MS {
+        if now.0.wrapping_sub(self.0.round()) > WINDOW_MS {
             return u32::MAX;
         }
         self.us()
@@ -41,29 +27,7 @@ impl RttMin {
 
     /// A sample was taken.
     pub fn take(&mut self, now: Millis, us: u32) {
-        let sample = (us.max(1), now);
-        let [first, second, third] = &mut self.0;
-        if sample.0 <= first.0 || age(now, *third) > WINDOW_MS {
-            self.0 = [sample; 3];
-            return;
-        }
-        if sample.0 <= second.0 {
-            (*second, *third) = (sample, sample);
-        } else if sample.0 <= third.0 {
-            *third = sample;
-        }
-        let oldest = age(now, *first);
-        if oldest > WINDOW_MS {
-            (*first, *second, *third) = (*second, *third, sample);
-            if age(now, *first) > WINDOW_MS {
-                (*first, *second) = (*second, *third);
-            }
-        } else if second.1 == first.1 && oldest > WINDOW_MS / 4 {
-            // Nothing since a quarter of the window: one sample of each part of it is kept.
-            (*second, *third) = (sample, sample);
-        } else if third.1 == second.1 && oldest > WINDOW_MS / 2 {
-            *third = sample;
-        }
+        self.0.update(now.0, WINDOW_MS, !us.max(1));
     }
 }
 

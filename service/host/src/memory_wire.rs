@@ -31,17 +31,7 @@ impl Batch {
         let mut start = 0;
         self.segments.iter().map(move |out| {
             let end = start + out.payload_len as usize;
-            let segment = Segment {
-                src_port: out.key.local.port,
-                dst_port: out.key.peer.port,
-                seq: out.seq,
-                ack: out.ack,
-                flags: out.flags,
-                wnd: out.wnd,
-                urgent: 0,
-                options: out.options,
-                payload: &self.payload[start..end],
-            };
+            let segment = out.segment(&self.payload[start..end]);
             start = end;
             (out.key.reversed(), out, segment)
         })

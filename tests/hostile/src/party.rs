@@ -161,17 +161,7 @@ impl Party {
     /// A packet of another party arrives.
     pub fn receive_packet(&mut self, now: Instant, packet: &Packet) {
         let out = &packet.out;
-        let segment = Segment {
-            src_port: out.key.local.port,
-            dst_port: out.key.peer.port,
-            seq: out.seq,
-            ack: out.ack,
-            flags: out.flags,
-            wnd: out.wnd,
-            urgent: 0,
-            options: out.options,
-            payload: &packet.payload,
-        };
+        let segment = out.segment(&packet.payload);
         self.receive(now, out.key.reversed(), &segment);
     }
 

@@ -152,7 +152,6 @@ mod tests {
     use super::*;
 
     const PLAN: &str = r#"
-        kind = "bulk"
         title = "t"
         paper = "p"
         rounds = 2

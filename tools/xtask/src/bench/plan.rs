@@ -76,12 +76,13 @@ pub struct Target {
     pub target: f64,
 }
 
-/// Either kind of plan.
-#[derive(Debug, Clone)]
+/// A plan, by its `kind`.
+#[derive(Deserialize, Debug, Clone)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum AnyPlan {
     /// Requests and answers.
     Requests(Plan),
-    /// One-way streams: `kind = "bulk"`.
+    /// One-way streams.
     Bulk(BulkPlan),
 }
 
@@ -89,16 +90,7 @@ impl AnyPlan {
     /// Reads and checks a plan.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        Self::parse(&text).map_err(|e| format!("{}: {e}", path.display()))
-    }
-
-    fn parse(text: &str) -> Result<Self, toml::de::Error> {
-        let table: toml::Table = toml::from_str(text)?;
-        if table.get("kind").and_then(toml::Value::as_str) == Some("bulk") {
-            toml::from_str(text).map(Self::Bulk)
-        } else {
-            toml::from_str(text).map(Self::Requests)
-        }
+        toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
 
     /// One line.

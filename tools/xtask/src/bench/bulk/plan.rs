@@ -8,9 +8,6 @@ use crate::bench::plan::{Heading, Target};
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct BulkPlan {
-    /// Always `bulk`.
-    #[serde(rename = "kind")]
-    _kind: String,
     /// One line.
     pub title: String,
     /// What the figure of the paper shows.
