@@ -5,7 +5,7 @@ use tidelane_engine::{FlowId, ListenerId};
 use tidelane_ring::{BufferAllocator, Region, SlotView, StreamBuffer};
 use tidelane_wire::{Endpoint, HeaderTemplate};
 
-use crate::{program::ProgramId, routes::HopId, slots};
+use crate::{hops::HopId, program::ProgramId, slots};
 
 /// Buffers of a connection whose program does not have it yet lie in the host's own region, under
 /// this number.
@@ -20,8 +20,8 @@ pub enum Path {
     Memory,
     /// Through a port, to a neighbour.
     Port {
-        /// The neighbour; `None` if there is no route (replies go back where the request came
-        /// from).
+        /// The neighbour, which is held. `None` if there is no route, and before a passive open is
+        /// complete: what is sent goes back where the request came from.
         hop: Option<HopId>,
         /// Ethernet and IP header with the link address known last.
         template: HeaderTemplate,

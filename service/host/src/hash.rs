@@ -1,12 +1,23 @@
 //! Hashes without randomness of their own: what they give must repeat in the simulator.
 
-use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hasher};
 
 use siphasher::sip::SipHasher13;
 
 /// Builds hashers that all start from the same state. Only for maps whose keys the service chooses;
-/// what a peer can choose is hashed with the engine's secret.
+/// what a peer can choose is hashed with a secret.
 pub type FixedState = BuildHasherDefault<DefaultHasher>;
+
+/// Builds hashers for what a peer can choose: without the key nobody makes keys collide.
+pub struct SecretState(pub [u8; 16]);
+
+impl BuildHasher for SecretState {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_key(&self.0)
+    }
+}
 
 /// The seed of the flow labels of IPv6. Everybody on the path sees labels: the secret that protects
 /// sequence numbers must not be the key of a hash that was not made to hide it.

@@ -14,6 +14,7 @@
 mod binding;
 mod give_back;
 mod hash;
+mod hops;
 mod io;
 mod listeners;
 mod memory_wire;
@@ -138,7 +139,7 @@ impl<P: PacketIo> Host<P> {
     ) -> std::io::Result<Self> {
         Ok(Self {
             engine: Engine::new(config, secret),
-            io: HostIo::new(ports, Routes::new(interface), secret)?,
+            io: HostIo::new(ports, Routes::new(interface, secret), secret)?,
             base_options: SocketOptions::default(),
             parked: VecDeque::new(),
             reservations: HashSet::default(),

@@ -3,11 +3,12 @@
 use tidelane_abi::service_flags;
 use tidelane_engine::{CloseCause, FlowId, LinkId};
 use tidelane_packet_io::PacketIo;
-use tidelane_wire::{FlowKey, HeaderTemplate, MacAddress};
+use tidelane_wire::{FlowKey, HeaderTemplate, IpAddress, MacAddress};
 
 use crate::{
     HostRequest,
     binding::{Binding, Path},
+    hops::HopId,
     io::{HostIo, MEMORY_LINK},
     slots,
 };
@@ -24,27 +25,66 @@ impl<P: PacketIo> HostIo<P> {
 
     /// How frames reach the peer of `key`. Without a resolved neighbour they go to where the
     /// present frame came from.
+    ///
+    /// What came in a frame may be forged: only when the peer has shown that it is there
+    /// ([`join_hop`](Self::join_hop)) is its neighbour remembered, and the kernel asked. Else each
+    /// forged SYN would take a place in the kernel's table of neighbours, and have it look for
+    /// somebody who is not there.
     fn path_to(&mut self, key: &FlowKey, link: LinkId) -> Path {
         if link == MEMORY_LINK {
             return Path::Memory;
         }
-        let hop = self.routes.hop_to(key.peer.addr);
-        let known = hop.and_then(|hop| self.routes.hop(hop).mac);
         let here = self.arrival.map(|(_, mac)| mac);
-        let to = known.or(here).unwrap_or(MacAddress([0; 6]));
+        let to = self.routes.known_mac(key.peer.addr).or(here);
+        let to = to.unwrap_or(MacAddress([0; 6]));
         let from = self.routes.interface.mac;
-        if let Some(hop) = hop
-            && self.routes.use_hop(hop, self.now)
-        {
-            let addr = self.routes.hop(hop).addr;
+        let template = HeaderTemplate::new(from, to, key.local.addr, key.peer.addr);
+        let Some(mut template) = template else {
+            return Path::Memory;
+        };
+        template.set_flow_label(key.hash64(self.label_seed) as u32);
+        let hop = match here {
+            Some(_) => None,
+            None => self.hop_in_use(key.peer.addr),
+        };
+        Path::Port { hop, template }
+    }
+
+    /// The neighbour on the way to `peer`, held for a flow; the kernel is asked if need be.
+    fn hop_in_use(&mut self, peer: IpAddress) -> Option<HopId> {
+        let hop = self.routes.hop_to(peer)?;
+        self.routes.hops.hold(hop);
+        if let Some(addr) = self.routes.hops.use_at(hop, self.now) {
             self.request(HostRequest::Resolve { addr });
         }
-        match HeaderTemplate::new(from, to, key.local.addr, key.peer.addr) {
-            Some(mut template) => {
-                template.set_flow_label(key.hash64(self.label_seed) as u32);
-                Path::Port { hop, template }
-            }
-            None => Path::Memory,
+        Some(hop)
+    }
+
+    /// The peer of a passive open has answered: the flow goes where the kernel says from now on.
+    pub(crate) fn join_hop(&mut self, flow: FlowId, peer: IpAddress) {
+        let path = self.binding(flow).map(|binding| binding.path);
+        let Some(Path::Port {
+            hop: None,
+            mut template,
+        }) = path
+        else {
+            return;
+        };
+        let hop = self.hop_in_use(peer);
+        if let Some(mac) = hop.and_then(|hop| self.routes.hops.get(hop).mac) {
+            template.set_link(self.routes.interface.mac, mac);
+        }
+        if let Some(binding) = self.binding(flow) {
+            binding.path = Path::Port { hop, template };
+        }
+    }
+
+    /// A flow on this path is over.
+    pub(crate) fn leave_hop(&mut self, path: &mut Path) {
+        if let Path::Port { hop, .. } = path
+            && let Some(hop) = hop.take()
+        {
+            self.routes.hops.let_go(hop);
         }
     }
 
@@ -71,7 +111,7 @@ impl<P: PacketIo> HostIo<P> {
             ..
         })) = self.bindings.get(flow.index())
         {
-            let addr = self.routes.doubt_hop(*hop, self.now);
+            let addr = self.routes.hops.doubt(*hop, self.now);
             self.counters.path_doubts += 1;
             self.request(HostRequest::Resolve { addr });
         }
@@ -85,7 +125,7 @@ impl<P: PacketIo> HostIo<P> {
                 hop: Some(hop),
                 template,
             } = &mut binding.path
-                && let Some(mac) = self.routes.hop(*hop).mac
+                && let Some(mac) = self.routes.hops.get(*hop).mac
             {
                 template.set_link(from, mac);
             }

@@ -21,6 +21,9 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn publish(&mut self, now: Instant) {
         if !self.io.accepted.is_empty() {
             for (flow, listener) in std::mem::take(&mut self.io.accepted) {
+                if let Some(state) = self.engine.flow(flow) {
+                    self.io.join_hop(flow, state.key().peer.addr);
+                }
                 self.hand_out(now, flow, listener);
             }
         }
@@ -251,6 +254,7 @@ impl<P: PacketIo> Host<P> {
         if let Some(endpoint) = binding.reserved.take() {
             self.io.request(HostRequest::PortIdle { endpoint });
         }
+        self.io.leave_hop(&mut binding.path);
         let Some(program) = self.io.programs.get_mut(binding.home) else {
             binding.free_rx(&mut self.io.staging.allocator);
             return;

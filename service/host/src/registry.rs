@@ -217,7 +217,7 @@ impl<P: PacketIo> Host<P> {
     /// What the kernel knows of a neighbour now.
     pub fn set_neighbour(&mut self, now: Instant, addr: IpAddress, mac: Option<MacAddress>) {
         self.io.now = now;
-        if self.io.routes.set_neighbour(addr, mac) {
+        if self.io.routes.hops.set_neighbour(addr, mac) {
             self.io.refresh_paths();
             self.retry_parked(now);
         }

@@ -403,11 +403,10 @@ impl<P: PacketIo> Host<P> {
         let Some(hop) = self.io.routes.hop_to(peer.addr) else {
             return Err(Start::Failed(close_cause::NET_UNREACHABLE));
         };
-        if self.io.routes.use_hop(hop, now) {
-            let addr = self.io.routes.hop(hop).addr;
+        if let Some(addr) = self.io.routes.hops.use_at(hop, now) {
             self.io.request(HostRequest::Resolve { addr });
         }
-        if self.io.routes.hop(hop).mac.is_none() {
+        if self.io.routes.hops.get(hop).mac.is_none() {
             return Err(Start::Wait);
         }
         let interface = &self.io.routes.interface;

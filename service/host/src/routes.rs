@@ -1,16 +1,9 @@
-//! Where packets go: the driver's copy of the kernel's routes and neighbours.
-//!
-//! A *hop* is a neighbour on a link. Flows keep a [`HopId`], so that a changed link address is seen
-//! by all of them at once.
+//! Where packets go: the driver's copy of the kernel's routes.
 
 use tidelane_engine::LinkId;
-use tidelane_time::{Duration, Instant};
 use tidelane_wire::{IpAddress, MacAddress};
 
-/// Hops that are kept; more destinations than this on one link get no route.
-const HOPS_MAX: usize = 65_536;
-/// A hop in use is confirmed with the kernel this often.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
+use crate::hops::{HopId, Hops};
 
 /// A route of the interface that the service runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,21 +16,6 @@ pub struct Route {
     pub gateway: Option<IpAddress>,
     /// The local address to use.
     pub source: IpAddress,
-}
-
-/// Number of a hop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HopId(pub u32);
-
-/// A neighbour.
-#[derive(Clone, Copy, Debug)]
-pub struct Hop {
-    /// Its address.
-    pub addr: IpAddress,
-    /// Its link address, once the kernel has resolved it.
-    pub mac: Option<MacAddress>,
-    /// When the kernel was last asked about it.
-    pub asked: Option<Instant>,
 }
 
 /// The interface as the host sees it.
@@ -57,17 +35,18 @@ pub struct Interface {
 pub struct Routes {
     /// The interface.
     pub interface: Interface,
+    /// The neighbours on its link.
+    pub hops: Hops,
     routes: Vec<Route>,
-    hops: Vec<Hop>,
 }
 
 impl Routes {
-    /// No routes yet.
-    pub fn new(interface: Interface) -> Self {
+    /// No routes yet. `secret` keys hashes of what peers choose.
+    pub fn new(interface: Interface, secret: [u8; 16]) -> Self {
         Self {
             interface,
+            hops: Hops::new(secret),
             routes: Vec::new(),
-            hops: Vec::new(),
         }
     }
 
@@ -91,58 +70,21 @@ impl Routes {
             .copied()
     }
 
-    /// The next hop to `addr`, made if it is new.
-    pub fn hop_to(&mut self, addr: IpAddress) -> Option<HopId> {
+    fn next_hop(&self, addr: IpAddress) -> Option<IpAddress> {
         let route = self.lookup(addr)?;
-        let next = route.gateway.unwrap_or(addr);
-        if let Some(index) = self.hops.iter().position(|hop| hop.addr == next) {
-            return Some(HopId(index as u32));
-        }
-        if self.hops.len() >= HOPS_MAX {
-            return None;
-        }
-        self.hops.push(Hop {
-            addr: next,
-            mac: None,
-            asked: None,
-        });
-        Some(HopId(self.hops.len() as u32 - 1))
+        Some(route.gateway.unwrap_or(addr))
     }
 
-    /// A hop's present state.
-    pub fn hop(&self, id: HopId) -> &Hop {
-        &self.hops[id.0 as usize]
+    /// The next hop to `addr`, made if it is new. `None` without a route, or with too many
+    /// neighbours in use.
+    pub fn hop_to(&mut self, addr: IpAddress) -> Option<HopId> {
+        let next = self.next_hop(addr)?;
+        self.hops.find_or_make(next)
     }
 
-    /// What the kernel knows of a neighbour. True if that is news about a hop in use.
-    pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> bool {
-        match self.hops.iter_mut().find(|hop| hop.addr == addr) {
-            Some(hop) if hop.mac != mac => {
-                hop.mac = mac;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Notes that the kernel is asked about hop `id` now; its address.
-    pub fn doubt_hop(&mut self, id: HopId, now: Instant) -> IpAddress {
-        let hop = &mut self.hops[id.0 as usize];
-        hop.asked = Some(now);
-        hop.addr
-    }
-
-    /// Notes that hop `id` is needed at `now`; true if the kernel should be asked about it.
-    pub fn use_hop(&mut self, id: HopId, now: Instant) -> bool {
-        let hop = &mut self.hops[id.0 as usize];
-        let due = match (hop.asked, hop.mac) {
-            (None, _) => true,
-            (Some(at), None) => now - at >= Duration::from_millis(200),
-            (Some(at), Some(_)) => now - at >= REFRESH_INTERVAL,
-        };
-        if due {
-            hop.asked = Some(now);
-        }
-        due
+    /// The link address of the next hop to `addr`, if it happens to be known.
+    pub fn known_mac(&self, addr: IpAddress) -> Option<MacAddress> {
+        let hop = self.hops.find(self.next_hop(addr)?)?;
+        self.hops.get(hop).mac
     }
 }

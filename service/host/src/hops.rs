@@ -1,0 +1,209 @@
+//! Neighbours on a link. Flows keep a [`HopId`], so that a changed link address is seen by all of
+//! them at once.
+//!
+//! Peers choose which neighbours there are, so the table is bounded: one that no flow uses any more
+//! stays, as it may come again soon, until its place is needed.
+
+use std::collections::{HashMap, VecDeque};
+
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{IpAddress, MacAddress};
+
+use crate::hash::SecretState;
+
+/// Neighbours that are kept.
+const HOPS_MAX: usize = 65_536;
+/// A hop in use is confirmed with the kernel this often.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
+/// The kernel is asked this often about a hop that it has not resolved.
+const ASK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Number of a hop. Good for as long as it is held, and until another one is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HopId(u32);
+
+/// A neighbour.
+#[derive(Clone, Copy, Debug)]
+pub struct Hop {
+    /// Its address.
+    pub addr: IpAddress,
+    /// Its link address, once the kernel has resolved it.
+    pub mac: Option<MacAddress>,
+    /// When the kernel was last asked about it.
+    asked: Option<Instant>,
+    /// Flows that go over it.
+    users: u32,
+    /// It is in the list of those that may go.
+    listed: bool,
+}
+
+/// All neighbours of an interface.
+pub struct Hops {
+    entries: Vec<Hop>,
+    index: HashMap<IpAddress, HopId, SecretState>,
+    /// Those without users, the longest unused first. Some may have got users since.
+    unused: VecDeque<HopId>,
+}
+
+impl Hops {
+    /// None yet.
+    pub fn new(secret: [u8; 16]) -> Self {
+        Self {
+            entries: Vec::new(),
+            index: HashMap::with_hasher(SecretState(secret)),
+            unused: VecDeque::new(),
+        }
+    }
+
+    /// The hop with this address.
+    pub fn find(&self, addr: IpAddress) -> Option<HopId> {
+        self.index.get(&addr).copied()
+    }
+
+    /// The hop with this address, made if it is new. `None` if all are in use.
+    pub fn find_or_make(&mut self, addr: IpAddress) -> Option<HopId> {
+        if let Some(known) = self.find(addr) {
+            return Some(known);
+        }
+        let hop = Hop {
+            addr,
+            mac: None,
+            asked: None,
+            users: 0,
+            listed: true,
+        };
+        let id = if self.entries.len() < HOPS_MAX {
+            self.entries.push(hop);
+            HopId(self.entries.len() as u32 - 1)
+        } else {
+            let id = self.take_unused()?;
+            let old = std::mem::replace(self.entry(id), hop);
+            self.index.remove(&old.addr);
+            id
+        };
+        self.index.insert(addr, id);
+        self.unused.push_back(id);
+        Some(id)
+    }
+
+    fn take_unused(&mut self) -> Option<HopId> {
+        while let Some(id) = self.unused.pop_front() {
+            let hop = self.entry(id);
+            hop.listed = false;
+            if hop.users == 0 {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn entry(&mut self, id: HopId) -> &mut Hop {
+        &mut self.entries[id.0 as usize]
+    }
+
+    /// A hop's present state.
+    pub fn get(&self, id: HopId) -> &Hop {
+        &self.entries[id.0 as usize]
+    }
+
+    /// One more flow goes over hop `id`.
+    pub fn hold(&mut self, id: HopId) {
+        self.entry(id).users += 1;
+    }
+
+    /// A flow that held hop `id` is over.
+    pub fn let_go(&mut self, id: HopId) {
+        let hop = self.entry(id);
+        debug_assert!(hop.users > 0, "who lets go has held");
+        hop.users = hop.users.saturating_sub(1);
+        if hop.users == 0 && !hop.listed {
+            hop.listed = true;
+            self.unused.push_back(id);
+        }
+    }
+
+    /// What the kernel knows of a neighbour. True if that is news about a hop.
+    pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> bool {
+        let Some(id) = self.find(addr) else {
+            return false;
+        };
+        let hop = self.entry(id);
+        std::mem::replace(&mut hop.mac, mac) != mac
+    }
+
+    /// Notes that the kernel is asked about hop `id` now; its address.
+    pub fn doubt(&mut self, id: HopId, now: Instant) -> IpAddress {
+        let hop = self.entry(id);
+        hop.asked = Some(now);
+        hop.addr
+    }
+
+    /// Notes that hop `id` is needed at `now`; its address if the kernel should be asked about it.
+    pub fn use_at(&mut self, id: HopId, now: Instant) -> Option<IpAddress> {
+        let hop = self.entry(id);
+        let due = match (hop.asked, hop.mac) {
+            (None, _) => true,
+            (Some(at), None) => now - at >= ASK_INTERVAL,
+            (Some(at), Some(_)) => now - at >= REFRESH_INTERVAL,
+        };
+        due.then(|| self.doubt(id, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u32) -> IpAddress {
+        IpAddress::from_v4(number.to_be_bytes())
+    }
+
+    #[test]
+    fn what_is_unused_makes_room_and_what_is_used_stays() {
+        let mut hops = Hops::new([7; 16]);
+        let used = hops.find_or_make(address(0)).expect("room");
+        hops.hold(used);
+        for number in 1..3 * HOPS_MAX as u32 {
+            let id = hops.find_or_make(address(number)).expect("room");
+            assert_eq!(hops.get(id).addr, address(number));
+            assert_eq!(hops.find_or_make(address(number)), Some(id));
+            hops.hold(id);
+            hops.let_go(id);
+        }
+        assert_eq!(hops.find(address(0)), Some(used));
+        assert_eq!(hops.find(address(1)), None);
+        let sizes = (hops.entries.len(), hops.index.len());
+        assert_eq!(sizes, (HOPS_MAX, HOPS_MAX));
+        assert!(hops.unused.len() <= HOPS_MAX, "{}", hops.unused.len());
+    }
+
+    #[test]
+    fn all_in_use_is_full() {
+        let mut hops = Hops::new([7; 16]);
+        for number in 0..HOPS_MAX as u32 {
+            let id = hops.find_or_make(address(number)).expect("room");
+            hops.hold(id);
+        }
+        let one_more = address(HOPS_MAX as u32);
+        assert_eq!(hops.find_or_make(one_more), None);
+        let first = hops.find(address(0)).expect("it is in use");
+        hops.let_go(first);
+        assert_eq!(hops.find_or_make(one_more), Some(first));
+        assert_eq!(hops.find(address(0)), None);
+    }
+
+    #[test]
+    fn the_kernel_is_asked_now_and_then() {
+        let mut hops = Hops::new([7; 16]);
+        let id = hops.find_or_make(address(1)).expect("room");
+        let start = Instant(1_000_000_000);
+        assert_eq!(hops.use_at(id, start), Some(address(1)));
+        assert_eq!(hops.use_at(id, start + Duration::from_millis(199)), None);
+        let again = start + ASK_INTERVAL;
+        assert_eq!(hops.use_at(id, again), Some(address(1)));
+        assert!(hops.set_neighbour(address(1), Some(MacAddress([1; 6]))));
+        assert!(!hops.set_neighbour(address(1), Some(MacAddress([1; 6]))));
+        assert_eq!(hops.use_at(id, again + ASK_INTERVAL), None);
+        assert!(hops.use_at(id, again + REFRESH_INTERVAL).is_some());
+    }
+}

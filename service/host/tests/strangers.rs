@@ -1,0 +1,158 @@
+//! SYNs from addresses that nobody has: what they may cost a host, and the kernel beside it.
+
+use std::sync::Arc;
+
+use tidelane_engine::{EngineConfig, LinkId};
+use tidelane_host::{Host, HostRequest, Interface, Route};
+use tidelane_packet_io::{BURST_MAX, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_ring::{Layout, ProgramRegion};
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{
+    Ecn, Endpoint, HeaderTemplate, IpAddress, MacAddress, SegmentHeader, SeqNumber, TcpFlags,
+    TcpOptions, checksum, emit_tcp, parse_frame, parse_tcp, write_tcp_checksum,
+};
+
+const OURS: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
+const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+const PORT: u16 = 80;
+
+struct Stage {
+    host: Host<MemPort>,
+    far: MemPort,
+    now: Instant,
+}
+
+impl Stage {
+    /// A host in a large subnet, with a listener.
+    fn new() -> Self {
+        let (near, far) = MemPort::pair(MemConfig::default());
+        let interface = Interface {
+            link: LinkId(1),
+            mac: OUR_MAC,
+            mtu: 1500,
+            addresses: vec![OURS],
+        };
+        let mut host = Host::new(EngineConfig::default(), [7; 16], interface, vec![near])
+            .expect("there is memory");
+        let on_link = Route {
+            prefix: IpAddress::from_v4([10, 0, 0, 0]),
+            prefix_len: 96 + 8,
+            gateway: None,
+            source: OURS,
+        };
+        let now = Instant(1_000_000_000);
+        host.set_routes(now, vec![OURS], vec![on_link]);
+        let layout = Layout::new(16, 1 << 20, 1 << 20).expect("a possible layout");
+        let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
+        let id = host.add_program("test".to_owned(), 1, region);
+        let local = Endpoint::new(OURS, PORT);
+        host.listen(id, 1, local, false, 16).expect("a listener");
+        Self { host, far, now }
+    }
+
+    /// Sends a segment of `from` to the host, and lets it run; what it answers.
+    fn exchange(&mut self, from: IpAddress, header: SegmentHeader) -> Vec<SegmentHeader> {
+        let template = HeaderTemplate::new(THEIR_MAC, OUR_MAC, from, OURS).expect("one version");
+        let frame = self.far.tx_frame().expect("a frame");
+        let (start, len) = (template.headers_len(), header.len());
+        template.write(frame, len as u16, Ecn::NotEct, 0);
+        let tcp = &mut frame[start..start + len];
+        emit_tcp(tcp, &header);
+        let pseudo = template.pseudo_header(len as u16);
+        write_tcp_checksum(tcp, pseudo, checksum::sum(&[]));
+        self.far.tx_commit(start + len, TxChecksum::Done);
+        self.far.tx_flush();
+        self.now += Duration::from_micros(5);
+        self.host.step(self.now);
+        let mut frames = Vec::new();
+        self.far.rx_burst(&mut frames, BURST_MAX);
+        let answers = frames.iter().map(|frame| {
+            let packet = parse_frame(self.far.frame_bytes(frame)).expect("a packet");
+            let segment = parse_tcp(packet.payload).expect("a segment");
+            (packet.dst, segment.header())
+        });
+        let answers: Vec<_> = answers.collect();
+        self.far.rx_release(&frames);
+        let mine = answers.into_iter().filter(|(to, _)| *to == from);
+        mine.map(|(_, header)| header).collect()
+    }
+
+    fn asked_about(&mut self) -> Vec<IpAddress> {
+        let requests = std::iter::from_fn(|| self.host.take_request());
+        let about = requests.filter_map(|request| match request {
+            HostRequest::Resolve { addr } => Some(addr),
+            _ => None,
+        });
+        about.collect()
+    }
+
+    fn counter(&self, wanted: &str) -> u64 {
+        let counters = self.host.counters().into_iter();
+        let found = counters.filter(|(name, _)| name == wanted);
+        found.map(|(_, value)| value).sum()
+    }
+}
+
+fn segment(flags: TcpFlags, seq: u32, ack: u32) -> SegmentHeader {
+    SegmentHeader {
+        src_port: 4242,
+        dst_port: PORT,
+        seq: SeqNumber(seq),
+        ack: SeqNumber(ack),
+        flags,
+        wnd: 1000,
+        urgent: 0,
+        options: TcpOptions::NONE,
+    }
+}
+
+fn stranger(number: u32) -> IpAddress {
+    let [_, b, c, d] = (2 + number).to_be_bytes();
+    IpAddress::from_v4([10, b, c, d])
+}
+
+/// Half-open connections are bounded, the rest is cookies; and nobody asks the kernel where the
+/// senders are: its table of neighbours is small, and everybody else's, too.
+#[test]
+fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
+    let mut stage = Stage::new();
+    let count = 100_000;
+    for number in 0..count {
+        let answers = stage.exchange(stranger(number), segment(TcpFlags::SYN, 7, 0));
+        let flags: Vec<TcpFlags> = answers.iter().map(|answer| answer.flags).collect();
+        assert_eq!(flags, [TcpFlags::SYN | TcpFlags::ACK], "{number}");
+    }
+    let (_, half_open, _) = stage.host.usage();
+    assert!((16..=128).contains(&half_open), "{half_open}");
+    let cookies = stage.counter("syncookies_sent");
+    assert_eq!(cookies, u64::from(count) - half_open as u64);
+    // SYN,ACK is sent again, and given up: still nobody to look for.
+    for _ in 0..90 {
+        stage.now += Duration::from_secs(1);
+        stage.host.step(stage.now);
+        let mut frames = Vec::new();
+        stage.far.rx_burst(&mut frames, BURST_MAX);
+        stage.far.rx_release(&frames);
+    }
+    assert_eq!(stage.host.usage().1, 0);
+    assert_eq!(stage.asked_about(), []);
+}
+
+/// Who answers is a neighbour, whichever way the handshake was remembered.
+#[test]
+fn a_peer_that_answers_is_looked_for() {
+    for half_open in [0, 200] {
+        let mut stage = Stage::new();
+        for number in 0..half_open {
+            stage.exchange(stranger(number), segment(TcpFlags::SYN, 7, 0));
+        }
+        let client = stranger(1_000_000);
+        let answers = stage.exchange(client, segment(TcpFlags::SYN, 7, 0));
+        let theirs = answers[0].seq.to_u32();
+        stage.exchange(client, segment(TcpFlags::ACK, 8, theirs.wrapping_add(1)));
+        assert_eq!(stage.asked_about(), [client]);
+        let by_cookie = stage.counter("syncookies_recv");
+        assert_eq!(by_cookie, u64::from(half_open > 0));
+    }
+}
