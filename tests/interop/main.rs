@@ -3,7 +3,8 @@
 //! `cargo test -p tidelane-tests --test interop -- FILTER`, as root, after `make build`. How long
 //! the long tests go on: TIDELANE_KILLS (kill -9 loops, default 20), TIDELANE_LOSS_MIB (bytes
 //! through the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000),
-//! TIDELANE_SCRIBBLES (rounds of a hostile program, default 10).
+//! TIDELANE_SCRIBBLES (rounds of a hostile program, default 10), TIDELANE_FLOOD_RATE and
+//! TIDELANE_FLOOD_SECONDS (SYNs per second, default 50,000, and for how long, default 2).
 
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ mod clients;
 mod coexist;
 mod commands;
 mod deaths;
+mod flood;
 mod forks;
 mod harness;
 mod headers;
@@ -92,6 +94,8 @@ const CASES: &[Case] = cases![
     hostile::jammed_doorbell_disturbs_nobody 60,
     hostile::nonsense_at_the_registration_socket 60,
     hostile::unprivileged_program 60,
+    flood::an_upload_goes_on 300,
+    flood::a_download_goes_on 300,
     loss::kernel_bulk 90,
     loss::bulk_through_nginx 600,
     loss::short_connections 600,

@@ -44,6 +44,12 @@ pub struct SinkOptions {
     /// Seconds counted.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// Look at every byte: an error if one is not what the source has sent.
+    #[arg(long)]
+    check: bool,
+    /// Also print a line with the bytes so far, this often, in seconds (0: never).
+    #[arg(long, default_value_t = 0.0)]
+    every: f64,
 }
 
 /// Options of `bulk-source`.
@@ -65,6 +71,8 @@ struct Arrival {
     fd: Fd,
     /// Bytes within the counted time.
     bytes: u64,
+    /// Where in the source's chunk the next byte is.
+    at: usize,
 }
 
 struct Sink {
@@ -72,12 +80,52 @@ struct Sink {
     listener: Fd,
     flows: Vec<Arrival>,
     buffer: Vec<u8>,
+    /// What must come, twice over, if that is looked at.
+    expected: Option<Vec<u8>>,
+    progress: Option<Progress>,
+}
+
+/// Lines that say how far the flows are.
+struct Progress {
+    start: Instant,
+    next: Instant,
+    interval: Duration,
+}
+
+impl Progress {
+    fn new(seconds: f64) -> Option<Self> {
+        let start = Instant::now();
+        (seconds > 0.0).then(|| Self {
+            start,
+            next: start,
+            interval: Duration::from_secs_f64(seconds),
+        })
+    }
+
+    fn tell(&mut self, flows: &[Arrival]) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        self.next = now + self.interval;
+        let bytes: u64 = flows.iter().map(|flow| flow.bytes).sum();
+        let seconds = (now - self.start).as_secs_f64();
+        println!("{}", json!({ "seconds": seconds, "bytes": bytes }));
+    }
+}
+
+/// What a source sends, again and again. No two places of it look alike.
+fn chunk() -> Vec<u8> {
+    (0..CHUNK).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
 /// Counts what arrives on all flows; prints one line of JSON and ends.
 pub fn sink(options: &SinkOptions) -> io::Result<()> {
     let address = SocketAddr::new(options.address, options.port);
+    sys::catch_end();
     let mut sink = Sink::new(address)?;
+    sink.expected = options.check.then(|| chunk().repeat(2));
+    sink.progress = Progress::new(options.every);
     println!("listening on {address}");
     let limit = Instant::now() + CONNECT_MAX;
     sink.run_until(limit, |sink| sink.flows.len() >= options.flows)?;
@@ -106,6 +154,8 @@ impl Sink {
             listener,
             flows: Vec::new(),
             buffer: vec![0; CHUNK],
+            expected: None,
+            progress: None,
         })
     }
 
@@ -113,6 +163,9 @@ impl Sink {
         let mut ready = Vec::with_capacity(EVENTS_MAX);
         while Instant::now() < end && !done(self) && !sys::ending() {
             self.epoll.wait(TICK, &mut ready)?;
+            if let Some(progress) = &mut self.progress {
+                progress.tell(&self.flows);
+            }
             for event in &ready {
                 if event.token == LISTENER {
                     self.accept_all()?;
@@ -127,7 +180,8 @@ impl Sink {
     fn accept_all(&mut self) -> io::Result<()> {
         while let Some(fd) = sys::accept(&self.listener)? {
             self.epoll.add(&fd, READABLE, self.flows.len() as u64)?;
-            self.flows.push(Arrival { fd, bytes: 0 });
+            let (bytes, at) = (0, 0);
+            self.flows.push(Arrival { fd, bytes, at });
         }
         Ok(())
     }
@@ -138,7 +192,14 @@ impl Sink {
         for _ in 0..CHUNKS_PER_TURN {
             match sys::recv(&flow.fd, &mut self.buffer) {
                 Ok(0) => return Err(io::Error::other("a flow ended before its time")),
-                Ok(len) => flow.bytes += len as u64,
+                Ok(len) => {
+                    let wanted = |all: &Vec<u8>| all[flow.at..flow.at + len] == self.buffer[..len];
+                    if !self.expected.as_ref().is_none_or(wanted) {
+                        return Err(io::Error::other("other bytes than were sent"));
+                    }
+                    flow.bytes += len as u64;
+                    flow.at = (flow.at + len) % CHUNK;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -149,21 +210,23 @@ impl Sink {
 
 /// Sends on all flows until the sink ends them, or the time is over.
 pub fn source(options: &SourceOptions) -> io::Result<()> {
+    sys::catch_end();
     let mut epoll = Epoll::new(EVENTS_MAX)?;
     let mut flows = Vec::with_capacity(options.flows);
     for index in 0..options.flows {
         let fd = sys::tcp_socket(options.connect)?;
         sys::connect(&fd, options.connect)?;
         epoll.add(&fd, WRITABLE, index as u64)?;
-        flows.push(fd);
+        flows.push((fd, 0));
     }
-    let chunk: Vec<u8> = (0..CHUNK).map(|i| (i * 7 + i / 251) as u8).collect();
+    let chunk = chunk();
     let end = Instant::now() + Duration::from_secs_f64(options.seconds);
     let mut ready: Vec<Readiness> = Vec::with_capacity(EVENTS_MAX);
     while Instant::now() < end && !sys::ending() {
         epoll.wait(TICK, &mut ready)?;
         for event in &ready {
-            if !write(&flows[event.token as usize], &chunk)? {
+            let (flow, at) = &mut flows[event.token as usize];
+            if !write(flow, &chunk, at)? {
                 return Ok(());
             }
         }
@@ -171,11 +234,11 @@ pub fn source(options: &SourceOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Fills a flow; false if its peer has ended it.
-fn write(flow: &Fd, chunk: &[u8]) -> io::Result<bool> {
+/// Fills a flow, from the place in the chunk where it is; false if its peer has ended it.
+fn write(flow: &Fd, chunk: &[u8], at: &mut usize) -> io::Result<bool> {
     for _ in 0..CHUNKS_PER_TURN {
-        match sys::send(flow, chunk) {
-            Ok(_) => {}
+        match sys::send(flow, &chunk[*at..]) {
+            Ok(len) => *at = (*at + len) % CHUNK,
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => return Ok(true),
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => return Ok(false),

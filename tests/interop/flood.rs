@@ -1,0 +1,248 @@
+//! A flood of SYNs from addresses that nobody has: connections go on, new ones come about, and
+//! nothing piles up.
+//!
+//! How much of its goodput a flow keeps depends on what else these CPUs do, so it is printed and
+//! not judged (`--nocapture`); from 200,000 SYN/s on, the kernel's stack is measured beside it.
+
+use std::{net::IpAddr, thread, time::Duration};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tidelane_tests::{
+    Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure,
+    tools::{self, env_number},
+    wire::{CLIENT, INTERFACE, SERVER, SERVER_V6},
+};
+
+use crate::support::{SHORT, check_load};
+
+/// The listener that is flooded.
+const VICTIM: u16 = 7100;
+/// The flow that was there before.
+const BULK: u16 = 7000;
+/// From here on the kernel is measured, too.
+const FULL_RATE: u64 = 200_000;
+/// New connections that must come about during the flood.
+const NEW_CLIENTS: u64 = 100;
+/// Half-open connections that the service may have, all listeners together.
+const HALF_OPEN_MAX: u64 = 4096;
+/// What the service may have grown by: 4096 half-open connections, and buffers of the new clients.
+const GROWTH_KIB_MAX: u64 = 48 << 10;
+/// Any step's time limit.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Which way the established flow's bytes go, and over which IP version the flood comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    /// From the kernel's client to a program of the service; SYNs over IPv4.
+    Upload,
+    /// The other way; SYNs over IPv6, from a million addresses.
+    Download,
+}
+
+/// A kernel's client sends to a program of the service.
+pub fn an_upload_goes_on() -> Outcome {
+    floods(Direction::Upload)
+}
+
+/// A program of the service sends to a kernel's server.
+pub fn a_download_goes_on() -> Outcome {
+    floods(Direction::Download)
+}
+
+fn floods(direction: Direction) -> Outcome {
+    let rate = env_number("TIDELANE_FLOOD_RATE", 50_000);
+    let wire = Wire::new()?;
+    let service = wire.service_on(Side::Server, server_cpu(), &[])?;
+    flood_on(&wire, Some(&service), direction, rate)?;
+    drop(service);
+    if rate >= FULL_RATE {
+        flood_on(&Wire::new()?, None, direction, rate)?;
+    }
+    Ok(())
+}
+
+/// Service and servers have a CPU, flood and clients another one, if there is.
+fn server_cpu() -> &'static str {
+    match thread::available_parallelism() {
+        Ok(cpus) if cpus.get() > 1 => "1",
+        _ => "0",
+    }
+}
+
+struct Flow {
+    source: Running,
+    sink: Running,
+}
+
+impl Flow {
+    /// Starts a flow that goes on until it is ended.
+    fn start(wire: &Wire, service: Option<&Service>, direction: Direction) -> Result<Self, Stop> {
+        let tool = |side, name| -> Result<Program, Stop> {
+            let tool = wire.load_tool(side, name)?;
+            Ok(match side {
+                Side::Server => tool.cpus(server_cpu()).on(service),
+                _ => tool.cpus("0"),
+            })
+        };
+        let (from, to, address) = match direction {
+            Direction::Upload => (Side::Client, Side::Server, SERVER),
+            Direction::Download => (Side::Server, Side::Client, CLIENT),
+        };
+        let sink = tool(to, "bulk-sink")?.arg("--port").arg(BULK);
+        let mut sink = sink
+            .args("--check --every 0.1 --warmup 0 --seconds 200")
+            .spawn()?;
+        tools::wait_until(SHORT, "the sink", || {
+            sink.check_alive()?;
+            wire.listens(to, BULK)
+        })?;
+        let source = tool(from, "bulk-source")?.args("--seconds 200");
+        let source = source.arg("--connect").arg(format!("{address}:{BULK}"));
+        let mut flow = Self {
+            source: source.spawn()?,
+            sink,
+        };
+        tools::wait_until(SHORT, "the flow", || Ok(flow.progress()?.1 > 1 << 20))?;
+        Ok(flow)
+    }
+
+    /// Seconds and bytes so far.
+    fn progress(&mut self) -> Result<(f64, u64), Stop> {
+        self.sink.check_alive()?;
+        let written = self.sink.written().0;
+        let lines = written.lines().filter(|line| line.starts_with('{'));
+        // The last line may be half written.
+        let mut values = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let last = values.next_back().unwrap_or_default();
+        let (seconds, bytes) = (last["seconds"].as_f64(), last["bytes"].as_u64());
+        Ok((seconds.unwrap_or(0.0), bytes.unwrap_or(0)))
+    }
+
+    /// Ends it: every byte was looked at.
+    fn end(self) -> Outcome {
+        let line = self.sink.end(Signal::TERM, LONG)?.success()?.json()?;
+        ensure!(line["bytes"].as_u64() > Some(0), "nothing came: {line}");
+        self.source.wait(LONG)?.success().map(drop)
+    }
+}
+
+/// The flood, for the time that it was asked for.
+fn start_flood(wire: &Wire, direction: Direction, rate: u64) -> Result<Running, Stop> {
+    let space = wire.namespace(Side::Server);
+    let path = format!("/sys/class/net/{INTERFACE}/address");
+    let mac = command(&["ip", "netns", "exec", &space, "cat", &path])?;
+    let (to, from, hosts): (IpAddr, _, _) = match direction {
+        Direction::Upload => (SERVER.into(), "10.77.0.3", 250),
+        Direction::Download => (SERVER_V6.into(), "fd77::1:0", 1_000_000),
+    };
+    let path = tools::binary("tidelane-flood")?;
+    let flood = wire
+        .program(Side::Client, &path.to_string_lossy())
+        .cpus("0")
+        .arg("--interface")
+        .arg(INTERFACE)
+        .arg("--to")
+        .arg(std::net::SocketAddr::new(to, VICTIM))
+        .arg("--to-mac")
+        .arg(mac.trim())
+        .arg("--from")
+        .arg(from)
+        .arg("--hosts")
+        .arg(hosts);
+    let seconds = env_number("TIDELANE_FLOOD_SECONDS", 2);
+    let flood = flood.arg("--rate").arg(rate);
+    let mut flood = flood.arg("--count").arg(rate * seconds).spawn()?;
+    tools::wait_until(SHORT, "the flood", || {
+        flood.check_alive()?;
+        Ok(flood.written().0.contains("ready"))
+    })?;
+    Ok(flood)
+}
+
+fn check_new_clients(wire: &Wire, count: u64) -> Outcome {
+    for address in [SERVER.into(), SERVER_V6.into()] {
+        let to = std::net::SocketAddr::new(address, VICTIM);
+        let client = wire.load_tool(Side::Client, "short-client")?.cpus("0");
+        let client = client.arg("--connect").arg(to);
+        let client = client.args("--connections 4 --warmup 0 --seconds 50");
+        let finished = client.arg("--total").arg(count).run(LONG)?;
+        check_load(&finished.json()?)?;
+    }
+    Ok(())
+}
+
+fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: u64) -> Outcome {
+    let victim = wire.load_tool(Side::Server, "echo-server")?;
+    let victim = victim.args("--address ::").cpus(server_cpu());
+    let victim = victim.arg("--port").arg(VICTIM);
+    let _victim = wire.start_server(victim, service, VICTIM)?;
+    let mut flow = Flow::start(wire, service, direction)?;
+    check_new_clients(wire, 4)?;
+    let resident = service.map(Service::resident_kib).transpose()?;
+    let calm = flow.progress()?;
+    thread::sleep(Duration::from_secs(1));
+    let before = flow.progress()?;
+    let flood = start_flood(wire, direction, rate)?;
+    let begin = flow.progress()?;
+    check_new_clients(wire, NEW_CLIENTS)?;
+    let flood = flood.wait(LONG)?.success()?;
+    let end = flow.progress()?;
+    ensure!(end.1 > begin.1, "the flow stood still during the flood");
+    let stack = if service.is_some() {
+        "Tidelane"
+    } else {
+        "kernel"
+    };
+    println!(
+        "{stack}: {}",
+        report([calm, before], [begin, end], &flood.stdout)
+    );
+    if let (Some(service), Some(resident)) = (service, resident) {
+        check_service(wire, service, resident)?;
+    }
+    // Afterwards all is as before.
+    check_new_clients(wire, NEW_CLIENTS)?;
+    let last = flow.progress()?;
+    tools::wait_until(
+        LONG,
+        "the flow to go on",
+        || Ok(flow.progress()?.1 > last.1),
+    )?;
+    flow.end()
+}
+
+/// What the flood may have left behind in the service, and in the kernel's table of neighbours.
+fn check_service(wire: &Wire, service: &Service, resident_before: u64) -> Outcome {
+    let counters = service.counters()?;
+    ensure!(
+        counters["syncookies_sent"].as_u64() > Some(0),
+        "no SYN was answered with a cookie: {counters}"
+    );
+    let connections = service.ask("status")?["connections"].as_u64();
+    ensure!(
+        connections.is_some_and(|count| count <= HALF_OPEN_MAX + 256),
+        "{connections:?} connections"
+    );
+    let grown = service.resident_kib()?.saturating_sub(resident_before);
+    ensure!(grown < GROWTH_KIB_MAX, "the service grew by {grown} KiB");
+    let space = wire.namespace(Side::Server);
+    let neighbours = command(&["ip", "-n", &space, "neigh", "show", "dev", INTERFACE])?;
+    ensure!(
+        neighbours.lines().count() <= 8,
+        "the kernel was asked about who is not there:\n{neighbours}"
+    );
+    Ok(())
+}
+
+/// Goodput in two spans of time, and what the flood was.
+fn report(calm: [(f64, u64); 2], flooded: [(f64, u64); 2], flood: &str) -> String {
+    let rate = |[from, to]: [(f64, u64); 2]| {
+        let bytes = to.1.saturating_sub(from.1) as f64;
+        bytes * 8e-9 / (to.0 - from.0).max(1e-3)
+    };
+    let (before, during) = (rate(calm), rate(flooded));
+    let share = during / before.max(1e-9);
+    let what = flood.lines().last().unwrap_or_default();
+    format!("{before:.2} Gbit/s before, {during:.2} during the flood ({share:.2}); {what}")
+}
