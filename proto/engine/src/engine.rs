@@ -126,11 +126,9 @@ impl Engine {
     }
 
     /// Reads `now` in the units of flows, which one batch asks for many times.
-    #[inline]
+    #[inline(always)]
     fn tick(&mut self, now: Instant) {
-        if self.clock.now != now {
-            self.clock = Clock::at(now);
-        }
+        self.clock.tick(now);
     }
 
     /// SEGMENT ARRIVES (RFC 9293 §3.10.7). `segment` passed wire parsing: bounds and checksum.
@@ -145,7 +143,8 @@ impl Engine {
         self.counters.in_segs += 1;
         self.tick(now);
         if !self.arrives_again(arrival, segment, env) {
-            self.arrives_anew(arrival, segment, env);
+            let (arrival, segment) = (*arrival, *segment);
+            self.arrives_anew(&arrival, &segment, env);
         }
     }
 
@@ -167,7 +166,11 @@ impl Engine {
                 self.counters.fast_receives += 1;
                 self.pend(id);
             }
-            Err(Punt) => self.arrives_slowly(id, arrival.ecn, segment, env),
+            Err(Punt) => {
+                // A copy for others to look at: the fast path's own stays in registers.
+                let segment = *segment;
+                self.arrives_slowly(id, arrival.ecn, &segment, env);
+            }
         }
         true
     }

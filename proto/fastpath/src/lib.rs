@@ -97,7 +97,6 @@ impl<'a, E: Env> Fast<'a, E> {
             }
             flow.rcv_nxt = flow.rcv_nxt.add(len);
             wanted |= flow.ack_duty(len, self.timeouts.eager_acks);
-            self.env.event(self.id, Event::Readable);
         }
         // R3: a delayed acknowledgment echoes the first segment that it covers.
         if segment.seq.at_or_before(flow.last_ack_sent) {
@@ -110,7 +109,9 @@ impl<'a, E: Env> Fast<'a, E> {
         flow.last_arrival = (self.clock.ms.0 >> 10) as u16;
         if acked > 0 {
             self.acknowledge(segment.ack);
-            self.env.event(self.id, Event::Writable);
+            self.env.progress(self.id, len > 0, true);
+        } else {
+            self.env.event(self.id, Event::Readable);
         }
         let flow = &mut *self.flow;
         let listed = Listed(flow.flags & flags::PENDING != 0);
@@ -140,7 +141,7 @@ impl<'a, E: Env> Fast<'a, E> {
         flow.snd_una = ack;
         if flow.flags & flags::RTT_TIMING != 0 && flow.rtt_seq.at_or_before(ack) {
             flow.flags &= !flags::RTT_TIMING;
-            flow.sample_rtt(self.clock.us.wrapping_sub(flow.rtt_stamp));
+            flow.sample_rtt(self.clock.us().wrapping_sub(flow.rtt_stamp));
         }
         if flow.snd_una == flow.snd_nxt {
             flow.flags &= !(flags::RTO_ARMED | flags::SMALL_SENT);
@@ -268,7 +269,7 @@ impl<'a, E: Env> Fast<'a, E> {
         if now & flags::RTT_TIMING == 0 {
             now |= flags::RTT_TIMING;
             flow.rtt_seq = flow.snd_nxt;
-            flow.rtt_stamp = self.clock.us;
+            flow.rtt_stamp = self.clock.us();
         }
         flow.flags = now;
         Ok(())

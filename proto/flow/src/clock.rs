@@ -33,25 +33,51 @@ impl Millis {
     }
 }
 
+/// Nanoseconds of a millisecond.
+const MS: u64 = 1_000_000;
+
 /// What the clock says, in every unit that the engine uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// The instant itself.
     pub now: Instant,
+    /// When the millisecond began.
+    began: Instant,
     /// Milliseconds: deadlines, and `tsval` (RFC 7323 §5.4: a tick of 1 ms).
     pub ms: Millis,
-    /// Microseconds modulo 2^32: round-trip times.
-    pub us: u32,
 }
 
 impl Clock {
     /// Reads `now` in all units.
     pub const fn at(now: Instant) -> Self {
+        let ms = now.0 / MS;
         Self {
             now,
-            ms: Millis((now.0 / 1_000_000) as u32),
-            us: (now.0 / 1_000) as u32,
+            began: Instant(ms * MS),
+            ms: Millis(ms as u32),
         }
+    }
+
+    /// Moves on to `now`: most readings are in the same millisecond as the one before.
+    #[inline(always)]
+    pub const fn tick(&mut self, now: Instant) {
+        if now.0.wrapping_sub(self.began.0) < MS {
+            self.now = now;
+        } else {
+            self.turn(now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    const fn turn(&mut self, now: Instant) {
+        *self = Self::at(now);
+    }
+
+    /// Microseconds modulo 2^32: round-trip times. Few segments need it.
+    #[inline]
+    pub const fn us(&self) -> u32 {
+        (self.now.0 / 1_000) as u32
     }
 
     /// The first instant at which `deadline` is due.
@@ -60,7 +86,6 @@ impl Clock {
         if left == 0 {
             return self.now;
         }
-        let this_ms = self.now.0 - self.now.0 % 1_000_000;
-        Instant(this_ms.saturating_add(left as u64 * 1_000_000))
+        Instant(self.began.0.saturating_add(left as u64 * MS))
     }
 }

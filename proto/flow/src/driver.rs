@@ -97,6 +97,18 @@ pub trait Env {
     /// Something that the program must see. The driver gathers these and reads the getters later.
     fn event(&mut self, flow: FlowId, event: Event);
 
+    /// [`Event::Readable`], [`Event::Writable`] or both, from one segment. A driver to which they
+    /// are the same may take it as one.
+    #[inline]
+    fn progress(&mut self, flow: FlowId, readable: bool, writable: bool) {
+        if readable {
+            self.event(flow, Event::Readable);
+        }
+        if writable {
+            self.event(flow, Event::Writable);
+        }
+    }
+
     /// Bytes of payload that one [`transmit`](Self::transmit) of `flow` may carry, if the link cuts
     /// it into segments; zero if not.
     fn burst_len(&self, flow: FlowId) -> u32 {

@@ -374,7 +374,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.retrans_since = None;
         if self.hot.has(flags::RTT_TIMING) {
             self.hot.clear(flags::RTT_TIMING);
-            let rtt = self.clock.us.wrapping_sub(self.hot.rtt_stamp);
+            let rtt = self.clock.us().wrapping_sub(self.hot.rtt_stamp);
             self.take_rtt_sample(rtt);
         } else {
             self.sample_echo(segment);

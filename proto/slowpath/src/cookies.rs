@@ -186,7 +186,7 @@ pub fn resume(hot: &mut FlowState, clock: &Clock, acknowledgment: &Segment<'_>) 
     {
         let ms = clock.ms.0.wrapping_sub(t.tsecr);
         hot.set(flags::RTT_TIMING);
-        hot.rtt_stamp = clock.us.wrapping_sub(ms.wrapping_mul(1000));
+        hot.rtt_stamp = clock.us().wrapping_sub(ms.wrapping_mul(1000));
     }
 }
 

@@ -110,7 +110,7 @@ impl<E: Env> Slow<'_, E> {
         if !self.models_delivery() {
             return;
         }
-        let (now, idle) = (self.clock.us, self.pipe() == 0);
+        let (now, idle) = (self.clock.us(), self.pipe() == 0);
         let sampler = self.cold.pacing.sampler.get_or_insert_default();
         let app_limited = sampler.app_limited != 0;
         sampler.on_send(now, idle);
@@ -154,7 +154,7 @@ impl<E: Env> Slow<'_, E> {
         if delivery.bytes == 0 && lost == 0 {
             return;
         }
-        let interval = sampler.on_delivered(now.us, delivery.bytes, delivery.sent_us);
+        let interval = sampler.on_delivered(now.us(), delivery.bytes, delivery.sent_us);
         // What came sooner than a round trip was not delivered in that time (§3.3).
         let least = Duration::from_micros(u64::from(if rtt_min == u32::MAX { 1 } else { rtt_min }));
         let sample = RateSample {

@@ -100,7 +100,7 @@ impl<E: Env> Slow<'_, E> {
     pub fn time_syn(&mut self) {
         self.hot.set(flags::RTT_TIMING);
         self.hot.rtt_seq = self.hot.iss.add(1);
-        self.hot.rtt_stamp = self.clock.us;
+        self.hot.rtt_stamp = self.clock.us();
         self.arm_rto();
     }
 

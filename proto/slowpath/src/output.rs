@@ -160,7 +160,7 @@ impl<E: Env> Slow<'_, E> {
             undo.first_sent.get_or_insert(self.clock.ms);
         }
         self.note_out(len);
-        let now = self.clock.us;
+        let now = self.clock.us();
         self.track().sent_again(start, len, now);
         Ok(())
     }
@@ -281,7 +281,7 @@ impl<E: Env> Slow<'_, E> {
     fn idle_restart(&mut self) {
         use tidelane_cc::CongestionControl;
         // The stamp of the last timed segment is that of one of the last flight.
-        let since = self.clock.us.wrapping_sub(self.hot.rtt_stamp) / 1000;
+        let since = self.clock.us().wrapping_sub(self.hot.rtt_stamp) / 1000;
         let idle = self.hot.flight_size() == 0
             && self.hot.tx_end != self.hot.snd_nxt
             && since > self.rto_ms();

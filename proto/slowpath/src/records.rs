@@ -40,7 +40,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     pub(crate) fn record(&mut self) -> &mut Scoreboard {
-        let (hot, marks, now) = (&*self.hot, &self.cold.marks, self.clock.us);
+        let (hot, marks, now) = (&*self.hot, &self.cold.marks, self.clock.us());
         self.cold.board.get_or_insert_with(|| {
             let marks = marks.in_flight(hot, now);
             Box::new(Scoreboard::begin(hot.snd_una, &marks))
@@ -50,9 +50,9 @@ impl<E: Env> Slow<'_, E> {
     /// New text, or FIN, went out from `start` to SND.NXT.
     pub fn note_sent(&mut self, start: SeqNumber) {
         if let Some(board) = &mut self.cold.board {
-            board.sent(start, self.hot.snd_nxt, self.clock.us);
+            board.sent(start, self.hot.snd_nxt, self.clock.us());
         } else if start != self.hot.snd_nxt {
-            self.cold.marks.note(self.hot, self.clock.us);
+            self.cold.marks.note(self.hot, self.clock.us());
         }
     }
 
@@ -86,7 +86,7 @@ impl<E: Env> Slow<'_, E> {
         if !self.wants_records() {
             self.cold.board = None;
             // The times of what is in flight go with it.
-            self.cold.marks.note(self.hot, self.clock.us);
+            self.cold.marks.note(self.hot, self.clock.us());
             self.cold.reorder_deadline = None;
             self.hot.clear(flags::RTT_TIMING);
         }

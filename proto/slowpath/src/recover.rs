@@ -43,7 +43,7 @@ impl<E: Env> Slow<'_, E> {
             return false;
         }
         let (una, flight) = (self.hot.snd_una, self.hot.flight_size());
-        let (now, rtt_min) = (self.clock.us, self.rtt_min_us());
+        let (now, rtt_min) = (self.clock.us(), self.rtt_min_us());
         let mut all = Delivery::default();
         let is_dsack = self.is_dsack(segment);
         let mut blocks = [(una, una); SACK_BLOCKS_MAX];
@@ -92,7 +92,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.probed = false;
         self.cold.soft_error = None;
         self.cold.bytes_acked += u64::from(acked);
-        let (now, rtt_min) = (self.clock.us, self.rtt_min_us());
+        let (now, rtt_min) = (self.clock.us(), self.rtt_min_us());
         if let Some(board) = &mut self.cold.board {
             let delivery = board.acknowledge(ack, now, rtt_min);
             self.note_delivery(&delivery);
@@ -279,7 +279,7 @@ impl<E: Env> Slow<'_, E> {
         let Some(board) = &mut self.cold.board else {
             return false;
         };
-        let (lost, again, next) = board.find_lost(self.clock.us, grace);
+        let (lost, again, next) = board.find_lost(self.clock.us(), grace);
         // A deadline is due when its millisecond begins: one more, or it would come early.
         self.cold.reorder_deadline = next.map(|us| self.clock.ms.plus(us.div_ceil(1000) + 1));
         if lost == 0 {
@@ -350,7 +350,7 @@ impl<E: Env> Slow<'_, E> {
     /// SACK tells later ones apart, not what was sent within a round trip (RFC 8985 §6.3).
     pub fn enter_loss(&mut self) {
         self.counters.timeouts += 1;
-        let (now, srtt, grace) = (self.clock.us, self.hot.srtt >> 3, self.reorder_us());
+        let (now, srtt, grace) = (self.clock.us(), self.hot.srtt >> 3, self.reorder_us());
         let (mss, sack) = (u32::from(self.hot.mss), self.hot.has(flags::SACK));
         let board = self.track();
         // A peer may take back what it said it had (RFC 2018 §8).

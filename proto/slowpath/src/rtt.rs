@@ -31,7 +31,7 @@ impl<E: Env> Slow<'_, E> {
         if self.cold.board.is_some() {
             return None;
         }
-        let rtt = self.clock.us.wrapping_sub(self.hot.rtt_stamp);
+        let rtt = self.clock.us().wrapping_sub(self.hot.rtt_stamp);
         self.take_rtt_sample(rtt);
         Some(rtt)
     }

@@ -118,6 +118,13 @@ impl fmt::Display for IpAddress {
     }
 }
 
+impl From<[u8; 4]> for IpAddress {
+    #[inline(always)]
+    fn from(v4: [u8; 4]) -> Self {
+        Self::from_v4(v4)
+    }
+}
+
 impl From<core::net::IpAddr> for IpAddress {
     fn from(address: core::net::IpAddr) -> Self {
         match address {

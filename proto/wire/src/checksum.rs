@@ -124,13 +124,10 @@ pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
     Sum(add(add(sums[0], sums[1]), sum_tail(src_tail)))
 }
 
-/// The sum of an IPv4 header without options.
+/// The sum of a header of few words, which adds without carries.
 #[inline]
-pub(crate) fn sum_ipv4_header(header: &[u8; 20]) -> Sum {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, last @ ..] = *header;
-    let first = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
-    let second = u64::from_ne_bytes([i, j, k, l, m, n, o, p]);
-    Sum(add(add(first, second), u64::from(u32::from_ne_bytes(last))))
+pub(crate) fn sum_words(words: &[u32]) -> Sum {
+    Sum(words.iter().copied().map(u64::from).sum())
 }
 
 #[inline]
@@ -171,7 +168,7 @@ fn split<const N: usize>(bytes: &[u8]) -> (Option<[u8; N]>, &[u8]) {
 }
 
 /// The sum of the pseudo-header that TCP and UDP checksums cover, for whichever version `src` is.
-#[inline]
+#[inline(always)]
 pub fn pseudo_header(src: IpAddress, dst: IpAddress, protocol: u8, len: u32) -> Sum {
     match (src.as_v4(), dst.as_v4()) {
         (Some(src), Some(dst)) => pseudo_header_v4(src, dst, protocol, len),
@@ -182,8 +179,9 @@ pub fn pseudo_header(src: IpAddress, dst: IpAddress, protocol: u8, len: u32) -> 
 /// The pseudo-header of RFC 9293 §3.1 for IPv4. `len` counts the transport header and payload.
 #[inline]
 pub fn pseudo_header_v4(src: [u8; 4], dst: [u8; 4], protocol: u8, len: u32) -> Sum {
-    let addresses = Sum(u64::from(u32::from_ne_bytes(src)) + u64::from(u32::from_ne_bytes(dst)));
-    addresses.plus(protocol_and_len(protocol, len))
+    let addresses = u64::from(u32::from_ne_bytes(src)) + u64::from(u32::from_ne_bytes(dst));
+    // Four numbers of 32 bits at most: no carry.
+    Sum(addresses + protocol_and_len(protocol, len).0)
 }
 
 /// The pseudo-header of RFC 8200 §8.1 for IPv6. `len` counts the transport header and payload.

@@ -2,7 +2,7 @@
 
 use crate::{
     address::{IpAddress, MacAddress},
-    checksum,
+    checksum::{self, Sum},
     drop_reason::DropReason,
     ipv6,
     template::{ETHERNET_HEADER_LEN, IPV4_HEADER_LEN},
@@ -57,17 +57,18 @@ impl Ecn {
     }
 }
 
-/// An IP packet: header values and the transport's bytes.
+/// An IP packet: header values and the transport's bytes. `A` is what an address is: that of any
+/// version, or four bytes where it is known to be IPv4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Packet<'a> {
+pub struct Packet<'a, A = IpAddress> {
     /// Source of the frame; zero for a packet without one.
     pub src_mac: MacAddress,
     /// Destination of the frame; zero for a packet without one.
     pub dst_mac: MacAddress,
     /// Source of the packet.
-    pub src: IpAddress,
+    pub src: A,
     /// Destination of the packet.
-    pub dst: IpAddress,
+    pub dst: A,
     /// Congestion field.
     pub ecn: Ecn,
     /// Time to live, or hop limit.
@@ -80,42 +81,82 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
 }
 
+impl<'a, A: Into<IpAddress>> Packet<'a, A> {
+    /// The same with addresses of any version.
+    #[inline(always)]
+    pub fn widen(self) -> Packet<'a> {
+        Packet {
+            src_mac: self.src_mac,
+            dst_mac: self.dst_mac,
+            src: self.src.into(),
+            dst: self.dst.into(),
+            ecn: self.ecn,
+            ttl: self.ttl,
+            protocol: self.protocol,
+            df: self.df,
+            payload: self.payload,
+        }
+    }
+}
+
 /// Parses an Ethernet frame that carries an unfragmented IPv4 or IPv6 packet.
 ///
 /// The destination address of the frame is not compared with anything: promiscuous or not is the
-/// driver's matter. Inlined always: the receive loop calls it in one place, and then the fields
-/// that it does not look at cost nothing.
-#[inline(always)]
+/// driver's matter.
+#[inline]
 pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
-    let Some((link, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
-        return Err(DropReason::Truncated);
-    };
-    if link[12..] != ETHERTYPE_IPV4 {
-        return parse_other(link, packet);
+    match parse_frame_v4(frame) {
+        Some(packet) => packet.map(Packet::widen),
+        None => parse_other(frame),
     }
-    parse_packet(link, packet)
+}
+
+/// [`parse_frame`] for a frame that carries IPv4 without options; `None` for any other. A receive
+/// loop that asks for this first has two copies of what it does with a packet: the one for IPv4
+/// then knows the upper parts of the addresses, and no packet goes through memory.
+#[inline(always)]
+pub fn parse_frame_v4(frame: &[u8]) -> Option<Result<Packet<'_, [u8; 4]>, DropReason>> {
+    let (link, bytes) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
+    let header = bytes.first_chunk::<IPV4_HEADER_LEN>()?;
+    let words = words_of(header);
+    let usual = words[0].to_ne_bytes()[0] == VERSION_AND_LEN;
+    (link[12..] == ETHERTYPE_IPV4 && usual).then(|| {
+        let payload = payload_of(bytes, &words, IPV4_HEADER_LEN)?;
+        packet(link, &words, checksum::sum_words(&words), payload)
+    })
 }
 
 /// Parses an IPv4 packet (RFC 791): version, lengths, checksum, no fragment. Options are skipped.
-#[inline]
 pub fn parse_ipv4(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
     parse_packet(&[0; ETHERNET_HEADER_LEN], bytes)
 }
 
-/// Not inlined, so that IPv4 does not pay for it.
+/// Not inlined, so that the usual frame does not pay for it.
 #[inline(never)]
-fn parse_other<'a>(
-    link: &[u8; ETHERNET_HEADER_LEN],
-    packet: &'a [u8],
-) -> Result<Packet<'a>, DropReason> {
-    if link[12..] == ETHERTYPE_IPV6 {
-        ipv6::parse_packet_v6(link, packet)
-    } else {
-        Err(DropReason::UnsupportedEthertype)
+fn parse_other(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
+    let Some((link, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
+        return Err(DropReason::Truncated);
+    };
+    match [link[12], link[13]] {
+        ETHERTYPE_IPV4 => parse_packet(link, packet),
+        ETHERTYPE_IPV6 => ipv6::parse_packet_v6(link, packet),
+        _ => Err(DropReason::UnsupportedEthertype),
     }
 }
 
+/// The header's words as they stand in memory: each byte is loaded once, for its field and for the
+/// checksum.
+type Words = [u32; IPV4_HEADER_LEN / 4];
+
 #[inline(always)]
+fn words_of(header: &[u8; IPV4_HEADER_LEN]) -> Words {
+    core::array::from_fn(|word| {
+        let at = word * 4;
+        u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    })
+}
+
+/// An IPv4 packet with a header of any length.
 fn parse_packet<'a>(
     link: &[u8; ETHERNET_HEADER_LEN],
     bytes: &'a [u8],
@@ -123,51 +164,45 @@ fn parse_packet<'a>(
     let header = bytes
         .first_chunk::<IPV4_HEADER_LEN>()
         .ok_or(DropReason::Truncated)?;
-    let header_len = if header[0] == VERSION_AND_LEN {
-        IPV4_HEADER_LEN
-    } else {
-        len_with_options(header)?
-    };
-    let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    if total_len < header_len {
-        return Err(DropReason::BadIpHeader);
-    }
-    let payload = bytes
-        .get(header_len..total_len)
-        .ok_or(DropReason::Truncated)?;
-    let sum = if header_len == IPV4_HEADER_LEN {
-        checksum::sum_ipv4_header(header)
-    } else {
-        sum_with_options(bytes, header_len)
-    };
-    if !sum.is_valid() {
-        return Err(DropReason::BadIpChecksum);
-    }
-    packet(link, header, payload)
-}
-
-/// The length of a header that is not the usual one.
-#[cold]
-fn len_with_options(header: &[u8; IPV4_HEADER_LEN]) -> Result<usize, DropReason> {
     let header_len = usize::from(header[0] & 0xf) * 4;
     if header[0] >> 4 != VERSION_4 || header_len < IPV4_HEADER_LEN {
         return Err(DropReason::BadIpHeader);
     }
-    Ok(header_len)
+    let words = words_of(header);
+    let payload = payload_of(bytes, &words, header_len)?;
+    let sum = checksum::sum(bytes.get(..header_len).unwrap_or(bytes));
+    packet(link, &words, sum, payload).map(Packet::widen)
 }
 
-#[cold]
-fn sum_with_options(bytes: &[u8], header_len: usize) -> checksum::Sum {
-    checksum::sum(bytes.get(..header_len).unwrap_or(bytes))
+/// What the header's length field says.
+#[inline(always)]
+fn payload_of<'a>(
+    bytes: &'a [u8],
+    words: &Words,
+    header_len: usize,
+) -> Result<&'a [u8], DropReason> {
+    let [_, _, high, low] = words[0].to_ne_bytes();
+    let total_len = usize::from(u16::from_be_bytes([high, low]));
+    if total_len < header_len {
+        return Err(DropReason::BadIpHeader);
+    }
+    bytes
+        .get(header_len..total_len)
+        .ok_or(DropReason::Truncated)
 }
 
 #[inline(always)]
 fn packet<'a>(
     link: &[u8; ETHERNET_HEADER_LEN],
-    header: &[u8; IPV4_HEADER_LEN],
+    words: &Words,
+    header_sum: Sum,
     payload: &'a [u8],
-) -> Result<Packet<'a>, DropReason> {
-    let fragment = u16::from_be_bytes([header[6], header[7]]);
+) -> Result<Packet<'a, [u8; 4]>, DropReason> {
+    if !header_sum.is_valid() {
+        return Err(DropReason::BadIpChecksum);
+    }
+    let [first, second, third, src, dst] = words.map(u32::to_ne_bytes);
+    let fragment = u16::from_be_bytes([second[2], second[3]]);
     if fragment & MORE_OR_OFFSET != 0 {
         return Err(DropReason::Fragment);
     }
@@ -175,11 +210,11 @@ fn packet<'a>(
     Ok(Packet {
         src_mac: MacAddress([s0, s1, s2, s3, s4, s5]),
         dst_mac: MacAddress([d0, d1, d2, d3, d4, d5]),
-        src: IpAddress::from_v4([header[12], header[13], header[14], header[15]]),
-        dst: IpAddress::from_v4([header[16], header[17], header[18], header[19]]),
-        ecn: Ecn::from_tos(header[1]),
-        ttl: header[8],
-        protocol: header[9],
+        src,
+        dst,
+        ecn: Ecn::from_tos(first[1]),
+        ttl: third[0],
+        protocol: third[1],
         df: fragment & FLAG_DF != 0,
         payload,
     })

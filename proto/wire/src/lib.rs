@@ -35,7 +35,7 @@ pub use crate::{
     flow_key::FlowKey,
     icmp::{IcmpError, IcmpErrorKind, parse_icmp_error},
     icmpv6::parse_icmpv6_error,
-    ipv4::{Ecn, Packet, parse_frame, parse_ipv4, protocol},
+    ipv4::{Ecn, Packet, parse_frame, parse_frame_v4, parse_ipv4, protocol},
     ipv6::parse_ipv6,
     options::{OPTIONS_LEN_MAX, SACK_BLOCKS_MAX, SackBlocks, TcpOptions, Timestamps},
     sequence::SeqNumber,

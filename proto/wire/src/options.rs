@@ -191,7 +191,7 @@ impl TcpOptions {
             wscale: None,
             sack_permitted: false,
             timestamps,
-            sack: SackBlocks::EMPTY,
+            sack: SackBlocks(Rare::None),
         }
     }
 
@@ -219,11 +219,15 @@ impl TcpOptions {
     /// skipped ends the reading, and what was read before it stands (RFC 9293 §3.1 MUST-6, MUST-7).
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Self {
+        Self::parse_usual(bytes).unwrap_or_else(|| Self::parse_any(bytes))
+    }
+
+    /// [`TcpOptions::parse`] where there are timestamps in their usual place and nothing else, or
+    /// nothing.
+    #[inline(always)]
+    pub fn parse_usual(bytes: &[u8]) -> Option<Self> {
         let timestamps = parse_aligned_timestamps(bytes);
-        if timestamps.is_some() || bytes.is_empty() {
-            return Self::ordinary(timestamps);
-        }
-        Self::parse_any(bytes)
+        (timestamps.is_some() || bytes.is_empty()).then(|| Self::ordinary(timestamps))
     }
 
     #[cold]
@@ -341,7 +345,7 @@ impl TcpOptions {
     /// # Panics
     ///
     /// If `buf` is shorter than that.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         if !self.has_at_most_timestamps() {
             return self.emit_any(buf);
@@ -421,7 +425,7 @@ fn parse_block(body: &[u8; 8]) -> (SeqNumber, SeqNumber) {
     (SeqNumber(left), SeqNumber(right))
 }
 
-#[inline]
+#[inline(always)]
 fn emit_timestamps(buf: &mut [u8], lead: [u8; 2], timestamps: Timestamps) -> usize {
     let buf = &mut buf[..ALIGNED_TIMESTAMPS_LEN];
     let [first, second] = lead;

@@ -231,9 +231,27 @@ pub fn split_tcp(transport: &[u8]) -> Result<TcpParts<'_>, DropReason> {
 }
 
 impl<'a> TcpParts<'a> {
-    /// What they say.
+    /// Source and destination port.
     #[inline(always)]
+    pub fn ports(&self) -> (u16, u16) {
+        let [a, b, c, d, ..] = *self.header;
+        (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+    }
+
+    /// What they say.
     pub fn segment(&self) -> Segment<'a> {
+        self.with(TcpOptions::parse(self.options))
+    }
+
+    /// The same, if the only options are timestamps, or there are none: a receive loop that has
+    /// code of its own for this carries no others around.
+    #[inline(always)]
+    pub fn usual_segment(&self) -> Option<Segment<'a>> {
+        TcpOptions::parse_usual(self.options).map(|options| self.with(options))
+    }
+
+    #[inline(always)]
+    fn with(&self, options: TcpOptions) -> Segment<'a> {
         let header = self.header;
         Segment {
             src_port: u16::from_be_bytes([header[0], header[1]]),
@@ -247,7 +265,7 @@ impl<'a> TcpParts<'a> {
             flags: TcpFlags(header[13]),
             wnd: u16::from_be_bytes([header[14], header[15]]),
             urgent: u16::from_be_bytes([header[18], header[19]]),
-            options: TcpOptions::parse(self.options),
+            options,
             payload: self.payload,
         }
     }
@@ -258,7 +276,7 @@ impl<'a> TcpParts<'a> {
 /// With `partial_allowed`, a field that holds the pseudo-header's sum alone passes too: a kernel
 /// peer behind a veth leaves it so (CHECKSUM_PARTIAL), because the segment has not left the host.
 /// Allow it on such a link only.
-#[inline]
+#[inline(always)]
 pub fn tcp_checksum_ok(
     src: IpAddress,
     dst: IpAddress,
@@ -269,11 +287,16 @@ pub fn tcp_checksum_ok(
     if partial_allowed && holds_partial(transport, pseudo) {
         return true;
     }
+    is_whole(transport, pseudo)
+}
+
+#[inline(never)]
+fn is_whole(transport: &[u8], pseudo: Sum) -> bool {
     transport.len() >= TCP_HEADER_LEN && pseudo.plus(checksum::sum(transport)).is_valid()
 }
 
 /// Whether the checksum field is `pseudo`, of whose zero there are two forms.
-#[inline]
+#[inline(always)]
 fn holds_partial(transport: &[u8], pseudo: Sum) -> bool {
     let Some(&[high, low]) = transport.get(CHECKSUM_AT) else {
         return false;

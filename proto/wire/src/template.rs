@@ -179,7 +179,7 @@ impl HeaderTemplate {
     /// # Panics
     ///
     /// If `buf` is shorter than [`headers_len`](Self::headers_len).
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, buf: &mut [u8], tcp_len: u16, ecn: Ecn, ip_id: u16) -> usize {
         if self.is_v6 {
             return self.write_v6(buf, tcp_len, ecn);

@@ -138,6 +138,14 @@ impl Binding {
         buffer.write(region, pos, payload)
     }
 
+    /// The receive buffer, if it has room for `len` bytes at `pos` as it is.
+    #[inline(always)]
+    pub fn rx_for(&self, pos: u32, len: usize) -> Option<StreamBuffer> {
+        let end = pos.wrapping_add(len as u32);
+        let fits = |buffer: &StreamBuffer| end.wrapping_sub(self.rx_read) <= buffer.len();
+        self.rx.filter(fits)
+    }
+
     fn rx_holds(&self, end: u32) -> bool {
         self.rx
             .is_some_and(|buffer| end.wrapping_sub(self.rx_read) <= buffer.len())

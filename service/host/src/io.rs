@@ -20,6 +20,7 @@ use crate::{
     ports::PortPool,
     program::{ProgramId, Programs},
     routes::Routes,
+    transmit::Outlet,
 };
 
 /// The memory wire's number; a port's is its index plus one.
@@ -64,7 +65,7 @@ pub struct HostIo<P> {
     /// Buffers before accept.
     pub staging: Staging,
     /// Where the frame that is being processed came from.
-    pub arrival: Option<(LinkId, MacAddress)>,
+    pub arrival: Option<MacAddress>,
     /// The time of this step.
     pub now: Instant,
     /// What happened.
@@ -147,20 +148,31 @@ impl<P: PacketIo> HostIo<P> {
     }
 
     /// A reply without a flow goes back to where the present frame came from.
+    #[inline(never)]
     fn transmit_reply(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         if out.link == MEMORY_LINK {
             return self.memory.push(out, |_| ()).then_some(()).ok_or(TxFull);
         }
-        let Some((_, mac)) = self.arrival else {
+        let Some(mac) = self.arrival else {
             return Ok(());
         };
         let from = self.routes.interface.mac;
         match HeaderTemplate::new(from, mac, out.key.local.addr, out.key.peer.addr) {
-            Some(template) => self.transmit_port(out, &template, None),
+            Some(template) => {
+                let outlet = Outlet {
+                    ports: &mut self.ports,
+                    counters: &mut self.counters,
+                    ip_id: &mut self.ip_id,
+                    queued: &mut self.tx_queued,
+                    blocked: &mut self.blocked,
+                };
+                outlet.transmit(out, &template, None)
+            }
             None => Ok(()),
         }
     }
 
+    #[inline(never)]
     fn transmit_memory(
         &mut self,
         out: &SegmentOut,
@@ -177,6 +189,16 @@ impl<P: PacketIo> HostIo<P> {
         self.blocked |= !pushed;
         pushed.then_some(()).ok_or(TxFull)
     }
+
+    /// [`Env::place`] for a connection that no program has accepted yet.
+    #[inline(never)]
+    fn place_staged(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return false;
+        };
+        let Staging { region, allocator } = &mut self.staging;
+        binding.home == STAGING && binding.place(region, None, allocator, pos, payload)
+    }
 }
 
 impl<P: PacketIo> Env for HostIo<P> {
@@ -187,7 +209,7 @@ impl<P: PacketIo> Env for HostIo<P> {
         if self.binding(flow).is_none() {
             self.bind_new(flow, &out.key, out.link);
         }
-        let Some(binding) = self.binding(flow) else {
+        let Some(Some(binding)) = self.bindings.get(flow.index()) else {
             return Ok(());
         };
         let fill = if out.payload_len > 0 {
@@ -199,10 +221,19 @@ impl<P: PacketIo> Env for HostIo<P> {
         } else {
             None
         };
-        match binding.path {
-            Path::Memory => self.transmit_memory(out, fill),
-            Path::Port { template, .. } => self.transmit_port(out, &template, fill),
-        }
+        let Path::Port { template, .. } = &binding.path else {
+            return self.transmit_memory(out, fill);
+        };
+        let programs = &self.programs;
+        let fill = fill.and_then(|(home, buffer)| Some((&*programs.get(home)?.region, buffer)));
+        let outlet = Outlet {
+            ports: &mut self.ports,
+            counters: &mut self.counters,
+            ip_id: &mut self.ip_id,
+            queued: &mut self.tx_queued,
+            blocked: &mut self.blocked,
+        };
+        outlet.transmit(out, template, fill)
     }
 
     fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
@@ -227,15 +258,16 @@ impl<P: PacketIo> Env for HostIo<P> {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return false;
         };
-        if binding.home == STAGING {
-            let Staging { region, allocator } = &mut self.staging;
-            return binding.place(region, None, allocator, pos, payload);
-        }
         let Some(program) = self.programs.get_mut(binding.home) else {
-            return false;
+            return self.place_staged(flow, pos, payload);
         };
+        let region = program.region.region();
+        if let Some(buffer) = binding.rx_for(pos, payload.len()) {
+            binding.active = true;
+            return buffer.write(region, pos, payload);
+        }
         let slot = program.region.slot(binding.slot);
-        binding.place(program.region.region(), slot, &mut program.rx, pos, payload)
+        binding.place(region, slot, &mut program.rx, pos, payload)
     }
 
     #[inline]
@@ -244,6 +276,11 @@ impl<P: PacketIo> Env for HostIo<P> {
             Event::Readable | Event::Writable => self.mark(flow),
             rare => self.rare_event(flow, rare),
         }
+    }
+
+    #[inline]
+    fn progress(&mut self, flow: FlowId, _readable: bool, _writable: bool) {
+        self.mark(flow);
     }
 
     fn burst_len(&self, flow: FlowId) -> u32 {
@@ -268,6 +305,7 @@ impl<P: PacketIo> Env for HostIo<P> {
 
 impl<P: PacketIo> HostIo<P> {
     /// Everything but progress: notes it for the program, and for the end of the step.
+    #[inline(never)]
     fn rare_event(&mut self, flow: FlowId, event: Event) {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;

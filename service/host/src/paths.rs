@@ -34,7 +34,7 @@ impl<P: PacketIo> HostIo<P> {
         if link == MEMORY_LINK {
             return Path::Memory;
         }
-        let here = self.arrival.map(|(_, mac)| mac);
+        let here = self.arrival;
         let to = self.routes.known_mac(key.peer.addr).or(here);
         let to = to.unwrap_or(MacAddress([0; 6]));
         let from = self.routes.interface.mac;

@@ -4,8 +4,8 @@ use tidelane_engine::{Arrival, LinkId};
 use tidelane_packet_io::{BURST_MAX, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, Endpoint, FlowKey, Packet, parse_frame, parse_icmp_error, parse_icmpv6_error,
-    protocol, split_tcp, tcp_checksum_ok,
+    DropReason, Endpoint, FlowKey, IpAddress, Packet, Segment, parse_frame, parse_frame_v4,
+    parse_icmp_error, parse_icmpv6_error, protocol, split_tcp, tcp_checksum_ok,
 };
 
 use crate::{Host, io::MEMORY_LINK};
@@ -53,57 +53,85 @@ impl<P: PacketIo> Host<P> {
 
     #[inline]
     fn receive_frame(&mut self, now: Instant, link: LinkId, frame: &[u8], partial_allowed: bool) {
-        let taken = parse_frame(frame).and_then(|packet| {
-            self.io.arrival = Some((link, packet.src_mac));
-            match packet.protocol {
-                protocol::TCP => self.receive_tcp(now, link, &packet, partial_allowed),
-                protocol::ICMP | protocol::ICMPV6 => self.receive_icmp(now, &packet),
-                _ => Err(DropReason::UnsupportedProtocol),
+        let taken = match parse_frame_v4(frame) {
+            Some(Ok(packet)) if packet.protocol == protocol::TCP => {
+                self.receive_tcp(now, link, packet, partial_allowed)
             }
-        });
+            Some(Err(reason)) => Err(reason),
+            _ => self.receive_other(now, link, frame, partial_allowed),
+        };
         if let Err(reason) = taken {
             self.io.counters.drops[reason.index()] += 1;
         }
     }
 
-    #[inline]
-    fn receive_tcp(
+    /// A frame that does not carry TCP over plain IPv4.
+    #[inline(never)]
+    fn receive_other(
         &mut self,
         now: Instant,
         link: LinkId,
-        packet: &Packet<'_>,
+        frame: &[u8],
         partial_allowed: bool,
     ) -> Result<(), DropReason> {
-        if !self.io.routes.is_local(packet.dst) {
+        let packet = parse_frame(frame)?;
+        match packet.protocol {
+            protocol::TCP => self.receive_tcp(now, link, packet, partial_allowed),
+            protocol::ICMP | protocol::ICMPV6 => {
+                self.io.arrival = Some(packet.src_mac);
+                self.receive_icmp(now, &packet)
+            }
+            _ => Err(DropReason::UnsupportedProtocol),
+        }
+    }
+
+    #[inline(always)]
+    fn receive_tcp<A: Copy + Into<IpAddress>>(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        packet: Packet<'_, A>,
+        partial_allowed: bool,
+    ) -> Result<(), DropReason> {
+        self.io.arrival = Some(packet.src_mac);
+        // Made where it is looked at: what is known of an address is known there, too.
+        let (src, dst) = (|| packet.src.into(), || packet.dst.into());
+        if !self.io.routes.is_local(dst()) {
             return Err(DropReason::NotOurs);
         }
-        if packet.src.is_multicast_or_broadcast() || packet.src.is_unspecified() {
+        if src().is_multicast_or_broadcast() || src().is_unspecified() {
             return Err(DropReason::BadAddress);
         }
-        if !tcp_checksum_ok(packet.src, packet.dst, packet.payload, partial_allowed) {
+        if !tcp_checksum_ok(src(), dst(), packet.payload, partial_allowed) {
             return Err(DropReason::BadChecksum);
         }
-        let segment = split_tcp(packet.payload)?.segment();
-        let key = FlowKey {
-            local: Endpoint {
-                addr: packet.dst,
-                port: segment.dst_port,
-            },
-            peer: Endpoint {
-                addr: packet.src,
-                port: segment.src_port,
-            },
-        };
+        let parts = split_tcp(packet.payload)?;
+        let (src_port, dst_port) = parts.ports();
         let arrival = Arrival {
-            key,
+            key: FlowKey {
+                local: Endpoint::new(dst(), dst_port),
+                peer: Endpoint::new(src(), src_port),
+            },
             link,
             ecn: packet.ecn,
         };
-        self.engine
-            .segment_arrives(now, &arrival, &segment, &mut self.io);
+        match parts.usual_segment() {
+            Some(segment) => self
+                .engine
+                .segment_arrives(now, &arrival, &segment, &mut self.io),
+            None => self.receive_unusual(now, &arrival, &parts.segment()),
+        }
         Ok(())
     }
 
+    /// A segment with other options than timestamps.
+    #[inline(never)]
+    fn receive_unusual(&mut self, now: Instant, arrival: &Arrival, segment: &Segment<'_>) {
+        self.engine
+            .segment_arrives(now, arrival, segment, &mut self.io);
+    }
+
+    #[inline(never)]
     fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
         let error = match (packet.protocol, packet.dst.is_v4()) {
             (protocol::ICMP, true) => parse_icmp_error(packet.payload),

@@ -2,28 +2,46 @@
 
 use tidelane_engine::{SegmentOut, TxFull};
 use tidelane_packet_io::{PacketIo, SuperFrame, TxChecksum};
-use tidelane_ring::StreamBuffer;
+use tidelane_ring::{ProgramRegion, StreamBuffer};
 use tidelane_wire::{
     DropReason, HeaderTemplate, SegmentHeader, TCP_HEADER_LEN, TcpOptions, checksum, emit_tcp_with,
     write_partial_checksum, write_tcp_checksum,
 };
 
-use crate::{io::HostIo, program::ProgramId};
+use crate::HostCounters;
 
 /// The checksum field, from the start of a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
 
-impl<P: PacketIo> HostIo<P> {
-    /// Sends `out` over its port, with payload of that program's buffer.
-    pub fn transmit_port(
-        &mut self,
+/// What of a host sends over ports.
+pub struct Outlet<'a, P> {
+    /// One per NIC queue.
+    pub ports: &'a mut [P],
+    /// What happened.
+    pub counters: &'a mut HostCounters,
+    /// Identification of the next IPv4 packet.
+    pub ip_id: &'a mut u16,
+    /// Something was handed to a port.
+    pub queued: &'a mut bool,
+    /// A port had no room.
+    pub blocked: &'a mut bool,
+}
+
+/// Where payload comes from: a program's memory, and its buffer there.
+pub type Source<'a> = Option<(&'a ProgramRegion, StreamBuffer)>;
+
+impl<P: PacketIo> Outlet<'_, P> {
+    /// Sends `out` over its port, with payload from `source`.
+    #[inline(always)]
+    pub fn transmit(
+        self,
         out: &SegmentOut,
         template: &HeaderTemplate,
-        fill: Option<(ProgramId, StreamBuffer)>,
+        source: Source<'_>,
     ) -> Result<(), TxFull> {
         let segments = segments_of(out);
         if segments > 1 {
-            return self.transmit_super(out, template, fill, segments);
+            return self.transmit_super(out, template, source, segments);
         }
         let link = usize::from(out.link.0).wrapping_sub(1);
         let Some(port) = self.ports.get_mut(link) else {
@@ -31,24 +49,21 @@ impl<P: PacketIo> HostIo<P> {
         };
         let checksum_by_port = port.capabilities().tx_checksum;
         let Some(frame) = port.tx_frame() else {
-            self.blocked = true;
+            *self.blocked = true;
             return Err(TxFull);
         };
         let room = frame.len();
-        let Some(headers_len) = write_headers(frame, room, template, out, self.ip_id) else {
+        let Some(headers_len) = write_headers(frame, room, template, out, *self.ip_id) else {
             self.counters.drops[DropReason::TooLong.index()] += 1;
             return Ok(());
         };
         let frame_len = headers_len + out.payload_len as usize;
-        if let Some((home, buffer)) = fill
-            && let Some(program) = self.programs.get(home)
-        {
-            let payload = &mut frame[headers_len..frame_len];
-            buffer.read(program.region.region(), out.payload_pos, payload);
-        }
         let tcp_start = template.headers_len();
         let (tcp_header, payload) =
             frame[tcp_start..frame_len].split_at_mut(headers_len - tcp_start);
+        if let Some((region, buffer)) = source {
+            buffer.read(region, out.payload_pos, payload);
+        }
         let pseudo = template.pseudo_header((frame_len - tcp_start) as u16);
         let checksum = if checksum_by_port {
             write_partial_checksum(tcp_header, pseudo);
@@ -61,8 +76,8 @@ impl<P: PacketIo> HostIo<P> {
             TxChecksum::Done
         };
         port.tx_commit(frame_len, checksum);
-        self.tx_queued = true;
-        self.ip_id = self.ip_id.wrapping_add(1);
+        *self.queued = true;
+        *self.ip_id = self.ip_id.wrapping_add(1);
         self.counters.out_segments += 1;
         Ok(())
     }
@@ -72,22 +87,21 @@ impl<P: PacketIo> HostIo<P> {
     /// its own bytes: all that is computed from them, the link computes.
     #[inline(never)]
     fn transmit_super(
-        &mut self,
+        self,
         out: &SegmentOut,
         template: &HeaderTemplate,
-        fill: Option<(ProgramId, StreamBuffer)>,
+        source: Source<'_>,
         segments: u32,
     ) -> Result<(), TxFull> {
         let link = usize::from(out.link.0).wrapping_sub(1);
-        let source = fill.and_then(|(home, buffer)| Some((self.programs.get(home)?, buffer)));
-        let (Some(port), Some((program, buffer))) = (self.ports.get_mut(link), source) else {
+        let (Some(port), Some((region, buffer))) = (self.ports.get_mut(link), source) else {
             return Ok(());
         };
         let room = port.capabilities().tx_super_len_max as usize;
         let len = out.payload_len as usize;
-        let runs = buffer.runs(program.region.region(), out.payload_pos, len);
+        let runs = buffer.runs(region, out.payload_pos, len);
         let headers = port.tx_super_headers();
-        let headers_len = write_headers(headers, room, template, out, self.ip_id);
+        let headers_len = write_headers(headers, room, template, out, *self.ip_id);
         let (Some(headers_len), Some(runs)) = (headers_len, runs) else {
             self.counters.drops[DropReason::TooLong.index()] += 1;
             return Ok(());
@@ -102,10 +116,10 @@ impl<P: PacketIo> HostIo<P> {
             is_v6: template.is_v6(),
         };
         if port.tx_super_send(runs, cut).is_err() {
-            self.blocked = true;
+            *self.blocked = true;
             return Err(TxFull);
         }
-        self.ip_id = self.ip_id.wrapping_add(segments as u16);
+        *self.ip_id = self.ip_id.wrapping_add(segments as u16);
         self.counters.out_segments += u64::from(segments);
         Ok(())
     }
@@ -124,7 +138,7 @@ fn segments_of(out: &SegmentOut) -> u32 {
 
 /// Writes all headers of `out` but the TCP checksum, and returns their length. `None` if the
 /// headers do not fit into `frame`, or the whole is longer than `room`.
-#[inline]
+#[inline(always)]
 fn write_headers(
     frame: &mut [u8],
     room: usize,

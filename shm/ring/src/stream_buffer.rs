@@ -57,7 +57,7 @@ impl StreamBuffer {
 
     /// Copies `bytes` to stream position `pos` and after. False if they are more than the buffer
     /// holds, or the buffer does not lie in the region.
-    #[inline]
+    #[inline(always)]
     pub fn write(self, region: &Region, pos: u32, bytes: &[u8]) -> bool {
         if bytes.len() > self.len() as usize {
             return false;
@@ -66,12 +66,17 @@ impl StreamBuffer {
         if first == bytes.len() {
             return region.copy_in(at, bytes);
         }
+        self.write_around(region, at, first, bytes)
+    }
+
+    #[inline(never)]
+    fn write_around(self, region: &Region, at: u64, first: usize, bytes: &[u8]) -> bool {
         let (before_wrap, after_wrap) = bytes.split_at(first);
         region.copy_in(at, before_wrap) && region.copy_in(self.offset, after_wrap)
     }
 
     /// Fills `bytes` from stream position `pos` and after. False as in `write`.
-    #[inline]
+    #[inline(always)]
     pub fn read(self, region: &Region, pos: u32, bytes: &mut [u8]) -> bool {
         if bytes.len() > self.len() as usize {
             return false;
@@ -80,6 +85,11 @@ impl StreamBuffer {
         if first == bytes.len() {
             return region.copy_out(at, bytes);
         }
+        self.read_around(region, at, first, bytes)
+    }
+
+    #[inline(never)]
+    fn read_around(self, region: &Region, at: u64, first: usize, bytes: &mut [u8]) -> bool {
         let (before_wrap, after_wrap) = bytes.split_at_mut(first);
         region.copy_out(at, before_wrap) && region.copy_out(self.offset, after_wrap)
     }

@@ -164,7 +164,7 @@ impl Engine {
         if let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))
         {
-            cold.marks.note(flow, self.clock.us);
+            cold.marks.note(flow, self.clock.us());
         }
     }
 
@@ -341,7 +341,7 @@ fn is_on_wheel(flow: &FlowState, deadline: Millis) -> bool {
 #[inline]
 fn idle(flow: &FlowState, clock: &Clock) -> bool {
     // The stamp of the last timed segment is that of one of the last flight.
-    flow.snd_nxt == flow.snd_una && clock.us.wrapping_sub(flow.rtt_stamp) > IDLE_US_MIN
+    flow.snd_nxt == flow.snd_una && clock.us().wrapping_sub(flow.rtt_stamp) > IDLE_US_MIN
 }
 
 /// The delayed acknowledgment's deadline from its low bits.
