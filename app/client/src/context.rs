@@ -232,6 +232,20 @@ impl Context {
             return;
         }
         let slot = stream.slot();
+        let has_room = self.queued.len() < self.queued.capacity();
+        match self.marks.get_mut(slot as usize) {
+            Some(marks) if *marks == mark::TOUCHED && has_room => {
+                *marks |= mark::QUEUED;
+                self.queued
+                    .push(DataWord::new(data_request::ADVANCE, slot).encode());
+            }
+            _ => self.submit_anew(slot),
+        }
+    }
+
+    /// `submit` where something must be made room for, or is there already.
+    #[inline(never)]
+    fn submit_anew(&mut self, slot: u32) {
         if self.marks.len() <= slot as usize {
             // Bounded by the region's number of slots: a stream has one of them.
             self.marks
@@ -293,6 +307,29 @@ impl Context {
     /// Reports all events that are there, control events first. Returns their number.
     pub fn poll(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
         let mut count = 0;
+        if !self.control_events.is_empty() {
+            count = self.poll_control(on_event);
+        }
+        // What comes in the meantime is there at the next poll.
+        let Ok(known) = self.data_events.known() else {
+            return self.give_up(count);
+        };
+        for _ in 0..known {
+            let Ok(Some(word)) = self.data_events.pop() else {
+                return self.give_up(count);
+            };
+            if let Some(event) = self.data_event(DataWord::decode(word)) {
+                on_event(event);
+                count += 1;
+            }
+        }
+        self.data_events.release();
+        count
+    }
+
+    #[inline(never)]
+    fn poll_control(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
+        let mut count = 0;
         loop {
             match self.control_events.pop() {
                 Ok(Some(event)) => {
@@ -306,19 +343,6 @@ impl Context {
             }
         }
         self.control_events.release();
-        loop {
-            match self.data_events.pop() {
-                Ok(Some(word)) => {
-                    if let Some(event) = self.data_event(DataWord::decode(word)) {
-                        on_event(event);
-                        count += 1;
-                    }
-                }
-                Ok(None) => break,
-                Err(_) => return self.give_up(count),
-            }
-        }
-        self.data_events.release();
         count
     }
 

@@ -5,11 +5,11 @@
 //! nothing is copied and, after the start, nothing is allocated. A full direction pushes back
 //! ([`PacketIo::tx_frame`] gives `None`) instead of dropping: loss is a link emulator's business.
 //!
-//! The lock of a direction is taken once per burst that finds something, flush or refill, so the
-//! ports of a pair may live on different threads.
+//! The lock of a direction is taken once per flush, per refill, and when all frames of the flushes
+//! before were received, so the ports of a pair may live on different threads.
 
 use std::{
-    collections::VecDeque,
+    mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -47,7 +47,7 @@ struct FullFrame {
 
 /// One direction of a link. `free`, `queued` and what the two ports hold are always `frames` boxes.
 struct Direction {
-    queued: VecDeque<FullFrame>,
+    queued: Vec<FullFrame>,
     free: Vec<Box<[u8]>>,
 }
 
@@ -66,7 +66,7 @@ fn new_direction(config: &MemConfig) -> SharedDirection {
         vec![0; config.frame_len_max as usize].into_boxed_slice()
     });
     let direction = Mutex::new(Direction {
-        queued: VecDeque::with_capacity(count),
+        queued: Vec::with_capacity(count),
         free,
     });
     Arc::new(Shared {
@@ -88,10 +88,14 @@ pub struct MemPort {
     rx: SharedDirection,
     /// Empty frames taken from `tx`; the last one is what `tx_frame` gives.
     tx_free: Vec<Box<[u8]>>,
-    tx_staged: VecDeque<FullFrame>,
-    /// Received frames by token.
-    rx_held: Vec<Option<Box<[u8]>>>,
-    rx_tokens_free: Vec<u32>,
+    tx_staged: Vec<FullFrame>,
+    /// Frames taken from `rx`; those before `rx_at` were received.
+    rx_taken: Vec<FullFrame>,
+    rx_at: usize,
+    /// Received frames by token; without bytes where there is none.
+    rx_held: Box<[Box<[u8]>]>,
+    /// Where to look for a free token first: the one that was given last.
+    rx_token: usize,
     /// Released, not yet back in the pool of `rx`.
     rx_released: Vec<Box<[u8]>>,
     /// So many are given back at the latest: never so many that the other side has none.
@@ -119,9 +123,11 @@ impl MemPort {
             tx,
             rx,
             tx_free: Vec::with_capacity(BURST_MAX),
-            tx_staged: VecDeque::with_capacity(count),
-            rx_held: (0..count).map(|_| None).collect(),
-            rx_tokens_free: (0..config.frames).rev().collect(),
+            tx_staged: Vec::with_capacity(count),
+            rx_taken: Vec::with_capacity(count),
+            rx_at: 0,
+            rx_held: (0..count).map(|_| Box::default()).collect(),
+            rx_token: 0,
             rx_released: Vec::with_capacity(count),
             rx_released_max: (count / 4).max(1),
         }
@@ -129,7 +135,45 @@ impl MemPort {
 
     /// Frames that wait to be received.
     pub fn rx_queued(&self) -> usize {
-        lock(&self.rx).queued.len()
+        self.rx_taken.len() - self.rx_at + lock(&self.rx).queued.len()
+    }
+
+    /// Takes what was flushed. All that was taken before is received.
+    fn take_queued(&mut self) {
+        self.rx_taken.clear();
+        self.rx_at = 0;
+        let mut direction = lock(&self.rx);
+        mem::swap(&mut direction.queued, &mut self.rx_taken);
+        self.rx.waiting.store(false, Ordering::Release);
+    }
+
+    #[inline(never)]
+    fn receive(&mut self, frames: &mut Vec<Frame>, max: usize) -> usize {
+        if self.rx_at == self.rx_taken.len() {
+            self.take_queued();
+        }
+        let count = max.min(self.rx_taken.len() - self.rx_at);
+        let arrived = &mut self.rx_taken[self.rx_at..self.rx_at + count];
+        self.rx_at += count;
+        for full in arrived {
+            // There is a free one: frames that are held are no more than tokens.
+            while !self.rx_held[self.rx_token].is_empty() {
+                let next = self.rx_token + 1;
+                self.rx_token = if next < self.rx_held.len() { next } else { 0 };
+            }
+            mem::swap(&mut self.rx_held[self.rx_token], &mut full.bytes);
+            frames.push(Frame {
+                token: self.rx_token as u64,
+                len: full.len,
+                continues: false,
+            });
+        }
+        count
+    }
+
+    #[inline(never)]
+    fn give_back(&mut self) {
+        lock(&self.rx).free.append(&mut self.rx_released);
     }
 
     fn refill_tx(&mut self) {
@@ -149,48 +193,28 @@ impl PacketIo for MemPort {
         }
     }
 
+    #[inline]
     fn rx_burst(&mut self, frames: &mut Vec<Frame>, max: usize) -> usize {
-        let give_back = self.rx_released.len() >= self.rx_released_max;
-        if !give_back && !self.rx.waiting.load(Ordering::Acquire) {
-            return 0;
+        let waiting = self.rx_at < self.rx_taken.len() || self.rx.waiting.load(Ordering::Acquire);
+        if waiting {
+            self.receive(frames, max)
+        } else {
+            0
         }
-        let mut direction = lock(&self.rx);
-        if give_back {
-            direction.free.append(&mut self.rx_released);
-        }
-        let mut count = 0;
-        while count < max {
-            let Some(full) = direction.queued.pop_front() else {
-                break;
-            };
-            let token = self
-                .rx_tokens_free
-                .pop()
-                .expect("no more tokens than frames are held");
-            self.rx_held[token as usize] = Some(full.bytes);
-            frames.push(Frame {
-                token: u64::from(token),
-                len: full.len,
-                continues: false,
-            });
-            count += 1;
-        }
-        let waiting = !direction.queued.is_empty();
-        self.rx.waiting.store(waiting, Ordering::Release);
-        count
     }
 
     fn frame_bytes(&self, frame: &Frame) -> &[u8] {
-        let held = self.rx_held[frame.token as usize].as_deref();
-        &held.expect("the frame was not released")[..frame.len as usize]
+        &self.rx_held[frame.token as usize][..frame.len as usize]
     }
 
     fn rx_release(&mut self, frames: &[Frame]) {
         for frame in frames {
-            let held = self.rx_held[frame.token as usize].take();
-            self.rx_released
-                .push(held.expect("a frame is released once"));
-            self.rx_tokens_free.push(frame.token as u32);
+            let held = mem::take(&mut self.rx_held[frame.token as usize]);
+            assert!(!held.is_empty(), "a frame is released once");
+            self.rx_released.push(held);
+        }
+        if self.rx_released.len() >= self.rx_released_max {
+            self.give_back();
         }
     }
 
@@ -213,7 +237,7 @@ impl PacketIo for MemPort {
             let finished = finish_checksum(&mut bytes[..len], start, offset);
             assert!(finished, "the checksum field lies outside the frame");
         }
-        self.tx_staged.push_back(FullFrame {
+        self.tx_staged.push(FullFrame {
             bytes,
             len: len as u32,
         });
@@ -223,7 +247,7 @@ impl PacketIo for MemPort {
         if !self.tx_staged.is_empty() {
             let queued = &mut lock(&self.tx).queued;
             if queued.is_empty() {
-                std::mem::swap(queued, &mut self.tx_staged);
+                mem::swap(queued, &mut self.tx_staged);
             } else {
                 queued.append(&mut self.tx_staged);
             }

@@ -18,7 +18,7 @@
 //! move down; when it reaches a slot of level 0, those that are due move to the due list, from
 //! which [`TimerWheel::expire_next`] takes them one by one.
 
-use alloc::{boxed::Box, vec, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 
 use crate::Instant;
 
@@ -96,7 +96,7 @@ pub struct TimerWheel<T: Copy> {
     not_before: Instant,
     /// One bit per non-empty slot.
     occupied: [u64; LEVELS],
-    lists: Box<[List]>,
+    lists: Box<[List; DUE as usize + 1]>,
 }
 
 impl<T: Copy> Default for TimerWheel<T> {
@@ -120,7 +120,7 @@ impl<T: Copy> TimerWheel<T> {
             cursor: 0,
             not_before: Instant::MAX,
             occupied: [0; LEVELS],
-            lists: vec![EMPTY; usize::from(DUE) + 1].into_boxed_slice(),
+            lists: Box::new([EMPTY; DUE as usize + 1]),
         }
     }
 
@@ -201,7 +201,10 @@ impl<T: Copy> TimerWheel<T> {
     /// Whether [`TimerWheel::next_deadline`] is not after `now`.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
-        (self.not_before <= now || self.lists[usize::from(DUE)].head != NIL) && self.len != 0
+        if now < self.not_before && self.lists[usize::from(DUE)].head == NIL {
+            return false;
+        }
+        self.len != 0
     }
 
     /// Moves the cursor to `now` and everything that is due by then to the due list.

@@ -40,7 +40,11 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::{DropReason, Endpoint, IpAddress};
 
 use crate::{
-    hash::FixedState, io::HostIo, requests::Parked, routes::Routes, shared::SharedConnections,
+    hash::FixedState,
+    io::HostIo,
+    requests::{DATA_REQUESTS_AT_ONCE, Parked},
+    routes::Routes,
+    shared::SharedConnections,
 };
 pub use crate::{
     io::MEMORY_LINK,
@@ -124,6 +128,8 @@ pub struct Host<P> {
     shared: SharedConnections,
     frames: Vec<Frame>,
     scratch: Vec<u8>,
+    /// Data requests that were taken from a ring and are looked at.
+    words: [u64; DATA_REQUESTS_AT_ONCE],
     backlogged: bool,
     next_sweep: Instant,
     sweep_at: usize,
@@ -146,6 +152,7 @@ impl<P: PacketIo> Host<P> {
             shared: SharedConnections::default(),
             frames: Vec::with_capacity(tidelane_packet_io::BURST_MAX),
             scratch: Vec::new(),
+            words: [0; DATA_REQUESTS_AT_ONCE],
             backlogged: false,
             next_sweep: Instant(0),
             sweep_at: 0,
@@ -164,7 +171,9 @@ impl<P: PacketIo> Host<P> {
         }
         self.run_timers(now);
         self.end_batch(now);
-        self.publish(now);
+        if self.has_news() {
+            self.publish(now);
+        }
         if self.io.tx_queued {
             self.flush_ports();
         }

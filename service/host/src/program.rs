@@ -58,16 +58,13 @@ impl Context {
     /// program. Returns how many.
     #[inline]
     pub fn next_data_words(&mut self, words: &mut [u64]) -> Result<usize, Corrupt> {
-        let mut count = 0;
-        for word in words {
-            let Some(next) = self.data_requests.pop()? else {
-                break;
-            };
-            *word = next;
-            count += 1;
-        }
-        self.data_requests.release();
-        Ok(count)
+        self.data_requests.take(words)
+    }
+
+    /// Whether a control request waits.
+    #[inline]
+    pub fn has_control(&self) -> bool {
+        !self.control_requests.is_empty()
     }
 
     /// The next control request. Its place is the program's again.
@@ -113,7 +110,7 @@ impl Context {
 
     /// Moves waiting control events to the ring. Whether some still wait.
     #[inline]
-    pub fn push_backlog(&mut self) -> bool {
+    fn push_backlog(&mut self) -> bool {
         !self.backlog.is_empty() && self.push_waiting()
     }
 
@@ -131,7 +128,7 @@ impl Context {
     /// Makes queued events visible, and rings the doorbell if the program sleeps. False if that is
     /// impossible.
     #[inline]
-    pub fn publish(&mut self) -> bool {
+    fn publish(&mut self) -> bool {
         if !std::mem::take(&mut self.pushed) {
             return true;
         }
@@ -144,6 +141,15 @@ impl Context {
     }
 }
 
+/// What became of [`Programs::publish`].
+#[derive(Clone, Copy, Default)]
+pub struct Published {
+    /// Control events still wait for room: the next step is to publish again.
+    pub backlogged: bool,
+    /// A program whose doorbell could not be rung.
+    pub stuck: Option<ProgramId>,
+}
+
 /// One registered program.
 pub struct Program {
     /// For listings.
@@ -154,8 +160,11 @@ pub struct Program {
     pub region: Arc<ProgramRegion>,
     /// Receive buffers in it.
     pub rx: BufferAllocator,
-    /// Its contexts, by number.
+    /// Its contexts, by number. Who tells one something takes it from
+    /// [`context_mut`](Self::context_mut).
     pub contexts: Vec<Option<Context>>,
+    /// A context may have been told something: [`Programs::publish`] is to look.
+    told: bool,
     slots: Vec<SlotUse>,
     free_slots: VecDeque<u32>,
     /// Slots in use, orphans included: the region lives until there are none.
@@ -174,6 +183,7 @@ impl Program {
             region,
             rx,
             contexts: Vec::new(),
+            told: false,
             slots: Vec::new(),
             free_slots: VecDeque::new(),
             slots_used: 0,
@@ -226,11 +236,19 @@ impl Program {
         }
     }
 
-    /// Context `number`, or the first one if it does not exist.
+    /// Context `number` to tell it something, or the first one if it does not exist.
+    #[inline]
     pub fn context_mut(&mut self, number: u32) -> Option<&mut Context> {
+        self.told = true;
         let exists = matches!(self.contexts.get(number as usize), Some(Some(_)));
         let number = if exists { number as usize } else { 0 };
         self.contexts.get_mut(number)?.as_mut()
+    }
+
+    /// Whether there may be something to publish.
+    #[inline]
+    fn is_told(&self) -> bool {
+        self.told && !self.gone
     }
 
     /// All slots with their uses.
@@ -281,6 +299,13 @@ impl Programs {
         None
     }
 
+    /// A context whose requests are taken.
+    #[inline]
+    pub fn asking(&mut self, id: ProgramId, number: u32) -> Option<&mut Context> {
+        let contexts = &mut self.get_mut(id)?.contexts;
+        contexts.get_mut(number as usize)?.as_mut()
+    }
+
     /// The program `id`.
     #[inline]
     pub fn get_mut(&mut self, id: ProgramId) -> Option<&mut Program> {
@@ -314,12 +339,30 @@ impl Programs {
             .filter_map(move |(index, entry)| Some(numbered((index, entry.as_ref()?))))
     }
 
-    /// All programs, to change.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramId, &mut Program)> {
-        let numbered = |(index, entry)| (ProgramId(index as u32 + 1), entry);
-        self.entries
-            .iter_mut()
-            .enumerate()
-            .filter_map(move |(index, entry)| Some(numbered((index, entry.as_mut()?))))
+    /// Whether there may be something to publish to any program.
+    #[inline]
+    pub fn any_told(&self) -> bool {
+        self.entries.iter().flatten().any(Program::is_told)
+    }
+
+    /// Makes all that contexts were told visible, and rings those that sleep.
+    #[inline(never)]
+    pub fn publish(&mut self) -> Published {
+        let mut published = Published::default();
+        for (index, program) in self.entries.iter_mut().enumerate() {
+            let Some(program) = program.as_mut().filter(|program| program.is_told()) else {
+                continue;
+            };
+            program.told = false;
+            for context in program.contexts.iter_mut().flatten() {
+                if context.push_backlog() {
+                    (program.told, published.backlogged) = (true, true);
+                }
+                if !context.publish() {
+                    published.stuck = Some(ProgramId(index as u32 + 1));
+                }
+            }
+        }
+        published
     }
 }

@@ -16,6 +16,12 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
+    /// Whether there is something to publish.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        !(self.io.dirty.is_empty() && self.io.accepted.is_empty() && self.io.released.is_empty())
+    }
+
     /// Hands accepted connections out, tells programs of changed flows, and ends bindings.
     #[inline(never)]
     pub(crate) fn publish(&mut self, now: Instant) {
@@ -49,29 +55,23 @@ impl<P: PacketIo> Host<P> {
 
     /// Makes all queued events visible and rings who sleeps. After the frames were sent: on a
     /// shared CPU the program runs from here on.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn ring(&mut self, now: Instant) {
-        let mut stuck = None;
         self.backlogged = false;
-        for (id, program) in self.io.programs.iter_mut() {
-            if program.gone {
-                continue;
-            }
-            for context in program.contexts.iter_mut().flatten() {
-                self.backlogged |= context.push_backlog();
-                if !context.publish() {
-                    stuck = Some(id);
-                }
-            }
+        if !self.io.programs.any_told() {
+            return;
         }
+        let published = self.io.programs.publish();
+        self.backlogged = published.backlogged;
         // At most one a step: the next step finds the next one.
-        if let Some(id) = stuck {
+        if let Some(id) = published.stuck {
             self.io.counters.stuck_doorbells += 1;
             self.remove_program(now, id);
         }
     }
 
     /// Gives an established connection to a member of its listener, or lets it wait for one.
+    #[inline(never)]
     fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
         let Some(listener) = self.io.listeners.get_mut(id) else {
             self.engine.abort(now, flow, &mut self.io);
@@ -244,6 +244,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// The engine is done with `flow`: its slot lives on until the program closes it.
+    #[inline(never)]
     fn end_binding(&mut self, flow: FlowId) {
         let Some(entry) = self.io.bindings.get_mut(flow.index()) else {
             return;

@@ -24,7 +24,7 @@ use crate::{
 /// Requests taken from one context per step: the rest waits for the next.
 const REQUESTS_PER_STEP_MAX: usize = 512;
 /// Data requests copied out of a ring before they are looked at.
-const DATA_REQUESTS_AT_ONCE: usize = 16;
+pub(crate) const DATA_REQUESTS_AT_ONCE: usize = 16;
 /// Active opens that wait for a port or a neighbour.
 const PARKED_MAX: usize = 65_536;
 /// How long an active open waits for a neighbour: what the kernel takes to give up.
@@ -74,34 +74,38 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     fn poll_context(&mut self, now: Instant, id: ProgramId, number: u32) -> Result<bool, Corrupt> {
         let mut any = false;
-        let Some(mut context) = self.context(id, number) else {
-            return Ok(any);
-        };
-        for _ in 0..REQUESTS_PER_STEP_MAX {
-            let Some(request) = context.next_control()? else {
+        let context = self.io.programs.asking(id, number);
+        if context.is_some_and(|context| context.has_control()) {
+            any = self.poll_control(now, id, number)?;
+        }
+        for _ in 0..REQUESTS_PER_STEP_MAX / DATA_REQUESTS_AT_ONCE {
+            let Some(context) = self.io.programs.asking(id, number) else {
                 break;
             };
-            any = true;
-            self.control(now, id, number, request);
-            let Some(again) = self.context(id, number) else {
-                return Ok(any);
-            };
-            context = again;
-        }
-        let mut words = [0; DATA_REQUESTS_AT_ONCE];
-        for _ in 0..REQUESTS_PER_STEP_MAX / DATA_REQUESTS_AT_ONCE {
-            let taken = context.next_data_words(&mut words)?;
-            for word in words.iter().take(taken) {
-                self.data(now, id, DataWord::decode(*word));
+            let taken = context.next_data_words(&mut self.words)?;
+            for at in 0..taken.min(DATA_REQUESTS_AT_ONCE) {
+                self.data(now, id, DataWord::decode(self.words[at]));
             }
             any |= taken > 0;
             if taken < DATA_REQUESTS_AT_ONCE {
                 break;
             }
-            let Some(again) = self.context(id, number) else {
-                return Ok(any);
+        }
+        Ok(any)
+    }
+
+    #[inline(never)]
+    fn poll_control(&mut self, now: Instant, id: ProgramId, number: u32) -> Result<bool, Corrupt> {
+        let mut any = false;
+        for _ in 0..REQUESTS_PER_STEP_MAX {
+            let Some(context) = self.io.programs.asking(id, number) else {
+                break;
             };
-            context = again;
+            let Some(request) = context.next_control()? else {
+                break;
+            };
+            any = true;
+            self.control(now, id, number, request);
         }
         Ok(any)
     }
@@ -115,13 +119,11 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
+    /// A context that is answered.
     fn context(&mut self, id: ProgramId, number: u32) -> Option<&mut Context> {
-        self.io
-            .programs
-            .get_mut(id)?
-            .contexts
-            .get_mut(number as usize)?
-            .as_mut()
+        let program = self.io.programs.get_mut(id)?;
+        program.contexts.get(number as usize)?.as_ref()?;
+        program.context_mut(number)
     }
 
     fn control(&mut self, now: Instant, id: ProgramId, context: u32, request: ControlRequest) {
@@ -186,11 +188,19 @@ impl<P: PacketIo> Host<P> {
         let Some(view) = program.region.slot(slot).map(slots::read_program) else {
             return;
         };
+        if let Some(SlotUse::Live(flow)) = program.slot_use(slot) {
+            let flow = *flow;
+            return self.advance_flow(now, flow, &view);
+        }
+        self.advance_without_flow(now, id, slot, view);
+    }
+
+    #[inline(never)]
+    fn advance_without_flow(&mut self, now: Instant, id: ProgramId, slot: u32, view: ProgramView) {
+        let Some(program) = self.io.programs.get_mut(id) else {
+            return;
+        };
         match program.slot_use(slot) {
-            Some(SlotUse::Live(flow)) => {
-                let flow = *flow;
-                self.advance_flow(now, flow, &view);
-            }
             Some(SlotUse::Ended(binding)) => {
                 let current = binding.generation == view.generation;
                 if current && view.flags & program_flags::CLOSE != 0 {
@@ -208,6 +218,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
+    #[inline]
     fn advance_flow(&mut self, now: Instant, flow: FlowId, view: &ProgramView) {
         let Some(binding) = self.io.binding(flow) else {
             return;
@@ -239,6 +250,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Takes over a new send buffer, and frees receive buffers that the program has left. False if
     /// the program wrote nonsense.
+    #[inline(never)]
     fn adopt_buffers(&mut self, flow: FlowId, view: &ProgramView) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return true;
@@ -269,6 +281,7 @@ impl<P: PacketIo> Host<P> {
         true
     }
 
+    #[inline]
     fn advance_positions(&mut self, flow: FlowId, view: &ProgramView) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return true;

@@ -149,6 +149,28 @@ impl ConsumerCursor {
         self.consumed = self.consumed.wrapping_add(1);
     }
 
+    /// How many entries there are, at least: without a look at the producer's index while some are
+    /// known.
+    #[inline]
+    pub fn known(&mut self, produced: &AtomicU32) -> Result<u32, Corrupt> {
+        if self.consumed == self.produced {
+            self.refresh(produced)?;
+        }
+        Ok(self.produced.wrapping_sub(self.consumed))
+    }
+
+    /// The place of entry `ahead`, which is less than [`known`](Self::known) said.
+    #[inline]
+    pub fn ahead(&self, ahead: u32) -> usize {
+        (self.consumed.wrapping_add(ahead) & self.mask) as usize
+    }
+
+    /// The first `count` entries were copied out.
+    #[inline]
+    pub fn commit_many(&mut self, count: u32) {
+        self.consumed = self.consumed.wrapping_add(count);
+    }
+
     /// Gives the places of committed entries back to the producer.
     #[inline]
     pub fn release(&mut self, consumed: &AtomicU32) {

@@ -30,7 +30,7 @@ pub enum LayoutError {
     Range,
 }
 
-const SLOT_LEN: u64 = size_of::<Slot>() as u64;
+pub(crate) const SLOT_LEN: u64 = size_of::<Slot>() as u64;
 const AREA_ALIGN: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
 const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
 

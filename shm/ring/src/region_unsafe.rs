@@ -193,6 +193,12 @@ impl Region {
         true
     }
 
+    /// Where the mapping starts: at a page.
+    #[inline]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// A pointer to `T` at `offset`, if it lies in the region and is aligned.
     #[inline]
     pub(crate) fn pointer<T>(&self, offset: u64) -> Option<NonNull<T>> {

@@ -209,6 +209,28 @@ impl<R: Ring> Consumer<R> {
         Ok(Some(entry))
     }
 
+    /// How many entries can be popped, at least; zero only if there are none.
+    #[inline]
+    pub fn known(&mut self) -> Result<u32, Corrupt> {
+        self.cursor.known(&self.place.index().produced)
+    }
+
+    /// The next entries, as [`pop`](Self::pop) gives them, and their places are the producer's
+    /// again. How many; zero only if there are none.
+    #[inline]
+    pub fn take(&mut self, entries: &mut [R::Entry]) -> Result<usize, Corrupt> {
+        let known = self.cursor.known(&self.place.index().produced)?;
+        let count = known.min(entries.len() as u32);
+        for (ahead, entry) in (0..count).zip(entries) {
+            let at = self.cursor.ahead(ahead);
+            // SAFETY: as in `pop`.
+            *entry = unsafe { self.place.entry(at).read_volatile() };
+        }
+        self.cursor.commit_many(count);
+        self.release();
+        Ok(count as usize)
+    }
+
     /// Gives the places of popped entries back to the producer: one store.
     #[inline]
     pub fn release(&mut self) {

@@ -9,11 +9,19 @@ use std::{
 };
 
 use tidelane_abi::{
-    ABI_VERSION, CONTEXTS_MAX, CORES_MAX, ContextHead, CoreLine, Header, ProgramHalf,
+    ABI_VERSION, CONTEXT_LEN, CONTEXTS_MAX, CORES_MAX, ContextHead, CoreLine, Header, ProgramHalf,
     SERVICE_PAGE_MAGIC, ServiceHalf, ServicePage, Slot, SlotNames, SlotOptions, context_offset,
 };
 
-use crate::{Layout, LayoutError, Region};
+use crate::{Layout, LayoutError, Region, layout::SLOT_LEN};
+
+// What views of slots and contexts rely on, beside the layout.
+const _: () = {
+    assert!(size_of::<Slot>() as u64 == SLOT_LEN && align_of::<Slot>() as u64 <= SLOT_LEN);
+    assert!(size_of::<ContextHead>() as u64 <= CONTEXT_LEN);
+    let first = context_offset(0);
+    assert!((first | CONTEXT_LEN).is_multiple_of(align_of::<ContextHead>() as u64));
+};
 
 /// A program region: a mapping and its validated layout.
 #[derive(Debug)]
@@ -57,6 +65,10 @@ impl ProgramRegion {
     }
 
     fn with_header(region: Region, layout: &Layout) -> ProgramRegion {
+        assert!(
+            Layout::from_header(&layout.header(), region.len()).is_ok(),
+            "the region was made for the layout"
+        );
         let header = region
             .pointer::<Header>(0)
             .expect("a region is larger than its header");
@@ -85,10 +97,13 @@ impl ProgramRegion {
         if n >= CONTEXTS_MAX {
             return None;
         }
-        let head = self.region.pointer::<ContextHead>(context_offset(n))?;
-        // SAFETY: aligned and in the mapping, which `self` keeps. A `ContextHead` is of atomics and
-        // of padding that nobody reads; other accesses to it are atomic too.
-        let head = unsafe { head.as_ref() };
+        // SAFETY: a layout has all contexts before its slots, which lie in the mapping, and
+        // `context_offset` is aligned. The mapping is kept by `self`. A `ContextHead` is of atomics
+        // and of padding that nobody reads; other accesses to it are atomic too.
+        let head = unsafe {
+            let start = self.region.base().add(context_offset(n) as usize);
+            start.cast::<ContextHead>().as_ref()
+        };
         Some(ContextView { head })
     }
 
@@ -102,8 +117,12 @@ impl ProgramRegion {
         })
     }
 
+    #[inline]
     fn slot_pointer(&self, n: u32) -> Option<NonNull<Slot>> {
-        self.region.pointer(self.layout.slot_offset(n)?)
+        let offset = self.layout.slot_offset(n)?;
+        // SAFETY: a layout is only taken into a `ProgramRegion` if its slots lie in the mapping, in
+        // places that are multiples of their length.
+        Some(unsafe { self.region.base().add(offset as usize).cast() })
     }
 }
 

@@ -142,6 +142,7 @@ impl Engine {
 
     /// The program has read and written: [`Engine::rx_advance`] and [`Engine::tx_advance`] in one,
     /// for bytes in a buffer that bounds them, too.
+    #[inline]
     pub fn advance(&mut self, id: FlowId, to: &Advance) -> Result<(), Misuse> {
         let flow = self.table.get(id).ok_or(Misuse::NoFlow)?;
         if to.rx_read != flow.rx_read {
