@@ -81,6 +81,12 @@ fn lock(direction: &SharedDirection) -> MutexGuard<'_, Direction> {
     direction.unwrap_or_else(PoisonError::into_inner)
 }
 
+#[inline(never)]
+fn finish(frame: &mut [u8], start: u16, offset: u16) {
+    let finished = finish_checksum(frame, start, offset);
+    assert!(finished, "the checksum field lies outside the frame");
+}
+
 /// One end of a memory link.
 pub struct MemPort {
     config: MemConfig,
@@ -176,6 +182,7 @@ impl MemPort {
         lock(&self.rx).free.append(&mut self.rx_released);
     }
 
+    #[inline(never)]
     fn refill_tx(&mut self) {
         let mut direction = lock(&self.tx);
         let keep = direction.free.len().saturating_sub(BURST_MAX);
@@ -218,6 +225,7 @@ impl PacketIo for MemPort {
         }
     }
 
+    #[inline]
     fn tx_frame(&mut self) -> Option<&mut [u8]> {
         if self.tx_free.is_empty() {
             self.refill_tx();
@@ -234,8 +242,7 @@ impl PacketIo for MemPort {
         if let TxChecksum::Partial { start, offset } = checksum
             && !self.config.partial_checksums
         {
-            let finished = finish_checksum(&mut bytes[..len], start, offset);
-            assert!(finished, "the checksum field lies outside the frame");
+            finish(&mut bytes[..len], start, offset);
         }
         self.tx_staged.push(FullFrame {
             bytes,

@@ -50,8 +50,8 @@ const DF: [u8; 2] = [0x40, 0x00];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderTemplate {
     bytes: [u8; FRAME_HEADERS_LEN_MAX],
-    /// IPv6: all of `bytes` counts.
-    is_v6: bool,
+    /// So many of `bytes` count: all for IPv6.
+    len: u8,
     /// Of the IPv4 header with zero length, identification, ECN and checksum.
     ip_sum: SmallSum,
     /// Of the TCP pseudo-header with zero length.
@@ -90,7 +90,7 @@ impl HeaderTemplate {
         let pseudo_sum = checksum::pseudo_header_v4(src, dst, protocol::TCP, 0);
         Self {
             bytes,
-            is_v6: false,
+            len: FRAME_HEADERS_LEN as u8,
             ip_sum,
             pseudo_sum: SmallSum::new(pseudo_sum),
         }
@@ -108,7 +108,7 @@ impl HeaderTemplate {
         let pseudo_sum = checksum::pseudo_header_v6(src.0, dst.0, protocol::TCP, 0);
         Self {
             bytes,
-            is_v6: true,
+            len: FRAME_HEADERS_LEN_MAX as u8,
             ip_sum: SmallSum::new(Sum::ZERO),
             pseudo_sum: SmallSum::new(pseudo_sum),
         }
@@ -117,7 +117,7 @@ impl HeaderTemplate {
     /// Sets the flow label of IPv6, the low 20 bits of `label` (RFC 6437 §3: the same for all
     /// packets of a flow, hard to guess, spread evenly).
     pub fn set_flow_label(&mut self, label: u32) {
-        if self.is_v6 {
+        if self.is_v6() {
             self.put_first_word(0xf_ffff, label);
         }
     }
@@ -126,7 +126,7 @@ impl HeaderTemplate {
     pub fn set_fields(&mut self, fields: IpFields) {
         let class = fields.traffic_class & IpFields::DSCP;
         let hop_limit = fields.hop_limit.max(1);
-        if self.is_v6 {
+        if self.is_v6() {
             self.put_first_word(0x0ff0_0000, u32::from(class) << 20);
             self.bytes[ETHERNET_HEADER_LEN + 7] = hop_limit;
             return;
@@ -148,17 +148,13 @@ impl HeaderTemplate {
     /// Whether the headers are those of IPv6.
     #[inline]
     pub fn is_v6(&self) -> bool {
-        self.is_v6
+        usize::from(self.len) == FRAME_HEADERS_LEN_MAX
     }
 
     /// Bytes that [`write`](Self::write) writes.
     #[inline]
     pub fn headers_len(&self) -> usize {
-        if self.is_v6 {
-            FRAME_HEADERS_LEN_MAX
-        } else {
-            FRAME_HEADERS_LEN
-        }
+        usize::from(self.len)
     }
 
     /// Changes the link addresses: the neighbor moved, or is known at last.
@@ -179,9 +175,23 @@ impl HeaderTemplate {
     /// # Panics
     ///
     /// If `buf` is shorter than [`headers_len`](Self::headers_len).
-    #[inline(always)]
     pub fn write(&self, buf: &mut [u8], tcp_len: u16, ecn: Ecn, ip_id: u16) -> usize {
-        if self.is_v6 {
+        let behind = self.write_before(buf, tcp_len, ecn, ip_id);
+        assert!(behind.is_some(), "the buffer has room for the headers");
+        self.headers_len()
+    }
+
+    /// [`write`](Self::write), and gives what of `buf` is behind the headers: the TCP header's
+    /// place. `None` if `buf` is shorter than the headers.
+    #[inline(always)]
+    pub fn write_before<'b>(
+        &self,
+        buf: &'b mut [u8],
+        tcp_len: u16,
+        ecn: Ecn,
+        ip_id: u16,
+    ) -> Option<&'b mut [u8]> {
+        if self.is_v6() {
             return self.write_v6(buf, tcp_len, ecn);
         }
         let total_len = tcp_len.wrapping_add(IPV4_HEADER_LEN as u16);
@@ -190,24 +200,24 @@ impl HeaderTemplate {
             .plus_u16(total_len)
             .plus_u16(ip_id)
             .plus_u16(u16::from(ecn as u8));
-        let headers = &mut buf[..FRAME_HEADERS_LEN];
+        let (headers, behind) = buf.split_first_chunk_mut::<FRAME_HEADERS_LEN>()?;
         headers.copy_from_slice(&self.bytes[..FRAME_HEADERS_LEN]);
         let ip = &mut headers[ETHERNET_HEADER_LEN..];
         ip[1] |= ecn as u8;
         ip[2..4].copy_from_slice(&total_len.to_be_bytes());
         ip[4..6].copy_from_slice(&ip_id.to_be_bytes());
         ip[10..12].copy_from_slice(&sum.checksum().to_be_bytes());
-        FRAME_HEADERS_LEN
+        Some(behind)
     }
 
     #[inline(never)]
-    fn write_v6(&self, buf: &mut [u8], tcp_len: u16, ecn: Ecn) -> usize {
-        let headers = &mut buf[..FRAME_HEADERS_LEN_MAX];
-        headers.copy_from_slice(&self.bytes);
+    fn write_v6<'b>(&self, buf: &'b mut [u8], tcp_len: u16, ecn: Ecn) -> Option<&'b mut [u8]> {
+        let (headers, behind) = buf.split_first_chunk_mut::<FRAME_HEADERS_LEN_MAX>()?;
+        *headers = self.bytes;
         let ip = &mut headers[ETHERNET_HEADER_LEN..];
         ip[1] |= (ecn as u8) << 4;
         ip[4..6].copy_from_slice(&tcp_len.to_be_bytes());
-        FRAME_HEADERS_LEN_MAX
+        Some(behind)
     }
 
     /// The TCP pseudo-header's sum for a segment of `tcp_len` bytes.

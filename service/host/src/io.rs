@@ -18,7 +18,7 @@ use crate::{
     listeners::Listeners,
     memory_wire::{self, MemoryWire},
     ports::PortPool,
-    program::{ProgramId, Programs},
+    program::Programs,
     routes::Routes,
     transmit::Outlet,
 };
@@ -173,15 +173,12 @@ impl<P: PacketIo> HostIo<P> {
     }
 
     #[inline(never)]
-    fn transmit_memory(
-        &mut self,
-        out: &SegmentOut,
-        fill: Option<(ProgramId, tidelane_ring::StreamBuffer)>,
-    ) -> Result<(), TxFull> {
-        let programs = &self.programs;
+    fn transmit_memory(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
+        let (bindings, programs) = (&self.bindings, &self.programs);
         let pushed = self.memory.push(out, |payload| {
-            if let Some((home, buffer)) = fill
-                && let Some(program) = programs.get(home)
+            if let Some(Some(binding)) = bindings.get(flow.index())
+                && let Some(buffer) = binding.tx
+                && let Some(program) = programs.get(binding.home)
             {
                 buffer.read(program.region.region(), out.payload_pos, payload);
             }
@@ -212,20 +209,19 @@ impl<P: PacketIo> Env for HostIo<P> {
         let Some(Some(binding)) = self.bindings.get(flow.index()) else {
             return Ok(());
         };
-        let fill = if out.payload_len > 0 {
-            let Some(buffer) = binding.tx else {
+        let Path::Port { template, .. } = &binding.path else {
+            return self.transmit_memory(flow, out);
+        };
+        let source = if out.payload_len > 0 {
+            let (Some(program), Some(buffer)) = (self.programs.get(binding.home), binding.tx)
+            else {
                 debug_assert!(false, "the engine sends what was never written");
                 return Ok(());
             };
-            Some((binding.home, buffer))
+            Some((&*program.region, buffer))
         } else {
             None
         };
-        let Path::Port { template, .. } = &binding.path else {
-            return self.transmit_memory(out, fill);
-        };
-        let programs = &self.programs;
-        let fill = fill.and_then(|(home, buffer)| Some((&*programs.get(home)?.region, buffer)));
         let outlet = Outlet {
             ports: &mut self.ports,
             counters: &mut self.counters,
@@ -233,7 +229,7 @@ impl<P: PacketIo> Env for HostIo<P> {
             queued: &mut self.tx_queued,
             blocked: &mut self.blocked,
         };
-        outlet.transmit(out, template, fill)
+        outlet.transmit(out, template, source)
     }
 
     fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {

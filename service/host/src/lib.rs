@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod advance;
 mod binding;
 mod give_back;
 mod hash;
@@ -164,7 +165,10 @@ impl<P: PacketIo> Host<P> {
     pub fn step(&mut self, now: Instant) -> bool {
         self.io.now = now;
         let mut worked = self.receive_ports(now);
-        worked |= self.receive_memory(now);
+        if !self.io.memory.is_empty() {
+            self.receive_memory(now);
+            worked = true;
+        }
         worked |= self.poll_requests(now);
         if std::mem::take(&mut self.io.blocked) {
             self.engine.resume_transmit(now, &mut self.io);

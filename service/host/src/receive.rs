@@ -146,10 +146,8 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Delivers what programs of this host sent to each other in the last step.
-    pub(crate) fn receive_memory(&mut self, now: Instant) -> bool {
-        if self.io.memory.is_empty() {
-            return false;
-        }
+    #[inline(never)]
+    pub(crate) fn receive_memory(&mut self, now: Instant) {
         let batch = self.io.memory.take();
         for (key, out, segment) in batch.iter() {
             self.io.counters.memory_segments += 1;
@@ -162,6 +160,5 @@ impl<P: PacketIo> Host<P> {
                 .segment_arrives(now, &arrival, &segment, &mut self.io);
         }
         self.io.memory.recycle(batch);
-        true
     }
 }

@@ -1,13 +1,9 @@
 //! What programs ask for, through their rings. Nothing here is trusted.
 
-use tidelane_abi::{
-    ControlRequest, close_cause, control_event, control_request, data_request, program_flags,
-};
-use tidelane_engine::{
-    Advance, Endpoint, FlowId, FlowKey, IpAddress, ListenerId, Misuse, OpenError, Route,
-};
+use tidelane_abi::{ControlRequest, close_cause, control_event, control_request, data_request};
+use tidelane_engine::{Endpoint, FlowId, FlowKey, IpAddress, ListenerId, OpenError, Route};
 use tidelane_packet_io::PacketIo;
-use tidelane_ring::{Corrupt, StreamBuffer, words::DataWord};
+use tidelane_ring::{Corrupt, words::DataWord};
 use tidelane_time::{Duration, Instant};
 
 use crate::{
@@ -18,7 +14,6 @@ use crate::{
     options::{opened_with, options_of},
     ports::Choice,
     program::{Context, ProgramId},
-    slots::{self, ProgramView},
 };
 
 /// Requests taken from one context per step: the rest waits for the next.
@@ -74,12 +69,13 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     fn poll_context(&mut self, now: Instant, id: ProgramId, number: u32) -> Result<bool, Corrupt> {
         let mut any = false;
-        let context = self.io.programs.asking(id, number);
-        if context.is_some_and(|context| context.has_control()) {
+        let mut asking = self.io.programs.asking(id, number);
+        if asking.as_ref().is_some_and(|context| context.has_control()) {
             any = self.poll_control(now, id, number)?;
+            asking = self.io.programs.asking(id, number);
         }
         for _ in 0..REQUESTS_PER_STEP_MAX / DATA_REQUESTS_AT_ONCE {
-            let Some(context) = self.io.programs.asking(id, number) else {
+            let Some(context) = asking else {
                 break;
             };
             let taken = context.next_data_words(&mut self.words)?;
@@ -90,6 +86,7 @@ impl<P: PacketIo> Host<P> {
             if taken < DATA_REQUESTS_AT_ONCE {
                 break;
             }
+            asking = self.io.programs.asking(id, number);
         }
         Ok(any)
     }
@@ -178,125 +175,6 @@ impl<P: PacketIo> Host<P> {
             Some(SlotUse::Elsewhere(stub)) => stub.context = context,
             _ => {}
         }
-    }
-
-    /// Acts on the program's half of a slot.
-    pub(crate) fn advance(&mut self, now: Instant, id: ProgramId, slot: u32) {
-        let Some(program) = self.io.programs.get_mut(id) else {
-            return;
-        };
-        let Some(view) = program.region.slot(slot).map(slots::read_program) else {
-            return;
-        };
-        if let Some(SlotUse::Live(flow)) = program.slot_use(slot) {
-            let flow = *flow;
-            return self.advance_flow(now, flow, &view);
-        }
-        self.advance_without_flow(now, id, slot, view);
-    }
-
-    #[inline(never)]
-    fn advance_without_flow(&mut self, now: Instant, id: ProgramId, slot: u32, view: ProgramView) {
-        let Some(program) = self.io.programs.get_mut(id) else {
-            return;
-        };
-        match program.slot_use(slot) {
-            Some(SlotUse::Ended(binding)) => {
-                let current = binding.generation == view.generation;
-                if current && view.flags & program_flags::CLOSE != 0 {
-                    self.close_ended(now, id, slot);
-                }
-            }
-            Some(SlotUse::Elsewhere(stub)) => {
-                let stub = *stub;
-                let current = stub.generation == view.generation;
-                if current && view.flags & program_flags::CLOSE != 0 {
-                    self.close_stub(now, id, stub, view.flags);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    #[inline]
-    fn advance_flow(&mut self, now: Instant, flow: FlowId, view: &ProgramView) {
-        let Some(binding) = self.io.binding(flow) else {
-            return;
-        };
-        if binding.generation != view.generation || binding.closed_by_program {
-            return;
-        }
-        let buffers_moved = view.tx_buffer != binding.tx_word || !binding.rx_old.is_empty();
-        let changed = binding.program_flags ^ view.flags;
-        let reports_sent = binding.reports_sent;
-        let honest = (!buffers_moved || self.adopt_buffers(flow, view))
-            && self.advance_positions(flow, view);
-        if !honest {
-            self.io.counters.misuses += 1;
-            self.engine.abort(now, flow, &mut self.io);
-            return;
-        }
-        if reports_sent {
-            // Published at the end of the step, when what could be sent is sent.
-            self.io.mark(flow);
-        }
-        if changed != 0
-            && let Some(binding) = self.io.binding(flow)
-        {
-            binding.program_flags = view.flags;
-            self.apply_flags(now, flow, changed, view.flags);
-        }
-    }
-
-    /// Takes over a new send buffer, and frees receive buffers that the program has left. False if
-    /// the program wrote nonsense.
-    #[inline(never)]
-    fn adopt_buffers(&mut self, flow: FlowId, view: &ProgramView) -> bool {
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
-            return true;
-        };
-        let Some(program) = self.io.programs.get_mut(binding.home) else {
-            return true;
-        };
-        if view.tx_buffer != binding.tx_word {
-            let area = program.region.layout().tx_area();
-            binding.tx = StreamBuffer::from_word(view.tx_buffer, area);
-            if binding.tx.is_none() && view.tx_buffer != 0 {
-                return false;
-            }
-            binding.tx_word = view.tx_buffer;
-            if let Some(slot) = program.region.slot(binding.slot) {
-                slots::set_tx_buffer_seen(slot, view.tx_buffer);
-            }
-        }
-        if !binding.rx_old.is_empty()
-            && binding
-                .rx
-                .is_some_and(|buffer| buffer.to_word() == view.rx_buffer_seen)
-        {
-            for old in binding.rx_old.drain(..) {
-                program.rx.free(old);
-            }
-        }
-        true
-    }
-
-    #[inline]
-    fn advance_positions(&mut self, flow: FlowId, view: &ProgramView) -> bool {
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
-            return true;
-        };
-        let to = Advance {
-            rx_read: view.rx_read,
-            tx_head: view.tx_head,
-            tx_room: binding.tx.map_or(0, StreamBuffer::len),
-        };
-        let advanced = self.engine.advance(flow, &to);
-        if advanced.is_ok() {
-            binding.tx_head = view.tx_head;
-            binding.rx_read = view.rx_read;
-        }
-        matches!(advanced, Ok(()) | Err(Misuse::NoFlow))
     }
 
     /// Starts an active open, parks it, or refuses it.

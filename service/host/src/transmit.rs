@@ -39,9 +39,11 @@ impl<P: PacketIo> Outlet<'_, P> {
         template: &HeaderTemplate,
         source: Source<'_>,
     ) -> Result<(), TxFull> {
-        let segments = segments_of(out);
-        if segments > 1 {
-            return self.transmit_super(out, template, source, segments);
+        if is_cut(out) {
+            return match source {
+                Some((region, buffer)) => self.transmit_super(out, template, region, buffer),
+                None => Ok(()),
+            };
         }
         let link = usize::from(out.link.0).wrapping_sub(1);
         let Some(port) = self.ports.get_mut(link) else {
@@ -52,19 +54,21 @@ impl<P: PacketIo> Outlet<'_, P> {
             *self.blocked = true;
             return Err(TxFull);
         };
-        let room = frame.len();
-        let Some(headers_len) = write_headers(frame, room, template, out, *self.ip_id) else {
+        let Some((segment, header_len)) = write_headers(frame, template, out, *self.ip_id) else {
             self.counters.drops[DropReason::TooLong.index()] += 1;
             return Ok(());
         };
-        let frame_len = headers_len + out.payload_len as usize;
-        let tcp_start = template.headers_len();
-        let (tcp_header, payload) =
-            frame[tcp_start..frame_len].split_at_mut(headers_len - tcp_start);
+        let tcp_len = header_len + out.payload_len as usize;
+        let Some(segment) = segment.get_mut(..tcp_len) else {
+            self.counters.drops[DropReason::TooLong.index()] += 1;
+            return Ok(());
+        };
+        let (tcp_header, payload) = segment.split_at_mut(header_len);
         if let Some((region, buffer)) = source {
             buffer.read(region, out.payload_pos, payload);
         }
-        let pseudo = template.pseudo_header((frame_len - tcp_start) as u16);
+        let tcp_start = template.headers_len();
+        let pseudo = template.pseudo_header(tcp_len as u16);
         let checksum = if checksum_by_port {
             write_partial_checksum(tcp_header, pseudo);
             TxChecksum::Partial {
@@ -75,14 +79,14 @@ impl<P: PacketIo> Outlet<'_, P> {
             write_tcp_checksum(tcp_header, pseudo, checksum::sum(payload));
             TxChecksum::Done
         };
-        port.tx_commit(frame_len, checksum);
+        port.tx_commit(tcp_start + tcp_len, checksum);
         *self.queued = true;
         *self.ip_id = self.ip_id.wrapping_add(1);
         self.counters.out_segments += 1;
         Ok(())
     }
 
-    /// Sends `out`, which the link cuts into `segments`: only the headers are written here, the
+    /// Sends `out`, which the link cuts: only the headers are written here, the
     /// payload goes as it lies in the program's memory. A program that changes it meanwhile changes
     /// its own bytes: all that is computed from them, the link computes.
     #[inline(never)]
@@ -90,27 +94,29 @@ impl<P: PacketIo> Outlet<'_, P> {
         self,
         out: &SegmentOut,
         template: &HeaderTemplate,
-        source: Source<'_>,
-        segments: u32,
+        region: &ProgramRegion,
+        buffer: StreamBuffer,
     ) -> Result<(), TxFull> {
         let link = usize::from(out.link.0).wrapping_sub(1);
-        let (Some(port), Some((region, buffer))) = (self.ports.get_mut(link), source) else {
+        let Some(port) = self.ports.get_mut(link) else {
             return Ok(());
         };
+        let segments = out.payload_len.div_ceil(u32::from(out.segment_size));
         let room = port.capabilities().tx_super_len_max as usize;
         let len = out.payload_len as usize;
         let runs = buffer.runs(region, out.payload_pos, len);
         let headers = port.tx_super_headers();
-        let headers_len = write_headers(headers, room, template, out, *self.ip_id);
-        let (Some(headers_len), Some(runs)) = (headers_len, runs) else {
+        let written = write_headers(headers, template, out, *self.ip_id);
+        let tcp_start = template.headers_len();
+        let written = written.filter(|(_, header_len)| tcp_start + header_len + len <= room);
+        let (Some((segment, header_len)), Some(runs)) = (written, runs) else {
             self.counters.drops[DropReason::TooLong.index()] += 1;
             return Ok(());
         };
-        let tcp_start = template.headers_len();
-        let pseudo = template.pseudo_header((headers_len - tcp_start + len) as u16);
-        write_partial_checksum(&mut headers[tcp_start..headers_len], pseudo);
+        let pseudo = template.pseudo_header((header_len + len) as u16);
+        write_partial_checksum(&mut segment[..header_len], pseudo);
         let cut = SuperFrame {
-            headers_len: headers_len as u16,
+            headers_len: (tcp_start + header_len) as u16,
             segment_size: out.segment_size,
             tcp_start: tcp_start as u16,
             is_v6: template.is_v6(),
@@ -125,38 +131,27 @@ impl<P: PacketIo> Outlet<'_, P> {
     }
 }
 
-/// How many segments the link makes of `out`.
+/// Whether the link makes several segments of `out`.
 #[inline]
-fn segments_of(out: &SegmentOut) -> u32 {
-    let size = u32::from(out.segment_size);
-    if out.payload_len <= size || size == 0 {
-        1
-    } else {
-        out.payload_len.div_ceil(size)
-    }
+fn is_cut(out: &SegmentOut) -> bool {
+    out.payload_len > u32::from(out.segment_size) && out.segment_size != 0
 }
 
-/// Writes all headers of `out` but the TCP checksum, and returns their length. `None` if the
-/// headers do not fit into `frame`, or the whole is longer than `room`.
+/// Writes all headers of `out` but the TCP checksum. Gives what of `frame` begins with the TCP
+/// header, and that header's length; `None` if the headers do not fit.
 #[inline(always)]
-fn write_headers(
-    frame: &mut [u8],
-    room: usize,
+fn write_headers<'f>(
+    frame: &'f mut [u8],
     template: &HeaderTemplate,
     out: &SegmentOut,
     ip_id: u16,
-) -> Option<usize> {
-    let tcp_start = template.headers_len();
-    let headers_len = tcp_start + TCP_HEADER_LEN + out.options.len();
-    let frame_len = headers_len + out.payload_len as usize;
-    if frame_len > room || headers_len > frame.len() {
-        return None;
-    }
-    let tcp_len = (frame_len - tcp_start) as u16;
-    template.write(frame, tcp_len, out.ecn, ip_id);
-    let tcp = &mut frame[tcp_start..headers_len];
-    emit_tcp_with(tcp, &header_without_options(out), &out.options);
-    Some(headers_len)
+) -> Option<(&'f mut [u8], usize)> {
+    let header_len = TCP_HEADER_LEN + out.options.len();
+    let tcp_len = header_len + out.payload_len as usize;
+    let segment = template.write_before(frame, tcp_len as u16, out.ecn, ip_id)?;
+    let tcp_header = segment.get_mut(..header_len)?;
+    emit_tcp_with(tcp_header, &header_without_options(out), &out.options);
+    Some((segment, header_len))
 }
 
 #[inline(always)]

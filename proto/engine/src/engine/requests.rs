@@ -33,6 +33,8 @@ pub struct Advance {
 const ROOM_AHEAD_LEAST: u32 = 256 << 10;
 /// Bytes per microsecond of the shortest round trip seen: what 10 Gbit/s carry.
 const ROOM_AHEAD_PER_US: u32 = 1250;
+/// Whether the receive window grows is asked once for so many bytes read: a power of two.
+const TUNE_STEP: u32 = 1024;
 
 impl Engine {
     /// Passive OPEN. An unspecified address listens on all of them.
@@ -232,13 +234,25 @@ impl Engine {
     #[inline(always)]
     fn note_read(&mut self, id: FlowId, rx_read: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
-        let more = rx_read.wrapping_sub(flow.rx_read);
-        if more > flow.rx_head().wrapping_sub(flow.rx_read) {
+        let before = flow.rx_read;
+        if rx_read.wrapping_sub(before) > flow.rx_head().wrapping_sub(before) {
             self.counters.misuses += 1;
             return Err(Misuse::RxRead);
         }
         flow.rx_read = rx_read;
-        if flow.rcv_wnd_limit < self.config.rx_window_max {
+        // The bits that differ say whether a multiple of the step lies between.
+        let tunes = before ^ rx_read >= TUNE_STEP && flow.rcv_wnd_limit < self.config.rx_window_max;
+        if tunes || flow.window_update_due() {
+            self.look_at_window(id);
+        }
+        Ok(())
+    }
+
+    /// So much was read that the window may grow, or that the peer should know.
+    #[inline(never)]
+    fn look_at_window(&mut self, id: FlowId) {
+        let may_grow = |flow: &FlowState| flow.rcv_wnd_limit < self.config.rx_window_max;
+        if self.table.get(id).is_some_and(may_grow) {
             self.tune_window(id);
         }
         if let Some(flow) = self.table.get_mut(id)
@@ -248,7 +262,6 @@ impl Engine {
             flow.flags |= flags::ACK_OWED | flags::ACK_NOW;
             self.mark(id);
         }
-        Ok(())
     }
 
     /// A window's worth was read since the quota last grew: it grows (receive auto-tuning).

@@ -1,0 +1,157 @@
+//! What a program wrote into its half of a slot: positions, buffers, flags. None of it is trusted.
+
+use tidelane_abi::program_flags;
+use tidelane_engine::{Advance, Engine, FlowId, Misuse};
+use tidelane_packet_io::PacketIo;
+use tidelane_ring::StreamBuffer;
+use tidelane_time::Instant;
+
+use crate::{
+    Host,
+    binding::{Binding, SlotUse},
+    program::ProgramId,
+    slots::{self, ProgramView},
+};
+
+impl<P: PacketIo> Host<P> {
+    /// Acts on the program's half of a slot.
+    pub(crate) fn advance(&mut self, now: Instant, id: ProgramId, slot: u32) {
+        let Some(program) = self.io.programs.get_mut(id) else {
+            return;
+        };
+        let Some(view) = program.region.slot(slot).map(slots::read_program) else {
+            return;
+        };
+        if let Some(SlotUse::Live(flow)) = program.slot_use(slot) {
+            let flow = *flow;
+            return self.advance_flow(now, flow, &view);
+        }
+        self.advance_without_flow(now, id, slot, view);
+    }
+
+    #[inline(never)]
+    fn advance_without_flow(&mut self, now: Instant, id: ProgramId, slot: u32, view: ProgramView) {
+        let Some(program) = self.io.programs.get_mut(id) else {
+            return;
+        };
+        match program.slot_use(slot) {
+            Some(SlotUse::Ended(binding)) => {
+                let current = binding.generation == view.generation;
+                if current && view.flags & program_flags::CLOSE != 0 {
+                    self.close_ended(now, id, slot);
+                }
+            }
+            Some(SlotUse::Elsewhere(stub)) => {
+                let stub = *stub;
+                let current = stub.generation == view.generation;
+                if current && view.flags & program_flags::CLOSE != 0 {
+                    self.close_stub(now, id, stub, view.flags);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn advance_flow(&mut self, now: Instant, flow: FlowId, view: &ProgramView) {
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        if binding.generation != view.generation || binding.closed_by_program {
+            return;
+        }
+        let usual = view.tx_buffer == binding.tx_word
+            && binding.rx_old.is_empty()
+            && binding.program_flags == view.flags
+            && !binding.reports_sent;
+        if !usual {
+            let view = *view;
+            self.advance_unusually(now, flow, &view);
+        } else if !advance_positions(&mut self.engine, flow, binding, view) {
+            self.end_misuse(now, flow);
+        }
+    }
+
+    /// With more than positions that may have changed.
+    #[inline(never)]
+    fn advance_unusually(&mut self, now: Instant, flow: FlowId, view: &ProgramView) {
+        let honest = self.adopt_buffers(flow, view);
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        if !honest || !advance_positions(&mut self.engine, flow, binding, view) {
+            return self.end_misuse(now, flow);
+        }
+        let changed = std::mem::replace(&mut binding.program_flags, view.flags) ^ view.flags;
+        if binding.reports_sent {
+            // Published at the end of the step, when what could be sent is sent.
+            self.io.mark(flow);
+        }
+        if changed != 0 {
+            self.apply_flags(now, flow, changed, view.flags);
+        }
+    }
+
+    /// The program wrote nonsense.
+    #[cold]
+    fn end_misuse(&mut self, now: Instant, flow: FlowId) {
+        self.io.counters.misuses += 1;
+        self.engine.abort(now, flow, &mut self.io);
+    }
+
+    /// Takes over a new send buffer, and frees receive buffers that the program has left. False if
+    /// the program wrote nonsense.
+    #[inline(never)]
+    fn adopt_buffers(&mut self, flow: FlowId, view: &ProgramView) -> bool {
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+            return true;
+        };
+        let Some(program) = self.io.programs.get_mut(binding.home) else {
+            return true;
+        };
+        if view.tx_buffer != binding.tx_word {
+            let area = program.region.layout().tx_area();
+            binding.tx = StreamBuffer::from_word(view.tx_buffer, area);
+            if binding.tx.is_none() && view.tx_buffer != 0 {
+                return false;
+            }
+            binding.tx_word = view.tx_buffer;
+            if let Some(slot) = program.region.slot(binding.slot) {
+                slots::set_tx_buffer_seen(slot, view.tx_buffer);
+            }
+        }
+        if !binding.rx_old.is_empty()
+            && binding
+                .rx
+                .is_some_and(|buffer| buffer.to_word() == view.rx_buffer_seen)
+        {
+            for old in binding.rx_old.drain(..) {
+                program.rx.free(old);
+            }
+        }
+        true
+    }
+}
+
+/// Passes on how far a program has read and written. False if it cannot have.
+#[inline]
+fn advance_positions(
+    engine: &mut Engine,
+    flow: FlowId,
+    binding: &mut Binding,
+    view: &ProgramView,
+) -> bool {
+    let to = Advance {
+        rx_read: view.rx_read,
+        tx_head: view.tx_head,
+        tx_room: binding.tx.map_or(0, StreamBuffer::len),
+    };
+    match engine.advance(flow, &to) {
+        Ok(()) => {
+            binding.tx_head = view.tx_head;
+            binding.rx_read = view.rx_read;
+            true
+        }
+        Err(misuse) => misuse == Misuse::NoFlow,
+    }
+}
