@@ -152,9 +152,9 @@ impl<'a, E: Env> Fast<'a, E> {
 
     /// Sends all that is unsent, where that is one segment within all windows, and no FIN goes with
     /// it: what a request or a reply mostly is, and the end of its batch. Anything else is for
-    /// [`Fast::send`].
+    /// [`Fast::send`]. `now_us` is [`Clock::us`], which the caller has looked at.
     #[inline(always)]
-    pub fn send_one(&mut self) -> Result<(), Punt> {
+    pub fn send_one(&mut self, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
         let mss = u32::from(flow.mss);
         let len = flow.tx_end.distance_from(flow.snd_nxt);
@@ -168,7 +168,8 @@ impl<'a, E: Env> Fast<'a, E> {
         {
             return Err(Punt);
         }
-        self.transmit(TcpFlags::PSH, len).map_err(|TxFull| Punt)?;
+        self.transmit(TcpFlags::PSH, len, now_us)
+            .map_err(|TxFull| Punt)?;
         let flow = &mut *self.flow;
         let mut now = flow.flags & !(flags::SEND_WANTED | flags::PENDING);
         if small {
@@ -197,6 +198,7 @@ impl<'a, E: Env> Fast<'a, E> {
         let mss = u32::from(self.flow.mss);
         let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);
         let cwnd_end = self.flow.snd_una.add(self.flow.cwnd);
+        let now_us = self.clock.us();
         let mut sent = 0;
         loop {
             let flow = &mut *self.flow;
@@ -234,7 +236,7 @@ impl<'a, E: Env> Fast<'a, E> {
             if fin {
                 control |= TcpFlags::FIN;
             }
-            self.transmit(control, len)?;
+            self.transmit(control, len, now_us)?;
             if small {
                 self.flow.flags |= flags::SMALL_SENT;
             }
@@ -251,13 +253,15 @@ impl<'a, E: Env> Fast<'a, E> {
 
     /// Sends `len` new bytes: one segment, or several that the link cuts.
     #[inline(always)]
-    fn transmit(&mut self, control: TcpFlags, len: u32) -> Result<(), TxFull> {
+    fn transmit(&mut self, control: TcpFlags, len: u32, now_us: u32) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
+        // To send changes positions only.
+        let before = flow.flags;
         flow.transmit(self.id, self.clock, control | self.first, len, self.env)?;
         self.first = TcpFlags::NONE;
-        let mut now = flow.flags & !flags::ACK_DUTIES;
+        let mut now = before & !flags::ACK_DUTIES;
         let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);
-        if flow.flags & flags::ACK_OWED != 0 || eager {
+        if before & flags::ACK_OWED != 0 || eager {
             // The two sides take turns: acknowledgments go with answers.
             now &= !(15 << flags::QUICK_SHIFT);
         }
@@ -269,7 +273,7 @@ impl<'a, E: Env> Fast<'a, E> {
         if now & flags::RTT_TIMING == 0 {
             now |= flags::RTT_TIMING;
             flow.rtt_seq = flow.snd_nxt;
-            flow.rtt_stamp = self.clock.us();
+            flow.rtt_stamp = now_us;
         }
         flow.flags = now;
         Ok(())

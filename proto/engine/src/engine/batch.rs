@@ -62,11 +62,12 @@ impl Engine {
         let scheduled = if flow.flags & flags::SEND_WANTED != 0 {
             // Behind a timed segment: it is marked when this one goes.
             let behind = flow.flags & flags::RTT_TIMING != 0;
-            if behind || flow.srtt == 0 || idle(flow, clock) {
+            let now_us = clock.us();
+            if behind || flow.srtt == 0 || idle(flow, now_us) {
                 return false;
             }
             let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
-            if fast.send_one().is_err() {
+            if fast.send_one(now_us).is_err() {
                 return false;
             }
             self.counters.out_segs += 1;
@@ -104,7 +105,7 @@ impl Engine {
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let usual = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
-            if usual && flow.srtt != 0 && !idle(flow, &clock) {
+            if usual && flow.srtt != 0 && !idle(flow, clock.us()) {
                 let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
                 match fast.send() {
                     Ok(sent) => {
@@ -339,9 +340,9 @@ fn is_on_wheel(flow: &FlowState, deadline: Millis) -> bool {
 
 /// Whether the flow rested so long that its window must be looked at before it sends.
 #[inline]
-fn idle(flow: &FlowState, clock: &Clock) -> bool {
+fn idle(flow: &FlowState, now_us: u32) -> bool {
     // The stamp of the last timed segment is that of one of the last flight.
-    flow.snd_nxt == flow.snd_una && clock.us().wrapping_sub(flow.rtt_stamp) > IDLE_US_MIN
+    flow.snd_nxt == flow.snd_una && now_us.wrapping_sub(flow.rtt_stamp) > IDLE_US_MIN
 }
 
 /// The delayed acknowledgment's deadline from its low bits.
