@@ -15,7 +15,7 @@ use crate::support::{SHORT, check_load, echo_client, echo_server};
 
 const OTHER_VERSION: u32 = ABI_VERSION + 1;
 
-fn tidelane(wire: &Wire, line: &str) -> Result<Program, Stop> {
+pub fn tidelane(wire: &Wire, line: &str) -> Result<Program, Stop> {
     let path = tools::binary("tidelane")?;
     Ok(wire
         .program(Side::Server, &path.to_string_lossy())
@@ -23,7 +23,7 @@ fn tidelane(wire: &Wire, line: &str) -> Result<Program, Stop> {
 }
 
 /// Demands a non-zero exit and exactly one line on standard error, with `words` in it.
-fn check_refusal(finished: &Finished, words: &str) -> Outcome {
+pub fn check_refusal(finished: &Finished, words: &str) -> Outcome {
     ensure!(!finished.status.success(), "it succeeded: {finished}");
     ensure!(
         finished.stderr.lines().count() == 1,

@@ -5,6 +5,8 @@
 //! through the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000),
 //! TIDELANE_SCRIBBLES (rounds of a hostile program, default 10), TIDELANE_FLOOD_RATE and
 //! TIDELANE_FLOOD_SECONDS (SYNs per second, default 50,000, and for how long, default 2).
+//! TIDELANE_CORES gives each service that many fast-path cores, on the first CPUs (default: one
+//! that is not pinned).
 
 use std::process::ExitCode;
 
@@ -13,6 +15,7 @@ use tidelane_tests::runner::{self, Case};
 mod clients;
 mod coexist;
 mod commands;
+mod cores;
 mod deaths;
 mod flood;
 mod forks;
@@ -49,6 +52,8 @@ const CASES: &[Case] = cases![
     commands::up_down_up 60,
     commands::ss_names_the_sockets 60,
     commands::strict_refuses_a_fall_back 60,
+    cores::both_have_connections 60,
+    cores::too_few_queues 60,
     servers::echo 60,
     servers::nginx_bodies_by_curl 90,
     servers::nginx_keep_alive_and_close 90,

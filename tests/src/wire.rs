@@ -57,6 +57,9 @@ pub struct WireOptions {
     pub middle: bool,
     /// Congestion control of the kernel at both ends, such as `cubic`.
     pub congestion: Option<String>,
+    /// Queues of each interface, if not one for each core of a service. The kernel lets one
+    /// become more later.
+    pub queues: Option<u64>,
 }
 
 /// The namespaces, and everything that runs in them. Dropping it removes all of it.
@@ -68,6 +71,14 @@ pub struct Wire {
     /// Last: it ends what the fields above may still use.
     guardian: RefCell<Guardian>,
 }
+
+/// Fast-path cores of services that are not told otherwise: TIDELANE_CORES, or one.
+fn cores() -> u64 {
+    tools::env_number("TIDELANE_CORES", 1).max(1)
+}
+
+/// A namespace and the name of an interface there.
+type End<'a> = (&'a str, &'a str);
 
 static WIRES: AtomicU32 = AtomicU32::new(0);
 
@@ -111,13 +122,13 @@ impl Wire {
         if options.middle {
             let middle = self.namespace(Side::Middle);
             self.add_namespace(&middle)?;
-            self.add_veth((&server, INTERFACE), (&middle, MIDDLE.0))?;
-            self.add_veth((&middle, MIDDLE.1), (&client, INTERFACE))?;
+            self.add_veth(options, (&server, INTERFACE), (&middle, MIDDLE.0))?;
+            self.add_veth(options, (&middle, MIDDLE.1), (&client, INTERFACE))?;
             for interface in [MIDDLE.0, MIDDLE.1] {
                 self.setup(&["ip", "-n", &middle, "link", "set", interface, "up"])?;
             }
         } else {
-            self.add_veth((&server, INTERFACE), (&client, INTERFACE))?;
+            self.add_veth(options, (&server, INTERFACE), (&client, INTERFACE))?;
         }
         self.set_up_end(&server, SERVER, SERVER_V6)?;
         self.set_up_end(&client, CLIENT, CLIENT_V6)
@@ -148,11 +159,13 @@ impl Wire {
         command_with(arguments, hold).map(drop)
     }
 
-    fn add_veth(&self, one: (&str, &str), other: (&str, &str)) -> Result<(), Stop> {
-        self.setup(&[
-            "ip", "link", "add", one.1, "netns", one.0, "type", "veth", "peer", "name", other.1,
-            "netns", other.0,
-        ])
+    fn add_veth(&self, options: &WireOptions, one: End<'_>, other: End<'_>) -> Result<(), Stop> {
+        let count = options.queues.unwrap_or_else(cores).to_string();
+        let all = ["numrxqueues", &count, "numtxqueues", &count];
+        let queues = if count == "1" { &[][..] } else { &all };
+        let near = ["ip", "link", "add", one.1, "netns", one.0];
+        let far = ["type", "veth", "peer", "name", other.1, "netns", other.0];
+        self.setup(&[&near[..], queues, &far, queues].concat())
     }
 
     /// Name of a namespace.
@@ -229,7 +242,10 @@ impl Wire {
             format!("{}-{services}", self.id)
         };
         self.guardian.borrow_mut().name("run", &name)?;
-        Service::up(self, side, &name, options, cpus)
+        let all = format!("0-{}", cores() - 1);
+        let as_told = cores() == 1 || options.contains(&"--cores");
+        let added = if as_told { &[][..] } else { &["--cores", &all] };
+        Service::up(self, side, &name, &[options, added].concat(), cpus)
     }
 
     /// A program of one side.

@@ -2,20 +2,20 @@
 
 use std::{
     os::fd::BorrowedFd,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
-use tidelane_abi::{
-    ControlEvent, ControlRequest, OpenOptions, control_event, control_request, data_event,
-    data_request,
-};
-use tidelane_ring::{
-    ControlEventConsumer, ControlRequestProducer, DataEventConsumer, DataRequestProducer, Doorbell,
-    PushError, sleep,
-    words::{ARG_MAX, DataWord},
-};
+use tidelane_abi::{ControlRequest, OpenOptions, control_request, data_request};
+use tidelane_ring::{Corrupt, Doorbell, PushError, core_of, sleep, words::DataWord};
 
-use crate::{ListenerHandle, Stream, session::Session};
+use crate::{
+    ListenerHandle, Stream,
+    rings::{Rings, mark},
+    session::Session,
+};
 
 /// A program's rings for one thread, or for several under the caller's lock.
 #[derive(Debug)]
@@ -23,24 +23,14 @@ pub struct Context {
     id: u32,
     session: Arc<Session>,
     bell: Option<Doorbell>,
-    data_requests: DataRequestProducer,
-    data_events: DataEventConsumer,
-    control_requests: ControlRequestProducer,
-    control_events: ControlEventConsumer,
-    /// Words for the data-request ring, in order.
-    queued: Vec<u64>,
+    /// By core of the service.
+    cores: Vec<Rings>,
+    /// Gets the next active open from a port that the service chooses.
+    next_core: u32,
     /// By slot: bits of `mark`.
     marks: Vec<u8>,
     /// Slots with the mark `TOUCHED`.
     touched: Vec<u32>,
-}
-
-/// What a context remembers of a slot.
-mod mark {
-    /// Its ADVANCE is among the queued words.
-    pub const QUEUED: u8 = 1;
-    /// It was submitted since it was last trimmed.
-    pub const TOUCHED: u8 = 2;
 }
 
 /// What `Context::poll` reports.
@@ -121,15 +111,17 @@ pub enum QueueError {
 
 impl Context {
     pub(crate) fn new(session: Arc<Session>, id: u32, bell: Option<Doorbell>) -> Option<Context> {
-        let region = &session.region;
+        let cores = session.page.cores();
+        let rings = |core| {
+            let number = session.region.layout().share(core, cores).rings(id)?;
+            Rings::new(&session.region, number)
+        };
         Some(Context {
             id,
             bell,
-            data_requests: DataRequestProducer::new(region.clone(), id)?,
-            data_events: DataEventConsumer::new(region.clone(), id)?,
-            control_requests: ControlRequestProducer::new(region.clone(), id)?,
-            control_events: ControlEventConsumer::new(region.clone(), id)?,
-            queued: Vec::with_capacity(64),
+            cores: (0..cores).map(rings).collect::<Option<_>>()?,
+            // Programs with one connection each do not all begin with the first core.
+            next_core: std::process::id(),
             marks: Vec::new(),
             touched: Vec::new(),
             session,
@@ -156,16 +148,26 @@ impl Context {
 
     /// Queues an active open.
     pub fn connect(&mut self, request: &Connect) -> Result<(), QueueError> {
-        self.request(ControlRequest {
-            flags: request.flags,
-            cookie: request.cookie,
-            peer_addr: request.peer_addr,
-            local_addr: request.local_addr,
-            peer_port: request.peer_port,
-            local_port: request.local_port,
-            options: request.options,
-            ..control(control_request::CONNECT)
-        })
+        let cores = self.cores.len() as u32;
+        let core = if request.local_port == 0 {
+            self.next_core = self.next_core.wrapping_add(1);
+            self.next_core % cores
+        } else {
+            core_of(request.local_port, request.peer_port, cores)
+        };
+        self.request(
+            core as usize,
+            ControlRequest {
+                flags: request.flags,
+                cookie: request.cookie,
+                peer_addr: request.peer_addr,
+                local_addr: request.local_addr,
+                peer_port: request.peer_port,
+                local_port: request.local_port,
+                options: request.options,
+                ..control(control_request::CONNECT)
+            },
+        )
     }
 
     /// This context wants connections of `listener` from now on.
@@ -174,28 +176,31 @@ impl Context {
         listener: ListenerHandle,
         cookie: u64,
     ) -> Result<(), QueueError> {
-        let kind = control_request::LISTENER_JOIN;
-        self.request(ControlRequest {
+        self.request_all(ControlRequest {
             listener: listener.0,
             cookie,
-            ..control(kind)
+            ..control(control_request::LISTENER_JOIN)
         })
     }
 
     /// This context wants no more connections of `listener`. Events on their way still come.
     pub fn listener_leave(&mut self, listener: ListenerHandle) -> Result<(), QueueError> {
-        let kind = control_request::LISTENER_LEAVE;
-        self.request(ControlRequest {
+        self.request_all(ControlRequest {
             listener: listener.0,
-            ..control(kind)
+            ..control(control_request::LISTENER_LEAVE)
         })
     }
 
-    fn request(&mut self, request: ControlRequest) -> Result<(), QueueError> {
+    /// To all cores. Said to a core for a second time, it changes nothing.
+    fn request_all(&mut self, request: ControlRequest) -> Result<(), QueueError> {
+        (0..self.cores.len()).try_for_each(|core| self.request(core, request))
+    }
+
+    fn request(&mut self, core: usize, request: ControlRequest) -> Result<(), QueueError> {
         if self.session.is_gone() {
             return Err(QueueError::ServiceGone);
         }
-        match self.control_requests.push(request) {
+        match self.cores[core].control_requests.push(request) {
             Ok(()) => Ok(()),
             Err(PushError::Full) => {
                 self.flush();
@@ -208,21 +213,26 @@ impl Context {
         }
     }
 
-    /// `accept` handed out `count` connections of `listener`: makes room in the service's queue.
-    pub fn accept_taken(&mut self, listener: ListenerHandle, count: u32) {
-        let mut left = count;
-        while left > 0 {
-            let now = left.min(ARG_MAX);
-            let word = DataWord::with_arg(data_request::ACCEPT_TAKEN, now, listener.0);
-            self.queued.push(word.encode());
-            left -= now;
-        }
+    /// `accept` handed out the connection of `listener` in `slot`: makes room in the service's
+    /// queue.
+    pub fn accept_taken(&mut self, listener: ListenerHandle, slot: u32) {
+        let word = DataWord::with_arg(data_request::ACCEPT_TAKEN, 1, listener.0);
+        self.queue(slot, word);
     }
 
     /// Events of `slot` come to this context from now on; its present state is announced here.
     pub fn assign(&mut self, slot: u32) {
-        self.queued
-            .push(DataWord::with_arg(data_request::ASSIGN, self.id, slot).encode());
+        let word = DataWord::with_arg(data_request::ASSIGN, self.id, slot);
+        self.queue(slot, word);
+    }
+
+    /// Queues a request about `slot` for the core that has it.
+    #[inline]
+    fn queue(&mut self, slot: u32, word: DataWord) {
+        let core = self.session.core_of_slot(slot);
+        if let Some(rings) = self.cores.get_mut(core) {
+            rings.queued.push(word.encode());
+        }
     }
 
     /// Queues the stream's change, if there is one to tell, once per flush.
@@ -232,12 +242,12 @@ impl Context {
             return;
         }
         let slot = stream.slot();
-        let has_room = self.queued.len() < self.queued.capacity();
-        match self.marks.get_mut(slot as usize) {
-            Some(marks) if *marks == mark::TOUCHED && has_room => {
+        let core = self.session.core_of_slot(slot);
+        match (self.marks.get_mut(slot as usize), self.cores.get_mut(core)) {
+            (Some(marks), Some(rings)) if *marks == mark::TOUCHED && rings.has_room() => {
                 *marks |= mark::QUEUED;
-                self.queued
-                    .push(DataWord::new(data_request::ADVANCE, slot).encode());
+                let word = DataWord::new(data_request::ADVANCE, slot);
+                rings.queued.push(word.encode());
             }
             _ => self.submit_anew(slot),
         }
@@ -254,8 +264,7 @@ impl Context {
         let marks = &mut self.marks[slot as usize];
         let before = std::mem::replace(marks, mark::QUEUED | mark::TOUCHED);
         if before & mark::QUEUED == 0 {
-            self.queued
-                .push(DataWord::new(data_request::ADVANCE, slot).encode());
+            self.queue(slot, DataWord::new(data_request::ADVANCE, slot));
         }
         if before & mark::TOUCHED == 0 {
             self.touched.push(slot);
@@ -265,143 +274,40 @@ impl Context {
     /// Whether something waits for `flush`.
     #[inline]
     pub fn has_queued(&self) -> bool {
-        !self.queued.is_empty() || self.control_requests.unpublished() > 0
+        self.cores.iter().any(Rings::has_queued)
     }
 
-    /// Publishes what is queued and rings the service's doorbell if a core sleeps. What finds the
-    /// ring full stays queued.
+    /// Publishes what is queued and rings the doorbell of each core that sleeps and has to look.
+    /// What finds the ring full stays queued.
     pub fn flush(&mut self) {
-        let mut taken = 0;
-        for &word in &self.queued {
-            match self.data_requests.push(word) {
-                Ok(()) => taken += 1,
-                Err(PushError::Full) => break,
-                Err(PushError::Corrupt) => {
+        for (core, rings) in self.cores.iter_mut().enumerate() {
+            if rings.flush(&mut self.marks, &self.session)
+                && self.session.core_sleeps_after_publish(core)
+            {
+                self.session.ring_service(core);
+            }
+        }
+    }
+
+    /// Reports all events that are there, of each core control events first. Returns their number.
+    pub fn poll(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
+        let mut count = 0;
+        for rings in &mut self.cores {
+            match rings.poll(&self.session, on_event) {
+                Ok(events) => count += events,
+                Err(Corrupt) => {
                     self.session.set_gone();
                     break;
                 }
             }
-            let word = DataWord::decode(word);
-            if word.kind == data_request::ADVANCE {
-                self.marks[word.slot as usize] &= !mark::QUEUED;
-            }
         }
-        if taken == self.queued.len() {
-            self.queued.clear();
-        } else {
-            self.queued.drain(..taken);
-        }
-        // Control first: an ADVANCE may concern what a control request asked for.
-        let control = self.control_requests.publish();
-        let data = self.data_requests.publish();
-        let full = !self.queued.is_empty();
-        if (control || data || full) && self.core_sleeps_after_publish() {
-            self.session.ring_service();
-        }
-    }
-
-    fn core_sleeps_after_publish(&self) -> bool {
-        sleep::any_sleeps(self.session.page.sleep_words())
-    }
-
-    /// Reports all events that are there, control events first. Returns their number.
-    pub fn poll(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
-        let mut count = 0;
-        if !self.control_events.is_empty() {
-            count = self.poll_control(on_event);
-        }
-        // What comes in the meantime is there at the next poll.
-        let Ok(known) = self.data_events.known() else {
-            return self.give_up(count);
-        };
-        for _ in 0..known {
-            let Ok(Some(word)) = self.data_events.pop() else {
-                return self.give_up(count);
-            };
-            if let Some(event) = self.data_event(DataWord::decode(word)) {
-                on_event(event);
-                count += 1;
-            }
-        }
-        self.data_events.release();
         count
     }
 
-    #[inline(never)]
-    fn poll_control(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
-        let mut count = 0;
-        loop {
-            match self.control_events.pop() {
-                Ok(Some(event)) => {
-                    if let Some(event) = self.control_event(&event) {
-                        on_event(event);
-                        count += 1;
-                    }
-                }
-                Ok(None) => break,
-                Err(_) => return self.give_up(count),
-            }
-        }
-        self.control_events.release();
-        count
-    }
-
-    #[cold]
-    fn give_up(&self, count: usize) -> usize {
-        self.session.set_gone();
-        count
-    }
-
-    fn control_event(&self, event: &ControlEvent) -> Option<ClientEvent> {
-        let &ControlEvent {
-            slot,
-            cookie,
-            generation,
-            cause,
-            ..
-        } = event;
-        let listener = ListenerHandle(event.listener);
-        let slot_exists = slot < self.session.region.layout().slots_max();
-        match event.kind {
-            control_event::CONNECT_STARTED if slot_exists => Some(ClientEvent::ConnectStarted {
-                cookie,
-                slot,
-                generation,
-            }),
-            control_event::CONNECT_FAILED => Some(ClientEvent::ConnectFailed { cookie, cause }),
-            control_event::CONNECT_KERNEL => Some(ClientEvent::ConnectKernel { cookie }),
-            control_event::ACCEPTED if slot_exists => Some(ClientEvent::Accepted {
-                cookie,
-                listener,
-                slot,
-                generation,
-            }),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn data_event(&self, word: DataWord) -> Option<ClientEvent> {
-        let slot = word.slot;
-        if slot >= self.session.region.layout().slots_max() {
-            return None;
-        }
-        match word.kind {
-            data_event::READY => Some(ClientEvent::Ready { slot }),
-            data_event::RELEASED => {
-                let view = self.session.region.slot(slot)?;
-                let generation = view.service().generation.load(Ordering::Acquire);
-                self.session.buffers().released(slot, generation);
-                Some(ClientEvent::Released { slot })
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether `poll` would report something. Two loads.
+    /// Whether `poll` would report something. Two loads for each core.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.data_events.is_empty() || !self.control_events.is_empty()
+        self.cores.iter().any(Rings::has_events)
     }
 
     /// Flushes and asks the service to ring the doorbell at the next event. True: sleep on
@@ -409,50 +315,55 @@ impl Context {
     /// request ring is full (the service was rung, try again), or the service is gone.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.flush();
-        if !self.queued.is_empty() || self.session.is_gone() {
+        let waits = self.cores.iter().any(|rings| !rings.queued.is_empty());
+        if waits || self.session.is_gone() {
             return false;
         }
-        let Some(view) = self.session.region.context(self.id) else {
-            return false;
-        };
-        sleep::prepare_to_sleep(&view.head.needs_wakeup);
+        self.sleep_words().for_each(sleep::prepare_to_sleep);
         if self.has_events() {
-            sleep::cancel_sleep(&view.head.needs_wakeup);
+            self.cancel_sleep();
             return false;
         }
         true
     }
 
+    /// Where each core looks whether this context sleeps.
+    fn sleep_words(&self) -> impl Iterator<Item = &AtomicU32> {
+        let heads = self.cores.iter().filter_map(|rings| {
+            let view = self.session.region.context(rings.number)?;
+            Some(view.head)
+        });
+        heads.map(|head| &head.needs_wakeup)
+    }
+
     /// Takes `prepare_to_sleep` back, after waking up for whatever reason.
     pub fn cancel_sleep(&mut self) {
-        if let Some(view) = self.session.region.context(self.id) {
-            sleep::cancel_sleep(&view.head.needs_wakeup);
-        }
+        self.sleep_words().for_each(sleep::cancel_sleep);
     }
 
-    /// The CPU of the service's first core, if it is pinned: spinning is for other CPUs only.
-    pub fn core_cpu(&self) -> Option<u32> {
-        self.session
-            .page
-            .core(0)?
-            .cpu
-            .load(Ordering::Relaxed)
-            .checked_sub(1)
+    /// Whether a core of the service may run on this CPU: spinning is for other CPUs only. One
+    /// that is not pinned may run anywhere.
+    pub fn shares_cpu(&self, cpu: Option<u32>) -> bool {
+        let mut cores = (0..self.cores.len()).filter_map(|core| self.session.core(core));
+        cores.any(|core| {
+            let theirs = core.cpu.load(Ordering::Relaxed).checked_sub(1);
+            theirs.is_none() || theirs == cpu
+        })
     }
 
-    /// Whether a core of the service sleeps: spinning for its answer is then in vain.
-    pub fn core_sleeps(&self) -> bool {
-        self.session
-            .page
-            .sleep_words()
-            .any(|word| word.load(Ordering::Relaxed) != 0)
+    /// Whether all cores of the service sleep: spinning for an answer is then in vain.
+    pub fn cores_sleep(&self) -> bool {
+        let mut cores = (0..self.cores.len()).filter_map(|core| self.session.core(core));
+        cores.all(|core| core.needs_wakeup.load(Ordering::Relaxed) != 0)
     }
 
     /// Tells the service on which CPU this context's thread runs.
     pub fn set_cpu_hint(&self, cpu: Option<u32>) {
-        if let Some(view) = self.session.region.context(self.id) {
-            let hint = cpu.map_or(0, |cpu| cpu.wrapping_add(1));
-            if view.head.cpu_hint.load(Ordering::Relaxed) != hint {
+        let hint = cpu.map_or(0, |cpu| cpu.wrapping_add(1));
+        for rings in &self.cores {
+            if let Some(view) = self.session.region.context(rings.number)
+                && view.head.cpu_hint.load(Ordering::Relaxed) != hint
+            {
                 view.head.cpu_hint.store(hint, Ordering::Relaxed);
             }
         }

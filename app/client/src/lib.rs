@@ -18,6 +18,7 @@ mod context;
 mod control;
 mod heir;
 mod program;
+mod rings;
 mod session;
 mod stream;
 

@@ -7,9 +7,9 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use tidelane_abi::{CONTEXTS_MAX, FlowNumbers, OpenOptions, ROUTE_KERNEL, message, refusal};
+use tidelane_abi::{FlowNumbers, OpenOptions, ROUTE_KERNEL, message, refusal};
 use tidelane_ring::{
-    Descriptor, Doorbell, LayoutError, MapError, ProgramRegion, ServicePageMap,
+    Descriptor, Doorbell, LayoutError, MapError, ProgramRegion, ServicePageMap, contexts_max,
     registration::new_message,
 };
 
@@ -41,14 +41,21 @@ impl Program {
 
     pub(crate) fn register_over(control: Control, name: &str) -> Result<Program, RegisterError> {
         let (answer, descriptors) = control.register(name)?;
-        let Ok([region, page, bell]) = <[_; 3]>::try_from(descriptors) else {
-            return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+        let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
+        let mut descriptors = descriptors.into_iter();
+        let (Some(region), Some(page)) = (descriptors.next(), descriptors.next()) else {
+            return Err(nonsense().into());
         };
         let (region, page) = (Descriptor::from(region), Descriptor::from(page));
         let region = ProgramRegion::map(region.as_fd(), answer.region_len).map_err(unmappable)?;
         let page = ServicePageMap::map(page.as_fd()).map_err(unmappable)?;
         region.dont_fork()?;
-        let bell = ServiceBell::Doorbell(Doorbell::from_trusted(out_of_the_way(bell)));
+        let bells = descriptors.map(|bell| Doorbell::from_trusted(out_of_the_way(bell)));
+        let bells: Vec<Doorbell> = bells.collect();
+        if bells.len() != page.cores() as usize {
+            return Err(nonsense().into());
+        }
+        let bell = ServiceBell::Doorbells(bells);
         let session = Session::new(Arc::new(region), Arc::new(page), Some(control), bell);
         Ok(Program {
             session: Arc::new(session),
@@ -83,14 +90,14 @@ impl Program {
 
     /// The session's own descriptors (without those of contexts), which the program must not close.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        let bell = match &self.session.bell {
-            ServiceBell::Doorbell(bell) => Some(bell.fd().as_raw_fd()),
-            ServiceBell::InMemory(_) => None,
+        let bells = match &self.session.bell {
+            ServiceBell::Doorbells(bells) => &bells[..],
+            ServiceBell::InMemory(_) => &[],
         };
         self.control_fd()
             .map(|fd| fd.as_raw_fd())
             .into_iter()
-            .chain(bell)
+            .chain(bells.iter().map(|bell| bell.fd().as_raw_fd()))
     }
 
     /// Asks the registration socket (one system call) whether the service still lives. Once false,
@@ -136,7 +143,8 @@ impl Program {
     /// Makes a context with its own doorbell and tells the service.
     pub fn new_context(&self) -> Result<Context, Refusal> {
         let session = &self.session;
-        let next = |id| (id < CONTEXTS_MAX).then_some(id + 1);
+        let contexts_max = contexts_max(session.page.cores());
+        let next = |id| (id < contexts_max).then_some(id + 1);
         let id = session
             .next_context
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
@@ -251,7 +259,7 @@ impl Program {
     }
 
     /// For the child after fork: gives the parent's session up without telling the service. The
-    /// control socket and the doorbell are closed here (their numbers name idle eventfds from now
+    /// control socket and the doorbells are closed here (their numbers name idle eventfds from now
     /// on), and where the region was is private zero memory, so that a late access to a stream or
     /// context is harmless. Contexts close their own doorbells when dropped.
     pub fn abandon(&self) {
@@ -262,8 +270,10 @@ impl Program {
         // What fails here leaves the descriptor to the end of the process.
         if let Ok(idle) = Doorbell::new() {
             let _ = control.socket().replace_with(idle.fd());
-            if let ServiceBell::Doorbell(bell) = &self.session.bell {
-                let _ = bell.descriptor().replace_with(idle.fd());
+            if let ServiceBell::Doorbells(bells) = &self.session.bell {
+                for bell in bells {
+                    let _ = bell.descriptor().replace_with(idle.fd());
+                }
             }
         }
         let _ = self.session.region.replace_after_fork();

@@ -8,13 +8,17 @@ use std::{
     },
 };
 
-use tidelane_ring::{BufferAllocator, Doorbell, ProgramRegion, ServicePageMap, StreamBuffer};
+use tidelane_abi::CoreLine;
+use tidelane_ring::{
+    BufferAllocator, Doorbell, ProgramRegion, ServicePageMap, StreamBuffer, sleep,
+};
 
 use crate::control::Control;
 
-/// How to wake the service.
+/// How to wake the cores of the service.
 pub(crate) enum ServiceBell {
-    Doorbell(Doorbell),
+    /// One for each.
+    Doorbells(Vec<Doorbell>),
     InMemory(Box<dyn Fn() + Send + Sync>),
 }
 
@@ -26,6 +30,8 @@ pub(crate) struct Session {
     pub(crate) control: Option<Control>,
     pub(crate) bell: ServiceBell,
     pub(crate) next_context: AtomicU32,
+    /// A slot's number shifted right by this is its core's.
+    slots_shift: u32,
     gone: AtomicBool,
     buffers: Mutex<Buffers>,
 }
@@ -55,7 +61,10 @@ impl Session {
         bell: ServiceBell,
     ) -> Session {
         let allocator = BufferAllocator::new(region.layout().tx_area());
+        let slots_shift = region.layout().slots_shift(page.cores());
         Session {
+            // Without slots there are no connections to look up.
+            slots_shift: slots_shift.unwrap_or(0),
             region,
             page,
             control,
@@ -79,11 +88,28 @@ impl Session {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn ring_service(&self) {
+    /// The number of the core that has `slot`.
+    #[inline]
+    pub(crate) fn core_of_slot(&self, slot: u32) -> usize {
+        (slot >> self.slots_shift) as usize
+    }
+
+    /// What the service says of a core.
+    pub(crate) fn core(&self, core: usize) -> Option<&CoreLine> {
+        self.page.core(core as u32)
+    }
+
+    /// After publishing: whether `core` must be rung.
+    pub(crate) fn core_sleeps_after_publish(&self, core: usize) -> bool {
+        self.core(core)
+            .is_some_and(|core| sleep::sleeps(&core.needs_wakeup))
+    }
+
+    pub(crate) fn ring_service(&self, core: usize) {
         match &self.bell {
             // A broken doorbell needs no report: the control socket hangs up with the service.
-            ServiceBell::Doorbell(bell) => {
-                bell.ring();
+            ServiceBell::Doorbells(bells) => {
+                bells.get(core).map(Doorbell::ring);
             }
             ServiceBell::InMemory(ring) => ring(),
         }
@@ -144,7 +170,7 @@ impl Buffers {
 impl fmt::Debug for ServiceBell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServiceBell::Doorbell(bell) => bell.fmt(f),
+            ServiceBell::Doorbells(bells) => bells.fmt(f),
             ServiceBell::InMemory(_) => write!(f, "InMemory"),
         }
     }

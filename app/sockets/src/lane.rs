@@ -428,9 +428,7 @@ impl Lane {
         let Some(context) = &ring.context else {
             return false;
         };
-        let core = context.core_cpu();
-        let elsewhere = core.is_some() && core != sys::current_cpu();
-        elsewhere && !context.core_sleeps()
+        !context.shares_cpu(sys::current_cpu()) && !context.cores_sleep()
     }
 
     /// Announces a sleeper, and flushes. False: events are there.
@@ -442,9 +440,8 @@ impl Lane {
         };
         let cpu = sys::current_cpu();
         context.set_cpu_hint(cpu);
-        let core = context.core_cpu();
         self.shares_cpu
-            .store(core.is_none() || core == cpu, Ordering::Relaxed);
+            .store(context.shares_cpu(cpu), Ordering::Relaxed);
         // Of a service that is gone nothing comes any more: the kernel's events are still there.
         context.prepare_to_sleep() || (is_service_gone() && !context.has_events())
     }

@@ -366,7 +366,7 @@ fn hand_out(
     connection.stream.set_flag(program_flags::TAKEN);
     lane.with_context(session, |context| {
         if let Some((listener, _)) = handle {
-            context.accept_taken(listener, 1);
+            context.accept_taken(listener, slot);
         }
         context.submit(&mut connection.stream);
     });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidelane_client::{Context, ListenerHandle, Program};
 use tidelane_engine::{EngineConfig, Instant, IpAddress, LinkId};
-use tidelane_host::{Bell, Host, HostRequest, Interface, Route};
+use tidelane_host::{Bell, Host, HostRequest, Interface, Listen, Route};
 use tidelane_packet_io::MemPort;
 use tidelane_ring::{Layout, ProgramRegion, ServicePageMap};
 use tidelane_wire::{Endpoint, MacAddress};
@@ -77,12 +77,16 @@ impl Machine {
         assert!(self.host.add_context(id, 0, Box::new(NoBell)));
         let mut context = program.new_context().expect("a context");
         if let Some(local) = listen_at {
-            let listener = self
-                .host
-                .listen(id, 1, local, false, 1024)
-                .expect("the port is free");
+            let listen = Listen {
+                number: 1,
+                key: 1,
+                local,
+                v6_only: false,
+                backlog: 1024,
+            };
+            self.host.listen(id, &listen).expect("the port is free");
             context
-                .listener_join(ListenerHandle(listener.0), 0)
+                .listener_join(ListenerHandle(listen.number), 0)
                 .expect("the ring has room");
             context.flush();
         }

@@ -56,6 +56,8 @@ drop_reasons! {
     TooLong => "too_long",
 
     // Demultiplexing.
+    /// The core that has the flow does not keep up with what other cores hand over.
+    CoreBusy => "core_busy",
     /// The destination is not an address of ours.
     NotOurs => "not_ours",
     /// No program claims the destination.

@@ -78,8 +78,6 @@ pub struct HostIo<P> {
     pub blocked: bool,
     /// Bytes of payload that every port takes in a super-frame; zero if one has none.
     super_payload_max: u32,
-    /// Connections that ever came to a program.
-    pub connections: u64,
     /// What the flow labels of IPv6 come from.
     pub(crate) label_seed: [u64; 2],
     /// Identification of the next IPv4 packet.
@@ -117,7 +115,6 @@ impl<P: PacketIo> HostIo<P> {
             requests: VecDeque::new(),
             tx_queued: false,
             blocked: false,
-            connections: 0,
             label_seed: label_seed(secret),
             ip_id: 0,
         })

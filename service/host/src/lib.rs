@@ -30,6 +30,7 @@ mod report;
 mod requests;
 mod routes;
 mod shared;
+mod siblings;
 mod slots;
 mod transmit;
 
@@ -51,10 +52,11 @@ pub use crate::{
     io::MEMORY_LINK,
     ports::PORTS_PER_REQUEST,
     program::{Bell, ProgramId},
-    registry::ListenError,
+    registry::{Listen, ListenError},
     report::{SocketReport, SocketState},
     routes::{Interface, Route},
     shared::{Holder, Take, TakeError, Taken},
+    siblings::{Place, Siblings},
 };
 
 /// While something could not be delivered, the host looks again this often.
@@ -85,6 +87,8 @@ pub enum HostRequest {
 pub struct HostCounters {
     /// Frames received.
     pub in_frames: u64,
+    /// Of these: handed over to the core that has the flow.
+    pub handed_over: u64,
     /// Segments that the memory wire delivered.
     pub memory_segments: u64,
     /// Segments handed to a port.
@@ -107,6 +111,7 @@ impl Default for HostCounters {
     fn default() -> Self {
         Self {
             in_frames: 0,
+            handed_over: 0,
             memory_segments: 0,
             out_segments: 0,
             bad_requests: 0,
@@ -127,6 +132,11 @@ pub struct Host<P> {
     parked: VecDeque<Parked>,
     reservations: HashSet<(ProgramId, Endpoint), FixedState>,
     shared: SharedConnections,
+    place: Place,
+    /// Other cores, if there are any.
+    siblings: Option<Siblings>,
+    /// Connections that ever came to a program.
+    connections: u64,
     frames: Vec<Frame>,
     scratch: Vec<u8>,
     /// Data requests that were taken from a ring and are looked at.
@@ -151,6 +161,9 @@ impl<P: PacketIo> Host<P> {
             parked: VecDeque::new(),
             reservations: HashSet::default(),
             shared: SharedConnections::default(),
+            place: Place::ALONE,
+            siblings: None,
+            connections: 0,
             frames: Vec::with_capacity(tidelane_packet_io::BURST_MAX),
             scratch: Vec::new(),
             words: [0; DATA_REQUESTS_AT_ONCE],
@@ -160,11 +173,20 @@ impl<P: PacketIo> Host<P> {
         })
     }
 
+    /// Makes the host, which is new, one of several cores.
+    #[must_use]
+    pub fn beside(mut self, siblings: Siblings) -> Self {
+        self.place = siblings.place();
+        self.siblings = (self.place.cores > 1).then_some(siblings);
+        self
+    }
+
     /// One turn: everything that has come is processed, everything that follows is sent and told.
     /// Whether there was anything to do.
     pub fn step(&mut self, now: Instant) -> bool {
         self.io.now = now;
         let mut worked = self.receive_ports(now);
+        worked |= self.siblings.is_some() && self.receive_handed_over(now);
         if !self.io.memory.is_empty() {
             self.receive_memory(now);
             worked = true;
@@ -243,6 +265,7 @@ impl<P: PacketIo> Host<P> {
     /// Whether a step would find something to do now: to be asked after announcing sleep.
     pub fn has_work(&self) -> bool {
         !self.io.memory.is_empty()
+            || self.siblings.as_ref().is_some_and(Siblings::has_work)
             || self.io.programs.iter().any(|(_, program)| {
                 !program.gone && program.contexts.iter().flatten().any(|c| c.has_requests())
             })

@@ -4,12 +4,12 @@
 //! the contexts among them that wait for connections are its *members*: a program that holds the
 //! socket but never accepts, like a supervising parent, gets none.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use tidelane_engine::{FlowId, ListenerId};
 use tidelane_wire::Endpoint;
 
-use crate::program::ProgramId;
+use crate::{hash::FixedState, program::ProgramId};
 
 /// A context that takes connections.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,8 @@ pub struct Member {
 
 /// A listening 3-tuple.
 pub struct Listener {
+    /// What programs call it.
+    pub number: u32,
     /// The kernel socket's cookie (SO_COOKIE).
     pub key: u64,
     /// Where it listens.
@@ -110,6 +112,7 @@ impl Listener {
 #[derive(Default)]
 pub struct Listeners {
     entries: Vec<Option<Listener>>,
+    by_number: HashMap<u32, ListenerId, FixedState>,
 }
 
 impl Listeners {
@@ -127,8 +130,14 @@ impl Listeners {
             .map(|index| ListenerId(index as u32))
     }
 
+    /// The listener that programs call `number`.
+    pub fn numbered(&self, number: u32) -> Option<ListenerId> {
+        self.by_number.get(&number).copied()
+    }
+
     /// Adds a listener under the engine's number.
     pub fn insert(&mut self, id: ListenerId, listener: Listener) {
+        self.by_number.insert(listener.number, id);
         if self.entries.len() <= id.index() {
             self.entries.resize_with(id.index() + 1, || None);
         }
@@ -137,7 +146,9 @@ impl Listeners {
 
     /// Removes a listener.
     pub fn remove(&mut self, id: ListenerId) -> Option<Listener> {
-        self.entries.get_mut(id.index())?.take()
+        let listener = self.entries.get_mut(id.index())?.take()?;
+        self.by_number.remove(&listener.number);
+        Some(listener)
     }
 
     /// All of them.

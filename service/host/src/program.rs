@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use tidelane_abi::{ControlEvent, ControlRequest, data_event};
 use tidelane_ring::{
     BufferAllocator, ControlEventProducer, ControlRequestConsumer, Corrupt, DataEventProducer,
-    DataRequestConsumer, ProgramRegion, PushError, sleep, words::DataWord,
+    DataRequestConsumer, ProgramRegion, PushError, Share, sleep, words::DataWord,
 };
 
 use crate::{binding::SlotUse, slots};
@@ -26,7 +26,8 @@ pub trait Bell: Send {
 /// The service's side of one context.
 pub struct Context {
     region: Arc<ProgramRegion>,
-    number: u32,
+    /// Of its rings in the region.
+    rings: u32,
     data_requests: DataRequestConsumer,
     data_events: DataEventProducer,
     control_requests: ControlRequestConsumer,
@@ -38,16 +39,16 @@ pub struct Context {
 }
 
 impl Context {
-    /// The service's side of context `number`, whose rings are new. `None` if there can be no such
-    /// context.
-    pub fn new(region: Arc<ProgramRegion>, number: u32, bell: Box<dyn Bell>) -> Option<Self> {
+    /// The service's side of the rings with number `rings` of the region, which are new. `None` if
+    /// there are no such.
+    pub fn new(region: Arc<ProgramRegion>, rings: u32, bell: Box<dyn Bell>) -> Option<Self> {
         Some(Self {
-            data_requests: DataRequestConsumer::new(region.clone(), number)?,
-            data_events: DataEventProducer::new(region.clone(), number)?,
-            control_requests: ControlRequestConsumer::new(region.clone(), number)?,
-            control_events: ControlEventProducer::new(region.clone(), number)?,
+            data_requests: DataRequestConsumer::new(region.clone(), rings)?,
+            data_events: DataEventProducer::new(region.clone(), rings)?,
+            control_requests: ControlRequestConsumer::new(region.clone(), rings)?,
+            control_events: ControlEventProducer::new(region.clone(), rings)?,
             region,
-            number,
+            rings,
             backlog: VecDeque::new(),
             bell,
             pushed: false,
@@ -134,7 +135,7 @@ impl Context {
         }
         self.control_events.publish();
         self.data_events.publish();
-        let Some(context) = self.region.context(self.number) else {
+        let Some(context) = self.region.context(self.rings) else {
             return true;
         };
         !sleep::should_ring(&context.head.needs_wakeup) || self.bell.ring()
@@ -158,6 +159,8 @@ pub struct Program {
     pub pid: u32,
     /// Its memory.
     pub region: Arc<ProgramRegion>,
+    /// What this core has of it.
+    pub share: Share,
     /// Receive buffers in it.
     pub rx: BufferAllocator,
     /// Its contexts, by number. Who tells one something takes it from
@@ -165,22 +168,26 @@ pub struct Program {
     pub contexts: Vec<Option<Context>>,
     /// A context may have been told something: [`Programs::publish`] is to look.
     told: bool,
+    /// From the first slot of the share on.
     slots: Vec<SlotUse>,
     free_slots: VecDeque<u32>,
     /// Slots in use, orphans included: the region lives until there are none.
     pub slots_used: u32,
     /// The process is gone, or misbehaved: nothing is read from the region's rings any more.
     pub gone: bool,
+    /// The driver has not removed it yet: its number stays in use.
+    pub registered: bool,
 }
 
 impl Program {
-    /// A program that has just registered.
-    pub fn new(name: String, pid: u32, region: Arc<ProgramRegion>) -> Self {
-        let rx = BufferAllocator::new(region.layout().rx_area());
+    /// A program that has just registered, of whose region `share` is this core's.
+    pub fn new(name: String, pid: u32, region: Arc<ProgramRegion>, share: Share) -> Self {
+        let rx = BufferAllocator::new(share.rx_area.clone());
         Self {
             name,
             pid,
             region,
+            share,
             rx,
             contexts: Vec::new(),
             told: false,
@@ -188,13 +195,15 @@ impl Program {
             free_slots: VecDeque::new(),
             slots_used: 0,
             gone: false,
+            registered: true,
         }
     }
 
-    /// What uses `slot`.
+    /// What uses `slot`; none of other cores.
     #[inline]
     pub fn slot_use(&mut self, slot: u32) -> Option<&mut SlotUse> {
-        self.slots.get_mut(slot as usize)
+        self.slots
+            .get_mut(slot.wrapping_sub(self.share.slots.start) as usize)
     }
 
     /// Takes a free slot; its generation becomes odd.
@@ -202,8 +211,10 @@ impl Program {
         let slot = match self.free_slots.pop_front() {
             Some(slot) => slot,
             None => {
-                let next = self.slots.len() as u32;
-                self.region.slot(next)?;
+                let next = self.share.slots.start + self.slots.len() as u32;
+                if next >= self.share.slots.end {
+                    return None;
+                }
                 self.slots.push(SlotUse::Free);
                 next
             }
@@ -215,14 +226,14 @@ impl Program {
 
     /// Sets what uses `slot`.
     pub fn set_slot(&mut self, slot: u32, slot_use: SlotUse) {
-        if let Some(entry) = self.slots.get_mut(slot as usize) {
+        if let Some(entry) = self.slot_use(slot) {
             *entry = slot_use;
         }
     }
 
     /// The slot is free again: tells `context`.
     pub fn release_slot(&mut self, slot: u32, context: u32) {
-        let Some(entry) = self.slots.get_mut(slot as usize) else {
+        let Some(entry) = self.slot_use(slot) else {
             return;
         };
         *entry = SlotUse::Free;
@@ -253,10 +264,7 @@ impl Program {
 
     /// All slots with their uses.
     pub fn slots(&self) -> impl Iterator<Item = (u32, &SlotUse)> {
-        self.slots
-            .iter()
-            .enumerate()
-            .map(|(slot, slot_use)| (slot as u32, slot_use))
+        (self.share.slots.start..).zip(&self.slots)
     }
 }
 
@@ -320,11 +328,13 @@ impl Programs {
     }
 
     /// Forgets a program that is gone, if no connection needs its region any more: it is unmapped.
+    /// One that misbehaved keeps its number until the driver has removed it too: it must not mean
+    /// another program by then.
     pub fn remove_unused(&mut self, id: ProgramId) {
         if let Some(entry) = self.entries.get_mut((id.0 as usize).wrapping_sub(1))
-            && entry
-                .as_ref()
-                .is_some_and(|program| program.gone && program.slots_used == 0)
+            && entry.as_ref().is_some_and(|program| {
+                program.gone && !program.registered && program.slots_used == 0
+            })
         {
             *entry = None;
         }

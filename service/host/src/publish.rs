@@ -9,7 +9,7 @@ use tidelane_time::Instant;
 use crate::{
     Host, HostRequest,
     binding::{Binding, Path, STAGING, SlotUse, cause_or_finished},
-    io::{HostIo, Staging, names_of, slot_event},
+    io::{Staging, names_of, slot_event},
     listeners::Member,
     program::ProgramId,
     slots::{self, Publication},
@@ -66,7 +66,7 @@ impl<P: PacketIo> Host<P> {
         // At most one a step: the next step finds the next one.
         if let Some(id) = published.stuck {
             self.io.counters.stuck_doorbells += 1;
-            self.remove_program(now, id);
+            self.expel(now, id);
         }
     }
 
@@ -77,6 +77,7 @@ impl<P: PacketIo> Host<P> {
             self.engine.abort(now, flow, &mut self.io);
             return;
         };
+        let number = listener.number;
         let Some(member) = listener.choose() else {
             listener.waiting.push_back(flow);
             return;
@@ -101,7 +102,7 @@ impl<P: PacketIo> Host<P> {
         }
         self.io.mark(flow);
         let mut event = slot_event(control_event::ACCEPTED, slot, generation, cookie);
-        event.listener = id.0;
+        event.listener = number;
         let target = self
             .io
             .programs
@@ -126,17 +127,12 @@ impl<P: PacketIo> Host<P> {
         };
         let key = state.key();
         let mss = self.engine.info(flow).map_or(0, |info| info.mss);
-        let HostIo {
-            bindings,
-            connections,
-            ..
-        } = &mut self.io;
-        let Some(Some(binding)) = bindings.get_mut(flow.index()) else {
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return;
         };
         if binding.connection == 0 {
-            *connections += 1;
-            binding.connection = *connections;
+            self.connections += 1;
+            binding.connection = self.place.connection(self.connections);
         }
         let names = names_of(&key, binding.connection, mss);
         let window = state.rx_window();

@@ -8,7 +8,12 @@ use tidelane_wire::{
     parse_icmp_error, parse_icmpv6_error, protocol, split_tcp, tcp_checksum_ok,
 };
 
-use crate::{Host, io::MEMORY_LINK};
+use crate::{Host, Siblings, io::MEMORY_LINK};
+
+/// The first queue of this core.
+const OWN_LINK: LinkId = LinkId(1);
+/// Batches of other cores that are looked at in one step.
+const BATCHES_PER_STEP_MAX: usize = 8;
 
 impl<P: PacketIo> Host<P> {
     /// One burst from each port. Whether there was any frame.
@@ -49,10 +54,37 @@ impl<P: PacketIo> Host<P> {
         self.io.arrival = None;
         self.io.counters.in_frames += received as u64;
         self.scratch = scratch;
+        if let Some(siblings) = &mut self.siblings {
+            self.io.counters.drops[DropReason::CoreBusy.index()] += siblings.flush();
+        }
+    }
+
+    /// Frames of this core's flows that other cores took from their queues. Whether there were any.
+    #[inline(never)]
+    pub(crate) fn receive_handed_over(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for _ in 0..BATCHES_PER_STEP_MAX {
+            let Some(next) = self.siblings.as_mut().and_then(Siblings::next) else {
+                break;
+            };
+            for (frame, partial_allowed) in next.0.frames() {
+                // The answer leaves by a queue of this core.
+                self.receive_frame(now, OWN_LINK, frame, partial_allowed);
+            }
+            any = true;
+            if let Some(siblings) = &mut self.siblings {
+                siblings.recycle(next);
+            }
+        }
+        self.io.arrival = None;
+        any
     }
 
     #[inline]
     fn receive_frame(&mut self, now: Instant, link: LinkId, frame: &[u8], partial_allowed: bool) {
+        if self.siblings.is_some() && self.hand_over(frame, partial_allowed) {
+            return;
+        }
         let taken = match parse_frame_v4(frame) {
             Some(Ok(packet)) if packet.protocol == protocol::TCP => {
                 self.receive_tcp(now, link, packet, partial_allowed)
@@ -63,6 +95,20 @@ impl<P: PacketIo> Host<P> {
         if let Err(reason) = taken {
             self.io.counters.drops[reason.index()] += 1;
         }
+    }
+
+    /// Whether the frame is for another core, which has it now.
+    #[inline(never)]
+    fn hand_over(&mut self, frame: &[u8], partial_allowed: bool) -> bool {
+        let (Some(siblings), Ok(packet)) = (&mut self.siblings, parse_frame(frame)) else {
+            return false;
+        };
+        let Some(core) = siblings.elsewhere(&packet) else {
+            return false;
+        };
+        siblings.hand_over(core, frame, partial_allowed);
+        self.io.counters.handed_over += 1;
+        true
     }
 
     /// A frame that does not carry TCP over plain IPv4.

@@ -2,7 +2,6 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tidelane_abi::CONTEXTS_MAX;
 use tidelane_engine::{FlowId, ListenerId, SocketOptions};
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::ProgramRegion;
@@ -33,10 +32,28 @@ pub enum ListenError {
     NoProgram,
 }
 
+/// A kernel socket that listens. See [`Host::listen`].
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// What programs call the listener: the same on all cores, and no other listener's.
+    pub number: u32,
+    /// The kernel socket's cookie (SO_COOKIE).
+    pub key: u64,
+    /// Where it listens: `::` stands for both IP versions.
+    pub local: Endpoint,
+    /// `::` is for IPv6 only.
+    pub v6_only: bool,
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+}
+
 impl<P: PacketIo> Host<P> {
     /// Registers a program with its region.
     pub fn add_program(&mut self, name: String, pid: u32, region: Arc<ProgramRegion>) -> ProgramId {
-        self.io.programs.insert(Program::new(name, pid, region))
+        let share = region.layout().share(self.place.core, self.place.cores);
+        self.io
+            .programs
+            .insert(Program::new(name, pid, region, share))
     }
 
     /// A context of a program exists; `bell` wakes it. False if there can be no such context.
@@ -44,9 +61,9 @@ impl<P: PacketIo> Host<P> {
         let Some(program) = self.io.programs.get_mut(id) else {
             return false;
         };
-        if number >= CONTEXTS_MAX {
+        let Some(rings) = program.share.rings(number) else {
             return false;
-        }
+        };
         let index = number as usize;
         if program.contexts.len() <= index {
             program.contexts.resize_with(index + 1, || None);
@@ -54,13 +71,23 @@ impl<P: PacketIo> Host<P> {
         if program.contexts[index].is_some() {
             return false;
         }
-        program.contexts[index] = Context::new(program.region.clone(), number, bell);
+        program.contexts[index] = Context::new(program.region.clone(), rings, bell);
         program.contexts[index].is_some()
     }
 
     /// The program is gone: its listeners end, its connections are reset. Connections that it had
-    /// closed are finished first; its region goes with the last of them.
+    /// closed are finished first; its region goes with the last of them. Its number may be given
+    /// to another program from then on.
     pub fn remove_program(&mut self, now: Instant, id: ProgramId) {
+        if let Some(program) = self.io.programs.get_mut(id) {
+            program.registered = false;
+        }
+        self.expel(now, id);
+        self.io.programs.remove_unused(id);
+    }
+
+    /// Everything of the program ends; only the driver can give its number away.
+    pub(crate) fn expel(&mut self, now: Instant, id: ProgramId) {
         self.io.now = now;
         for listener in self.io.listeners.held_by(id) {
             self.drop_listener_holder(now, id, listener);
@@ -108,20 +135,18 @@ impl<P: PacketIo> Host<P> {
                 self.engine.abort(now, flow, &mut self.io);
             }
         }
-        self.io.programs.remove_unused(id);
     }
 
-    /// The kernel socket `key` of a program listens at `local`, which stands for both IP versions
-    /// if it is `::` and not `v6_only`. A second program with the same socket gets the same
-    /// listener.
-    pub fn listen(
-        &mut self,
-        id: ProgramId,
-        key: u64,
-        local: Endpoint,
-        v6_only: bool,
-        backlog: u32,
-    ) -> Result<ListenerId, ListenError> {
+    /// A kernel socket of a program listens. A second program with the same socket gets the same
+    /// listener, under the number that it has.
+    pub fn listen(&mut self, id: ProgramId, listen: &Listen) -> Result<ListenerId, ListenError> {
+        let &Listen {
+            number,
+            key,
+            local,
+            v6_only,
+            backlog,
+        } = listen;
         if self.io.programs.get(id).is_none_or(|program| program.gone) {
             return Err(ListenError::NoProgram);
         }
@@ -144,6 +169,7 @@ impl<P: PacketIo> Host<P> {
             Err(_) => return Err(ListenError::Limit),
         };
         let entry = Listener {
+            number,
             key,
             local,
             holders: vec![id],
@@ -154,20 +180,20 @@ impl<P: PacketIo> Host<P> {
         Ok(listener)
     }
 
-    /// A program closed its descriptor of a listener. True if that was the last one.
-    pub fn unlisten(&mut self, now: Instant, id: ProgramId, listener: ListenerId) -> bool {
+    /// A program closed its descriptor of a listener. With the last one the listener ends.
+    pub fn unlisten(&mut self, now: Instant, id: ProgramId, listener: ListenerId) {
         self.io.now = now;
-        self.drop_listener_holder(now, id, listener)
+        self.drop_listener_holder(now, id, listener);
     }
 
-    fn drop_listener_holder(&mut self, now: Instant, id: ProgramId, listener: ListenerId) -> bool {
+    fn drop_listener_holder(&mut self, now: Instant, id: ProgramId, listener: ListenerId) {
         let Some(entry) = self.io.listeners.get_mut(listener) else {
-            return false;
+            return;
         };
         let (last, untaken) = entry.drop_holder(id);
         self.engine.accept_taken(listener, untaken);
         if !last {
-            return false;
+            return;
         }
         let waiting = self
             .io
@@ -178,16 +204,19 @@ impl<P: PacketIo> Host<P> {
         for flow in waiting.into_iter().flatten() {
             self.engine.abort(now, flow, &mut self.io);
         }
-        true
     }
 
-    /// Listeners in use, with their kernel sockets' cookies.
-    pub fn listener_keys(&self) -> Vec<(u64, Endpoint)> {
-        self.io
-            .listeners
-            .iter()
-            .map(|(_, entry)| (entry.key, entry.local))
-            .collect()
+    /// As [`unlisten`](Self::unlisten), by the kernel socket.
+    pub fn unlisten_key(&mut self, now: Instant, id: ProgramId, key: u64) {
+        if let Some(listener) = self.io.listeners.find(key) {
+            self.unlisten(now, id, listener);
+        }
+    }
+
+    /// The kernel sockets of the listeners in use.
+    pub fn listener_keys(&self) -> Vec<u64> {
+        let listeners = self.io.listeners.iter();
+        listeners.map(|(_, entry)| entry.key).collect()
     }
 
     /// A program reserved a local port with a kernel socket of its own.

@@ -11,6 +11,8 @@ use crate::{Host, binding::Binding};
 pub struct SocketReport {
     /// State.
     pub state: SocketState,
+    /// What programs call it, if it is a listener.
+    pub listener: Option<u32>,
     /// Local end.
     pub local: Endpoint,
     /// Peer; unspecified for a listener.
@@ -50,6 +52,7 @@ impl<P: PacketIo> Host<P> {
     pub fn sockets(&self) -> Vec<SocketReport> {
         let listeners = self.io.listeners.iter().map(|(_, entry)| SocketReport {
             state: SocketState::Listen,
+            listener: Some(entry.number),
             local: entry.local,
             peer: Endpoint::default(),
             programs: entry
@@ -79,6 +82,7 @@ impl<P: PacketIo> Host<P> {
         let binding = self.io.bindings.get(flow.index())?.as_ref()?;
         Some(SocketReport {
             state: SocketState::Connection(info.state.to_string()),
+            listener: None,
             local: state.key().local,
             peer: state.key().peer,
             programs: self.holder_names(binding),
@@ -113,6 +117,7 @@ impl<P: PacketIo> Host<P> {
         let own = &self.io.counters;
         let mut all = vec![
             ("in_frames".to_owned(), own.in_frames),
+            ("handed_over".to_owned(), own.handed_over),
             ("memory_segments".to_owned(), own.memory_segments),
             ("out_frames".to_owned(), own.out_segments),
             ("bad_requests".to_owned(), own.bad_requests),

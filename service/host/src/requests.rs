@@ -1,7 +1,7 @@
 //! What programs ask for, through their rings. Nothing here is trusted.
 
 use tidelane_abi::{ControlRequest, close_cause, control_event, control_request, data_request};
-use tidelane_engine::{Endpoint, FlowId, FlowKey, IpAddress, ListenerId, OpenError, Route};
+use tidelane_engine::{Endpoint, FlowId, FlowKey, IpAddress, OpenError, Route};
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{Corrupt, words::DataWord};
 use tidelane_time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl<P: PacketIo> Host<P> {
                 Ok(some) => any |= some,
                 Err(Corrupt) => {
                     self.io.counters.corrupt_rings += 1;
-                    self.remove_program(now, id);
+                    self.expel(now, id);
                 }
             }
         }
@@ -111,7 +111,7 @@ impl<P: PacketIo> Host<P> {
         match word.kind {
             data_request::ADVANCE => self.advance(now, id, word.slot),
             data_request::ASSIGN => self.assign(id, word.slot, word.arg),
-            data_request::ACCEPT_TAKEN => self.accept_taken(id, ListenerId(word.slot), word.arg),
+            data_request::ACCEPT_TAKEN => self.accept_taken(id, word.slot, word.arg),
             _ => self.io.counters.bad_requests += 1,
         }
     }
@@ -127,8 +127,9 @@ impl<P: PacketIo> Host<P> {
         match request.kind {
             control_request::CONNECT => self.connect(now, id, context, request, now),
             control_request::LISTENER_JOIN => {
-                let listener = ListenerId(request.listener);
-                if let Some(entry) = self.io.listeners.get_mut(listener) {
+                if let Some(listener) = self.io.listeners.numbered(request.listener)
+                    && let Some(entry) = self.io.listeners.get_mut(listener)
+                {
                     entry.join(id, context, request.cookie);
                     let waiting = std::mem::take(&mut entry.waiting);
                     self.io
@@ -137,8 +138,9 @@ impl<P: PacketIo> Host<P> {
                 }
             }
             control_request::LISTENER_LEAVE => {
-                let listener = ListenerId(request.listener);
-                if let Some(entry) = self.io.listeners.get_mut(listener) {
+                if let Some(listener) = self.io.listeners.numbered(request.listener)
+                    && let Some(entry) = self.io.listeners.get_mut(listener)
+                {
                     let untaken = entry.leave(id, context);
                     self.engine.accept_taken(listener, untaken);
                 }
@@ -147,7 +149,10 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    fn accept_taken(&mut self, id: ProgramId, listener: ListenerId, count: u32) {
+    fn accept_taken(&mut self, id: ProgramId, number: u32, count: u32) {
+        let Some(listener) = self.io.listeners.numbered(number) else {
+            return;
+        };
         let Some(entry) = self.io.listeners.get_mut(listener) else {
             return;
         };
@@ -314,9 +319,11 @@ impl<P: PacketIo> Host<P> {
         port: u16,
         peer: Endpoint,
     ) -> Result<Endpoint, Start> {
+        let place = self.place;
+        let is_mine = |port| place.has(port, peer.port);
         if port != 0 {
             let local = Endpoint { addr, port };
-            let entitled = self.reservations.contains(&(program, local));
+            let entitled = is_mine(port) && self.reservations.contains(&(program, local));
             return if entitled {
                 Ok(local)
             } else {
@@ -325,13 +332,8 @@ impl<P: PacketIo> Host<P> {
         }
         let (engine, now) = (&self.engine, self.io.now);
         let is_free = |port| {
-            engine.is_free(
-                now,
-                &FlowKey {
-                    local: Endpoint { addr, port },
-                    peer,
-                },
-            )
+            let local = Endpoint { addr, port };
+            is_mine(port) && engine.is_free(now, &FlowKey { local, peer })
         };
         match self.io.pool.choose(addr, is_free) {
             Choice::Port(port) => Ok(Endpoint { addr, port }),

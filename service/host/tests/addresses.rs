@@ -1,63 +1,18 @@
 //! Which packets a host looks at (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3): each test sends a SYN to a
 //! port where nobody listens, which draws a RST where it is taken.
 
+mod frames;
+
+use frames::{OURS, PEER, TTL};
 use tidelane_engine::{EngineConfig, LinkId};
 use tidelane_host::{Host, Interface};
 use tidelane_packet_io::{BURST_MAX, MemConfig, MemPort, PacketIo, TxChecksum};
 use tidelane_time::Instant;
-use tidelane_wire::{
-    ETHERNET_HEADER_LEN, IpAddress, MacAddress, SegmentHeader, SeqNumber, TcpFlags, TcpOptions,
-    checksum, emit_tcp, protocol,
-};
+use tidelane_wire::{IpAddress, MacAddress};
 
-const OURS: [u8; 4] = [10, 0, 0, 1];
-const PEER: [u8; 4] = [10, 0, 0, 2];
-const TTL: u8 = 64;
-
-/// A SYN as a frame.
+/// A SYN from some port.
 fn syn(from: [u8; 4], to: [u8; 4], ttl: u8) -> Vec<u8> {
-    let header = SegmentHeader {
-        src_port: 4242,
-        dst_port: 80,
-        seq: SeqNumber(7),
-        ack: SeqNumber(0),
-        flags: TcpFlags::SYN,
-        wnd: 1000,
-        urgent: 0,
-        options: TcpOptions::NONE,
-    };
-    let mut tcp = vec![0; 60];
-    let len = emit_tcp(&mut tcp, &header);
-    tcp.truncate(len);
-    let [src, dst] = [from, to].map(IpAddress::from_v4);
-    let pseudo = checksum::pseudo_header(src, dst, protocol::TCP, len as u32);
-    let sum = pseudo.plus(checksum::sum(&tcp)).checksum();
-    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
-    let mut ip = vec![
-        0x45,
-        0,
-        0,
-        20 + len as u8,
-        0,
-        0,
-        0x40,
-        0,
-        ttl,
-        protocol::TCP,
-        0,
-        0,
-    ];
-    ip.extend(from);
-    ip.extend(to);
-    let sum = checksum::sum(&ip).checksum();
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    let mut frame = vec![0; ETHERNET_HEADER_LEN];
-    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
-    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
-    frame[12] = 8;
-    frame.extend(ip);
-    frame.extend(tcp);
-    frame
+    frames::syn(from, to, ttl, 4242)
 }
 
 /// Frames that a host of our address answers to this one, and its drops by name.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidelane_engine::{EngineConfig, LinkId};
-use tidelane_host::{Host, HostRequest, Interface, Route};
+use tidelane_host::{Host, HostRequest, Interface, Listen, Route};
 use tidelane_packet_io::{BURST_MAX, MemConfig, MemPort, PacketIo, TxChecksum};
 use tidelane_ring::{Layout, ProgramRegion};
 use tidelane_time::{Duration, Instant};
@@ -47,7 +47,14 @@ impl Stage {
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
         let id = host.add_program("test".to_owned(), 1, region);
         let local = Endpoint::new(OURS, PORT);
-        host.listen(id, 1, local, false, 16).expect("a listener");
+        let listen = Listen {
+            number: 1,
+            key: 1,
+            local,
+            v6_only: false,
+            backlog: 16,
+        };
+        host.listen(id, &listen).expect("a listener");
         Self { host, far, now }
     }
 

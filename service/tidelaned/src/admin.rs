@@ -1,6 +1,7 @@
 //! The admin socket: one line of JSON there, one line back.
 
 use std::{
+    collections::BTreeMap,
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     time::Duration,
@@ -49,43 +50,68 @@ pub fn serve(stream: UnixStream, shared: &Shared, sessions: &[&Session]) -> io::
 }
 
 fn status(shared: &Shared, sessions: &[&Session]) -> Value {
-    let Some((programs, flows, rx_bytes)) = shared.core.call(|host, _| host.usage()) else {
+    let Some(cores) = shared.cores.call_each(|_| |host, _| host.usage()) else {
         return json!({"error": "the fast path does not answer"});
     };
+    // Every core knows every program.
+    let programs = cores.iter().map(|(programs, ..)| *programs).max();
+    let flows: usize = cores.iter().map(|(_, flows, _)| *flows).sum();
+    let rx_bytes: u64 = cores.iter().map(|(.., bytes)| *bytes).sum();
     json!({
         "pid": std::process::id(),
         "sessions": sessions.len(),
         "programs": programs,
         "connections": flows,
         "receive_buffer_bytes": rx_bytes,
-        "boosts": shared.core.boosts(),
+        "cores": shared.cores.len(),
+        "boosts": shared.cores.boosts(),
     })
 }
 
 fn counters(shared: &Shared) -> Value {
-    let Some(counters) = shared.core.call(|host, _| host.counters()) else {
+    let Some(cores) = shared.cores.call_each(|_| |host, _| host.counters()) else {
         return json!({"error": "the fast path does not answer"});
     };
-    let mut all: serde_json::Map<String, Value> = counters
+    let mut sums = BTreeMap::<String, u64>::new();
+    for (name, value) in cores.into_iter().flatten() {
+        *sums.entry(name).or_default() += value;
+    }
+    let mut all: serde_json::Map<String, Value> = sums
         .into_iter()
         .map(|(name, value)| (name, value.into()))
         .collect();
     if let Ok(demux) = shared.claims.demux().counters() {
         all.insert("demux_passed".to_owned(), demux.passed().into());
     }
-    all.insert("core_boosts".to_owned(), shared.core.boosts().into());
+    all.insert("core_boosts".to_owned(), shared.cores.boosts().into());
     json!({"counters": all})
 }
 
 fn sockets(shared: &Shared, sessions: &[&Session]) -> Value {
-    let Some(reports) = shared.core.call(|host, _| host.sockets()) else {
+    let Some(cores) = shared.cores.call_each(|_| |host, _| host.sockets()) else {
         return json!({"error": "the fast path does not answer"});
     };
+    let reports = joined(cores.into_iter().flatten());
     let mut sockets: Vec<Value> = reports.iter().map(accelerated).collect();
     for session in sessions {
         sockets.extend(kernel_sockets(session));
     }
     json!({"sockets": sockets})
+}
+
+/// Listeners are on all cores: one line for each.
+fn joined(reports: impl Iterator<Item = SocketReport>) -> Vec<SocketReport> {
+    let mut joined: Vec<SocketReport> = Vec::new();
+    for report in reports {
+        let same = |other: &&mut SocketReport| {
+            other.state == SocketState::Listen && other.listener == report.listener
+        };
+        match joined.iter_mut().find(same) {
+            Some(known) if report.state == SocketState::Listen => known.recv_q += report.recv_q,
+            _ => joined.push(report),
+        }
+    }
+    joined
 }
 
 fn accelerated(report: &SocketReport) -> Value {

@@ -1,7 +1,11 @@
 //! The command line of the daemon.
 
 use clap::{Parser, ValueEnum};
+use tidelane_abi::CORES_MAX;
 use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
+
+/// CPUs that Linux' sets of CPUs can name.
+const CPUS_MAX: usize = 1024;
 
 /// Congestion control algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,9 +41,9 @@ pub struct Config {
     /// Name of the service: its run directory is /run/tidelane/NAME
     #[arg(long, default_value = "default")]
     pub name: String,
-    /// CPU for the fast path; not pinned if absent
-    #[arg(long, value_name = "CPU")]
-    pub cores: Option<usize>,
+    /// CPUs for the fast path, a core on each: 1, or 1,3, or 0-3; one that is not pinned if absent
+    #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
+    pub cores: Option<CpuList>,
     /// Congestion control of new connections
     #[arg(long, value_enum, default_value = "cubic")]
     pub congestion: Congestion,
@@ -57,11 +61,46 @@ pub struct Config {
     pub spin_us: u64,
 }
 
+/// Different CPUs, in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuList(pub Vec<usize>);
+
+/// A list as `taskset -c` takes it: numbers and ranges.
+fn parse_cpus(text: &str) -> Result<CpuList, String> {
+    let number = |text: &str| match text.trim().parse::<usize>() {
+        Ok(cpu) if cpu < CPUS_MAX => Ok(cpu),
+        _ => Err(format!("{text:?} is no CPU (see: lscpu -e)")),
+    };
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(number(first)?..=number(last)?);
+    }
+    let mut sorted = cpus.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if cpus.is_empty() || sorted.len() < cpus.len() {
+        return Err("a CPU is named twice, or none is".to_owned());
+    }
+    if cpus.len() > CORES_MAX {
+        return Err(format!("at most {CORES_MAX} cores"));
+    }
+    Ok(CpuList(cpus))
+}
+
 impl Config {
-    /// The engine's part.
+    /// The CPU of each core; `None` for one that is not pinned.
+    pub fn cpus(&self) -> Vec<Option<usize>> {
+        match &self.cores {
+            Some(CpuList(cpus)) => cpus.iter().copied().map(Some).collect(),
+            None => vec![None],
+        }
+    }
+
+    /// The engine's part, for one of the cores.
     pub fn engine(&self) -> EngineConfig {
         EngineConfig {
-            flows_max: self.flows_max,
+            flows_max: self.flows_max.div_ceil(self.cpus().len() as u32),
             congestion: match self.congestion {
                 Congestion::Cubic => Algorithm::Cubic,
                 Congestion::Newreno => Algorithm::NewReno,
@@ -74,6 +113,33 @@ impl Config {
                 Ecn::Asked => EcnPolicy::Accept,
             },
             ..EngineConfig::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        let good = |text| parse_cpus(text).unwrap().0;
+        assert_eq!(good("1"), [1]);
+        assert_eq!(good("3,0-2"), [3, 0, 1, 2]);
+        assert_eq!(good("0-15").len(), 16);
+        for bad in [
+            "",
+            ",",
+            "x",
+            "1,1",
+            "0-2,1",
+            "2-0",
+            "0-16",
+            "-1",
+            "1024",
+            "99999999999999999999",
+        ] {
+            assert!(parse_cpus(bad).is_err(), "{bad}");
         }
     }
 }

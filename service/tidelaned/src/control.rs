@@ -1,7 +1,7 @@
 //! The control thread: registrations, claims, the kernel's routes and neighbours, the admin socket.
 //!
-//! Everything that may take its time happens here; the core is only told of results, between two
-//! of its steps.
+//! Everything that may take its time happens here; the cores are only told of results, between two
+//! of their steps.
 
 use std::{
     collections::HashMap,
@@ -29,7 +29,8 @@ use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 use crate::{
     admin,
     claims::{Claims, Owner},
-    core::CoreHandle,
+    core::CoreHost,
+    cores::Cores,
     runtime::RunDir,
     session::{Next, Session},
 };
@@ -47,7 +48,7 @@ const PROGRAMS_MAX: usize = 1024;
 /// What sessions need of the control thread.
 pub struct Shared {
     /// The fast path.
-    pub core: CoreHandle,
+    pub cores: Cores,
     /// Claims in the demux.
     pub claims: Claims,
     /// The service page, for programs.
@@ -57,6 +58,9 @@ pub struct Shared {
     addresses: Vec<IpAddress>,
     sessions: usize,
     next_session: u64,
+    next_listener: u32,
+    /// By the cookies of their kernel sockets.
+    listeners: HashMap<u64, u32>,
 }
 
 impl Shared {
@@ -99,9 +103,9 @@ impl Shared {
     fn finish_claims(&mut self) {
         for (owner, endpoint) in self.claims.leaving().to_vec() {
             let used = self
-                .core
-                .call(move |host, _| host.has_connections(endpoint));
-            if used == Some(true) {
+                .cores
+                .call_each(|_| move |host, _| host.has_connections(endpoint));
+            if used.is_some_and(|used| used.contains(&true)) {
                 continue;
             }
             if let Err(error) = self.claims.unwant(owner, endpoint) {
@@ -118,6 +122,23 @@ impl Shared {
         self.sessions += 1;
         self.next_session += 1;
         Some(self.next_session)
+    }
+
+    /// The number of the listener of the kernel socket with this cookie: programs that share the
+    /// socket share it.
+    pub fn listener_number(&mut self, cookie: u64) -> u32 {
+        let next = self.next_listener.wrapping_add(1);
+        let number = *self.listeners.entry(cookie).or_insert(next);
+        if number == next {
+            self.next_listener = next;
+        }
+        number
+    }
+
+    /// No program has the kernel socket's listener any more.
+    pub fn listener_is_gone(&mut self, cookie: u64) {
+        self.listeners.remove(&cookie);
+        self.unclaim_all(Owner::Listener(cookie));
     }
 
     /// An admitted session is over, or did not come about.
@@ -153,7 +174,7 @@ pub struct Control {
 /// What the control thread is made of.
 pub struct Parts {
     /// The fast path.
-    pub core: CoreHandle,
+    pub cores: Cores,
     /// Claims in the demux.
     pub claims: Claims,
     /// The service page, and its descriptor for programs.
@@ -182,13 +203,15 @@ impl Control {
         admin.set_nonblocking(true)?;
         let (page, page_fd) = parts.page;
         let shared = Shared {
-            core: parts.core,
+            cores: parts.cores,
             claims: parts.claims,
             page_fd,
             heirs: Vec::new(),
             addresses: Vec::new(),
             sessions: 0,
             next_session: 0,
+            next_listener: 0,
+            listeners: HashMap::new(),
         };
         let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut control = Self {
@@ -242,7 +265,7 @@ impl Control {
         for (_, mut session) in std::mem::take(&mut self.sessions) {
             session.end(&mut self.shared);
         }
-        self.shared.core.stop();
+        self.shared.cores.stop();
         Ok(())
     }
 
@@ -307,11 +330,13 @@ impl Control {
     /// Takes the host's requests.
     fn serve_host(&mut self) {
         let _ = rustix::io::read(&*self.notify, &mut [0u8; 8]);
-        let requests = self
-            .shared
-            .core
-            .call(|host, _| std::iter::from_fn(|| host.take_request()).collect::<Vec<_>>());
-        for request in requests.unwrap_or_default() {
+        let take_all = |_| {
+            |host: &mut CoreHost, _| {
+                std::iter::from_fn(|| host.take_request()).collect::<Vec<HostRequest>>()
+            }
+        };
+        let requests = self.shared.cores.call_each(take_all);
+        for request in requests.unwrap_or_default().into_iter().flatten() {
             match request {
                 HostRequest::Resolve { addr } => {
                     if let Err(error) = self.mirror.resolve(self.ifindex, &addr.0) {
@@ -321,9 +346,11 @@ impl Control {
                 }
                 HostRequest::MorePorts { addr } => {
                     let ports = self.shared.claims.reserve_ports(addr, PORTS_PER_REQUEST);
-                    self.shared
-                        .core
-                        .send(move |host, now| host.add_ports(now, addr, &ports));
+                    // With a peer's port each of them belongs to one core.
+                    self.shared.cores.send_each(|_| {
+                        let ports = ports.clone();
+                        move |host, now| host.add_ports(now, addr, &ports)
+                    });
                 }
                 HostRequest::PortIdle { endpoint } => {
                     for session in self.sessions.values() {
@@ -341,8 +368,8 @@ impl Control {
             .and_then(|neighbor| neighbor.usable_mac())
             .map(|mac| MacAddress(mac.0));
         self.shared
-            .core
-            .send(move |host, now| host.set_neighbour(now, addr, mac));
+            .cores
+            .send_each(|_| move |host, now| host.set_neighbour(now, addr, mac));
     }
 
     fn mirror_changed(&mut self) {
@@ -368,7 +395,7 @@ impl Control {
         }
     }
 
-    /// Tells the core, the demux and the programs which addresses and routes there are.
+    /// Tells the cores, the demux and the programs which addresses and routes there are.
     fn sync_network(&mut self) {
         let addresses = addresses_of(&self.mirror, self.ifindex);
         self.shared.addresses = addresses.clone();
@@ -377,9 +404,10 @@ impl Control {
         }
         let ours = self.own_routes();
         self.tell_programs(&addresses);
-        self.shared
-            .core
-            .send(move |host, now| host.set_routes(now, addresses, ours));
+        self.shared.cores.send_each(|_| {
+            let (addresses, ours) = (addresses.clone(), ours.clone());
+            move |host, now| host.set_routes(now, addresses, ours)
+        });
     }
 
     /// The routes over the served interface.

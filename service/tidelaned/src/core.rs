@@ -18,13 +18,16 @@ use std::{
     time::Duration as StdDuration,
 };
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use tidelane_af_xdp::XdpPort;
 use tidelane_host::Host;
 use tidelane_ring::{ServicePageMap, sleep};
 use tidelane_time::{Duration, Instant};
 
-use crate::sys::{self, Class};
+use crate::{
+    cores::ring,
+    sys::{self, Class},
+};
 
 /// How long a starved core stays in the normal class.
 const BOOST: Duration = Duration::from_millis(100);
@@ -57,7 +60,17 @@ struct Shared {
     tid: AtomicI32,
     steps: AtomicU64,
     boosts: AtomicU32,
-    bell: OwnedFd,
+    bell: Arc<OwnedFd>,
+}
+
+/// What a core will answer to a call.
+pub struct Answer<R>(mpsc::Receiver<R>);
+
+impl<R> Answer<R> {
+    /// Waits for it; `None` if the core has stopped.
+    pub fn wait(self) -> Option<R> {
+        self.0.recv_timeout(StdDuration::from_secs(10)).ok()
+    }
 }
 
 /// The control thread's handle to a core.
@@ -88,26 +101,26 @@ impl CoreHandle {
     pub fn send(&self, f: impl FnOnce(&mut CoreHost, Instant) + Send + 'static) {
         if self.calls.send(Box::new(f)).is_ok() {
             self.shared.calls_pending.store(true, Ordering::Release);
-            let _ = rustix::io::write(&self.shared.bell, &1u64.to_ne_bytes());
+            ring(&*self.shared.bell);
         }
     }
 
-    /// Runs `f` on the core and returns its answer; `None` if the core has stopped.
-    pub fn call<R: Send + 'static>(
+    /// Runs `f` on the core; its answer is to be waited for.
+    pub fn ask<R: Send + 'static>(
         &self,
         f: impl FnOnce(&mut CoreHost, Instant) -> R + Send + 'static,
-    ) -> Option<R> {
+    ) -> Answer<R> {
         let (sender, receiver) = mpsc::sync_channel(1);
         self.send(move |host, now| {
             let _ = sender.send(f(host, now));
         });
-        receiver.recv_timeout(StdDuration::from_secs(10)).ok()
+        Answer(receiver)
     }
 
     /// Asks the core to stop after its present step.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        let _ = rustix::io::write(&self.shared.bell, &1u64.to_ne_bytes());
+        ring(&*self.shared.bell);
     }
 
     /// How often the watchdog found the core starved.
@@ -118,6 +131,8 @@ impl CoreHandle {
 
 /// What a core needs to start.
 pub struct CoreConfig {
+    /// Its number among the cores.
+    pub number: u32,
     /// The CPU to run on, if it is to be pinned.
     pub cpu: Option<usize>,
     /// How long to spin without work before sleeping.
@@ -126,6 +141,8 @@ pub struct CoreConfig {
     pub page: Arc<ServicePageMap>,
     /// Descriptors that become readable when there is work: the queues' sockets.
     pub wake_fds: Vec<OwnedFd>,
+    /// An eventfd that others wake it with.
+    pub bell: Arc<OwnedFd>,
     /// Called when the host has requests for the control thread.
     pub notify_control: Box<dyn Fn() + Send>,
 }
@@ -135,7 +152,6 @@ pub fn start(
     host: CoreHost,
     config: CoreConfig,
 ) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
-    let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let (sender, receiver) = mpsc::channel();
     let shared = Arc::new(Shared {
         calls_pending: AtomicBool::new(false),
@@ -145,7 +161,7 @@ pub fn start(
         tid: AtomicI32::new(0),
         steps: AtomicU64::new(0),
         boosts: AtomicU32::new(0),
-        bell,
+        bell: config.bell.clone(),
     });
     let waits = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
     let handle = CoreHandle {
@@ -161,14 +177,14 @@ pub fn start(
             epoll::EventFlags::IN,
         )?;
     }
-    epoll::add(&*waits, &shared.bell, epoll::EventData::new_u64(2), EDGE)?;
+    epoll::add(&*waits, &*shared.bell, epoll::EventData::new_u64(2), EDGE)?;
     let watched = shared.clone();
     let watched_waits = waits.clone();
     std::thread::Builder::new()
         .name("tdl-watchdog".into())
         .spawn(move || watch(&watched, &watched_waits))?;
     let thread = std::thread::Builder::new()
-        .name("tdl-core".into())
+        .name(format!("tdl-core-{}", config.number))
         .spawn(move || Core::new(host, config, receiver, shared, waits).run())?;
     Ok((handle, thread))
 }
@@ -247,7 +263,7 @@ impl Core {
 
     fn run(mut self) {
         if let Some(cpu) = self.config.cpu {
-            if let Some(line) = self.config.page.core(0) {
+            if let Some(line) = self.config.page.core(self.config.number) {
                 line.cpu.store(cpu as u32 + 1, Ordering::Relaxed);
             }
             let mut set = rustix::thread::CpuSet::new();
@@ -309,7 +325,9 @@ impl Core {
     /// Announces sleep, looks once more, and waits.
     fn sleep(&mut self, now: Instant) {
         let page = self.config.page.clone();
-        let Some(line) = page.core(0) else { return };
+        let Some(line) = page.core(self.config.number) else {
+            return;
+        };
         sleep::prepare_to_sleep(&line.needs_wakeup);
         self.shared.awake.store(false, Ordering::SeqCst);
         let pending = self.shared.calls_pending.load(Ordering::SeqCst);

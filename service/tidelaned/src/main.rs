@@ -1,25 +1,26 @@
-//! The Tidelane service: chooses the back ends, then runs one host on them.
+//! The Tidelane service: chooses the back ends, then runs a host on them for each fast-path core.
 //!
-//! Threads: `tdl-core` drives the host over the interface's queues ([`core`]); the main thread
-//! serves registrations, netlink and the admin socket ([`control`]); a watchdog sees to it that a
-//! shared CPU does not starve the core.
+//! Threads: each `tdl-core-N` drives its host over its queues of the interface ([`core`]); the main
+//! thread serves registrations, netlink and the admin socket ([`control`]); watchdogs see to it
+//! that a shared CPU does not starve a core.
 
 mod admin;
 mod claims;
 mod config;
 mod control;
 mod core;
+mod cores;
 mod runtime;
 mod session;
 mod sockets;
 mod sys;
 
-use std::{fmt::Display, os::fd::OwnedFd, process::ExitCode, sync::Arc};
+use std::{fmt::Display, os::fd::OwnedFd, process::ExitCode, sync::Arc, thread::JoinHandle};
 
 use clap::Parser;
 use rustix::event::EventfdFlags;
 use tidelane_af_xdp::{XdpConfig, XdpPort};
-use tidelane_host::{Host, Interface};
+use tidelane_host::{Host, Interface, Siblings};
 use tidelane_ring::ServicePageMap;
 use tidelane_steering::{
     Demux,
@@ -32,7 +33,8 @@ use crate::{
     claims::Claims,
     config::Config,
     control::{Control, Parts},
-    core::{CoreConfig, CoreHandle, CoreHost},
+    core::{CoreConfig, CoreHost},
+    cores::{CoreBell, Cores},
     runtime::RunDir,
 };
 
@@ -76,21 +78,15 @@ fn serve(config: &Config) -> Result<(), String> {
     }
     let run_dir = RunDir::open(&config.name).map_err(|error| error.to_string())?;
     let (ports, demux) = open_queues(&link)?;
+    let cpus = config.cpus();
+    check_queues(&link, ports.len(), cpus.len())?;
     let (page, page_fd) =
-        ServicePageMap::create(1).map_err(because("cannot make shared memory"))?;
+        ServicePageMap::create(cpus.len() as u32).map_err(because("cannot make shared memory"))?;
     let page = Arc::new(page);
-    let wake_fds = ports
-        .iter()
-        .map(|port| port.fd().try_clone_to_owned())
-        .collect::<Result<Vec<OwnedFd>, _>>()
-        .map_err(because("cannot copy a descriptor"))?;
-    let host = make_host(config, &mirror, &link, ports)?;
-    let notify = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(because("cannot make an eventfd"))?;
-    let notify = Arc::new(notify);
-    let (core, thread) = start_core(config, host, &page, wake_fds, &notify)?;
+    let notify = eventfd().map_err(because("cannot make an eventfd"))?;
+    let (cores, threads) = start_cores(config, &mirror, &link, ports, &page, &notify)?;
     let parts = Parts {
-        core: core.clone(),
+        cores: cores.clone(),
         claims: Claims::new(demux),
         page: (page, page_fd),
         mirror,
@@ -101,9 +97,36 @@ fn serve(config: &Config) -> Result<(), String> {
     let served = Control::new(parts, &run_dir)
         .map_err(because("cannot open the run directory"))
         .and_then(|mut control| control.run().map_err(because("control thread")));
-    core.stop();
-    let joined = thread.join();
-    served.and(joined.map_err(|_| "the fast path panicked".to_owned()))
+    cores.stop();
+    let joined: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+    let panicked = joined.iter().any(Result::is_err);
+    served.and(if panicked {
+        Err("the fast path panicked".to_owned())
+    } else {
+        Ok(())
+    })
+}
+
+/// A core without a queue could not send.
+fn check_queues(link: &LinkRecord, queues: usize, cores: usize) -> Result<(), String> {
+    if cores <= queues {
+        return Ok(());
+    }
+    let name = &link.name;
+    let more = match link.kind {
+        LinkKind::Veth => format!("rx {cores} tx {cores}"),
+        _ => format!("combined {cores}"),
+    };
+    Err(format!(
+        "{name} has {queues} queue(s) for {cores} cores, which need one each; use: ethtool -L \
+         {name} {more}"
+    ))
+}
+
+/// Nonblocking, and behind a shared pointer, since several threads ring it.
+fn eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    rustix::event::eventfd(0, flags).map(Arc::new)
 }
 
 /// Opens an AF_XDP port on each queue and attaches the demux that feeds them.
@@ -129,10 +152,63 @@ fn open_queues(link: &LinkRecord) -> Result<(Vec<XdpPort>, Demux), String> {
     Ok((ports, demux))
 }
 
+/// Starts a core on each CPU that was named. Queue `q` is core `q mod cores`'.
+fn start_cores(
+    config: &Config,
+    mirror: &Mirror,
+    link: &LinkRecord,
+    ports: Vec<XdpPort>,
+    page: &Arc<ServicePageMap>,
+    notify: &Arc<OwnedFd>,
+) -> Result<(Cores, Vec<JoinHandle<()>>), String> {
+    let cpus = config.cpus();
+    let bells = cpus
+        .iter()
+        .map(|_| eventfd())
+        .collect::<Result<Vec<_>, _>>();
+    let bells = bells.map_err(because("cannot make an eventfd"))?;
+    let siblings = Siblings::of(cpus.len(), |core| {
+        Box::new(CoreBell {
+            page: page.clone(),
+            core: core as u32,
+            bell: bells[core].clone(),
+        })
+    });
+    let mut queues: Vec<Vec<XdpPort>> = cpus.iter().map(|_| Vec::new()).collect();
+    for (queue, port) in ports.into_iter().enumerate() {
+        queues[queue % cpus.len()].push(port);
+    }
+    let secret = new_secret()?;
+    let mut handles = Vec::new();
+    let mut threads = Vec::new();
+    for (siblings, ports) in siblings.into_iter().zip(queues) {
+        let number = handles.len();
+        let wake_fds = ports.iter().map(|port| port.fd().try_clone_to_owned());
+        let wake_fds = wake_fds.collect::<Result<Vec<OwnedFd>, _>>();
+        let host = make_host(config, mirror, link, secret, ports)?.beside(siblings);
+        let notify = notify.clone();
+        let core_config = CoreConfig {
+            number: number as u32,
+            cpu: cpus[number],
+            spin: Duration::from_micros(config.spin_us),
+            wake_fds: wake_fds.map_err(because("cannot copy a descriptor"))?,
+            bell: bells[number].clone(),
+            page: page.clone(),
+            notify_control: Box::new(move || cores::ring(&*notify)),
+        };
+        let started = core::start(host, core_config);
+        let (handle, thread) = started.map_err(because("cannot start the fast path"))?;
+        handles.push(handle);
+        threads.push(thread);
+    }
+    Ok((Cores::new(handles), threads))
+}
+
 fn make_host(
     config: &Config,
     mirror: &Mirror,
     link: &LinkRecord,
+    secret: [u8; 16],
     ports: Vec<XdpPort>,
 ) -> Result<CoreHost, String> {
     let mac = link.mac.ok_or("the interface has no link-layer address")?;
@@ -142,8 +218,7 @@ fn make_host(
         mtu: link.mtu,
         addresses: control::addresses_of(mirror, link.ifindex),
     };
-    Host::new(config.engine(), new_secret()?, interface, ports)
-        .map_err(because("cannot map memory"))
+    Host::new(config.engine(), secret, interface, ports).map_err(because("cannot map memory"))
 }
 
 /// What keys sequence numbers and hashes: random, and another one at each start (RFC 6528 §3).
@@ -152,26 +227,6 @@ fn new_secret() -> Result<[u8; 16], String> {
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
         .map_err(because("cannot get random bytes"))?;
     Ok(secret)
-}
-
-fn start_core(
-    config: &Config,
-    host: CoreHost,
-    page: &Arc<ServicePageMap>,
-    wake_fds: Vec<OwnedFd>,
-    notify: &Arc<OwnedFd>,
-) -> Result<(CoreHandle, std::thread::JoinHandle<()>), String> {
-    let notify = notify.clone();
-    let core_config = CoreConfig {
-        cpu: config.cores,
-        spin: Duration::from_micros(config.spin_us),
-        wake_fds,
-        page: page.clone(),
-        notify_control: Box::new(move || {
-            let _ = rustix::io::write(&*notify, &1u64.to_ne_bytes());
-        }),
-    };
-    core::start(host, core_config).map_err(because("cannot start the fast path"))
 }
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
-//! One program's registration socket: its requests, checked and passed to the core.
+//! One program's registration socket: its requests, checked and passed to the cores.
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use tidelane_abi::{Message, message, refusal};
-use tidelane_engine::ListenerId;
-use tidelane_host::{Bell, Holder, ListenError, ProgramId};
+use tidelane_host::{Bell, Holder, ProgramId};
 use tidelane_ring::{
     Doorbell, Layout, ProgramRegion,
     registration::{Received, RecvError, new_message, recv_signed, send_message},
@@ -19,6 +18,7 @@ use tidelane_wire::Endpoint;
 use crate::{claims::Owner, control::Shared, sockets};
 
 mod heirs;
+mod listeners;
 
 /// Connections that one program may have at once.
 const SLOTS_MAX: u32 = 1 << 16;
@@ -37,11 +37,11 @@ impl Bell for EventBell {
 
 /// A registered program, as the control thread knows it.
 pub struct Registered {
-    /// The host's number.
-    pub id: ProgramId,
-    doorbell: Doorbell,
-    /// With the cookies of their kernel sockets.
-    listeners: Vec<(ListenerId, u64)>,
+    /// Its number on each core.
+    ids: Vec<ProgramId>,
+    /// One to each core.
+    doorbells: Vec<Doorbell>,
+    listeners: Vec<listeners::Held>,
 }
 
 /// A connection to the registration socket.
@@ -118,10 +118,10 @@ impl Session {
         Ok((heir, theirs))
     }
 
-    /// What it is to the host.
-    fn holder(&self) -> Option<Holder> {
+    /// What it is to a core.
+    fn holder(&self, core: usize) -> Option<Holder> {
         match &self.registered {
-            Some(registered) => Some(Holder::Program(registered.id)),
+            Some(registered) => registered.ids.get(core).copied().map(Holder::Program),
             None => self.heir.then_some(Holder::Heir(self.number)),
         }
     }
@@ -174,7 +174,7 @@ impl Session {
             (message::CONTEXT, true) => self.context(shared, request, descriptors.next()),
             (message::LISTEN, true) => self.listen(shared, request, descriptors.next()),
             (message::UNLISTEN, true) => {
-                self.unlisten(shared, ListenerId(request.listener));
+                self.unlisten(shared, request.listener);
                 Ok(())
             }
             (message::INHERIT, _) => self.inherit(shared),
@@ -219,29 +219,37 @@ impl Session {
             Ok(created) => created,
             Err(_) => return self.answer(message::REGISTERED, refusal::LIMIT),
         };
-        let doorbell = Doorbell::new()?;
-        shared.core.watch(doorbell.fd())?;
-        let (name, pid, region) = (self.name.clone(), self.pid, Arc::new(region));
+        let cores = shared.cores.len();
+        let doorbells: Vec<Doorbell> = (0..cores)
+            .map(|_| Doorbell::new())
+            .collect::<io::Result<_>>()?;
+        shared.cores.watch(&doorbells)?;
+        let region = Arc::new(region);
         let heir = self.heir.then_some(self.number);
-        let added = shared.core.call(move |host, _| {
-            let id = host.add_program(name, pid, region);
-            if let Some(heir) = heir {
-                host.heir_registered(heir, id);
+        let added = shared.cores.call_each(|_| {
+            let (name, pid, region) = (self.name.clone(), self.pid, region.clone());
+            move |host, _| {
+                let id = host.add_program(name, pid, region);
+                if let Some(heir) = heir {
+                    host.heir_registered(heir, id);
+                }
+                id
             }
-            id
         });
-        let Some(id) = added else {
+        let Some(ids) = added else {
             return self.answer(message::REGISTERED, refusal::LIMIT);
         };
         let answer = Message {
             region_len: layout.region_len(),
             ..new_message(message::REGISTERED)
         };
-        let descriptors = [fd.as_fd(), shared.page_fd.as_fd(), doorbell.fd()];
+        let memories = [fd.as_fd(), shared.page_fd.as_fd()];
+        let bells = doorbells.iter().map(Doorbell::fd);
+        let descriptors: Vec<BorrowedFd<'_>> = memories.into_iter().chain(bells).collect();
         let sent = send_message(self.socket.as_fd(), &answer, &descriptors);
         self.registered = Some(Registered {
-            id,
-            doorbell,
+            ids,
+            doorbells,
             listeners: Vec::new(),
         });
         sent
@@ -256,18 +264,18 @@ impl Session {
         let Some(registered) = &self.registered else {
             return Ok(());
         };
-        let Some(bell) = bell.and_then(|fd| Doorbell::from_untrusted(fd).ok()) else {
+        let bells = bell.map(|bell| bells(bell, shared.cores.len()));
+        let Some(Ok(mut bells)) = bells else {
             return self.answer(message::CONTEXT, refusal::MALFORMED);
         };
-        let (id, number) = (registered.id, request.context);
-        let bell = Box::new(EventBell(bell));
-        let added = shared
-            .core
-            .call(move |host, _| host.add_context(id, number, bell));
-        let why = if added == Some(true) {
-            0
-        } else {
-            refusal::LIMIT
+        let number = request.context;
+        let added = shared.cores.call_each(|core| {
+            let (id, bell) = (registered.ids[core], bells.pop());
+            move |host, _| bell.is_some_and(|bell| host.add_context(id, number, bell))
+        });
+        let why = match added {
+            Some(added) if added.iter().all(|added| *added) => 0,
+            _ => refusal::LIMIT,
         };
         let answer = Message {
             refusal: why,
@@ -277,67 +285,18 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    fn listen(
-        &mut self,
-        shared: &mut Shared,
-        request: &Message,
-        socket: Option<OwnedFd>,
-    ) -> io::Result<()> {
-        let Some(registered) = &mut self.registered else {
-            return Ok(());
-        };
-        let examined = socket.and_then(|fd| sockets::examine(&fd).ok().flatten());
-        let Some(socket) = examined.filter(|socket| socket.listens) else {
-            return self.answer(message::LISTEN, refusal::NOT_ENTITLED);
-        };
-        if !shared.is_served(socket.local.addr) {
-            return self.answer(message::LISTEN, refusal::NOT_ACCELERATED);
-        }
-        let (id, backlog, options) = (registered.id, request.backlog, request.options);
-        let call = move |host: &mut crate::core::CoreHost, _| {
-            let listener = host.listen(id, socket.cookie, socket.local, socket.v6_only, backlog)?;
-            host.set_listener_options(listener, &options);
-            Ok(listener)
-        };
-        let listener = match shared.core.call(call) {
-            Some(Ok(listener)) => listener,
-            Some(Err(ListenError::InUse)) => {
-                return self.answer(message::LISTEN, refusal::IN_USE);
-            }
-            _ => return self.answer(message::LISTEN, refusal::LIMIT),
-        };
-        let known = registered
-            .listeners
-            .iter()
-            .any(|(known, _)| *known == listener);
-        if !known {
-            registered.listeners.push((listener, socket.cookie));
-        }
-        let owner = Owner::Listener(socket.cookie);
-        let claimed = socket
-            .ends()
-            .try_for_each(|end| shared.claims.want(owner, end));
-        if let Err(error) = claimed {
-            eprintln!("tidelaned: cannot claim {}: {error}", socket.local);
-            self.unlisten(shared, listener);
-            return self.answer(message::LISTEN, refusal::LIMIT);
-        }
-        let answer = Message {
-            listener: listener.0,
-            cookie: request.cookie,
-            ..new_message(message::LISTEN)
-        };
-        send_message(self.socket.as_fd(), &answer, &[])
-    }
-
     fn numbers(&self, shared: &mut Shared, request: &Message) -> io::Result<()> {
         let Some(registered) = &self.registered else {
             return Ok(());
         };
-        let (id, slot, generation) = (registered.id, request.slot, request.generation);
-        let call =
-            move |host: &mut crate::core::CoreHost, now| host.numbers(now, id, slot, generation);
-        let Some(numbers) = shared.core.call(call).flatten() else {
+        let (slot, generation) = (request.slot, request.generation);
+        // A slot is one core's; the others know nothing of it.
+        let numbers = shared.cores.call_each(|core| {
+            let id = registered.ids[core];
+            move |host, now| host.numbers(now, id, slot, generation)
+        });
+        let numbers = numbers.unwrap_or_default().into_iter().flatten().next();
+        let Some(numbers) = numbers else {
             return self.answer(message::NUMBERS, refusal::NOT_ENTITLED);
         };
         let answer = Message {
@@ -345,25 +304,6 @@ impl Session {
             ..new_message(message::NUMBERS)
         };
         send_message(self.socket.as_fd(), &answer, &[])
-    }
-
-    fn unlisten(&mut self, shared: &mut Shared, listener: ListenerId) {
-        let Some(registered) = &mut self.registered else {
-            return;
-        };
-        let held = registered
-            .listeners
-            .iter()
-            .position(|(id, _)| *id == listener);
-        let Some(held) = held else { return };
-        let (_, cookie) = registered.listeners.swap_remove(held);
-        let id = registered.id;
-        let last = shared
-            .core
-            .call(move |host, now| host.unlisten(now, id, listener));
-        if last == Some(true) {
-            shared.unclaim_all(Owner::Listener(cookie));
-        }
     }
 
     fn reserve(&mut self, shared: &mut Shared, socket: Option<OwnedFd>) -> io::Result<()> {
@@ -393,8 +333,10 @@ impl Session {
         {
             return self.answer(message::RESERVE, refusal::LIMIT);
         }
-        let id = registered.id;
-        shared.core.call(move |host, _| host.reserve(id, endpoint));
+        shared.cores.call_each(|core| {
+            let id = registered.ids[core];
+            move |host, _| host.reserve(id, endpoint)
+        });
         let answer = Message {
             port: u32::from(endpoint.port),
             ..new_message(message::RESERVE)
@@ -406,24 +348,35 @@ impl Session {
     pub fn end(&mut self, shared: &mut Shared) {
         shared.unclaim_all(Owner::Session(self.number));
         let Some(registered) = self.registered.take() else {
-            if let Some(holder) = self.holder() {
-                shared
-                    .core
-                    .call(move |host, now| host.leave_all(now, holder, false));
-            }
+            shared.cores.call_each(|core| {
+                let holder = self.holder(core);
+                move |host, now| {
+                    if let Some(holder) = holder {
+                        host.leave_all(now, holder, false);
+                    }
+                }
+            });
             return;
         };
-        shared.core.unwatch(registered.doorbell.fd());
-        let id = registered.id;
-        let left = shared.core.call(move |host, now| {
-            host.remove_program(now, id);
-            host.listener_keys()
+        shared.cores.unwatch(&registered.doorbells);
+        shared.cores.call_each(|core| {
+            let id = registered.ids[core];
+            move |host, now| host.remove_program(now, id)
         });
-        let left = left.unwrap_or_default();
-        for (_, cookie) in registered.listeners {
-            if !left.iter().any(|(key, _)| *key == cookie) {
-                shared.unclaim_all(Owner::Listener(cookie));
-            }
-        }
+        let cookies: Vec<u64> = registered
+            .listeners
+            .iter()
+            .map(|held| held.cookie)
+            .collect();
+        listeners::forget_unheld(shared, &cookies);
     }
+}
+
+/// A context's doorbell for each of `cores` cores.
+fn bells(bell: OwnedFd, cores: usize) -> io::Result<Vec<Box<dyn Bell>>> {
+    let copy = |_| {
+        let bell = Doorbell::from_untrusted(bell.try_clone()?)?;
+        Ok(Box::new(EventBell(bell)) as Box<dyn Bell>)
+    };
+    (0..cores).map(copy).collect()
 }

@@ -31,7 +31,7 @@ pub use options::{FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, congestion};
 pub use registration::{FlowNumbers, Message, flow_features, message, not_accelerated, refusal};
 
 /// Changes with every change to this crate. A mismatch is refused at registration.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 /// First eight bytes of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// First eight bytes of the service page.
@@ -43,7 +43,7 @@ pub const MESSAGE_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNMS");
 pub const HEADER_LEN: u64 = 4096;
 /// Bytes of region that belong to one context (rings and their indices).
 pub const CONTEXT_LEN: u64 = 1 << 20;
-/// Contexts that one program may have.
+/// Sets of rings that one program may have: one per context and fast-path core.
 pub const CONTEXTS_MAX: u32 = 128;
 /// Fast-path cores that one service may have.
 pub const CORES_MAX: usize = 16;
@@ -418,7 +418,7 @@ pub struct ServicePage {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct CoreLine {
-    /// 1 while the core sleeps, or is about to, and wants the program's doorbell rung.
+    /// 1 while the core sleeps, or is about to, and wants its doorbell rung.
     pub needs_wakeup: AtomicU32,
     /// The CPU it runs on plus one, 0 if it is not pinned.
     pub cpu: AtomicU32,

@@ -107,8 +107,8 @@ pub mod flow_features {
 
 /// Kinds of [`Message`].
 pub mod message {
-    /// Program: I am here. Answer: REGISTERED, with the program region, the service page and the
-    /// doorbell eventfd to ring when a core sleeps (three descriptors, in this order).
+    /// Program: I am here. Answer: REGISTERED, with the program region, the service page and for
+    /// each core the doorbell eventfd to ring when it sleeps (descriptors, in this order).
     pub const REGISTER: u32 = 1;
     /// Answer to REGISTER.
     pub const REGISTERED: u32 = 2;

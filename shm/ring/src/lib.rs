@@ -7,6 +7,7 @@
 //! Producer/Consumer one side of a ring, with private copies of both indices
 //! sleep, Doorbell   who sleeps is rung once, and never misses an event
 //! StreamBuffer      a circular buffer in a region; BufferAllocator gives them out
+//! Share, core_of    what each fast-path core has of a region and of the connections
 //! registration      messages and descriptors over the unix socket
 //! ```
 //!
@@ -22,6 +23,8 @@ pub mod sync;
 
 #[cfg(not(loom))]
 mod allocator;
+#[cfg(not(loom))]
+mod cores;
 #[cfg(not(loom))]
 mod descriptor_unsafe;
 #[cfg(not(loom))]
@@ -50,6 +53,7 @@ pub use cursor::{Corrupt, PushError};
 #[cfg(not(loom))]
 pub use self::{
     allocator::BufferAllocator,
+    cores::{Share, contexts_max, core_of},
     descriptor_unsafe::Descriptor,
     doorbell::Doorbell,
     layout::{Layout, LayoutError},

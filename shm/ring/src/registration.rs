@@ -16,13 +16,13 @@ use rustix::{
     },
     process::Pid,
 };
-use tidelane_abi::{ABI_VERSION, MESSAGE_MAGIC, Message};
+use tidelane_abi::{ABI_VERSION, CORES_MAX, MESSAGE_MAGIC, Message};
 
 pub use crate::message_unsafe::{MESSAGE_LEN, new_message};
 use crate::message_unsafe::{from_bytes, to_bytes};
 
-/// Descriptors that one message may carry.
-pub const DESCRIPTORS_MAX: usize = 4;
+/// Descriptors that one message may carry: two memories and a doorbell per core.
+pub const DESCRIPTORS_MAX: usize = 2 + CORES_MAX;
 
 /// Why no message was received.
 #[derive(Debug)]

@@ -36,12 +36,10 @@ pub fn should_ring(needs_wakeup: &AtomicU32) -> bool {
     needs_wakeup.load(Ordering::Relaxed) != 0 && needs_wakeup.swap(0, Ordering::Relaxed) != 0
 }
 
-/// `should_ring` for a waker that cannot write the flags, and for several sleepers that share one
-/// doorbell: whether any sleeps. The sleepers clear their flags themselves when they wake.
+/// `should_ring` for a waker that cannot write the flag: whether the other side sleeps. It clears
+/// the flag itself when it wakes.
 #[inline]
-pub fn any_sleeps<'a>(flags: impl IntoIterator<Item = &'a AtomicU32>) -> bool {
+pub fn sleeps(needs_wakeup: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
-    flags
-        .into_iter()
-        .any(|flag| flag.load(Ordering::Relaxed) != 0)
+    needs_wakeup.load(Ordering::Relaxed) != 0
 }

@@ -272,7 +272,7 @@ impl ServicePageMap {
         if version != ABI_VERSION {
             return Err(MapError::Layout(LayoutError::Version(version)));
         }
-        if cores as usize > CORES_MAX {
+        if !(1..=CORES_MAX).contains(&(cores as usize)) {
             return Err(MapError::Layout(LayoutError::Range));
         }
         Ok(ServicePageMap {
@@ -283,7 +283,7 @@ impl ServicePageMap {
     }
 
     fn with_header(region: Region, cores: u32) -> ServicePageMap {
-        assert!(cores as usize <= CORES_MAX);
+        assert!((1..=CORES_MAX).contains(&(cores as usize)));
         let page = region
             .pointer::<ServicePage>(0)
             .expect("the region has a page's size");
@@ -322,14 +322,6 @@ impl ServicePageMap {
     /// What may be known of core `n`. Programs must not store to it.
     pub fn core(&self, n: u32) -> Option<&CoreLine> {
         self.page().core[..self.cores as usize].get(n as usize)
-    }
-
-    /// The sleep words of all cores.
-    #[inline]
-    pub fn sleep_words(&self) -> impl Iterator<Item = &std::sync::atomic::AtomicU32> {
-        self.page().core[..self.cores as usize]
-            .iter()
-            .map(|core| &core.needs_wakeup)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use tidelane_client::{ListenerHandle, Program};
-use tidelane_host::{Bell, ProgramId};
+use tidelane_host::{Bell, Listen, ProgramId};
 use tidelane_netem::Rng;
 use tidelane_ring::{Layout, ProgramRegion};
 use tidelane_time::Instant;
@@ -107,15 +107,19 @@ impl Process {
         spec: &ListenerSpec,
     ) -> bool {
         let local = Endpoint::new(address(host), spec.port);
-        let listened = machine
-            .host
-            .listen(self.id, key as u64 + 1, local, false, spec.backlog);
-        let Ok(listener) = listened else {
-            return false;
+        let listen = Listen {
+            number: key as u32,
+            key: key as u64 + 1,
+            local,
+            v6_only: false,
+            backlog: spec.backlog,
         };
+        if machine.host.listen(self.id, &listen).is_err() {
+            return false;
+        }
         for (_, worker) in &mut self.workers {
             worker.accept(Accepting {
-                listener: ListenerHandle(listener.0),
+                listener: ListenerHandle(listen.number),
                 cookie: key as u64 + 100,
                 delay: spec.accept_delay,
             });

@@ -292,7 +292,6 @@ impl Worker {
         let Some(accepting) = self.accepting else {
             return;
         };
-        let mut taken = 0;
         while self.to_accept.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, mut side)) = self.to_accept.pop_front() else {
                 break;
@@ -300,12 +299,9 @@ impl Worker {
             side.stream().set_flag(program_flags::TAKEN);
             let slot = side.stream().slot();
             self.context.submit(side.stream());
+            self.context.accept_taken(accepting.listener, slot);
             self.sides.insert(slot, side);
             ready.insert(slot);
-            taken += 1;
-        }
-        if taken > 0 {
-            self.context.accept_taken(accepting.listener, taken);
         }
     }
 

@@ -34,7 +34,7 @@ pub struct Options {
     interface: String,
     #[command(flatten)]
     service: ServiceName,
-    /// CPUs for the fast path, such as 1 or 2,3
+    /// CPUs for the fast path, a core on each: 1, or 1,3, or 0-3
     #[arg(long, value_name = "LIST")]
     cores: Option<String>,
     /// Congestion control of new connections: cubic (default), newreno, dctcp or bbr

@@ -12,9 +12,9 @@ use crate::control::Shared;
 impl Session {
     /// A child is about to be made that will hold what this process holds.
     pub(super) fn inherit(&mut self, shared: &mut Shared) -> io::Result<()> {
-        let Some(from) = self.holder() else {
+        if self.holder(0).is_none() {
             return self.answer(message::INHERIT, refusal::MALFORMED);
-        };
+        }
         let Some(number) = shared.admit() else {
             return self.answer(message::INHERIT, refusal::LIMIT);
         };
@@ -25,9 +25,14 @@ impl Session {
                 return self.answer(message::INHERIT, refusal::LIMIT);
             }
         };
-        shared
-            .core
-            .call(move |host, now| host.inherit(now, from, number));
+        shared.cores.call_each(|core| {
+            let from = self.holder(core);
+            move |host, now| {
+                if let Some(from) = from {
+                    host.inherit(now, from, number);
+                }
+            }
+        });
         shared.heirs.push(heir);
         let answer = new_message(message::INHERIT);
         send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
@@ -38,15 +43,16 @@ impl Session {
         let Some(registered) = &self.registered else {
             return Ok(());
         };
-        let id = registered.id;
+        let core = shared.cores.of_connection(request.connection);
+        let id = registered.ids[core];
         let take = Take {
             connection: request.connection,
             context: request.context,
             tx_buffer: request.tx_buffer,
         };
         let taken = shared
-            .core
-            .call(move |host, now| host.take(now, id, take))
+            .cores
+            .call(core, move |host, now| host.take(now, id, take))
             .unwrap_or(Err(TakeError::NotHeld));
         let mut answer = new_message(message::TAKE);
         match taken {
@@ -67,10 +73,11 @@ impl Session {
 
     /// The process closed a connection that it had no slot for.
     pub(super) fn disown(&self, shared: &Shared, connection: u64) {
-        if let Some(holder) = self.holder() {
+        let core = shared.cores.of_connection(connection);
+        if let Some(holder) = self.holder(core) {
             shared
-                .core
-                .call(move |host, now| host.disown(now, holder, connection));
+                .cores
+                .call(core, move |host, now| host.disown(now, holder, connection));
         }
     }
 }

@@ -83,11 +83,11 @@ fn wrong_sizes_magic_and_version_are_refused() {
 #[test]
 fn refused_descriptors_are_closed() {
     let (a, b) = pair();
-    let many: Vec<OwnedFd> = (0..12).map(|_| file(b"x")).collect();
+    let many: Vec<OwnedFd> = (0..DESCRIPTORS_MAX + 2).map(|_| file(b"x")).collect();
     let borrowed: Vec<BorrowedFd<'_>> = many.iter().map(|fd| fd.as_fd()).collect();
     let before = open_descriptors();
     for _ in 0..100 {
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(12))];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX + 2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
         let bytes = to_bytes(&new_message(message::LISTEN));

@@ -76,6 +76,7 @@ impl Says for Told {
 fn look(rules: &mut CwndRules, info: FlowInfo) -> Result<(), &'static str> {
     let socket = SocketReport {
         state: SocketState::Connection("ESTABLISHED".to_owned()),
+        listener: None,
         local: info.key.local,
         peer: info.key.peer,
         programs: Vec::new(),

@@ -178,6 +178,29 @@ pub const STEPS: &[Step] = &[
         seconds: 1500,
         ..CHECK
     },
+    // The same programs on a service of two fast-path cores.
+    Step {
+        name: "cores",
+        command: &[
+            "env",
+            "TIDELANE_CORES=2",
+            "cargo",
+            "test",
+            "--package",
+            "tidelane-tests",
+            "--test",
+            "interop",
+            "--",
+            "servers::",
+            "clients::",
+            "memory::",
+            "deaths::",
+            "forks::",
+        ],
+        tests: true,
+        seconds: 900,
+        ..CHECK
+    },
     Step {
         name: "posix",
         command: &[

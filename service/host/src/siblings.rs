@@ -1,0 +1,295 @@
+//! Several hosts that are the cores of one service, and the frames that they hand to each other.
+//!
+//! A queue of the NIC brings frames of any flow; a flow is on one core. A frame for another core's
+//! flow is copied into a batch for that core instead of the present one's scratch, and the batch
+//! travels over a bounded channel. See `docs/design/cores.md`.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+    mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+};
+
+use tidelane_ring::core_of;
+use tidelane_wire::{Packet, parse_icmp_error, parse_icmpv6_error, protocol};
+
+use crate::Bell;
+
+/// Batches on their way from one core to another: about as many frames as a NIC's queue holds.
+const BATCHES_MAX: usize = 64;
+
+/// Which core of how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its number.
+    pub core: u32,
+    /// How many there are.
+    pub cores: u32,
+}
+
+impl Place {
+    /// The only core.
+    pub(crate) const ALONE: Self = Self { core: 0, cores: 1 };
+
+    /// Whether connections between these ports are on this core.
+    #[inline]
+    pub fn has(self, port: u16, other: u16) -> bool {
+        self.cores == 1 || core_of(port, other, self.cores) == self.core
+    }
+
+    /// The number of the core's `n`th connection, unlike that of any other core's.
+    pub(crate) fn connection(self, n: u64) -> u64 {
+        n * u64::from(self.cores) + u64::from(self.core)
+    }
+
+    /// The core that gave a connection its number.
+    pub fn core_of_connection(connection: u64, cores: usize) -> usize {
+        (connection % cores.max(1) as u64) as usize
+    }
+}
+
+/// Frames, one after the other.
+#[derive(Default)]
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+    lens: Vec<u32>,
+    /// Whether their checksums may be partial.
+    partial_allowed: bool,
+}
+
+impl Batch {
+    fn push(&mut self, frame: &[u8], partial_allowed: bool) {
+        self.bytes.extend_from_slice(frame);
+        self.lens.push(frame.len() as u32);
+        self.partial_allowed = partial_allowed;
+    }
+
+    /// Each frame, and whether its checksum may be partial.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = (&[u8], bool)> {
+        let mut rest = &self.bytes[..];
+        self.lens.iter().map_while(move |len| {
+            let (frame, next) = rest.split_at_checked(*len as usize)?;
+            rest = next;
+            Some((frame, self.partial_allowed))
+        })
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.lens.clear();
+    }
+}
+
+/// To another core.
+struct Outlet {
+    to: SyncSender<Batch>,
+    /// Its batches that were looked at come back empty.
+    used: Receiver<Batch>,
+    filling: Batch,
+    /// What waits for that core, from everybody.
+    waiting: Arc<AtomicUsize>,
+    bell: Box<dyn Bell>,
+}
+
+/// From another core.
+struct Inlet {
+    from: Receiver<Batch>,
+    used: Sender<Batch>,
+}
+
+/// A core's ties to the others.
+pub struct Siblings {
+    place: Place,
+    /// By core; none to itself.
+    outlets: Vec<Option<Outlet>>,
+    inlets: Vec<Inlet>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Siblings {
+    /// The ties of `cores` cores, in their order. `bell` makes what wakes the core of that number.
+    pub fn of(cores: usize, mut bell: impl FnMut(usize) -> Box<dyn Bell>) -> Vec<Self> {
+        let alone = |core| Self {
+            place: Place {
+                core: core as u32,
+                cores: cores as u32,
+            },
+            outlets: Vec::new(),
+            inlets: Vec::new(),
+            waiting: Arc::default(),
+        };
+        let mut all: Vec<Self> = (0..cores).map(alone).collect();
+        for from in 0..cores {
+            for to in 0..cores {
+                if from == to {
+                    all[from].outlets.push(None);
+                    continue;
+                }
+                let (sender, receiver) = sync_channel(BATCHES_MAX);
+                let (used, used_receiver) = channel();
+                let outlet = Outlet {
+                    to: sender,
+                    used: used_receiver,
+                    filling: Batch::default(),
+                    waiting: all[to].waiting.clone(),
+                    bell: bell(to),
+                };
+                all[from].outlets.push(Some(outlet));
+                all[to].inlets.push(Inlet {
+                    from: receiver,
+                    used,
+                });
+            }
+        }
+        all
+    }
+
+    /// This core.
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The number of the core that the packet is for, if it is another.
+    pub(crate) fn elsewhere(&self, packet: &Packet<'_>) -> Option<usize> {
+        let (port, other) = ports_of(packet)?;
+        let core = core_of(port, other, self.place.cores);
+        (core != self.place.core).then_some(core as usize)
+    }
+
+    /// Puts a frame into the batch for `core`.
+    pub(crate) fn hand_over(&mut self, core: usize, frame: &[u8], partial_allowed: bool) {
+        if let Some(Some(outlet)) = self.outlets.get_mut(core) {
+            outlet.filling.push(frame, partial_allowed);
+        }
+    }
+
+    /// Sends the batches that were filled. Returns how many frames found a core busy.
+    pub(crate) fn flush(&mut self) -> u64 {
+        let mut lost = 0;
+        for outlet in self.outlets.iter_mut().flatten() {
+            if outlet.filling.lens.is_empty() {
+                continue;
+            }
+            let spare = outlet.used.try_recv().unwrap_or_default();
+            let batch = std::mem::replace(&mut outlet.filling, spare);
+            // Before the batch is there: who takes it subtracts.
+            outlet.waiting.fetch_add(1, Ordering::SeqCst);
+            if let Err(refused) = outlet.to.try_send(batch) {
+                outlet.waiting.fetch_sub(1, Ordering::SeqCst);
+                let (std::sync::mpsc::TrySendError::Full(mut batch)
+                | std::sync::mpsc::TrySendError::Disconnected(mut batch)) = refused;
+                lost += batch.lens.len() as u64;
+                batch.clear();
+                outlet.filling = batch;
+            }
+            // A core that cannot be rung looks by itself, or is ending.
+            let _ = outlet.bell.ring();
+        }
+        lost
+    }
+
+    /// Whether a batch waits for this core.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// The next batch for this core, and who takes it back.
+    pub(crate) fn next(&mut self) -> Option<(Batch, usize)> {
+        if !self.has_work() {
+            return None;
+        }
+        let found = |(at, inlet): (usize, &Inlet)| Some((inlet.from.try_recv().ok()?, at));
+        let next = self.inlets.iter().enumerate().find_map(found)?;
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        Some(next)
+    }
+
+    /// The batch was looked at: its sender fills it again.
+    pub(crate) fn recycle(&mut self, (mut batch, inlet): (Batch, usize)) {
+        batch.clear();
+        if let Some(inlet) = self.inlets.get(inlet) {
+            let _ = inlet.used.send(batch);
+        }
+    }
+}
+
+/// The ports of the connection that a packet is about. None if it is about none, or makes no sense:
+/// whoever has it counts it.
+fn ports_of(packet: &Packet<'_>) -> Option<(u16, u16)> {
+    match packet.protocol {
+        protocol::TCP => {
+            let [a, b, c, d] = *packet.payload.first_chunk()?;
+            Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
+        }
+        protocol::ICMP | protocol::ICMPV6 => {
+            let error = if packet.protocol == protocol::ICMP {
+                parse_icmp_error(packet.payload)
+            } else {
+                parse_icmpv6_error(packet)
+            };
+            let key = error.ok()?.key;
+            Some((key.local.port, key.peer.port))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    struct Count(Arc<AtomicU32>);
+
+    impl Bell for Count {
+        fn ring(&self) -> bool {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            true
+        }
+    }
+
+    #[test]
+    fn frames_come_in_order_and_a_busy_core_loses_whole_batches() {
+        let rings = Arc::new(AtomicU32::new(0));
+        let mut cores = Siblings::of(3, |_| Box::new(Count(rings.clone())));
+        let [first, _, last] = &mut cores[..] else {
+            panic!("three cores");
+        };
+        assert!(!last.has_work() && last.next().is_none());
+        for round in 0..2 * BATCHES_MAX as u8 {
+            first.hand_over(2, &[round; 3], true);
+            first.hand_over(2, &[round, 1], true);
+            let lost = first.flush();
+            assert_eq!(lost, if (round as usize) < BATCHES_MAX { 0 } else { 2 });
+        }
+        assert_eq!(rings.load(Ordering::Relaxed), 2 * BATCHES_MAX as u32);
+        for round in 0..BATCHES_MAX as u8 {
+            let next = last.next().expect("a batch");
+            let frames: Vec<_> = next.0.frames().collect();
+            assert_eq!(frames, [(&[round; 3][..], true), (&[round, 1][..], true)]);
+            last.recycle(next);
+        }
+        assert!(!last.has_work() && last.next().is_none());
+        // What was used is used again, and nothing of it is left.
+        first.hand_over(2, &[7], false);
+        assert_eq!(first.flush(), 0);
+        let next = last.next().expect("a batch");
+        assert_eq!(next.0.frames().collect::<Vec<_>>(), [(&[7][..], false)]);
+    }
+
+    #[test]
+    fn numbers_of_connections_name_their_core() {
+        for cores in 1..5 {
+            for core in 0..cores {
+                let place = Place { core, cores };
+                let number = place.connection(9);
+                assert_eq!(
+                    Place::core_of_connection(number, cores as usize),
+                    core as usize
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! How several fast-path cores divide a program's region and its connections.
+//!
+//! Both sides of the boundary compute it; see `docs/design/cores.md`.
+
+use std::ops::Range;
+
+use tidelane_abi::{CONTEXTS_MAX, STREAM_BUFFER_LOG2_MAX};
+
+use crate::Layout;
+
+/// The core that has the connections between these two ports, in either order.
+///
+/// The addresses are left out: a program that bound its port must know the core before the route
+/// says which local address there is.
+#[inline]
+pub fn core_of(port: u16, other: u16, cores: u32) -> u32 {
+    // The golden ratio spreads ports that differ in low bits only, as ephemeral ports do.
+    let hash = u32::from(port ^ other).wrapping_mul(0x9e37_79b1);
+    ((u64::from(hash) * u64::from(cores)) >> 32) as u32
+}
+
+/// What one core has of a program's region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its slots.
+    pub slots: Range<u32>,
+    /// Its part of the receive-buffer area.
+    pub rx_area: Range<u64>,
+    core: u32,
+    cores: u32,
+}
+
+impl Share {
+    /// Number in the region of this core's rings of context `context`, if there are such.
+    pub fn rings(&self, context: u32) -> Option<u32> {
+        let number = context.checked_mul(self.cores)?.checked_add(self.core)?;
+        (context < contexts_max(self.cores)).then_some(number)
+    }
+}
+
+/// Contexts that a program may have beside `cores` cores.
+pub fn contexts_max(cores: u32) -> u32 {
+    CONTEXTS_MAX / cores.max(1)
+}
+
+impl Layout {
+    /// What `core` of `cores` has of the region.
+    pub fn share(&self, core: u32, cores: u32) -> Share {
+        let area = self.rx_area();
+        // Buffers are aligned to their size, at most this, relative to the area's start.
+        let unit = 1 << STREAM_BUFFER_LOG2_MAX;
+        let len = match cores {
+            1 => area.end - area.start,
+            _ => (area.end - area.start) / u64::from(cores) / unit * unit,
+        };
+        let slots = self.slots_shift(cores).map_or(0..0, |shift| {
+            let first = u64::from(core) << shift;
+            let end = (first + (1 << shift)).min(u64::from(self.slots_max()));
+            first as u32..end as u32
+        });
+        Share {
+            slots,
+            rx_area: area.start + u64::from(core) * len..area.start + u64::from(core + 1) * len,
+            core,
+            cores,
+        }
+    }
+
+    /// A slot's number shifted right by this is its core's number. None if there are fewer slots
+    /// than cores.
+    pub fn slots_shift(&self, cores: u32) -> Option<u32> {
+        match cores {
+            // All of them, whatever their number is.
+            1 => Some(u32::BITS - 1),
+            _ => (self.slots_max() / cores).checked_ilog2(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_a_connection_are_on_one_core_and_cores_get_equal_parts() {
+        for cores in 1..=16 {
+            let mut counts = vec![0; cores as usize];
+            // As Linux chooses them: every other one.
+            for port in (32_768..60_000).step_by(2) {
+                let core = core_of(port, 80, cores);
+                assert_eq!(core, core_of(80, port, cores));
+                counts[core as usize] += 1;
+            }
+            let fair = counts.iter().sum::<u32>() / cores;
+            let even = counts.iter().all(|count| count.abs_diff(fair) < fair / 5);
+            assert!(even, "{cores}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn shares_do_not_overlap_and_one_core_has_all() {
+        let layout = Layout::new(1000, 1 << 30, 1 << 20).unwrap();
+        let all = layout.share(0, 1);
+        assert_eq!(
+            (all.slots.clone(), all.rx_area.clone()),
+            (0..1000, layout.rx_area())
+        );
+        assert_eq!(all.rings(CONTEXTS_MAX - 1), Some(CONTEXTS_MAX - 1));
+        assert_eq!(all.rings(CONTEXTS_MAX), None);
+        for cores in 2..=16 {
+            let shift = layout.slots_shift(cores).unwrap();
+            let shares: Vec<_> = (0..cores).map(|core| layout.share(core, cores)).collect();
+            for (core, share) in shares.iter().enumerate() {
+                assert!(share.slots.len() as u32 >= 1000 / cores / 2);
+                assert!(share.slots.clone().all(|slot| slot >> shift == core as u32));
+                assert!(share.slots.end <= 1000 && share.rx_area.end <= layout.rx_area().end);
+                assert!(share.rx_area.end - share.rx_area.start >= 16 << 20);
+            }
+            for pair in shares.windows(2) {
+                assert!(pair[0].slots.end <= pair[1].slots.start);
+                assert!(pair[0].rx_area.end <= pair[1].rx_area.start);
+            }
+            let mut rings: Vec<_> = shares
+                .iter()
+                .flat_map(|share| (0..contexts_max(cores)).filter_map(|n| share.rings(n)))
+                .collect();
+            rings.sort_unstable();
+            rings.dedup();
+            assert_eq!(rings.len() as u32, contexts_max(cores) * cores);
+            assert!(rings.iter().all(|number| *number < CONTEXTS_MAX));
+        }
+        // More cores than slots: nobody has any.
+        assert_eq!(Layout::new(1, 0, 0).unwrap().share(0, 2).slots, 0..0);
+    }
+}

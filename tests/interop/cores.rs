@@ -1,0 +1,74 @@
+//! A service of two fast-path cores. TIDELANE_CORES=2 runs the other cases on one.
+
+use std::time::Duration;
+
+use tidelane_tests::{
+    Outcome, Service, Side, Stop, Wire, command, ensure,
+    wire::{INTERFACE, SERVER, WireOptions},
+};
+
+use crate::{
+    commands::{check_refusal, tidelane},
+    support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_server},
+};
+
+fn wire(queues: u64) -> Result<Wire, Stop> {
+    Wire::with(&WireOptions {
+        queues: Some(queues),
+        ..WireOptions::default()
+    })
+}
+
+fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
+    Ok(service.counters()?[name].as_u64().unwrap_or(0))
+}
+
+/// Clients of the kernel and of the service itself, many connections: frames cross from one core's
+/// queue to the other's flows, both ends of a connection in memory meet, a listener is one line.
+pub fn both_have_connections() -> Outcome {
+    let wire = wire(2)?;
+    let service = wire.service_on(Side::Server, "0,1", &[])?;
+    ensure!(service.ask("status")?["cores"] == 2, "not two cores");
+    let server = echo_server(&wire, Some(&service), 7000)?;
+    let sockets = service.sockets_of(server.pid())?;
+    ensure!(sockets.len() == 1, "one listener is shown as {sockets:?}");
+    for load in [
+        "--connections 1",
+        "--connections 64",
+        "--connections 8 --bytes 200000",
+    ] {
+        let remote = echo_client(&wire, Side::Client, 7000)?.args(load);
+        let remote = remote.args("--seconds 1").spawn()?;
+        let local = echo_client(&wire, Side::Server, 7000)?.args(load);
+        let local = local.args("--seconds 1").accelerated(&service).strict();
+        let local = local.spawn()?;
+        std::thread::sleep(Duration::from_millis(600));
+        check_not_in_kernel(&wire, 7000)?;
+        check_load(&remote.wait(SHORT)?.success()?.json()?)?;
+        check_load(&local.wait(SHORT)?.success()?.json()?)?;
+    }
+    let short = wire.load_tool(Side::Client, "short-client")?;
+    let short = short.arg("--connect").arg(format!("{SERVER}:7000"));
+    let short = short.args("--connections 16 --total 2000 --seconds 10");
+    check_load(&short.run(SHORT)?.json()?)?;
+    let frames = counter(&service, "in_frames")?;
+    let handed_over = counter(&service, "handed_over")?;
+    ensure!(
+        handed_over > 0 && handed_over < frames,
+        "{handed_over} of {frames} frames were for the other core"
+    );
+    Ok(())
+}
+
+/// Each core needs a queue of its own: one line says what to do, and that helps.
+pub fn too_few_queues() -> Outcome {
+    let wire = wire(1)?;
+    let up = format!("up {INTERFACE} --name never --cores 0,1");
+    let advice = format!("ethtool -L {INTERFACE} rx 2 tx 2");
+    check_refusal(&tidelane(&wire, &up)?.finish(SHORT)?, &advice)?;
+    let space = wire.namespace(Side::Server);
+    let enter = ["ip", "netns", "exec", &space];
+    let advised: Vec<&str> = enter.into_iter().chain(advice.split(' ')).collect();
+    command(&advised)?;
+    wire.service_on(Side::Server, "0,1", &[]).map(drop)
+}
