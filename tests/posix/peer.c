@@ -10,6 +10,7 @@
 #include <linux/close_range.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -76,6 +77,58 @@ static void *receive_all(void *arg)
 		job->done += got;
 	}
 	return NULL;
+}
+
+/* As send_all, in writes of which the last byte each is urgent. */
+static void *send_all_urgent(void *arg)
+{
+	struct job *job = arg;
+	unsigned char bytes[999];
+	while (job->done < job->count) {
+		long now = job->count - job->done;
+		if (now > (long)sizeof bytes)
+			now = sizeof bytes;
+		pattern_fill(bytes, now, job->seed, job->done);
+		ssize_t sent = send(job->fd, bytes, now, MSG_NOSIGNAL | MSG_OOB);
+		if (sent < 0) {
+			job->error = errno;
+			break;
+		}
+		job->done += sent;
+	}
+	return NULL;
+}
+
+static int do_urgent(FILE *out, int fd, long count, unsigned seed)
+{
+	unsigned char bytes[64];
+	if (count > (long)sizeof bytes)
+		return fprintf(out, "error %d\n", EINVAL);
+	pattern_fill(bytes, count, seed, 0);
+	return fprintf(out, "ok %ld\n", (long)send(fd, bytes, count, MSG_NOSIGNAL | MSG_OOB));
+}
+
+/* Waits for urgent data; how many bytes are before the urgent one, and it. */
+static int do_mark(FILE *out, int fd)
+{
+	struct pollfd entry = {.fd = fd, .events = POLLPRI};
+	unsigned char bytes[256], byte = 0;
+	long before = 0;
+	if (poll(&entry, 1, 60000) != 1 || recv(fd, &byte, 1, MSG_OOB) != 1)
+		return fprintf(out, "error %d\n", errno);
+	while (sockatmark(fd) == 0) {
+		ssize_t got = recv(fd, bytes, sizeof bytes, 0);
+		if (got <= 0)
+			return fprintf(out, "error %d\n", errno);
+		before += got;
+	}
+	return fprintf(out, "ok %ld %d\n", before, byte);
+}
+
+static int do_inline(FILE *out, int fd)
+{
+	int on = 1;
+	return fprintf(out, "ok %d\n", setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
 }
 
 static struct sockaddr_in name_of(const char *address, int port)
@@ -183,6 +236,14 @@ static int obey(FILE *out, const char *line)
 		return do_port(out, fd);
 	if (sscanf(line, "send %d %ld %u", &fd, &count, &seed) == 3)
 		return start(out, send_all, fd, count, seed);
+	if (sscanf(line, "send_urgent %d %ld %u", &fd, &count, &seed) == 3)
+		return start(out, send_all_urgent, fd, count, seed);
+	if (sscanf(line, "urgent %d %ld %u", &fd, &count, &seed) == 3)
+		return do_urgent(out, fd, count, seed);
+	if (sscanf(line, "mark %d", &fd) == 1)
+		return do_mark(out, fd);
+	if (sscanf(line, "inline %d", &fd) == 1)
+		return do_inline(out, fd);
 	if (sscanf(line, "receive %d %ld %u", &fd, &count, &seed) == 3)
 		return start(out, receive_all, fd, count, seed);
 	if (sscanf(line, "join %d", &fd) == 1)

@@ -21,7 +21,9 @@
 	X(accept_flags) X(names) X(shutdown_states) X(shutdown_wakes) X(poll_errors)              \
 	X(epoll_errors) X(timeout_values) X(peer_closes_all)                                      \
 	X(setting_ranges) X(settings_inherited) X(receive_low) X(receive_low_large)               \
-	X(receive_buffer) X(send_buffer) X(unsent_low) X(deferred_accept)
+	X(receive_buffer) X(send_buffer) X(unsent_low) X(deferred_accept)               \
+	X(urgent_received) X(urgent_alone) X(urgent_often) X(urgent_in_line) X(urgent_sent)       \
+	X(urgent_bulk) X(urgent_events) X(urgent_edges) X(urgent_while_waiting)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

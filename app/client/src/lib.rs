@@ -26,4 +26,4 @@ pub use context::{ClientEvent, Connect, Context, QueueError};
 pub use control::{Refusal, RegisterError};
 pub use heir::Heir;
 pub use program::{ListenerHandle, Program};
-pub use stream::{SendLimits, Stream, StreamOptions};
+pub use stream::{SendLimits, Stream, StreamOptions, UrgentByte};

@@ -13,6 +13,7 @@
 
 mod receive;
 mod transmit;
+mod urgent;
 
 use std::sync::{
     Arc,
@@ -22,7 +23,11 @@ use std::sync::{
 use tidelane_abi::{BufferWord, OpenOptions, SlotNames, close_cause, program_flags, service_flags};
 use tidelane_ring::{SlotHandle, StreamBuffer};
 
-use self::transmit::{Outgrown, UNACKED_MAX};
+pub use self::urgent::UrgentByte;
+use self::{
+    transmit::{Outgrown, UNACKED_MAX},
+    urgent::Urgent,
+};
 use crate::session::Session;
 
 /// The options of a connection that are no flags. Zero: the service's default.
@@ -86,6 +91,7 @@ pub struct Stream {
     sending: SendLimits,
     tx_buffer: Option<StreamBuffer>,
     outgrown: Outgrown,
+    urgent: Urgent,
 }
 
 impl Stream {
@@ -119,6 +125,7 @@ impl Stream {
             .tx_limit
             .load(Relaxed)
             .min(UNACKED_MAX);
+        let urgent = Urgent::of(shared.view().options());
         Stream {
             connection: shared.view().names().connection,
             shared,
@@ -139,6 +146,7 @@ impl Stream {
             sending: SendLimits::default(),
             tx_buffer: None,
             outgrown: Outgrown::default(),
+            urgent,
         }
     }
 
@@ -253,6 +261,13 @@ impl Stream {
         self.service_flags() & (service_flags::FIN_RECEIVED | service_flags::CLOSED) != 0
     }
 
+    /// Whether there may be something to tell beside bytes: an end, or urgent data.
+    pub fn is_special(&self) -> bool {
+        const SPECIAL: u32 =
+            service_flags::FIN_RECEIVED | service_flags::CLOSED | service_flags::URGENT;
+        self.service_flags() & SPECIAL != 0
+    }
+
     /// End of file: all was read, and nothing will come.
     pub fn at_end(&mut self) -> bool {
         // In this order: bytes that came before the flags are seen after them.
@@ -342,7 +357,12 @@ impl Stream {
         ] {
             word.store(value, Relaxed);
         }
-        // The flags are stored after them, with a count that makes the change visible.
+        self.note_options();
+    }
+
+    /// The words of the slot's options changed. The flags are stored after them, with a count that
+    /// makes the change visible.
+    fn note_options(&mut self) {
         let count = self.flags.wrapping_add(program_flags::OPTIONS_ONE) & program_flags::OPTIONS;
         self.change_flags(self.flags & !program_flags::OPTIONS | count);
     }

@@ -337,7 +337,7 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled 
         // A stream has no addresses, no ancillary data, no truncation.
         msg.msg_namelen = 0;
         msg.msg_controllen = 0;
-        msg.msg_flags = 0;
+        msg.msg_flags = flags & libc::MSG_OOB;
     }
     handled
 }

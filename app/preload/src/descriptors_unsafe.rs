@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
-use tidelane_sockets::{Handled, descriptors, exit, table, transfer};
+use tidelane_sockets::{Handled, descriptors, exit, table, transfer, urgent};
 
 use crate::answer_unsafe::{kernel, ours_or_kernel};
 
@@ -168,17 +168,29 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int
         // SAFETY: the caller's promise: an integer.
         libc::FIONBIO => unsafe { descriptors::set_nonblocking(socket, fd, *value.as_ref()? != 0) },
         // SAFETY: the caller's promise: an integer.
-        SIOCINQ => unsafe { store(value, transfer::readable(socket, fd)) },
+        SIOCINQ => unsafe { store(value, urgent::readable(socket, fd)) },
         // SAFETY: the caller's promise: an integer.
         SIOCOUTQ => unsafe { store(value, transfer::unacknowledged(socket, fd)) },
-        // There is no urgent data: never at a mark.
         // SAFETY: the caller's promise: an integer.
-        SIOCATMARK => unsafe { store(value, transfer::readable(socket, fd).map(|_| Ok(0))) },
+        SIOCATMARK => unsafe { store(value, urgent::at_mark(socket, fd)) },
         _ => None,
     });
     let args = [fd as usize, request as usize, arg, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { ours_or_kernel(handled, libc::SYS_ioctl, args) as c_int }
+}
+
+/// `sockatmark(3)`, which asks with an `ioctl` of libc's own.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
+    let mut at = 0;
+    // SAFETY: an integer of ours.
+    let result = unsafe { ioctl(fd, SIOCATMARK, &raw mut at as usize) };
+    if result == 0 { at } else { result }
 }
 
 /// Stores what was found out; the call's own result is 0.

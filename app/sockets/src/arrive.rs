@@ -77,6 +77,7 @@ impl Announced {
         let session = session::last().filter(|last| last.generation == self.session)?;
         let flags = options.program_flags();
         let mut stream = session.program.stream(self.slot, self.generation, flags)?;
+        stream.set_urgent_inline(options.urgent_inline());
         let more = options.for_stream();
         if more != StreamOptions::default() {
             stream.set_options(&more);

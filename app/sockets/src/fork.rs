@@ -215,7 +215,8 @@ fn take_to_lane(
     let lane = watched.or(inner.lane).or_else(lane::expected_lane)?;
     lane.activate(session).ok()?;
     let context = lane.with_context(session.generation, |context| context.id())?;
-    let stream = session.program.take(connection, context).ok()?;
+    let mut stream = session.program.take(connection, context).ok()?;
+    stream.set_urgent_inline(inner.options.urgent_inline());
     let taken = Connection {
         stream,
         session: session.generation,

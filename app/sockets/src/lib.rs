@@ -42,6 +42,7 @@ pub mod sys;
 pub mod table;
 mod tcp_info;
 pub mod transfer;
+pub mod urgent;
 mod wait;
 mod watch;
 

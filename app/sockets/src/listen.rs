@@ -364,6 +364,7 @@ fn hand_out(
 ) {
     let (slot, session) = (connection.stream.slot(), connection.session);
     connection.stream.set_flag(program_flags::TAKEN);
+    connection.stream.set_urgent_inline(options.urgent_inline());
     lane.with_context(session, |context| {
         if let Some((listener, _)) = handle {
             context.accept_taken(listener, slot);

@@ -103,9 +103,9 @@ pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i3
         }
         (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) if number != 0 => Ok(number.max(CLAMP_MIN)),
         (libc::IPPROTO_IP, libc::IP_TOS) => Ok(number & DSCP),
-        (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
-            Ok(i32::from(number != 0))
-        }
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE)
+        | (libc::IPPROTO_IP, libc::IP_RECVERR)
+        | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => Ok(i32::from(number != 0)),
         (libc::IPPROTO_IP, libc::IP_TTL) if number != -1 => within(1..=255),
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => Ok(within(-1..=255)?.max(0) & DSCP),
         (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => within(-1..=255),

@@ -71,6 +71,12 @@ impl Options {
         set.is_some_and(|value| value != 0)
     }
 
+    /// SO_OOBINLINE.
+    pub(crate) fn urgent_inline(&self) -> bool {
+        let set = self.recorded(libc::SOL_SOCKET, libc::SO_OOBINLINE);
+        set.is_some_and(|value| value != 0)
+    }
+
     /// IPV6_V6ONLY.
     pub(crate) fn v6_only(&self) -> bool {
         let set = self.recorded(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
@@ -259,6 +265,11 @@ impl Inner {
             return Err(Errno(libc::ENOPROTOOPT));
         };
         self.options.record(level, name, number);
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_OOBINLINE)
+            && let Some(connection) = self.connection()
+        {
+            connection.stream.set_urgent_inline(number != 0);
+        }
         if TOLD.contains(&(level, name)) {
             let options = self.options.for_stream();
             self.tell(socket, |stream| stream.set_options(&options));

@@ -16,7 +16,7 @@ use crate::{
     lane::Lane,
     lock_unsafe::{Guard, Lock},
     options::Options,
-    table,
+    table, urgent,
     watch::WatchRef,
 };
 
@@ -398,8 +398,10 @@ impl Inner {
         if self.shared && self.is_elsewhere() {
             return 0;
         }
-        const ENDS: u32 =
-            service_flags::CLOSED | service_flags::FIN_RECEIVED | service_flags::SOFT_ERROR;
+        const ENDS: u32 = service_flags::CLOSED
+            | service_flags::FIN_RECEIVED
+            | service_flags::SOFT_ERROR
+            | service_flags::URGENT;
         let plain = self.error == 0 && !(self.cause_seen | self.shut_read | self.shut_write);
         if let State::Stream(connection) = &mut self.state
             && plain
@@ -426,15 +428,18 @@ impl Inner {
         match &mut self.state {
             State::Stream(connection) => {
                 let stream = &mut connection.stream;
+                let mut bits = error | urgent::readiness(stream);
                 if self.cause_seen {
-                    return error | IN | OUT | HUP | RDHUP;
+                    return bits | IN | OUT | HUP | RDHUP;
                 }
-                let mut bits = error;
                 let ended = self.shut_read || stream.peer_closed();
                 if ended {
                     bits |= IN | RDHUP;
-                } else if has_enough(stream, self.options.receive_low) {
-                    bits |= IN;
+                } else {
+                    let pollable = stream.pollable();
+                    if enough(pollable, stream, self.options.receive_low) {
+                        bits |= IN;
+                    }
                 }
                 if self.shut_write {
                     bits |= OUT;
@@ -470,6 +475,10 @@ fn has_room(stream: &mut Stream) -> bool {
 /// come at all.
 #[inline]
 fn has_enough(stream: &mut Stream, low: u32) -> bool {
-    let readable = stream.readable();
+    enough(stream.readable(), stream, low)
+}
+
+#[inline]
+fn enough(readable: usize, stream: &Stream, low: u32) -> bool {
     readable >= low as usize || readable > 0 && readable >= stream.rx_window() as usize / 2
 }

@@ -5,6 +5,7 @@ use tidelane_abi::{FlowNumbers, flow_features, service_flags};
 use crate::{
     session,
     socket::{Inner, State},
+    urgent,
 };
 
 /// Length of the `tcp_info` that is filled in, up to `tcpi_min_rtt`.
@@ -38,7 +39,7 @@ impl Inner {
             put(&mut info, 24, stream.unacked().div_ceil(mss.max(1)));
             put(&mut info, 84, mss);
             put(&mut info, 96, stream.rx_window());
-            let received = bytes_read + stream.readable() as u64;
+            let received = bytes_read + urgent::ungiven(stream);
             info[128..136].copy_from_slice(&received.to_ne_bytes());
         }
         info

@@ -12,7 +12,7 @@ use crate::{
     fork,
     lane::Lane,
     socket::{Inner, Socket, State},
-    sys,
+    sys, urgent,
     wait::{self, Deadline},
 };
 
@@ -36,8 +36,8 @@ pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     let news = socket.news();
     let count = connection.stream.read(into);
     if count > 0 {
-        // The end of the stream is to be read too.
-        if count < into.len() && !connection.stream.peer_closed() {
+        // The end of the stream is to be read too, and what is behind urgent data.
+        if count < into.len() && !connection.stream.is_special() {
             socket.note_drained(news);
         }
         inner.after_read(socket, count);
@@ -50,10 +50,13 @@ pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
 pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> Handled {
     let peeks = flags & libc::MSG_PEEK != 0;
     let wanted = into.len();
+    if flags & libc::MSG_OOB != 0 {
+        return urgent::recv(socket, fd, flags, wanted, &mut |byte| into[0] = byte);
+    }
     receive(socket, fd, flags, wanted, &mut |inner, done| {
         let rest = &mut into[done..];
         match inner.connection() {
-            Some(connection) if peeks => connection.stream.peek(rest),
+            Some(connection) if peeks => urgent::peek(&mut connection.stream, rest),
             Some(connection) => connection.stream.read(rest),
             None => 0,
         }
@@ -63,10 +66,16 @@ pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> 
 /// `recv` with MSG_TRUNC: on a stream, the bytes are taken and not stored.
 pub fn skip(socket: &'static Socket, fd: RawFd, wanted: usize, flags: i32) -> Handled {
     let peeks = flags & libc::MSG_PEEK != 0;
+    if flags & libc::MSG_OOB != 0 {
+        return urgent::recv(socket, fd, flags, wanted, &mut |_| ());
+    }
     receive(socket, fd, flags, wanted, &mut |inner, done| {
         let rest = wanted - done;
         match inner.connection() {
-            Some(connection) if peeks => connection.stream.readable().min(rest),
+            Some(connection) if peeks => match connection.stream.readable() {
+                0 => connection.stream.pollable().min(rest),
+                readable => readable.min(rest),
+            },
             Some(connection) => connection.stream.discard(rest),
             None => 0,
         }
@@ -85,14 +94,18 @@ pub fn recv_vectored(
         return skip(socket, fd, wanted, flags);
     }
     let peeks = flags & libc::MSG_PEEK != 0;
+    if flags & libc::MSG_OOB != 0 {
+        let mut put = |byte| scatter(&[byte], into);
+        return urgent::recv(socket, fd, flags, wanted, &mut put);
+    }
     receive(socket, fd, flags, wanted, &mut |inner, done| {
         let Some(connection) = inner.connection() else {
             return 0;
         };
         let stream = &mut connection.stream;
         if peeks {
-            let mut all = vec![0; wanted.min(stream.readable())];
-            let count = stream.peek(&mut all);
+            let mut all = vec![0; wanted.min(stream.unread())];
+            let count = urgent::peek(stream, &mut all);
             scatter(&all[..count], into);
             count
         } else if done == 0 {
@@ -143,10 +156,9 @@ fn receive(
             ),
         }
     };
-    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-        // No urgent data is kept, and nothing ever is in the error queue.
-        let urgent = flags & libc::MSG_OOB != 0;
-        return fail(if urgent { libc::EINVAL } else { libc::EAGAIN });
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        // Nothing ever is in the error queue.
+        return fail(libc::EAGAIN);
     }
     let peeks = flags & libc::MSG_PEEK != 0;
     let least = match flags & libc::MSG_WAITALL {
@@ -156,12 +168,15 @@ fn receive(
     };
     let mut done = 0;
     let attempt = |inner: &mut Inner| {
-        let count = if wanted == 0 { 0 } else { take(inner, done) };
+        let mut count = if wanted == 0 { 0 } else { take(inner, done) };
+        if count == 0 && done == 0 && wanted > 0 && !peeks && inner.pass_mark(socket) {
+            count = take(inner, done);
+        }
         done += count;
         if count > 0 && !peeks {
             inner.after_read(socket, count);
         }
-        if done > 0 && done >= least {
+        if done > 0 && (done >= least || inner.stops_at_mark()) {
             return Ok(done);
         }
         inner.refresh();
@@ -240,7 +255,10 @@ fn send_slow(socket: &'static Socket, fd: RawFd, from: &[u8], how: How) -> Handl
         let Some(connection) = inner.connection() else {
             return 0;
         };
-        connection.stream.write(&from[done..])
+        match how.flags & libc::MSG_OOB {
+            0 => connection.stream.write(&from[done..]),
+            _ => connection.stream.write_urgent(&from[done..]),
+        }
     })
 }
 
@@ -283,6 +301,10 @@ pub fn send_vectored(
                 return 0;
             };
             let stream = &mut connection.stream;
+            if flags & libc::MSG_OOB != 0 {
+                let all: Vec<u8> = from.iter().flat_map(|part| part.iter().copied()).collect();
+                return stream.write_urgent(&all[done..]);
+            }
             if done == 0 {
                 return stream.write_vectored(from);
             }
@@ -323,9 +345,6 @@ fn transmit(
             _ => inner.options.send_timeout_ns,
         }
     };
-    if flags & libc::MSG_OOB != 0 {
-        return fail(libc::EOPNOTSUPP);
-    }
     let mut done = already;
     let attempt = |inner: &mut Inner| {
         inner.check_writable()?;
@@ -383,7 +402,7 @@ impl Inner {
 
     /// Accounts for bytes that the program took.
     #[inline]
-    fn after_read(&mut self, socket: &Socket, count: usize) {
+    pub(crate) fn after_read(&mut self, socket: &Socket, count: usize) {
         self.bytes_read += count as u64;
         if let State::Stream(connection) = &mut self.state
             && connection.stream.submit_due()
@@ -465,15 +484,6 @@ pub(crate) fn send_waiting(socket: &'static Socket, fd: RawFd, from: &[u8]) -> H
         ..How::new(socket, 0)
     };
     send_slow(socket, fd, from, how)
-}
-
-/// FIONREAD: bytes that can be read now.
-pub fn readable(socket: &'static Socket, fd: RawFd) -> Handled {
-    let mut inner = socket.enter(fd)?;
-    match inner.connection() {
-        Some(connection) => Some(Ok(connection.stream.readable())),
-        None => TO_KERNEL,
-    }
 }
 
 /// SIOCOUTQ: bytes written and not acknowledged.

@@ -8,6 +8,7 @@ use crate::{
     errno::Errno,
     fork,
     socket::{Inner, Socket, State},
+    urgent,
 };
 
 /// Events that are reported whether asked for or not.
@@ -342,7 +343,7 @@ impl Inner {
     fn bytes_received(&mut self) -> u64 {
         let bytes_read = self.bytes_read;
         match &mut self.state {
-            State::Stream(connection) => bytes_read + connection.stream.readable() as u64,
+            State::Stream(connection) => bytes_read + urgent::ungiven(&mut connection.stream),
             State::Listening(listening) => listening.arrivals,
             _ => 0,
         }

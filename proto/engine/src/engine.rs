@@ -83,6 +83,7 @@ pub mod fast_open;
 mod look;
 mod passive;
 pub mod requests;
+mod urgent;
 
 impl Engine {
     /// An engine without flows. `secret` keys initial sequence numbers and the flow table's hash.
@@ -449,7 +450,7 @@ impl Engine {
         }
         let hot = self.table.get_mut(id)?;
         hot.link = route.link;
-        let mut cold = new_connection(&self.config, &clock, route.mtu, options, hot, iss);
+        let mut cold = new_connection(&self.config, &clock, (route.mtu, options), hot, iss);
         if let Some(path) = self.paths.find(clock.now, key.peer.addr) {
             cold.know_path(&clock, &path);
         }

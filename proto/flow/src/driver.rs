@@ -62,7 +62,7 @@ pub struct SegmentOut {
 }
 
 impl SegmentOut {
-    /// The segment as it arrives, uncut, with `payload`.
+    /// The segment as it arrives, uncut, with `payload` and no urgent pointer.
     #[inline(always)]
     pub fn segment<'a>(&self, payload: &'a [u8]) -> Segment<'a> {
         Segment {
@@ -87,6 +87,16 @@ pub struct TxFull;
 pub trait Env {
     /// Sends one segment.
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull>;
+
+    /// As [`transmit`](Self::transmit), with URG among the flags and `pointer` in the field for it
+    /// (RFC 9293 §3.8.5); never more than one segment. A driver without this sends urgent text as
+    /// any other.
+    fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
+        let _ = pointer;
+        let mut out = *out;
+        out.flags.remove(TcpFlags::URG);
+        self.transmit(&out)
+    }
 
     /// Copies `payload` to stream position `pos` of the flow's receive buffer, in order or not.
     ///
@@ -150,6 +160,11 @@ pub enum Event {
     Accepted(ListenerId),
     /// The peer's FIN is in order: end of file after `rx_head`.
     PeerClosed,
+    /// The peer has urgent data: its last byte is, or will be, at this stream position (RFC 9293
+    /// MUST-32). It is at or after `rx_head`, and after that of an earlier event.
+    Urgent(u32),
+    /// That byte; it comes in the stream, too.
+    UrgentByte(u8),
     /// Our FIN is acknowledged.
     FinAcked,
     /// A soft error of the path (RFC 9293 MUST-47): the connection goes on.
@@ -243,6 +258,8 @@ refusal! {
         TxHead => "tx_head went backwards or past the limit",
         /// `tx_head` moved after shutdown for writing.
         TxAfterShutdown => "tx_head moved after shutdown",
+        /// Urgent data ends before what is acknowledged, or past the limit.
+        Urgent => "urgent data ends outside of what may be written",
         /// `rx_read` went backwards, or past what was received.
         RxRead => "rx_read went backwards or past rx_head",
     }

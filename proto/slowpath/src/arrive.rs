@@ -24,6 +24,7 @@ impl<E: Env> Slow<'_, E> {
             },
         };
         self.record_if_wanted();
+        self.forget_urgent();
         self.settle();
         fate
     }
@@ -429,10 +430,6 @@ impl<E: Env> Slow<'_, E> {
             other => other,
         }
     }
-
-    /// Sixth: URG. Urgent data stays in line and its pointer says nothing (RFC 6093 §6: what nearly
-    /// all programs assume). So RFC 9293 MUST-30 to MUST-33 and MUST-62 are not met.
-    fn check_urg(&mut self, _segment: &Segment<'_>) {}
 
     /// §3.10.7.3: SYN-SENT.
     fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Fate {

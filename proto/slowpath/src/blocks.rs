@@ -4,7 +4,7 @@
 use tidelane_flow::{Env, Event, FlowId, IpFields, LinkId, Route, SegmentOut, TxFull, flags};
 use tidelane_wire::{FlowKey, SackBlocks, SeqNumber, TcpOptions};
 
-use crate::{Slow, ranges::Ranges};
+use crate::{Slow, ranges::Ranges, urgent};
 
 /// Full segments that are acknowledged at once after something came out of order.
 pub(crate) const QUICK_ACKS: u32 = 15;
@@ -132,7 +132,14 @@ impl<E: Env> Slow<'_, E> {
     ) -> Result<u32, TxFull> {
         let (blocks, len) = self.blocks_beside_text();
         let before = self.hot.snd_nxt;
+        let snd_up = self.cold.urgent.snd_up;
+        let held = self.hot.flags & (flags::CORK | flags::NODELAY);
         self.hot.mss -= len;
+        if snd_up.is_some() {
+            // Urgent data waits neither for Nagle nor for a cork (as in Linux).
+            self.hot.set(flags::NODELAY);
+            self.hot.clear(flags::CORK);
+        }
         let sent = send_new(&mut Slow {
             id: self.id,
             hot: self.hot,
@@ -146,28 +153,39 @@ impl<E: Env> Slow<'_, E> {
             env: &mut WithBlocks {
                 env: self.env,
                 blocks,
+                snd_up,
             },
         });
         self.hot.mss += len;
+        self.hot.clear(flags::CORK | flags::NODELAY);
+        self.hot.set(held);
         self.cold.reported.told |= len > 0 && self.hot.snd_nxt != before;
         sent
     }
 }
 
-/// A driver that adds SACK blocks to what it sends.
+/// A driver that adds SACK blocks and the urgent pointer to new text.
 pub struct WithBlocks<'a, E> {
     env: &'a mut E,
     blocks: SackBlocks,
+    snd_up: Option<SeqNumber>,
 }
 
 impl<E: Env> Env for WithBlocks<'_, E> {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        if self.blocks.is_empty() {
+        // New text begins at SND.NXT.
+        let pointer = urgent::pointer(self.snd_up, out.seq, out.seq);
+        if self.blocks.is_empty() && pointer.is_none() {
             return self.env.transmit(out);
         }
         let mut out = *out;
-        out.options.sack = self.blocks;
-        self.env.transmit(&out)
+        if !self.blocks.is_empty() {
+            out.options.sack = self.blocks;
+        }
+        match pointer {
+            None => self.env.transmit(&out),
+            Some(pointer) => urgent::transmit_urgent(self.env, &out, pointer),
+        }
     }
 
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
@@ -179,7 +197,11 @@ impl<E: Env> Env for WithBlocks<'_, E> {
     }
 
     fn burst_len(&self, flow: FlowId) -> u32 {
-        self.env.burst_len(flow)
+        // The pointer is relative to each segment, so no link can cut what has one.
+        match self.snd_up {
+            Some(_) => 0,
+            None => self.env.burst_len(flow),
+        }
     }
 
     fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {

@@ -21,6 +21,7 @@ use crate::{
     rtt_min::RttMin,
     scoreboard::{Delivery, Scoreboard},
     undo::Undo,
+    urgent::Urgent,
 };
 
 /// See the module.
@@ -58,6 +59,8 @@ pub struct Connection {
     pub pacing: Pacing,
     /// Bytes that the segment at hand is the first to report as arrived.
     pub delivered: Delivery,
+    /// Urgent data, both ways.
+    pub urgent: Urgent,
     /// F-RTO is on: the timeout may have been spurious (RFC 5682).
     pub frto: Frto,
     /// CWR for the next new text (RFC 3168 §6.1.2), or none.

@@ -36,6 +36,7 @@ mod scoreboard;
 mod text;
 mod timeout;
 mod undo;
+mod urgent;
 mod version;
 
 pub use answer::{ANSWER_INTERVAL_MS, is_limited};
@@ -45,6 +46,7 @@ pub use fast_open::{Answer, FastOpen, syn_room};
 pub use heard::HEARD_INTERVAL;
 pub use open::{SynSeen, is_wscale_impossible, new_connection, put_options, window_most};
 pub use paths::{Path, Paths};
+pub use urgent::Urgent;
 
 use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
@@ -94,6 +96,7 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
             && !self.hot.has(flags::PERSIST)
             && self.cold.ca_state == tidelane_flow::CaState::Open
             && self.cold.backoff == 0
+            && self.cold.urgent.is_over()
             && self.cold.board.is_none();
         let receive = calm
             && self.cold.ooo.is_empty()

@@ -149,7 +149,7 @@ impl<E: Env> Slow<'_, E> {
             .hot
             .segment_out(self.id, &self.clock, start, TcpFlags::NONE, len);
         out.segment_size = len as u16;
-        self.env.transmit(&out)?;
+        self.transmit(&out)?;
         self.hot.note_acknowledged(out.wnd);
         self.counters.out_segs += 1;
         self.counters.mtu_probes += 1;

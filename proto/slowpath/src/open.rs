@@ -8,7 +8,7 @@ use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 use crate::{
     blocks::Reported, connection::Connection, fast_open::FastOpen, frto::Frto, heard::Heard,
     marks::Marks, mtu::MtuSearch, pacing::Pacing, ranges::Ranges, reorder::Reordering,
-    rtt_min::RttMin, scoreboard::Delivery, version::sizes,
+    rtt_min::RttMin, scoreboard::Delivery, urgent::Urgent, version::sizes,
 };
 
 /// Least MSS that is believed: Linux' bound against resource attacks.
@@ -142,8 +142,7 @@ fn first_controller(config: &EngineConfig, options: &SocketOptions, mss: u16) ->
 pub fn new_connection(
     config: &EngineConfig,
     clock: &Clock,
-    mtu: u32,
-    options: SocketOptions,
+    (mtu, options): (u32, SocketOptions),
     hot: &mut FlowState,
     iss: SeqNumber,
 ) -> Connection {
@@ -165,6 +164,7 @@ pub fn new_connection(
         prr: None,
         pacing: Pacing::new(),
         delivered: Delivery::default(),
+        urgent: Urgent::default(),
         frto: Frto::Off,
         cwr_queued: TcpFlags::NONE,
         reordering: Reordering::new(),

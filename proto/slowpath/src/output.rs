@@ -15,7 +15,7 @@ impl<E: Env> Slow<'_, E> {
         if self.has_sack() {
             self.add_sack(&mut out.options);
         }
-        self.env.transmit(&out)?;
+        self.transmit(&out)?;
         self.hot.note_acknowledged(out.wnd);
         self.cold.reported.told = true;
         self.counters.dsack_sent += u64::from(self.cold.dsack.take().is_some());
@@ -99,7 +99,7 @@ impl<E: Env> Slow<'_, E> {
         let out = self
             .hot
             .segment_out(self.id, &self.clock, seq, control, len);
-        self.env.transmit(&out)?;
+        self.transmit(&out)?;
         self.hot.note_acknowledged(out.wnd);
         self.counters.out_segs += 1;
         self.hot.snd_nxt = seq.add(len);
@@ -149,7 +149,7 @@ impl<E: Env> Slow<'_, E> {
         if !self.is_dctcp() {
             out.ecn = Ecn::NotEct;
         }
-        self.env.transmit(&out)?;
+        self.transmit(&out)?;
         self.hot.note_acknowledged(out.wnd);
         // Karn (RFC 6298 §3, RFC 9293 MUST-18): no sample from what was sent twice.
         self.hot.clear(flags::RTT_TIMING);
@@ -178,7 +178,7 @@ impl<E: Env> Slow<'_, E> {
         let out = self
             .hot
             .segment_out(self.id, &self.clock, self.hot.snd_nxt, control, 0);
-        self.env.transmit(&out)?;
+        self.transmit(&out)?;
         self.hot.note_acknowledged(out.wnd);
         self.hot.snd_nxt = self.hot.snd_nxt.add(1);
         self.note_sent(self.hot.tx_end);

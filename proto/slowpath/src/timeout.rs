@@ -323,13 +323,28 @@ impl<E: Env> Slow<'_, E> {
     /// An old, empty segment, which the peer answers (RFC 9293 §3.8.4).
     fn send_probe(&mut self) {
         self.note_unanswered();
+        self.probe_urgent();
         let seq = self.hot.snd_una.back(1);
         let out = self
             .hot
             .segment_out(self.id, &self.clock, seq, TcpFlags::ACK, 0);
         // One that finds no frame is lost, as any may be.
-        if self.env.transmit(&out).is_ok() {
+        if self.transmit(&out).is_ok() {
             self.hot.note_acknowledged(out.wnd);
+        }
+    }
+
+    /// A peer whose window is closed hears of urgent data by an empty segment in the window: it
+    /// looks at nothing in an old one (RFC 9293 MUST-66; as in Linux).
+    fn probe_urgent(&mut self) {
+        let una = self.hot.snd_una;
+        let ahead = self.cold.urgent.snd_up.map(|up| up.distance_from(una));
+        if ahead.is_some_and(|ahead| ahead <= u32::from(u16::MAX)) {
+            let out = self
+                .hot
+                .segment_out(self.id, &self.clock, una, TcpFlags::ACK, 0);
+            // One that finds no frame is lost, as any may be.
+            let _ = self.transmit(&out);
         }
     }
 

@@ -5,7 +5,7 @@ use tidelane_engine::{FlowId, ListenerId};
 use tidelane_ring::{BufferAllocator, Region, SlotView, StreamBuffer};
 use tidelane_wire::{Endpoint, HeaderTemplate};
 
-use crate::{hops::HopId, program::ProgramId, slots};
+use crate::{hops::HopId, program::ProgramId, slots, urgent::Urgent};
 
 /// Buffers of a connection whose program does not have it yet lie in the host's own region, under
 /// this number.
@@ -68,6 +68,8 @@ pub struct Binding {
     pub cause: u32,
     /// The last error that did not end it, as the slot has it.
     pub soft_error: u32,
+    /// Urgent data, both ways.
+    pub urgent: Urgent,
     /// It is in the host's list of flows to publish.
     pub dirty: bool,
     /// The program must be told even if no field changed.
@@ -103,6 +105,7 @@ impl Binding {
             service_flags: 0,
             cause: 0,
             soft_error: 0,
+            urgent: Urgent::default(),
             dirty: false,
             announce: false,
             closed_by_program: false,
@@ -183,7 +186,7 @@ impl Binding {
             }
         }
         if let Some(slot) = slot {
-            slots::set_rx_buffer(slot, larger.to_word());
+            slots::set_rx_buffer(slot, self.rx_word());
         }
         true
     }

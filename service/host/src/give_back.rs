@@ -56,6 +56,7 @@ impl<P: PacketIo> Host<P> {
             rx: staged,
             rx_head: binding.rx_head,
             service_flags: binding.service_flags,
+            urgent: binding.urgent,
             ..Binding::new(binding.path)
         };
         debug_assert_eq!(binding.home, STAGING);

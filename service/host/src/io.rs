@@ -229,6 +229,10 @@ impl<P: PacketIo> Env for HostIo<P> {
         outlet.transmit(out, template, source)
     }
 
+    fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
+        self.transmit_with_pointer(out, pointer)
+    }
+
     fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
         if self.binding(flow).is_none() {
             self.bind_new(flow, key, link);
@@ -313,6 +317,8 @@ impl<P: PacketIo> HostIo<P> {
             }
             Event::PeerClosed => binding.service_flags |= service_flags::FIN_RECEIVED,
             Event::FinAcked => binding.service_flags |= service_flags::FIN_ACKED,
+            Event::Urgent(pos) => self.note_urgent(flow, pos),
+            Event::UrgentByte(byte) => self.note_urgent_byte(flow, byte),
             Event::Closed(cause) => binding.cause = cause.to_u32(),
             Event::SoftError(cause) => self.note_soft_error(flow, cause),
             Event::Released => {

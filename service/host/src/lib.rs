@@ -33,6 +33,7 @@ mod shared;
 mod siblings;
 mod slots;
 mod transmit;
+mod urgent;
 
 use std::collections::{HashSet, VecDeque};
 

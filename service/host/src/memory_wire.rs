@@ -18,6 +18,9 @@ const PAYLOAD_MAX: usize = 4 << 20;
 /// The MTU of the memory wire: the largest that IPv4's length field allows.
 pub const MTU: u32 = 65_535;
 
+/// The number of a segment in its batch, and its urgent pointer.
+pub type Pointer = (usize, u16);
+
 /// Segments that travel together, oldest first.
 #[derive(Default)]
 pub struct Batch {
@@ -36,6 +39,21 @@ impl Batch {
             (out.key.reversed(), out, segment)
         })
     }
+
+    /// As `iter`, with these urgent pointers.
+    pub fn iter_urgent(
+        &self,
+        pointers: &[Pointer],
+    ) -> impl Iterator<Item = (FlowKey, &SegmentOut, Segment<'_>)> {
+        let mut pointers = pointers.iter().peekable();
+        let with_pointer = move |(at, (key, out, segment))| {
+            let pointer = pointers.next_if(|(of, _)| *of == at);
+            let urgent = pointer.map_or(0, |(_, pointer)| *pointer);
+            let segment = Segment { urgent, ..segment };
+            (key, out, segment)
+        };
+        self.iter().enumerate().map(with_pointer)
+    }
 }
 
 /// A bounded queue of segments in two alternating batches.
@@ -43,6 +61,8 @@ impl Batch {
 pub struct MemoryWire {
     filling: Batch,
     spare: Batch,
+    /// Urgent pointers of what is in `filling`, in its order.
+    pointers: Vec<Pointer>,
 }
 
 impl MemoryWire {
@@ -62,6 +82,32 @@ impl MemoryWire {
         fill(&mut self.filling.payload[start..end]);
         self.filling.segments.push(*out);
         true
+    }
+
+    /// As `push`, with an urgent pointer.
+    pub fn push_urgent(
+        &mut self,
+        out: &SegmentOut,
+        pointer: u16,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let at = self.filling.segments.len();
+        let pushed = self.push(out, fill);
+        if pushed {
+            self.pointers.push((at, pointer));
+        }
+        pushed
+    }
+
+    /// Whether one of the queued segments has an urgent pointer.
+    #[inline]
+    pub fn is_urgent(&self) -> bool {
+        !self.pointers.is_empty()
+    }
+
+    /// Takes the urgent pointers of the queued segments.
+    pub fn take_pointers(&mut self) -> Vec<Pointer> {
+        std::mem::take(&mut self.pointers)
     }
 
     /// Takes all queued segments for delivery.

@@ -217,14 +217,15 @@ impl<P: PacketIo> Host<P> {
             .map(|binding| (binding.home, binding.slot));
         if changed & program_flags::OPTIONS != 0
             && let Some((home, slot)) = place
-            && let Some(program) = self.io.programs.get(home)
-            && let Some(view) = program.region.slot(slot)
+            && let Some(region) = self.io.programs.get(home).map(|p| p.region.clone())
+            && let Some(view) = region.slot(slot)
         {
             options = slot_options(view.options(), self.base_options);
             let reports_sent = view.options().tx_reports.load(Relaxed) != 0;
             if let Some(binding) = self.io.binding(flow) {
                 binding.reports_sent = reports_sent;
             }
+            self.look_at_urgent(now, flow, view.options());
             // The window that counts for the program's announcements may be another one.
             self.io.mark(flow);
         }

@@ -9,7 +9,7 @@ use tidelane_time::Instant;
 use crate::{
     Host, HostRequest,
     binding::{Binding, Path, STAGING, SlotUse, cause_or_finished},
-    io::{Staging, names_of, slot_event},
+    io::{HostIo, Staging, names_of, slot_event},
     listeners::Member,
     program::ProgramId,
     slots::{self, Publication},
@@ -127,7 +127,10 @@ impl<P: PacketIo> Host<P> {
         };
         let key = state.key();
         let mss = self.engine.info(flow).map_or(0, |info| info.mss);
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+        let HostIo {
+            bindings, programs, ..
+        } = &mut self.io;
+        let Some(Some(binding)) = bindings.get_mut(flow.index()) else {
             return;
         };
         if binding.connection == 0 {
@@ -137,7 +140,7 @@ impl<P: PacketIo> Host<P> {
         let names = names_of(&key, binding.connection, mss);
         let window = state.rx_window();
         let limit = self.engine.room_ahead(flow, state);
-        let Some(program) = self.io.programs.get_mut(id) else {
+        let Some(program) = programs.get_mut(id) else {
             return;
         };
         program.set_slot(slot, SlotUse::Live(flow));
@@ -145,13 +148,12 @@ impl<P: PacketIo> Host<P> {
             view.set_names(&names);
             slots::set_rx_window(view, window);
             slots::set_tx_limit(view, limit);
+            binding.begin_urgent(view);
         }
-        if let Some(binding) = self.io.binding(flow) {
-            binding.home = id;
-            binding.context = context;
-            binding.slot = slot;
-            binding.generation = generation;
-        }
+        binding.home = id;
+        binding.context = context;
+        binding.slot = slot;
+        binding.generation = generation;
     }
 
     fn member_of(

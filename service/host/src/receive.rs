@@ -195,8 +195,30 @@ impl<P: PacketIo> Host<P> {
     /// Delivers what programs of this host sent to each other in the last step.
     #[inline(never)]
     pub(crate) fn receive_memory(&mut self, now: Instant) {
+        if self.io.memory.is_urgent() {
+            return self.receive_urgent_memory(now);
+        }
         let batch = self.io.memory.take();
         for (key, out, segment) in batch.iter() {
+            self.io.counters.memory_segments += 1;
+            let arrival = Arrival {
+                key,
+                link: MEMORY_LINK,
+                ecn: out.ecn,
+            };
+            self.engine
+                .segment_arrives(now, &arrival, &segment, &mut self.io);
+        }
+        self.io.memory.recycle(batch);
+    }
+
+    /// The same where segments have urgent pointers.
+    #[cold]
+    #[inline(never)]
+    fn receive_urgent_memory(&mut self, now: Instant) {
+        let pointers = self.io.memory.take_pointers();
+        let batch = self.io.memory.take();
+        for (key, out, segment) in batch.iter_urgent(&pointers) {
             self.io.counters.memory_segments += 1;
             let arrival = Arrival {
                 key,

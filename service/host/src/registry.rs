@@ -287,7 +287,7 @@ impl<P: PacketIo> Host<P> {
                 };
                 binding.free_rx(&mut program.rx);
                 if let Some(slot) = program.region.slot(binding.slot) {
-                    crate::slots::set_rx_buffer(slot, 0);
+                    crate::slots::set_rx_buffer(slot, binding.rx_word());
                 }
             }
         }

@@ -96,6 +96,13 @@ pub fn set_soft_error(slot: SlotView<'_>, word: u32) {
     slot.service().soft_error.store(word, Release);
 }
 
+/// Tells the program of urgent data. Before the buffer's word is marked.
+pub fn set_urgent(slot: SlotView<'_>, word: u64, before: u32) {
+    let half = slot.service();
+    half.urgent_before.store(before, Relaxed);
+    half.urgent.store(word, Release);
+}
+
 /// Clears both halves for a new connection; returns its (odd) generation.
 pub fn begin_use(slot: SlotView<'_>) -> u32 {
     let program = slot.program();
@@ -112,6 +119,7 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
     service.cause.store(0, Relaxed);
     service.tx_sent.store(0, Relaxed);
     service.soft_error.store(0, Relaxed);
+    service.urgent.store(0, Relaxed);
     let zero = Publication {
         rx_head: 0,
         tx_acked: 0,

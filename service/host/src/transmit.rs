@@ -12,6 +12,8 @@ use crate::HostCounters;
 
 /// The checksum field, from the start of a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
+/// The urgent pointer, likewise.
+const URGENT_POINTER: std::ops::Range<usize> = 18..20;
 
 /// What of a host sends over ports.
 pub struct Outlet<'a, P> {
@@ -45,6 +47,30 @@ impl<P: PacketIo> Outlet<'_, P> {
                 None => Ok(()),
             };
         }
+        self.transmit_single(out, template, source, None)
+    }
+
+    /// Sends `out`, which no link may cut, with an urgent pointer.
+    #[inline(never)]
+    pub fn transmit_urgent(
+        self,
+        out: &SegmentOut,
+        template: &HeaderTemplate,
+        source: Source<'_>,
+        pointer: u16,
+    ) -> Result<(), TxFull> {
+        self.transmit_single(out, template, source, Some(pointer))
+    }
+
+    /// Sends `out` in one frame. Inlined: nobody pays for a pointer that is not there.
+    #[inline(always)]
+    fn transmit_single(
+        self,
+        out: &SegmentOut,
+        template: &HeaderTemplate,
+        source: Source<'_>,
+        urgent: Option<u16>,
+    ) -> Result<(), TxFull> {
         let link = usize::from(out.link.0).wrapping_sub(1);
         let Some(port) = self.ports.get_mut(link) else {
             return Ok(());
@@ -68,6 +94,9 @@ impl<P: PacketIo> Outlet<'_, P> {
             buffer.read(region, out.payload_pos, payload);
         }
         let tcp_start = template.headers_len();
+        if let Some(pointer) = urgent {
+            tcp_header[URGENT_POINTER].copy_from_slice(&pointer.to_be_bytes());
+        }
         let pseudo = template.pseudo_header(tcp_len as u16);
         let checksum = if checksum_by_port {
             write_partial_checksum(tcp_header, pseudo);

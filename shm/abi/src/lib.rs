@@ -31,7 +31,7 @@ pub use options::{FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, congestion};
 pub use registration::{FlowNumbers, Message, flow_features, message, not_accelerated, refusal};
 
 /// Changes with every change to this crate. A mismatch is refused at registration.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 /// First eight bytes of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// First eight bytes of the service page.
@@ -170,7 +170,8 @@ pub struct Slot {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ServiceHalf {
-    /// Where received bytes lie: see [`BufferWord`]. Stored before `rx_head`.
+    /// Where received bytes lie: see [`BufferWord`]. Stored before `rx_head`. With
+    /// [`buffer_word::MARKED`]: what lies from the position in `urgent` on is not read as the rest.
     pub rx_buffer: AtomicU64,
     /// The last value of the program's `tx_buffer` that the service uses: an older buffer is free.
     pub tx_buffer_seen: AtomicU64,
@@ -194,7 +195,11 @@ pub struct ServiceHalf {
     pub tx_sent: AtomicU32,
     /// With SOFT_ERROR: the last one, as `count << 8 | cause`, the cause as [`CloseCause`].
     pub soft_error: AtomicU32,
-    _pad: [u32; 3],
+    /// With URGENT: stream position of the urgent byte before the one in `urgent`, or that one's.
+    pub urgent_before: AtomicU32,
+    /// With URGENT: the last urgent byte, as `position << 32 | state << 8 | byte`, the state one of
+    /// [`urgent_state`]; the byte counts once it is there. Stored before `rx_head`.
+    pub urgent: AtomicU64,
 }
 
 /// The program's half of a [`Slot`]. The service reads each field once per use and validates it.
@@ -227,6 +232,8 @@ pub mod buffer_word {
     pub const LOG2_BITS: u32 = 8;
     /// Unit of the offset.
     pub const OFFSET_UNIT: u64 = 1024;
+    /// A receive buffer in which there is, or will be, urgent data: no part of the word's meaning.
+    pub const MARKED: u64 = 1 << 63;
 }
 
 /// See [`buffer_word`].
@@ -253,6 +260,16 @@ pub mod service_flags {
     pub const NEWS: u32 = 1 << 7;
     /// There was an error of the path that did not end the connection: `soft_error` says which.
     pub const SOFT_ERROR: u32 = 1 << 8;
+    /// There is urgent data that the program has not read beyond: `urgent` says where.
+    pub const URGENT: u32 = 1 << 9;
+}
+
+/// What is known of an urgent byte, in [`ServiceHalf::urgent`].
+pub mod urgent_state {
+    /// It is announced, and has not come.
+    pub const ANNOUNCED: u8 = 1;
+    /// It came, though perhaps not all before it.
+    pub const THERE: u8 = 2;
 }
 
 /// Bits of [`ProgramHalf::flags`].

@@ -34,7 +34,13 @@ pub struct SlotOptions {
     /// Not 0: the program wants READY when bytes were sent, and to know how many
     /// ([`tx_sent`](crate::ServiceHalf::tx_sent), for TCP_NOTSENT_LOWAT).
     pub tx_reports: AtomicU32,
-    _pad: [u32; 3],
+    /// Counts changes of `tx_urgent`.
+    pub tx_urgents: AtomicU32,
+    /// Stream position after urgent data (MSG_OOB). Changed before [`tx_head`] moves there.
+    ///
+    /// [`tx_head`]: crate::ProgramHalf::tx_head
+    pub tx_urgent: AtomicU32,
+    _pad: [u32; 1],
 }
 
 /// Options that matter before a connection has a slot. Zero: the service's default.

@@ -13,7 +13,7 @@ use tidelane_packetdrill::{
 };
 
 use crate::{
-    calls::{Call, Fd},
+    calls::{Call, Fd, SIOCATMARK},
     stack::{Answer, Micros, Returned, Sent, Stack},
     wire::{LOCAL, REMOTE},
 };
@@ -361,6 +361,7 @@ impl Engine {
         let count = match request {
             libc::FIONREAD => driver.unread(fd),
             libc::TIOCOUTQ => driver.unacknowledged(fd),
+            SIOCATMARK => driver.at_mark(fd),
             _ => driver.unsent(fd),
         };
         match count {

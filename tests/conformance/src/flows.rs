@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use crate::{
     ast::{EcnSpec, IcmpSpec, TcpOption, TcpSpec},
     calls::{CONNECT_PORT, Fd, LISTEN_PORT},
-    wire::{ACK, PUSH, Packet, SYN, icmp_error},
+    wire::{ACK, PUSH, Packet, SYN, URG, icmp_error},
 };
 
 /// The remote host's port for connections that the script opens without naming ports.
@@ -43,6 +43,8 @@ pub struct Flows {
     push_ignored: bool,
     /// Bytes read and written by descriptor.
     positions: HashMap<Fd, (u32, u32)>,
+    /// Stream positions of the urgent bytes that the script injects.
+    marks: Vec<u32>,
 }
 
 /// The bytes of a stream from position `from` on.
@@ -71,11 +73,24 @@ impl Flows {
             *written = written.wrapping_add(count as u32);
             return Ok(());
         }
+        // An urgent byte is left out, unless it is in line.
+        if bytes != pattern(*read, bytes.len()) && self.marks.contains(read) {
+            *read = read.wrapping_add(1);
+        }
         if bytes != pattern(*read, bytes.len()) {
             return Err("the bytes are not those that were sent".to_owned());
         }
         *read = read.wrapping_add(bytes.len() as u32);
         Ok(())
+    }
+
+    /// A program read `bytes` with MSG_OOB: the farthest of the urgent bytes that were announced.
+    pub fn check_urgent(&self, bytes: &[u8]) -> Result<(), String> {
+        let last = self.marks.iter().max().copied().unwrap_or_default();
+        if bytes.is_empty() || bytes == pattern(last, 1) {
+            return Ok(());
+        }
+        Err("this is not the last urgent byte".to_owned())
     }
 
     /// A packet that the script injects.
@@ -95,6 +110,11 @@ impl Flows {
         }
         let iss = flow.iss.unwrap_or(0);
         let first = flow.irs.map_or(0, |irs| irs.wrapping_add(1));
+        if spec.flags & URG != 0 {
+            let before = u32::from(spec.urgent).saturating_sub(1);
+            self.marks
+                .push(spec.seq.wrapping_sub(first).wrapping_add(before));
+        }
         let translate = |option: &TcpOption| flow.inbound_option(option, iss);
         let options = spec.options.iter().flatten().map(translate);
         Ok(Packet {

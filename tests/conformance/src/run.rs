@@ -54,6 +54,8 @@ struct Pending<'a> {
     /// When it should return.
     until: Micros,
     fd: Option<Fd>,
+    /// It reads urgent data.
+    urgent: bool,
 }
 
 /// A run.
@@ -172,6 +174,7 @@ impl<'a, S: Stack> Run<'a, S> {
             Time::Absolute(_) => 0,
             _ => base,
         };
+        let urgent = matches!(call, Call::Receive { flags, .. } if flags & libc::MSG_OOB != 0);
         let fd = match call {
             // What is only looked at is read again.
             Call::Receive { flags, .. } if flags & libc::MSG_PEEK != 0 => None,
@@ -185,6 +188,7 @@ impl<'a, S: Stack> Run<'a, S> {
             spec,
             until: spec.until.map_or(now, |until| origin + until),
             fd,
+            urgent,
         });
         match spec.until {
             None => self.finish_call(),
@@ -199,6 +203,7 @@ impl<'a, S: Stack> Run<'a, S> {
             spec,
             until,
             fd,
+            urgent,
         }) = self.pending.take()
         else {
             return Ok(());
@@ -218,9 +223,11 @@ impl<'a, S: Stack> Run<'a, S> {
             });
         }
         if let (Ok(value), Some(fd)) = (answer.result, fd) {
-            self.flows
-                .note_transfer(fd, value, &answer.output)
-                .map_err(|why| Failure::new(at, format!("{}: {why}", spec.name)))?;
+            let noted = match urgent {
+                true => self.flows.check_urgent(&answer.output),
+                false => self.flows.note_transfer(fd, value, &answer.output),
+            };
+            noted.map_err(|why| Failure::new(at, format!("{}: {why}", spec.name)))?;
         }
         if let (Ok(live), "socket" | "accept") = (answer.result, spec.name.as_str()) {
             self.descriptors

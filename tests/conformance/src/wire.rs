@@ -20,6 +20,8 @@ pub const SYN: u8 = 2;
 pub const PUSH: u8 = 8;
 /// ACK.
 pub const ACK: u8 = 16;
+/// URG.
+pub const URG: u8 = 32;
 
 /// A segment with all that scripts speak of.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -116,7 +116,7 @@ impl Shared {
         let result = self.patiently(patience, libc::EAGAIN, |stack| {
             loop {
                 let part = stack.recv(fd, len - all.bytes.len(), flags, 1)?;
-                let ended = part.bytes.is_empty();
+                let ended = part.bytes.is_empty() || part.stops;
                 all.left = part.left;
                 all.bytes.extend(part.bytes);
                 if ended || all.bytes.len() >= target {

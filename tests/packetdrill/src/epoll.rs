@@ -73,8 +73,11 @@ impl Stack {
         if end_of_input {
             events |= IN | libc::EPOLLRDHUP as u32;
         }
-        if self.unread(fd).unwrap_or(0) >= socket.options.rcvlowat {
+        if self.pollable(fd) >= socket.options.rcvlowat {
             events |= IN;
+        }
+        if self.has_urgent(fd) {
+            events |= libc::EPOLLPRI as u32;
         }
         if socket.write_shut || over || self.is_writable(fd, id) {
             events |= OUT;

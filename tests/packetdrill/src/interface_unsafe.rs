@@ -279,6 +279,7 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
         libc::FIONREAD => stack.unread(fd),
         libc::TIOCOUTQ => stack.unacknowledged(fd),
         SIOCOUTQNSD => stack.unsent(fd),
+        SIOCATMARK => stack.at_mark(fd),
         libc::FIONBIO => {
             // SAFETY: the argument of this request.
             stack.socket_mut(fd)?.nonblocking = unsafe { *value.cast::<c_int>() } != 0;
@@ -294,6 +295,8 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
     }))
 }
 
+/// Whether urgent data is next.
+const SIOCATMARK: c_ulong = 0x8905;
 /// Bytes written and not sent: Linux' `sockios.h`.
 const SIOCOUTQNSD: c_ulong = 0x894b;
 

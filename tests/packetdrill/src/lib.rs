@@ -31,6 +31,7 @@ pub mod stack;
 pub mod stats;
 pub mod streams;
 pub mod transfer;
+pub mod urgent;
 pub mod wire;
 
 #[cfg(test)]

@@ -68,6 +68,8 @@ pub struct Large {
     pub out: SegmentOut,
     /// The bytes of all.
     pub payload: Vec<u8>,
+    /// The urgent pointer; a segment with URG stays alone.
+    pub urgent: u16,
     /// How many.
     segments: u32,
 }
@@ -78,6 +80,7 @@ impl Large {
         Self {
             out,
             payload,
+            urgent: 0,
             segments: 1,
         }
     }
@@ -122,8 +125,10 @@ impl Large {
         let same =
             (a.flow, a.ack, a.wnd, a.options, a.ecn) == (b.flow, b.ack, b.wnd, b.options, b.ecn);
         let ends = TcpFlags::PSH | TcpFlags::FIN;
+        let urgent = (a.flags | b.flags).contains(TcpFlags::URG);
         let joins = a.flow.is_some()
             && same
+            && !urgent
             && full
             && (1..=each).contains(&next.payload.len())
             && self.end() == b.payload_pos

@@ -55,12 +55,12 @@ pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
 
 /// The packet for `out`, with `ip_id` and complete checksums. `None` if there is no such packet.
 pub fn emit(out: &SegmentOut, payload: &[u8], ip_id: u16) -> Option<Vec<u8>> {
-    emit_with(out, payload, ip_id, IpFields::default())
+    emit_with((out, 0), payload, ip_id, IpFields::default())
 }
 
-/// As [`emit`], with DiffServ field and TTL.
+/// As [`emit`], with an urgent pointer, DiffServ field and TTL.
 pub fn emit_with(
-    out: &SegmentOut,
+    (out, urgent): (&SegmentOut, u16),
     payload: &[u8],
     ip_id: u16,
     fields: IpFields,
@@ -73,7 +73,7 @@ pub fn emit_with(
         ack: out.ack,
         flags: out.flags,
         wnd: out.wnd,
-        urgent: 0,
+        urgent,
         options: out.options,
     };
     if !local.addr.is_v4() {

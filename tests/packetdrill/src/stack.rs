@@ -15,6 +15,7 @@ use crate::{
     settings::{Reading, Settings},
     socket::{Role, Socket},
     stats::Stats,
+    urgent::Mark,
     wire::{Sent, Wire},
 };
 
@@ -46,6 +47,8 @@ pub struct Flow {
     pub cause: Option<CloseCause>,
     /// The peer's FIN is in order.
     pub fin: bool,
+    /// The last urgent byte.
+    pub mark: Option<Mark>,
     /// Times.
     pub stats: Stats,
 }
@@ -305,6 +308,8 @@ impl Stack {
                 return;
             }
             Event::Readable | Event::Connected => self.note_arrival(id),
+            Event::Urgent(pos) => self.note_mark(id, pos),
+            Event::UrgentByte(byte) => self.note_urgent_byte(id, byte),
             Event::FinAcked => {}
         }
         if let Some(fd) = self.flows.get(&id).and_then(|flow| flow.owner) {

@@ -14,6 +14,8 @@ pub struct Received {
     pub bytes: Vec<u8>,
     /// How many bytes are left to read.
     pub left: u32,
+    /// Urgent data is next, so no more bytes are given with these.
+    pub stops: bool,
 }
 
 impl Stack {
@@ -21,7 +23,7 @@ impl Stack {
     /// will come.
     pub fn recv(&mut self, fd: Fd, len: usize, flags: i32, least: usize) -> Answer<Received> {
         if flags & libc::MSG_OOB != 0 {
-            return Err(Errno::INVAL);
+            return self.recv_urgent(fd, len, flags);
         }
         if self.state_of(fd)? == State::Listen {
             return Err(Errno(libc::ENOTCONN));
@@ -34,8 +36,12 @@ impl Stack {
         };
         let (state, read) = (flow.state(), flow.rx_read());
         let unread = flow.rx_head().wrapping_sub(read);
+        let (hidden, unread) = self.around_mark(fd, read, unread);
         let take = (unread as usize).min(len);
         let over = self.is_input_over(fd, id)?;
+        if hidden > 0 && unread == 0 {
+            self.consume(id, read, hidden);
+        }
         if take < least.min(len) && !over {
             return Err(Errno::AGAIN);
         }
@@ -45,12 +51,14 @@ impl Stack {
                 _ => self.recv_nothing(fd),
             };
         }
-        let bytes = self.wire.streams(id).rx.copy(read, take);
+        let from = read.wrapping_add(hidden);
+        let bytes = self.wire.streams(id).rx.copy(from, take);
         if flags & libc::MSG_PEEK == 0 {
-            self.consume(id, read, take as u32);
+            self.consume(id, read, hidden + take as u32);
         }
         let left = unread - take as u32;
-        Ok(Received { bytes, left })
+        let stops = self.stops_at_mark(fd);
+        Ok(Received { bytes, left, stops })
     }
 
     /// Nothing will come: the end of the stream, or the error that ended it.
@@ -83,7 +91,7 @@ impl Stack {
         Ok(socket.read_shut || known.fin || known.cause.is_some() || error)
     }
 
-    fn consume(&mut self, id: FlowId, read: u32, len: u32) {
+    pub(crate) fn consume(&mut self, id: FlowId, read: u32, len: u32) {
         let to = read.wrapping_add(len);
         self.wire.streams(id).rx.drop_before(to);
         // The engine refuses only what the driver computed wrongly, and that is its state's.
@@ -97,7 +105,10 @@ impl Stack {
             return Err(Errno::INVAL);
         }
         let flow = self.flow_of(fd)?.and_then(|id| self.flow(id));
-        Ok(flow.map_or(0, |flow| flow.rx_head().wrapping_sub(flow.rx_read())))
+        Ok(flow.map_or(0, |flow| {
+            let read = flow.rx_read();
+            self.unread_to_mark(fd, flow.rx_head().wrapping_sub(read), read)
+        }))
     }
 
     /// Bytes written and not acknowledged: SIOCOUTQ. A FIN in flight counts, as in Linux.
@@ -133,6 +144,9 @@ impl Stack {
             let last = end == bytes.len();
             let push = last && flags & libc::MSG_MORE == 0;
             let ends = last && flags & libc::MSG_EOR != 0;
+            if flags & libc::MSG_OOB != 0 {
+                self.write_urgent(id, end - done)?;
+            }
             self.append(id, &bytes[done..end], push, ends)?;
             done = end;
         }

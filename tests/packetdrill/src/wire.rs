@@ -113,6 +113,18 @@ impl Wire {
         self.send(large);
     }
 
+    /// `out` with its payload.
+    fn fill(&mut self, out: &SegmentOut) -> Large {
+        let payload = match out.flow {
+            Some(flow) if out.payload_len > 0 => {
+                let len = out.payload_len as usize;
+                self.streams(flow).tx.copy(out.payload_pos, len)
+            }
+            _ => Vec::new(),
+        };
+        Large::new(*out, payload)
+    }
+
     /// Takes from `rest` what lies before the end of a record.
     fn split_at_record(&mut self, rest: &mut Large) -> Option<Large> {
         let start = rest.out.payload_pos;
@@ -150,7 +162,12 @@ impl Wire {
         self.ip_id = self.ip_id.wrapping_add(1);
         let flow = large.out.flow.and_then(|flow| self.streams.get(&flow));
         let fields = flow.map_or_else(IpFields::default, |streams| streams.fields);
-        if let Some(bytes) = packet::emit_with(&large.out, &large.payload, self.ip_id, fields) {
+        if let Some(bytes) = packet::emit_with(
+            (&large.out, large.urgent),
+            &large.payload,
+            self.ip_id,
+            fields,
+        ) {
             let at = self.now;
             self.sent.push_back(Sent { at, bytes });
         }
@@ -164,18 +181,18 @@ impl Wire {
 
 impl Env for Wire {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        let payload = match out.flow {
-            Some(flow) if out.payload_len > 0 => {
-                let len = out.payload_len as usize;
-                self.streams(flow).tx.copy(out.payload_pos, len)
-            }
-            _ => Vec::new(),
-        };
-        let mut rest = Large::new(*out, payload);
+        let mut rest = self.fill(out);
         while let Some(first) = self.split_at_record(&mut rest) {
             self.segments.push(first);
         }
         self.segments.push(rest);
+        Ok(())
+    }
+
+    fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
+        let mut single = self.fill(out);
+        single.urgent = pointer;
+        self.segments.push(single);
         Ok(())
     }
 

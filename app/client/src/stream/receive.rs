@@ -5,7 +5,7 @@ use std::{
     sync::atomic::Ordering::{Acquire, Relaxed, Release},
 };
 
-use tidelane_abi::BufferWord;
+use tidelane_abi::{BufferWord, buffer_word};
 use tidelane_ring::StreamBuffer;
 
 use super::Stream;
@@ -55,7 +55,7 @@ impl Stream {
 
     /// Copies readable bytes after the first `skip` of them.
     #[inline]
-    fn copy_out(&mut self, skip: u32, into: &mut [u8]) -> usize {
+    pub(super) fn copy_out(&mut self, skip: u32, into: &mut [u8]) -> usize {
         // The buffer that was loaded with `rx_head` serves until its successor is seen.
         if (self.rx_head.wrapping_sub(self.rx_read) as usize) < skip as usize + into.len() {
             self.refresh_rx();
@@ -73,7 +73,7 @@ impl Stream {
     }
 
     #[inline]
-    fn consume(&mut self, count: usize) {
+    pub(super) fn consume(&mut self, count: usize) {
         if count == 0 {
             return;
         }
@@ -88,13 +88,19 @@ impl Stream {
 
     /// Loads `rx_head`, then the buffer that it counts in.
     #[inline]
-    fn refresh_rx(&mut self) {
+    pub(super) fn refresh_rx(&mut self) {
         let view = self.shared.view();
         let head = view.service().rx_head.load(Acquire);
         let word = view.service().rx_buffer.load(Acquire);
         if word != self.rx_word {
-            self.adopt_rx_buffer(word);
+            return self.refresh_rx_marked(head, word);
         }
+        self.adopt_rx_head(head);
+    }
+
+    /// Takes over how far bytes came.
+    #[inline]
+    pub(super) fn adopt_rx_head(&mut self, head: u32) {
         let readable = head.wrapping_sub(self.rx_read);
         // Nonsense counts as nothing new: never more readable than the buffer holds, and never
         // less than before.
@@ -102,6 +108,22 @@ impl Stream {
         if readable <= self.rx_buffer.map_or(0, StreamBuffer::len) && new <= readable {
             self.rx_head = head;
         }
+    }
+
+    /// [`refresh_rx`](Self::refresh_rx) with another buffer than before, or with urgent data in it:
+    /// that is where reading ends for now.
+    #[cold]
+    fn refresh_rx_marked(&mut self, head: u32, word: BufferWord) {
+        let plain = word & !buffer_word::MARKED;
+        if plain != self.rx_word {
+            self.adopt_rx_buffer(plain);
+        }
+        let end = if plain == word {
+            head
+        } else {
+            self.before_mark(head)
+        };
+        self.adopt_rx_head(end);
     }
 
     #[cold]

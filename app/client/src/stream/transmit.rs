@@ -88,7 +88,7 @@ impl Stream {
 
     /// Copies bytes to `tx_head` and after, as many as there is room for.
     #[inline]
-    fn copy_in(&mut self, from: &[u8]) -> usize {
+    pub(super) fn copy_in(&mut self, from: &[u8]) -> usize {
         let count = self.prepare_tx(from.len());
         let Some(buffer) = self.tx_buffer.filter(|_| count > 0) else {
             return 0;
@@ -100,7 +100,7 @@ impl Stream {
     }
 
     #[inline]
-    fn publish_tx(&mut self, count: usize) {
+    pub(super) fn publish_tx(&mut self, count: usize) {
         if count > 0 {
             self.tx_head = self.tx_head.wrapping_add(count as u32);
             self.shared

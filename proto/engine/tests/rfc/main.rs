@@ -25,4 +25,5 @@ mod rfc8257;
 mod rfc8985;
 mod rfc9293;
 mod rfc9438;
+mod urgent;
 mod user_timeout;

@@ -26,6 +26,8 @@ pub struct In {
     pub len: usize,
     pub options: TcpOptions,
     pub ecn: Ecn,
+    /// The urgent pointer field.
+    pub urgent: u16,
 }
 
 /// A segment of ours.
@@ -38,6 +40,8 @@ pub struct Out {
     pub wnd: u16,
     pub options: TcpOptions,
     pub ecn: Ecn,
+    /// The urgent pointer, with URG.
+    pub urgent: Option<u16>,
     /// Milliseconds since the start.
     pub at_ms: u64,
 }
@@ -52,6 +56,7 @@ pub fn ack(seq: u32, ack: u32) -> In {
         len: 0,
         options: TcpOptions::NONE,
         ecn: Ecn::NotEct,
+        urgent: 0,
     }
 }
 
@@ -75,6 +80,16 @@ pub fn syn(options: TcpOptions) -> In {
 impl In {
     pub fn with(self, flags: TcpFlags) -> Self {
         Self { flags, ..self }
+    }
+
+    /// With URG and this pointer.
+    pub fn urgent(self, urgent: u16) -> Self {
+        let flags = self.flags | TcpFlags::URG;
+        Self {
+            flags,
+            urgent,
+            ..self
+        }
     }
 
     pub fn wnd(self, wnd: u16) -> Self {
@@ -112,6 +127,8 @@ pub struct Side {
     /// Times that the way to a peer was in doubt.
     pub doubts: u32,
     pub mtu: u32,
+    /// Urgent pointers, by the number of the segment in `out`.
+    pub pointers: Vec<(usize, u16)>,
 }
 
 impl Env for Side {
@@ -119,6 +136,12 @@ impl Env for Side {
         assert!(self.out.len() < SENT_MAX, "sends without end");
         self.out.push(*out);
         Ok(())
+    }
+
+    fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
+        assert!(out.flags.contains(TcpFlags::URG));
+        self.pointers.push((self.out.len(), pointer));
+        self.transmit(out)
     }
 
     fn place(&mut self, _: FlowId, pos: u32, payload: &[u8]) -> bool {
@@ -274,7 +297,7 @@ impl Rig {
             ack: self.iss.add(segment.ack),
             flags: segment.flags,
             wnd: segment.wnd,
-            urgent: 0,
+            urgent: segment.urgent,
             options: segment.options,
             payload: &ZEROES[..segment.len],
         };
@@ -291,7 +314,8 @@ impl Rig {
         self.engine.batch_end(self.now, &mut self.env);
         let at_ms = self.ms();
         let sent = std::mem::take(&mut self.env.out);
-        let relative = |out: &SegmentOut| {
+        let pointers = std::mem::take(&mut self.env.pointers);
+        let relative = |(at, out): (usize, &SegmentOut)| {
             if out.flags.contains(SYN) {
                 self.iss = out.seq;
             }
@@ -307,11 +331,12 @@ impl Rig {
                 wnd: out.wnd,
                 options: out.options,
                 ecn: out.ecn,
+                urgent: pointers.iter().find(|(of, _)| *of == at).map(|(_, p)| *p),
                 at_ms,
             }
         };
         let mut relative = relative;
-        sent.iter().map(&mut relative).collect()
+        sent.iter().enumerate().map(&mut relative).collect()
     }
 
     /// Time passes: what we send meanwhile.
@@ -336,6 +361,16 @@ impl Rig {
             .tx_advance(now, flow, head, &mut self.env)
             .unwrap();
         self.batch_end()
+    }
+
+    /// The program writes `len` bytes, of which the last is urgent: what we send.
+    pub fn write_urgent(&mut self, len: u32) -> Vec<Out> {
+        let flow = self.flow_id().expect("a flow");
+        let up = self.written + len;
+        self.engine
+            .tx_urgent(self.now, flow, up, &mut self.env)
+            .unwrap();
+        self.write(len)
     }
 
     /// The program changes its options: what we send.

@@ -251,8 +251,9 @@ impl<P: PacketIo> Host<P> {
                     }
                 }
             }
-            SlotUse::Ended(binding) => {
-                publish_at(&binding, room, binding.rx_head, binding.tx_head);
+            SlotUse::Ended(mut binding) => {
+                let (rx_head, tx_head) = (binding.rx_head, binding.tx_head);
+                publish_at(&mut binding, room, rx_head, tx_head);
                 let old = old_region.and_then(|region| region.slot(old_slot));
                 if let (Some(old), Some(new)) = (old, room.region.slot(room.slot)) {
                     new.set_names(&old.names());
@@ -314,13 +315,13 @@ fn settle_in(binding: &mut Binding, id: ProgramId, take: &Take, room: &Room, old
 }
 
 /// Fills in the new slot.
-fn publish_at(binding: &Binding, room: &Room, rx_head: u32, tx_acked: u32) -> Publication {
+fn publish_at(binding: &mut Binding, room: &Room, rx_head: u32, tx_acked: u32) -> Publication {
     let resumption = Resumption {
         flags: binding.program_flags,
         tx_head: binding.tx_head,
         rx_read: binding.rx_read,
         tx_buffer: binding.tx_word,
-        rx_buffer: binding.rx.map_or(0, StreamBuffer::to_word),
+        rx_buffer: binding.rx_word(),
     };
     let publication = Publication {
         rx_head,
@@ -330,6 +331,7 @@ fn publish_at(binding: &Binding, room: &Room, rx_head: u32, tx_acked: u32) -> Pu
     };
     if let Some(view) = room.region.slot(room.slot) {
         slots::resume_use(view, &resumption);
+        binding.begin_urgent(view);
         slots::set_tx_sent(view, tx_acked);
         slots::publish(view, &publication);
     }

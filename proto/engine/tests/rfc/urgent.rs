@@ -1,0 +1,257 @@
+//! Urgent data (RFC 9293 §3.8.5), with Linux' meaning of it: one urgent byte, the last one.
+
+use tidelane_engine::{
+    EngineConfig, Event, Misuse, SeqNumber, SocketOptions, State, TcpFlags, TcpOptions,
+};
+
+use crate::rig::{ACK, Out, Rig, ack, data};
+
+const FIN: TcpFlags = TcpFlags::FIN;
+
+/// Sequence number, length and urgent pointer of each segment.
+fn marked(sent: &[Out]) -> Vec<(u32, u32, Option<u16>)> {
+    let of = |out: &Out| {
+        assert_eq!(out.urgent.is_some(), out.flags.contains(TcpFlags::URG));
+        (out.seq, out.len, out.urgent)
+    };
+    sent.iter().map(of).collect()
+}
+
+/// What the program was told of urgent data.
+fn told(rig: &mut Rig) -> Vec<Event> {
+    let urgent = |event: &Event| matches!(event, Event::Urgent(_) | Event::UrgentByte(_));
+    rig.events().into_iter().filter(urgent).collect()
+}
+
+fn nodelay() -> SocketOptions {
+    SocketOptions {
+        nodelay: true,
+        ..SocketOptions::default()
+    }
+}
+
+#[test]
+fn must_30_and_62_the_pointer_names_the_byte_after_what_was_written() {
+    let mut rig = Rig::established(nodelay());
+    assert_eq!(marked(&rig.write(10)), [(1, 10, None)]);
+    assert_eq!(marked(&rig.write_urgent(5)), [(11, 5, Some(5))]);
+    // Text after it is not urgent, and until all before it is acknowledged, nothing changes that.
+    assert_eq!(marked(&rig.write(7)), [(16, 7, None)]);
+    rig.push(ack(1, 11));
+    assert_eq!(marked(&rig.write(1)), [(23, 1, None)]);
+    rig.push(ack(1, 24));
+    assert_eq!(marked(&rig.write(1)), [(24, 1, None)]);
+}
+
+#[test]
+fn must_31_urgent_data_may_be_longer_than_the_pointer_reaches() {
+    let config = EngineConfig {
+        initial_window: 100,
+        ..EngineConfig::default()
+    };
+    let wscale = TcpOptions {
+        wscale: Some(7),
+        ..TcpOptions::NONE
+    };
+    let mut rig = Rig::established_with(config, SocketOptions::default(), wscale);
+    rig.push(ack(1, 1).wnd(2000));
+    let sent = rig.write_urgent(70_000);
+    assert_eq!(sent.len(), 70);
+    for out in &sent {
+        let ahead = 70_001 - out.seq;
+        assert_eq!(out.urgent, Some(ahead.min(65_535) as u16), "{out:?}");
+        assert_eq!(out.len, 1000, "not in one burst");
+    }
+}
+
+#[test]
+fn section_3_8_5_what_is_sent_again_has_its_own_pointer() {
+    let mut rig = Rig::established(nodelay());
+    assert_eq!(marked(&rig.write(1000)), [(1, 1000, None)]);
+    // Both in one segment now: the pointer is relative to the segment that carries it.
+    assert_eq!(
+        marked(&rig.write_urgent(1500)),
+        [(1001, 1000, Some(1500)), (2001, 500, Some(500))]
+    );
+    let again = rig.wait_ms(400);
+    let repaired = marked(&again);
+    let expected = |seq: u32| Some((2501 - seq) as u16);
+    assert!(!repaired.is_empty());
+    for (seq, _, urgent) in repaired {
+        assert_eq!(urgent, expected(seq), "{seq}");
+    }
+    rig.push(ack(1, 2501));
+    assert_eq!(marked(&rig.write(1)), [(2501, 1, None)]);
+}
+
+#[test]
+fn section_3_8_5_neither_nagle_nor_a_cork_holds_urgent_data() {
+    let mut rig = Rig::established(SocketOptions::default());
+    assert_eq!(marked(&rig.write(10)), [(1, 10, None)]);
+    assert_eq!(marked(&rig.write(10)), []);
+    assert_eq!(marked(&rig.write_urgent(1)), [(11, 11, Some(11))]);
+    let cork = SocketOptions {
+        cork: true,
+        ..SocketOptions::default()
+    };
+    let mut rig = Rig::established(cork);
+    assert_eq!(marked(&rig.write(10)), []);
+    assert_eq!(marked(&rig.write_urgent(1)), [(1, 11, Some(11))]);
+    rig.push(ack(1, 12));
+    assert_eq!(marked(&rig.write(10)), [], "the cork is there still");
+}
+
+#[test]
+fn section_3_8_5_of_many_marks_the_last_counts() {
+    let mut rig = Rig::established(nodelay());
+    rig.push(ack(1, 1).wnd(0));
+    for _ in 0..100 {
+        assert_eq!(marked(&rig.write_urgent(1)), []);
+    }
+    // Data waits for the window, and the acknowledgment of what comes meanwhile says so.
+    let sent = rig.push(ack(1, 1).wnd(1000));
+    assert_eq!(marked(&sent), [(1, 100, Some(100))]);
+}
+
+#[test]
+fn section_3_8_5_a_closed_window_keeps_no_pointer_back() {
+    let mut rig = Rig::established(nodelay());
+    rig.push(ack(1, 1).wnd(0));
+    assert_eq!(marked(&rig.write_urgent(3)), []);
+    let probes = rig.wait_ms(400);
+    // One in the window, which the peer looks at; then the one that it answers.
+    assert_eq!(marked(&probes), [(1, 0, Some(3)), (0, 0, Some(4))]);
+    // An acknowledgment before the urgent data says it, too.
+    let answer = rig.push(data(1, 1, 2000).wnd(0));
+    assert_eq!(marked(&answer), [(1, 0, Some(3))]);
+}
+
+#[test]
+fn section_3_8_5_a_program_cannot_name_what_it_may_not_write() {
+    let mut rig = Rig::established(nodelay());
+    rig.write(100);
+    rig.push(ack(1, 51));
+    let flow = rig.flow_id().unwrap();
+    let limit = rig.engine.config().tx_limit;
+    for wrong in [0, 49, 50, 51 + limit, u32::MAX, 1 << 31] {
+        let named = rig.engine.tx_urgent(rig.now, flow, wrong, &mut rig.env);
+        assert_eq!(named, Err(Misuse::Urgent), "{wrong}");
+    }
+    assert_eq!(marked(&rig.write(1)), [(101, 1, None)]);
+    for right in [51, 50 + limit] {
+        let named = rig.engine.tx_urgent(rig.now, flow, right, &mut rig.env);
+        assert_eq!(named, Ok(()), "{right}");
+    }
+    // Never written: it is said of what is.
+    assert_eq!(marked(&rig.write(1)), [(102, 1, Some(65_535))]);
+    assert_eq!(rig.engine.counters().misuses, 6);
+}
+
+#[test]
+fn section_3_8_5_the_mark_outlives_a_fin_and_no_reset() {
+    let mut rig = Rig::established(nodelay());
+    rig.push(ack(1, 1).wnd(0));
+    rig.write_urgent(5);
+    rig.close();
+    let sent = rig.push(ack(1, 1).wnd(1000));
+    assert_eq!(marked(&sent), [(1, 5, Some(5))]);
+    assert!(sent[0].flags.contains(FIN));
+}
+
+#[test]
+fn must_32_the_program_hears_of_urgent_data_when_it_comes() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.push(data(1, 1, 100).urgent(60));
+    assert_eq!(told(&mut rig), [Event::Urgent(59), Event::UrgentByte(0)]);
+    // Once: not again when the segment arrives twice, nor for what came already.
+    rig.push(data(1, 1, 100).urgent(60));
+    rig.push(data(101, 1, 100));
+    rig.push(data(51, 1, 100).urgent(60));
+    assert_eq!(told(&mut rig), []);
+    rig.push(data(201, 1, 1).urgent(1));
+    assert_eq!(told(&mut rig), [Event::Urgent(200), Event::UrgentByte(0)]);
+}
+
+#[test]
+fn must_32_a_pointer_beyond_the_text_waits_for_its_byte() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.push(data(1, 1, 10).urgent(1000));
+    assert_eq!(told(&mut rig), [Event::Urgent(999)]);
+    // Repeated by what comes before it, as senders do.
+    rig.push(data(11, 1, 10).urgent(990));
+    assert_eq!(told(&mut rig), []);
+    // It goes further meanwhile.
+    rig.push(data(21, 1, 10).urgent(1080));
+    assert_eq!(told(&mut rig), [Event::Urgent(1099)]);
+    // Back is nowhere.
+    rig.push(data(31, 1, 10).urgent(5));
+    assert_eq!(told(&mut rig), []);
+    rig.push(data(41, 1, 1000));
+    assert_eq!(told(&mut rig), []);
+    // Out of order, the byte is there all the same; and it is told once.
+    rig.push(data(1091, 1, 20));
+    assert_eq!(told(&mut rig), [Event::UrgentByte(0)]);
+    rig.push(data(1041, 1, 70));
+    rig.push(data(1111, 1, 10));
+    assert_eq!(told(&mut rig), []);
+    // That is over, and the fast path has the flow again.
+    let before = rig.engine.counters().slow_receives;
+    rig.push(data(1121, 1, 10));
+    rig.push(data(1131, 1, 10));
+    assert_eq!(rig.engine.counters().slow_receives, before);
+}
+
+#[test]
+fn must_32_a_pointer_of_zero_names_the_first_byte() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.push(data(1, 1, 10).urgent(0));
+    assert_eq!(told(&mut rig), [Event::Urgent(0), Event::UrgentByte(0)]);
+    // The field says nothing without URG.
+    let mut without = data(11, 1, 10);
+    without.urgent = 3;
+    rig.push(without);
+    assert_eq!(told(&mut rig), []);
+}
+
+#[test]
+fn must_66_urgent_data_is_announced_while_our_window_is_closed() {
+    let config = EngineConfig {
+        rx_window_initial: 8192,
+        rx_window_max: 8192,
+        ..EngineConfig::default()
+    };
+    let mut rig = Rig::established_with(config, SocketOptions::default(), TcpOptions::NONE);
+    for at in (1..=8192).step_by(1024) {
+        rig.push(data(at, 1, 1024));
+    }
+    rig.wait_ms(100);
+    assert_eq!(rig.info().rcv_wnd, 0);
+    assert_eq!(told(&mut rig), []);
+    rig.push(ack(8193, 1).urgent(3));
+    assert_eq!(told(&mut rig), [Event::Urgent(8194)]);
+}
+
+#[test]
+fn section_3_10_7_4_a_connection_that_had_its_fin_has_no_urgent_data() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.push(data(1, 1, 10).with(ACK | FIN));
+    assert_eq!(rig.info().state, State::CloseWait);
+    rig.push(ack(12, 1).urgent(10));
+    assert_eq!(told(&mut rig), []);
+}
+
+#[test]
+fn section_3_8_5_numbers_may_wrap_on_the_way_to_the_mark() {
+    // The peer's numbers begin 4096 before the wrap.
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.push(data(1, 1, 1000));
+    rig.push(data(1001, 1, 10).urgent(65_535));
+    assert_eq!(told(&mut rig), [Event::Urgent(66_534)]);
+    for at in (1011..67_000).step_by(1000) {
+        rig.push(data(at, 1, 1000));
+        let head = rig.engine.flow(rig.flow_id().unwrap()).unwrap().rx_head();
+        rig.read(head);
+    }
+    assert_eq!(told(&mut rig), [Event::UrgentByte(0)]);
+    assert_eq!(rig.relative(SeqNumber(0)), 4096);
+}

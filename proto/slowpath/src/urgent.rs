@@ -1,0 +1,152 @@
+//! Urgent data (RFC 9293 §3.8.5), as Linux has it.
+//!
+//! The pointer on the wire names the byte after urgent data (MUST-62). What a program sees of it is
+//! the last urgent byte alone: where it lies, and the byte itself. All of it stays in the stream;
+//! to take that byte out is the driver's affair, as it depends on an option of the socket.
+//!
+//! A flow with an urgent pointer, either way, is the slow path's until that is over.
+
+use tidelane_flow::{Env, Event, SegmentOut, TxFull};
+use tidelane_wire::{Segment, SeqNumber, TcpFlags};
+
+use crate::Slow;
+
+/// What a flow knows of urgent data.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Urgent {
+    /// SND.UP: after what the program wrote last as urgent, until that is acknowledged.
+    pub snd_up: Option<SeqNumber>,
+    /// RCV.UP, less one: the byte that the peer named last, until all up to it has come.
+    rcv_up: Option<Named>,
+}
+
+/// The last byte of urgent data that is to come.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    at: SeqNumber,
+    /// The byte itself came, perhaps before others.
+    seen: bool,
+}
+
+impl Urgent {
+    /// Whether there is none that was not acknowledged, and none to wait for.
+    pub fn is_over(&self) -> bool {
+        self.snd_up.is_none() && self.rcv_up.is_none()
+    }
+}
+
+/// The urgent pointer of a segment that begins at `seq`, if it has one: SND.UP, or as far as the
+/// field reaches. A pointer that is cut short must not name what was sent already, or the peer
+/// would take a byte in the middle for the last (as in Linux).
+pub(crate) fn pointer(
+    snd_up: Option<SeqNumber>,
+    seq: SeqNumber,
+    snd_nxt: SeqNumber,
+) -> Option<u16> {
+    let up = snd_up.filter(|up| seq.before(*up))?;
+    let reach = u32::from(u16::MAX);
+    let ahead = up.distance_from(seq);
+    let told = ahead <= reach || seq.add(reach).after(snd_nxt);
+    told.then_some(ahead.min(reach) as u16)
+}
+
+impl<E: Env> Slow<'_, E> {
+    /// Sixth: URG, also while the window is closed (RFC 9293 MUST-66). The program is told at once
+    /// where urgent data ends (MUST-32), and of its last byte as soon as that has come, in order or
+    /// not.
+    pub(crate) fn check_urg(&mut self, segment: &Segment<'_>) {
+        if segment.flags.contains(TcpFlags::URG) {
+            self.take_pointer(segment);
+        }
+        let Some(named) = self.cold.urgent.rcv_up.as_mut().filter(|up| !up.seen) else {
+            return;
+        };
+        let offset = named.at.distance_from(segment.seq) as usize;
+        if let Some(byte) = segment.payload.get(offset) {
+            named.seen = true;
+            self.env.event(self.id, Event::UrgentByte(*byte));
+        }
+    }
+
+    /// A pointer counts if it goes further than the last one, and not if what it names has come:
+    /// else each segment that arrives twice would make its urgent data new. Zero names the first
+    /// byte, as in Linux.
+    fn take_pointer(&mut self, segment: &Segment<'_>) {
+        let at = segment.seq.add(u32::from(segment.urgent).saturating_sub(1));
+        let known = self.cold.urgent.rcv_up;
+        let old = at.before(self.hot.rcv_nxt) || known.is_some_and(|up| !at.after(up.at));
+        if old || !self.hot.state.receives() {
+            return;
+        }
+        self.cold.urgent.rcv_up = Some(Named { at, seen: false });
+        let pos = self.hot.rx_pos(at);
+        self.env.event(self.id, Event::Urgent(pos));
+    }
+
+    /// What came and what was acknowledged is not urgent any more.
+    pub(crate) fn forget_urgent(&mut self) {
+        let (next, una) = (self.hot.rcv_nxt, self.hot.snd_una);
+        let urgent = &mut self.cold.urgent;
+        urgent.rcv_up = urgent.rcv_up.filter(|up| !up.at.before(next));
+        urgent.snd_up = urgent.snd_up.filter(|up| up.after(una));
+    }
+
+    /// The program wrote urgent data up to stream position `pos` (SEND with URGENT, RFC 9293
+    /// §3.10.2). Segments say so until it is acknowledged.
+    pub fn write_urgent(&mut self, pos: u32) {
+        let up = self.hot.iss.add(1).add(pos);
+        let known = self.cold.urgent.snd_up;
+        self.cold.urgent.snd_up = Some(known.map_or(up, |known| up.later_of(known)));
+        self.settle();
+    }
+
+    /// Sends `out`, with URG and pointer where urgent data is ahead of it.
+    pub(crate) fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        let snd_up = self.cold.urgent.snd_up;
+        match pointer(snd_up, out.seq, self.hot.snd_nxt) {
+            None => self.env.transmit(out),
+            Some(pointer) => transmit_urgent(self.env, out, pointer),
+        }
+    }
+}
+
+/// Sends `out` with an urgent pointer.
+pub(crate) fn transmit_urgent(
+    env: &mut impl Env,
+    out: &SegmentOut,
+    pointer: u16,
+) -> Result<(), TxFull> {
+    let mut out = *out;
+    out.flags |= TcpFlags::URG;
+    env.transmit_urgent(&out, pointer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UP: SeqNumber = SeqNumber(100);
+
+    fn at(seq: u32, snd_nxt: u32) -> Option<u16> {
+        pointer(Some(UP), SeqNumber(seq), SeqNumber(snd_nxt))
+    }
+
+    #[test]
+    fn a_pointer_is_relative_to_its_segment_over_the_wrap() {
+        assert_eq!(at(99, 99), Some(1));
+        assert_eq!(at(u32::MAX, u32::MAX), Some(101));
+        assert_eq!(at(100, 100), None);
+        assert_eq!(at(101, 101), None);
+        assert_eq!(pointer(None, SeqNumber(1), SeqNumber(1)), None);
+    }
+
+    #[test]
+    fn a_pointer_out_of_reach_goes_as_far_as_it_can_or_is_left_out() {
+        let far = UP.back(65_535);
+        assert_eq!(at(far.0, far.0), Some(65_535));
+        let farther = UP.back(65_536);
+        assert_eq!(at(farther.0, farther.0), Some(65_535));
+        // Sent again, when the byte that the field reaches was sent, too.
+        assert_eq!(at(farther.0, UP.0), None);
+    }
+}

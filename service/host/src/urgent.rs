@@ -1,0 +1,158 @@
+//! Urgent data between engine and programs: where it is, and that some was written.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use tidelane_abi::{BufferWord, SlotOptions, buffer_word, service_flags, urgent_state};
+use tidelane_engine::{FlowId, SegmentOut, TxFull};
+use tidelane_packet_io::PacketIo;
+use tidelane_ring::{SlotView, StreamBuffer};
+use tidelane_time::Instant;
+
+use crate::{
+    Host,
+    binding::{Binding, Path},
+    io::HostIo,
+    slots,
+    transmit::Outlet,
+};
+
+/// What a slot says of urgent data, and what was taken from it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Urgent {
+    /// As [`tidelane_abi::ServiceHalf::urgent`].
+    word: u64,
+    /// As [`tidelane_abi::ServiceHalf::urgent_before`].
+    before: u32,
+    /// [`SlotOptions::tx_urgents`] as last seen.
+    tx_urgents: u32,
+}
+
+impl Urgent {
+    fn pos(self) -> u32 {
+        (self.word >> 32) as u32
+    }
+}
+
+const fn word_of(pos: u32, state: u8, byte: u8) -> u64 {
+    (pos as u64) << 32 | (state as u64) << 8 | byte as u64
+}
+
+impl Binding {
+    /// The receive buffer's word for the slot.
+    pub fn rx_word(&self) -> BufferWord {
+        let marked = self.service_flags & service_flags::URGENT != 0;
+        let mark = if marked { buffer_word::MARKED } else { 0 };
+        self.rx.map_or(0, StreamBuffer::to_word) | mark
+    }
+
+    /// Puts what is known of urgent data into a slot, and what was known when the slot became this
+    /// connection's.
+    pub fn show_urgent(&mut self, view: SlotView<'_>) {
+        if self.service_flags & service_flags::URGENT != 0 {
+            slots::set_urgent(view, self.urgent.word, self.urgent.before);
+            slots::set_rx_buffer(view, self.rx_word());
+        }
+    }
+
+    /// The slot is this connection's from now on: what it says of urgent data that was written is
+    /// another's.
+    pub fn begin_urgent(&mut self, view: SlotView<'_>) {
+        self.urgent.tx_urgents = view.options().tx_urgents.load(Relaxed);
+        self.show_urgent(view);
+    }
+}
+
+impl<P: PacketIo> HostIo<P> {
+    /// The peer announced urgent data up to and with the byte at `pos`.
+    pub(crate) fn note_urgent(&mut self, flow: FlowId, pos: u32) {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        let first = binding.service_flags & service_flags::URGENT == 0;
+        let urgent = &mut binding.urgent;
+        urgent.before = if first { pos } else { urgent.pos() };
+        urgent.word = word_of(pos, urgent_state::ANNOUNCED, 0);
+        binding.service_flags |= service_flags::URGENT;
+        self.show_urgent(flow);
+    }
+
+    /// The byte itself came.
+    pub(crate) fn note_urgent_byte(&mut self, flow: FlowId, byte: u8) {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        let pos = binding.urgent.pos();
+        binding.urgent.word = word_of(pos, urgent_state::THERE, byte);
+        self.show_urgent(flow);
+    }
+
+    fn show_urgent(&mut self, flow: FlowId) {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        let program = self.programs.get(binding.home);
+        if let Some(view) = program.and_then(|program| program.region.slot(binding.slot)) {
+            binding.show_urgent(view);
+        }
+    }
+
+    /// Sends one segment with an urgent pointer.
+    pub(crate) fn transmit_with_pointer(
+        &mut self,
+        out: &SegmentOut,
+        pointer: u16,
+    ) -> Result<(), TxFull> {
+        // Whatever comes before urgent data has made the tie.
+        let Some(Some(binding)) = out.flow.and_then(|flow| self.bindings.get(flow.index())) else {
+            return Ok(());
+        };
+        let program = self.programs.get(binding.home);
+        let source = program.zip(binding.tx).filter(|_| out.payload_len > 0);
+        let source = source.map(|(program, buffer)| (&*program.region, buffer));
+        if source.is_none() && out.payload_len > 0 {
+            debug_assert!(false, "the engine sends what was never written");
+            return Ok(());
+        }
+        let Path::Port { template, .. } = &binding.path else {
+            let pushed = self.memory.push_urgent(out, pointer, |payload| {
+                if let Some((region, buffer)) = source {
+                    buffer.read(region.region(), out.payload_pos, payload);
+                }
+            });
+            self.blocked |= !pushed;
+            return pushed.then_some(()).ok_or(TxFull);
+        };
+        let outlet = Outlet {
+            ports: &mut self.ports,
+            counters: &mut self.counters,
+            ip_id: &mut self.ip_id,
+            queued: &mut self.tx_queued,
+            blocked: &mut self.blocked,
+        };
+        outlet.transmit_urgent(out, template, source, pointer)
+    }
+}
+
+impl<P: PacketIo> Host<P> {
+    /// The program changed its options: it may have written urgent data, or read beyond some.
+    pub(crate) fn look_at_urgent(&mut self, now: Instant, flow: FlowId, options: &SlotOptions) {
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        let ahead = binding.rx_read.wrapping_sub(binding.urgent.pos()) as i32;
+        if binding.service_flags & service_flags::URGENT != 0 && ahead > 0 {
+            binding.service_flags &= !service_flags::URGENT;
+            let program = self.io.programs.get(binding.home);
+            if let Some(view) = program.and_then(|program| program.region.slot(binding.slot)) {
+                slots::set_rx_buffer(view, binding.rx_word());
+            }
+        }
+        let count = options.tx_urgents.load(Relaxed);
+        if std::mem::replace(&mut binding.urgent.tx_urgents, count) == count {
+            return;
+        }
+        let up = options.tx_urgent.load(Relaxed);
+        // Nonsense is counted, and nothing is urgent.
+        let _ = self.engine.tx_urgent(now, flow, up, &mut self.io);
+    }
+}

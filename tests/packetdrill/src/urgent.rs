@@ -1,0 +1,154 @@
+//! Urgent data as Linux' sockets have it: one byte that `recv` stops before and then leaves out,
+//! unless SO_OOBINLINE is set, and that MSG_OOB reads.
+
+use tidelane_engine::{FlowId, State};
+
+use crate::{
+    errno::{Answer, Errno},
+    stack::{Fd, Stack},
+    transfer::Received,
+};
+
+/// The last urgent byte that was announced, until the program has read beyond it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// Its stream position.
+    pub pos: u32,
+    /// It, once it came.
+    pub byte: Option<u8>,
+    /// MSG_OOB has read it.
+    pub taken: bool,
+}
+
+impl Stack {
+    /// The next `len` bytes that are written are urgent.
+    pub(crate) fn write_urgent(&mut self, id: FlowId, len: usize) -> Answer<()> {
+        let head = self.flow(id).ok_or(Errno(libc::EPIPE))?.tx_head();
+        let up = self
+            .wire
+            .written(id)
+            .unwrap_or(head)
+            .wrapping_add(len as u32);
+        // The engine refuses only what the driver computed wrongly, and that is its state's.
+        let accepted = self.quietly(|engine, now, wire| engine.tx_urgent(now, id, up, wire));
+        debug_assert_eq!(accepted, Ok(()));
+        Ok(())
+    }
+
+    /// The engine announces a byte.
+    pub(crate) fn note_mark(&mut self, id: FlowId, pos: u32) {
+        let before = self.flows.entry(id).or_default().mark;
+        let read = self.flow(id).map_or(0, |flow| flow.rx_read());
+        let owner = self.flows.get(&id).and_then(|flow| flow.owner);
+        let inline = owner.is_some_and(|fd| self.is_inline(fd));
+        let came = self.flow(id).is_some_and(|flow| flow.rx_head() != read);
+        if before.is_some_and(|mark| mark.pos == read) && came && !inline {
+            // It was next, and is left out although it is the mark no more.
+            self.consume(id, read, 1);
+        }
+        let (byte, taken) = (None, false);
+        self.flows.entry(id).or_default().mark = Some(Mark { pos, byte, taken });
+    }
+
+    /// The byte itself came.
+    pub(crate) fn note_urgent_byte(&mut self, id: FlowId, byte: u8) {
+        if let Some(mark) = &mut self.flows.entry(id).or_default().mark {
+            mark.byte = Some(byte);
+        }
+    }
+
+    fn is_inline(&self, fd: Fd) -> bool {
+        let options = self.socket(fd).map(|socket| &socket.options);
+        options.is_ok_and(|options| options.is_on(libc::SOL_SOCKET, libc::SO_OOBINLINE))
+    }
+
+    /// The mark of `fd`, unless all up to it was read.
+    pub(crate) fn mark(&self, fd: Fd) -> Option<Mark> {
+        let id = self.flow_of(fd).ok()??;
+        let mark = self.flows.get(&id)?.mark?;
+        let ahead = mark.pos.wrapping_sub(self.flow(id)?.rx_read());
+        ((ahead as i32) >= 0).then_some(mark)
+    }
+
+    /// How many bytes `recv` leaves out at `read`, and how many of the `unread` ones after these
+    /// it may give.
+    pub(crate) fn around_mark(&self, fd: Fd, read: u32, unread: u32) -> (u32, u32) {
+        let Some(mark) = self.mark(fd) else {
+            return (0, unread);
+        };
+        let ahead = mark.pos.wrapping_sub(read);
+        match (ahead, self.is_inline(fd)) {
+            (0, true) => (0, unread),
+            (0, false) if unread > 0 => (1, unread - 1),
+            _ => (0, unread.min(ahead)),
+        }
+    }
+
+    /// Whether a `recv` that has some bytes ends here.
+    pub(crate) fn stops_at_mark(&self, fd: Fd) -> bool {
+        self.at_mark(fd).is_ok_and(|at| at != 0)
+    }
+
+    /// SIOCATMARK.
+    pub fn at_mark(&self, fd: Fd) -> Answer<u32> {
+        let id = self.flow_of(fd)?;
+        let read = id.and_then(|id| self.flow(id)).map(|flow| flow.rx_read());
+        let at = self.mark(fd).is_some_and(|mark| Some(mark.pos) == read);
+        Ok(at.into())
+    }
+
+    /// `recv` with MSG_OOB. It never waits.
+    pub(crate) fn recv_urgent(&mut self, fd: Fd, len: usize, flags: i32) -> Answer<Received> {
+        let mark = self.mark(fd).filter(|mark| !mark.taken);
+        let Some(mark) = mark.filter(|_| !self.is_inline(fd)) else {
+            return Err(Errno::INVAL);
+        };
+        let id = self.flow_of(fd)?.ok_or(Errno::INVAL)?;
+        let known = self.flows.get(&id).copied().unwrap_or_default();
+        let closed = self.state_of(fd)? == State::Closed;
+        if closed && !known.fin {
+            return Err(Errno(libc::ENOTCONN));
+        }
+        let Some(byte) = mark.byte else {
+            let over = closed || self.is_input_over(fd, id)?;
+            return if over {
+                Ok(Received::default())
+            } else {
+                Err(Errno::AGAIN)
+            };
+        };
+        if flags & libc::MSG_PEEK == 0
+            && let Some(flow) = self.flows.get_mut(&id)
+            && let Some(mark) = &mut flow.mark
+        {
+            mark.taken = true;
+        }
+        let bytes = if len > 0 { vec![byte] } else { Vec::new() };
+        Ok(Received {
+            bytes,
+            ..Received::default()
+        })
+    }
+
+    /// SIOCINQ: bytes up to the mark.
+    pub(crate) fn unread_to_mark(&self, fd: Fd, unread: u32, read: u32) -> u32 {
+        match self.mark(fd) {
+            Some(mark) if !self.is_inline(fd) => unread.min(mark.pos.wrapping_sub(read)),
+            _ => unread,
+        }
+    }
+
+    /// What `poll` counts as readable: the urgent byte is not, if it is next.
+    pub(crate) fn pollable(&self, fd: Fd) -> u32 {
+        let flow = self.flow_of(fd).ok().flatten().and_then(|id| self.flow(id));
+        let unread = flow.map_or(0, |flow| flow.rx_head().wrapping_sub(flow.rx_read()));
+        let hidden = self.stops_at_mark(fd) && !self.is_inline(fd);
+        unread.saturating_sub(hidden.into())
+    }
+
+    /// Whether EPOLLPRI holds.
+    pub(crate) fn has_urgent(&self, fd: Fd) -> bool {
+        self.mark(fd)
+            .is_some_and(|mark| mark.byte.is_some() && !mark.taken)
+    }
+}
