@@ -5,7 +5,8 @@
  *   headers own  ADDRESS OWN_ADDRESS PORT
  *
  * The own side connects with DiffServ field and TTL of its choice, changes both on the live
- * connection, and accepts a connection on a listener with a third choice. The peer says which
+ * connection, and accepts a connection on a listener with a third choice, and one on which nothing
+ * was chosen. The peer says which
  * fields came in SYN, in SYN,ACK and with text; ADDRESS is the other end's.
  */
 #define _GNU_SOURCE
@@ -102,6 +103,9 @@ static void be_own(const char *peer, const char *own, int port)
 	must(accepted >= 0);
 	say_byte(accepted, 'd');
 	heard_byte(accepted);
+	int plain = connected(socket(family, SOCK_STREAM, 0), peer, port);
+	say_byte(plain, 'e');
+	heard_byte(plain);
 }
 
 /* One line for each kind of packet and what its header says. ECN's bits are not the program's. */
@@ -164,8 +168,11 @@ static void be_peer(const char *own, const char *peer, int port)
 	must(heard_byte(fd) == 'c');
 	int second = connected(socket(family, SOCK_STREAM, 0), own, port + 1);
 	must(heard_byte(second) == 'd');
+	say_byte(second, 'd');
+	int third = accept(listens, NULL, NULL);
+	must(third >= 0 && heard_byte(third) == 'e');
 	say_headers(packets, own);
-	say_byte(second, 'e');
+	say_byte(third, 'f');
 }
 
 int main(int argc, char **argv)

@@ -42,7 +42,8 @@ fn seen(
 }
 
 /// RFC 9293 MUST-48, MUST-49, SHLD-21, SHLD-22: as the program says, before and during the
-/// connection, and of accepted ones as their listener says; as on the kernel's stack.
+/// connection, and of accepted ones as their listener says; as on the kernel's stack. RFC 1122
+/// §3.2.1.7: else as the host's sysctls say.
 pub fn ip_headers_are_as_chosen() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("headers-program");
@@ -50,6 +51,9 @@ pub fn ip_headers_are_as_chosen() -> Outcome {
     tools::compile(&binary, &[source])?;
     let (server, client) = (SERVER.to_string(), CLIENT.to_string());
     let (server_v6, client_v6) = (SERVER_V6.to_string(), CLIENT_V6.to_string());
+    // What it is where nobody chooses.
+    wire.sysctl(Side::Server, "net.ipv4.ip_default_ttl", "55")?;
+    wire.sysctl(Side::Server, "net.ipv6.conf.eth1.hop_limit", "55")?;
     let service = wire.service()?;
     for (at, ends) in [(&*server, &*client), (&*server_v6, &*client_v6)]
         .into_iter()
@@ -62,6 +66,8 @@ pub fn ip_headers_are_as_chosen() -> Outcome {
             "text b: class 28, hops 33",
             "SYN,ACK -: class 48, hops 77",
             "text d: class 48, hops 77",
+            "SYN -: class 0, hops 55",
+            "text e: class 0, hops 55",
         ] {
             ensure!(expected.contains(line), "the kernel itself: {expected}");
         }

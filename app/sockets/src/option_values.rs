@@ -122,6 +122,16 @@ fn as_kernel_keeps(level: i32, name: i32, number: i32) -> Result<i32, Errno> {
     kept
 }
 
+/// What the kernel has where nothing was set: of TTL, its sysctl.
+pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
+    let Ok(fd) = sys::tcp_socket() else {
+        return TTL_DEFAULT;
+    };
+    let number = sys::socket_int(fd, level, name);
+    let _ = sys::close(fd);
+    number.unwrap_or(TTL_DEFAULT)
+}
+
 pub(crate) fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
     let bytes = value
         .get(at..at + 4)

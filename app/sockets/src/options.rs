@@ -10,6 +10,7 @@ use crate::{
     listen,
     option_values::{
         Kind, LINGER2_DEFAULT, RECORDED, TOLD, TTL_DEFAULT, defer_timeouts, int_at, kept,
+        kernel_default,
     },
     socket::{Inner, Socket, State},
     sys,
@@ -379,9 +380,8 @@ impl Inner {
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => Some(9),
             (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => Some(6),
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => Some(LINGER2_DEFAULT),
-            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => {
-                Some(TTL_DEFAULT)
-            }
+            (libc::IPPROTO_IP, libc::IP_TTL) => Some(kernel_default(level, name)),
+            (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => Some(TTL_DEFAULT),
             _ => RECORDED.contains(&(level, name)).then_some(0),
         }
     }

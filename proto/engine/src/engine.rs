@@ -3,8 +3,8 @@
 
 use tidelane_fastpath::{Fast, Listed, Punt};
 use tidelane_flow::{
-    Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowState, FlowTable, Route,
-    SocketOptions, State, Timeouts, flags,
+    Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowState, FlowTable, IpFields,
+    Route, SocketOptions, State, Timeouts, flags,
 };
 use tidelane_slowpath::{
     ANSWER_INTERVAL_MS, Connection, Fate, Paths, Slow, is_limited, iss, new_connection, reset_reply,
@@ -257,12 +257,16 @@ impl Engine {
             return;
         };
         let timestamps = flow.has(flags::TIMESTAMPS);
+        let peer = flow.key.peer.addr;
+        let options = self.options(id).unwrap_or_default();
+        let traffic_class = options.ip.to(peer).traffic_class;
         self.counters.time_waits += 1;
         let full = self.time_wait.is_full();
         self.counters.time_wait_overflows += u64::from(full);
         self.time_wait.insert(Entry {
             key: flow.key,
             link: flow.link,
+            traffic_class,
             snd_nxt: flow.snd_nxt,
             rcv_nxt: flow.rcv_nxt,
             ts_recent: timestamps.then_some(flow.ts_recent),
@@ -339,8 +343,9 @@ impl Engine {
         }
         self.resets -= 1;
         self.counters.out_rsts += 1;
+        let fields = self.config.ip.to(arrival.key.peer.addr);
         // A reset that finds no frame is lost, as any may be.
-        let _ = env.transmit(&out);
+        let _ = env.transmit_reply(&out, fields);
     }
 
     /// A segment for a connection in TIME-WAIT is acknowledged; a FIN that came again restarts the
@@ -374,7 +379,12 @@ impl Engine {
         if let Some(recent) = entry.ts_recent {
             out.options = tidelane_wire::TcpOptions::timestamps(clock.ms.0, recent);
         }
-        let _ = env.transmit(&out);
+        // As in Linux: the DiffServ field that the connection had, and no TTL of its own.
+        let fields = IpFields {
+            traffic_class: entry.traffic_class,
+            ..self.config.ip.to(entry.key.peer.addr)
+        };
+        let _ = env.transmit_reply(&out, fields);
         if segment.flags.contains(TcpFlags::FIN) {
             self.time_wait.insert(Entry {
                 until: clock.now + self.config.msl * 2u64,

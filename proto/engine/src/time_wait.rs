@@ -18,6 +18,8 @@ pub struct Entry {
     pub key: FlowKey,
     /// Where to answer.
     pub link: LinkId,
+    /// DiffServ field of the connection's packets.
+    pub traffic_class: u8,
     /// SND.NXT.
     pub snd_nxt: SeqNumber,
     /// RCV.NXT.

@@ -69,6 +69,9 @@ pub struct EngineConfig {
     pub challenge_acks_per_second: u32,
     /// RST segments per second for segments that belong to no flow.
     pub resets_per_second: u32,
+    /// DiffServ field and TTL where no program set others (RFC 1122 §3.2.1.7; Linux:
+    /// `ip_default_ttl`, `hop_limit`).
+    pub ip: IpOptions,
     /// Whether timestamps are offered and accepted (RFC 7323).
     pub timestamps: bool,
     /// Whether SACK is offered and accepted (RFC 2018).
@@ -136,6 +139,7 @@ impl Default for EngineConfig {
             segment_max: u16::MAX,
             challenge_acks_per_second: u32::MAX,
             resets_per_second: 10_000,
+            ip: IpOptions::default(),
             timestamps: true,
             sack: true,
             ecn: EcnPolicy::default(),

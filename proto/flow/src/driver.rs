@@ -98,6 +98,13 @@ pub trait Env {
         self.transmit(&out)
     }
 
+    /// As [`transmit`](Self::transmit), for an answer to a segment without flow, whose IP header
+    /// says this. A driver without this has one header for all of them.
+    fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
+        let _ = fields;
+        self.transmit(out)
+    }
+
     /// Copies `payload` to stream position `pos` of the flow's receive buffer, in order or not.
     ///
     /// `pos + payload.len()` is at most one receive window after `rx_read`. False if there is no
@@ -135,6 +142,12 @@ pub trait Env {
     /// From now on the IP headers of `flow`, which was sent on or [`made`](Self::made), say this.
     fn headers(&mut self, flow: FlowId, fields: IpFields) {
         let _ = (flow, fields);
+    }
+
+    /// Whether routers may cut packets of `flow`: not at first, and only where a path takes none of
+    /// the least size that segments have (RFC 1191 §3). IPv6 has no such thing.
+    fn fragments(&mut self, flow: FlowId, allowed: bool) {
+        let _ = (flow, allowed);
     }
 
     /// R1 (RFC 9293 §3.8.3, MUST-20): the peer of `flow` has not answered for so many

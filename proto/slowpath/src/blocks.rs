@@ -212,6 +212,10 @@ impl<E: Env> Env for WithBlocks<'_, E> {
         self.env.headers(flow, fields);
     }
 
+    fn fragments(&mut self, flow: FlowId, allowed: bool) {
+        self.env.fragments(flow, allowed);
+    }
+
     fn doubt_path(&mut self, flow: FlowId) {
         self.env.doubt_path(flow);
     }

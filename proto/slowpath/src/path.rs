@@ -77,8 +77,12 @@ impl<E: Env> Slow<'_, E> {
             _ => self.cold.smss,
         };
         let now = self.cold.path_mss.min(of_peer) + sizes.headers;
-        let mtu = if mtu == 0 { plateau_below(now) } else { mtu };
-        let mtu = mtu.max(sizes.path_mtu_min);
+        let asked = if mtu == 0 { plateau_below(now) } else { mtu };
+        let mtu = asked.max(sizes.path_mtu_min);
+        if asked < mtu {
+            // No segment fits that path as it is: routers may cut them (as in Linux).
+            self.env.fragments(self.id, true);
+        }
         if mtu >= now {
             return;
         }
@@ -115,6 +119,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.cold.path_mss = self.cold.rmss;
         self.cold.refresh_mss(self.config, self.hot);
+        self.env.fragments(self.id, false);
     }
 }
 

@@ -137,6 +137,16 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
+    /// Whether routers may cut the packets: DF, which is set at first. Nothing for IPv6.
+    pub fn set_fragments(&mut self, allowed: bool) {
+        if self.is_v6() {
+            return;
+        }
+        let ip = &mut self.bytes[ETHERNET_HEADER_LEN..FRAME_HEADERS_LEN];
+        ip[6..8].copy_from_slice(if allowed { &[0, 0] } else { &DF });
+        self.ip_sum = SmallSum::new(checksum::sum(ip));
+    }
+
     /// Replaces the bits of `mask` in IPv6's version, traffic class and flow label.
     fn put_first_word(&mut self, mask: u32, bits: u32) {
         let ip = &mut self.bytes[ETHERNET_HEADER_LEN..];

@@ -546,3 +546,21 @@ fn fields_of_the_program_are_in_the_ip_header_beside_ecn() {
         }
     }
 }
+
+#[test]
+fn rfc1191_section_3_a_template_may_be_without_df() {
+    let mac = MacAddress::default();
+    let ends = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddress::from_v4);
+    let mut template = HeaderTemplate::new(mac, mac, ends[0], ends[1]).unwrap();
+    for allowed in [false, true, false] {
+        template.set_fragments(allowed);
+        let mut frame = std::vec![0; template.headers_len() + 20];
+        template.write(&mut frame, 20, Ecn::NotEct, 7);
+        assert_eq!(parse_frame(&frame).unwrap().df, !allowed);
+    }
+    let ends = [1, 2].map(|last| IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]));
+    let mut template = HeaderTemplate::new(mac, mac, ends[0], ends[1]).unwrap();
+    let before = template;
+    template.set_fragments(true);
+    assert_eq!(template, before);
+}

@@ -146,7 +146,7 @@ impl<P: PacketIo> HostIo<P> {
 
     /// A reply without a flow goes back to where the present frame came from.
     #[inline(never)]
-    fn transmit_reply(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+    fn transmit_back(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
         if out.link == MEMORY_LINK {
             return self.memory.push(out, |_| ()).then_some(()).ok_or(TxFull);
         }
@@ -154,19 +154,19 @@ impl<P: PacketIo> HostIo<P> {
             return Ok(());
         };
         let from = self.routes.interface.mac;
-        match HeaderTemplate::new(from, mac, out.key.local.addr, out.key.peer.addr) {
-            Some(template) => {
-                let outlet = Outlet {
-                    ports: &mut self.ports,
-                    counters: &mut self.counters,
-                    ip_id: &mut self.ip_id,
-                    queued: &mut self.tx_queued,
-                    blocked: &mut self.blocked,
-                };
-                outlet.transmit(out, &template, None)
-            }
-            None => Ok(()),
-        }
+        let ends = (out.key.local.addr, out.key.peer.addr);
+        let Some(mut template) = HeaderTemplate::new(from, mac, ends.0, ends.1) else {
+            return Ok(());
+        };
+        template.set_fields(fields);
+        let outlet = Outlet {
+            ports: &mut self.ports,
+            counters: &mut self.counters,
+            ip_id: &mut self.ip_id,
+            queued: &mut self.tx_queued,
+            blocked: &mut self.blocked,
+        };
+        outlet.transmit(out, &template, None)
     }
 
     #[inline(never)]
@@ -198,7 +198,7 @@ impl<P: PacketIo> HostIo<P> {
 impl<P: PacketIo> Env for HostIo<P> {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         let Some(flow) = out.flow else {
-            return self.transmit_reply(out);
+            return self.transmit_back(out, IpFields::default());
         };
         if self.binding(flow).is_none() {
             self.bind_new(flow, &out.key, out.link);
@@ -233,6 +233,10 @@ impl<P: PacketIo> Env for HostIo<P> {
         self.transmit_with_pointer(out, pointer)
     }
 
+    fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
+        self.transmit_back(out, fields)
+    }
+
     fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
         if self.binding(flow).is_none() {
             self.bind_new(flow, key, link);
@@ -244,6 +248,14 @@ impl<P: PacketIo> Env for HostIo<P> {
             && let Path::Port { template, .. } = &mut binding.path
         {
             template.set_fields(fields);
+        }
+    }
+
+    fn fragments(&mut self, flow: FlowId, allowed: bool) {
+        if let Some(binding) = self.binding(flow)
+            && let Path::Port { template, .. } = &mut binding.path
+        {
+            template.set_fragments(allowed);
         }
     }
 

@@ -155,10 +155,14 @@ impl<P: PacketIo> Host<P> {
         interface: Interface,
         ports: Vec<P>,
     ) -> std::io::Result<Self> {
+        let base_options = SocketOptions {
+            ip: config.ip,
+            ..SocketOptions::default()
+        };
         Ok(Self {
             engine: Engine::new(config, secret),
             io: HostIo::new(ports, Routes::new(interface, secret), secret)?,
-            base_options: SocketOptions::default(),
+            base_options,
             parked: VecDeque::new(),
             reservations: HashSet::default(),
             shared: SharedConnections::default(),

@@ -55,7 +55,7 @@ pub(crate) fn opened_with(options: &OpenOptions, base: SocketOptions) -> SocketO
             mss => mss.max(MSS_MIN),
         },
         congestion: algorithm_of(options.congestion).or(base.congestion),
-        ip: ip_options(options),
+        ip: ip_options(options, &base.ip),
         syn_retries: options.syn_retries.min(SYN_RETRIES_MAX),
         defer_accept: options.defer_accept,
         fin_wait_2: match options.fin_wait_2_s {
@@ -68,17 +68,17 @@ pub(crate) fn opened_with(options: &OpenOptions, base: SocketOptions) -> SocketO
     }
 }
 
-fn ip_options(options: &OpenOptions) -> IpOptions {
-    let fields = |traffic_class, hop_limit| IpFields {
+fn ip_options(options: &OpenOptions, base: &IpOptions) -> IpOptions {
+    let fields = |traffic_class, hop_limit, base: IpFields| IpFields {
         traffic_class,
         hop_limit: match hop_limit {
-            0 => IpFields::default().hop_limit,
+            0 => base.hop_limit,
             set => set,
         },
     };
     IpOptions {
-        v4: fields(options.tos, options.ttl),
-        v6: fields(options.traffic_class, options.hop_limit),
+        v4: fields(options.tos, options.ttl, base.v4),
+        v6: fields(options.traffic_class, options.hop_limit, base.v6),
     }
 }
 

@@ -20,6 +20,7 @@ use std::{fmt::Display, os::fd::OwnedFd, process::ExitCode, sync::Arc, thread::J
 use clap::Parser;
 use rustix::event::EventfdFlags;
 use tidelane_af_xdp::{XdpConfig, XdpPort};
+use tidelane_engine::{EngineConfig, IpFields, IpOptions};
 use tidelane_host::{Host, Interface, Siblings};
 use tidelane_ring::ServicePageMap;
 use tidelane_steering::{
@@ -218,7 +219,26 @@ fn make_host(
         mtu: link.mtu,
         addresses: control::addresses_of(mirror, link.ifindex),
     };
-    Host::new(config.engine(), secret, interface, ports).map_err(because("cannot map memory"))
+    let engine = EngineConfig {
+        ip: usual_headers(&link.name),
+        ..config.engine()
+    };
+    Host::new(engine, secret, interface, ports).map_err(because("cannot map memory"))
+}
+
+/// DiffServ field and TTL of connections whose program sets none: the kernel's own defaults
+/// (RFC 1122 §3.2.1.7), as they are when the service starts.
+fn usual_headers(interface: &str) -> IpOptions {
+    let hops = |path: &str| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let usual = IpFields::default();
+        let hop_limit = text.trim().parse().unwrap_or(usual.hop_limit);
+        IpFields { hop_limit, ..usual }
+    };
+    IpOptions {
+        v4: hops("/proc/sys/net/ipv4/ip_default_ttl"),
+        v6: hops(&format!("/proc/sys/net/ipv6/conf/{interface}/hop_limit")),
+    }
 }
 
 /// What keys sequence numbers and hashes: random, and another one at each start (RFC 6528 §3).

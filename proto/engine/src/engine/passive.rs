@@ -139,8 +139,9 @@ impl Engine {
         if let Some(entry) = self.listeners.get_mut(listener.0) {
             entry.cookies_until = clock.now + COOKIES_LAST;
         }
+        let fields = listener.1.options.ip.to(arrival.key.peer.addr);
         // One that finds no frame is lost, as any may be: the peer sends its SYN again.
-        let _ = env.transmit(&out);
+        let _ = env.transmit_reply(&out, fields);
     }
 
     /// An acknowledgment without flow may bring a cookie back: the flow is made, and has the

@@ -141,6 +141,25 @@ fn rfc1191_only_smaller_ones_about_what_is_outstanding_are_believed() {
 }
 
 #[test]
+fn rfc1191_section_3_on_a_path_of_less_than_the_least_size_routers_may_cut() {
+    let mut rig = in_flight();
+    let kind = |mtu| IcmpErrorKind::FragmentationNeeded { mtu };
+    rig.icmp(1, kind(552));
+    assert_eq!(rig.env.fragments, []);
+    let sent = rig.icmp(1, kind(551));
+    assert_eq!(rig.env.fragments, [true]);
+    // Not smaller any more: what was lost is sent again when its time has come.
+    assert_eq!(sent, []);
+    rig.push(ack(1, 2921));
+    // A larger size is tried as all are: whole.
+    rig.wait_ms(601_000);
+    assert_eq!(
+        (rig.info().mss, rig.env.fragments),
+        (1460, vec![true, false])
+    );
+}
+
+#[test]
 fn rfc1191_section_7_1_a_router_that_does_not_tell_gets_the_next_plateau() {
     let mut rig = in_flight();
     rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 0 });

@@ -8,6 +8,7 @@ mod icmp;
 mod ipv6;
 mod keepalive;
 mod options;
+mod replies;
 mod rfc2018;
 mod rfc2883;
 mod rfc3042;

@@ -124,9 +124,13 @@ pub struct Side {
     pub placed: Vec<(u32, usize)>,
     /// IP headers that flows were given, and after how many segments.
     pub headers: Vec<(usize, IpFields)>,
+    /// Whether routers may cut, each time that changed or may have.
+    pub fragments: Vec<bool>,
     /// Times that the way to a peer was in doubt.
     pub doubts: u32,
     pub mtu: u32,
+    /// IP headers of answers without a flow.
+    pub replies: Vec<IpFields>,
     /// Urgent pointers, by the number of the segment in `out`.
     pub pointers: Vec<(usize, u16)>,
 }
@@ -144,6 +148,11 @@ impl Env for Side {
         self.transmit(out)
     }
 
+    fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
+        self.replies.push(fields);
+        self.transmit(out)
+    }
+
     fn place(&mut self, _: FlowId, pos: u32, payload: &[u8]) -> bool {
         self.placed.push((pos, payload.len()));
         true
@@ -155,6 +164,10 @@ impl Env for Side {
 
     fn headers(&mut self, _: FlowId, fields: IpFields) {
         self.headers.push((self.out.len(), fields));
+    }
+
+    fn fragments(&mut self, _: FlowId, allowed: bool) {
+        self.fragments.push(allowed);
     }
 
     fn doubt_path(&mut self, _: FlowId) {
