@@ -141,6 +141,7 @@ void urgent_in_line(void)
 	peer_sends(other, 20, 1);
 	peer_sends_urgent(other, 5, 2);
 	peer_sends(other, 5, 3);
+	await_events(fd, POLLPRI);
 	await(readable_now(fd) == 30);
 	say("events%s, at %d", events_text(events_of(fd)), sockatmark(fd));
 	show(recv(fd, b, 1, MSG_OOB));
