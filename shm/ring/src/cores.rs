@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
-use tidelane_abi::{CONTEXTS_MAX, STREAM_BUFFER_LOG2_MAX};
+use tidelane_abi::CONTEXTS_MAX;
 
-use crate::Layout;
+use crate::{Layout, layout::UNIT};
 
 /// The core that has the connections between these two ports, in either order.
 ///
@@ -47,12 +47,7 @@ impl Layout {
     /// What `core` of `cores` has of the region.
     pub fn share(&self, core: u32, cores: u32) -> Share {
         let area = self.rx_area();
-        // Buffers are aligned to their size, at most this, relative to the area's start.
-        let unit = 1 << STREAM_BUFFER_LOG2_MAX;
-        let len = match cores {
-            1 => area.end - area.start,
-            _ => (area.end - area.start) / u64::from(cores) / unit * unit,
-        };
+        let len = (area.end - area.start) / u64::from(cores) / UNIT * UNIT;
         let slots = self.slots_shift(cores).map_or(0..0, |shift| {
             let first = u64::from(core) << shift;
             let end = (first + (1 << shift)).min(u64::from(self.slots_max()));

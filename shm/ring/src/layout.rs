@@ -32,7 +32,8 @@ pub enum LayoutError {
 
 pub(crate) const SLOT_LEN: u64 = size_of::<Slot>() as u64;
 const AREA_ALIGN: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
-const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
+/// Areas begin and end at multiples of this.
+pub(crate) const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
 
 impl Layout {
     /// The layout for `slots_max` connections and areas of at least `rx_len` and `tx_len` bytes.

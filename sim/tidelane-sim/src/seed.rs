@@ -35,6 +35,8 @@ pub enum ThemeName {
     Pressure,
     /// A smoltcp host is the peer
     Foreign,
+    /// Services have several cores
+    Cores,
 }
 
 impl About {
@@ -54,6 +56,7 @@ impl About {
             Some(ThemeName::Faults) => Theme::Faults,
             Some(ThemeName::Pressure) => Theme::Memory,
             Some(ThemeName::Foreign) => Theme::Foreign,
+            Some(ThemeName::Cores) => Theme::Cores,
         };
         Scenario::with_theme(seed, theme)
     }

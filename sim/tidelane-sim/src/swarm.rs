@@ -102,7 +102,7 @@ impl Swarm {
 }
 
 /// What CI runs: theme and number of seeds.
-const LITE: [(ThemeName, u64); 7] = [
+const LITE: [(ThemeName, u64); 8] = [
     (ThemeName::Any, 1_000),
     (ThemeName::Memory, 200),
     (ThemeName::Death, 300),
@@ -110,6 +110,7 @@ const LITE: [(ThemeName, u64); 7] = [
     (ThemeName::Faults, 500),
     (ThemeName::Pressure, 300),
     (ThemeName::Foreign, 500),
+    (ThemeName::Cores, 500),
 ];
 
 /// Where its seeds begin: apart from those of the unit tests.
@@ -145,6 +146,7 @@ fn missed(sum: &Report) -> Vec<&'static str> {
         ("a congestion mark", sum.links.marked),
         ("a restart", sum.restarts),
         ("a death", sum.deaths),
+        ("a frame of another core's flow", counter("handed_over")),
         ("a timeout", counter("timeouts")),
         ("a fast retransmission", counter("fast_retrans")),
         ("a connection that ended as planned", sum.complete),

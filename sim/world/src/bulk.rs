@@ -155,6 +155,7 @@ impl Bulk {
 
     fn host(&self, congestion: Algorithm) -> HostSpec {
         HostSpec {
+            cores: 1,
             mtu: 1500,
             frames: 4096,
             step_time_max: Duration::from_micros(1),

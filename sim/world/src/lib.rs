@@ -31,6 +31,7 @@ mod plan;
 mod program;
 mod report;
 mod scenario;
+mod service;
 mod side;
 mod topology;
 mod wire_rules;

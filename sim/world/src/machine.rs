@@ -10,7 +10,7 @@ use std::{
 };
 
 use tidelane_engine::LinkId;
-use tidelane_host::{Host, HostRequest, Interface, PORTS_PER_REQUEST, SocketReport};
+use tidelane_host::{HostRequest, Interface, PORTS_PER_REQUEST, SocketReport};
 use tidelane_netem::Rng;
 use tidelane_packet_io::{BURST_MAX, Capture, Frame, MemConfig, MemPort, PacketIo, TxChecksum};
 use tidelane_ring::{ServicePageMap, sleep};
@@ -20,6 +20,7 @@ use tidelane_wire::IpAddress;
 use crate::{
     cwnd_rules::Says,
     scenario::HostSpec,
+    service::Service,
     topology::{Topology, address, mac, mac_of},
 };
 
@@ -43,7 +44,7 @@ enum Wire {
 /// One host.
 pub struct Machine {
     /// The service.
-    pub host: Host<MemPort>,
+    pub host: Service,
     /// Read by the programs of this host.
     pub page: Arc<ServicePageMap>,
     /// A program rang.
@@ -57,8 +58,11 @@ pub struct Machine {
     /// The service is down: frames are lost, in and out.
     pub down: bool,
     spec: HostSpec,
-    wire: Wire,
+    /// By core.
+    wires: Vec<Wire>,
     rng: Rng,
+    /// Chooses the queue of a frame that arrives.
+    queue_rng: Rng,
     answers: VecDeque<(Instant, Answer)>,
     ports_given: u32,
     frames: Vec<Frame>,
@@ -72,12 +76,12 @@ impl Machine {
         topology: &Topology,
         rng: Rng,
     ) -> std::io::Result<Self> {
-        let (near, far) = MemPort::pair(MemConfig {
+        let port = MemConfig {
             frame_len_max: spec.mtu + 14,
             frames: spec.frames,
             // Bytes may be corrupted on the way, and that must be seen.
             partial_checksums: false,
-        });
+        };
         let interface = Interface {
             link: LinkId(1),
             mac: mac(index),
@@ -86,42 +90,44 @@ impl Machine {
         };
         let mut secret = [0; 16];
         rng.fork(1).fill(&mut secret);
-        let mut host = Host::new(spec.engine.clone(), secret, interface, vec![near])?;
-        host.set_routes(Instant::ZERO, vec![address(index)], topology.routes(index));
+        let (mut host, far) = Service::new(spec.cores, &spec.engine, secret, &interface, &port)?;
+        host.set_routes(Instant::ZERO, &[address(index)], &topology.routes(index));
         Ok(Self {
             host,
-            page: Arc::new(ServicePageMap::heap(1)?),
+            page: Arc::new(ServicePageMap::heap(spec.cores)?),
             rung: Arc::new(AtomicBool::new(false)),
             next_step: Some(Instant::ZERO),
             paused_until: Instant::ZERO,
             ahead: Duration::ZERO,
             down: false,
             spec: spec.clone(),
-            wire: Wire::Plain(far),
+            wires: far.into_iter().map(Wire::Plain).collect(),
             rng: rng.fork(2),
+            queue_rng: rng.fork(3),
             answers: VecDeque::new(),
             ports_given: 0,
             frames: Vec::new(),
         })
     }
 
-    /// Writes all frames to `out` as pcapng, as seen from the wire.
-    pub fn capture(self, out: Box<dyn Write>) -> std::io::Result<Self> {
-        let wire = self.wire.captured(out)?;
-        Ok(Self { wire, ..self })
+    /// Writes all frames of the first queue to `out` as pcapng, as seen from the wire.
+    pub fn capture(mut self, out: Box<dyn Write>) -> std::io::Result<Self> {
+        let first = std::mem::replace(&mut self.wires[0], Wire::Plain(MemPort::pair(SPARE).0));
+        self.wires[0] = first.captured(out)?;
+        Ok(self)
     }
 
     /// The service ends and a new one starts, at `back`; nothing is left of the old one.
     pub fn restart(&mut self, new: Self, back: Instant) -> std::io::Result<()> {
-        let old = std::mem::replace(self, new);
+        let mut old = std::mem::replace(self, new);
         self.ahead = old.ahead;
         self.down = true;
         self.next_step = Some(back);
         self.paused_until = back;
-        if let Wire::Captured(capture) = old.wire {
+        if let Wire::Captured(capture) = old.wires.swap_remove(0) {
             let (_, out) = capture.finish();
-            let whole = std::mem::replace(&mut self.wire, Wire::Plain(MemPort::pair(SPARE).0));
-            self.wire = whole.captured(out?)?;
+            let first = std::mem::replace(&mut self.wires[0], Wire::Plain(MemPort::pair(SPARE).0));
+            self.wires[0] = first.captured(out?)?;
         }
         Ok(())
     }
@@ -147,8 +153,13 @@ impl Machine {
         if self.down {
             return true;
         }
-        self.wire.set_time(now);
-        let port = self.wire.port();
+        let queue = match self.wires.len() {
+            1 => 0,
+            queues => self.queue_rng.below(queues as u64) as usize,
+        };
+        let wire = &mut self.wires[queue];
+        wire.set_time(now);
+        let port = wire.port();
         let Some(buffer) = port.tx_frame() else {
             self.wake(now);
             return false;
@@ -171,19 +182,20 @@ impl Machine {
 
     /// One step, and the decision when the next one is. Whether there was anything to do.
     pub fn step(&mut self, now: Instant) -> bool {
-        let core = self.page.core(0).expect("the page has one core");
-        sleep::cancel_sleep(&core.needs_wakeup);
+        let page = self.page.clone();
+        let lines = (0..page.cores()).filter_map(|core| page.core(core));
+        let lines = lines.map(|line| &line.needs_wakeup);
+        lines.clone().for_each(sleep::cancel_sleep);
         self.rung.store(false, Ordering::Relaxed);
         self.down = false;
         let clock = self.clock(now);
         let worked = self.host.step(clock);
         self.take_requests(now);
         let soon = now + Duration(1 + self.rng.below(self.spec.step_time_max.0));
-        let core = self.page.core(0).expect("the page has one core");
         self.next_step = if worked {
             Some(soon)
         } else {
-            sleep::prepare_to_sleep(&core.needs_wakeup);
+            lines.for_each(sleep::prepare_to_sleep);
             if self.host.has_work() {
                 Some(soon)
             } else {
@@ -251,17 +263,19 @@ impl Machine {
 
     /// Takes the frames that the host sent.
     pub fn sent(&mut self, now: Instant, mut on_frame: impl FnMut(&[u8])) {
-        self.wire.set_time(now);
-        let port = self.wire.port();
-        loop {
-            self.frames.clear();
-            if port.rx_burst(&mut self.frames, BURST_MAX) == 0 {
-                return;
+        for wire in &mut self.wires {
+            wire.set_time(now);
+            let port = wire.port();
+            loop {
+                self.frames.clear();
+                if port.rx_burst(&mut self.frames, BURST_MAX) == 0 {
+                    break;
+                }
+                for frame in self.frames.iter().filter(|_| !self.down) {
+                    on_frame(port.frame_bytes(frame));
+                }
+                port.rx_release(&self.frames);
             }
-            for frame in self.frames.iter().filter(|_| !self.down) {
-                on_frame(port.frame_bytes(frame));
-            }
-            port.rx_release(&self.frames);
         }
     }
 

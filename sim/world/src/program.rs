@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use tidelane_client::{ListenerHandle, Program};
-use tidelane_host::{Bell, Listen, ProgramId};
+use tidelane_host::{Bell, Listen};
 use tidelane_netem::Rng;
 use tidelane_ring::{Layout, ProgramRegion};
 use tidelane_time::Instant;
@@ -16,6 +16,7 @@ use crate::{
     machine::Machine,
     misconduct::Misconduct,
     scenario::{AREA_LEN, Conduct, ListenerSpec, ProgramSpec},
+    service::ProgramIds,
     topology::address,
     worker::{Accepting, Worker},
 };
@@ -45,8 +46,8 @@ pub struct Life {
 
 /// A running program.
 pub struct Process {
-    /// Its number at the service.
-    pub id: ProgramId,
+    /// Its numbers at the service.
+    pub id: ProgramIds,
     /// Its library.
     pub program: Program,
     /// Its threads, with the time at which each runs next.
@@ -70,15 +71,13 @@ impl Process {
         let rung = machine.rung.clone();
         let ring = move || rung.store(true, Ordering::Relaxed);
         let program = Program::in_memory(region.clone(), machine.page.clone(), ring);
-        let id = machine
-            .host
-            .add_program(life.name.clone(), 1, region.clone());
+        let id = machine.host.add_program(&life.name, &region);
         let mut workers = Vec::new();
         for number in 0..spec.workers {
             let bell = Arc::new(AtomicBool::new(false));
             let added = machine
                 .host
-                .add_context(id, number, Box::new(FlagBell(bell.clone())));
+                .add_context(&id, number, || Box::new(FlagBell(bell.clone())));
             assert!(added, "a new program can have a context");
             let context = program.new_context().expect("a context");
             let rng = rng.fork(u64::from(number) + 10);
@@ -114,7 +113,7 @@ impl Process {
             v6_only: false,
             backlog: spec.backlog,
         };
-        if machine.host.listen(self.id, &listen).is_err() {
+        if !machine.host.listen(&self.id, &listen) {
             return false;
         }
         for (_, worker) in &mut self.workers {
@@ -130,7 +129,7 @@ impl Process {
     /// The process is killed: nothing of it runs any more, not even destructors.
     pub fn kill(self, now: Instant, machine: &mut Machine) {
         self.program.mark_service_gone();
-        machine.host.remove_program(machine.clock(now), self.id);
+        machine.host.remove_program(machine.clock(now), &self.id);
         machine.touched(now);
     }
 

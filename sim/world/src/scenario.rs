@@ -16,10 +16,14 @@ use crate::{
 pub const AREA_LEN: u64 = 256 << 20;
 /// The least there is where memory is short.
 const AREA_LEN_LOW: u64 = 64 << 10;
+/// Local ports of a host that has enough of them.
+const PORTS: u32 = 4096;
 
 /// A host.
 #[derive(Clone, Debug)]
 pub struct HostSpec {
+    /// Cores of its service.
+    pub cores: u32,
     /// MTU of its interface.
     pub mtu: u32,
     /// Frames of its port, per direction.
@@ -91,6 +95,8 @@ pub enum Theme {
     Memory,
     /// The peer is another stack: smoltcp.
     Foreign,
+    /// Services have several cores; programs die, services restart.
+    Cores,
 }
 
 /// A host with another stack. It comes after Tidelane's hosts; programs of that host are its own.
@@ -157,9 +163,17 @@ impl Scenario {
             Theme::MemoryWire | Theme::Foreign => 1,
             _ => 2 + rng.below(3).min(rng.below(3)) as usize,
         };
-        let hosts = (0..host_count)
+        let mut hosts = (0..host_count)
             .map(|_| new_host(&mut rng))
             .collect::<Vec<_>>();
+        if theme == Theme::Cores {
+            let mut rng = root.fork(8);
+            for host in &mut hosts {
+                host.cores = rng.between(1, 4) as u32;
+                // A port and a peer's port are one core's: few of them are soon used up there.
+                host.ports = PORTS;
+            }
+        }
         let foreign = (theme == Theme::Foreign).then(|| new_foreign(&mut root.fork(7)));
         let all = host_count + usize::from(foreign.is_some());
         let topology = Topology::random(&mut root.fork(2), all);
@@ -285,7 +299,8 @@ impl Scenario {
             let after = 1 << rng.between(16, 30);
             Instant(rng.below(span + 1) + rng.below(after))
         };
-        if self.theme == Theme::Death {
+        let several = self.theme == Theme::Cores;
+        if self.theme == Theme::Death || (several && rng.chance_ppm(300_000)) {
             for _ in 0..rng.between(1, 4) {
                 let program = rng.below(self.programs.len() as u64) as usize;
                 let back = Duration::from_micros(rng.below(2_000_000));
@@ -306,7 +321,7 @@ impl Scenario {
             let (at, host) = (at(rng), rng.below(self.hosts.len() as u64) as usize);
             self.mishaps.push(Mishap::NeighboursForgotten { host, at });
         }
-        if self.theme == Theme::Faults {
+        if self.theme == Theme::Faults || (several && rng.chance_ppm(300_000)) {
             for _ in 0..rng.between(1, 4) {
                 let (at, fault) = (at(rng), self.new_fault(rng));
                 self.mishaps.push(fault.put_at(at));
@@ -383,11 +398,12 @@ fn new_host(rng: &mut Rng) -> HostSpec {
     let rx_window_initial = (1 << rng.between(12, 17)).min(rx_window_max);
     let algorithms = Algorithm::ALL;
     HostSpec {
+        cores: 1,
         mtu,
         frames: [16, 64, 256, 256][rng.below(4) as usize],
         step_time_max: Duration::from_nanos(1 << rng.between(8, 14)),
         wake_time_max: Duration::from_nanos(1 << rng.between(0, 16)),
-        ports: if rng.chance_ppm(100_000) { 16 } else { 4096 },
+        ports: if rng.chance_ppm(100_000) { 16 } else { PORTS },
         engine: EngineConfig {
             rx_window_max,
             rx_window_initial,

@@ -20,7 +20,9 @@ use crate::{
 /// Scripts that wait for the kernel at the same time. They sleep nearly always.
 const KERNEL_RUNS: usize = 12;
 /// Runs on the kernel before a failure counts that is one of time: the machine has other work.
-const KERNEL_TRIES: usize = 3;
+const KERNEL_TRIES: u32 = 8;
+/// The pause before such a run, times the number of those before it: that work may last.
+const KERNEL_PAUSE: Duration = Duration::from_millis(500);
 
 /// A stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -191,8 +193,9 @@ fn repeat(sources: &[Source], outcome: &mut Outcome) {
     let Some(source) = sources.iter().find(|source| source.name == outcome.name) else {
         return;
     };
-    for _ in 1..KERNEL_TRIES {
+    for tries in 1..KERNEL_TRIES {
         if outcome.may_repeat {
+            thread::sleep(KERNEL_PAUSE * (tries - 1));
             *outcome = source.run(outcome.stack);
         }
     }

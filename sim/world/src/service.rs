@@ -1,0 +1,155 @@
+//! The service of one host: one core, or several that hand frames to each other.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tidelane_engine::EngineConfig;
+use tidelane_host::{
+    Bell, Host, HostRequest, Interface, Listen, ProgramId, Route, Siblings, SocketReport,
+};
+use tidelane_packet_io::{MemConfig, MemPort};
+use tidelane_ring::ProgramRegion;
+use tidelane_time::Instant;
+use tidelane_wire::{IpAddress, MacAddress};
+
+/// The cores, which take steps in turn, and the numbers that programs have on each.
+pub struct Service {
+    cores: Vec<Host<MemPort>>,
+}
+
+/// A program's number on each core.
+#[derive(Clone, Debug)]
+pub struct ProgramIds(Vec<ProgramId>);
+
+/// Cores are asked what waits for them instead of being rung.
+struct NoBell;
+
+impl Bell for NoBell {
+    fn ring(&self) -> bool {
+        true
+    }
+}
+
+impl Service {
+    /// A service of `cores` cores, and the far end of each one's port.
+    pub fn new(
+        cores: u32,
+        config: &EngineConfig,
+        secret: [u8; 16],
+        interface: &Interface,
+        port: &MemConfig,
+    ) -> std::io::Result<(Self, Vec<MemPort>)> {
+        let mut hosts = Vec::new();
+        let mut far_ends = Vec::new();
+        for siblings in Siblings::of(cores as usize, |_| Box::new(NoBell)) {
+            let (near, far) = MemPort::pair(*port);
+            let host = Host::new(config.clone(), secret, interface.clone(), vec![near])?;
+            hosts.push(host.beside(siblings));
+            far_ends.push(far);
+        }
+        Ok((Self { cores: hosts }, far_ends))
+    }
+
+    /// A step of each core. Whether there was anything to do.
+    pub fn step(&mut self, now: Instant) -> bool {
+        let steps = self.cores.iter_mut().map(|core| core.step(now));
+        steps.fold(false, |any, worked| any | worked)
+    }
+
+    /// Whether a step would find something to do now.
+    pub fn has_work(&self) -> bool {
+        self.cores.iter().any(Host::has_work)
+    }
+
+    /// When a step must be taken, if nothing else happens.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.cores.iter().filter_map(Host::next_timeout).min()
+    }
+
+    /// The next request to the driver.
+    pub fn take_request(&mut self) -> Option<HostRequest> {
+        self.cores.iter_mut().find_map(Host::take_request)
+    }
+
+    /// See [`Host::set_routes`].
+    pub fn set_routes(&mut self, now: Instant, addresses: &[IpAddress], routes: &[Route]) {
+        for core in &mut self.cores {
+            core.set_routes(now, addresses.to_vec(), routes.to_vec());
+        }
+    }
+
+    /// See [`Host::set_neighbour`].
+    pub fn set_neighbour(&mut self, now: Instant, addr: IpAddress, mac: Option<MacAddress>) {
+        for core in &mut self.cores {
+            core.set_neighbour(now, addr, mac);
+        }
+    }
+
+    /// See [`Host::add_ports`].
+    pub fn add_ports(&mut self, now: Instant, addr: IpAddress, ports: &[u16]) {
+        for core in &mut self.cores {
+            core.add_ports(now, addr, ports);
+        }
+    }
+
+    /// See [`Host::add_program`].
+    pub fn add_program(&mut self, name: &str, region: &Arc<ProgramRegion>) -> ProgramIds {
+        let add = |core: &mut Host<MemPort>| core.add_program(name.to_owned(), 1, region.clone());
+        ProgramIds(self.cores.iter_mut().map(add).collect())
+    }
+
+    /// A context of a program on each core; `bell` makes what wakes it.
+    pub fn add_context(
+        &mut self,
+        ids: &ProgramIds,
+        number: u32,
+        bell: impl Fn() -> Box<dyn Bell>,
+    ) -> bool {
+        let mut cores = self.cores.iter_mut().zip(&ids.0);
+        cores.all(|(core, id)| core.add_context(*id, number, bell()))
+    }
+
+    /// Whether every core took the listener.
+    pub fn listen(&mut self, ids: &ProgramIds, listen: &Listen) -> bool {
+        let mut cores = self.cores.iter_mut().zip(&ids.0);
+        cores.all(|(core, id)| core.listen(*id, listen).is_ok())
+    }
+
+    /// See [`Host::remove_program`].
+    pub fn remove_program(&mut self, now: Instant, ids: &ProgramIds) {
+        for (core, id) in self.cores.iter_mut().zip(&ids.0) {
+            core.remove_program(now, *id);
+        }
+    }
+
+    /// Resets all connections: the service ends.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.cores.iter_mut().for_each(|core| core.shut_down(now));
+    }
+
+    /// All sockets; a listener once for each core.
+    pub fn sockets(&self) -> Vec<SocketReport> {
+        self.cores.iter().flat_map(Host::sockets).collect()
+    }
+
+    /// The sums of all counters.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let mut sums = BTreeMap::<String, u64>::new();
+        for (name, value) in self.cores.iter().flat_map(Host::counters) {
+            *sums.entry(name).or_default() += value;
+        }
+        sums.into_iter().collect()
+    }
+
+    /// Programs on any core, connections, and bytes of receive buffers in use.
+    pub fn usage(&self) -> (usize, usize, u64) {
+        let all = self.cores.iter().map(Host::usage);
+        all.fold((0, 0, 0), |(programs, flows, bytes), core| {
+            (programs.max(core.0), flows + core.1, bytes + core.2)
+        })
+    }
+
+    /// Connections in TIME-WAIT.
+    pub fn time_wait_len(&self) -> usize {
+        self.cores.iter().map(Host::time_wait_len).sum()
+    }
+}
