@@ -140,8 +140,6 @@ pub struct Connection {
     pub timer: tidelane_time::TimerHandle,
     /// For `info`.
     pub retrans: u32,
-    /// For `info`: bytes acknowledged beyond 2^32.
-    pub bytes_acked: u64,
     /// Least round-trip time of the last minutes.
     pub rtt_min: RttMin,
     /// Soft ICMP error seen last, used if a timeout follows.

@@ -204,7 +204,6 @@ pub fn new_connection(
         timer: TimerHandle::NULL,
         tx_blocked: false,
         retrans: 0,
-        bytes_acked: 0,
         rtt_min: RttMin::default(),
         soft_error: None,
     }

@@ -28,6 +28,8 @@ const AVOIDANCE_PERCENT: u64 = 120;
 pub struct Pacing {
     /// When what was sent is through, at the rate.
     free_at: Instant,
+    /// The segments with which a connection begins unpaced are out.
+    begun: bool,
     /// When to go on sending, if that was the reason to stop.
     pub deadline: Option<Millis>,
     /// What delivery rates are made of, where the controller goes by them.
@@ -39,6 +41,7 @@ impl Pacing {
     pub const fn new() -> Self {
         Self {
             free_at: Instant::ZERO,
+            begun: false,
             deadline: None,
             sampler: None,
         }
@@ -103,7 +106,12 @@ impl<E: Env> Slow<'_, E> {
 
     /// Bytes with which the connection still began unpaced, before the last `len`.
     fn unpaced_before(&self, len: u32) -> u32 {
-        let sent = self.cold.bytes_acked + u64::from(self.hot.flight_size().saturating_sub(len));
+        if self.cold.pacing.begun {
+            return 0;
+        }
+        // Acknowledgments may be the fast path's: what counts is the position in the stream.
+        let in_flight = self.hot.flight_size().saturating_sub(len);
+        let sent = u64::from(self.hot.tx_acked()) + u64::from(in_flight);
         let free = UNPACED_SEGMENTS * u32::from(self.hot.mss);
         free.saturating_sub(u32::try_from(sent).unwrap_or(u32::MAX))
     }
@@ -116,6 +124,7 @@ impl<E: Env> Slow<'_, E> {
     /// `len` bytes went out, new or again.
     pub(crate) fn note_paced(&mut self, len: u32) {
         let len = len.saturating_sub(self.unpaced_before(len));
+        self.cold.pacing.begun |= self.unpaced_before(0) == 0;
         if len == 0 {
             return;
         }

@@ -91,7 +91,6 @@ impl<E: Env> Slow<'_, E> {
         self.cold.retrans_since = None;
         self.cold.probed = false;
         self.cold.soft_error = None;
-        self.cold.bytes_acked += u64::from(acked);
         let (now, rtt_min) = (self.clock.us(), self.rtt_min_us());
         if let Some(board) = &mut self.cold.board {
             let delivery = board.acknowledge(ack, now, rtt_min);

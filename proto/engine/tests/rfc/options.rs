@@ -262,3 +262,30 @@ fn the_window_holds_what_a_reader_waits_for() {
     rig.wait_ms(100);
     assert!(rig.info().rcv_wnd > 900_000, "{}", rig.info().rcv_wnd);
 }
+
+/// SO_MAX_PACING_RATE, where the fast path has all acknowledgments.
+#[test]
+fn a_bound_of_the_rate_holds_when_every_acknowledgment_is_usual() {
+    const RATE: u32 = 1_000_000;
+    let mut rig = Rig::established(SocketOptions {
+        pacing_rate_max: RATE.into(),
+        ..SocketOptions::default()
+    });
+    let mss = rig.info().mss;
+    let mut sent: u32 = rig.write(1_000_000).iter().map(|out| out.len).sum();
+    for _ in 0..100 {
+        let answered = rig.push(ack(1, 1 + sent));
+        let later = rig.wait_ms(1);
+        sent += answered
+            .iter()
+            .chain(&later)
+            .map(|out| out.len)
+            .sum::<u32>();
+    }
+    // The first ten segments are not paced; then a burst more or less.
+    let (least, most) = (RATE / 10, RATE / 10 + 14 * mss);
+    assert!(
+        (least..=most).contains(&sent),
+        "{sent} of {least} to {most}"
+    );
+}
