@@ -17,6 +17,7 @@ mod coexist;
 mod commands;
 mod cores;
 mod deaths;
+mod fast_open;
 mod flood;
 mod forks;
 mod harness;
@@ -99,6 +100,9 @@ const CASES: &[Case] = cases![
     hostile::jammed_doorbell_disturbs_nobody 60,
     hostile::nonsense_at_the_registration_socket 60,
     hostile::unprivileged_program 60,
+    fast_open::nginx_takes_text_with_syn 60,
+    fast_open::curl_sends_text_with_syn 60,
+    fast_open::cookies_outlive_the_service 90,
     flood::an_upload_goes_on 300,
     flood::a_download_goes_on 300,
     loss::kernel_bulk 90,

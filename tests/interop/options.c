@@ -131,8 +131,12 @@ int main(int argc, char **argv)
 			 recv(fd, bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes))
 		return 1;
 	wait_for(argv[3]);
-	if (looks_on)
+	if (looks_on) {
+		socklen_t len = sizeof bytes;
+		int result = getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, bytes, &len);
+		printf("details %d, %u bytes\n", result, len);
 		return 0;
+	}
 	long begin = now_ms();
 	if (!strcmp(argv[4], "syn_count")) {
 		int second = socket(AF_INET, SOCK_STREAM, 0);

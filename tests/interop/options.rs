@@ -164,6 +164,14 @@ pub fn congestion_is_as_chosen() -> Outcome {
                     .any(|socket| socket["info"]["congestion"] == told))
             })?;
             let finished = ends.go_on(running)?;
+            // Linux' `tcp_dctcp_info` and `tcp_bbr_info`.
+            let len = match told {
+                "dctcp" => 16,
+                "bbr" => 20,
+                _ => 0,
+            };
+            let details = format!("details 0, {len} bytes\n");
+            ensure!(finished.stdout.ends_with(&details), "{told}: {finished}");
             ensure!(
                 finished
                     .stdout

@@ -260,9 +260,18 @@ fn difference(expected: &str, seen: &str) -> String {
     )
 }
 
+/// A wire at both ends of which the kernel lets text go with SYN.
+fn wire() -> Result<Wire, Stop> {
+    let wire = Wire::new()?;
+    for side in [Side::Server, Side::Client] {
+        wire.sysctl(side, "net.ipv4.tcp_fastopen", "3")?;
+    }
+    Ok(wire)
+}
+
 /// With the library preloaded and nothing to talk to, nothing changes.
 fn without_a_service() -> Outcome {
-    let wire = Wire::new()?;
+    let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
     let stage = Stage {
         wire: &wire,
@@ -284,7 +293,7 @@ fn without_a_service() -> Outcome {
 
 /// Over the wire to a program on the kernel's stack.
 fn kernel_peer() -> Outcome {
-    let wire = Wire::new()?;
+    let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
     let stage = Stage {
         wire: &wire,
@@ -303,7 +312,7 @@ fn kernel_peer() -> Outcome {
 
 /// Both programs on one service: the memory wire.
 fn accelerated_peer() -> Outcome {
-    let wire = Wire::new()?;
+    let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
     let stage = Stage {
         wire: &wire,

@@ -163,6 +163,26 @@ static int do_connect(FILE *out, const char *address, int port)
 	return fprintf(out, "ok %d\n", fd);
 }
 
+/* Opens with as much of `count` bytes as SYN carries. */
+static int fast_connect(FILE *out, const char *address, int port, long count)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in name = name_of(address, port);
+	unsigned char bytes[1000];
+	pattern_fill(bytes, sizeof bytes, 9, 0);
+	if (count > (long)sizeof bytes ||
+	    sendto(fd, bytes, count, MSG_FASTOPEN, (void *)&name, sizeof name) != count)
+		return fprintf(out, "error %d\n", errno);
+	return fprintf(out, "ok %d\n", fd);
+}
+
+static int take_text(FILE *out, int fd)
+{
+	int places = 16;
+	int result = setsockopt(fd, IPPROTO_TCP, TCP_FASTOPEN, &places, sizeof places);
+	return fprintf(out, "ok %d\n", result);
+}
+
 static int do_port(FILE *out, int fd)
 {
 	struct sockaddr_in name;
@@ -230,6 +250,10 @@ static int obey(FILE *out, const char *line)
 		return do_listen(out);
 	if (sscanf(line, "connect %63s %d", address, &port) == 2)
 		return do_connect(out, address, port);
+	if (sscanf(line, "fast_connect %63s %d %ld", address, &port, &count) == 3)
+		return fast_connect(out, address, port, count);
+	if (sscanf(line, "fast %d", &fd) == 1)
+		return take_text(out, fd);
 	if (sscanf(line, "accept %d", &fd) == 1)
 		return fprintf(out, "ok %d\n", accept(fd, NULL, NULL));
 	if (sscanf(line, "port %d", &fd) == 1)

@@ -23,7 +23,9 @@
 	X(setting_ranges) X(settings_inherited) X(receive_low) X(receive_low_large)               \
 	X(receive_buffer) X(send_buffer) X(unsent_low) X(deferred_accept)               \
 	X(urgent_received) X(urgent_alone) X(urgent_often) X(urgent_in_line) X(urgent_sent)       \
-	X(urgent_bulk) X(urgent_events) X(urgent_edges) X(urgent_while_waiting)
+	X(urgent_bulk) X(urgent_events) X(urgent_edges) X(urgent_while_waiting)                    \
+	X(fast_open_options) X(fast_open_deferred) X(fast_open_unwritten) X(fast_open_sendto)     \
+	X(fast_open_accepted) X(pacing_values) X(paced) X(congestion_details)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

@@ -271,3 +271,81 @@ void deferred_accept(void)
 		close(listener);
 	}
 }
+
+static unsigned long pacing_of(int fd)
+{
+	unsigned long rate = 5;
+	socklen_t len = sizeof rate;
+	must(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &len) == 0 && len == sizeof rate);
+	return rate;
+}
+
+/* SO_MAX_PACING_RATE has 32 bits or 64. */
+void pacing_values(void)
+{
+	static const unsigned long rates[] = {0, 1000, 0xfffffffe, 0xffffffff, 123456789012, ~0ul};
+	int other, port, fds[] = {socket(AF_INET, SOCK_STREAM, 0), connected(&other),
+				  own_listener(0, &port)};
+	for (int i = 0; i < 3; i++) {
+		say("%lu", pacing_of(fds[i]));
+		for (size_t at = 0; at < sizeof rates / sizeof *rates; at++) {
+			for (unsigned len = 3; len <= 8; len++) {
+				int result = setsockopt(fds[i], SOL_SOCKET, SO_MAX_PACING_RATE,
+							&rates[at], len);
+				say("%lu in %u bytes: %s, then %lu, %d", rates[at], len,
+				    result ? strerrorname_np(errno) : "ok", pacing_of(fds[i]),
+				    number_of(fds[i], SOL_SOCKET, SO_MAX_PACING_RATE));
+			}
+		}
+	}
+	must(set(fds[2], SOL_SOCKET, SO_MAX_PACING_RATE, 777) == 0);
+	want_connections(fds[2]);
+	peer_connects(port);
+	say("inherited %lu", pacing_of(accept(fds[2], NULL, NULL)));
+}
+
+/* What is bounded takes its time: set before there is a connection, on it, or at its listener. */
+void paced(void)
+{
+	for (int how = 0; how < 3; how++) {
+		int port, other, listener = own_listener(0, &port), fd = listener;
+		struct sockaddr_in name = peer_listener(&other);
+		unsigned long rate = 4000000;
+		if (how == 0)
+			fd = socket(AF_INET, SOCK_STREAM, 0);
+		else if (how == 1)
+			fd = connected(&other);
+		must(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate) == 0);
+		if (how == 0) {
+			must(connect(fd, (void *)&name, sizeof name) == 0);
+			other = peer_must("accept %d", other);
+		} else if (how == 2) {
+			want_connections(listener);
+			other = peer_connects(port);
+			fd = accept(listener, NULL, NULL);
+			must(fd >= 0);
+		}
+		long begin = now_ms(), count = 4000000;
+		long job = peer_must("receive %d %ld 4", other, count);
+		write_exactly(fd, count, 4);
+		struct answer got = peer("join %ld", job);
+		say("arrived %ld, error %ld", got.first, got.second);
+		must(now_ms() - begin > 400);
+		close(fd);
+	}
+}
+
+/* What congestion controls tell of themselves: those that every kernel has, nothing. */
+void congestion_details(void)
+{
+	static const char *const names[] = {"cubic", "reno"};
+	for (int how = 0; how < 4; how++) {
+		int other, fd = how < 2 ? connected(&other) : accepted(0, &other);
+		const char *name = names[how % 2];
+		must(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, strlen(name)) == 0);
+		unsigned char bytes[64] = {7};
+		socklen_t len = sizeof bytes;
+		int result = getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, bytes, &len);
+		say("%s: %d, %u bytes, %d", name, result, len, bytes[0]);
+	}
+}

@@ -44,6 +44,8 @@ pub enum ClientEvent {
         slot: u32,
         /// The slot's generation.
         generation: u32,
+        /// Not 0: SYN waits for what is written, or for `OPEN_NOW`, and carries so many bytes.
+        syn_room: u32,
     },
     /// There is no connection.
     ConnectFailed {
@@ -96,6 +98,8 @@ pub struct Connect {
     pub local_port: u16,
     /// [`tidelane_abi::program_flags`] that hold from the start.
     pub flags: u32,
+    /// Bits of [`tidelane_abi::fast_open`]; 0: none of it.
+    pub fast_open: u32,
     /// What the SYN depends on.
     pub options: OpenOptions,
 }
@@ -164,6 +168,7 @@ impl Context {
                 local_addr: request.local_addr,
                 peer_port: request.peer_port,
                 local_port: request.local_port,
+                fast_open: request.fast_open,
                 options: request.options,
                 ..control(control_request::CONNECT)
             },
@@ -392,7 +397,9 @@ fn control(kind: u32) -> ControlRequest {
         peer_port: 0,
         local_port: 0,
         listener: 0,
+        fast_open: 0,
+        reserved_word: 0,
         options: OpenOptions::default(),
-        reserved: [0; 5],
+        reserved: [0; 3],
     }
 }

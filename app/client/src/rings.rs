@@ -147,6 +147,7 @@ fn control_event(session: &Session, event: &ControlEvent) -> Option<ClientEvent>
             cookie,
             slot,
             generation,
+            syn_room: event.syn_room,
         }),
         control_event::CONNECT_FAILED => Some(ClientEvent::ConnectFailed { cookie, cause }),
         control_event::CONNECT_KERNEL => Some(ClientEvent::ConnectKernel { cookie }),

@@ -357,6 +357,8 @@ impl Stream {
         ] {
             word.store(value, Relaxed);
         }
+        let rate = u32::try_from(opening.pacing_rate_max).unwrap_or(0);
+        shared.pacing_rate_max.store(rate, Relaxed);
         self.note_options();
     }
 

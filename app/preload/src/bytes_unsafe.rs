@@ -8,6 +8,7 @@ use tidelane_sockets::{Handled, Socket, file, table, transfer};
 use crate::{
     answer_unsafe::{bytes, bytes_mut, fail, kernel, ours_or_kernel, parts, parts_mut},
     away_unsafe::check_rights,
+    fast_open_unsafe::{prepare, sendto},
 };
 
 /// `read(2)`.
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> 
 ///
 /// `buf` is valid for `len` bytes.
 #[inline]
-unsafe fn transmit(
+pub(crate) unsafe fn transmit(
     socket: &'static Socket,
     fd: c_int,
     buf: *const c_void,
@@ -190,6 +191,10 @@ pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags:
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     match table::socket(fd) {
         // SAFETY: the caller's promise.
+        Some(_) if flags & libc::MSG_FASTOPEN != 0 => unsafe {
+            sendto(fd, buf, len, flags, std::ptr::null(), 0)
+        },
+        // SAFETY: the caller's promise.
         Some(socket) => unsafe { transmit(socket, fd, buf, len, flags, libc::SYS_sendto) },
         // SAFETY: the caller's promise.
         None => unsafe { kernel(libc::SYS_sendto, args) },
@@ -250,39 +255,6 @@ pub unsafe extern "C" fn __recvfrom_chk(
     check(count <= len);
     // SAFETY: the caller's promise.
     unsafe { recvfrom(fd, buf, count, flags, addr, addrlen) }
-}
-
-/// `sendto(2)`. A connection ignores the address, as in Linux.
-///
-/// # Safety
-///
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    flags: c_int,
-    addr: *const sockaddr,
-    addrlen: socklen_t,
-) -> ssize_t {
-    let args = [
-        fd as usize,
-        buf as usize,
-        len,
-        flags as usize,
-        addr as usize,
-        addrlen as usize,
-    ];
-    match table::socket(fd) {
-        // With an address it may be a fast open, which is the kernel's.
-        // SAFETY: the caller's promise.
-        Some(socket) if addr.is_null() || flags & libc::MSG_FASTOPEN == 0 => unsafe {
-            transmit(socket, fd, buf, len, flags, libc::SYS_sendto)
-        },
-        // SAFETY: the caller's promise.
-        _ => unsafe { kernel(libc::SYS_sendto, args) },
-    }
 }
 
 /// `readv(2)`.
@@ -353,6 +325,11 @@ unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
     let msg = unsafe { msg.as_ref() }?;
     // SAFETY: the caller's promise.
     let from = unsafe { parts(msg.msg_iov, msg.msg_iovlen) }?;
+    // SAFETY: the caller's promise.
+    let prepared = unsafe { prepare(socket, fd, (msg.msg_name, msg.msg_namelen), flags) };
+    if let Err(error) = prepared? {
+        return Some(Err(error));
+    }
     transfer::send_vectored(socket, fd, &from, flags)
 }
 

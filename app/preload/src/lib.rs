@@ -13,5 +13,6 @@ mod away_unsafe;
 mod bytes_unsafe;
 mod control_unsafe;
 mod descriptors_unsafe;
+mod fast_open_unsafe;
 mod readiness_unsafe;
 mod syscall_unsafe;

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_long, c_uint};
 
 use crate::{
     answer_unsafe::{fail, kernel},
-    bytes_unsafe, control_unsafe, descriptors_unsafe, readiness_unsafe,
+    bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, readiness_unsafe,
 };
 
 /// `syscall(2)`, with the six arguments that a call may have.
@@ -58,7 +58,7 @@ unsafe fn bytes_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_readv => bytes_unsafe::readv(fd, b as _, c as c_int),
             libc::SYS_writev => bytes_unsafe::writev(fd, b as _, c as c_int),
             libc::SYS_recvfrom => bytes_unsafe::recvfrom(fd, b as _, c, d as c_int, e as _, f as _),
-            libc::SYS_sendto => bytes_unsafe::sendto(fd, b as _, c, d as c_int, e as _, f as _),
+            libc::SYS_sendto => fast_open_unsafe::sendto(fd, b as _, c, d as c_int, e as _, f as _),
             libc::SYS_recvmsg => bytes_unsafe::recvmsg(fd, b as _, c as c_int),
             libc::SYS_sendmsg => bytes_unsafe::sendmsg(fd, b as _, c as c_int),
             libc::SYS_recvmmsg => {

@@ -30,6 +30,7 @@ pub(crate) fn control_event(
             cookie,
             slot,
             generation,
+            syn_room,
         } => connect_started(
             lane,
             Announced {
@@ -38,6 +39,7 @@ pub(crate) fn control_event(
                 generation,
                 cookie,
             },
+            syn_room,
         ),
         ClientEvent::ConnectFailed { cookie, cause } => {
             let (socket, mut inner) = Socket::of_cookie(cookie)?;
@@ -96,7 +98,11 @@ impl Announced {
     }
 }
 
-fn connect_started(lane: &'static Lane, announced: Announced) -> Option<&'static Socket> {
+fn connect_started(
+    lane: &'static Lane,
+    announced: Announced,
+    syn_room: u32,
+) -> Option<&'static Socket> {
     if let Some((socket, mut inner)) = Socket::of_cookie(announced.cookie)
         && let Inner {
             state: State::Connecting(connecting),
@@ -113,6 +119,7 @@ fn connect_started(lane: &'static Lane, announced: Announced) -> Option<&'static
         *connecting = Connecting {
             connection: Some(connection),
             kernel: false,
+            syn_room,
         };
         return Some(socket);
     }

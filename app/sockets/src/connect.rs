@@ -8,7 +8,9 @@ use tidelane_client::{Connect, Refusal};
 use crate::{
     Address,
     errno::{Errno, Handled, TO_KERNEL, fail},
+    fast_open,
     lane::{self, Lane},
+    lock_unsafe::Guard,
     report,
     session::{self, Session},
     socket::{Connecting, Inner, Socket, State},
@@ -90,7 +92,7 @@ pub fn bound(socket: &'static Socket, fd: RawFd) {
 
 /// `connect`.
 pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
-    let (started, timeout) = {
+    let timeout = {
         let mut inner = socket.enter(fd)?;
         if inner.inet6 != peer.inet6 {
             // The kernel's socket has the right error.
@@ -107,6 +109,10 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
             }
             State::Failed => {}
             State::Stream(_) | State::Inherited(_) | State::Forked => return fail(libc::EISCONN),
+            State::Connecting(connecting) if connecting.syn_room > 0 => {
+                inner.connect_pending = asked_before;
+                return fail(libc::EISCONN);
+            }
             State::Connecting(_) => {
                 inner.connect_pending = asked_before;
                 let timeout = inner.options.send_timeout_ns;
@@ -119,19 +125,14 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
             State::Free | State::Listening(_) | State::Kernel => return TO_KERNEL,
         }
         let timeout = inner.options.send_timeout_ns;
-        match start(socket, &mut inner, fd, peer) {
-            Ok(started) => (started, timeout),
-            Err(error) => return Some(Err(error)),
+        if let Err(error) = begin(socket, inner, fd, peer, false)? {
+            return Some(Err(error));
         }
+        timeout
     };
-    if let Started::Kernel(reason) = started {
-        return to_kernel(socket, fd, reason);
+    if fast_open::is_deferred(socket, fd)? == Ok(true) {
+        return Some(Ok(0));
     }
-    if matches!(started, Started::Asked) && !wait_answer(socket, fd) {
-        // The destination is this host's, and no accelerated program listens there.
-        return to_kernel(socket, fd, not_accelerated::ROUTE);
-    }
-    change_kernel_epolls(socket, fd, false);
     if socket.blocks() {
         return wait_connected(socket, fd, timeout);
     }
@@ -145,6 +146,37 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
             fail(libc::EINPROGRESS)
         }
     }
+}
+
+/// Begins an active open, which may go `with_text` (MSG_FASTOPEN). Where text may go with SYN, it
+/// is known when this returns.
+pub(crate) fn begin(
+    socket: &'static Socket,
+    mut inner: Guard<'static, Inner>,
+    fd: RawFd,
+    peer: Address,
+    with_text: bool,
+) -> Handled {
+    let wish = fast_open::wish(&inner, with_text);
+    let started = match start(socket, &mut inner, fd, peer, wish) {
+        Ok(started) => started,
+        Err(error) => return Some(Err(error)),
+    };
+    drop(inner);
+    if let Started::Kernel(reason) = started {
+        return to_kernel(socket, fd, reason);
+    }
+    let waits = wish != 0 || matches!(started, Started::Asked);
+    if waits && !wait_answer(socket, fd) {
+        // The destination is this host's, and no accelerated program listens there.
+        return to_kernel(socket, fd, not_accelerated::ROUTE);
+    }
+    change_kernel_epolls(socket, fd, false);
+    if wish != 0 {
+        // It may be writable already.
+        lane::notify_watches(socket, None);
+    }
+    Some(Ok(0))
 }
 
 enum Started {
@@ -161,6 +193,7 @@ fn start(
     inner: &mut Inner,
     fd: RawFd,
     peer: Address,
+    fast_open: u32,
 ) -> Result<Started, Errno> {
     let Some(session) = session::establish() else {
         return Ok(Started::Kernel(not_accelerated::SERVICE_GONE));
@@ -190,6 +223,7 @@ fn start(
         local_addr: local.map_or([0; 16], |local| local.addr),
         local_port: local.map_or(0, |local| local.port),
         flags: inner.options.program_flags(),
+        fast_open,
         options: inner.options.opening(),
     };
     // The answer must find the state; it comes under the socket's lock.

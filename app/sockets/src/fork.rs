@@ -195,6 +195,7 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
         State::Connecting(Connecting {
             connection: Some(taken),
             kernel: false,
+            syn_room: 0,
         })
     };
 }

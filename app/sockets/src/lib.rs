@@ -20,11 +20,13 @@
 mod address;
 mod arrive;
 pub mod away;
+mod cc_info;
 pub mod connect;
 pub mod descriptors;
 pub mod epoll;
 mod errno;
 pub mod exit;
+pub mod fast_open;
 mod few;
 pub mod file;
 mod fork;

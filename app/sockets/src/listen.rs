@@ -71,14 +71,15 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     }
 }
 
-/// An option was set: if the socket listens, its connections to come are to have it.
-pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd) {
+/// An option was set: if the socket listens, its connections to come are to have it. `again`: the
+/// service is to look at the socket itself.
+pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, again: bool) {
     let cookie = socket.cookie(inner.generation);
     let opening = inner.options.opening();
     let State::Listening(listening) = &mut inner.state else {
         return;
     };
-    if listening.opening == opening {
+    if listening.opening == opening && !again {
         return;
     }
     listening.opening = opening;

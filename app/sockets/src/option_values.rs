@@ -1,10 +1,10 @@
 //! Numbers that programs set as options: as the kernel keeps them, or its error.
 
-use crate::{errno::Errno, sys};
+use crate::{errno::Errno, fast_open, sys};
 
 /// Numbers that are kept and given back. Those that are not in [`TOLD`] change nothing on an
 /// accelerated connection.
-pub(crate) const RECORDED: [(i32, i32); 24] = [
+pub(crate) const RECORDED: [(i32, i32); 27] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
@@ -22,6 +22,9 @@ pub(crate) const RECORDED: [(i32, i32); 24] = [
     (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
     (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
     (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE),
     (libc::IPPROTO_IP, libc::IP_TOS),
     (libc::IPPROTO_IP, libc::IP_TTL),
     (libc::IPPROTO_IP, libc::IP_RECVERR),
@@ -55,6 +58,8 @@ pub(crate) const TOLD: [(i32, i32); 18] = [
 /// TCP_LINGER2 and TTL where the program set none: the kernel's defaults.
 pub(crate) const LINGER2_DEFAULT: i32 = 60;
 pub(crate) const TTL_DEFAULT: i32 = 64;
+/// SO_MAX_PACING_RATE where there is no bound.
+pub(crate) const PACING_NONE: u64 = u64::MAX;
 /// TCP_LINGER2 is at most this.
 const LINGER2_MAX: i32 = 120;
 /// Least TCP_WINDOW_CLAMP.
@@ -93,6 +98,18 @@ pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i3
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => within(1..=32_767),
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_SYNCNT) => within(1..=127),
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => within(0..=i32::MAX),
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => match kind.connected {
+            true => Err(invalid),
+            false => within(0..=i32::MAX),
+        },
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) if kind.connected => {
+            within(0..=1)?;
+            match fast_open::is_allowed() {
+                true => Err(invalid),
+                false => Err(Errno(libc::EOPNOTSUPP)),
+            }
+        }
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE) if kind.connected => Err(invalid),
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) if number != 0 => within(88..=32_767),
         (libc::IPPROTO_TCP, libc::TCP_LINGER2) => Ok(number.clamp(-1, LINGER2_MAX)),
         (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
@@ -130,6 +147,17 @@ pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
     let number = sys::socket_int(fd, level, name);
     let _ = sys::close(fd);
     number.unwrap_or(TTL_DEFAULT)
+}
+
+/// SO_MAX_PACING_RATE: a number of 32 bits, all ones for no bound, or one of 64.
+pub(crate) fn rate_of(value: &[u8]) -> Result<u64, Errno> {
+    if let Some(bytes) = value.first_chunk() {
+        return Ok(u64::from_ne_bytes(*bytes));
+    }
+    Ok(match int_at(value, 0)? as u32 {
+        u32::MAX => PACING_NONE,
+        rate => rate.into(),
+    })
 }
 
 pub(crate) fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {

@@ -6,11 +6,12 @@ use tidelane_abi::{FIN_WAIT_2_NEVER, OpenOptions, congestion, program_flags};
 use tidelane_client::{SendLimits, Stream, StreamOptions};
 
 use crate::{
+    cc_info::cc_info,
     errno::{Errno, Handled, TO_KERNEL, fail},
-    listen,
+    fast_open, listen,
     option_values::{
-        Kind, LINGER2_DEFAULT, RECORDED, TOLD, TTL_DEFAULT, defer_timeouts, int_at, kept,
-        kernel_default,
+        Kind, LINGER2_DEFAULT, PACING_NONE, RECORDED, TOLD, TTL_DEFAULT, defer_timeouts, int_at,
+        kept, kernel_default, rate_of,
     },
     socket::{Inner, Socket, State},
     sys,
@@ -18,6 +19,15 @@ use crate::{
 
 /// Longest name of a congestion control with its NUL (TCP_CA_NAME_MAX).
 const CONGESTION_LEN: usize = 16;
+/// Bytes of TCP_FASTOPEN_KEY: one key or two.
+const KEY_LEN: usize = 16;
+const KEYS_LEN: usize = 32;
+/// Options of a listener that the service reads from the kernel's socket.
+const OF_LISTENER: [i32; 3] = [
+    libc::TCP_FASTOPEN,
+    libc::TCP_FASTOPEN_NO_COOKIE,
+    libc::TCP_FASTOPEN_KEY,
+];
 
 /// What was set.
 #[derive(Debug)]
@@ -30,6 +40,8 @@ pub(crate) struct Options {
     recorded: Vec<(i32, i32, i32)>,
     /// SO_RCVLOWAT.
     pub(crate) receive_low: u32,
+    /// SO_MAX_PACING_RATE in bytes per second.
+    pacing_rate_max: u64,
     /// An option was set that only the kernel implements.
     pub(crate) kernel_only: bool,
 }
@@ -42,17 +54,19 @@ impl Options {
         send_timeout_ns: None,
         recorded: Vec::new(),
         receive_low: 1,
+        pacing_rate_max: PACING_NONE,
         kernel_only: false,
     };
 
     /// For connections that a listener accepts.
     pub(crate) fn inherited(&self) -> Self {
-        let defers = |(level, name): (i32, i32)| {
-            (level, name) == (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)
+        let of_listener = |(level, name, _): &(i32, i32, i32)| {
+            let name = *name == libc::TCP_DEFER_ACCEPT || *name == libc::TCP_FASTOPEN;
+            *level == libc::IPPROTO_TCP && name
         };
         let recorded = self.recorded.iter().copied();
         Self {
-            recorded: recorded.filter(|(l, n, _)| !defers((*l, *n))).collect(),
+            recorded: recorded.filter(|option| !of_listener(option)).collect(),
             ..*self
         }
     }
@@ -76,6 +90,16 @@ impl Options {
     pub(crate) fn urgent_inline(&self) -> bool {
         let set = self.recorded(libc::SOL_SOCKET, libc::SO_OOBINLINE);
         set.is_some_and(|value| value != 0)
+    }
+
+    /// TCP_FASTOPEN_CONNECT.
+    pub(crate) fn opens_with_text(&self) -> bool {
+        self.recorded(libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) == Some(1)
+    }
+
+    /// TCP_FASTOPEN_NO_COOKIE.
+    pub(crate) fn without_cookie(&self) -> bool {
+        self.recorded(libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE) == Some(1)
     }
 
     /// IPV6_V6ONLY.
@@ -125,6 +149,8 @@ impl Options {
             syn_retries: byte(libc::IPPROTO_TCP, libc::TCP_SYNCNT),
             defer_accept: defer_timeouts(number(libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)),
             reserved: [0; 2],
+            // What 32 bits do not hold is no bound.
+            pacing_rate_max: u32::try_from(self.pacing_rate_max).unwrap_or(0).into(),
         }
     }
 
@@ -183,7 +209,8 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
             if inner.apply(socket, level, name, value).is_err() {
                 inner.options.kernel_only = true;
             }
-            listen::options_changed(socket, &mut inner, fd);
+            let again = level == libc::IPPROTO_TCP && OF_LISTENER.contains(&name);
+            listen::options_changed(socket, &mut inner, fd, again);
             Some(Ok(0))
         }
         State::Connecting(_)
@@ -205,6 +232,7 @@ pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut
         return TO_KERNEL;
     }
     inner.refresh();
+    let room = into.len();
     let mut give = |bytes: &[u8]| {
         let count = bytes.len().min(into.len());
         into[..count].copy_from_slice(&bytes[..count]);
@@ -223,7 +251,20 @@ pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => {
             give(&timeval_bytes(inner.options.send_timeout_ns))
         }
+        (libc::IPPROTO_TCP, libc::TCP_CC_INFO) => {
+            let numbers = inner.numbers();
+            let (info, len) = numbers.as_ref().map_or(([0; 20], 0), cc_info);
+            give(&info[..len])
+        }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => give(&inner.tcp_info()),
+        (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+            let rate = inner.options.pacing_rate_max;
+            if room >= size_of::<u64>() {
+                return give(&rate.to_ne_bytes());
+            }
+            give(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes())
+        }
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY) => Some(fast_open::key(into)),
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => match inner.congestion() {
             Some(number) => give(&congestion_name(number)),
             None => TO_KERNEL,
@@ -251,6 +292,17 @@ impl Inner {
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => {
                 self.options.send_timeout_ns = timeval_ns(value)?;
                 return Ok(());
+            }
+            (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+                self.options.pacing_rate_max = rate_of(value)?;
+                let options = self.options.for_stream();
+                self.tell(socket, |stream| stream.set_options(&options));
+                return Ok(());
+            }
+            (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY) => {
+                // The service reads it from the kernel's socket; to a connection it means nothing.
+                let whole = matches!(value.len(), KEY_LEN | KEYS_LEN);
+                return whole.then_some(()).ok_or(Errno(libc::EINVAL));
             }
             _ => {}
         }

@@ -78,6 +78,8 @@ pub(crate) struct Connecting {
     pub(crate) connection: Option<Connection>,
     /// The service sent the connect back: it is the kernel's.
     pub(crate) kernel: bool,
+    /// SYN waits for the first write, and carries so much of it. 0: it is out.
+    pub(crate) syn_room: u32,
 }
 
 /// A connection and the session that it belongs to.
@@ -451,6 +453,7 @@ impl Inner {
                 }
                 bits
             }
+            State::Connecting(connecting) if connecting.syn_room > 0 => error | OUT,
             State::Connecting(_) => error,
             State::Failed if error != 0 => error | IN | OUT | HUP | RDHUP,
             State::Fresh | State::Failed => OUT | HUP,

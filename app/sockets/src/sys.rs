@@ -212,21 +212,32 @@ pub(crate) fn set_socket_option(
     unsafe { call(libc::SYS_setsockopt, args) }
 }
 
-/// `getsockopt` of an integer.
-pub(crate) fn socket_int(fd: RawFd, level: i32, name: i32) -> Result<i32, Errno> {
-    let mut value = 0i32;
-    let mut len = 4u32;
+/// `getsockopt` into the first bytes of `into`: so many.
+pub(crate) fn socket_option(
+    fd: RawFd,
+    level: i32,
+    name: i32,
+    into: &mut [u8],
+) -> Result<usize, Errno> {
+    let mut len = into.len() as u32;
     let args = [
         fd as usize,
         level as usize,
         name as usize,
-        &raw mut value as usize,
+        into.as_mut_ptr() as usize,
         &raw mut len as usize,
         0,
     ];
-    // SAFETY: `value` and `len` are live; the kernel writes at most four bytes.
+    // SAFETY: `into` and `len` are live; the kernel writes at most `len` bytes.
     unsafe { call(libc::SYS_getsockopt, args) }?;
-    Ok(value)
+    Ok(into.len().min(len as usize))
+}
+
+/// `getsockopt` of an integer.
+pub(crate) fn socket_int(fd: RawFd, level: i32, name: i32) -> Result<i32, Errno> {
+    let mut value = [0; 4];
+    socket_option(fd, level, name, &mut value)?;
+    Ok(i32::from_ne_bytes(value))
 }
 
 /// The kernel socket's local name.

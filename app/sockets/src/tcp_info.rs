@@ -20,6 +20,7 @@ const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_WSCALE: u8 = 4;
 const OPTION_ECN: u8 = 8;
+const OPTION_SYN_DATA: u8 = 32;
 
 impl Inner {
     /// What there is to know. Counts of segments, times since the last one and rates are not kept,
@@ -108,6 +109,7 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
     info[5] = timestamps
         | has(flow_features::SACK, OPTION_SACK)
         | has(flow_features::ECN, OPTION_ECN)
+        | has(flow_features::SYN_DATA, OPTION_SYN_DATA)
         | wscale;
     info[6] = (numbers.wscales & 15) as u8 | (numbers.wscales >> 4 & 0xf0) as u8;
     let ssthresh = match numbers.ssthresh {

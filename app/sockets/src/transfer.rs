@@ -9,7 +9,7 @@ use tidelane_abi::program_flags;
 
 use crate::{
     errno::{Errno, Handled, TO_KERNEL, fail},
-    fork,
+    fast_open, fork,
     lane::Lane,
     socket::{Inner, Socket, State},
     sys, urgent,
@@ -333,19 +333,22 @@ fn transmit(
     how: How,
     give: &mut dyn FnMut(&mut Inner, usize) -> usize,
 ) -> Handled {
-    let How {
-        flags,
-        already,
-        waits,
-    } = how;
-    let timeout = {
+    let (flags, waits) = (how.flags, how.waits);
+    let (timeout, syn_room) = {
         let inner = socket.enter(fd)?;
         match inner.state {
             State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
-            _ => inner.options.send_timeout_ns,
+            _ => (inner.options.send_timeout_ns, inner.syn_room()),
         }
     };
-    let mut done = already;
+    let mut done = how.already;
+    if syn_room > 0 {
+        done = match fast_open::give(socket, fd, waits, give)? {
+            Ok(count) if waits => count,
+            at_once => return Some(at_once),
+        };
+    }
+    let in_syn = done - how.already;
     let attempt = |inner: &mut Inner| {
         inner.check_writable()?;
         inner.cork_once(flags & libc::MSG_MORE != 0);
@@ -362,7 +365,8 @@ fn transmit(
         Err(WOULD_BLOCK)
     };
     let result = attempt_or_wait(socket, fd, waits, timeout, attempt);
-    if done > 0 && !matches!(result, Some(Ok(_))) {
+    let unopened = in_syn == done && !matches!(result, Some(Err(WOULD_BLOCK)));
+    if done > 0 && !unopened && !matches!(result, Some(Ok(_))) {
         return Some(Ok(done));
     }
     if result == Some(Err(BROKEN_PIPE)) && flags & libc::MSG_NOSIGNAL == 0 {

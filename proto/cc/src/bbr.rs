@@ -25,7 +25,7 @@ use crate::{CongestionControl, RateSample, Window, max_filter::MaxFilter};
 mod excess;
 
 /// Gains are counted in thousandths.
-const UNIT: u64 = 1_000;
+pub(crate) const UNIT: u64 = 1_000;
 /// 2/ln 2: the least gain that doubles the rate each round trip.
 const HIGH_GAIN: u64 = 2_885;
 /// Its inverse.
@@ -169,7 +169,7 @@ impl Bbr {
         self.full_bw_rounds >= FULL_BW_ROUNDS
     }
 
-    fn pacing_gain(&self) -> u64 {
+    pub(crate) fn pacing_gain(&self) -> u64 {
         match self.mode {
             Mode::Startup => HIGH_GAIN,
             Mode::Drain => DRAIN_GAIN,
@@ -178,7 +178,7 @@ impl Bbr {
         }
     }
 
-    fn cwnd_gain(&self) -> u64 {
+    pub(crate) fn cwnd_gain(&self) -> u64 {
         match self.mode {
             Mode::Startup | Mode::Drain => HIGH_GAIN,
             Mode::ProbeBw => CWND_GAIN,

@@ -11,7 +11,7 @@
 
 use tidelane_time::{Duration, Instant};
 
-use crate::{CongestionControl, EcnFeedback, NewReno, Window};
+use crate::{CongestionControl, Details, EcnFeedback, NewReno, Window};
 
 /// One, as alpha counts it.
 const ALPHA_UNIT: u32 = 1 << 10;
@@ -52,6 +52,14 @@ impl Dctcp {
     /// DCTCP.Alpha in units of 1/1024.
     pub const fn alpha(&self) -> u32 {
         self.alpha
+    }
+
+    pub(crate) const fn details(&self) -> Details {
+        Details::Dctcp {
+            alpha: self.alpha,
+            marked: self.marked,
+            acked: self.acked,
+        }
     }
 
     /// §3.3 steps 5 to 9.

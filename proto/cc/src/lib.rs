@@ -22,13 +22,15 @@ use tidelane_time::{Duration, Instant};
 mod bbr;
 mod cubic;
 mod dctcp;
+mod details;
 mod hystart;
 mod max_filter;
 mod newreno;
 mod window;
 
 pub use crate::{
-    bbr::Bbr, cubic::Cubic, dctcp::Dctcp, max_filter::MaxFilter, newreno::NewReno, window::Window,
+    bbr::Bbr, cubic::Cubic, dctcp::Dctcp, details::Details, max_filter::MaxFilter,
+    newreno::NewReno, window::Window,
 };
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod fast_open;
 mod listeners;
 mod time_wait;
 
-pub use tidelane_cc::Algorithm;
+pub use tidelane_cc::{Algorithm, Details};
 pub use tidelane_flow::{
     Arrival, CaState, CloseCause, ConfigError, Counters, EcnPolicy, EngineConfig, Env, Event,
     FastOpenPolicy, FinWait2, FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind, IpFields,

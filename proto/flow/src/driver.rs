@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use tidelane_cc::Details;
 use tidelane_time::Duration;
 use tidelane_wire::{Ecn, FlowKey, IpFields, Segment, SeqNumber, TcpFlags, TcpOptions};
 
@@ -289,6 +290,8 @@ pub struct FlowInfo {
     pub ca_state: CaState,
     /// Name of the congestion control.
     pub congestion: &'static str,
+    /// What its congestion control knows beyond the window (Linux: TCP_CC_INFO).
+    pub details: Details,
     /// Smoothed round-trip time; zero before the first sample.
     pub srtt: Duration,
     /// Its variation.

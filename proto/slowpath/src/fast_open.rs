@@ -19,6 +19,8 @@ pub struct FastOpen {
     pub room: u32,
     /// The first SYN is more than an ordinary one.
     pub asks: bool,
+    /// The first SYN waits for the text that it is to carry.
+    pub held: bool,
     /// The program had the flow before the handshake ended.
     pub pending: bool,
     /// It has one of the listener's places for such flows, until the handshake is over.
@@ -71,6 +73,11 @@ impl<E: Env> Slow<'_, E> {
     /// (RFC 7413 §4.2.2).
     pub(crate) fn may_send(&self) -> bool {
         self.hot.state.sends() || self.is_pending()
+    }
+
+    /// Whether SYN waits for text, of which there is none yet.
+    pub(crate) fn is_syn_held(&self) -> bool {
+        self.cold.fast_open.held && self.hot.tx_end == self.hot.iss.add(1)
     }
 
     /// Whether the handshake goes on while the program already has the flow.

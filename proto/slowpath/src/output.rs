@@ -197,7 +197,7 @@ impl<E: Env> Slow<'_, E> {
     ) -> Result<(), TxFull> {
         // A SYN is sent from here if it waited for text (RFC 7413), or found no frame.
         let opening = matches!(self.hot.state, State::SynSent | State::SynReceived);
-        if opening && self.hot.snd_nxt == self.hot.iss {
+        if opening && self.hot.snd_nxt == self.hot.iss && !self.is_syn_held() {
             self.send_syn()?;
             self.time_syn();
         }

@@ -16,6 +16,7 @@ impl Connection {
             state: flow.state,
             ca_state: self.ca_state,
             congestion: self.controller.algorithm().name(),
+            details: self.controller.details(),
             srtt: Duration::from_micros(srtt_us),
             rttvar: Duration::from_micros(rttvar_us),
             rtt_min: Duration::from_micros(u64::from(self.rtt_min.us())),

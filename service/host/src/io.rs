@@ -364,7 +364,8 @@ pub fn slot_event(kind: u32, slot: u32, generation: u32, cookie: u64) -> Control
         generation,
         cause: 0,
         listener: 0,
-        reserved: [0; 9],
+        syn_room: 0,
+        reserved: [0; 8],
     }
 }
 
@@ -378,6 +379,7 @@ pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
         generation: 0,
         cause,
         listener: 0,
-        reserved: [0; 9],
+        syn_room: 0,
+        reserved: [0; 8],
     }
 }

@@ -13,6 +13,7 @@
 
 mod advance;
 mod binding;
+mod fast_open;
 mod give_back;
 mod hash;
 mod hops;
@@ -42,14 +43,8 @@ use tidelane_packet_io::{Frame, PacketIo};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{DropReason, Endpoint, IpAddress};
 
-use crate::{
-    hash::FixedState,
-    io::HostIo,
-    requests::{DATA_REQUESTS_AT_ONCE, Parked},
-    routes::Routes,
-    shared::SharedConnections,
-};
 pub use crate::{
+    fast_open::ListenerFastOpen,
     io::MEMORY_LINK,
     ports::PORTS_PER_REQUEST,
     program::{Bell, ProgramId},
@@ -58,6 +53,13 @@ pub use crate::{
     routes::{Interface, Route},
     shared::{Holder, Take, TakeError, Taken},
     siblings::{Place, Siblings},
+};
+use crate::{
+    hash::FixedState,
+    io::HostIo,
+    requests::{DATA_REQUESTS_AT_ONCE, Parked},
+    routes::Routes,
+    shared::SharedConnections,
 };
 
 /// While something could not be delivered, the host looks again this often.

@@ -7,8 +7,8 @@ use tidelane_abi::{
     program_flags,
 };
 use tidelane_engine::{
-    Algorithm, CaState, FinWait2, FlowId, FlowInfo, IpFields, IpOptions, ListenerId, SocketOptions,
-    WindowOptions,
+    Algorithm, CaState, Details, FinWait2, FlowId, FlowInfo, IpFields, IpOptions, ListenerId,
+    SocketOptions, WindowOptions,
 };
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
@@ -58,6 +58,10 @@ pub(crate) fn opened_with(options: &OpenOptions, base: SocketOptions) -> SocketO
         ip: ip_options(options, &base.ip),
         syn_retries: options.syn_retries.min(SYN_RETRIES_MAX),
         defer_accept: options.defer_accept,
+        pacing_rate_max: match options.pacing_rate_max {
+            0 => base.pacing_rate_max,
+            rate => rate,
+        },
         fin_wait_2: match options.fin_wait_2_s {
             0 => base.fin_wait_2,
             FIN_WAIT_2_NEVER => FinWait2::Never,
@@ -115,6 +119,7 @@ fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
         // A connection that has a slot was accepted.
         defer_accept: 0,
         reserved: [0; 2],
+        pacing_rate_max: shared.pacing_rate_max.load(Relaxed).into(),
     };
     let seconds = |asked: u32, otherwise| match asked {
         0 => otherwise,
@@ -187,6 +192,9 @@ impl<P: PacketIo> Host<P> {
     /// Acts on flags of a connection that its program changed.
     pub(crate) fn apply_flags(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
         let set = changed & flags;
+        if set & program_flags::OPEN_NOW != 0 {
+            self.engine.release_syn(flow);
+        }
         if changed & (FLAG_BITS | program_flags::OPTIONS) != 0 {
             self.apply_options(now, flow, changed, flags);
         }
@@ -234,8 +242,31 @@ impl<P: PacketIo> Host<P> {
     }
 }
 
+fn details_of(details: Details) -> [u32; 6] {
+    match details {
+        Details::None => [0; 6],
+        Details::Dctcp {
+            alpha,
+            marked,
+            acked,
+        } => [alpha, marked, acked, 0, 0, 0],
+        Details::Bbr {
+            bandwidth,
+            min_rtt,
+            pacing_gain,
+            cwnd_gain,
+        } => {
+            let min_rtt = min_rtt.map_or(u32::MAX, micros);
+            [bandwidth, 0, min_rtt, pacing_gain, cwnd_gain, 0]
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
+}
+
 fn numbers_of(info: &FlowInfo) -> FlowNumbers {
-    let micros = |duration: Duration| u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
     let feature = |on: bool, bit| if on { bit } else { 0 };
     FlowNumbers {
         bytes_acked: info.bytes_acked,
@@ -258,7 +289,8 @@ fn numbers_of(info: &FlowInfo) -> FlowNumbers {
         congestion: number_of(info.congestion),
         features: feature(info.timestamps, flow_features::TIMESTAMPS)
             | feature(info.sack, flow_features::SACK)
-            | feature(info.ecn, flow_features::ECN),
+            | feature(info.ecn, flow_features::ECN)
+            | feature(info.syn_data, flow_features::SYN_DATA),
         wscales: u32::from(info.snd_wscale) | u32::from(info.rcv_wscale) << 8,
         backoff: info.timeouts.into(),
         ca_state: match info.ca_state {
@@ -268,5 +300,6 @@ fn numbers_of(info: &FlowInfo) -> FlowNumbers {
             CaState::Recovery => 3,
             CaState::Loss => 4,
         },
+        details: details_of(info.details),
     }
 }

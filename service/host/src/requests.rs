@@ -276,11 +276,8 @@ impl<P: PacketIo> Host<P> {
             request.flags,
             opened_with(&request.options, self.base_options),
         );
-        match self
-            .engine
-            .open(now, local, peer, route, options, &mut self.io)
-        {
-            Ok(flow) => self.connect_started(flow, program, context, request, local),
+        match self.open(now, (local, peer), route, options, request) {
+            Ok(opened) => self.connect_started(opened, program, context, request, local),
             Err(OpenError::InUse) => Start::Failed(close_cause::NO_PORT),
             Err(_) => Start::Failed(close_cause::ABORTED),
         }
@@ -349,7 +346,7 @@ impl<P: PacketIo> Host<P> {
 
     fn connect_started(
         &mut self,
-        flow: FlowId,
+        (flow, syn_room): (FlowId, u32),
         id: ProgramId,
         context: u32,
         request: &ControlRequest,
@@ -376,7 +373,7 @@ impl<P: PacketIo> Host<P> {
             generation,
             request.cookie,
         );
-        event.listener = 0;
+        event.syn_room = syn_room;
         if let Some(context) = self.context(id, context) {
             let _ = context.push_control(event);
         }

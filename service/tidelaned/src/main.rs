@@ -10,6 +10,7 @@ mod config;
 mod control;
 mod core;
 mod cores;
+mod fast_open;
 mod runtime;
 mod session;
 mod sockets;

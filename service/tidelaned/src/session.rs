@@ -15,7 +15,7 @@ use tidelane_ring::{
 };
 use tidelane_wire::Endpoint;
 
-use crate::{claims::Owner, control::Shared, sockets};
+use crate::{claims::Owner, control::Shared, fast_open, sockets};
 
 mod heirs;
 mod listeners;
@@ -226,9 +226,11 @@ impl Session {
         shared.cores.watch(&doorbells)?;
         let region = Arc::new(region);
         let heir = self.heir.then_some(self.number);
+        let (policy, keys) = (fast_open::policy(), fast_open::keys());
         let added = shared.cores.call_each(|_| {
             let (name, pid, region) = (self.name.clone(), self.pid, region.clone());
             move |host, _| {
+                host.set_fast_open(policy, keys);
                 let id = host.add_program(name, pid, region);
                 if let Some(heir) = heir {
                     host.heir_registered(heir, id);

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 /// In the normal class the thread does what interrupts do for the kernel's stack: it must not wait
@@ -34,6 +34,19 @@ pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// An option of a TCP socket in the first bytes of `into`: so many.
+pub fn tcp_option(fd: BorrowedFd<'_>, name: libc::c_int, into: &mut [u8]) -> io::Result<usize> {
+    let mut len = into.len() as libc::socklen_t;
+    let value = into.as_mut_ptr().cast();
+    // SAFETY: `value` points to `len` writable bytes, and `len` is a live local.
+    let result =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, name, value, &raw mut len) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((len as usize).min(into.len()))
 }
 
 /// The calling thread's id.

@@ -31,7 +31,7 @@ pub use options::{FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, congestion};
 pub use registration::{FlowNumbers, Message, flow_features, message, not_accelerated, refusal};
 
 /// Changes with every change to this crate. A mismatch is refused at registration.
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 9;
 /// First eight bytes of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// First eight bytes of the service page.
@@ -292,8 +292,10 @@ pub mod program_flags {
     pub const TAKEN: u32 = 1 << 7;
     /// TCP_QUICKACK.
     pub const QUICKACK: u32 = 1 << 8;
+    /// A SYN that waits for text shall leave without ([`syn_room`](super::ControlEvent::syn_room)).
+    pub const OPEN_NOW: u32 = 1 << 9;
     /// The bits from here on count the changes of [`SlotOptions`](super::SlotOptions).
-    pub const OPTIONS_ONE: u32 = 1 << 9;
+    pub const OPTIONS_ONE: u32 = 1 << 10;
     /// The bits of that count.
     pub const OPTIONS: u32 = !(OPTIONS_ONE - 1);
 }
@@ -361,10 +363,22 @@ pub struct ControlRequest {
     pub local_port: u16,
     /// Listener number (LISTENER_*).
     pub listener: u32,
+    /// CONNECT: bits of [`fast_open`]; 0: none of it.
+    pub fast_open: u32,
+    /// Zero.
+    pub reserved_word: u32,
     /// CONNECT: what the SYN depends on.
     pub options: OpenOptions,
     /// Zero.
-    pub reserved: [u64; 5],
+    pub reserved: [u64; 3],
+}
+
+/// Bits of [`ControlRequest::fast_open`].
+pub mod fast_open {
+    /// Text may go with SYN, or a cookie is asked for (TCP_FASTOPEN_CONNECT, MSG_FASTOPEN).
+    pub const ASK: u32 = 1 << 0;
+    /// TCP_FASTOPEN_NO_COOKIE.
+    pub const WITHOUT_COOKIE: u32 = 1 << 1;
 }
 
 /// Kinds of [`ControlRequest`].
@@ -393,8 +407,11 @@ pub struct ControlEvent {
     pub cause: u32,
     /// ACCEPTED: the listener's number.
     pub listener: u32,
+    /// CONNECT_STARTED: SYN waits for the program to write, or to set OPEN_NOW, and will carry so
+    /// many bytes. 0: it is on its way.
+    pub syn_room: u32,
     /// Zero.
-    pub reserved: [u32; 9],
+    pub reserved: [u32; 8],
 }
 
 /// Kinds of [`ControlEvent`].
@@ -476,7 +493,7 @@ const _: () = {
     assert!(offset_of!(Slot, program) == 64 && offset_of!(Slot, names) == 128);
     assert!(size_of::<ServiceHalf>() == 64 && size_of::<ProgramHalf>() == 64);
     assert!(size_of::<SlotNames>() == 64 && size_of::<SlotOptions>() == 64);
-    assert!(offset_of!(Slot, options) == 192 && size_of::<OpenOptions>() == 32);
+    assert!(offset_of!(Slot, options) == 192 && size_of::<OpenOptions>() == 40);
     assert!(size_of::<ControlRequest>() == 128 && size_of::<ControlEvent>() == 64);
     assert!(size_of::<CoreLine>() == 64 && size_of::<RouteEntry>() == 24);
     assert!(offset_of!(ServicePage, core) == 64);

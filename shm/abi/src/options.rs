@@ -40,7 +40,8 @@ pub struct SlotOptions {
     ///
     /// [`tx_head`]: crate::ProgramHalf::tx_head
     pub tx_urgent: AtomicU32,
-    _pad: [u32; 1],
+    /// SO_MAX_PACING_RATE in bytes per second.
+    pub pacing_rate_max: AtomicU32,
 }
 
 /// Options that matter before a connection has a slot. Zero: the service's default.
@@ -75,6 +76,8 @@ pub struct OpenOptions {
     pub defer_accept: u8,
     /// Zero.
     pub reserved: [u8; 2],
+    /// SO_MAX_PACING_RATE in bytes per second, of less than 4 GiB/s.
+    pub pacing_rate_max: u64,
 }
 
 /// Value of [`OpenOptions::fin_wait_2_s`]: the connection does not wait, it is reset.

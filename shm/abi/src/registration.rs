@@ -93,6 +93,11 @@ pub struct FlowNumbers {
     pub backoff: u32,
     /// The sender's phase: Open 0, Disorder 1, Cwr 2, Recovery 3, Loss 4.
     pub ca_state: u32,
+    /// What the congestion control knows beyond its window; zeros for one that has no such thing.
+    /// DCTCP: alpha in units of 1/1024; bytes marked, and acknowledged, of the present window.
+    /// BBR: bytes per second, 0; least round-trip time in microseconds, all ones before there is
+    /// one; gains of pacing and window in units of 1/256.
+    pub details: [u32; 6],
 }
 
 /// Bits of [`FlowNumbers::features`].
@@ -103,6 +108,8 @@ pub mod flow_features {
     pub const SACK: u32 = 1 << 1;
     /// ECN.
     pub const ECN: u32 = 1 << 2;
+    /// SYN carried text, and all of it was taken (RFC 7413).
+    pub const SYN_DATA: u32 = 1 << 3;
 }
 
 /// Kinds of [`Message`].
@@ -178,4 +185,4 @@ pub mod not_accelerated {
     pub const SERVICE_GONE: u32 = 8;
 }
 
-const _: () = assert!(core::mem::size_of::<Message>() == 248);
+const _: () = assert!(core::mem::size_of::<Message>() == 280);

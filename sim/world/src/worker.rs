@@ -180,6 +180,7 @@ impl Worker {
                     cookie,
                     slot,
                     generation,
+                    ..
                 } => {
                     self.connect_started(now, book, cookie, slot, generation)?;
                     ready.insert(slot);

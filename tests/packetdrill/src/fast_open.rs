@@ -14,11 +14,6 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// Bytes of a key.
-const KEY_LEN: usize = 16;
-/// Hexadecimal numbers of a key in the sysctl.
-const KEY_WORDS: usize = 4;
-
 /// What a socket has to do with it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastOpen {
@@ -43,40 +38,14 @@ impl FastOpen {
         FastOpenRequest {
             without_cookie: self.without_cookie,
             more_follows,
+            held: false,
         }
     }
 }
 
-/// The keys in `bytes`: one, or a second one for cookies given before.
+/// The keys in `bytes`, or EINVAL.
 fn keys(bytes: &[u8]) -> Answer<FastOpenKeys> {
-    let (keys, rest) = bytes.as_chunks::<KEY_LEN>();
-    match (keys, rest) {
-        ([primary], []) => Ok(FastOpenKeys {
-            primary: *primary,
-            backup: None,
-        }),
-        ([primary, backup], []) => Ok(FastOpenKeys {
-            primary: *primary,
-            backup: Some(*backup),
-        }),
-        _ => Err(Errno::INVAL),
-    }
-}
-
-/// The keys in the words of the sysctl: four hexadecimal numbers, and perhaps a comma and four
-/// more.
-fn keys_of_text(text: &str) -> Option<FastOpenKeys> {
-    let mut bytes = Vec::new();
-    for key in text.split(',') {
-        let words: Vec<&str> = key.trim().split('-').collect();
-        if words.len() != KEY_WORDS {
-            return None;
-        }
-        for word in words {
-            bytes.extend(u32::from_str_radix(word, 16).ok()?.to_le_bytes());
-        }
-    }
-    keys(&bytes).ok()
+    FastOpenKeys::from_bytes(bytes).ok_or(Errno::INVAL)
 }
 
 impl Settings {
@@ -87,7 +56,7 @@ impl Settings {
 
     /// `tcp_fastopen_key`.
     pub fn fast_open_keys(&self) -> Option<FastOpenKeys> {
-        keys_of_text(self.text("tcp_fastopen_key"))
+        FastOpenKeys::from_text(self.text("tcp_fastopen_key"))
     }
 }
 
@@ -293,23 +262,5 @@ fn flag(number: i32) -> Answer<bool> {
         0 => Ok(false),
         1 => Ok(true),
         _ => Err(Errno::INVAL),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sysctl_and_the_option_name_the_same_key() {
-        let of_sysctl = keys_of_text("03020100-07060504-0b0a0908-0f0e0d0c").unwrap();
-        let bytes: Vec<u8> = (0..16).collect();
-        assert_eq!(Ok(of_sysctl), keys(&bytes));
-        let two = keys_of_text("0-0-0-0,1-2-3-4").unwrap();
-        assert_eq!(two.backup.unwrap()[..5], [1, 0, 0, 0, 2]);
-        assert_eq!(keys_of_text("1-2-3"), None);
-        for len in [0, 3, 15, 17, 48] {
-            assert_eq!(keys(&vec![0; len]), Err(Errno::INVAL), "{len}");
-        }
     }
 }

@@ -82,7 +82,8 @@ fn events_are_reported_and_nonsense_is_not() {
             ClientEvent::ConnectStarted {
                 cookie: 1,
                 slot: 5,
-                generation
+                generation,
+                syn_room: 0,
             },
             ClientEvent::ConnectFailed {
                 cookie: 2,

@@ -167,6 +167,7 @@ fn events_of_all_cores_come_and_keep_a_context_awake() {
         cause: 0,
         cookie: 5,
         listener: 3,
+        syn_room: 0,
         reserved: Default::default(),
     };
     service.cores[1].control_events.push(accepted).unwrap();

@@ -280,7 +280,8 @@ impl FakeService {
             generation,
             cause: 4,
             listener,
-            reserved: [0; 9],
+            syn_room: 0,
+            reserved: [0; 8],
         };
         self.control_events.push(event).unwrap();
     }

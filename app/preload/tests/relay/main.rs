@@ -133,9 +133,15 @@ fn text(output: &Output) -> String {
     format!("{out}{err}{}", output.status)
 }
 
-/// What the relay does not do beside children of `fork`: it has no TCP to tell numbers of, no
-/// windows that follow an option, and does not wait for data before accept.
-const OF_A_SERVICE: [&str; 5] = [
+/// What the relay does not do beside children of `fork`: it has no TCP to tell numbers of, to pace,
+/// or to send text with SYN, no windows that follow an option, and does not wait for data before
+/// accept.
+const OF_A_SERVICE: [&str; 10] = [
+    "fast_open_deferred",
+    "fast_open_unwritten",
+    "fast_open_sendto",
+    "fast_open_accepted",
+    "paced",
     "info_numbers",
     "receive_buffer",
     "receive_low_large",

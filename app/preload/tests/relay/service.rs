@@ -433,6 +433,7 @@ fn control(kind: u32, cookie: u64) -> ControlEvent {
         generation: 0,
         cause: 0,
         listener: 0,
-        reserved: [0; 9],
+        syn_room: 0,
+        reserved: [0; 8],
     }
 }

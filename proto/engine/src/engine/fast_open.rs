@@ -57,6 +57,8 @@ pub struct FastOpenRequest {
     pub without_cookie: bool,
     /// The program waits to write more than SYN may carry: that will acknowledge SYN,ACK.
     pub more_follows: bool,
+    /// If SYN may carry text, it waits for some, or for [`Engine::release_syn`].
+    pub held: bool,
 }
 
 impl Engine {
@@ -231,7 +233,8 @@ impl Engine {
     }
 
     /// Active OPEN with Fast Open (RFC 7413 §4.2.1, client). SYN leaves at the end of the batch,
-    /// with as much of what the program has written by then as [`Engine::fast_open_room`] says.
+    /// with as much of what the program has written by then as [`Engine::fast_open_room`] says, or
+    /// later, if it is [held](FastOpenRequest::held).
     ///
     /// # Errors
     ///
@@ -247,6 +250,7 @@ impl Engine {
         let clock = Clock::at(now);
         let offer = self.offer(now, peer.addr, request);
         let id = self.begin_open(clock, FlowKey { local, peer }, route, options)?;
+        env.made(id, &FlowKey { local, peer }, route.link);
         self.set_headers(id, env);
         let room = syn_room(&self.config, peer.addr, route.mtu, &options, offer.mss);
         if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
@@ -254,11 +258,25 @@ impl Engine {
             cold.fast_open.room = if offer.text { room } else { 0 };
             cold.fast_open.more_follows = request.more_follows;
             cold.fast_open.asks = offer.text || offer.option.is_some();
+            cold.fast_open.held = request.held && offer.text && room > 0;
         }
+        self.want_to_send(id);
+        Ok(id)
+    }
+
+    fn want_to_send(&mut self, id: FlowId) {
         if let Some(flow) = self.table.get_mut(id) {
             flow.set(flags::SEND_WANTED);
         }
         self.mark(id);
-        Ok(id)
+    }
+
+    /// A SYN that is held leaves at the end of the batch, whatever there is to carry.
+    pub fn release_syn(&mut self, id: FlowId) {
+        if let Some(Some(cold)) = self.connections.get_mut(id.index())
+            && std::mem::take(&mut cold.fast_open.held)
+        {
+            self.want_to_send(id);
+        }
     }
 }

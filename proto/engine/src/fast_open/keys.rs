@@ -28,7 +28,38 @@ pub enum Worth {
     Outdated(FastOpenCookie),
 }
 
+/// Bytes of a key.
+const KEY_LEN: usize = 16;
+/// Hexadecimal numbers of a key in Linux' sysctl.
+const KEY_WORDS: usize = 4;
+
 impl FastOpenKeys {
+    /// The keys in `bytes`: one, or a second one for cookies given before.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (primary, backup) = match bytes.as_chunks::<KEY_LEN>() {
+            ([primary], []) => (*primary, None),
+            ([primary, backup], []) => (*primary, Some(*backup)),
+            _ => return None,
+        };
+        Some(Self { primary, backup })
+    }
+
+    /// The keys in the words of Linux' `tcp_fastopen_key`: four hexadecimal numbers, and perhaps a
+    /// comma and four more.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let mut bytes = Vec::new();
+        for key in text.trim().split(',') {
+            let words: Vec<&str> = key.split('-').collect();
+            if words.len() != KEY_WORDS {
+                return None;
+            }
+            for word in words {
+                bytes.extend(u32::from_str_radix(word, 16).ok()?.to_le_bytes());
+            }
+        }
+        Self::from_bytes(&bytes)
+    }
+
     /// The cookie of the client at `key.peer` for the server at `key.local`.
     pub fn cookie(&self, key: &FlowKey) -> FastOpenCookie {
         make(&self.primary, key)
@@ -65,6 +96,20 @@ mod tests {
     use tidelane_wire::{Endpoint, IpAddress};
 
     use super::*;
+
+    #[test]
+    fn the_sysctl_and_the_option_name_the_same_key() {
+        let of_sysctl = FastOpenKeys::from_text("03020100-07060504-0b0a0908-0f0e0d0c\n");
+        let bytes: Vec<u8> = (0..16).collect();
+        assert!(of_sysctl.is_some());
+        assert_eq!(of_sysctl, FastOpenKeys::from_bytes(&bytes));
+        let two = FastOpenKeys::from_text("0-0-0-0,1-2-3-4").and_then(|keys| keys.backup);
+        assert_eq!(two.map(|key| key[..5] == [1, 0, 0, 0, 2]), Some(true));
+        assert_eq!(FastOpenKeys::from_text("1-2-3"), None);
+        for len in [0, 3, 15, 17, 48] {
+            assert_eq!(FastOpenKeys::from_bytes(&vec![0; len]), None, "{len}");
+        }
+    }
 
     const KEYS: FastOpenKeys = FastOpenKeys {
         primary: *b"0123456789abcdef",

@@ -11,7 +11,7 @@ use tidelane_host::{Holder, Listen, ListenError};
 use tidelane_ring::registration::{new_message, send_message};
 
 use super::Session;
-use crate::{claims::Owner, control::Shared, core::CoreHost, sockets};
+use crate::{claims::Owner, control::Shared, core::CoreHost, fast_open, sockets};
 
 /// A listener that a program holds.
 pub(super) struct Held {
@@ -33,6 +33,8 @@ impl Session {
         let Some(registered) = &mut self.registered else {
             return Ok(());
         };
+        let set = fast_open::of_listener(socket.as_ref());
+        let (policy, keys) = (fast_open::policy(), fast_open::keys());
         let examined = socket.and_then(|fd| sockets::examine(&fd).ok().flatten());
         let Some(socket) = examined.filter(|socket| socket.listens) else {
             return self.answer(message::LISTEN, refusal::NOT_ENTITLED);
@@ -53,6 +55,8 @@ impl Session {
             move |host: &mut CoreHost, _| {
                 let listener = host.listen(id, &listen)?;
                 host.set_listener_options(listener, &options);
+                host.set_fast_open(policy, keys);
+                host.set_listener_fast_open(listener, &set);
                 Ok(listener)
             }
         });

@@ -21,7 +21,8 @@ fn event(n: u32) -> ControlEvent {
         generation: n,
         cause: 0,
         listener: 7,
-        reserved: [n; 9],
+        syn_room: n,
+        reserved: [n; 8],
     }
 }
 
@@ -35,7 +36,7 @@ fn entries_are_seen_after_publish_only() {
     assert!(producer.publish() && !producer.publish());
     assert!(!consumer.is_empty());
     let got = consumer.pop().unwrap().unwrap();
-    assert_eq!((got.kind, got.slot, got.reserved), (9, 8, [9; 9]));
+    assert_eq!((got.kind, got.slot, got.reserved), (9, 8, [9; 8]));
     assert!(consumer.pop().unwrap().is_none());
     assert!(ControlEventProducer::new(region, 128).is_none());
 }

@@ -1,0 +1,65 @@
+//! Sending to an address, which may open the connection (MSG_FASTOPEN).
+
+use std::ffi::{c_int, c_void};
+
+use libc::{size_t, sockaddr, socklen_t, ssize_t};
+use tidelane_sockets::{Handled, Socket, fast_open, table};
+
+use crate::{
+    answer_unsafe::{bytes, fail, kernel},
+    bytes_unsafe::transmit,
+};
+
+/// The first half of a call with MSG_FASTOPEN: see [`fast_open::prepare`].
+///
+/// # Safety
+///
+/// The name is valid for its length, or null.
+pub(crate) unsafe fn prepare(
+    socket: &'static Socket,
+    fd: c_int,
+    (name, len): (*const c_void, socklen_t),
+    flags: c_int,
+) -> Handled<()> {
+    // SAFETY: the caller's promise.
+    let name = (!name.is_null()).then(|| unsafe { bytes(name, len as usize) });
+    fast_open::prepare(socket, fd, name, flags)
+}
+
+/// `sendto(2)`. A connection ignores the address, as in Linux, and with MSG_FASTOPEN opens to it.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addrlen: socklen_t,
+) -> ssize_t {
+    let args = [
+        fd as usize,
+        buf as usize,
+        len,
+        flags as usize,
+        addr as usize,
+        addrlen as usize,
+    ];
+    let prepared = table::socket(fd).and_then(|socket| {
+        // SAFETY: the caller's promise.
+        let prepared = unsafe { prepare(socket, fd, (addr.cast(), addrlen), flags) };
+        Some((socket, prepared?))
+    });
+    match prepared {
+        // SAFETY: the caller's promise.
+        Some((socket, Ok(()))) => unsafe {
+            transmit(socket, fd, buf, len, flags, libc::SYS_sendto)
+        },
+        Some((_, Err(error))) => fail(error.0),
+        // SAFETY: the caller's promise.
+        None => unsafe { kernel(libc::SYS_sendto, args) },
+    }
+}

@@ -1,0 +1,68 @@
+//! `union tcp_cc_info`, byte by byte: what TCP_CC_INFO gives. Nothing for CUBIC and NewReno.
+
+use tidelane_abi::{FlowNumbers, congestion, flow_features};
+
+/// Length of a `tcp_bbr_info`, the longest.
+const INFO_LEN_MAX: usize = 20;
+/// Length of a `tcp_dctcp_info`.
+const DCTCP_LEN: usize = 16;
+
+/// The bytes, and how many of them count.
+pub(crate) fn cc_info(numbers: &FlowNumbers) -> ([u8; INFO_LEN_MAX], usize) {
+    let mut info = [0; INFO_LEN_MAX];
+    let words = numbers.details;
+    match numbers.congestion as u16 {
+        congestion::BBR => {
+            for (bytes, word) in info.as_chunks_mut().0.iter_mut().zip(words) {
+                *bytes = word.to_ne_bytes();
+            }
+            (info, INFO_LEN_MAX)
+        }
+        congestion::DCTCP => {
+            // Without ECN Linux goes on as NewReno and says so. The state of the other direction
+            // (`dctcp_ce_state`) is not kept here.
+            if numbers.features & flow_features::ECN != 0 {
+                info[..2].copy_from_slice(&1u16.to_ne_bytes());
+                for (bytes, word) in info[4..].as_chunks_mut().0.iter_mut().zip(&words[..3]) {
+                    *bytes = word.to_ne_bytes();
+                }
+            }
+            (info, DCTCP_LEN)
+        }
+        _ => (info, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(congestion: u16, features: u32) -> FlowNumbers {
+        FlowNumbers {
+            congestion: congestion.into(),
+            features,
+            details: [1, 2, 3, 4, 5, 6],
+            ..FlowNumbers::default()
+        }
+    }
+
+    fn words(bytes: &[u8]) -> Vec<u32> {
+        let words = bytes.as_chunks().0.iter();
+        words.map(|word| u32::from_ne_bytes(*word)).collect()
+    }
+
+    #[test]
+    fn shapes_are_those_of_linux() {
+        let of = |congestion, features| {
+            let (bytes, len) = cc_info(&numbers(congestion, features));
+            words(&bytes[..len])
+        };
+        assert_eq!(of(congestion::CUBIC, 0), []);
+        assert_eq!(of(congestion::RENO, 0), []);
+        assert_eq!(of(congestion::DCTCP, 0), [0; 4]);
+        let enabled = u32::from_ne_bytes([1u16.to_ne_bytes(), [0; 2]].concat().try_into().unwrap());
+        let dctcp = of(congestion::DCTCP, flow_features::ECN);
+        assert_eq!(dctcp, [enabled, 1, 2, 3]);
+        assert_eq!(of(congestion::BBR, 0), [1, 2, 3, 4, 5]);
+    }
+}

@@ -1,0 +1,83 @@
+//! What a controller knows beyond its window, for TCP_CC_INFO.
+
+use tidelane_time::Duration;
+
+use crate::{Bbr, Controller, bbr::UNIT};
+
+/// One, as gains are counted.
+pub const GAIN_UNIT: u32 = 256;
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Details {
+    /// Nothing: NewReno, CUBIC.
+    #[default]
+    None,
+    /// DCTCP's estimate.
+    Dctcp {
+        /// DCTCP.Alpha in units of 1/1024.
+        alpha: u32,
+        /// DCTCP.BytesMarked of the present window.
+        marked: u32,
+        /// DCTCP.BytesAcked of the present window.
+        acked: u32,
+    },
+    /// BBR's model of the path.
+    Bbr {
+        /// BtlBw in bytes per second.
+        bandwidth: u32,
+        /// RTprop; none before the first sample.
+        min_rtt: Option<Duration>,
+        /// In units of 1 / [`GAIN_UNIT`].
+        pacing_gain: u32,
+        /// In the same units.
+        cwnd_gain: u32,
+    },
+}
+
+impl Controller {
+    /// What it knows beyond its window.
+    pub fn details(&self) -> Details {
+        match self {
+            Self::NewReno(_) | Self::Cubic(_) => Details::None,
+            Self::Dctcp(dctcp) => dctcp.details(),
+            Self::Bbr(bbr) => of_bbr(bbr),
+        }
+    }
+}
+
+fn of_bbr(bbr: &Bbr) -> Details {
+    let gain = |gain: u64| (gain * u64::from(GAIN_UNIT)).div_ceil(UNIT) as u32;
+    Details::Bbr {
+        bandwidth: bbr.bandwidth(),
+        min_rtt: bbr.min_rtt(),
+        pacing_gain: gain(bbr.pacing_gain()),
+        cwnd_gain: gain(bbr.cwnd_gain()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Algorithm;
+
+    #[test]
+    fn a_new_controller_says_what_linux_says() {
+        let details = |algorithm| Controller::new(algorithm, 1460, 10).details();
+        assert_eq!(details(Algorithm::Cubic), Details::None);
+        assert_eq!(details(Algorithm::NewReno), Details::None);
+        let dctcp = Details::Dctcp {
+            alpha: 1024,
+            marked: 0,
+            acked: 0,
+        };
+        assert_eq!(details(Algorithm::Dctcp), dctcp);
+        let bbr = Details::Bbr {
+            bandwidth: 0,
+            min_rtt: None,
+            pacing_gain: 739,
+            cwnd_gain: 739,
+        };
+        assert_eq!(details(Algorithm::Bbr), bbr);
+    }
+}

@@ -1,0 +1,68 @@
+//! Fast Open (RFC 7413): what the driver knows of its host's policy and of a listener's socket, and
+//! active opens whose SYN waits for text.
+
+use tidelane_abi::{ControlRequest, fast_open};
+use tidelane_engine::{
+    Endpoint, FastOpenKeys, FastOpenPolicy, FastOpenRequest, FlowId, ListenerId, OpenError, Route,
+    SocketOptions,
+};
+use tidelane_packet_io::PacketIo;
+use tidelane_time::Instant;
+
+use crate::Host;
+
+/// What is set at a listener's socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerFastOpen {
+    /// TCP_FASTOPEN: requests that may be pending; none is not at all.
+    pub places: u32,
+    /// TCP_FASTOPEN_NO_COOKIE.
+    pub without_cookie: bool,
+    /// TCP_FASTOPEN_KEY; the host's if there is none.
+    pub keys: Option<FastOpenKeys>,
+}
+
+impl<P: PacketIo> Host<P> {
+    /// The host's policy, and the keys of its cookies; without any they stay as they are.
+    pub fn set_fast_open(&mut self, policy: FastOpenPolicy, keys: Option<FastOpenKeys>) {
+        self.engine.set_fast_open_policy(policy);
+        if let Some(keys) = keys {
+            self.engine.set_fast_open_keys(None, keys);
+        }
+    }
+
+    /// What is set at the socket of a listener.
+    pub fn set_listener_fast_open(&mut self, listener: ListenerId, set: &ListenerFastOpen) {
+        let engine = &mut self.engine;
+        engine.set_fast_open_places(listener, set.places);
+        engine.set_fast_open_without_cookie(listener, set.without_cookie);
+        if let Some(keys) = set.keys {
+            engine.set_fast_open_keys(Some(listener), keys);
+        }
+    }
+
+    /// Active OPEN as a program asks for it: the flow, and how many bytes its SYN waits for; 0 if
+    /// it is on its way.
+    pub(crate) fn open(
+        &mut self,
+        now: Instant,
+        (local, peer): (Endpoint, Endpoint),
+        route: Route,
+        options: SocketOptions,
+        request: &ControlRequest,
+    ) -> Result<(FlowId, u32), OpenError> {
+        let (engine, io) = (&mut self.engine, &mut self.io);
+        if request.fast_open & fast_open::ASK == 0 {
+            let flow = engine.open(now, local, peer, route, options, io)?;
+            return Ok((flow, 0));
+        }
+        let how = FastOpenRequest {
+            without_cookie: request.fast_open & fast_open::WITHOUT_COOKIE != 0,
+            more_follows: false,
+            held: true,
+        };
+        let room = engine.fast_open_room(now, peer.addr, route.mtu, &options, how);
+        let flow = engine.open_fast(now, (local, peer), route, (options, how), io)?;
+        Ok((flow, room.unwrap_or(0)))
+    }
+}

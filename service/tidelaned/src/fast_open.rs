@@ -1,0 +1,52 @@
+//! What the kernel says of Fast Open: the network namespace's policy and keys, and what a program
+//! set at its listening socket. So a cookie is as good in one stack as in the other.
+
+use std::{
+    fs,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use tidelane_engine::{FastOpenKeys, FastOpenPolicy};
+use tidelane_host::ListenerFastOpen;
+
+use crate::sys;
+
+const POLICY: &str = "/proc/sys/net/ipv4/tcp_fastopen";
+const KEYS: &str = "/proc/sys/net/ipv4/tcp_fastopen_key";
+
+/// The namespace's policy now; Linux' default where it cannot be read.
+pub fn policy() -> FastOpenPolicy {
+    let text = fs::read_to_string(POLICY).unwrap_or_default();
+    let bits = text.trim().parse();
+    bits.map_or_else(|_| FastOpenPolicy::default(), FastOpenPolicy::from_bits)
+}
+
+/// The namespace's keys, if it has any yet: the kernel makes them with the first listener that
+/// needs them.
+pub fn keys() -> Option<FastOpenKeys> {
+    let keys = FastOpenKeys::from_text(&fs::read_to_string(KEYS).ok()?)?;
+    (keys.primary != [0; 16]).then_some(keys)
+}
+
+/// What is set at a listening socket.
+pub fn of_listener(socket: Option<&OwnedFd>) -> ListenerFastOpen {
+    let Some(socket) = socket.map(AsFd::as_fd) else {
+        return ListenerFastOpen::default();
+    };
+    let number = |name| {
+        let mut value = [0; 4];
+        let len = sys::tcp_option(socket, name, &mut value).unwrap_or(0);
+        if len == 4 {
+            u32::from_ne_bytes(value)
+        } else {
+            0
+        }
+    };
+    let mut keys = [0; 32];
+    let len = sys::tcp_option(socket, libc::TCP_FASTOPEN_KEY, &mut keys).unwrap_or(0);
+    ListenerFastOpen {
+        places: number(libc::TCP_FASTOPEN),
+        without_cookie: number(libc::TCP_FASTOPEN_NO_COOKIE) != 0,
+        keys: FastOpenKeys::from_bytes(&keys[..len]),
+    }
+}
