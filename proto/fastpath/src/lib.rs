@@ -178,7 +178,7 @@ impl<'a, E: Env> Fast<'a, E> {
         flow.flags = now;
         note_all_sent(flow, end);
         if now & flags::RTO_ARMED == 0 {
-            flow.restart_rto(self.clock, self.timeouts);
+            flow.restart_rto(end, self.clock, self.timeouts);
         }
         Ok(())
     }
@@ -187,8 +187,9 @@ impl<'a, E: Env> Fast<'a, E> {
     /// how many segments that were; `Err` if the driver has no frame.
     pub fn send(&mut self) -> Result<u32, TxFull> {
         let sent = self.send_segments();
-        if self.flow.flags & flags::RTO_ARMED == 0 && self.flow.flight_size() > 0 {
-            self.flow.restart_rto(self.clock, self.timeouts);
+        let flight = self.flow.flight_size();
+        if self.flow.flags & flags::RTO_ARMED == 0 && flight > 0 {
+            self.flow.restart_rto(flight, self.clock, self.timeouts);
         }
         sent
     }
@@ -283,7 +284,7 @@ impl<'a, E: Env> Fast<'a, E> {
 /// [`FlowState::restart_rto`] for segments of a longer flight, out of the way of all others.
 #[inline(never)]
 fn restart_timer(flow: &mut FlowState, clock: &Clock, timeouts: &Timeouts) {
-    flow.restart_rto(clock, timeouts);
+    flow.restart_rto(flow.flight_size(), clock, timeouts);
 }
 
 /// Sequence numbers from `from` to `end`, none if `end` is before it.

@@ -82,15 +82,17 @@ impl FlowState {
         payload_len: u32,
         env: &mut impl Env,
     ) -> Result<(), TxFull> {
-        let text = Text {
-            seq: self.snd_nxt,
+        let seq = self.snd_nxt;
+        // Made twice: what another function looks at lies in memory.
+        let text = || Text {
+            seq,
             control,
             payload_len,
         };
         if self.right_edge() != self.rcv_adv {
-            return self.transmit_window(id, clock, text, env);
+            return self.transmit_window(id, clock, text(), env);
         }
-        env.transmit(&self.segment_to(self.rcv_adv, id, clock, text))?;
+        env.transmit(&self.segment_to(self.rcv_adv, id, clock, text()))?;
         self.last_ack_sent = self.rcv_nxt;
         Ok(())
     }

@@ -121,26 +121,30 @@ impl FlowState {
     }
 
     /// Starts the retransmission timer, or that of a tail loss probe, when something was sent or
-    /// acknowledged (RFC 6298 (5.1), (5.3)).
+    /// acknowledged (RFC 6298 (5.1), (5.3)). `flight` is [`flight_size`](Self::flight_size).
     #[inline(always)]
-    pub fn restart_rto(&mut self, clock: &Clock, timeouts: &Timeouts) {
-        let rto = self.rto_ms(timeouts);
-        self.arm_rto(clock, timeouts, rto, self.may_probe());
+    pub fn restart_rto(&mut self, flight: u32, clock: &Clock, timeouts: &Timeouts) {
+        let (rto, several) = (self.rto_ms(timeouts), flight > u32::from(self.mss));
+        self.arm_rto(clock, timeouts, rto, self.may_probe(), several);
     }
 
     /// Starts the retransmission timer with `rto` ms, or, where `probe` allows it, that of a tail
     /// loss probe (RFC 8985 §7.2): 2 SRTT, for a single segment with the time that its
-    /// acknowledgment may be delayed by, and never later than the timeout would be.
+    /// acknowledgment may be delayed by, and never later than the timeout would be. `several`:
+    /// [`has_several_in_flight`](Self::has_several_in_flight).
     #[inline(always)]
-    pub fn arm_rto(&mut self, clock: &Clock, timeouts: &Timeouts, rto: u32, probe: bool) {
+    pub fn arm_rto(
+        &mut self,
+        clock: &Clock,
+        timeouts: &Timeouts,
+        rto: u32,
+        probe: bool,
+        several: bool,
+    ) {
         let mut armed = flags::RTO_ARMED;
         let mut wait = rto;
         if probe {
-            let late = if self.has_several_in_flight() {
-                2
-            } else {
-                PROBE_DELAYED_ACK_MS
-            };
+            let late = if several { 2 } else { PROBE_DELAYED_ACK_MS };
             let pto = ((self.srtt >> 2) / 1000 + late).max(timeouts.pto_min_ms);
             armed |= flags::PROBE;
             wait = pto.min(rto);

@@ -38,7 +38,8 @@ impl<E: Env> Slow<'_, E> {
         // What comes out of order is acknowledged at once.
         let several = self.hot.has_several_in_flight();
         let probe = probe && self.hot.may_probe() && self.hot.flight_size() > 0;
-        self.hot.arm_rto(&self.clock, self.timeouts, rto, probe);
+        self.hot
+            .arm_rto(&self.clock, self.timeouts, rto, probe, several);
         // On a path with losses a single segment is probed for, too (RFC 8985 §7.2 (2)), and
         // sooner.
         if probe && self.cold.trouble {

@@ -35,9 +35,9 @@ impl FlowKey {
     /// Anyone can predict them: for guesses that are checked.
     #[inline]
     pub const fn quick_hash(&self) -> u32 {
-        let [.., c, d] = self.peer.addr.0;
-        let (c, d) = (c as u32, d as u32);
-        self.peer.port as u32 ^ (self.local.port as u32).rotate_left(4) ^ (d << 5) ^ (c << 2)
+        let [.., a, b, c, d] = self.peer.addr.0;
+        let host = u32::from_ne_bytes([a, b, c, d]).wrapping_mul(GOLDEN as u32) >> 20;
+        self.peer.port as u32 ^ (self.local.port as u32).rotate_left(4) ^ host
     }
 
     /// A keyed hash: folded multiplications over all 36 bytes, two where both ends are IPv4 and

@@ -134,7 +134,7 @@ impl<P: PacketIo> Host<P> {
 }
 
 /// Passes on how far a program has read and written. False if it cannot have.
-#[inline]
+#[inline(always)]
 fn advance_positions(
     engine: &mut Engine,
     flow: FlowId,

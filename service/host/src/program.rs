@@ -115,6 +115,7 @@ impl Context {
         !self.backlog.is_empty() && self.push_waiting()
     }
 
+    #[inline(never)]
     fn push_waiting(&mut self) -> bool {
         while let Some(event) = self.backlog.front() {
             if self.control_events.push(*event).is_err() {

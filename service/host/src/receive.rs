@@ -4,7 +4,7 @@ use tidelane_engine::{Arrival, LinkId};
 use tidelane_packet_io::{BURST_MAX, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, Endpoint, FlowKey, IpAddress, Packet, TcpParts, parse_frame, parse_frame_v4,
+    DropReason, Endpoint, FlowKey, IpAddress, Packet, parse_frame, parse_frame_v4,
     parse_icmp_error, parse_icmpv6_error, protocol, split_tcp, tcp_checksum_ok,
 };
 
@@ -165,17 +165,18 @@ impl<P: PacketIo> Host<P> {
             Some(segment) => self
                 .engine
                 .segment_arrives(now, &arrival, &segment, &mut self.io),
-            None => self.receive_unusual(now, arrival, parts),
+            None => self.receive_unusual(now, arrival, packet.payload),
         }
         Ok(())
     }
 
     /// A segment with other options than timestamps.
     #[inline(never)]
-    fn receive_unusual(&mut self, now: Instant, arrival: Arrival, parts: TcpParts<'_>) {
-        let segment = parts.segment();
-        self.engine
-            .segment_arrives(now, &arrival, &segment, &mut self.io);
+    fn receive_unusual(&mut self, now: Instant, arrival: Arrival, transport: &[u8]) {
+        if let Ok(parts) = split_tcp(transport) {
+            self.engine
+                .segment_arrives(now, &arrival, &parts.segment(), &mut self.io);
+        }
     }
 
     #[inline(never)]

@@ -130,7 +130,7 @@ impl<P: PacketIo> Outlet<'_, P> {
         let Some(port) = self.ports.get_mut(link) else {
             return Ok(());
         };
-        let segments = out.payload_len.div_ceil(u32::from(out.segment_size));
+        let segments = out.payload_len.div_ceil(u32::from(out.segment_size.max(1)));
         let room = port.capabilities().tx_super_len_max as usize;
         let len = out.payload_len as usize;
         let runs = buffer.runs(region, out.payload_pos, len);
@@ -160,10 +160,10 @@ impl<P: PacketIo> Outlet<'_, P> {
     }
 }
 
-/// Whether the link makes several segments of `out`.
+/// Whether the link makes several segments of `out`. A segment without a size has no text.
 #[inline]
 fn is_cut(out: &SegmentOut) -> bool {
-    out.payload_len > u32::from(out.segment_size) && out.segment_size != 0
+    out.payload_len > u32::from(out.segment_size)
 }
 
 /// Writes all headers of `out` but the TCP checksum. Gives what of `frame` begins with the TCP

@@ -149,7 +149,10 @@ impl Region {
     /// Copies `bytes` to `offset`. False if they do not lie in the region or it is read-only.
     #[inline]
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> bool {
-        let Some(to) = self.range(offset, bytes.len()).filter(|_| self.writable) else {
+        if !self.writable {
+            return false;
+        }
+        let Some(to) = self.range(offset, bytes.len()) else {
             return false;
         };
         // SAFETY: `range` checked that the destination is within the mapping. The source is a

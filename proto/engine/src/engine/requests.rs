@@ -144,7 +144,7 @@ impl Engine {
 
     /// The program has read and written: [`Engine::rx_advance`] and [`Engine::tx_advance`] in one,
     /// for bytes in a buffer that bounds them, too.
-    #[inline]
+    #[inline(always)]
     pub fn advance(&mut self, id: FlowId, to: &Advance) -> Result<(), Misuse> {
         let flow = self.table.get(id).ok_or(Misuse::NoFlow)?;
         if to.rx_read != flow.rx_read {
@@ -192,9 +192,10 @@ impl Engine {
     #[inline(always)]
     fn note_written(&mut self, id: FlowId, tx_head: u32, limit: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
-        let more = tx_head.wrapping_sub(flow.tx_head());
+        let end = flow.iss.add(1).add(tx_head);
+        let more = end.distance_from(flow.tx_end);
         // Before SYN is acknowledged, SND.UNA is no part of the stream; `may_advance` knows.
-        let unacked = tx_head.wrapping_sub(flow.tx_pos(flow.snd_una));
+        let unacked = end.distance_from(flow.snd_una);
         let usual = more.wrapping_sub(1) < limit
             && unacked <= limit
             && flow.state != State::Closed
@@ -209,7 +210,7 @@ impl Engine {
                 }
             }
         }
-        flow.tx_end = flow.tx_end.add(more);
+        flow.tx_end = end;
         let pending = flow.has(flags::PENDING);
         flow.set(flags::SEND_WANTED | flags::PENDING);
         if !pending {
