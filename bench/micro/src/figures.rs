@@ -60,7 +60,7 @@ const FIGURES: &[Figure] = &[
         ("send", 1),
         &["tidelane_micro_send"],
         Some(300),
-        305,
+        304,
     ),
     figure(
         "request and reply, service and library",

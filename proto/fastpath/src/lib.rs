@@ -150,9 +150,9 @@ impl<'a, E: Env> Fast<'a, E> {
         }
     }
 
-    /// Sends all that is unsent, where that is one segment within all windows, and no FIN goes with
-    /// it: what a request or a reply mostly is, and the end of its batch. Anything else is for
-    /// [`Fast::send`]. `now_us` is [`Clock::us`], which the caller has looked at.
+    /// Sends all that is unsent, where that is one segment within all windows: what a request or a
+    /// reply mostly is, and the end of its batch. Anything else is for [`Fast::send`]. The caller
+    /// has seen that no FIN is queued; `now_us` is [`Clock::us`], which it has looked at, too.
     #[inline(always)]
     pub fn send_one(&mut self, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
@@ -160,10 +160,10 @@ impl<'a, E: Env> Fast<'a, E> {
         let len = flow.tx_end.distance_from(flow.snd_nxt);
         let end = flow.tx_end.distance_from(flow.snd_una);
         let small = len < mss;
+        debug_assert!(!flow.has(flags::FIN_QUEUED));
         if len.wrapping_sub(1) >= mss
             || end > flow.snd_wnd
             || end > flow.cwnd
-            || flow.flags & flags::FIN_QUEUED != 0
             || (small && held(flow))
         {
             return Err(Punt);

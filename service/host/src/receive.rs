@@ -80,7 +80,7 @@ impl<P: PacketIo> Host<P> {
         any
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive_frame(&mut self, now: Instant, link: LinkId, frame: &[u8], partial_allowed: bool) {
         if self.siblings.is_some() && self.hand_over(frame, partial_allowed) {
             return;

@@ -54,7 +54,8 @@ impl Engine {
         let Some(flow) = self.table.place_mut(id) else {
             return true;
         };
-        let (usual, odd) = (flags::FAST_SEND | flags::FAST_RECEIVE, flags::SLOW_DEADLINE);
+        let usual = flags::FAST_SEND | flags::FAST_RECEIVE;
+        let odd = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
         if flow.flags & (usual | odd) != usual {
             return false;
         }
