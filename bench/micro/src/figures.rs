@@ -53,21 +53,21 @@ const FIGURES: &[Figure] = &[
         ("receive", 1),
         &["tidelane_micro_receive"],
         Some(300),
-        292,
+        290,
     ),
     figure(
         "engine: send 64 B",
         ("send", 1),
         &["tidelane_micro_send"],
         Some(300),
-        304,
+        296,
     ),
     figure(
         "request and reply, service and library",
         ("port", 1),
         BOTH,
         Some(2500),
-        3000,
+        3045,
     ),
     figure(
         "request and reply, service alone",
@@ -81,7 +81,7 @@ const FIGURES: &[Figure] = &[
         ("port", 1),
         LIBRARY,
         None,
-        476,
+        516,
     ),
     figure(
         "16 at once, service and library",
@@ -97,7 +97,7 @@ const FIGURES: &[Figure] = &[
         Some(2500),
         1980,
     ),
-    figure("memory wire, both ends", ("memory", 1), MEMORY, None, 5160),
+    figure("memory wire, both ends", ("memory", 1), MEMORY, None, 5240),
     figure(
         "memory wire, both ends, 64 at once",
         ("memory", 64),
