@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tidelane_tests::{
     Outcome, Service, Side, Stop, Wire, command, ensure,
+    service::run_dir,
     wire::{INTERFACE, SERVER, WireOptions},
 };
 
@@ -63,10 +64,11 @@ pub fn both_have_connections() -> Outcome {
 /// Each core needs a queue of its own: one line says what to do, and that helps.
 pub fn too_few_queues() -> Outcome {
     let wire = wire(1)?;
-    let up = format!("up {INTERFACE} --name never --cores 0,1");
+    let space = wire.namespace(Side::Server);
+    let up = format!("up {INTERFACE} --name {space} --cores 0,1");
     let advice = format!("ethtool -L {INTERFACE} rx 2 tx 2");
     check_refusal(&tidelane(&wire, &up)?.finish(SHORT)?, &advice)?;
-    let space = wire.namespace(Side::Server);
+    ensure!(!run_dir(&space).exists(), "the run directory is left");
     let enter = ["ip", "netns", "exec", &space];
     let advised: Vec<&str> = enter.into_iter().chain(advice.split(' ')).collect();
     command(&advised)?;
