@@ -1,11 +1,11 @@
 //! Frames and memory-wire segments in: to the engine.
 
-use tidelane_engine::{Arrival, LinkId};
+use tidelane_engine::{Arrival, LinkId, SegmentOut};
 use tidelane_packet_io::{BURST_MAX, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, Endpoint, FlowKey, IpAddress, Packet, parse_frame, parse_frame_v4,
-    parse_icmp_error, parse_icmpv6_error, protocol, split_tcp, tcp_checksum_ok,
+    DropReason, Endpoint, FlowKey, IcmpError, IpAddress, Packet, Segment, parse_frame,
+    parse_frame_v4, parse_icmp_error, parse_icmpv6_error, protocol, split_tcp, tcp_checksum_ok,
 };
 
 use crate::{Host, Siblings, io::MEMORY_LINK};
@@ -181,11 +181,7 @@ impl<P: PacketIo> Host<P> {
 
     #[inline(never)]
     fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
-        let error = match (packet.protocol, packet.dst.is_v4()) {
-            (protocol::ICMP, true) => parse_icmp_error(packet.payload),
-            (protocol::ICMPV6, false) => parse_icmpv6_error(packet),
-            _ => Err(DropReason::UnsupportedProtocol),
-        }?;
+        let error = icmp_error(packet)?;
         if error.key.local.addr != packet.dst {
             return Err(DropReason::NotOurs);
         }
@@ -200,15 +196,8 @@ impl<P: PacketIo> Host<P> {
             return self.receive_urgent_memory(now);
         }
         let batch = self.io.memory.take();
-        for (key, out, segment) in batch.iter() {
-            self.io.counters.memory_segments += 1;
-            let arrival = Arrival {
-                key,
-                link: MEMORY_LINK,
-                ecn: out.ecn,
-            };
-            self.engine
-                .segment_arrives(now, &arrival, &segment, &mut self.io);
+        for sent in batch.iter() {
+            self.receive_sent(now, sent);
         }
         self.io.memory.recycle(batch);
     }
@@ -219,16 +208,35 @@ impl<P: PacketIo> Host<P> {
     fn receive_urgent_memory(&mut self, now: Instant) {
         let pointers = self.io.memory.take_pointers();
         let batch = self.io.memory.take();
-        for (key, out, segment) in batch.iter_urgent(&pointers) {
-            self.io.counters.memory_segments += 1;
-            let arrival = Arrival {
-                key,
-                link: MEMORY_LINK,
-                ecn: out.ecn,
-            };
-            self.engine
-                .segment_arrives(now, &arrival, &segment, &mut self.io);
+        for sent in batch.iter_urgent(&pointers) {
+            self.receive_sent(now, sent);
         }
         self.io.memory.recycle(batch);
+    }
+
+    /// A segment of the memory wire, with the key as its receiver names it.
+    #[inline(always)]
+    fn receive_sent(
+        &mut self,
+        now: Instant,
+        (key, out, segment): (FlowKey, &SegmentOut, Segment<'_>),
+    ) {
+        self.io.counters.memory_segments += 1;
+        let arrival = Arrival {
+            key,
+            link: MEMORY_LINK,
+            ecn: out.ecn,
+        };
+        self.engine
+            .segment_arrives(now, &arrival, &segment, &mut self.io);
+    }
+}
+
+/// The error that a packet of either version's ICMP reports.
+pub(crate) fn icmp_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
+    match (packet.protocol, packet.dst.is_v4()) {
+        (protocol::ICMP, true) => parse_icmp_error(packet.payload),
+        (protocol::ICMPV6, false) => parse_icmpv6_error(packet),
+        _ => Err(DropReason::UnsupportedProtocol),
     }
 }

@@ -11,9 +11,9 @@ use std::sync::{
 };
 
 use tidelane_ring::core_of;
-use tidelane_wire::{Packet, parse_icmp_error, parse_icmpv6_error, protocol};
+use tidelane_wire::{Packet, protocol};
 
-use crate::Bell;
+use crate::{Bell, receive::icmp_error};
 
 /// Batches on their way from one core to another: about as many frames as a NIC's queue holds.
 const BATCHES_MAX: usize = 64;
@@ -222,16 +222,10 @@ fn ports_of(packet: &Packet<'_>) -> Option<(u16, u16)> {
             let [a, b, c, d] = *packet.payload.first_chunk()?;
             Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
         }
-        protocol::ICMP | protocol::ICMPV6 => {
-            let error = if packet.protocol == protocol::ICMP {
-                parse_icmp_error(packet.payload)
-            } else {
-                parse_icmpv6_error(packet)
-            };
-            let key = error.ok()?.key;
+        _ => {
+            let key = icmp_error(packet).ok()?.key;
             Some((key.local.port, key.peer.port))
         }
-        _ => None,
     }
 }
 
