@@ -10,8 +10,10 @@ use crate::{
     report::Report,
 };
 
-/// A connection that moves nothing for so long is stuck.
-const STUCK_AFTER: Duration = Duration::from_secs(400);
+/// A connection that moves nothing for so long is stuck: fifteen timeouts of the longest kind. A
+/// lost acknowledgment whose repetition comes minutes later is a sample of minutes (RFC 7323 4.1,
+/// as in Linux), and then three lost segments are six minutes.
+const STUCK_AFTER: Duration = Duration::from_secs(15 * 120);
 /// After the last connection everything is gone in twice the MSL and this.
 const DRAIN_MAX: Duration = Duration::from_secs(900);
 
