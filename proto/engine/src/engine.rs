@@ -4,7 +4,7 @@
 use tidelane_fastpath::{Fast, Listed, Punt};
 use tidelane_flow::{
     Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowState, FlowTable, IpFields,
-    Route, SocketOptions, State, Timeouts, flags,
+    Route, SocketOptions, State, Timeouts, by_our_clock, flags,
 };
 use tidelane_slowpath::{
     ANSWER_INTERVAL_MS, Connection, Fate, Paths, Slow, is_limited, iss, new_connection, reset_reply,
@@ -201,6 +201,10 @@ impl Engine {
     fn arrives_slowly(&mut self, id: FlowId, ecn: Ecn, segment: &Segment<'_>, env: &mut impl Env) {
         let clock = self.clock;
         self.refill(clock.now);
+        let segment = &match self.table.get(id) {
+            Some(flow) => by_our_clock(segment, &flow.key, flow.link, env),
+            None => return,
+        };
         let half_open = self.is_half_open(id);
         if half_open && self.is_accept_queue_full(id) && !segment.flags.contains(TcpFlags::RST) {
             self.counters.listen_overflows += 1;
@@ -302,6 +306,7 @@ impl Engine {
     ) {
         let clock = self.clock;
         self.refill(clock.now);
+        let segment = &by_our_clock(segment, &arrival.key, arrival.link, env);
         let control = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let pure_syn = segment.flags.0 & control.0 == TcpFlags::SYN.0;
         if let Some(entry) = self.time_wait.find(&arrival.key).copied()

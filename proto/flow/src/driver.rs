@@ -145,6 +145,14 @@ pub trait Env {
         let _ = (flow, fields);
     }
 
+    /// How far ahead of the engine's clock the driver sends TSval on segments with these ends
+    /// (RFC 7323 §7.1); the engine takes as much off TSecr. The same for every connection of two
+    /// addresses, so that TIME-WAIT sees time go on (RFC 6191 §2).
+    fn timestamp_offset(&self, key: &FlowKey, link: LinkId) -> u32 {
+        let _ = (key, link);
+        0
+    }
+
     /// Whether routers may cut packets of `flow`: not at first, and only where a path takes none of
     /// the least size that segments have (RFC 1191 §3). IPv6 has no such thing.
     fn fragments(&mut self, flow: FlowId, allowed: bool) {
@@ -159,6 +167,22 @@ pub trait Env {
 
     /// The route back to the peer of a passive open that came over `link`.
     fn route(&mut self, key: &FlowKey, link: LinkId) -> Route;
+}
+
+/// `segment`, which arrived from the peer of `key` over `link`, with what it echoes in the engine's
+/// clock (see [`Env::timestamp_offset`]). The fast path does without, as it reads no echo.
+#[inline(never)]
+pub fn by_our_clock<'s>(
+    segment: &Segment<'s>,
+    key: &FlowKey,
+    link: LinkId,
+    env: &impl Env,
+) -> Segment<'s> {
+    let mut segment = *segment;
+    if let Some(timestamps) = &mut segment.options.timestamps {
+        timestamps.take_off(env.timestamp_offset(key, link));
+    }
+    segment
 }
 
 /// What happened to a flow.

@@ -33,7 +33,7 @@ pub use crate::{
     counters::Counters,
     driver::{
         Arrival, CloseCause, Env, Event, FlowInfo, ListenError, Misuse, OpenError, Route,
-        SegmentOut, TxFull,
+        SegmentOut, TxFull, by_our_clock,
     },
     fast_open::FastOpenPolicy,
     flow_state::{CaState, FlowState, flags},

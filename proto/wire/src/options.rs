@@ -37,6 +37,25 @@ pub struct Timestamps {
     pub tsecr: u32,
 }
 
+impl Timestamps {
+    /// To send, with TSval from a clock that is `offset` ahead.
+    #[inline(always)]
+    const fn ahead(self, offset: u32) -> Self {
+        Self {
+            tsval: self.tsval.wrapping_add(offset),
+            tsecr: self.tsecr,
+        }
+    }
+
+    /// The answer to timestamps that were sent `offset` ahead: takes it off TSecr, where zero
+    /// echoes nothing.
+    pub const fn take_off(&mut self, offset: u32) {
+        if self.tsecr != 0 {
+            self.tsecr = self.tsecr.wrapping_sub(offset);
+        }
+    }
+}
+
 /// The blocks of a SACK option (RFC 2018 §3), first the most recent one.
 ///
 /// Nearly every segment has none: that is one byte to write and to look at. A SYN never has any,
@@ -347,17 +366,24 @@ impl TcpOptions {
     /// If `buf` is shorter than that.
     #[inline(always)]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
+        self.emit_from(0, buf)
+    }
+
+    /// [`emit`](Self::emit) by a timestamp clock that is `offset` ahead of the one that
+    /// `timestamps` was read from (RFC 7323 §7.1).
+    #[inline(always)]
+    pub fn emit_from(&self, offset: u32, buf: &mut [u8]) -> usize {
         if !self.has_at_most_timestamps() {
-            return self.emit_any(buf);
+            return self.emit_any(offset, buf);
         }
         match self.timestamps {
-            Some(timestamps) => emit_timestamps(buf, [KIND_NOP; 2], timestamps),
+            Some(timestamps) => emit_timestamps(buf, [KIND_NOP; 2], timestamps.ahead(offset)),
             None => 0,
         }
     }
 
     #[inline(never)]
-    fn emit_any(self, buf: &mut [u8]) -> usize {
+    fn emit_any(self, offset: u32, buf: &mut [u8]) -> usize {
         let mut at = 0;
         if let Some(mss) = self.mss {
             let [high, low] = mss.to_be_bytes();
@@ -370,7 +396,7 @@ impl TcpOptions {
             } else {
                 [KIND_NOP; 2]
             };
-            at += emit_timestamps(&mut buf[at..], lead, timestamps);
+            at += emit_timestamps(&mut buf[at..], lead, timestamps.ahead(offset));
         } else if self.sack_permitted {
             buf[at..at + 4].copy_from_slice(&[KIND_NOP, KIND_NOP, KIND_SACK_PERMITTED, 2]);
             at += 4;

@@ -313,19 +313,24 @@ fn holds_partial(transport: &[u8], pseudo: Sum) -> bool {
 /// If `buf` is shorter than [`SegmentHeader::len`].
 #[inline]
 pub fn emit_tcp(buf: &mut [u8], header: &SegmentHeader) -> usize {
-    emit_tcp_with(buf, header, &header.options)
+    emit_tcp_with(buf, header, &header.options, 0)
 }
 
 /// [`emit_tcp`] with the `options` of somewhere else: those of `header` do not count, so that
-/// nobody has to copy them there.
+/// nobody has to copy them there. TSval is sent `offset` ahead ([`TcpOptions::emit_from`]).
 ///
 /// # Panics
 ///
 /// If `buf` is shorter than the header.
 #[inline(always)]
-pub fn emit_tcp_with(buf: &mut [u8], header: &SegmentHeader, options: &TcpOptions) -> usize {
+pub fn emit_tcp_with(
+    buf: &mut [u8],
+    header: &SegmentHeader,
+    options: &TcpOptions,
+    offset: u32,
+) -> usize {
     let (fixed, rest) = buf.split_at_mut(TCP_HEADER_LEN);
-    let header_len = TCP_HEADER_LEN + options.emit(rest);
+    let header_len = TCP_HEADER_LEN + options.emit_from(offset, rest);
     fixed[0..2].copy_from_slice(&header.src_port.to_be_bytes());
     fixed[2..4].copy_from_slice(&header.dst_port.to_be_bytes());
     fixed[4..8].copy_from_slice(&header.seq.0.to_be_bytes());

@@ -56,6 +56,8 @@ pub struct HeaderTemplate {
     ip_sum: SmallSum,
     /// Of the TCP pseudo-header with zero length.
     pseudo_sum: SmallSum,
+    /// See [`HeaderTemplate::set_timestamp_offset`].
+    timestamp_offset: u32,
 }
 
 impl HeaderTemplate {
@@ -93,6 +95,7 @@ impl HeaderTemplate {
             len: FRAME_HEADERS_LEN as u8,
             ip_sum,
             pseudo_sum: SmallSum::new(pseudo_sum),
+            timestamp_offset: 0,
         }
     }
 
@@ -111,6 +114,7 @@ impl HeaderTemplate {
             len: FRAME_HEADERS_LEN_MAX as u8,
             ip_sum: SmallSum::new(Sum::ZERO),
             pseudo_sum: SmallSum::new(pseudo_sum),
+            timestamp_offset: 0,
         }
     }
 
@@ -120,6 +124,18 @@ impl HeaderTemplate {
         if self.is_v6() {
             self.put_first_word(0xf_ffff, label);
         }
+    }
+
+    /// How far the timestamps of this flow are ahead of the clock that they are read from (RFC 7323
+    /// §7.1): zero at first.
+    pub const fn set_timestamp_offset(&mut self, offset: u32) {
+        self.timestamp_offset = offset;
+    }
+
+    /// What [`set_timestamp_offset`](Self::set_timestamp_offset) said.
+    #[inline]
+    pub const fn timestamp_offset(&self) -> u32 {
+        self.timestamp_offset
     }
 
     /// Sets DiffServ field and TTL, or their equivalents (RFC 9293 MUST-48, SHLD-22, MUST-49).

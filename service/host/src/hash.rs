@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hasher};
 
 use siphasher::sip::SipHasher13;
+use tidelane_wire::FlowKey;
 
 /// Builds hashers that all start from the same state. Only for maps whose keys the service chooses;
 /// what a peer can choose is hashed with a secret.
@@ -27,4 +28,14 @@ pub fn label_seed(secret: [u8; 16]) -> [u64; 2] {
     let first = hasher.finish();
     hasher.write_u64(first);
     [first, hasher.finish()]
+}
+
+/// How far the timestamps between the addresses of `key` are ahead of the clock (RFC 7323 §7.1), as
+/// in Linux: no peer learns how long the machine runs, or which addresses are one machine's.
+pub fn timestamp_offset(secret: &[u8; 16], key: &FlowKey) -> u32 {
+    let mut hasher = SipHasher13::new_with_key(secret);
+    hasher.write(b"timestamps");
+    hasher.write(&key.local.addr.0);
+    hasher.write(&key.peer.addr.0);
+    hasher.finish() as u32
 }

@@ -14,7 +14,7 @@ use tidelane_wire::{FRAME_HEADERS_LEN_MAX, FlowKey, HeaderTemplate, IpFields, Ma
 use crate::{
     HostCounters, HostRequest,
     binding::{Binding, Path, STAGING},
-    hash::label_seed,
+    hash::{label_seed, timestamp_offset},
     listeners::Listeners,
     memory_wire::{self, MemoryWire},
     ports::PortPool,
@@ -80,6 +80,8 @@ pub struct HostIo<P> {
     super_payload_max: u32,
     /// What the flow labels of IPv6 come from.
     pub(crate) label_seed: [u64; 2],
+    /// What the offsets of timestamps come from.
+    pub(crate) secret: [u8; 16],
     /// Identification of the next IPv4 packet.
     pub ip_id: u16,
 }
@@ -116,6 +118,7 @@ impl<P: PacketIo> HostIo<P> {
             tx_queued: false,
             blocked: false,
             label_seed: label_seed(secret),
+            secret,
             ip_id: 0,
         })
     }
@@ -159,6 +162,9 @@ impl<P: PacketIo> HostIo<P> {
             return Ok(());
         };
         template.set_fields(fields);
+        if out.options.timestamps.is_some() {
+            template.set_timestamp_offset(timestamp_offset(&self.secret, &out.key));
+        }
         let outlet = Outlet {
             ports: &mut self.ports,
             counters: &mut self.counters,
@@ -249,6 +255,13 @@ impl<P: PacketIo> Env for HostIo<P> {
         {
             template.set_fields(fields);
         }
+    }
+
+    fn timestamp_offset(&self, key: &FlowKey, link: LinkId) -> u32 {
+        if link == MEMORY_LINK {
+            return 0;
+        }
+        timestamp_offset(&self.secret, key)
     }
 
     fn fragments(&mut self, flow: FlowId, allowed: bool) {

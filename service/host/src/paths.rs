@@ -8,6 +8,7 @@ use tidelane_wire::{FlowKey, HeaderTemplate, IpAddress, MacAddress};
 use crate::{
     HostRequest,
     binding::{Binding, Path},
+    hash::timestamp_offset,
     hops::HopId,
     io::{HostIo, MEMORY_LINK},
     slots,
@@ -43,6 +44,7 @@ impl<P: PacketIo> HostIo<P> {
             return Path::Memory;
         };
         template.set_flow_label(key.hash64(self.label_seed) as u32);
+        template.set_timestamp_offset(timestamp_offset(&self.secret, key));
         let hop = match here {
             Some(_) => None,
             None => self.hop_in_use(key.peer.addr),

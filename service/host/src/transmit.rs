@@ -179,7 +179,13 @@ fn write_headers<'f>(
     let tcp_len = header_len + out.payload_len as usize;
     let segment = template.write_before(frame, tcp_len as u16, out.ecn, ip_id)?;
     let tcp_header = segment.get_mut(..header_len)?;
-    emit_tcp_with(tcp_header, &header_without_options(out), &out.options);
+    let ahead = template.timestamp_offset();
+    emit_tcp_with(
+        tcp_header,
+        &header_without_options(out),
+        &out.options,
+        ahead,
+    );
     Some((segment, header_len))
 }
 

@@ -163,3 +163,36 @@ fn a_peer_that_answers_is_looked_for() {
         assert_eq!(by_cookie, u64::from(half_open > 0));
     }
 }
+
+/// RFC 7323 §7.1: timestamps tell nobody the clock, and no two peers how their numbers compare;
+/// one peer sees one clock, half-open (at first) or by cookie (later).
+#[test]
+fn each_peer_sees_a_timestamp_clock_of_its_own() {
+    let mut stage = Stage::new();
+    let mut seen = Vec::new();
+    let mut tsval = |from, src_port| {
+        let mut syn = segment(TcpFlags::SYN, 7, 0);
+        syn.src_port = src_port;
+        syn.options = TcpOptions::timestamps(77, 0);
+        let answers = stage.exchange(from, syn);
+        let echoed = answers[0].options.timestamps.expect("both have them");
+        assert_eq!(echoed.tsecr, 77);
+        echoed.tsval
+    };
+    for number in 0..300 {
+        let first = tsval(stranger(number), 1000);
+        let second = tsval(stranger(number), 1001);
+        // The exchanges take microseconds; a cookie keeps a bit of its own in the lowest one.
+        assert!(
+            second.wrapping_sub(first).wrapping_add(2) < 5,
+            "{first} {second}"
+        );
+        seen.push(first);
+    }
+    let bits: u32 = seen
+        .windows(2)
+        .map(|two| (two[0] ^ two[1]).count_ones())
+        .sum();
+    let each = f64::from(bits) / (seen.len() - 1) as f64;
+    assert!((15.0..17.0).contains(&each), "{each} of 32 bits differ");
+}

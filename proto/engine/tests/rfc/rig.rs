@@ -12,6 +12,8 @@ pub const SYN: TcpFlags = TcpFlags::SYN;
 pub const RST: TcpFlags = TcpFlags::RST;
 /// The peer's initial sequence number.
 const IRS: SeqNumber = SeqNumber(0xffff_f000);
+/// How far the driver's timestamps are ahead of the engine's clock, whatever a test is about.
+pub const OFFSET: u32 = 0xbeef_cafe;
 /// Segments that may be sent before a test is called endless.
 const SENT_MAX: usize = 100_000;
 static ZEROES: [u8; 65_536] = [0; 65_536];
@@ -138,7 +140,11 @@ pub struct Side {
 impl Env for Side {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         assert!(self.out.len() < SENT_MAX, "sends without end");
-        self.out.push(*out);
+        let mut out = *out;
+        if let Some(timestamps) = &mut out.options.timestamps {
+            timestamps.tsval = timestamps.tsval.wrapping_add(OFFSET);
+        }
+        self.out.push(out);
         Ok(())
     }
 
@@ -168,6 +174,10 @@ impl Env for Side {
 
     fn fragments(&mut self, _: FlowId, allowed: bool) {
         self.fragments.push(allowed);
+    }
+
+    fn timestamp_offset(&self, _: &FlowKey, _: LinkId) -> u32 {
+        OFFSET
     }
 
     fn doubt_path(&mut self, _: FlowId) {
