@@ -124,8 +124,7 @@ impl Context {
             id,
             bell,
             cores: (0..cores).map(rings).collect::<Option<_>>()?,
-            // Programs with one connection each do not all begin with the first core.
-            next_core: std::process::id(),
+            next_core: session.first_core(id),
             marks: Vec::new(),
             touched: Vec::new(),
             session,

@@ -94,6 +94,15 @@ impl Session {
         (slot >> self.slots_shift) as usize
     }
 
+    /// What `context` begins to count cores with. Programs with one connection each do not all
+    /// begin with the first core; in memory, though, nothing depends on the process.
+    pub(crate) fn first_core(&self, context: u32) -> u32 {
+        match self.bell {
+            ServiceBell::Doorbells(_) => std::process::id(),
+            ServiceBell::InMemory(_) => context,
+        }
+    }
+
     /// What the service says of a core.
     pub(crate) fn core(&self, core: usize) -> Option<&CoreLine> {
         self.page.core(core as u32)

@@ -155,6 +155,17 @@ fn listeners_are_joined_on_all_cores_and_connects_go_where_the_connection_will_b
     }
 }
 
+/// A simulated run with several cores was another one in every process.
+#[test]
+fn in_memory_connects_begin_with_the_same_core_in_every_process() {
+    let mut service = service();
+    service.context.connect(&Connect::default()).unwrap();
+    service.context.flush();
+    let asked = |core: &mut Core| core.control_requests.pop().unwrap().is_some();
+    let asked: Vec<bool> = service.cores.iter_mut().map(asked).collect();
+    assert_eq!(asked, [false, true, false]);
+}
+
 #[test]
 fn events_of_all_cores_come_and_keep_a_context_awake() {
     let mut service = service();
