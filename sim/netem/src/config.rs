@@ -39,11 +39,14 @@ pub struct LinkConfig {
     pub corrupt: Ppm,
     /// Longer frames are dropped without a word; zero: none are.
     pub frame_max: u32,
+    /// The longest packet that a router sends this way: of a longer one it tells the sender
+    /// (RFC 1191, RFC 8201). Zero: it sends all.
+    pub mtu: u32,
     /// Bits per second of frame; zero is infinitely fast.
     pub rate: u64,
     /// Frames that may wait for transmission at `rate`; one more is dropped.
     pub limit: u32,
-    /// An ECN-capable IPv4 packet that finds at least so many frames waiting is marked CE.
+    /// An ECN-capable packet that finds at least so many frames waiting is marked CE.
     pub ecn_threshold: Option<u32>,
 }
 
@@ -64,6 +67,7 @@ impl LinkConfig {
         duplicate: 0,
         corrupt: 0,
         frame_max: 0,
+        mtu: 0,
         rate: 0,
         limit: 1_000,
         ecn_threshold: None,

@@ -14,6 +14,7 @@
 mod config;
 mod link;
 mod network;
+mod packets;
 mod rng;
 
 pub use crate::{

@@ -6,9 +6,8 @@ use std::{
 };
 
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{ETHERNET_HEADER_LEN, Ecn, IPV4_HEADER_LEN, checksum};
 
-use crate::{config::LinkConfig, rng::Rng};
+use crate::{config::LinkConfig, packets::mark_congestion_experienced, rng::Rng};
 
 /// Frames that a link can hold: a bound for links that are infinitely fast, and so have no queue.
 const IN_FLIGHT_MAX: usize = 1 << 20;
@@ -283,31 +282,4 @@ fn propagation(config: &LinkConfig, rng: &mut Rng) -> Duration {
     let jitter = config.jitter.0;
     let drawn = rng.below(jitter.saturating_mul(2).saturating_add(1));
     config.delay + Duration(drawn) - Duration(jitter)
-}
-
-/// Sets CE in an Ethernet frame with an ECN-capable IPv4 packet. False if it is not one.
-fn mark_congestion_experienced(frame: &mut [u8]) -> bool {
-    let Some((link, packet)) = frame.split_at_mut_checked(ETHERNET_HEADER_LEN) else {
-        return false;
-    };
-    let Some(header) = packet.first_chunk_mut::<IPV4_HEADER_LEN>() else {
-        return false;
-    };
-    if link[12..] != [0x08, 0x00] || header[0] >> 4 != 4 {
-        return false;
-    }
-    if Ecn::from_tos(header[1]) == Ecn::NotEct {
-        return false;
-    }
-    let before = u16::from_be_bytes([header[0], header[1]]);
-    header[1] |= Ecn::Ce as u8;
-    let after = u16::from_be_bytes([header[0], header[1]]);
-    // RFC 1624: HC' = ~(~HC + ~m + m').
-    let old = u16::from_be_bytes([header[10], header[11]]);
-    let sum = [!old, !before, after].map(checksum::Sum::of_u16);
-    let sum = sum
-        .into_iter()
-        .fold(checksum::Sum::ZERO, checksum::Sum::plus);
-    header[10..12].copy_from_slice(&sum.checksum().to_be_bytes());
-    true
 }

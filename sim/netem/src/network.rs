@@ -6,19 +6,19 @@
 //! ```
 //!
 //! Each direction of an edge is a [`Link`] of its own, with its own queue. A switch looks at the
-//! link address, a router at the IPv4 destination: it counts TTL down and writes new link
-//! addresses. Nobody learns or floods: the ways are known from the start.
+//! link address, a router at the packet's destination: it counts TTL or hop limit down and writes
+//! new link addresses. A packet that is too long for the way it has to go, it answers with an ICMP
+//! error. Nobody learns or floods: the ways are known from the start.
 
 use std::collections::VecDeque;
 
 use tidelane_time::Instant;
-use tidelane_wire::{
-    ETHERNET_HEADER_LEN, IPV4_HEADER_LEN, IpAddress, MacAddress, checksum, parse_frame,
-};
+use tidelane_wire::{ETHERNET_HEADER_LEN, IpAddress, MacAddress, parse_frame};
 
 use crate::{
     config::LinkConfig,
     link::{Link, LinkCounters},
+    packets::{count_down, too_big},
     rng::Rng,
 };
 
@@ -29,7 +29,7 @@ pub enum Kind {
     Host,
     /// Forwards by link address.
     Switch,
-    /// Forwards by IPv4 destination.
+    /// Forwards by the packet's destination.
     Router,
 }
 
@@ -40,8 +40,8 @@ pub struct Node {
     pub kind: Kind,
     /// Its link address; of no meaning for a switch.
     pub mac: MacAddress,
-    /// Its address; of no meaning for a switch.
-    pub addr: IpAddress,
+    /// Its addresses, an IPv4 one and an IPv6 one; of no meaning for a switch.
+    pub addrs: [IpAddress; 2],
 }
 
 /// A cable between two nodes.
@@ -74,6 +74,15 @@ pub struct Network {
     blocked: Vec<bool>,
     /// Frames that no node could forward.
     unroutable: u64,
+    /// Packets that were too long for the way they had to go.
+    too_big: u64,
+}
+
+/// Where a router sends what came, and as what.
+struct Onward {
+    way: usize,
+    frame: Vec<u8>,
+    too_big: bool,
 }
 
 impl Network {
@@ -102,6 +111,7 @@ impl Network {
             ways,
             next,
             unroutable: 0,
+            too_big: 0,
         }
     }
 
@@ -123,14 +133,17 @@ impl Network {
     /// Takes what has arrived by `way`. Returned is what came to a host, and to which.
     pub fn arrive(&mut self, now: Instant, way: usize) -> Option<(usize, Vec<u8>)> {
         let node = self.ways[way].to;
-        let mut frame = self.ways[way].link.poll(now)?;
+        let frame = self.ways[way].link.poll(now)?;
         let onward = match self.nodes[node].kind {
             Kind::Host => return Some((node, frame)),
-            Kind::Switch => self.switch(node, &frame),
-            Kind::Router => self.route(node, &mut frame),
+            Kind::Switch => self.switch(node, frame),
+            Kind::Router => self.route(node, frame),
         };
         match onward {
-            Some(onward) => self.ways[onward].link.push(now, frame),
+            Some(onward) => {
+                self.too_big += u64::from(onward.too_big);
+                self.ways[onward.way].link.push(now, onward.frame);
+            }
             None => self.unroutable += 1,
         }
         None
@@ -163,6 +176,11 @@ impl Network {
         self.unroutable
     }
 
+    /// Packets that were too long for the way they had to go: the sender was told.
+    pub const fn too_big(&self) -> u64 {
+        self.too_big
+    }
+
     fn find(&self, is_it: impl Fn(&Node) -> bool) -> Option<usize> {
         let ends = self.nodes.iter().enumerate();
         ends.filter(|(_, node)| node.kind != Kind::Switch)
@@ -170,39 +188,54 @@ impl Network {
             .map(|(index, _)| index)
     }
 
-    fn switch(&self, node: usize, frame: &[u8]) -> Option<usize> {
+    fn switch(&self, node: usize, frame: Vec<u8>) -> Option<Onward> {
         let to = frame.first_chunk::<6>()?;
         let end = self.find(|node| node.mac.0 == *to)?;
-        self.next[node][end]
+        Some(Onward {
+            way: self.next[node][end]?,
+            frame,
+            too_big: false,
+        })
     }
 
-    fn route(&self, node: usize, frame: &mut [u8]) -> Option<usize> {
-        let packet = parse_frame(frame).ok()?;
-        if packet.dst_mac != self.nodes[node].mac || packet.ttl <= 1 {
+    fn route(&self, node: usize, mut frame: Vec<u8>) -> Option<Onward> {
+        let packet = parse_frame(&frame).ok()?;
+        let router = &self.nodes[node];
+        if packet.dst_mac != router.mac || packet.ttl <= 1 {
             return None;
         }
-        let end = self.find(|node| node.addr == packet.dst)?;
-        let onward = self.next[node][end]?;
+        let (src, dst) = (packet.src, packet.dst);
+        let (way, hop) = self.towards(node, dst)?;
+        let mtu = self.ways[way].config.mtu;
+        if mtu > 0 && frame.len() > mtu as usize + ETHERNET_HEADER_LEN {
+            let (way, hop) = self.towards(node, src)?;
+            return Some(Onward {
+                way,
+                frame: too_big(&frame, router, hop, mtu)?,
+                too_big: true,
+            });
+        }
+        frame[..6].copy_from_slice(&hop.0);
+        frame[6..12].copy_from_slice(&router.mac.0);
+        count_down(&mut frame)?;
+        Some(Onward {
+            way,
+            frame,
+            too_big: false,
+        })
+    }
+
+    /// The way from `node` to the one with this address, and whose link address comes next.
+    fn towards(&self, node: usize, addr: IpAddress) -> Option<(usize, MacAddress)> {
+        let end = self.find(|node| node.addrs.contains(&addr))?;
+        let way = self.next[node][end]?;
         // The next one that has a link address: behind a switch, or right there.
-        let mut hop = self.ways[onward].to;
+        let mut hop = self.ways[way].to;
         while self.nodes[hop].kind == Kind::Switch {
             hop = self.ways[self.next[hop][end]?].to;
         }
-        frame[..6].copy_from_slice(&self.nodes[hop].mac.0);
-        frame[6..12].copy_from_slice(&self.nodes[node].mac.0);
-        count_down(frame)?;
-        Some(onward)
+        Some((way, self.nodes[hop].mac))
     }
-}
-
-/// TTL is one less, and the header's checksum is that of the new header.
-fn count_down(frame: &mut [u8]) -> Option<()> {
-    let header = frame.get_mut(ETHERNET_HEADER_LEN..ETHERNET_HEADER_LEN + IPV4_HEADER_LEN)?;
-    header[8] -= 1;
-    header[10..12].fill(0);
-    let sum = checksum::sum(header).checksum();
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
-    Some(())
 }
 
 /// By destination: the first way of the shortest path from `from`.

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{Ecn, FRAME_HEADERS_LEN, HeaderTemplate, IpAddress, MacAddress, parse_frame};
+use tidelane_wire::{Ecn, HeaderTemplate, IpAddress, MacAddress, parse_frame};
 
 use crate::{BurstLoss, Link, LinkConfig, LinkCounters, Rng};
 
@@ -233,16 +233,11 @@ fn rate_spaces_frames_and_the_queue_has_a_limit() {
     );
 }
 
-fn ip_frame(ecn: Ecn) -> Vec<u8> {
-    let (src, dst) = (
-        IpAddress::from_v4([10, 0, 0, 1]),
-        IpAddress::from_v4([10, 0, 0, 2]),
-    );
+fn ip_frame(ecn: Ecn, ends: [IpAddress; 2]) -> Vec<u8> {
     let mac = MacAddress([2; 6]);
-    let mut frame = vec![0; FRAME_HEADERS_LEN + 66];
-    HeaderTemplate::new(mac, mac, src, dst)
-        .unwrap()
-        .write(&mut frame, 66, ecn, 77);
+    let template = HeaderTemplate::new(mac, mac, ends[0], ends[1]).unwrap();
+    let mut frame = vec![0; template.headers_len() + 66];
+    template.write(&mut frame, 66, ecn, 77);
     frame
 }
 
@@ -253,10 +248,13 @@ fn queue_marks_what_can_be_marked() {
         ecn_threshold: Some(3),
         ..LinkConfig::default()
     };
-    for ecn in [Ecn::Ect0, Ecn::Ect1, Ecn::Ce, Ecn::NotEct] {
+    let v4 = [1, 2].map(|last| IpAddress::from_v4([10, 0, 0, last]));
+    let v6 = [1, 2].map(|last| IpAddress([last; 16]));
+    let kinds = [Ecn::Ect0, Ecn::Ect1, Ecn::Ce, Ecn::NotEct];
+    for (ecn, ends) in kinds.into_iter().flat_map(|ecn| [(ecn, v4), (ecn, v6)]) {
         let mut link = Link::new(config, 1);
         for _ in 0..6 {
-            link.push(Instant::ZERO, ip_frame(ecn));
+            link.push(Instant::ZERO, ip_frame(ecn, ends));
         }
         let mut seen = Vec::new();
         while let Some(frame) = link.poll(Instant::MAX) {
@@ -395,6 +393,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
                 duplicate: chances.4,
                 corrupt: 0,
                 frame_max: 0,
+                mtu: 0,
                 rate,
                 limit,
                 ecn_threshold,

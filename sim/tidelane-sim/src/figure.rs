@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bulk, Goodput, Violation};
+use tidelane_world::{Algorithm, Bulk, Family, Goodput, Violation};
 
 use crate::cubic_model;
 
@@ -55,6 +55,8 @@ fn fat_path() -> Result<bool, Violation> {
             flows: 1,
             there: LinkConfig { loss: 100, ..way },
             back: way,
+            family: Family::V4,
+            path_mtu: None,
             congestion: Algorithm::Cubic,
             beside: None,
             window: 64 << 20,
@@ -103,6 +105,8 @@ fn hundred(worse: impl FnOnce(LinkConfig) -> LinkConfig) -> Result<Goodput, Viol
         flows: 100,
         there: worse(way),
         back: way,
+        family: Family::V4,
+        path_mtu: None,
         congestion: Algorithm::Cubic,
         beside: None,
         window: 1 << 20,
@@ -178,6 +182,8 @@ fn fairness() -> Result<bool, Violation> {
                     ..way
                 },
                 back: way,
+                family: Family::V4,
+                path_mtu: None,
                 congestion,
                 beside: None,
                 window: 4 << 20,

@@ -16,6 +16,9 @@ pub struct About {
     /// What the runs are about; without it, the seed decides
     #[arg(long, value_enum)]
     theme: Option<ThemeName>,
+    /// IPv4 alone and no narrow paths: what seeds were before they drew these
+    #[arg(long)]
+    plain: bool,
 }
 
 /// The themes, as they are called on the command line.
@@ -42,11 +45,23 @@ pub enum ThemeName {
 impl About {
     /// Runs about `theme`.
     pub const fn theme(theme: ThemeName) -> Self {
-        Self { theme: Some(theme) }
+        Self {
+            theme: Some(theme),
+            plain: false,
+        }
     }
 
     /// The scenario of `seed`.
     pub fn scenario(self, seed: u64) -> Scenario {
+        let scenario = self.drawn(seed);
+        if self.plain {
+            scenario.plain()
+        } else {
+            scenario
+        }
+    }
+
+    fn drawn(self, seed: u64) -> Scenario {
         let theme = match self.theme {
             None => return Scenario::from_seed(seed),
             Some(ThemeName::Any) => Theme::Any,
@@ -63,9 +78,11 @@ impl About {
 
     fn words(self) -> String {
         let theme = self.theme.and_then(|theme| theme.to_possible_value());
-        theme.map_or(String::new(), |theme| {
+        let theme = theme.map_or(String::new(), |theme| {
             format!(" --theme {}", theme.get_name())
-        })
+        });
+        let plain = if self.plain { " --plain" } else { "" };
+        theme + plain
     }
 
     /// The command that shows the run of `seed` again.

@@ -5,16 +5,19 @@ use tidelane_netem::LinkConfig;
 use tidelane_time::{Duration, Instant};
 
 use crate::{
+    family::{Bound, Family, IPV6_MTU_MIN},
     ledger::Violation,
     plan::{ConnectionPlan, Role, Round, quiet_end},
     scenario::{AREA_LEN, Conduct, HostSpec, ListenerSpec, ProgramSpec, Scenario, Theme},
-    topology::Topology,
+    topology::{Middle, Topology},
     world::World,
 };
 
 /// Connections of one program: each takes a slot.
 const CONNECTIONS_PER_PROGRAM: usize = 100;
 
+/// MTU of the hosts.
+const MTU: u32 = 1500;
 /// Looks at the senders in the counted time.
 const LOOKS: u64 = 50;
 
@@ -27,6 +30,10 @@ pub struct Bulk {
     pub there: LinkConfig,
     /// The way of the acknowledgments.
     pub back: LinkConfig,
+    /// What it goes over.
+    pub family: Family,
+    /// There are two routers at its end, and the way between them carries packets of this size.
+    pub path_mtu: Option<u32>,
     /// Congestion control.
     pub congestion: Algorithm,
     /// A third host sends as many connections over the same bottleneck, with this one.
@@ -126,6 +133,7 @@ impl Bulk {
         programs.extend((0..clients).map(|_| program(1)));
         let listeners = (0..clients).map(|index| ListenerSpec {
             port: 80 + index as u16,
+            bound: Bound::ToBoth,
             backlog: self.flows.max(16),
             programs: vec![clients + index],
             accept_delay: Duration::ZERO,
@@ -133,11 +141,19 @@ impl Bulk {
         let flows = self.flows as usize;
         let connections = (0..senders * flows).map(|id| {
             let number = id / flows * per_host + id % flows / CONNECTIONS_PER_PROGRAM;
-            endless(id as u32, number)
+            endless(id as u32, number, self.family)
         });
         let mut topology = Topology::star(1 + senders, LinkConfig::PERFECT);
         // From the switch to the receiver: the queue that all senders share.
         topology.access[1] = [self.back, self.there];
+        topology.middle = self.path_mtu.map(|mtu| Middle {
+            routed: true,
+            ways: [LinkConfig {
+                mtu,
+                ..LinkConfig::PERFECT
+            }; 2],
+            far: (0..=senders).map(|host| host == 1).collect(),
+        });
         let mut hosts = vec![self.host(self.congestion); 2];
         hosts.extend(self.beside.map(|congestion| self.host(congestion)));
         Scenario {
@@ -156,7 +172,8 @@ impl Bulk {
     fn host(&self, congestion: Algorithm) -> HostSpec {
         HostSpec {
             cores: 1,
-            mtu: 1500,
+            mtu: MTU,
+            ipv6: MTU >= IPV6_MTU_MIN,
             frames: 4096,
             step_time_max: Duration::from_micros(1),
             wake_time_max: Duration::from_micros(1),
@@ -184,7 +201,7 @@ fn program(host: usize) -> ProgramSpec {
 }
 
 /// A connection that sends more than any run can move.
-fn endless(id: u32, number: usize) -> ConnectionPlan {
+fn endless(id: u32, number: usize, family: Family) -> ConnectionPlan {
     let end = quiet_end();
     let round = Round {
         up: u32::MAX,
@@ -194,6 +211,7 @@ fn endless(id: u32, number: usize) -> ConnectionPlan {
         id,
         client: number,
         listener: number,
+        family,
         start: Instant(1_000_000 + u64::from(id) * 100_000),
         rounds: vec![round; 4],
         client_waits: false,

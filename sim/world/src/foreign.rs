@@ -11,13 +11,14 @@ use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 use smoltcp::{
     iface::{Config, Interface, SocketHandle, SocketSet},
     socket::tcp,
-    wire::{HardwareAddress, IpCidr, Ipv4Address},
+    wire::{HardwareAddress, IpCidr, IpEndpoint},
 };
 use tidelane_netem::Rng;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::Endpoint;
 
 use crate::{
+    family::{Family, IPV6_MTU_MIN},
     ledger::Violation,
     scenario::ForeignSpec,
     side::{Book, Next, Side},
@@ -67,18 +68,17 @@ fn micros(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros(now.as_micros() as i64)
 }
 
-fn v4(endpoint: Endpoint) -> Option<(Ipv4Address, u16)> {
-    let [a, b, c, d] = endpoint.addr.as_v4()?;
-    Some((Ipv4Address::new(a, b, c, d), endpoint.port))
+fn smol(endpoint: Endpoint) -> IpEndpoint {
+    IpEndpoint::new(std::net::IpAddr::from(endpoint.addr).into(), endpoint.port)
 }
 
-/// Whether a socket has a connection with this peer's port. A second SYN of it is none of another
+/// Whether a socket has a connection with this peer. A second SYN of it is none of another
 /// listening socket's business, of which this stack needs as many as connections.
-fn is_known(sockets: &SocketSet<'_>, (peer_port, port): (u16, u16)) -> bool {
+fn is_known(sockets: &SocketSet<'_>, (peer, own): (Endpoint, Endpoint)) -> bool {
+    let ends = (Some(smol(peer)), Some(smol(own)));
     sockets.iter().any(|(_, socket)| {
         let smoltcp::socket::Socket::Tcp(socket) = socket;
-        let ports = (socket.remote_endpoint(), socket.local_endpoint());
-        matches!(ports, (Some(peer), Some(own)) if (peer.port, own.port) == (peer_port, port))
+        (socket.remote_endpoint(), socket.local_endpoint()) == ends
     })
 }
 
@@ -96,9 +96,12 @@ impl ForeignHost {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = rng.fork(1).next_u64();
         let mut interface = Interface::new(config, &mut device, micros(Instant::ZERO));
-        let own = v4(Endpoint::new(address(index), 0)).expect("hosts have IPv4 addresses");
+        let own = |family| smol(Endpoint::new(address(family, index), 0)).addr;
         interface.update_ip_addrs(|addresses| {
-            let _ = addresses.push(IpCidr::new(own.0.into(), 24));
+            let _ = addresses.push(IpCidr::new(own(Family::V4), 24));
+            if spec.mtu >= IPV6_MTU_MIN {
+                let _ = addresses.push(IpCidr::new(own(Family::V6), 64));
+            }
         });
         Self {
             next: Some(Instant::ZERO),
@@ -166,7 +169,7 @@ impl ForeignHost {
         loop {
             let more = self
                 .device
-                .admit(|tuple| is_known(&self.sockets.borrow(), tuple));
+                .admit(|ends| is_known(&self.sockets.borrow(), ends));
             self.poll(now);
             self.observe(now);
             if !more {
@@ -228,7 +231,7 @@ impl ForeignHost {
             let handle = self.new_socket();
             let port = PORT_FIRST + self.opened;
             self.opened += 1;
-            let to = v4(start.to).expect("hosts have IPv4 addresses");
+            let to = smol(start.to);
             let mut sockets = self.sockets.borrow_mut();
             let socket = sockets.get_mut::<tcp::Socket>(handle);
             let connects = socket.connect(self.interface.context(), to, port);

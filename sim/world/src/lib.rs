@@ -20,6 +20,7 @@
 mod bulk;
 mod cwnd_rules;
 mod digest;
+mod family;
 mod foreign;
 mod ledger;
 mod machine;
@@ -42,6 +43,7 @@ pub use tidelane_engine::Algorithm;
 
 pub use crate::{
     bulk::{Bulk, Goodput},
+    family::{Bound, Family},
     ledger::Violation,
     misconduct::Misconduct,
     mishap::Mishap,

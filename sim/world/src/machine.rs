@@ -1,7 +1,7 @@
 //! One host of the world: the service, and what its driver does in real life (netlink, sleeping).
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     io::Write,
     sync::{
         Arc,
@@ -19,6 +19,7 @@ use tidelane_wire::IpAddress;
 
 use crate::{
     cwnd_rules::Says,
+    family::Family,
     scenario::HostSpec,
     service::Service,
     topology::{Topology, address, mac, mac_of},
@@ -64,7 +65,7 @@ pub struct Machine {
     /// Chooses the queue of a frame that arrives.
     queue_rng: Rng,
     answers: VecDeque<(Instant, Answer)>,
-    ports_given: u32,
+    ports_given: BTreeMap<IpAddress, u32>,
     frames: Vec<Frame>,
 }
 
@@ -82,16 +83,21 @@ impl Machine {
             // Bytes may be corrupted on the way, and that must be seen.
             partial_checksums: false,
         };
+        let families = &Family::BOTH[..1 + usize::from(spec.ipv6)];
+        let own = families.iter().map(|family| address(*family, index));
+        let addresses: Vec<IpAddress> = own.collect();
+        let routes = families.iter();
+        let routes = routes.flat_map(|family| topology.routes(*family, index));
         let interface = Interface {
             link: LinkId(1),
             mac: mac(index),
             mtu: spec.mtu,
-            addresses: vec![address(index)],
+            addresses: addresses.clone(),
         };
         let mut secret = [0; 16];
         rng.fork(1).fill(&mut secret);
         let (mut host, far) = Service::new(spec.cores, &spec.engine, secret, &interface, &port)?;
-        host.set_routes(Instant::ZERO, &[address(index)], &topology.routes(index));
+        host.set_routes(Instant::ZERO, &addresses, &routes.collect::<Vec<_>>());
         Ok(Self {
             host,
             page: Arc::new(ServicePageMap::heap(spec.cores)?),
@@ -105,7 +111,7 @@ impl Machine {
             rng: rng.fork(2),
             queue_rng: rng.fork(3),
             answers: VecDeque::new(),
-            ports_given: 0,
+            ports_given: BTreeMap::new(),
             frames: Vec::new(),
         })
     }
@@ -243,11 +249,11 @@ impl Machine {
                 self.host.set_neighbour(clock, addr, mac_of(addr));
             }
             Answer::Ports(addr) => {
-                let left = self.spec.ports - self.ports_given;
-                let count = left.min(PORTS_PER_REQUEST);
-                let first = PORT_FIRST + self.ports_given as u16;
+                let given = self.ports_given.entry(addr).or_default();
+                let count = (self.spec.ports - *given).min(PORTS_PER_REQUEST);
+                let first = PORT_FIRST + *given as u16;
                 let ports: Vec<u16> = (first..).take(count as usize).collect();
-                self.ports_given += count;
+                *given += count;
                 self.host.add_ports(clock, addr, &ports);
             }
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use tidelane_netem::Rng;
 use tidelane_time::{Duration, Instant};
 
-use crate::pattern::HEADER_LEN;
+use crate::{family::Family, pattern::HEADER_LEN};
 
 /// Which end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +81,8 @@ pub struct ConnectionPlan {
     pub client: usize,
     /// The listener that it goes to.
     pub listener: usize,
+    /// What it goes over.
+    pub family: Family,
     /// When it is opened.
     pub start: Instant,
     /// What is exchanged. The first request begins with the header.
@@ -163,6 +165,7 @@ impl ConnectionPlan {
             id,
             client,
             listener,
+            family: Family::V4,
             start: Instant::ZERO,
             client_waits: traffic != Traffic::Bulk && rng.chance_ppm(700_000),
             server_waits: traffic != Traffic::Bulk || rng.chance_ppm(500_000),
@@ -255,8 +258,9 @@ impl fmt::Display for ConnectionPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "connection {}: program {} -> listener {} at {:.6} s, {} rounds, {} up, {} down{}{}",
+            "connection {}: {:?}, program {} -> listener {} at {:.6} s, {} rounds, {} up, {} down{}{}",
             self.id,
+            self.family,
             self.client,
             self.listener,
             self.start.as_nanos() as f64 / 1e9,

@@ -10,9 +10,10 @@ use tidelane_host::{Bell, Listen};
 use tidelane_netem::Rng;
 use tidelane_ring::{Layout, ProgramRegion};
 use tidelane_time::Instant;
-use tidelane_wire::Endpoint;
+use tidelane_wire::{Endpoint, IpAddress};
 
 use crate::{
+    family::{Bound, Family},
     machine::Machine,
     misconduct::Misconduct,
     scenario::{AREA_LEN, Conduct, ListenerSpec, ProgramSpec},
@@ -23,6 +24,8 @@ use crate::{
 
 /// Connections that a program can have at once.
 const SLOTS: u32 = 256;
+/// Listeners of a run: the second socket of one has a number that is larger by this.
+const LISTENERS_MAX: usize = 1000;
 
 /// A doorbell that is looked at.
 struct FlagBell(Arc<AtomicBool>);
@@ -105,25 +108,31 @@ impl Process {
         key: usize,
         spec: &ListenerSpec,
     ) -> bool {
-        let local = Endpoint::new(address(host), spec.port);
-        let listen = Listen {
-            number: key as u32,
-            key: key as u64 + 1,
-            local,
-            v6_only: false,
-            backlog: spec.backlog,
+        let (any_v4, any_v6) = (IpAddress::UNSPECIFIED_V4, IpAddress::UNSPECIFIED_V6);
+        let sockets = match spec.bound {
+            Bound::ToV4 => vec![(address(Family::V4, host), false)],
+            Bound::ToBoth => vec![(any_v6, false)],
+            Bound::Twice => vec![(any_v4, false), (any_v6, true)],
         };
-        if !machine.host.listen(&self.id, &listen) {
-            return false;
-        }
-        for (_, worker) in &mut self.workers {
-            worker.accept(Accepting {
-                listener: ListenerHandle(listen.number),
-                cookie: key as u64 + 100,
-                delay: spec.accept_delay,
-            });
-        }
-        true
+        let mut sockets = (key..).step_by(LISTENERS_MAX).zip(sockets);
+        sockets.all(|(key, (addr, v6_only))| {
+            let listen = Listen {
+                number: key as u32,
+                key: key as u64 + 1,
+                local: Endpoint::new(addr, spec.port),
+                v6_only,
+                backlog: spec.backlog,
+            };
+            let listens = machine.host.listen(&self.id, &listen);
+            for (_, worker) in self.workers.iter_mut().filter(|_| listens) {
+                worker.accept(Accepting {
+                    listener: ListenerHandle(listen.number),
+                    cookie: key as u64 + 100,
+                    delay: spec.accept_delay,
+                });
+            }
+            listens
+        })
     }
 
     /// The process is killed: nothing of it runs any more, not even destructors.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use tidelane_netem::LinkCounters;
 use tidelane_time::Instant;
 
-use crate::ledger::Entry;
+use crate::{family::Family, ledger::Entry};
 
 /// A run, or several, in numbers.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +20,8 @@ pub struct Report {
     pub bytes: u64,
     /// Connections that did all that was planned.
     pub complete: u64,
+    /// Those of them that went over IPv6.
+    pub over_ipv6: u64,
     /// Connections that ended before, as planned or for a reason.
     pub broken: u64,
     /// Programs that died.
@@ -32,6 +34,8 @@ pub struct Report {
     pub checked_windows: u64,
     /// What the links did.
     pub links: LinkCounters,
+    /// Packets too long for their path, of which a router told the sender.
+    pub too_big: u64,
     /// Bursts of random writes to shared memory.
     pub misdeeds: u64,
     /// Times that a host had nothing at all to wait for but others.
@@ -49,6 +53,7 @@ impl Report {
     pub(crate) fn count(&mut self, entry: &Entry) {
         if entry.is_complete() {
             self.complete += 1;
+            self.over_ipv6 += u64::from(entry.plan.family == Family::V6);
         } else {
             self.broken += 1;
         }
@@ -68,7 +73,9 @@ impl Report {
         self.frames += other.frames;
         self.bytes += other.bytes;
         self.complete += other.complete;
+        self.over_ipv6 += other.over_ipv6;
         self.broken += other.broken;
+        self.too_big += other.too_big;
         self.deaths += other.deaths;
         self.misdeeds += other.misdeeds;
         self.restarts += other.restarts;
@@ -88,11 +95,12 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} connections complete, {} broken off; {} bytes, {} frames, {} events in {:.1} s of \
+            "{} connections complete ({} over IPv6), {} broken off; {} bytes, {} frames, {} events in {:.1} s of \
              traffic and {:.1} s in all; {} deaths, {} restarts, {} misdeeds; {} segments \
              and {} windows checked; links: {} lost, {} overflowed, \
-             {} duplicated, {} corrupted, {} held back, {} marked; digest {:016x}",
+             {} duplicated, {} corrupted, {} held back, {} marked, {} too big; digest {:016x}",
             self.complete,
+            self.over_ipv6,
             self.broken,
             self.bytes,
             self.frames,
@@ -110,6 +118,7 @@ impl fmt::Display for Report {
             self.links.corrupted,
             self.links.reordered,
             self.links.marked,
+            self.too_big,
             self.digest,
         )
     }

@@ -7,6 +7,7 @@ use tidelane_netem::Rng;
 use tidelane_time::{Duration, Instant};
 
 use crate::{
+    family::Bound,
     mishap::Mishap,
     plan::{ConnectionPlan, Role, Traffic},
     topology::Topology,
@@ -26,6 +27,8 @@ pub struct HostSpec {
     pub cores: u32,
     /// MTU of its interface.
     pub mtu: u32,
+    /// It has an IPv6 address besides its IPv4 one.
+    pub ipv6: bool,
     /// Frames of its port, per direction.
     pub frames: u32,
     /// The longest that a step takes.
@@ -70,6 +73,8 @@ pub struct ProgramSpec {
 pub struct ListenerSpec {
     /// Its port, on the host of its programs.
     pub port: u16,
+    /// Where it is bound.
+    pub bound: Bound,
     /// Backlog.
     pub backlog: u32,
     /// Programs that hold and use it: more than one after fork.
@@ -196,6 +201,7 @@ impl Scenario {
         }
         scenario.add_connections(&mut root.fork(5));
         scenario.add_mishaps(&mut root.fork(6));
+        scenario.add_families(&root.fork(9));
         scenario
     }
 
@@ -209,6 +215,7 @@ impl Scenario {
             let delay = if rng.chance_ppm(200_000) { 1 << 20 } else { 1 };
             self.listeners.push(ListenerSpec {
                 port: 80 + index as u16,
+                bound: Bound::ToV4,
                 backlog: 1 << rng.between(2, 9),
                 programs,
                 accept_delay: Duration::from_micros(rng.below(delay)),
@@ -222,6 +229,7 @@ impl Scenario {
             let server = self.add_program(rng, host, Conduct::Good);
             self.listeners.push(ListenerSpec {
                 port: 80 + host as u16,
+                bound: Bound::ToV4,
                 backlog: 128,
                 programs: vec![server],
                 accept_delay: Duration::ZERO,
@@ -400,6 +408,7 @@ fn new_host(rng: &mut Rng) -> HostSpec {
     HostSpec {
         cores: 1,
         mtu,
+        ipv6: false,
         frames: [16, 64, 256, 256][rng.below(4) as usize],
         step_time_max: Duration::from_nanos(1 << rng.between(8, 14)),
         wake_time_max: Duration::from_nanos(1 << rng.between(0, 16)),

@@ -11,6 +11,8 @@ use tidelane_netem::{BurstLoss, Edge, Kind, LinkConfig, Network, Node, Rng};
 use tidelane_time::Duration;
 use tidelane_wire::{IpAddress, MacAddress};
 
+use crate::family::Family;
+
 /// What joins the two sides.
 #[derive(Clone, Debug)]
 pub struct Middle {
@@ -32,8 +34,23 @@ pub struct Topology {
 }
 
 /// The address of host `index`.
-pub fn address(index: usize) -> IpAddress {
-    IpAddress::from_v4([10, 0, 0, index as u8 + 1])
+pub fn address(family: Family, index: usize) -> IpAddress {
+    match family {
+        Family::V4 => IpAddress::from_v4([10, 0, 0, index as u8 + 1]),
+        Family::V6 => v6(UNIQUE_LOCAL, 0, index),
+    }
+}
+
+/// What the IPv6 addresses of hosts and routers start with, but for those that routes name.
+const UNIQUE_LOCAL: [u8; 2] = [0xfd, 0];
+/// What the addresses start with by which routes name routers.
+const LINK_LOCAL: [u8; 2] = [0xfe, 0x80];
+
+fn v6(start: [u8; 2], kind: u8, index: usize) -> IpAddress {
+    let mut address = [0; 16];
+    address[..2].copy_from_slice(&start);
+    (address[14], address[15]) = (kind, index as u8 + 1);
+    IpAddress(address)
 }
 
 /// The link address of host `index`.
@@ -41,8 +58,18 @@ pub fn mac(index: usize) -> MacAddress {
     MacAddress([2, 0, 0, 0, 0, index as u8 + 1])
 }
 
-fn router_address(side: usize) -> IpAddress {
-    IpAddress::from_v4([10, 0, 1, side as u8 + 1])
+/// The addresses from which the router of a side speaks.
+fn router_addresses(side: usize) -> [IpAddress; 2] {
+    let v4 = IpAddress::from_v4([10, 0, 1, side as u8 + 1]);
+    [v4, v6(UNIQUE_LOCAL, 1, side)]
+}
+
+/// The address by which routes name it.
+fn gateway_address(family: Family, side: usize) -> IpAddress {
+    match family {
+        Family::V4 => router_addresses(side)[0],
+        Family::V6 => v6(LINK_LOCAL, 1, side),
+    }
 }
 
 fn router_mac(side: usize) -> MacAddress {
@@ -51,9 +78,11 @@ fn router_mac(side: usize) -> MacAddress {
 
 /// The link address of a host or router of this world.
 pub fn mac_of(addr: IpAddress) -> Option<MacAddress> {
-    match addr.as_v4()? {
-        [10, 0, 0, number] => Some(mac(usize::from(number).checked_sub(1)?)),
-        [10, 0, 1, number] => Some(router_mac(usize::from(number).checked_sub(1)?)),
+    let [.., kind, number] = addr.0;
+    let index = usize::from(number).checked_sub(1)?;
+    match kind {
+        0 => Some(mac(index)),
+        1 => Some(router_mac(index)),
         _ => None,
     }
 }
@@ -101,13 +130,13 @@ impl Topology {
         let host = |index| Node {
             kind: Kind::Host,
             mac: mac(index),
-            addr: address(index),
+            addrs: Family::BOTH.map(|family| address(family, index)),
         };
         let mut nodes: Vec<Node> = (0..hosts).map(host).collect();
         let switch = Node {
             kind: Kind::Switch,
             mac: MacAddress::default(),
-            addr: IpAddress::UNSPECIFIED_V6,
+            addrs: [IpAddress::UNSPECIFIED_V6; 2],
         };
         nodes.push(switch);
         let mut edges: Vec<Edge> = (0..hosts)
@@ -125,7 +154,7 @@ impl Topology {
                     nodes.push(Node {
                         kind: Kind::Router,
                         mac: router_mac(side),
-                        addr: router_address(side),
+                        addrs: router_addresses(side),
                     });
                     edges.push(Edge {
                         ends: [hosts + side, end],
@@ -145,21 +174,20 @@ impl Topology {
     }
 
     /// The router that `host` asks to reach `to`, if there is one between them.
-    pub fn gateway(&self, host: usize, to: usize) -> Option<IpAddress> {
+    pub fn gateway(&self, family: Family, host: usize, to: usize) -> Option<IpAddress> {
         let routed = self.middle.as_ref().is_some_and(|middle| middle.routed);
         let far = self.is_far(host);
-        (routed && far != self.is_far(to)).then(|| router_address(usize::from(far)))
+        (routed && far != self.is_far(to)).then(|| gateway_address(family, usize::from(far)))
     }
 
-    /// The routes of `host`.
-    pub fn routes(&self, host: usize) -> Vec<Route> {
-        let route = |to| Route {
-            prefix: address(to),
+    /// The routes of `host` for IPv4 or IPv6.
+    pub fn routes(&self, family: Family, host: usize) -> impl Iterator<Item = Route> {
+        (0..self.access.len()).map(move |to| Route {
+            prefix: address(family, to),
             prefix_len: 128,
-            gateway: self.gateway(host, to),
-            source: address(host),
-        };
-        (0..self.access.len()).map(route).collect()
+            gateway: self.gateway(family, host, to),
+            source: address(family, host),
+        })
     }
 
     /// All ways, in no order that matters.

@@ -66,8 +66,8 @@ pub struct Worker {
     timers: BTreeMap<u32, Instant>,
     starts: VecDeque<Start>,
     connecting: BTreeSet<u32>,
-    accepting: Option<Accepting>,
-    to_accept: VecDeque<(Instant, Side<Stream>)>,
+    accepting: Vec<Accepting>,
+    to_accept: VecDeque<(Instant, ListenerHandle, Side<Stream>)>,
     next_patience: Instant,
     /// Connections taken.
     pub accepted: u64,
@@ -89,7 +89,7 @@ impl Worker {
             timers: BTreeMap::new(),
             starts: VecDeque::new(),
             connecting: BTreeSet::new(),
-            accepting: None,
+            accepting: Vec::new(),
             to_accept: VecDeque::new(),
             next_patience: Instant::ZERO,
             accepted: 0,
@@ -103,7 +103,7 @@ impl Worker {
             .context
             .listener_join(accepting.listener, accepting.cookie);
         assert_eq!(joined, Ok(()), "a new context's ring has room");
-        self.accepting = Some(accepting);
+        self.accepting.push(accepting);
     }
 
     /// Opens a connection later. Calls come in the order of time.
@@ -276,7 +276,8 @@ impl Worker {
         slot: u32,
         generation: u32,
     ) -> Result<(), Violation> {
-        let Some(accepting) = self.accepting.filter(|own| own.cookie == cookie) else {
+        let mut own = self.accepting.iter();
+        let Some(accepting) = own.find(|own| own.cookie == cookie).copied() else {
             let text = format!("a connection for a listener {cookie} that was never joined");
             return Err(violation(now, "the service keeps the protocol", text));
         };
@@ -284,23 +285,21 @@ impl Worker {
         self.accepted += 1;
         let rng = self.rng.fork(self.accepted << 1 | 1);
         let side = Side::server(now, stream, rng);
-        self.to_accept.push_back((now + accepting.delay, side));
+        let at = now + accepting.delay;
+        self.to_accept.push_back((at, accepting.listener, side));
         Ok(())
     }
 
     /// What `accept` does: hands out connections that have waited long enough.
     fn take_accepted(&mut self, now: Instant, ready: &mut BTreeSet<u32>) {
-        let Some(accepting) = self.accepting else {
-            return;
-        };
-        while self.to_accept.front().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, mut side)) = self.to_accept.pop_front() else {
+        while self.to_accept.front().is_some_and(|(at, ..)| *at <= now) {
+            let Some((_, listener, mut side)) = self.to_accept.pop_front() else {
                 break;
             };
             side.stream().set_flag(program_flags::TAKEN);
             let slot = side.stream().slot();
             self.context.submit(side.stream());
-            self.context.accept_taken(accepting.listener, slot);
+            self.context.accept_taken(listener, slot);
             self.sides.insert(slot, side);
             ready.insert(slot);
         }
@@ -387,7 +386,7 @@ impl Worker {
             full.then_some(now + FULL_RETRY),
             self.timers.values().min().copied(),
             self.starts.front().map(|start| start.at),
-            self.to_accept.front().map(|(at, _)| *at),
+            self.to_accept.front().map(|(at, ..)| *at),
             patience,
         ]
         .into_iter()

@@ -400,7 +400,7 @@ impl World {
             Start {
                 at: plan.start.max(self.now),
                 id: plan.id,
-                to: Endpoint::new(address(host), listener.port),
+                to: Endpoint::new(address(plan.family, host), listener.port),
             }
         };
         waiting.map(start).collect()

@@ -2,7 +2,7 @@
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bulk, Goodput};
+use tidelane_world::{Algorithm, Bulk, Family, Goodput};
 
 const RATE: u64 = 10_000_000;
 const ONE_WAY: Duration = Duration::from_millis(20);
@@ -19,6 +19,8 @@ fn narrow(congestion: Algorithm) -> Bulk {
         flows: 1,
         there,
         back: LinkConfig::with_delay(ONE_WAY),
+        family: Family::V4,
+        path_mtu: None,
         congestion,
         beside: None,
         window: 4 << 20,

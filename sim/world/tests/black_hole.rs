@@ -2,7 +2,7 @@
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bulk};
+use tidelane_world::{Algorithm, Bulk, Family};
 
 const RATE: u64 = 10_000_000;
 /// Ethernet's header and a packet of 1280 bytes.
@@ -21,6 +21,8 @@ fn transfers_get_through_at_nearly_the_whole_rate() {
             flows: 3,
             there: way,
             back: way,
+            family: Family::V4,
+            path_mtu: None,
             congestion,
             beside: None,
             window: 1 << 20,

@@ -23,6 +23,10 @@ fn two_hundred_seeds_break_no_rule() {
     let sum = swarm(None, 0..200);
     println!("{sum}");
     assert!(sum.complete > 1000, "{sum}");
+    assert!(
+        sum.over_ipv6 > 300 && sum.over_ipv6 + 300 < sum.complete,
+        "{sum}"
+    );
     // A swarm that never loses, reorders or refuses anything proves little.
     for name in [
         "retrans_segs",
@@ -30,6 +34,7 @@ fn two_hundred_seeds_break_no_rule() {
         "fast_retrans",
         "ofo_queue",
         "time_waits",
+        "pmtu_lowered",
     ] {
         let count = sum.counters.get(name).copied().unwrap_or(0);
         assert!(count > 0, "{name} never happened");
@@ -41,6 +46,14 @@ fn programs_of_one_host_talk_over_the_memory_wire() {
     let sum = swarm(Some(Theme::MemoryWire), 1000..1020);
     assert!(sum.bytes > 0 && sum.frames == 0, "{sum}");
     assert!(sum.counters["memory_segments"] > 0);
+}
+
+#[test]
+fn a_plain_run_has_neither_ipv6_nor_narrow_paths() {
+    for seed in 0..40 {
+        let report = run(Scenario::from_seed(seed).plain()).expect("no rule is broken");
+        assert_eq!((report.over_ipv6, report.too_big), (0, 0), "seed {seed}");
+    }
 }
 
 #[test]
@@ -65,6 +78,7 @@ fn connections_go_on_where_memory_is_short() {
 fn another_stack_and_tidelane_understand_each_other() {
     let sum = swarm(Some(Theme::Foreign), 6000..6040);
     assert!(sum.complete > 300 && sum.links.lost > 0, "{sum}");
+    assert!(sum.over_ipv6 > 50, "{sum}");
     assert!(sum.counters["active_opens"] > 0 && sum.counters["passive_opens"] > 0);
 }
 
@@ -76,9 +90,11 @@ fn random_values_in_shared_memory_harm_nobody_else() {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
-    for seed in [1, 7, 23, 40] {
-        let digests = [0; 2].map(|_| swarm(None, seed..seed + 1).digest);
-        assert_eq!(digests[0], digests[1], "seed {seed}");
+    for theme in [None, Some(Theme::Cores), Some(Theme::Foreign)] {
+        for seed in [1, 7, 23, 40] {
+            let digests = [0; 2].map(|_| swarm(theme, seed..seed + 1).digest);
+            assert_eq!(digests[0], digests[1], "seed {seed}, theme {theme:?}");
+        }
     }
     assert_ne!(swarm(None, 1..2).digest, swarm(None, 2..3).digest);
 }

@@ -1,4 +1,5 @@
 use tidelane_time::Duration;
+use tidelane_wire::checksum;
 
 use super::*;
 
@@ -8,8 +9,14 @@ fn node(kind: Kind, index: u8) -> Node {
     Node {
         kind,
         mac: MacAddress([2, 0, 0, 0, 0, index]),
-        addr: IpAddress::from_v4([10, 0, 0, index]),
+        addrs: [IpAddress::from_v4([10, 0, 0, index]), v6(index)],
     }
+}
+
+fn v6(index: u8) -> IpAddress {
+    let mut address = [0; 16];
+    (address[0], address[15]) = (0xfd, index);
+    IpAddress(address)
 }
 
 fn edge(a: usize, b: usize) -> Edge {
@@ -29,6 +36,16 @@ fn frame(from: u8, hop: u8, to: u8, ttl: u8) -> Vec<u8> {
     header[10..12].copy_from_slice(&sum.to_be_bytes());
     frame.extend(header);
     frame.extend([1, 2, 3, 4]);
+    frame
+}
+
+/// The same with IPv6 and so many bytes behind the header.
+fn frame_v6(from: u8, hop: u8, to: u8, len: u16) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, hop, 2, 0, 0, 0, 0, from, 0x86, 0xdd];
+    frame.extend([0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 6, 64]);
+    frame.extend(v6(from).0);
+    frame.extend(v6(to).0);
+    frame.extend(vec![1; usize::from(len)]);
     frame
 }
 
@@ -57,6 +74,11 @@ fn a_switch_forwards_by_link_address_and_changes_nothing() {
 }
 
 fn routed() -> Network {
+    routed_with(0)
+}
+
+/// The way between the routers carries packets of `mtu` bytes.
+fn routed_with(mtu: u32) -> Network {
     // 0 and 1 on switch 2, router 3, router 4, host 5.
     let nodes = vec![
         node(Kind::Host, 0),
@@ -66,7 +88,8 @@ fn routed() -> Network {
         node(Kind::Router, 4),
         node(Kind::Host, 5),
     ];
-    let edges = [edge(0, 2), edge(1, 2), edge(2, 3), edge(3, 4), edge(4, 5)];
+    let mut edges = [edge(0, 2), edge(1, 2), edge(2, 3), edge(3, 4), edge(4, 5)];
+    edges[3].ways = edges[3].ways.map(|way| LinkConfig { mtu, ..way });
     Network::new(nodes, &edges, 1)
 }
 
@@ -86,6 +109,49 @@ fn routers_count_down_and_write_link_addresses() {
     );
     let back = parse_frame(&arrived[1].2).expect("a packet");
     assert_eq!((back.ttl, back.dst_mac.0[5], back.src_mac.0[5]), (62, 1, 3));
+}
+
+#[test]
+fn routers_forward_ipv6_by_its_own_header() {
+    let mut network = routed();
+    network.send(Instant::ZERO, 0, &frame_v6(0, 3, 5, 100));
+    let arrived = drive(&mut network);
+    assert_eq!(arrived.len(), 1);
+    let packet = parse_frame(&arrived[0].2).expect("a packet");
+    assert_eq!(
+        (packet.ttl, packet.dst, packet.payload.len()),
+        (62, v6(5), 100)
+    );
+}
+
+#[test]
+fn the_sender_of_a_packet_that_is_too_long_is_told() {
+    let mut network = routed_with(1280);
+    for len in [1240, 1241] {
+        network.send(Instant::ZERO, 0, &frame_v6(0, 3, 5, len));
+    }
+    let mut v4 = frame(0, 3, 5, 64);
+    v4.resize(ETHERNET_HEADER_LEN + 1281, 1);
+    network.send(Instant::ZERO, 0, &v4);
+    let mut arrived = drive(&mut network);
+    arrived.sort_by_key(|(_, host, frame)| (*host, frame[12]));
+    let hosts: Vec<_> = arrived.iter().map(|(_, host, _)| *host).collect();
+    assert_eq!(hosts, [0, 0, 5]);
+    assert_eq!((network.too_big(), network.unroutable()), (2, 0));
+    let errors = [&arrived[0].2, &arrived[1].2].map(|frame| parse_frame(frame).expect("a packet"));
+    // Type and code, and the MTU; all that fits of the packet.
+    assert_eq!(errors[0].src, IpAddress::from_v4([10, 0, 0, 3]));
+    assert_eq!((errors[0].protocol, errors[0].payload.len()), (1, 556));
+    assert_eq!(errors[0].payload[..2], [3, 4]);
+    assert_eq!(errors[0].payload[4..8], 1280u32.to_be_bytes());
+    assert_eq!(errors[0].payload[8..12], v4[14..18]);
+    assert!(checksum::sum(errors[0].payload).is_valid());
+    assert_eq!(errors[1].src, v6(3));
+    assert_eq!((errors[1].protocol, errors[1].payload.len()), (58, 1240));
+    assert_eq!(errors[1].payload[..2], [2, 0]);
+    assert_eq!(errors[1].payload[4..8], 1280u32.to_be_bytes());
+    let pseudo = checksum::pseudo_header(v6(3), v6(0), 58, 1240);
+    assert!(pseudo.plus(checksum::sum(errors[1].payload)).is_valid());
 }
 
 #[test]

@@ -6,9 +6,15 @@ use smoltcp::{
     phy::{self, DeviceCapabilities, Medium},
     time::Instant,
 };
-use tidelane_wire::{ETHERNET_HEADER_LEN, IpAddress, MacAddress, TcpFlags, parse_ipv4, parse_tcp};
+use tidelane_wire::{
+    ETHERNET_HEADER_LEN, Endpoint, IpAddress, MacAddress, Packet, TcpFlags, parse_ipv4, parse_ipv6,
+    parse_tcp,
+};
 
-use crate::topology::{Topology, address, mac, mac_of};
+use crate::{
+    family::Family,
+    topology::{Topology, address, mac, mac_of},
+};
 
 /// Frames that may wait to be processed: more are lost, as in any NIC.
 const WAITING_MAX: usize = 1024;
@@ -17,7 +23,7 @@ const WAITING_MAX: usize = 1024;
 pub struct Device {
     own: MacAddress,
     mtu: usize,
-    /// By host: whose link address leads there.
+    /// By address of a host: whose link address leads there.
     hops: Vec<(IpAddress, MacAddress)>,
     waiting: VecDeque<Vec<u8>>,
     /// The packet that the next poll sees.
@@ -28,14 +34,18 @@ pub struct Device {
 impl Device {
     /// The device of host `index`.
     pub fn new(index: usize, mtu: u32, topology: &Topology) -> Self {
-        let hop = |to| {
-            let gateway = topology.gateway(index, to).unwrap_or(address(to));
-            (address(to), mac_of(gateway).unwrap_or_default())
+        let hop = |family, to| {
+            let addr = address(family, to);
+            let gateway = topology.gateway(family, index, to).unwrap_or(addr);
+            (addr, mac_of(gateway).unwrap_or_default())
         };
+        let hosts = 0..topology.access.len();
         Self {
             own: mac(index),
             mtu: mtu as usize,
-            hops: (0..topology.access.len()).map(hop).collect(),
+            hops: hosts
+                .flat_map(|to| Family::BOTH.map(|family| hop(family, to)))
+                .collect(),
             waiting: VecDeque::new(),
             admitted: None,
             sent: Vec::new(),
@@ -45,21 +55,25 @@ impl Device {
     /// A frame from the wire.
     pub fn arrive(&mut self, frame: &[u8]) {
         let fits = frame.len() <= self.mtu + ETHERNET_HEADER_LEN;
-        let is_ip = frame.get(12..ETHERNET_HEADER_LEN) == Some(&[0x08, 0x00]);
+        let is_ip = match frame.get(12..=ETHERNET_HEADER_LEN) {
+            Some([0x08, 0x00, start]) => start >> 4 == 4,
+            Some([0x86, 0xdd, start]) => start >> 4 == 6,
+            _ => false,
+        };
         if fits && is_ip && self.waiting.len() < WAITING_MAX {
             let packet = frame[ETHERNET_HEADER_LEN..].to_vec();
             self.waiting.push_back(packet);
         }
     }
 
-    /// Lets the next poll see one more packet: not a SYN between two ports that are `known`.
+    /// Lets the next poll see one more packet: not a SYN between two ends that are `known`.
     /// Whether there was one.
-    pub fn admit(&mut self, known: impl Fn((u16, u16)) -> bool) -> bool {
+    pub fn admit(&mut self, known: impl Fn((Endpoint, Endpoint)) -> bool) -> bool {
         while self.admitted.is_none() {
             let Some(packet) = self.waiting.pop_front() else {
                 return false;
             };
-            if !syn_ports(&packet).is_some_and(&known) {
+            if !syn_ends(&packet).is_some_and(&known) {
                 self.admitted = Some(packet);
             }
         }
@@ -70,12 +84,14 @@ impl Device {
     pub fn take_sent(&mut self) -> Vec<Vec<u8>> {
         let hops = &self.hops;
         let frame = |packet: Vec<u8>| {
-            let [a, b, c, d] = *packet.get(16..20)?.first_chunk()?;
-            let to = IpAddress::from_v4([a, b, c, d]);
+            let (ethertype, to) = match packet.first()? >> 4 {
+                4 => ([0x08, 0x00], parse(&packet)?.dst),
+                _ => ([0x86, 0xdd], parse(&packet)?.dst),
+            };
             let (_, hop) = hops.iter().find(|(addr, _)| *addr == to)?;
             let mut frame = hop.0.to_vec();
             frame.extend(self.own.0);
-            frame.extend([0x08, 0x00]);
+            frame.extend(ethertype);
             frame.extend(packet);
             Some(frame)
         };
@@ -83,11 +99,17 @@ impl Device {
     }
 }
 
-/// The ports of a packet that is a SYN, the peer's first.
-fn syn_ports(packet: &[u8]) -> Option<(u16, u16)> {
-    let segment = parse_tcp(parse_ipv4(packet).ok()?.payload).ok()?;
+fn parse(packet: &[u8]) -> Option<Packet<'_>> {
+    parse_ipv4(packet).or_else(|_| parse_ipv6(packet)).ok()
+}
+
+/// The ends of a packet that is a SYN, the peer's first.
+fn syn_ends(packet: &[u8]) -> Option<(Endpoint, Endpoint)> {
+    let packet = parse(packet)?;
+    let segment = parse_tcp(packet.payload).ok()?;
     let opens = segment.flags.contains(TcpFlags::SYN) && !segment.flags.contains(TcpFlags::ACK);
-    opens.then_some((segment.src_port, segment.dst_port))
+    let peer = Endpoint::new(packet.src, segment.src_port);
+    opens.then_some((peer, Endpoint::new(packet.dst, segment.dst_port)))
 }
 
 impl phy::Device for Device {

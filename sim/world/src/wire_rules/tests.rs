@@ -1,4 +1,6 @@
-use tidelane_wire::{ETHERNET_HEADER_LEN, SegmentHeader, TcpOptions, checksum, emit_tcp};
+use tidelane_wire::{
+    ETHERNET_HEADER_LEN, IpAddress, SegmentHeader, TcpOptions, checksum, emit_tcp,
+};
 
 use super::*;
 
@@ -42,6 +44,24 @@ fn header(from: [u8; 4], seq: u32, ack: u32, flags: TcpFlags) -> SegmentHeader {
         urgent: 0,
         options: TcpOptions::NONE,
     }
+}
+
+/// The same segment over IPv6.
+fn over_v6(frame: &[u8]) -> Vec<u8> {
+    let mut tcp = frame[ETHERNET_HEADER_LEN + 20..].to_vec();
+    let [from, to] = [frame[29], frame[33]].map(|last| IpAddress([last; 16]));
+    tcp[16..18].fill(0);
+    let pseudo = checksum::pseudo_header(from, to, protocol::TCP, tcp.len() as u32);
+    let sum = pseudo.plus(checksum::sum(&tcp)).checksum();
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    let mut bytes = vec![0; 12];
+    bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    bytes.extend((tcp.len() as u16).to_be_bytes());
+    bytes.extend([protocol::TCP, 64]);
+    bytes.extend(from.0);
+    bytes.extend(to.0);
+    bytes.extend(tcp);
+    bytes
 }
 
 const SYN_ACK: TcpFlags = TcpFlags::SYN.union(TcpFlags::ACK);
@@ -89,6 +109,28 @@ fn each_rule_is_broken_by_what_breaks_it() {
     assert_eq!(send(&mut established(), 101, 902, 0), Err(ack));
     let gap = "sequence space has no gaps";
     assert_eq!(send(&mut established(), 102, 901, 10), Err(gap));
+}
+
+#[test]
+fn the_rules_hold_over_ipv6_as_well() {
+    let mut rules = WireRules::default();
+    let syn = header(HOST, 100, 0, TcpFlags::SYN);
+    let sent = rules.sent(Instant::ZERO, 0, &over_v6(&frame(HOST, syn, &[])));
+    assert_eq!(sent, Ok(()));
+    let mut syn_ack = header(PEER, 900, 101, SYN_ACK);
+    syn_ack.options.mss = Some(600);
+    rules.delivered(0, &over_v6(&frame(PEER, syn_ack, &[])));
+    let mut send = |seq, ack, len| {
+        let frame = frame(HOST, header(HOST, seq, ack, TcpFlags::ACK), &vec![7; len]);
+        let sent = rules.sent(Instant::ZERO, 0, &over_v6(&frame));
+        sent.map_err(|violation| violation.rule)
+    };
+    assert_eq!(send(101, 901, 600), Ok(()));
+    let mss = "a segment is at most the peer's MSS";
+    assert_eq!(send(101, 901, 601), Err(mss));
+    let ack = "an ACK is for what was received";
+    assert_eq!(send(701, 902, 0), Err(ack));
+    assert_eq!(rules.segments, 4);
 }
 
 #[test]

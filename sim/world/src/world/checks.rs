@@ -126,6 +126,7 @@ impl World {
         self.report.checked_segments = self.wire_rules.segments;
         self.report.checked_windows = self.cwnd_rules.looks;
         self.report.links = self.network.counters();
+        self.report.too_big = self.network.too_big();
         self.report.end = self.now;
         self.report.digest = self.digest.value();
         Ok(self.report)

@@ -4,6 +4,7 @@ use tidelane_time::{Duration, Instant};
 
 use super::World;
 use crate::{
+    family::Family,
     ledger::Violation,
     machine::Machine,
     mishap::Mishap,
@@ -53,11 +54,7 @@ impl World {
                 self.repair = Some(now + lasts);
             }
             Some(Mishap::NeighboursForgotten { host, .. }) => {
-                for other in (0..self.machines.len()).filter(|other| *other != host) {
-                    let hop = self.scenario.topology.gateway(host, other);
-                    let hop = hop.unwrap_or(address(other));
-                    self.machines[host].forget_neighbour(now, hop);
-                }
+                self.forget_neighbours(host);
             }
             Some(Mishap::Pause { host, lasts, .. }) => {
                 let machine = &mut self.machines[host];
@@ -73,6 +70,17 @@ impl World {
             None => {}
         }
         Ok(())
+    }
+
+    fn forget_neighbours(&mut self, host: usize) {
+        let has_ipv6 = self.scenario.hosts[host].ipv6;
+        for family in &Family::BOTH[..1 + usize::from(has_ipv6)] {
+            for other in (0..self.machines.len()).filter(|other| *other != host) {
+                let hop = self.scenario.topology.gateway(*family, host, other);
+                let hop = hop.unwrap_or(address(*family, other));
+                self.machines[host].forget_neighbour(self.now, hop);
+            }
+        }
     }
 
     pub(super) fn repair(&mut self) {

@@ -1,0 +1,123 @@
+//! IPv4 or IPv6, for each connection, and paths that are narrower than their ends.
+//!
+//! Both are drawn from streams of their own, after everything else: what a seed meant before there
+//! was this choice, it means still, and [`Scenario::plain`] gives the very run of that time.
+
+use tidelane_netem::Rng;
+
+use crate::{
+    plan::ConnectionPlan,
+    scenario::{ListenerSpec, Scenario},
+};
+
+/// The least MTU of a link that carries IPv6 (RFC 8200 §5).
+pub const IPV6_MTU_MIN: u32 = 1280;
+/// MTUs of narrow paths: none that IPv6 would not have.
+const PATH_MTUS: [u32; 4] = [1280, 1280, 1400, 1492];
+
+/// A version of IP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Family {
+    /// IPv4.
+    #[default]
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both, in the order of their indices.
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    /// As an index.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Where a listening socket, or what stands for one, is bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Bound {
+    /// At its host's IPv4 address.
+    #[default]
+    ToV4,
+    /// At `::`, for both versions.
+    ToBoth,
+    /// Two sockets with one port: at `0.0.0.0`, and at `::` for IPv6 only.
+    Twice,
+}
+
+impl Scenario {
+    /// Draws what each connection goes over, and how wide the path between routers is.
+    pub(crate) fn add_families(&mut self, rng: &Rng) {
+        let mut own = rng.fork(1);
+        let share = [0, 500_000, 500_000, 1_000_000][own.below(4) as usize];
+        for host in &mut self.hosts {
+            host.ipv6 = host.mtu >= IPV6_MTU_MIN;
+        }
+        for index in 0..self.listeners.len() {
+            let twice = own.chance_ppm(500_000);
+            if self.has_ipv6(self.host_of(&self.listeners[index])) {
+                self.listeners[index].bound = if twice { Bound::Twice } else { Bound::ToBoth };
+            }
+        }
+        for id in 0..self.connections.len() {
+            let drawn = own.chance_ppm(share);
+            if drawn && self.can_have_ipv6(&self.connections[id]) {
+                self.connections[id].family = Family::V6;
+            }
+        }
+        self.narrow(&mut rng.fork(2));
+    }
+
+    /// smoltcp learns nothing of its path: with it, paths are as wide as their ends.
+    fn narrow(&mut self, rng: &mut Rng) {
+        let some = rng.chance_ppm(500_000) && self.foreign.is_none();
+        let Some(middle) = self
+            .topology
+            .middle
+            .as_mut()
+            .filter(|way| some && way.routed)
+        else {
+            return;
+        };
+        let mtu = PATH_MTUS[rng.below(PATH_MTUS.len() as u64) as usize];
+        let both = rng.chance_ppm(500_000);
+        let one = rng.below(2) as usize;
+        for (index, way) in middle.ways.iter_mut().enumerate() {
+            way.mtu = if both || index == one { mtu } else { 0 };
+        }
+    }
+
+    /// The same over IPv4 alone, and without narrow paths.
+    pub fn plain(mut self) -> Self {
+        self.hosts.iter_mut().for_each(|host| host.ipv6 = false);
+        for listener in &mut self.listeners {
+            listener.bound = Bound::ToV4;
+        }
+        for connection in &mut self.connections {
+            connection.family = Family::V4;
+        }
+        let middle = self.topology.middle.iter_mut();
+        for way in middle.flat_map(|middle| &mut middle.ways) {
+            way.mtu = 0;
+        }
+        self
+    }
+
+    fn host_of(&self, listener: &ListenerSpec) -> usize {
+        self.programs[listener.programs[0]].host
+    }
+
+    fn has_ipv6(&self, host: usize) -> bool {
+        match self.hosts.get(host) {
+            Some(host) => host.ipv6,
+            None => self.foreign.is_some_and(|host| host.mtu >= IPV6_MTU_MIN),
+        }
+    }
+
+    fn can_have_ipv6(&self, plan: &ConnectionPlan) -> bool {
+        let server = self.host_of(&self.listeners[plan.listener]);
+        self.has_ipv6(server) && self.has_ipv6(self.programs[plan.client].host)
+    }
+}

@@ -1,0 +1,55 @@
+//! A path between two routers that is narrower than its ends, and says so (RFC 1191, RFC 8201).
+
+use tidelane_netem::LinkConfig;
+use tidelane_time::Duration;
+use tidelane_world::{Algorithm, Bulk, Family};
+
+const RATE: u64 = 10_000_000;
+const FLOWS: u32 = 3;
+
+fn narrow(family: Family, congestion: Algorithm) -> Bulk {
+    let way = LinkConfig {
+        rate: RATE,
+        limit: 100,
+        ..LinkConfig::with_delay(Duration::from_millis(10))
+    };
+    Bulk {
+        flows: FLOWS,
+        there: way,
+        back: way,
+        family,
+        path_mtu: Some(1280),
+        congestion,
+        beside: None,
+        window: 1 << 20,
+        warm_up: Duration::from_secs(5),
+        measured: Duration::from_secs(10),
+        seed: 1,
+    }
+}
+
+#[test]
+fn transfers_go_on_with_the_size_that_the_router_names() {
+    for family in Family::BOTH {
+        for congestion in Algorithm::ALL {
+            let goodput = match narrow(family, congestion).run() {
+                Ok(goodput) => goodput,
+                Err(violation) => panic!("{family:?} {congestion}: {violation}"),
+            };
+            let lowered = goodput.counter("pmtu_lowered");
+            println!(
+                "{family:?} {congestion}: {:.3} Mbit/s, {lowered} times a smaller size, {} errors",
+                goodput.rate() / 1e6,
+                goodput.counter("icmp_errors"),
+            );
+            assert!((1..=u64::from(FLOWS)).contains(&lowered), "{lowered}");
+            assert_eq!(goodput.counter("mtu_black_holes"), 0);
+            assert_eq!(goodput.counter("timeouts"), 0);
+            // Headers are 5.1 % of such packets, or 6.7 %.
+            assert!(
+                goodput.rate() > 0.9 * RATE as f64,
+                "{family:?} {congestion}"
+            );
+        }
+    }
+}
