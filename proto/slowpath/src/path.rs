@@ -42,7 +42,11 @@ impl<E: Env> Slow<'_, E> {
         }
         self.counters.icmp_errors += 1;
         if let IcmpErrorKind::FragmentationNeeded { mtu } = error.kind {
-            self.shrink_path(mtu);
+            let sizes = sizes(self.hot.key.peer.addr);
+            match sizes.less_is_least || mtu >= sizes.path_mtu_min {
+                true => self.shrink_path(mtu),
+                false => self.counters.drops[DropReason::BadIcmp.index()] += 1,
+            }
             return Fate::Keep;
         }
         let cause = cause_of(error.kind);

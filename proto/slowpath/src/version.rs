@@ -12,18 +12,22 @@ pub(crate) struct Sizes {
     /// Least path MTU that an ICMP error may ask for. IPv4: below it is an attack (Linux:
     /// `min_pmtu`). IPv6: every link has it (RFC 8201 §4).
     pub path_mtu_min: u16,
+    /// Whether one that asks for less is followed so far. RFC 8201 §4: it is discarded.
+    pub less_is_least: bool,
 }
 
 const V4: Sizes = Sizes {
     headers: 20 + 20,
     mss_default: 536,
     path_mtu_min: 552,
+    less_is_least: true,
 };
 
 const V6: Sizes = Sizes {
     headers: 40 + 20,
     mss_default: 1220,
     path_mtu_min: 1280,
+    less_is_least: false,
 };
 
 /// The sizes of the version that `address` is of.
