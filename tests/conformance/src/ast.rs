@@ -23,7 +23,7 @@ pub struct Script {
 /// What a script knows of how a stack fares with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Remark {
-    /// The stack: `kernel` or `engine`.
+    /// The stack, `kernel` or `engine`: over whatever; `kernel-ipv6` and the like: over that.
     pub stack: String,
     /// What it does instead, and why that is right, or what it lacks.
     pub reason: String,
@@ -171,9 +171,11 @@ pub enum TcpOption {
 /// An ICMP error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IcmpSpec {
-    /// Type and code.
-    pub kind: (u8, u8),
-    /// The MTU that "fragmentation needed" names.
+    /// Type and code in IPv4's ICMP, if it has the error.
+    pub v4: Option<(u8, u8)>,
+    /// The same in ICMPv6.
+    pub v6: Option<(u8, u8)>,
+    /// The MTU that "fragmentation needed" or "packet too big" names.
     pub mtu: Option<u16>,
     /// Sequence number and length of the segment that it is about.
     pub about: (u32, u32),

@@ -260,17 +260,19 @@ fn field<'a>(entry: &'a Expr, name: &str) -> Result<&'a Expr, String> {
         .ok_or(format!("there is no {name}="))
 }
 
-/// What the script asks for. `pattern` gives the bytes to write on a descriptor.
+/// What the script asks for. `domain` is that of sockets for which it names none; `pattern` gives
+/// the bytes to write on a descriptor.
 pub fn resolve(
     spec: &CallSpec,
     descriptors: &Descriptors,
+    domain: i32,
     pattern: impl Fn(Fd, usize) -> Vec<u8>,
 ) -> Result<Call, String> {
     let arguments = Arguments { spec, descriptors };
     match spec.name.as_str() {
         "socket" => {
             let domain = match arguments.at(0)? {
-                Expr::Any => libc::AF_INET,
+                Expr::Any => domain,
                 other => number(other)? as i32,
             };
             let (kind, protocol) = (arguments.int(1)?, arguments.int(2)?);

@@ -3,6 +3,8 @@
 //! Nothing here waits. Time moves to the next timer of the stack, as far as the runner asks; a call
 //! that would block is tried again after everything that happens.
 
+use std::net::IpAddr;
+
 use tidelane_engine::{Duration, Endpoint, Instant, IpAddress};
 use tidelane_packetdrill::{
     address::Address,
@@ -14,8 +16,8 @@ use tidelane_packetdrill::{
 
 use crate::{
     calls::{Call, Fd, SIOCATMARK},
+    ip::Version,
     stack::{Answer, Micros, Returned, Sent, Stack},
-    wire::{LOCAL, REMOTE},
 };
 
 /// The first descriptor.
@@ -48,6 +50,7 @@ struct Pending {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Engine {
+    version: Version,
     /// Made at the first use, when the settings stand.
     driver: Option<Driver>,
     settings: Vec<String>,
@@ -56,8 +59,8 @@ pub struct Engine {
     returned: Option<Returned>,
 }
 
-fn endpoint(ip: [u8; 4], port: u16) -> Endpoint {
-    Endpoint::new(IpAddress::from_v4(ip), port)
+fn endpoint(ip: IpAddr, port: u16) -> Endpoint {
+    Endpoint::new(IpAddress::from(ip), port)
 }
 
 /// The instant at which scripts start: where the driver's clock does.
@@ -70,8 +73,17 @@ fn origin() -> Instant {
 }
 
 impl Engine {
+    /// An engine on a host that a script reaches over `version`.
+    pub fn new(version: Version) -> Self {
+        Self {
+            version,
+            ..Self::default()
+        }
+    }
+
     fn driver(&mut self) -> &mut Driver {
-        let flags = format!("{RUN},{}", self.settings.join(","));
+        let (mtu, settings) = (self.version.mtu(), self.settings.join(","));
+        let flags = format!("{RUN},mtu={mtu},{settings}");
         self.driver.get_or_insert_with(|| {
             // Each setting was tried when it was made.
             let settings = Settings::new(&flags).unwrap_or_else(|why| unreachable!("{why}"));
@@ -138,7 +150,7 @@ impl Engine {
                 bytes,
                 flags,
             } => {
-                let to = Some(Address::Of(endpoint(REMOTE, *port)));
+                let to = Some(Address::Of(endpoint(self.version.remote(), *port)));
                 self.send_connect((*fd, to), bytes, *flags, &mut pending.done, begun)
             }
             Call::Receive { fd, len, flags } => {
@@ -219,7 +231,10 @@ impl Engine {
                 self.driver().socket_call(fd, domain, kind, protocol)?;
                 return Ok(fd.into());
             }
-            Call::Bind { fd, port } => self.driver().bind(fd, endpoint(LOCAL, port)),
+            Call::Bind { fd, port } => {
+                let local = endpoint(self.version.local(), port);
+                self.driver().bind(fd, local)
+            }
             Call::Listen { fd, backlog } => self.driver().listen(fd, backlog),
             Call::Shutdown { fd, how } => {
                 let how = Shutdown {
@@ -261,7 +276,8 @@ impl Engine {
     fn connect(&mut self, fd: Fd, port: u16, begun: bool) -> Result<i64, Errno> {
         let call = Call::Connect { fd, port };
         if !begun {
-            self.driver().connect(fd, endpoint(REMOTE, port))?;
+            let remote = endpoint(self.version.remote(), port);
+            self.driver().connect(fd, remote)?;
         }
         if self.driver().sends_with_syn(fd, 0)? {
             return Ok(0);

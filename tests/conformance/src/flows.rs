@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use crate::{
     ast::{EcnSpec, IcmpSpec, TcpOption, TcpSpec},
     calls::{CONNECT_PORT, Fd, LISTEN_PORT},
+    ip::Version,
     wire::{ACK, PUSH, Packet, SYN, URG, icmp_error},
 };
 
@@ -36,6 +37,7 @@ type Ports = (u16, u16);
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Flows {
+    version: Version,
     flows: HashMap<Ports, Flow>,
     /// The connection that packets without ports belong to.
     current: Option<Ports>,
@@ -54,6 +56,14 @@ fn pattern(from: u32, len: usize) -> Vec<u8> {
 }
 
 impl Flows {
+    /// Those of a run over `version`.
+    pub fn new(version: Version) -> Self {
+        Self {
+            version,
+            ..Self::default()
+        }
+    }
+
     /// PSH may be in any segment that leaves (RFC 9293 §3.9.1: only the last of what was written
     /// has to have it).
     pub fn ignore_push(&mut self) {
@@ -144,20 +154,22 @@ impl Flows {
         let ports = self
             .current
             .ok_or("there is no connection that ICMP could be about")?;
+        let kind = if self.version.is_v6() {
+            spec.v6
+        } else {
+            spec.v4
+        };
+        let (kind, code) = kind.ok_or(format!("there is no such error over {}", self.version))?;
         let flow = self.flows.entry(ports).or_default();
         let seq = spec.about.0.wrapping_add(flow.iss.unwrap_or(0));
-        Ok(icmp_error(
-            spec.kind,
-            spec.mtu.unwrap_or(0),
-            ports,
-            seq,
-            spec.about.1,
-        ))
+        let error = (kind, code, spec.mtu.unwrap_or(0));
+        Ok(icmp_error(self.version, error, ports, (seq, spec.about.1)))
     }
 
     /// Holds a packet that the stack sent against what the script expects.
     pub fn check_outbound(&mut self, spec: &TcpSpec, bytes: &[u8]) -> Result<(), String> {
-        let packet = Packet::parse(bytes).ok_or("not a packet to the remote host")??;
+        let packet =
+            Packet::parse(self.version, bytes).ok_or("not a packet to the remote host")??;
         let ports = (packet.from_port, packet.to_port);
         let opens = packet.flags & (SYN | ACK) == SYN && !self.flows.contains_key(&ports);
         let next = opens && spec.flags & SYN != 0 && spec.ports.is_none();

@@ -8,6 +8,7 @@
 use std::{
     collections::HashSet,
     fs, io,
+    net::{IpAddr, Ipv6Addr},
     os::fd::{AsRawFd, OwnedFd},
     process::{Command, Stdio},
     sync::{
@@ -21,6 +22,7 @@ use std::{
 
 use crate::{
     calls::{Call, Fd},
+    ip::Version,
     stack::{Answer, Micros, Returned, Sent, Stack},
 };
 
@@ -30,6 +32,12 @@ mod sys;
 const DEVICE: &str = "tun0";
 /// Bytes of the largest packet, as in every other place of a run.
 const PACKET_MAX: usize = 65_536;
+/// Routes of IPv6 in the thread's own namespace: one per line, flags in the ninth word.
+const ROUTES: &str = "/proc/thread-self/net/ipv6_route";
+/// `linux/ipv6_route.h`: the route to an address of this host.
+const RTF_LOCAL: u32 = 0x8000_0000;
+/// How long an address may take.
+const ADDRESS_WAIT_MS: u32 = 10_000;
 /// How often the reader looks whether the run is over.
 const READER_LOOK_MS: i32 = 20;
 /// How late the machine may be: a tick of the kernel's timers (at most 10 ms), and being scheduled.
@@ -61,6 +69,7 @@ type OpenSockets = Arc<Mutex<HashSet<Fd>>>;
 /// See the module.
 #[derive(Debug)]
 pub struct Kernel {
+    version: Version,
     start: Instant,
     device: Arc<OwnedFd>,
     over: Arc<AtomicBool>,
@@ -97,24 +106,68 @@ fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/net/ipv4/{name}"), value)
 }
 
+/// The device has one address and all routes; what the kernel would say of itself, it does not.
+fn set_up_device(version: Version) -> io::Result<()> {
+    ip("link set dev lo up")?;
+    let setting = |name: &str, value: &str| {
+        let path = format!("/proc/sys/net/ipv6/conf/{DEVICE}/{name}");
+        // A kernel without IPv6 says nothing over it.
+        let _ = fs::write(path, value);
+    };
+    let local = match version.is_v6() {
+        true => {
+            // No link-local address, and no search for routers.
+            setting("addr_gen_mode", "1");
+            setting("accept_ra", "0");
+            format!("-6 address add {}/48 dev {DEVICE} nodad", version.local())
+        }
+        false => {
+            setting("disable_ipv6", "1");
+            format!(
+                "address add {}/16 dev {DEVICE}",
+                version.local().to_canonical()
+            )
+        }
+    };
+    ip(&local)?;
+    ip(&format!("link set dev {DEVICE} mtu {} up", version.mtu()))?;
+    if let (true, IpAddr::V6(local)) = (version.is_v6(), version.local()) {
+        wait_for_address(local)?;
+    }
+    let family = if version.is_v6() { "-6" } else { "-4" };
+    ip(&format!("{family} route add default dev {DEVICE}"))
+}
+
+/// The kernel puts an IPv6 address in force a moment after it was added.
+fn wait_for_address(address: Ipv6Addr) -> io::Result<()> {
+    let wanted: String = address.octets().map(|byte| format!("{byte:02x}")).concat();
+    let in_force = |line: &str| {
+        let mut words = line.split_whitespace();
+        let is_local = |flags| u32::from_str_radix(flags, 16).is_ok_and(|f| f & RTF_LOCAL != 0);
+        words.next() == Some(&wanted) && words.nth(7).is_some_and(is_local)
+    };
+    for _ in 0..ADDRESS_WAIT_MS {
+        if fs::read_to_string(ROUTES)?.lines().any(in_force) {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Err(io::Error::other(format!(
+        "{address} does not come in force"
+    )))
+}
+
 impl Kernel {
-    /// Takes the calling thread, and what it starts from now on, to a new network namespace.
-    pub fn new() -> io::Result<Self> {
+    /// Takes the calling thread, and what it starts from now on, to a new network namespace, where
+    /// a script is reached over `version`.
+    pub fn new(version: Version) -> io::Result<Self> {
         sys::new_network_namespace()?;
         sys::take_precedence();
         let device = Arc::new(sys::open_tun(DEVICE)?);
-        // A device without IPv6 does not solicit routers.
-        let _ = fs::write(
-            format!("/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6"),
-            "1",
-        );
         for (name, value) in SETTINGS {
             set_sysctl(name, value).map_err(|e| io::Error::other(format!("{name}: {e}")))?;
         }
-        ip("link set dev lo up")?;
-        ip(&format!("address add 192.168.0.1/16 dev {DEVICE}"))?;
-        ip(&format!("link set dev {DEVICE} mtu 1500 up"))?;
-        ip(&format!("route add default dev {DEVICE}"))?;
+        set_up_device(version)?;
         let over = Arc::new(AtomicBool::new(false));
         let open = OpenSockets::default();
         let congestion = Arc::new(Mutex::new(CONGESTION_DEFAULT.to_owned()));
@@ -127,9 +180,15 @@ impl Kernel {
         };
         let caller = {
             let (open, congestion) = (open.clone(), congestion.clone());
-            thread::spawn(move || make_calls(&call_out, &answer_in, &open, &congestion))
+            let caller = Caller {
+                version,
+                open,
+                congestion,
+            };
+            thread::spawn(move || caller.make_calls(&call_out, &answer_in))
         };
         Ok(Self {
+            version,
             start: Instant::now(),
             device,
             over,
@@ -166,20 +225,31 @@ fn read_device(device: &OwnedFd, over: &AtomicBool, to: &Sender<(Instant, Vec<u8
     }
 }
 
-fn make_calls(
-    calls: &Receiver<Call>,
-    to: &Sender<(Instant, Answer)>,
-    open: &OpenSockets,
-    congestion: &Mutex<String>,
-) {
-    while let Ok(call) = calls.recv() {
-        let answer = sys::call(&call);
-        if let (Call::Socket { .. }, Ok(fd)) = (&call, answer.result) {
-            let name = congestion.lock().unwrap_or_else(PoisonError::into_inner);
-            sys::set_congestion(fd as Fd, &name);
+/// The thread that makes calls.
+struct Caller {
+    version: Version,
+    open: OpenSockets,
+    congestion: Arc<Mutex<String>>,
+}
+
+impl Caller {
+    fn make_calls(&self, calls: &Receiver<Call>, to: &Sender<(Instant, Answer)>) {
+        while let Ok(call) = calls.recv() {
+            let answer = sys::call(&call, self.version);
+            self.note(&call, &answer);
+            if to.send((Instant::now(), answer)).is_err() {
+                return;
+            }
         }
-        let mut sockets = open.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&call, answer.result) {
+    }
+
+    fn note(&self, call: &Call, answer: &Answer) {
+        if let (Call::Socket { .. }, Ok(fd)) = (call, answer.result) {
+            let name = self.congestion.lock();
+            sys::set_congestion(fd as Fd, &name.unwrap_or_else(PoisonError::into_inner));
+        }
+        let mut sockets = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match (call, answer.result) {
             (Call::Socket { .. } | Call::Accept { .. }, Ok(fd)) => {
                 sockets.insert(fd as Fd);
             }
@@ -187,10 +257,6 @@ fn make_calls(
                 sockets.remove(fd);
             }
             _ => {}
-        }
-        drop(sockets);
-        if to.send((Instant::now(), answer)).is_err() {
-            return;
         }
     }
 }
@@ -245,7 +311,7 @@ impl Stack for Kernel {
             let (at, bytes) = self.packets.recv_timeout(self.until(by)).ok()?;
             let at = self.micros(at);
             // Only TCP: the kernel says other things on a device too.
-            if crate::wire::Packet::parse(&bytes).is_some() {
+            if crate::wire::Packet::parse(self.version, &bytes).is_some() {
                 return Some(Sent { at, bytes });
             }
         }

@@ -8,6 +8,7 @@ pub mod ast;
 pub mod calls;
 pub mod engine;
 pub mod flows;
+pub mod ip;
 pub mod kernel;
 pub mod parse;
 pub mod run;

@@ -5,6 +5,7 @@ use crate::ast::{Action, Event, Script, Time};
 
 mod arguments;
 mod cursor;
+mod defines;
 mod packet;
 mod terms;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod tests;
 
 use cursor::Cursor;
 pub use cursor::{ParseError, Parsed};
+pub use defines::expand;
 
 /// Parses a script.
 pub fn parse(text: &str) -> Parsed<Script> {
@@ -19,7 +21,9 @@ pub fn parse(text: &str) -> Parsed<Script> {
     let mut script = Script::default();
     cursor.skip_blanks();
     while cursor.eat("--") {
-        let name = cursor.need_word("the name of an option")?.to_owned();
+        let name = cursor
+            .take_while(|c| c != '=' && !c.is_ascii_whitespace())
+            .to_owned();
         let mut value = String::new();
         if cursor.eat("=") {
             value = cursor.take_while(|c| !c.is_ascii_whitespace()).to_owned();

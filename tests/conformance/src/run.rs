@@ -6,6 +6,7 @@ use crate::{
     ast::{Action, Assertion, CallSpec, Event, PacketSpec, Position, Script, Time},
     calls::{self, Call, Descriptors, Fd},
     flows::Flows,
+    ip::Version,
     stack::{Micros, Returned, Sent, Stack},
     tcp_info::{TCP_INFO_LEN, TcpInfo},
 };
@@ -61,6 +62,7 @@ struct Pending<'a> {
 /// A run.
 struct Run<'a, S> {
     stack: &'a mut S,
+    version: Version,
     flows: Flows,
     descriptors: Descriptors,
     /// The connection that assertions are about.
@@ -73,14 +75,17 @@ struct Run<'a, S> {
     late: Micros,
 }
 
-/// Runs `script` on `stack`.
-pub fn run(script: &Script, stack: &mut impl Stack) -> Result<(), Failure> {
+/// Runs `script` over `version` on `stack`, which was made for it.
+pub fn run(script: &Script, version: Version, stack: &mut impl Stack) -> Result<(), Failure> {
     let start = Position { line: 1, column: 1 };
     let mut tolerance = TOLERANCE;
-    let mut flows = Flows::default();
+    let mut flows = Flows::new(version);
     for (name, value) in &script.options {
         match (name.as_str(), value.parse()) {
             ("tolerance_usecs", Ok(micros)) => tolerance = micros,
+            // Who runs the script has looked at it.
+            ("ip_version", _) => {}
+            (name, _) if name.starts_with("define") => {}
             ("push", _) if value == "any" => flows.ignore_push(),
             _ => {
                 return Err(Failure::new(
@@ -92,6 +97,7 @@ pub fn run(script: &Script, stack: &mut impl Stack) -> Result<(), Failure> {
     }
     let mut run = Run {
         stack,
+        version,
         flows,
         descriptors: Descriptors::default(),
         subject: None,
@@ -168,7 +174,8 @@ impl<'a, S: Stack> Run<'a, S> {
     ) -> Result<(), Failure> {
         self.finish_call()?;
         let flows = &self.flows;
-        let call = calls::resolve(spec, &self.descriptors, |fd, len| flows.pattern(fd, len))
+        let pattern = |fd, len| flows.pattern(fd, len);
+        let call = calls::resolve(spec, &self.descriptors, self.version.domain(), pattern)
             .map_err(|why| Failure::new(event.at, why))?;
         let origin = match event.time {
             Time::Absolute(_) => 0,
@@ -239,7 +246,10 @@ impl<'a, S: Stack> Run<'a, S> {
 
     fn inject(&mut self, at: Position, spec: &PacketSpec) -> Result<(), Failure> {
         let bytes = match spec {
-            PacketSpec::Tcp(spec) => self.flows.inbound(spec).map(|packet| packet.emit()),
+            PacketSpec::Tcp(spec) => {
+                let packet = self.flows.inbound(spec);
+                packet.map(|packet| packet.emit(self.version))
+            }
             PacketSpec::Icmp(spec) => self.flows.inbound_icmp(spec),
         };
         let bytes = bytes.map_err(|why| Failure::new(at, why))?;

@@ -1,4 +1,4 @@
-//! All scripts of a folder on both stacks, and one line for each.
+//! All scripts of a folder on both stacks, over IPv4 and IPv6, and one line for each.
 
 use std::{
     collections::VecDeque,
@@ -12,6 +12,7 @@ use std::{
 use crate::{
     ast::Script,
     engine::Engine,
+    ip::Version,
     kernel::{self, Kernel},
     parse,
     run::{self, Failure},
@@ -42,14 +43,33 @@ impl fmt::Display for StackName {
     }
 }
 
+/// What a script runs on: a stack, and what lies under TCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Platform {
+    /// The stack.
+    pub stack: StackName,
+    /// What the script is over.
+    pub version: Version,
+}
+
+impl fmt::Display for Platform {
+    /// `engine` over IPv4, `engine-ipv6`: so remarks name them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.version {
+            Version::V4 => write!(f, "{}", self.stack),
+            other => write!(f, "{}-{other}", self.stack),
+        }
+    }
+}
+
 /// A script that was read.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// Its path below the folder of scripts, without `.pkt`.
     pub name: String,
     path: PathBuf,
-    /// What is in it, or what is wrong with it.
-    script: Result<Script, String>,
+    /// What is in it, or what is wrong with it, by what it is for.
+    scripts: Vec<(Version, Result<Script, String>)>,
 }
 
 /// How a script fared on a stack.
@@ -72,8 +92,8 @@ pub enum Verdict {
 pub struct Outcome {
     /// The script.
     pub name: String,
-    /// The stack.
-    pub stack: StackName,
+    /// What it ran on.
+    pub platform: Platform,
     /// How it fared.
     pub verdict: Verdict,
     /// How long that took.
@@ -87,23 +107,39 @@ impl Source {
     pub fn read(path: &Path, folder: &Path) -> io::Result<Self> {
         let text = fs::read_to_string(path)?;
         let short = path.strip_prefix(folder).unwrap_or(path);
-        let script = parse::parse(&text).map_err(|error| {
-            let (line, column) = (error.at.line, error.at.column);
-            format!("{}:{line}:{column}: {}", path.display(), error.message)
-        });
-        let named = text.starts_with("// RFC ");
-        let script = match named {
-            true => script,
-            false => Err(format!(
-                "{}:1:1: the clause: expected \"// RFC\"",
-                path.display()
-            )),
+        let read = |version: Version| {
+            let script = parse::parse(&parse::expand(&text, version.name()));
+            let script = script.map_err(|error| {
+                let (line, column) = (error.at.line, error.at.column);
+                format!("{}:{line}:{column}: {}", path.display(), error.message)
+            })?;
+            let is_for = is_for(version, &script);
+            match (text.starts_with("// RFC "), is_for) {
+                (true, Ok(is_for)) => Ok((is_for, script)),
+                (_, Err(why)) => Err(format!("{}: {why}", path.display())),
+                _ => Err(format!(
+                    "{}:1:1: the clause: expected \"// RFC\"",
+                    path.display()
+                )),
+            }
         };
+        let scripts = Version::ALL
+            .into_iter()
+            .filter_map(|version| match read(version) {
+                Ok((is_for, script)) => is_for.then_some((version, Ok(script))),
+                Err(why) => Some((version, Err(why))),
+            });
         Ok(Self {
             name: short.with_extension("").display().to_string(),
             path: path.to_owned(),
-            script,
+            scripts: scripts.collect(),
         })
+    }
+
+    fn script(&self, version: Version) -> Option<&Result<Script, String>> {
+        let mut scripts = self.scripts.iter();
+        let found = scripts.find(|(own, _)| *own == version);
+        found.map(|(_, script)| script)
     }
 
     /// All scripts in and below `folder`, by name.
@@ -125,18 +161,19 @@ impl Source {
     }
 
     /// Runs the script once.
-    pub fn run(&self, stack: StackName) -> Outcome {
+    pub fn run(&self, platform: Platform) -> Outcome {
         let begun = Instant::now();
-        let (verdict, may_repeat) = match &self.script {
-            Err(why) => (Verdict::Failed(why.clone()), false),
-            Ok(script) => match self.run_script(stack, script) {
-                Ok(()) => (self.judge(stack, script, Ok(())), false),
-                Err((why, timing)) => (self.judge(stack, script, Err(why)), timing),
+        let (verdict, may_repeat) = match self.script(platform.version) {
+            None => (Verdict::Failed("not for this".to_owned()), false),
+            Some(Err(why)) => (Verdict::Failed(why.clone()), false),
+            Some(Ok(script)) => match self.run_script(platform, script) {
+                Ok(()) => (self.judge(platform, script, Ok(())), false),
+                Err((why, timing)) => (self.judge(platform, script, Err(why)), timing),
             },
         };
         Outcome {
             name: self.name.clone(),
-            stack,
+            platform,
             may_repeat: may_repeat && matches!(verdict, Verdict::Failed(_)),
             verdict,
             took: begun.elapsed(),
@@ -145,9 +182,9 @@ impl Source {
 
     /// Runs the script in a thread of its own: the stack may panic, or keep the thread's
     /// namespace. Says what failed, and whether a busy machine may be to blame.
-    fn run_script(&self, stack: StackName, script: &Script) -> Result<(), (String, bool)> {
+    fn run_script(&self, platform: Platform, script: &Script) -> Result<(), (String, bool)> {
         let copy = script.clone();
-        let run = thread::spawn(move || run_on(stack, &copy));
+        let run = thread::spawn(move || run_on(platform, &copy));
         match run.join() {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => Err((format!("{}:{failure}", self.path.display()), failure.timing)),
@@ -159,10 +196,11 @@ impl Source {
     }
 
     /// What a remark makes of a result. A remark that is not true any more is a failure.
-    fn judge(&self, stack: StackName, script: &Script, result: Result<(), String>) -> Verdict {
-        let name = stack.to_string();
-        let remark = script.remarks.iter().find(|remark| remark.stack == name);
-        match (remark, result, stack) {
+    fn judge(&self, platform: Platform, script: &Script, result: Result<(), String>) -> Verdict {
+        let names = [platform.stack.to_string(), platform.to_string()];
+        let mut remarks = script.remarks.iter();
+        let remark = remarks.find(|remark| names.contains(&remark.stack));
+        match (remark, result, platform.stack) {
             (None, Ok(()), _) => Verdict::Passed,
             (None, Err(why), _) => Verdict::Failed(why),
             (Some(remark), Ok(()), _) => Verdict::Failed(format!(
@@ -176,15 +214,30 @@ impl Source {
     }
 }
 
-fn run_on(stack: StackName, script: &Script) -> Result<(), Failure> {
+/// Whether a script is for `version`: its `--ip_version=` names it, or it has none.
+fn is_for(version: Version, script: &Script) -> Result<bool, String> {
+    let mut options = script.options.iter();
+    let Some((_, names)) = options.find(|(name, _)| name == "ip_version") else {
+        return Ok(true);
+    };
+    let named = |name| Version::named(name).ok_or(format!("--ip_version={name} is not known"));
+    let named: Vec<Version> = names.split(',').map(named).collect::<Result<_, _>>()?;
+    Ok(named.contains(&version))
+}
+
+fn run_on(platform: Platform, script: &Script) -> Result<(), Failure> {
     let no_stack = |error: io::Error| Failure {
         at: Default::default(),
         message: format!("no stack to test: {error}"),
         timing: false,
     };
-    match stack {
-        StackName::Engine => run::run(script, &mut Engine::default()),
-        StackName::Kernel => run::run(script, &mut Kernel::new().map_err(no_stack)?),
+    let version = platform.version;
+    match platform.stack {
+        StackName::Engine => run::run(script, version, &mut Engine::new(version)),
+        StackName::Kernel => {
+            let mut kernel = Kernel::new(version).map_err(no_stack)?;
+            run::run(script, version, &mut kernel)
+        }
     }
 }
 
@@ -196,22 +249,37 @@ fn repeat(sources: &[Source], outcome: &mut Outcome) {
     for tries in 1..KERNEL_TRIES {
         if outcome.may_repeat {
             thread::sleep(KERNEL_PAUSE * (tries - 1));
-            *outcome = source.run(outcome.stack);
+            *outcome = source.run(outcome.platform);
         }
     }
 }
 
-/// Runs all of `sources` on `stack`; `tell` hears of each in order.
-pub fn run_all(sources: &[Source], stack: StackName, mut tell: impl FnMut(&Outcome)) {
+/// Runs those of `sources` that are for one of `versions` on `stack`; `tell` hears of each in order.
+pub fn run_all(
+    sources: &[Source],
+    stack: StackName,
+    versions: &[Version],
+    mut tell: impl FnMut(&Outcome),
+) {
+    let runs = versions.iter().flat_map(|version| {
+        let platform = Platform {
+            stack,
+            version: *version,
+        };
+        let fit = sources
+            .iter()
+            .filter(|source| source.script(*version).is_some());
+        fit.map(move |source| (platform, source))
+    });
     let missing = match stack {
         StackName::Engine => None,
         StackName::Kernel => kernel::why_not(),
     };
     if let Some(reason) = missing {
-        for source in sources {
+        for (platform, source) in runs {
             tell(&Outcome {
                 name: source.name.clone(),
-                stack,
+                platform,
                 verdict: Verdict::Skipped(reason.clone()),
                 took: Duration::ZERO,
                 may_repeat: false,
@@ -223,7 +291,17 @@ pub fn run_all(sources: &[Source], stack: StackName, mut tell: impl FnMut(&Outco
         StackName::Engine => 1,
         StackName::Kernel => KERNEL_RUNS,
     };
-    let queue: Mutex<VecDeque<&Source>> = Mutex::new(sources.iter().collect());
+    let mut done = run_together(runs.collect(), workers);
+    for outcome in &mut done {
+        repeat(sources, outcome);
+    }
+    done.sort_by(|a, b| (a.platform.version, &a.name).cmp(&(b.platform.version, &b.name)));
+    done.iter().for_each(tell);
+}
+
+/// Runs all of `queue`, `workers` at a time.
+fn run_together(queue: VecDeque<(Platform, &Source)>, workers: usize) -> Vec<Outcome> {
+    let queue = Mutex::new(queue);
     let next = || {
         queue
             .lock()
@@ -234,8 +312,8 @@ pub fn run_all(sources: &[Source], stack: StackName, mut tell: impl FnMut(&Outco
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                while let Some(source) = next() {
-                    let outcome = source.run(stack);
+                while let Some((platform, source)) = next() {
+                    let outcome = source.run(platform);
                     done.lock()
                         .unwrap_or_else(PoisonError::into_inner)
                         .push(outcome);
@@ -243,10 +321,5 @@ pub fn run_all(sources: &[Source], stack: StackName, mut tell: impl FnMut(&Outco
             });
         }
     });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for outcome in &mut done {
-        repeat(sources, outcome);
-    }
-    done.sort_by(|a, b| a.name.cmp(&b.name));
-    done.iter().for_each(tell);
+    done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,18 +1,13 @@
-//! IPv4 packets to bytes and back. The engine's own codec is under test here, so this is another.
+//! Packets to bytes and back. The engine's own codec is under test here, so this is another.
 
 use std::fmt;
 
-use crate::ast::TcpOption;
+use crate::{
+    ast::TcpOption,
+    ip::{self, ICMP, ICMPV6, TCP, Version, checksum, pseudo_sum},
+};
 
-/// The host under test.
-pub const LOCAL: [u8; 4] = [192, 168, 0, 1];
-/// Whom it talks to: the script.
-pub const REMOTE: [u8; 4] = [192, 0, 2, 1];
-/// Protocol numbers.
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-/// Headers without options.
-const IP_LEN: usize = 20;
+/// A header without options.
 const TCP_LEN: usize = 20;
 /// SYN.
 pub const SYN: u8 = 2;
@@ -48,44 +43,6 @@ pub struct Packet {
     pub options: Vec<TcpOption>,
     /// Payload.
     pub payload: Vec<u8>,
-}
-
-/// The Internet checksum, with what was summed before.
-fn checksum(bytes: &[u8], before: u32) -> u16 {
-    let mut sum = before;
-    for pair in bytes.chunks(2) {
-        let low = pair.get(1).copied().unwrap_or(0);
-        sum += u32::from(u16::from_be_bytes([pair[0], low]));
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
-}
-
-/// The sum over the pseudo-header; it is the same in both directions.
-fn pseudo_sum(protocol: u8, len: usize) -> u32 {
-    let words = [LOCAL, REMOTE].concat();
-    let address_sum: u32 = words
-        .chunks(2)
-        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-        .sum();
-    let sum = address_sum + u32::from(protocol) + len as u32;
-    (sum & 0xffff) + (sum >> 16)
-}
-
-fn ip_header(protocol: u8, ecn: u8, len: usize, inbound: bool) -> Vec<u8> {
-    let (from, to) = if inbound {
-        (REMOTE, LOCAL)
-    } else {
-        (LOCAL, REMOTE)
-    };
-    let mut header = vec![0x45, ecn];
-    header.extend(((IP_LEN + len) as u16).to_be_bytes());
-    header.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
-    header.extend(from);
-    header.extend(to);
-    let sum = checksum(&header, 0);
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
-    header
 }
 
 fn emit_options(options: &[TcpOption]) -> Vec<u8> {
@@ -164,7 +121,7 @@ fn parse_options(mut bytes: &[u8]) -> Result<Vec<TcpOption>, String> {
 
 impl Packet {
     /// The packet as the remote host sends it.
-    pub fn emit(&self) -> Vec<u8> {
+    pub fn emit(&self, version: Version) -> Vec<u8> {
         let mut options = emit_options(&self.options);
         options.resize(options.len().next_multiple_of(4), 0);
         let header_len = TCP_LEN + options.len();
@@ -179,32 +136,24 @@ impl Packet {
         tcp.extend(self.urgent.to_be_bytes());
         tcp.extend(options);
         tcp.extend(&self.payload);
-        let sum = checksum(&tcp, pseudo_sum(TCP, tcp.len()));
+        let sum = checksum(&tcp, pseudo_sum(version, TCP, tcp.len()));
         tcp[16..18].copy_from_slice(&sum.to_be_bytes());
-        [ip_header(TCP, self.ecn, tcp.len(), true), tcp].concat()
+        let header = ip::header(version, TCP, self.ecn, tcp.len(), true);
+        [header, tcp].concat()
     }
 
     /// Reads a packet of the host under test. `None` if it is not TCP to the remote host.
-    pub fn parse(bytes: &[u8]) -> Option<Result<Self, String>> {
-        let header = bytes.get(..IP_LEN)?;
-        let ours = header[0] >> 4 == 4 && header[9] == TCP && header[16..20] == REMOTE;
-        ours.then(|| Self::parse_tcp(bytes))
+    pub fn parse(version: Version, bytes: &[u8]) -> Option<Result<Self, String>> {
+        let received = ip::parse(version, bytes)?;
+        Some(received.and_then(|received| Self::parse_tcp(version, &received)))
     }
 
-    fn parse_tcp(bytes: &[u8]) -> Result<Self, String> {
-        let ip_len = usize::from(bytes[0] & 15) * 4;
-        let total = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
-        if total != bytes.len() || bytes.len() < ip_len + TCP_LEN {
-            return Err(format!(
-                "the IP header says {total} bytes of {}",
-                bytes.len()
-            ));
+    fn parse_tcp(version: Version, received: &ip::Received<'_>) -> Result<Self, String> {
+        let tcp = received.tcp;
+        if tcp.len() < TCP_LEN {
+            return Err(format!("{} bytes are no segment", tcp.len()));
         }
-        if checksum(&bytes[..ip_len], 0) != 0 {
-            return Err("the IP header's checksum is wrong".to_owned());
-        }
-        let tcp = &bytes[ip_len..];
-        if checksum(tcp, pseudo_sum(TCP, tcp.len())) != 0 {
+        if checksum(tcp, pseudo_sum(version, TCP, tcp.len())) != 0 {
             return Err("the segment's checksum is wrong".to_owned());
         }
         let header_len = usize::from(tcp[12] >> 4) * 4;
@@ -214,8 +163,8 @@ impl Packet {
         let half = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
         let word = |at: usize| u32::from(half(at)) << 16 | u32::from(half(at + 2));
         Ok(Self {
-            ecn: bytes[1] & 3,
-            dont_fragment: bytes[6] & 0x40 != 0,
+            ecn: received.ecn,
+            dont_fragment: received.dont_fragment,
             from_port: half(0),
             to_port: half(2),
             seq: word(4),
@@ -229,17 +178,26 @@ impl Packet {
     }
 }
 
-/// An ICMP error about a segment of the host under test.
-pub fn icmp_error(kind: (u8, u8), mtu: u16, ports: (u16, u16), seq: u32, len: u32) -> Vec<u8> {
-    let mut icmp = vec![kind.0, kind.1, 0, 0, 0, 0];
-    icmp.extend(mtu.to_be_bytes());
-    icmp.extend(ip_header(TCP, 0, TCP_LEN + len as usize, false));
+/// An ICMP or ICMPv6 error about a segment of the host under test.
+pub fn icmp_error(
+    version: Version,
+    (kind, code, mtu): (u8, u8, u16),
+    ports: (u16, u16),
+    (seq, len): (u32, u32),
+) -> Vec<u8> {
+    let mut icmp = vec![kind, code, 0, 0];
+    icmp.extend(u32::from(mtu).to_be_bytes());
+    icmp.extend(ip::header(version, TCP, 0, TCP_LEN + len as usize, false));
     icmp.extend(ports.0.to_be_bytes());
     icmp.extend(ports.1.to_be_bytes());
     icmp.extend(seq.to_be_bytes());
-    let sum = checksum(&icmp, 0);
+    let (protocol, before) = match version.is_v6() {
+        true => (ICMPV6, pseudo_sum(version, ICMPV6, icmp.len())),
+        false => (ICMP, 0),
+    };
+    let sum = checksum(&icmp, before);
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
-    [ip_header(ICMP, 0, icmp.len(), true), icmp].concat()
+    [ip::header(version, protocol, 0, icmp.len(), true), icmp].concat()
 }
 
 impl fmt::Display for TcpOption {
@@ -319,35 +277,57 @@ mod tests {
     }
 
     /// `packet`, in the other direction.
-    fn outbound() -> Vec<u8> {
-        let mut bytes = packet().emit();
-        bytes[12..16].copy_from_slice(&LOCAL);
-        bytes[16..20].copy_from_slice(&REMOTE);
+    fn outbound(version: Version) -> Vec<u8> {
+        let inbound = packet().emit(version);
+        let header = ip::header(version, TCP, packet().ecn, 0, false);
+        let mut bytes = [&header, &inbound[header.len()..]].concat();
+        // The length, and with it IPv4's checksum, are those of the other one.
+        let same = if version.is_v6() { 4..6 } else { 2..12 };
+        bytes[same.clone()].copy_from_slice(&inbound[same]);
         bytes
     }
 
     #[test]
     fn what_is_emitted_parses() {
-        let parsed = Packet::parse(&outbound()).unwrap().unwrap();
-        assert_eq!((parsed.seq, &parsed.payload[..]), (7, &b"hello"[..]));
-        assert_eq!(parsed.options[..5], packet().options[..]);
-        let text = "[ect0] P. 7:12(5) ack 9 win 257 \
-                    <nop,nop,TS val 100 ecr 200,sack 1:2 3:4,kind 253 010203";
-        assert!(parsed.to_string().starts_with(text), "{parsed}");
+        for version in Version::ALL {
+            let parsed = Packet::parse(version, &outbound(version)).unwrap().unwrap();
+            assert_eq!((parsed.seq, &parsed.payload[..]), (7, &b"hello"[..]));
+            assert_eq!(parsed.options[..5], packet().options[..]);
+            let text = "[ect0] P. 7:12(5) ack 9 win 257 \
+                        <nop,nop,TS val 100 ecr 200,sack 1:2 3:4,kind 253 010203";
+            assert!(parsed.to_string().starts_with(text), "{parsed}");
+        }
     }
 
     #[test]
     fn a_wrong_checksum_is_seen() {
-        let good = outbound();
-        for at in [1, 24, 30, 40, good.len() - 1] {
-            let mut bad = good.clone();
-            bad[at] ^= 1;
-            assert!(Packet::parse(&bad).unwrap().is_err(), "byte {at}");
+        for (version, places) in [
+            (Version::V4, [1, 24, 30, 40]),
+            (Version::V6, [4, 44, 50, 60]),
+        ] {
+            let good = outbound(version);
+            for at in places.into_iter().chain([good.len() - 1]) {
+                let mut bad = good.clone();
+                bad[at] ^= 1;
+                let parsed = Packet::parse(version, &bad).unwrap();
+                assert!(parsed.is_err(), "{version}: byte {at}");
+            }
+            let other = Packet::parse(version, &packet().emit(version));
+            assert_eq!(other, None, "not for the remote host");
         }
+    }
+
+    #[test]
+    fn an_icmpv6_error_is_summed_over_its_pseudo_header() {
+        let bytes = icmp_error(Version::V6, (2, 0, 1300), (8080, 40_000), (9, 100));
+        let icmp = &bytes[40..];
         assert_eq!(
-            Packet::parse(&packet().emit()),
-            None,
-            "not for the remote host"
+            (bytes[6], &icmp[..2], &icmp[6..8]),
+            (58, &[2, 0][..], &[5, 20][..])
+        );
+        assert_eq!(
+            checksum(icmp, pseudo_sum(Version::V6, ICMPV6, icmp.len())),
+            0
         );
     }
 }

@@ -1,9 +1,13 @@
 //! All scripts on both stacks. Arguments are filters, as with libtest; one that is a file is a
-//! script to run alone. `--engine` and `--kernel` choose one stack.
+//! script to run alone. `--engine` and `--kernel` choose one stack, `--ip_version=ipv6` and the like
+//! what it is reached over.
 
 use std::{env, path::Path, process::ExitCode, time::Instant};
 
-use tidelane_conformance::suite::{Outcome, Source, StackName, Verdict, run_all};
+use tidelane_conformance::{
+    ip::Version,
+    suite::{Outcome, Source, StackName, Verdict, run_all},
+};
 
 #[derive(Default)]
 struct Tally {
@@ -14,7 +18,7 @@ struct Tally {
 
 impl Tally {
     fn tell(&mut self, outcome: &Outcome) {
-        let test = format!("test {}::{} ...", outcome.stack, outcome.name);
+        let test = format!("test {}::{} ...", outcome.platform, outcome.name);
         let seconds = outcome.took.as_secs_f32();
         match &outcome.verdict {
             Verdict::Passed => println!("{test} ok ({seconds:.1} s)"),
@@ -60,6 +64,13 @@ fn main() -> ExitCode {
             .for_each(|source| println!("{}: test", source.name));
         return ExitCode::SUCCESS;
     }
+    let named = |version: &Version| has(&format!("--ip_version={version}"));
+    let named: Vec<Version> = Version::ALL.into_iter().filter(named).collect();
+    let versions = if named.is_empty() {
+        &Version::ALL[..]
+    } else {
+        &named
+    };
     let begun = Instant::now();
     let mut all = Tally::default();
     for stack in [StackName::Engine, StackName::Kernel] {
@@ -68,7 +79,7 @@ fn main() -> ExitCode {
             StackName::Kernel => "--engine",
         };
         if !has(other) {
-            run_all(&chosen, stack, |outcome| all.tell(outcome));
+            run_all(&chosen, stack, versions, |outcome| all.tell(outcome));
         }
     }
     let word = if all.failed == 0 { "ok" } else { "FAILED" };

@@ -3,14 +3,18 @@
 use std::{
     ffi::c_void,
     io,
-    mem::{size_of, zeroed},
+    mem::zeroed,
+    net::IpAddr,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
+use tidelane_engine::{Endpoint, IpAddress};
+use tidelane_packetdrill::address;
+
 use crate::{
     calls::{Call, Fd},
+    ip::Version,
     stack::Answer,
-    wire::{LOCAL, REMOTE},
 };
 
 /// `linux/if_tun.h`
@@ -97,19 +101,11 @@ pub fn close(fd: Fd) {
     unsafe { libc::close(fd) };
 }
 
-fn address(ip: [u8; 4], port: u16) -> libc::sockaddr_in {
-    libc::sockaddr_in {
-        sin_family: libc::AF_INET as u16,
-        sin_port: port.to_be(),
-        sin_addr: libc::in_addr {
-            s_addr: u32::from_ne_bytes(ip),
-        },
-        sin_zero: [0; 8],
-    }
+/// A `struct sockaddr` of the version's sockets.
+fn address(version: Version, ip: IpAddr, port: u16) -> Vec<u8> {
+    let end = Endpoint::new(IpAddress::from(ip), port);
+    address::emit(end, version.domain())
 }
-
-/// Length of an address.
-const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_in>() as libc::socklen_t;
 
 fn answer(result: i64) -> Answer {
     Answer::of(match result {
@@ -118,8 +114,8 @@ fn answer(result: i64) -> Answer {
     })
 }
 
-/// Makes a call of a script, and waits for its end.
-pub fn call(call: &Call) -> Answer {
+/// Makes a call of a script that runs over `version`, and waits for its end.
+pub fn call(call: &Call, version: Version) -> Answer {
     match call {
         Call::Receive { fd, len, flags } => receive(*fd, *len, *flags),
         Call::Send { fd, bytes, flags } => {
@@ -131,7 +127,10 @@ pub fn call(call: &Call) -> Answer {
             port,
             bytes,
             flags,
-        } => send_connect(*fd, *port, bytes, *flags),
+        } => {
+            let to = address(version, version.remote(), *port);
+            send_connect(*fd, &to, bytes, *flags)
+        }
         Call::SetOption {
             fd,
             level,
@@ -150,14 +149,16 @@ pub fn call(call: &Call) -> Answer {
         } => poll(entries, *timeout_ms),
         Call::Count { fd, request } => count(*fd, *request),
         Call::Bind { fd, port } => {
-            let address = address(LOCAL, *port);
+            let local = address(version, version.local(), *port);
+            let len = local.len() as libc::socklen_t;
             // SAFETY: an address as long as is said.
-            answer(unsafe { libc::bind(*fd, (&raw const address).cast(), ADDRESS_LEN) }.into())
+            answer(unsafe { libc::bind(*fd, local.as_ptr().cast(), len) }.into())
         }
         Call::Connect { fd, port } => {
-            let address = address(REMOTE, *port);
+            let remote = address(version, version.remote(), *port);
+            let len = remote.len() as libc::socklen_t;
             // SAFETY: an address as long as is said.
-            answer(unsafe { libc::connect(*fd, (&raw const address).cast(), ADDRESS_LEN) }.into())
+            answer(unsafe { libc::connect(*fd, remote.as_ptr().cast(), len) }.into())
         }
         other => without_memory(other),
     }
@@ -194,20 +195,11 @@ fn receive(fd: Fd, len: usize, flags: i32) -> Answer {
     Answer { result, output }
 }
 
-fn send_connect(fd: Fd, port: u16, bytes: &[u8], flags: i32) -> Answer {
-    let address = address(REMOTE, port);
+fn send_connect(fd: Fd, to: &[u8], bytes: &[u8], flags: i32) -> Answer {
+    let (address, address_len) = (to.as_ptr().cast(), to.len() as libc::socklen_t);
     let (bytes, len) = (bytes.as_ptr().cast(), bytes.len());
     // SAFETY: bytes and address are as long as is said.
-    let result = unsafe {
-        libc::sendto(
-            fd,
-            bytes,
-            len,
-            flags,
-            (&raw const address).cast(),
-            ADDRESS_LEN,
-        )
-    };
+    let result = unsafe { libc::sendto(fd, bytes, len, flags, address, address_len) };
     answer(result as i64)
 }
 

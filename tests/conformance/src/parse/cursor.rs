@@ -246,11 +246,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// `// kernel: differs: <reason>`, `// engine: lacks: <reason>`; a comment line right after it
+    /// `// kernel: differs: <reason>`, `// engine-ipv6: lacks: <reason>`; a comment line right after it
     /// that is indented by more than one blank goes on with the reason.
     fn note_remark(&mut self, comment: &str) {
-        for (mark, stack) in [("kernel: differs:", "kernel"), ("engine: lacks:", "engine")] {
-            if let Some(reason) = comment.trim_start().strip_prefix(mark) {
+        let parts: Vec<&str> = comment.trim_start().splitn(3, ':').collect();
+        if let [stack, word, reason] = parts[..] {
+            let name = stack.split_once('-').map_or(stack, |(name, _)| name);
+            if [("kernel", "differs"), ("engine", "lacks")].contains(&(name, word.trim())) {
                 self.remarks.push(Remark {
                     stack: stack.to_owned(),
                     reason: reason.trim().to_owned(),

@@ -15,30 +15,41 @@ const FLAGS: [(char, u8); 8] = [
     ('W', 128),
 ];
 
-/// An ICMP type by name, with its codes.
-type IcmpKind = (&'static str, u8, &'static [(&'static str, u8)]);
+/// ICMP errors by name: type and code in IPv4's ICMP and in ICMPv6, where there is such an error.
+/// Those without a second word have the type alone.
+type IcmpKind = (
+    &'static str,
+    &'static str,
+    Option<(u8, u8)>,
+    Option<(u8, u8)>,
+);
 
-/// ICMP errors.
-const ICMP_KINDS: [IcmpKind; 3] = [
+const ICMP_KINDS: [IcmpKind; 20] = [
+    ("unreachable", "net_unreachable", Some((3, 0)), None),
+    ("unreachable", "host_unreachable", Some((3, 1)), None),
+    ("unreachable", "protocol_unreachable", Some((3, 2)), None),
     (
         "unreachable",
-        3,
-        &[
-            ("net_unreachable", 0),
-            ("host_unreachable", 1),
-            ("protocol_unreachable", 2),
-            ("port_unreachable", 3),
-            ("frag_needed", 4),
-            ("source_route_failed", 5),
-            ("net_unknown", 6),
-            ("host_unknown", 7),
-            ("net_prohibited", 9),
-            ("host_prohibited", 10),
-            ("packet_filtered", 13),
-        ],
+        "port_unreachable",
+        Some((3, 3)),
+        Some((1, 4)),
     ),
-    ("source_quench", 4, &[]),
-    ("time_exceeded", 11, &[("exc_ttl", 0), ("exc_fragtime", 1)]),
+    ("unreachable", "frag_needed", Some((3, 4)), None),
+    ("unreachable", "source_route_failed", Some((3, 5)), None),
+    ("unreachable", "net_unknown", Some((3, 6)), None),
+    ("unreachable", "host_unknown", Some((3, 7)), None),
+    ("unreachable", "net_prohibited", Some((3, 9)), None),
+    ("unreachable", "host_prohibited", Some((3, 10)), None),
+    ("unreachable", "packet_filtered", Some((3, 13)), None),
+    ("unreachable", "noroute", None, Some((1, 0))),
+    ("unreachable", "adm_prohibited", None, Some((1, 1))),
+    ("unreachable", "not_neighbour", None, Some((1, 2))),
+    ("unreachable", "addr_unreachable", None, Some((1, 3))),
+    ("source_quench", "", Some((4, 0)), None),
+    ("packet_too_big", "", None, Some((2, 0))),
+    ("time_exceeded", "exc_ttl", Some((11, 0)), Some((3, 0))),
+    ("time_exceeded", "exc_fragtime", Some((11, 1)), Some((3, 1))),
+    ("parameter_problem", "", Some((12, 0)), Some((4, 0))),
 ];
 
 /// What follows the direction.
@@ -238,20 +249,17 @@ fn hex(cursor: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
 
 fn icmp(cursor: &mut Cursor<'_>) -> Parsed<IcmpSpec> {
     cursor.eat("icmp");
-    let Some((name, number, codes)) = ICMP_KINDS.iter().find(|kind| cursor.is_next_word(kind.0))
-    else {
-        return cursor.error("unreachable, source_quench or time_exceeded");
+    let Some((kind, ..)) = ICMP_KINDS.iter().find(|known| cursor.is_next_word(known.0)) else {
+        return cursor.error("unreachable, packet_too_big, time_exceeded or another ICMP error");
     };
-    cursor.eat(name);
-    let mut code = 0;
-    if !codes.is_empty() {
-        let Some((name, number)) = codes.iter().find(|code| cursor.is_next_word(code.0)) else {
-            let names: Vec<_> = codes.iter().map(|code| code.0).collect();
-            return cursor.error(&format!("one of {}", names.join(", ")));
-        };
-        cursor.eat(name);
-        code = *number;
-    }
+    cursor.eat(kind);
+    let codes = || ICMP_KINDS.iter().filter(|known| known.0 == *kind);
+    let found = codes().find(|known| known.1.is_empty() || cursor.is_next_word(known.1));
+    let Some((_, code, v4, v6)) = found else {
+        let names: Vec<_> = codes().map(|known| known.1).collect();
+        return cursor.error(&format!("one of {}", names.join(", ")));
+    };
+    cursor.eat(code);
     let mtu = match cursor.eat_word("mtu") {
         true => Some(cursor.need_u16("an MTU")?),
         false => None,
@@ -260,7 +268,8 @@ fn icmp(cursor: &mut Cursor<'_>) -> Parsed<IcmpSpec> {
     let about = range(cursor)?;
     cursor.need("]")?;
     Ok(IcmpSpec {
-        kind: (*number, code),
+        v4: *v4,
+        v6: *v6,
         mtu,
         about,
     })

@@ -85,11 +85,24 @@ fn segments_of_few_words() {
 fn icmp_errors() {
     let event = only("+0 < icmp unreachable frag_needed mtu 1200 [1:1461(1460)]");
     let expected = IcmpSpec {
-        kind: (3, 4),
+        v4: Some((3, 4)),
+        v6: None,
         mtu: Some(1200),
         about: (1, 1460),
     };
     assert_eq!(event.action, Action::Inject(PacketSpec::Icmp(expected)));
+    for (text, v4, v6) in [
+        ("unreachable port_unreachable", Some((3, 3)), Some((1, 4))),
+        ("unreachable noroute", None, Some((1, 0))),
+        ("packet_too_big mtu 1300", None, Some((2, 0))),
+        ("time_exceeded exc_ttl", Some((11, 0)), Some((3, 0))),
+    ] {
+        let event = only(&format!("+0 < icmp {text} [1:1461(1460)]"));
+        let Action::Inject(PacketSpec::Icmp(spec)) = event.action else {
+            panic!("{text}");
+        };
+        assert_eq!((spec.v4, spec.v6), (v4, v6), "{text}");
+    }
 }
 
 #[test]

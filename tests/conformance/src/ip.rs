@@ -1,0 +1,209 @@
+//! IP under the segments of a run: the version, the addresses, headers to bytes and back.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+/// Protocol numbers.
+pub const ICMP: u8 = 1;
+/// See [`ICMP`].
+pub const TCP: u8 = 6;
+/// See [`ICMP`].
+pub const ICMPV6: u8 = 58;
+/// Headers without options.
+const V4_LEN: usize = 20;
+const V6_LEN: usize = 40;
+const HOP_LIMIT: u8 = 64;
+
+/// What a script runs over, in packetdrill's words.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Version {
+    /// IPv4.
+    #[default]
+    V4,
+    /// IPv6.
+    V6,
+    /// IPv4, with sockets of IPv6 that name it by mapped addresses.
+    Mapped,
+}
+
+/// The host under test.
+const LOCAL_V4: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
+const LOCAL_V6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1);
+/// Whom it talks to: the script.
+const REMOTE_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const REMOTE_V6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1);
+
+impl Version {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::V4, Self::V6, Self::Mapped];
+
+    /// The word for it in `--ip_version=`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4",
+            Self::V6 => "ipv6",
+            Self::Mapped => "ipv4-mapped-ipv6",
+        }
+    }
+
+    /// The version of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|version| version.name() == name)
+    }
+
+    /// Whether its packets are those of IPv6.
+    pub const fn is_v6(self) -> bool {
+        matches!(self, Self::V6)
+    }
+
+    /// The domain of its sockets.
+    pub const fn domain(self) -> i32 {
+        match self {
+            Self::V4 => libc::AF_INET,
+            Self::V6 | Self::Mapped => libc::AF_INET6,
+        }
+    }
+
+    /// MTU of the device: as much of a segment fits into a packet of either version.
+    pub const fn mtu(self) -> u32 {
+        1500 + if self.is_v6() {
+            (V6_LEN - V4_LEN) as u32
+        } else {
+            0
+        }
+    }
+
+    /// The host under test, as programs name it.
+    pub const fn local(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(LOCAL_V4),
+            Self::V6 => IpAddr::V6(LOCAL_V6),
+            Self::Mapped => IpAddr::V6(LOCAL_V4.to_ipv6_mapped()),
+        }
+    }
+
+    /// The remote host, as programs name it.
+    pub const fn remote(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(REMOTE_V4),
+            Self::V6 => IpAddr::V6(REMOTE_V6),
+            Self::Mapped => IpAddr::V6(REMOTE_V4.to_ipv6_mapped()),
+        }
+    }
+
+    /// Local and remote address as they are in packets.
+    fn ends(self) -> [Vec<u8>; 2] {
+        match self.is_v6() {
+            true => [LOCAL_V6, REMOTE_V6].map(|address| address.octets().to_vec()),
+            false => [LOCAL_V4, REMOTE_V4].map(|address| address.octets().to_vec()),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The Internet checksum, with what was summed before.
+pub fn checksum(bytes: &[u8], before: u32) -> u16 {
+    let mut sum = before;
+    for pair in bytes.chunks(2) {
+        let low = pair.get(1).copied().unwrap_or(0);
+        sum += u32::from(u16::from_be_bytes([pair[0], low]));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// The sum over the pseudo-header; it is the same in both directions.
+pub fn pseudo_sum(version: Version, protocol: u8, len: usize) -> u32 {
+    let addresses = version.ends().concat();
+    u32::from(!checksum(&addresses, u32::from(protocol) + len as u32))
+}
+
+/// The header before `len` bytes of `protocol`, from the remote host or from the one under test.
+pub fn header(version: Version, protocol: u8, ecn: u8, len: usize, inbound: bool) -> Vec<u8> {
+    let [local, remote] = version.ends();
+    let ends = match inbound {
+        true => [remote, local].concat(),
+        false => [local, remote].concat(),
+    };
+    if version.is_v6() {
+        let mut header = vec![0x60, ecn << 4, 0, 0];
+        header.extend((len as u16).to_be_bytes());
+        header.extend([protocol, HOP_LIMIT]);
+        header.extend(ends);
+        return header;
+    }
+    let mut header = vec![0x45, ecn];
+    header.extend(((V4_LEN + len) as u16).to_be_bytes());
+    header.extend([0, 0, 0x40, 0, HOP_LIMIT, protocol, 0, 0]);
+    header.extend(ends);
+    let sum = checksum(&header, 0);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    header
+}
+
+/// What the IP header of a packet said, and the segment behind it.
+pub struct Received<'a> {
+    /// ECN field.
+    pub ecn: u8,
+    /// Whether it forbids fragmentation.
+    pub dont_fragment: bool,
+    /// Its end: header and payload.
+    pub tcp: &'a [u8],
+}
+
+/// Reads a packet of the host under test. `None` if it is not TCP to the remote host.
+pub fn parse(version: Version, bytes: &[u8]) -> Option<Result<Received<'_>, String>> {
+    let [_, remote] = version.ends();
+    if version.is_v6() {
+        let header = bytes.get(..V6_LEN)?;
+        let ours = header[0] >> 4 == 6 && header[6] == TCP && header[24..] == remote;
+        return ours.then(|| parse_v6(bytes));
+    }
+    let header = bytes.get(..V4_LEN)?;
+    let ours = header[0] >> 4 == 4 && header[9] == TCP && header[16..] == remote;
+    ours.then(|| parse_v4(bytes))
+}
+
+fn parse_v4(bytes: &[u8]) -> Result<Received<'_>, String> {
+    let header_len = usize::from(bytes[0] & 15) * 4;
+    let total = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
+    check_len(total, bytes)?;
+    let (header, tcp) = bytes
+        .split_at_checked(header_len)
+        .ok_or("the IP header is longer than the packet")?;
+    if checksum(header, 0) != 0 {
+        return Err("the IP header's checksum is wrong".to_owned());
+    }
+    Ok(Received {
+        ecn: bytes[1] & 3,
+        dont_fragment: bytes[6] & 0x40 != 0,
+        tcp,
+    })
+}
+
+fn parse_v6(bytes: &[u8]) -> Result<Received<'_>, String> {
+    let len = usize::from(u16::from_be_bytes([bytes[4], bytes[5]]));
+    check_len(V6_LEN + len, bytes)?;
+    Ok(Received {
+        ecn: bytes[1] >> 4 & 3,
+        dont_fragment: true,
+        tcp: &bytes[V6_LEN..],
+    })
+}
+
+fn check_len(said: usize, bytes: &[u8]) -> Result<(), String> {
+    match said == bytes.len() {
+        true => Ok(()),
+        false => Err(format!(
+            "the IP header says {said} bytes of {}",
+            bytes.len()
+        )),
+    }
+}
