@@ -258,7 +258,8 @@ impl fmt::Display for ConnectionPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "connection {}: {:?}, program {} -> listener {} at {:.6} s, {} rounds, {} up, {} down{}{}",
+            "connection {}: {:?}, program {} -> listener {} at {:.6} s, {} rounds, {} up, \
+             {} down{}{}",
             self.id,
             self.family,
             self.client,

@@ -95,8 +95,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} connections complete ({} over IPv6), {} broken off; {} bytes, {} frames, {} events in {:.1} s of \
-             traffic and {:.1} s in all; {} deaths, {} restarts, {} misdeeds; {} segments \
+            "{} connections complete ({} over IPv6), {} broken off; {} bytes, {} frames, \
+             {} events in {:.1} s of traffic and {:.1} s in all; {} deaths, {} restarts, \
+             {} misdeeds; {} segments \
              and {} windows checked; links: {} lost, {} overflowed, \
              {} duplicated, {} corrupted, {} held back, {} marked, {} too big; digest {:016x}",
             self.complete,

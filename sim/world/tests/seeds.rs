@@ -1,5 +1,6 @@
 //! Seeds that found something, by what they found. Those below were found when all was IPv4 and
-//! paths were as wide as their ends: each runs as it did then, to the last frame, and as it is drawn.
+//! paths were as wide as their ends: each runs as it did then, to the last frame, and as it is
+//! drawn now.
 
 use tidelane_world::{Scenario, Theme, run};
 

@@ -254,7 +254,8 @@ fn repeat(sources: &[Source], outcome: &mut Outcome) {
     }
 }
 
-/// Runs those of `sources` that are for one of `versions` on `stack`; `tell` hears of each in order.
+/// Runs those of `sources` that are for one of `versions` on `stack`; `tell` hears of each in
+/// order.
 pub fn run_all(
     sources: &[Source],
     stack: StackName,

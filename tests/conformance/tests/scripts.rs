@@ -1,6 +1,6 @@
 //! All scripts on both stacks. Arguments are filters, as with libtest; one that is a file is a
-//! script to run alone. `--engine` and `--kernel` choose one stack, `--ip_version=ipv6` and the like
-//! what it is reached over.
+//! script to run alone. `--engine` and `--kernel` choose one stack, `--ip_version=ipv6` and the
+//! like what it is reached over.
 
 use std::{env, path::Path, process::ExitCode, time::Instant};
 

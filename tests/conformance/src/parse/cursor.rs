@@ -246,8 +246,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// `// kernel: differs: <reason>`, `// engine-ipv6: lacks: <reason>`; a comment line right after it
-    /// that is indented by more than one blank goes on with the reason.
+    /// `// kernel: differs: <reason>`, `// engine-ipv6: lacks: <reason>`; a comment line right
+    /// after it that is indented by more than one blank goes on with the reason.
     fn note_remark(&mut self, comment: &str) {
         let parts: Vec<&str> = comment.trim_start().splitn(3, ':').collect();
         if let [stack, word, reason] = parts[..] {
