@@ -87,6 +87,56 @@ pub fn simulate(p: f64, rtt: f64, rounds: u32, seed: u64) -> f64 {
     sum / f64::from(rounds)
 }
 
+/// A bottleneck: what one packet takes there, the round trip without a queue, both in seconds, and
+/// packets that the queue takes.
+#[derive(Clone, Copy)]
+pub struct Bottleneck {
+    pub packet: f64,
+    pub rtt: f64,
+    pub queue: f64,
+}
+
+/// Segments of the first window (RFC 6928).
+const INITIAL: f64 = 10.0;
+
+/// The mean round trip, in seconds, of an ideal sender that a queue alone limits, from `after`
+/// seconds to `until`. It leaves slow start as Linux' HyStart does: when a round trip is longer by
+/// an eighth, or at least 4 ms and at most 16 ms.
+pub fn mean_round_trip(path: Bottleneck, after: f64, until: f64) -> f64 {
+    let waiting = |cwnd: f64| (cwnd - path.rtt / path.packet).clamp(0.0, path.queue);
+    let longer = (path.rtt / 8.0).clamp(0.004, 0.016);
+    let mut sender = Sender {
+        cwnd: INITIAL,
+        w_max: 0.0,
+        w_est: 0.0,
+        since: 0.0,
+        k: 0.0,
+    };
+    let (mut starting, mut now, mut sum, mut rounds) = (true, 0.0, 0.0, 0u32);
+    while now < until {
+        let rtt = path.rtt + waiting(sender.cwnd) * path.packet;
+        if now >= after {
+            sum += rtt;
+            rounds += 1;
+        }
+        now += rtt;
+        let lost = sender.cwnd > path.rtt / path.packet + path.queue;
+        if lost {
+            starting = false;
+            sender.reduce();
+        } else if starting && rtt < path.rtt + longer {
+            sender.cwnd *= 2.0;
+        } else {
+            if std::mem::take(&mut starting) {
+                // RFC 9438 §4.10: without a loss, the window as it is begins the new epoch.
+                (sender.w_max, sender.w_est) = (sender.cwnd, sender.cwnd);
+            }
+            sender.grow(rtt);
+        }
+    }
+    sum / f64::from(rounds.max(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +148,20 @@ mod tests {
             let ours = response(p, 0.1);
             assert!((ours - window).abs() / window < 0.01, "{p}: {ours}");
         }
+    }
+
+    #[test]
+    fn a_deep_queue_is_filled_and_a_shallow_one_bounds_the_round_trip() {
+        let path = |queue| Bottleneck {
+            packet: 0.001,
+            rtt: 0.04,
+            queue,
+        };
+        // Between 0.7 of what path and queue hold, and all of it.
+        let deep = mean_round_trip(path(1000.0), 60.0, 300.0);
+        assert!((0.73..1.04).contains(&deep), "{deep}");
+        let shallow = mean_round_trip(path(10.0), 60.0, 300.0);
+        assert!((0.04..0.05).contains(&shallow), "{shallow}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, Bulk, Family, Goodput, Violation};
 
-use crate::cubic_model;
+use crate::{bufferbloat, cubic_model};
 
 /// What can be measured.
 #[derive(Clone, Copy, ValueEnum)]
@@ -16,6 +16,8 @@ pub enum Figure {
     Loss,
     /// Equal flows over one bottleneck: Jain's index
     Fairness,
+    /// One bulk flow through a deep queue: round trips of a small flow beside it
+    Bufferbloat,
 }
 
 /// Payload bytes of a full segment with timestamps over an MTU of 1,500.
@@ -34,6 +36,7 @@ impl Figure {
             Self::FatPath => fat_path(),
             Self::Loss => loss(),
             Self::Fairness => fairness(),
+            Self::Bufferbloat => bufferbloat::run(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
+mod bufferbloat;
 mod cubic_model;
 mod figure;
 mod seed;

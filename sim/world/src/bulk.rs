@@ -124,7 +124,7 @@ impl Bulk {
         Ok(sum / seen.max(1))
     }
 
-    fn scenario(&self) -> Scenario {
+    pub(crate) fn scenario(&self) -> Scenario {
         let per_host = (self.flows as usize).div_ceil(CONNECTIONS_PER_PROGRAM);
         let senders = 1 + usize::from(self.beside.is_some());
         let clients = senders * per_host;

@@ -17,6 +17,7 @@
 //! give equal runs, down to the last frame: [`Report::digest`].
 #![forbid(unsafe_code)]
 
+mod bloat;
 mod bulk;
 mod cwnd_rules;
 mod digest;
@@ -42,6 +43,7 @@ mod world;
 pub use tidelane_engine::Algorithm;
 
 pub use crate::{
+    bloat::{Bloat, RoundTrips},
     bulk::{Bulk, Goodput},
     family::{Bound, Family},
     ledger::Violation,
