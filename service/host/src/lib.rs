@@ -141,6 +141,8 @@ pub struct Host<P> {
     /// Connections that ever came to a program.
     connections: u64,
     frames: Vec<Frame>,
+    /// Steps in a row in which a port had as many frames as one takes.
+    full_bursts: usize,
     scratch: Vec<u8>,
     /// Data requests that were taken from a ring and are looked at.
     words: [u64; DATA_REQUESTS_AT_ONCE],
@@ -172,6 +174,7 @@ impl<P: PacketIo> Host<P> {
             siblings: None,
             connections: 0,
             frames: Vec::with_capacity(tidelane_packet_io::BURST_MAX),
+            full_bursts: 0,
             scratch: Vec::new(),
             words: [0; DATA_REQUESTS_AT_ONCE],
             backlogged: false,
@@ -231,7 +234,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     fn run_timers(&mut self, now: Instant) {
-        if self.engine.is_due(now) {
+        if self.engine.is_due(now) && !self.frames_wait() {
             self.engine.advance_time(now, &mut self.io);
         }
         if self.parked_deadline().is_some_and(|at| at <= now) {

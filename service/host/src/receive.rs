@@ -12,6 +12,8 @@ use crate::{Host, Siblings, io::MEMORY_LINK};
 
 /// The first queue of this core.
 const OWN_LINK: LinkId = LinkId(1);
+/// Bursts that a port's ring holds.
+const RING_BURSTS: usize = 2048 / BURST_MAX;
 /// Batches of other cores that are looked at in one step.
 const BATCHES_PER_STEP_MAX: usize = 8;
 
@@ -19,14 +21,25 @@ impl<P: PacketIo> Host<P> {
     /// One burst from each port. Whether there was any frame.
     pub(crate) fn receive_ports(&mut self, now: Instant) -> bool {
         let mut any = false;
+        let mut full = false;
         for index in 0..self.io.ports.len() {
             self.frames.clear();
-            if self.io.ports[index].rx_burst(&mut self.frames, BURST_MAX) > 0 {
+            let received = self.io.ports[index].rx_burst(&mut self.frames, BURST_MAX);
+            if received > 0 {
                 self.receive_burst(now, index);
                 any = true;
+                full |= received == BURST_MAX;
             }
         }
+        self.full_bursts = if full { self.full_bursts + 1 } else { 0 };
         any
+    }
+
+    /// Whether frames may still be in a ring that came before a timer was due: an acknowledgment
+    /// that waits there is no reason to send anything again. A ring that never gets empty holds no
+    /// timer for longer than it takes to read it once.
+    pub(crate) fn frames_wait(&self) -> bool {
+        (1..RING_BURSTS).contains(&self.full_bursts)
     }
 
     /// The burst is copied out of the port's memory first: what is sent in answer needs the port,

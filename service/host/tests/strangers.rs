@@ -60,6 +60,14 @@ impl Stage {
 
     /// Sends a segment of `from` to the host, and lets it run; what it answers.
     fn exchange(&mut self, from: IpAddress, header: SegmentHeader) -> Vec<SegmentHeader> {
+        self.send(from, header);
+        self.now += Duration::from_micros(5);
+        self.host.step(self.now);
+        self.answers(from)
+    }
+
+    /// A segment of `from` waits in the host's port.
+    fn send(&mut self, from: IpAddress, header: SegmentHeader) {
         let template = HeaderTemplate::new(THEIR_MAC, OUR_MAC, from, OURS).expect("one version");
         let frame = self.far.tx_frame().expect("a frame");
         let (start, len) = (template.headers_len(), header.len());
@@ -70,8 +78,10 @@ impl Stage {
         write_tcp_checksum(tcp, pseudo, checksum::sum(&[]));
         self.far.tx_commit(start + len, TxChecksum::Done);
         self.far.tx_flush();
-        self.now += Duration::from_micros(5);
-        self.host.step(self.now);
+    }
+
+    /// What the host has sent to `from`.
+    fn answers(&mut self, from: IpAddress) -> Vec<SegmentHeader> {
         let mut frames = Vec::new();
         self.far.rx_burst(&mut frames, BURST_MAX);
         let answers = frames.iter().map(|frame| {
@@ -195,4 +205,30 @@ fn each_peer_sees_a_timestamp_clock_of_its_own() {
         .sum();
     let each = f64::from(bits) / (seen.len() - 1) as f64;
     assert!((15.0..17.0).contains(&each), "{each} of 32 bits differ");
+}
+
+/// A timer that is due finds the acknowledgment that came before it, behind however many frames;
+/// and one under whom frames never end runs all the same.
+#[test]
+fn what_waits_in_the_port_comes_before_the_timers() {
+    for acknowledged in [true, false] {
+        let mut stage = Stage::new();
+        let client = stranger(1);
+        let answers = stage.exchange(client, segment(TcpFlags::SYN, 7, 0));
+        let theirs = answers[0].seq.to_u32();
+        stage.now += Duration::from_millis(1100);
+        let mut again = 0;
+        for step in 0..40 {
+            for _ in 0..BURST_MAX {
+                stage.send(stranger(2), segment(TcpFlags::RST, 7, 0));
+            }
+            if step == 0 && acknowledged {
+                stage.send(client, segment(TcpFlags::ACK, 8, theirs.wrapping_add(1)));
+            }
+            stage.now += Duration::from_micros(5);
+            stage.host.step(stage.now);
+            again += stage.answers(client).len();
+        }
+        assert_eq!(again, usize::from(!acknowledged));
+    }
 }
