@@ -64,6 +64,10 @@ use crate::{
 
 /// While something could not be delivered, the host looks again this often.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// Timers that come later than this come late.
+const LATE_MIN: Duration = Duration::from_millis(2);
+/// Late timers are held for no longer than this.
+const HOLD_MAX: Duration = Duration::from_millis(10);
 
 /// What the host asks its driver for. See [`Host::take_request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +147,8 @@ pub struct Host<P> {
     frames: Vec<Frame>,
     /// Steps in a row in which a port had as many frames as one takes.
     full_bursts: usize,
+    /// When the timers were due that are held, and until when.
+    held: Option<(Instant, Instant)>,
     scratch: Vec<u8>,
     /// Data requests that were taken from a ring and are looked at.
     words: [u64; DATA_REQUESTS_AT_ONCE],
@@ -175,6 +181,7 @@ impl<P: PacketIo> Host<P> {
             connections: 0,
             frames: Vec::with_capacity(tidelane_packet_io::BURST_MAX),
             full_bursts: 0,
+            held: None,
             scratch: Vec::new(),
             words: [0; DATA_REQUESTS_AT_ONCE],
             backlogged: false,
@@ -234,7 +241,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     fn run_timers(&mut self, now: Instant) {
-        if self.engine.is_due(now) && !self.frames_wait() {
+        if self.engine.is_due(now) && !self.frames_wait() && !self.is_held(now) {
             self.engine.advance_time(now, &mut self.io);
         }
         if self.parked_deadline().is_some_and(|at| at <= now) {
@@ -245,21 +252,42 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
+    /// Whether timers wait although they are due. Where they come late, this thread did not get its
+    /// CPU in time, and neither did the kernel's that brings the answers there: it gets some now.
+    #[cold]
+    fn is_held(&mut self, now: Instant) -> bool {
+        let Some(due) = self.engine.next_timeout() else {
+            return false;
+        };
+        match self.held {
+            Some((held, until)) if held == due => now < until,
+            _ if now - due < LATE_MIN => false,
+            _ => {
+                self.held = Some((due, now + (now - due).min(HOLD_MAX)));
+                true
+            }
+        }
+    }
+
+    /// When the engine's timers run, if they are not held.
+    fn timers_due(&self) -> Option<Instant> {
+        let due = self.engine.next_timeout()?;
+        match self.held {
+            Some((held, until)) if held == due => Some(until),
+            _ => Some(due),
+        }
+    }
+
     /// When [`step`](Self::step) must be called again, if nothing else happens.
     pub fn next_timeout(&self) -> Option<Instant> {
         let soon =
             (self.backlogged || self.io.blocked || self.io.tx_queued || !self.io.dirty.is_empty())
                 .then(|| self.io.now + RETRY_INTERVAL);
         let sweep = self.sweep_due();
-        [
-            self.engine.next_timeout(),
-            self.parked_deadline(),
-            soon,
-            sweep,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        [self.timers_due(), self.parked_deadline(), soon, sweep]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether the driver has requests to take.

@@ -216,7 +216,7 @@ fn what_waits_in_the_port_comes_before_the_timers() {
         let client = stranger(1);
         let answers = stage.exchange(client, segment(TcpFlags::SYN, 7, 0));
         let theirs = answers[0].seq.to_u32();
-        stage.now += Duration::from_millis(1100);
+        stage.now += Duration::from_millis(1002);
         let mut again = 0;
         for step in 0..40 {
             for _ in 0..BURST_MAX {
@@ -230,5 +230,32 @@ fn what_waits_in_the_port_comes_before_the_timers() {
             again += stage.answers(client).len();
         }
         assert_eq!(again, usize::from(!acknowledged));
+    }
+}
+
+/// A host that did not get its CPU waits for what its peers have answered meanwhile.
+#[test]
+fn late_timers_wait_for_the_kernel_to_bring_answers() {
+    for answered in [true, false] {
+        let mut stage = Stage::new();
+        let client = stranger(1);
+        let answers = stage.exchange(client, segment(TcpFlags::SYN, 7, 0));
+        let theirs = answers[0].seq.to_u32();
+        stage.now += Duration::from_millis(1100);
+        stage.host.step(stage.now);
+        let until = stage
+            .host
+            .next_timeout()
+            .expect("SYN,ACK is to be sent again");
+        assert_eq!(until, stage.now + Duration::from_millis(10));
+        stage.now += Duration::from_millis(9);
+        if answered {
+            stage.send(client, segment(TcpFlags::ACK, 8, theirs.wrapping_add(1)));
+        }
+        stage.host.step(stage.now);
+        assert_eq!(stage.answers(client), []);
+        stage.now = until;
+        stage.host.step(until);
+        assert_eq!(stage.answers(client).len(), usize::from(!answered));
     }
 }
