@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     Running, Side, Stop, Wire, WireOptions, ensure,
     tools::{self, require_tools},
-    wire::MIDDLE,
+    wire::{BOTTLENECK, INTERFACE, MIDDLE},
 };
 
 /// What happens to the IPv4 packets of each direction, in packets per million.
@@ -31,7 +31,11 @@ pub fn impaired_wire(
     })?;
     let path = tools::binary("tidelane-impair")?;
     let impair = wire.program(Side::Middle, &path.to_string_lossy());
-    let impair = impair.arg("--in").arg(MIDDLE.0).arg("--out").arg(MIDDLE.1);
+    let near = match options.bottleneck {
+        Some(_) => BOTTLENECK.0,
+        None => MIDDLE.0,
+    };
+    let impair = impair.arg("--in").arg(near).arg("--out").arg(MIDDLE.1);
     let impair = impair.arg("--loss").arg(impairment.loss_ppm);
     let impair = impair.arg("--reorder").arg(impairment.reorder_ppm);
     let mut impair = impair.arg("--seconds").arg(seconds).spawn()?;
@@ -44,9 +48,11 @@ pub fn impaired_wire(
         Ok(impair.written().0.contains("ready"))
     })?;
     // What is redirected into a veth arrives only if its other end has NAPI.
-    for side in [Side::Server, Side::Client] {
+    let mut ends = vec![(Side::Server, INTERFACE), (Side::Client, INTERFACE)];
+    ends.extend(options.bottleneck.map(|_| (Side::Middle, BOTTLENECK.1)));
+    for (side, interface) in ends {
         wire.program(side, "ethtool")
-            .args("-K eth1 gro on")
+            .args(&format!("-K {interface} gro on"))
             .run(Duration::from_secs(5))?;
     }
     Ok((wire, impair))

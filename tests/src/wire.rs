@@ -38,6 +38,11 @@ pub const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 pub const INTERFACE: &str = "eth1";
 /// Interfaces of the middle namespace.
 pub const MIDDLE: (&str, &str) = ("left", "right");
+/// With a bottleneck: a pair of interfaces within the middle namespace. Frames go from `right`
+/// through `inner` and `outer`, over a bridge, to `left`.
+pub const BOTTLENECK: (&str, &str) = ("inner", "outer");
+/// Bytes that wait before a bottleneck: more are dropped.
+const BOTTLENECK_QUEUE: &str = "1500000";
 
 /// One of the namespaces of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +60,9 @@ pub enum Side {
 pub struct WireOptions {
     /// Put a namespace between the two ends.
     pub middle: bool,
+    /// With a middle: it passes no more than so many Mbit/s towards the server. What is done to
+    /// the frames must be done between `right` and `inner` ([`BOTTLENECK`]).
+    pub bottleneck: Option<u32>,
     /// Congestion control of the kernel at both ends, such as `cubic`.
     pub congestion: Option<String>,
     /// Queues of each interface, if not one for each core of a service. The kernel lets one
@@ -127,11 +135,34 @@ impl Wire {
             for interface in [MIDDLE.0, MIDDLE.1] {
                 self.setup(&["ip", "-n", &middle, "link", "set", interface, "up"])?;
             }
+            if let Some(mbit) = options.bottleneck {
+                self.add_bottleneck(options, &middle, mbit)?;
+            }
         } else {
             self.add_veth(options, (&server, INTERFACE), (&client, INTERFACE))?;
         }
         self.set_up_end(&server, SERVER, SERVER_V6)?;
         self.set_up_end(&client, CLIENT, CLIENT_V6)
+    }
+
+    /// A bridge between `left` and `outer`, and a token bucket towards the server.
+    fn add_bottleneck(&self, options: &WireOptions, space: &str, mbit: u32) -> Result<(), Stop> {
+        let (inner, outer) = BOTTLENECK;
+        self.add_veth(options, (space, inner), (space, outer))?;
+        let ip = ["ip", "-n", space, "link"];
+        self.setup(&[&ip[..], &["add", "bridge", "type", "bridge"]].concat())?;
+        for port in [MIDDLE.0, outer] {
+            self.setup(&[&ip[..], &["set", port, "master", "bridge"]].concat())?;
+        }
+        for interface in ["bridge", inner, outer] {
+            self.setup(&[&ip[..], &["set", interface, "up"]].concat())?;
+        }
+        let rate = format!("{mbit}mbit");
+        let bucket = ["rate", &rate, "burst", "65536", "limit", BOTTLENECK_QUEUE];
+        let tc = [
+            "tc", "-n", space, "qdisc", "add", "dev", MIDDLE.0, "root", "tbf",
+        ];
+        self.setup(&[&tc[..], &bucket].concat())
     }
 
     /// Gives the interface of an end its addresses. Nobody else can have them: duplicates are not

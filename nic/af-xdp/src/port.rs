@@ -328,6 +328,11 @@ impl PacketIo for XdpPort {
         Ok(())
     }
 
+    fn rx_overruns(&self) -> u64 {
+        let lost = |seen: XdpStatistics| seen.rx_ring_full + seen.rx_fill_ring_empty;
+        self.statistics().map_or(0, lost)
+    }
+
     fn tx_flush(&mut self) {
         self.tx.publish();
         self.kick_tx();

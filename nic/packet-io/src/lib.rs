@@ -94,6 +94,11 @@ pub trait PacketIo {
     /// Gives received frames back to the port.
     fn rx_release(&mut self, frames: &[Frame]);
 
+    /// Frames that came and were lost because the port had no room for them, ever.
+    fn rx_overruns(&self) -> u64 {
+        0
+    }
+
     /// The next free transmit frame, `tx_frame_len_max` bytes long, or `None` when all are in
     /// flight. Calling it again without [`tx_commit`](Self::tx_commit) gives the same frame.
     fn tx_frame(&mut self) -> Option<&mut [u8]>;

@@ -117,6 +117,10 @@ impl<P: PacketIo> Host<P> {
         let own = &self.io.counters;
         let mut all = vec![
             ("in_frames".to_owned(), own.in_frames),
+            (
+                "rx_overruns".to_owned(),
+                self.io.ports.iter().map(PacketIo::rx_overruns).sum(),
+            ),
             ("handed_over".to_owned(), own.handed_over),
             ("memory_segments".to_owned(), own.memory_segments),
             ("out_frames".to_owned(), own.out_segments),

@@ -131,11 +131,13 @@ impl Bench {
 }
 
 fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), Stop> {
+    let middle = case.middle || !case.is_clean();
     let options = WireOptions {
         congestion: Some(plan.congestion.clone()),
+        bottleneck: plan.bottleneck_mbit.filter(|_| middle),
         ..Default::default()
     };
-    let (wire, impair) = if case.middle || !case.is_clean() {
+    let (wire, impair) = if middle {
         let impairment = Impairment {
             loss_ppm: case.loss_ppm,
             reorder_ppm: case.reorder_ppm,

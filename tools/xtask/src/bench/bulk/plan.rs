@@ -28,6 +28,9 @@ pub struct BulkPlan {
     pub flows: u32,
     /// Whether the kernel may hand over segments of more than the MTU (TSO, GSO, GRO).
     pub offloads: bool,
+    /// Mbit/s of the wires that have a middle, if that is to be slower than its ends.
+    #[serde(default)]
+    pub bottleneck_mbit: Option<u32>,
     /// Who sends to whom. The kernel to the kernel, which the others are compared with, always is.
     pub pairings: Vec<Pairing>,
     /// The wires. If the first one is clean, the others are also given as the share of it that is
