@@ -67,14 +67,14 @@ const FIGURES: &[Figure] = &[
         ("port", 1),
         BOTH,
         Some(2500),
-        3060,
+        3080,
     ),
     figure(
         "request and reply, service alone",
         ("port", 1),
         SERVICE,
         None,
-        2545,
+        2570,
     ),
     figure(
         "request and reply, library alone",
@@ -97,7 +97,7 @@ const FIGURES: &[Figure] = &[
         Some(2500),
         1980,
     ),
-    figure("memory wire, both ends", ("memory", 1), MEMORY, None, 5240),
+    figure("memory wire, both ends", ("memory", 1), MEMORY, None, 5280),
     figure(
         "memory wire, both ends, 64 at once",
         ("memory", 64),
