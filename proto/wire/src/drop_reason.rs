@@ -42,8 +42,19 @@ drop_reasons! {
     BadIpHeader => "bad_ip_header",
     /// The IPv4 header checksum is wrong.
     BadIpChecksum => "bad_ip_checksum",
-    /// A fragment: the demux leaves reassembly to the kernel.
+    /// A fragment where only a whole packet will do.
     Fragment => "fragment",
+    /// A fragment of impossible length or place.
+    BadFragment => "bad_fragment",
+    /// A fragment that overlaps another one, or is of a datagram where some did (RFC 5722, RFC 8200
+    /// §4.5).
+    FragmentOverlap => "fragment_overlap",
+    /// A fragment that had arrived before.
+    FragmentDuplicate => "fragment_duplicate",
+    /// A fragment of a datagram that has too many.
+    FragmentLimit => "fragment_limit",
+    /// Fragments whose congestion fields do not go together (RFC 3168 §5.3).
+    FragmentEcn => "fragment_ecn",
     /// The TCP data offset makes no sense.
     BadTcpHeader => "bad_tcp_header",
     /// The TCP or ICMP checksum is wrong.

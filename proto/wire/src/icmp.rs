@@ -11,7 +11,7 @@ use crate::{
 };
 
 const TYPE_UNREACHABLE: u8 = 3;
-const TYPE_TIME_EXCEEDED: u8 = 11;
+pub(crate) const TYPE_TIME_EXCEEDED: u8 = 11;
 const TYPE_PARAMETER_PROBLEM: u8 = 12;
 pub(crate) const ICMP_HEADER_LEN: usize = 8;
 /// The fragment offset, in the word at byte 6 of an IPv4 header.

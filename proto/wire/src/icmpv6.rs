@@ -11,7 +11,7 @@ use crate::{
 
 const TYPE_UNREACHABLE: u8 = 1;
 const TYPE_TOO_BIG: u8 = 2;
-const TYPE_TIME_EXCEEDED: u8 = 3;
+pub(crate) const TYPE_TIME_EXCEEDED: u8 = 3;
 const TYPE_PARAMETER_PROBLEM: u8 = 4;
 
 /// Parses a packet of protocol ICMPv6: an error that quotes a TCP segment. Refusals are those of

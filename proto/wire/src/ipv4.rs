@@ -8,14 +8,15 @@ use crate::{
     template::{ETHERNET_HEADER_LEN, IPV4_HEADER_LEN},
 };
 
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+pub(crate) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+pub(crate) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const VERSION_4: u8 = 4;
 /// Version 4 and five words of header: no options.
-const VERSION_AND_LEN: u8 = 0x45;
-/// "Don't fragment", "more fragments" and the offset, in the word at byte 6.
+pub(crate) const VERSION_AND_LEN: u8 = 0x45;
+/// "Don't fragment", "more fragments" and the offset in units of eight bytes: the word at byte 6.
 const FLAG_DF: u16 = 0x4000;
-const MORE_OR_OFFSET: u16 = 0x3fff;
+pub(crate) const FLAG_MORE: u16 = 0x2000;
+pub(crate) const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 /// IP protocol numbers.
 pub mod protocol {
@@ -161,6 +162,15 @@ fn parse_packet<'a>(
     link: &[u8; ETHERNET_HEADER_LEN],
     bytes: &'a [u8],
 ) -> Result<Packet<'a>, DropReason> {
+    let (header, payload) = ipv4_parts(bytes)?;
+    let fixed = header
+        .first_chunk::<IPV4_HEADER_LEN>()
+        .ok_or(DropReason::Truncated)?;
+    packet(link, &words_of(fixed), checksum::sum(header), payload).map(Packet::widen)
+}
+
+/// The header, with a right checksum, and the payload of an IPv4 packet, fragment or not.
+pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
     let header = bytes
         .first_chunk::<IPV4_HEADER_LEN>()
         .ok_or(DropReason::Truncated)?;
@@ -168,10 +178,12 @@ fn parse_packet<'a>(
     if header[0] >> 4 != VERSION_4 || header_len < IPV4_HEADER_LEN {
         return Err(DropReason::BadIpHeader);
     }
-    let words = words_of(header);
-    let payload = payload_of(bytes, &words, header_len)?;
-    let sum = checksum::sum(bytes.get(..header_len).unwrap_or(bytes));
-    packet(link, &words, sum, payload).map(Packet::widen)
+    let payload = payload_of(bytes, &words_of(header), header_len)?;
+    let header = bytes.get(..header_len).unwrap_or(bytes);
+    if !checksum::sum(header).is_valid() {
+        return Err(DropReason::BadIpChecksum);
+    }
+    Ok((header, payload))
 }
 
 /// What the header's length field says.
@@ -203,7 +215,7 @@ fn packet<'a>(
     }
     let [first, second, third, src, dst] = words.map(u32::to_ne_bytes);
     let fragment = u16::from_be_bytes([second[2], second[3]]);
-    if fragment & MORE_OR_OFFSET != 0 {
+    if fragment & (FLAG_MORE | FRAGMENT_OFFSET) != 0 {
         return Err(DropReason::Fragment);
     }
     let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *link;

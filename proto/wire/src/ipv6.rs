@@ -12,6 +12,8 @@ const VERSION_6: u8 = 6;
 const EXTENSIONS_MAX: usize = 8;
 /// Extension headers come in units of this many bytes.
 const EXTENSION_UNIT: usize = 8;
+/// Bytes of a fragment header.
+pub(crate) const FRAGMENT_HEADER_LEN: usize = EXTENSION_UNIT;
 /// The offset and the more-fragments flag of a fragment header.
 const OFFSET_OR_MORE: u16 = 0xfff9;
 
@@ -33,14 +35,7 @@ pub(crate) fn parse_packet_v6<'a>(
     link: &[u8; ETHERNET_HEADER_LEN],
     bytes: &'a [u8],
 ) -> Result<Packet<'a>, DropReason> {
-    let (header, rest) = bytes
-        .split_first_chunk::<IPV6_HEADER_LEN>()
-        .ok_or(DropReason::Truncated)?;
-    if header[0] >> 4 != VERSION_6 {
-        return Err(DropReason::BadIpHeader);
-    }
-    let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
-    let rest = rest.get(..len).ok_or(DropReason::Truncated)?;
+    let (header, rest) = header_and_rest(bytes)?;
     let (protocol, payload) = transport(header[6], rest)?;
     let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *link;
     let (src, dst) = addresses(header);
@@ -55,6 +50,19 @@ pub(crate) fn parse_packet_v6<'a>(
         df: true,
         payload,
     })
+}
+
+/// The header, and what its length field says is behind it.
+pub(crate) fn header_and_rest(bytes: &[u8]) -> Result<(&[u8; IPV6_HEADER_LEN], &[u8]), DropReason> {
+    let (header, rest) = bytes
+        .split_first_chunk::<IPV6_HEADER_LEN>()
+        .ok_or(DropReason::Truncated)?;
+    if header[0] >> 4 != VERSION_6 {
+        return Err(DropReason::BadIpHeader);
+    }
+    let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let rest = rest.get(..len).ok_or(DropReason::Truncated)?;
+    Ok((header, rest))
 }
 
 /// Source and destination. An IPv4 address in mapped form does not belong on the wire (RFC 4942
@@ -79,13 +87,7 @@ pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), Dr
     for _ in 0..EXTENSIONS_MAX {
         let len = match next {
             extension::HOP_BY_HOP | extension::DESTINATION | extension::ROUTING => {
-                let [_, units, _, left, ..] = *rest else {
-                    return Err(DropReason::Truncated);
-                };
-                if next == extension::ROUTING && left != 0 {
-                    return Err(DropReason::BadIpHeader);
-                }
-                (usize::from(units) + 1) * EXTENSION_UNIT
+                extension_len(next, rest)?
             }
             extension::FRAGMENT => {
                 let [_, _, high, low, ..] = *rest else {
@@ -100,6 +102,56 @@ pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), Dr
         };
         let behind = rest.get(len..).ok_or(DropReason::Truncated)?;
         (next, rest) = (rest[0], behind);
+    }
+    Err(DropReason::BadIpHeader)
+}
+
+/// Bytes of an extension header other than a fragment's.
+fn extension_len(number: u8, rest: &[u8]) -> Result<usize, DropReason> {
+    let [_, units, _, left, ..] = *rest else {
+        return Err(DropReason::Truncated);
+    };
+    if number == extension::ROUTING && left != 0 {
+        return Err(DropReason::BadIpHeader);
+    }
+    Ok((usize::from(units) + 1) * EXTENSION_UNIT)
+}
+
+/// A fragment header and what is behind it.
+pub(crate) struct FragmentPart<'a> {
+    /// What the whole payload begins with.
+    pub next: u8,
+    /// The offset in bytes, and the more-fragments flag in the last bit.
+    pub word: u16,
+    /// Identification.
+    pub id: u32,
+    /// Behind the header.
+    pub payload: &'a [u8],
+}
+
+/// Follows the extension headers to the fragment header; `BadFragment` if there is none.
+pub(crate) fn fragment(mut next: u8, mut rest: &[u8]) -> Result<FragmentPart<'_>, DropReason> {
+    for _ in 0..EXTENSIONS_MAX {
+        match next {
+            extension::HOP_BY_HOP | extension::DESTINATION | extension::ROUTING => {
+                let len = extension_len(next, rest)?;
+                let behind = rest.get(len..).ok_or(DropReason::Truncated)?;
+                (next, rest) = (rest[0], behind);
+            }
+            extension::FRAGMENT => {
+                let (header, payload) = rest
+                    .split_first_chunk::<FRAGMENT_HEADER_LEN>()
+                    .ok_or(DropReason::Truncated)?;
+                let [next, _, high, low, id @ ..] = *header;
+                return Ok(FragmentPart {
+                    next,
+                    word: u16::from_be_bytes([high, low]) & OFFSET_OR_MORE,
+                    id: u32::from_be_bytes(id),
+                    payload,
+                });
+            }
+            _ => return Err(DropReason::BadFragment),
+        }
     }
     Err(DropReason::BadIpHeader)
 }

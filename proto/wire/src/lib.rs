@@ -5,6 +5,8 @@
 //!                          |  `--tcp_checksum_ok                (the driver decides whether)
 //!                          `--parse_icmp_error--> IcmpError     (quotes a segment of ours)
 //!
+//! frame --parse_fragment--> Fragment                           (for the crate that joins them)
+//!
 //! frame <--HeaderTemplate::write + emit_tcp + write_tcp_checksum-- SegmentHeader
 //! ```
 //!
@@ -19,6 +21,7 @@ pub mod checksum;
 mod drop_reason;
 mod fast_open;
 mod flow_key;
+mod fragment;
 mod icmp;
 mod icmpv6;
 mod ipv4;
@@ -27,12 +30,14 @@ mod options;
 mod sequence;
 mod tcp;
 mod template;
+mod time_exceeded;
 
 pub use crate::{
     address::{Endpoint, IpAddress, MacAddress},
     drop_reason::DropReason,
     fast_open::{FastOpenCookie, FastOpenOption},
     flow_key::FlowKey,
+    fragment::{DatagramId, Fragment, WholeHeaders, parse_fragment},
     icmp::{IcmpError, IcmpErrorKind, parse_icmp_error},
     icmpv6::parse_icmpv6_error,
     ipv4::{Ecn, Packet, parse_frame, parse_frame_v4, parse_ipv4, protocol},
@@ -48,6 +53,7 @@ pub use crate::{
         ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate,
         IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpFields,
     },
+    time_exceeded::{TIME_EXCEEDED_LEN_MAX, emit_time_exceeded},
 };
 
 #[cfg(test)]

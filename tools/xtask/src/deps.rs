@@ -49,7 +49,14 @@ const FORBIDDEN: &[(&str, &str, &str)] = &[
 
 /// Order within `proto`: each may depend on those before it.
 const PROTO: &[&str] = &[
-    "wire", "time", "cc", "flow", "fastpath", "slowpath", "engine",
+    "wire",
+    "time",
+    "fragments",
+    "cc",
+    "flow",
+    "fastpath",
+    "slowpath",
+    "engine",
 ];
 
 /// A crate of the workspace: its folder, and the folders of what it depends on.

@@ -1,0 +1,56 @@
+//! The congestion field of a whole packet, from those of its fragments (RFC 3168 §5.3).
+
+use tidelane_wire::Ecn;
+
+/// The codepoints that fragments had.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct EcnSet(u8);
+
+impl EcnSet {
+    /// Adds a fragment's.
+    pub fn add(&mut self, ecn: Ecn) {
+        self.0 |= 1 << ecn as u8;
+    }
+
+    fn has(self, ecn: Ecn) -> bool {
+        self.0 & 1 << ecn as u8 != 0
+    }
+
+    /// The whole packet's, if its first fragment had `first`: congestion that any of them met.
+    /// `None` if some were ECN-capable and others were not, as in Linux: that would hide it.
+    pub fn combined(self, first: Ecn) -> Option<Ecn> {
+        let only_not_ect = self.0 == 1 << Ecn::NotEct as u8;
+        if self.has(Ecn::NotEct) && !only_not_ect {
+            return None;
+        }
+        Some(if self.has(Ecn::Ce) { Ecn::Ce } else { first })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc3168_section_5_3_congestion_stays_and_is_not_invented() {
+        use Ecn::{Ce, Ect0, Ect1, NotEct};
+        let combined = |all: &[Ecn]| {
+            let mut set = EcnSet::default();
+            all.iter().for_each(|ecn| set.add(*ecn));
+            set.combined(all[0])
+        };
+        for same in [NotEct, Ect0, Ect1, Ce] {
+            assert_eq!(combined(&[same, same, same]), Some(same));
+        }
+        for capable in [Ect0, Ect1] {
+            assert_eq!(combined(&[capable, Ce]), Some(Ce));
+            assert_eq!(combined(&[Ce, capable]), Some(Ce));
+            assert_eq!(combined(&[capable, NotEct]), None);
+            assert_eq!(combined(&[NotEct, capable, Ce]), None);
+        }
+        assert_eq!(combined(&[Ce, NotEct]), None);
+        assert_eq!(combined(&[Ect0, Ect1]), Some(Ect0));
+        assert_eq!(combined(&[Ect1, Ect0]), Some(Ect1));
+        assert_eq!(combined(&[Ect1, Ect0, Ce]), Some(Ce));
+    }
+}

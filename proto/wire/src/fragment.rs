@@ -1,0 +1,241 @@
+//! Fragments of packets (RFC 791 §3.2, RFC 8200 §4.5), and the headers of what they make.
+//!
+//! What a fragment says of itself is checked here; what several say together, by who puts them
+//! together.
+
+use crate::{
+    address::{IpAddress, MacAddress},
+    checksum,
+    drop_reason::DropReason,
+    ipv4::{
+        ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ecn, FLAG_MORE, FRAGMENT_OFFSET, VERSION_AND_LEN,
+        ipv4_parts, protocol,
+    },
+    ipv6,
+    tcp::TCP_HEADER_LEN,
+    template::{
+        ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, FRAME_HEADERS_LEN_MAX, IPV4_HEADER_LEN,
+        IPV6_HEADER_LEN,
+    },
+};
+
+/// Offsets count units of this many bytes; all fragments but the last are so many long.
+const UNIT: usize = 8;
+/// Bytes of a packet, as far as the length fields of both versions go.
+const PACKET_LEN_MAX: usize = 65_535;
+
+/// Which packet a fragment is of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DatagramId {
+    /// Identification: 16 bits of IPv4's, 32 of IPv6's.
+    pub id: u32,
+    /// Transport protocol; zero for IPv6, where only the first fragment says it.
+    pub protocol: u8,
+    /// Source of the packet.
+    pub src: IpAddress,
+    /// Destination of the packet.
+    pub dst: IpAddress,
+}
+
+/// A fragment, as it stands in a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fragment<'a> {
+    /// Source of the frame.
+    pub src_mac: MacAddress,
+    /// Destination of the frame.
+    pub dst_mac: MacAddress,
+    /// What it is a fragment of.
+    pub datagram: DatagramId,
+    /// Where its payload begins in the whole one, in bytes.
+    pub offset: u16,
+    /// It is not the last.
+    pub more: bool,
+    /// Congestion field.
+    pub ecn: Ecn,
+    /// Time to live, or hop limit.
+    pub ttl: u8,
+    /// What the whole payload begins with: a transport protocol, or an extension header.
+    pub next: u8,
+    /// The packet up to the payload, with all extension headers.
+    pub header: &'a [u8],
+    /// Its part of the payload; never empty.
+    pub payload: &'a [u8],
+}
+
+impl Fragment<'_> {
+    /// Where its payload ends in the whole one.
+    pub fn end(&self) -> usize {
+        usize::from(self.offset) + self.payload.len()
+    }
+
+    /// Lengths that can be: RFC 791 §3.2, RFC 8200 §4.5. `before` are the bytes that the whole
+    /// packet's length counts besides its payload.
+    fn check(&self, before: usize) -> Result<(), DropReason> {
+        let len = self.payload.len();
+        let whole_units = len.is_multiple_of(UNIT) || !self.more;
+        if len == 0 || !whole_units || before + self.end() > PACKET_LEN_MAX {
+            return Err(DropReason::BadFragment);
+        }
+        Ok(())
+    }
+
+    /// The headers that the whole frame has from its first fragment.
+    pub fn whole(&self) -> WholeHeaders {
+        WholeHeaders {
+            src_mac: self.src_mac,
+            dst_mac: self.dst_mac,
+            src: self.datagram.src,
+            dst: self.datagram.dst,
+            ttl: self.ttl,
+            next: self.next,
+        }
+    }
+}
+
+/// Parses a frame that [`parse_frame`](crate::parse_frame) refused as a fragment. `BadFragment` if
+/// it is none, or cannot be one: empty, not the last and not a multiple of eight bytes long, or
+/// beyond the longest packet.
+pub fn parse_fragment(frame: &[u8]) -> Result<Fragment<'_>, DropReason> {
+    let Some((link, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
+        return Err(DropReason::Truncated);
+    };
+    match [link[12], link[13]] {
+        ETHERTYPE_IPV4 => parse_v4(link, packet),
+        ETHERTYPE_IPV6 => parse_v6(link, packet),
+        _ => Err(DropReason::UnsupportedEthertype),
+    }
+}
+
+fn macs(link: &[u8; ETHERNET_HEADER_LEN]) -> (MacAddress, MacAddress) {
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *link;
+    let (src, dst) = ([s0, s1, s2, s3, s4, s5], [d0, d1, d2, d3, d4, d5]);
+    (MacAddress(src), MacAddress(dst))
+}
+
+fn parse_v4<'a>(
+    link: &[u8; ETHERNET_HEADER_LEN],
+    bytes: &'a [u8],
+) -> Result<Fragment<'a>, DropReason> {
+    let (header, payload) = ipv4_parts(bytes)?;
+    let fixed = header
+        .first_chunk::<IPV4_HEADER_LEN>()
+        .ok_or(DropReason::Truncated)?;
+    let word = u16::from_be_bytes([fixed[6], fixed[7]]);
+    if word & (FLAG_MORE | FRAGMENT_OFFSET) == 0 {
+        return Err(DropReason::BadFragment);
+    }
+    let address =
+        |at: usize| IpAddress::from_v4([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
+    let (src_mac, dst_mac) = macs(link);
+    let fragment = Fragment {
+        src_mac,
+        dst_mac,
+        datagram: DatagramId {
+            id: u32::from(u16::from_be_bytes([fixed[4], fixed[5]])),
+            protocol: fixed[9],
+            src: address(12),
+            dst: address(16),
+        },
+        // Thirteen bits of units: what the shift loses are the flags.
+        offset: word << 3,
+        more: word & FLAG_MORE != 0,
+        ecn: Ecn::from_tos(fixed[1]),
+        ttl: fixed[8],
+        next: fixed[9],
+        header,
+        payload,
+    };
+    fragment.check(header.len())?;
+    Ok(fragment)
+}
+
+fn parse_v6<'a>(
+    link: &[u8; ETHERNET_HEADER_LEN],
+    bytes: &'a [u8],
+) -> Result<Fragment<'a>, DropReason> {
+    let (header, rest) = ipv6::header_and_rest(bytes)?;
+    let part = ipv6::fragment(header[6], rest)?;
+    let before = rest.len() - part.payload.len();
+    let header_len = IPV6_HEADER_LEN + before;
+    let (src, dst) = ipv6::addresses(header);
+    let (src_mac, dst_mac) = macs(link);
+    let fragment = Fragment {
+        src_mac,
+        dst_mac,
+        datagram: DatagramId {
+            id: part.id,
+            protocol: 0,
+            src,
+            dst,
+        },
+        offset: part.word & !7,
+        more: part.word & 1 != 0,
+        ecn: Ecn::from_tos(header[1] >> 4),
+        ttl: header[7],
+        next: part.next,
+        header: bytes.get(..header_len).unwrap_or(bytes),
+        payload: part.payload,
+    };
+    if fragment.offset == 0 && !fragment.more {
+        return Err(DropReason::BadFragment);
+    }
+    // The first has all headers, that of the transport included (RFC 7112 §5).
+    let first_of_tcp = fragment.offset == 0 && fragment.next == protocol::TCP;
+    if first_of_tcp && fragment.payload.len() < TCP_HEADER_LEN {
+        return Err(DropReason::BadFragment);
+    }
+    fragment.check(before - ipv6::FRAGMENT_HEADER_LEN)?;
+    Ok(fragment)
+}
+
+/// What the whole packet's frame has from its first fragment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WholeHeaders {
+    /// Source of the frame.
+    pub src_mac: MacAddress,
+    /// Destination of the frame.
+    pub dst_mac: MacAddress,
+    /// Source of the packet.
+    pub src: IpAddress,
+    /// Destination of the packet.
+    pub dst: IpAddress,
+    /// Time to live, or hop limit.
+    pub ttl: u8,
+    /// What the payload begins with.
+    pub next: u8,
+}
+
+impl WholeHeaders {
+    /// Ethernet and IP header of the whole packet, in front of `payload_len` bytes, and how many of
+    /// the array they are. Options and extension headers that each fragment had are left out: all
+    /// of them are for those on the way, or may be skipped.
+    pub fn emit(&self, ecn: Ecn, payload_len: u16) -> ([u8; FRAME_HEADERS_LEN_MAX], usize) {
+        let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
+        bytes[..6].copy_from_slice(&self.dst_mac.0);
+        bytes[6..12].copy_from_slice(&self.src_mac.0);
+        let ip = &mut bytes[ETHERNET_HEADER_LEN..];
+        let (Some(src), Some(dst)) = (self.src.as_v4(), self.dst.as_v4()) else {
+            ip[0] = 6 << 4;
+            ip[1] = (ecn as u8) << 4;
+            ip[4..6].copy_from_slice(&payload_len.to_be_bytes());
+            ip[6..8].copy_from_slice(&[self.next, self.ttl]);
+            ip[8..24].copy_from_slice(&self.src.0);
+            ip[24..].copy_from_slice(&self.dst.0);
+            bytes[12..14].copy_from_slice(&ETHERTYPE_IPV6);
+            return (bytes, FRAME_HEADERS_LEN_MAX);
+        };
+        let total_len = payload_len.saturating_add(IPV4_HEADER_LEN as u16);
+        ip[..2].copy_from_slice(&[VERSION_AND_LEN, ecn as u8]);
+        ip[2..4].copy_from_slice(&total_len.to_be_bytes());
+        ip[8..10].copy_from_slice(&[self.ttl, self.next]);
+        ip[12..16].copy_from_slice(&src);
+        ip[16..20].copy_from_slice(&dst);
+        let sum = checksum::sum(&ip[..IPV4_HEADER_LEN]).checksum();
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        bytes[12..14].copy_from_slice(&ETHERTYPE_IPV4);
+        (bytes, FRAME_HEADERS_LEN)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! The error that tells a sender that not all fragments of a packet came (RFC 1122 §3.3.2, RFC 8200
+//! §4.5).
+
+use crate::{
+    checksum::{self, Sum},
+    fragment::WholeHeaders,
+    icmp::{ICMP_HEADER_LEN, TYPE_TIME_EXCEEDED},
+    icmpv6,
+    ipv4::{Ecn, protocol},
+    template::{FRAME_HEADERS_LEN_MAX, IPV4_HEADER_LEN, IPV6_HEADER_LEN},
+};
+
+/// "Fragment reassembly time exceeded", of both versions.
+const CODE: u8 = 1;
+/// An error is no longer than every host takes: RFC 1812 §4.3.2.3, RFC 4443 §2.4 (c).
+const QUOTE_V4_MAX: usize = 576 - IPV4_HEADER_LEN - ICMP_HEADER_LEN;
+const QUOTE_V6_MAX: usize = 1280 - IPV6_HEADER_LEN - ICMP_HEADER_LEN;
+/// Bytes that a frame may need.
+pub const TIME_EXCEEDED_LEN_MAX: usize = FRAME_HEADERS_LEN_MAX + ICMP_HEADER_LEN + QUOTE_V6_MAX;
+
+/// Writes the frame that answers a packet of which not all came: `first` are the headers of its
+/// first fragment, `packet` its bytes from the IP header on, `ttl` that of the answer. The frame's
+/// length, or `None` if `frame` is shorter than [`TIME_EXCEEDED_LEN_MAX`].
+pub fn emit_time_exceeded(
+    frame: &mut [u8],
+    first: &WholeHeaders,
+    packet: &[u8],
+    ttl: u8,
+) -> Option<usize> {
+    let is_v4 = first.src.is_v4();
+    let (next, kind, quote_max) = if is_v4 {
+        (protocol::ICMP, TYPE_TIME_EXCEEDED, QUOTE_V4_MAX)
+    } else {
+        (protocol::ICMPV6, icmpv6::TYPE_TIME_EXCEEDED, QUOTE_V6_MAX)
+    };
+    let quote = packet.get(..quote_max).unwrap_or(packet);
+    let back = WholeHeaders {
+        src_mac: first.dst_mac,
+        dst_mac: first.src_mac,
+        src: first.dst,
+        dst: first.src,
+        ttl,
+        next,
+    };
+    let icmp_len = ICMP_HEADER_LEN + quote.len();
+    let (headers, headers_len) = back.emit(Ecn::NotEct, icmp_len as u16);
+    let frame = frame.get_mut(..TIME_EXCEEDED_LEN_MAX)?;
+    frame[..headers_len].copy_from_slice(&headers[..headers_len]);
+    let icmp = &mut frame[headers_len..headers_len + icmp_len];
+    icmp[..ICMP_HEADER_LEN].copy_from_slice(&[kind, CODE, 0, 0, 0, 0, 0, 0]);
+    icmp[ICMP_HEADER_LEN..].copy_from_slice(quote);
+    let pseudo = if is_v4 {
+        Sum::ZERO
+    } else {
+        checksum::pseudo_header(back.src, back.dst, next, icmp_len as u32)
+    };
+    let sum = pseudo.plus(checksum::sum(icmp)).checksum();
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    Some(headers_len + icmp_len)
+}
