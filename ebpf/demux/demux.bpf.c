@@ -4,10 +4,12 @@
  *
  * A TCP or UDP packet whose (destination address, protocol, destination port) is claimed goes to
  * the AF_XDP socket of the queue it arrived on. So does an ICMP error that quotes a packet which a
- * claimed 3-tuple sent. Everything else, and everything that is not plainly understood (fragments,
- * VLAN tags, broken headers, long chains of IPv6 extension headers), goes on to the kernel:
- * XDP_PASS. If a queue has no socket, its frames pass too, so that a dead service leaves nothing
- * blocked.
+ * claimed 3-tuple sent. Everything else, and everything that is not plainly understood (VLAN tags,
+ * broken headers, long chains of IPv6 extension headers), goes on to the kernel: XDP_PASS. If a
+ * queue has no socket, its frames pass too, so that a dead service leaves nothing blocked.
+ *
+ * Of a datagram in fragments only the first has ports. Where it goes is remembered for the others:
+ * docs/design/fragments.md.
  *
  * The maps' layout is mirrored in nic/steering/src/demux.rs.
  */
@@ -21,8 +23,12 @@
 
 #define CLAIMS_MAX 131072
 #define QUEUES_MAX 64
+#define FRAGMENTED_MAX 4096
+#define FRAGMENTED_NS (60ULL * 1000000000) /* the service's time for reassembly */
 #define FRAGMENT_BITS 0x3fff /* more-fragments and offset; not don't-fragment */
 #define OFFSET_BITS 0x1fff
+#define OFFSET_BITS_V6 0xfff8
+#define MORE_BIT_V6 1
 #define ICMP_HEADER_LEN 8
 #define ICMP_DEST_UNREACHABLE 3
 #define ICMP_TIME_EXCEEDED 11
@@ -50,10 +56,35 @@ struct counters {
 	__u64 redirected_icmp; /* to the service: ICMP errors that quote a claimed 3-tuple */
 	__u64 no_socket;       /* claimed, but the queue has no socket: passed */
 	__u64 unclaimed;       /* TCP or UDP of nobody here: passed */
-	__u64 fragments;       /* passed */
+	__u64 fragments;       /* of nobody here, or of an unknown datagram: passed */
 	__u64 icmp;            /* ICMP that is the kernel's: passed */
 	__u64 other_ip;        /* other protocols, malformed headers: passed */
 	__u64 not_ip;          /* passed */
+	__u64 redirected_fragments; /* to the service: fragments of claimed TCP or UDP */
+};
+
+/* A datagram that comes in fragments; or all of a protocol that come from one host to another. */
+struct fragmented_key {
+	__u8 source[16];
+	__u8 dest[16];
+	__be32 id;
+	__u8 proto; /* zero for a datagram of IPv6, whose fragments need not agree on it */
+	__u8 is_pair;
+	__u8 zero[2];
+};
+
+/* When its (their latest) first fragment came, by what the ports in it said. */
+struct fragmented {
+	__u64 claimed_ns;
+	__u64 unclaimed_ns;
+};
+
+/* The fragment header of IPv6. */
+struct fragment_header {
+	__u8 next;
+	__u8 reserved;
+	__be16 offset;
+	__be32 id;
 };
 
 struct {
@@ -77,6 +108,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct counters);
 } COUNTERS SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FRAGMENTED_MAX);
+	__type(key, struct fragmented_key);
+	__type(value, struct fragmented);
+} FRAGMENTED SEC(".maps");
 
 /* The first bytes of a TCP and of a UDP header. */
 struct ports {
@@ -118,6 +156,82 @@ static __always_inline int to_service(struct xdp_md *ctx, struct counters *count
 	return action;
 }
 
+static __always_inline void to_pair(struct fragmented_key *key, __u8 proto)
+{
+	key->id = 0;
+	key->proto = proto;
+	key->is_pair = 1;
+}
+
+/* Remembers where the datagram of a first fragment goes. An identification comes again: what an
+ * earlier datagram left behind is forgotten. */
+static __always_inline void note_first(struct fragmented_key *key, __u8 proto, int claimed)
+{
+	struct fragmented first = {};
+	struct fragmented *pair;
+	__u64 now = bpf_ktime_get_ns();
+
+	first.claimed_ns = now;
+	if (claimed)
+		bpf_map_update_elem(&FRAGMENTED, key, &first, BPF_ANY);
+	else
+		bpf_map_delete_elem(&FRAGMENTED, key);
+	to_pair(key, proto);
+	pair = bpf_map_lookup_elem(&FRAGMENTED, key);
+	if (pair && claimed)
+		pair->claimed_ns = now;
+	else if (pair)
+		pair->unclaimed_ns = now;
+	else if (claimed)
+		bpf_map_update_elem(&FRAGMENTED, key, &first, BPF_ANY);
+}
+
+/* Whether a fragment without ports is of a claimed datagram. One that came before its first
+ * fragment is taken for one if all first fragments of late between its hosts were. */
+static __always_inline int is_later_claimed(struct fragmented_key *key, __u8 proto)
+{
+	struct fragmented *seen = bpf_map_lookup_elem(&FRAGMENTED, key);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (seen && now - seen->claimed_ns < FRAGMENTED_NS)
+		return 1;
+	to_pair(key, proto);
+	seen = bpf_map_lookup_elem(&FRAGMENTED, key);
+	return seen && now - seen->claimed_ns < FRAGMENTED_NS &&
+	       (!seen->unclaimed_ns || now - seen->unclaimed_ns >= FRAGMENTED_NS);
+}
+
+static __always_inline int demux_fragment(struct xdp_md *ctx, struct counters *counters,
+					  int claimed)
+{
+	if (claimed)
+		return to_service(ctx, counters, &counters->redirected_fragments);
+	counters->fragments += 1;
+	return XDP_PASS;
+}
+
+/* A fragment of TCP or UDP over IPv4. */
+static __always_inline int demux_fragment_v4(struct xdp_md *ctx, struct iphdr *ip, void *end,
+					     struct counters *counters)
+{
+	struct ports *ports = (void *)ip + ip->ihl * 4;
+	struct fragmented_key key = {
+		.source = { [10] = 0xff, [11] = 0xff },
+		.dest = { [10] = 0xff, [11] = 0xff },
+		.id = ip->id,
+		.proto = ip->protocol,
+	};
+	int claimed;
+
+	__builtin_memcpy(&key.source[12], &ip->saddr, sizeof(ip->saddr));
+	__builtin_memcpy(&key.dest[12], &ip->daddr, sizeof(ip->daddr));
+	if (ip->frag_off & bpf_htons(OFFSET_BITS))
+		return demux_fragment(ctx, counters, is_later_claimed(&key, ip->protocol));
+	claimed = (void *)(ports + 1) <= end && is_claimed(ip->daddr, ip->protocol, ports->dest);
+	note_first(&key, ip->protocol, claimed);
+	return demux_fragment(ctx, counters, claimed);
+}
+
 /* Whether the ICMP message at `icmp` is an error about a packet that a claimed 3-tuple sent. */
 static __always_inline int quotes_claimed(void *icmp, void *end)
 {
@@ -156,6 +270,8 @@ static __always_inline int demux_ipv4(struct xdp_md *ctx, struct iphdr *ip, void
 	if (ip->version != 4 || header_len < sizeof(*ip))
 		goto other;
 	if (ip->frag_off & bpf_htons(FRAGMENT_BITS)) {
+		if (ip->protocol == IPPROTO_TCP || ip->protocol == IPPROTO_UDP)
+			return demux_fragment_v4(ctx, ip, end, counters);
 		counters->fragments += 1;
 		return XDP_PASS;
 	}
@@ -182,13 +298,27 @@ other:
 
 /*
  * The transport of an IPv6 packet behind its extension headers: its protocol, and its start in
- * `*header`. A negative number for a packet that is left to the kernel.
+ * `*header`. A fragment header is left in `*fragment`; it is the end of what is followed unless
+ * its fragment is the first. A negative number for a packet that is left to the kernel.
  */
-static __always_inline int transport_v6(__u8 next, void **header, void *end)
+static __always_inline int transport_v6(__u8 next, void **header, void *end,
+					struct fragment_header **fragment)
 {
 	for (int i = 0; i < EXTENSIONS_MAX; i++) {
 		struct ipv6_opt_hdr *extension = *header;
 
+		if (next == IPPROTO_FRAGMENT) {
+			struct fragment_header *found = *header;
+
+			if ((void *)(found + 1) > end || *fragment)
+				return -1;
+			*fragment = found;
+			if (found->offset & bpf_htons(OFFSET_BITS_V6))
+				return IPPROTO_FRAGMENT;
+			next = found->next;
+			*header += sizeof(*found);
+			continue;
+		}
 		if (next != IPPROTO_HOPOPTS && next != IPPROTO_DSTOPTS && next != IPPROTO_ROUTING)
 			return next;
 		if ((void *)(extension + 1) > end)
@@ -205,6 +335,7 @@ static __always_inline int quotes_claimed_v6(void *icmp, void *end)
 	__u8 *type = icmp;
 	struct ipv6hdr *quoted = icmp + ICMP_HEADER_LEN;
 	void *header = quoted + 1;
+	struct fragment_header *fragment = 0;
 	struct ports *ports;
 	int proto;
 
@@ -212,7 +343,7 @@ static __always_inline int quotes_claimed_v6(void *icmp, void *end)
 		return 0;
 	if (*type < 1 || *type > ICMPV6_ERROR_LAST || quoted->version != 6)
 		return 0;
-	proto = transport_v6(quoted->nexthdr, &header, end);
+	proto = transport_v6(quoted->nexthdr, &header, end, &fragment);
 	if (proto != IPPROTO_TCP && proto != IPPROTO_UDP)
 		return 0;
 	ports = header;
@@ -221,20 +352,42 @@ static __always_inline int quotes_claimed_v6(void *icmp, void *end)
 	return is_claimed_v6(&quoted->saddr, proto, ports->source);
 }
 
+/*
+ * A fragment of any protocol over IPv6: `proto` as `transport_v6` gave it, and where it found the
+ * header of that.
+ */
+static __always_inline int demux_fragment_v6(struct xdp_md *ctx, struct ipv6hdr *ip,
+					     struct fragment_header *fragment, int proto,
+					     struct ports *ports, void *end,
+					     struct counters *counters)
+{
+	struct fragmented_key key = { .id = fragment->id };
+	int claimed = 0;
+
+	__builtin_memcpy(key.source, &ip->saddr, sizeof(key.source));
+	__builtin_memcpy(key.dest, &ip->daddr, sizeof(key.dest));
+	if (proto == IPPROTO_FRAGMENT)
+		return demux_fragment(ctx, counters, is_later_claimed(&key, fragment->next));
+	if ((proto == IPPROTO_TCP || proto == IPPROTO_UDP) && (void *)(ports + 1) <= end)
+		claimed = is_claimed_v6(&ip->daddr, proto, ports->dest);
+	note_first(&key, fragment->next, claimed);
+	return demux_fragment(ctx, counters, claimed);
+}
+
 static __always_inline int demux_ipv6(struct xdp_md *ctx, struct ipv6hdr *ip, void *end,
 				      struct counters *counters)
 {
 	void *header = ip + 1;
+	struct fragment_header *fragment = 0;
 	struct ports *ports;
 	int proto;
 
 	if ((void *)(ip + 1) > end || ip->version != 6)
 		goto other;
-	proto = transport_v6(ip->nexthdr, &header, end);
-	if (proto == IPPROTO_FRAGMENT) {
-		counters->fragments += 1;
-		return XDP_PASS;
-	}
+	proto = transport_v6(ip->nexthdr, &header, end, &fragment);
+	/* One that is all of its packet is none (RFC 6946). */
+	if (fragment && fragment->offset & bpf_htons(OFFSET_BITS_V6 | MORE_BIT_V6))
+		return demux_fragment_v6(ctx, ip, fragment, proto, header, end, counters);
 	if (proto == IPPROTO_ICMPV6) {
 		if (quotes_claimed_v6(header, end))
 			return to_service(ctx, counters, &counters->redirected_icmp);

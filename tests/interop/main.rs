@@ -20,6 +20,7 @@ mod deaths;
 mod fast_open;
 mod flood;
 mod forks;
+mod fragments;
 mod harness;
 mod headers;
 mod hostile;
@@ -88,6 +89,8 @@ const CASES: &[Case] = cases![
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,
     forks::what_cannot_be_passed_on_is_said 60,
+    fragments::a_router_cuts_segments 240,
+    fragments::segments_arrive_in_pieces_in_any_order 300,
     headers::ip_headers_are_as_chosen 180,
     options::keepalive_ends_a_silent_connection 180,
     options::user_timeout_ends_a_silent_connection 180,

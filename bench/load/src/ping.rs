@@ -21,6 +21,9 @@ pub struct Options {
     /// Requests.
     #[arg(long, default_value_t = 3)]
     count: u16,
+    /// Bytes of payload; more than a link's frame holds are sent in fragments.
+    #[arg(long, default_value_t = 48)]
+    bytes: u16,
     /// Milliseconds between requests.
     #[arg(long, default_value_t = 20)]
     interval_ms: u64,
@@ -28,8 +31,8 @@ pub struct Options {
 
 /// How long one answer may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of an ICMP echo: header and 48 bytes of payload.
-const ECHO_LEN: usize = 56;
+/// Bytes of an ICMP header.
+const HEADER_LEN: usize = 8;
 
 /// Asks `count` times; an error if any answer is missing.
 pub fn run(options: &Options) -> io::Result<()> {
@@ -39,7 +42,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     let mut worst = Duration::ZERO;
     for seq in 0..options.count {
         let start = Instant::now();
-        sys::send(&fd, &request(id, seq))?;
+        sys::send(&fd, &request(id, seq, options.bytes))?;
         if wait_for(&fd, id, seq)? {
             answered += 1;
             worst = worst.max(start.elapsed());
@@ -60,8 +63,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     )))
 }
 
-fn request(id: u16, seq: u16) -> [u8; ECHO_LEN] {
-    let mut packet = [0; ECHO_LEN];
+fn request(id: u16, seq: u16, bytes: u16) -> Vec<u8> {
+    let mut packet = vec![0; HEADER_LEN + usize::from(bytes)];
     packet[0] = 8;
     packet[4..6].copy_from_slice(&id.to_be_bytes());
     packet[6..8].copy_from_slice(&seq.to_be_bytes());
@@ -112,7 +115,7 @@ mod tests {
     #[test]
     fn a_request_sums_to_zero() {
         for seq in [0, 1, 0xffff] {
-            assert_eq!(checksum(&request(0x1234, seq)), 0);
+            assert_eq!(checksum(&request(0x1234, seq, 48)), 0);
         }
     }
 }

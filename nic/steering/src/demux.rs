@@ -17,7 +17,7 @@ const KEY_LEN: usize = 20;
 /// `struct claim_owner`: stack 4, zero 12.
 const OWNER_LEN: usize = 16;
 /// `struct counters`.
-const COUNTERS: usize = 8;
+const COUNTERS: usize = 9;
 
 /// Which stack a claim belongs to. Zero is the service itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,7 +65,7 @@ pub struct DemuxCounters {
     pub no_socket: u64,
     /// TCP or UDP that nobody claims: passed to the kernel.
     pub unclaimed: u64,
-    /// Fragments: passed to the kernel.
+    /// Fragments of what nobody claims, or of unknown datagrams: passed to the kernel.
     pub fragments: u64,
     /// ICMP that is the kernel's.
     pub icmp: u64,
@@ -73,6 +73,8 @@ pub struct DemuxCounters {
     pub other_ip: u64,
     /// Neither IPv4 nor IPv6, or link-level broadcast or multicast: passed to the kernel.
     pub not_ip: u64,
+    /// To the service: fragments of claimed TCP or UDP.
+    pub redirected_fragments: u64,
 }
 
 impl DemuxCounters {
@@ -86,6 +88,7 @@ impl DemuxCounters {
             icmp,
             other_ip,
             not_ip,
+            redirected_fragments,
         ] = counters;
         Self {
             redirected,
@@ -96,6 +99,7 @@ impl DemuxCounters {
             icmp,
             other_ip,
             not_ip,
+            redirected_fragments,
         }
     }
 

@@ -14,6 +14,7 @@
 mod advance;
 mod binding;
 mod fast_open;
+mod fragments;
 mod give_back;
 mod hash;
 mod hops;
@@ -55,6 +56,7 @@ pub use crate::{
     siblings::{Place, Siblings},
 };
 use crate::{
+    fragments::Fragments,
     hash::FixedState,
     io::HostIo,
     requests::{DATA_REQUESTS_AT_ONCE, Parked},
@@ -110,6 +112,8 @@ pub struct HostCounters {
     pub stuck_doorbells: u64,
     /// Times that the kernel was asked about a neighbour because a peer did not answer.
     pub path_doubts: u64,
+    /// Senders that were told that not all fragments of a packet came.
+    pub out_time_excds: u64,
     /// By [`DropReason::index`].
     pub drops: [u64; DropReason::COUNT],
 }
@@ -126,6 +130,7 @@ impl Default for HostCounters {
             corrupt_rings: 0,
             stuck_doorbells: 0,
             path_doubts: 0,
+            out_time_excds: 0,
             drops: [0; DropReason::COUNT],
         }
     }
@@ -142,6 +147,8 @@ pub struct Host<P> {
     place: Place,
     /// Other cores, if there are any.
     siblings: Option<Siblings>,
+    /// Packets of which fragments are missing.
+    fragments: Fragments,
     /// Connections that ever came to a program.
     connections: u64,
     frames: Vec<Frame>,
@@ -178,6 +185,7 @@ impl<P: PacketIo> Host<P> {
             shared: SharedConnections::default(),
             place: Place::ALONE,
             siblings: None,
+            fragments: Fragments::default(),
             connections: 0,
             frames: Vec::with_capacity(tidelane_packet_io::BURST_MAX),
             full_bursts: 0,
@@ -250,6 +258,9 @@ impl<P: PacketIo> Host<P> {
         if now >= self.next_sweep {
             self.sweep(now);
         }
+        if self.fragments_are_due(now) {
+            self.expire_fragments(now);
+        }
     }
 
     /// Whether timers wait although they are due. Where they come late, this thread did not get its
@@ -284,10 +295,16 @@ impl<P: PacketIo> Host<P> {
             (self.backlogged || self.io.blocked || self.io.tx_queued || !self.io.dirty.is_empty())
                 .then(|| self.io.now + RETRY_INTERVAL);
         let sweep = self.sweep_due();
-        [self.timers_due(), self.parked_deadline(), soon, sweep]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.timers_due(),
+            self.parked_deadline(),
+            soon,
+            sweep,
+            self.fragments.reassembler.next_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Whether the driver has requests to take.

@@ -67,6 +67,12 @@ impl<P: PacketIo> Host<P> {
         self.io.arrival = None;
         self.io.counters.in_frames += received as u64;
         self.scratch = scratch;
+        self.send_batches();
+    }
+
+    /// What was handed over goes to the other cores.
+    #[inline]
+    fn send_batches(&mut self) {
         if let Some(siblings) = &mut self.siblings {
             self.io.counters.drops[DropReason::CoreBusy.index()] += siblings.flush();
         }
@@ -90,6 +96,10 @@ impl<P: PacketIo> Host<P> {
             }
         }
         self.io.arrival = None;
+        if any {
+            // What became whole here may be of a flow elsewhere.
+            self.send_batches();
+        }
         any
     }
 
@@ -106,13 +116,33 @@ impl<P: PacketIo> Host<P> {
             _ => self.receive_other(now, link, frame, partial_allowed),
         };
         if let Err(reason) = taken {
+            self.refuse(now, link, frame, partial_allowed, reason);
+        }
+    }
+
+    /// A frame that is not a whole packet, or none for us.
+    #[cold]
+    #[inline(never)]
+    fn refuse(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        frame: &[u8],
+        partial_allowed: bool,
+        reason: DropReason,
+    ) {
+        let taken = match reason {
+            DropReason::Fragment => self.receive_fragment(now, link, frame, partial_allowed),
+            other => Err(other),
+        };
+        if let Err(reason) = taken {
             self.io.counters.drops[reason.index()] += 1;
         }
     }
 
     /// Whether the frame is for another core, which has it now.
     #[inline(never)]
-    fn hand_over(&mut self, frame: &[u8], partial_allowed: bool) -> bool {
+    pub(crate) fn hand_over(&mut self, frame: &[u8], partial_allowed: bool) -> bool {
         let (Some(siblings), Ok(packet)) = (&mut self.siblings, parse_frame(frame)) else {
             return false;
         };
@@ -126,7 +156,7 @@ impl<P: PacketIo> Host<P> {
 
     /// A frame that does not carry TCP over plain IPv4.
     #[inline(never)]
-    fn receive_other(
+    pub(crate) fn receive_other(
         &mut self,
         now: Instant,
         link: LinkId,

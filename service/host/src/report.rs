@@ -115,6 +115,7 @@ impl<P: PacketIo> Host<P> {
     /// All counters by name: the host's, the engine's, and drops by reason.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let own = &self.io.counters;
+        let reasm = self.fragments.reassembler.counters();
         let mut all = vec![
             ("in_frames".to_owned(), own.in_frames),
             (
@@ -129,6 +130,11 @@ impl<P: PacketIo> Host<P> {
             ("corrupt_rings".to_owned(), own.corrupt_rings),
             ("stuck_doorbells".to_owned(), own.stuck_doorbells),
             ("path_doubts".to_owned(), own.path_doubts),
+            ("reasm_reqds".to_owned(), reasm.reqds),
+            ("reasm_oks".to_owned(), reasm.oks),
+            ("reasm_fails".to_owned(), reasm.fails),
+            ("reasm_timeout".to_owned(), reasm.timeouts),
+            ("out_time_excds".to_owned(), own.out_time_excds),
         ];
         all.extend(
             self.engine

@@ -156,6 +156,13 @@ impl Siblings {
         (core != self.place.core).then_some(core as usize)
     }
 
+    /// The number of the core that has packets in fragments of this identification, if it is
+    /// another.
+    pub(crate) fn elsewhere_in_fragments(&self, id: u32) -> Option<usize> {
+        let core = core_of(id as u16, (id >> 16) as u16, self.place.cores);
+        (core != self.place.core).then_some(core as usize)
+    }
+
     /// Puts a frame into the batch for `core`.
     pub(crate) fn hand_over(&mut self, core: usize, frame: &[u8], partial_allowed: bool) {
         if let Some(Some(outlet)) = self.outlets.get_mut(core) {

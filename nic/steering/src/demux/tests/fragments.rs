@@ -1,0 +1,140 @@
+//! Datagrams in fragments: all of one go where the ports of its first say.
+
+use super::*;
+
+const CLAIMED: DemuxCounters = DemuxCounters {
+    no_socket: 1,
+    ..ipv6::NOTHING
+};
+const KERNELS: DemuxCounters = DemuxCounters {
+    fragments: 1,
+    ..ipv6::NOTHING
+};
+const MORE: u16 = 1;
+
+/// A fragment over IPv4 whose payload starts at unit `offset` (of eight bytes); `bytes` of a TCP or
+/// UDP header follow.
+fn fragment(proto: u8, from: [u8; 4], id: u16, offset: u16, more: u16, bytes: &[u8]) -> Vec<u8> {
+    let mut packet = ipv4(proto, from, HOST, 0);
+    packet[4..6].copy_from_slice(&id.to_be_bytes());
+    packet[6..8].copy_from_slice(&(more << 13 | offset).to_be_bytes());
+    packet.extend(bytes);
+    ethernet(&packet)
+}
+
+fn first(proto: u8, from: [u8; 4], id: u16, port: u8) -> Vec<u8> {
+    fragment(proto, from, id, 0, MORE, &[0x9c, 0x40, 0, port, 1, 2, 3, 4])
+}
+
+fn later(proto: u8, from: [u8; 4], id: u16) -> Vec<u8> {
+    // As a header it would be of a claimed port.
+    fragment(proto, from, id, 1, 0, &[0x9c, 0x40, 0, 80, 1, 2, 3, 4])
+}
+
+#[test]
+fn all_fragments_follow_the_first() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    for (proto, port) in [(TCP, 80), (UDP, 53)] {
+        assert_eq!(bench.seen(&later(proto, PEER, 7)), KERNELS);
+        assert_eq!(bench.seen(&first(proto, PEER, 7, port)), CLAIMED);
+        for _ in 0..3 {
+            assert_eq!(bench.seen(&later(proto, PEER, 7)), CLAIMED);
+        }
+    }
+    // No other host's, no other protocol's, and nothing without ports.
+    assert_eq!(bench.seen(&later(TCP, [10, 0, 0, 3], 7)), KERNELS);
+    for _ in 0..2 {
+        assert_eq!(bench.seen(&first(ICMP, PEER, 7, 80)), KERNELS);
+        assert_eq!(bench.seen(&later(ICMP, PEER, 7)), KERNELS);
+    }
+    let short = fragment(TCP, [10, 0, 0, 4], 7, 0, MORE, &[0x9c, 0x40, 0]);
+    assert_eq!(bench.seen(&short[..14 + 23]), KERNELS);
+}
+
+#[test]
+fn an_identification_that_comes_again_is_a_new_datagram() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    assert_eq!(bench.seen(&first(TCP, PEER, 9, 80)), CLAIMED);
+    assert_eq!(bench.seen(&later(TCP, PEER, 9)), CLAIMED);
+    assert_eq!(bench.seen(&first(TCP, PEER, 9, 81)), KERNELS);
+    assert_eq!(bench.seen(&later(TCP, PEER, 9)), KERNELS);
+}
+
+#[test]
+fn a_fragment_before_the_first_goes_where_the_others_of_its_host_went() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    // Nothing is known of this host, so the kernel has it; nor would UDP say anything of TCP.
+    assert_eq!(bench.seen(&later(TCP, PEER, 1)), KERNELS);
+    assert_eq!(bench.seen(&first(UDP, PEER, 1, 53)), CLAIMED);
+    assert_eq!(bench.seen(&later(TCP, PEER, 1)), KERNELS);
+    assert_eq!(bench.seen(&first(TCP, PEER, 1, 80)), CLAIMED);
+    assert_eq!(bench.seen(&later(TCP, PEER, 2)), CLAIMED);
+    // From now on the host has both kinds.
+    assert_eq!(bench.seen(&first(TCP, PEER, 3, 81)), KERNELS);
+    assert_eq!(bench.seen(&later(TCP, PEER, 4)), KERNELS);
+    assert_eq!(bench.seen(&later(TCP, PEER, 1)), CLAIMED);
+}
+
+/// A fragment over IPv6 behind `extensions`.
+fn fragment_v6(id: u32, word: u16, next: u8, extensions: &[(u8, u8)], bytes: &[u8]) -> Vec<u8> {
+    let mut packet = ipv6::ipv6(ipv6::FRAGMENT, ipv6::PEER, ipv6::HOST, extensions);
+    packet.extend([next, 0]);
+    packet.extend(word.to_be_bytes());
+    packet.extend(id.to_be_bytes());
+    packet.extend(bytes);
+    ethernet(&packet)
+}
+
+#[test]
+fn fragments_over_ipv6() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let mut seen = |id, word, next, extensions: &[_], port| {
+        let ports = [0x9c, 0x40, 0, port, 1, 2, 3, 4];
+        bench.seen(&fragment_v6(id, word, next, extensions, &ports))
+    };
+    let options = [(ipv6::HOP_BY_HOP, 1)];
+    for extensions in [&options[..], &[]] {
+        let id = extensions.len() as u32;
+        assert_eq!(seen(id, 1, TCP, extensions, 81), KERNELS);
+        assert_eq!(seen(id, 8, TCP, extensions, 80), KERNELS);
+        assert_eq!(seen(id, 1, TCP, extensions, 80), CLAIMED);
+        assert_eq!(seen(id, 8, TCP, extensions, 9), CLAIMED);
+        // The first says the protocol; the others need not repeat it (RFC 8200 §4.5).
+        assert_eq!(seen(id, 8 | 1, UDP, extensions, 9), CLAIMED);
+        assert_eq!(seen(id, 1, ipv6::ICMPV6, extensions, 80), KERNELS);
+        assert_eq!(seen(id, 8, ipv6::ICMPV6, extensions, 80), KERNELS);
+    }
+    // A fragment that is all of its packet is none (RFC 6946).
+    let unclaimed = DemuxCounters {
+        unclaimed: 1,
+        ..ipv6::NOTHING
+    };
+    assert_eq!(seen(77, 0, TCP, &[], 80), CLAIMED);
+    assert_eq!(seen(77, 0, TCP, &[], 81), unclaimed);
+}
+
+#[test]
+fn no_cut_of_a_fragment_is_misread() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let ports = [0x9c, 0x40, 0, 80, 1, 2, 3, 4];
+    let v6 = fragment_v6(5, 1, TCP, &[(ipv6::DESTINATION, 1)], &ports);
+    for (frame, ports_end) in [
+        (first(TCP, PEER, 5, 80), 14 + 20 + 4),
+        (v6, 14 + 40 + 16 + 8 + 4),
+    ] {
+        for len in 14..frame.len() {
+            let claimed = bench.seen(&frame[..len]).no_socket == 1;
+            assert_eq!(claimed, len >= ports_end, "cut to {len} bytes");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Fragments of packets: put together here, then received as the whole. See
+//! `docs/design/fragments.md`.
+
+use tidelane_engine::LinkId;
+use tidelane_fragments::{Reassembler, Unfinished};
+use tidelane_packet_io::{PacketIo, TxChecksum};
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{DropReason, IpFields, emit_time_exceeded, parse_fragment};
+
+use crate::Host;
+
+/// The least time between two errors about packets that did not become whole.
+const ERROR_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A core's packets in fragments.
+#[derive(Default)]
+pub(crate) struct Fragments {
+    pub(crate) reassembler: Reassembler,
+    /// No error is sent before.
+    next_error: Instant,
+}
+
+impl<P: PacketIo> Host<P> {
+    /// A frame that carries a fragment. Whichever core it came to, one core has all of its
+    /// packet's: a NIC spreads them by addresses, but a veth by whatever sent them.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn receive_fragment(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        frame: &[u8],
+        partial_allowed: bool,
+    ) -> Result<(), DropReason> {
+        let fragment = parse_fragment(frame)?;
+        let id = fragment.datagram;
+        if let Some(siblings) = &mut self.siblings
+            && let Some(core) = siblings.elsewhere_in_fragments(id.id)
+        {
+            siblings.hand_over(core, frame, partial_allowed);
+            self.io.counters.handed_over += 1;
+            return Ok(());
+        }
+        if !self.io.routes.is_local(id.dst) {
+            return Err(DropReason::NotOurs);
+        }
+        if id.src.is_multicast_or_broadcast() || id.src.is_unspecified() {
+            return Err(DropReason::BadAddress);
+        }
+        let Some(whole) = self.fragments.reassembler.push(now, &fragment)? else {
+            return Ok(());
+        };
+        if self.siblings.is_some() && self.hand_over(&whole, partial_allowed) {
+            return Ok(());
+        }
+        self.receive_other(now, link, &whole, partial_allowed)
+    }
+
+    /// Whether packets have waited too long.
+    #[inline]
+    pub(crate) fn fragments_are_due(&self, now: Instant) -> bool {
+        let due = self.fragments.reassembler.next_timeout();
+        due.is_some_and(|at| at <= now)
+    }
+
+    /// Gives up packets that have waited too long, and tells who sent their first fragment (RFC
+    /// 1122 §3.3.2, RFC 8200 §4.5), but not often.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn expire_fragments(&mut self, now: Instant) {
+        while let Some(unfinished) = self.fragments.reassembler.expire(now) {
+            if now >= self.fragments.next_error && self.tell_sender(&unfinished) {
+                self.fragments.next_error = now + ERROR_INTERVAL;
+            }
+        }
+    }
+
+    fn tell_sender(&mut self, unfinished: &Unfinished) -> bool {
+        let (Some((first, packet)), Some(port)) = (&unfinished.first, self.io.ports.first_mut())
+        else {
+            return false;
+        };
+        let ttl = IpFields::default().hop_limit;
+        let room = port.tx_frame();
+        let len = room.and_then(|frame| emit_time_exceeded(frame, first, packet, ttl));
+        let Some(len) = len else {
+            return false;
+        };
+        port.tx_commit(len, TxChecksum::Done);
+        self.io.tx_queued = true;
+        self.io.counters.out_time_excds += 1;
+        true
+    }
+}

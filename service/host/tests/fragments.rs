@@ -1,0 +1,226 @@
+//! Fragments of segments, as frames: a whole one is answered as if it had come whole.
+
+mod frames;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use frames::{OURS, PEER, TTL};
+use tidelane_engine::{EngineConfig, LinkId};
+use tidelane_host::{Bell, Host, Interface, Siblings};
+use tidelane_packet_io::{BURST_MAX, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_ring::core_of;
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{
+    FRAME_HEADERS_LEN, IpAddress, MacAddress, TcpFlags, checksum, parse_frame, parse_tcp, protocol,
+};
+
+const NOW: Instant = Instant::from_secs(1);
+const WAIT: Duration = Duration::from_secs(60);
+
+struct Count(Arc<AtomicU32>);
+
+impl Bell for Count {
+    fn ring(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}
+
+/// A host and the far end of its only queue.
+struct Core {
+    host: Host<MemPort>,
+    queue: MemPort,
+}
+
+impl Core {
+    fn new() -> Self {
+        let (near, queue) = MemPort::pair(MemConfig::default());
+        let interface = Interface {
+            link: LinkId(1),
+            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            addresses: vec![IpAddress::from_v4(OURS)],
+        };
+        let host = Host::new(EngineConfig::default(), [7; 16], interface, vec![near]);
+        let host = host.expect("there is memory");
+        Self { host, queue }
+    }
+
+    fn receives(&mut self, frame: &[u8]) {
+        self.queue.tx_frame().expect("a frame")[..frame.len()].copy_from_slice(frame);
+        self.queue.tx_commit(frame.len(), TxChecksum::Done);
+        self.queue.tx_flush();
+    }
+
+    /// Steps once; the frames that leave.
+    fn answers(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        self.host.step(now);
+        let mut frames = Vec::new();
+        self.queue.rx_burst(&mut frames, BURST_MAX);
+        let bytes = frames
+            .iter()
+            .map(|frame| self.queue.frame_bytes(frame).to_vec());
+        let bytes = bytes.collect();
+        self.queue.rx_release(&frames);
+        bytes
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.host.counters();
+        let found = counters.into_iter().find(|(known, _)| known == name);
+        found.expect("a counter of that name").1
+    }
+}
+
+/// The frame of a SYN to port 80 in two fragments of packet `id`.
+fn fragments(to: [u8; 4], src_port: u16, id: u16) -> [Vec<u8>; 2] {
+    let whole = frames::syn(PEER, to, TTL, src_port);
+    let (headers, tcp) = whole.split_at(FRAME_HEADERS_LEN);
+    let cut = |word: u16, tcp: &[u8]| {
+        let mut frame = [headers, tcp].concat();
+        let ip = &mut frame[14..34];
+        ip[2..4].copy_from_slice(&(20 + tcp.len() as u16).to_be_bytes());
+        ip[4..6].copy_from_slice(&id.to_be_bytes());
+        ip[6..8].copy_from_slice(&word.to_be_bytes());
+        ip[10..12].fill(0);
+        let sum = checksum::sum(ip).checksum();
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        frame
+    };
+    [cut(0x2000, &tcp[..16]), cut(2, &tcp[16..])]
+}
+
+fn assert_is_reset(frames: &[Vec<u8>], port: u16) {
+    let [frame] = frames else {
+        panic!("one answer, not {frames:?}");
+    };
+    let packet = parse_frame(frame).expect("a packet");
+    let segment = parse_tcp(packet.payload).expect("a segment");
+    assert_eq!(
+        (packet.dst, segment.dst_port),
+        (IpAddress::from_v4(PEER), port)
+    );
+    assert!(segment.flags.contains(TcpFlags::RST));
+}
+
+#[test]
+fn rfc1122_section_3_3_2_a_segment_in_fragments_is_a_segment() {
+    let mut core = Core::new();
+    for (id, order) in [(1, [0, 1]), (2, [1, 0])] {
+        let parts = fragments(OURS, 4000 + id, id);
+        core.receives(&parts[order[0]]);
+        assert_eq!(core.answers(NOW).len(), 0);
+        core.receives(&parts[order[0]]);
+        core.receives(&parts[order[1]]);
+        assert_is_reset(&core.answers(NOW), 4000 + id);
+    }
+    assert_eq!(
+        (core.counter("reasm_reqds"), core.counter("reasm_oks")),
+        (6, 2)
+    );
+    assert_eq!(core.counter("drop_fragment_duplicate"), 2);
+    assert_eq!(core.counter("drop_no_listener"), 2);
+    assert_eq!(core.host.next_timeout(), None);
+}
+
+#[test]
+fn rfc1122_section_3_3_2_the_sender_hears_of_what_did_not_become_whole_in_time() {
+    let mut core = Core::new();
+    let [first, last] = fragments(OURS, 4000, 1);
+    core.receives(&first);
+    core.receives(&fragments(OURS, 4000, 2)[1]);
+    assert_eq!(core.answers(NOW).len(), 0);
+    assert_eq!(core.host.next_timeout(), Some(NOW + WAIT));
+    assert_eq!(core.answers(NOW + WAIT - Duration::from_millis(1)).len(), 0);
+    // Of the other packet there is no first fragment, and nothing to say.
+    let answers = core.answers(NOW + WAIT);
+    assert_eq!(answers.len(), 1);
+    let packet = parse_frame(&answers[0]).expect("a packet");
+    assert_eq!(
+        (packet.protocol, packet.dst),
+        (protocol::ICMP, IpAddress::from_v4(PEER))
+    );
+    assert_eq!(packet.payload[..2], [11, 1]);
+    assert!(checksum::sum(packet.payload).is_valid());
+    assert_eq!(packet.payload[8..], first[14..]);
+    assert_eq!(
+        (core.counter("reasm_timeout"), core.counter("reasm_fails")),
+        (2, 2)
+    );
+    assert_eq!(core.counter("out_time_excds"), 1);
+    // What comes too late begins anew.
+    core.receives(&last);
+    assert_eq!(core.answers(NOW + WAIT).len(), 0);
+    assert_eq!(core.counter("reasm_oks"), 0);
+}
+
+#[test]
+fn senders_do_not_hear_often() {
+    let mut core = Core::new();
+    for id in 0..20 {
+        core.receives(&fragments(OURS, 4000, id)[0]);
+    }
+    assert_eq!(core.answers(NOW).len(), 0);
+    assert_eq!(core.answers(NOW + WAIT).len(), 1);
+    assert_eq!(core.counter("reasm_timeout"), 20);
+}
+
+#[test]
+fn fragments_for_others_are_not_kept() {
+    let mut core = Core::new();
+    for part in fragments([10, 0, 0, 9], 4000, 1) {
+        core.receives(&part);
+    }
+    assert_eq!(core.answers(NOW).len(), 0);
+    assert_eq!(
+        (core.counter("reasm_reqds"), core.counter("drop_not_ours")),
+        (0, 2)
+    );
+    assert_eq!(core.host.next_timeout(), None);
+}
+
+/// RSS spreads fragments by addresses, a veth by what sent them: whichever queues they come by, one
+/// core puts them together, and the core of the flow answers.
+#[test]
+fn fragments_meet_whatever_queues_they_came_by() {
+    const CORES: u32 = 3;
+    let rings: Vec<Arc<AtomicU32>> = (0..CORES).map(|_| Arc::default()).collect();
+    let siblings = Siblings::of(rings.len(), |core| Box::new(Count(rings[core].clone())));
+    let mut cores: Vec<Core> = siblings
+        .into_iter()
+        .map(|siblings| {
+            let Core { host, queue } = Core::new();
+            let host = host.beside(siblings);
+            Core { host, queue }
+        })
+        .collect();
+    let mut handed_on = 0;
+    for id in 0..60 {
+        let port = 5000 + id;
+        let owner = core_of(port, 80, CORES) as usize;
+        let parts = fragments(OURS, port, id);
+        cores[usize::from(id) % 3].receives(&parts[0]);
+        cores[usize::from(id / 3) % 3].receives(&parts[1]);
+        // By a core that had it from its queue to the one that puts it together, then to the owner.
+        let mut answers: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 3];
+        let mut rounds = 0;
+        while rounds == 0 || cores.iter().any(|core| core.host.has_work()) {
+            for (core, answers) in cores.iter_mut().zip(&mut answers) {
+                answers.extend(core.answers(NOW));
+            }
+            rounds += 1;
+            assert!(rounds < 5);
+        }
+        assert_is_reset(&answers[owner], port);
+        assert_eq!(answers.iter().map(Vec::len).sum::<usize>(), 1);
+        handed_on += usize::from(rounds > 2);
+    }
+    let oks = cores.iter().map(|core| core.counter("reasm_oks"));
+    let oks: Vec<u64> = oks.collect();
+    assert_eq!(oks.iter().sum::<u64>(), 60);
+    assert!(oks.iter().all(|count| *count > 5), "{oks:?}");
+    assert!(handed_on > 0);
+}

@@ -1,0 +1,180 @@
+/*
+ * A wire that cuts TCP segments into fragments, over IPv4 and IPv6.
+ *
+ *   cutter LEFT RIGHT LENGTH
+ *
+ * Carries frames between two interfaces. Of what comes by RIGHT, packets with TCP that are longer
+ * than LENGTH leave by LEFT in fragments: a few in order, a few backwards, a few with a copy of
+ * each fragment, then again; of every hundredth packet one fragment is lost. The sender's offload
+ * must be off. Says "ready", and at its end (SIGTERM) how many packets it cut.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/virtio_net.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netpacket/packet.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define must(condition)                                                                \
+	do {                                                                           \
+		if (!(condition)) {                                                    \
+			printf("line %d: %s: %s\n", __LINE__, #condition, strerror(errno)); \
+			exit(1);                                                       \
+		}                                                                      \
+	} while (0)
+
+enum { LINK = 14, V4 = 20, V6 = 40, FRAGMENT = 8, FRAME_MAX = 70000, PIECES_MAX = 64 };
+enum { IN_ORDER, BACKWARDS, TWICE, ORDERS };
+
+static volatile sig_atomic_t ended;
+
+static void end(int signal)
+{
+	(void)signal;
+	ended = 1;
+}
+
+/* All frames of an interface, with what the kernel knows of their offload in front. */
+static int open_port(const char *interface)
+{
+	int on = 1, room = 4 << 20, fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
+	struct sockaddr_ll name = { .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL) };
+	name.sll_ifindex = if_nametoindex(interface);
+	must(fd >= 0 && name.sll_ifindex > 0);
+	must(setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof on) == 0);
+	must(setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) == 0);
+	must(setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room) == 0);
+	must(bind(fd, (void *)&name, sizeof name) == 0);
+	return fd;
+}
+
+/* A full queue loses the frame, as any wire's. */
+static void put(int fd, const void *frame, size_t len)
+{
+	must(write(fd, frame, len) >= 0 || errno == ENOBUFS || errno == EAGAIN || errno == EINVAL);
+}
+
+static uint16_t checksum(const uint8_t *bytes, size_t len)
+{
+	uint32_t sum = 0;
+	for (size_t at = 0; at + 1 < len; at += 2)
+		sum += bytes[at] << 8 | bytes[at + 1];
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return htons(~sum);
+}
+
+static void put16(uint8_t *at, uint16_t value)
+{
+	at[0] = value >> 8;
+	at[1] = value;
+}
+
+/* The headers of a fragment, written to `out`; how long they are. */
+static size_t headers(uint8_t *out, const uint8_t *packet, int is_v6, uint32_t id, size_t offset,
+		      size_t len, int more)
+{
+	uint16_t sum;
+	if (is_v6) {
+		memcpy(out, packet, LINK + V6);
+		put16(out + LINK + 4, FRAGMENT + len);
+		out[LINK + 6] = IPPROTO_FRAGMENT;
+		out[LINK + V6] = IPPROTO_TCP;
+		out[LINK + V6 + 1] = 0;
+		put16(out + LINK + V6 + 2, offset | more);
+		put16(out + LINK + V6 + 4, id >> 16);
+		put16(out + LINK + V6 + 6, id);
+		return LINK + V6 + FRAGMENT;
+	}
+	memcpy(out, packet, LINK + V4);
+	put16(out + LINK + 2, V4 + len);
+	put16(out + LINK + 4, id);
+	put16(out + LINK + 6, (more ? 0x2000 : 0) | offset / 8);
+	memset(out + LINK + 10, 0, 2);
+	sum = checksum(out + LINK, V4);
+	memcpy(out + LINK + 10, &sum, sizeof sum);
+	return LINK + V4;
+}
+
+/* Sends a frame in fragments of at most `length` bytes of packet. */
+static void cut(int to, const uint8_t *frame, size_t len, size_t length, int is_v6)
+{
+	static uint8_t out[sizeof(struct virtio_net_hdr) + FRAME_MAX];
+	static uint32_t id = 100;
+	size_t before = LINK + (is_v6 ? V6 : V4), payload = len - before;
+	size_t room = (length - (before - LINK) - (is_v6 ? FRAGMENT : 0)) / 8 * 8;
+	size_t pieces = (payload + room - 1) / room;
+	int order = id / 8 % ORDERS, copies = order == TWICE ? 2 : 1;
+	must(pieces <= PIECES_MAX);
+	id++;
+	for (size_t n = 0; n < pieces; n++) {
+		size_t at = (order == BACKWARDS ? pieces - 1 - n : n) * room;
+		size_t part = payload - at < room ? payload - at : room;
+		uint8_t *to_fill = out + sizeof(struct virtio_net_hdr);
+		size_t start = headers(to_fill, frame, is_v6, id, at, part, at + part < payload);
+		memcpy(to_fill + start, frame + before + at, part);
+		if (id % 100 == 0 && n == id / 100 % pieces)
+			continue;
+		for (int copy = 0; copy < copies; copy++)
+			put(to, out, sizeof(struct virtio_net_hdr) + start + part);
+	}
+}
+
+/* Whether it is TCP, plainly: 4 or 6, or 0 if not. */
+static int tcp_version(const uint8_t *frame, size_t len)
+{
+	if (len > LINK + V4 && frame[12] == 8 && frame[13] == 0 && frame[LINK] == 0x45 &&
+	    frame[LINK + 9] == IPPROTO_TCP)
+		return 4;
+	if (len > LINK + V6 && frame[12] == 0x86 && frame[13] == 0xdd &&
+	    frame[LINK + 6] == IPPROTO_TCP)
+		return 6;
+	return 0;
+}
+
+int main(int count, char **arguments)
+{
+	static uint8_t bytes[sizeof(struct virtio_net_hdr) + FRAME_MAX];
+	uint8_t *frame = bytes + sizeof(struct virtio_net_hdr);
+	unsigned long packets[7] = { 0 };
+	struct sigaction action = { .sa_handler = end };
+	struct pollfd ports[2];
+	size_t length;
+	must(count == 4);
+	must(sigaction(SIGTERM, &action, NULL) == 0);
+	for (int n = 0; n < 2; n++)
+		ports[n] = (struct pollfd){ .fd = open_port(arguments[1 + n]), .events = POLLIN };
+	length = atoi(arguments[3]);
+	printf("ready\n");
+	fflush(stdout);
+	while (!ended) {
+		if (poll(ports, 2, -1) < 0)
+			continue;
+		for (int from = 0; from < 2; from++) {
+			ssize_t got = recv(ports[from].fd, bytes, sizeof bytes, MSG_DONTWAIT);
+			size_t len = got - sizeof(struct virtio_net_hdr);
+			int version;
+			if (got < (ssize_t)(sizeof(struct virtio_net_hdr) + LINK))
+				continue;
+			version = from == 1 ? tcp_version(frame, len) : 0;
+			if (!version || len <= LINK + length) {
+				put(ports[1 - from].fd, bytes, got);
+				continue;
+			}
+			cut(ports[0].fd, frame, len, length, version == 6);
+			packets[version]++;
+		}
+	}
+	printf("cut v4=%lu v6=%lu\n", packets[4], packets[6]);
+	return 0;
+}

@@ -1,0 +1,186 @@
+//! Segments that are cut into fragments on their way to an accelerated program.
+
+use std::net::{IpAddr, SocketAddr};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tidelane_tests::{
+    Outcome, Program, Running, Service, Side, Stop, Wire, WireOptions, command, ensure,
+    tools::{self, require_tools, wait_until},
+    wire::{CLIENT, INTERFACE, MIDDLE, SERVER, SERVER_V6},
+};
+
+use crate::support::{SHORT, check_load};
+
+/// The longest packet that fits, on the way to the server.
+const LENGTH: &str = "600";
+const FAST: u16 = 7000;
+const PLAIN: u16 = 7001;
+
+/// A wire with a namespace between its ends.
+fn wire() -> Result<Wire, Stop> {
+    Wire::with(&WireOptions {
+        middle: true,
+        ..WireOptions::default()
+    })
+}
+
+/// An echo server for both versions of IP.
+fn server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<Running, Stop> {
+    let server = wire.load_tool(Side::Server, "echo-server")?;
+    let server = server.args("--address ::").arg("--port").arg(port);
+    wire.start_server(server, service, port)
+}
+
+/// A client of the kernel's that sends requests of several segments.
+fn client(wire: &Wire, address: IpAddr, port: u16) -> Result<Program, Stop> {
+    let client = wire.load_tool(Side::Client, "echo-client")?;
+    let client = client.arg("--connect").arg(SocketAddr::new(address, port));
+    Ok(client.args("--connections 4 --bytes 20000 --warmup 0 --seconds 60 --total 300"))
+}
+
+fn counter(counters: &Value, name: &str) -> u64 {
+    counters[name].as_u64().unwrap_or(0)
+}
+
+/// A counter of the kernel's IPv4 or IPv6 at the server's side.
+fn of_kernel(wire: &Wire, file: &str, name: &str) -> Result<u64, Stop> {
+    let space = wire.namespace(Side::Server);
+    let path = format!("/proc/net/{file}");
+    let text = command(&["ip", "netns", "exec", &space, "cat", &path])?;
+    if file == "snmp6" {
+        let mut lines = text
+            .lines()
+            .filter_map(|line| line.split_once(char::is_whitespace));
+        let found = lines.find(|(known, _)| *known == name);
+        return Ok(found.map_or("", |(_, value)| value).trim().parse()?);
+    }
+    let mut lines = text.lines().filter(|line| line.starts_with("Ip: "));
+    let (names, values) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    let found = pairs.find(|(known, _)| *known == name);
+    Ok(found.map_or("", |(_, value)| value).parse()?)
+}
+
+/// Makes the middle a router between two halves of the network, whose route to the server takes
+/// packets of [`LENGTH`]; the client lets routers cut (RFC 791: no DF).
+fn route(wire: &Wire) -> Outcome {
+    let space = wire.namespace(Side::Middle);
+    wire.sysctl(Side::Middle, "net.ipv4.ip_forward", "1")?;
+    for (interface, end, mtu) in [(MIDDLE.0, SERVER, Some(LENGTH)), (MIDDLE.1, CLIENT, None)] {
+        wire.sysctl(
+            Side::Middle,
+            &format!("net.ipv4.conf.{interface}.proxy_arp"),
+            "1",
+        )?;
+        let delay = format!("net.ipv4.neigh.{interface}.proxy_delay");
+        wire.sysctl(Side::Middle, &delay, "0")?;
+        let (add, end) = (["ip", "-n", &space, "route", "add"], end.to_string());
+        let mtu = mtu.map_or(vec![], |mtu| vec!["mtu", mtu]);
+        command(&[&add[..], &[&end, "dev", interface], &mtu].concat())?;
+    }
+    let address = ["address", "add", "10.77.1.1/32", "dev", MIDDLE.0];
+    command(&[&["ip", "-n", &space][..], &address].concat())?;
+    wire.sysctl(Side::Client, "net.ipv4.ip_no_pmtu_disc", "1")
+}
+
+/// RFC 1122 §3.3.2: a router cuts what a kernel's TCP sends to an accelerated program; beside it,
+/// fragments of a ping and of TCP that nobody accelerates are the kernel's.
+pub fn a_router_cuts_segments() -> Outcome {
+    let wire = wire()?;
+    route(&wire)?;
+    let service = wire.service()?;
+    let _fast = server(&wire, Some(&service), FAST)?;
+    let _plain = server(&wire, None, PLAIN)?;
+    // Before the others: whether each answer of a ping comes at once depends on their load.
+    let ping = wire.load_tool(Side::Client, "ping")?;
+    let ping = ping.arg("--to").arg(SERVER).args("--count 20 --bytes 4000");
+    ping.run(SHORT)?;
+    let before = of_kernel(&wire, "snmp", "ReasmOKs")?;
+    ensure!(before >= 20, "the kernel made {before} packets whole");
+    let fast = client(&wire, SERVER.into(), FAST)?.spawn()?;
+    let plain = client(&wire, SERVER.into(), PLAIN)?.spawn()?;
+    check_load(&plain.wait(SHORT * 5)?.success()?.json()?)?;
+    check_load(&fast.wait(SHORT * 5)?.success()?.json()?)?;
+
+    // Each of the 300 requests has more than ten full segments.
+    let counters = service.counters()?;
+    let (oks, reqds) = (
+        counter(&counters, "reasm_oks"),
+        counter(&counters, "reasm_reqds"),
+    );
+    ensure!(oks > 3000 && reqds >= 2 * oks, "{counters}");
+    let kernels = of_kernel(&wire, "snmp", "ReasmOKs")? - before;
+    ensure!(kernels > 3000, "the kernel made {kernels} packets whole");
+    let resets = of_kernel_tcp_resets(&wire)?;
+    ensure!(resets == 0, "the kernel sent {resets} RSTs");
+    Ok(())
+}
+
+/// RSTs that the kernel of the server's side sent.
+fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
+    let space = wire.namespace(Side::Server);
+    let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp: "));
+    let (names, values) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    let found = pairs.find(|(known, _)| *known == "OutRsts");
+    Ok(found.map_or("", |(_, value)| value).parse()?)
+}
+
+/// What cuts, between the ends; the client's kernel leaves no segments to be cut by its device.
+fn cutter(wire: &Wire) -> Result<Running, Stop> {
+    require_tools(&["cc", "ethtool"])?;
+    let binary = wire.scratch().join("cutter");
+    let source = tools::source_root().join("tests/interop/cutter.c");
+    tools::compile(&binary, &[source])?;
+    let offload = wire
+        .program(Side::Client, "ethtool")
+        .arg("-K")
+        .arg(INTERFACE);
+    offload.args("tx off tso off gso off").run(SHORT)?;
+    let cutter = wire.program(Side::Middle, &binary.to_string_lossy());
+    let cutter = cutter.arg(MIDDLE.0).arg(MIDDLE.1).arg(LENGTH);
+    let mut cutter = cutter.spawn()?;
+    wait_until(SHORT, "the cutter", || {
+        cutter.check_alive()?;
+        Ok(cutter.written().0.contains("ready"))
+    })?;
+    Ok(cutter)
+}
+
+/// Fragments of both versions come in order, backwards, twice, and some are lost; to the service,
+/// and beside it to the kernel.
+pub fn segments_arrive_in_pieces_in_any_order() -> Outcome {
+    let wire = wire()?;
+    let cutter = cutter(&wire)?;
+    let service = wire.service()?;
+    let _fast = server(&wire, Some(&service), FAST)?;
+    let _plain = server(&wire, None, PLAIN)?;
+    for (address, file, name) in [
+        (SERVER.into(), "snmp", "ReasmOKs"),
+        (SERVER_V6.into(), "snmp6", "Ip6ReasmOKs"),
+    ] {
+        let before = service.counters()?;
+        let fast = client(&wire, address, FAST)?.run(SHORT * 5)?;
+        check_load(&fast.json()?)?;
+        let after = service.counters()?;
+        let grown = |name| counter(&after, name) - counter(&before, name);
+        ensure!(grown("reasm_oks") > 3000, "{address}: {before} {after}");
+        ensure!(grown("drop_fragment_duplicate") > 0, "{address}: {after}");
+        ensure!(grown("drop_fragment_overlap") == 0, "{address}: {after}");
+        let before = of_kernel(&wire, file, name)?;
+        let plain = client(&wire, address, PLAIN)?.run(SHORT * 5)?;
+        check_load(&plain.json()?)?;
+        let kernels = of_kernel(&wire, file, name)? - before;
+        ensure!(kernels > 3000, "{address}: the kernel made {kernels} whole");
+    }
+    let resets = of_kernel_tcp_resets(&wire)?;
+    ensure!(resets == 0, "the kernel sent {resets} RSTs");
+    let finished = cutter.end(Signal::TERM, SHORT)?.success()?;
+    ensure!(
+        !finished.stdout.contains("v4=0") && !finished.stdout.contains("v6=0"),
+        "{finished}"
+    );
+    Ok(())
+}
