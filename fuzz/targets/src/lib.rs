@@ -5,11 +5,13 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod fragments;
 mod script;
 mod segments;
 mod wire;
 
 pub use crate::{
+    fragments::fragments,
     script::script,
     segments::segments,
     wire::{options, wire},
@@ -19,9 +21,10 @@ pub use crate::{
 pub type Target = fn(&[u8]);
 
 /// The targets by their names, which are those of their corpora.
-pub const TARGETS: [(&str, Target); 4] = [
+pub const TARGETS: [(&str, Target); 5] = [
     ("wire", wire),
     ("options", options),
+    ("fragments", fragments),
     ("segments", segments),
     ("script", script),
 ];
