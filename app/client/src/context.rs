@@ -28,7 +28,9 @@ pub struct Context {
     /// Gets the next active open from a port that the service chooses.
     next_core: u32,
     /// By slot: bits of `mark`.
-    marks: Vec<u8>,
+    marks: Vec<u64>,
+    /// Number of the next flush: before it, a slot's ADVANCE is queued once.
+    round: u64,
     /// Slots with the mark `TOUCHED`.
     touched: Vec<u32>,
 }
@@ -126,6 +128,7 @@ impl Context {
             cores: (0..cores).map(rings).collect::<Option<_>>()?,
             next_core: session.first_core(id),
             marks: Vec::new(),
+            round: 1,
             touched: Vec::new(),
             session,
         })
@@ -235,12 +238,12 @@ impl Context {
     fn queue(&mut self, slot: u32, word: DataWord) {
         let core = self.session.core_of_slot(slot);
         if let Some(rings) = self.cores.get_mut(core) {
-            rings.queued.push(word.encode());
+            rings.queue(word.encode());
         }
     }
 
     /// Queues the stream's change, if there is one to tell, once per flush.
-    #[inline]
+    #[inline(always)]
     pub fn submit(&mut self, stream: &mut Stream) {
         if !stream.take_due() {
             return;
@@ -248,16 +251,18 @@ impl Context {
         let slot = stream.slot();
         let core = self.session.core_of_slot(slot);
         match (self.marks.get_mut(slot as usize), self.cores.get_mut(core)) {
-            (Some(marks), Some(rings)) if *marks == mark::TOUCHED && rings.has_room() => {
-                *marks |= mark::QUEUED;
-                let word = DataWord::new(data_request::ADVANCE, slot);
-                rings.queued.push(word.encode());
+            (Some(marks), Some(rings)) if *marks & mark::TOUCHED != 0 => {
+                let now = mark::TOUCHED | self.round;
+                if *marks != now {
+                    *marks = now;
+                    rings.queue(DataWord::new(data_request::ADVANCE, slot).encode());
+                }
             }
             _ => self.submit_anew(slot),
         }
     }
 
-    /// `submit` where something must be made room for, or is there already.
+    /// `submit` of a slot that was not submitted since it was trimmed, or never.
     #[inline(never)]
     fn submit_anew(&mut self, slot: u32) {
         if self.marks.len() <= slot as usize {
@@ -265,9 +270,9 @@ impl Context {
             self.marks
                 .resize((slot as usize + 1).next_multiple_of(256), 0);
         }
-        let marks = &mut self.marks[slot as usize];
-        let before = std::mem::replace(marks, mark::QUEUED | mark::TOUCHED);
-        if before & mark::QUEUED == 0 {
+        let now = mark::TOUCHED | self.round;
+        let before = std::mem::replace(&mut self.marks[slot as usize], now);
+        if before & mark::ROUND != self.round {
             self.queue(slot, DataWord::new(data_request::ADVANCE, slot));
         }
         if before & mark::TOUCHED == 0 {
@@ -284,10 +289,9 @@ impl Context {
     /// Publishes what is queued and rings the doorbell of each core that sleeps and has to look.
     /// What finds the ring full stays queued.
     pub fn flush(&mut self) {
+        self.round += 1;
         for (core, rings) in self.cores.iter_mut().enumerate() {
-            if rings.flush(&mut self.marks, &self.session)
-                && self.session.core_sleeps_after_publish(core)
-            {
+            if rings.flush(&self.session) && self.session.core_sleeps_after_publish(core) {
                 self.session.ring_service(core);
             }
         }

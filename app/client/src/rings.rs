@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use tidelane_abi::{ControlEvent, control_event, data_event, data_request};
+use tidelane_abi::{ControlEvent, control_event, data_event};
 use tidelane_ring::{
     ControlEventConsumer, ControlRequestProducer, Corrupt, DataEventConsumer, DataRequestProducer,
     ProgramRegion, PushError, words::DataWord,
@@ -12,10 +12,10 @@ use crate::{ClientEvent, ListenerHandle, session::Session};
 
 /// What a context remembers of a slot.
 pub(crate) mod mark {
-    /// Its ADVANCE is among the queued words.
-    pub const QUEUED: u8 = 1;
     /// It was submitted since it was last trimmed.
-    pub const TOUCHED: u8 = 2;
+    pub const TOUCHED: u64 = 1 << 63;
+    /// The number of the flush before which its ADVANCE was queued last.
+    pub const ROUND: u64 = TOUCHED - 1;
 }
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Rings {
     pub(crate) data_events: DataEventConsumer,
     pub(crate) control_requests: ControlRequestProducer,
     pub(crate) control_events: ControlEventConsumer,
-    /// Words for the data-request ring, in order.
+    /// Words that found the data-request ring full, in order.
     pub(crate) queued: Vec<u64>,
 }
 
@@ -39,19 +39,29 @@ impl Rings {
             data_events: DataEventConsumer::new(region.clone(), number)?,
             control_requests: ControlRequestProducer::new(region.clone(), number)?,
             control_events: ControlEventConsumer::new(region.clone(), number)?,
-            queued: Vec::with_capacity(64),
+            queued: Vec::new(),
         })
     }
 
     #[inline]
     pub(crate) fn has_queued(&self) -> bool {
-        !self.queued.is_empty() || self.control_requests.unpublished() > 0
+        let unpublished = self.control_requests.unpublished() + self.data_requests.unpublished();
+        !self.queued.is_empty() || unpublished > 0
     }
 
-    /// Whether one more word can be queued as things are.
+    /// Puts a word into the data-request ring, behind those that wait for room.
     #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        self.queued.len() < self.queued.capacity()
+    pub(crate) fn queue(&mut self, word: u64) {
+        if !self.queued.is_empty() || self.data_requests.push(word).is_err() {
+            self.queue_for_room(word);
+        }
+    }
+
+    /// Full or corrupt: `flush` will find out.
+    #[cold]
+    #[inline(never)]
+    fn queue_for_room(&mut self, word: u64) {
+        self.queued.push(word);
     }
 
     #[inline]
@@ -59,10 +69,21 @@ impl Rings {
         !self.data_events.is_empty() || !self.control_events.is_empty()
     }
 
-    /// Publishes what is queued, as far as there is room, and takes the marks of slots back whose
-    /// ADVANCE is on its way. Whether the core has to look.
+    /// Publishes what is queued, as far as there is room. Whether the core has to look.
     #[inline]
-    pub(crate) fn flush(&mut self, marks: &mut [u8], session: &Session) -> bool {
+    pub(crate) fn flush(&mut self, session: &Session) -> bool {
+        if !self.queued.is_empty() {
+            self.push_queued(session);
+        }
+        // Control first: an ADVANCE may concern what a control request asked for.
+        let control = self.control_requests.publish();
+        let data = self.data_requests.publish();
+        control || data || !self.queued.is_empty()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_queued(&mut self, session: &Session) {
         let mut taken = 0;
         for &word in &self.queued {
             match self.data_requests.push(word) {
@@ -73,20 +94,8 @@ impl Rings {
                     break;
                 }
             }
-            let word = DataWord::decode(word);
-            if word.kind == data_request::ADVANCE {
-                marks[word.slot as usize] &= !mark::QUEUED;
-            }
         }
-        if taken == self.queued.len() {
-            self.queued.clear();
-        } else {
-            self.queued.drain(..taken);
-        }
-        // Control first: an ADVANCE may concern what a control request asked for.
-        let control = self.control_requests.publish();
-        let data = self.data_requests.publish();
-        control || data || !self.queued.is_empty()
+        self.queued.drain(..taken);
     }
 
     /// Reports all events that are there, control events first. Returns their number.
@@ -101,16 +110,15 @@ impl Rings {
             count = self.poll_control(session, on_event)?;
         }
         // What comes in the meantime is there at the next poll.
-        for _ in 0..self.data_events.known()? {
-            let Some(word) = self.data_events.pop()? else {
-                break;
-            };
-            if let Some(event) = data_event(session, DataWord::decode(word)) {
+        let known = self.data_events.known()?;
+        for ahead in 0..known {
+            let word = DataWord::decode(self.data_events.peek(ahead));
+            if let Some(event) = data_event(session, word) {
                 on_event(event);
                 count += 1;
             }
         }
-        self.data_events.release();
+        self.data_events.drop_known(known);
         Ok(count)
     }
 

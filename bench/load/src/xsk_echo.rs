@@ -13,7 +13,7 @@ use std::{
 
 use clap::Args;
 use tidelane_af_xdp::{XdpConfig, XdpPort};
-use tidelane_packet_io::{BURST_MAX, PacketIo, TxChecksum};
+use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_steering::{Claim, Demux, StackId};
 
 use crate::sys;
@@ -43,19 +43,18 @@ pub fn run(options: &Options) -> io::Result<()> {
     println!("echoing on {}:{}", options.address, options.port);
     let start = Instant::now();
     let partial = port.capabilities().tx_checksum;
-    let mut frames = Vec::with_capacity(BURST_MAX);
+    let mut burst = port.new_burst();
     loop {
-        frames.clear();
-        if port.rx_burst(&mut frames, BURST_MAX) == 0 {
+        if port.rx_burst(&mut burst, BURST_MAX) == 0 {
             if !options.spin {
                 sys::wait_readable(port.fd(), Duration::from_secs(10))?;
             }
             continue;
         }
         let clock = start.elapsed().as_millis() as u32;
-        for frame in &frames {
+        for frame in burst.iter() {
             let mut reply = [0; REPLY_MAX];
-            let Some(len) = answer(port.frame_bytes(frame), &mut reply, clock, partial) else {
+            let Some(len) = answer(frame, &mut reply, clock, partial) else {
                 continue;
             };
             let checksum = if partial {
@@ -71,7 +70,7 @@ pub fn run(options: &Options) -> io::Result<()> {
                 port.tx_commit(len, checksum);
             }
         }
-        port.rx_release(&frames);
+        port.rx_release(&mut burst);
         port.tx_flush();
         // Detaching at the end of the process is the kernel's; until then the demux is held here.
         let _held = &demux;

@@ -46,15 +46,15 @@ impl Side {
 
     /// What a program does when it wakes up: poll, read, write, submit, flush.
     pub fn turn(&mut self) {
-        let mut events = std::mem::take(&mut self.events);
+        let events = &mut self.events;
         self.context.poll(&mut |event| events.push(event));
-        for event in events.drain(..) {
-            match event {
+        for at in 0..self.events.len() {
+            match self.events[at] {
                 ClientEvent::Ready { slot } => self.ready(slot),
                 other => self.arrived(other),
             }
         }
-        self.events = events;
+        self.events.clear();
         self.context.flush();
     }
 

@@ -17,7 +17,7 @@
 //! 2. for every queue [`XdpPort::open`], then `demux.register_xsk(queue, port.fd())`. *Every*
 //!    queue: a flow that hashes to a queue without a socket would go to the kernel instead;
 //! 3. `demux.claim(..)`;
-//! 4. loop: `rx_burst`, `frame_bytes`, `tx_frame`, `tx_commit`, `rx_release`, `tx_flush`
+//! 4. loop: `rx_burst`, `tx_frame`, `tx_commit`, `rx_release`, `tx_flush`
 //!    ([`PacketIo`](tidelane_packet_io::PacketIo)); sleep by polling [`XdpPort::fd`] for input.
 //!
 //! Super-frames leave by a packet socket beside it (`super_frames.rs`).
@@ -41,4 +41,5 @@ pub use config::{BusyPoll, XdpConfig};
 pub use error::XdpError;
 pub use port::{XdpCounters, XdpMode, XdpPort, XdpStatistics};
 pub use queues::{QueueCounts, queue_counts};
+pub use rx_unsafe::XdpBurst;
 pub use umem_unsafe::UmemMemory;

@@ -6,16 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use tidelane_packet_io::{
-    Capabilities, Frame, LinkFull, PacketIo, SharedPayload, SuperFrame, TxChecksum,
-};
+use tidelane_packet_io::{Capabilities, LinkFull, PacketIo, SharedPayload, SuperFrame, TxChecksum};
 
 use crate::{
     XdpError,
     bind::{Bound, bind_best},
     config::{TX_HEADROOM, XdpConfig},
     ring_unsafe::Ring,
-    rx_unsafe::RxQueue,
+    rx_unsafe::{RxQueue, XdpBurst},
     super_frames::SuperFrames,
     sys::{self, XskSocket},
     tx_unsafe::TxQueue,
@@ -274,6 +272,8 @@ impl AsRawFd for XdpPort {
 }
 
 impl PacketIo for XdpPort {
+    type Burst = XdpBurst;
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             tx_frame_len_max: self.tx.frame_len_max(),
@@ -283,22 +283,22 @@ impl PacketIo for XdpPort {
         }
     }
 
-    fn rx_burst(&mut self, frames: &mut Vec<Frame>, max: usize) -> usize {
-        let count = self.rx.burst(frames, max);
+    fn new_burst(&self) -> XdpBurst {
+        self.rx.new_burst()
+    }
+
+    fn rx_burst(&mut self, burst: &mut XdpBurst, max: usize) -> usize {
+        let count = self.rx.burst(burst, max);
         if count == 0 && (self.busy_poll || self.rx.needs_wakeup()) {
             self.counters.rx_kicks += 1;
             self.socket.kick_rx();
-            return self.rx.burst(frames, max);
+            return self.rx.burst(burst, max);
         }
         count
     }
 
-    fn frame_bytes(&self, frame: &Frame) -> &[u8] {
-        self.rx.bytes(frame)
-    }
-
-    fn rx_release(&mut self, frames: &[Frame]) {
-        self.rx.release(frames);
+    fn rx_release(&mut self, burst: &mut XdpBurst) {
+        self.rx.release(burst);
     }
 
     fn tx_frame(&mut self) -> Option<&mut [u8]> {

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use crate::{Capabilities, Frame, LinkFull, PacketIo, SharedPayload, SuperFrame, TxChecksum};
+use crate::{Burst, Capabilities, LinkFull, PacketIo, SharedPayload, SuperFrame, TxChecksum};
 
 const BLOCK_SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const BLOCK_INTERFACE: u32 = 1;
@@ -128,16 +128,21 @@ impl<P: PacketIo, W: Write> Capture<P, W> {
 }
 
 impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
+    type Burst = P::Burst;
+
     fn capabilities(&self) -> Capabilities {
         self.port.capabilities()
     }
 
-    fn rx_burst(&mut self, frames: &mut Vec<Frame>, max: usize) -> usize {
-        let before = frames.len();
-        let count = self.port.rx_burst(frames, max);
+    fn new_burst(&self) -> P::Burst {
+        self.port.new_burst()
+    }
+
+    fn rx_burst(&mut self, burst: &mut P::Burst, max: usize) -> usize {
+        let before = burst.len();
+        let count = self.port.rx_burst(burst, max);
         if self.error.is_none() {
-            for frame in &frames[before..] {
-                let bytes = self.port.frame_bytes(frame);
+            for bytes in burst.iter().skip(before) {
                 if let Err(error) = self.writer.write_frame(self.time_ns, INBOUND, bytes) {
                     self.error = Some(error);
                     break;
@@ -147,12 +152,8 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
         count
     }
 
-    fn frame_bytes(&self, frame: &Frame) -> &[u8] {
-        self.port.frame_bytes(frame)
-    }
-
-    fn rx_release(&mut self, frames: &[Frame]) {
-        self.port.rx_release(frames);
+    fn rx_release(&mut self, burst: &mut P::Burst) {
+        self.port.rx_release(burst);
     }
 
     fn tx_frame(&mut self) -> Option<&mut [u8]> {
@@ -225,10 +226,10 @@ mod tests {
         port.tx_frame().unwrap()[..5].copy_from_slice(b"hello");
         port.tx_commit(5, TxChecksum::Done);
         port.tx_flush();
-        let mut frames = Vec::new();
-        assert_eq!(port.rx_burst(&mut frames, BURST_MAX), 1);
-        assert_eq!(port.frame_bytes(&frames[0]), b"hello");
-        port.rx_release(&frames);
+        let mut burst = port.new_burst();
+        assert_eq!(port.rx_burst(&mut burst, BURST_MAX), 1);
+        assert_eq!(burst.iter().collect::<Vec<_>>(), [b"hello"]);
+        port.rx_release(&mut burst);
 
         let stream = port.finish().1.unwrap();
         let blocks = blocks(&stream);
@@ -266,12 +267,12 @@ mod tests {
     fn a_full_disk_stops_the_capture_and_not_the_traffic() {
         let port = MemPort::looped(MemConfig::default());
         let mut port = Capture::new(port, FullDisk { left: 80 }).unwrap();
-        let mut frames = Vec::new();
+        let mut burst = port.new_burst();
         for _ in 0..3 {
             port.tx_frame().unwrap()[0] = 7;
             port.tx_commit(1, TxChecksum::Done);
             port.tx_flush();
-            assert_eq!(port.rx_burst(&mut frames, BURST_MAX), 1);
+            assert_eq!(port.rx_burst(&mut burst, BURST_MAX), 1);
         }
         assert_eq!(
             port.finish().1.err().unwrap().kind(),

@@ -1,8 +1,8 @@
 //! Packets in and out: the trait between a host and whatever carries its frames.
 //!
 //! A *frame* is one Ethernet frame without its check sequence. Frames live in the port's memory; a
-//! receiver gets tokens, looks at the bytes, and gives the tokens back, so that a whole batch can
-//! be parsed before any of it is processed. A transmitter fills the next free frame in place.
+//! receiver gets a [`Burst`] of them, looks at the bytes while it sends through the same port, and
+//! gives the burst back. A transmitter fills the next free frame in place.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU8;
@@ -13,20 +13,37 @@ mod mem;
 
 pub use capture::Capture;
 pub use checksum::finish_checksum;
-pub use mem::{MemConfig, MemPort};
+pub use mem::{MemBurst, MemConfig, MemPort};
 
 /// Frames that one burst may hold.
 pub const BURST_MAX: usize = 64;
 
-/// A received frame, until [`PacketIo::rx_release`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// The port's own number for the memory (AF_XDP: the UMEM address).
-    pub token: u64,
-    /// Length in bytes.
-    pub len: u32,
-    /// The next frame of the burst continues this one (AF_XDP multi-buffer).
-    pub continues: bool,
+/// Received frames that a port has lent out, oldest first: from [`PacketIo::rx_burst`] to
+/// [`PacketIo::rx_release`]. It is apart from the port, so that they can be read while the port
+/// sends. What is dropped without a release is lost to the port.
+pub trait Burst {
+    /// How many there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of frame `at`, counted from zero. `None` if there are no more than `at`.
+    fn frame(&self, at: usize) -> Option<&[u8]>;
+
+    /// Whether frame `at` is continued by the next one (AF_XDP multi-buffer).
+    fn continues(&self, at: usize) -> bool {
+        let _ = at;
+        false
+    }
+
+    /// The bytes of all frames.
+    #[inline]
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len()).map_while(|at| self.frame(at))
+    }
 }
 
 /// What the port does with the transport checksum of a frame it transmits.
@@ -82,17 +99,20 @@ pub struct LinkFull;
 
 /// A port: one NIC queue, a memory link, a simulated link. Never blocks.
 pub trait PacketIo {
+    /// Received frames in the port's memory.
+    type Burst: Burst;
+
     /// What this port can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Appends up to `max` received frames to `frames`, oldest first; returns how many.
-    fn rx_burst(&mut self, frames: &mut Vec<Frame>, max: usize) -> usize;
+    /// A burst without frames, for this port.
+    fn new_burst(&self) -> Self::Burst;
 
-    /// The bytes of a received frame that was not released yet.
-    fn frame_bytes(&self, frame: &Frame) -> &[u8];
+    /// Appends up to `max` received frames to `burst`, oldest first; returns how many.
+    fn rx_burst(&mut self, burst: &mut Self::Burst, max: usize) -> usize;
 
-    /// Gives received frames back to the port.
-    fn rx_release(&mut self, frames: &[Frame]);
+    /// Takes the frames of `burst` back, which came from this port. It is empty afterwards.
+    fn rx_release(&mut self, burst: &mut Self::Burst);
 
     /// Frames that came and were lost because the port had no room for them, ever.
     fn rx_overruns(&self) -> u64 {

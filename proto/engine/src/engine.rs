@@ -1,5 +1,6 @@
 //! The engine's methods: each finds the flow, calls a path, and settles what that left behind.
-//! Arrivals are here, what programs ask for is in `requests`, batch end and timers in `batch`.
+//! Arrivals are here, what programs ask for is in `requests`, how far they have read and written in
+//! `advance`, batch end and timers in `batch`.
 
 use tidelane_fastpath::{Fast, Listed, Punt};
 use tidelane_flow::{
@@ -10,7 +11,9 @@ use tidelane_slowpath::{
     ANSWER_INTERVAL_MS, Connection, Fate, Paths, Slow, is_limited, iss, new_connection, reset_reply,
 };
 use tidelane_time::{Duration, Instant, TimerHandle, TimerWheel};
-use tidelane_wire::{DropReason, Ecn, FlowKey, IcmpError, Segment, SeqNumber, TcpFlags};
+use tidelane_wire::{
+    DropReason, Ecn, FlowKey, IcmpError, Segment, SegmentView, SeqNumber, TcpFlags,
+};
 
 use crate::{
     listeners::Listeners,
@@ -77,12 +80,13 @@ macro_rules! slow {
 }
 
 // After the macro, which they use.
+pub mod advance;
 mod allowance;
 mod batch;
 pub mod fast_open;
 mod look;
 mod passive;
-pub mod requests;
+mod requests;
 mod urgent;
 
 impl Engine {
@@ -138,13 +142,13 @@ impl Engine {
         &mut self,
         now: Instant,
         arrival: &Arrival,
-        segment: &Segment<'_>,
+        segment: &impl SegmentView,
         env: &mut impl Env,
     ) {
         self.counters.in_segs += 1;
         self.tick(now);
         if !self.arrives_again(arrival, segment, env) {
-            let (arrival, segment) = (*arrival, *segment);
+            let (arrival, segment) = (*arrival, segment.segment());
             self.arrives_anew(&arrival, &segment, env);
         }
     }
@@ -154,7 +158,7 @@ impl Engine {
     fn arrives_again(
         &mut self,
         arrival: &Arrival,
-        segment: &Segment<'_>,
+        segment: &impl SegmentView,
         env: &mut impl Env,
     ) -> bool {
         let Some((id, flow)) = self.table.recent(&arrival.key) else {
@@ -169,7 +173,7 @@ impl Engine {
             }
             Err(Punt) => {
                 // A copy for others to look at: the fast path's own stays in registers.
-                let segment = *segment;
+                let segment = segment.segment();
                 self.arrives_slowly(id, arrival.ecn, &segment, env);
             }
         }

@@ -22,6 +22,6 @@ pub use tidelane_wire::{
 };
 
 pub use crate::{
-    engine::{Engine, fast_open::FastOpenRequest, requests::Advance},
+    engine::{Engine, advance::Advance, fast_open::FastOpenRequest},
     fast_open::keys::FastOpenKeys,
 };

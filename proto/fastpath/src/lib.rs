@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use tidelane_flow::{Clock, Env, Event, FlowId, FlowState, Timeouts, TxFull, flags};
-use tidelane_wire::{Ecn, Segment, SeqNumber, TcpFlags};
+use tidelane_wire::{Ecn, SegmentView, SeqNumber, TcpFlags};
 
 /// The fast path did not take the segment; the flow is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,19 +56,19 @@ impl<'a, E: Env> Fast<'a, E> {
     /// Header prediction after Van Jacobson: a segment of an established flow that is next in
     /// order, or an acknowledgment that advances, with nothing unusual in it.
     #[inline(always)]
-    pub fn receive(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Result<Listed, Punt> {
+    pub fn receive(&mut self, segment: &impl SegmentView, ecn: Ecn) -> Result<Listed, Punt> {
         let flow = &mut *self.flow;
-        let usual = segment.flags.0 & !TcpFlags::PSH.0 == TcpFlags::ACK.0;
+        let usual = segment.flags().0 & !TcpFlags::PSH.0 == TcpFlags::ACK.0;
         // A mark, or its absence while one is being echoed, is news. `Ce` is the one field value
         // whose successor has bit 2.
         let marked = ((ecn as u32 + 1) << (flags::ECE_SHIFT - 2)) & flags::ECE;
         let calm = (flow.flags ^ marked) & (flags::FAST_RECEIVE | flags::ECE);
-        if !usual || calm != flags::FAST_RECEIVE || segment.seq != flow.rcv_nxt {
+        if !usual || calm != flags::FAST_RECEIVE || segment.seq() != flow.rcv_nxt {
             return Err(Punt);
         }
-        let len = segment.payload.len() as u32;
-        let acked = segment.ack.distance_from(flow.snd_una);
-        let wnd = u32::from(segment.wnd) << flow.snd_wscale();
+        let len = segment.payload().len() as u32;
+        let acked = segment.ack().distance_from(flow.snd_una);
+        let wnd = u32::from(segment.wnd()) << flow.snd_wscale();
         // What was never sent, a closed window, text beyond ours, and pure duplicates are the slow
         // path's; so is growth of the congestion window, while it limits.
         let limited = acked > 0 && flow.flags & flags::CWND_LIMITED != 0;
@@ -77,29 +77,30 @@ impl<'a, E: Env> Fast<'a, E> {
             || (len | acked) == 0
             || wnd == 0
             || limited
-            || !segment.options.sack.is_empty()
+            || segment.has_sack()
         {
             return Err(Punt);
         }
         let mut tsval = flow.ts_recent;
         if flow.flags & flags::TIMESTAMPS != 0 {
             // PAWS (RFC 7323 §5.3 R1) in the common direction.
-            match segment.options.timestamps {
+            match segment.timestamps() {
                 Some(t) if (t.tsval.wrapping_sub(tsval) as i32) >= 0 => tsval = t.tsval,
                 _ => return Err(Punt),
             }
         }
         let mut wanted = flags::PENDING;
         if len > 0 {
-            let pos = flow.rx_pos(segment.seq);
-            if !self.env.place(self.id, pos, segment.payload) {
+            // It is in its place, so RCV.NXT is its number.
+            let pos = flow.rx_pos(flow.rcv_nxt);
+            if !self.env.place(self.id, pos, segment.payload()) {
                 return Err(Punt);
             }
             flow.rcv_nxt = flow.rcv_nxt.add(len);
             wanted |= flow.ack_duty(len, self.timeouts.eager_acks);
         }
         // R3: a delayed acknowledgment echoes the first segment that it covers.
-        if segment.seq.at_or_before(flow.last_ack_sent) {
+        if segment.seq().at_or_before(flow.last_ack_sent) {
             flow.ts_recent = tsval;
         }
         if (wnd != flow.snd_wnd || acked > 0) && flow.tx_end != flow.snd_nxt {
@@ -108,7 +109,7 @@ impl<'a, E: Env> Fast<'a, E> {
         flow.snd_wnd = wnd;
         flow.last_arrival = (self.clock.ms.0 >> 10) as u16;
         if acked > 0 {
-            self.acknowledge(segment.ack);
+            self.acknowledge(segment.ack());
             self.env.progress(self.id, len > 0, true);
         } else {
             self.env.event(self.id, Event::Readable);
@@ -168,8 +169,14 @@ impl<'a, E: Env> Fast<'a, E> {
         {
             return Err(Punt);
         }
-        self.transmit(TcpFlags::PSH, len, now_us)
-            .map_err(|TxFull| Punt)?;
+        let before = flow.flags;
+        let sent = if self.env.takes_text(self.id) {
+            flow.transmit_text(self.id, self.clock, TcpFlags::PSH, len, self.env)
+        } else {
+            flow.transmit(self.id, self.clock, TcpFlags::PSH, len, self.env)
+        };
+        sent.map_err(|TxFull| Punt)?;
+        self.note_sent(before, TcpFlags::PSH, len, now_us);
         let flow = &mut *self.flow;
         let mut now = flow.flags & !(flags::SEND_WANTED | flags::PENDING);
         if small {
@@ -260,6 +267,14 @@ impl<'a, E: Env> Fast<'a, E> {
         let before = flow.flags;
         flow.transmit(self.id, self.clock, control | self.first, len, self.env)?;
         self.first = TcpFlags::NONE;
+        self.note_sent(before, control, len, now_us);
+        Ok(())
+    }
+
+    /// `len` new bytes were sent; the flags were `before`.
+    #[inline(always)]
+    fn note_sent(&mut self, before: u32, control: TcpFlags, len: u32, now_us: u32) {
+        let flow = &mut *self.flow;
         let mut now = before & !flags::ACK_DUTIES;
         let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);
         if before & flags::ACK_OWED != 0 || eager {
@@ -277,7 +292,6 @@ impl<'a, E: Env> Fast<'a, E> {
             flow.rtt_stamp = now_us;
         }
         flow.flags = now;
-        Ok(())
     }
 }
 

@@ -89,6 +89,20 @@ pub trait Env {
     /// Sends one segment.
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull>;
 
+    /// Whether the driver has code of its own for single segments of `flow` with text.
+    #[inline(always)]
+    fn takes_text(&self, flow: FlowId) -> bool {
+        let _ = flow;
+        false
+    }
+
+    /// As [`transmit`](Self::transmit), for what is sent most: one segment with text, of a flow that
+    /// [`takes_text`](Self::takes_text). Inlined, it never has the whole of `out` in memory.
+    #[inline(always)]
+    fn transmit_text(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        self.transmit(out)
+    }
+
     /// As [`transmit`](Self::transmit), with URG among the flags and `pointer` in the field for it
     /// (RFC 9293 §3.8.5); never more than one segment. A driver without this sends urgent text as
     /// any other.

@@ -23,7 +23,7 @@ impl FlowState {
 
     /// Whether an acknowledgment now would tell the peer of a window that matters: it was closed,
     /// or nearly, and has opened by half the quota or two segments.
-    #[inline]
+    #[inline(always)]
     pub fn window_update_due(&self) -> bool {
         let left = self.rcv_adv.distance_from(self.rcv_nxt);
         let edge = self.right_edge();
@@ -82,6 +82,31 @@ impl FlowState {
         payload_len: u32,
         env: &mut impl Env,
     ) -> Result<(), TxFull> {
+        self.transmit_next::<false>(id, clock, control, payload_len, env)
+    }
+
+    /// [`FlowState::transmit`] of one segment with text.
+    #[inline(always)]
+    pub fn transmit_text(
+        &mut self,
+        id: FlowId,
+        clock: &Clock,
+        control: TcpFlags,
+        payload_len: u32,
+        env: &mut impl Env,
+    ) -> Result<(), TxFull> {
+        self.transmit_next::<true>(id, clock, control, payload_len, env)
+    }
+
+    #[inline(always)]
+    fn transmit_next<const TEXT: bool>(
+        &mut self,
+        id: FlowId,
+        clock: &Clock,
+        control: TcpFlags,
+        payload_len: u32,
+        env: &mut impl Env,
+    ) -> Result<(), TxFull> {
         let seq = self.snd_nxt;
         // Made twice: what another function looks at lies in memory.
         let text = || Text {
@@ -92,7 +117,12 @@ impl FlowState {
         if self.right_edge() != self.rcv_adv {
             return self.transmit_window(id, clock, text(), env);
         }
-        env.transmit(&self.segment_to(self.rcv_adv, id, clock, text()))?;
+        let out = self.segment_to(self.rcv_adv, id, clock, text());
+        if TEXT {
+            env.transmit_text(&out)?;
+        } else {
+            env.transmit(&out)?;
+        }
         self.last_ack_sent = self.rcv_nxt;
         Ok(())
     }

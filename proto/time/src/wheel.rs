@@ -92,8 +92,10 @@ pub struct TimerWheel<T: Copy> {
     len: u32,
     /// The tick up to which slots have been emptied.
     cursor: u64,
-    /// No entry outside the due list is due before this instant. Makes an idle poll one comparison.
+    /// No entry outside the due list is due before this instant.
     not_before: Instant,
+    /// The same, or zero while the due list has entries: makes an idle poll one comparison.
+    wake_at: Instant,
     /// One bit per non-empty slot.
     occupied: [u64; LEVELS],
     lists: Box<[List; DUE as usize + 1]>,
@@ -119,6 +121,7 @@ impl<T: Copy> TimerWheel<T> {
             len: 0,
             cursor: 0,
             not_before: Instant::MAX,
+            wake_at: Instant::MAX,
             occupied: [0; LEVELS],
             lists: Box::new([EMPTY; DUE as usize + 1]),
         }
@@ -144,6 +147,7 @@ impl<T: Copy> TimerWheel<T> {
         let index = self.allocate(at, value);
         self.place(index);
         self.not_before = self.not_before.min(at);
+        self.wake_at = self.wake_at.min(at);
         self.len += 1;
         TimerHandle {
             index,
@@ -172,10 +176,10 @@ impl<T: Copy> TimerWheel<T> {
     /// not go backwards; if it does, nothing fires that was not due at the latest `now` seen.
     #[inline]
     pub fn expire_next(&mut self, now: Instant) -> Option<T> {
+        if now < self.wake_at {
+            return None;
+        }
         if self.lists[usize::from(DUE)].head == NIL {
-            if now < self.not_before || self.len == 0 {
-                return None;
-            }
             self.advance(now);
         }
         match self.lists[usize::from(DUE)].head {
@@ -198,18 +202,29 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Whether [`TimerWheel::next_deadline`] is not after `now`.
+    /// Whether [`TimerWheel::expire_next`] should be called at `now`: not before
+    /// [`TimerWheel::next_deadline`], and perhaps in vain after a cancellation.
     #[inline]
-    pub fn is_due(&self, now: Instant) -> bool {
-        if now < self.not_before && self.lists[usize::from(DUE)].head == NIL {
-            return false;
-        }
-        self.len != 0
+    pub const fn is_due(&self, now: Instant) -> bool {
+        now.0 >= self.wake_at.0
     }
 
-    /// Moves the cursor to `now` and everything that is due by then to the due list.
+    fn note_wake(&mut self) {
+        self.wake_at = match self.lists[usize::from(DUE)].head {
+            NIL => self.not_before,
+            _ => Instant(0),
+        };
+    }
+
+    /// Moves everything that is due by `now` to the due list.
     #[inline(never)]
     fn advance(&mut self, now: Instant) {
+        self.turn(now);
+        self.note_wake();
+    }
+
+    /// Moves the cursor to `now`.
+    fn turn(&mut self, now: Instant) {
         let target = (now.0 >> TICK_LOG2).max(self.cursor);
         while let Some((level, slot, start)) = self.earliest_slot() {
             if start > target {
@@ -360,6 +375,8 @@ impl<T: Copy> TimerWheel<T> {
         entry.next = self.free;
         self.free = index;
         self.len -= 1;
-        entry.value
+        let value = entry.value;
+        self.note_wake();
+        value
     }
 }

@@ -35,8 +35,8 @@ impl FlowKey {
     /// Anyone can predict them: for guesses that are checked.
     #[inline]
     pub const fn quick_hash(&self) -> u32 {
-        let [.., a, b, c, d] = self.peer.addr.0;
-        let host = u32::from_ne_bytes([a, b, c, d]).wrapping_mul(GOLDEN as u32) >> 20;
+        let last = (u128::from_ne_bytes(self.peer.addr.0) >> 96) as u32;
+        let host = last.wrapping_mul(GOLDEN as u32) >> 20;
         self.peer.port as u32 ^ (self.local.port as u32).rotate_left(4) ^ host
     }
 

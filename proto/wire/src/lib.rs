@@ -45,9 +45,9 @@ pub use crate::{
     options::{OPTIONS_LEN_MAX, SACK_BLOCKS_MAX, SackBlocks, TcpOptions, Timestamps},
     sequence::SeqNumber,
     tcp::{
-        Segment, SegmentHeader, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, TcpFlags, TcpParts, emit_tcp,
-        emit_tcp_with, parse_tcp, split_tcp, tcp_checksum_ok, write_partial_checksum,
-        write_tcp_checksum,
+        Segment, SegmentHeader, SegmentView, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, TcpFlags,
+        TcpParts, UsualSegment, emit_tcp, emit_tcp_with, parse_tcp, split_tcp, tcp_checksum_ok,
+        write_partial_checksum, write_tcp_checksum,
     },
     template::{
         ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate,

@@ -245,7 +245,7 @@ impl TcpOptions {
     /// nothing.
     #[inline(always)]
     pub fn parse_usual(bytes: &[u8]) -> Option<Self> {
-        let timestamps = parse_aligned_timestamps(bytes);
+        let timestamps = aligned_timestamps(bytes).map(parse_timestamps);
         (timestamps.is_some() || bytes.is_empty()).then(|| Self::ordinary(timestamps))
     }
 
@@ -424,18 +424,18 @@ impl TcpOptions {
 }
 
 /// The options of nearly every segment: `nop, nop, timestamps` and nothing else.
-#[inline]
-fn parse_aligned_timestamps(bytes: &[u8]) -> Option<Timestamps> {
+#[inline(always)]
+pub(crate) fn aligned_timestamps(bytes: &[u8]) -> Option<&[u8; 8]> {
     let bytes: &[u8; ALIGNED_TIMESTAMPS_LEN] = bytes.try_into().ok()?;
     let (lead, body) = bytes.split_first_chunk::<4>()?;
     if *lead != ALIGNED_TIMESTAMPS {
         return None;
     }
-    body.first_chunk().map(parse_timestamps)
+    body.first_chunk()
 }
 
-#[inline]
-fn parse_timestamps(body: &[u8; 8]) -> Timestamps {
+#[inline(always)]
+pub(crate) fn parse_timestamps(body: &[u8; 8]) -> Timestamps {
     let [a, b, c, d, e, f, g, h] = *body;
     Timestamps {
         tsval: u32::from_be_bytes([a, b, c, d]),

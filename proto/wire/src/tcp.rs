@@ -10,7 +10,7 @@ use crate::{
     checksum::{self, Sum},
     drop_reason::DropReason,
     ipv4::protocol,
-    options::{OPTIONS_LEN_MAX, TcpOptions},
+    options::{self, OPTIONS_LEN_MAX, TcpOptions, Timestamps},
     sequence::SeqNumber,
 };
 
@@ -133,6 +133,68 @@ pub struct Segment<'a> {
     pub payload: &'a [u8],
 }
 
+/// An arriving segment as a fast path looks at it: a field costs something when it is asked for.
+pub trait SegmentView {
+    /// Control bits.
+    fn flags(&self) -> TcpFlags;
+    /// SEG.SEQ.
+    fn seq(&self) -> SeqNumber;
+    /// SEG.ACK.
+    fn ack(&self) -> SeqNumber;
+    /// The window field as it stands in the header.
+    fn wnd(&self) -> u16;
+    /// Timestamps.
+    fn timestamps(&self) -> Option<Timestamps>;
+    /// Whether there are SACK blocks.
+    fn has_sack(&self) -> bool;
+    /// Text.
+    fn payload(&self) -> &[u8];
+    /// All of it.
+    fn segment(&self) -> Segment<'_>;
+}
+
+impl SegmentView for Segment<'_> {
+    #[inline(always)]
+    fn flags(&self) -> TcpFlags {
+        self.flags
+    }
+
+    #[inline(always)]
+    fn seq(&self) -> SeqNumber {
+        self.seq
+    }
+
+    #[inline(always)]
+    fn ack(&self) -> SeqNumber {
+        self.ack
+    }
+
+    #[inline(always)]
+    fn wnd(&self) -> u16 {
+        self.wnd
+    }
+
+    #[inline(always)]
+    fn timestamps(&self) -> Option<Timestamps> {
+        self.options.timestamps
+    }
+
+    #[inline(always)]
+    fn has_sack(&self) -> bool {
+        !self.options.sack.is_empty()
+    }
+
+    #[inline(always)]
+    fn payload(&self) -> &[u8] {
+        self.payload
+    }
+
+    #[inline(always)]
+    fn segment(&self) -> Segment<'_> {
+        *self
+    }
+}
+
 impl Segment<'_> {
     /// SEG.LEN: payload, SYN and FIN (RFC 9293 §3.4).
     #[inline]
@@ -244,10 +306,14 @@ impl<'a> TcpParts<'a> {
     }
 
     /// The same, if the only options are timestamps, or there are none: a receive loop that has
-    /// code of its own for this carries no others around.
+    /// code of its own for this carries no others around, and reads each field where it lies.
     #[inline(always)]
-    pub fn usual_segment(&self) -> Option<Segment<'a>> {
-        TcpOptions::parse_usual(self.options).map(|options| self.with(options))
+    pub fn usual(&self) -> Option<UsualSegment<'a>> {
+        let timestamps = options::aligned_timestamps(self.options);
+        (timestamps.is_some() || self.options.is_empty()).then_some(UsualSegment {
+            parts: *self,
+            timestamps,
+        })
     }
 
     #[inline(always)]
@@ -268,6 +334,57 @@ impl<'a> TcpParts<'a> {
             options,
             payload: self.payload,
         }
+    }
+}
+
+/// A segment whose only options are timestamps, if it has any. See [`TcpParts::usual`].
+#[derive(Clone, Copy, Debug)]
+pub struct UsualSegment<'a> {
+    parts: TcpParts<'a>,
+    timestamps: Option<&'a [u8; 8]>,
+}
+
+impl SegmentView for UsualSegment<'_> {
+    #[inline(always)]
+    fn flags(&self) -> TcpFlags {
+        TcpFlags(self.parts.header[13])
+    }
+
+    #[inline(always)]
+    fn seq(&self) -> SeqNumber {
+        let [_, _, _, _, a, b, c, d, ..] = *self.parts.header;
+        SeqNumber(u32::from_be_bytes([a, b, c, d]))
+    }
+
+    #[inline(always)]
+    fn ack(&self) -> SeqNumber {
+        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.parts.header;
+        SeqNumber(u32::from_be_bytes([a, b, c, d]))
+    }
+
+    #[inline(always)]
+    fn wnd(&self) -> u16 {
+        u16::from_be_bytes([self.parts.header[14], self.parts.header[15]])
+    }
+
+    #[inline(always)]
+    fn timestamps(&self) -> Option<Timestamps> {
+        self.timestamps.map(options::parse_timestamps)
+    }
+
+    #[inline(always)]
+    fn has_sack(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn payload(&self) -> &[u8] {
+        self.parts.payload
+    }
+
+    #[inline(always)]
+    fn segment(&self) -> Segment<'_> {
+        self.parts.with(TcpOptions::ordinary(self.timestamps()))
     }
 }
 

@@ -15,23 +15,32 @@ use crate::{
 
 impl<P: PacketIo> Host<P> {
     /// Acts on the program's half of a slot.
+    #[inline(never)]
     pub(crate) fn advance(&mut self, now: Instant, id: ProgramId, slot: u32) {
+        self.advance_slot(now, id, slot);
+    }
+
+    /// The same, for whoever has many of them.
+    #[inline(always)]
+    pub(crate) fn advance_slot(&mut self, now: Instant, id: ProgramId, slot: u32) {
+        let Some(program) = self.io.programs.get_mut(id) else {
+            return;
+        };
+        match program.slot_use(slot) {
+            Some(SlotUse::Live(flow)) => {
+                let flow = *flow;
+                self.advance_flow(now, flow);
+            }
+            _ => self.advance_without_flow(now, id, slot),
+        }
+    }
+
+    #[inline(never)]
+    fn advance_without_flow(&mut self, now: Instant, id: ProgramId, slot: u32) {
         let Some(program) = self.io.programs.get_mut(id) else {
             return;
         };
         let Some(view) = program.region.slot(slot).map(slots::read_program) else {
-            return;
-        };
-        if let Some(SlotUse::Live(flow)) = program.slot_use(slot) {
-            let flow = *flow;
-            return self.advance_flow(now, flow, &view);
-        }
-        self.advance_without_flow(now, id, slot, view);
-    }
-
-    #[inline(never)]
-    fn advance_without_flow(&mut self, now: Instant, id: ProgramId, slot: u32, view: ProgramView) {
-        let Some(program) = self.io.programs.get_mut(id) else {
             return;
         };
         match program.slot_use(slot) {
@@ -52,11 +61,15 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    #[inline]
-    fn advance_flow(&mut self, now: Instant, flow: FlowId, view: &ProgramView) {
+    #[inline(always)]
+    fn advance_flow(&mut self, now: Instant, flow: FlowId) {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return;
         };
+        let Some(seat) = &binding.seat else {
+            return;
+        };
+        let view = slots::read_program(seat.view());
         if binding.generation != view.generation || binding.closed_by_program {
             return;
         }
@@ -65,21 +78,20 @@ impl<P: PacketIo> Host<P> {
             && binding.program_flags == view.flags
             && !binding.reports_sent;
         if !usual {
-            let view = *view;
-            self.advance_unusually(now, flow, &view);
-        } else if !advance_positions(&mut self.engine, flow, binding, view) {
+            self.advance_unusually(now, flow, view);
+        } else if !advance_positions(&mut self.engine, flow, binding, &view) {
             self.end_misuse(now, flow);
         }
     }
 
     /// With more than positions that may have changed.
     #[inline(never)]
-    fn advance_unusually(&mut self, now: Instant, flow: FlowId, view: &ProgramView) {
-        let honest = self.adopt_buffers(flow, view);
+    fn advance_unusually(&mut self, now: Instant, flow: FlowId, view: ProgramView) {
+        let honest = self.adopt_buffers(flow, &view);
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return;
         };
-        if !honest || !advance_positions(&mut self.engine, flow, binding, view) {
+        if !honest || !advance_positions(&mut self.engine, flow, binding, &view) {
             return self.end_misuse(now, flow);
         }
         let changed = std::mem::replace(&mut binding.program_flags, view.flags) ^ view.flags;

@@ -2,7 +2,7 @@
 
 use tidelane_abi::{BufferWord, close_cause};
 use tidelane_engine::{FlowId, ListenerId};
-use tidelane_ring::{BufferAllocator, Region, SlotView, StreamBuffer};
+use tidelane_ring::{BufferAllocator, Region, SlotHandle, SlotView, StreamBuffer};
 use tidelane_wire::{Endpoint, HeaderTemplate};
 
 use crate::{hops::HopId, program::ProgramId, slots, urgent::Urgent};
@@ -36,6 +36,8 @@ pub struct Binding {
     pub connection: u64,
     /// Slot in the home's region (none in staging).
     pub slot: u32,
+    /// The same, to look at without a search. None in staging.
+    pub seat: Option<SlotHandle>,
     /// The slot's generation.
     pub generation: u32,
     /// Context of the home that gets the events.
@@ -89,6 +91,7 @@ impl Binding {
             home: STAGING,
             connection: 0,
             slot: u32::MAX,
+            seat: None,
             generation: 0,
             context: 0,
             listener: None,

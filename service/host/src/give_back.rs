@@ -50,7 +50,8 @@ impl<P: PacketIo> Host<P> {
             None => None,
         };
         binding.free_rx(&mut program.rx);
-        program.release_slot(binding.slot, binding.context);
+        let (slot, context) = (binding.slot, binding.context);
+        self.io.programs.release_slot(home, slot, context);
         *binding = Binding {
             listener: Some(listener),
             rx: staged,

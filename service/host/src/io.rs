@@ -137,14 +137,24 @@ impl<P: PacketIo> HostIo<P> {
     }
 
     /// Puts `flow` on the list of flows to publish.
-    #[inline]
+    #[inline(always)]
     pub fn mark(&mut self, flow: FlowId) {
         if let Some(binding) = self.bindings.get_mut(flow.index()).and_then(Option::as_mut)
             && !binding.dirty
         {
             binding.dirty = true;
+            if self.dirty.len() == self.dirty.capacity() {
+                return self.mark_with_room(flow);
+            }
             self.dirty.push(flow);
         }
+    }
+
+    /// Makes room in the list. Apart, so that nobody saves registers for it.
+    #[cold]
+    #[inline(never)]
+    fn mark_with_room(&mut self, flow: FlowId) {
+        self.dirty.push(flow);
     }
 
     /// A reply without a flow goes back to where the present frame came from.
@@ -190,12 +200,18 @@ impl<P: PacketIo> HostIo<P> {
         pushed.then_some(()).ok_or(TxFull)
     }
 
-    /// [`Env::place`] for a connection that no program has accepted yet.
+    /// [`Env::place`] where the buffer has to be made or enlarged, or lies in the staging area, as
+    /// no program has accepted the connection yet.
     #[inline(never)]
-    fn place_staged(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+    fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return false;
         };
+        if let Some(program) = self.programs.get_mut(binding.home) {
+            let region = program.region.region();
+            let slot = program.region.slot(binding.slot);
+            return binding.place(region, slot, &mut program.rx, pos, payload);
+        }
         let Staging { region, allocator } = &mut self.staging;
         binding.home == STAGING && binding.place(region, None, allocator, pos, payload)
     }
@@ -216,12 +232,11 @@ impl<P: PacketIo> Env for HostIo<P> {
             return self.transmit_memory(flow, out);
         };
         let source = if out.payload_len > 0 {
-            let (Some(program), Some(buffer)) = (self.programs.get(binding.home), binding.tx)
-            else {
+            let (Some(seat), Some(buffer)) = (&binding.seat, binding.tx) else {
                 debug_assert!(false, "the engine sends what was never written");
                 return Ok(());
             };
-            Some((&*program.region, buffer))
+            Some((&**seat.region(), buffer))
         } else {
             None
         };
@@ -233,6 +248,34 @@ impl<P: PacketIo> Env for HostIo<P> {
             blocked: &mut self.blocked,
         };
         outlet.transmit(out, template, source)
+    }
+
+    #[inline(always)]
+    fn takes_text(&self, flow: FlowId) -> bool {
+        let Some(Some(binding)) = self.bindings.get(flow.index()) else {
+            return false;
+        };
+        let by_port = matches!(binding.path, Path::Port { .. });
+        by_port && binding.seat.is_some() && binding.tx.is_some()
+    }
+
+    #[inline(always)]
+    fn transmit_text(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        if let Some(Some(binding)) = out.flow.and_then(|flow| self.bindings.get(flow.index()))
+            && let Path::Port { template, .. } = &binding.path
+            && let (Some(seat), Some(buffer)) = (&binding.seat, binding.tx)
+        {
+            let outlet = Outlet {
+                ports: &mut self.ports,
+                counters: &mut self.counters,
+                ip_id: &mut self.ip_id,
+                queued: &mut self.tx_queued,
+                blocked: &mut self.blocked,
+            };
+            return outlet.transmit_single(out, template, Some((seat.region(), buffer)), None);
+        }
+        debug_assert!(false, "only of flows that `takes_text` said so of");
+        Err(TxFull)
     }
 
     fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
@@ -280,16 +323,14 @@ impl<P: PacketIo> Env for HostIo<P> {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return false;
         };
-        let Some(program) = self.programs.get_mut(binding.home) else {
-            return self.place_staged(flow, pos, payload);
+        let Some(buffer) = binding.rx_for(pos, payload.len()) else {
+            return self.place_with_room(flow, pos, payload);
         };
-        let region = program.region.region();
-        if let Some(buffer) = binding.rx_for(pos, payload.len()) {
-            binding.active = true;
-            return buffer.write(region, pos, payload);
-        }
-        let slot = program.region.slot(binding.slot);
-        binding.place(region, slot, &mut program.rx, pos, payload)
+        let Some(seat) = &binding.seat else {
+            return self.place_with_room(flow, pos, payload);
+        };
+        binding.active = true;
+        buffer.write(seat.region().region(), pos, payload)
     }
 
     #[inline]
@@ -300,7 +341,7 @@ impl<P: PacketIo> Env for HostIo<P> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn progress(&mut self, flow: FlowId, _readable: bool, _writable: bool) {
         self.mark(flow);
     }

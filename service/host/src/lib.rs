@@ -13,6 +13,7 @@
 
 mod advance;
 mod binding;
+mod contexts;
 mod fast_open;
 mod fragments;
 mod give_back;
@@ -40,15 +41,16 @@ mod urgent;
 use std::collections::{HashSet, VecDeque};
 
 use tidelane_engine::{Engine, EngineConfig, SocketOptions};
-use tidelane_packet_io::{Frame, PacketIo};
+use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{DropReason, Endpoint, IpAddress};
 
 pub use crate::{
+    contexts::Bell,
     fast_open::ListenerFastOpen,
     io::MEMORY_LINK,
     ports::PORTS_PER_REQUEST,
-    program::{Bell, ProgramId},
+    program::ProgramId,
     registry::{Listen, ListenError},
     report::{SocketReport, SocketState},
     routes::{Interface, Route},
@@ -56,11 +58,7 @@ pub use crate::{
     siblings::{Place, Siblings},
 };
 use crate::{
-    fragments::Fragments,
-    hash::FixedState,
-    io::HostIo,
-    requests::{DATA_REQUESTS_AT_ONCE, Parked},
-    routes::Routes,
+    fragments::Fragments, hash::FixedState, io::HostIo, requests::Parked, routes::Routes,
     shared::SharedConnections,
 };
 
@@ -137,7 +135,7 @@ impl Default for HostCounters {
 }
 
 /// A host. `P` is what its links are.
-pub struct Host<P> {
+pub struct Host<P: PacketIo> {
     engine: Engine,
     io: HostIo<P>,
     base_options: SocketOptions,
@@ -151,14 +149,12 @@ pub struct Host<P> {
     fragments: Fragments,
     /// Connections that ever came to a program.
     connections: u64,
-    frames: Vec<Frame>,
+    /// One for each port; none while its frames are looked at.
+    bursts: Vec<Option<P::Burst>>,
     /// Steps in a row in which a port had as many frames as one takes.
     full_bursts: usize,
     /// When the timers were due that are held, and until when.
     held: Option<(Instant, Instant)>,
-    scratch: Vec<u8>,
-    /// Data requests that were taken from a ring and are looked at.
-    words: [u64; DATA_REQUESTS_AT_ONCE],
     backlogged: bool,
     next_sweep: Instant,
     sweep_at: usize,
@@ -178,6 +174,7 @@ impl<P: PacketIo> Host<P> {
         };
         Ok(Self {
             engine: Engine::new(config, secret),
+            bursts: ports.iter().map(|port| Some(port.new_burst())).collect(),
             io: HostIo::new(ports, Routes::new(interface, secret), secret)?,
             base_options,
             parked: VecDeque::new(),
@@ -187,11 +184,8 @@ impl<P: PacketIo> Host<P> {
             siblings: None,
             fragments: Fragments::default(),
             connections: 0,
-            frames: Vec::with_capacity(tidelane_packet_io::BURST_MAX),
             full_bursts: 0,
             held: None,
-            scratch: Vec::new(),
-            words: [0; DATA_REQUESTS_AT_ONCE],
             backlogged: false,
             next_sweep: Instant(0),
             sweep_at: 0,
@@ -321,8 +315,6 @@ impl<P: PacketIo> Host<P> {
     pub fn has_work(&self) -> bool {
         !self.io.memory.is_empty()
             || self.siblings.as_ref().is_some_and(Siblings::has_work)
-            || self.io.programs.iter().any(|(_, program)| {
-                !program.gone && program.contexts.iter().flatten().any(|c| c.has_requests())
-            })
+            || self.io.programs.contexts.next_asking(0).is_some()
     }
 }

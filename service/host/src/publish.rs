@@ -3,12 +3,12 @@
 use tidelane_abi::{control_event, data_event, service_flags};
 use tidelane_engine::{FlowId, ListenerId};
 use tidelane_packet_io::PacketIo;
-use tidelane_ring::StreamBuffer;
+use tidelane_ring::{SlotHandle, StreamBuffer};
 use tidelane_time::Instant;
 
 use crate::{
     Host, HostRequest,
-    binding::{Binding, Path, STAGING, SlotUse, cause_or_finished},
+    binding::{Binding, Path, SlotUse, cause_or_finished},
     io::{HostIo, Staging, names_of, slot_event},
     listeners::Member,
     program::ProgramId,
@@ -58,13 +58,13 @@ impl<P: PacketIo> Host<P> {
     #[inline]
     pub(crate) fn ring(&mut self, now: Instant) {
         self.backlogged = false;
-        if !self.io.programs.any_told() {
+        if !self.io.programs.contexts.any_told() {
             return;
         }
-        let published = self.io.programs.publish();
-        self.backlogged = published.backlogged;
+        let stuck = self.io.programs.contexts.publish();
+        self.backlogged = self.io.programs.contexts.any_told();
         // At most one a step: the next step finds the next one.
-        if let Some(id) = published.stuck {
+        if let Some(id) = stuck {
             self.io.counters.stuck_doorbells += 1;
             self.expel(now, id);
         }
@@ -103,11 +103,7 @@ impl<P: PacketIo> Host<P> {
         self.io.mark(flow);
         let mut event = slot_event(control_event::ACCEPTED, slot, generation, cookie);
         event.listener = number;
-        let target = self
-            .io
-            .programs
-            .get_mut(program)
-            .and_then(|p| p.context_mut(context));
+        let target = self.io.programs.contexts.tell(program, context);
         if target.is_none_or(|context| context.push_control(event).is_err()) {
             self.engine.abort(now, flow, &mut self.io);
         }
@@ -151,6 +147,7 @@ impl<P: PacketIo> Host<P> {
             binding.begin_urgent(view);
         }
         binding.home = id;
+        binding.seat = SlotHandle::new(program.region.clone(), slot);
         binding.context = context;
         binding.slot = slot;
         binding.generation = generation;
@@ -200,15 +197,16 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         binding.dirty = false;
-        if binding.home == STAGING {
+        let Some(seat) = &binding.seat else {
             return;
-        }
+        };
         let Some(state) = self.engine.flow(flow) else {
             return;
         };
-        binding.rx_head = state.rx_head();
+        let rx_head = state.rx_head();
+        binding.rx_head = rx_head;
         let publication = Publication {
-            rx_head: binding.rx_head,
+            rx_head,
             tx_acked: state.tx_acked(),
             flags: service_flags_of(binding),
             cause: binding.cause,
@@ -216,23 +214,22 @@ impl<P: PacketIo> Host<P> {
         let rx_window = state.rx_window();
         let tx_sent = binding.reports_sent.then(|| state.tx_sent());
         let limit = self.engine.room_ahead(flow, state);
-        let (slot, context) = (binding.slot, binding.context);
-        let connection = binding.connection;
-        let Some(program) = self.io.programs.get_mut(binding.home) else {
-            return;
-        };
-        if let Some(view) = program.region.slot(slot) {
-            slots::set_rx_window(view, rx_window);
-            if let Some(tx_sent) = tx_sent {
-                slots::set_tx_sent(view, tx_sent);
-            }
-            slots::set_tx_limit(view, limit);
-            slots::publish(view, &publication);
+        let view = seat.view();
+        slots::set_rx_window(view, rx_window);
+        if let Some(tx_sent) = tx_sent {
+            slots::set_tx_sent(view, tx_sent);
         }
-        let listens = !binding.closed_by_program && !program.gone;
-        let target = program.context_mut(context).filter(|_| listens);
-        let pushed = target.map(|context| context.push_data(data_event::READY, slot));
-        if let Some(Err(_)) = pushed {
+        slots::set_tx_limit(view, limit);
+        slots::publish(view, &publication);
+        let (slot, connection) = (binding.slot, binding.connection);
+        if !binding.closed_by_program
+            && let Some(context) = self
+                .io
+                .programs
+                .contexts
+                .tell(binding.home, binding.context)
+            && context.push_data(data_event::READY, slot).is_err()
+        {
             // The ring is full: the program is told when it has caught up.
             self.io.mark(flow);
         }
@@ -261,8 +258,9 @@ impl<P: PacketIo> Host<P> {
         let wanted = binding.service_flags & service_flags::SHARED != 0;
         if !wanted && (binding.closed_by_program || program.gone) {
             binding.free_rx(&mut program.rx);
-            program.release_slot(binding.slot, binding.context);
-            self.io.programs.remove_unused(binding.home);
+            let programs = &mut self.io.programs;
+            programs.release_slot(binding.home, binding.slot, binding.context);
+            programs.remove_unused(binding.home);
             return;
         }
         let (home, slot, context) = (binding.home, binding.slot, binding.context);
@@ -292,7 +290,7 @@ impl<P: PacketIo> Host<P> {
         if let Some(view) = region.slot(slot) {
             slots::publish(view, &publication);
         }
-        if let Some(context) = program.context_mut(context) {
+        if let Some(context) = self.io.programs.contexts.tell(home, context) {
             let _ = context.push_data(data_event::READY, slot);
         }
         self.tell_stubs(connection);
@@ -310,7 +308,8 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         binding.free_rx(&mut program.rx);
-        program.release_slot(slot, binding.context);
+        let context = binding.context;
+        self.io.programs.release_slot(home, slot, context);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Frames and memory-wire segments in: to the engine.
 
 use tidelane_engine::{Arrival, LinkId, SegmentOut};
-use tidelane_packet_io::{BURST_MAX, PacketIo};
+use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
     DropReason, Endpoint, FlowKey, IcmpError, IpAddress, Packet, Segment, parse_frame,
@@ -19,20 +19,23 @@ const BATCHES_PER_STEP_MAX: usize = 8;
 
 impl<P: PacketIo> Host<P> {
     /// One burst from each port. Whether there was any frame.
+    #[inline]
     pub(crate) fn receive_ports(&mut self, now: Instant) -> bool {
-        let mut any = false;
-        let mut full = false;
+        let mut most = 0;
         for index in 0..self.io.ports.len() {
-            self.frames.clear();
-            let received = self.io.ports[index].rx_burst(&mut self.frames, BURST_MAX);
-            if received > 0 {
-                self.receive_burst(now, index);
-                any = true;
-                full |= received == BURST_MAX;
+            if let Some(port) = self.io.ports.get_mut(index)
+                && let Some(Some(burst)) = self.bursts.get_mut(index)
+            {
+                let received = port.rx_burst(burst, BURST_MAX);
+                if received > 0 {
+                    self.receive_burst(now, index);
+                    most = most.max(received);
+                }
             }
         }
+        let full = most == BURST_MAX;
         self.full_bursts = if full { self.full_bursts + 1 } else { 0 };
-        any
+        most > 0
     }
 
     /// Whether frames may still be in a ring that came before a timer was due: an acknowledgment
@@ -42,31 +45,26 @@ impl<P: PacketIo> Host<P> {
         (1..RING_BURSTS).contains(&self.full_bursts)
     }
 
-    /// The burst is copied out of the port's memory first: what is sent in answer needs the port,
-    /// and a hostile or merely eager sender cannot hold its frames.
+    /// The frames stay with the port while they are looked at, and go back as soon as all were.
     #[inline(never)]
     fn receive_burst(&mut self, now: Instant, index: usize) {
-        let port = &mut self.io.ports[index];
-        let received = self.frames.len();
+        let burst = self.bursts.get_mut(index).and_then(Option::take);
+        let (Some(port), Some(mut burst)) = (self.io.ports.get(index), burst) else {
+            return;
+        };
         let partial_allowed = port.capabilities().rx_checksum_may_be_partial;
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        for frame in &self.frames {
-            scratch.extend_from_slice(port.frame_bytes(frame));
-        }
-        port.rx_release(&self.frames);
         let link = LinkId(index as u16 + 1);
-        let mut rest = &scratch[..];
-        for at in 0..received {
-            let Some((frame, next)) = rest.split_at_checked(self.frames[at].len as usize) else {
-                break;
-            };
-            rest = next;
+        for frame in burst.iter() {
             self.receive_frame(now, link, frame, partial_allowed);
         }
         self.io.arrival = None;
-        self.io.counters.in_frames += received as u64;
-        self.scratch = scratch;
+        self.io.counters.in_frames += burst.len() as u64;
+        if let Some(port) = self.io.ports.get_mut(index) {
+            port.rx_release(&mut burst);
+        }
+        if let Some(place) = self.bursts.get_mut(index) {
+            *place = Some(burst);
+        }
         self.send_batches();
     }
 
@@ -204,7 +202,7 @@ impl<P: PacketIo> Host<P> {
             link,
             ecn: packet.ecn,
         };
-        match parts.usual_segment() {
+        match parts.usual() {
             Some(segment) => self
                 .engine
                 .segment_arrives(now, &arrival, &segment, &mut self.io),

@@ -9,11 +9,8 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
 use crate::{
-    Bell, Host, ProgramId, Route,
-    binding::SlotUse,
-    listeners::Listener,
-    program::{Context, Program},
-    shared::Holder,
+    Bell, Host, ProgramId, Route, binding::SlotUse, contexts::Context, listeners::Listener,
+    program::Program, shared::Holder,
 };
 
 /// Idle receive buffers are looked for this often; one that was idle for a whole interval goes.
@@ -61,18 +58,12 @@ impl<P: PacketIo> Host<P> {
         let Some(program) = self.io.programs.get_mut(id) else {
             return false;
         };
-        let Some(rings) = program.share.rings(number) else {
-            return false;
-        };
-        let index = number as usize;
-        if program.contexts.len() <= index {
-            program.contexts.resize_with(index + 1, || None);
-        }
-        if program.contexts[index].is_some() {
+        if program.gone {
             return false;
         }
-        program.contexts[index] = Context::new(program.region.clone(), rings, bell);
-        program.contexts[index].is_some()
+        let rings = program.share.rings(number);
+        let context = rings.and_then(|rings| Context::new(program.region.clone(), rings, bell));
+        context.is_some_and(|context| self.io.programs.contexts.insert(id, number, context))
     }
 
     /// The program is gone: its listeners end, its connections are reset. Connections that it had
@@ -106,6 +97,7 @@ impl<P: PacketIo> Host<P> {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.gone = true;
         }
+        self.io.programs.contexts.remove_all(id);
         self.leave_all(now, Holder::Program(id), true);
         let Some(program) = self.io.programs.get_mut(id) else {
             return;

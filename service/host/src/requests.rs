@@ -9,17 +9,16 @@ use tidelane_time::{Duration, Instant};
 use crate::{
     Host, HostRequest,
     binding::SlotUse,
+    contexts::Context,
     io::{MEMORY_LINK, failed_event, slot_event},
     memory_wire,
     options::{opened_with, options_of},
     ports::Choice,
-    program::{Context, ProgramId},
+    program::ProgramId,
 };
 
 /// Requests taken from one context per step: the rest waits for the next.
-const REQUESTS_PER_STEP_MAX: usize = 512;
-/// Data requests copied out of a ring before they are looked at.
-pub(crate) const DATA_REQUESTS_AT_ONCE: usize = 16;
+const REQUESTS_PER_STEP_MAX: u32 = 512;
 /// Active opens that wait for a port or a neighbour.
 const PARKED_MAX: usize = 65_536;
 /// How long an active open waits for a neighbour: what the kernel takes to give up.
@@ -52,50 +51,64 @@ impl<P: PacketIo> Host<P> {
     /// Takes requests from all rings. Whether there were any.
     pub(crate) fn poll_requests(&mut self, now: Instant) -> bool {
         let mut any = false;
-        let mut from = (0, 0);
-        while let Some((id, number)) = self.io.programs.next_asking(from) {
-            from = (id.0 as usize - 1, number as usize + 1);
-            match self.poll_context(now, id, number) {
+        let mut from = 0;
+        while let Some(place) = self.io.programs.contexts.next_asking(from) {
+            from = place + 1;
+            match self.poll_context(now, place) {
                 Ok(some) => any |= some,
-                Err(Corrupt) => {
-                    self.io.counters.corrupt_rings += 1;
-                    self.expel(now, id);
-                }
+                Err(Corrupt) => self.expel_corrupt(now, place),
             }
         }
         any
     }
 
-    #[inline(never)]
-    fn poll_context(&mut self, now: Instant, id: ProgramId, number: u32) -> Result<bool, Corrupt> {
-        let mut any = false;
-        let mut asking = self.io.programs.asking(id, number);
-        if asking.as_ref().is_some_and(|context| context.has_control()) {
-            any = self.poll_control(now, id, number)?;
-            asking = self.io.programs.asking(id, number);
+    /// The program's contexts are no more: who came after them is looked at in the next step.
+    #[cold]
+    fn expel_corrupt(&mut self, now: Instant, place: usize) {
+        self.io.counters.corrupt_rings += 1;
+        if let Some(((id, _), _)) = self.io.programs.contexts.owned(place) {
+            self.expel(now, id);
         }
-        for _ in 0..REQUESTS_PER_STEP_MAX / DATA_REQUESTS_AT_ONCE {
-            let Some(context) = asking else {
-                break;
-            };
-            let taken = context.next_data_words(&mut self.words)?;
-            for at in 0..taken.min(DATA_REQUESTS_AT_ONCE) {
-                self.data(now, id, DataWord::decode(self.words[at]));
-            }
-            any |= taken > 0;
-            if taken < DATA_REQUESTS_AT_ONCE {
-                break;
-            }
-            asking = self.io.programs.asking(id, number);
-        }
-        Ok(any)
     }
 
     #[inline(never)]
-    fn poll_control(&mut self, now: Instant, id: ProgramId, number: u32) -> Result<bool, Corrupt> {
+    fn poll_context(&mut self, now: Instant, place: usize) -> Result<bool, Corrupt> {
+        let mut any = false;
+        let Some((owner, mut context)) = self.io.programs.contexts.owned(place) else {
+            return Ok(false);
+        };
+        let id = owner.0;
+        if context.has_control() {
+            any = self.poll_control(now, place, owner)?;
+            let Some(again) = self.io.programs.contexts.at(place) else {
+                return Ok(any);
+            };
+            context = again;
+        }
+        let waiting = context.data_waiting()?.min(REQUESTS_PER_STEP_MAX);
+        for ahead in 0..waiting {
+            let Some(context) = self.io.programs.contexts.at(place) else {
+                break;
+            };
+            let word = DataWord::decode(context.data_word(ahead));
+            self.data(now, id, word);
+        }
+        if let Some(context) = self.io.programs.contexts.at(place) {
+            context.drop_data(waiting);
+        }
+        Ok(any || waiting > 0)
+    }
+
+    #[inline(never)]
+    fn poll_control(
+        &mut self,
+        now: Instant,
+        place: usize,
+        (id, number): (ProgramId, u32),
+    ) -> Result<bool, Corrupt> {
         let mut any = false;
         for _ in 0..REQUESTS_PER_STEP_MAX {
-            let Some(context) = self.io.programs.asking(id, number) else {
+            let Some(context) = self.io.programs.contexts.at(place) else {
                 break;
             };
             let Some(request) = context.next_control()? else {
@@ -109,7 +122,7 @@ impl<P: PacketIo> Host<P> {
 
     fn data(&mut self, now: Instant, id: ProgramId, word: DataWord) {
         match word.kind {
-            data_request::ADVANCE => self.advance(now, id, word.slot),
+            data_request::ADVANCE => self.advance_slot(now, id, word.slot),
             data_request::ASSIGN => self.assign(id, word.slot, word.arg),
             data_request::ACCEPT_TAKEN => self.accept_taken(id, word.slot, word.arg),
             _ => self.io.counters.bad_requests += 1,
@@ -118,9 +131,10 @@ impl<P: PacketIo> Host<P> {
 
     /// A context that is answered.
     fn context(&mut self, id: ProgramId, number: u32) -> Option<&mut Context> {
-        let program = self.io.programs.get_mut(id)?;
-        program.contexts.get(number as usize)?.as_ref()?;
-        program.context_mut(number)
+        let contexts = &mut self.io.programs.contexts;
+        contexts
+            .exists(id, number)
+            .then(|| contexts.tell(id, number))?
     }
 
     fn control(&mut self, now: Instant, id: ProgramId, context: u32, request: ControlRequest) {

@@ -245,7 +245,7 @@ impl<P: PacketIo> Host<P> {
         };
         if let Some(SlotUse::Elsewhere(stub)) = program.slot_use(slot) {
             let context = stub.context;
-            program.release_slot(slot, context);
+            self.io.programs.release_slot(id, slot, context);
         }
     }
 
@@ -296,10 +296,7 @@ impl<P: PacketIo> Host<P> {
                 continue;
             }
             self.change_flags((id, slot), service_flags::NEWS, 0);
-            let Some(program) = self.io.programs.get_mut(id) else {
-                continue;
-            };
-            if let Some(context) = program.context_mut(context) {
+            if let Some(context) = self.io.programs.contexts.tell(id, context) {
                 // A full ring is looked at anyway.
                 let _ = context.push_data(data_event::READY, slot);
             }

@@ -64,7 +64,7 @@ impl<P: PacketIo> Outlet<'_, P> {
 
     /// Sends `out` in one frame. Inlined: nobody pays for a pointer that is not there.
     #[inline(always)]
-    fn transmit_single(
+    pub fn transmit_single(
         self,
         out: &SegmentOut,
         template: &HeaderTemplate,

@@ -30,9 +30,9 @@ fn answers(frame: &[u8]) -> (usize, Vec<String>) {
     far.tx_commit(frame.len(), TxChecksum::Done);
     far.tx_flush();
     host.step(Instant(1_000_000_000));
-    let mut frames = Vec::new();
-    let sent = far.rx_burst(&mut frames, BURST_MAX);
-    far.rx_release(&frames);
+    let mut burst = far.new_burst();
+    let sent = far.rx_burst(&mut burst, BURST_MAX);
+    far.rx_release(&mut burst);
     let drops = host.counters().into_iter();
     let drops = drops.filter(|(name, count)| name.starts_with("drop_") && *count > 0);
     (sent, drops.map(|(name, _)| name).collect())

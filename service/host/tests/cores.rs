@@ -47,9 +47,9 @@ impl Core {
     /// Steps once; how many frames leave by its own queue.
     fn answers(&mut self) -> usize {
         self.host.step(Instant(1_000_000_000));
-        let mut frames = Vec::new();
-        let sent = self.queue.rx_burst(&mut frames, BURST_MAX);
-        self.queue.rx_release(&frames);
+        let mut burst = self.queue.new_burst();
+        let sent = self.queue.rx_burst(&mut burst, BURST_MAX);
+        self.queue.rx_release(&mut burst);
         sent
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidelane_engine::{EngineConfig, LinkId};
 use tidelane_host::{Host, HostRequest, Interface, Listen, Route};
-use tidelane_packet_io::{BURST_MAX, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
 use tidelane_ring::{Layout, ProgramRegion};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{
@@ -82,15 +82,15 @@ impl Stage {
 
     /// What the host has sent to `from`.
     fn answers(&mut self, from: IpAddress) -> Vec<SegmentHeader> {
-        let mut frames = Vec::new();
-        self.far.rx_burst(&mut frames, BURST_MAX);
-        let answers = frames.iter().map(|frame| {
-            let packet = parse_frame(self.far.frame_bytes(frame)).expect("a packet");
+        let mut burst = self.far.new_burst();
+        self.far.rx_burst(&mut burst, BURST_MAX);
+        let answers = burst.iter().map(|frame| {
+            let packet = parse_frame(frame).expect("a packet");
             let segment = parse_tcp(packet.payload).expect("a segment");
             (packet.dst, segment.header())
         });
         let answers: Vec<_> = answers.collect();
-        self.far.rx_release(&frames);
+        self.far.rx_release(&mut burst);
         let mine = answers.into_iter().filter(|(to, _)| *to == from);
         mine.map(|(_, header)| header).collect()
     }
@@ -148,9 +148,9 @@ fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
     for _ in 0..90 {
         stage.now += Duration::from_secs(1);
         stage.host.step(stage.now);
-        let mut frames = Vec::new();
-        stage.far.rx_burst(&mut frames, BURST_MAX);
-        stage.far.rx_release(&frames);
+        let mut burst = stage.far.new_burst();
+        stage.far.rx_burst(&mut burst, BURST_MAX);
+        stage.far.rx_release(&mut burst);
     }
     assert_eq!(stage.host.usage().1, 0);
     assert_eq!(stage.asked_about(), []);

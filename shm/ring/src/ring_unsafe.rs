@@ -231,6 +231,21 @@ impl<R: Ring> Consumer<R> {
         Ok(count as usize)
     }
 
+    /// Entry `ahead` of those that [`known`](Self::known) said there are, as `pop` gives it; they
+    /// stay until `drop_known`.
+    #[inline]
+    pub fn peek(&self, ahead: u32) -> R::Entry {
+        // SAFETY: as in `pop`.
+        unsafe { self.place.entry(self.cursor.ahead(ahead)).read_volatile() }
+    }
+
+    /// Gives the first `count` entries, which were looked at, back to the producer.
+    #[inline]
+    pub fn drop_known(&mut self, count: u32) {
+        self.cursor.commit_many(count);
+        self.release();
+    }
+
     /// Gives the places of popped entries back to the producer: one store.
     #[inline]
     pub fn release(&mut self) {

@@ -12,7 +12,9 @@ use std::{
 use tidelane_engine::LinkId;
 use tidelane_host::{HostRequest, Interface, PORTS_PER_REQUEST, SocketReport};
 use tidelane_netem::Rng;
-use tidelane_packet_io::{BURST_MAX, Capture, Frame, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_packet_io::{
+    BURST_MAX, Burst, Capture, MemBurst, MemConfig, MemPort, PacketIo, TxChecksum,
+};
 use tidelane_ring::{ServicePageMap, sleep};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::IpAddress;
@@ -66,7 +68,7 @@ pub struct Machine {
     queue_rng: Rng,
     answers: VecDeque<(Instant, Answer)>,
     ports_given: BTreeMap<IpAddress, u32>,
-    frames: Vec<Frame>,
+    burst: MemBurst,
 }
 
 impl Machine {
@@ -112,7 +114,7 @@ impl Machine {
             queue_rng: rng.fork(3),
             answers: VecDeque::new(),
             ports_given: BTreeMap::new(),
-            frames: Vec::new(),
+            burst: MemBurst::default(),
         })
     }
 
@@ -273,14 +275,13 @@ impl Machine {
             wire.set_time(now);
             let port = wire.port();
             loop {
-                self.frames.clear();
-                if port.rx_burst(&mut self.frames, BURST_MAX) == 0 {
+                if port.rx_burst(&mut self.burst, BURST_MAX) == 0 {
                     break;
                 }
-                for frame in self.frames.iter().filter(|_| !self.down) {
-                    on_frame(port.frame_bytes(frame));
+                for frame in self.burst.iter().filter(|_| !self.down) {
+                    on_frame(frame);
                 }
-                port.rx_release(&self.frames);
+                port.rx_release(&mut self.burst);
             }
         }
     }
@@ -353,7 +354,7 @@ impl Wire {
         })
     }
 
-    fn port(&mut self) -> &mut dyn PacketIo {
+    fn port(&mut self) -> &mut dyn PacketIo<Burst = MemBurst> {
         match self {
             Self::Plain(port) => port,
             Self::Captured(capture) => &mut **capture,

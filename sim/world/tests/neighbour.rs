@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidelane_client::{Connect, Program};
 use tidelane_engine::{EngineConfig, LinkId};
 use tidelane_host::{Bell, Host, HostRequest, Interface, Route};
-use tidelane_packet_io::{BURST_MAX, MemConfig, MemPort, PacketIo};
+use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo};
 use tidelane_ring::{Layout, ProgramRegion, ServicePageMap};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{IpAddress, MacAddress, TcpFlags, parse_frame, parse_tcp};
@@ -24,16 +24,15 @@ impl Bell for NoBell {
 
 /// Flags and destination of what has come out.
 fn sent(far: &mut MemPort) -> Vec<(TcpFlags, [u8; 6])> {
-    let mut frames = Vec::new();
-    far.rx_burst(&mut frames, BURST_MAX);
-    let seen = frames.iter().map(|frame| {
-        let bytes = far.frame_bytes(frame);
+    let mut burst = far.new_burst();
+    far.rx_burst(&mut burst, BURST_MAX);
+    let seen = burst.iter().map(|bytes| {
         let packet = parse_frame(bytes).expect("a packet");
         let segment = parse_tcp(packet.payload).expect("a segment");
         (segment.flags, bytes[..6].try_into().expect("six bytes"))
     });
     let seen = seen.collect();
-    far.rx_release(&frames);
+    far.rx_release(&mut burst);
     seen
 }
 

@@ -12,8 +12,8 @@ use rustix::{
     net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, recv, sendto, socket},
     thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities},
 };
-use tidelane_af_xdp::{XdpConfig, XdpError, XdpMode, XdpPort, queue_counts};
-use tidelane_packet_io::{BURST_MAX, Frame, PacketIo, TxChecksum};
+use tidelane_af_xdp::{XdpBurst, XdpConfig, XdpError, XdpMode, XdpPort, queue_counts};
+use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_steering::{
     Claim, Demux, StackId,
     mirror::{Mirror, address_from_ipv4},
@@ -34,7 +34,7 @@ struct Bench {
     demux: Demux,
     port: XdpPort,
     macs: ([u8; 6], [u8; 6]),
-    frames: Vec<Frame>,
+    burst: XdpBurst,
 }
 
 pub fn mac(namespace: &Namespace) -> [u8; 6] {
@@ -75,19 +75,18 @@ impl Bench {
         }
         let macs = (mac(&pair.host), mac(&pair.peer));
         Self {
+            burst: port.new_burst(),
             pair,
             demux,
             port,
             macs,
-            frames: Vec::new(),
         }
     }
 
     /// Waits for one frame and returns a copy of it.
     fn receive(&mut self) -> Vec<u8> {
         let start = Instant::now();
-        self.frames.clear();
-        while self.port.rx_burst(&mut self.frames, 1) == 0 {
+        while self.port.rx_burst(&mut self.burst, 1) == 0 {
             assert!(
                 start.elapsed() < PATIENCE,
                 "no frame came: {:?}",
@@ -99,8 +98,8 @@ impl Bench {
             };
             poll(&mut [PollFd::new(&self.port, PollFlags::IN)], Some(&tick)).unwrap();
         }
-        let bytes = self.port.frame_bytes(&self.frames[0]).to_vec();
-        self.port.rx_release(&self.frames);
+        let bytes = self.burst.frame(0).expect("a frame").to_vec();
+        self.port.rx_release(&mut self.burst);
         bytes
     }
 
@@ -318,7 +317,7 @@ fn received_frames_come_round() {
     }
     let mut bench = Bench::new(small());
     let peer = bench.peer_socket();
-    let mut held = Vec::new();
+    let mut held = bench.port.new_burst();
     for round in 0..100u32 {
         for number in 0..50u32 {
             let payload = (round * 50 + number).to_be_bytes();
@@ -329,15 +328,13 @@ fn received_frames_come_round() {
             bench.port.rx_burst(&mut held, BURST_MAX);
             assert!(start.elapsed() < PATIENCE, "{} came", held.len());
         }
-        for (number, frame) in (0..).zip(&held) {
-            let bytes = bench.port.frame_bytes(frame);
+        for (number, bytes) in (0..).zip(held.iter()) {
             assert_eq!(
                 bytes[PAYLOAD_AT..],
                 (round * 50 + number as u32).to_be_bytes()
             );
         }
-        bench.port.rx_release(&held);
-        held.clear();
+        bench.port.rx_release(&mut held);
     }
     // All 64 frames are in the caller's hands: the kernel has to drop, and counts it.
     for _ in 0..64 + 10 {
@@ -354,7 +351,7 @@ fn received_frames_come_round() {
         assert!(start.elapsed() < PATIENCE, "{:?}", bench.port.statistics());
     }
     assert_eq!(bench.port.statistics().unwrap().rx_fill_ring_empty, 11);
-    bench.port.rx_release(&held);
+    bench.port.rx_release(&mut held);
     peer.send_to(b"again", endpoint(CLAIMED_PORT)).unwrap();
     assert_eq!(&bench.receive()[PAYLOAD_AT..], b"again");
 }

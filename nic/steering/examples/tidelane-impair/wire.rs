@@ -10,8 +10,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::BorrowedFd,
 };
-use tidelane_af_xdp::{XdpConfig, XdpPort, queue_counts};
-use tidelane_packet_io::{BURST_MAX, Frame, PacketIo, TxChecksum};
+use tidelane_af_xdp::{XdpBurst, XdpConfig, XdpPort, queue_counts};
+use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_steering::impair::{BadWire, DirectionCounters, Impairment};
 
 /// What a wire is asked to be.
@@ -60,7 +60,7 @@ pub struct Wire {
     ports: [XdpPort; 2],
     directions: [Direction; 2],
     hold: Duration,
-    frames: Vec<Frame>,
+    bursts: [XdpBurst; 2],
 }
 
 impl Wire {
@@ -91,11 +91,11 @@ impl Wire {
         }
         let directions = [Direction::default(), Direction::default()];
         Ok(Self {
+            bursts: [ports[0].new_burst(), ports[1].new_burst()],
             program,
             ports,
             directions,
             hold: config.hold,
-            frames: Vec::new(),
         })
     }
 
@@ -133,20 +133,18 @@ impl Wire {
     }
 
     fn take_in(&mut self, direction: usize, forwarded: u64) {
-        let port = &mut self.ports[direction];
-        self.frames.clear();
-        port.rx_burst(&mut self.frames, BURST_MAX);
+        let (port, burst) = (&mut self.ports[direction], &mut self.bursts[direction]);
+        port.rx_burst(burst, BURST_MAX);
         let due = Instant::now() + self.hold;
-        for frame in &self.frames {
-            let bytes = port.frame_bytes(frame).to_vec();
+        for bytes in burst.iter() {
             let packet = HeldPacket {
-                bytes,
+                bytes: bytes.to_vec(),
                 due,
                 forwarded_before: forwarded,
             };
             self.directions[direction].held.push_back(packet);
         }
-        port.rx_release(&self.frames);
+        port.rx_release(burst);
     }
 
     fn release_due(&mut self, number: usize, forwarded: u64) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidelane_abi::{BufferWord, program_flags, service_flags};
 use tidelane_packet_io::PacketIo;
-use tidelane_ring::{ProgramRegion, StreamBuffer};
+use tidelane_ring::{ProgramRegion, SlotHandle, StreamBuffer};
 use tidelane_time::Instant;
 
 use super::Holder;
@@ -278,7 +278,7 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         if !holds {
-            program.release_slot(old_slot, context);
+            self.io.programs.release_slot(home, old_slot, context);
             return;
         }
         let Some(view) = program.region.slot(old_slot) else {
@@ -303,6 +303,7 @@ fn settle_in(binding: &mut Binding, id: ProgramId, take: &Take, room: &Room, old
         binding.rx_read = old_read;
     }
     binding.home = id;
+    binding.seat = SlotHandle::new(room.region.clone(), room.slot);
     binding.slot = room.slot;
     binding.generation = room.generation;
     binding.context = take.context;

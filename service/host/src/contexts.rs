@@ -1,0 +1,286 @@
+//! The contexts of all programs of a host, in one list that each step looks through.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use tidelane_abi::{ControlEvent, ControlRequest};
+use tidelane_ring::{
+    ControlEventProducer, ControlRequestConsumer, Corrupt, DataEventProducer, DataRequestConsumer,
+    ProgramRegion, PushError, sleep, words::DataWord,
+};
+
+use crate::program::ProgramId;
+
+/// Control events that wait for room in a context's ring.
+const CONTROL_BACKLOG_MAX: usize = 65_536;
+
+/// Rings a context's doorbell. The daemon's is an eventfd.
+pub trait Bell: Send {
+    /// Wakes the sleeping context. False if the program has made that impossible.
+    fn ring(&self) -> bool;
+}
+
+/// The service's side of one context.
+pub struct Context {
+    region: Arc<ProgramRegion>,
+    /// Of its rings in the region.
+    rings: u32,
+    data_requests: DataRequestConsumer,
+    data_events: DataEventProducer,
+    control_requests: ControlRequestConsumer,
+    control_events: ControlEventProducer,
+    backlog: VecDeque<ControlEvent>,
+    bell: Box<dyn Bell>,
+    /// Something was pushed since the last [`publish`](Self::publish).
+    pushed: bool,
+    /// It is in the list of those that are to be published.
+    told: bool,
+}
+
+impl Context {
+    /// The service's side of the rings with number `rings` of the region, which are new. `None` if
+    /// there are no such.
+    pub fn new(region: Arc<ProgramRegion>, rings: u32, bell: Box<dyn Bell>) -> Option<Self> {
+        Some(Self {
+            data_requests: DataRequestConsumer::new(region.clone(), rings)?,
+            data_events: DataEventProducer::new(region.clone(), rings)?,
+            control_requests: ControlRequestConsumer::new(region.clone(), rings)?,
+            control_events: ControlEventProducer::new(region.clone(), rings)?,
+            region,
+            rings,
+            backlog: VecDeque::new(),
+            bell,
+            pushed: false,
+            told: false,
+        })
+    }
+
+    /// How many data requests wait, at least; zero only if there are none.
+    #[inline]
+    pub fn data_waiting(&mut self) -> Result<u32, Corrupt> {
+        self.data_requests.known()
+    }
+
+    /// Waiting data request `ahead`, copied out and not decoded yet.
+    #[inline]
+    pub fn data_word(&self, ahead: u32) -> u64 {
+        self.data_requests.peek(ahead)
+    }
+
+    /// Gives the places of the first `count` waiting data requests back to the program.
+    #[inline]
+    pub fn drop_data(&mut self, count: u32) {
+        self.data_requests.drop_known(count);
+    }
+
+    /// Whether a control request waits.
+    #[inline]
+    pub fn has_control(&self) -> bool {
+        !self.control_requests.is_empty()
+    }
+
+    /// The next control request. Its place is the program's again.
+    #[inline]
+    pub fn next_control(&mut self) -> Result<Option<ControlRequest>, Corrupt> {
+        let request = self.control_requests.pop()?;
+        self.control_requests.release();
+        Ok(request)
+    }
+
+    /// Whether requests wait.
+    #[inline]
+    pub fn has_requests(&self) -> bool {
+        !self.data_requests.is_empty() || !self.control_requests.is_empty()
+    }
+
+    /// Queues a data event.
+    #[inline]
+    pub fn push_data(&mut self, kind: u8, slot: u32) -> Result<(), PushError> {
+        self.data_events.push(DataWord::new(kind, slot).encode())?;
+        self.pushed = true;
+        Ok(())
+    }
+
+    /// Queues a control event; one that finds the ring full waits in the service.
+    pub fn push_control(&mut self, event: ControlEvent) -> Result<(), PushError> {
+        if self.backlog.is_empty() {
+            match self.control_events.push(event) {
+                Ok(()) => {
+                    self.pushed = true;
+                    return Ok(());
+                }
+                Err(PushError::Corrupt) => return Err(PushError::Corrupt),
+                Err(PushError::Full) => {}
+            }
+        }
+        if self.backlog.len() >= CONTROL_BACKLOG_MAX {
+            return Err(PushError::Full);
+        }
+        self.backlog.push_back(event);
+        Ok(())
+    }
+
+    /// Moves waiting control events to the ring. Whether some still wait.
+    #[inline]
+    fn push_backlog(&mut self) -> bool {
+        !self.backlog.is_empty() && self.push_waiting()
+    }
+
+    #[inline(never)]
+    fn push_waiting(&mut self) -> bool {
+        while let Some(event) = self.backlog.front() {
+            if self.control_events.push(*event).is_err() {
+                break;
+            }
+            self.pushed = true;
+            self.backlog.pop_front();
+        }
+        !self.backlog.is_empty()
+    }
+
+    /// Makes queued events visible, and rings the doorbell if the program sleeps. False if that is
+    /// impossible.
+    #[inline]
+    fn publish(&mut self) -> bool {
+        if !std::mem::take(&mut self.pushed) {
+            return true;
+        }
+        self.control_events.publish();
+        self.data_events.publish();
+        let Some(context) = self.region.context(self.rings) else {
+            return true;
+        };
+        !sleep::should_ring(&context.head.needs_wakeup) || self.bell.ring()
+    }
+}
+
+/// A context, and whose it is.
+struct Entry {
+    program: ProgramId,
+    number: u32,
+    context: Context,
+}
+
+/// All contexts that are answered: those of programs that are gone are not here.
+#[derive(Default)]
+pub struct Contexts {
+    entries: Vec<Entry>,
+    /// By program and then number: the place in `entries`.
+    places: Vec<Vec<Option<u32>>>,
+    /// Places of contexts that may have been told something.
+    told: Vec<u32>,
+}
+
+impl Contexts {
+    /// Adds a context. False if there is one with that number.
+    pub fn insert(&mut self, program: ProgramId, number: u32, context: Context) -> bool {
+        let (owner, index) = (program.0 as usize, number as usize);
+        if self.places.len() <= owner {
+            self.places.resize_with(owner + 1, Vec::new);
+        }
+        let places = &mut self.places[owner];
+        if places.len() <= index {
+            places.resize(index + 1, None);
+        }
+        if places[index].is_some() {
+            return false;
+        }
+        places[index] = Some(self.entries.len() as u32);
+        self.entries.push(Entry {
+            program,
+            number,
+            context,
+        });
+        true
+    }
+
+    /// Removes all contexts of a program. Places change.
+    pub fn remove_all(&mut self, program: ProgramId) {
+        self.entries.retain(|entry| entry.program != program);
+        self.places.iter_mut().for_each(Vec::clear);
+        self.told.clear();
+        for (at, entry) in (0..).zip(&self.entries) {
+            let places = &mut self.places[entry.program.0 as usize];
+            let index = entry.number as usize;
+            if places.len() <= index {
+                places.resize(index + 1, None);
+            }
+            places[index] = Some(at);
+            if entry.context.told {
+                self.told.push(at);
+            }
+        }
+    }
+
+    #[inline]
+    fn place(&self, program: ProgramId, number: u32) -> Option<u32> {
+        *self.places.get(program.0 as usize)?.get(number as usize)?
+    }
+
+    /// Whether there is such a context.
+    pub fn exists(&self, program: ProgramId, number: u32) -> bool {
+        self.place(program, number).is_some()
+    }
+
+    /// Context `number` of a program to tell it something, or its first one if there is none with
+    /// that number.
+    #[inline]
+    pub fn tell(&mut self, program: ProgramId, number: u32) -> Option<&mut Context> {
+        let place = self.place(program, number);
+        let place = place.or_else(|| self.place(program, 0))?;
+        let context = &mut self.entries.get_mut(place as usize)?.context;
+        if !context.told {
+            context.told = true;
+            self.told.push(place);
+        }
+        Some(context)
+    }
+
+    /// The place of the first context with requests to take, from place `from` on.
+    #[inline]
+    pub fn next_asking(&self, from: usize) -> Option<usize> {
+        let entries = self.entries.get(from..)?;
+        let found = entries
+            .iter()
+            .position(|entry| entry.context.has_requests());
+        found.map(|ahead| from + ahead)
+    }
+
+    /// Whose context is at `place`, its number, and the context.
+    #[inline]
+    pub fn owned(&mut self, place: usize) -> Option<((ProgramId, u32), &mut Context)> {
+        let entry = self.entries.get_mut(place)?;
+        Some(((entry.program, entry.number), &mut entry.context))
+    }
+
+    /// The context at `place`.
+    #[inline]
+    pub fn at(&mut self, place: usize) -> Option<&mut Context> {
+        Some(&mut self.entries.get_mut(place)?.context)
+    }
+
+    /// Whether there may be something to publish.
+    #[inline]
+    pub fn any_told(&self) -> bool {
+        !self.told.is_empty()
+    }
+
+    /// Makes all that contexts were told visible, and rings those that sleep. Those whose control
+    /// events wait for room stay to be published. Returns a program whose doorbell could not be
+    /// rung.
+    #[inline(never)]
+    pub fn publish(&mut self) -> Option<ProgramId> {
+        let mut stuck = None;
+        let entries = &mut self.entries[..];
+        self.told.retain(|place| {
+            let Some(entry) = entries.get_mut(*place as usize) else {
+                return false;
+            };
+            entry.context.told = entry.context.push_backlog();
+            if !entry.context.publish() {
+                stuck = Some(entry.program);
+            }
+            entry.context.told
+        });
+        stuck
+    }
+}
