@@ -96,8 +96,8 @@ pub trait Env {
         false
     }
 
-    /// As [`transmit`](Self::transmit), for what is sent most: one segment with text, of a flow that
-    /// [`takes_text`](Self::takes_text). Inlined, it never has the whole of `out` in memory.
+    /// As [`transmit`](Self::transmit), for what is sent most: one segment with text, of a flow
+    /// that [`takes_text`](Self::takes_text). Inlined, it never has the whole of `out` in memory.
     #[inline(always)]
     fn transmit_text(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         self.transmit(out)

@@ -1,6 +1,6 @@
 //! What ties a flow to the program that has it: slot, buffers, next hop.
 
-use tidelane_abi::{BufferWord, close_cause};
+use tidelane_abi::{BufferWord, close_cause, service_flags};
 use tidelane_engine::{FlowId, ListenerId};
 use tidelane_ring::{BufferAllocator, Region, SlotHandle, SlotView, StreamBuffer};
 use tidelane_wire::{Endpoint, HeaderTemplate};
@@ -64,7 +64,7 @@ pub struct Binding {
     pub tx_head: u32,
     /// Program flags as last acted upon.
     pub program_flags: u32,
-    /// Service flags as last published.
+    /// Service flags to publish; CLOSED since there is a cause.
     pub service_flags: u32,
     /// Close cause, once there is one.
     pub cause: u32,
@@ -87,6 +87,10 @@ pub struct Binding {
 impl Binding {
     /// A new flow's tie, at home nowhere yet.
     pub fn new(path: Path) -> Self {
+        let service_flags = match path {
+            Path::Memory => service_flags::MEMORY_WIRE,
+            Path::Port { .. } => 0,
+        };
         Self {
             home: STAGING,
             connection: 0,
@@ -105,7 +109,7 @@ impl Binding {
             tx_word: 0,
             tx_head: 0,
             program_flags: 0,
-            service_flags: 0,
+            service_flags,
             cause: 0,
             soft_error: 0,
             urgent: Urgent::default(),

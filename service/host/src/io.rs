@@ -319,6 +319,7 @@ impl<P: PacketIo> Env for HostIo<P> {
         self.ask_again(flow);
     }
 
+    #[inline(always)]
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return false;
@@ -385,7 +386,10 @@ impl<P: PacketIo> HostIo<P> {
             Event::FinAcked => binding.service_flags |= service_flags::FIN_ACKED,
             Event::Urgent(pos) => self.note_urgent(flow, pos),
             Event::UrgentByte(byte) => self.note_urgent_byte(flow, byte),
-            Event::Closed(cause) => binding.cause = cause.to_u32(),
+            Event::Closed(cause) => {
+                binding.cause = cause.to_u32();
+                binding.service_flags |= service_flags::CLOSED;
+            }
             Event::SoftError(cause) => self.note_soft_error(flow, cause),
             Event::Released => {
                 self.released.push(flow);

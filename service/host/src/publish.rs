@@ -8,7 +8,7 @@ use tidelane_time::Instant;
 
 use crate::{
     Host, HostRequest,
-    binding::{Binding, Path, SlotUse, cause_or_finished},
+    binding::{SlotUse, cause_or_finished},
     io::{HostIo, Staging, names_of, slot_event},
     listeners::Member,
     program::ProgramId,
@@ -208,7 +208,7 @@ impl<P: PacketIo> Host<P> {
         let publication = Publication {
             rx_head,
             tx_acked: state.tx_acked(),
-            flags: service_flags_of(binding),
+            flags: binding.service_flags,
             cause: binding.cause,
         };
         let rx_window = state.rx_window();
@@ -265,6 +265,7 @@ impl<P: PacketIo> Host<P> {
         }
         let (home, slot, context) = (binding.home, binding.slot, binding.context);
         binding.cause = cause_or_finished(binding.cause);
+        binding.service_flags |= service_flags::CLOSED;
         program.set_slot(slot, SlotUse::Ended(Box::new(binding)));
         self.announce_ended(home, slot, context);
         // The program may have closed it in the meantime, with no request to come.
@@ -284,7 +285,7 @@ impl<P: PacketIo> Host<P> {
         let publication = Publication {
             rx_head: binding.rx_head,
             tx_acked: binding.tx_head,
-            flags: service_flags_of(binding) | service_flags::CLOSED,
+            flags: binding.service_flags | service_flags::CLOSED,
             cause: binding.cause,
         };
         if let Some(view) = region.slot(slot) {
@@ -311,17 +312,6 @@ impl<P: PacketIo> Host<P> {
         let context = binding.context;
         self.io.programs.release_slot(home, slot, context);
     }
-}
-
-pub(crate) fn service_flags_of(binding: &Binding) -> u32 {
-    let mut flags = binding.service_flags;
-    if binding.cause != 0 {
-        flags |= service_flags::CLOSED;
-    }
-    if matches!(binding.path, Path::Memory) {
-        flags |= service_flags::MEMORY_WIRE;
-    }
-    flags
 }
 
 /// Copies a whole stream buffer between regions.

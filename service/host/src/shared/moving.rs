@@ -11,7 +11,7 @@ use super::Holder;
 use crate::{
     Host, ProgramId,
     binding::{Binding, SlotUse, Stub},
-    publish::{copy_buffer, service_flags_of},
+    publish::copy_buffer,
     slots::{self, Publication, Resumption},
 };
 
@@ -327,7 +327,7 @@ fn publish_at(binding: &mut Binding, room: &Room, rx_head: u32, tx_acked: u32) -
     let publication = Publication {
         rx_head,
         tx_acked,
-        flags: service_flags_of(binding),
+        flags: binding.service_flags,
         cause: binding.cause,
     };
     if let Some(view) = room.region.slot(room.slot) {
