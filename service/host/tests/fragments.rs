@@ -10,7 +10,7 @@ use std::sync::{
 use frames::{OURS, PEER, TTL};
 use tidelane_engine::{EngineConfig, LinkId};
 use tidelane_host::{Bell, Host, Interface, Siblings};
-use tidelane_packet_io::{BURST_MAX, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
 use tidelane_ring::core_of;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{
@@ -58,13 +58,11 @@ impl Core {
     /// Steps once; the frames that leave.
     fn answers(&mut self, now: Instant) -> Vec<Vec<u8>> {
         self.host.step(now);
-        let mut frames = Vec::new();
-        self.queue.rx_burst(&mut frames, BURST_MAX);
-        let bytes = frames
-            .iter()
-            .map(|frame| self.queue.frame_bytes(frame).to_vec());
+        let mut burst = self.queue.new_burst();
+        self.queue.rx_burst(&mut burst, BURST_MAX);
+        let bytes = burst.iter().map(|frame| frame.to_vec());
         let bytes = bytes.collect();
-        self.queue.rx_release(&frames);
+        self.queue.rx_release(&mut burst);
         bytes
     }
 
