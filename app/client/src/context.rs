@@ -288,6 +288,7 @@ impl Context {
 
     /// Publishes what is queued and rings the doorbell of each core that sleeps and has to look.
     /// What finds the ring full stays queued.
+    #[inline(always)]
     pub fn flush(&mut self) {
         self.round += 1;
         for (core, rings) in self.cores.iter_mut().enumerate() {
@@ -298,6 +299,7 @@ impl Context {
     }
 
     /// Reports all events that are there, of each core control events first. Returns their number.
+    #[inline(always)]
     pub fn poll(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
         let mut count = 0;
         for rings in &mut self.cores {

@@ -70,7 +70,7 @@ impl Rings {
     }
 
     /// Publishes what is queued, as far as there is room. Whether the core has to look.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn flush(&mut self, session: &Session) -> bool {
         if !self.queued.is_empty() {
             self.push_queued(session);
@@ -99,7 +99,7 @@ impl Rings {
     }
 
     /// Reports all events that are there, control events first. Returns their number.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll(
         &mut self,
         session: &Session,

@@ -67,7 +67,7 @@ const FIGURES: &[Figure] = &[
         ("port", 1),
         BOTH,
         Some(2500),
-        2520,
+        2485,
     ),
     figure(
         "request and reply, service alone",
@@ -81,7 +81,7 @@ const FIGURES: &[Figure] = &[
         ("port", 1),
         LIBRARY,
         None,
-        458,
+        412,
     ),
     figure(
         "16 at once, service and library",
