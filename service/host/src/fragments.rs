@@ -7,7 +7,7 @@ use tidelane_packet_io::{PacketIo, TxChecksum};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{DropReason, IpFields, emit_time_exceeded, parse_fragment};
 
-use crate::Host;
+use crate::{Host, Siblings};
 
 /// The least time between two errors about packets that did not become whole.
 const ERROR_INTERVAL: Duration = Duration::from_millis(100);
@@ -34,11 +34,9 @@ impl<P: PacketIo> Host<P> {
     ) -> Result<(), DropReason> {
         let fragment = parse_fragment(frame)?;
         let id = fragment.datagram;
-        if let Some(siblings) = &mut self.siblings
-            && let Some(core) = siblings.elsewhere_in_fragments(id.id)
-        {
-            siblings.hand_over(core, frame, partial_allowed);
-            self.io.counters.handed_over += 1;
+        let elsewhere = |siblings: &Siblings| siblings.elsewhere_in_fragments(id.id);
+        if let Some(core) = self.siblings.as_ref().and_then(elsewhere) {
+            self.hand_to(core, frame, partial_allowed);
             return Ok(());
         }
         if !self.io.routes.is_local(id.dst) {

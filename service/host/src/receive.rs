@@ -141,15 +141,22 @@ impl<P: PacketIo> Host<P> {
     /// Whether the frame is for another core, which has it now.
     #[inline(never)]
     pub(crate) fn hand_over(&mut self, frame: &[u8], partial_allowed: bool) -> bool {
-        let (Some(siblings), Ok(packet)) = (&mut self.siblings, parse_frame(frame)) else {
+        let (Some(siblings), Ok(packet)) = (&self.siblings, parse_frame(frame)) else {
             return false;
         };
         let Some(core) = siblings.elsewhere(&packet) else {
             return false;
         };
-        siblings.hand_over(core, frame, partial_allowed);
-        self.io.counters.handed_over += 1;
+        self.hand_to(core, frame, partial_allowed);
         true
+    }
+
+    /// Hands a frame over to `core`.
+    pub(crate) fn hand_to(&mut self, core: usize, frame: &[u8], partial_allowed: bool) {
+        if let Some(siblings) = &mut self.siblings {
+            siblings.hand_over(core, frame, partial_allowed);
+            self.io.counters.handed_over += 1;
+        }
     }
 
     /// A frame that does not carry TCP over plain IPv4.
