@@ -119,6 +119,11 @@ impl Context {
         Ok(())
     }
 
+    /// Whether another control event has a place, in the ring or to wait for one.
+    fn takes_control(&self) -> bool {
+        self.backlog.len() < CONTROL_BACKLOG_MAX
+    }
+
     /// Moves waiting control events to the ring. Whether some still wait.
     #[inline]
     fn push_backlog(&mut self) -> bool {
@@ -219,6 +224,14 @@ impl Contexts {
     /// Whether there is such a context.
     pub fn exists(&self, program: ProgramId, number: u32) -> bool {
         self.place(program, number).is_some()
+    }
+
+    /// Whether a context can be told of one more connection.
+    pub fn takes_control(&self, program: ProgramId, number: u32) -> bool {
+        let place = self.place(program, number);
+        let place = place.or_else(|| self.place(program, 0));
+        let entry = place.and_then(|place| self.entries.get(place as usize));
+        entry.is_some_and(|entry| entry.context.takes_control())
     }
 
     /// Context `number` of a program to tell it something, or its first one if there is none with

@@ -9,9 +9,9 @@ use tidelane_packet_io::PacketIo;
 
 use crate::{
     Host,
+    accept::copy_buffer,
     binding::{Binding, STAGING},
     io::Staging,
-    publish::copy_buffer,
 };
 
 impl<P: PacketIo> Host<P> {
@@ -61,6 +61,7 @@ impl<P: PacketIo> Host<P> {
             ..Binding::new(binding.path)
         };
         debug_assert_eq!(binding.home, STAGING);
+        self.engine.accept_returned(listener);
         self.io.accepted.push((flow, listener));
         true
     }

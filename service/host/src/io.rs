@@ -212,8 +212,7 @@ impl<P: PacketIo> HostIo<P> {
             let slot = program.region.slot(binding.slot);
             return binding.place(region, slot, &mut program.rx, pos, payload);
         }
-        let Staging { region, allocator } = &mut self.staging;
-        binding.home == STAGING && binding.place(region, None, allocator, pos, payload)
+        binding.home == STAGING && self.place_staged(flow, pos, payload)
     }
 }
 

@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod accept;
 mod advance;
 mod binding;
 mod contexts;
@@ -156,6 +157,8 @@ pub struct Host<P: PacketIo> {
     /// When the timers were due that are held, and until when.
     held: Option<(Instant, Instant)>,
     backlogged: bool,
+    /// Connections wait for a member of their listener to have room for them.
+    unhoused: bool,
     next_sweep: Instant,
     sweep_at: usize,
 }
@@ -187,6 +190,7 @@ impl<P: PacketIo> Host<P> {
             full_bursts: 0,
             held: None,
             backlogged: false,
+            unhoused: false,
             next_sweep: Instant(0),
             sweep_at: 0,
         })
@@ -285,9 +289,9 @@ impl<P: PacketIo> Host<P> {
 
     /// When [`step`](Self::step) must be called again, if nothing else happens.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let soon =
-            (self.backlogged || self.io.blocked || self.io.tx_queued || !self.io.dirty.is_empty())
-                .then(|| self.io.now + RETRY_INTERVAL);
+        let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
+        let soon = (self.backlogged || self.io.blocked || self.io.tx_queued || undone)
+            .then(|| self.io.now + RETRY_INTERVAL);
         let sweep = self.sweep_due();
         [
             self.timers_due(),

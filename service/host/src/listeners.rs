@@ -26,6 +26,13 @@ pub struct Member {
     pub given: u64,
 }
 
+impl Member {
+    /// Who has less gets the next one.
+    pub fn load(&self) -> (u32, u64) {
+        (self.untaken, self.given)
+    }
+}
+
 /// A listening 3-tuple.
 pub struct Listener {
     /// What programs call it.
@@ -38,16 +45,20 @@ pub struct Listener {
     pub holders: Vec<ProgramId>,
     /// Contexts that take its connections.
     pub members: Vec<Member>,
-    /// Established connections that no member was there for.
+    /// Established connections, oldest first, that no member was there for, or had room for.
     pub waiting: VecDeque<FlowId>,
 }
 
 impl Listener {
     /// The member to give the next connection to: the one with the fewest untaken ones.
     pub fn choose(&mut self) -> Option<&mut Member> {
-        self.members
-            .iter_mut()
-            .min_by_key(|member| (member.untaken, member.given))
+        self.members.iter_mut().min_by_key(|member| member.load())
+    }
+
+    /// A context of a program that takes its connections.
+    pub fn member(&mut self, program: ProgramId, context: u32) -> Option<&mut Member> {
+        let is_it = |member: &&mut Member| member.program == program && member.context == context;
+        self.members.iter_mut().find(is_it)
     }
 
     /// Adds a member; a second time changes nothing.
@@ -117,6 +128,11 @@ pub struct Listeners {
 
 impl Listeners {
     /// The listener `id`.
+    pub fn get(&self, id: ListenerId) -> Option<&Listener> {
+        self.entries.get(id.index())?.as_ref()
+    }
+
+    /// The listener `id`.
     pub fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
         self.entries.get_mut(id.index())?.as_mut()
     }
@@ -157,6 +173,19 @@ impl Listeners {
             .iter()
             .enumerate()
             .filter_map(|(index, entry)| Some((ListenerId(index as u32), entry.as_ref()?)))
+    }
+
+    /// Those with members for whom connections wait.
+    pub fn with_waiting(&self) -> Vec<ListenerId> {
+        self.iter()
+            .filter(|(_, l)| !l.waiting.is_empty() && !l.members.is_empty())
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    /// The connection of `id` that has waited longest.
+    pub fn first_waiting(&self, id: ListenerId) -> Option<FlowId> {
+        self.get(id)?.waiting.front().copied()
     }
 
     /// The listeners that `program` holds.

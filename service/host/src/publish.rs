@@ -1,16 +1,15 @@
 //! What programs are told: at the end of each step, once per changed flow.
 
-use tidelane_abi::{control_event, data_event, service_flags};
-use tidelane_engine::{FlowId, ListenerId};
+use tidelane_abi::{data_event, service_flags};
+use tidelane_engine::FlowId;
 use tidelane_packet_io::PacketIo;
-use tidelane_ring::{SlotHandle, StreamBuffer};
+use tidelane_ring::SlotHandle;
 use tidelane_time::Instant;
 
 use crate::{
     Host, HostRequest,
     binding::{SlotUse, cause_or_finished},
-    io::{HostIo, Staging, names_of, slot_event},
-    listeners::Member,
+    io::{HostIo, names_of},
     program::ProgramId,
     slots::{self, Publication},
 };
@@ -19,7 +18,8 @@ impl<P: PacketIo> Host<P> {
     /// Whether there is something to publish.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
-        !(self.io.dirty.is_empty() && self.io.accepted.is_empty() && self.io.released.is_empty())
+        let io = &self.io;
+        !(io.dirty.is_empty() && io.accepted.is_empty() && io.released.is_empty()) || self.unhoused
     }
 
     /// Hands accepted connections out, tells programs of changed flows, and ends bindings.
@@ -51,6 +51,9 @@ impl<P: PacketIo> Host<P> {
                 self.end_binding(flow);
             }
         }
+        if self.unhoused {
+            self.house_waiting(now);
+        }
     }
 
     /// Makes all queued events visible and rings who sleeps. After the frames were sent: on a
@@ -67,45 +70,6 @@ impl<P: PacketIo> Host<P> {
         if let Some(id) = stuck {
             self.io.counters.stuck_doorbells += 1;
             self.expel(now, id);
-        }
-    }
-
-    /// Gives an established connection to a member of its listener, or lets it wait for one.
-    #[inline(never)]
-    fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
-        let Some(listener) = self.io.listeners.get_mut(id) else {
-            self.engine.abort(now, flow, &mut self.io);
-            return;
-        };
-        let number = listener.number;
-        let Some(member) = listener.choose() else {
-            listener.waiting.push_back(flow);
-            return;
-        };
-        let Member {
-            program,
-            context,
-            cookie,
-            ..
-        } = *member;
-        let Some((slot, generation)) = self.move_in(flow, program) else {
-            self.engine.abort(now, flow, &mut self.io);
-            return;
-        };
-        if let Some(member) = self.member_of(id, program, context) {
-            member.untaken += 1;
-            member.given += 1;
-        }
-        self.attach(flow, program, context, slot, generation);
-        if let Some(binding) = self.io.binding(flow) {
-            binding.announce = true;
-        }
-        self.io.mark(flow);
-        let mut event = slot_event(control_event::ACCEPTED, slot, generation, cookie);
-        event.listener = number;
-        let target = self.io.programs.contexts.tell(program, context);
-        if target.is_none_or(|context| context.push_control(event).is_err()) {
-            self.engine.abort(now, flow, &mut self.io);
         }
     }
 
@@ -151,45 +115,6 @@ impl<P: PacketIo> Host<P> {
         binding.context = context;
         binding.slot = slot;
         binding.generation = generation;
-    }
-
-    fn member_of(
-        &mut self,
-        id: ListenerId,
-        program: ProgramId,
-        context: u32,
-    ) -> Option<&mut Member> {
-        let members = &mut self.io.listeners.get_mut(id)?.members;
-        let is_it = |member: &&mut Member| member.program == program && member.context == context;
-        members.iter_mut().find(is_it)
-    }
-
-    /// Takes a slot of the program, and moves what arrived before accept from the staging area to
-    /// its region. None, and nothing changed, if there is no slot, or no memory for these bytes:
-    /// they are acknowledged, and a connection must not go on without them.
-    fn move_in(&mut self, flow: FlowId, program: ProgramId) -> Option<(u32, u32)> {
-        let binding = self.io.bindings.get_mut(flow.index())?.as_mut()?;
-        let program = self.io.programs.get_mut(program)?;
-        let moved = match binding.rx {
-            Some(staged) => Some((staged, program.rx.alloc(staged.log2)?)),
-            None => None,
-        };
-        let Some((slot, generation)) = program.take_slot() else {
-            if let Some((_, buffer)) = moved {
-                program.rx.free(buffer);
-            }
-            return None;
-        };
-        if let Some((staged, buffer)) = moved {
-            let Staging { region, allocator } = &mut self.io.staging;
-            copy_buffer(region, staged, program.region.region(), buffer);
-            allocator.free(staged);
-            binding.rx = Some(buffer);
-            if let Some(view) = program.region.slot(slot) {
-                slots::set_rx_buffer(view, buffer.to_word());
-            }
-        }
-        Some((slot, generation))
     }
 
     fn publish_flow(&mut self, flow: FlowId) {
@@ -253,6 +178,9 @@ impl<P: PacketIo> Host<P> {
         self.io.leave_hop(&mut binding.path);
         let Some(program) = self.io.programs.get_mut(binding.home) else {
             binding.free_rx(&mut self.io.staging.allocator);
+            if let Some(listener) = binding.listener {
+                self.forget_waiting(flow, listener);
+            }
             return;
         };
         let wanted = binding.service_flags & service_flags::SHARED != 0;
@@ -311,22 +239,5 @@ impl<P: PacketIo> Host<P> {
         binding.free_rx(&mut program.rx);
         let context = binding.context;
         self.io.programs.release_slot(home, slot, context);
-    }
-}
-
-/// Copies a whole stream buffer between regions.
-pub(crate) fn copy_buffer(
-    from_region: &tidelane_ring::Region,
-    from: StreamBuffer,
-    to_region: &tidelane_ring::Region,
-    to: StreamBuffer,
-) {
-    let mut chunk = [0; 4096];
-    let mut offset = 0;
-    while offset < u64::from(from.len()) {
-        let len = chunk.len().min((u64::from(from.len()) - offset) as usize);
-        from_region.copy_out(from.offset + offset, &mut chunk[..len]);
-        to_region.copy_in(to.offset + offset, &chunk[..len]);
-        offset += len as u64;
     }
 }

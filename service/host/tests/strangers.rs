@@ -1,98 +1,18 @@
 //! SYNs from addresses that nobody has: what they may cost a host, and the kernel beside it.
 
-use std::sync::Arc;
+mod stage;
 
-use tidelane_engine::{EngineConfig, LinkId};
-use tidelane_host::{Host, HostRequest, Interface, Listen, Route};
-use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
-use tidelane_ring::{Layout, ProgramRegion};
-use tidelane_time::{Duration, Instant};
-use tidelane_wire::{
-    Ecn, Endpoint, HeaderTemplate, IpAddress, MacAddress, SegmentHeader, SeqNumber, TcpFlags,
-    TcpOptions, checksum, emit_tcp, parse_frame, parse_tcp, write_tcp_checksum,
-};
-
-const OURS: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
-const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
-const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
-const PORT: u16 = 80;
-
-struct Stage {
-    host: Host<MemPort>,
-    far: MemPort,
-    now: Instant,
-}
+use stage::{Stage, listen, segment, stranger};
+use tidelane_host::HostRequest;
+use tidelane_packet_io::{BURST_MAX, PacketIo};
+use tidelane_time::Duration;
+use tidelane_wire::{IpAddress, TcpFlags, TcpOptions};
 
 impl Stage {
-    /// A host in a large subnet, with a listener.
-    fn new() -> Self {
-        let (near, far) = MemPort::pair(MemConfig::default());
-        let interface = Interface {
-            link: LinkId(1),
-            mac: OUR_MAC,
-            mtu: 1500,
-            addresses: vec![OURS],
-        };
-        let mut host = Host::new(EngineConfig::default(), [7; 16], interface, vec![near])
-            .expect("there is memory");
-        let on_link = Route {
-            prefix: IpAddress::from_v4([10, 0, 0, 0]),
-            prefix_len: 96 + 8,
-            gateway: None,
-            source: OURS,
-        };
-        let now = Instant(1_000_000_000);
-        host.set_routes(now, vec![OURS], vec![on_link]);
-        let layout = Layout::new(16, 1 << 20, 1 << 20).expect("a possible layout");
-        let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
-        let id = host.add_program("test".to_owned(), 1, region);
-        let local = Endpoint::new(OURS, PORT);
-        let listen = Listen {
-            number: 1,
-            key: 1,
-            local,
-            v6_only: false,
-            backlog: 16,
-        };
-        host.listen(id, &listen).expect("a listener");
-        Self { host, far, now }
-    }
-
-    /// Sends a segment of `from` to the host, and lets it run; what it answers.
-    fn exchange(&mut self, from: IpAddress, header: SegmentHeader) -> Vec<SegmentHeader> {
-        self.send(from, header);
-        self.now += Duration::from_micros(5);
-        self.host.step(self.now);
-        self.answers(from)
-    }
-
-    /// A segment of `from` waits in the host's port.
-    fn send(&mut self, from: IpAddress, header: SegmentHeader) {
-        let template = HeaderTemplate::new(THEIR_MAC, OUR_MAC, from, OURS).expect("one version");
-        let frame = self.far.tx_frame().expect("a frame");
-        let (start, len) = (template.headers_len(), header.len());
-        template.write(frame, len as u16, Ecn::NotEct, 0);
-        let tcp = &mut frame[start..start + len];
-        emit_tcp(tcp, &header);
-        let pseudo = template.pseudo_header(len as u16);
-        write_tcp_checksum(tcp, pseudo, checksum::sum(&[]));
-        self.far.tx_commit(start + len, TxChecksum::Done);
-        self.far.tx_flush();
-    }
-
-    /// What the host has sent to `from`.
-    fn answers(&mut self, from: IpAddress) -> Vec<SegmentHeader> {
-        let mut burst = self.far.new_burst();
-        self.far.rx_burst(&mut burst, BURST_MAX);
-        let answers = burst.iter().map(|frame| {
-            let packet = parse_frame(frame).expect("a packet");
-            let segment = parse_tcp(packet.payload).expect("a segment");
-            (packet.dst, segment.header())
-        });
-        let answers: Vec<_> = answers.collect();
-        self.far.rx_release(&mut burst);
-        let mine = answers.into_iter().filter(|(to, _)| *to == from);
-        mine.map(|(_, header)| header).collect()
+    fn listening() -> Self {
+        let mut stage = Self::new();
+        listen(&mut stage.host, 1 << 20);
+        stage
     }
 
     fn asked_about(&mut self) -> Vec<IpAddress> {
@@ -103,37 +23,13 @@ impl Stage {
         });
         about.collect()
     }
-
-    fn counter(&self, wanted: &str) -> u64 {
-        let counters = self.host.counters().into_iter();
-        let found = counters.filter(|(name, _)| name == wanted);
-        found.map(|(_, value)| value).sum()
-    }
-}
-
-fn segment(flags: TcpFlags, seq: u32, ack: u32) -> SegmentHeader {
-    SegmentHeader {
-        src_port: 4242,
-        dst_port: PORT,
-        seq: SeqNumber(seq),
-        ack: SeqNumber(ack),
-        flags,
-        wnd: 1000,
-        urgent: 0,
-        options: TcpOptions::NONE,
-    }
-}
-
-fn stranger(number: u32) -> IpAddress {
-    let [_, b, c, d] = (2 + number).to_be_bytes();
-    IpAddress::from_v4([10, b, c, d])
 }
 
 /// Half-open connections are bounded, the rest is cookies; and nobody asks the kernel where the
 /// senders are: its table of neighbours is small, and everybody else's, too.
 #[test]
 fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::listening();
     let count = 100_000;
     for number in 0..count {
         let answers = stage.exchange(stranger(number), segment(TcpFlags::SYN, 7, 0));
@@ -160,7 +56,7 @@ fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
 #[test]
 fn a_peer_that_answers_is_looked_for() {
     for half_open in [0, 200] {
-        let mut stage = Stage::new();
+        let mut stage = Stage::listening();
         for number in 0..half_open {
             stage.exchange(stranger(number), segment(TcpFlags::SYN, 7, 0));
         }
@@ -178,7 +74,7 @@ fn a_peer_that_answers_is_looked_for() {
 /// one peer sees one clock, half-open (at first) or by cookie (later).
 #[test]
 fn each_peer_sees_a_timestamp_clock_of_its_own() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::listening();
     let mut seen = Vec::new();
     let mut tsval = |from, src_port| {
         let mut syn = segment(TcpFlags::SYN, 7, 0);
@@ -212,7 +108,7 @@ fn each_peer_sees_a_timestamp_clock_of_its_own() {
 #[test]
 fn what_waits_in_the_port_comes_before_the_timers() {
     for acknowledged in [true, false] {
-        let mut stage = Stage::new();
+        let mut stage = Stage::listening();
         let client = stranger(1);
         let answers = stage.exchange(client, segment(TcpFlags::SYN, 7, 0));
         let theirs = answers[0].seq.to_u32();
@@ -220,10 +116,14 @@ fn what_waits_in_the_port_comes_before_the_timers() {
         let mut again = 0;
         for step in 0..40 {
             for _ in 0..BURST_MAX {
-                stage.send(stranger(2), segment(TcpFlags::RST, 7, 0));
+                stage.send(stranger(2), segment(TcpFlags::RST, 7, 0), &[]);
             }
             if step == 0 && acknowledged {
-                stage.send(client, segment(TcpFlags::ACK, 8, theirs.wrapping_add(1)));
+                stage.send(
+                    client,
+                    segment(TcpFlags::ACK, 8, theirs.wrapping_add(1)),
+                    &[],
+                );
             }
             stage.now += Duration::from_micros(5);
             stage.host.step(stage.now);
@@ -237,7 +137,7 @@ fn what_waits_in_the_port_comes_before_the_timers() {
 #[test]
 fn late_timers_wait_for_the_kernel_to_bring_answers() {
     for answered in [true, false] {
-        let mut stage = Stage::new();
+        let mut stage = Stage::listening();
         let client = stranger(1);
         let answers = stage.exchange(client, segment(TcpFlags::SYN, 7, 0));
         let theirs = answers[0].seq.to_u32();
@@ -250,7 +150,11 @@ fn late_timers_wait_for_the_kernel_to_bring_answers() {
         assert_eq!(until, stage.now + Duration::from_millis(10));
         stage.now += Duration::from_millis(9);
         if answered {
-            stage.send(client, segment(TcpFlags::ACK, 8, theirs.wrapping_add(1)));
+            stage.send(
+                client,
+                segment(TcpFlags::ACK, 8, theirs.wrapping_add(1)),
+                &[],
+            );
         }
         stage.host.step(stage.now);
         assert_eq!(stage.answers(client), []);

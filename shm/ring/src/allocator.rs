@@ -136,6 +136,14 @@ impl BufferAllocator {
         self.area.end - self.area.start
     }
 
+    /// Bytes of the longest buffer that there can be when nothing is given out.
+    pub fn longest(&self) -> u32 {
+        self.capacity().checked_ilog2().map_or(0, |log2| {
+            let log2 = log2.min(u32::from(STREAM_BUFFER_LOG2_MAX));
+            if log2 < u32::from(MIN) { 0 } else { 1 << log2 }
+        })
+    }
+
     /// Calls `give_back(offset, len)` (as in `Region::punch_hole`) for each free block of at least
     /// `len_min` bytes whose pages may be resident. Merges all that can be merged first.
     pub fn trim(&mut self, len_min: u64, mut give_back: impl FnMut(u64, u64)) {

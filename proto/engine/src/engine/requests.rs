@@ -77,6 +77,13 @@ impl Engine {
         }
     }
 
+    /// A connection that was taken from the accept queue is in it again.
+    pub fn accept_returned(&mut self, id: ListenerId) {
+        if let Some(listener) = self.listeners.get_mut(id) {
+            listener.accept_queue += 1;
+        }
+    }
+
     /// Active OPEN: sends SYN (RFC 9293 MUST-43, MUST-46).
     pub fn open(
         &mut self,

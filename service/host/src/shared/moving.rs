@@ -10,8 +10,8 @@ use tidelane_time::Instant;
 use super::Holder;
 use crate::{
     Host, ProgramId,
+    accept::copy_buffer,
     binding::{Binding, SlotUse, Stub},
-    publish::copy_buffer,
     slots::{self, Publication, Resumption},
 };
 
