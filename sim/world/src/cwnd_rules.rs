@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidelane_engine::{CaState, FlowInfo};
+use tidelane_engine::{CaState, FlowInfo, LinkId};
 use tidelane_host::SocketReport;
 use tidelane_time::Instant;
 use tidelane_wire::FlowKey;
@@ -20,12 +20,17 @@ const PROBES_MAX: u32 = 2;
 /// Looks per run: each costs a list of all sockets.
 const LOOKS_MAX: u64 = 20_000;
 
+/// A host's number for the memory wire, which has no frames: what a step sent there is not known.
+const MEMORY: LinkId = LinkId(0);
+
 /// What is remembered of a sender.
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     ssthresh: u32,
     cwnd: u32,
     acked: u64,
+    /// SND.NXT, as bytes since the start.
+    snd_nxt: u64,
     /// SND.NXT, as bytes since the start, when ssthresh was last lowered, and how many signs that a
     /// reduction was not needed the host had seen by then.
     lowered_at: Option<(u64, u64)>,
@@ -90,13 +95,12 @@ impl CwndRules {
         says: &impl Says,
     ) -> Result<(), (&'static str, String)> {
         let key = (host, info.key);
-        // Without what this step sent: that may have been after the reduction.
-        let before_sent = info.flight_size.saturating_sub(sent);
-        let snd_nxt = info.bytes_acked + u64::from(before_sent);
+        let snd_nxt = info.bytes_acked + u64::from(info.flight_size);
         let fresh = Sender {
             ssthresh: info.ssthresh,
             cwnd: info.cwnd,
             acked: info.bytes_acked,
+            snd_nxt,
             lowered_at: None,
         };
         let sender = self.senders.entry(key).or_insert(fresh);
@@ -106,6 +110,14 @@ impl CwndRules {
         }
         let before = std::mem::replace(&mut sender.ssthresh, info.ssthresh);
         let cwnd_before = std::mem::replace(&mut sender.cwnd, info.cwnd);
+        // Without what this step sent: that may have been after the reduction.
+        let known = std::mem::replace(&mut sender.snd_nxt, snd_nxt);
+        let reduced_until = match info.link {
+            MEMORY => known.min(snd_nxt),
+            _ => snd_nxt
+                .saturating_sub(u64::from(sent))
+                .max(info.bytes_acked),
+        };
         // Taking a reduction back brings the old threshold, which may be the lower one.
         let taken_back = info.ssthresh != before && info.cwnd > cwnd_before;
 
@@ -123,7 +135,7 @@ impl CwndRules {
             let early = sender
                 .lowered_at
                 .filter(|(at, _)| info.bytes_acked + 1 < *at);
-            sender.lowered_at = Some((snd_nxt, undone));
+            sender.lowered_at = Some((reduced_until, undone));
             // A reduction that was taken back in between does not count.
             let early = early.filter(|(_, then)| !lost_all && *then == undone);
             if let Some((at, _)) = early {

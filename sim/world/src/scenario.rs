@@ -388,8 +388,12 @@ impl Scenario {
     pub fn has_low_limits(&self) -> bool {
         let low = |spec: &ListenerSpec| (spec.backlog as usize) < self.connections.len();
         let few = |host: &HostSpec| (host.ports as usize) < self.connections.len();
-        let short = self.theme == Theme::Memory;
-        short || self.listeners.iter().any(low) || self.hosts.iter().any(few)
+        self.listeners.iter().any(low) || self.hosts.iter().any(few)
+    }
+
+    /// Whether programs have little memory for streams.
+    pub fn is_short_of_memory(&self) -> bool {
+        self.theme == Theme::Memory
     }
 
     /// The listener of a program.

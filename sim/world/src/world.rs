@@ -88,7 +88,8 @@ impl World {
     pub fn new(scenario: Scenario) -> std::io::Result<Self> {
         let root = Rng::new(scenario.seed).fork(0x0770_771d);
         let mut ledger = Ledger::new(scenario.connections.iter().cloned());
-        ledger.timeouts = scenario.has_awful_wire();
+        // What finds no memory is dropped, and nothing else happens to its connection.
+        ledger.timeouts = scenario.has_awful_wire() || scenario.is_short_of_memory();
         ledger.refusals = scenario.has_low_limits();
         ledger.perfect_wire = scenario.has_perfect_wire();
         ledger.jumps = scenario.has_jumps();

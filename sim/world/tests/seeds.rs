@@ -22,6 +22,30 @@ fn bytes_that_wait_for_accept_survive_a_program_without_memory() {
     }
 }
 
+/// A connection whose bytes were acknowledged was reset when the program that was to accept it had
+/// no memory for them, and the peer of a reset that is lost waits for ever.
+#[test]
+fn a_connection_that_waits_for_memory_is_not_reset() {
+    for seed in [4_018_359, 4_027_024, 4_034_182] {
+        holds(Theme::Memory, seed);
+    }
+}
+
+/// The checker took what a step sent over the memory wire after a reduction for what had been in
+/// flight before.
+#[test]
+fn a_second_reduction_may_follow_when_the_first_one_s_window_is_over() {
+    for seed in [5_001_599, 5_003_340] {
+        holds(Theme::Memory, seed);
+    }
+}
+
+/// smoltcp, in LAST-ACK with bytes to send, does not see that a window opened.
+#[test]
+fn the_foreign_stack_says_its_last_word_once_it_has_said_all() {
+    holds(Theme::Foreign, 4_025_025);
+}
+
 /// A member of a listener whose connection could not be handed out counted it for ever as one that
 /// its program had yet to take, and the backlog shrank.
 #[test]

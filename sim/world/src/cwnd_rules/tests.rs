@@ -57,7 +57,7 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
         path_mss: 1460,
         timeouts: 0,
         backoff: 0,
-        link: LinkId(0),
+        link: LinkId(1),
         listener: None,
     }
 }
@@ -125,6 +125,27 @@ fn two_reductions_in_one_round_trip_are_seen() {
         ..info(0, flight, MSS, 5 * MSS)
     };
     assert_eq!(look(&mut start(), timed_out), Ok(()));
+}
+
+/// The step that reduced has sent three segments more.
+#[test]
+fn what_a_step_sent_over_the_memory_wire_is_not_taken_for_old() {
+    let (flight, before) = (10 * MSS, 7 * MSS);
+    let look = |rules: &mut CwndRules, info: FlowInfo| {
+        let link = MEMORY;
+        look(rules, FlowInfo { link, ..info })
+    };
+    let start = || {
+        let mut rules = CwndRules::default();
+        let _ = look(&mut rules, info(0, before, flight, u32::MAX));
+        let _ = look(&mut rules, info(0, flight, flight, 7 * MSS));
+        rules
+    };
+    let later = info(u64::from(before), flight, flight, 5 * MSS);
+    assert_eq!(look(&mut start(), later), Ok(()));
+    let early = info(u64::from(before) - 2, flight, flight, 5 * MSS);
+    let rule = "cwnd is lowered once per round trip";
+    assert_eq!(look(&mut start(), early), Err(rule));
 }
 
 #[test]

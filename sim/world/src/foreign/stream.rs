@@ -79,8 +79,10 @@ impl ForeignStream {
             let got = self.with(|socket| socket.recv_slice(&mut rest).unwrap_or(0));
             self.kept.extend(&rest[..got]);
         }
-        // Closed before it is open, a connection would never be (RFC 9293 §3.10.4 lets it wait).
-        if self.established && std::mem::take(&mut self.close_when_open) {
+        // Closed before it is open, a connection would never be (RFC 9293 §3.10.4 lets it wait). In
+        // LAST-ACK smoltcp 0.14 ignores acknowledgments of nothing new, and so windows that open.
+        let unsent = state == CloseWait && self.with(|socket| socket.send_queue()) > 0;
+        if self.established && !unsent && std::mem::take(&mut self.close_when_open) {
             self.with(tcp::Socket::close);
         }
     }
