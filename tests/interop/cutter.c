@@ -25,13 +25,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define must(condition)                                                                \
-	do {                                                                           \
-		if (!(condition)) {                                                    \
-			printf("line %d: %s: %s\n", __LINE__, #condition, strerror(errno)); \
-			exit(1);                                                       \
-		}                                                                      \
-	} while (0)
+#include "must.h"
 
 enum { LINK = 14, V4 = 20, V6 = 40, FRAGMENT = 8, FRAME_MAX = 70000, PIECES_MAX = 64 };
 enum { IN_ORDER, BACKWARDS, TWICE, ORDERS };

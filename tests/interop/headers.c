@@ -22,13 +22,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define must(condition)                                                                \
-	do {                                                                           \
-		if (!(condition)) {                                                    \
-			printf("line %d: %s: %s\n", __LINE__, #condition, strerror(errno)); \
-			exit(1);                                                       \
-		}                                                                      \
-	} while (0)
+#include "must.h"
 
 static int family;
 

@@ -1,6 +1,7 @@
 //! Hosts that are the cores of one service, without threads: they step as the test likes.
 
 mod frames;
+mod queues;
 
 use std::sync::{
     Arc,
@@ -8,87 +9,29 @@ use std::sync::{
 };
 
 use frames::{OURS, PEER, TTL, syn};
-use tidelane_engine::{EngineConfig, LinkId};
-use tidelane_host::{Bell, Host, Interface, Siblings};
-use tidelane_packet_io::{BURST_MAX, MemConfig, MemPort, PacketIo, TxChecksum};
+use queues::{Core, Count};
 use tidelane_ring::{Layout, ProgramRegion, core_of};
 use tidelane_time::Instant;
-use tidelane_wire::{IpAddress, MacAddress};
 
 const CORES: u32 = 3;
-
-struct Count(Arc<AtomicU32>);
-
-impl Bell for Count {
-    fn ring(&self) -> bool {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        true
-    }
-}
-
-struct Core {
-    host: Host<MemPort>,
-    queue: MemPort,
-}
-
-impl Core {
-    fn counter(&self, name: &str) -> u64 {
-        let counters = self.host.counters();
-        let found = counters.into_iter().find(|(known, _)| known == name);
-        found.expect("a counter of that name").1
-    }
-
-    fn receives(&mut self, frame: &[u8]) {
-        self.queue.tx_frame().expect("a frame")[..frame.len()].copy_from_slice(frame);
-        self.queue.tx_commit(frame.len(), TxChecksum::Done);
-        self.queue.tx_flush();
-    }
-
-    /// Steps once; how many frames leave by its own queue.
-    fn answers(&mut self) -> usize {
-        self.host.step(Instant(1_000_000_000));
-        let mut burst = self.queue.new_burst();
-        let sent = self.queue.rx_burst(&mut burst, BURST_MAX);
-        self.queue.rx_release(&mut burst);
-        sent
-    }
-}
-
-fn cores(rings: &[Arc<AtomicU32>]) -> Vec<Core> {
-    let siblings = Siblings::of(rings.len(), |core| Box::new(Count(rings[core].clone())));
-    let core = |siblings| {
-        let (near, far) = MemPort::pair(MemConfig::default());
-        let interface = Interface {
-            link: LinkId(1),
-            mac: MacAddress([2, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            addresses: vec![IpAddress::from_v4(OURS)],
-        };
-        let host = Host::new(EngineConfig::default(), [7; 16], interface, vec![near]);
-        Core {
-            host: host.expect("there is memory").beside(siblings),
-            queue: far,
-        }
-    };
-    siblings.into_iter().map(core).collect()
-}
+const NOW: Instant = Instant::from_secs(1);
 
 #[test]
 fn a_frame_is_answered_by_the_core_that_has_its_ports_whatever_queue_it_came_by() {
     let rings: Vec<Arc<AtomicU32>> = (0..CORES).map(|_| Arc::default()).collect();
-    let mut cores = cores(&rings);
+    let mut cores = Core::several(&rings);
     let mut answered = [0; CORES as usize];
     for port in 5000..5060 {
         let owner = core_of(port, 80, CORES) as usize;
         let queue = port as usize % cores.len();
         let rung = rings[owner].load(Ordering::Relaxed);
         cores[queue].receives(&syn(PEER, OURS, TTL, port));
-        assert_eq!(cores[queue].answers(), usize::from(queue == owner));
+        assert_eq!(cores[queue].answers(NOW).len(), usize::from(queue == owner));
         if queue != owner {
             assert_eq!(rings[owner].load(Ordering::Relaxed), rung + 1);
             // Asked between announcing sleep and sleeping.
             assert!(cores[owner].host.has_work());
-            assert_eq!(cores[owner].answers(), 1);
+            assert_eq!(cores[owner].answers(NOW).len(), 1);
         }
         assert!(cores.iter().all(|core| !core.host.has_work()));
         answered[owner] += 1;
@@ -103,17 +46,17 @@ fn a_frame_is_answered_by_the_core_that_has_its_ports_whatever_queue_it_came_by(
 #[test]
 fn what_a_core_cannot_take_is_dropped_and_counted() {
     let rings: Vec<Arc<AtomicU32>> = (0..2).map(|_| Arc::default()).collect();
-    let mut cores = cores(&rings);
+    let mut cores = Core::several(&rings);
     let port = (5000..).find(|port| core_of(*port, 80, 2) == 1).unwrap();
     for _ in 0..200 {
         cores[0].receives(&syn(PEER, OURS, TTL, port));
-        assert_eq!(cores[0].answers(), 0);
+        assert_eq!(cores[0].answers(NOW).len(), 0);
     }
     let dropped = cores[0].counter("drop_core_busy");
     assert!(dropped > 0 && dropped < 200);
     let mut answered = 0;
     while cores[1].host.has_work() {
-        answered += cores[1].answers() as u64;
+        answered += cores[1].answers(NOW).len() as u64;
     }
     assert_eq!(answered + dropped, 200);
 }
@@ -127,8 +70,8 @@ fn region() -> Arc<ProgramRegion> {
 /// of a program that was thrown out reset the connections of who registered after that.
 #[test]
 fn the_number_of_a_program_that_was_thrown_out_is_nobody_else_s() {
-    let mut core = cores(&[Arc::default()]).remove(0);
-    let (bad, now) = (region(), Instant(1_000_000_000));
+    let mut core = Core::new();
+    let bad = region();
     let first = core.host.add_program("bad".to_owned(), 1, bad.clone());
     assert!(
         core.host
@@ -136,11 +79,11 @@ fn the_number_of_a_program_that_was_thrown_out_is_nobody_else_s() {
     );
     let head = bad.context(0).expect("a context").head;
     head.data_request.produced.store(1 << 20, Ordering::Release);
-    core.host.step(now);
+    core.host.step(NOW);
     assert_eq!(core.counter("corrupt_rings"), 1);
     let second = core.host.add_program("good".to_owned(), 2, region());
     assert_ne!(first, second);
-    core.host.remove_program(now, first);
+    core.host.remove_program(NOW, first);
     assert_eq!(core.host.usage().0, 1);
     assert_eq!(
         core.host.add_program("third".to_owned(), 3, region()),

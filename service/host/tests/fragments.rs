@@ -1,77 +1,20 @@
 //! Fragments of segments, as frames: a whole one is answered as if it had come whole.
 
 mod frames;
+mod queues;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
-};
+use std::sync::{Arc, atomic::AtomicU32};
 
 use frames::{OURS, PEER, TTL};
-use tidelane_engine::{EngineConfig, LinkId};
-use tidelane_host::{Bell, Host, Interface, Siblings};
-use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
+use queues::Core;
 use tidelane_ring::core_of;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{
-    FRAME_HEADERS_LEN, IpAddress, MacAddress, TcpFlags, checksum, parse_frame, parse_tcp, protocol,
+    FRAME_HEADERS_LEN, IpAddress, TcpFlags, checksum, parse_frame, parse_tcp, protocol,
 };
 
 const NOW: Instant = Instant::from_secs(1);
 const WAIT: Duration = Duration::from_secs(60);
-
-struct Count(Arc<AtomicU32>);
-
-impl Bell for Count {
-    fn ring(&self) -> bool {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        true
-    }
-}
-
-/// A host and the far end of its only queue.
-struct Core {
-    host: Host<MemPort>,
-    queue: MemPort,
-}
-
-impl Core {
-    fn new() -> Self {
-        let (near, queue) = MemPort::pair(MemConfig::default());
-        let interface = Interface {
-            link: LinkId(1),
-            mac: MacAddress([2, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            addresses: vec![IpAddress::from_v4(OURS)],
-        };
-        let host = Host::new(EngineConfig::default(), [7; 16], interface, vec![near]);
-        let host = host.expect("there is memory");
-        Self { host, queue }
-    }
-
-    fn receives(&mut self, frame: &[u8]) {
-        self.queue.tx_frame().expect("a frame")[..frame.len()].copy_from_slice(frame);
-        self.queue.tx_commit(frame.len(), TxChecksum::Done);
-        self.queue.tx_flush();
-    }
-
-    /// Steps once; the frames that leave.
-    fn answers(&mut self, now: Instant) -> Vec<Vec<u8>> {
-        self.host.step(now);
-        let mut burst = self.queue.new_burst();
-        self.queue.rx_burst(&mut burst, BURST_MAX);
-        let bytes = burst.iter().map(|frame| frame.to_vec());
-        let bytes = bytes.collect();
-        self.queue.rx_release(&mut burst);
-        bytes
-    }
-
-    fn counter(&self, name: &str) -> u64 {
-        let counters = self.host.counters();
-        let found = counters.into_iter().find(|(known, _)| known == name);
-        found.expect("a counter of that name").1
-    }
-}
 
 /// The frame of a SYN to port 80 in two fragments of packet `id`.
 fn fragments(to: [u8; 4], src_port: u16, id: u16) -> [Vec<u8>; 2] {
@@ -186,15 +129,7 @@ fn fragments_for_others_are_not_kept() {
 fn fragments_meet_whatever_queues_they_came_by() {
     const CORES: u32 = 3;
     let rings: Vec<Arc<AtomicU32>> = (0..CORES).map(|_| Arc::default()).collect();
-    let siblings = Siblings::of(rings.len(), |core| Box::new(Count(rings[core].clone())));
-    let mut cores: Vec<Core> = siblings
-        .into_iter()
-        .map(|siblings| {
-            let Core { host, queue } = Core::new();
-            let host = host.beside(siblings);
-            Core { host, queue }
-        })
-        .collect();
+    let mut cores = Core::several(&rings);
     let mut handed_on = 0;
     for id in 0..60 {
         let port = 5000 + id;

@@ -1,0 +1,79 @@
+//! One core of a service and its queue, which step as the test likes.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use tidelane_engine::{EngineConfig, LinkId};
+use tidelane_host::{Bell, Host, Interface, Siblings};
+use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_time::Instant;
+use tidelane_wire::{IpAddress, MacAddress};
+
+use crate::frames::OURS;
+
+/// A doorbell that counts.
+pub struct Count(pub Arc<AtomicU32>);
+
+impl Bell for Count {
+    fn ring(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}
+
+/// A host and the far end of its only queue.
+pub struct Core {
+    pub host: Host<MemPort>,
+    queue: MemPort,
+}
+
+impl Core {
+    pub fn new() -> Self {
+        let (near, queue) = MemPort::pair(MemConfig::default());
+        let interface = Interface {
+            link: LinkId(1),
+            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            addresses: vec![IpAddress::from_v4(OURS)],
+        };
+        let host = Host::new(EngineConfig::default(), [7; 16], interface, vec![near]);
+        let host = host.expect("there is memory");
+        Self { host, queue }
+    }
+
+    /// One for each ring, as the cores of one service.
+    pub fn several(rings: &[Arc<AtomicU32>]) -> Vec<Self> {
+        let siblings = Siblings::of(rings.len(), |core| Box::new(Count(rings[core].clone())));
+        let core = |siblings| {
+            let Self { host, queue } = Self::new();
+            let host = host.beside(siblings);
+            Self { host, queue }
+        };
+        siblings.into_iter().map(core).collect()
+    }
+
+    pub fn receives(&mut self, frame: &[u8]) {
+        self.queue.tx_frame().expect("a frame")[..frame.len()].copy_from_slice(frame);
+        self.queue.tx_commit(frame.len(), TxChecksum::Done);
+        self.queue.tx_flush();
+    }
+
+    /// Steps once; the frames that leave by its own queue.
+    pub fn answers(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        self.host.step(now);
+        let mut burst = self.queue.new_burst();
+        self.queue.rx_burst(&mut burst, BURST_MAX);
+        let bytes = burst.iter().map(|frame| frame.to_vec());
+        let bytes = bytes.collect();
+        self.queue.rx_release(&mut burst);
+        bytes
+    }
+
+    pub fn counter(&self, name: &str) -> u64 {
+        let counters = self.host.counters();
+        let found = counters.into_iter().find(|(known, _)| known == name);
+        found.expect("a counter of that name").1
+    }
+}

@@ -1,0 +1,18 @@
+/* What must hold, or the program says where it did not, and ends. */
+#ifndef MUST_H
+#define MUST_H
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define must(condition)                                                                \
+	do {                                                                           \
+		if (!(condition)) {                                                    \
+			printf("line %d: %s: %s\n", __LINE__, #condition, strerror(errno)); \
+			exit(1);                                                       \
+		}                                                                      \
+	} while (0)
+
+#endif
