@@ -2,7 +2,8 @@
  * A connection with options, for tests that look at their effect.
  *
  *   options ADDRESS PORT GO_FILE keepalive | user_timeout | silent | syn_count |
- *                                soft_error | soft_error_told | congestion [NAME]
+ *                                soft_error | soft_error_told | soft_error_sendfile |
+ *                                congestion [NAME]
  *
  * It connects, sets the options, says "ready", waits until GO_FILE is there, and says what it sees.
  */
@@ -15,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -65,17 +68,38 @@ static void got_nothing(int fd)
 	printf("read %zd %s\n", got, strerrorname_np(errno));
 }
 
+/* The first sendfile tells the error, and takes nothing; another one does. How many went. */
+static ssize_t meet_with_file(int fd, size_t len)
+{
+	int file = memfd_create("text", 0);
+	off_t at = 0;
+	if (ftruncate(file, len))
+		return -1;
+	ssize_t sent = sendfile(fd, file, &at, len);
+	printf("sendfile %zd %s, at %ld\n", sent, strerrorname_np(errno), (long)at);
+	/* It may be said once more in between. */
+	while ((sent = sendfile(fd, file, &at, len)) < 0 && errno == EHOSTUNREACH)
+		;
+	printf("sendfile %zd, at %ld\n", sent, (long)at);
+	return sent;
+}
+
 /* The way to the peer is gone for a while: what is said of that, and that the connection lives. */
-static int meet_error(int fd, const char *go, int told)
+static int meet_error(int fd, const char *go, int told, int by_file)
 {
 	char bytes[1000] = "x", back[64];
 	struct pollfd entry = {.fd = fd, .events = POLLIN};
+	size_t written = sizeof bytes;
 	int on = 1;
 	if (told)
 		number(fd, IPPROTO_IP, IP_RECVERR, on);
 	if (write(fd, bytes, sizeof bytes) != sizeof bytes)
 		return 1;
-	if (told) {
+	if (by_file) {
+		int count = poll(&entry, 1, 60000);
+		printf("poll %d, events %x\n", count, entry.revents);
+		written += meet_with_file(fd, sizeof bytes);
+	} else if (told) {
 		printf("poll %d\n", poll(&entry, 1, 60000));
 		ssize_t got = recv(fd, bytes, sizeof bytes, 0);
 		printf("events %x, read %zd %s\n", entry.revents, got, strerrorname_np(errno));
@@ -88,8 +112,8 @@ static int meet_error(int fd, const char *go, int told)
 	}
 	snprintf(back, sizeof back, "%s-back", go);
 	wait_for(back);
-	for (size_t done = 0; done < sizeof bytes;) {
-		ssize_t got = recv(fd, bytes, sizeof bytes - done, 0);
+	for (size_t done = 0; done < written;) {
+		ssize_t got = recv(fd, bytes, sizeof bytes, 0);
 		if (got == 0 || (got < 0 && (!told || errno != EHOSTUNREACH)))
 			return 1;
 		done += got > 0 ? got : 0;
@@ -145,8 +169,11 @@ int main(int argc, char **argv)
 		printf("read %d %s\nwaited %ld\n", result, strerrorname_np(errno), now_ms() - begin);
 		return 0;
 	}
-	if (!strncmp(argv[4], "soft_error", 10))
-		return meet_error(fd, argv[3], !strcmp(argv[4], "soft_error_told"));
+	if (!strncmp(argv[4], "soft_error", 10)) {
+		int by_file = !strcmp(argv[4], "soft_error_sendfile");
+		int told = by_file || !strcmp(argv[4], "soft_error_told");
+		return meet_error(fd, argv[3], told, by_file);
+	}
 	int writes = !strcmp(argv[4], "user_timeout") || !strcmp(argv[4], "silent");
 	if (writes && write(fd, bytes, sizeof bytes) < 0)
 		return 1;

@@ -243,7 +243,7 @@ pub fn soft_errors_are_told() -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;
     let back = ends.wire.scratch().join("go-back");
-    for option in ["soft_error", "soft_error_told"] {
+    for option in ["soft_error", "soft_error_told", "soft_error_sendfile"] {
         let mut seen = Vec::new();
         for service in [None, Some(&service)] {
             let _ = fs::remove_file(&back);
