@@ -38,6 +38,13 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
+    /// A connection has left a slot and its memory: those that wait may look at once.
+    pub(crate) fn note_room(&mut self) {
+        if self.unhoused {
+            self.next_sweep = self.io.now;
+        }
+    }
+
     /// Tries again to give a home to those that wait for one, in their order.
     #[cold]
     #[inline(never)]

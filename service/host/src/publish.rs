@@ -18,8 +18,7 @@ impl<P: PacketIo> Host<P> {
     /// Whether there is something to publish.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
-        let io = &self.io;
-        !(io.dirty.is_empty() && io.accepted.is_empty() && io.released.is_empty()) || self.unhoused
+        !(self.io.dirty.is_empty() && self.io.accepted.is_empty() && self.io.released.is_empty())
     }
 
     /// Hands accepted connections out, tells programs of changed flows, and ends bindings.
@@ -50,9 +49,6 @@ impl<P: PacketIo> Host<P> {
             for flow in std::mem::take(&mut self.io.released) {
                 self.end_binding(flow);
             }
-        }
-        if self.unhoused {
-            self.house_waiting(now);
         }
     }
 
@@ -189,6 +185,7 @@ impl<P: PacketIo> Host<P> {
             let programs = &mut self.io.programs;
             programs.release_slot(binding.home, binding.slot, binding.context);
             programs.remove_unused(binding.home);
+            self.note_room();
             return;
         }
         let (home, slot, context) = (binding.home, binding.slot, binding.context);
@@ -239,5 +236,6 @@ impl<P: PacketIo> Host<P> {
         binding.free_rx(&mut program.rx);
         let context = binding.context;
         self.io.programs.release_slot(home, slot, context);
+        self.note_room();
     }
 }

@@ -256,7 +256,8 @@ impl<P: PacketIo> Host<P> {
         self.ring(now);
     }
 
-    /// Gives back receive buffers that hold nothing and were not used lately.
+    /// Gives back receive buffers that hold nothing and were not used lately, and homes to those
+    /// that wait for one.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.next_sweep = now + SWEEP_INTERVAL;
         let total = self.io.bindings.len();
@@ -283,6 +284,9 @@ impl<P: PacketIo> Host<P> {
                 }
             }
         }
+        if self.unhoused {
+            self.house_waiting(now);
+        }
     }
 
     /// When the next sweep is due; none while there is nothing to sweep.
@@ -293,6 +297,6 @@ impl<P: PacketIo> Host<P> {
             .iter()
             .flatten()
             .any(|binding| binding.rx.is_some());
-        any.then_some(self.next_sweep)
+        (any || self.unhoused).then_some(self.next_sweep)
     }
 }
