@@ -3,17 +3,19 @@
 use clap::ValueEnum;
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bulk, Family, Goodput, Violation};
+use tidelane_world::{Algorithm, Bulk, Family, LinuxBulk, Violation};
 
-use crate::{bufferbloat, cubic_model};
+use crate::{bufferbloat, cubic_model, loss};
 
 /// What can be measured.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Figure {
     /// One flow over 10 Gbit/s, 100 ms, 0.01 % loss, against an ideal CUBIC
     FatPath,
-    /// 100 flows over 10 Gbit/s: the penalty of loss and of reordering
+    /// Flows over 1 Gbit/s or less: the penalty of loss and reordering, and that of Linux' model
     Loss,
+    /// The same for 100 flows over 10 Gbit/s
+    LossFast,
     /// Equal flows over one bottleneck: Jain's index
     Fairness,
     /// One bulk flow through a deep queue: round trips of a small flow beside it
@@ -34,7 +36,8 @@ impl Figure {
     pub fn run(self) -> Result<bool, Violation> {
         match self {
             Self::FatPath => fat_path(),
-            Self::Loss => loss(),
+            Self::Loss => loss::run(&loss::SLOWER),
+            Self::LossFast => loss::run(&loss::FASTER),
             Self::Fairness => fairness(),
             Self::Bufferbloat => bufferbloat::run(),
         }
@@ -52,7 +55,7 @@ fn link(rate: u64, delay: Duration, limit: u32) -> LinkConfig {
 fn fat_path() -> Result<bool, Violation> {
     let (p, rtt) = (1e-4, 0.1);
     let way = link(10_000_000_000, Duration::from_millis(50), 100_000);
-    let mut rates = Vec::new();
+    let (mut rates, mut linux) = (Vec::new(), 0.0);
     for seed in 0..FAT_PATH_SEEDS {
         let bulk = Bulk {
             flows: 1,
@@ -75,6 +78,8 @@ fn fat_path() -> Result<bool, Violation> {
             goodput.counter("fast_retrans")
         );
         rates.push(goodput.rate());
+        let hz = loss::HZ;
+        linux += LinuxBulk { bulk, hz }.run().rate() / FAT_PATH_SEEDS as f64;
     }
     let rate = rates.iter().sum::<f64>() / rates.len() as f64;
     let of_window = |segments: f64| segments * MSS * 8.0 / rtt;
@@ -84,6 +89,10 @@ fn fat_path() -> Result<bool, Violation> {
     println!(
         "  tidelane, mean                      {:>8.2} Mbit/s",
         rate / 1e6
+    );
+    println!(
+        "  model of linux, mean                {:>8.2} Mbit/s",
+        linux / 1e6
     );
     println!(
         "  response function of RFC 9438       {:>8.2} Mbit/s",
@@ -99,75 +108,6 @@ fn fat_path() -> Result<bool, Violation> {
         rate / ideal
     );
     Ok(rate >= FAT_PATH_MIN * ideal)
-}
-
-/// 100 flows at 10 Gbit/s and 1 ms, where `there` is made worse.
-fn hundred(worse: impl FnOnce(LinkConfig) -> LinkConfig) -> Result<Goodput, Violation> {
-    let way = link(10_000_000_000, Duration::from_micros(500), 1000);
-    let bulk = Bulk {
-        flows: 100,
-        there: worse(way),
-        back: way,
-        family: Family::V4,
-        path_mtu: None,
-        congestion: Algorithm::Cubic,
-        beside: None,
-        window: 1 << 20,
-        warm_up: Duration::from_millis(300),
-        measured: Duration::from_millis(500),
-        seed: 1,
-    };
-    bulk.run()
-}
-
-fn print_row(name: &str, goodput: &Goodput, whole: f64) {
-    println!(
-        "  {name:<18} {:>8.3} {:>9.2} {:>9.3} {:>9} {:>9} {:>10}",
-        goodput.rate() / 1e9,
-        100.0 * (1.0 - goodput.rate() / whole),
-        goodput.fairness(),
-        goodput.counter("retrans_segs"),
-        goodput.counter("timeouts"),
-        goodput.counter("dsack_recv"),
-    );
-}
-
-fn loss() -> Result<bool, Violation> {
-    println!("100 flows, CUBIC, 10 Gbit/s, 1 ms, queue of 1,000 frames; 0.5 s after 0.3 s");
-    println!("  wire               Gbit/s  penalty %      Jain  retrans.  timeouts  needlessly");
-    let clean = hundred(|way| way)?;
-    let whole = clean.rate();
-    print_row("no loss", &clean, whole);
-    for (name, loss) in [
-        ("0.1 % loss", 1_000),
-        ("0.5 % loss", 5_000),
-        ("1 % loss", 10_000),
-        ("2 % loss", 20_000),
-        ("5 % loss", 50_000),
-    ] {
-        let goodput = hundred(|way| LinkConfig { loss, ..way })?;
-        print_row(name, &goodput, whole);
-    }
-    for (name, reorder) in [
-        ("1 % reordered", 10_000),
-        ("2 % reordered", 20_000),
-        ("5 % reordered", 50_000),
-        ("10 % reordered", 100_000),
-    ] {
-        // Held back for half a round-trip time.
-        let reorder_delay = Duration::from_micros(500);
-        let goodput = hundred(|way| LinkConfig {
-            reorder,
-            reorder_delay,
-            ..way
-        })?;
-        print_row(name, &goodput, whole);
-    }
-    println!(
-        "The penalty is against the first row. Linux is not compared: there is no model of it"
-    );
-    println!("here, and its own stack cannot run in virtual time.");
-    Ok(true)
 }
 
 fn fairness() -> Result<bool, Violation> {

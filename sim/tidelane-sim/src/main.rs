@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 mod bufferbloat;
 mod cubic_model;
 mod figure;
+mod loss;
 mod seed;
 mod swarm;
 

@@ -24,6 +24,7 @@ mod digest;
 mod family;
 mod foreign;
 mod ledger;
+mod linux_bulk;
 mod machine;
 mod misconduct;
 mod mishap;
@@ -47,6 +48,7 @@ pub use crate::{
     bulk::{Bulk, Goodput},
     family::{Bound, Family},
     ledger::Violation,
+    linux_bulk::LinuxBulk,
     misconduct::Misconduct,
     mishap::Mishap,
     pattern::Content,

@@ -1,0 +1,72 @@
+//! HyStart as in Linux: slow start ends before it overflows a queue.
+
+/// Segments of window from which on it looks.
+const WINDOW_MIN: u64 = 16;
+/// Samples of a round before its least one counts.
+const SAMPLES_MIN: u32 = 8;
+/// Microseconds between acknowledgments of one train, at most.
+const TRAIN_GAP: u64 = 2_000;
+/// Bounds of the increase that tells of a queue, in microseconds.
+const INCREASE: (u64, u64) = (4_000, 16_000);
+/// What batches may hold back: bytes, and microseconds at most.
+const BATCHES: (u64, u64) = (4 * 65_536, 1_000);
+
+/// What a sender is at when a round trip was measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) now: u64,
+    pub(crate) rtt: u64,
+    pub(crate) srtt: f64,
+    pub(crate) cwnd: u64,
+    pub(crate) snd_una: u64,
+    pub(crate) snd_nxt: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct HyStart {
+    round_start: u64,
+    round_end: u64,
+    last_ack: u64,
+    round_min: u64,
+    samples: u32,
+    begun: bool,
+    found: bool,
+}
+
+impl HyStart {
+    /// Whether slow start should end; `least` is the least round trip of all.
+    pub(crate) fn on_sample(&mut self, sample: &Sample, least: u64, mss: u64) -> bool {
+        if self.found || sample.cwnd < WINDOW_MIN {
+            return false;
+        }
+        if sample.snd_una > self.round_end || !self.begun {
+            self.begun = true;
+            (self.round_start, self.last_ack) = (sample.now, sample.now);
+            (self.round_end, self.round_min, self.samples) = (sample.snd_nxt, u64::MAX, 0);
+        }
+        let train = self.is_long_train(sample, least, mss);
+        let slower = self.is_slower(sample.rtt, least);
+        self.found = train || slower;
+        self.found
+    }
+
+    fn is_long_train(&mut self, sample: &Sample, least: u64, mss: u64) -> bool {
+        if sample.now - self.last_ack > TRAIN_GAP {
+            return false;
+        }
+        self.last_ack = sample.now;
+        // Twice a window per round trip is the rate that slow start aims at.
+        let rate = (2 * sample.cwnd * mss) as f64 / sample.srtt.max(1.0);
+        let batches = (BATCHES.0 as f64 / rate).min(BATCHES.1 as f64);
+        sample.now - self.round_start > (least + batches as u64) / 2
+    }
+
+    fn is_slower(&mut self, rtt: u64, least: u64) -> bool {
+        self.round_min = self.round_min.min(rtt);
+        if self.samples < SAMPLES_MIN {
+            self.samples += 1;
+            return false;
+        }
+        self.round_min > least + (least / 8).clamp(INCREASE.0, INCREASE.1)
+    }
+}

@@ -1,0 +1,86 @@
+//! The round trip and the retransmission timeout: RFC 6298 with Linux' constants.
+//!
+//! Linux bounds not the timeout but its variance term: it is at least 200 ms, takes the largest
+//! deviation of a round trip at once, and forgets it by a quarter per round trip.
+
+/// The least variance term, in microseconds.
+pub(crate) const RTO_MIN: f64 = 200_000.0;
+/// The longest timeout.
+pub(crate) const RTO_MAX: u64 = 120_000_000;
+
+/// Estimates in microseconds.
+#[derive(Debug)]
+pub(crate) struct Rtt {
+    pub(crate) srtt: f64,
+    /// The least sample; `u64::MAX` before there is one.
+    pub(crate) min: u64,
+    deviation: f64,
+    /// The largest term of this round trip, and the one in use.
+    largest: f64,
+    variance: f64,
+    /// The round trip ends when more than this is acknowledged.
+    round: u64,
+}
+
+impl Rtt {
+    pub(crate) const fn new() -> Self {
+        Self {
+            srtt: 0.0,
+            min: u64::MAX,
+            deviation: 0.0,
+            largest: RTO_MIN,
+            variance: RTO_MIN,
+            round: 0,
+        }
+    }
+
+    pub(crate) fn sample(&mut self, us: u64, snd_una: u64, snd_nxt: u64) {
+        let us = us.max(1) as f64;
+        if self.srtt == 0.0 {
+            (self.srtt, self.deviation) = (us, us / 2.0);
+            self.variance = (4.0 * self.deviation).max(RTO_MIN);
+            (self.largest, self.round) = (self.variance, snd_nxt);
+            return;
+        }
+        let error = us - self.srtt;
+        self.srtt += error / 8.0;
+        let more = error.abs() - self.deviation;
+        // A round trip that is shorter than ever should not lengthen the timeout much.
+        let gain = if error < 0.0 && more > 0.0 { 32.0 } else { 4.0 };
+        self.deviation += more / gain;
+        self.largest = self.largest.max(4.0 * self.deviation);
+        self.variance = self.variance.max(self.largest);
+        if snd_una > self.round {
+            self.variance -= (self.variance - self.largest) / 4.0;
+            (self.round, self.largest) = (snd_nxt, RTO_MIN);
+        }
+    }
+
+    pub(crate) fn note_min(&mut self, us: u64) {
+        self.min = self.min.min(us.max(1));
+    }
+
+    /// Without backoff.
+    pub(crate) fn rto(&self) -> u64 {
+        ((self.srtt + self.variance) as u64).min(RTO_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_timeout_is_200_ms_above_a_short_round_trip_and_follows_a_long_one() {
+        let mut rtt = Rtt::new();
+        rtt.sample(1_000, 0, 10);
+        assert_eq!(rtt.rto(), 201_000);
+        let mut rtt = Rtt::new();
+        rtt.sample(400_000, 0, 10);
+        assert_eq!(rtt.rto(), 1_200_000);
+        for una in 1..200 {
+            rtt.sample(400_000, 10 * una, 10 * una + 10);
+        }
+        assert!((600_000..610_000).contains(&rtt.rto()), "{}", rtt.rto());
+    }
+}

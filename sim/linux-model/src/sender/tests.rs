@@ -1,0 +1,156 @@
+use super::*;
+
+const RTT: u64 = 20_000;
+
+fn settings() -> Settings {
+    Settings {
+        hz: 1000,
+        mss: 1448,
+        window: 10_000,
+    }
+}
+
+fn ack(ack: u64, at: u64, blocks: &[(u64, u64)]) -> Ack {
+    let mut all = [(0, 0); 3];
+    all[..blocks.len()].copy_from_slice(blocks);
+    Ack {
+        ack,
+        tsecr: at / 1000,
+        blocks: all,
+    }
+}
+
+fn numbers(sent: Vec<Data>) -> Vec<u64> {
+    sent.into_iter().map(|data| data.seq).collect()
+}
+
+/// Ten segments were sent at 0.
+fn ten() -> Sender {
+    let mut sender = Sender::new(settings(), 0, RTT);
+    assert_eq!(numbers(sender.take()), (0..10).collect::<Vec<_>>());
+    sender
+}
+
+#[test]
+fn slow_start_sends_two_for_each_that_is_acknowledged() {
+    let mut sender = ten();
+    sender.on_ack(RTT, &ack(1, 0, &[]));
+    assert_eq!((numbers(sender.take()), sender.cwnd()), (vec![10, 11], 11));
+    sender.on_ack(RTT, &ack(3, 0, &[]));
+    assert_eq!(
+        (numbers(sender.take()), sender.cwnd()),
+        (vec![12, 13, 14, 15], 13)
+    );
+}
+
+#[test]
+fn three_reports_begin_recovery_and_the_window_comes_down_in_proportion() {
+    let mut sender = ten();
+    for n in 2..=3 {
+        sender.on_ack(RTT, &ack(0, 0, &[(1, n)]));
+        assert_eq!(sender.phase, Phase::Disorder);
+        assert_eq!(sender.counters().retrans_segs, 0);
+    }
+    // Limited transmit.
+    assert_eq!(numbers(sender.take()), [10, 11]);
+    sender.on_ack(RTT + 10, &ack(0, 0, &[(1, 4)]));
+    assert_eq!((sender.phase, sender.cubic.ssthresh), (Phase::Recovery, 7));
+    let mut sent = numbers(sender.take());
+    assert_eq!(sent, [0]);
+    for n in 5..=10 {
+        sender.on_ack(RTT + 20, &ack(0, 0, &[(1, n)]));
+        sent.extend(numbers(sender.take()));
+    }
+    // Seven in flight for ten that were: 0 again, 10, 11 and four more.
+    assert_eq!(sender.board.in_flight(), 7);
+    assert_eq!(sent, [0, 12, 13, 14, 15]);
+    sender.on_ack(2 * RTT, &ack(12, RTT, &[]));
+    sender.on_ack(2 * RTT, &ack(16, RTT, &[]));
+    assert_eq!(
+        (sender.phase, sender.counters().fast_retrans),
+        (Phase::Open, 1)
+    );
+    assert!((7..=8).contains(&sender.cwnd()), "{}", sender.cwnd());
+}
+
+#[test]
+fn a_silent_tail_is_probed_after_two_round_trips_and_then_times_out() {
+    let mut sender = ten();
+    let probe = sender.deadline().expect("armed");
+    // Two round trips and 2 ms, and a tick.
+    assert_eq!(probe, 43_000);
+    sender.on_time(probe);
+    assert_eq!(
+        (numbers(sender.take()), sender.counters().loss_probes),
+        (vec![10], 1)
+    );
+    let timeout = sender.deadline().expect("armed");
+    // srtt + 200 ms, from the probe on.
+    assert_eq!(timeout, probe + 221_000);
+    sender.on_time(timeout);
+    assert_eq!(numbers(sender.take()), [0]);
+    assert_eq!(
+        (sender.phase, sender.cwnd(), sender.cubic.ssthresh),
+        (Phase::Loss, 1, 7)
+    );
+    let again = sender.deadline().expect("armed");
+    assert_eq!(again, timeout + 441_000, "twice as long");
+    // It was real: all is sent again, in slow start.
+    sender.on_ack(timeout + RTT, &ack(1, timeout, &[]));
+    assert_eq!(
+        numbers(sender.take()),
+        [11, 12],
+        "F-RTO sends new segments first"
+    );
+    sender.on_ack(timeout + 2 * RTT, &ack(1, timeout, &[(11, 12)]));
+    assert_eq!((sender.frto, sender.phase), (false, Phase::Loss));
+    assert_eq!(numbers(sender.take())[0], 1);
+}
+
+#[test]
+fn a_timeout_is_taken_back_when_what_was_sent_first_arrives() {
+    let mut sender = ten();
+    sender.on_time(43_000);
+    let timeout = sender.deadline().expect("armed");
+    sender.on_time(timeout);
+    sender.take();
+    // The timestamp is that of the first transmission.
+    sender.on_ack(timeout + 1_000, &ack(2, 0, &[]));
+    assert_eq!((sender.phase, sender.board.lost), (Phase::Open, 0));
+    assert!(sender.cwnd() >= 10, "{}", sender.cwnd());
+    assert_eq!(sender.counters().undone, 1);
+}
+
+#[test]
+fn a_repair_that_was_reported_as_duplicate_is_taken_back() {
+    let mut sender = ten();
+    for n in 2..=4 {
+        sender.on_ack(RTT, &ack(0, 0, &[(1, n)]));
+    }
+    assert_eq!(sender.phase, Phase::Recovery);
+    // 0 was merely late; what was sent again arrives after it.
+    sender.on_ack(RTT + 2_000, &ack(4, RTT + 1_000, &[]));
+    sender.on_ack(RTT + 3_000, &ack(4, RTT + 1_000, &[(0, 1)]));
+    assert_eq!(
+        (sender.phase, sender.cubic.ssthresh > 7),
+        (Phase::Open, true)
+    );
+    assert_eq!(sender.counters().undone, 1);
+}
+
+#[test]
+fn a_single_report_waits_for_the_reordering_timer() {
+    let mut sender = ten();
+    sender.on_ack(RTT, &ack(8, 0, &[]));
+    sender.take();
+    sender.on_ack(RTT + 1, &ack(8, 0, &[(9, 10)]));
+    assert_eq!(sender.phase, Phase::Disorder);
+    let due = sender.deadline().expect("armed");
+    // A quarter of a round trip and 2 ms, and a tick.
+    assert_eq!(due, 28_000);
+    sender.on_time(due);
+    assert_eq!(
+        (sender.phase, numbers(sender.take())[1]),
+        (Phase::Recovery, 8)
+    );
+}

@@ -1,0 +1,364 @@
+//! The bulk transfer of [`Bulk`] by models of Linux' senders and receivers: the same network, with
+//! the same seed of chance, instead of hosts at its ends.
+//!
+//! Its frames are as long as real ones, so that they take as long and as much of a queue, but hold
+//! behind the link header only what the models exchange.
+
+use std::collections::BTreeSet;
+
+use tidelane_linux_model::{Ack, BLOCKS_MAX, Counters, Data, Receiver, Sender, Settings};
+use tidelane_netem::{Network, Rng};
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::ETHERNET_HEADER_LEN;
+
+use crate::{
+    bulk::{Bulk, Goodput},
+    topology::mac,
+};
+
+/// Payload bytes of a full segment with timestamps over an MTU of 1,500.
+const MSS: u64 = 1448;
+/// Frames with and without payload; a SACK option adds four bytes, and eight per block.
+const DATA_LEN: usize = 1514;
+const ACK_LEN: usize = 66;
+const SENDER: usize = 0;
+const RECEIVER: usize = 1;
+
+/// A bulk transfer by Linux' model. Congestion control is CUBIC, and nobody sends beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct LinuxBulk {
+    /// Flows, network, windows, times, seed.
+    pub bulk: Bulk,
+    /// Ticks of Linux' timers in a second.
+    pub hz: u64,
+}
+
+struct Flow {
+    sender: Option<Sender>,
+    receiver: Receiver,
+    start: Instant,
+}
+
+struct Run {
+    network: Network,
+    flows: Vec<Flow>,
+    /// When flows have something to do, by time; and by flow what of that holds.
+    timers: BTreeSet<(Instant, usize)>,
+    due: Vec<Option<Instant>>,
+    settings: Settings,
+    handshake: Duration,
+}
+
+impl LinuxBulk {
+    /// Runs it.
+    pub fn run(&self) -> Goodput {
+        let mut run = self.start();
+        let start = Instant::ZERO + self.bulk.warm_up;
+        run.run_until(start);
+        let before = run.received();
+        run.run_until(start + self.bulk.measured);
+        let bytes = run.received().into_iter().zip(before);
+        Goodput {
+            bytes: bytes
+                .map(|(after, before)| (after - before) * MSS)
+                .collect(),
+            measured: self.bulk.measured,
+            srtt: run.srtt(),
+            counters: run.counters(),
+        }
+    }
+
+    fn start(&self) -> Run {
+        let scenario = self.bulk.scenario();
+        let seed = Rng::new(scenario.seed).fork(200).next_u64();
+        let flows = scenario.connections.iter().map(|plan| Flow {
+            sender: None,
+            receiver: Receiver::new(self.hz),
+            start: plan.start,
+        });
+        let mut run = Run {
+            network: scenario.topology.build(seed),
+            due: vec![None; scenario.connections.len()],
+            flows: flows.collect(),
+            timers: BTreeSet::new(),
+            settings: Settings {
+                hz: self.hz,
+                mss: MSS,
+                window: u64::from(self.bulk.window) / MSS,
+            },
+            handshake: self.bulk.there.delay + self.bulk.back.delay,
+        };
+        (0..run.flows.len()).for_each(|flow| run.plan(flow));
+        run
+    }
+}
+
+fn micros(at: Instant) -> u64 {
+    at.as_nanos() / 1000
+}
+
+impl Run {
+    fn run_until(&mut self, end: Instant) {
+        loop {
+            let timer = self.timers.first().copied();
+            let arrival = self.network.next_arrival();
+            match (timer, arrival) {
+                (_, Some((at, way))) if at < end && timer.is_none_or(|(due, _)| at <= due) => {
+                    if let Some((host, frame)) = self.network.arrive(at, way) {
+                        self.arrives(at, host, &frame);
+                    }
+                }
+                (Some((due, flow)), _) if due < end => self.on_time(due, flow),
+                _ => return,
+            }
+        }
+    }
+
+    fn arrives(&mut self, now: Instant, host: usize, frame: &[u8]) {
+        let Some(Packet { flow, body }) = Packet::parse(frame) else {
+            return;
+        };
+        let ends = &mut self.flows[flow];
+        match (body, &mut ends.sender) {
+            (Body::Data(data), _) if host == RECEIVER => {
+                if let Some(ack) = ends.receiver.on_data(micros(now), data) {
+                    self.send_ack(now, flow, &ack);
+                }
+            }
+            (Body::Ack(ack), Some(sender)) => sender.on_ack(micros(now), &ack),
+            _ => {}
+        }
+        self.send_data(now, flow);
+        self.plan(flow);
+    }
+
+    fn on_time(&mut self, now: Instant, flow: usize) {
+        let ends = &mut self.flows[flow];
+        if let Some(sender) = &mut ends.sender {
+            sender.on_time(micros(now));
+        } else {
+            let rtt = self.handshake.as_micros();
+            ends.sender = Some(Sender::new(self.settings, micros(now), rtt));
+        }
+        if let Some(ack) = ends.receiver.on_time(micros(now)) {
+            self.send_ack(now, flow, &ack);
+        }
+        self.send_data(now, flow);
+        self.plan(flow);
+    }
+
+    fn send_data(&mut self, now: Instant, flow: usize) {
+        let sender = self.flows[flow].sender.as_mut();
+        for data in sender.map(Sender::take).unwrap_or_default() {
+            let body = Body::Data(data);
+            self.network
+                .send(now, SENDER, &Packet { flow, body }.emit());
+        }
+    }
+
+    fn send_ack(&mut self, now: Instant, flow: usize, ack: &Ack) {
+        let body = Body::Ack(*ack);
+        self.network
+            .send(now, RECEIVER, &Packet { flow, body }.emit());
+    }
+
+    /// When this flow has something to do next.
+    fn plan(&mut self, flow: usize) {
+        let ends = &self.flows[flow];
+        let at = |us: u64| Instant::from_micros(us);
+        let sender = match &ends.sender {
+            Some(sender) => sender.deadline().map(at),
+            None => Some(ends.start + self.handshake),
+        };
+        let due = sender
+            .into_iter()
+            .chain(ends.receiver.deadline().map(at))
+            .min();
+        if self.due[flow] == due {
+            return;
+        }
+        if let Some(before) = self.due[flow] {
+            self.timers.remove(&(before, flow));
+        }
+        self.timers.extend(due.map(|due| (due, flow)));
+        self.due[flow] = due;
+    }
+
+    fn received(&self) -> Vec<u64> {
+        let receivers = self.flows.iter().map(|flow| &flow.receiver);
+        receivers.map(Receiver::received).collect()
+    }
+
+    fn senders(&self) -> impl Iterator<Item = &Sender> {
+        self.flows.iter().filter_map(|flow| flow.sender.as_ref())
+    }
+
+    fn srtt(&self) -> Duration {
+        let first = self.senders().next().map(Sender::srtt);
+        Duration::from_micros(first.unwrap_or_default() as u64)
+    }
+
+    /// By the names that the engine has for them.
+    fn counters(&self) -> Vec<(String, u64)> {
+        let sum = |of: fn(&Counters) -> u64| self.senders().map(|s| of(s.counters())).sum();
+        let named: [(&str, u64); 8] = [
+            ("out_segs", sum(|c| c.out_segs)),
+            ("retrans_segs", sum(|c| c.retrans_segs)),
+            ("timeouts", sum(|c| c.timeouts)),
+            ("spurious_timeouts", sum(|c| c.spurious_timeouts)),
+            ("fast_retrans", sum(|c| c.fast_retrans)),
+            ("loss_probes", sum(|c| c.loss_probes)),
+            ("undone", sum(|c| c.undone)),
+            ("dsack_recv", sum(|c| c.dsack_recv)),
+        ];
+        named.map(|(name, count)| (name.to_owned(), count)).into()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Body {
+    Data(Data),
+    Ack(Ack),
+}
+
+/// What a frame holds: its flow, then numbers of 32 bits, of which more than three are an
+/// acknowledgment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Packet {
+    flow: usize,
+    body: Body,
+}
+
+impl Packet {
+    fn emit(&self) -> Vec<u8> {
+        let (to, len, words) = match &self.body {
+            Body::Data(data) => (RECEIVER, DATA_LEN, vec![data.seq, data.tsval]),
+            Body::Ack(ack) => {
+                let blocks = ack.blocks().count();
+                let sack = if blocks > 0 { 4 + 8 * blocks } else { 0 };
+                let edges = ack.blocks.iter().flat_map(|(start, end)| [*start, *end]);
+                let words = [ack.ack, ack.tsecr].into_iter().chain(edges);
+                (SENDER, ACK_LEN + sack, words.collect())
+            }
+        };
+        let mut frame = mac(to).0.to_vec();
+        frame.resize(ETHERNET_HEADER_LEN, 0);
+        for word in std::iter::once(self.flow as u64).chain(words) {
+            frame.extend((word as u32).to_be_bytes());
+        }
+        frame.resize(len, 0);
+        frame
+    }
+
+    fn parse(frame: &[u8]) -> Option<Self> {
+        let chunks = frame.get(ETHERNET_HEADER_LEN..)?.chunks_exact(4);
+        let words = chunks.filter_map(|chunk| Some(u32::from_be_bytes(chunk.try_into().ok()?)));
+        let mut words = words.map(u64::from);
+        let (flow, first, clock) = (words.next()?, words.next()?, words.next()?);
+        let body = if frame.len() == DATA_LEN {
+            Body::Data(Data {
+                seq: first,
+                tsval: clock,
+            })
+        } else {
+            let mut blocks = [(0, 0); BLOCKS_MAX];
+            for block in &mut blocks {
+                *block = (words.next()?, words.next()?);
+            }
+            Body::Ack(Ack {
+                ack: first,
+                tsecr: clock,
+                blocks,
+            })
+        };
+        Some(Self {
+            flow: usize::try_from(flow).ok()?,
+            body,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_engine::Algorithm;
+    use tidelane_netem::LinkConfig;
+
+    use super::*;
+    use crate::family::Family;
+
+    #[test]
+    fn packets_survive_being_frames() {
+        let ack = Ack {
+            ack: 7,
+            tsecr: 8,
+            blocks: [(9, 12), (20, 21), (0, 0)],
+        };
+        let data = Data {
+            seq: 70_000,
+            tsval: 3,
+        };
+        for (body, len) in [(Body::Ack(ack), 86), (Body::Data(data), DATA_LEN)] {
+            let packet = Packet { flow: 5, body };
+            let frame = packet.emit();
+            assert_eq!((frame.len(), Packet::parse(&frame)), (len, Some(packet)));
+        }
+    }
+
+    fn bulk(loss: u32) -> LinuxBulk {
+        let way = LinkConfig {
+            rate: 100_000_000,
+            limit: 100,
+            ..LinkConfig::with_delay(Duration::from_millis(5))
+        };
+        LinuxBulk {
+            bulk: Bulk {
+                flows: 4,
+                there: LinkConfig { loss, ..way },
+                back: way,
+                family: Family::V4,
+                path_mtu: None,
+                congestion: Algorithm::Cubic,
+                beside: None,
+                window: 4 << 20,
+                warm_up: Duration::from_secs(2),
+                measured: Duration::from_secs(4),
+                seed: 1,
+            },
+            hz: 250,
+        }
+    }
+
+    #[test]
+    fn a_clean_wire_is_filled_and_loss_takes_from_it() {
+        let clean = bulk(0).run();
+        // 1448 of 1514 bytes are payload.
+        assert!(clean.rate() > 0.94 * 1e8, "{}", clean.rate());
+        assert!(clean.fairness() > 0.8, "{}", clean.fairness());
+        let lossy = bulk(20_000).run();
+        assert!((0.1..0.9).contains(&(lossy.rate() / clean.rate())));
+        let again = lossy.counter("retrans_segs") as f64 / lossy.counter("out_segs") as f64;
+        assert!((0.017..0.025).contains(&again), "{again}");
+        assert_eq!(lossy.bytes, bulk(20_000).run().bytes);
+    }
+
+    /// RFC 9438 §5.1 table 2: 187 segments at a loss of 0.01 % and a round trip of 0.1 s.
+    #[test]
+    fn a_single_flow_has_about_the_window_of_the_response_function() {
+        let way = LinkConfig {
+            rate: 1_000_000_000,
+            limit: 10_000,
+            ..LinkConfig::with_delay(Duration::from_millis(50))
+        };
+        let mut lossy = bulk(0);
+        lossy.bulk = Bulk {
+            flows: 1,
+            there: LinkConfig { loss: 100, ..way },
+            back: way,
+            warm_up: Duration::from_secs(100),
+            measured: Duration::from_secs(300),
+            ..lossy.bulk
+        };
+        let window = lossy.run().rate() * 0.1 / 8.0 / MSS as f64;
+        assert!((150.0..270.0).contains(&window), "{window}");
+    }
+}
