@@ -3,8 +3,9 @@
 use std::hint::black_box;
 
 use tidelane_engine::{
-    Arrival, Duration, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, Instant,
-    LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags, TcpOptions, TxFull,
+    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, Instant,
+    LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags, TcpOptions, Timestamps,
+    TxFull,
 };
 
 use crate::{Load, Tally, allocations_unsafe, toggles};
@@ -15,13 +16,36 @@ const LINK: LinkId = LinkId(1);
 /// Time between two segments.
 const STEP: Duration = Duration::from_micros(20);
 
-/// What the loads look at of a segment that was sent.
+/// What a driver needs of a segment that it has a header template for: all that differs from one
+/// to the next.
 #[derive(Clone, Copy)]
 struct Sent {
     seq: SeqNumber,
     ack: SeqNumber,
+    wnd: u16,
     flags: TcpFlags,
-    payload_len: u32,
+    ecn: Ecn,
+    timestamps: Option<Timestamps>,
+    /// Position and length of text.
+    text: Option<(u32, u32)>,
+}
+
+impl Sent {
+    #[inline(always)]
+    fn of(out: &SegmentOut) -> Self {
+        Self {
+            seq: out.seq,
+            ack: out.ack,
+            wnd: out.wnd,
+            flags: out.flags,
+            ecn: out.ecn,
+            timestamps: out.options.timestamps,
+            text: match out.payload_len {
+                0 => None,
+                len => Some((out.payload_pos, len)),
+            },
+        }
+    }
 }
 
 /// Takes everything.
@@ -37,13 +61,20 @@ impl Env for Sink {
     #[inline]
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         // All of it is there for a driver to read.
-        let out = black_box(out);
-        self.last = Some(Sent {
-            seq: out.seq,
-            ack: out.ack,
-            flags: out.flags,
-            payload_len: out.payload_len,
-        });
+        self.last = Some(Sent::of(black_box(out)));
+        self.sent += 1;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn takes_directly(&self, _flow: FlowId, _text: bool) -> bool {
+        true
+    }
+
+    /// As the service's driver does, which writes each field into a frame.
+    #[inline(always)]
+    fn transmit_directly(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        self.last = Some(Sent::of(out));
         self.sent += 1;
         Ok(())
     }
@@ -182,6 +213,13 @@ impl OneFlow {
     }
 }
 
+/// What every segment of the loads says.
+fn check(sent: &Sent) {
+    assert!(sent.wnd > 0, "the window is open");
+    assert!(sent.timestamps.is_some(), "timestamps are in use");
+    assert_eq!(sent.ecn, Ecn::NotEct, "ECN is not");
+}
+
 /// In-order segments of 64 bytes, each acknowledged at the end of its batch.
 pub fn receive(load: Load) -> Tally {
     let options = SocketOptions {
@@ -206,8 +244,9 @@ pub fn receive(load: Load) -> Tally {
         assert_eq!(one.env.placed - placed, u64::from(len), "placed at once");
         assert_eq!(one.env.sent - sent, 1, "one acknowledgment");
         one.seq = one.seq.add(len);
-        let acked = one.env.last.map(|out| out.ack);
-        assert_eq!(acked, Some(one.seq), "it acknowledges the segment");
+        let out = one.env.last.expect("an acknowledgment");
+        check(&out);
+        assert_eq!((out.ack, out.text), (one.seq, None), "it acknowledges");
         one.position = one.position.wrapping_add(len);
         let read = one
             .engine
@@ -240,7 +279,8 @@ pub fn send(load: Load) -> Tally {
         }
         assert_eq!(one.env.sent - sent, 1, "one segment");
         let out = one.env.last.expect("a segment");
-        assert_eq!(out.payload_len, len);
+        check(&out);
+        assert_eq!(out.text, Some((one.position.wrapping_sub(len), len)));
         one.ack = out.seq.add(len);
         one.pass(TcpFlags::ACK, &[]);
     }

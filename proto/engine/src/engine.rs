@@ -35,6 +35,7 @@ pub struct Engine {
     pending: Vec<FlowId>,
     /// Flows that wait for transmit frames.
     blocked: Vec<FlowId>,
+    /// `in_segs` without those that are among `fast_receives`.
     counters: Counters,
     /// Sizes that the paths to destinations are known to carry.
     paths: Paths,
@@ -130,12 +131,6 @@ impl Engine {
         }
     }
 
-    /// Reads `now` in the units of flows, which one batch asks for many times.
-    #[inline(always)]
-    fn tick(&mut self, now: Instant) {
-        self.clock.tick(now);
-    }
-
     /// SEGMENT ARRIVES (RFC 9293 §3.10.7). `segment` passed wire parsing: bounds and checksum.
     #[inline(always)]
     pub fn segment_arrives(
@@ -145,7 +140,6 @@ impl Engine {
         segment: &impl SegmentView,
         env: &mut impl Env,
     ) {
-        self.counters.in_segs += 1;
         self.tick(now);
         if !self.arrives_again(arrival, segment, env) {
             let (arrival, segment) = (*arrival, segment.segment());
@@ -171,7 +165,9 @@ impl Engine {
                 self.counters.fast_receives += 1;
                 self.pend(id);
             }
+            Err(Punt) if !fast.flow.is_found() => return false,
             Err(Punt) => {
+                self.counters.in_segs += 1;
                 // A copy for others to look at: the fast path's own stays in registers.
                 let segment = segment.segment();
                 self.arrives_slowly(id, arrival.ecn, &segment, env);
@@ -185,20 +181,6 @@ impl Engine {
         if !self.table.make_recent(&arrival.key) || !self.arrives_again(arrival, segment, env) {
             self.arrives_without_flow(arrival, segment, env);
         }
-    }
-
-    /// Puts a flow on the list that batch end works off.
-    #[inline(always)]
-    fn pend(&mut self, id: FlowId) {
-        if self.pending.len() == self.pending.capacity() {
-            return self.pend_with_room(id);
-        }
-        self.pending.push(id);
-    }
-
-    #[inline(never)]
-    fn pend_with_room(&mut self, id: FlowId) {
-        self.pending.push(id);
     }
 
     #[inline(never)]
@@ -240,7 +222,7 @@ impl Engine {
             }
             Fate::TimeWait => {
                 self.enter_time_wait(clock, id);
-                if self.table.get(id).is_some_and(|f| f.has(flags::ORPHAN)) {
+                if self.is_orphan(id) {
                     self.release(id, env);
                 } else {
                     self.table.unindex(id);
@@ -249,6 +231,10 @@ impl Engine {
             }
             Fate::Release => self.release(id, env),
         }
+    }
+
+    fn is_orphan(&self, id: FlowId) -> bool {
+        matches!(self.connections.get(id.index()), Some(Some(cold)) if cold.is_orphan)
     }
 
     fn mark(&mut self, id: FlowId) {
@@ -308,6 +294,7 @@ impl Engine {
         segment: &Segment<'_>,
         env: &mut impl Env,
     ) {
+        self.counters.in_segs += 1;
         let clock = self.clock;
         self.refill(clock.now);
         let segment = &by_our_clock(segment, &arrival.key, arrival.link, env);

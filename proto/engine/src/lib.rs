@@ -18,7 +18,7 @@ pub use tidelane_flow::{
 pub use tidelane_time::{Duration, Instant};
 pub use tidelane_wire::{
     DropReason, Ecn, Endpoint, FastOpenCookie, FastOpenOption, FlowKey, IpAddress, Segment,
-    SeqNumber, TcpFlags, TcpOptions,
+    SeqNumber, TcpFlags, TcpOptions, Timestamps,
 };
 
 pub use crate::{

@@ -16,6 +16,14 @@ pub struct Punt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listed(pub bool);
 
+/// Flags of a flow that sends in another way than [`Fast::send_alone`].
+pub const NOT_ALONE: u32 = flags::EDGE_MOVES
+    | flags::RTO_ARMED
+    | flags::RTT_TIMING
+    | flags::FIN_QUEUED
+    | flags::CORK
+    | flags::SMALL_SENT;
+
 /// One flow in the fast path's hands.
 pub struct Fast<'a, E> {
     /// Its number.
@@ -62,8 +70,10 @@ impl<'a, E: Env> Fast<'a, E> {
         // A mark, or its absence while one is being echoed, is news. `Ce` is the one field value
         // whose successor has bit 2.
         let marked = ((ecn as u32 + 1) << (flags::ECE_SHIFT - 2)) & flags::ECE;
-        let calm = (flow.flags ^ marked) & (flags::FAST_RECEIVE | flags::ECE);
-        if !usual || calm != flags::FAST_RECEIVE || segment.seq() != flow.rcv_nxt {
+        let calm = flags::FOUND | flags::FAST_RECEIVE;
+        let flags = flow.flags;
+        let is_calm = (flags ^ marked) & (calm | flags::ECE) == calm;
+        if !usual || !is_calm || segment.seq() != flow.rcv_nxt {
             return Err(Punt);
         }
         let len = segment.payload().len() as u32;
@@ -71,7 +81,7 @@ impl<'a, E: Env> Fast<'a, E> {
         let wnd = u32::from(segment.wnd()) << flow.snd_wscale();
         // What was never sent, a closed window, text beyond ours, and pure duplicates are the slow
         // path's; so is growth of the congestion window, while it limits.
-        let limited = acked > 0 && flow.flags & flags::CWND_LIMITED != 0;
+        let limited = acked > 0 && flags & flags::CWND_LIMITED != 0;
         if acked > flow.flight_size()
             || len > flow.rcv_adv.distance_from(flow.rcv_nxt)
             || (len | acked) == 0
@@ -82,7 +92,7 @@ impl<'a, E: Env> Fast<'a, E> {
             return Err(Punt);
         }
         let mut tsval = flow.ts_recent;
-        if flow.flags & flags::TIMESTAMPS != 0 {
+        if flags & flags::TIMESTAMPS != 0 {
             // PAWS (RFC 7323 §5.3 R1) in the common direction.
             match segment.timestamps() {
                 Some(t) if (t.tsval.wrapping_sub(tsval) as i32) >= 0 => tsval = t.tsval,
@@ -91,33 +101,37 @@ impl<'a, E: Env> Fast<'a, E> {
         }
         let mut wanted = flags::PENDING;
         if len > 0 {
-            // It is in its place, so RCV.NXT is its number.
-            let pos = flow.rx_pos(flow.rcv_nxt);
+            let pos = flow.rx_pos(segment.seq());
             if !self.env.place(self.id, pos, segment.payload()) {
                 return Err(Punt);
             }
-            flow.rcv_nxt = flow.rcv_nxt.add(len);
-            wanted |= flow.ack_duty(len, self.timeouts.eager_acks);
+            flow.rcv_nxt = segment.seq().add(len);
+            wanted |= flow.ack_duty(flags, len, self.timeouts);
         }
         // R3: a delayed acknowledgment echoes the first segment that it covers.
         if segment.seq().at_or_before(flow.last_ack_sent) {
             flow.ts_recent = tsval;
         }
-        if (wnd != flow.snd_wnd || acked > 0) && flow.tx_end != flow.snd_nxt {
-            wanted |= flags::SEND_WANTED;
-        }
-        flow.snd_wnd = wnd;
         flow.last_arrival = (self.clock.ms.0 >> 10) as u16;
         if acked > 0 {
+            flow.snd_wnd = wnd;
+            if flow.tx_end != flow.snd_nxt {
+                wanted |= flags::SEND_WANTED;
+            }
             self.acknowledge(segment.ack());
+            self.flow.flags |= wanted;
             self.env.progress(self.id, len > 0, true);
         } else {
+            if wnd != flow.snd_wnd {
+                flow.snd_wnd = wnd;
+                if flow.tx_end != flow.snd_nxt {
+                    wanted |= flags::SEND_WANTED;
+                }
+            }
+            flow.flags = flags | wanted;
             self.env.event(self.id, Event::Readable);
         }
-        let flow = &mut *self.flow;
-        let listed = Listed(flow.flags & flags::PENDING != 0);
-        flow.flags |= wanted;
-        Ok(listed)
+        Ok(Listed(flags & flags::PENDING != 0))
     }
 
     /// Sends a pure acknowledgment of all that has arrived, for a flow with nothing out of order.
@@ -126,12 +140,31 @@ impl<'a, E: Env> Fast<'a, E> {
     pub fn acknowledge_now(&mut self) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
         flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.env)?;
-        let mut now = flow.flags & !(flags::ACK_DUTIES | flags::PENDING);
+        self.note_acknowledged(self.flow.flags);
+        Ok(())
+    }
+
+    /// [`Fast::acknowledge_now`] where the window's edge stays. The flow's flags are `before`.
+    #[inline(always)]
+    pub fn acknowledge_directly(&mut self, before: u32) -> Result<(), TxFull> {
+        let flow = &mut *self.flow;
+        if self.env.takes_directly(self.id, false) {
+            flow.transmit_directly(self.id, self.clock, TcpFlags::ACK, 0, self.env)?;
+        } else {
+            flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.env)?;
+        }
+        self.note_acknowledged(before);
+        Ok(())
+    }
+
+    /// A pure acknowledgment was sent; the flags were `before`.
+    #[inline(always)]
+    fn note_acknowledged(&mut self, before: u32) {
+        let mut now = before & !(flags::ACK_DUTIES | flags::PENDING);
         if now >> flags::QUICK_SHIFT > 0 {
             now -= 1 << flags::QUICK_SHIFT;
         }
-        flow.flags = now;
-        Ok(())
+        self.flow.flags = now;
     }
 
     /// `ack` is new: moves SND.UNA, takes a round-trip sample, and restarts the timer
@@ -151,42 +184,39 @@ impl<'a, E: Env> Fast<'a, E> {
         }
     }
 
-    /// Sends all that is unsent, where that is one segment within all windows: what a request or a
-    /// reply mostly is, and the end of its batch. Anything else is for [`Fast::send`]. The caller
-    /// has seen that no FIN is queued; `now_us` is [`Clock::us`], which it has looked at, too.
+    /// Sends all that is unsent, where that is one segment within all windows and nothing is in
+    /// flight: what a request or a reply mostly is, and the end of its batch. Anything else is for
+    /// [`Fast::send`]. The caller has seen that SRTT is known and that none of [`NOT_ALONE`] is
+    /// among the flow's flags, which are `before`; `now_us` is [`Clock::us`], which it has looked
+    /// at, too.
     #[inline(always)]
-    pub fn send_one(&mut self, now_us: u32) -> Result<(), Punt> {
+    pub fn send_alone(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
         let mss = u32::from(flow.mss);
         let len = flow.tx_end.distance_from(flow.snd_nxt);
-        let end = flow.tx_end.distance_from(flow.snd_una);
-        let small = len < mss;
-        debug_assert!(!flow.has(flags::FIN_QUEUED));
+        debug_assert!(before == flow.flags && before & NOT_ALONE == 0);
+        debug_assert!(flow.snd_nxt == flow.snd_una);
+        // More than half a window may make it grow: see `limited`.
         if len.wrapping_sub(1) >= mss
-            || end > flow.snd_wnd
-            || end > flow.cwnd
-            || (small && held(flow))
+            || len > flow.snd_wnd
+            || len > flow.cwnd / 2
+            || flow.rttvar >= self.timeouts.steady_us
         {
             return Err(Punt);
         }
-        let before = flow.flags;
-        let sent = if self.env.takes_text(self.id) {
-            flow.transmit_text(self.id, self.clock, TcpFlags::PSH, len, self.env)
+        let sent = if self.env.takes_directly(self.id, true) {
+            flow.transmit_directly(self.id, self.clock, TcpFlags::PSH, len, self.env)
         } else {
             flow.transmit(self.id, self.clock, TcpFlags::PSH, len, self.env)
         };
         sent.map_err(|TxFull| Punt)?;
-        self.note_sent(before, TcpFlags::PSH, len, now_us);
-        let flow = &mut *self.flow;
-        let mut now = flow.flags & !(flags::SEND_WANTED | flags::PENDING);
-        if small {
+        let mut now = self.note_sent(before, TcpFlags::PSH, len, now_us);
+        now &= !(flags::SEND_WANTED | flags::PENDING | flags::TIMER);
+        if len < mss {
             now |= flags::SMALL_SENT;
         }
-        flow.flags = now;
-        note_all_sent(flow, end);
-        if now & flags::RTO_ARMED == 0 {
-            flow.restart_rto(end, self.clock, self.timeouts);
-        }
+        let flow = &mut *self.flow;
+        flow.flags = now | flow.restart_steady(before, self.clock, self.timeouts);
         Ok(())
     }
 
@@ -212,7 +242,7 @@ impl<'a, E: Env> Fast<'a, E> {
             let flow = &mut *self.flow;
             let unsent = room_until(flow.tx_end, flow.snd_nxt);
             if unsent == 0 {
-                note_all_sent(flow, flow.flight_size());
+                flow.flags |= limited(flow, flow.flight_size());
                 return Ok(sent);
             }
             let len = unsent.min(mss);
@@ -263,17 +293,15 @@ impl<'a, E: Env> Fast<'a, E> {
     #[inline(always)]
     fn transmit(&mut self, control: TcpFlags, len: u32, now_us: u32) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
-        // To send changes positions only.
-        let before = flow.flags;
         flow.transmit(self.id, self.clock, control | self.first, len, self.env)?;
         self.first = TcpFlags::NONE;
-        self.note_sent(before, control, len, now_us);
+        self.flow.flags = self.note_sent(self.flow.flags, control, len, now_us);
         Ok(())
     }
 
-    /// `len` new bytes were sent; the flags were `before`.
+    /// `len` new bytes were sent; the flags are `before`. Returns what they are to be.
     #[inline(always)]
-    fn note_sent(&mut self, before: u32, control: TcpFlags, len: u32, now_us: u32) {
+    fn note_sent(&mut self, before: u32, control: TcpFlags, len: u32, now_us: u32) -> u32 {
         let flow = &mut *self.flow;
         let mut now = before & !flags::ACK_DUTIES;
         let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);
@@ -291,7 +319,7 @@ impl<'a, E: Env> Fast<'a, E> {
             flow.rtt_seq = flow.snd_nxt;
             flow.rtt_stamp = now_us;
         }
-        flow.flags = now;
+        now
     }
 }
 
@@ -311,12 +339,14 @@ fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
     }
 }
 
-/// Nothing is unsent any more, and `flight` bytes are not acknowledged. A window of which more than
-/// half is in use may still grow in slow start.
+/// The flag to set when nothing is unsent any more, and `flight` bytes are not acknowledged: a
+/// window of which more than half is in use may still grow in slow start.
 #[inline]
-fn note_all_sent(flow: &mut FlowState, flight: u32) {
+const fn limited(flow: &FlowState, flight: u32) -> u32 {
     if flight > flow.cwnd / 2 {
-        flow.flags |= flags::CWND_LIMITED;
+        flags::CWND_LIMITED
+    } else {
+        0
     }
 }
 

@@ -41,8 +41,8 @@ const MS: u64 = 1_000_000;
 pub struct Clock {
     /// The instant itself.
     pub now: Instant,
-    /// When the millisecond began.
-    began: Instant,
+    /// When the next millisecond begins.
+    turns_at: Instant,
     /// Milliseconds: deadlines, and `tsval` (RFC 7323 §5.4: a tick of 1 ms).
     pub ms: Millis,
 }
@@ -53,25 +53,20 @@ impl Clock {
         let ms = now.0 / MS;
         Self {
             now,
-            began: Instant(ms * MS),
+            turns_at: Instant((ms * MS).saturating_add(MS)),
             ms: Millis(ms as u32),
         }
     }
 
-    /// Moves on to `now`: most readings are in the same millisecond as the one before.
+    /// Moves on to `now`, which is not before it. False, and nothing changes, if that is not in the
+    /// same millisecond, as most readings are: then it is to be read anew.
     #[inline(always)]
-    pub const fn tick(&mut self, now: Instant) {
-        if now.0.wrapping_sub(self.began.0) < MS {
+    pub const fn moves_to(&mut self, now: Instant) -> bool {
+        let within = now.0 < self.turns_at.0;
+        if within {
             self.now = now;
-        } else {
-            self.turn(now);
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    const fn turn(&mut self, now: Instant) {
-        *self = Self::at(now);
+        within
     }
 
     /// Microseconds modulo 2^32: round-trip times. Few segments need it.
@@ -86,6 +81,6 @@ impl Clock {
         if left == 0 {
             return self.now;
         }
-        Instant(self.began.0.saturating_add(left as u64 * MS))
+        Instant(self.turns_at.0.saturating_add((left as u64 - 1) * MS))
     }
 }

@@ -89,17 +89,18 @@ pub trait Env {
     /// Sends one segment.
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull>;
 
-    /// Whether the driver has code of its own for single segments of `flow` with text.
+    /// Whether the driver has code of its own for single segments of `flow`, with text or without.
     #[inline(always)]
-    fn takes_text(&self, flow: FlowId) -> bool {
-        let _ = flow;
+    fn takes_directly(&self, flow: FlowId, text: bool) -> bool {
+        let _ = (flow, text);
         false
     }
 
-    /// As [`transmit`](Self::transmit), for what is sent most: one segment with text, of a flow
-    /// that [`takes_text`](Self::takes_text). Inlined, it never has the whole of `out` in memory.
+    /// As [`transmit`](Self::transmit), for what is sent most: one segment with text, or an
+    /// acknowledgment, of a flow that [`takes_directly`](Self::takes_directly) such. Inlined, it
+    /// never has the whole of `out` in memory.
     #[inline(always)]
-    fn transmit_text(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+    fn transmit_directly(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         self.transmit(out)
     }
 

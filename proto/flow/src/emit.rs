@@ -7,6 +7,7 @@ use crate::{
     driver::{Env, SegmentOut, TxFull},
     flow_state::{FlowState, flags},
     ids::FlowId,
+    timing::Timeouts,
 };
 
 impl FlowState {
@@ -21,34 +22,48 @@ impl FlowState {
         if opens >= least { quota } else { self.rcv_adv }
     }
 
+    /// Notes whether the right edge moves ([`flags::EDGE_MOVES`]): for whoever changed what it
+    /// follows from. Returns it.
+    #[inline(always)]
+    pub fn note_edge(&mut self) -> bool {
+        let moves = self.right_edge() != self.rcv_adv;
+        if moves != self.has(flags::EDGE_MOVES) {
+            self.flags ^= flags::EDGE_MOVES;
+        }
+        moves
+    }
+
     /// Whether an acknowledgment now would tell the peer of a window that matters: it was closed,
     /// or nearly, and has opened by half the quota or two segments.
     #[inline(always)]
-    pub fn window_update_due(&self) -> bool {
+    pub fn window_update_due(&mut self) -> bool {
         let left = self.rcv_adv.distance_from(self.rcv_nxt);
-        let edge = self.right_edge();
-        let opens = edge.distance_from(self.rcv_adv);
-        opens > 0 && (opens >= self.rcv_wnd_limit / 2 || left < u32::from(self.mss) * 2)
+        let opens = self.right_edge().distance_from(self.rcv_adv);
+        self.note_edge() && (opens >= self.rcv_wnd_limit / 2 || left < u32::from(self.mss) * 2)
     }
 
     /// `len` more bytes arrived in order and are to be acknowledged: at once for every second full
     /// segment (RFC 5681 §4.2), where the program wants it, and for each full one in quick-ack
     /// mode: while the peer's window is small, because it begins or lost something. With eager
     /// acknowledgments, for any in that mode.
-    pub fn owe_ack(&mut self, len: u32, eager: bool) {
-        self.flags |= self.ack_duty(len, eager);
+    pub fn owe_ack(&mut self, len: u32, timeouts: &Timeouts) {
+        self.flags |= self.ack_duty(self.flags, len, timeouts);
     }
 
-    /// [`FlowState::owe_ack`] for a caller who has other flags to set: those that it would set.
+    /// [`FlowState::owe_ack`] for a caller who has other flags to set: those that it would set. The
+    /// flags are `before`.
     #[inline(always)]
-    pub fn ack_duty(&mut self, len: u32, eager: bool) -> u32 {
+    pub fn ack_duty(&mut self, before: u32, len: u32, timeouts: &Timeouts) -> u32 {
         if len > u32::from(self.rcv_mss) {
             self.rcv_mss = len.min(0xffff) as u16;
         }
+        if before & flags::QUICKACK != 0 {
+            return flags::ACK_OWED | flags::ACK_NOW;
+        }
         let full = u32::from(self.rcv_mss);
         let unacked = self.rcv_nxt.distance_from(self.last_ack_sent);
-        let quick = self.quick_acks() > 0 && (len >= full || eager);
-        let now = unacked >= 2 * full || quick || self.flags & flags::QUICKACK != 0;
+        let quick = before >> flags::QUICK_SHIFT > 0 && (len >= full || timeouts.eager_acks);
+        let now = unacked >= 2 * full || quick;
         flags::ACK_OWED | if now { flags::ACK_NOW } else { 0 }
     }
 
@@ -85,9 +100,9 @@ impl FlowState {
         self.transmit_next::<false>(id, clock, control, payload_len, env)
     }
 
-    /// [`FlowState::transmit`] of one segment with text.
+    /// [`FlowState::transmit`] by [`Env::transmit_directly`].
     #[inline(always)]
-    pub fn transmit_text(
+    pub fn transmit_directly(
         &mut self,
         id: FlowId,
         clock: &Clock,
@@ -99,7 +114,7 @@ impl FlowState {
     }
 
     #[inline(always)]
-    fn transmit_next<const TEXT: bool>(
+    fn transmit_next<const DIRECTLY: bool>(
         &mut self,
         id: FlowId,
         clock: &Clock,
@@ -114,12 +129,13 @@ impl FlowState {
             control,
             payload_len,
         };
-        if self.right_edge() != self.rcv_adv {
+        debug_assert!(self.has(flags::EDGE_MOVES) || self.right_edge() == self.rcv_adv);
+        if self.flags & flags::EDGE_MOVES != 0 {
             return self.transmit_window(id, clock, text(), env);
         }
         let out = self.segment_to(self.rcv_adv, id, clock, text());
-        if TEXT {
-            env.transmit_text(&out)?;
+        if DIRECTLY {
+            env.transmit_directly(&out)?;
         } else {
             env.transmit(&out)?;
         }
@@ -186,14 +202,15 @@ impl FlowState {
 
     /// A segment went out that acknowledges all that has arrived, with `wnd` in its window field.
     pub fn note_acknowledged(&mut self, wnd: u16) {
-        self.note_window(wnd);
         self.last_ack_sent = self.rcv_nxt;
         self.clear(flags::ACK_DUTIES);
+        self.note_window(wnd);
     }
 
     fn note_window(&mut self, wnd: u16) {
         let window = u32::from(wnd) << self.rcv_wscale();
         self.rcv_adv = self.rcv_nxt.add(window).later_of(self.rcv_adv);
+        self.note_edge();
     }
 }
 

@@ -43,7 +43,9 @@ pub mod flags {
     /// Timestamps are in use (RFC 7323).
     pub const TIMESTAMPS: u32 = 1 << 0;
     /// SACK is in use (RFC 2018).
-    pub const SACK: u32 = 1 << 1;
+    pub const SACK: u32 = 1 << SACK_SHIFT;
+    /// The place of [`SACK`].
+    pub const SACK_SHIFT: u32 = 1;
     /// No Nagle.
     pub const NODELAY: u32 = 1 << 2;
     /// Full segments only.
@@ -76,8 +78,8 @@ pub mod flags {
     pub const FIN_SENT: u32 = 1 << 16;
     /// FIN of the peer is in order: it is part of `rcv_nxt`.
     pub const FIN_RECEIVED: u32 = 1 << 17;
-    /// The program is gone from this flow.
-    pub const ORPHAN: u32 = 1 << 18;
+    /// The window's right edge moves with the next segment that is sent.
+    pub const EDGE_MOVES: u32 = 1 << 18;
     /// The congestion window stopped the last send: the controller may be asked for more.
     pub const CWND_LIMITED: u32 = 1 << 19;
     /// A segment that was not full was sent since all was last acknowledged (Minshall's addition to
@@ -90,7 +92,11 @@ pub mod flags {
     /// `rto_deadline` is the persist timeout.
     pub const PERSIST: u32 = 1 << 22;
     /// `rto_deadline` is a tail loss probe's.
-    pub const PROBE: u32 = 1 << 23;
+    pub const PROBE: u32 = 1 << PROBE_SHIFT;
+    /// The place of [`PROBE`].
+    pub const PROBE_SHIFT: u32 = 23;
+    /// All that says what `rto_deadline` is.
+    pub const TIMER: u32 = RTO_ARMED | PERSIST | PROBE;
     /// The slow path has a deadline of its own (keepalive, FIN-WAIT-2, path MTU).
     pub const SLOW_DEADLINE: u32 = 1 << 24;
     /// ECN is in use: new data is sent as ECT (RFC 3168).
@@ -99,6 +105,8 @@ pub mod flags {
     pub const INDEXED: u32 = 1 << 26;
     /// The slot is in use.
     pub const USED: u32 = 1 << 27;
+    /// What a flow has that is found by its ends.
+    pub const FOUND: u32 = INDEXED | USED;
     /// What any segment that is sent does away with.
     pub const ACK_DUTIES: u32 = ACK_OWED | ACK_NOW | DELACK_ARMED;
     /// Acknowledgments still to be sent at once (quick-ack mode): four bits.
@@ -274,6 +282,12 @@ impl FlowState {
     #[inline]
     pub const fn has_any(&self, bits: u32) -> bool {
         self.flags & bits != 0
+    }
+
+    /// Whether the flow is found by its ends: they may have another one by now.
+    #[inline]
+    pub const fn is_found(&self) -> bool {
+        self.has(flags::FOUND)
     }
 
     /// Sets `bits`.

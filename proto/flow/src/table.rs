@@ -43,13 +43,14 @@ impl FlowTable {
         }
     }
 
-    /// The flow that was found last for ends like these, if it is the right one.
+    /// The flow that was found last for ends like these, if it has these. It is theirs only if it
+    /// [is found](FlowState::is_found) by them: that is left to the caller, who looks at other
+    /// flags, too.
     #[inline(always)]
     pub fn recent(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
         let guess = self.recent[key.quick_hash() as usize % RECENT];
         let state = self.states.get_mut(guess.index())?;
-        let is_right = state.key == *key && state.has(flags::INDEXED | flags::USED);
-        is_right.then_some((guess, state))
+        state.key.is(key).then_some((guess, state))
     }
 
     /// Makes a flow the one that [`FlowTable::recent`] gives for its ends. False if there is none.

@@ -32,6 +32,9 @@ pub struct Timeouts {
     pub rto_initial_ms: u32,
     /// Lower bound of the tail loss probe's.
     pub pto_min_ms: u32,
+    /// RTTVAR below which a single segment's timer is that of the timeout, with the lower bound as
+    /// its variance's term; zero if there is none.
+    pub steady_us: u32,
     /// Longest delay of an acknowledgment.
     pub delayed_ack_ms: u32,
     /// FIN-WAIT-2 without a program.
@@ -59,8 +62,16 @@ const fn to_ms(span: Duration) -> u32 {
 impl Timeouts {
     /// Those of `config`.
     pub const fn of(config: &EngineConfig) -> Self {
+        let rto_min_ms = to_ms(config.rto_min);
+        // Two SRTT and the delay, which the probe waits, are no less than SRTT and the variance.
+        let steady_us = if rto_min_ms <= PROBE_DELAYED_ACK_MS {
+            (rto_min_ms + 1) * 1000
+        } else {
+            0
+        };
         Self {
-            rto_min_ms: to_ms(config.rto_min),
+            rto_min_ms,
+            steady_us,
             rto_max_ms: to_ms(config.rto_max),
             rto_initial_ms: to_ms(config.rto_initial),
             pto_min_ms: to_ms(config.pto_min),
@@ -128,6 +139,19 @@ impl FlowState {
         self.arm_rto(clock, timeouts, rto, self.may_probe(), several);
     }
 
+    /// [`restart_rto`](Self::restart_rto) for a single segment in flight, where a sample was taken
+    /// and RTTVAR is below [`Timeouts::steady_us`]. The flags
+    /// were `before`. Returns those to set, and what of
+    /// [`flags::TIMER`] is not among them is to be cleared.
+    #[inline(always)]
+    pub fn restart_steady(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
+        debug_assert!(self.srtt != 0 && self.rttvar < timeouts.steady_us);
+        let rto = (self.srtt / 8000 + timeouts.rto_min_ms).min(timeouts.rto_max_ms);
+        self.rto_deadline = clock.ms.plus(rto + 1);
+        let probe = (before & flags::SACK) << (flags::PROBE_SHIFT - flags::SACK_SHIFT);
+        flags::RTO_ARMED | probe
+    }
+
     /// Starts the retransmission timer with `rto` ms, or, where `probe` allows it, that of a tail
     /// loss probe (RFC 8985 §7.2): 2 SRTT, for a single segment with the time that its
     /// acknowledgment may be delayed by, and never later than the timeout would be. `several`:
@@ -149,7 +173,7 @@ impl FlowState {
             armed |= flags::PROBE;
             wait = pto.min(rto);
         }
-        self.flags = self.flags & !(flags::PERSIST | flags::PROBE) | armed;
+        self.flags = self.flags & !flags::TIMER | armed;
         // A deadline is due when its millisecond begins: one more, or it would come early.
         self.rto_deadline = clock.ms.plus(wait + 1);
     }

@@ -402,7 +402,7 @@ impl<E: Env> Slow<'_, E> {
             self.env.event(self.id, Event::FinAcked);
         }
         match self.hot.state {
-            State::FinWait2 if self.hot.has(flags::ORPHAN) => {
+            State::FinWait2 if self.cold.is_orphan => {
                 let Some(wait) = self.cold.fin_wait_2_ms(self.hot, self.timeouts) else {
                     self.send_reset();
                     return Err(self.end(CloseCause::Finished));
@@ -418,7 +418,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Both sides are done: the flow goes at once if the program has closed it.
     pub(crate) fn finish(&mut self, fate: Fate) -> Fate {
-        if self.hot.has(flags::ORPHAN) {
+        if self.cold.is_orphan {
             return fate;
         }
         if self.cold.cause.is_none() {

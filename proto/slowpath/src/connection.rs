@@ -126,6 +126,8 @@ pub struct Connection {
     pub persist_since: Option<Millis>,
     /// When a segment that means nothing here was last answered (RFC 5961 §10).
     pub answered_at: Millis,
+    /// The program is gone from this flow.
+    pub is_orphan: bool,
     /// The flow waits for transmit frames.
     pub tx_blocked: bool,
     /// When a segment last arrived.

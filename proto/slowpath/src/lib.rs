@@ -107,13 +107,14 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
             // DCTCP counts each window of acknowledgments (RFC 8257 §3.3), marked or not.
             && !self.is_dctcp();
         self.hot
-            .put(flags::FAST_RECEIVE, receive && !self.hot.has(flags::ORPHAN));
+            .put(flags::FAST_RECEIVE, receive && !self.cold.is_orphan);
         // Text that has more to say than its bytes.
         let plain = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE
             && (self.cold.ooo.is_empty() || !self.hot.has(flags::SACK));
         let searching = self.cold.mtu.is_open(self.cold.path_mss);
         let ordinary = plain && !self.is_paced() && !searching;
         self.hot.put(flags::FAST_SEND, calm && ordinary);
+        self.hot.note_edge();
         let deadline = self.cold.slow_deadline.or(self.cold.path_deadline);
         self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
     }
@@ -135,7 +136,7 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         self.cold.path_deadline = None;
         self.cold.reorder_deadline = None;
         self.cold.pacing.deadline = None;
-        if self.hot.has(flags::ORPHAN) {
+        if self.cold.is_orphan {
             return Fate::Release;
         }
         if self.cold.cause.is_none() {

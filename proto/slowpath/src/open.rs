@@ -202,6 +202,7 @@ pub fn new_connection(
         retrans_since: None,
         persist_since: None,
         timer: TimerHandle::NULL,
+        is_orphan: false,
         tx_blocked: false,
         retrans: 0,
         rtt_min: RttMin::default(),
@@ -266,6 +267,7 @@ impl Connection {
             .max(MSS_MIN - TIMESTAMPS_LEN);
         if mss != hot.mss {
             hot.mss = mss;
+            hot.note_edge();
             self.controller.set_smss(u32::from(mss));
             hot.cwnd = self.controller.cwnd();
         }

@@ -15,7 +15,7 @@ impl<E: Env> Slow<'_, E> {
         if !self.hot.state.receives() {
             return Ok(());
         }
-        if self.hot.has(flags::ORPHAN)
+        if self.cold.is_orphan
             && segment
                 .seq
                 .add(segment.payload.len() as u32)
@@ -69,8 +69,7 @@ impl<E: Env> Slow<'_, E> {
         // What fills a hole is acknowledged at once (RFC 5681 §4.2).
         let at_once = at_once || !in_order_before || twice.is_some();
         self.hot.put(flags::ACK_NOW, at_once);
-        let eager = self.config.eager_acks;
-        self.hot.owe_ack(text.len() as u32, eager);
+        self.hot.owe_ack(text.len() as u32, self.timeouts);
         self.env.event(self.id, Event::Readable);
         Ok(())
     }

@@ -195,7 +195,7 @@ impl<E: Env> Slow<'_, E> {
             }
             State::SynReceived if asked > 0 => asked,
             State::SynReceived => self.config.syn_ack_retries,
-            _ if self.hot.has(flags::ORPHAN) => self.config.orphan_retries,
+            _ if self.cold.is_orphan => self.config.orphan_retries,
             _ => self.config.retries,
         }
     }
@@ -350,7 +350,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     fn on_slow_deadline(&mut self) -> Fate {
-        if self.hot.state == State::FinWait2 && self.hot.has(flags::ORPHAN) {
+        if self.hot.state == State::FinWait2 && self.cold.is_orphan {
             // Nothing is kept: a FIN that still comes would wait for its ACK for ever in TIME-WAIT,
             // whose RCV.NXT it never moved, and draws a RST, as in Linux.
             return self.end(CloseCause::Finished);
@@ -420,7 +420,7 @@ impl<E: Env> Slow<'_, E> {
     /// Starts or stops keepalive by the socket's options.
     pub fn arm_keepalive(&mut self) {
         // A flow without program has a deadline of its own.
-        if self.hot.has(flags::ORPHAN) {
+        if self.cold.is_orphan {
             return;
         }
         let on = self.cold.options.keepalive && self.is_kept_alive();

@@ -31,6 +31,18 @@ impl FlowKey {
         }
     }
 
+    /// `self == other` as a lookup asks it: nearly always so, and then all of both is looked at
+    /// anyway. So the addresses are compared as one.
+    #[inline(always)]
+    pub const fn is(&self, other: &Self) -> bool {
+        let local =
+            u128::from_ne_bytes(self.local.addr.0) ^ u128::from_ne_bytes(other.local.addr.0);
+        let peer = u128::from_ne_bytes(self.peer.addr.0) ^ u128::from_ne_bytes(other.peer.addr.0);
+        local | peer == 0
+            && self.local.port == other.local.port
+            && self.peer.port == other.peer.port
+    }
+
     /// A few bits that differ between flows of one host, from the ports and the peer's last bytes.
     /// Anyone can predict them: for guesses that are checked.
     #[inline]

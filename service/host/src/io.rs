@@ -250,20 +250,25 @@ impl<P: PacketIo> Env for HostIo<P> {
     }
 
     #[inline(always)]
-    fn takes_text(&self, flow: FlowId) -> bool {
+    fn takes_directly(&self, flow: FlowId, text: bool) -> bool {
         let Some(Some(binding)) = self.bindings.get(flow.index()) else {
             return false;
         };
         let by_port = matches!(binding.path, Path::Port { .. });
-        by_port && binding.seat.is_some() && binding.tx.is_some()
+        by_port && (!text || binding.seat.is_some() && binding.tx.is_some())
     }
 
     #[inline(always)]
-    fn transmit_text(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+    fn transmit_directly(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         if let Some(Some(binding)) = out.flow.and_then(|flow| self.bindings.get(flow.index()))
             && let Path::Port { template, .. } = &binding.path
-            && let (Some(seat), Some(buffer)) = (&binding.seat, binding.tx)
         {
+            let source = match (&binding.seat, binding.tx) {
+                (Some(seat), Some(buffer)) if out.payload_len > 0 => {
+                    Some((&**seat.region(), buffer))
+                }
+                _ => None,
+            };
             let outlet = Outlet {
                 ports: &mut self.ports,
                 counters: &mut self.counters,
@@ -271,9 +276,9 @@ impl<P: PacketIo> Env for HostIo<P> {
                 queued: &mut self.tx_queued,
                 blocked: &mut self.blocked,
             };
-            return outlet.transmit_single(out, template, Some((seat.region(), buffer)), None);
+            return outlet.transmit_single(out, template, source, None);
         }
-        debug_assert!(false, "only of flows that `takes_text` said so of");
+        debug_assert!(false, "only of flows that `takes_directly` said so of");
         Err(TxFull)
     }
 

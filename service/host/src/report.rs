@@ -136,15 +136,11 @@ impl<P: PacketIo> Host<P> {
             ("reasm_timeout".to_owned(), reasm.timeouts),
             ("out_time_excds".to_owned(), own.out_time_excds),
         ];
-        all.extend(
-            self.engine
-                .counters()
-                .iter()
-                .map(|(name, value)| (name.to_owned(), value)),
-        );
+        let engine = self.engine.counters();
+        all.extend(engine.iter().map(|(name, value)| (name.to_owned(), value)));
         for reason in DropReason::ALL {
-            let engine = self.engine.counters().drops[reason.index()];
-            all.push((format!("drop_{reason}"), own.drops[reason.index()] + engine));
+            let count = own.drops[reason.index()] + engine.drops[reason.index()];
+            all.push((format!("drop_{reason}"), count));
         }
         all
     }

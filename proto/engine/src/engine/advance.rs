@@ -77,10 +77,10 @@ impl Engine {
     fn note_written(&mut self, id: FlowId, tx_head: u32, limit: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
         let end = flow.iss.add(1).add(tx_head);
-        let more = end.distance_from(flow.tx_end);
         // Before SYN is acknowledged, SND.UNA is no part of the stream; `may_advance` knows.
         let unacked = end.distance_from(flow.snd_una);
-        let usual = more.wrapping_sub(1) < limit
+        // Forwards, and so by no more than is unacknowledged then.
+        let usual = end.after(flow.tx_end)
             && unacked <= limit
             && flow.state != State::Closed
             && flow.flags & flags::FIN_QUEUED == 0;
@@ -162,6 +162,7 @@ impl Engine {
             cold.tune_from = flow.rx_read;
             let most = window_most(&self.config, flow);
             flow.rcv_wnd_limit = window.quota(flow.rcv_wnd_limit * 2, most);
+            flow.note_edge();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The end of a batch, and time: what flows owe is sent, and their timers are kept.
 
-use tidelane_fastpath::Fast;
+use tidelane_fastpath::{Fast, NOT_ALONE};
 use tidelane_flow::{Clock, Env, FlowId, FlowState, Millis, TxFull, flags};
 use tidelane_slowpath::Slow;
 use tidelane_time::{Instant, TimerHandle};
@@ -9,6 +9,16 @@ use super::{Engine, look::LOOK};
 
 /// No timeout is shorter than this: a flow that was silent for less was not idle.
 const IDLE_US_MIN: u32 = 10_000;
+
+/// A flow with which something is unusual has not all of `USUAL`, or some of `ODD`.
+const USUAL: u32 = flags::FAST_SEND | flags::FAST_RECEIVE;
+const ODD: u32 = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
+/// What is looked at in flags: whether there is an acknowledgment to send, and nothing else to do
+/// or to wait for; whether there is text to send, alone; whether there is nothing to send.
+const ACK_LOOK: u32 =
+    USUAL | ODD | flags::SEND_WANTED | flags::ACK_NOW | flags::EDGE_MOVES | flags::RTO_ARMED;
+const TEXT_LOOK: u32 = USUAL | ODD | flags::SEND_WANTED | NOT_ALONE;
+const NOTHING_LOOK: u32 = USUAL | ODD | flags::SEND_WANTED | flags::ACK_NOW;
 
 impl Engine {
     /// Ends a batch of arrivals and requests: sends the acknowledgments that it owes, at most one
@@ -33,6 +43,34 @@ impl Engine {
         self.table.recycle();
     }
 
+    /// Puts a flow on the list that batch end works off.
+    #[inline(always)]
+    pub(super) fn pend(&mut self, id: FlowId) {
+        if self.pending.len() == self.pending.capacity() {
+            return self.pend_with_room(id);
+        }
+        self.pending.push(id);
+    }
+
+    #[inline(never)]
+    fn pend_with_room(&mut self, id: FlowId) {
+        self.pending.push(id);
+    }
+
+    /// Reads `now` in the units of flows, which one batch asks for many times.
+    #[inline(always)]
+    pub(super) fn tick(&mut self, now: Instant) {
+        if !self.clock.moves_to(now) {
+            self.turn_clock(now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn turn_clock(&mut self, now: Instant) {
+        self.clock = Clock::at(now);
+    }
+
     #[inline]
     fn forget_pending(&mut self, marked: usize) {
         if self.pending.len() == marked {
@@ -54,41 +92,55 @@ impl Engine {
         let Some(flow) = self.table.place_mut(id) else {
             return true;
         };
-        let usual = flags::FAST_SEND | flags::FAST_RECEIVE;
-        let odd = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
-        if flow.flags & (usual | odd) != usual {
-            return false;
-        }
-        let clock = &self.clock;
-        let scheduled = if flow.flags & flags::SEND_WANTED != 0 {
-            // Behind a timed segment: it is marked when this one goes.
-            let behind = flow.flags & flags::RTT_TIMING != 0;
-            let now_us = clock.us();
-            if behind || flow.srtt == 0 || idle(flow, now_us) {
-                return false;
-            }
-            let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
-            if fast.send_one(now_us).is_err() {
-                return false;
-            }
-            self.counters.out_segs += 1;
-            is_on_wheel(flow, flow.rto_deadline)
-        } else if flow.flags & flags::ACK_NOW != 0 {
+        let (before, clock) = (flow.flags, &self.clock);
+        let scheduled = if before & ACK_LOOK == USUAL | flags::ACK_NOW {
             // Nothing is out of order, so there is nothing to say but the number.
             let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
-            if fast.acknowledge_now().is_err() {
+            if fast.acknowledge_directly(before).is_err() {
                 return false;
             }
             self.counters.pure_acks += 1;
-            flow.flags & flags::RTO_ARMED == 0 || is_on_wheel(flow, flow.rto_deadline)
-        } else {
-            if flow.flags & (flags::ACK_OWED | flags::DELACK_ARMED) == flags::ACK_OWED {
+            return true;
+        } else if before & TEXT_LOOK == USUAL | flags::SEND_WANTED {
+            let now_us = clock.us();
+            if flow.srtt == 0 || flow.snd_nxt != flow.snd_una || rested(flow, now_us) {
+                return false;
+            }
+            let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
+            if fast.send_alone(before, now_us).is_err() {
+                return false;
+            }
+            let on_wheel = is_on_wheel(flow, flow.rto_deadline);
+            self.counters.out_segs += 1;
+            on_wheel
+        } else if before & NOTHING_LOOK == USUAL {
+            if before & (flags::ACK_OWED | flags::DELACK_ARMED) == flags::ACK_OWED {
                 owe_until(flow, clock.ms.plus(self.timeouts.delayed_ack_ms));
             }
             flow.flags &= !flags::PENDING;
             is_scheduled(flow, clock)
+        } else {
+            return before & NOTHING_LOOK == USUAL | flags::ACK_NOW && self.finish_ack(id, env);
         };
         if !scheduled {
+            self.schedule(id);
+        }
+        true
+    }
+
+    /// [`Engine::finish_usual`] where there is an acknowledgment to send, which moves the window's
+    /// edge or leaves a timer running.
+    #[inline(never)]
+    fn finish_ack(&mut self, id: FlowId, env: &mut impl Env) -> bool {
+        let Some(flow) = self.table.place_mut(id) else {
+            return true;
+        };
+        let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, env);
+        if fast.acknowledge_now().is_err() {
+            return false;
+        }
+        self.counters.pure_acks += 1;
+        if flow.flags & flags::RTO_ARMED != 0 && !is_on_wheel(flow, flow.rto_deadline) {
             self.schedule(id);
         }
         true
@@ -177,6 +229,7 @@ impl Engine {
             return false;
         };
         let result = slow.output(|slow| {
+            slow.hot.note_edge();
             let mut fast = Fast {
                 id: slow.id,
                 flow: slow.hot,
@@ -342,8 +395,14 @@ fn is_on_wheel(flow: &FlowState, deadline: Millis) -> bool {
 /// Whether the flow rested so long that its window must be looked at before it sends.
 #[inline]
 fn idle(flow: &FlowState, now_us: u32) -> bool {
+    flow.snd_nxt == flow.snd_una && rested(flow, now_us)
+}
+
+/// [`idle`], for a flow with nothing in flight.
+#[inline]
+fn rested(flow: &FlowState, now_us: u32) -> bool {
     // The stamp of the last timed segment is that of one of the last flight.
-    flow.snd_nxt == flow.snd_una && now_us.wrapping_sub(flow.rtt_stamp) > IDLE_US_MIN
+    now_us.wrapping_sub(flow.rtt_stamp) > IDLE_US_MIN
 }
 
 /// The delayed acknowledgment's deadline from its low bits.

@@ -170,15 +170,15 @@ impl Engine {
         let Some(flow) = self.table.get_mut(id) else {
             return;
         };
-        flow.set(flags::ORPHAN);
         flow.clear(flags::FAST_RECEIVE);
-        if flow.state == State::FinWait2
-            && let Some(Some(cold)) = self.connections.get_mut(id.index())
-        {
-            let Some(wait) = cold.fin_wait_2_ms(flow, &self.timeouts) else {
-                return self.abort(now, id, env);
-            };
-            cold.slow_deadline = Some(clock.ms.plus(wait));
+        if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
+            cold.is_orphan = true;
+            if flow.state == State::FinWait2 {
+                let Some(wait) = cold.fin_wait_2_ms(flow, &self.timeouts) else {
+                    return self.abort(now, id, env);
+                };
+                cold.slow_deadline = Some(clock.ms.plus(wait));
+            }
         }
         self.mark(id);
     }
@@ -218,6 +218,7 @@ impl Engine {
         if before.window != options.window {
             let most = window_most(slow.config, slow.hot);
             slow.hot.rcv_wnd_limit = options.window.quota(slow.hot.rcv_wnd_limit, most);
+            slow.hot.note_edge();
             slow.tell_window();
         }
         let algorithm = slow.cold.algorithm(slow.config);
@@ -267,8 +268,10 @@ impl Engine {
     }
 
     /// What the engine has done.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn counters(&self) -> Counters {
+        let mut all = self.counters.clone();
+        all.in_segs += all.fast_receives;
+        all
     }
 
     /// Changes the policy for what begins from now on. Sizes of tables stay, and the receive

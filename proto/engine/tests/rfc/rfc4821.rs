@@ -128,14 +128,14 @@ fn section_7_6_a_lost_probe_is_no_sign_of_congestion() {
     let mut rig = established(MtuProbing::BlackHole, true);
     let mut peer = Peer::new(1240);
     peer.carry(&mut rig, 30_000);
-    let before = rig.engine.counters().clone();
+    let before = rig.engine.counters();
     let ssthresh = rig.info().ssthresh;
     for _ in 0..40 {
         peer.carry(&mut rig, 50_000);
     }
     let after = rig.engine.counters();
     let lost = |counters: &tidelane_engine::Counters| counters.mtu_probes - counters.mtu_raised;
-    assert!(lost(after) > lost(&before), "no probe was lost");
+    assert!(lost(&after) > lost(&before), "no probe was lost");
     assert_eq!(rig.info().ssthresh, ssthresh);
     assert_eq!(
         (after.timeouts, after.fast_retrans),
