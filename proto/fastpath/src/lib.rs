@@ -71,8 +71,8 @@ impl<'a, E: Env> Fast<'a, E> {
         // whose successor has bit 2.
         let marked = ((ecn as u32 + 1) << (flags::ECE_SHIFT - 2)) & flags::ECE;
         let calm = flags::FOUND | flags::FAST_RECEIVE;
-        let flags = flow.flags;
-        let is_calm = (flags ^ marked) & (calm | flags::ECE) == calm;
+        let before = flow.flags;
+        let is_calm = (before ^ marked) & (calm | flags::ECE) == calm;
         if !usual || !is_calm || segment.seq() != flow.rcv_nxt {
             return Err(Punt);
         }
@@ -81,7 +81,7 @@ impl<'a, E: Env> Fast<'a, E> {
         let wnd = u32::from(segment.wnd()) << flow.snd_wscale();
         // What was never sent, a closed window, text beyond ours, and pure duplicates are the slow
         // path's; so is growth of the congestion window, while it limits.
-        let limited = acked > 0 && flags & flags::CWND_LIMITED != 0;
+        let limited = acked > 0 && before & flags::CWND_LIMITED != 0;
         if acked > flow.flight_size()
             || len > flow.rcv_adv.distance_from(flow.rcv_nxt)
             || (len | acked) == 0
@@ -92,7 +92,7 @@ impl<'a, E: Env> Fast<'a, E> {
             return Err(Punt);
         }
         let mut tsval = flow.ts_recent;
-        if flags & flags::TIMESTAMPS != 0 {
+        if before & flags::TIMESTAMPS != 0 {
             // PAWS (RFC 7323 §5.3 R1) in the common direction.
             match segment.timestamps() {
                 Some(t) if (t.tsval.wrapping_sub(tsval) as i32) >= 0 => tsval = t.tsval,
@@ -106,7 +106,7 @@ impl<'a, E: Env> Fast<'a, E> {
                 return Err(Punt);
             }
             flow.rcv_nxt = segment.seq().add(len);
-            wanted |= flow.ack_duty(flags, len, self.timeouts);
+            wanted |= flow.ack_duty(before, len, self.timeouts);
         }
         // R3: a delayed acknowledgment echoes the first segment that it covers.
         if segment.seq().at_or_before(flow.last_ack_sent) {
@@ -128,10 +128,10 @@ impl<'a, E: Env> Fast<'a, E> {
                     wanted |= flags::SEND_WANTED;
                 }
             }
-            flow.flags = flags | wanted;
+            flow.flags = before | wanted;
             self.env.event(self.id, Event::Readable);
         }
-        Ok(Listed(flags & flags::PENDING != 0))
+        Ok(Listed(before & flags::PENDING != 0))
     }
 
     /// Sends a pure acknowledgment of all that has arrived, for a flow with nothing out of order.

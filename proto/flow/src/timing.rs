@@ -140,9 +140,8 @@ impl FlowState {
     }
 
     /// [`restart_rto`](Self::restart_rto) for a single segment in flight, where a sample was taken
-    /// and RTTVAR is below [`Timeouts::steady_us`]. The flags
-    /// were `before`. Returns those to set, and what of
-    /// [`flags::TIMER`] is not among them is to be cleared.
+    /// and RTTVAR is below [`Timeouts::steady_us`]. The flags were `before`. Returns those to set;
+    /// what of [`flags::TIMER`] is not among them is to be cleared.
     #[inline(always)]
     pub fn restart_steady(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
         debug_assert!(self.srtt != 0 && self.rttvar < timeouts.steady_us);
