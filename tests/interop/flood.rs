@@ -3,6 +3,8 @@
 //!
 //! How much of its goodput a flow keeps depends on what else these CPUs do, so it is printed and
 //! not judged (`--nocapture`); from 200,000 SYN/s on, the kernel's stack is measured beside it.
+//! What makes the SYNs takes its part of the CPU on which the flow's client is: what is left while
+//! it sends them to nobody is measured, too.
 
 use std::{net::IpAddr, thread, time::Duration};
 
@@ -11,7 +13,7 @@ use serde_json::Value;
 use tidelane_tests::{
     Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure,
     tools::{self, env_number},
-    wire::{CLIENT, INTERFACE, SERVER, SERVER_V6},
+    wire::{CLIENT, INTERFACE, SERVER, SERVER_V6, WireOptions},
 };
 
 use crate::support::{SHORT, check_load};
@@ -52,14 +54,22 @@ pub fn a_download_goes_on() -> Outcome {
 
 fn floods(direction: Direction) -> Outcome {
     let rate = env_number("TIDELANE_FLOOD_RATE", 50_000);
-    let wire = Wire::new()?;
+    let wire = flooded_wire()?;
     let service = wire.service_on(Side::Server, server_cpu(), &[])?;
     flood_on(&wire, Some(&service), direction, rate)?;
     drop(service);
     if rate >= FULL_RATE {
-        flood_on(&Wire::new()?, None, direction, rate)?;
+        flood_on(&flooded_wire()?, None, direction, rate)?;
     }
     Ok(())
+}
+
+/// The kernel's side sends as it does everywhere, whatever this machine has chosen for itself.
+fn flooded_wire() -> Result<Wire, Stop> {
+    Wire::with(&WireOptions {
+        congestion: Some("cubic".to_owned()),
+        ..WireOptions::default()
+    })
 }
 
 /// Service and servers have a CPU, flood and clients another one, if there is.
@@ -128,7 +138,12 @@ impl Flow {
 }
 
 /// The flood, for the time that it was asked for.
-fn start_flood(wire: &Wire, direction: Direction, rate: u64) -> Result<Running, Stop> {
+fn start_flood(
+    wire: &Wire,
+    direction: Direction,
+    rate: u64,
+    interface: &str,
+) -> Result<Running, Stop> {
     let space = wire.namespace(Side::Server);
     let path = format!("/sys/class/net/{INTERFACE}/address");
     let mac = command(&["ip", "netns", "exec", &space, "cat", &path])?;
@@ -141,7 +156,7 @@ fn start_flood(wire: &Wire, direction: Direction, rate: u64) -> Result<Running, 
         .program(Side::Client, &path.to_string_lossy())
         .cpus("0")
         .arg("--interface")
-        .arg(INTERFACE)
+        .arg(interface)
         .arg("--to")
         .arg(std::net::SocketAddr::new(to, VICTIM))
         .arg("--to-mac")
@@ -183,7 +198,11 @@ fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: 
     let calm = flow.progress()?;
     thread::sleep(Duration::from_secs(1));
     let before = flow.progress()?;
-    let flood = start_flood(wire, direction, rate)?;
+    let aside = start_flood(wire, direction, rate, wire.add_dead_end(Side::Client)?)?;
+    let beside = flow.progress()?;
+    aside.wait(LONG)?.success()?;
+    let spent = flow.progress()?;
+    let flood = start_flood(wire, direction, rate, INTERFACE)?;
     let begin = flow.progress()?;
     check_new_clients(wire, NEW_CLIENTS)?;
     let flood = flood.wait(LONG)?.success()?;
@@ -196,7 +215,7 @@ fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: 
     };
     println!(
         "{stack}: {}",
-        report([calm, before], [begin, end], &flood.stdout)
+        report([calm, before], [beside, spent], [begin, end], &flood.stdout)
     );
     if let (Some(service), Some(resident)) = (service, resident) {
         check_service(wire, service, resident)?;
@@ -235,14 +254,22 @@ fn check_service(wire: &Wire, service: &Service, resident_before: u64) -> Outcom
     Ok(())
 }
 
-/// Goodput in two spans of time, and what the flood was.
-fn report(calm: [(f64, u64); 2], flooded: [(f64, u64); 2], flood: &str) -> String {
-    let rate = |[from, to]: [(f64, u64); 2]| {
+/// Bytes of a flow at two times, in seconds.
+type Span = [(f64, u64); 2];
+
+/// Goodput before, beside a flood that goes nowhere, and in the flood; and what the flood was.
+fn report(calm: Span, aside: Span, flooded: Span, flood: &str) -> String {
+    let rate = |[from, to]: Span| {
         let bytes = to.1.saturating_sub(from.1) as f64;
         bytes * 8e-9 / (to.0 - from.0).max(1e-3)
     };
-    let (before, during) = (rate(calm), rate(flooded));
-    let share = during / before.max(1e-9);
+    let [before, beside, during] = [calm, aside, flooded].map(rate);
+    let share = |of: f64| during / of.max(1e-9);
     let what = flood.lines().last().unwrap_or_default();
-    format!("{before:.2} Gbit/s before, {during:.2} during the flood ({share:.2}); {what}")
+    format!(
+        "{before:.2} Gbit/s before, {beside:.2} beside a flood that goes nowhere, {during:.2} in \
+         the flood ({:.2} and {:.2} of them); {what}",
+        share(before),
+        share(beside)
+    )
 }

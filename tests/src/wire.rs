@@ -177,6 +177,18 @@ impl Wire {
         self.setup(&["ip", "-n", space, "link", "set", INTERFACE, "up"])
     }
 
+    /// Adds a pair of interfaces without addresses to a namespace: what is sent into one of them
+    /// is taken by nobody. Gives its name.
+    pub fn add_dead_end(&self, side: Side) -> Result<&'static str, Stop> {
+        let space = self.namespace(side);
+        let (near, far) = ("dead0", "dead1");
+        self.add_veth(&WireOptions::default(), (&space, near), (&space, far))?;
+        for end in [near, far] {
+            self.setup(&["ip", "-n", &space, "link", "set", end, "up"])?;
+        }
+        Ok(near)
+    }
+
     fn add_namespace(&self, name: &str) -> Result<(), Stop> {
         self.guardian.borrow_mut().name("netns", name)?;
         self.setup(&["ip", "netns", "add", name])?;
