@@ -169,6 +169,7 @@ pub fn new_connection(
         cwr_queued: TcpFlags::NONE,
         reordering: Reordering::new(),
         probe_end: None,
+        asked: false,
         dsack: None,
         reorder_deadline: None,
         probed: false,

@@ -131,6 +131,8 @@ pub struct Side {
     /// Times that the way to a peer was in doubt.
     pub doubts: u32,
     pub mtu: u32,
+    /// Frames were lost on this side lately.
+    pub lost_frames: bool,
     /// IP headers of answers without a flow.
     pub replies: Vec<IpFields>,
     /// Urgent pointers, by the number of the segment in `out`.
@@ -178,6 +180,10 @@ impl Env for Side {
 
     fn timestamp_offset(&self, _: &FlowKey, _: LinkId) -> u32 {
         OFFSET
+    }
+
+    fn has_lost_frames(&mut self) -> bool {
+        self.lost_frames
     }
 
     fn doubt_path(&mut self, _: FlowId) {
