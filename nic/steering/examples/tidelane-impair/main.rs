@@ -83,7 +83,6 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let end = arguments
         .seconds
         .map(|seconds| start + Duration::from_secs(seconds));
-    let nothing = std::fs::File::open("/dev/null")?;
     let input = stdin();
     loop {
         let now = Instant::now();
@@ -97,8 +96,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         } else {
             Some(input.as_fd())
         };
-        let stopped = wire.step(until, stop.unwrap_or(nothing.as_fd()))?;
-        if stopped && stop.is_some() {
+        if wire.step(until, stop)? {
             break;
         }
     }

@@ -101,7 +101,11 @@ impl Wire {
 
     /// Waits until there is something to hold or to release, or `until`, or input on `stop`, and
     /// does it. True if there was input on `stop`.
-    pub fn step(&mut self, until: Instant, stop: BorrowedFd<'_>) -> Result<bool, Box<dyn Error>> {
+    pub fn step(
+        &mut self,
+        until: Instant,
+        stop: Option<BorrowedFd<'_>>,
+    ) -> Result<bool, Box<dyn Error>> {
         let dues = self
             .directions
             .iter()
@@ -117,13 +121,10 @@ impl Wire {
             tv_nsec: wait.subsec_nanos() as _,
         };
         let [a, b] = &self.ports;
-        let mut fds = [
-            PollFd::new(a, PollFlags::IN),
-            PollFd::new(b, PollFlags::IN),
-            PollFd::from_borrowed_fd(stop, PollFlags::IN),
-        ];
+        let mut fds = vec![PollFd::new(a, PollFlags::IN), PollFd::new(b, PollFlags::IN)];
+        fds.extend(stop.map(|stop| PollFd::from_borrowed_fd(stop, PollFlags::IN)));
         poll(&mut fds, Some(&timeout))?;
-        let stopped = !fds[2].revents().is_empty();
+        let stopped = fds.get(2).is_some_and(|stop| !stop.revents().is_empty());
         let forwarded = self.program.counters()?.map(|counters| counters.forwarded);
         for (direction, forwarded) in forwarded.into_iter().enumerate() {
             self.take_in(direction, forwarded);
