@@ -270,7 +270,10 @@ impl<'a, E: Env> Fast<'a, E> {
             if small && held(flow) {
                 return Ok(sent);
             }
-            let mut control = if last { TcpFlags::PSH } else { TcpFlags::NONE };
+            // What is cut ends with PSH, as in Linux: a receiver that puts it together again is to
+            // pass it on, and acknowledge it, without waiting for more.
+            let push = last || len > mss;
+            let mut control = if push { TcpFlags::PSH } else { TcpFlags::NONE };
             if fin {
                 control |= TcpFlags::FIN;
             }
@@ -282,10 +285,13 @@ impl<'a, E: Env> Fast<'a, E> {
         }
     }
 
-    /// How much of `usable` bytes goes out at once: whole segments, as many as the link cuts.
+    /// How much of `usable` bytes goes out at once: whole segments, as many as the link cuts, but
+    /// no more than half a window (as in Linux). A receiver acknowledges what came at once with one
+    /// segment; of two that are under way one may be lost.
     #[inline]
     fn burst(&self, usable: u32, mss: u32) -> u32 {
         let most = usable.min(self.env.burst_len(self.id));
+        let most = most.min(self.flow.cwnd / 2);
         (most / mss).max(1) * mss
     }
 

@@ -1,6 +1,6 @@
 //! Congestion control beyond what `proto/cc` tests: idle restart, acknowledgments (RFC 5681).
 
-use tidelane_engine::SocketOptions;
+use tidelane_engine::{SocketOptions, TcpFlags};
 
 use crate::rig::{ACK, Rig, ack, data, spans};
 
@@ -63,4 +63,20 @@ fn section_3_1_after_a_timeout_the_window_is_one_segment() {
     let again = rig.wait_ms(300);
     assert_eq!(spans(&again), [(1, 1000)]);
     assert_eq!(rig.info().cwnd, 1000);
+}
+
+/// What a link cuts may be put together again and be acknowledged as one: with a whole window at
+/// once, one acknowledgment that is lost would stop the connection.
+#[test]
+fn a_window_that_links_cut_is_sent_in_two_parts() {
+    let mut rig = grown();
+    rig.env.burst_len = 64 << 10;
+    let window = rig.info().cwnd;
+    let (half, start) = (window / 2 / 1000 * 1000, rig.written + 1);
+    let sent = rig.write(100_000);
+    // The peer's window has room for 60,000 bytes.
+    let expected = [(start, half), (start + half, 60_000 - half)];
+    assert_eq!(spans(&sent), expected, "{window}");
+    let push = TcpFlags::ACK | TcpFlags::PSH;
+    assert!(sent.iter().all(|out| out.flags == push), "{sent:?}");
 }

@@ -131,6 +131,8 @@ pub struct Side {
     /// Times that the way to a peer was in doubt.
     pub doubts: u32,
     pub mtu: u32,
+    /// What the link cuts.
+    pub burst_len: u32,
     /// Frames were lost on this side lately.
     pub lost_frames: bool,
     /// IP headers of answers without a flow.
@@ -180,6 +182,10 @@ impl Env for Side {
 
     fn timestamp_offset(&self, _: &FlowKey, _: LinkId) -> u32 {
         OFFSET
+    }
+
+    fn burst_len(&self, _: FlowId) -> u32 {
+        self.burst_len
     }
 
     fn has_lost_frames(&mut self) -> bool {
