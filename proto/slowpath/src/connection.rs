@@ -53,6 +53,8 @@ pub struct Connection {
     pub repair_first: bool,
     /// What to take back if nothing was lost.
     pub undo: Option<Undo>,
+    /// Bytes in flight before the acknowledgment that was looked at last.
+    pub flight_before: u32,
     /// How the window is being reduced, in fast recovery and after an ECN echo.
     pub prr: Option<Prr>,
     /// Where pacing stands.

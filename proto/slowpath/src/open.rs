@@ -168,6 +168,7 @@ pub fn new_connection(
         frto: Frto::Off,
         cwr_queued: TcpFlags::NONE,
         reordering: Reordering::new(),
+        flight_before: 0,
         probe_end: None,
         asked: false,
         dsack: None,

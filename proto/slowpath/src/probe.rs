@@ -19,10 +19,10 @@ impl<E: Env> Slow<'_, E> {
         }
         self.cold.probe_end = None;
         if !self.is_repairing() && !self.is_reducing() && !self.is_reduced() {
-            self.cold.controller.on_congestion_signal(
-                self.clock.now,
-                self.hot.flight_size().max(u32::from(self.hot.mss)),
-            );
+            let flight = self.flight_in_use();
+            self.cold
+                .controller
+                .on_congestion_signal(self.clock.now, flight);
             self.cold.controller.on_recovery_exit(self.clock.now);
             self.hot.cwnd = self.cold.controller.cwnd();
             self.cold.reduced_until = self.hot.snd_nxt;

@@ -303,7 +303,7 @@ impl<E: Env> Slow<'_, E> {
             self.cold.prr = begun;
             return;
         }
-        let flight = self.hot.flight_size();
+        let flight = self.flight_in_use();
         self.cold.prr = Some(Prr::begin(flight));
         if self.is_reduced() {
             return;
@@ -316,6 +316,13 @@ impl<E: Env> Slow<'_, E> {
         let own = self.cold.controller.models_delivery();
         self.cold.prr = (!own).then(|| Prr::begin(flight));
         self.queue_cwr();
+    }
+
+    /// What was in flight when a loss was seen (RFC 5681 §3.1): before what the acknowledgment that
+    /// shows it took from that. A receiver that puts segments together acknowledges most of a small
+    /// window as one.
+    pub(crate) fn flight_in_use(&self) -> u32 {
+        self.cold.flight_before.max(self.hot.flight_size())
     }
 
     fn begin_repair(&mut self, state: CaState) {
