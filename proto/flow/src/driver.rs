@@ -174,12 +174,6 @@ pub trait Env {
         let _ = (flow, allowed);
     }
 
-    /// Whether the driver itself lost received frames lately: an acknowledgment that is missing may
-    /// have come.
-    fn has_lost_frames(&mut self) -> bool {
-        false
-    }
-
     /// R1 (RFC 9293 §3.8.3, MUST-20): the peer of `flow` has not answered for so many
     /// timeouts that the way to it is in doubt.
     fn doubt_path(&mut self, flow: FlowId) {

@@ -216,10 +216,6 @@ impl<E: Env> Env for WithBlocks<'_, E> {
         self.env.fragments(flow, allowed);
     }
 
-    fn has_lost_frames(&mut self) -> bool {
-        self.env.has_lost_frames()
-    }
-
     fn doubt_path(&mut self, flow: FlowId) {
         self.env.doubt_path(flow);
     }

@@ -75,8 +75,6 @@ pub struct Connection {
     pub reorder_deadline: Option<Millis>,
     /// A tail loss probe was sent and nothing came since.
     pub probed: bool,
-    /// A peer whose answers were lost here was asked for one, and nothing came since.
-    pub asked: bool,
     /// Timeouts since SND.UNA last advanced.
     pub timeouts: u8,
     /// How often the timeout was doubled since the last round-trip sample (RFC 6298 §5).

@@ -170,7 +170,6 @@ pub fn new_connection(
         reordering: Reordering::new(),
         flight_before: 0,
         probe_end: None,
-        asked: false,
         dsack: None,
         reorder_deadline: None,
         probed: false,

@@ -90,7 +90,6 @@ impl<E: Env> Slow<'_, E> {
         self.cold.timeouts = 0;
         self.cold.retrans_since = None;
         self.cold.probed = false;
-        self.cold.asked = false;
         self.cold.soft_error = None;
         let (now, rtt_min) = (self.clock.us(), self.rtt_min_us());
         if let Some(board) = &mut self.cold.board {

@@ -229,25 +229,14 @@ impl<E: Env> Slow<'_, E> {
             if let Some((start, len)) = self.track().first_out(mss) {
                 let _ = self.retransmit(start, len);
             }
-        } else if !self.probe_with_new_text(mss) {
-            self.probe_with_old_text(mss);
-        }
-        self.arm_rto();
-        Fate::Keep
-    }
-
-    /// Where our own driver lost frames, the missing acknowledgment may be one of them. The peer is
-    /// asked for it without text then, at first, and there is another probe if that shows nothing.
-    fn probe_with_old_text(&mut self, mss: u32) {
-        if !self.cold.asked && self.env.has_lost_frames() {
-            self.cold.asked = true;
-            self.cold.probed = false;
-            self.send_old_empty();
-        } else if let Some((start, len)) = self.last_sent(mss)
+        } else if !self.probe_with_new_text(mss)
+            && let Some((start, len)) = self.last_sent(mss)
             && self.retransmit(start, len).is_ok()
         {
             self.cold.probe_end = Some(start.add(len));
         }
+        self.arm_rto();
+        Fate::Keep
     }
 
     /// The last segment that was sent; a FIN that went alone is one.
@@ -332,15 +321,10 @@ impl<E: Env> Slow<'_, E> {
         self.cold.unanswered_probes = self.cold.unanswered_probes.saturating_add(1);
     }
 
-    /// Asks a peer that may be gone for a sign.
+    /// An old, empty segment, which the peer answers (RFC 9293 §3.8.4).
     fn send_probe(&mut self) {
         self.note_unanswered();
         self.probe_urgent();
-        self.send_old_empty();
-    }
-
-    /// An old, empty segment, which the peer answers (RFC 9293 §3.8.4).
-    fn send_old_empty(&mut self) {
         let seq = self.hot.snd_una.back(1);
         let out = self
             .hot

@@ -17,7 +17,6 @@ use crate::{
     hash::{label_seed, timestamp_offset},
     listeners::Listeners,
     memory_wire::{self, MemoryWire},
-    overruns::Overruns,
     ports::PortPool,
     program::Programs,
     routes::Routes,
@@ -85,8 +84,6 @@ pub struct HostIo<P> {
     pub(crate) secret: [u8; 16],
     /// Identification of the next IPv4 packet.
     pub ip_id: u16,
-    /// Frames that the ports lost.
-    overruns: Overruns,
 }
 
 impl<P: PacketIo> HostIo<P> {
@@ -123,7 +120,6 @@ impl<P: PacketIo> HostIo<P> {
             label_seed: label_seed(secret),
             secret,
             ip_id: 0,
-            overruns: Overruns::default(),
         })
     }
 
@@ -321,11 +317,6 @@ impl<P: PacketIo> Env for HostIo<P> {
         {
             template.set_fragments(allowed);
         }
-    }
-
-    fn has_lost_frames(&mut self) -> bool {
-        let lost = self.ports.iter().map(PacketIo::rx_overruns).sum();
-        self.overruns.are_recent(lost, self.now)
     }
 
     fn doubt_path(&mut self, flow: FlowId) {

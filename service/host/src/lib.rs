@@ -24,7 +24,6 @@ mod io;
 mod listeners;
 mod memory_wire;
 mod options;
-mod overruns;
 mod paths;
 mod ports;
 mod program;

@@ -111,31 +111,6 @@ fn section_7_2_after_a_timeout_there_are_no_probes() {
     assert_eq!(rig.engine.counters().loss_probes, probes);
 }
 
-/// Where this side lost frames, one of them may be the acknowledgment: the peer is asked for it with
-/// nothing that it has, and only if that shows nothing something is sent again.
-#[test]
-fn section_7_3_what_was_lost_here_is_asked_for_before_a_probe() {
-    for answered in [true, false] {
-        let (mut rig, una) = of_40_ms();
-        rig.env.lost_frames = true;
-        rig.write(2_000);
-        rig.wait_ms(1);
-        let mut sent = Vec::new();
-        while sent.is_empty() {
-            sent = rig.wait_ms(5);
-        }
-        assert_eq!(spans(&sent), [(una - 1, 0)], "an old, empty segment");
-        if answered {
-            rig.push(ack(1, una + 2_000));
-            assert!(rig.wait_ms(10_000).is_empty());
-        } else {
-            let again = rig.wait_ms(120);
-            assert_eq!(spans(&again), [(una + 1_000, 1_000)]);
-        }
-        assert_eq!(rig.engine.counters().timeouts, 0);
-    }
-}
-
 /// A probe showed a loss, for which the window came down. What was in flight then and is found lost
 /// later was sent before that: it is the same window of data.
 #[test]

@@ -133,8 +133,6 @@ pub struct Side {
     pub mtu: u32,
     /// What the link cuts.
     pub burst_len: u32,
-    /// Frames were lost on this side lately.
-    pub lost_frames: bool,
     /// IP headers of answers without a flow.
     pub replies: Vec<IpFields>,
     /// Urgent pointers, by the number of the segment in `out`.
@@ -186,10 +184,6 @@ impl Env for Side {
 
     fn burst_len(&self, _: FlowId) -> u32 {
         self.burst_len
-    }
-
-    fn has_lost_frames(&mut self) -> bool {
-        self.lost_frames
     }
 
     fn doubt_path(&mut self, _: FlowId) {
