@@ -209,7 +209,7 @@ impl<E: Env> Slow<'_, E> {
             return self.drop(DropReason::AckTooOld);
         }
         self.note_heard();
-        self.cold.flight_before = self.hot.flight_size();
+        self.cold.flight.before = self.hot.flight_size();
         let news = self.take_sack(segment);
         let window_changed = self.update_window(segment);
         let prior_una = self.hot.snd_una;

@@ -24,6 +24,28 @@ use crate::{
     urgent::Urgent,
 };
 
+/// FlightSize as it was.
+#[derive(Debug)]
+pub struct Flight {
+    /// Before the acknowledgment that was looked at last.
+    pub before: u32,
+    /// At its largest since `round` was SND.NXT.
+    pub max: u32,
+    /// The largest is remembered until this number is acknowledged.
+    pub round: SeqNumber,
+}
+
+impl Flight {
+    /// Nothing is in flight.
+    pub const fn none(iss: SeqNumber) -> Self {
+        Self {
+            before: 0,
+            max: 0,
+            round: iss,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Connection {
@@ -53,8 +75,6 @@ pub struct Connection {
     pub repair_first: bool,
     /// What to take back if nothing was lost.
     pub undo: Option<Undo>,
-    /// Bytes in flight before the acknowledgment that was looked at last.
-    pub flight_before: u32,
     /// How the window is being reduced, in fast recovery and after an ECN echo.
     pub prr: Option<Prr>,
     /// Where pacing stands.
@@ -83,10 +103,8 @@ pub struct Connection {
     pub fin_alone: bool,
     /// SND.UNA after the last acknowledgment that came here: what the fast path took moved it on.
     pub acked_here: SeqNumber,
-    /// FlightSize at its largest, and until which number that is remembered.
-    pub flight_max: u32,
-    /// See `flight_max`.
-    pub flight_round: SeqNumber,
+    /// What was in flight.
+    pub flight: Flight,
     /// SND.WL1, unless RCV.NXT is later. SND.WL2 is SND.UNA: a window is never taken from an older
     /// acknowledgment.
     pub snd_wl1: SeqNumber,

@@ -6,9 +6,20 @@ use tidelane_time::TimerHandle;
 use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 
 use crate::{
-    blocks::Reported, connection::Connection, fast_open::FastOpen, frto::Frto, heard::Heard,
-    marks::Marks, mtu::MtuSearch, pacing::Pacing, ranges::Ranges, reorder::Reordering,
-    rtt_min::RttMin, scoreboard::Delivery, urgent::Urgent, version::sizes,
+    blocks::Reported,
+    connection::{Connection, Flight},
+    fast_open::FastOpen,
+    frto::Frto,
+    heard::Heard,
+    marks::Marks,
+    mtu::MtuSearch,
+    pacing::Pacing,
+    ranges::Ranges,
+    reorder::Reordering,
+    rtt_min::RttMin,
+    scoreboard::Delivery,
+    urgent::Urgent,
+    version::sizes,
 };
 
 /// Least MSS that is believed: Linux' bound against resource attacks.
@@ -168,7 +179,6 @@ pub fn new_connection(
         frto: Frto::Off,
         cwr_queued: TcpFlags::NONE,
         reordering: Reordering::new(),
-        flight_before: 0,
         probe_end: None,
         dsack: None,
         reorder_deadline: None,
@@ -177,8 +187,7 @@ pub fn new_connection(
         backoff: 0,
         fin_alone: false,
         acked_here: iss,
-        flight_max: 0,
-        flight_round: iss,
+        flight: Flight::none(iss),
         snd_wl1: SeqNumber(0),
         snd_wnd_max: 0,
         listener: None,

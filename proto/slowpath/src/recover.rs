@@ -170,9 +170,9 @@ impl<E: Env> Slow<'_, E> {
     fn is_cwnd_limited(&mut self, acked: u32) -> bool {
         let flight = self.hot.flight_size().saturating_add(acked);
         let before = self.hot.snd_una.back(acked);
-        if flight > self.cold.flight_max || self.cold.flight_round.at_or_before(before) {
-            self.cold.flight_max = flight;
-            self.cold.flight_round = self.hot.snd_nxt;
+        if flight > self.cold.flight.max || self.cold.flight.round.at_or_before(before) {
+            self.cold.flight.max = flight;
+            self.cold.flight.round = self.hot.snd_nxt;
         }
         if !self.hot.has(flags::CWND_LIMITED) {
             return false;
@@ -180,7 +180,7 @@ impl<E: Env> Slow<'_, E> {
         let slow_start = self.hot.cwnd < self.cold.controller.ssthresh();
         let mss = u32::from(self.hot.mss);
         let limited = flight.saturating_add(mss) > self.hot.cwnd
-            || slow_start && self.cold.flight_max > self.hot.cwnd / 2;
+            || slow_start && self.cold.flight.max > self.hot.cwnd / 2;
         self.hot.put(flags::CWND_LIMITED, limited);
         limited
     }
@@ -321,7 +321,7 @@ impl<E: Env> Slow<'_, E> {
     /// shows it took from that. A receiver that puts segments together acknowledges most of a small
     /// window as one.
     pub(crate) fn flight_in_use(&self) -> u32 {
-        self.cold.flight_before.max(self.hot.flight_size())
+        self.cold.flight.before.max(self.hot.flight_size())
     }
 
     fn begin_repair(&mut self, state: CaState) {
