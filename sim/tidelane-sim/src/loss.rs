@@ -69,7 +69,7 @@ pub const SLOWER: [Regime; 3] = [
     },
 ];
 
-/// The path of issue 3's figure: a minute of one CPU for each wire.
+/// Many flows, and a rate that none of them fills: a minute of one CPU for each wire.
 pub const FASTER: [Regime; 1] = [Regime {
     name: "10 Gbit/s, 1 ms, 100 flows, queue of 1,000 frames",
     rate: 10_000_000_000,

@@ -91,11 +91,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         }
         let until = end.unwrap_or(now + tick).min(now + tick);
         // With a time limit the standard input is not looked at; it may be closed from the start.
-        let stop = if end.is_some() {
-            None
-        } else {
-            Some(input.as_fd())
-        };
+        let stop = end.is_none().then(|| input.as_fd());
         if wire.step(until, stop)? {
             break;
         }
