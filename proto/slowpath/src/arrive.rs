@@ -42,8 +42,11 @@ impl<E: Env> Slow<'_, E> {
         self.check_ack(segment)?;
         self.note_timestamp(segment);
         self.check_urg(segment);
+        let (next, kept) = (self.hot.rcv_nxt, !self.cold.ooo.is_empty());
         self.process_text(segment, ecn)?;
-        self.check_fin(segment)
+        self.check_fin(segment)?;
+        self.end_run_with(segment, next, kept);
+        Ok(())
     }
 
     pub(crate) fn drop(&mut self, reason: DropReason) -> Step {

@@ -35,6 +35,12 @@ impl Reported {
         self.latest = [Some(start), rest[0], rest[1], rest[2]];
     }
 
+    /// Whether what arrived last ends at `start`, so that text from there goes on with it.
+    pub fn grows_at(&self, start: SeqNumber, ranges: &Ranges) -> bool {
+        let latest = self.latest[0].and_then(|seq| ranges.containing(seq));
+        latest.is_some_and(|range| range.1 == start)
+    }
+
     /// The ranges, the latest first; those that were never reported, or long ago, from the highest.
     fn in_order(self, ranges: &Ranges) -> impl Iterator<Item = (SeqNumber, SeqNumber)> + '_ {
         let known = self.latest.into_iter().flatten();

@@ -40,6 +40,7 @@ impl<E: Env> Slow<'_, E> {
         let room = self.hot.rcv_adv.distance_from(start) as usize;
         let text = &text[..text.len().min(room)];
         self.note_ecn(segment, ecn);
+        self.end_run_before(start);
         let at_once = self.hot.has(flags::ACK_NOW);
         self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
         if text.is_empty() {
@@ -72,6 +73,36 @@ impl<E: Env> Slow<'_, E> {
         self.hot.owe_ack(text.len() as u32, self.timeouts);
         self.env.event(self.id, Event::Readable);
         Ok(())
+    }
+
+    /// Text from `start` arrives: what came before it in this batch was another run if it does not
+    /// end there.
+    fn end_run_before(&mut self, start: SeqNumber) {
+        let in_order = self.cold.ooo.is_empty() && start == self.hot.rcv_nxt;
+        if !in_order && !self.cold.reported.grows_at(start, &self.cold.ooo) {
+            self.end_run();
+        }
+    }
+
+    /// Text and FIN of `segment` were taken, which may be the last of a run: it filled a hole, that
+    /// is, RCV.NXT was `next` and something was kept (`kept`), or has PSH and lies behind one.
+    pub(crate) fn end_run_with(&mut self, segment: &Segment<'_>, next: SeqNumber, kept: bool) {
+        let filled = kept && self.hot.rcv_nxt != next;
+        let pushed = !self.cold.ooo.is_empty() && segment.flags.contains(TcpFlags::PSH);
+        if filled || pushed {
+            self.end_run();
+        }
+    }
+
+    /// A run of consecutive text is over: its acknowledgment does not wait for the end of the
+    /// batch. While the peer repairs something each run has one of its own (as in Linux, whose GRO
+    /// joins a run, up to PSH): if one were all that a batch had, and it got lost, the peer would
+    /// have to wait for its timeout.
+    fn end_run(&mut self) {
+        if self.hot.has(flags::ACK_NOW) {
+            // One that finds no frame is sent at the end of the batch.
+            let _ = self.send_ack();
+        }
     }
 
     /// `[start, end)` was placed, of which the part `twice` had come before.

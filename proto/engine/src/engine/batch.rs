@@ -21,9 +21,9 @@ const TEXT_LOOK: u32 = USUAL | ODD | flags::SEND_WANTED | NOT_ALONE;
 const NOTHING_LOOK: u32 = USUAL | ODD | flags::SEND_WANTED | flags::ACK_NOW;
 
 impl Engine {
-    /// Ends a batch of arrivals and requests: sends the acknowledgments that it owes, at most one
-    /// per flow, and data that acknowledgments made room for. Then numbers of released flows may
-    /// be given out again.
+    /// Ends a batch of arrivals and requests: sends the acknowledgments that it still owes, at most
+    /// one per flow, and data that acknowledgments made room for. Then numbers of released flows
+    /// may be given out again.
     #[inline(always)]
     pub fn batch_end(&mut self, now: Instant, env: &mut impl Env) {
         // What finishing marks again is finished at the next end.

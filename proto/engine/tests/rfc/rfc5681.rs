@@ -2,7 +2,7 @@
 
 use tidelane_engine::{SocketOptions, TcpFlags};
 
-use crate::rig::{ACK, Rig, ack, data, spans};
+use crate::rig::{ACK, In, Out, Rig, ack, data, spans};
 
 /// A connection whose window has grown to forty segments.
 fn grown() -> Rig {
@@ -54,6 +54,50 @@ fn section_4_2_out_of_order_text_and_what_fills_a_hole_are_acknowledged_at_once(
     assert_eq!((sent.len(), sent[0].ack), (1, 501));
     let sent = rig.push(data(501, 1, 500));
     assert_eq!((sent.len(), sent[0].ack), (1, 2001));
+}
+
+/// Were a batch acknowledged once, the loss of that one acknowledgment would be a timeout.
+#[test]
+fn section_4_2_each_run_of_text_is_acknowledged_once_around_a_hole() {
+    let mut rig = Rig::established_sack();
+    let mut batch = |segments: &[In]| {
+        for segment in segments {
+            rig.arrive(*segment);
+        }
+        let sent = rig.batch_end();
+        let relative = |(left, right): &(_, _)| (rig.relative(*left), rig.relative(*right));
+        let blocks = |out: &Out| out.options.sack.as_slice().iter().map(relative).collect();
+        let said = |out: &Out| (out.ack, blocks(out));
+        sent.iter().map(said).collect::<Vec<(u32, Vec<_>)>>()
+    };
+    let at = |seq| data(seq, 1, 1000);
+    let pushed = |seq| at(seq).with(ACK | TcpFlags::PSH);
+    // In order; behind a hole; behind another.
+    assert_eq!(
+        batch(&[at(1), at(1001), at(3001), at(4001), at(6001), at(7001)]),
+        [
+            (2001, vec![]),
+            (2001, vec![(3001, 5001)]),
+            (2001, vec![(6001, 8001), (3001, 5001)]),
+        ]
+    );
+    // As a receiver that joins frames sees it, PSH ends a run, too.
+    assert_eq!(
+        batch(&[at(8001), pushed(9001), at(10_001), at(11_001)]),
+        [
+            (2001, vec![(6001, 10_001), (3001, 5001)]),
+            (2001, vec![(6001, 12_001), (3001, 5001)]),
+        ]
+    );
+    // The repairs, and what is new behind them.
+    assert_eq!(
+        batch(&[at(2001), at(5001), at(12_001), at(13_001)]),
+        [
+            (5001, vec![(6001, 12_001)]),
+            (12_001, vec![]),
+            (14_001, vec![]),
+        ]
+    );
 }
 
 #[test]
