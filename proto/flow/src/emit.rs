@@ -23,23 +23,22 @@ impl FlowState {
     }
 
     /// Notes whether the right edge moves ([`flags::EDGE_MOVES`]): for whoever changed what it
-    /// follows from. Returns it.
+    /// follows from. Returns by how much.
     #[inline(always)]
-    pub fn note_edge(&mut self) -> bool {
-        let moves = self.right_edge() != self.rcv_adv;
-        if moves != self.has(flags::EDGE_MOVES) {
+    pub fn note_edge(&mut self) -> u32 {
+        let opens = self.right_edge().distance_from(self.rcv_adv);
+        if (opens != 0) != self.has(flags::EDGE_MOVES) {
             self.flags ^= flags::EDGE_MOVES;
         }
-        moves
+        opens
     }
 
-    /// Whether an acknowledgment now would tell the peer of a window that matters: it was closed,
-    /// or nearly, and has opened by half the quota or two segments.
+    /// Whether an acknowledgment now would tell the peer of a window that matters, where the right
+    /// edge moves by `opens`: it was closed, or nearly, or opens by half the quota.
     #[inline(always)]
-    pub fn window_update_due(&mut self) -> bool {
+    pub fn window_update_due(&self, opens: u32) -> bool {
         let left = self.rcv_adv.distance_from(self.rcv_nxt);
-        let opens = self.right_edge().distance_from(self.rcv_adv);
-        self.note_edge() && (opens >= self.rcv_wnd_limit / 2 || left < u32::from(self.mss) * 2)
+        opens != 0 && (opens >= self.rcv_wnd_limit / 2 || left < u32::from(self.mss) * 2)
     }
 
     /// `len` more bytes arrived in order and are to be acknowledged: at once for every second full

@@ -297,7 +297,8 @@ impl<E: Env> Slow<'_, E> {
 
     /// The window may have opened because the program asked for more: the peer is to know of it.
     pub fn tell_window(&mut self) {
-        if self.hot.window_update_due() && self.hot.state.receives() {
+        let opens = self.hot.note_edge();
+        if self.hot.window_update_due(opens) && self.hot.state.receives() {
             self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
         }
     }

@@ -141,10 +141,11 @@ impl Engine {
         if self.table.get(id).is_some_and(may_grow) {
             self.tune_window(id);
         }
-        if let Some(flow) = self.table.get_mut(id)
-            && flow.window_update_due()
-            && flow.state.receives()
-        {
+        let Some(flow) = self.table.get_mut(id) else {
+            return;
+        };
+        let opens = flow.note_edge();
+        if flow.window_update_due(opens) && flow.state.receives() {
             flow.flags |= flags::ACK_OWED | flags::ACK_NOW;
             self.mark(id);
         }
@@ -188,7 +189,11 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
     flow.rx_read = rx_read;
     // The bits that differ say whether a multiple of the step lies between.
     let tunes = before ^ rx_read >= TUNE_STEP && flow.rcv_wnd_limit < config.rx_window_max;
-    if tunes || flow.window_update_due() {
+    if tunes {
+        return Read::Window;
+    }
+    let opens = flow.note_edge();
+    if flow.window_update_due(opens) {
         Read::Window
     } else {
         Read::Usual
