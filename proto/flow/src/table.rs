@@ -50,7 +50,7 @@ impl FlowTable {
     pub fn recent(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
         let guess = self.recent[key.quick_hash() as usize % RECENT];
         let state = self.states.get_mut(guess.index())?;
-        state.key.is(key).then_some((guess, state))
+        (state.key == *key).then_some((guess, state))
     }
 
     /// Makes a flow the one that [`FlowTable::recent`] gives for its ends. False if there is none.

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::address::{Endpoint, IpAddress};
 
 /// Both ends of a connection as this host sees them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Clone, Copy, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct FlowKey {
     /// Our end.
     pub local: Endpoint,
@@ -29,18 +29,6 @@ impl FlowKey {
             local: self.peer,
             peer: self.local,
         }
-    }
-
-    /// `self == other` as a lookup asks it: nearly always so, and then all of both is looked at
-    /// anyway. So the addresses are compared as one.
-    #[inline(always)]
-    pub const fn is(&self, other: &Self) -> bool {
-        let local =
-            u128::from_ne_bytes(self.local.addr.0) ^ u128::from_ne_bytes(other.local.addr.0);
-        let peer = u128::from_ne_bytes(self.peer.addr.0) ^ u128::from_ne_bytes(other.peer.addr.0);
-        local | peer == 0
-            && self.local.port == other.local.port
-            && self.peer.port == other.peer.port
     }
 
     /// A few bits that differ between flows of one host, from the ports and the peer's last bytes.
@@ -72,6 +60,20 @@ impl FlowKey {
             hash ^ ports.rotate_left(32),
             seed[1] ^ seed[0].rotate_left(32) ^ ROOT_TWO,
         )
+    }
+}
+
+impl PartialEq for FlowKey {
+    /// Lookups ask, and it is nearly always so: then all of both is looked at anyway, the addresses
+    /// as one.
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let local =
+            u128::from_ne_bytes(self.local.addr.0) ^ u128::from_ne_bytes(other.local.addr.0);
+        let peer = u128::from_ne_bytes(self.peer.addr.0) ^ u128::from_ne_bytes(other.peer.addr.0);
+        local | peer == 0
+            && self.local.port == other.local.port
+            && self.peer.port == other.peer.port
     }
 }
 

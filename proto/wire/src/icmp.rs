@@ -49,7 +49,7 @@ pub enum IcmpErrorKind {
 }
 
 /// An ICMP error and the segment of ours that it quotes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcmpError {
     /// What it says.
     pub kind: IcmpErrorKind,
