@@ -1,14 +1,12 @@
 //! Which packets a host looks at (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3): each test sends a SYN to a
 //! port where nobody listens, which draws a RST where it is taken.
 
-mod frames;
-
-use frames::{OURS, PEER, TTL};
-use tidelane_engine::{EngineConfig, LinkId};
-use tidelane_host::{Host, Interface};
-use tidelane_packet_io::{BURST_MAX, MemConfig, MemPort, PacketIo, TxChecksum};
 use tidelane_time::Instant;
-use tidelane_wire::{IpAddress, MacAddress};
+
+use crate::{
+    frames::{self, OURS, PEER, TTL},
+    rig::Core,
+};
 
 /// A SYN from some port.
 fn syn(from: [u8; 4], to: [u8; 4], ttl: u8) -> Vec<u8> {
@@ -17,23 +15,10 @@ fn syn(from: [u8; 4], to: [u8; 4], ttl: u8) -> Vec<u8> {
 
 /// Frames that a host of our address answers to this one, and its drops by name.
 fn answers(frame: &[u8]) -> (usize, Vec<String>) {
-    let (near, mut far) = MemPort::pair(MemConfig::default());
-    let interface = Interface {
-        link: LinkId(1),
-        mac: MacAddress([2, 0, 0, 0, 0, 1]),
-        mtu: 1500,
-        addresses: vec![IpAddress::from_v4(OURS)],
-    };
-    let mut host = Host::new(EngineConfig::default(), [7; 16], interface, vec![near])
-        .expect("there is memory");
-    far.tx_frame().expect("a frame")[..frame.len()].copy_from_slice(frame);
-    far.tx_commit(frame.len(), TxChecksum::Done);
-    far.tx_flush();
-    host.step(Instant(1_000_000_000));
-    let mut burst = far.new_burst();
-    let sent = far.rx_burst(&mut burst, BURST_MAX);
-    far.rx_release(&mut burst);
-    let drops = host.counters().into_iter();
+    let mut core = Core::new();
+    core.receives(frame);
+    let sent = core.answers(Instant(1_000_000_000)).len();
+    let drops = core.host.counters().into_iter();
     let drops = drops.filter(|(name, count)| name.starts_with("drop_") && *count > 0);
     (sent, drops.map(|(name, _)| name).collect())
 }

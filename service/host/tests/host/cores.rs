@@ -1,17 +1,17 @@
 //! Hosts that are the cores of one service, without threads: they step as the test likes.
 
-mod frames;
-mod queues;
-
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
 };
 
-use frames::{OURS, PEER, TTL, syn};
-use queues::{Core, Count};
 use tidelane_ring::{Layout, ProgramRegion, core_of};
 use tidelane_time::Instant;
+
+use crate::{
+    frames::{OURS, PEER, TTL, syn},
+    rig::{Core, Count},
+};
 
 const CORES: u32 = 3;
 const NOW: Instant = Instant::from_secs(1);

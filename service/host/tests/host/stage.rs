@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use tidelane_engine::{EngineConfig, LinkId};
-use tidelane_host::{Host, Interface, Listen, ProgramId, Route};
-use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_host::{Host, Listen, ProgramId, Route};
+use tidelane_packet_io::MemPort;
 use tidelane_ring::{Layout, ProgramRegion};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{
@@ -12,38 +11,33 @@ use tidelane_wire::{
     TcpOptions, checksum, emit_tcp, parse_frame, parse_tcp, write_tcp_checksum,
 };
 
-const OURS: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
-const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+use crate::{
+    frames::OURS,
+    rig::{Core, OUR_MAC},
+};
+
+const LOCAL: IpAddress = IpAddress::from_v4(OURS);
 const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 const PORT: u16 = 80;
 
 pub struct Stage {
-    pub host: Host<MemPort>,
-    pub far: MemPort,
+    pub core: Core,
     pub now: Instant,
 }
 
 impl Stage {
     /// A host in a large subnet.
     pub fn new() -> Self {
-        let (near, far) = MemPort::pair(MemConfig::default());
-        let interface = Interface {
-            link: LinkId(1),
-            mac: OUR_MAC,
-            mtu: 1500,
-            addresses: vec![OURS],
-        };
-        let mut host = Host::new(EngineConfig::default(), [7; 16], interface, vec![near])
-            .expect("there is memory");
+        let mut core = Core::new();
         let on_link = Route {
             prefix: IpAddress::from_v4([10, 0, 0, 0]),
             prefix_len: 96 + 8,
             gateway: None,
-            source: OURS,
+            source: LOCAL,
         };
         let now = Instant(1_000_000_000);
-        host.set_routes(now, vec![OURS], vec![on_link]);
-        Self { host, far, now }
+        core.host.set_routes(now, vec![LOCAL], vec![on_link]);
+        Self { core, now }
     }
 
     /// Sends a segment of `from` to the host, and lets it run; what it answers.
@@ -56,44 +50,63 @@ impl Stage {
     /// The host runs, a little later.
     pub fn run(&mut self) {
         self.now += Duration::from_micros(5);
-        self.host.step(self.now);
+        self.core.host.step(self.now);
     }
 
     /// A segment of `from` waits in the host's port.
     pub fn send(&mut self, from: IpAddress, header: SegmentHeader, text: &[u8]) {
-        let template = HeaderTemplate::new(THEIR_MAC, OUR_MAC, from, OURS).expect("one version");
-        let frame = self.far.tx_frame().expect("a frame");
+        let template = HeaderTemplate::new(THEIR_MAC, OUR_MAC, from, LOCAL).expect("one version");
         let (start, len) = (template.headers_len(), header.len());
-        let end = start + len + text.len();
-        template.write(frame, (end - start) as u16, Ecn::NotEct, 0);
-        let tcp = &mut frame[start..start + len];
+        let tcp_len = (len + text.len()) as u16;
+        let mut frame = vec![0; start + len];
+        template.write(&mut frame, tcp_len, Ecn::NotEct, 0);
+        let tcp = &mut frame[start..];
         emit_tcp(tcp, &header);
-        let pseudo = template.pseudo_header((end - start) as u16);
-        write_tcp_checksum(tcp, pseudo, checksum::sum(text));
-        frame[start + len..end].copy_from_slice(text);
-        self.far.tx_commit(end, TxChecksum::Done);
-        self.far.tx_flush();
+        write_tcp_checksum(tcp, template.pseudo_header(tcp_len), checksum::sum(text));
+        frame.extend(text);
+        self.core.receives(&frame);
     }
 
     /// What the host has sent to `from`.
     pub fn answers(&mut self, from: IpAddress) -> Vec<SegmentHeader> {
-        let mut burst = self.far.new_burst();
-        self.far.rx_burst(&mut burst, BURST_MAX);
-        let answers = burst.iter().map(|frame| {
+        let sent = self.core.sent();
+        let answers = sent.iter().filter_map(|frame| {
             let packet = parse_frame(frame).expect("a packet");
             let segment = parse_tcp(packet.payload).expect("a segment");
-            (packet.dst, segment.header())
+            (packet.dst == from).then(|| segment.header())
         });
-        let answers: Vec<_> = answers.collect();
-        self.far.rx_release(&mut burst);
-        let mine = answers.into_iter().filter(|(to, _)| *to == from);
-        mine.map(|(_, header)| header).collect()
+        answers.collect()
     }
 
-    pub fn counter(&self, wanted: &str) -> u64 {
-        let counters = self.host.counters().into_iter();
-        let found = counters.filter(|(name, _)| name == wanted);
-        found.map(|(_, value)| value).sum()
+    /// A connection from `port`, which sends `text` with the end of its handshake. What answers it.
+    pub fn connect(&mut self, port: u16, text: &[u8]) -> TcpFlags {
+        self.shake(port, text);
+        self.run();
+        let answers = self.answers(stranger(1));
+        let acknowledged = |ack: u32| answers.iter().all(|answer| answer.ack.to_u32() == ack);
+        assert!(acknowledged(8 + text.len() as u32), "{answers:?}");
+        let flags = answers.iter().map(|answer| answer.flags.0);
+        TcpFlags(flags.fold(0, |all, flags| all | flags))
+    }
+
+    /// As far as the last segment of the handshake, which waits in the host's port.
+    pub fn shake(&mut self, port: u16, text: &[u8]) -> SegmentHeader {
+        let mut syn = segment(TcpFlags::SYN, 7, 0);
+        syn.src_port = port;
+        let answers = self.exchange(stranger(1), syn);
+        assert_eq!(answers.len(), 1, "the SYN from {port} is answered");
+        let mut ack = segment(TcpFlags::ACK, 8, answers[0].seq.to_u32().wrapping_add(1));
+        ack.src_port = port;
+        self.send(stranger(1), ack, text);
+        ack
+    }
+
+    /// The peer resets the connection from `port`, of which it has sent so much.
+    pub fn reset(&mut self, port: u16, sent: usize) {
+        let mut reset = segment(TcpFlags::RST, 8 + sent as u32, 0);
+        reset.src_port = port;
+        self.send(stranger(1), reset, &[]);
+        self.run();
     }
 }
 
@@ -105,7 +118,7 @@ pub fn listen(host: &mut Host<MemPort>, rx_len: u64) -> (ProgramId, Arc<ProgramR
     let listen = Listen {
         number: 1,
         key: 1,
-        local: Endpoint::new(OURS, PORT),
+        local: Endpoint::new(LOCAL, PORT),
         v6_only: false,
         backlog: 16,
     };

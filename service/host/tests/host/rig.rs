@@ -13,6 +13,8 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::frames::OURS;
 
+pub const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+
 /// A doorbell that counts.
 pub struct Count(pub Arc<AtomicU32>);
 
@@ -34,7 +36,7 @@ impl Core {
         let (near, queue) = MemPort::pair(MemConfig::default());
         let interface = Interface {
             link: LinkId(1),
-            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            mac: OUR_MAC,
             mtu: 1500,
             addresses: vec![IpAddress::from_v4(OURS)],
         };
@@ -54,6 +56,7 @@ impl Core {
         siblings.into_iter().map(core).collect()
     }
 
+    /// A frame waits in its queue.
     pub fn receives(&mut self, frame: &[u8]) {
         self.queue.tx_frame().expect("a frame")[..frame.len()].copy_from_slice(frame);
         self.queue.tx_commit(frame.len(), TxChecksum::Done);
@@ -63,6 +66,11 @@ impl Core {
     /// Steps once; the frames that leave by its own queue.
     pub fn answers(&mut self, now: Instant) -> Vec<Vec<u8>> {
         self.host.step(now);
+        self.sent()
+    }
+
+    /// The frames that have left by its own queue.
+    pub fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut burst = self.queue.new_burst();
         self.queue.rx_burst(&mut burst, BURST_MAX);
         let bytes = burst.iter().map(|frame| frame.to_vec());

@@ -1,16 +1,16 @@
 //! Fragments of segments, as frames: a whole one is answered as if it had come whole.
 
-mod frames;
-mod queues;
-
 use std::sync::{Arc, atomic::AtomicU32};
 
-use frames::{OURS, PEER, TTL};
-use queues::Core;
 use tidelane_ring::core_of;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{
     FRAME_HEADERS_LEN, IpAddress, TcpFlags, checksum, parse_frame, parse_tcp, protocol,
+};
+
+use crate::{
+    frames::{self, OURS, PEER, TTL},
+    rig::Core,
 };
 
 const NOW: Instant = Instant::from_secs(1);

@@ -1,0 +1,125 @@
+//! Connections between their handshake and accept: what was acknowledged is kept until a program
+//! has room for it, and what ends before is forgotten.
+
+use std::sync::atomic::Ordering::Acquire;
+
+use tidelane_abi::close_cause;
+use tidelane_wire::TcpFlags;
+
+use crate::{
+    acceptor::{Acceptor, Program},
+    stage::{Stage, listen, stranger},
+};
+
+/// Each connection's text.
+const TEXT: [u8; 10] = *b"0123456789";
+
+/// A host, and a program that listens.
+fn stage(rx_len: u64) -> (Stage, Program) {
+    let mut stage = Stage::new();
+    let program = listen(&mut stage.core.host, rx_len);
+    (stage, program)
+}
+
+/// A reset would lose bytes that were acknowledged; the kernel keeps such a connection, too.
+#[test]
+fn a_connection_for_whose_bytes_there_is_no_memory_waits() {
+    let (mut stage, program) = stage(16 << 10);
+    let mut acceptor = Acceptor::join(&mut stage, &program);
+    let ports = 5001..=5006;
+    for port in ports.clone() {
+        let flags = stage.connect(port, &TEXT);
+        assert!(!flags.contains(TcpFlags::RST), "{port}");
+    }
+    let mut expected = ports;
+    let first = acceptor.accepted();
+    assert_eq!(first.len(), 4);
+    let mut open = Vec::from_iter(first);
+    for _ in 0..6 {
+        let (port, event) = open.remove(0);
+        assert_eq!(Some(port), expected.next());
+        assert_eq!(acceptor.text(&event), TEXT);
+        acceptor.abort(&mut stage, &event);
+        // What was freed is found at once.
+        open.extend(acceptor.accepted());
+    }
+    assert!(open.is_empty());
+    assert_eq!(stage.core.host.usage(), (1, 0, 0));
+}
+
+/// As with accept in the kernel, which says EMFILE and leaves the connection where it was.
+#[test]
+fn a_connection_for_which_there_is_no_slot_waits() {
+    let (mut stage, program) = stage(1 << 20);
+    let mut acceptor = Acceptor::join(&mut stage, &program);
+    for port in 5001..=5017 {
+        assert!(!stage.connect(port, &[]).contains(TcpFlags::RST));
+    }
+    let accepted = acceptor.accepted();
+    assert_eq!(accepted.len(), 16);
+    acceptor.abort(&mut stage, &accepted[7].1);
+    assert_eq!(acceptor.ports(), [5017]);
+}
+
+/// Before accept a connection takes no more than its program could ever have room for.
+#[test]
+fn what_waits_for_accept_fits_into_the_memory_of_its_program() {
+    let (mut stage, program) = stage(16 << 10);
+    let mut ack = stage.shake(5001, &[0; 1000]);
+    for number in 1..6 {
+        ack.seq = ack.seq.add(1000);
+        stage.send(stranger(1), ack, &[number; 1000]);
+    }
+    stage.run();
+    let answers = stage.answers(stranger(1)).into_iter();
+    let acknowledged = answers.map(|answer| answer.ack.to_u32());
+    assert_eq!(acknowledged.max(), Some(8 + 4000));
+    assert!(stage.core.counter("drop_rx_buffer_full") > 0);
+    let mut acceptor = Acceptor::join(&mut stage, &program);
+    let accepted = acceptor.accepted();
+    let text = acceptor.text(&accepted[0].1);
+    assert!(text.chunks(1000).map(|part| part[0]).eq(0..4));
+}
+
+/// As in the kernel: accept gives it out, and reading says how it ended.
+#[test]
+fn a_connection_that_ends_while_it_waits_is_handed_out() {
+    let (mut stage, program) = stage(1 << 20);
+    stage.connect(5001, &TEXT);
+    stage.reset(5001, TEXT.len());
+    stage.connect(5002, &[]);
+    let mut acceptor = Acceptor::join(&mut stage, &program);
+    let accepted = acceptor.accepted();
+    assert!(accepted.iter().map(|(port, _)| *port).eq([5001, 5002]));
+    let ended = &accepted[0].1;
+    assert_eq!(acceptor.text(ended), TEXT);
+    let half = program.1.slot(ended.slot).expect("a slot").service();
+    assert_eq!(half.cause.load(Acquire), close_cause::RESET);
+}
+
+/// What none of those that hold the listener could ever take must not block it for good.
+#[test]
+fn a_connection_that_fits_nowhere_is_reset_and_keeps_no_place() {
+    let (mut stage, program) = stage(1 << 20);
+    for port in 5001..=5017 {
+        let mut ack = stage.shake(port, &[0; 1400]);
+        for _ in 1..20 {
+            ack.seq = ack.seq.add(1400);
+            stage.send(stranger(1), ack, &[0; 1400]);
+        }
+        stage.run();
+        assert!(stage.core.counter("drop_rx_buffer_full") == 0);
+        stage.answers(stranger(1));
+    }
+    let heir = listen(&mut stage.core.host, 16 << 10);
+    stage.core.host.remove_program(stage.now, program.0);
+    let mut acceptor = Acceptor::join(&mut stage, &heir);
+    stage.run();
+    assert!(acceptor.ports().is_empty());
+    assert_eq!(stage.core.host.usage(), (1, 0, 0));
+    let answers = stage.answers(stranger(1)).into_iter();
+    let resets = answers.filter(|answer| answer.flags.contains(TcpFlags::RST));
+    assert_eq!(resets.count(), 17);
+    stage.connect(6000, &TEXT);
+    assert_eq!(acceptor.ports(), [6000]);
+}

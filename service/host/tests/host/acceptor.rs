@@ -1,0 +1,110 @@
+//! A program that takes connections.
+
+use std::sync::{
+    Arc,
+    atomic::Ordering::{Acquire, Release},
+};
+
+use tidelane_abi::{
+    ControlEvent, ControlRequest, OpenOptions, control_event, control_request, data_request,
+    program_flags,
+};
+use tidelane_host::ProgramId;
+use tidelane_ring::{
+    ControlEventConsumer, ControlRequestProducer, DataRequestProducer, ProgramRegion, StreamBuffer,
+    words::DataWord,
+};
+
+use crate::{rig::Count, stage::Stage};
+
+pub type Program = (ProgramId, Arc<ProgramRegion>);
+
+/// The program's only thread.
+pub struct Acceptor {
+    region: Arc<ProgramRegion>,
+    requests: DataRequestProducer,
+    events: ControlEventConsumer,
+}
+
+impl Acceptor {
+    /// Joins the listener.
+    pub fn join(stage: &mut Stage, program: &Program) -> Self {
+        let (id, region) = program.clone();
+        assert!(
+            stage
+                .core
+                .host
+                .add_context(id, 0, Box::new(Count(Arc::default())))
+        );
+        let mut control = ControlRequestProducer::new(region.clone(), 0).expect("a context");
+        let join = ControlRequest {
+            kind: control_request::LISTENER_JOIN,
+            flags: 0,
+            cookie: 1,
+            peer_addr: [0; 16],
+            local_addr: [0; 16],
+            peer_port: 0,
+            local_port: 0,
+            listener: 1,
+            fast_open: 0,
+            reserved_word: 0,
+            options: OpenOptions::default(),
+            reserved: [0; 3],
+        };
+        control.push(join).expect("room");
+        control.publish();
+        stage.run();
+        Self {
+            requests: DataRequestProducer::new(region.clone(), 0).expect("a context"),
+            events: ControlEventConsumer::new(region.clone(), 0).expect("a context"),
+            region,
+        }
+    }
+
+    /// Connections that were handed out since the last call: the peer's port, and the event.
+    pub fn accepted(&mut self) -> Vec<(u16, ControlEvent)> {
+        let popped = std::iter::from_fn(|| self.events.pop().expect("a sound ring"));
+        let events: Vec<ControlEvent> = popped.collect();
+        self.events.release();
+        let named = events.into_iter().map(|event| {
+            assert_eq!(event.kind, control_event::ACCEPTED);
+            let slot = self.region.slot(event.slot).expect("a slot");
+            (slot.names().peer_port, event)
+        });
+        named.collect()
+    }
+
+    pub fn ports(&mut self) -> Vec<u16> {
+        self.accepted().into_iter().map(|(port, _)| port).collect()
+    }
+
+    /// What the connection of `event` has received.
+    pub fn text(&self, event: &ControlEvent) -> Vec<u8> {
+        let slot = self.region.slot(event.slot).expect("a slot");
+        let word = slot.service().rx_buffer.load(Acquire);
+        let len = slot.service().rx_head.load(Acquire);
+        let buffer = StreamBuffer::from_word(word, self.region.layout().rx_area());
+        let mut text = vec![0; len as usize];
+        let buffer = buffer.expect("a receive buffer");
+        assert!(buffer.read(self.region.region(), 0, &mut text));
+        text
+    }
+
+    /// Resets the connection of `event`.
+    pub fn abort(&mut self, stage: &mut Stage, event: &ControlEvent) {
+        let half = self.region.slot(event.slot).expect("a slot").program();
+        let flags = program_flags::CLOSE | program_flags::ABORT | program_flags::TAKEN;
+        half.generation.store(event.generation, Release);
+        half.flags.store(flags, Release);
+        let word = DataWord::new(data_request::ADVANCE, event.slot);
+        self.requests.push(word.encode()).expect("room");
+        let word = DataWord::with_arg(data_request::ACCEPT_TAKEN, 1, 1);
+        self.requests.push(word.encode()).expect("room");
+        self.requests.publish();
+        stage.run();
+        let due = stage.core.host.next_timeout();
+        if due.is_some_and(|due| due <= stage.now) {
+            stage.run();
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Hosts without a service around them: frames and programs made by hand, in virtual time.
+
+mod acceptor;
+mod frames;
+mod rig;
+mod stage;
+
+mod accept;
+mod addresses;
+mod cores;
+mod fragments;
+mod strangers;
