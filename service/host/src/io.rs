@@ -20,7 +20,7 @@ use crate::{
     ports::PortPool,
     program::Programs,
     routes::Routes,
-    transmit::Outlet,
+    transmit::outlet,
 };
 
 /// The memory wire's number; a port's is its index plus one.
@@ -175,14 +175,7 @@ impl<P: PacketIo> HostIo<P> {
         if out.options.timestamps.is_some() {
             template.set_timestamp_offset(timestamp_offset(&self.secret, &out.key));
         }
-        let outlet = Outlet {
-            ports: &mut self.ports,
-            counters: &mut self.counters,
-            ip_id: &mut self.ip_id,
-            queued: &mut self.tx_queued,
-            blocked: &mut self.blocked,
-        };
-        outlet.transmit(out, &template, None)
+        outlet!(self).transmit(out, &template, None)
     }
 
     #[inline(never)]
@@ -239,14 +232,7 @@ impl<P: PacketIo> Env for HostIo<P> {
         } else {
             None
         };
-        let outlet = Outlet {
-            ports: &mut self.ports,
-            counters: &mut self.counters,
-            ip_id: &mut self.ip_id,
-            queued: &mut self.tx_queued,
-            blocked: &mut self.blocked,
-        };
-        outlet.transmit(out, template, source)
+        outlet!(self).transmit(out, template, source)
     }
 
     #[inline(always)]
@@ -269,14 +255,7 @@ impl<P: PacketIo> Env for HostIo<P> {
                 }
                 _ => None,
             };
-            let outlet = Outlet {
-                ports: &mut self.ports,
-                counters: &mut self.counters,
-                ip_id: &mut self.ip_id,
-                queued: &mut self.tx_queued,
-                blocked: &mut self.blocked,
-            };
-            return outlet.transmit_single(out, template, source, None);
+            return outlet!(self).transmit_single(out, template, source, None);
         }
         debug_assert!(false, "only of flows that `takes_directly` said so of");
         Err(TxFull)

@@ -29,6 +29,21 @@ pub struct Outlet<'a, P> {
     pub blocked: &'a mut bool,
 }
 
+/// The [`Outlet`] of a host's parts, others of which are in use.
+macro_rules! outlet {
+    ($io:ident) => {
+        $crate::transmit::Outlet {
+            ports: &mut $io.ports,
+            counters: &mut $io.counters,
+            ip_id: &mut $io.ip_id,
+            queued: &mut $io.tx_queued,
+            blocked: &mut $io.blocked,
+        }
+    };
+}
+
+pub(crate) use outlet;
+
 /// Where payload comes from: a program's memory, and its buffer there.
 pub type Source<'a> = Option<(&'a ProgramRegion, StreamBuffer)>;
 

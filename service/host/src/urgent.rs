@@ -13,7 +13,7 @@ use crate::{
     binding::{Binding, Path},
     io::HostIo,
     slots,
-    transmit::Outlet,
+    transmit::outlet,
 };
 
 /// What a slot says of urgent data, and what was taken from it.
@@ -122,14 +122,7 @@ impl<P: PacketIo> HostIo<P> {
             self.blocked |= !pushed;
             return pushed.then_some(()).ok_or(TxFull);
         };
-        let outlet = Outlet {
-            ports: &mut self.ports,
-            counters: &mut self.counters,
-            ip_id: &mut self.ip_id,
-            queued: &mut self.tx_queued,
-            blocked: &mut self.blocked,
-        };
-        outlet.transmit_urgent(out, template, source, pointer)
+        outlet!(self).transmit_urgent(out, template, source, pointer)
     }
 }
 
