@@ -9,4 +9,5 @@ mod accept;
 mod addresses;
 mod cores;
 mod fragments;
+mod give_back;
 mod strangers;

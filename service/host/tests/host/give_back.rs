@@ -1,0 +1,43 @@
+//! Connections that a program got and never took go back to their listener when it ends.
+
+use tidelane_wire::TcpFlags;
+
+use crate::{
+    acceptor::Acceptor,
+    stage::{Stage, listen, segment, stranger},
+};
+
+const TEXT: [u8; 10] = *b"0123456789";
+
+/// The backlog bounds them with all others; whoever takes them makes room again.
+#[test]
+fn what_goes_back_is_in_the_accept_queue_again() {
+    let mut stage = Stage::new();
+    let first = listen(&mut stage.core.host, 1 << 20);
+    let heir = listen(&mut stage.core.host, 1 << 20);
+    let mut acceptor = Acceptor::join(&mut stage, &first);
+    for port in 5001..=5010 {
+        stage.connect(port, &TEXT);
+    }
+    assert_eq!(acceptor.ports().len(), 10);
+    stage.core.host.remove_program(stage.now, first.0);
+    // With them it takes seven more until there is one too many for a backlog of 16.
+    for port in 5011..=5017 {
+        stage.connect(port, &TEXT);
+    }
+    let mut one_more = segment(TcpFlags::SYN, 7, 0);
+    one_more.src_port = 5018;
+    assert_eq!(stage.exchange(stranger(1), one_more), []);
+    let mut acceptor = Acceptor::join(&mut stage, &heir);
+    let accepted = acceptor.accepted();
+    assert!(accepted.iter().map(|(port, _)| *port).eq(5001..=5016));
+    assert!(
+        accepted
+            .iter()
+            .all(|(_, event)| acceptor.text(event) == TEXT)
+    );
+    acceptor.abort(&mut stage, &accepted[0].1);
+    assert_eq!(acceptor.ports(), [5017]);
+    stage.answers(stranger(1));
+    assert_eq!(stage.exchange(stranger(1), one_more).len(), 1);
+}
