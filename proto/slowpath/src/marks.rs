@@ -3,7 +3,7 @@
 //! While nothing is, transmissions are not recorded one by one: that would cost each of them. One
 //! per window is timed anyway (RFC 6298 §3); of the others, that go out behind something in flight,
 //! a mark is kept for every eighth of a round trip, with the time of the last transmission in it
-//! (RFC 8985 §5.2). So a segment passes for younger than it is by at most that much.
+//! (RFC 8985 §4). So a segment passes for younger than it is by at most that much.
 
 use tidelane_flow::{FlowState, flags};
 use tidelane_wire::SeqNumber;
