@@ -157,15 +157,6 @@ impl Cubic {
             .grow(u32::try_from(growth / cwnd).unwrap_or(u32::MAX));
     }
 
-    /// §4.6, once per window of data: to beta of so many bytes.
-    fn reduce_from(&mut self, bytes: u32) -> u32 {
-        self.remember_plateau();
-        self.window.reduce_to(times_beta(bytes));
-        self.reduced = true;
-        self.end_epoch();
-        self.window.ssthresh()
-    }
-
     /// Remembers the window at which the path was full (§4.7: a flow that is being driven back
     /// leaves more room than it had).
     fn remember_plateau(&mut self) {
@@ -244,14 +235,13 @@ impl CongestionControl for Cubic {
         self.hystart.is_looking() && self.window.in_slow_start()
     }
 
-    /// From the window, as Linux does and §4.6 allows: see [`Cubic::on_rto`].
+    /// §4.6, once per window of data; from the window, as Linux does: see [`Cubic::on_rto`].
     fn on_congestion_signal(&mut self, _now: Instant, _flight_size: u32) -> u32 {
-        self.reduce_from(self.window.cwnd())
-    }
-
-    /// From what was in flight: this acknowledgment may have opened the window.
-    fn on_ecn_echo(&mut self, _now: Instant, flight_size: u32) -> u32 {
-        self.reduce_from(flight_size.min(self.window.cwnd()))
+        self.remember_plateau();
+        self.window.reduce_to(times_beta(self.window.cwnd()));
+        self.reduced = true;
+        self.end_epoch();
+        self.window.ssthresh()
     }
 
     fn on_recovery_exit(&mut self, _now: Instant) {

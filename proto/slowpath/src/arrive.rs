@@ -1,10 +1,10 @@
 //! SEGMENT ARRIVES (RFC 9293 §3.10.7), split by the RFC's own steps.
 
 use tidelane_flow::{CaState, CloseCause, Env, Event, State, StateEvent, flags};
-use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
+use tidelane_wire::{DropReason, Ecn, Segment, TcpFlags};
 
 use crate::{
-    Fate, Slow, SynSeen, frto::AckInLoss, open::is_wscale_impossible, scoreboard::Delivery,
+    Fate, Slow, SynSeen, open::is_wscale_impossible, recover::AckSeen, scoreboard::Delivery,
 };
 
 /// A step's verdict: go on with the next, or stop.
@@ -87,7 +87,13 @@ impl<E: Env> Slow<'_, E> {
                 return Err(over);
             }
         } else if ack_counts && self.take_sack(segment) {
-            self.after_ack(segment, self.hot.snd_una, true, false);
+            self.after_ack(
+                segment,
+                AckSeen {
+                    news: true,
+                    ..AckSeen::default()
+                },
+            );
         }
         self.answer_unacceptable(segment);
         self.counters.dup_segs += u64::from(stale);
@@ -218,9 +224,15 @@ impl<E: Env> Slow<'_, E> {
         let prior_una = self.hot.snd_una;
         if ack.after(prior_una) {
             let acked = ack.distance_from(prior_una);
-            self.on_ack_advance(segment, acked);
+            let grows = self.on_ack_advance(segment, acked);
             self.env.event(self.id, Event::Writable);
-            self.after_ack(segment, prior_una, news, false);
+            let seen = AckSeen {
+                acked,
+                news,
+                grows,
+                duplicate: false,
+            };
+            self.after_ack(segment, seen);
             return self.after_fin_acked();
         }
         self.check_probe_duplicate(segment);
@@ -230,39 +242,34 @@ impl<E: Env> Slow<'_, E> {
             && !segment.flags.intersects(TcpFlags::SYN | TcpFlags::FIN)
             && self.hot.flight_size() > 0;
         let duplicate = duplicate && (news || !self.hot.has(flags::SACK));
-        self.after_ack(segment, prior_una, news, duplicate);
+        let seen = AckSeen {
+            news,
+            duplicate,
+            ..AckSeen::default()
+        };
+        self.after_ack(segment, seen);
         Ok(())
     }
 
     /// What an acknowledgment means for congestion: losses, timeouts that were none, echoes of
-    /// marks, and how far a reduction has come.
-    fn after_ack(
-        &mut self,
-        segment: &Segment<'_>,
-        prior_una: SeqNumber,
-        news: bool,
-        duplicate: bool,
-    ) {
-        let advanced = self.hot.snd_una != prior_una;
+    /// marks, and how far a reduction has come. One that shows congestion does not open the window
+    /// first (as in Linux).
+    fn after_ack(&mut self, segment: &Segment<'_>, seen: AckSeen) {
         if self.cold.ca_state == CaState::Loss {
-            let ack = AckInLoss {
-                advanced,
-                news,
-                duplicate,
-            };
-            self.on_ack_in_loss(segment, ack);
+            self.on_ack_in_loss(segment, seen);
         }
-        if duplicate && !self.hot.has(flags::SACK) {
+        if seen.duplicate && !self.hot.has(flags::SACK) {
             self.cold.delivered.bytes += u32::from(self.hot.mss);
         }
-        let more_lost = self.detect_loss(news, duplicate);
-        self.take_ecn_echo(segment, prior_una);
-        if news && !advanced {
-            self.grow_out_of_order();
-        }
+        let more_lost = self.detect_loss(seen.news, seen.duplicate);
+        self.take_ecn_echo(segment, seen.acked);
+        let delivered = self.cold.delivered.bytes;
         if self.is_reducing() {
-            let delivered = self.cold.delivered.bytes;
-            self.reduce(delivered, advanced, more_lost);
+            self.reduce(delivered, seen.acked > 0, more_lost);
+        } else if seen.grows {
+            self.grow(delivered, seen.acked);
+        } else if seen.news && seen.acked == 0 {
+            self.grow_out_of_order();
         }
         self.tell_delivery();
     }

@@ -4,7 +4,7 @@
 
 use tidelane_cc::{CongestionControl, EcnFeedback};
 use tidelane_flow::{CaState, EcnPolicy, EngineConfig, Env, SocketOptions, State, flags};
-use tidelane_wire::{Ecn, Segment, SeqNumber, TcpFlags};
+use tidelane_wire::{Ecn, Segment, TcpFlags};
 
 use crate::{Slow, SynSeen, prr::Prr};
 
@@ -87,20 +87,20 @@ impl<E: Env> Slow<'_, E> {
         self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
     }
 
-    /// An acknowledgment moved SND.UNA from `prior_una`, or not, perhaps with ECE (§6.1.2).
-    pub(crate) fn take_ecn_echo(&mut self, segment: &Segment<'_>, prior_una: SeqNumber) {
+    /// An acknowledgment moved SND.UNA by `acked`, perhaps with ECE (§6.1.2).
+    pub(crate) fn take_ecn_echo(&mut self, segment: &Segment<'_>, acked: u32) {
         if !self.hot.has(flags::ECN) {
             return;
         }
         let marked = segment.flags.contains(TcpFlags::ECE);
         self.cold.controller.on_ecn_feedback(&EcnFeedback {
-            prior_una: prior_una.to_u32(),
+            prior_una: self.hot.snd_una.back(acked).to_u32(),
             una: self.hot.snd_una.to_u32(),
             snd_nxt: self.hot.snd_nxt.to_u32(),
             marked,
         });
         let once = matches!(self.cold.ca_state, CaState::Open | CaState::Disorder);
-        let flight = self.hot.snd_nxt.distance_from(prior_una);
+        let flight = self.hot.flight_size() + acked;
         if !marked || !once || flight == 0 || self.is_reduced() {
             return;
         }

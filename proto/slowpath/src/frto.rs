@@ -4,7 +4,7 @@
 use tidelane_flow::{CaState, Env, flags};
 use tidelane_wire::Segment;
 
-use crate::Slow;
+use crate::{Slow, recover::AckSeen};
 
 /// Where the algorithm stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,17 +19,6 @@ pub enum Frto {
     Probing,
 }
 
-/// What an acknowledgment that came after a timeout did.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AckInLoss {
-    /// It moved SND.UNA.
-    pub advanced: bool,
-    /// It brought news by SACK.
-    pub news: bool,
-    /// It was a duplicate.
-    pub duplicate: bool,
-}
-
 impl<E: Env> Slow<'_, E> {
     /// The timer expired. In fast recovery the first time, all may have been sent again (§2.1 step
     /// 1): F-RTO could not tell.
@@ -38,10 +27,9 @@ impl<E: Env> Slow<'_, E> {
         self.cold.frto = if may { Frto::Waiting } else { Frto::Off };
     }
 
-    /// An acknowledgment came after a timeout; it `advanced` SND.UNA, brought `news` by SACK, or
-    /// was a duplicate.
-    pub(crate) fn on_ack_in_loss(&mut self, segment: &Segment<'_>, ack: AckInLoss) {
-        if ack.advanced && self.echoes_original(segment) {
+    /// An acknowledgment came after a timeout.
+    pub(crate) fn on_ack_in_loss(&mut self, segment: &Segment<'_>, seen: AckSeen) {
+        if seen.acked > 0 && self.echoes_original(segment) {
             return self.undo_timeout();
         }
         let delivered = &self.cold.delivered;
@@ -50,15 +38,15 @@ impl<E: Env> Slow<'_, E> {
             .is_some_and(|end| end.at_or_before(self.cold.recovery_point));
         // Without SACK the arrival of what was sent again may have moved SND.UNA past all of it.
         let original = original && (self.hot.has(flags::SACK) || !delivered.again);
-        let duplicate = ack.duplicate && !self.hot.has(flags::SACK);
+        let duplicate = seen.duplicate && !self.hot.has(flags::SACK);
         match self.cold.frto {
             Frto::Off => {}
             // Step 3.b: what was never sent again has arrived.
             _ if original => self.undo_timeout(),
             // Step 3.a, and 2.a.
-            Frto::Probing if ack.news || duplicate => self.cold.frto = Frto::Off,
+            Frto::Probing if seen.news || duplicate => self.cold.frto = Frto::Off,
             Frto::Waiting if duplicate => self.cold.frto = Frto::Off,
-            Frto::Waiting if ack.advanced => {
+            Frto::Waiting if seen.acked > 0 => {
                 self.cold.recovery_point = self.hot.snd_nxt;
                 self.cold.frto = Frto::SendNew;
             }

@@ -13,6 +13,19 @@ use crate::{Slow, frto::Frto, prr::Prr, scoreboard::Delivery, undo::Undo};
 /// DupThresh (RFC 5681 §3.2).
 pub const DUP_THRESH: u32 = 3;
 
+/// What an acknowledgment did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AckSeen {
+    /// Bytes by which it moved SND.UNA.
+    pub acked: u32,
+    /// It brought news by SACK.
+    pub news: bool,
+    /// It was a duplicate.
+    pub duplicate: bool,
+    /// The window may grow for it, unless it shows congestion.
+    pub grows: bool,
+}
+
 impl<E: Env> Slow<'_, E> {
     /// Whether losses are being repaired.
     pub fn is_repairing(&self) -> bool {
@@ -78,8 +91,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// SND.UNA moves by `acked` bytes to the segment's acknowledgment.
-    pub fn on_ack_advance(&mut self, segment: &Segment<'_>, acked: u32) {
+    /// SND.UNA moves by `acked` bytes to the segment's acknowledgment. Whether the window may grow.
+    pub fn on_ack_advance(&mut self, segment: &Segment<'_>, acked: u32) -> bool {
         let ack = segment.ack;
         let timed = self.sample_timed_segment(ack);
         if self.cold.acked_here != self.hot.snd_una {
@@ -101,24 +114,16 @@ impl<E: Env> Slow<'_, E> {
             self.cold.delivered.bytes += acked;
             self.tell_rtt(timed);
         }
-        // What was reported before is no news to the congestion window; what this segment reports
-        // besides is.
-        let news = if self.hot.has(flags::SACK) {
-            self.cold.delivered.bytes
-        } else {
-            let known = self.cold.dup_acks.saturating_mul(self.hot.mss.into());
-            acked.saturating_sub(known)
-        };
+        if !self.hot.has(flags::SACK) {
+            // Duplicates have told of some of it (RFC 6937 §3).
+            let told = self.cold.dup_acks.saturating_mul(self.hot.mss.into());
+            self.cold.delivered.bytes = acked.saturating_sub(told);
+        }
+        // After a timeout the window is in slow start: RFC 5681 §3.1.
+        let grows = !self.is_reducing();
         if self.is_recovered(ack) {
-            // After a timeout the window is in slow start: RFC 5681 §3.1.
-            let slow_start = self.cold.ca_state == CaState::Loss;
             self.leave_recovery();
-            if slow_start {
-                self.grow(news, acked);
-            }
-        } else if !self.is_reducing() {
-            self.grow(news, acked);
-        } else if !self.hot.has(flags::SACK) {
+        } else if !grows && !self.hot.has(flags::SACK) {
             self.on_partial_ack(acked);
         }
         if self.cold.ca_state != CaState::Recovery {
@@ -134,6 +139,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.hot.set(flags::SEND_WANTED);
         self.forget_records();
+        grows
     }
 
     /// Whether `ack` ends the repair or reduction. One for an echoed mark lasts until something
@@ -150,9 +156,6 @@ impl<E: Env> Slow<'_, E> {
     /// NewReno (RFC 6582 §3.2 step 3): a partial acknowledgment shows the next hole.
     fn on_partial_ack(&mut self, acked: u32) {
         let mss = u32::from(self.hot.mss);
-        // Duplicates have told of some of it (RFC 6937 §3).
-        let told = self.cold.dup_acks.saturating_mul(mss);
-        self.cold.delivered.bytes = acked.saturating_sub(told);
         self.cold.dup_acks = self.cold.dup_acks.saturating_sub(acked / mss);
         self.cold.repair_first = true;
         self.track().lose_first(mss);

@@ -127,6 +127,15 @@ fn section_6_1_2_an_echo_reduces_the_window_once_per_window_and_cwr_says_so() {
     assert!(sent.is_empty() || sent[0].flags.contains(CWR));
 }
 
+/// The window is what is reduced, as by a loss (RFC 9438 §4.6), however little of it was in use.
+#[test]
+fn section_6_1_2_an_echo_reduces_the_window_as_it_was() {
+    let mut rig = established();
+    assert_eq!(rig.write(8000).len(), 8);
+    rig.push(ack(1, 5001).with(ACK | ECE));
+    assert_eq!(rig.info().ssthresh, 7000);
+}
+
 #[test]
 fn section_6_1_2_a_loss_in_a_window_that_was_reduced_does_not_reduce_it_again() {
     let mut rig = established();

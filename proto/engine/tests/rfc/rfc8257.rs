@@ -53,6 +53,15 @@ fn section_3_2_a_change_of_marks_is_told_at_once_and_what_came_before_by_itself(
     assert_eq!(told, [(seq + 3000, ACK | ECE), (seq + 4000, ACK)]);
 }
 
+/// By half of the window that was in use: what the acknowledgment brings besides opens nothing.
+#[test]
+fn section_3_3_an_echo_does_not_open_the_window_first() {
+    let mut rig = established();
+    assert_eq!(rig.write(1_000_000).len(), 10);
+    rig.push(ack(1, 5001).with(ACK | ECE));
+    assert_eq!(rig.info().ssthresh, 5000);
+}
+
 #[test]
 fn section_3_3_the_first_echo_halves_and_later_ones_follow_alpha() {
     let mut rig = established();

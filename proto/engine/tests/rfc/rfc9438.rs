@@ -57,3 +57,16 @@ fn section_5_8_time_in_which_the_window_was_not_in_use_does_not_count() {
         assert!(after - before < 2_000, "{fast_path}: {before} {after}");
     }
 }
+
+/// In slow start an acknowledgment of nine segments would nearly double the window; one that shows
+/// a loss besides opens nothing (as in Linux).
+#[test]
+fn section_4_6_what_shows_a_loss_does_not_open_the_window_first() {
+    let mut rig = Rig::established_sack();
+    assert_eq!(rig.write(30_000).len(), 10);
+    rig.wait_ms(10);
+    let segment = ack(1, 3001).sack(&rig, &[(4001, 10_001)]);
+    rig.push(segment);
+    assert_eq!(rig.engine.counters().fast_retrans, 1);
+    assert_eq!(rig.info().ssthresh, 7000);
+}
