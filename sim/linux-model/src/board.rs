@@ -16,6 +16,8 @@ pub(crate) struct Sent {
     pub(crate) again: bool,
     /// Sent again at any time.
     pub(crate) ever: bool,
+    /// It has PSH, then too.
+    pub(crate) push: bool,
 }
 
 /// The scoreboard.
@@ -84,8 +86,16 @@ impl Board {
             lost: false,
             again: false,
             ever: false,
+            push: false,
         });
         seq
+    }
+
+    /// The last new segment ends what is sent as one.
+    pub(crate) fn push(&mut self) {
+        if let Some(last) = self.flight.back_mut() {
+            last.push = true;
+        }
     }
 
     /// `seq` goes again; in place of the first one, if that was lost, or as a probe.

@@ -7,6 +7,8 @@ use crate::{
 
 /// RFC 9438 §4.1.2.
 const C: f64 = 0.4;
+/// K is counted in parts of a second, rounded down.
+const K_PARTS: f64 = 1024.0;
 /// The factor of a reduction: 717 of 1024.
 const BETA: f64 = 717.0 / 1024.0;
 /// Windows that are acknowledged per segment of growth, at most, before anything was lost.
@@ -110,9 +112,16 @@ impl Cubic {
             Some(epoch) => epoch,
             None => self.begin_epoch(tick, acked),
         };
-        let passed = self.ticks.span(tick - epoch) + self.delay_min;
+        // The shortest round trip counts as whole ticks.
+        let passed = self.ticks.span(tick - epoch) + self.ticks.round_up(self.delay_min);
         let t = passed as f64 / 1e6 - self.k;
-        let target = (self.origin as f64 + C * t.powi(3)).max(0.0) as u64;
+        // Whole segments from the origin, rounded towards it: below it, the target is above the
+        // window from the first look on.
+        let distance = (C * t.abs().powi(3)) as u64;
+        let target = match t {
+            ..0.0 => self.origin - distance.min(self.origin),
+            _ => self.origin + distance,
+        };
         self.pace = match target.checked_sub(self.cwnd) {
             Some(more @ 1..) => self.cwnd / more,
             _ => 100 * self.cwnd,
@@ -126,7 +135,8 @@ impl Cubic {
         self.epoch = Some(tick);
         (self.est_counted, self.w_est) = (acked, self.cwnd);
         self.origin = self.w_max.max(self.cwnd);
-        self.k = ((self.origin - self.cwnd) as f64 / C).cbrt();
+        let k = ((self.origin - self.cwnd) as f64 / C).cbrt();
+        self.k = (k * K_PARTS).floor() / K_PARTS;
         tick
     }
 
@@ -215,6 +225,15 @@ mod tests {
                 "{second}: {window} {ideal}"
             );
         }
+    }
+
+    #[test]
+    fn below_the_plateau_the_target_is_a_segment_ahead_at_once() {
+        let mut cubic = avoiding(5);
+        assert_eq!(cubic.cwnd, 3);
+        // The same tick: one segment per window, as long as the function is not looked at again.
+        (0..8).for_each(|_| cubic.grow(0, 1));
+        assert_eq!(cubic.cwnd, 5);
     }
 
     #[test]

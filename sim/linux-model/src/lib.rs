@@ -6,10 +6,13 @@
 //! which an acknowledgment is processed. Everything is a function of its arguments: time comes in
 //! as microseconds, packets come out by [`Sender::take`] and as return values.
 //!
-//! A sequence number here is that of a full segment, and never wraps. What is *not* modelled: the
-//! handshake (a flow begins with one sample of the round trip), batches (GRO, GSO, TSQ), pacing
-//! (CUBIC has none without `fq`), buffers (the window is given), compressed acknowledgments (so
-//! the model hears of losses a twentieth of a round trip sooner than Linux), ECN, and the end.
+//! A sequence number here is that of a full segment, and never wraps. Batches are modelled by what
+//! they do to acknowledgments: super-frames of at most half a window, with PSH at their end and put
+//! off while less than a third of it is free; runs that GRO makes one of; the backlog of a socket
+//! whose program reads; compressed reports. What is *not* modelled: the handshake (a flow begins
+//! with one sample of the round trip), time that a CPU takes (so a program reads only while a batch
+//! comes), TSQ, pacing (CUBIC has none without `fq`), buffers (the window is given), ECN, and the
+//! end.
 #![forbid(unsafe_code)]
 
 mod board;

@@ -10,6 +10,8 @@ pub struct Data {
     pub seq: u64,
     /// The sender's clock in milliseconds (RFC 7323).
     pub tsval: u64,
+    /// PSH: the last of several that were sent as one.
+    pub push: bool,
 }
 
 /// An acknowledgment.

@@ -13,8 +13,9 @@ const PERSIST: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Rack {
-    /// When the latest-sent of what has arrived was sent, and as which segment.
-    latest: (u64, u64),
+    /// Which transmission the latest-sent of what has arrived was. Between two of them a kernel's
+    /// clock moves; here it may not.
+    latest: u64,
     pub(crate) rtt: u64,
     pub(crate) advanced: bool,
     pub(crate) reordering_seen: bool,
@@ -39,7 +40,7 @@ pub(crate) struct Grace {
 impl Rack {
     pub(crate) const fn new() -> Self {
         Self {
-            latest: (0, 0),
+            latest: 0,
             rtt: 0,
             advanced: false,
             reordering_seen: false,
@@ -52,7 +53,7 @@ impl Rack {
     }
 
     /// §6.2 step 2: `sent` has arrived.
-    pub(crate) fn advance(&mut self, now: u64, seq: u64, sent: &Sent, rtt_min: u64) {
+    pub(crate) fn advance(&mut self, now: u64, sent: &Sent, rtt_min: u64) {
         let rtt = now - sent.at;
         if rtt < rtt_min && sent.again {
             // The first one has arrived, not this.
@@ -60,7 +61,7 @@ impl Rack {
         }
         self.advanced = true;
         self.rtt = rtt;
-        self.latest = self.latest.max((sent.at, seq));
+        self.latest = self.latest.max(sent.order);
     }
 
     /// §6.2 step 3: what begins at `seq` came late, and `high` was the farthest that had come.
@@ -106,7 +107,7 @@ impl Rack {
             if sent.lost && !sent.again {
                 continue;
             }
-            if (sent.at, seq) >= self.latest {
+            if sent.order >= self.latest {
                 break;
             }
             match (sent.at + self.rtt + window).checked_sub(now) {
@@ -139,7 +140,7 @@ mod tests {
             board.send(10 * n, 0);
         }
         let sent = board.sack(4).expect("news");
-        rack.advance(1_040, 4, &sent, 1_000);
+        rack.advance(1_040, &sent, 1_000);
         (board, rack)
     }
 
@@ -163,7 +164,7 @@ mod tests {
         board.send_again(1, 1_051, 1);
         assert_eq!(board.next_lost(), Some(2));
         let sent = board.sack(1).expect("news");
-        rack.advance(2_051, 1, &sent, 1_000);
+        rack.advance(2_051, &sent, 1_000);
         rack.find_lost(&mut board, 2_051, 0);
         assert_eq!((board.again, board.next_lost()), (0, Some(0)));
     }

@@ -118,6 +118,8 @@ pub struct Sender {
     /// What the acknowledgment at hand echoes.
     tsecr: u64,
     cwnd_limited: bool,
+    /// When something was last sent.
+    written: u64,
     queue: Vec<Data>,
     counters: Counters,
 }
@@ -147,6 +149,7 @@ impl Sender {
             delivered: 0,
             tsecr: 0,
             cwnd_limited: false,
+            written: now,
             queue: Vec::new(),
             counters: Counters::default(),
         };

@@ -44,6 +44,11 @@ pub struct LinkConfig {
     pub mtu: u32,
     /// Bits per second of frame; zero is infinitely fast.
     pub rate: u64,
+    /// Bytes that may leave at once after a pause, and are paid for at `rate` later (tokens).
+    pub burst: u32,
+    /// How much later than there are tokens again the bucket's timer looks. Until then all waits,
+    /// and leaves together.
+    pub timer: Duration,
     /// Frames that may wait for transmission at `rate`; one more is dropped.
     pub limit: u32,
     /// An ECN-capable packet that finds at least so many frames waiting is marked CE.
@@ -69,6 +74,8 @@ impl LinkConfig {
         frame_max: 0,
         mtu: 0,
         rate: 0,
+        burst: 0,
+        timer: Duration::ZERO,
         limit: 1_000,
         ecn_threshold: None,
     };

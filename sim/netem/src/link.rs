@@ -90,6 +90,10 @@ pub struct Link {
     in_burst: bool,
     /// When each frame that waits for, or is in, transmission has left; ascending.
     departures: VecDeque<Instant>,
+    /// When all that has left would have left without bursts.
+    paid: Instant,
+    /// When the timer of an empty bucket looks, or has looked.
+    look: Instant,
     /// The latest arrival so far, for jitter that keeps order.
     last_arrival: Instant,
     in_flight: BinaryHeap<Reverse<InFlight>>,
@@ -123,6 +127,8 @@ impl Link {
             },
             in_burst: false,
             departures: VecDeque::new(),
+            paid: Instant::ZERO,
+            look: Instant::ZERO,
             last_arrival: Instant::ZERO,
             in_flight: BinaryHeap::new(),
             next_number: 0,
@@ -155,6 +161,7 @@ impl Link {
         self.counters.lost += self.in_flight.len() as u64;
         self.in_flight.clear();
         self.departures.clear();
+        (self.paid, self.look) = (Instant::ZERO, Instant::ZERO);
     }
 
     /// A frame goes in.
@@ -249,11 +256,22 @@ impl Link {
             self.counters.marked += 1;
         }
         let start = self.departures.back().map_or(now, |last| now.max(*last));
-        let departure = start + self.config.transmission_time(frame.len());
+        let departure = start.max(self.pay(now, frame.len()));
         if departure > now {
             self.departures.push_back(departure);
         }
         Some(departure)
+    }
+
+    /// When a frame of `len` bytes gets its tokens; takes them.
+    fn pay(&mut self, now: Instant, len: usize) -> Instant {
+        let credit = self.config.transmission_time(self.config.burst as usize);
+        let full = Instant(now.as_nanos().saturating_sub(credit.as_nanos()));
+        self.paid = self.paid.max(full) + self.config.transmission_time(len);
+        if self.paid > now.max(self.look) {
+            self.look = self.paid + self.config.timer;
+        }
+        self.look.max(now)
     }
 
     /// As [`Link::land`], but not before the frames that went before.

@@ -144,6 +144,28 @@ fn certain_loss_is_a_cut_cable() {
 }
 
 #[test]
+fn a_burst_leaves_at_once_and_is_paid_for_later() {
+    // A frame of 100 bytes in a millisecond, four at once.
+    let mut link = Link::new(
+        LinkConfig {
+            rate: 800_000,
+            burst: 400,
+            ..LinkConfig::PERFECT
+        },
+        1,
+    );
+    let start = Instant::from_millis(100);
+    let mut arrived = Vec::new();
+    for (at, count) in [(start, 6), (start + MS * 4u32, 4)] {
+        drain(&mut link, at, &mut arrived);
+        (0..count).for_each(|number| link.push(at, numbered(number)));
+    }
+    drain(&mut link, Instant::MAX, &mut arrived);
+    let times: Vec<_> = arrived.iter().map(|(at, _)| *at - start).collect();
+    assert_eq!(times, [0, 0, 0, 0, 1, 2, 4, 4, 5, 6].map(|ms: u32| MS * ms));
+}
+
+#[test]
 fn reordering_holds_single_frames_back() {
     let config = LinkConfig {
         reorder: 100_000,
@@ -374,11 +396,15 @@ fn config() -> impl Strategy<Value = LinkConfig> {
     (
         (span(), span(), any::<bool>(), span()),
         (ppm(), ppm(), ppm(), ppm(), ppm(), ppm()),
-        (prop_oneof![Just(0u64), 100_000u64..1_000_000_000], 0u32..50),
+        (
+            prop_oneof![Just(0u64), 100_000u64..1_000_000_000],
+            prop_oneof![Just(0u32), 0u32..10_000],
+            0u32..50,
+        ),
         prop::option::of(0u32..20),
     )
         .prop_map(
-            |(times, chances, (rate, limit), ecn_threshold)| LinkConfig {
+            |(times, chances, (rate, burst, limit), ecn_threshold)| LinkConfig {
                 delay: times.0,
                 jitter: times.1,
                 jitter_reorders: times.2,
@@ -395,6 +421,8 @@ fn config() -> impl Strategy<Value = LinkConfig> {
                 frame_max: 0,
                 mtu: 0,
                 rate,
+                burst,
+                timer: times.3 / 100u32,
                 limit,
                 ecn_threshold,
             },

@@ -16,6 +16,8 @@ pub enum Figure {
     Loss,
     /// The same for 100 flows over 10 Gbit/s
     LossFast,
+    /// The same for 10 flows on a short path, over which a kernel was measured too
+    LossShort,
     /// Equal flows over one bottleneck: Jain's index
     Fairness,
     /// One bulk flow through a deep queue: round trips of a small flow beside it
@@ -38,6 +40,7 @@ impl Figure {
             Self::FatPath => fat_path(),
             Self::Loss => loss::run(&loss::SLOWER),
             Self::LossFast => loss::run(&loss::FASTER),
+            Self::LossShort => loss::run(&loss::SHORT),
             Self::Fairness => fairness(),
             Self::Bufferbloat => bufferbloat::run(),
         }

@@ -115,7 +115,7 @@ impl Sender {
             seen.sacked = true;
             self.delivered += 1;
             seen.note_latest(&sent);
-            self.rack.advance(self.now, seq, &sent, self.rtt.min);
+            self.rack.advance(self.now, &sent, self.rtt.min);
             if sent.ever {
                 continue;
             }
@@ -169,7 +169,7 @@ impl Sender {
                 self.delivered += 1;
                 let spurious = sent.again && self.tsecr < sent.at / 1000;
                 if !spurious {
-                    self.rack.advance(self.now, seq, &sent, self.rtt.min);
+                    self.rack.advance(self.now, &sent, self.rtt.min);
                 }
             }
             if !sent.ever && !sent.sacked {

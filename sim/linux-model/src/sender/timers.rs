@@ -68,7 +68,7 @@ impl Sender {
             return;
         }
         if self.probe.is_none() {
-            let new = self.send_new();
+            let new = self.send_new(false);
             if !new {
                 let last = self.board.nxt() - 1;
                 self.send_again(last);
