@@ -114,6 +114,12 @@ pub trait Env {
         self.transmit(&out)
     }
 
+    /// As [`transmit`](Self::transmit), for the reset of a flow that ends: nobody sends it again. A
+    /// driver that has no frame may keep it until it has one; the flow is gone by then.
+    fn transmit_reset(&mut self, out: &SegmentOut) {
+        let _ = self.transmit(out);
+    }
+
     /// As [`transmit`](Self::transmit), for an answer to a segment without flow, whose IP header
     /// says this. A driver without this has one header for all of them.
     fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {

@@ -311,7 +311,6 @@ impl<E: Env> Slow<'_, E> {
                 .segment_out(self.id, &self.clock, self.hot.snd_nxt, TcpFlags::RST, 0);
         out.wnd = 0;
         self.counters.out_rsts += 1;
-        // A reset that finds no frame is lost, as any may be.
-        let _ = self.env.transmit(&out);
+        self.env.transmit_reset(&out);
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     HostCounters, HostRequest,
     binding::{Binding, Path, STAGING},
     hash::{label_seed, timestamp_offset},
+    late_resets::LateResets,
     listeners::Listeners,
     memory_wire::{self, MemoryWire},
     ports::PortPool,
@@ -76,6 +77,8 @@ pub struct HostIo<P> {
     pub tx_queued: bool,
     /// A port or the memory wire had no room: the engine is to resume sending.
     pub blocked: bool,
+    /// Resets that found no room.
+    pub late_resets: LateResets,
     /// Bytes of payload that every port takes in a super-frame; zero if one has none.
     super_payload_max: u32,
     /// What the flow labels of IPv6 come from.
@@ -117,6 +120,7 @@ impl<P: PacketIo> HostIo<P> {
             requests: VecDeque::new(),
             tx_queued: false,
             blocked: false,
+            late_resets: LateResets::default(),
             label_seed: label_seed(secret),
             secret,
             ip_id: 0,
@@ -263,6 +267,12 @@ impl<P: PacketIo> Env for HostIo<P> {
 
     fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
         self.transmit_with_pointer(out, pointer)
+    }
+
+    fn transmit_reset(&mut self, out: &SegmentOut) {
+        if self.transmit(out).is_err() {
+            self.put_off_reset(out);
+        }
     }
 
     fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {

@@ -21,6 +21,7 @@ mod give_back;
 mod hash;
 mod hops;
 mod io;
+mod late_resets;
 mod listeners;
 mod memory_wire;
 mod options;
@@ -216,6 +217,7 @@ impl<P: PacketIo> Host<P> {
         }
         worked |= self.poll_requests(now);
         if std::mem::take(&mut self.io.blocked) {
+            self.io.send_late_resets();
             self.engine.resume_transmit(now, &mut self.io);
         }
         self.run_timers(now);

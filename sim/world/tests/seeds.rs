@@ -54,3 +54,10 @@ fn connections_that_were_never_handed_out_do_not_fill_the_backlog() {
         holds(Theme::Memory, seed);
     }
 }
+
+/// A program that ended left more connections than its host's port had frames: the resets that
+/// found none were lost, and peers that had said all they had waited for ever.
+#[test]
+fn every_connection_of_a_program_that_dies_is_reset() {
+    holds(Theme::Death, 9_005_146);
+}

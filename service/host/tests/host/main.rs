@@ -10,4 +10,5 @@ mod addresses;
 mod cores;
 mod fragments;
 mod give_back;
+mod late_resets;
 mod strangers;

@@ -33,7 +33,11 @@ pub struct Core {
 
 impl Core {
     pub fn new() -> Self {
-        let (near, queue) = MemPort::pair(MemConfig::default());
+        Self::with_port(MemConfig::default())
+    }
+
+    pub fn with_port(port: MemConfig) -> Self {
+        let (near, queue) = MemPort::pair(port);
         let interface = Interface {
             link: LinkId(1),
             mac: OUR_MAC,

@@ -28,7 +28,11 @@ pub struct Stage {
 impl Stage {
     /// A host in a large subnet.
     pub fn new() -> Self {
-        let mut core = Core::new();
+        Self::with_core(Core::new())
+    }
+
+    /// The same around this core.
+    pub fn with_core(mut core: Core) -> Self {
         let on_link = Route {
             prefix: IpAddress::from_v4([10, 0, 0, 0]),
             prefix_len: 96 + 8,
