@@ -4,7 +4,7 @@ use tidelane_flow::{CaState, CloseCause, Env, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, TcpFlags};
 
 use crate::{
-    Fate, Slow, SynSeen, open::is_wscale_impossible, recover::AckSeen, scoreboard::Delivery,
+    Fate, Slow, SynSeen, delivered::Delivery, open::is_wscale_impossible, recover::AckSeen,
 };
 
 /// A step's verdict: go on with the next, or stop.

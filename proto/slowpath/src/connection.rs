@@ -8,20 +8,9 @@ use tidelane_flow::{
 use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{
-    blocks::Reported,
-    fast_open::FastOpen,
-    frto::Frto,
-    heard::Heard,
-    marks::Marks,
-    mtu::MtuSearch,
-    pacing::Pacing,
-    prr::Prr,
-    ranges::Ranges,
-    reorder::Reordering,
-    rtt_min::RttMin,
-    scoreboard::{Delivery, Scoreboard},
-    undo::Undo,
-    urgent::Urgent,
+    blocks::Reported, delivered::Delivery, fast_open::FastOpen, frto::Frto, heard::Heard,
+    marks::Marks, mtu::MtuSearch, pacing::Pacing, prr::Prr, ranges::Ranges, reorder::Reordering,
+    rtt_min::RttMin, scoreboard::Scoreboard, undo::Undo, urgent::Urgent,
 };
 
 /// FlightSize as it was.

@@ -4,7 +4,7 @@
 use tidelane_flow::{EngineConfig, Env, Event, ListenerId, SocketOptions, State, flags};
 use tidelane_wire::{Ecn, FastOpenOption, IpAddress, Segment, SeqNumber, TcpFlags};
 
-use crate::{Fate, Slow, open::rmss, scoreboard::Delivery};
+use crate::{Fate, Slow, delivered::Delivery, open::rmss};
 
 /// Bytes that a SYN with text leaves free for options, its own and those that routers add, so that
 /// it is not too long for the path (as in Linux).

@@ -54,17 +54,6 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RFC 3522 §3.2: the echoed timestamp is older than the first retransmission.
-    fn echoes_original(&self, segment: &Segment<'_>) -> bool {
-        let first = self.cold.undo.and_then(|undo| undo.first_sent);
-        match (first, segment.options.timestamps) {
-            (Some(first), Some(t)) if self.hot.has(flags::TIMESTAMPS) => {
-                (t.tsecr.wrapping_sub(first.0) as i32) < 0
-            }
-            _ => false,
-        }
-    }
-
     /// Nothing was lost: window and threshold as they were, all is in flight again.
     fn undo_timeout(&mut self) {
         self.cold.frto = Frto::Off;

@@ -10,6 +10,7 @@ mod arrive;
 mod blocks;
 mod connection;
 pub mod cookies;
+mod delivered;
 mod delivery;
 mod ecn;
 mod fast_open;

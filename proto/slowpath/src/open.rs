@@ -8,6 +8,7 @@ use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 use crate::{
     blocks::Reported,
     connection::{Connection, Flight},
+    delivered::Delivery,
     fast_open::FastOpen,
     frto::Frto,
     heard::Heard,
@@ -17,7 +18,6 @@ use crate::{
     ranges::Ranges,
     reorder::Reordering,
     rtt_min::RttMin,
-    scoreboard::Delivery,
     urgent::Urgent,
     version::sizes,
 };

@@ -8,7 +8,7 @@ use tidelane_cc::CongestionControl;
 use tidelane_flow::{CaState, Env, flags};
 use tidelane_wire::{SACK_BLOCKS_MAX, Segment, SeqNumber};
 
-use crate::{Slow, frto::Frto, prr::Prr, scoreboard::Delivery, undo::Undo};
+use crate::{Slow, delivered::Delivery, frto::Frto, prr::Prr, undo::Undo};
 
 /// DupThresh (RFC 5681 §3.2).
 pub const DUP_THRESH: u32 = 3;
@@ -121,6 +121,7 @@ impl<E: Env> Slow<'_, E> {
         }
         // After a timeout the window is in slow start: RFC 5681 §3.1.
         let grows = !self.is_reducing();
+        self.check_repair(segment, ack.back(acked));
         if self.is_recovered(ack) {
             self.leave_recovery();
         } else if !grows && !self.hot.has(flags::SACK) {

@@ -15,7 +15,10 @@ use std::collections::VecDeque;
 
 use tidelane_wire::SeqNumber;
 
-use crate::marks::Mark;
+use crate::{
+    delivered::{Delivery, earlier},
+    marks::Mark,
+};
 
 /// Records kept at most. A peer that makes more holes gets its SACK blocks ignored.
 const RECORDS_MAX: usize = 16_384;
@@ -49,6 +52,12 @@ impl Record {
     fn len(&self) -> u32 {
         self.end.distance_from(self.start)
     }
+
+    /// Whether what arrives now is the first transmission: there was no other, or that was too
+    /// short a time ago (RFC 8985 §6.2 step 2).
+    fn is_original(&self, now_us: u32, rtt_min_us: u32) -> bool {
+        !self.again || now_us.wrapping_sub(self.sent_us) < rtt_min_us
+    }
 }
 
 /// RFC 8985 §5.2: the segment sent last among those that arrived.
@@ -57,59 +66,6 @@ struct Rack {
     sent_us: u32,
     end: SeqNumber,
     rtt_us: u32,
-}
-
-/// What an acknowledgment brought.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Delivery {
-    /// Bytes that are known to have arrived since.
-    pub bytes: u32,
-    /// Round-trip time of the last of them that was sent only once.
-    pub rtt_us: Option<u32>,
-    /// When the newest of them was last sent.
-    pub sent_us: Option<u32>,
-    /// The least start of what was sent only once and arrived after something beyond it: the path
-    /// reorders (RFC 8985 §6.2 step 3).
-    pub reordered_from: Option<SeqNumber>,
-    /// The least end of what arrived and was sent only once.
-    pub original_end: Option<SeqNumber>,
-    /// Some of it was sent more than once.
-    pub again: bool,
-    /// It gave a round-trip sample.
-    pub sampled: bool,
-}
-
-impl Delivery {
-    /// Adds another one.
-    pub fn add(&mut self, other: &Self) {
-        self.bytes += other.bytes;
-        self.rtt_us = other.rtt_us.or(self.rtt_us);
-        if let Some(sent_us) = other.sent_us {
-            self.note_newest(sent_us);
-        }
-        if let Some(start) = other.reordered_from {
-            self.note_reordered(start);
-        }
-        self.again |= other.again;
-        if let Some(end) = other.original_end {
-            self.note_original(end);
-        }
-    }
-
-    fn note_newest(&mut self, sent_us: u32) {
-        if self.sent_us.is_none_or(|newest| earlier(newest, sent_us)) {
-            self.sent_us = Some(sent_us);
-        }
-    }
-
-    fn note_reordered(&mut self, start: SeqNumber) {
-        let least = self.reordered_from.unwrap_or(start);
-        self.reordered_from = Some(least.earlier_of(start));
-    }
-
-    fn note_original(&mut self, end: SeqNumber) {
-        self.original_end = Some(self.original_end.map_or(end, |least| least.earlier_of(end)));
-    }
 }
 
 /// See the module.
@@ -124,11 +80,6 @@ pub struct Scoreboard {
     fack: SeqNumber,
     /// The same before the segment at hand.
     fack_before: SeqNumber,
-}
-
-/// Whether `a` was sent before `b`.
-fn earlier(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b) as i32) < 0
 }
 
 impl Scoreboard {
@@ -257,8 +208,7 @@ impl Scoreboard {
         delivery.bytes += record.len();
         delivery.again |= record.again;
         let rtt_us = now_us.wrapping_sub(record.sent_us);
-        // An arrival so soon is that of an earlier transmission.
-        if record.again && rtt_us < rtt_min_us {
+        if record.again && record.is_original(now_us, rtt_min_us) {
             return;
         }
         delivery.note_newest(record.sent_us);
@@ -293,7 +243,7 @@ impl Scoreboard {
             };
             *self.account(first.fate) -= part.len();
             if first.fate != Fate::Sacked {
-                if !part.again && part.end.before(self.fack_before) {
+                if part.is_original(now_us, rtt_min_us) && part.end.before(self.fack_before) {
                     delivery.note_reordered(part.start);
                 }
                 self.note_arrival(&part, now_us, rtt_min_us, &mut delivery);
@@ -328,7 +278,7 @@ impl Scoreboard {
                 break;
             };
             if record.fate != Fate::Sacked {
-                if !record.again && record.end.before(self.fack) {
+                if record.is_original(now_us, rtt_min_us) && record.end.before(self.fack) {
                     delivery.note_reordered(record.start);
                 }
                 self.note_arrival(&record, now_us, rtt_min_us, &mut delivery);

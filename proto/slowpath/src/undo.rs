@@ -1,13 +1,13 @@
 //! Repairs that were not needed: how that is seen by DSACK (RFC 2883), and what it takes back.
 
 use tidelane_cc::{CongestionControl, Controller};
-use tidelane_flow::{CaState, Env, Millis};
+use tidelane_flow::{CaState, Env, Millis, flags};
 use tidelane_wire::{Segment, SeqNumber};
 
 use crate::Slow;
 
-/// Most quarters of the round trip that reordering is given (RFC 8985 §6.2 step 4; Linux: 16 such).
-const REORDER_QUARTERS_MAX: u32 = 16;
+/// Most quarters of the least round trip that reordering is given, within SRTT (Linux: as many).
+const REORDER_QUARTERS_MAX: u32 = 255;
 /// Recoveries after which that is forgotten (RFC 8985 §6.2 step 4).
 const REORDER_PERSIST: u8 = 16;
 
@@ -64,6 +64,25 @@ impl<E: Env> Slow<'_, E> {
             {
                 self.cold.ca_state = CaState::Open;
             }
+        }
+    }
+
+    /// In fast recovery SND.UNA moved from `prior_una`. If the segment echoes what was sent at
+    /// first, that was only late: the path reorders (as in Linux).
+    pub(crate) fn check_repair(&mut self, segment: &Segment<'_>, prior_una: SeqNumber) {
+        if self.cold.ca_state == CaState::Recovery && self.echoes_original(segment) {
+            self.note_reordering(prior_una);
+        }
+    }
+
+    /// RFC 3522 §3.2: the echoed timestamp is older than the first retransmission.
+    pub(crate) fn echoes_original(&self, segment: &Segment<'_>) -> bool {
+        let first = self.cold.undo.and_then(|undo| undo.first_sent);
+        match (first, segment.options.timestamps) {
+            (Some(first), Some(t)) if self.hot.has(flags::TIMESTAMPS) => {
+                (t.tsecr.wrapping_sub(first.0) as i32) < 0
+            }
+            _ => false,
         }
     }
 

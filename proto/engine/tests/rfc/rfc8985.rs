@@ -3,7 +3,7 @@
 
 use tidelane_engine::{CaState, Duration, EngineConfig, SocketOptions, TcpOptions};
 
-use crate::rig::{Rig, ack, spans, times};
+use crate::rig::{Out, Rig, ack, spans, times};
 
 /// How long after the last of three SACKed segments the hole before them is sent again, in ms: the
 /// first of ten, which are all acknowledged then.
@@ -67,6 +67,44 @@ fn section_6_2_step_4_a_repair_without_need_widens_the_reordering_window() {
     assert!(waits[0] < waits[1] && waits[1] < waits[2], "{waits:?}");
     // Never more than SRTT.
     assert!(waits[2] <= 41, "{waits:?}");
+}
+
+/// What arrives sooner after its repair than any round trip took was sent first, and late.
+#[test]
+fn section_6_2_step_3_what_overtakes_its_repair_shows_reordering() {
+    for (after_ms, seen) in [(4, 1), (12, 0)] {
+        let mut rig = Rig::established_sack();
+        rig.write(10_000);
+        rig.wait_ms(20);
+        let segment = ack(1, 1).sack(&rig, &[(1001, 4001)]);
+        assert_eq!(spans(&rig.push(segment))[0], (1, 1000));
+        rig.wait_ms(after_ms);
+        rig.push(ack(1, 4001));
+        assert_eq!(rig.info().reorder_seen, seen, "{after_ms} ms");
+    }
+}
+
+/// The same by the echoed timestamp (RFC 3522 §3.2), where a queue has made round trips long.
+#[test]
+fn section_6_2_step_3_an_echo_of_what_was_sent_first_shows_reordering() {
+    for late in [true, false] {
+        let peer = TcpOptions {
+            sack_permitted: true,
+            ..TcpOptions::timestamps(1, 0)
+        };
+        let (config, options) = (EngineConfig::default(), SocketOptions::default());
+        let mut rig = Rig::established_with(config, options, peer);
+        let first = rig.write(10_000)[0];
+        rig.wait_ms(20);
+        let tsecr = |out: &Out| out.options.timestamps.map_or(0, |t| t.tsval);
+        let segment = ack(1, 1).sack(&rig, &[(1001, 4001)]).ts(2, tsecr(&first));
+        let again = rig.push(segment)[0];
+        assert_eq!(again.seq, 1);
+        rig.wait_ms(12);
+        let echoed = if late { first } else { again };
+        rig.push(ack(1, 4001).ts(3, tsecr(&echoed)));
+        assert_eq!(rig.info().reorder_seen, u32::from(late));
+    }
 }
 
 #[test]
@@ -140,6 +178,7 @@ fn section_7_4_a_loss_behind_a_probe_that_reduced_is_no_second_reduction() {
         (CaState::Recovery, ssthresh)
     );
     // The next window of data is another matter.
+    rig.wait_ms(11);
     rig.push(ack(1, 10_001));
     rig.write(8_000);
     rig.wait_ms(10);
