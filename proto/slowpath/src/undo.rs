@@ -1,4 +1,5 @@
-//! Repairs that were not needed: how that is seen by DSACK (RFC 2883), and what it takes back.
+//! Repairs that were not needed: how that is seen, by DSACK (RFC 2883) or by an echoed timestamp
+//! (RFC 3522), and what it takes back.
 
 use tidelane_cc::{CongestionControl, Controller};
 use tidelane_flow::{CaState, Env, Millis, flags};
