@@ -57,13 +57,13 @@ impl<E: Env> Slow<'_, E> {
     /// First: sequence number, and PAWS before it (RFC 7323 §5.3).
     fn check_sequence(&mut self, segment: &Segment<'_>) -> Step {
         let rst = segment.flags.contains(TcpFlags::RST);
-        let tsval = match segment.options.timestamps {
-            Some(t) if self.hot.has(flags::TIMESTAMPS) => t.tsval,
-            _ => self.hot.ts_recent,
-        };
-        let older = (tsval.wrapping_sub(self.hot.ts_recent) as i32) < 0;
-        if !rst && older && !self.is_ts_recent_old() {
+        let stale = segment
+            .seq
+            .add(segment.len())
+            .at_or_before(self.hot.rcv_nxt);
+        if self.is_from_before(segment) {
             self.answer_unacceptable(segment);
+            self.note_stale_text(segment, stale);
             return self.drop(DropReason::Paws);
         }
         if self.is_acceptable(segment) {
@@ -72,10 +72,6 @@ impl<E: Env> Slow<'_, E> {
         if rst {
             return self.drop(DropReason::OutOfWindow);
         }
-        let stale = segment
-            .seq
-            .add(segment.len())
-            .at_or_before(self.hot.rcv_nxt);
         // What was sent a window ago may still acknowledge. Older numbers anybody can guess.
         let oldest = self.hot.rcv_nxt.back(self.hot.rcv_wnd_limit);
         let recent = stale && segment.seq.at_or_after(oldest);
@@ -97,9 +93,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.answer_unacceptable(segment);
         self.counters.dup_segs += u64::from(stale);
-        if stale && !segment.payload.is_empty() {
-            self.note_duplicate(segment.seq, segment.seq.add(segment.payload.len() as u32));
-        }
+        self.note_stale_text(segment, stale);
         self.drop(if stale {
             DropReason::Duplicate
         } else {
@@ -107,15 +101,11 @@ impl<E: Env> Slow<'_, E> {
         })
     }
 
-    /// TS.Recent (RFC 7323 §4.3, R3): only from a segment that is next in order or before, and,
-    /// as in Linux, only once its ACK was found good. Else a guessed sequence number would be
-    /// enough to have all later segments of the peer refused as old.
-    fn note_timestamp(&mut self, segment: &Segment<'_>) {
-        if self.hot.has(flags::TIMESTAMPS)
-            && let Some(t) = segment.options.timestamps
-            && segment.seq.at_or_before(self.hot.last_ack_sent)
-        {
-            self.hot.ts_recent = t.tsval;
+    /// Text that is `stale` came before: that is told, also of what PAWS refuses (as in Linux).
+    /// What was sent again and then held back by the path is older than what came since.
+    fn note_stale_text(&mut self, segment: &Segment<'_>, stale: bool) {
+        if stale && !segment.payload.is_empty() {
+            self.note_duplicate(segment.seq, segment.seq.add(segment.payload.len() as u32));
         }
     }
 

@@ -24,6 +24,7 @@ mod output;
 mod pacing;
 mod path;
 mod paths;
+mod paws;
 mod probe;
 mod prr;
 pub mod ranges;

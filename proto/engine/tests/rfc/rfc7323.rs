@@ -147,7 +147,7 @@ fn section_5_5_after_24_silent_days_an_older_timestamp_is_none() {
         let tsval = if taken {
             base.wrapping_add((days * day) as u32)
         } else {
-            base - 1
+            base - 2
         };
         assert!((tsval.wrapping_sub(base) as i32) < 0);
         rig.push(data(11, 1, 10).ts(tsval, 0));
