@@ -75,6 +75,11 @@ impl Clock {
         (self.now.0 / 1_000) as u32
     }
 
+    /// When the present millisecond began, as [`us`](Self::us) counts.
+    pub const fn turned_us(&self) -> u32 {
+        (self.now.0 / MS * 1_000) as u32
+    }
+
     /// The first instant at which `deadline` is due.
     pub const fn instant_of(&self, deadline: Millis) -> Instant {
         let left = deadline.until(self.ms);

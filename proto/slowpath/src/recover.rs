@@ -8,7 +8,7 @@ use tidelane_cc::CongestionControl;
 use tidelane_flow::{CaState, Env, flags};
 use tidelane_wire::{SACK_BLOCKS_MAX, Segment, SeqNumber};
 
-use crate::{Slow, delivered::Delivery, frto::Frto, prr::Prr, undo::Undo};
+use crate::{Slow, delivered::Delivery, frto::Frto, prr::Prr, scoreboard::Timing, undo::Undo};
 
 /// DupThresh (RFC 5681 §3.2).
 pub const DUP_THRESH: u32 = 3;
@@ -56,7 +56,7 @@ impl<E: Env> Slow<'_, E> {
             return false;
         }
         let (una, flight) = (self.hot.snd_una, self.hot.flight_size());
-        let (now, rtt_min) = (self.clock.us(), self.rtt_min_us());
+        let timing = self.timing();
         let mut all = Delivery::default();
         let is_dsack = self.is_dsack(segment);
         let mut blocks = [(una, una); SACK_BLOCKS_MAX];
@@ -73,11 +73,20 @@ impl<E: Env> Slow<'_, E> {
         for (start, end) in blocks {
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
             if inside && start.before(end) && end.after(segment.ack) {
-                all.add(&self.track().sack(start, end, now, rtt_min));
+                all.add(&self.track().sack(start, end, &timing));
             }
         }
         self.note_delivery(&all);
         all.bytes > 0
+    }
+
+    /// What tells transmissions apart where no timestamp does.
+    fn timing(&self) -> Timing {
+        Timing {
+            now_us: self.clock.us(),
+            rtt_min_us: self.rtt_min_us(),
+            sent_before_us: None,
+        }
     }
 
     fn note_delivery(&mut self, delivery: &Delivery) {
@@ -104,9 +113,12 @@ impl<E: Env> Slow<'_, E> {
         self.cold.retrans_since = None;
         self.cold.probed = false;
         self.cold.soft_error = None;
-        let (now, rtt_min) = (self.clock.us(), self.rtt_min_us());
+        let timing = Timing {
+            sent_before_us: self.echoed_before_us(segment),
+            ..self.timing()
+        };
         if let Some(board) = &mut self.cold.board {
-            let delivery = board.acknowledge(ack, now, rtt_min);
+            let delivery = board.acknowledge(ack, &timing);
             self.note_delivery(&delivery);
             self.tell_rtt(delivery.rtt_us);
             self.sample_echo(segment);

@@ -44,6 +44,15 @@ impl<E: Env> Slow<'_, E> {
         self.cold.delivered.sampled = true;
     }
 
+    /// The time in microseconds before which what `segment` echoes was sent: the end of the
+    /// millisecond that its timestamp names. None for what is echoed in the same one.
+    pub(crate) fn echoed_before_us(&self, segment: &Segment<'_>) -> Option<u32> {
+        let echo = segment.options.timestamps.filter(|t| t.tsecr != 0)?;
+        let ticks = self.clock.ms.0.wrapping_sub(echo.tsecr);
+        let believed = self.hot.has(flags::TIMESTAMPS) && (1..ECHO_MS_MAX).contains(&ticks);
+        believed.then(|| self.clock.turned_us().wrapping_sub((ticks - 1) * 1000))
+    }
+
     /// SND.UNA advanced without a sample, as what it passed was sent more than once: the echoed
     /// timestamp tells which transmission arrived (RFC 7323 §4.1).
     pub(crate) fn sample_echo(&mut self, segment: &Segment<'_>) {

@@ -55,8 +55,27 @@ impl Record {
 
     /// Whether what arrives now is the first transmission: there was no other, or that was too
     /// short a time ago (RFC 8985 §6.2 step 2).
-    fn is_original(&self, now_us: u32, rtt_min_us: u32) -> bool {
-        !self.again || now_us.wrapping_sub(self.sent_us) < rtt_min_us
+    fn is_original(&self, timing: &Timing) -> bool {
+        !self.again || timing.now_us.wrapping_sub(self.sent_us) < timing.rtt_min_us
+    }
+}
+
+/// What tells transmissions of the same text apart, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// When the report came.
+    pub now_us: u32,
+    /// No round trip is shorter.
+    pub rtt_min_us: u32,
+    /// What moved SND.UNA was sent before this: by the timestamp that is echoed.
+    pub sent_before_us: Option<u32>,
+}
+
+impl Timing {
+    /// Whether an earlier transmission than the last one is echoed (RFC 8985 §6.2 step 2).
+    fn echoes_earlier(&self, record: &Record) -> bool {
+        let before = self.sent_before_us;
+        before.is_some_and(|before| !earlier(record.sent_us, before))
     }
 }
 
@@ -198,17 +217,11 @@ impl Scoreboard {
     }
 
     /// RFC 8985 §6.2 steps 1 to 3 for one range that has arrived.
-    fn note_arrival(
-        &mut self,
-        record: &Record,
-        now_us: u32,
-        rtt_min_us: u32,
-        delivery: &mut Delivery,
-    ) {
+    fn note_arrival(&mut self, record: &Record, timing: &Timing, delivery: &mut Delivery) {
         delivery.bytes += record.len();
         delivery.again |= record.again;
-        let rtt_us = now_us.wrapping_sub(record.sent_us);
-        if record.again && record.is_original(now_us, rtt_min_us) {
+        let rtt_us = timing.now_us.wrapping_sub(record.sent_us);
+        if record.again && (record.is_original(timing) || timing.echoes_earlier(record)) {
             return;
         }
         delivery.note_newest(record.sent_us);
@@ -230,7 +243,7 @@ impl Scoreboard {
     }
 
     /// SND.UNA moved to `una`.
-    pub fn acknowledge(&mut self, una: SeqNumber, now_us: u32, rtt_min_us: u32) -> Delivery {
+    pub fn acknowledge(&mut self, una: SeqNumber, timing: &Timing) -> Delivery {
         let mut delivery = Delivery::default();
         while let Some(first) = self.records.front().copied() {
             if first.start.at_or_after(una) {
@@ -243,10 +256,10 @@ impl Scoreboard {
             };
             *self.account(first.fate) -= part.len();
             if first.fate != Fate::Sacked {
-                if part.is_original(now_us, rtt_min_us) && part.end.before(self.fack_before) {
+                if part.is_original(timing) && part.end.before(self.fack_before) {
                     delivery.note_reordered(part.start);
                 }
-                self.note_arrival(&part, now_us, rtt_min_us, &mut delivery);
+                self.note_arrival(&part, timing, &mut delivery);
             }
             if whole {
                 self.records.pop_front();
@@ -259,14 +272,9 @@ impl Scoreboard {
         delivery
     }
 
-    /// The peer has `[start, end)`, which lies within what is outstanding.
-    pub fn sack(
-        &mut self,
-        start: SeqNumber,
-        end: SeqNumber,
-        now_us: u32,
-        rtt_min_us: u32,
-    ) -> Delivery {
+    /// The peer has `[start, end)`, which lies within what is outstanding. What is echoed beside
+    /// that is the timestamp of something else.
+    pub fn sack(&mut self, start: SeqNumber, end: SeqNumber, timing: &Timing) -> Delivery {
         let mut delivery = Delivery::default();
         if self.is_sacked(start, end) || self.records.len() + 2 > RECORDS_MAX {
             return delivery;
@@ -278,10 +286,10 @@ impl Scoreboard {
                 break;
             };
             if record.fate != Fate::Sacked {
-                if record.is_original(now_us, rtt_min_us) && record.end.before(self.fack) {
+                if record.is_original(timing) && record.end.before(self.fack) {
                     delivery.note_reordered(record.start);
                 }
-                self.note_arrival(&record, now_us, rtt_min_us, &mut delivery);
+                self.note_arrival(&record, timing, &mut delivery);
                 self.set_fate(at, Fate::Sacked);
             }
         }
@@ -467,10 +475,18 @@ mod tests {
         sums
     }
 
+    fn timing(now_us: u32, rtt_min_us: u32) -> Timing {
+        Timing {
+            now_us,
+            rtt_min_us,
+            sent_before_us: None,
+        }
+    }
+
     #[test]
     fn a_hole_is_lost_once_later_data_arrived_and_time_passed() {
         let mut board = Scoreboard::begin(s(0), &[(s(1000), 0)]);
-        let delivery = board.sack(s(200), s(500), 100, 50);
+        let delivery = board.sack(s(200), s(500), &timing(100, 50));
         assert_eq!(delivery.bytes, 300);
         assert_eq!(sums(&board), [700, 300, 0]);
         // Sent at once with what arrived after 100 us; 25 us of grace are not over.
@@ -485,7 +501,7 @@ mod tests {
     #[test]
     fn rfc8985_section_6_3_after_a_timeout_what_was_sent_lately_is_not_lost() {
         let mut board = Scoreboard::begin(s(0), &[(s(3000), 0), (s(4000), 700), (s(5000), 950)]);
-        board.sack(s(2000), s(2500), 800, 50);
+        board.sack(s(2000), s(2500), &timing(800, 50));
         board.lose_old(1000, 1000, 300);
         assert_eq!(sums(&board), [1000, 500, 3500]);
         assert_eq!(board.first_out(1000), Some((s(4000), 1000)));
@@ -502,7 +518,7 @@ mod tests {
         let mut board = Scoreboard::begin(s(0), &marks);
         assert_eq!(sums(&board), [3000, 0, 0]);
         // The second part arrives after 600: the first is lost, the third was sent later.
-        board.sack(s(1000), s(2000), 1000, 50);
+        board.sack(s(1000), s(2000), &timing(1000, 50));
         assert_eq!(board.find_lost(1000, 0), (1000, 0, None));
         assert_eq!(sums(&board), [1000, 1000, 1000]);
     }
@@ -510,30 +526,30 @@ mod tests {
     #[test]
     fn a_lost_retransmission_is_found() {
         let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
-        board.sack(s(100), s(300), 100, 50);
+        board.sack(s(100), s(300), &timing(100, 50));
         assert_eq!(board.find_lost(100, 0).0, 100);
         board.sent_again(s(0), 100, 110);
         board.sent(s(300), s(400), 120);
-        board.sack(s(300), s(400), 220, 50);
+        board.sack(s(300), s(400), &timing(220, 50));
         assert_eq!(board.find_lost(220, 0), (100, 100, None));
     }
 
     #[test]
     fn late_arrivals_of_first_transmissions_are_reordering() {
         let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
-        let first = board.sack(s(200), s(300), 100, 50);
+        let first = board.sack(s(200), s(300), &timing(100, 50));
         assert_eq!(first.reordered_from, None);
-        let late = board.sack(s(0), s(100), 101, 50);
+        let late = board.sack(s(0), s(100), &timing(101, 50));
         assert_eq!(late.reordered_from, Some(s(0)));
         assert_eq!(board.extent_from(s(0)), 300);
         let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
         board.begin_segment();
-        board.sack(s(200), s(300), 100, 50);
-        let acknowledged = board.acknowledge(s(100), 100, 50);
+        board.sack(s(200), s(300), &timing(100, 50));
+        let acknowledged = board.acknowledge(s(100), &timing(100, 50));
         assert_eq!(acknowledged.reordered_from, None, "all in one segment");
-        assert_eq!(board.acknowledge(s(200), 102, 50).bytes, 100);
+        assert_eq!(board.acknowledge(s(200), &timing(102, 50)).bytes, 100);
         assert_eq!(sums(&board), [0, 100, 0]);
-        assert_eq!(board.acknowledge(s(300), 102, 50).bytes, 0);
+        assert_eq!(board.acknowledge(s(300), &timing(102, 50)).bytes, 0);
         assert!(board.records.is_empty());
     }
 
@@ -543,15 +559,35 @@ mod tests {
         board.lose_first(100);
         board.sent_again(s(0), 100, 90);
         // 10 us after it was sent again, on a path of 50: nothing else is late by that.
-        let delivery = board.acknowledge(s(100), 100, 50);
+        let delivery = board.acknowledge(s(100), &timing(100, 50));
         assert_eq!((delivery.bytes, delivery.rtt_us), (100, None));
         assert_eq!(board.find_lost(100, 0), (0, 0, None));
         // 60 us after: what was sent before it is late.
         let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
         board.lose_first(100);
         board.sent_again(s(0), 100, 90);
-        board.acknowledge(s(100), 150, 50);
+        board.acknowledge(s(100), &timing(150, 50));
         assert_eq!(board.find_lost(150, 0), (200, 0, None));
+    }
+
+    #[test]
+    fn an_arrival_with_an_older_echo_is_that_of_the_first_transmission() {
+        let repaired = |sent_before_us| {
+            let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
+            board.lose_first(100);
+            board.sent_again(s(0), 100, 90);
+            let timing = Timing {
+                sent_before_us,
+                ..timing(150, 50)
+            };
+            assert_eq!(board.acknowledge(s(100), &timing).bytes, 100);
+            board.find_lost(150, 0).0
+        };
+        // The repair's own echo: what was sent before it is late.
+        assert_eq!(repaired(Some(91)), 200);
+        assert_eq!(repaired(None), 200);
+        // That of something sent before it.
+        assert_eq!(repaired(Some(90)), 0);
     }
 
     #[test]
@@ -578,12 +614,12 @@ mod tests {
                     }
                     1 => {
                         una = una.add(next(flight + 1));
-                        board.acknowledge(una, now, 3);
+                        board.acknowledge(una, &timing(now, 3));
                     }
                     2 if flight > 1 => {
                         let start = una.add(next(flight - 1));
                         let end = start.add(1 + next(nxt.distance_from(start)));
-                        board.sack(start, end, now, 3);
+                        board.sack(start, end, &timing(now, 3));
                     }
                     3 => {
                         board.find_lost(now, 2);
