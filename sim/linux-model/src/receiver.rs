@@ -31,6 +31,10 @@ enum Reply {
     Later,
 }
 
+/// By how many milliseconds a timestamp may be older than the latest one (RFC 7323 §5.3;
+/// TCP_PAWS_WINDOW).
+const PAWS_WINDOW: u64 = 1;
+
 /// One end that only receives, and whose program reads at once.
 #[derive(Debug)]
 pub struct Receiver {
@@ -116,12 +120,16 @@ impl Receiver {
             return Reply::Later;
         };
         let (start, end) = (first.seq, last.seq + 1);
+        let refused = first.tsval + PAWS_WINDOW < self.ts_recent;
+        if refused || end <= self.rcv_nxt {
+            let twice = (start < self.rcv_nxt).then_some((start, end.min(self.rcv_nxt)));
+            if twice.is_some() {
+                self.quick = QUICK;
+            }
+            return Reply::Now(self.acknowledge(twice));
+        }
         if start <= self.acked {
             self.ts_recent = self.ts_recent.max(first.tsval);
-        }
-        if end <= self.rcv_nxt {
-            self.quick = QUICK;
-            return Reply::Now(self.acknowledge(Some((start, end))));
         }
         let known = |(left, right): &(u64, u64)| *left <= start && end <= *right;
         if self.ranges.iter().any(known) {
@@ -295,6 +303,23 @@ mod tests {
         assert_eq!(ack.blocks, [(18, 19), (18, 21), (0, 0)]);
         let ack = receiver.on_data(0, &[data(3)])[0];
         assert_eq!(ack.duplicate(), Some((3, 4)));
+    }
+
+    #[test]
+    fn what_is_older_than_the_latest_is_refused_and_reported_if_it_came_before() {
+        let mut receiver = settled();
+        let old = |seq, tsval| Data { tsval, ..data(seq) };
+        receiver.on_data(500, &[old(16, 9)]);
+        // By one tick it is taken.
+        receiver.on_data(500, &[old(17, 8)]);
+        assert_eq!(receiver.received(), 18);
+        let ack = receiver.on_data(500, &[old(18, 7)])[0];
+        assert_eq!((ack.ack, ack.tsecr, ack.duplicate()), (18, 9, None));
+        let ack = receiver.on_data(500, &[old(16, 7)])[0];
+        assert_eq!((ack.ack, ack.duplicate()), (18, Some((16, 17))));
+        // What came before moves no clock.
+        let ack = receiver.on_data(500, &[old(17, 20)])[0];
+        assert_eq!(ack.tsecr, 9);
     }
 
     #[test]
