@@ -21,7 +21,7 @@ pub enum Path {
     /// Through a port, to a neighbour.
     Port {
         /// The neighbour, which is held. `None` if there is no route, and before a passive open is
-        /// complete: what is sent goes back where the request came from.
+        /// complete: what is sent goes back where the SYN came from.
         hop: Option<HopId>,
         /// Ethernet and IP header with the link address known last.
         template: HeaderTemplate,

@@ -9,7 +9,9 @@ use tidelane_engine::{
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{BufferAllocator, Region};
 use tidelane_time::Instant;
-use tidelane_wire::{FRAME_HEADERS_LEN_MAX, FlowKey, HeaderTemplate, IpFields, MacAddress};
+use tidelane_wire::{
+    FRAME_HEADERS_LEN_MAX, FlowKey, HeaderTemplate, IpFields, MacAddress, TcpFlags,
+};
 
 use crate::{
     HostCounters, HostRequest,
@@ -220,6 +222,8 @@ impl<P: PacketIo> Env for HostIo<P> {
         };
         if self.binding(flow).is_none() {
             self.bind_new(flow, &out.key, out.link);
+        } else if out.flags.contains(TcpFlags::SYN) {
+            self.follow_syn(flow, out.key.peer.addr);
         }
         let Some(Some(binding)) = self.bindings.get(flow.index()) else {
             return Ok(());

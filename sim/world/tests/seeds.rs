@@ -61,3 +61,10 @@ fn connections_that_were_never_handed_out_do_not_fill_the_backlog() {
 fn every_connection_of_a_program_that_dies_is_reset() {
     holds(Theme::Death, 9_005_146);
 }
+
+/// A bit flipped in the link address that a SYN came from: all SYN,ACK went there, also after the
+/// SYN had come again from where its sender is.
+#[test]
+fn a_handshake_follows_a_syn_that_comes_from_elsewhere() {
+    holds(Theme::Any, 11_016_887);
+}

@@ -23,6 +23,8 @@ const PORT: u16 = 80;
 pub struct Stage {
     pub core: Core,
     pub now: Instant,
+    /// Whom strangers' frames come from: their router.
+    pub router: MacAddress,
 }
 
 impl Stage {
@@ -41,7 +43,11 @@ impl Stage {
         };
         let now = Instant(1_000_000_000);
         core.host.set_routes(now, vec![LOCAL], vec![on_link]);
-        Self { core, now }
+        Self {
+            core,
+            now,
+            router: THEIR_MAC,
+        }
     }
 
     /// Sends a segment of `from` to the host, and lets it run; what it answers.
@@ -59,7 +65,7 @@ impl Stage {
 
     /// A segment of `from` waits in the host's port.
     pub fn send(&mut self, from: IpAddress, header: SegmentHeader, text: &[u8]) {
-        let template = HeaderTemplate::new(THEIR_MAC, OUR_MAC, from, LOCAL).expect("one version");
+        let template = HeaderTemplate::new(self.router, OUR_MAC, from, LOCAL).expect("one version");
         let (start, len) = (template.headers_len(), header.len());
         let tcp_len = (len + text.len()) as u16;
         let mut frame = vec![0; start + len];
@@ -71,12 +77,13 @@ impl Stage {
         self.core.receives(&frame);
     }
 
-    /// What the host has sent to `from`.
+    /// What the host has sent to `from`, all of it by way of the router.
     pub fn answers(&mut self, from: IpAddress) -> Vec<SegmentHeader> {
         let sent = self.core.sent();
         let answers = sent.iter().filter_map(|frame| {
             let packet = parse_frame(frame).expect("a packet");
             let segment = parse_tcp(packet.payload).expect("a segment");
+            assert_eq!(frame[..6], self.router.0);
             (packet.dst == from).then(|| segment.header())
         });
         answers.collect()

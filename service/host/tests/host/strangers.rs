@@ -3,7 +3,7 @@
 use tidelane_host::HostRequest;
 use tidelane_packet_io::BURST_MAX;
 use tidelane_time::Duration;
-use tidelane_wire::{IpAddress, TcpFlags, TcpOptions};
+use tidelane_wire::{IpAddress, MacAddress, TcpFlags, TcpOptions};
 
 use crate::stage::{Stage, listen, segment, stranger};
 
@@ -46,6 +46,23 @@ fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
     }
     assert_eq!(stage.core.host.usage().1, 0);
     assert_eq!(stage.asked_about(), []);
+}
+
+/// A router's successor: what is half-open does not go on answering to the one before.
+#[test]
+fn a_syn_that_comes_again_is_answered_where_it_comes_from_now() {
+    let mut stage = Stage::listening();
+    let syn = segment(TcpFlags::SYN, 7, 0);
+    assert_eq!(stage.exchange(stranger(1), syn).len(), 1);
+    stage.router = MacAddress([2, 0, 0, 0, 0, 9]);
+    stage.now += Duration::from_millis(600);
+    assert_eq!(stage.exchange(stranger(1), syn).len(), 1);
+    // And so it goes on when SYN,ACK is sent again by itself.
+    for late in [Duration::from_secs(2), Duration::from_millis(20)] {
+        stage.now += late;
+        stage.run();
+    }
+    assert_eq!(stage.answers(stranger(1)).len(), 1);
 }
 
 /// Who answers is a neighbour, whichever way the handshake was remembered.
