@@ -317,8 +317,8 @@ impl Ledger {
     }
 
     /// Connections that have begun and have not ended, and moved nothing for `limit`.
-    pub fn stuck(&self, now: Instant, limit: Duration) -> Option<&Entry> {
-        self.entries.iter().find(|entry| {
+    pub fn stuck(&self, now: Instant, limit: Duration) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |entry| {
             !entry.is_over() && entry.plan.start <= now && now - entry.last_progress > limit
         })
     }

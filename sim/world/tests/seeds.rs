@@ -68,3 +68,10 @@ fn every_connection_of_a_program_that_dies_is_reset() {
 fn a_handshake_follows_a_syn_that_comes_from_elsewhere() {
     holds(Theme::Any, 11_016_887);
 }
+
+/// A peer without memory refuses what is left of a connection that its program has closed, until
+/// the last timeout: that is the end of it, of which nobody tells the peer (as in Linux).
+#[test]
+fn who_is_given_up_waits_for_as_long_as_its_program_wishes() {
+    holds(Theme::Memory, 12_059_222);
+}

@@ -5,7 +5,7 @@ use tidelane_time::Duration;
 use super::{MISDEEDS_MAX, TICK, World};
 use crate::{
     foreign::ForeignHost,
-    ledger::{Stage, Violation},
+    ledger::{Entry, Stage, Violation},
     machine::Machine,
     report::Report,
 };
@@ -22,7 +22,12 @@ impl World {
     pub(super) fn tick(&mut self) -> Result<bool, Violation> {
         self.next_tick = self.now + TICK;
         self.vain_steps.fill(0);
-        if let Some(entry) = self.book.ledger.stuck(self.now, STUCK_AFTER) {
+        let first = self.book.ledger.stuck(self.now, STUCK_AFTER).next();
+        if let Some(entry) = first {
+            if self.is_given_up(entry) {
+                let program = entry.plan.client;
+                return self.kill_program(program, None).map(|()| false);
+            }
             let text = format!("{}; {:?}", entry.plan, entry.ends);
             return Err(self.violated("a connection moves on", &text));
         }
@@ -43,6 +48,33 @@ impl World {
             return Err(self.violated("nothing leaks", "something does not go away"));
         }
         Ok(false)
+    }
+
+    /// Whether the server's host gave the connection up: its program had closed it, and the peer
+    /// did not take what was left until the last timeout. No RST tells of that (as in Linux), so
+    /// that the client waits for as long as its program wishes: here that is killed.
+    fn is_given_up(&self, entry: &Entry) -> bool {
+        let host_of = |entry: &Entry| {
+            let listener = &self.scenario.listeners[entry.plan.listener];
+            listener
+                .programs
+                .first()
+                .map(|program| self.scenario.programs[*program].host)
+        };
+        let Some(host) = host_of(entry) else {
+            return false;
+        };
+        let waits = |entry: &&Entry| {
+            let [client, server] = &entry.ends;
+            host_of(entry) == Some(host)
+                && client.stage == Stage::Open
+                && server.stage == Stage::Ended
+        };
+        let stuck = self.book.ledger.stuck(self.now, STUCK_AFTER);
+        let counters = self.machines[host].host.counters().into_iter();
+        let given_up = counters.filter(|(name, _)| name == "abort_on_timeout");
+        let given_up: u64 = given_up.map(|(_, count)| count).sum();
+        waits(&entry) && stuck.filter(waits).count() as u64 <= given_up
     }
 
     fn look_for_the_end(&mut self) -> Result<(), Violation> {
