@@ -222,15 +222,20 @@ impl<P: PacketIo> Env for HostIo<P> {
         };
         if self.binding(flow).is_none() {
             self.bind_new(flow, &out.key, out.link);
-        } else if out.flags.contains(TcpFlags::SYN) {
-            self.follow_syn(flow, out.key.peer.addr);
         }
-        let Some(Some(binding)) = self.bindings.get(flow.index()) else {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return Ok(());
         };
-        let Path::Port { template, .. } = &binding.path else {
+        let Path::Port { hop, template } = &mut binding.path else {
             return self.transmit_memory(flow, out);
         };
+        if out.flags.contains(TcpFlags::SYN) && hop.is_none() {
+            // The way to the peer may have changed since its first SYN.
+            let to = self.routes.known_mac(out.key.peer.addr).or(self.arrival);
+            if let Some(to) = to {
+                template.set_link(self.routes.interface.mac, to);
+            }
+        }
         let source = if out.payload_len > 0 {
             let (Some(seat), Some(buffer)) = (&binding.seat, binding.tx) else {
                 debug_assert!(false, "the engine sends what was never written");

@@ -52,25 +52,6 @@ impl<P: PacketIo> HostIo<P> {
         Path::Port { hop, template }
     }
 
-    /// A SYN of `peer` that comes again for a half-open flow is answered where it comes from now:
-    /// the way to the peer may have changed.
-    pub(crate) fn follow_syn(&mut self, flow: FlowId, peer: IpAddress) {
-        let Some(here) = self.arrival else {
-            return;
-        };
-        let (from, to) = (self.routes.interface.mac, self.routes.known_mac(peer));
-        if let Some(Binding {
-            path: Path::Port {
-                hop: None,
-                template,
-            },
-            ..
-        }) = self.binding(flow)
-        {
-            template.set_link(from, to.unwrap_or(here));
-        }
-    }
-
     /// The neighbour on the way to `peer`, held for a flow; the kernel is asked if need be.
     fn hop_in_use(&mut self, peer: IpAddress) -> Option<HopId> {
         let hop = self.routes.hop_to(peer)?;
