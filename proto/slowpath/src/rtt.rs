@@ -44,27 +44,28 @@ impl<E: Env> Slow<'_, E> {
         self.cold.delivered.sampled = true;
     }
 
+    /// How many milliseconds ago, by its timestamp, what `segment` echoes was sent. A peer can echo
+    /// what it likes.
+    fn echoed_ms(&self, segment: &Segment<'_>) -> Option<u32> {
+        let echo = segment.options.timestamps.filter(|t| t.tsecr != 0)?;
+        let ms = self.clock.ms.0.wrapping_sub(echo.tsecr);
+        (self.hot.has(flags::TIMESTAMPS) && ms < ECHO_MS_MAX).then_some(ms)
+    }
+
     /// The time in microseconds before which what `segment` echoes was sent: the end of the
     /// millisecond that its timestamp names. None for what is echoed in the same one.
     pub(crate) fn echoed_before_us(&self, segment: &Segment<'_>) -> Option<u32> {
-        let echo = segment.options.timestamps.filter(|t| t.tsecr != 0)?;
-        let ticks = self.clock.ms.0.wrapping_sub(echo.tsecr);
-        let believed = self.hot.has(flags::TIMESTAMPS) && (1..ECHO_MS_MAX).contains(&ticks);
-        believed.then(|| self.clock.turned_us().wrapping_sub((ticks - 1) * 1000))
+        let ms = self.echoed_ms(segment).filter(|ms| *ms > 0)?;
+        Some(self.clock.turned_us().wrapping_sub((ms - 1) * 1000))
     }
 
     /// SND.UNA advanced without a sample, as what it passed was sent more than once: the echoed
     /// timestamp tells which transmission arrived (RFC 7323 §4.1).
     pub(crate) fn sample_echo(&mut self, segment: &Segment<'_>) {
-        if self.cold.delivered.sampled || !self.hot.has(flags::TIMESTAMPS) {
+        if self.cold.delivered.sampled {
             return;
         }
-        let echo = segment.options.timestamps.filter(|t| t.tsecr != 0);
-        let Some(ms) = echo.map(|t| self.clock.ms.0.wrapping_sub(t.tsecr)) else {
-            return;
-        };
-        // A peer can echo what it likes.
-        if ms < ECHO_MS_MAX {
+        if let Some(ms) = self.echoed_ms(segment) {
             self.take_rtt_sample(ms.max(1) * 1000);
         }
     }
