@@ -160,7 +160,12 @@ impl Engine {
         };
         let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, env);
         match fast.receive(segment, arrival.ecn) {
-            Ok(Listed(true)) => self.counters.fast_receives += 1,
+            Ok(Listed(true)) => {
+                self.counters.fast_receives += 1;
+                if segment.flags().contains(TcpFlags::PSH) {
+                    self.end_run(id, env);
+                }
+            }
             Ok(Listed(false)) => {
                 self.counters.fast_receives += 1;
                 self.pend(id);
@@ -174,6 +179,16 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// See [`Fast::end_run`]. Apart, or the common case would keep in memory what it has in
+    /// registers.
+    #[inline(never)]
+    fn end_run(&mut self, id: FlowId, env: &mut impl Env) {
+        if let Some(flow) = self.table.get_mut(id) {
+            let sent = Fast::new(id, flow, &self.clock, &self.timeouts, env).end_run();
+            self.counters.pure_acks += u64::from(sent);
+        }
     }
 
     #[inline(never)]

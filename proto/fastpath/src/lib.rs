@@ -144,6 +144,25 @@ impl<'a, E: Env> Fast<'a, E> {
         Ok(())
     }
 
+    /// The segment just taken has PSH and is not its flow's first in this batch: a run ends, as it
+    /// does for GRO. What is owed for two segments is sent now, and what is owed for a whole one at
+    /// the end of the batch. If that had a single acknowledgment for all, and it
+    /// got lost, a sender with a small window would have to wait for its probe. True if one was
+    /// sent.
+    pub fn end_run(&mut self) -> bool {
+        let before = self.flow.flags;
+        if before & flags::ACK_NOW != 0 {
+            // One that finds no frame is sent at the end of the batch.
+            let sent = self.acknowledge_now().is_ok();
+            self.flow.flags |= flags::PENDING;
+            return sent;
+        }
+        if self.flow.owes_for_whole() {
+            self.flow.flags |= flags::ACK_NOW;
+        }
+        false
+    }
+
     /// [`Fast::acknowledge_now`] where the window's edge stays. The flow's flags are `before`.
     #[inline(always)]
     pub fn acknowledge_directly(&mut self, before: u32) -> Result<(), TxFull> {
@@ -237,7 +256,7 @@ impl<'a, E: Env> Fast<'a, E> {
         let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);
         let cwnd_end = self.flow.snd_una.add(self.flow.cwnd);
         let now_us = self.clock.us();
-        let mut sent = 0;
+        let (mut sent, mut run) = (0, 0);
         loop {
             let flow = &mut *self.flow;
             let unsent = room_until(flow.tx_end, flow.snd_nxt);
@@ -271,8 +290,13 @@ impl<'a, E: Env> Fast<'a, E> {
                 return Ok(sent);
             }
             // What is cut ends with PSH, as in Linux: a receiver that puts it together again is to
-            // pass it on, and acknowledge it, without waiting for more.
-            let push = last || len > mss;
+            // pass it on, and acknowledge it, without waiting for more. So does half a window of
+            // what is not.
+            run += len;
+            let push = last || len > mss || run + mss > flow.cwnd / 2;
+            if push {
+                run = 0;
+            }
             let mut control = if push { TcpFlags::PSH } else { TcpFlags::NONE };
             if fin {
                 control |= TcpFlags::FIN;

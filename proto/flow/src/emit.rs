@@ -66,6 +66,12 @@ impl FlowState {
         flags::ACK_OWED | if now { flags::ACK_NOW } else { 0 }
     }
 
+    /// Whether an acknowledgment is owed for at least one whole segment.
+    pub fn owes_for_whole(&self) -> bool {
+        let unacked = self.rcv_nxt.distance_from(self.last_ack_sent);
+        self.flags & flags::ACK_OWED != 0 && unacked >= u32::from(self.rcv_mss)
+    }
+
     /// A segment of this flow with `seq` and `control`, acknowledging all that has arrived. Once it
     /// is sent, [`FlowState::note_acknowledged`] notes what it said.
     pub fn segment_out(

@@ -85,19 +85,23 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Text and FIN of `segment` were taken, which may be the last of a run: it filled a hole, that
-    /// is, RCV.NXT was `next` and something was kept (`kept`), or has PSH and lies behind one.
+    /// is, RCV.NXT was `next` and something was kept (`kept`), or has PSH and lies behind one, or
+    /// behind another segment of its batch.
     pub(crate) fn end_run_with(&mut self, segment: &Segment<'_>, next: SeqNumber, kept: bool) {
         let filled = kept && self.hot.rcv_nxt != next;
-        let pushed = !self.cold.ooo.is_empty() && segment.flags.contains(TcpFlags::PSH);
-        if filled || pushed {
+        let behind = !self.cold.ooo.is_empty() || self.hot.has(flags::PENDING);
+        if filled || behind && segment.flags.contains(TcpFlags::PSH) {
             self.end_run();
+            if self.hot.owes_for_whole() {
+                self.hot.set(flags::ACK_NOW);
+            }
         }
     }
 
     /// A run of consecutive text is over: its acknowledgment does not wait for the end of the
-    /// batch. While the peer repairs something each run has one of its own (as in Linux, whose GRO
-    /// joins a run, up to PSH): if one were all that a batch had, and it got lost, the peer would
-    /// have to wait for its timeout.
+    /// batch. Each run has one of its own (as in Linux, whose GRO joins a run, up to PSH): if one
+    /// were all that a batch had, and it got lost, a peer that repairs something, or whose window
+    /// is small, would have to wait for its timeout.
     fn end_run(&mut self) {
         if self.hot.has(flags::ACK_NOW) {
             // One that finds no frame is sent at the end of the batch.

@@ -1,6 +1,6 @@
 //! Congestion control beyond what `proto/cc` tests: idle restart, acknowledgments (RFC 5681).
 
-use tidelane_engine::{SocketOptions, TcpFlags};
+use tidelane_engine::{EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
 use crate::rig::{ACK, In, Out, Rig, ack, data, spans};
 
@@ -100,6 +100,51 @@ fn section_4_2_each_run_of_text_is_acknowledged_once_around_a_hole() {
     );
 }
 
+/// The same where nothing is missing: PSH ends a run, and a batch's last acknowledgment covers what
+/// one of its runs has left over. The first run of a batch may be a request: its answer is near.
+#[test]
+fn section_4_2_each_run_of_a_batch_is_acknowledged() {
+    for fast_path in [true, false] {
+        let config = EngineConfig {
+            fast_path,
+            ..EngineConfig::default()
+        };
+        let peer = TcpOptions::NONE;
+        let mut rig = Rig::established_with(config, SocketOptions::default(), peer);
+        // A new connection acknowledges at once, up to our first text behind something unanswered.
+        rig.push(data(1, 1, 1));
+        rig.write(1);
+        rig.push(ack(2, 2));
+        let acks = |rig: &mut Rig, segments: &[(u32, u32, bool)]| {
+            for &(seq, len, push) in segments {
+                let control = if push { ACK | TcpFlags::PSH } else { ACK };
+                rig.arrive(data(seq + 1, 2, len as usize).with(control));
+            }
+            let sent = rig.batch_end();
+            sent.iter().map(|out| out.ack - 1).collect::<Vec<_>>()
+        };
+        let two_and_three = [
+            (1, 1000, false),
+            (1001, 1000, true),
+            (2001, 1000, false),
+            (3001, 1000, false),
+            (4001, 1000, true),
+        ];
+        assert_eq!(acks(&mut rig, &two_and_three), [2001, 5001]);
+        let singles = [5001, 6001, 7001].map(|seq| (seq, 1000, true));
+        assert_eq!(acks(&mut rig, &singles), [7001, 8001]);
+        // Without PSH, or in small pieces, as before.
+        let plain = [8001, 9001, 10_001, 11_001].map(|seq| (seq, 1000, false));
+        assert_eq!(acks(&mut rig, &plain), [12_001]);
+        assert_eq!(
+            acks(&mut rig, &[(12_001, 100, true), (12_101, 100, true)]),
+            []
+        );
+        assert_eq!(rig.wait_ms(50)[0].ack - 1, 12_201);
+        assert_eq!(acks(&mut rig, &[(12_201, 1000, true)]), []);
+    }
+}
+
 #[test]
 fn section_3_1_after_a_timeout_the_window_is_one_segment() {
     let mut rig = Rig::established(SocketOptions::default());
@@ -107,6 +152,19 @@ fn section_3_1_after_a_timeout_the_window_is_one_segment() {
     let again = rig.wait_ms(300);
     assert_eq!(spans(&again), [(1, 1000)]);
     assert_eq!(rig.info().cwnd, 1000);
+}
+
+/// The same on a link that cuts nothing, for receivers that join frames.
+#[test]
+fn half_a_window_ends_with_push() {
+    let mut rig = grown();
+    let window = rig.info().cwnd;
+    let (half, start) = (window / 2 / 1000 * 1000, rig.written + 1);
+    let sent = rig.write(100_000);
+    let pushed = sent.iter().filter(|out| out.flags.contains(TcpFlags::PSH));
+    let ends: Vec<u32> = pushed.map(|out| out.seq + 1000).collect();
+    assert_eq!(ends, [start + half], "{window}");
+    assert_eq!(sent.len(), 60);
 }
 
 /// What a link cuts may be put together again and be acknowledged as one: with a whole window at
