@@ -24,6 +24,9 @@ const VICTIM: u16 = 7100;
 const BULK: u16 = 7000;
 /// From here on the kernel is measured, too.
 const FULL_RATE: u64 = 200_000;
+/// What the client's interface may send then, in Mbit/s: what its CPU can, and what some NICs can.
+/// The SYNs do not pass this queue; they come on top.
+const LINES: [Option<u32>; 3] = [None, Some(2_500), Some(5_000)];
 /// New connections that must come about during the flood.
 const NEW_CLIENTS: u64 = 100;
 /// Half-open connections that the service may have, all listeners together.
@@ -54,20 +57,30 @@ pub fn a_download_goes_on() -> Outcome {
 
 fn floods(direction: Direction) -> Outcome {
     let rate = env_number("TIDELANE_FLOOD_RATE", 50_000);
-    let wire = flooded_wire()?;
-    let service = wire.service_on(Side::Server, server_cpu(), &[])?;
-    flood_on(&wire, Some(&service), direction, rate)?;
-    drop(service);
-    if rate >= FULL_RATE {
-        flood_on(&flooded_wire()?, None, direction, rate)?;
+    let lines = match direction {
+        Direction::Upload if rate >= FULL_RATE => &LINES[..],
+        _ => &[None],
+    };
+    for line in lines {
+        if let Some(mbit) = line {
+            println!("the client's line has {mbit} Mbit/s:");
+        }
+        let wire = flooded_wire(*line)?;
+        let service = wire.service_on(Side::Server, server_cpu(), &[])?;
+        flood_on(&wire, Some(&service), direction, rate)?;
+        drop(service);
+        if rate >= FULL_RATE {
+            flood_on(&flooded_wire(*line)?, None, direction, rate)?;
+        }
     }
     Ok(())
 }
 
 /// The kernel's side sends as it does everywhere, whatever this machine has chosen for itself.
-fn flooded_wire() -> Result<Wire, Stop> {
+fn flooded_wire(line: Option<u32>) -> Result<Wire, Stop> {
     Wire::with(&WireOptions {
         congestion: Some("cubic".to_owned()),
+        line,
         ..WireOptions::default()
     })
 }

@@ -63,6 +63,8 @@ pub struct WireOptions {
     /// With a middle: it passes no more than so many Mbit/s towards the server. What is done to
     /// the frames must be done between `right` and `inner` ([`BOTTLENECK`]).
     pub bottleneck: Option<u32>,
+    /// The client's interface sends no more than so many Mbit/s.
+    pub line: Option<u32>,
     /// Congestion control of the kernel at both ends, such as `cubic`.
     pub congestion: Option<String>,
     /// Queues of each interface, if not one for each core of a service. The kernel lets one
@@ -141,6 +143,9 @@ impl Wire {
         } else {
             self.add_veth(options, (&server, INTERFACE), (&client, INTERFACE))?;
         }
+        if let Some(mbit) = options.line {
+            self.add_bucket(&client, INTERFACE, mbit)?;
+        }
         self.set_up_end(&server, SERVER, SERVER_V6)?;
         self.set_up_end(&client, CLIENT, CLIENT_V6)
     }
@@ -157,10 +162,15 @@ impl Wire {
         for interface in ["bridge", inner, outer] {
             self.setup(&[&ip[..], &["set", interface, "up"]].concat())?;
         }
+        self.add_bucket(space, MIDDLE.0, mbit)
+    }
+
+    /// A token bucket for what an interface sends.
+    fn add_bucket(&self, space: &str, interface: &str, mbit: u32) -> Result<(), Stop> {
         let rate = format!("{mbit}mbit");
         let bucket = ["rate", &rate, "burst", "65536", "limit", BOTTLENECK_QUEUE];
         let tc = [
-            "tc", "-n", space, "qdisc", "add", "dev", MIDDLE.0, "root", "tbf",
+            "tc", "-n", space, "qdisc", "add", "dev", interface, "root", "tbf",
         ];
         self.setup(&[&tc[..], &bucket].concat())
     }

@@ -55,8 +55,8 @@ pub const SLOWER: [Regime; 3] = [
         both_ways: false,
         held_back: Duration::from_micros(500),
         window: 1 << 20,
-        warm_up: Duration::from_millis(200),
-        measured: Duration::from_millis(500),
+        warm_up: Duration::from_secs(1),
+        measured: Duration::from_secs(3),
     },
     Regime {
         name: "1 Gbit/s, 1 ms, 100 flows, queue of 1,000 frames",
@@ -69,8 +69,8 @@ pub const SLOWER: [Regime; 3] = [
         both_ways: false,
         held_back: Duration::from_micros(500),
         window: 1 << 20,
-        warm_up: Duration::from_millis(300),
-        measured: Duration::from_millis(500),
+        warm_up: Duration::from_secs(1),
+        measured: Duration::from_secs(3),
     },
     Regime {
         name: "200 Mbit/s, 20 ms, 2 flows, queue of 200 frames",
@@ -117,8 +117,8 @@ pub const SHORT: [Regime; 1] = [Regime {
     both_ways: true,
     held_back: Duration::from_millis(1),
     window: 4 << 20,
-    warm_up: Duration::from_millis(300),
-    measured: Duration::from_millis(700),
+    warm_up: Duration::from_secs(1),
+    measured: Duration::from_secs(3),
 }];
 
 /// What a wire does, in parts per million.
