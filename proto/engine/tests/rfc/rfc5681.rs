@@ -101,7 +101,7 @@ fn section_4_2_each_run_of_text_is_acknowledged_once_around_a_hole() {
 }
 
 /// The same where nothing is missing: PSH ends a run, and a batch's last acknowledgment covers what
-/// one of its runs has left over. The first run of a batch may be a request: its answer is near.
+/// its runs have left over. A batch's first segment may be a request: its answer is near.
 #[test]
 fn section_4_2_each_run_of_a_batch_is_acknowledged() {
     for fast_path in [true, false] {
