@@ -1,0 +1,46 @@
+//! A clean link: what is sent again was lost in its queue, and nothing is sent again needlessly.
+
+use tidelane_netem::LinkConfig;
+use tidelane_time::Duration;
+use tidelane_world::{Algorithm, Bulk, Family, Goodput};
+
+/// A hundred flows over 2.5 Gbit/s and 20 us, as between the hosts of `bench/figures/tas-table4`,
+/// with a queue of so many frames.
+fn hundred_flows(queue: u32) -> Goodput {
+    let way = LinkConfig {
+        rate: 2_500_000_000,
+        limit: queue,
+        ..LinkConfig::with_delay(Duration::from_micros(10))
+    };
+    let bulk = Bulk {
+        flows: 100,
+        there: way,
+        back: way,
+        family: Family::V4,
+        path_mtu: None,
+        congestion: Algorithm::Cubic,
+        beside: None,
+        window: 1 << 20,
+        warm_up: Duration::from_millis(100),
+        measured: Duration::from_millis(200),
+        seed: 1,
+    };
+    bulk.run().expect("no rule is broken")
+}
+
+#[test]
+fn nothing_is_sent_again_needlessly() {
+    for (queue, overflows) in [(1_000, true), (100_000, false)] {
+        let goodput = hundred_flows(queue);
+        assert!(goodput.rate() > 0.94 * 2.5e9, "{}", goodput.rate());
+        let count = |name| goodput.counter(name);
+        assert_eq!(count("retrans_segs") > 0, overflows);
+        let needless = [
+            "dsack_recv",
+            "dsack_sent",
+            "drop_duplicate",
+            "spurious_timeouts",
+        ];
+        assert_eq!(needless.map(count), [0; 4], "queue of {queue}");
+    }
+}
