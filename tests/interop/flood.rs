@@ -24,8 +24,8 @@ const VICTIM: u16 = 7100;
 const BULK: u16 = 7000;
 /// From here on the kernel is measured, too.
 const FULL_RATE: u64 = 200_000;
-/// What the client's interface may send then, in Mbit/s: what its CPU can, and what some NICs can.
-/// The SYNs do not pass this queue; they come on top.
+/// And the client's interface sends no more than so many Mbit/s: what its CPU can, and what some
+/// NICs can. The SYNs do not pass its queue; they come on top.
 const LINES: [Option<u32>; 3] = [None, Some(2_500), Some(5_000)];
 /// New connections that must come about during the flood.
 const NEW_CLIENTS: u64 = 100;

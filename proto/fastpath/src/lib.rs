@@ -146,9 +146,8 @@ impl<'a, E: Env> Fast<'a, E> {
 
     /// The segment just taken has PSH and is not its flow's first in this batch: a run ends, as it
     /// does for GRO. What is owed for two segments is sent now, and what is owed for a whole one at
-    /// the end of the batch. If that had a single acknowledgment for all, and it
-    /// got lost, a sender with a small window would have to wait for its probe. True if one was
-    /// sent.
+    /// the end of the batch. If that had a single acknowledgment for all, and it got lost, a sender
+    /// with a small window would have to wait for its probe. True if one was sent.
     pub fn end_run(&mut self) -> bool {
         let before = self.flow.flags;
         if before & flags::ACK_NOW != 0 {

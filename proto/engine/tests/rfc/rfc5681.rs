@@ -154,19 +154,6 @@ fn section_3_1_after_a_timeout_the_window_is_one_segment() {
     assert_eq!(rig.info().cwnd, 1000);
 }
 
-/// The same on a link that cuts nothing, for receivers that join frames.
-#[test]
-fn half_a_window_ends_with_push() {
-    let mut rig = grown();
-    let window = rig.info().cwnd;
-    let (half, start) = (window / 2 / 1000 * 1000, rig.written + 1);
-    let sent = rig.write(100_000);
-    let pushed = sent.iter().filter(|out| out.flags.contains(TcpFlags::PSH));
-    let ends: Vec<u32> = pushed.map(|out| out.seq + 1000).collect();
-    assert_eq!(ends, [start + half], "{window}");
-    assert_eq!(sent.len(), 60);
-}
-
 /// What a link cuts may be put together again and be acknowledged as one: with a whole window at
 /// once, one acknowledgment that is lost would stop the connection.
 #[test]
@@ -181,4 +168,17 @@ fn a_window_that_links_cut_is_sent_in_two_parts() {
     assert_eq!(spans(&sent), expected, "{window}");
     let push = TcpFlags::ACK | TcpFlags::PSH;
     assert!(sent.iter().all(|out| out.flags == push), "{sent:?}");
+}
+
+/// On a link that cuts nothing, too: receivers join what comes at once, up to PSH.
+#[test]
+fn half_a_window_ends_with_push() {
+    let mut rig = grown();
+    let window = rig.info().cwnd;
+    let (half, start) = (window / 2 / 1000 * 1000, rig.written + 1);
+    let sent = rig.write(100_000);
+    let pushed = sent.iter().filter(|out| out.flags.contains(TcpFlags::PSH));
+    let ends: Vec<u32> = pushed.map(|out| out.seq + 1000).collect();
+    assert_eq!(ends, [start + half], "{window}");
+    assert_eq!(sent.len(), 60);
 }
