@@ -151,7 +151,8 @@ impl<'a, E: Env> Fast<'a, E> {
     pub fn end_run(&mut self) -> bool {
         let before = self.flow.flags;
         if before & flags::ACK_NOW != 0 {
-            // One that finds no frame is sent at the end of the batch.
+            // One that finds no frame is sent at the end of the batch, for which the flow stays
+            // listed.
             let sent = self.acknowledge_now().is_ok();
             self.flow.flags |= flags::PENDING;
             return sent;
@@ -255,6 +256,7 @@ impl<'a, E: Env> Fast<'a, E> {
         let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);
         let cwnd_end = self.flow.snd_una.add(self.flow.cwnd);
         let now_us = self.clock.us();
+        // Segments, and bytes since the last PSH.
         let (mut sent, mut run) = (0, 0);
         loop {
             let flow = &mut *self.flow;

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bulk, Family, LinuxBulk, Violation};
+use tidelane_world::{Algorithm, Bulk, LinuxBulk, Violation};
 
 use crate::{bufferbloat, cubic_model, loss};
 
@@ -61,17 +61,12 @@ fn fat_path() -> Result<bool, Violation> {
     let (mut rates, mut linux) = (Vec::new(), 0.0);
     for seed in 0..FAT_PATH_SEEDS {
         let bulk = Bulk {
-            flows: 1,
             there: LinkConfig { loss: 100, ..way },
-            back: way,
-            family: Family::V4,
-            path_mtu: None,
-            congestion: Algorithm::Cubic,
-            beside: None,
             window: 64 << 20,
             warm_up: Duration::from_secs(100),
             measured: Duration::from_secs(600),
             seed,
+            ..Bulk::over(way)
         };
         let goodput = bulk.run()?;
         println!(
@@ -127,15 +122,11 @@ fn fairness() -> Result<bool, Violation> {
                     ecn_threshold: marks,
                     ..way
                 },
-                back: way,
-                family: Family::V4,
-                path_mtu: None,
                 congestion,
-                beside: None,
                 window: 4 << 20,
                 warm_up: Duration::from_secs(10),
                 measured: Duration::from_secs(30),
-                seed: 1,
+                ..Bulk::over(way)
             };
             let goodput = bulk.run()?;
             let index = goodput.fairness();

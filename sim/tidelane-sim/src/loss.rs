@@ -10,7 +10,7 @@ use std::{
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bulk, Family, Goodput, LinuxBulk, Violation};
+use tidelane_world::{Bulk, Goodput, LinuxBulk, Violation};
 
 /// Ticks per second of the timers of Linux on Debian.
 pub const HZ: u64 = 250;
@@ -175,14 +175,11 @@ impl Regime {
             flows: self.flows,
             there,
             back: if self.both_ways { there } else { way },
-            family: Family::V4,
-            path_mtu: None,
-            congestion: Algorithm::Cubic,
-            beside: None,
             window: self.window,
             warm_up: self.warm_up,
             measured: self.measured,
             seed: seed as u64,
+            ..Bulk::over(way)
         }
     }
 

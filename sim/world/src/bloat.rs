@@ -9,7 +9,6 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{
     bulk::Bulk,
-    family::Family,
     ledger::Violation,
     plan::{ConnectionPlan, Role, Round},
     scenario::Scenario,
@@ -130,17 +129,13 @@ impl Bloat {
             ..LinkConfig::with_delay(self.delay)
         };
         let bulk = Bulk {
-            flows: 1,
-            there,
             back: LinkConfig::with_delay(self.delay),
-            family: Family::V4,
-            path_mtu: None,
             congestion: self.congestion,
-            beside: None,
             window: 8 << 20,
             warm_up: self.alone,
             measured: self.together,
             seed: self.seed,
+            ..Bulk::over(there)
         };
         let mut scenario = bulk.scenario();
         let round = Round {

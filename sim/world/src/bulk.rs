@@ -87,6 +87,24 @@ impl Goodput {
 }
 
 impl Bulk {
+    /// One CUBIC flow over IPv4, for a second, with a window of 1 MiB and seed 1: over a link that
+    /// is the same both ways, with nobody beside it.
+    pub const fn over(way: LinkConfig) -> Self {
+        Self {
+            flows: 1,
+            there: way,
+            back: way,
+            family: Family::V4,
+            path_mtu: None,
+            congestion: Algorithm::Cubic,
+            beside: None,
+            window: 1 << 20,
+            warm_up: Duration::ZERO,
+            measured: Duration::from_secs(1),
+            seed: 1,
+        }
+    }
+
     /// Runs it, with all rules of the world.
     pub fn run(&self) -> Result<Goodput, Violation> {
         let mut world = World::new(self.scenario()).map_err(|error| Violation {

@@ -300,11 +300,9 @@ impl Packet {
 
 #[cfg(test)]
 mod tests {
-    use tidelane_engine::Algorithm;
     use tidelane_netem::LinkConfig;
 
     use super::*;
-    use crate::family::Family;
 
     #[test]
     fn packets_survive_being_frames() {
@@ -335,15 +333,10 @@ mod tests {
             bulk: Bulk {
                 flows: 4,
                 there: LinkConfig { loss, ..way },
-                back: way,
-                family: Family::V4,
-                path_mtu: None,
-                congestion: Algorithm::Cubic,
-                beside: None,
                 window: 4 << 20,
                 warm_up: Duration::from_secs(2),
                 measured: Duration::from_secs(4),
-                seed: 1,
+                ..Bulk::over(way)
             },
             hz: 250,
         }

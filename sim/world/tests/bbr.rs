@@ -2,7 +2,7 @@
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bulk, Family, Goodput};
+use tidelane_world::{Algorithm, Bulk, Goodput};
 
 const RATE: u64 = 10_000_000;
 const ONE_WAY: Duration = Duration::from_millis(20);
@@ -16,17 +16,12 @@ fn narrow(congestion: Algorithm) -> Bulk {
         ..LinkConfig::with_delay(ONE_WAY)
     };
     Bulk {
-        flows: 1,
-        there,
         back: LinkConfig::with_delay(ONE_WAY),
-        family: Family::V4,
-        path_mtu: None,
         congestion,
-        beside: None,
         window: 4 << 20,
         warm_up: Duration::from_secs(5),
         measured: Duration::from_secs(25),
-        seed: 1,
+        ..Bulk::over(there)
     }
 }
 

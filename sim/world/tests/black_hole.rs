@@ -2,7 +2,7 @@
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bulk, Family};
+use tidelane_world::{Algorithm, Bulk};
 
 const RATE: u64 = 10_000_000;
 /// Ethernet's header and a packet of 1280 bytes.
@@ -19,16 +19,10 @@ fn transfers_get_through_at_nearly_the_whole_rate() {
         };
         let bulk = Bulk {
             flows: 3,
-            there: way,
-            back: way,
-            family: Family::V4,
-            path_mtu: None,
             congestion,
-            beside: None,
-            window: 1 << 20,
             warm_up: Duration::from_secs(20),
             measured: Duration::from_secs(20),
-            seed: 1,
+            ..Bulk::over(way)
         };
         let goodput = match bulk.run() {
             Ok(goodput) => goodput,

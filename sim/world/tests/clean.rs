@@ -2,7 +2,7 @@
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bulk, Family, Goodput};
+use tidelane_world::{Bulk, Goodput};
 
 /// A hundred flows over 2.5 Gbit/s and 20 us, as between the hosts of `bench/figures/tas-table4`,
 /// with a queue of so many frames.
@@ -14,16 +14,9 @@ fn hundred_flows(queue: u32) -> Goodput {
     };
     let bulk = Bulk {
         flows: 100,
-        there: way,
-        back: way,
-        family: Family::V4,
-        path_mtu: None,
-        congestion: Algorithm::Cubic,
-        beside: None,
-        window: 1 << 20,
         warm_up: Duration::from_millis(100),
         measured: Duration::from_millis(200),
-        seed: 1,
+        ..Bulk::over(way)
     };
     bulk.run().expect("no rule is broken")
 }

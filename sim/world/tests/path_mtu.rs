@@ -15,16 +15,12 @@ fn narrow(family: Family, congestion: Algorithm) -> Bulk {
     };
     Bulk {
         flows: FLOWS,
-        there: way,
-        back: way,
         family,
         path_mtu: Some(1280),
         congestion,
-        beside: None,
-        window: 1 << 20,
         warm_up: Duration::from_secs(5),
         measured: Duration::from_secs(10),
-        seed: 1,
+        ..Bulk::over(way)
     }
 }
 
