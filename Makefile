@@ -1,9 +1,9 @@
-# make build | demo | test | proofs | bench FIGURE=... | clean
+# make build | demo | test | proofs | bench FIGURE=... | lab KERNEL=... NIC=... | clean
 #
 # Each target installs what it lacks (scripts/setup.sh), shows its progress and cleans up after
 # itself, also after Ctrl-C. CARGO_TARGET_DIR is honoured.
 
-.PHONY: help build demo test proofs bench clean
+.PHONY: help build demo test proofs bench lab clean
 
 help:
 	@echo 'make build                 release binaries'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test                  every check and test (root, or some are skipped)'
 	@echo 'make proofs                loss, deaths, floods, hostile input at full size (root; half an hour)'
 	@echo 'make bench FIGURE=NAME     one experiment: tas-fig4, tas-fig7, ..., instructions (root)'
+	@echo 'make lab KERNEL=LIST NIC=LIST  tests on other kernels and NICs, emulated (docs/kernels.md)'
 	@echo 'make clean                 remove what was built'
 
 build:
@@ -42,6 +43,13 @@ bench:
 	@scripts/setup.sh bench
 	cargo build --release --workspace
 	@cargo xtask bench $(FIGURE)
+
+# KERNEL and NIC are lists with commas, or all; SMALL=1 runs a few minutes' part.
+lab:
+	@scripts/setup.sh lab
+	@cargo xtask ci build
+	@cargo xtask lab $(if $(KERNEL),--kernel $(KERNEL)) $(if $(NIC),--nic $(NIC)) \
+	$(if $(SMALL),--small)
 
 clean:
 	cargo clean

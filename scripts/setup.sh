@@ -1,7 +1,7 @@
 #!/bin/sh
 # Sees to it that this machine has what a make target needs; does nothing where all is there.
 #
-#   scripts/setup.sh build|demo|test|bench
+#   scripts/setup.sh build|demo|test|bench|lab
 #
 # Packages come through apt, without starting the services in them. Without root, or on another
 # distribution, the missing things are named with the command that brings them.
@@ -10,6 +10,7 @@ set -u
 group=${1:-build}
 need_root=no
 packages='gcc libc6-dev'
+emulator='qemu-system-x86 busybox-static kmod xz-utils'
 case "$group" in
     build) ;;
     demo) packages="$packages iproute2 util-linux nginx wrk curl"; need_root=yes ;;
@@ -17,9 +18,14 @@ case "$group" in
     test)
         packages="$packages iproute2 util-linux ethtool nginx wrk curl valgrind"
         packages="$packages redis-server redis-tools memcached libmemcached-tools"
+        packages="$packages nftables iptables"
         packages="$packages clang-14 libbpf-dev"
         ;;
-    *) echo "setup: no group $group (build, demo, test, bench)" >&2; exit 2 ;;
+    lab)
+        packages="$packages $emulator iproute2 util-linux ethtool nginx wrk curl"
+        packages="$packages redis-server redis-tools"
+        ;;
+    *) echo "setup: no group $group (build, demo, test, bench, lab)" >&2; exit 2 ;;
 esac
 
 fail() {

@@ -5,8 +5,16 @@
  * A TCP or UDP packet whose (destination address, protocol, destination port) is claimed goes to
  * the AF_XDP socket of the queue it arrived on. So does an ICMP error that quotes a packet which a
  * claimed 3-tuple sent. Everything else, and everything that is not plainly understood (VLAN tags,
- * broken headers, long chains of IPv6 extension headers), goes on to the kernel: XDP_PASS. If a
+ * broken headers, long chains of IPv6 extension headers, source routes, frames to other link
+ * addresses), goes on to the kernel: XDP_PASS. If a
  * queue has no socket, its frames pass too, so that a dead service leaves nothing blocked.
+ *
+ * Some claims share their port with sockets of the kernel: a port that programs reserved for
+ * connections, or one whose listener is gone and whose connections are not. For those the kernel is
+ * asked first, and keeps every packet for which it has a socket: docs/design/claims.md.
+ *
+ * A core that shows no life for SILENCE_NS, though it was sent a frame, gets no more: a service
+ * that is stopped, or hangs in the kernel, cannot say so itself. See docs/design/watchdog.md.
  *
  * Of a datagram in fragments only the first has ports. Where it goes is remembered for the others:
  * docs/design/fragments.md.
@@ -18,6 +26,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -34,6 +43,13 @@
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETER_PROBLEM 12
 #define ICMPV6_ERROR_LAST 4 /* unreachable, too big, time exceeded, parameter problem: 1 to 4 */
+#define SILENCE_NS (800ULL * 1000000) /* of a core that has frames: the kernel gets the next ones */
+#define IP_HEADER_MAX 60
+#define IP_OPTIONS_MAX 40
+#define IP_OPTION_END 0
+#define IP_OPTION_NOP 1
+#define IP_OPTION_LSRR 131
+#define IP_OPTION_SSRR 137
 #define EXTENSIONS_MAX 4    /* IPv6 extension headers that are followed */
 
 /* A 3-tuple. IPv4 addresses are ::ffff:a.b.c.d; address and port in network order. */
@@ -44,10 +60,13 @@ struct claim_key {
 	__u8 zero;
 };
 
-/* Who has it. */
-struct claim_owner {
+#define CLAIM_KERNEL_FIRST 1 /* what the kernel has a socket for is the kernel's */
+
+/* Which stack has it, and how. */
+struct claim {
 	__u32 stack_id;
-	__u32 zero[3];
+	__u32 flags;
+	__u32 zero[2];
 };
 
 /* Frames by outcome, one set per CPU. */
@@ -61,6 +80,28 @@ struct counters {
 	__u64 other_ip;        /* other protocols, malformed headers: passed */
 	__u64 not_ip;          /* passed */
 	__u64 redirected_fragments; /* to the service: fragments of claimed TCP or UDP */
+	__u64 kernels;		    /* claimed, but the kernel has a socket for it: passed */
+	__u64 no_life;		    /* claimed, but the queue's core shows no life: passed */
+	__u64 other_host;	    /* to another link address, which the kernel drops: passed */
+};
+
+/*
+ * When the core of a queue last showed life, on a cache line of its own. Instead of a time it is
+ * NOT_WATCHED until a core says more; ASLEEP if the core waits for a frame, which starts its time;
+ * and GIVEN_UP, longer ago than any time, if the service wants no more frames.
+ */
+#define NOT_WATCHED 0
+#define ASLEEP 1
+#define GIVEN_UP 2
+struct heartbeat {
+	__u64 last_ns;
+	__u64 zero[7];
+};
+
+/* The interface's own link address; zero lets everything pass. */
+struct link_address {
+	__be16 words[3];
+	__u16 zero;
 };
 
 /* A datagram that comes in fragments; or all of a protocol that come from one host to another. */
@@ -92,7 +133,7 @@ struct {
 	__uint(max_entries, CLAIMS_MAX);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct claim_key);
-	__type(value, struct claim_owner);
+	__type(value, struct claim);
 } CLAIMS SEC(".maps");
 
 struct {
@@ -103,11 +144,26 @@ struct {
 } SOCKETS SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, QUEUES_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct heartbeat);
+} HEARTBEATS SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct counters);
 } COUNTERS SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct link_address);
+} LINK_ADDRESS SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -122,7 +178,10 @@ struct ports {
 	__be16 dest;
 };
 
-static __always_inline int is_claimed(__be32 addr, __u8 proto, __be16 port)
+/* Whose a packet is. */
+enum owner { NOBODY, SERVICE, KERNEL };
+
+static __always_inline struct claim *claim_of(__be32 addr, __u8 proto, __be16 port)
 {
 	struct claim_key key = {
 		.addr = { [10] = 0xff, [11] = 0xff },
@@ -131,10 +190,11 @@ static __always_inline int is_claimed(__be32 addr, __u8 proto, __be16 port)
 	};
 
 	__builtin_memcpy(&key.addr[12], &addr, sizeof(addr));
-	return bpf_map_lookup_elem(&CLAIMS, &key) != 0;
+	return bpf_map_lookup_elem(&CLAIMS, &key);
 }
 
-static __always_inline int is_claimed_v6(const struct in6_addr *addr, __u8 proto, __be16 port)
+static __always_inline struct claim *claim_of_v6(const struct in6_addr *addr, __u8 proto,
+						 __be16 port)
 {
 	struct claim_key key = {
 		.port = port,
@@ -142,18 +202,130 @@ static __always_inline int is_claimed_v6(const struct in6_addr *addr, __u8 proto
 	};
 
 	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
-	return bpf_map_lookup_elem(&CLAIMS, &key) != 0;
+	return bpf_map_lookup_elem(&CLAIMS, &key);
+}
+
+/*
+ * Whether the kernel's socket for a packet, if there is one, makes the packet the kernel's. A
+ * listener takes a SYN, and the ACK that answers its SYN cookie; any other segment for the port may
+ * be of a connection of the service. `tcp` is null for a quoted packet, and for a packet without a
+ * whole TCP header.
+ */
+static __always_inline enum owner owner_beside(struct bpf_sock *sk, void *ip, __u32 ip_len,
+					       struct tcphdr *tcp)
+{
+	enum owner owner = KERNEL;
+
+	if (!sk)
+		return SERVICE;
+	if (sk->state == BPF_TCP_LISTEN) {
+		if (!tcp)
+			owner = SERVICE;
+		else if (tcp->syn)
+			owner = tcp->ack ? SERVICE : KERNEL;
+		else if (bpf_tcp_check_syncookie(sk, ip, ip_len, tcp, sizeof(*tcp)))
+			owner = SERVICE;
+	}
+	bpf_sk_release(sk);
+	return owner;
+}
+
+/* Whose a packet with these ports is, which came, or if `quoted`, would answer the given one. */
+static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
+					   struct ports *ports, void *end, int quoted)
+{
+	__be32 local = quoted ? ip->saddr : ip->daddr;
+	__be16 port = quoted ? ports->source : ports->dest;
+	struct claim *claim = claim_of(local, ip->protocol, port);
+	struct bpf_sock_tuple tuple = {};
+	struct tcphdr *tcp = (void *)ports;
+
+	if (!claim)
+		return NOBODY;
+	if (!(claim->flags & CLAIM_KERNEL_FIRST) || ip->protocol != IPPROTO_TCP)
+		return SERVICE;
+	if (quoted || (void *)(tcp + 1) > end)
+		tcp = 0;
+	tuple.ipv4.saddr = quoted ? ip->daddr : ip->saddr;
+	tuple.ipv4.daddr = local;
+	tuple.ipv4.sport = quoted ? ports->dest : ports->source;
+	tuple.ipv4.dport = port;
+	return owner_beside(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4),
+					       BPF_F_CURRENT_NETNS, 0),
+			    ip, sizeof(*ip), tcp);
+}
+
+static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *ip, int proto,
+					   struct ports *ports, void *end, int quoted)
+{
+	struct in6_addr *local = quoted ? &ip->saddr : &ip->daddr;
+	struct in6_addr *peer = quoted ? &ip->daddr : &ip->saddr;
+	__be16 port = quoted ? ports->source : ports->dest;
+	struct claim *claim = claim_of_v6(local, proto, port);
+	struct bpf_sock_tuple tuple = {};
+	struct tcphdr *tcp = (void *)ports;
+
+	if (!claim)
+		return NOBODY;
+	if (!(claim->flags & CLAIM_KERNEL_FIRST) || proto != IPPROTO_TCP)
+		return SERVICE;
+	if (quoted || (void *)(tcp + 1) > end)
+		tcp = 0;
+	__builtin_memcpy(tuple.ipv6.saddr, peer, sizeof(tuple.ipv6.saddr));
+	__builtin_memcpy(tuple.ipv6.daddr, local, sizeof(tuple.ipv6.daddr));
+	tuple.ipv6.sport = quoted ? ports->dest : ports->source;
+	tuple.ipv6.dport = port;
+	return owner_beside(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv6),
+					       BPF_F_CURRENT_NETNS, 0),
+			    ip, sizeof(*ip), tcp);
+}
+
+/* Returns true if the core of a queue will take the frame that is about to be sent to it. */
+static __always_inline int shows_life(__u32 queue)
+{
+	struct heartbeat *heartbeat = bpf_map_lookup_elem(&HEARTBEATS, &queue);
+	__u64 last, now;
+
+	if (!heartbeat)
+		return 1;
+	last = *(volatile __u64 *)&heartbeat->last_ns;
+	if (last == NOT_WATCHED)
+		return 1;
+	now = bpf_ktime_get_ns();
+	if (last == ASLEEP) {
+		*(volatile __u64 *)&heartbeat->last_ns = now;
+		return 1;
+	}
+	/* The core may have been quicker with its own time: that is life. */
+	return (__s64)(now - last) < (__s64)SILENCE_NS;
 }
 
 static __always_inline int to_service(struct xdp_md *ctx, struct counters *counters, __u64 *count)
 {
-	long action = bpf_redirect_map(&SOCKETS, ctx->rx_queue_index, XDP_PASS);
+	long action;
 
+	if (!shows_life(ctx->rx_queue_index)) {
+		counters->no_life += 1;
+		return XDP_PASS;
+	}
+	action = bpf_redirect_map(&SOCKETS, ctx->rx_queue_index, XDP_PASS);
 	if (action == XDP_REDIRECT)
 		*count += 1;
 	else
 		counters->no_socket += 1;
 	return action;
+}
+
+/* A whole packet of TCP or UDP goes where it belongs. */
+static __always_inline int deliver(struct xdp_md *ctx, struct counters *counters, enum owner owner)
+{
+	if (owner == SERVICE)
+		return to_service(ctx, counters, &counters->redirected);
+	if (owner == KERNEL)
+		counters->kernels += 1;
+	else
+		counters->unclaimed += 1;
+	return XDP_PASS;
 }
 
 static __always_inline void to_pair(struct fragmented_key *key, __u8 proto)
@@ -227,13 +399,13 @@ static __always_inline int demux_fragment_v4(struct xdp_md *ctx, struct iphdr *i
 	__builtin_memcpy(&key.dest[12], &ip->daddr, sizeof(ip->daddr));
 	if (ip->frag_off & bpf_htons(OFFSET_BITS))
 		return demux_fragment(ctx, counters, is_later_claimed(&key, ip->protocol));
-	claimed = (void *)(ports + 1) <= end && is_claimed(ip->daddr, ip->protocol, ports->dest);
+	claimed = (void *)(ports + 1) <= end && owner_v4(ctx, ip, ports, end, 0) == SERVICE;
 	note_first(&key, ip->protocol, claimed);
 	return demux_fragment(ctx, counters, claimed);
 }
 
 /* Whether the ICMP message at `icmp` is an error about a packet that a claimed 3-tuple sent. */
-static __always_inline int quotes_claimed(void *icmp, void *end)
+static __always_inline int quotes_claimed(struct xdp_md *ctx, void *icmp, void *end)
 {
 	__u8 *type = icmp;
 	struct iphdr *quoted = icmp + ICMP_HEADER_LEN;
@@ -255,7 +427,33 @@ static __always_inline int quotes_claimed(void *icmp, void *end)
 	ports = (void *)quoted + header_len;
 	if ((void *)(ports + 1) > end)
 		return 0;
-	return is_claimed(quoted->saddr, quoted->protocol, ports->source);
+	return owner_v4(ctx, quoted, ports, end, 1) == SERVICE;
+}
+
+/* Whether the options of an IPv4 header of so many bytes name a source route. Such a packet is the
+ * kernel's to refuse, or to take where accept_source_route is set. Of broken options the service
+ * makes nothing, either. */
+static __always_inline int has_source_route(struct iphdr *ip, __u32 header_len, void *end)
+{
+	__u32 used = sizeof(*ip);
+
+	for (int i = 0; i < IP_OPTIONS_MAX; i++) {
+		__u8 *option = (void *)ip + used;
+
+		if (used >= header_len || used >= IP_HEADER_MAX || (void *)(option + 2) > end)
+			return 0;
+		if (option[0] == IP_OPTION_LSRR || option[0] == IP_OPTION_SSRR)
+			return 1;
+		if (option[0] == IP_OPTION_END)
+			return 0;
+		if (option[0] == IP_OPTION_NOP)
+			used += 1;
+		else if (option[1])
+			used += option[1];
+		else
+			return 0;
+	}
+	return 0;
 }
 
 static __always_inline int demux_ipv4(struct xdp_md *ctx, struct iphdr *ip, void *end,
@@ -269,6 +467,8 @@ static __always_inline int demux_ipv4(struct xdp_md *ctx, struct iphdr *ip, void
 	header_len = ip->ihl * 4;
 	if (ip->version != 4 || header_len < sizeof(*ip))
 		goto other;
+	if (header_len > sizeof(*ip) && has_source_route(ip, header_len, end))
+		goto other;
 	if (ip->frag_off & bpf_htons(FRAGMENT_BITS)) {
 		if (ip->protocol == IPPROTO_TCP || ip->protocol == IPPROTO_UDP)
 			return demux_fragment_v4(ctx, ip, end, counters);
@@ -276,7 +476,7 @@ static __always_inline int demux_ipv4(struct xdp_md *ctx, struct iphdr *ip, void
 		return XDP_PASS;
 	}
 	if (ip->protocol == IPPROTO_ICMP) {
-		if (quotes_claimed((void *)ip + header_len, end))
+		if (quotes_claimed(ctx, (void *)ip + header_len, end))
 			return to_service(ctx, counters, &counters->redirected_icmp);
 		counters->icmp += 1;
 		return XDP_PASS;
@@ -286,10 +486,7 @@ static __always_inline int demux_ipv4(struct xdp_md *ctx, struct iphdr *ip, void
 	ports = (void *)ip + header_len;
 	if ((void *)(ports + 1) > end)
 		goto other;
-	if (is_claimed(ip->daddr, ip->protocol, ports->dest))
-		return to_service(ctx, counters, &counters->redirected);
-	counters->unclaimed += 1;
-	return XDP_PASS;
+	return deliver(ctx, counters, owner_v4(ctx, ip, ports, end, 0));
 
 other:
 	counters->other_ip += 1;
@@ -330,7 +527,7 @@ static __always_inline int transport_v6(__u8 next, void **header, void *end,
 }
 
 /* Whether the ICMPv6 message at `icmp` is an error about a packet that a claimed 3-tuple sent. */
-static __always_inline int quotes_claimed_v6(void *icmp, void *end)
+static __always_inline int quotes_claimed_v6(struct xdp_md *ctx, void *icmp, void *end)
 {
 	__u8 *type = icmp;
 	struct ipv6hdr *quoted = icmp + ICMP_HEADER_LEN;
@@ -349,7 +546,7 @@ static __always_inline int quotes_claimed_v6(void *icmp, void *end)
 	ports = header;
 	if ((void *)(ports + 1) > end)
 		return 0;
-	return is_claimed_v6(&quoted->saddr, proto, ports->source);
+	return owner_v6(ctx, quoted, proto, ports, end, 1) == SERVICE;
 }
 
 /*
@@ -369,7 +566,7 @@ static __always_inline int demux_fragment_v6(struct xdp_md *ctx, struct ipv6hdr 
 	if (proto == IPPROTO_FRAGMENT)
 		return demux_fragment(ctx, counters, is_later_claimed(&key, fragment->next));
 	if ((proto == IPPROTO_TCP || proto == IPPROTO_UDP) && (void *)(ports + 1) <= end)
-		claimed = is_claimed_v6(&ip->daddr, proto, ports->dest);
+		claimed = owner_v6(ctx, ip, proto, ports, end, 0) == SERVICE;
 	note_first(&key, fragment->next, claimed);
 	return demux_fragment(ctx, counters, claimed);
 }
@@ -389,7 +586,7 @@ static __always_inline int demux_ipv6(struct xdp_md *ctx, struct ipv6hdr *ip, vo
 	if (fragment && fragment->offset & bpf_htons(OFFSET_BITS_V6 | MORE_BIT_V6))
 		return demux_fragment_v6(ctx, ip, fragment, proto, header, end, counters);
 	if (proto == IPPROTO_ICMPV6) {
-		if (quotes_claimed_v6(header, end))
+		if (quotes_claimed_v6(ctx, header, end))
 			return to_service(ctx, counters, &counters->redirected_icmp);
 		counters->icmp += 1;
 		return XDP_PASS;
@@ -399,14 +596,18 @@ static __always_inline int demux_ipv6(struct xdp_md *ctx, struct ipv6hdr *ip, vo
 	ports = header;
 	if ((void *)(ports + 1) > end)
 		goto other;
-	if (is_claimed_v6(&ip->daddr, proto, ports->dest))
-		return to_service(ctx, counters, &counters->redirected);
-	counters->unclaimed += 1;
-	return XDP_PASS;
+	return deliver(ctx, counters, owner_v6(ctx, ip, proto, ports, end, 0));
 
 other:
 	counters->other_ip += 1;
 	return XDP_PASS;
+}
+
+static __always_inline int is_own(struct ethhdr *ethernet, struct link_address *own)
+{
+	__be16 *dest = (void *)ethernet->h_dest;
+
+	return dest[0] == own->words[0] && dest[1] == own->words[1] && dest[2] == own->words[2];
 }
 
 SEC("xdp")
@@ -416,6 +617,7 @@ int demux(struct xdp_md *ctx)
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = start;
 	struct counters *counters;
+	struct link_address *own;
 	__u32 zero = 0;
 
 	counters = bpf_map_lookup_elem(&COUNTERS, &zero);
@@ -424,6 +626,12 @@ int demux(struct xdp_md *ctx)
 	/* Link-level broadcast and multicast never carry a connection; the kernel ignores them. */
 	if ((void *)(ethernet + 1) > end || (ethernet->h_dest[0] & 1)) {
 		counters->not_ip += 1;
+		return XDP_PASS;
+	}
+	/* What a promiscuous interface hears is not all for this host. */
+	own = bpf_map_lookup_elem(&LINK_ADDRESS, &zero);
+	if (!own || !is_own(ethernet, own)) {
+		counters->other_host += 1;
 		return XDP_PASS;
 	}
 	if (ethernet->h_proto == bpf_htons(ETH_P_IP))

@@ -46,14 +46,14 @@ impl Size {
     fn of(service: &Service) -> Result<Self, tidelane_tests::Stop> {
         Ok(Self {
             resident_kib: service.resident_kib()?,
-            descriptors: service.descriptors()?,
+            descriptors: service.descriptors_beside_claims()?,
         })
     }
 
     fn check_no_growth(&self, service: &Service) -> Outcome {
         // The service closes them when it has seen the last program's end.
         wait_until(SHORT, "the dead programs' descriptors to be closed", || {
-            Ok(service.descriptors()? <= self.descriptors)
+            Ok(service.descriptors_beside_claims()? <= self.descriptors)
         })?;
         let now = Self::of(service)?;
         let grown = now.resident_kib.saturating_sub(self.resident_kib);

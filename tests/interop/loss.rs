@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tidelane_tests::{
-    Nginx, Outcome, Running, Side, Stop, Wire, WireOptions, ensure,
+    Nginx, Outcome, Running, Side, Stop, Wire, WireOptions, command, ensure,
     impair::{Impairment, impaired_wire},
     nginx::NginxOptions,
     tools::{env_number, require_tools},
-    wire::{SERVER, write_random_file},
+    wire::{MIDDLE, SERVER, write_random_file},
 };
 
 use crate::support::{check_load, check_same, echo_server};
@@ -66,6 +66,53 @@ pub fn bulk_through_nginx() -> Outcome {
         .arg(got.display());
     curl.run(Duration::from_secs(590))?;
     check_same(&nginx.file("bulk"), &got)
+}
+
+/// 1 % of the frames of each direction lost by netem, on the ports of a bridge between the ends.
+pub fn one_percent_by_netem() -> Outcome {
+    require_tools(&["curl", "nginx", "tc", "ethtool"])?;
+    let mib = env_number("TIDELANE_LOSS_MIB", 64);
+    let wire = Wire::with(&WireOptions {
+        middle: true,
+        ..WireOptions::default()
+    })?;
+    let space = wire.namespace(Side::Middle);
+    let ip = ["ip", "-n", &space, "link"];
+    let bridge = command(&[&ip[..], &["add", "bridge", "type", "bridge"]].concat());
+    if bridge.is_err() {
+        return Err(Stop::Skip("this kernel has no bridge".to_owned()));
+    }
+    for port in [MIDDLE.0, MIDDLE.1] {
+        command(&[&ip[..], &["set", port, "master", "bridge"]].concat())?;
+        let tc = ["tc", "-n", &space, "qdisc", "add", "dev", port, "root"];
+        let netem = command(&[&tc[..], &["netem", "loss", "1%", "limit", "10000"]].concat());
+        if netem.is_err() {
+            return Err(Stop::Skip("this kernel has no netem".to_owned()));
+        }
+    }
+    command(&[&ip[..], &["set", "bridge", "up"]].concat())?;
+    // Segments that are joined would be lost together, and seldom.
+    for (side, line) in [
+        (Side::Server, "-K eth1 tso off gso off"),
+        (Side::Middle, "-K left gro off"),
+        (Side::Middle, "-K right gro off"),
+    ] {
+        wire.program(side, "ethtool")
+            .args(line)
+            .run(Duration::from_secs(5))?;
+    }
+    let service = wire.service()?;
+    let nginx = Nginx::start(&wire, Some(&service), &NginxOptions::default())?;
+    write_random_file(&nginx.file("bulk"), mib << 20, 7)?;
+    let got = wire.scratch().join("got");
+    let curl = wire.program(Side::Client, "curl");
+    let curl = curl.args("-sS --fail --max-time 80 -o").arg(got.display());
+    let curl = curl.arg(format!("http://{SERVER}/bulk")).spawn()?;
+    curl.wait(Duration::from_secs(85))?.success()?;
+    check_same(&nginx.file("bulk"), &got)?;
+    let resent = service.counters()?["retrans_segs"].as_u64();
+    ensure!(resent > Some(0), "no segment was sent again");
+    Ok(())
 }
 
 /// Short connections, each complete (10,000 with TIDELANE_LOSS_CONNECTIONS=10000).

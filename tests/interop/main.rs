@@ -25,18 +25,20 @@ mod harness;
 mod headers;
 mod hostile;
 mod ipv6;
+mod kernels;
 mod loss;
 mod memory;
 mod options;
+mod security;
 mod servers;
 mod support;
 
-/// `module::function, seconds` as a [`Case`].
+/// `module::function seconds` as a [`Case`], of a module at any depth.
 macro_rules! cases {
-    ($($module:ident :: $function:ident $seconds:literal,)*) => {
+    ($($module:ident $(:: $rest:ident)+ $seconds:literal,)*) => {
         &[$(Case {
-            name: concat!(stringify!($module), "::", stringify!($function)),
-            run: $module::$function,
+            name: concat!(stringify!($module) $(, "::", stringify!($rest))+),
+            run: $module $(:: $rest)+,
             seconds: $seconds,
         },)*]
     };
@@ -52,6 +54,7 @@ const CASES: &[Case] = cases![
     commands::another_shared_memory_version 60,
     commands::a_program_of_another_version 30,
     commands::up_down_up 60,
+    kernels::starts_or_says_why 60,
     commands::ss_names_the_sockets 60,
     commands::strict_refuses_a_fall_back 60,
     cores::both_have_connections 60,
@@ -103,6 +106,45 @@ const CASES: &[Case] = cases![
     hostile::jammed_doorbell_disturbs_nobody 60,
     hostile::nonsense_at_the_registration_socket 60,
     hostile::unprivileged_program 60,
+    security::access::what_the_attacker_can_do 60,
+    security::access::another_user_is_answered 60,
+    security::admission::users_are_admitted_by_group_or_by_name 60,
+    security::admission::members_of_the_group_are_admitted 60,
+    security::rules::a_hang_up_reads_the_rules_again 60,
+    security::admission::a_namespace_is_left_to_the_kernel 60,
+    security::admission::workers_of_another_user_come_with_their_master 60,
+    security::admission::a_judged_cgroup_stays_with_the_kernel 60,
+    security::firewall::up_names_the_rules_that_would_be_bypassed 60,
+    security::firewall::rules_that_appear_later_are_named 60,
+    security::rules::clients_are_accepted_refused_and_dropped 60,
+    security::rules::programs_are_refused_and_left_waiting 60,
+    security::rules::new_rules_look_at_connections_that_are_open 60,
+    security::bytes::bytes_that_waited_stay_with_their_user 60,
+    security::bytes::a_program_cannot_punch_holes_under_the_service 60,
+    security::confinement::each_thread_has_what_serving_needs 30,
+    security::confinement::serving_makes_no_denied_call 60,
+    security::confinement::links_are_not_followed 60,
+    security::limits::idle_registrations_shut_nobody_out 90,
+    security::limits::silent_registrations_end 60,
+    security::limits::one_program_does_not_grow_the_service 180,
+    security::limits::limits_are_as_configured 30,
+    security::limits::unread_answers_end_a_session 30,
+    security::limits::a_backlog_is_no_longer_than_somaxconn 60,
+    security::network::martians_are_nobody 90,
+    security::network::frames_for_others_are_not_taken 60,
+    security::network::only_the_resolved_neighbour_is_sent_to 60,
+    security::pid_namespace::a_program_outside_is_served_and_freed 90,
+    security::watchdog::a_stopped_service_leaves_its_packets_to_the_kernel 60,
+    security::watchdog::a_service_that_slept_has_the_next_frame 30,
+    security::together::attacks_at_once_take_nothing_from_others 120,
+    security::ports::a_socket_of_another_namespace_is_no_title 60,
+    security::ports::a_socket_of_another_interface_is_no_title 60,
+    security::ports::a_reservation_takes_nothing_from_a_listener 60,
+    security::ports::a_claim_holds_the_port_as_long_as_it_lives 60,
+    security::ports::a_loop_of_reservations_ends_at_the_users_share 120,
+    security::ports::each_user_has_the_ports_that_the_kernel_gives 60,
+    security::ports::a_group_of_listeners_is_its_owner_s 60,
+    security::ports::a_lingering_descriptor_holds_up_nobody 120,
     fast_open::nginx_takes_text_with_syn 60,
     fast_open::curl_sends_text_with_syn 60,
     fast_open::cookies_outlive_the_service 90,
@@ -110,6 +152,7 @@ const CASES: &[Case] = cases![
     flood::a_download_goes_on 300,
     loss::kernel_bulk 90,
     loss::bulk_through_nginx 600,
+    loss::one_percent_by_netem 180,
     loss::short_connections 600,
 ];
 

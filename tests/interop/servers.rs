@@ -7,7 +7,7 @@ use tidelane_tests::{
     Nginx, Outcome, Program, Service, Side, Stop, Wire, ensure,
     nginx::{FILES, NginxOptions},
     program::send_signal,
-    tools::{require_tools, wait_until},
+    tools::{env_number, require_tools, wait_until},
     wire::{SERVER, write_random_file},
 };
 
@@ -79,8 +79,9 @@ pub fn nginx_bodies_by_curl() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let nginx = nginx(&wire, &service)?;
-    write_random_file(&nginx.file("64m"), 64 << 20, 99)?;
-    for name in FILES.iter().map(|(name, _)| *name).chain(["64m"]) {
+    let mib = env_number("TIDELANE_BULK_MIB", 64);
+    write_random_file(&nginx.file("bulk"), mib << 20, 99)?;
+    for name in FILES.iter().map(|(name, _)| *name).chain(["bulk"]) {
         let got = wire.scratch().join(format!("got-{name}"));
         curl(&wire, name)
             .arg("-o")

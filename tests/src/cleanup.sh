@@ -2,16 +2,18 @@
 #
 # Standard input names the things, one per line, before each is made: "netns NAME", "dir PATH",
 # "run NAME" (a service's run
-# directory and log). The end of input is the end of the owner: it closed the
+# directory and log), "cgroup PATH". The end of input is the end of the owner: it closed the
 # pipe, failed, was interrupted or was killed. Only processes inside the named namespaces, which
 # the owner made, are ended.
 trap '' HUP INT TERM PIPE
 spaces=''
 dirs=''
+groups=''
 while read -r kind name; do
     case "$kind" in
         netns) spaces="$spaces $name" ;;
         dir) dirs="$dirs $name" ;;
+        cgroup) groups="$groups $name" ;;
         run) dirs="$dirs /run/tidelane/$name /var/log/tidelane/$name.log" ;;
     esac
 done
@@ -33,6 +35,9 @@ for signal in TERM KILL KILL; do
 done
 for space in $spaces; do
     ip netns del "$space" 2>/dev/null
+done
+for group in $groups; do
+    rmdir -- "$group" 2>/dev/null
 done
 for dir in $dirs; do
     rm -rf -- "$dir"

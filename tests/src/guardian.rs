@@ -34,7 +34,8 @@ impl Guardian {
         Ok(Self { input, shell })
     }
 
-    /// Names a thing that is about to be made: `kind` is `netns`, `dir` or `run`.
+    /// Names a thing that is about to be made: `kind` is `netns`, `dir`, `run`
+    /// or `cgroup`.
     pub fn name(&mut self, kind: &str, name: &str) -> io::Result<()> {
         match &mut self.input {
             Some(input) => writeln!(input, "{kind} {name}"),

@@ -8,6 +8,7 @@
 pub mod guardian;
 pub mod impair;
 pub mod nginx;
+pub mod nics;
 pub mod program;
 pub mod runner;
 pub mod service;

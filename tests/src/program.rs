@@ -33,6 +33,7 @@ pub struct Program {
     cpus: Option<String>,
     service: Option<String>,
     strict: bool,
+    yielding: bool,
 }
 
 /// A program that has ended.
@@ -68,6 +69,7 @@ impl Program {
             cpus: None,
             service: None,
             strict: false,
+            yielding: false,
         }
     }
 
@@ -93,6 +95,12 @@ impl Program {
     /// Binds the program to CPUs, such as `1` or `0,1`.
     pub fn cpus(mut self, cpus: &str) -> Self {
         self.cpus = Some(cpus.to_owned());
+        self
+    }
+
+    /// Lets other programs go first: the program runs while they leave a CPU idle (SCHED_IDLE).
+    pub fn yielding(mut self) -> Self {
+        self.yielding = true;
         self
     }
 
@@ -122,6 +130,9 @@ impl Program {
         line.push(self.namespace.clone());
         if let Some(cpus) = &self.cpus {
             line.extend(["taskset", "-c", cpus].map(str::to_owned));
+        }
+        if self.yielding {
+            line.extend(["chrt", "--idle", "0"].map(str::to_owned));
         }
         if let Some(service) = &self.service {
             line.push(tools::binary("tidelane")?.display().to_string());
@@ -261,8 +272,9 @@ impl Running {
         }
     }
 
-    /// Waits for its end; kills it and fails after `limit`.
+    /// Waits for its end; kills it and fails after `limit`, which [`tools::patience`] extends.
     pub fn wait(mut self, limit: Duration) -> Result<Finished, Stop> {
+        let limit = limit * tools::patience();
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {

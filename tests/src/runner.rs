@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Outcome, Stop};
+use crate::{Outcome, Stop, tools};
 
 /// Set for the process that runs one case.
 const CASE_VARIABLE: &str = "TIDELANE_TEST_CASE";
@@ -32,6 +32,9 @@ pub struct Case {
     /// Seconds after which it has failed.
     pub seconds: u64,
 }
+
+/// What starts the line with a passing case's remark.
+const NOTE_MARK: &str = "NOTE: ";
 
 /// Counts of a run.
 #[derive(Debug, Default)]
@@ -132,7 +135,9 @@ impl Tally {
         match status.and_then(|status| status.code()) {
             Some(0) => {
                 self.passed += 1;
-                println!("ok ({seconds:.1} s)");
+                let note = output.lines().find_map(|line| line.strip_prefix(NOTE_MARK));
+                let note = note.map_or(String::new(), |note| format!(", {note}"));
+                println!("ok ({seconds:.1} s){note}");
             }
             Some(code) if code == i32::from(SKIPPED) => {
                 self.skipped += 1;
@@ -146,9 +151,13 @@ impl Tally {
                 self.failed.push(case.name);
                 match status {
                     Some(status) => println!("FAILED ({seconds:.1} s, {status})"),
-                    None => println!("FAILED (no end in {} s)", case.seconds),
+                    None => println!(
+                        "FAILED (no end in {} s)",
+                        case.seconds * u64::from(tools::patience())
+                    ),
                 }
                 println!("---- {} ----\n{}", case.name, output.trim_end());
+                println!("---- end {} ----", case.name);
             }
         }
     }
@@ -171,7 +180,7 @@ fn run_child(case: &Case, show: bool) -> std::io::Result<(Option<ExitStatus>, St
         .spawn()?;
     let stdout = child.stdout.take().map(collect);
     let stderr = child.stderr.take().map(collect);
-    let deadline = Instant::now() + Duration::from_secs(case.seconds);
+    let deadline = Instant::now() + Duration::from_secs(case.seconds) * tools::patience();
     let status = loop {
         match child.try_wait()? {
             Some(status) => break Some(status),

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    Stop, program, tools,
+    Running, Stop, program, tools,
     wire::{INTERFACE, Side, Wire},
 };
 
@@ -25,6 +25,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 pub struct Service {
     name: String,
     pid: u32,
+    config: PathBuf,
+    /// The first process of the service's PID namespace, if it has one of its own.
+    _first: Option<Running>,
 }
 
 impl Service {
@@ -46,22 +49,112 @@ impl Service {
         let program = options
             .iter()
             .fold(program, |program, option| program.arg(option));
+        let mut told = options.iter().skip_while(|option| **option != "--config");
+        let config = match told.nth(1) {
+            Some(path) => PathBuf::from(path),
+            None => open_config(wire)?,
+        };
+        let program = if options.contains(&"--config") {
+            program
+        } else {
+            program.arg("--config").arg(config.display())
+        };
         let program = match cpus {
             Some(cpus) => program.cpus(cpus),
             None => program,
         };
         program.run(Duration::from_secs(120))?;
-        let pid_file = run_dir(name).join("pid");
-        let pid = fs::read_to_string(&pid_file)?.trim().parse()?;
+        Self::started(name, config)
+    }
+
+    /// As [`up`](Self::up), without a configuration, on a host whose `/etc/group` is `groups`.
+    pub(crate) fn up_with_groups(
+        wire: &Wire,
+        side: Side,
+        name: &str,
+        groups: &Path,
+    ) -> Result<Self, Stop> {
+        let tidelane = tools::binary("tidelane")?;
+        let config = wire.scratch().join("empty.toml");
+        fs::write(&config, "")?;
+        let script = format!(
+            "mount --bind {} /etc/group && exec {} up {INTERFACE} --name {name} --config {}",
+            groups.display(),
+            tidelane.display(),
+            config.display()
+        );
+        let program = wire.program(side, "unshare").args("--mount sh -c");
+        program.arg(script).run(Duration::from_secs(120))?;
+        Self::started(name, config)
+    }
+
+    /// What `tidelane up` has started.
+    fn started(name: &str, config: PathBuf) -> Result<Self, Stop> {
+        let pid = fs::read_to_string(run_dir(name).join("pid"))?;
         Ok(Self {
             name: name.to_owned(),
-            pid,
+            pid: pid.trim().parse()?,
+            config,
+            _first: None,
         })
+    }
+
+    /// As [`up`](Self::up), in a PID namespace of its own, with a `/proc` of its own. The namespace
+    /// ends with its first process, which waits.
+    pub(crate) fn up_in_pid_namespace(wire: &Wire, side: Side, name: &str) -> Result<Self, Stop> {
+        let tidelane = tools::binary("tidelane")?;
+        let config = open_config(wire)?;
+        let script = format!(
+            "{} up {INTERFACE} --name {name} --config {} && sleep 3600",
+            tidelane.display(),
+            config.display()
+        );
+        let first = wire
+            .program(side, "unshare")
+            .args("--pid --fork --kill-child --mount-proc sh -c")
+            .arg(script);
+        let mut first = first.spawn()?;
+        let socket = run_dir(name).join("admin.sock");
+        tools::wait_until(Duration::from_secs(30), "the service", || {
+            first.check_alive()?;
+            Ok(UnixStream::connect(&socket).is_ok())
+        })?;
+        // Whoever listens there, as this PID namespace knows it.
+        let peer = rustix::net::sockopt::socket_peercred(UnixStream::connect(&socket)?)?;
+        let service = Self {
+            name: name.to_owned(),
+            pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
+            config,
+            _first: Some(first),
+        };
+        service.ask("status")?;
+        Ok(service)
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Replaces its configuration file, and has it read by `tidelane reload`. What that said.
+    pub fn reload(&self, config: &str) -> Result<Result<(), String>, Stop> {
+        fs::write(&self.config, config)?;
+        let tidelane = tools::binary("tidelane")?;
+        let output = Command::new(tidelane)
+            .args(["reload", "--name", &self.name])
+            .output()?;
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok(if output.status.success() {
+            Ok(())
+        } else {
+            Err(errors)
+        })
+    }
+
+    /// Replaces its configuration file and sends SIGHUP; its log says what came of that.
+    pub fn hang_up(&self, config: &str) -> Result<(), Stop> {
+        fs::write(&self.config, config)?;
+        program::send_signal(self.pid, Signal::HUP)
     }
 
     /// Its process id.
@@ -121,6 +214,13 @@ impl Service {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
+    /// Open descriptors, less those that hold the ports of claims: the pool of ephemeral ports
+    /// grows with use, and gives ports back after a minute.
+    pub fn descriptors_beside_claims(&self) -> Result<usize, Stop> {
+        let claims = self.counters()?["claims"].as_u64().unwrap_or(0);
+        Ok(self.descriptors()?.saturating_sub(claims as usize))
+    }
+
     /// CPU time so far, user and system.
     pub fn cpu_time(&self) -> Result<Duration, Stop> {
         cpu_time_of(self.pid)
@@ -163,6 +263,15 @@ impl Drop for Service {
             let _ = self.down();
         }
     }
+}
+
+/// A configuration that admits everybody: a test of anything else is not about who may use the
+/// service.
+fn open_config(wire: &Wire) -> Result<PathBuf, Stop> {
+    let path = wire.scratch().join("open.toml");
+    let everybody = "[access]\nnamespaces = ['*']\nusers = ['*']\n";
+    fs::write(&path, everybody)?;
+    Ok(path)
 }
 
 /// CPU time of a process so far, user and system, all its threads.

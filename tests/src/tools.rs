@@ -14,6 +14,8 @@ use crate::Stop;
 const PACKAGES: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("ss", "iproute2"),
+    ("tc", "iproute2"),
+    ("nft", "nftables"),
     ("taskset", "util-linux"),
     ("nginx", "nginx"),
     ("redis-server", "redis-server"),
@@ -116,12 +118,19 @@ pub fn binary(name: &str) -> Result<PathBuf, Stop> {
     }
 }
 
-/// Calls `ready` until it is true; fails with `what` in its text after `limit`.
+/// How many times as long as usual everything may take: TIDELANE_PATIENCE, for slow machines.
+pub fn patience() -> u32 {
+    u32::try_from(env_number("TIDELANE_PATIENCE", 1)).map_or(1, |times| times.max(1))
+}
+
+/// Calls `ready` until it is true; fails with `what` in its text after `limit`, which
+/// [`patience`] extends.
 pub fn wait_until(
     limit: Duration,
     what: &str,
     mut ready: impl FnMut() -> Result<bool, Stop>,
 ) -> Result<(), Stop> {
+    let limit = limit * patience();
     let start = Instant::now();
     loop {
         if ready()? {

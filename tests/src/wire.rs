@@ -7,7 +7,8 @@
 //! ```
 //!
 //! With [`WireOptions::middle`] a third namespace lies between the two, with `left` and `right`,
-//! so that something can be done to the frames on their way.
+//! so that something can be done to the frames on their way. Two NICs of this machine can take the
+//! place of the veth pair at the server: [`nics`].
 
 use std::{
     cell::RefCell,
@@ -21,6 +22,7 @@ use std::{
 use crate::{
     Stop, command, command_with,
     guardian::Guardian,
+    nics,
     program::{Program, Running},
     service::Service,
     tools::{self, require_root, require_tools},
@@ -132,7 +134,7 @@ impl Wire {
         if options.middle {
             let middle = self.namespace(Side::Middle);
             self.add_namespace(&middle)?;
-            self.add_veth(options, (&server, INTERFACE), (&middle, MIDDLE.0))?;
+            self.add_link(options, (&server, INTERFACE), (&middle, MIDDLE.0))?;
             self.add_veth(options, (&middle, MIDDLE.1), (&client, INTERFACE))?;
             for interface in [MIDDLE.0, MIDDLE.1] {
                 self.setup(&["ip", "-n", &middle, "link", "set", interface, "up"])?;
@@ -141,7 +143,7 @@ impl Wire {
                 self.add_bottleneck(options, &middle, mbit)?;
             }
         } else {
-            self.add_veth(options, (&server, INTERFACE), (&client, INTERFACE))?;
+            self.add_link(options, (&server, INTERFACE), (&client, INTERFACE))?;
         }
         if let Some(mbit) = options.line {
             self.add_bucket(&client, INTERFACE, mbit)?;
@@ -212,11 +214,26 @@ impl Wire {
         command_with(arguments, hold).map(drop)
     }
 
+    /// The link at the server's end: the NICs that are named in the environment, or a veth pair.
+    fn add_link(&self, options: &WireOptions, one: End<'_>, other: End<'_>) -> Result<(), Stop> {
+        let Some(names) = nics::names()? else {
+            return self.add_veth(options, one, other);
+        };
+        for (name, (space, interface)) in names.iter().zip([one, other]) {
+            self.setup(&["ip", "link", "set", "dev", name, "down"])?;
+            self.setup(&[
+                "ip", "link", "set", "dev", name, "netns", space, "name", interface,
+            ])?;
+        }
+        Ok(())
+    }
+
     fn add_veth(&self, options: &WireOptions, one: End<'_>, other: End<'_>) -> Result<(), Stop> {
         let count = options.queues.unwrap_or_else(cores).to_string();
         let all = ["numrxqueues", &count, "numtxqueues", &count];
         let queues = if count == "1" { &[][..] } else { &all };
-        let near = ["ip", "link", "add", one.1, "netns", one.0];
+        // From within: Linux 6.1 wants the name to be free where the command runs, too.
+        let near = ["ip", "-n", one.0, "link", "add", one.1];
         let far = ["type", "veth", "peer", "name", other.1, "netns", other.0];
         self.setup(&[&near[..], queues, &far, queues].concat())
     }
@@ -278,9 +295,48 @@ impl Wire {
         self.start_service(side, &options, Some(cores))
     }
 
+    /// Names a thing that the guardian removes at the end, before it is made.
+    pub fn guard(&self, kind: &str, name: &str) -> Result<(), Stop> {
+        Ok(self.guardian.borrow_mut().name(kind, name)?)
+    }
+
+    /// A service on the server's side with this configuration file, and more options for
+    /// `tidelane up`. Other services of a wire admit everybody.
+    pub fn configured_service(&self, config: &str, options: &[&str]) -> Result<Service, Stop> {
+        let path = self
+            .scratch
+            .join(format!("config-{}.toml", self.services.borrow()));
+        fs::write(&path, config)?;
+        let path = path.to_string_lossy();
+        self.service_with(Side::Server, &[&["--config", &path], options].concat())
+    }
+
     /// A service on one side, with more options for `tidelane up`.
     pub fn service_with(&self, side: Side, options: &[&str]) -> Result<Service, Stop> {
         self.start_service(side, options, None)
+    }
+
+    /// A service on the server's side, in a PID namespace of its own.
+    pub fn service_in_pid_namespace(&self) -> Result<Service, Stop> {
+        Service::up_in_pid_namespace(self, Side::Server, &self.name_service()?)
+    }
+
+    /// A service on the server's side, without a configuration, on a host with these groups.
+    pub fn service_with_groups(&self, groups: &str) -> Result<Service, Stop> {
+        let path = self.scratch.join("group");
+        fs::write(&path, groups)?;
+        Service::up_with_groups(self, Side::Server, &self.name_service()?, &path)
+    }
+
+    /// A name for one more service. The guardian removes the service's files.
+    fn name_service(&self) -> Result<String, Stop> {
+        let name = {
+            let mut services = self.services.borrow_mut();
+            *services += 1;
+            format!("{}-{services}", self.id)
+        };
+        self.guardian.borrow_mut().name("run", &name)?;
+        Ok(name)
     }
 
     fn start_service(
@@ -289,12 +345,7 @@ impl Wire {
         options: &[&str],
         cpus: Option<&str>,
     ) -> Result<Service, Stop> {
-        let name = {
-            let mut services = self.services.borrow_mut();
-            *services += 1;
-            format!("{}-{services}", self.id)
-        };
-        self.guardian.borrow_mut().name("run", &name)?;
+        let name = self.name_service()?;
         let all = format!("0-{}", cores() - 1);
         let as_told = cores() == 1 || options.contains(&"--cores");
         let added = if as_told { &[][..] } else { &["--cores", &all] };
@@ -341,11 +392,18 @@ impl Wire {
             return Ok(server);
         };
         let what = format!("an accelerated listener on port {port}");
-        tools::wait_until(Duration::from_secs(10), &what, || {
+        let accelerated = tools::wait_until(Duration::from_secs(10), &what, || {
             server.check_alive()?;
             service.has_listener(port)
-        })?;
-        Ok(server)
+        });
+        match accelerated {
+            Ok(()) => Ok(server),
+            Err(Stop::Fail(text)) => Err(Stop::Fail(format!(
+                "{text}; there are {:#?}",
+                service.sockets()?
+            ))),
+            Err(other) => Err(other),
+        }
     }
 
     /// Established kernel connections of one side that have `port` at either end.

@@ -9,7 +9,9 @@ use std::{
 };
 
 use tidelane_abi::{ControlRequest, OpenOptions, control_request, data_request};
-use tidelane_ring::{Corrupt, Doorbell, PushError, core_of, sleep, words::DataWord};
+use tidelane_ring::{
+    Corrupt, Doorbell, PushError, core_of, new_control_request, sleep, words::DataWord,
+};
 
 use crate::{
     ListenerHandle, Stream,
@@ -60,6 +62,8 @@ pub enum ClientEvent {
     ConnectKernel {
         /// The request's cookie.
         cookie: u64,
+        /// Why: one of [`tidelane_abi::not_accelerated`].
+        reason: u32,
     },
     /// An established connection of a listener: take it up with `Program::stream`, put it into the
     /// accept queue; when `accept` hands it out, set `TAKEN` and call `Context::accept_taken`.
@@ -172,7 +176,7 @@ impl Context {
                 local_port: request.local_port,
                 fast_open: request.fast_open,
                 options: request.options,
-                ..control(control_request::CONNECT)
+                ..new_control_request(control_request::CONNECT)
             },
         )
     }
@@ -186,7 +190,7 @@ impl Context {
         self.request_all(ControlRequest {
             listener: listener.0,
             cookie,
-            ..control(control_request::LISTENER_JOIN)
+            ..new_control_request(control_request::LISTENER_JOIN)
         })
     }
 
@@ -194,7 +198,7 @@ impl Context {
     pub fn listener_leave(&mut self, listener: ListenerHandle) -> Result<(), QueueError> {
         self.request_all(ControlRequest {
             listener: listener.0,
-            ..control(control_request::LISTENER_LEAVE)
+            ..new_control_request(control_request::LISTENER_LEAVE)
         })
     }
 
@@ -389,22 +393,5 @@ impl Context {
             }
             !done
         });
-    }
-}
-
-fn control(kind: u32) -> ControlRequest {
-    ControlRequest {
-        kind,
-        flags: 0,
-        cookie: 0,
-        peer_addr: [0; 16],
-        local_addr: [0; 16],
-        peer_port: 0,
-        local_port: 0,
-        listener: 0,
-        fast_open: 0,
-        reserved_word: 0,
-        options: OpenOptions::default(),
-        reserved: [0; 3],
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     path::Path,
     sync::Mutex,
     time::Duration,
@@ -16,7 +16,7 @@ use rustix::{
         sockopt::{Timeout, set_socket_timeout},
     },
 };
-use tidelane_abi::{ABI_VERSION, Message, message, refusal};
+use tidelane_abi::{ABI_VERSION, Message, message, not_accelerated, refusal};
 use tidelane_ring::{
     Descriptor,
     registration::{RecvError, new_message, recv_message, send_message},
@@ -42,8 +42,39 @@ pub enum RegisterError {
     },
     /// The service refused: one of [`tidelane_abi::refusal`].
     Refused(u32),
+    /// The service does not admit this program.
+    NotAdmitted(NotAdmitted),
+    /// The user may not open the registration socket.
+    NotPermitted,
     /// An operating system call failed.
     Io(io::Error),
+}
+
+/// The connection of a program that the service does not admit: it still takes notes.
+#[derive(Debug)]
+pub struct NotAdmitted {
+    control: Control,
+    why: u32,
+}
+
+impl NotAdmitted {
+    /// Why its sockets stay with the kernel: one of [`tidelane_abi::not_accelerated`].
+    pub fn reason(&self) -> u32 {
+        self.why
+    }
+
+    /// Tells `tidelane ss` that the kernel socket with this inode stays with the kernel.
+    pub fn note(&self, inode: u64) {
+        let mut request = new_message(message::NOTE);
+        request.inode = inode;
+        request.reason = self.why;
+        self.control.tell(&request);
+    }
+
+    /// The descriptor of the registration socket, which the program must not close.
+    pub fn descriptor(&self) -> RawFd {
+        self.control.socket.as_fd().as_raw_fd()
+    }
 }
 
 /// Why the service did not do what was asked.
@@ -51,6 +82,8 @@ pub enum RegisterError {
 pub enum Refusal {
     /// One of [`tidelane_abi::refusal`].
     Refused(u32),
+    /// A limit was reached: which one, as [`tidelane_abi::not_accelerated`] has it.
+    Limit(u32),
     /// The service is gone.
     ServiceGone,
     /// An operating system call failed.
@@ -86,19 +119,27 @@ impl Control {
         })
     }
 
-    /// Introduces the program. The answer comes with three descriptors.
+    /// Introduces the program. The answer comes with its memories and doorbells.
     pub(crate) fn register(&self, name: &str) -> Result<(Message, Vec<OwnedFd>), RegisterError> {
         let mut request = new_message(message::REGISTER);
         let len = name.floor_char_boundary(request.name.len() - 1);
         request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
-        send_message(self.socket.as_fd(), &request, &[])?;
+        self.send_first(&request)?;
         self.first_answer(message::REGISTERED)
     }
 
     /// Asks whether the service has the same version.
     pub(crate) fn probe(&self) -> Result<(), RegisterError> {
-        send_message(self.socket.as_fd(), &new_message(message::PROBE), &[])?;
+        self.send_first(&new_message(message::PROBE))?;
         self.first_answer(message::PROBE).map(|_| ())
+    }
+
+    /// Sends the first message. A service that hung up before it came may have said why.
+    fn send_first(&self, request: &Message) -> io::Result<()> {
+        match send_message(self.socket.as_fd(), request, &[]) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            sent => sent,
+        }
     }
 
     /// The answer to the first message: the service may be of another version.
@@ -121,6 +162,16 @@ impl Control {
         }
     }
 
+    /// Keeps the socket of a program that the service does not admit.
+    pub(crate) fn keep_if_not_admitted(self, error: RegisterError) -> RegisterError {
+        match error {
+            RegisterError::Refused(
+                why @ (refusal::NAMESPACE | refusal::USER | refusal::CGROUP),
+            ) => RegisterError::NotAdmitted(NotAdmitted { control: self, why }),
+            error => error,
+        }
+    }
+
     /// Sends a request and waits for its answer. `ServiceGone`: no further call makes sense.
     pub(crate) fn ask(
         &self,
@@ -129,7 +180,7 @@ impl Control {
     ) -> Result<Message, Refusal> {
         match self.exchange(request, descriptors)? {
             (answer, _) if answer.refusal == 0 => Ok(answer),
-            (answer, _) => Err(Refusal::Refused(answer.refusal)),
+            (answer, _) => Err(Refusal::of(&answer)),
         }
     }
 
@@ -164,7 +215,7 @@ impl Control {
     pub(crate) fn inherit(&self) -> Result<Control, Refusal> {
         let (answer, descriptors) = self.exchange(&new_message(message::INHERIT), &[])?;
         if answer.refusal != 0 {
-            return Err(Refusal::Refused(answer.refusal));
+            return Err(Refusal::of(&answer));
         }
         let socket = descriptors.into_iter().next();
         let socket = socket.ok_or(Refusal::ServiceGone)?;
@@ -215,6 +266,17 @@ impl Control {
     }
 }
 
+impl Refusal {
+    /// Returns the refusal that an answer carries.
+    pub(crate) fn of(answer: &Message) -> Self {
+        match (answer.refusal, answer.reason) {
+            (refusal::LIMIT, 0) => Self::Limit(not_accelerated::LIMIT),
+            (refusal::LIMIT, reason) => Self::Limit(reason),
+            (why, _) => Self::Refused(why),
+        }
+    }
+}
+
 /// Moves a descriptor of our own to a high number, if possible.
 pub(crate) fn out_of_the_way(fd: impl Into<Descriptor>) -> Descriptor {
     let fd = fd.into();
@@ -228,6 +290,7 @@ impl From<Errno> for RegisterError {
     fn from(errno: Errno) -> RegisterError {
         match errno {
             Errno::NOENT | Errno::CONNREFUSED => RegisterError::NotRunning,
+            Errno::ACCESS | Errno::PERM => RegisterError::NotPermitted,
             other => RegisterError::Io(other.into()),
         }
     }
@@ -249,6 +312,15 @@ impl fmt::Display for RegisterError {
                  {theirs}; stop the service and start it from this release"
             ),
             RegisterError::Refused(why) => write!(f, "the service refused (reason {why})"),
+            RegisterError::NotAdmitted(NotAdmitted { why, .. }) => f.write_str(match *why {
+                refusal::NAMESPACE => "the service does not admit this network namespace",
+                refusal::USER => "the service does not admit this user",
+                _ => "BPF programs of the cgroup (sandbox, firewall) would be bypassed",
+            }),
+            RegisterError::NotPermitted => write!(
+                f,
+                "this user may not use the service: it is not in the group of its socket"
+            ),
             RegisterError::Io(error) => write!(f, "cannot register: {error}"),
         }
     }
@@ -260,6 +332,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Refused(why) => write!(f, "the service refused (reason {why})"),
+            Refusal::Limit(_) => write!(f, "a limit of the service is reached"),
             Refusal::ServiceGone => write!(f, "the service is gone"),
             Refusal::Io(error) => error.fmt(f),
         }

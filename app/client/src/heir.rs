@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tidelane_abi::{message, refusal};
+use tidelane_abi::{message, not_accelerated, refusal};
 use tidelane_ring::{StreamBuffer, registration::new_message};
 
 use crate::{Program, Refusal, RegisterError, Stream, control::Control, session::Session};
@@ -81,10 +81,10 @@ pub(crate) fn take(
                 }
                 tx_buffer = buffers.allocator.alloc(log2.max(TX_LOG2_MIN));
                 if tx_buffer.is_none() {
-                    return Err(Refusal::Refused(refusal::LIMIT));
+                    return Err(Refusal::Limit(not_accelerated::LIMIT));
                 }
             }
-            why => break Refusal::Refused(why),
+            _ => break Refusal::of(&answer),
         }
     };
     if let Some(unused) = tx_buffer {

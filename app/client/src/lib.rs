@@ -23,7 +23,7 @@ mod session;
 mod stream;
 
 pub use context::{ClientEvent, Connect, Context, QueueError};
-pub use control::{Refusal, RegisterError};
+pub use control::{NotAdmitted, Refusal, RegisterError};
 pub use heir::Heir;
 pub use program::{ListenerHandle, Program};
 pub use stream::{SendLimits, Stream, StreamOptions, UrgentByte};

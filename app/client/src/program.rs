@@ -7,10 +7,10 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use tidelane_abi::{FlowNumbers, OpenOptions, ROUTE_KERNEL, message, refusal};
+use tidelane_abi::{FlowNumbers, OpenOptions, ROUTE_KERNEL, message, not_accelerated};
 use tidelane_ring::{
-    Descriptor, Doorbell, LayoutError, MapError, ProgramRegion, ServicePageMap, contexts_max,
-    registration::new_message,
+    Descriptor, Doorbell, LayoutError, MEMORIES, MapError, ProgramRegion, ServicePageMap,
+    contexts_max, registration::new_message,
 };
 
 use crate::{
@@ -30,9 +30,6 @@ pub struct Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerHandle(pub u32);
 
-/// Free send buffers of at least this size are given back by `trim`.
-const TRIM_MIN: u64 = 64 << 10;
-
 impl Program {
     /// Registers with the service that listens at `socket_path`. `name` is for `tidelane ss`.
     pub fn register(socket_path: &Path, name: &str) -> Result<Program, RegisterError> {
@@ -40,14 +37,19 @@ impl Program {
     }
 
     pub(crate) fn register_over(control: Control, name: &str) -> Result<Program, RegisterError> {
-        let (answer, descriptors) = control.register(name)?;
+        let (answer, descriptors) = match control.register(name) {
+            Ok(registered) => registered,
+            Err(error) => return Err(control.keep_if_not_admitted(error)),
+        };
         let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
-        let mut descriptors = descriptors.into_iter();
-        let (Some(region), Some(page)) = (descriptors.next(), descriptors.next()) else {
+        let mut descriptors = descriptors.into_iter().map(Descriptor::from);
+        let memories = descriptors.by_ref().take(MEMORIES).collect::<Vec<_>>();
+        let (Ok(memories), Some(page)) = (<[_; MEMORIES]>::try_from(memories), descriptors.next())
+        else {
             return Err(nonsense().into());
         };
-        let (region, page) = (Descriptor::from(region), Descriptor::from(page));
-        let region = ProgramRegion::map(region.as_fd(), answer.region_len).map_err(unmappable)?;
+        let memories = memories.each_ref().map(AsFd::as_fd);
+        let region = ProgramRegion::map(memories, answer.region_len).map_err(unmappable)?;
         let page = ServicePageMap::map(page.as_fd()).map_err(unmappable)?;
         region.dont_fork()?;
         let bells = descriptors.map(|bell| Doorbell::from_trusted(out_of_the_way(bell)));
@@ -64,7 +66,10 @@ impl Program {
 
     /// Whether a service of this version listens at `socket_path`; nothing is registered.
     pub fn probe(socket_path: &Path) -> Result<(), RegisterError> {
-        Control::connect(socket_path)?.probe()
+        let control = Control::connect(socket_path)?;
+        control
+            .probe()
+            .map_err(|error| control.keep_if_not_admitted(error))
     }
 
     /// A session over memory that the caller also gave to a service in this process (simulator).
@@ -148,7 +153,7 @@ impl Program {
         let id = session
             .next_context
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
-            .map_err(|_| Refusal::Refused(refusal::LIMIT))?;
+            .map_err(|_| Refusal::Limit(not_accelerated::LIMIT))?;
         let bell = match &session.control {
             Some(_) => {
                 let bell = out_of_the_way(Doorbell::new().map_err(Refusal::Io)?);
@@ -160,7 +165,7 @@ impl Program {
             }
             None => None,
         };
-        Context::new(session.clone(), id, bell).ok_or(Refusal::Refused(refusal::LIMIT))
+        Context::new(session.clone(), id, bell).ok_or(Refusal::Limit(not_accelerated::LIMIT))
     }
 
     /// The kernel socket `fd` listens: asks the service to take its port too. Contexts then
@@ -180,12 +185,14 @@ impl Program {
         Ok(ListenerHandle(self.ask(&request, &[fd])?.listener))
     }
 
-    /// The program closed its descriptor of the listener.
+    /// The program closed its descriptor of the listener. Returns when the service holds the port
+    /// no longer than the kernel would.
     pub fn unlisten(&self, listener: ListenerHandle) {
         let mut request = new_message(message::UNLISTEN);
         request.cookie = u64::from(listener.0);
         request.listener = listener.0;
-        self.tell(&request);
+        // A service that does not answer is gone, and with it the listener.
+        let _ = self.ask(&request, &[]);
     }
 
     /// The bound kernel socket `fd` reserves its port for connections of this program.
@@ -241,21 +248,6 @@ impl Program {
     /// Bytes of send buffers in use.
     pub fn send_buffer_bytes(&self) -> u64 {
         self.session.buffers().allocator.allocated_bytes()
-    }
-
-    /// Gives the pages of free send buffers back to the system. For moments of rest.
-    pub fn trim(&self) {
-        if self.session.is_gone() {
-            return;
-        }
-        let region = &self.session.region;
-        self.session
-            .buffers()
-            .allocator
-            .trim(TRIM_MIN, |offset, len| {
-                // A page that the system does not take back is used again later.
-                let _ = region.punch_hole(offset, len);
-            });
     }
 
     /// For the child after fork: gives the parent's session up without telling the service. The

@@ -158,7 +158,10 @@ fn control_event(session: &Session, event: &ControlEvent) -> Option<ClientEvent>
             syn_room: event.syn_room,
         }),
         control_event::CONNECT_FAILED => Some(ClientEvent::ConnectFailed { cookie, cause }),
-        control_event::CONNECT_KERNEL => Some(ClientEvent::ConnectKernel { cookie }),
+        control_event::CONNECT_KERNEL => Some(ClientEvent::ConnectKernel {
+            cookie,
+            reason: cause,
+        }),
         control_event::ACCEPTED if slot_exists => Some(ClientEvent::Accepted {
             cookie,
             listener,

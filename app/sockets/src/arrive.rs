@@ -48,10 +48,10 @@ pub(crate) fn control_event(
             }
             Some(socket)
         }
-        ClientEvent::ConnectKernel { cookie } => {
+        ClientEvent::ConnectKernel { cookie, reason } => {
             let (socket, mut inner) = Socket::of_cookie(cookie)?;
             if let State::Connecting(connecting) = &mut inner.state {
-                connecting.kernel = true;
+                connecting.kernel = Some(reason);
             }
             Some(socket)
         }
@@ -118,7 +118,7 @@ fn connect_started(
         table::set_slot(announced.slot, socket);
         *connecting = Connecting {
             connection: Some(connection),
-            kernel: false,
+            kernel: None,
             syn_room,
         };
         return Some(socket);

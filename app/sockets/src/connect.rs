@@ -167,9 +167,10 @@ pub(crate) fn begin(
         return to_kernel(socket, fd, reason);
     }
     let waits = wish != 0 || matches!(started, Started::Asked);
-    if waits && !wait_answer(socket, fd) {
-        // The destination is this host's, and no accelerated program listens there.
-        return to_kernel(socket, fd, not_accelerated::ROUTE);
+    // The destination is this host's, and no accelerated program listens there, or a limit is
+    // reached.
+    if waits && let Some(reason) = wait_answer(socket, fd) {
+        return to_kernel(socket, fd, reason);
     }
     change_kernel_epolls(socket, fd, false);
     if wish != 0 {
@@ -196,7 +197,7 @@ fn start(
     fast_open: u32,
 ) -> Result<Started, Errno> {
     let Some(session) = session::establish() else {
-        return Ok(Started::Kernel(not_accelerated::SERVICE_GONE));
+        return Ok(Started::Kernel(session::unavailable()));
     };
     let route = session.program.route(peer.addr);
     let v4_excluded = inner.options.v6_only() && peer.is_v4();
@@ -268,6 +269,7 @@ fn local_reservation(
     match session.program.reserve(crate::borrow(fd)) {
         Ok(port) => Ok(Some(Address { port, ..local })),
         Err(Refusal::ServiceGone) => Err(not_accelerated::SERVICE_GONE),
+        Err(Refusal::Limit(reason)) => Err(reason),
         Err(_) => Err(not_accelerated::LOCAL_ADDRESS),
     }
 }
@@ -339,21 +341,25 @@ fn to_kernel(socket: &'static Socket, fd: RawFd, reason: u32) -> Handled {
     TO_KERNEL
 }
 
-/// Waits for CONNECT_STARTED or CONNECT_KERNEL. False: it is the kernel's.
-fn wait_answer(socket: &'static Socket, fd: RawFd) -> bool {
+/// Waits for CONNECT_STARTED or CONNECT_KERNEL. Some: it is the kernel's, for this reason.
+fn wait_answer(socket: &'static Socket, fd: RawFd) -> Option<u32> {
     let deadline = Deadline::after(Some(NAME_WAIT_NS));
-    let answer = wait::blocking(socket, fd, deadline, None, |inner| match &inner.state {
-        State::Connecting(connecting) if connecting.kernel => Ok(0),
-        State::Connecting(connecting) if connecting.connection.is_none() => Err(WOULD_BLOCK),
-        _ => Ok(1),
+    let mut kernel = None;
+    wait::blocking(socket, fd, deadline, None, |inner| {
+        let State::Connecting(connecting) = &inner.state else {
+            return Ok(0);
+        };
+        kernel = connecting.kernel;
+        match connecting.connection {
+            None if kernel.is_none() => Err(WOULD_BLOCK),
+            _ => Ok(0),
+        }
     });
-    if answer != Some(Ok(0)) {
-        return true;
-    }
+    let reason = kernel?;
     if let Some(mut inner) = socket.enter(fd) {
         inner.state = State::Fresh;
     }
-    false
+    Some(reason)
 }
 
 /// Blocks until the handshake ends.

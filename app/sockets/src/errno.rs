@@ -26,6 +26,7 @@ pub(crate) fn from_cause(cause: u32) -> i32 {
         close_cause::HOST_UNREACHABLE => libc::EHOSTUNREACH,
         close_cause::NET_UNREACHABLE => libc::ENETUNREACH,
         close_cause::NO_PORT => libc::EADDRNOTAVAIL,
+        close_cause::LIMIT => libc::ENOBUFS,
         // RESET, ABORTED (also: the service died), and numbers of a later version.
         _ => libc::ECONNRESET,
     }

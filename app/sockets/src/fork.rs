@@ -32,14 +32,16 @@ pub(crate) extern "C" fn before() {
     }
 }
 
-/// Whether the socket has a connection, which is shared from now on.
+/// Returns true if the child needs a session that comes from its parent: the socket has a
+/// connection, which is shared from now on, or listens. A worker that serves a listener of its
+/// parent may have become a user who could not connect to the service.
 fn share(socket: &'static Socket) -> bool {
     let Some(mut inner) = socket.visit() else {
         return false;
     };
     let has = matches!(inner.state, State::Inherited(_)) || inner.connection().is_some();
     inner.shared |= has;
-    has
+    has || matches!(inner.state, State::Listening(_))
 }
 
 /// Runs after `fork` in the parent, also if there is no child.
@@ -194,7 +196,7 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
     } else {
         State::Connecting(Connecting {
             connection: Some(taken),
-            kernel: false,
+            kernel: None,
             syn_room: 0,
         })
     };

@@ -476,10 +476,6 @@ impl Lane {
             },
             None => true,
         });
-        drop(ring);
-        if let Some(session) = session::current() {
-            session.program.trim();
-        }
     }
 
     /// A kernel epoll instance that becomes readable when the doorbell rings; for one sleeper.

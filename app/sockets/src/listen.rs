@@ -103,7 +103,7 @@ fn attach(
     backlog: i32,
     options: OpenOptions,
 ) -> Result<(ListenerHandle, u32), u32> {
-    let session = session::establish().ok_or(not_accelerated::SERVICE_GONE)?;
+    let session = session::establish().ok_or_else(session::unavailable)?;
     let backlog = backlog.max(0) as u32;
     let fd = crate::borrow(fd);
     match session.program.listen(fd, cookie, backlog, options) {
@@ -112,6 +112,7 @@ fn attach(
         Err(Refusal::Refused(refusal::NOT_ACCELERATED | refusal::NOT_ENTITLED)) => {
             Err(not_accelerated::LOCAL_ADDRESS)
         }
+        Err(Refusal::Limit(reason)) => Err(reason),
         Err(_) => Err(not_accelerated::LIMIT),
     }
 }

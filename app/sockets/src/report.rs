@@ -21,7 +21,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
 
 /// The text of a [`not_accelerated`] reason.
 pub(crate) fn reason_text(reason: u32) -> &'static str {
-    match reason {
+    match not_accelerated::kind(reason) {
         not_accelerated::UNCONNECTED => "not connected",
         not_accelerated::ROUTE => "the destination is not behind an accelerated interface",
         not_accelerated::LOCAL_ADDRESS => "its address is not on an accelerated interface",
@@ -30,6 +30,9 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
         not_accelerated::LIMIT => "the service refused it: a limit is reached",
         not_accelerated::FORKED => "the connection is the parent process's",
         not_accelerated::SERVICE_GONE => "the service is not running",
+        not_accelerated::NAMESPACE => "the service does not admit this network namespace",
+        not_accelerated::USER => "the service does not admit this user",
+        not_accelerated::CGROUP => "BPF programs of its cgroup would be bypassed",
         _ => "for an unknown reason",
     }
 }

@@ -7,7 +7,8 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
-use tidelane_client::{Heir, Program, RegisterError};
+use tidelane_abi::not_accelerated;
+use tidelane_client::{Heir, NotAdmitted, Program, RegisterError};
 
 use crate::{
     errno::Errno, exit, fork, lock_unsafe::Lock, report, static_cell_unsafe::StaticCell, sys, table,
@@ -50,6 +51,10 @@ static WATCHING_FORK: AtomicBool = AtomicBool::new(false);
 static TEMPLATE: Lock<RawFd> = Lock::new(-1);
 /// The version-mismatch line was printed.
 static COMPLAINED: AtomicBool = AtomicBool::new(false);
+/// The service that does not admit this process, to be told of its sockets.
+static NOT_ADMITTED: Lock<Option<NotAdmitted>> = Lock::new(None);
+/// Why there is no session.
+static UNAVAILABLE: AtomicU32 = AtomicU32::new(not_accelerated::SERVICE_GONE);
 /// Lowest number for the library's own descriptors, 0 until known.
 static INTERNAL_BASE: AtomicU64 = AtomicU64::new(0);
 
@@ -142,14 +147,41 @@ fn register() -> Option<&'static Session> {
                 generation,
             }));
             SESSION.store(Some(session));
+            forget_refusal(NOT_ADMITTED.lock().take());
             exit::watch();
             Some(session)
         }
         Err(error) => {
             complain(&error);
+            note_refusal(error);
             None
         }
     }
+}
+
+/// Keeps what a registration that failed leaves behind, to say why sockets stay with the kernel.
+fn note_refusal(error: RegisterError) {
+    let reason = match &error {
+        RegisterError::NotAdmitted(refused) => refused.reason(),
+        RegisterError::NotPermitted => not_accelerated::USER,
+        _ => not_accelerated::SERVICE_GONE,
+    };
+    UNAVAILABLE.store(reason, Ordering::Relaxed);
+    if let RegisterError::NotAdmitted(refused) = error {
+        table::set_internal(refused.descriptor(), true);
+        forget_refusal(NOT_ADMITTED.lock().replace(refused));
+    }
+}
+
+fn forget_refusal(refused: Option<NotAdmitted>) {
+    if let Some(refused) = refused {
+        table::set_internal(refused.descriptor(), false);
+    }
+}
+
+/// Why [`establish`] gave no session: one of [`not_accelerated`].
+pub(crate) fn unavailable() -> u32 {
+    UNAVAILABLE.load(Ordering::Relaxed)
 }
 
 /// A service that does not run is the normal case of a kernel-only program; anything else is not.
@@ -231,6 +263,8 @@ pub(crate) fn reset_after_fork() {
     REGISTERING.reset_after_fork(0);
     HEIR.unlock_after_fork();
     drop(take_heir());
+    NOT_ADMITTED.unlock_after_fork();
+    forget_refusal(NOT_ADMITTED.lock().take());
     TEMPLATE.unlock_after_fork();
     PROCESS.store(sys::process_id(), Ordering::Relaxed);
 }
@@ -270,9 +304,16 @@ pub(crate) fn disown(connection: u64) {
 
 /// Tells `tidelane ss` why the kernel socket `fd` is not accelerated.
 pub(crate) fn note(fd: RawFd, reason: u32) {
-    if let Some(session) = current()
+    if let Some(session) = current() {
+        if let Some(inode) = sys::inode(fd) {
+            session.program.note(inode, reason);
+        }
+        return;
+    }
+    if let Some(refused) = NOT_ADMITTED.enter()
+        && let Some(refused) = &*refused
         && let Some(inode) = sys::inode(fd)
     {
-        session.program.note(inode, reason);
+        refused.note(inode);
     }
 }

@@ -76,8 +76,8 @@ pub(crate) enum State {
 pub(crate) struct Connecting {
     /// From CONNECT_STARTED on.
     pub(crate) connection: Option<Connection>,
-    /// The service sent the connect back: it is the kernel's.
-    pub(crate) kernel: bool,
+    /// The service sent the connect back: it is the kernel's, for this reason.
+    pub(crate) kernel: Option<u32>,
     /// SYN waits for the first write, and carries so much of it. 0: it is out.
     pub(crate) syn_room: u32,
 }

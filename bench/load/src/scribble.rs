@@ -34,7 +34,7 @@ pub struct Options {
 const REGION: &str = "/memfd:tidelane-program";
 /// Bytes from the region's start that are swept: its head and two contexts.
 const HEAD_LEN: u64 = 4096 + (2 << 20);
-/// Bytes of the slots, and of each area of stream buffers, that are swept.
+/// Bytes of the slots, and of the send buffers, that are swept.
 const AREA_LEN: u64 = 256 << 10;
 /// How long the connections run undisturbed.
 const QUIET: Duration = Duration::from_millis(200);
@@ -124,13 +124,8 @@ fn find_areas(memory: &File) -> io::Result<Vec<Area>> {
         bytes.copy_from_slice(&header[at..at + 8]);
         u64::from_le_bytes(bytes)
     };
-    // Header: slots_offset at 24, rx_offset at 32, tx_offset at 48.
-    let areas = [
-        (0, HEAD_LEN),
-        (field(24), AREA_LEN),
-        (field(32), AREA_LEN),
-        (field(48), AREA_LEN),
-    ];
+    // Header: slots_offset at 24, tx_offset at 48. Receive buffers are read-only.
+    let areas = [(0, HEAD_LEN), (field(24), AREA_LEN), (field(48), AREA_LEN)];
     let clipped = areas
         .iter()
         .filter(|(offset, _)| *offset < len)
@@ -141,15 +136,18 @@ fn find_areas(memory: &File) -> io::Result<Vec<Area>> {
     Ok(clipped.collect())
 }
 
+/// All of its memories, which lie side by side.
 fn find_region() -> io::Result<(u64, u64)> {
     let maps = fs::read_to_string("/proc/self/maps")?;
-    let line = maps.lines().find(|line| line.contains(REGION));
-    let range = line.and_then(|line| line.split_whitespace().next()?.split_once('-'));
-    let parsed = range.and_then(|(start, end)| {
-        let start = u64::from_str_radix(start, 16).ok()?;
-        Some((start, u64::from_str_radix(end, 16).ok()? - start))
+    let lines = maps.lines().filter(|line| line.contains(REGION));
+    let ranges = lines.filter_map(|line| {
+        let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+        let address = |text| u64::from_str_radix(text, 16).ok();
+        Some((address(start)?, address(end)?))
     });
-    parsed.ok_or_else(|| io::Error::other("no program region here; use tidelane run"))
+    let whole = ranges.reduce(|(start, _), (_, end)| (start, end));
+    let whole = whole.map(|(start, end)| (start, end - start));
+    whole.ok_or_else(|| io::Error::other("no program region here; use tidelane run"))
 }
 
 /// Marsaglia's xorshift64*.

@@ -14,7 +14,7 @@ use std::{
 use clap::Args;
 use tidelane_af_xdp::{XdpConfig, XdpPort};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
-use tidelane_steering::{Claim, Demux, StackId};
+use tidelane_steering::{Claim, Demux, Scope, StackId, Steering};
 
 use crate::sys;
 
@@ -88,6 +88,7 @@ fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering:
             port: options.port,
         },
         StackId(0),
+        Scope::Whole,
     )?;
     Ok(demux)
 }

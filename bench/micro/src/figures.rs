@@ -97,13 +97,13 @@ const FIGURES: &[Figure] = &[
         Some(2500),
         1560,
     ),
-    figure("memory wire, both ends", ("memory", 1), MEMORY, None, 4435),
+    figure("memory wire, both ends", ("memory", 1), MEMORY, None, 4460),
     figure(
         "memory wire, both ends, 64 at once",
         ("memory", 64),
         MEMORY,
         None,
-        2860,
+        2880,
     ),
 ];
 

@@ -6,12 +6,17 @@
 
 mod bytes;
 mod fragments;
+mod region;
+mod registration;
 mod script;
 mod segments;
+mod service;
 mod wire;
 
 pub use crate::{
     fragments::fragments,
+    region::region,
+    registration::registration,
     script::script,
     segments::segments,
     wire::{options, wire},
@@ -21,10 +26,12 @@ pub use crate::{
 pub type Target = fn(&[u8]);
 
 /// The targets by their names, which are those of their corpora.
-pub const TARGETS: [(&str, Target); 5] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("wire", wire),
     ("options", options),
     ("fragments", fragments),
     ("segments", segments),
     ("script", script),
+    ("registration", registration),
+    ("region", region),
 ];

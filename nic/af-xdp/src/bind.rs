@@ -5,7 +5,8 @@ use std::{io, thread, time::Duration};
 use crate::{
     XdpError, XdpMode,
     config::XdpConfig,
-    sys::{XDP_MAX_TX_SKB_BUDGET, XskSocket},
+    ring_unsafe::{Descriptor, Ring},
+    sys::{self, XDP_MAX_TX_SKB_BUDGET, XskSocket},
     tx_unsafe::TX_METADATA_LEN,
     umem_unsafe::Umem,
 };
@@ -21,9 +22,40 @@ const BIND_PAUSE: Duration = Duration::from_millis(10);
 /// A socket that is bound, and what it got.
 pub(crate) struct Bound {
     pub(crate) socket: XskSocket,
-    pub(crate) offsets: libc::xdp_mmap_offsets,
+    pub(crate) rings: Rings,
     pub(crate) metadata: bool,
+    pub(crate) long_batches: bool,
     pub(crate) mode: XdpMode,
+}
+
+/// The four rings of a socket.
+///
+/// Kernels up to 6.1 refuse, with EBUSY, to map a ring of a socket that is bound.
+pub(crate) struct Rings {
+    pub(crate) fill: Ring<u64>,
+    pub(crate) completion: Ring<u64>,
+    pub(crate) rx: Ring<Descriptor>,
+    pub(crate) tx: Ring<Descriptor>,
+}
+
+impl Rings {
+    fn map(socket: &XskSocket, config: &XdpConfig) -> Result<Self, (&'static str, io::Error)> {
+        let at = |call: &'static str| move |error: io::Error| (call, error);
+        let offsets: libc::xdp_mmap_offsets = socket
+            .get_xdp(libc::XDP_MMAP_OFFSETS)
+            .map_err(at("XDP_MMAP_OFFSETS"))?;
+        let (rx_len, tx_len) = (config.rx_frames, config.tx_frames);
+        let (rx, tx) = (libc::XDP_PGOFF_RX_RING, libc::XDP_PGOFF_TX_RING);
+        let fill = libc::XDP_UMEM_PGOFF_FILL_RING;
+        let completion = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
+        let map = "mmap of a ring";
+        Ok(Self {
+            fill: Ring::map(socket, rx_len, fill, offsets.fr).map_err(at(map))?,
+            completion: Ring::map(socket, tx_len, completion, offsets.cr).map_err(at(map))?,
+            rx: Ring::map(socket, rx_len, rx as u64, offsets.rx).map_err(at(map))?,
+            tx: Ring::map(socket, tx_len, tx as u64, offsets.tx).map_err(at(map))?,
+        })
+    }
 }
 
 /// Which of the wishes one attempt to bind tries.
@@ -49,7 +81,10 @@ pub(crate) fn bind_best(
             metadata: false,
         });
     }
-    if config.tx_checksum {
+    // Linux 6.12 sends what asks for a checksum without one where the driver has no offload for it
+    // (virtio-net on a link without). Without an offload the kernel would compute it in software.
+    let offload = || sys::interface_finishes_checksums(interface).unwrap_or(false);
+    if config.tx_checksum && offload() {
         attempts.push(Attempt {
             mode: XdpMode::Copy,
             metadata: true,
@@ -147,13 +182,11 @@ fn bind_once(
             .set_xdp(ring, &(len as i32))
             .map_err(at("setsockopt of a ring"))?;
     }
-    let offsets = socket
-        .get_xdp(libc::XDP_MMAP_OFFSETS)
-        .map_err(at("XDP_MMAP_OFFSETS"))?;
+    let rings = Rings::map(&socket, config)?;
     // Both only help: an older kernel, or a caller with fewer rights, transmits in smaller steps.
     let _ = socket.set_send_buffer(config.tx_frames as usize * SEND_BUFFER_PER_FRAME);
     let budget = config.tx_frames.max(TX_BUDGET_MIN);
-    let _ = socket.set_xdp(XDP_MAX_TX_SKB_BUDGET, &(budget as i32));
+    let long_batches = socket.set_xdp(XDP_MAX_TX_SKB_BUDGET, &(budget as i32));
     if let Some(busy_poll) = config.busy_poll {
         let set = socket.set_busy_poll(busy_poll.timeout_us, busy_poll.budget);
         set.map_err(at("SO_BUSY_POLL"))?;
@@ -176,8 +209,9 @@ fn bind_once(
     };
     Ok(Bound {
         socket,
-        offsets,
+        rings,
         metadata: attempt.metadata,
+        long_batches: long_batches.is_ok(),
         mode,
     })
 }

@@ -12,7 +12,6 @@ use crate::{
     XdpError,
     bind::{Bound, bind_best},
     config::{TX_HEADROOM, XdpConfig},
-    ring_unsafe::Ring,
     rx_unsafe::{RxQueue, XdpBurst},
     super_frames::SuperFrames,
     sys::{self, XskSocket},
@@ -75,6 +74,7 @@ pub struct XdpPort {
     super_frames: Option<SuperFrames>,
     memory: UmemMemory,
     mode: XdpMode,
+    long_batches: bool,
     busy_poll: bool,
     rx_checksum_may_be_partial: bool,
     ifindex: u32,
@@ -123,34 +123,29 @@ impl XdpPort {
         let bound = bind_best(&umem, interface, ifindex, queue, config)?;
         let Bound {
             socket,
-            offsets,
+            rings,
             metadata,
+            long_batches,
             mode,
         } = bound;
-
-        let map = system("mmap of a ring");
-        let rings = (|| {
-            let (rx_len, tx_len) = (config.rx_frames, config.tx_frames);
-            let fill = libc::XDP_UMEM_PGOFF_FILL_RING;
-            let completion = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
-            io::Result::Ok((
-                Ring::map(&socket, rx_len, fill, offsets.fr)?,
-                Ring::map(&socket, rx_len, libc::XDP_PGOFF_RX_RING as u64, offsets.rx)?,
-                Ring::map(&socket, tx_len, libc::XDP_PGOFF_TX_RING as u64, offsets.tx)?,
-                Ring::map(&socket, tx_len, completion, offsets.cr)?,
-            ))
-        })();
-        let (fill, rx, tx, completion) = rings.map_err(map)?;
         let frame_len_max = (config.frame_size - TX_HEADROOM).min(mtu + ETHERNET_HEADER_LEN);
         let memory = umem.memory();
         Ok(Self {
-            rx: RxQueue::new(Arc::clone(&umem), fill, rx, config),
-            tx: TxQueue::new(umem, tx, completion, config, frame_len_max, metadata),
-            super_frames: (config.super_frames && metadata)
+            rx: RxQueue::new(Arc::clone(&umem), rings.fill, rings.rx, config),
+            tx: TxQueue::new(
+                umem,
+                rings.tx,
+                rings.completion,
+                config,
+                frame_len_max,
+                metadata,
+            ),
+            super_frames: (config.super_frames && config.tx_checksum && mode == XdpMode::Copy)
                 .then(|| SuperFrames::open(ifindex).ok())
                 .flatten(),
             memory,
             mode,
+            long_batches,
             busy_poll: config.busy_poll.is_some(),
             rx_checksum_may_be_partial: config.rx_checksum_may_be_partial,
             ifindex,
@@ -180,6 +175,22 @@ impl XdpPort {
     /// Whether frames are copied.
     pub fn mode(&self) -> XdpMode {
         self.mode
+    }
+
+    /// Returns true if the peer or the device finishes the checksums of transmitted frames.
+    pub fn finishes_checksums(&self) -> bool {
+        self.tx.has_metadata()
+    }
+
+    /// Returns true if the port takes super-frames.
+    pub fn sends_super_frames(&self) -> bool {
+        self.super_frames.is_some()
+    }
+
+    /// Returns true if one system call transmits all frames that wait: zero-copy has no limit, and
+    /// copy mode has one of 32 frames before Linux 6.17.
+    pub fn sends_long_batches(&self) -> bool {
+        self.long_batches || self.mode == XdpMode::ZeroCopy
     }
 
     /// What pages the frames lie on.

@@ -12,6 +12,7 @@ use tidelane_packet_io::SharedPayload;
 
 /// `setsockopt(SOL_XDP)`: how many frames one `sendto` may send in copy mode (Linux 6.17).
 pub(crate) const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
 
@@ -363,6 +364,31 @@ pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
     }
 }
 
+/// `struct ethtool_value`.
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+/// Returns true if the interface finishes the checksums of what it transmits, by
+/// `ETHTOOL_GTXCSUM`.
+pub(crate) fn interface_finishes_checksums(name: &str) -> io::Result<bool> {
+    const ETHTOOL_GTXCSUM: u32 = 0x16;
+    let mut value = EthtoolValue {
+        command: ETHTOOL_GTXCSUM,
+        data: 0,
+    };
+    let place = (&raw mut value).cast::<libc::c_char>();
+    // SAFETY: this command reads and writes one `ethtool_value`, which outlives the call.
+    unsafe {
+        interface_request(name, SIOCETHTOOL, |argument| {
+            argument.ifr_ifru.ifru_data = place
+        })?;
+    }
+    Ok(value.data != 0)
+}
+
 /// `struct ethtool_channels`.
 #[repr(C)]
 #[derive(Default)]
@@ -381,7 +407,6 @@ pub(crate) struct EthtoolChannels {
 /// The channels of an interface, by `ETHTOOL_GCHANNELS`.
 pub(crate) fn interface_channels(name: &str) -> io::Result<EthtoolChannels> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
-    const SIOCETHTOOL: libc::c_ulong = 0x8946;
     let mut channels = EthtoolChannels {
         command: ETHTOOL_GCHANNELS,
         ..Default::default()

@@ -3,19 +3,19 @@
 use std::{
     error::Error,
     io,
-    os::fd::{AsRawFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     thread,
     time::Duration,
 };
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader, Pod,
-    maps::{DevMap, HashMap, Map, MapData, MapError, PerCpuArray, XskMap},
+    maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, XskMap},
     programs::{ProgramError, Xdp, XdpMode, links::FdLink},
 };
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::SteeringError;
+use crate::{SteeringError, shared_words_unsafe::SharedWords};
 
 /// The demux, from its source or the checked-in object (see `build.rs`).
 pub(crate) const DEMUX_OBJECT: &[u8] =
@@ -255,6 +255,15 @@ impl Object {
         })
     }
 
+    /// Takes an array that this process writes as memory, and maps `len` words of it.
+    pub(crate) fn memory(&mut self, name: &str, len: usize) -> Result<SharedWords, SteeringError> {
+        let Map::Array(map) = self.take_map(name) else {
+            unreachable!("the object has an array of that name");
+        };
+        let words = SharedWords::of_map(map.fd().as_fd(), len);
+        words.map_err(SteeringError::system("mapping an array of the demux"))
+    }
+
     /// Fills the map of devices that frames can be redirected to.
     pub(crate) fn set_devices(&mut self, name: &str, ends: &[u32]) -> Result<(), SteeringError> {
         let map = DevMap::try_from(self.take_map(name));
@@ -264,6 +273,14 @@ impl Object {
             set.map_err(|error| failed("naming an interface to redirect to", &error))?;
         }
         Ok(())
+    }
+
+    /// Takes an array of one entry.
+    pub(crate) fn value<const V: usize>(&mut self, name: &str) -> Result<Value<V>, SteeringError> {
+        let map = Array::try_from(self.take_map(name));
+        Ok(Value {
+            map: map.map_err(|error| failed("opening a map", &error))?,
+        })
     }
 
     /// Takes a per-CPU array whose only entry is a set of counters.
@@ -296,6 +313,22 @@ impl Object {
 
 /// Keys and values of a [`Table`].
 pub(crate) type Entries<const K: usize, const V: usize> = Vec<([u8; K], [u8; V])>;
+
+/// A value in the kernel that a program reads.
+pub(crate) struct Value<const V: usize> {
+    map: Array<MapData, [u8; V]>,
+}
+
+impl<const V: usize> Value<V>
+where
+    [u8; V]: Pod,
+{
+    pub(crate) fn set(&mut self, value: &[u8; V]) -> Result<(), SteeringError> {
+        self.map
+            .set(0, value, 0)
+            .map_err(|error| failed("writing a map", &error))
+    }
+}
 
 /// A hash map in the kernel.
 pub(crate) struct Table<const K: usize, const V: usize> {

@@ -1,12 +1,13 @@
 //! The demux: claimed 3-tuples go to the service, everything else to the kernel.
 
-use std::os::fd::BorrowedFd;
+use std::{os::fd::BorrowedFd, sync::Arc};
 
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::{
-    AttachMode, SteeringError,
-    bpf::{DEMUX_OBJECT, Object, PerCpuCounters, Sockets, Table, check_permission},
+    AttachMode, Heartbeats, SteeringError,
+    bpf::{DEMUX_OBJECT, Object, PerCpuCounters, Sockets, Table, Value, check_permission},
+    mirror,
 };
 
 const PROGRAM: &str = "demux";
@@ -14,14 +15,28 @@ const PROGRAM: &str = "demux";
 const QUEUES_MAX: u32 = 64;
 /// `struct claim_key`: address 16, port 2, protocol 1, zero 1.
 const KEY_LEN: usize = 20;
-/// `struct claim_owner`: stack 4, zero 12.
+/// `struct claim`: stack 4, flags 4, zero 8.
 const OWNER_LEN: usize = 16;
+/// `CLAIM_KERNEL_FIRST` of the program.
+const KERNEL_FIRST: u32 = 1;
+/// `struct link_address`: address 6, zero 2.
+const LINK_ADDRESS_LEN: usize = 8;
 /// `struct counters`.
-const COUNTERS: usize = 9;
+const COUNTERS: usize = 12;
 
 /// Which stack a claim belongs to. Zero is the service itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u32);
+
+/// Which packets of a claimed 3-tuple go to the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// All packets.
+    Whole,
+    /// Packets for which the kernel has no socket. The kernel keeps the segments of its own
+    /// connections, and SYNs for its own listener.
+    BesideKernel,
+}
 
 /// A 3-tuple whose packets go to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,6 +90,13 @@ pub struct DemuxCounters {
     pub not_ip: u64,
     /// To the service: fragments of claimed TCP or UDP.
     pub redirected_fragments: u64,
+    /// Claimed, but the kernel has a socket for them: passed to the kernel.
+    pub kernels: u64,
+    /// Claimed, but the core of the queue shows no life: passed to the kernel.
+    pub no_life: u64,
+    /// To another link address, heard by a promiscuous interface: passed to the kernel, which drops
+    /// it.
+    pub other_host: u64,
 }
 
 impl DemuxCounters {
@@ -89,6 +111,9 @@ impl DemuxCounters {
             other_ip,
             not_ip,
             redirected_fragments,
+            kernels,
+            no_life,
+            other_host,
         ] = counters;
         Self {
             redirected,
@@ -100,12 +125,46 @@ impl DemuxCounters {
             other_ip,
             not_ip,
             redirected_fragments,
+            kernels,
+            no_life,
+            other_host,
         }
     }
 
     /// Frames that went on to the kernel.
     pub fn passed(&self) -> u64 {
-        self.no_socket + self.unclaimed + self.fragments + self.icmp + self.other_ip + self.not_ip
+        [
+            self.no_socket,
+            self.unclaimed,
+            self.fragments,
+            self.icmp,
+            self.other_ip,
+            self.not_ip,
+            self.kernels,
+            self.no_life,
+            self.other_host,
+        ]
+        .iter()
+        .sum()
+    }
+}
+
+/// Sends claimed packets to the service: the demux, or a stand-in of a test.
+pub trait Steering: Send {
+    /// Sends the packets of a claim that are within `scope` to the service from now on.
+    fn claim(&mut self, claim: &Claim, owner: StackId, scope: Scope) -> Result<(), SteeringError>;
+
+    /// Leaves the claim's packets to the kernel from now on. Returns false if it was not claimed.
+    fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError>;
+
+    /// Frames so far, by their destination.
+    fn counters(&self) -> Result<DemuxCounters, SteeringError>;
+
+    /// The interface's link address is this one from now on: frames to others are the kernel's. A
+    /// stand-in that sees no frames need not know it.
+    fn set_link_address(&mut self, address: [u8; 6]) -> Result<(), SteeringError> {
+        let _ = address;
+        Ok(())
     }
 }
 
@@ -117,6 +176,8 @@ pub struct Demux {
     claims: Table<KEY_LEN, OWNER_LEN>,
     sockets: Sockets,
     counters: PerCpuCounters<COUNTERS>,
+    heartbeats: Arc<Heartbeats>,
+    link_address: Value<LINK_ADDRESS_LEN>,
     /// Holds the program and its attachment.
     _object: Object,
 }
@@ -137,15 +198,23 @@ impl Demux {
         let claims = object.table("CLAIMS")?;
         let sockets = object.sockets("SOCKETS")?;
         let counters = object.counters("COUNTERS")?;
+        let heartbeats = object.memory("HEARTBEATS", Heartbeats::LEN)?;
+        let link_address = object.value("LINK_ADDRESS")?;
         let (mode, native_refusal) = object.attach(PROGRAM, ifindex, &interface)?;
-        Ok(Self {
+        let mut demux = Self {
             mode,
             native_refusal,
             claims,
             sockets,
             counters,
+            heartbeats: Arc::new(Heartbeats::new(heartbeats)),
+            link_address,
             _object: object,
-        })
+        };
+        if let Some(address) = own_address(ifindex)? {
+            demux.set_link_address(address)?;
+        }
+        Ok(demux)
     }
 
     /// How the kernel runs the program.
@@ -153,21 +222,14 @@ impl Demux {
         self.mode
     }
 
+    /// Where the cores show life. Until a core has, its queue is not watched.
+    pub fn heartbeats(&self) -> &Arc<Heartbeats> {
+        &self.heartbeats
+    }
+
     /// Why the program does not run in the driver, if it does not.
     pub fn native_refusal(&self) -> Option<&str> {
         self.native_refusal.as_deref()
-    }
-
-    /// Sends the claim's packets to the sockets from now on.
-    pub fn claim(&mut self, claim: &Claim, owner: StackId) -> Result<(), SteeringError> {
-        let mut value = [0; OWNER_LEN];
-        value[..4].copy_from_slice(&owner.0.to_ne_bytes());
-        self.claims.insert(&claim.key(), &value)
-    }
-
-    /// Leaves the claim's packets to the kernel from now on. False if it was not claimed.
-    pub fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError> {
-        self.claims.remove(&claim.key())
     }
 
     /// All claims, as the kernel has them.
@@ -196,11 +258,42 @@ impl Demux {
     pub fn unregister_xsk(&mut self, queue: u32) -> Result<(), SteeringError> {
         self.sockets.unset(queue)
     }
+}
 
-    /// What became of the frames so far.
-    pub fn counters(&self) -> Result<DemuxCounters, SteeringError> {
+impl Steering for Demux {
+    fn claim(&mut self, claim: &Claim, owner: StackId, scope: Scope) -> Result<(), SteeringError> {
+        let flags = match scope {
+            Scope::Whole => 0,
+            Scope::BesideKernel => KERNEL_FIRST,
+        };
+        let mut value = [0; OWNER_LEN];
+        value[..4].copy_from_slice(&owner.0.to_ne_bytes());
+        value[4..8].copy_from_slice(&flags.to_ne_bytes());
+        self.claims.insert(&claim.key(), &value)
+    }
+
+    fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError> {
+        self.claims.remove(&claim.key())
+    }
+
+    fn set_link_address(&mut self, address: [u8; 6]) -> Result<(), SteeringError> {
+        let mut value = [0; LINK_ADDRESS_LEN];
+        value[..6].copy_from_slice(&address);
+        self.link_address.set(&value)
+    }
+
+    fn counters(&self) -> Result<DemuxCounters, SteeringError> {
         self.counters.sum().map(DemuxCounters::from_array)
     }
+}
+
+/// The link address of an interface of this thread's namespace.
+fn own_address(ifindex: u32) -> Result<Option<[u8; 6]>, SteeringError> {
+    let address = mirror::link_address(ifindex);
+    let address = address.map_err(SteeringError::system(
+        "reading the interface's link address",
+    ))?;
+    Ok(address.map(|address| address.0))
 }
 
 /// The name of an interface of this thread's namespace.

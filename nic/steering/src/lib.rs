@@ -4,19 +4,31 @@
 //!   claims. All use of the eBPF loader is in one module, `bpf`, since its interface moves.
 //! * [`mirror::Mirror`] follows the kernel's links, addresses, routes and neighbors over netlink,
 //!   and asks the kernel to resolve a neighbor: the service has no ARP of its own.
+//! * [`firewall::Firewall`] names the hooks of the kernel that packets of the service do not pass.
 //! * [`PortReservation`] holds a port in the kernel, so that nobody else gets it.
+//! * [`Heartbeats`] are signs of life, without which the demux leaves the packets to the kernel.
+//! * [`Lookup`] asks the kernel to which listening socket it would deliver.
 //!
 //! All of it acts on the network namespace of the calling thread.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bpf;
 mod demux;
 mod error;
+pub mod firewall;
+mod heartbeats;
 pub mod impair;
+mod lookup;
 pub mod mirror;
 mod reservation;
+#[expect(unsafe_code, reason = "memory that the kernel shares")]
+mod shared_words_unsafe;
+#[expect(unsafe_code, reason = "system calls without a safe wrapper")]
+mod sys;
 
 pub use bpf::AttachMode;
-pub use demux::{Claim, Demux, DemuxCounters, StackId};
+pub use demux::{Claim, Demux, DemuxCounters, Scope, StackId, Steering};
 pub use error::SteeringError;
-pub use reservation::PortReservation;
+pub use heartbeats::{Heartbeat, Heartbeats};
+pub use lookup::{FoundListener, Lookup};
+pub use reservation::{PortReservation, Twin};

@@ -213,6 +213,18 @@ impl Mirror {
         self.routes.all()
     }
 
+    /// The same by table, in the order in which the kernel asks them.
+    pub fn tables(&self) -> impl Iterator<Item = Vec<(Address, u8, RouteInfo)>> {
+        self.routes.by_table()
+    }
+
+    /// What the kernel knows of the neighbors behind a link.
+    pub fn neighbors(&self, ifindex: u32) -> impl Iterator<Item = (Address, Neighbor)> {
+        let behind = (ifindex, [0; 16])..=(ifindex, [0xff; 16]);
+        let known = self.tables.neighbors.range(behind);
+        known.map(|((_, addr), neighbor)| (*addr, *neighbor))
+    }
+
     /// What the kernel knows of a neighbor.
     pub fn neighbor(&self, ifindex: u32, addr: &Address) -> Option<Neighbor> {
         self.tables.neighbors.get(&(ifindex, *addr)).copied()
@@ -222,22 +234,24 @@ impl Mirror {
     /// .. use` does. The answer comes by [`poll`](Self::poll). Call it again from time to time
     /// while a neighbor that is [`NeighborState::Stale`] is in use: the kernel does not see our
     /// traffic.
+    ///
+    /// An entry that needs no resolution, or was set by hand, stays as it is. The request would
+    /// make it an ordinary one, so the kernel is asked first: for a neighbor that the kernel does
+    /// not know the request is one that only makes new entries, and one with an answer, or that is
+    /// being asked for, needs none. What is left is an ordinary entry that becomes a permanent one
+    /// between two system calls.
     pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
-        let (family, destination) = match address_to_ipv4(addr) {
-            Some(v4) => (AddressFamily::Inet, NeighbourAddress::Inet(v4)),
-            None => {
-                let v6 = Ipv6Addr::from(*addr);
-                (AddressFamily::Inet6, NeighbourAddress::Inet6(v6))
-            }
-        };
-        let mut message = NeighbourMessage::default();
-        message.header.family = family;
-        message.header.ifindex = ifindex;
+        use NeighborState::{Failed, None as Unknown, Stale};
+        let mut message = neighbor_message(ifindex, addr);
+        let asked = RouteNetlinkMessage::GetNeighbour(message.clone());
+        let known = self.requests.get(asked)?;
         message.header.flags = NeighbourFlags::Use;
-        let destination = NeighbourAttribute::Destination(destination);
-        message.attributes.push(destination);
-        self.requests
-            .create(RouteNetlinkMessage::NewNeighbour(message))
+        let request = RouteNetlinkMessage::NewNeighbour(message);
+        match known.iter().find_map(tables::neighbor_state_in) {
+            None => self.requests.create_new(request),
+            Some(Stale | Failed | Unknown) => self.requests.change(request),
+            Some(_) => Ok(()),
+        }
     }
 
     fn read_all(&mut self) -> io::Result<()> {
@@ -269,6 +283,32 @@ impl Mirror {
         }
         Ok(RouteTable::from_messages(messages))
     }
+}
+
+/// The link address of an interface in the network namespace of this thread, if it has one.
+pub fn link_address(ifindex: u32) -> io::Result<Option<MacAddress>> {
+    let mut tables = Tables::default();
+    let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    for message in Channel::new()?.dump(links)? {
+        tables.apply(message);
+    }
+    Ok(tables.links.get(&ifindex).and_then(|link| link.mac))
+}
+
+fn neighbor_message(ifindex: u32, addr: &Address) -> NeighbourMessage {
+    let (family, destination) = match address_to_ipv4(addr) {
+        Some(v4) => (AddressFamily::Inet, NeighbourAddress::Inet(v4)),
+        None => {
+            let v6 = Ipv6Addr::from(*addr);
+            (AddressFamily::Inet6, NeighbourAddress::Inet6(v6))
+        }
+    };
+    let mut message = NeighbourMessage::default();
+    message.header.family = family;
+    message.header.ifindex = ifindex;
+    let destination = NeighbourAttribute::Destination(destination);
+    message.attributes.push(destination);
+    message
 }
 
 fn touches_routes(message: &RouteNetlinkMessage) -> bool {

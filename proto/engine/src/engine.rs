@@ -17,6 +17,7 @@ use tidelane_wire::{
 
 use crate::{
     listeners::Listeners,
+    resets::Resets,
     time_wait::{Entry, TimeWait},
 };
 
@@ -41,9 +42,9 @@ pub struct Engine {
     paths: Paths,
     /// The last instant that the driver named, in the units of flows.
     clock: Clock,
-    /// Challenge ACKs and RSTs left in `second`.
+    /// Challenge ACKs left in `second`, and RSTs.
     challenges: u32,
-    resets: u32,
+    resets: Resets,
     second: u64,
     /// Half-open connections of all listeners.
     half_open: u32,
@@ -119,9 +120,9 @@ impl Engine {
             paths: Paths::default(),
             clock: Clock::at(Instant(0)),
             counters: Counters::default(),
-            challenges: config.challenge_acks_per_second,
-            resets: config.resets_per_second,
-            second: 0,
+            challenges: 0,
+            resets: Resets::new(),
+            second: u64::MAX,
             half_open: 0,
             look: TimerHandle::NULL,
             timeouts: Timeouts::of(&config),
@@ -310,6 +311,9 @@ impl Engine {
         env: &mut impl Env,
     ) {
         self.counters.in_segs += 1;
+        if !env.admits(&arrival.key, arrival.link) {
+            return;
+        }
         let clock = self.clock;
         self.refill(clock.now);
         let segment = &by_our_clock(segment, &arrival.key, arrival.link, env);
@@ -334,29 +338,6 @@ impl Engine {
         } else if !self.take_cookie(clock, arrival, segment, env) {
             self.refuse(arrival, segment, DropReason::NoFlow, env);
         }
-    }
-
-    /// RFC 9293 §3.10.7.1: CLOSED.
-    fn refuse(
-        &mut self,
-        arrival: &Arrival,
-        segment: &Segment<'_>,
-        reason: DropReason,
-        env: &mut impl Env,
-    ) {
-        self.counters.drops[reason.index()] += 1;
-        let Some(out) = reset_reply(segment, arrival.key, arrival.link) else {
-            return;
-        };
-        if self.resets == 0 {
-            self.counters.drops[DropReason::RateLimited.index()] += 1;
-            return;
-        }
-        self.resets -= 1;
-        self.counters.out_rsts += 1;
-        let fields = self.config.ip.to(arrival.key.peer.addr);
-        // A reset that finds no frame is lost, as any may be.
-        let _ = env.transmit_reply(&out, fields);
     }
 
     /// A segment for a connection in TIME-WAIT is acknowledged; a FIN that came again restarts the

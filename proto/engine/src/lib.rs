@@ -6,14 +6,15 @@
 mod engine;
 mod fast_open;
 mod listeners;
+mod resets;
 mod time_wait;
 
 pub use tidelane_cc::{Algorithm, Details};
 pub use tidelane_flow::{
-    Arrival, CaState, CloseCause, ConfigError, Counters, EcnPolicy, EngineConfig, Env, Event,
-    FastOpenPolicy, FinWait2, FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind, IpFields,
-    IpOptions, LinkId, ListenError, ListenerId, Misuse, MtuProbing, NO_PACING, OpenError, Route,
-    SegmentOut, SocketOptions, State, TxFull, WindowOptions,
+    Admission, Arrival, CaState, CloseCause, ConfigError, Counters, EcnPolicy, EngineConfig, Env,
+    Event, FastOpenPolicy, FinWait2, FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind,
+    IpFields, IpOptions, Judgement, LinkId, ListenError, ListenerId, Misuse, MtuProbing, NO_PACING,
+    OpenError, Route, SegmentOut, SocketOptions, State, TxFull, WindowOptions,
 };
 pub use tidelane_time::{Duration, Instant};
 pub use tidelane_wire::{

@@ -69,6 +69,8 @@ pub struct EngineConfig {
     pub challenge_acks_per_second: u32,
     /// RST segments per second for segments that belong to no flow.
     pub resets_per_second: u32,
+    /// Of these to one peer, or to several that a secret puts together.
+    pub peer_resets_per_second: u32,
     /// DiffServ field and TTL where no program set others (RFC 1122 §3.2.1.7; Linux:
     /// `ip_default_ttl`, `hop_limit`).
     pub ip: IpOptions,
@@ -139,6 +141,7 @@ impl Default for EngineConfig {
             segment_max: u16::MAX,
             challenge_acks_per_second: u32::MAX,
             resets_per_second: 10_000,
+            peer_resets_per_second: 2_500,
             ip: IpOptions::default(),
             timestamps: true,
             sack: true,

@@ -84,6 +84,28 @@ impl SegmentOut {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxFull;
 
+/// What a driver thinks of a connection that a peer asks for. See [`Env::judge`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Judgement {
+    /// It may open.
+    Accept,
+    /// It may not: the peer is told by a reset.
+    Refuse,
+    /// It may not, and the peer is told nothing.
+    Drop,
+}
+
+/// What a driver has room for. See [`Env::admit`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// The flow.
+    Flow,
+    /// No more half-open flows: a SYN cookie has to do.
+    Cookie,
+    /// Nothing: the peer may try again later.
+    Nothing,
+}
+
 /// What the engine needs from its driver. Called from within the engine's methods.
 pub trait Env {
     /// Sends one segment.
@@ -161,6 +183,26 @@ pub trait Env {
         let _ = (flow, key, link);
     }
 
+    /// A peer asks `listener` for the connection `key`: the first that is done about a SYN that
+    /// could open one, and about a SYN cookie that came back.
+    fn judge(&mut self, listener: ListenerId, key: &FlowKey) -> Judgement {
+        let _ = (listener, key);
+        Judgement::Accept
+    }
+
+    /// A peer wants a connection from `listener`, in whose SYN queue it takes a place if it is
+    /// `half_open`. Says what the driver, which may keep accounts, has room for; without this,
+    /// everything. If it is [`Admission::Flow`], [`admitted`](Self::admitted) follows.
+    fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
+        let _ = (listener, half_open);
+        Admission::Flow
+    }
+
+    /// `flow` is what was admitted last. It was [`made`](Self::made) before.
+    fn admitted(&mut self, flow: FlowId) {
+        let _ = flow;
+    }
+
     /// From now on the IP headers of `flow`, which was sent on or [`made`](Self::made), say this.
     fn headers(&mut self, flow: FlowId, fields: IpFields) {
         let _ = (flow, fields);
@@ -184,6 +226,13 @@ pub trait Env {
     /// timeouts that the way to it is in doubt.
     fn doubt_path(&mut self, flow: FlowId) {
         let _ = flow;
+    }
+
+    /// Returns true if a segment without a flow may come from the peer of `key`; the driver counts
+    /// those that may not, and they have no other effect. Peers of flows are not asked about again.
+    fn admits(&mut self, key: &FlowKey, link: LinkId) -> bool {
+        let _ = (key, link);
+        true
     }
 
     /// The route back to the peer of a passive open that came over `link`.

@@ -32,8 +32,8 @@ pub use crate::{
     config::{ConfigError, EcnPolicy, EngineConfig, MtuProbing, NO_PACING, SocketOptions},
     counters::Counters,
     driver::{
-        Arrival, CloseCause, Env, Event, FlowInfo, ListenError, Misuse, OpenError, Route,
-        SegmentOut, TxFull, by_our_clock,
+        Admission, Arrival, CloseCause, Env, Event, FlowInfo, Judgement, ListenError, Misuse,
+        OpenError, Route, SegmentOut, TxFull, by_our_clock,
     },
     fast_open::FastOpenPolicy,
     flow_state::{CaState, FlowState, flags},

@@ -1,7 +1,9 @@
 //! What acknowledgments say of text that is out of order (RFC 2018 §4) and of text that came twice
 //! (RFC 2883 §4).
 
-use tidelane_flow::{Env, Event, FlowId, IpFields, LinkId, Route, SegmentOut, TxFull, flags};
+use tidelane_flow::{
+    Admission, Env, Event, FlowId, IpFields, LinkId, ListenerId, Route, SegmentOut, TxFull, flags,
+};
 use tidelane_wire::{FlowKey, SackBlocks, SeqNumber, TcpOptions};
 
 use crate::{Slow, ranges::Ranges, urgent};
@@ -212,6 +214,14 @@ impl<E: Env> Env for WithBlocks<'_, E> {
 
     fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
         self.env.made(flow, key, link);
+    }
+
+    fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
+        self.env.admit(listener, half_open)
+    }
+
+    fn admitted(&mut self, flow: FlowId) {
+        self.env.admitted(flow);
     }
 
     fn headers(&mut self, flow: FlowId, fields: IpFields) {

@@ -1,5 +1,7 @@
 //! A flow in the words of `ss -ti`.
 
+use std::ops::Range;
+
 use tidelane_flow::{EngineConfig, FlowInfo, FlowState, State, Timeouts, flags};
 use tidelane_time::Duration;
 
@@ -65,5 +67,15 @@ impl Connection {
             link: flow.link,
             listener: self.listener,
         }
+    }
+
+    /// The stream positions of the bytes that were received and not read: in order, then each
+    /// range that lies behind a hole.
+    pub fn received(&self, flow: &FlowState) -> impl Iterator<Item = Range<u32>> {
+        let in_order = flow.rx_read()..flow.rx_head();
+        let behind_holes = self.ooo.iter();
+        let position = |seq| flow.rx_pos(seq);
+        let behind_holes = behind_holes.map(move |(start, end)| position(start)..position(end));
+        std::iter::once(in_order).chain(behind_holes)
     }
 }

@@ -85,6 +85,16 @@ impl IpAddress {
         len == 0 || differs >> (128 - u32::from(len.min(128))) == 0
     }
 
+    /// The first `len` bits, and zeros. An IPv4 prefix counts 96 bits more than usual.
+    pub const fn masked(self, len: u8) -> Self {
+        let mask = match len {
+            0 => 0,
+            1..128 => u128::MAX << (128 - len as u32),
+            _ => u128::MAX,
+        };
+        Self((u128::from_be_bytes(self.0) & mask).to_be_bytes())
+    }
+
     /// Whether this is in `fe80::/10`, where an address means something only on its link.
     pub const fn is_link_local_v6(self) -> bool {
         self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
@@ -96,6 +106,12 @@ impl IpAddress {
             Some([first, ..]) => first == 127,
             None => u128::from_be_bytes(self.0) == 1,
         }
+    }
+
+    /// Returns true in `0.0.0.0/8`, "this network" (RFC 1122 §3.2.1.3).
+    #[inline]
+    pub const fn is_this_network_v4(self) -> bool {
+        matches!(self.as_v4(), Some([0, ..]))
     }
 
     /// Whether this names a group: `224.0.0.0/4`, `ff00::/8`, or the limited broadcast address.

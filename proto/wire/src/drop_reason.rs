@@ -61,8 +61,16 @@ drop_reasons! {
     BadChecksum => "bad_checksum",
     /// An ICMP message that is not an error, or quotes too little.
     BadIcmp => "bad_icmp",
-    /// An address that cannot be the source or destination of TCP (multicast, unspecified).
+    /// An address that cannot be the source or destination of TCP (multicast, broadcast, this
+    /// network).
     BadAddress => "bad_address",
+    /// A source that cannot be on this link: an address of this host, of its loopback, or to which
+    /// its routes broadcast.
+    MartianSource => "martian_source",
+    /// The route to the source leads elsewhere, and `rp_filter` demands otherwise (RFC 3704).
+    ReversePath => "reverse_path",
+    /// A source route among the options of IPv4 (RFC 7126 §4.3, §4.4).
+    SourceRoute => "source_route",
     /// Longer than the path or the frame allows.
     TooLong => "too_long",
 
@@ -77,6 +85,8 @@ drop_reasons! {
     NoFlow => "no_flow",
     /// A SYN for a port without a listener.
     NoListener => "no_listener",
+    /// A rule of the operator refuses the connection.
+    RuleDenied => "rule_denied",
 
     // Segment arrival.
     /// Older than TS.Recent (RFC 7323 §5).
@@ -118,6 +128,8 @@ drop_reasons! {
     SynQueueFull => "syn_queue_full",
     /// The listener's accept queue is at its backlog.
     AcceptQueueFull => "accept_queue_full",
+    /// The listener's user has as many connections as they may have.
+    UserLimit => "user_limit",
     /// No more flows.
     FlowTableFull => "flow_table_full",
     /// No transmit frame or ring slot.

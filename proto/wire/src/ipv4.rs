@@ -18,6 +18,14 @@ const FLAG_DF: u16 = 0x4000;
 pub(crate) const FLAG_MORE: u16 = 0x2000;
 pub(crate) const FRAGMENT_OFFSET: u16 = 0x1fff;
 
+/// Kinds of IPv4 options.
+mod option {
+    pub const END: u8 = 0;
+    pub const NO_OPERATION: u8 = 1;
+    pub const LOOSE_SOURCE_ROUTE: u8 = 131;
+    pub const STRICT_SOURCE_ROUTE: u8 = 137;
+}
+
 /// IP protocol numbers.
 pub mod protocol {
     /// ICMP for IPv4.
@@ -183,7 +191,30 @@ pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
     if !checksum::sum(header).is_valid() {
         return Err(DropReason::BadIpChecksum);
     }
+    check_options(&header[IPV4_HEADER_LEN..])?;
     Ok((header, payload))
+}
+
+/// Refuses options whose lengths make no sense, and source routes: a sender of one chooses the way
+/// of the answers, too. (Linux drops such a packet unless `accept_source_route` is set; the demux
+/// leaves the packet to the kernel, so that the setting is the kernel's matter.) Other options are
+/// skipped.
+fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
+    while let [kind, behind @ ..] = options {
+        match *kind {
+            option::END => return Ok(()),
+            option::NO_OPERATION => options = behind,
+            option::LOOSE_SOURCE_ROUTE | option::STRICT_SOURCE_ROUTE => {
+                return Err(DropReason::SourceRoute);
+            }
+            _ => {
+                let len = behind.first().map_or(0, |len| usize::from(*len));
+                let rest = options.get(len..).filter(|_| len >= 2);
+                options = rest.ok_or(DropReason::BadIpHeader)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What the header's length field says.

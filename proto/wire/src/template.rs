@@ -58,6 +58,8 @@ pub struct HeaderTemplate {
     pseudo_sum: SmallSum,
     /// See [`HeaderTemplate::set_timestamp_offset`].
     timestamp_offset: u32,
+    /// Identification of the flow's next IPv4 packet.
+    ip_id: u16,
 }
 
 impl HeaderTemplate {
@@ -96,6 +98,7 @@ impl HeaderTemplate {
             ip_sum,
             pseudo_sum: SmallSum::new(pseudo_sum),
             timestamp_offset: 0,
+            ip_id: 0,
         }
     }
 
@@ -115,6 +118,7 @@ impl HeaderTemplate {
             ip_sum: SmallSum::new(Sum::ZERO),
             pseudo_sum: SmallSum::new(pseudo_sum),
             timestamp_offset: 0,
+            ip_id: 0,
         }
     }
 
@@ -136,6 +140,25 @@ impl HeaderTemplate {
     #[inline]
     pub const fn timestamp_offset(&self) -> u32 {
         self.timestamp_offset
+    }
+
+    /// The identification of the flow's next IPv4 packet: zero at first. Each flow counts for
+    /// itself from a number that nobody can tell, as in Linux: a number common to several flows
+    /// shows each of their peers how much the others are sent (RFC 7739 §3).
+    #[inline]
+    pub const fn ip_id(&self) -> u16 {
+        self.ip_id
+    }
+
+    /// Sets what [`ip_id`](Self::ip_id) gives next.
+    pub const fn set_ip_id(&mut self, ip_id: u16) {
+        self.ip_id = ip_id;
+    }
+
+    /// `packets` were sent, with identifications that follow each other.
+    #[inline(always)]
+    pub const fn count_packets(&mut self, packets: u16) {
+        self.ip_id = self.ip_id.wrapping_add(packets);
     }
 
     /// Sets DiffServ field and TTL, or their equivalents (RFC 9293 MUST-48, SHLD-22, MUST-49).
@@ -187,6 +210,17 @@ impl HeaderTemplate {
     pub fn set_link(&mut self, src_mac: MacAddress, dst_mac: MacAddress) {
         self.bytes[0..6].copy_from_slice(&dst_mac.0);
         self.bytes[6..12].copy_from_slice(&src_mac.0);
+    }
+
+    /// Where packets go.
+    pub fn peer(&self) -> IpAddress {
+        let ip = &self.bytes[ETHERNET_HEADER_LEN..];
+        if self.is_v6() {
+            let mut peer = [0; 16];
+            peer.copy_from_slice(&ip[24..40]);
+            return IpAddress(peer);
+        }
+        IpAddress::from_v4([ip[16], ip[17], ip[18], ip[19]])
     }
 
     /// Where frames go.

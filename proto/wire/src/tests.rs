@@ -246,17 +246,56 @@ fn refusals_have_their_reason() {
     assert_eq!(parse_tcp(&transport), Err(DropReason::BadTcpHeader));
 }
 
+/// A frame with these options of IPv4, in words.
+fn with_ip_options(options: &[u8]) -> Vec<u8> {
+    let mut frame = bytes(DATA);
+    let behind = FRAME_HEADERS_LEN..FRAME_HEADERS_LEN;
+    frame.splice(behind, options.iter().copied());
+    let ip = &mut frame[ETHERNET_HEADER_LEN..];
+    ip[0] += options.len() as u8 / 4;
+    ip[3] += options.len() as u8;
+    ip[10..12].fill(0);
+    let sum = checksum::sum(&ip[..20 + options.len()]).checksum();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
 #[test]
 fn ip_options_are_skipped() {
-    let mut frame = bytes(DATA);
-    frame.splice(FRAME_HEADERS_LEN..FRAME_HEADERS_LEN, [1, 1, 1, 0]);
-    let ip = &mut frame[ETHERNET_HEADER_LEN..];
-    ip[0] = 0x46;
-    ip[3] += 4;
-    ip[10..12].fill(0);
-    let sum = checksum::sum(&ip[..24]).checksum();
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    assert_eq!(checked(&frame).1.payload, b"ping");
+    for options in [
+        &[1, 1, 1, 0][..],
+        // Router alert; record route.
+        &[148, 4, 0, 0],
+        &[7, 7, 4, 0, 0, 0, 0, 0],
+        // Behind the end of the list there are no options.
+        &[0, 131, 7, 4],
+    ] {
+        let frame = with_ip_options(options);
+        assert_eq!(checked(&frame).1.payload, b"ping", "{options:?}");
+    }
+}
+
+#[test]
+fn rfc7126_section_4_a_source_route_is_refused() {
+    for kind in [131, 137] {
+        for options in [
+            [kind, 7, 4, 10, 0, 0, 9, 0],
+            [1, kind, 7, 4, 10, 0, 0, 9],
+            [148, 4, 0, 0, kind, 3, 4, 0],
+        ] {
+            let frame = with_ip_options(&options);
+            assert_eq!(parse_frame(&frame), Err(DropReason::SourceRoute));
+        }
+    }
+}
+
+#[test]
+fn ip_options_of_impossible_lengths_are_refused() {
+    for options in [[7, 0, 0, 0], [7, 1, 0, 0], [7, 5, 4, 0], [1, 1, 1, 148]] {
+        let frame = with_ip_options(&options);
+        let refused = Err(DropReason::BadIpHeader);
+        assert_eq!(parse_frame(&frame), refused, "{options:?}");
+    }
 }
 
 #[test]
@@ -410,6 +449,11 @@ fn addresses() {
     assert!(IpAddress::from_v4([239, 1, 1, 1]).is_multicast_or_broadcast());
     assert!(IpAddress::from_v4([255; 4]).is_multicast_or_broadcast());
     assert!(!v6.is_multicast_or_broadcast());
+    assert!(IpAddress::from_v4([0, 0, 0, 5]).is_this_network_v4() && !v6.is_this_network_v4());
+    let mut prefix = [0; 16];
+    prefix[..2].copy_from_slice(&[0x20, 1]);
+    assert_eq!(v6.masked(16), IpAddress(prefix));
+    assert_eq!((v6.masked(0).0, v6.masked(128)), ([0; 16], v6));
     assert!(MacAddress::BROADCAST.is_multicast());
     let key = FlowKey::new(Endpoint::v4([10, 0, 0, 1], 80), Endpoint::new(v6, 443));
     assert_eq!(key.to_string(), "10.0.0.1:80 <-> [2001:db8::1]:443");

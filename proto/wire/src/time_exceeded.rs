@@ -7,7 +7,7 @@ use crate::{
     icmp::{ICMP_HEADER_LEN, TYPE_TIME_EXCEEDED},
     icmpv6,
     ipv4::{Ecn, protocol},
-    template::{FRAME_HEADERS_LEN_MAX, IPV4_HEADER_LEN, IPV6_HEADER_LEN},
+    template::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, IPV4_HEADER_LEN, IPV6_HEADER_LEN},
 };
 
 /// "Fragment reassembly time exceeded", of both versions.
@@ -19,13 +19,14 @@ const QUOTE_V6_MAX: usize = 1280 - IPV6_HEADER_LEN - ICMP_HEADER_LEN;
 pub const TIME_EXCEEDED_LEN_MAX: usize = FRAME_HEADERS_LEN_MAX + ICMP_HEADER_LEN + QUOTE_V6_MAX;
 
 /// Writes the frame that answers a packet of which not all came: `first` are the headers of its
-/// first fragment, `packet` its bytes from the IP header on, `ttl` that of the answer. The frame's
-/// length, or `None` if `frame` is shorter than [`TIME_EXCEEDED_LEN_MAX`].
+/// first fragment, `packet` its bytes from the IP header on, `ttl` and `ip_id` those of the answer
+/// (IPv6 has no identification). The frame's length, or `None` if `frame` is shorter than
+/// [`TIME_EXCEEDED_LEN_MAX`].
 pub fn emit_time_exceeded(
     frame: &mut [u8],
     first: &WholeHeaders,
     packet: &[u8],
-    ttl: u8,
+    (ttl, ip_id): (u8, u16),
 ) -> Option<usize> {
     let is_v4 = first.src.is_v4();
     let (next, kind, quote_max) = if is_v4 {
@@ -43,7 +44,14 @@ pub fn emit_time_exceeded(
         next,
     };
     let icmp_len = ICMP_HEADER_LEN + quote.len();
-    let (headers, headers_len) = back.emit(Ecn::NotEct, icmp_len as u16);
+    let (mut headers, headers_len) = back.emit(Ecn::NotEct, icmp_len as u16);
+    if is_v4 {
+        let ip = &mut headers[ETHERNET_HEADER_LEN..][..IPV4_HEADER_LEN];
+        ip[4..6].copy_from_slice(&ip_id.to_be_bytes());
+        ip[10..12].fill(0);
+        let sum = checksum::sum(ip).checksum();
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
     let frame = frame.get_mut(..TIME_EXCEEDED_LEN_MAX)?;
     frame[..headers_len].copy_from_slice(&headers[..headers_len]);
     let icmp = &mut frame[headers_len..headers_len + icmp_len];

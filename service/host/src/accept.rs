@@ -6,15 +6,15 @@
 //! bounds how many do.
 
 use tidelane_abi::control_event;
-use tidelane_engine::{FlowId, ListenerId};
+use tidelane_engine::{Engine, FlowId, ListenerId};
 use tidelane_packet_io::PacketIo;
-use tidelane_ring::{Region, StreamBuffer};
 use tidelane_time::Instant;
 
 use crate::{
     Host,
-    io::{HostIo, Staging, slot_event},
-    listeners::Member,
+    carry::Lying,
+    io::{HostIo, slot_event},
+    listeners::{Member, Seat},
     slots,
 };
 
@@ -73,19 +73,18 @@ impl<P: PacketIo> Host<P> {
 
     /// Gives `flow` to a member, or resets it if none could ever have it. False if it has to wait.
     fn house(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
-        let Some((member, slot, generation)) = self.find_home(flow, id) else {
+        let Some((seat, slot, generation)) = self.find_home(flow, id) else {
             let hopeless = self.io.is_hopeless(flow, id);
             if hopeless {
                 self.engine.abort(now, flow, &mut self.io);
             }
             return hopeless;
         };
-        let Member {
+        let Seat {
             program,
             context,
             cookie,
-            ..
-        } = member;
+        } = seat;
         self.attach(flow, program, context, slot, generation);
         if let Some(binding) = self.io.binding(flow) {
             binding.announce = true;
@@ -109,9 +108,9 @@ impl<P: PacketIo> Host<P> {
 
     /// The member that gets `flow`, with a slot that it has from now on: the one with the fewest
     /// untaken connections, or the next that has room.
-    fn find_home(&mut self, flow: FlowId, id: ListenerId) -> Option<(Member, u32, u32)> {
-        let first = *self.io.listeners.get_mut(id)?.choose()?;
-        if let Some((slot, generation)) = self.io.move_in(flow, &first) {
+    fn find_home(&mut self, flow: FlowId, id: ListenerId) -> Option<(Seat, u32, u32)> {
+        let first = self.io.listeners.get_mut(id)?.choose()?.seat;
+        if let Some((slot, generation)) = self.io.move_in(&self.engine, flow, &first) {
             return Some((first, slot, generation));
         }
         self.find_other_home(flow, id)
@@ -119,47 +118,44 @@ impl<P: PacketIo> Host<P> {
 
     #[cold]
     #[inline(never)]
-    fn find_other_home(&mut self, flow: FlowId, id: ListenerId) -> Option<(Member, u32, u32)> {
-        let mut members = self.io.listeners.get_mut(id)?.members.clone();
-        members.sort_unstable_by_key(Member::load);
-        members.into_iter().skip(1).find_map(|member| {
-            let (slot, generation) = self.io.move_in(flow, &member)?;
-            Some((member, slot, generation))
+    fn find_other_home(&mut self, flow: FlowId, id: ListenerId) -> Option<(Seat, u32, u32)> {
+        let mut members: Vec<&Member> = self.io.listeners.get(id)?.members.iter().collect();
+        members.sort_unstable_by_key(|member| member.load());
+        let seats: Vec<Seat> = members.iter().map(|member| member.seat).collect();
+        seats.into_iter().skip(1).find_map(|seat| {
+            let (slot, generation) = self.io.move_in(&self.engine, flow, &seat)?;
+            Some((seat, slot, generation))
         })
     }
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Takes a slot of the member's program, and moves what arrived before accept from the staging
-    /// area to its region. None, and nothing changed, if there is no slot, no memory for these
-    /// bytes, or no way to tell the member: what is acknowledged must not get lost.
-    fn move_in(&mut self, flow: FlowId, member: &Member) -> Option<(u32, u32)> {
+    /// Takes a slot of a member's program, and moves what was received before accept from the
+    /// staging area to its region. None, and nothing changed, if there is no slot, no memory for
+    /// these bytes, or no way to tell the member: what is acknowledged must not get lost.
+    fn move_in(&mut self, engine: &Engine, flow: FlowId, seat: &Seat) -> Option<(u32, u32)> {
         let binding = self.bindings.get_mut(flow.index())?.as_mut()?;
-        let Member {
+        let Seat {
             program, context, ..
-        } = *member;
+        } = *seat;
         if !self.programs.contexts.takes_control(program, context) {
             return None;
         }
         let program = self.programs.get_mut(program)?;
-        let moved = match binding.rx {
-            Some(staged) => Some((staged, program.rx.alloc(staged.log2)?)),
-            None => None,
-        };
-        let Some((slot, generation)) = program.take_slot() else {
-            if let Some((_, buffer)) = moved {
-                program.rx.free(buffer);
-            }
+        if !program.has_slot() {
             return None;
-        };
-        if let Some((staged, buffer)) = moved {
-            let Staging { region, allocator } = &mut self.staging;
-            copy_buffer(region, staged, program.region.region(), buffer);
-            allocator.free(staged);
+        }
+        if let Some(staged) = binding.rx {
+            let buffer = program.rx.alloc_instead(&mut self.staging, staged)?;
+            let home = Lying::new(program.region.region(), buffer);
+            Lying::new(&self.staging.region, staged).carry(home, engine.received(flow));
             binding.rx = Some(buffer);
-            if let Some(view) = program.region.slot(slot) {
-                slots::set_rx_buffer(view, buffer.to_word());
-            }
+        }
+        let (slot, generation) = program.take_slot()?;
+        if let Some(buffer) = binding.rx
+            && let Some(view) = program.region.slot(slot)
+        {
+            slots::set_rx_buffer(view, buffer.to_word());
         }
         Some((slot, generation))
     }
@@ -175,9 +171,11 @@ impl<P: PacketIo> HostIo<P> {
         if held > self.longest_buffer(binding.listener) / STAGED_SHARE {
             return false;
         }
-        let Staging { region, allocator } = &mut self.staging;
+        let charge = binding.charge.as_ref();
+        let account = charge.map(|charge| charge.account().clone());
+        let (region, mut buffers) = self.staging.of(account.as_ref());
         let binding = self.bindings.get_mut(flow.index()).and_then(Option::as_mut);
-        binding.is_some_and(|binding| binding.place(region, None, allocator, pos, payload))
+        binding.is_some_and(|binding| binding.place(region, None, &mut buffers, pos, payload))
     }
 
     /// Whether there is a program that would not have room for `flow` if all its memory were free.
@@ -194,22 +192,5 @@ impl<P: PacketIo> HostIo<P> {
         let programs = holders.iter().filter_map(|id| self.programs.get(*id));
         let lengths = programs.map(|program| program.rx.longest());
         lengths.min().unwrap_or(u32::MAX)
-    }
-}
-
-/// Copies a whole stream buffer between regions.
-pub(crate) fn copy_buffer(
-    from_region: &Region,
-    from: StreamBuffer,
-    to_region: &Region,
-    to: StreamBuffer,
-) {
-    let mut chunk = [0; 4096];
-    let mut offset = 0;
-    while offset < u64::from(from.len()) {
-        let len = chunk.len().min((u64::from(from.len()) - offset) as usize);
-        from_region.copy_out(from.offset + offset, &mut chunk[..len]);
-        to_region.copy_in(to.offset + offset, &chunk[..len]);
-        offset += len as u64;
     }
 }

@@ -9,6 +9,7 @@ use tidelane_time::Instant;
 use crate::{
     Host,
     binding::{Binding, SlotUse},
+    memory::Buffers,
     program::ProgramId,
     slots::{self, ProgramView},
 };

@@ -1,11 +1,16 @@
 //! What ties a flow to the program that has it: slot, buffers, next hop.
 
+use std::sync::Arc;
+
 use tidelane_abi::{BufferWord, close_cause, service_flags};
 use tidelane_engine::{FlowId, ListenerId};
-use tidelane_ring::{BufferAllocator, Region, SlotHandle, SlotView, StreamBuffer};
+use tidelane_ring::{Region, SlotHandle, SlotView, StreamBuffer};
 use tidelane_wire::{Endpoint, HeaderTemplate};
 
-use crate::{hops::HopId, program::ProgramId, slots, urgent::Urgent};
+use crate::{
+    accounts::Charge, hops::HopId, memory::Buffers, program::ProgramId, rules::Credentials, slots,
+    urgent::Urgent,
+};
 
 /// Buffers of a connection whose program does not have it yet lie in the host's own region, under
 /// this number.
@@ -20,12 +25,39 @@ pub enum Path {
     Memory,
     /// Through a port, to a neighbour.
     Port {
-        /// The neighbour, which is held. `None` if there is no route, and before a passive open is
-        /// complete: what is sent goes back where the SYN came from.
+        /// The neighbour, which is held. `None` before a passive open from the link is complete:
+        /// what is sent goes back where the SYN came from.
         hop: Option<HopId>,
         /// Ethernet and IP header with the link address known last.
         template: HeaderTemplate,
     },
+    /// Through a port as soon as the kernel has resolved the neighbour: nothing is sent before.
+    Waiting {
+        /// The neighbour, which is held. `None` without a route, and with too many neighbours.
+        hop: Option<HopId>,
+        /// Ethernet and IP header without a link address.
+        template: HeaderTemplate,
+    },
+    /// Nowhere: a rule drops what the program sends to open the connection.
+    Nowhere,
+}
+
+impl Path {
+    /// The headers of a path over a port.
+    pub fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
+        match self {
+            Self::Memory | Self::Nowhere => None,
+            Self::Port { template, .. } | Self::Waiting { template, .. } => Some(template),
+        }
+    }
+
+    /// The neighbour that the path holds.
+    pub fn hop_mut(&mut self) -> Option<&mut HopId> {
+        match self {
+            Self::Memory | Self::Nowhere => None,
+            Self::Port { hop, .. } | Self::Waiting { hop, .. } => hop.as_mut(),
+        }
+    }
 }
 
 /// A flow's tie to a program.
@@ -46,8 +78,10 @@ pub struct Binding {
     pub listener: Option<ListenerId>,
     /// How frames leave.
     pub path: Path,
-    /// A local port that the program reserved itself: told to the driver at the end.
-    pub reserved: Option<Endpoint>,
+    /// Its local port.
+    pub local_port: u16,
+    /// A local end that a program reserved, and which program: told to the driver at the end.
+    pub reserved: Option<(ProgramId, Endpoint)>,
     /// Where received bytes are placed.
     pub rx: Option<StreamBuffer>,
     /// Replaced receive buffers that the program may still be reading.
@@ -82,14 +116,20 @@ pub struct Binding {
     pub reports_sent: bool,
     /// Something was received since the last sweep for idle buffers.
     pub active: bool,
+    /// Whose the program is that listened or connected: for rules that come later.
+    pub owner: Option<Arc<Credentials>>,
+    /// What its user was charged for it. None for connections of nobody.
+    pub charge: Option<Charge>,
+    /// And for its place in a SYN queue, as long as it has one.
+    pub half_open: Option<Charge>,
 }
 
 impl Binding {
     /// A new flow's tie, at home nowhere yet.
-    pub fn new(path: Path) -> Self {
+    pub fn new(path: Path, local_port: u16) -> Self {
         let service_flags = match path {
             Path::Memory => service_flags::MEMORY_WIRE,
-            Path::Port { .. } => 0,
+            Path::Port { .. } | Path::Waiting { .. } | Path::Nowhere => 0,
         };
         Self {
             home: STAGING,
@@ -100,6 +140,7 @@ impl Binding {
             context: 0,
             listener: None,
             path,
+            local_port,
             reserved: None,
             rx: None,
             rx_old: Vec::new(),
@@ -118,6 +159,9 @@ impl Binding {
             closed_by_program: false,
             reports_sent: false,
             active: false,
+            owner: None,
+            charge: None,
+            half_open: None,
         }
     }
 
@@ -132,7 +176,7 @@ impl Binding {
         &mut self,
         region: &Region,
         slot: Option<SlotView<'_>>,
-        allocator: &mut BufferAllocator,
+        allocator: &mut impl Buffers,
         pos: u32,
         payload: &[u8],
     ) -> bool {
@@ -174,7 +218,7 @@ impl Binding {
         &mut self,
         region: &Region,
         slot: Option<SlotView<'_>>,
-        allocator: &mut BufferAllocator,
+        allocator: &mut impl Buffers,
         end: u32,
     ) -> bool {
         let needed = end.wrapping_sub(self.rx_read).max(1 << RX_LOG2_FIRST);
@@ -199,7 +243,7 @@ impl Binding {
     }
 
     /// Gives all receive buffers back.
-    pub fn free_rx(&mut self, allocator: &mut BufferAllocator) {
+    pub fn free_rx(&mut self, allocator: &mut impl Buffers) {
         for buffer in self.rx.take().into_iter().chain(self.rx_old.drain(..)) {
             allocator.free(buffer);
         }

@@ -10,8 +10,9 @@ use tidelane_ring::{
 
 use crate::program::ProgramId;
 
-/// Control events that wait for room in a context's ring.
-const CONTROL_BACKLOG_MAX: usize = 65_536;
+/// Control events that wait for room in a context's ring, or that it will be owed. With so many no
+/// request is taken from it, and no connection given to it.
+const CONTROL_BACKLOG_MAX: usize = 512;
 
 /// Rings a context's doorbell. The daemon's is an eventfd.
 pub trait Bell: Send {
@@ -29,6 +30,8 @@ pub struct Context {
     control_requests: ControlRequestConsumer,
     control_events: ControlEventProducer,
     backlog: VecDeque<ControlEvent>,
+    /// Requests that were taken and are to be answered later.
+    owed: usize,
     bell: Box<dyn Bell>,
     /// Something was pushed since the last [`publish`](Self::publish).
     pushed: bool,
@@ -48,6 +51,7 @@ impl Context {
             region,
             rings,
             backlog: VecDeque::new(),
+            owed: 0,
             bell,
             pushed: false,
             told: false,
@@ -72,24 +76,38 @@ impl Context {
         self.data_requests.drop_known(count);
     }
 
-    /// Whether a control request waits.
+    /// Returns true if a control request is to be taken. A program that does not read its events
+    /// is not asked for more: what it costs would be the service's memory.
     #[inline]
     pub fn has_control(&self) -> bool {
-        !self.control_requests.is_empty()
+        !self.control_requests.is_empty() && self.takes_control()
     }
 
-    /// The next control request. Its place is the program's again.
+    /// The next control request that is to be taken. Its place is the program's again.
     #[inline]
     pub fn next_control(&mut self) -> Result<Option<ControlRequest>, Corrupt> {
+        if !self.takes_control() {
+            return Ok(None);
+        }
         let request = self.control_requests.pop()?;
         self.control_requests.release();
         Ok(request)
     }
 
-    /// Whether requests wait.
+    /// Returns true if requests are to be taken.
     #[inline]
     pub fn has_requests(&self) -> bool {
-        !self.data_requests.is_empty() || !self.control_requests.is_empty()
+        !self.data_requests.is_empty() || self.has_control()
+    }
+
+    /// A request is answered later: its answer will find room.
+    pub fn owe(&mut self) {
+        self.owed += 1;
+    }
+
+    /// A request that was owed an answer has it, or is owed it anew.
+    pub fn settle(&mut self) {
+        self.owed = self.owed.saturating_sub(1);
     }
 
     /// Queues a data event.
@@ -100,7 +118,9 @@ impl Context {
         Ok(())
     }
 
-    /// Queues a control event; one that finds the ring full waits in the service.
+    /// Queues a control event; one that finds the ring full waits in the service. That has room for
+    /// the answer to what [`next_control`](Self::next_control) gave, and for what
+    /// [`Contexts::takes_control`] was asked for.
     pub fn push_control(&mut self, event: ControlEvent) -> Result<(), PushError> {
         if self.backlog.is_empty() {
             match self.control_events.push(event) {
@@ -112,7 +132,7 @@ impl Context {
                 Err(PushError::Full) => {}
             }
         }
-        if self.backlog.len() >= CONTROL_BACKLOG_MAX {
+        if self.backlog.len() > CONTROL_BACKLOG_MAX {
             return Err(PushError::Full);
         }
         self.backlog.push_back(event);
@@ -120,8 +140,9 @@ impl Context {
     }
 
     /// Whether another control event has a place, in the ring or to wait for one.
+    #[inline]
     fn takes_control(&self) -> bool {
-        self.backlog.len() < CONTROL_BACKLOG_MAX
+        self.backlog.len() + self.owed < CONTROL_BACKLOG_MAX
     }
 
     /// Moves waiting control events to the ring. Whether some still wait.

@@ -5,9 +5,9 @@ use tidelane_engine::LinkId;
 use tidelane_fragments::{Reassembler, Unfinished};
 use tidelane_packet_io::{PacketIo, TxChecksum};
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{DropReason, IpFields, emit_time_exceeded, parse_fragment};
+use tidelane_wire::{DropReason, IpFields, WholeHeaders, emit_time_exceeded, parse_fragment};
 
-use crate::{Host, Siblings};
+use crate::{Host, Siblings, hash::stray_ip_id};
 
 /// The least time between two errors about packets that did not become whole.
 const ERROR_INTERVAL: Duration = Duration::from_millis(100);
@@ -42,9 +42,7 @@ impl<P: PacketIo> Host<P> {
         if !self.io.routes.is_local(id.dst) {
             return Err(DropReason::NotOurs);
         }
-        if id.src.is_multicast_or_broadcast() || id.src.is_unspecified() {
-            return Err(DropReason::BadAddress);
-        }
+        self.io.routes.check_source(id.src)?;
         let Some(whole) = self.fragments.reassembler.push(now, &fragment)? else {
             return Ok(());
         };
@@ -67,20 +65,32 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     pub(crate) fn expire_fragments(&mut self, now: Instant) {
         while let Some(unfinished) = self.fragments.reassembler.expire(now) {
-            if now >= self.fragments.next_error && self.tell_sender(&unfinished) {
+            if now >= self.fragments.next_error && self.tell_sender(now, &unfinished) {
                 self.fragments.next_error = now + ERROR_INTERVAL;
             }
         }
     }
 
-    fn tell_sender(&mut self, unfinished: &Unfinished) -> bool {
-        let (Some((first, packet)), Some(port)) = (&unfinished.first, self.io.ports.first_mut())
-        else {
+    fn tell_sender(&mut self, now: Instant, unfinished: &Unfinished) -> bool {
+        let Some((first, packet)) = &unfinished.first else {
             return false;
         };
+        let Some(src_mac) = self.io.mac_for_reply(first.src, Some(first.src_mac)) else {
+            return false;
+        };
+        let Some(port) = self.io.ports.first_mut() else {
+            return false;
+        };
+        let dst_mac = self.io.routes.interface.mac;
+        let first = &WholeHeaders {
+            src_mac,
+            dst_mac,
+            ..*first
+        };
         let ttl = IpFields::default().hop_limit;
+        let ip_id = stray_ip_id(&self.io.secret, first.src, now);
         let room = port.tx_frame();
-        let len = room.and_then(|frame| emit_time_exceeded(frame, first, packet, ttl));
+        let len = room.and_then(|frame| emit_time_exceeded(frame, first, packet, (ttl, ip_id)));
         let Some(len) = len else {
             return false;
         };

@@ -4,19 +4,20 @@
 //! connection with it. Here each member has some on their way to it; they must not be lost either.
 
 use tidelane_abi::program_flags;
-use tidelane_engine::FlowId;
+use tidelane_engine::{FlowId, FlowState};
 use tidelane_packet_io::PacketIo;
 
 use crate::{
     Host,
-    accept::copy_buffer,
     binding::{Binding, STAGING},
-    io::Staging,
+    carry::Lying,
+    memory::Buffers,
 };
 
 impl<P: PacketIo> Host<P> {
     /// Takes `flow` back from the program that has it, if that program never took it from the
-    /// accept queue and others hold the listener. Whether it did.
+    /// accept queue, has read and written nothing, and others hold the listener. Returns true if
+    /// it did.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return false;
@@ -26,6 +27,9 @@ impl<P: PacketIo> Host<P> {
         };
         let home = binding.home;
         let untaken = program_flags & program_flags::TAKEN == 0 && binding.cause == 0;
+        // What a program read is not in its memory for certain, what it wrote is nowhere else.
+        let unused = |state: &FlowState| state.rx_read() == 0 && state.tx_head() == 0;
+        let untaken = untaken && self.engine.flow(flow).is_some_and(unused);
         let others = self
             .io
             .listeners
@@ -34,17 +38,22 @@ impl<P: PacketIo> Host<P> {
         if !untaken || !others {
             return false;
         }
+        let account = self.io.account_of(listener).cloned();
+        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+            return false;
+        };
         let Some(program) = self.io.programs.get_mut(home) else {
             return false;
         };
-        let Staging { region, allocator } = &mut self.io.staging;
+        let (region, mut buffers) = self.io.staging.of(account.as_ref());
         let staged = binding
             .rx
-            .map(|buffer| (buffer, allocator.alloc(buffer.log2)));
+            .map(|buffer| (buffer, buffers.alloc(buffer.log2)));
         let staged = match staged {
             Some((_, None)) => return false,
             Some((buffer, Some(staged))) => {
-                copy_buffer(program.region.region(), buffer, region, staged);
+                let home = Lying::new(program.region.region(), buffer);
+                home.carry(Lying::new(region, staged), self.engine.received(flow));
                 Some(staged)
             }
             None => None,
@@ -58,7 +67,7 @@ impl<P: PacketIo> Host<P> {
             rx_head: binding.rx_head,
             service_flags: binding.service_flags,
             urgent: binding.urgent,
-            ..Binding::new(binding.path)
+            ..Binding::new(binding.path, binding.local_port)
         };
         debug_assert_eq!(binding.home, STAGING);
         self.engine.accept_returned(listener);

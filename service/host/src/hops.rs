@@ -122,13 +122,21 @@ impl Hops {
         }
     }
 
-    /// What the kernel knows of a neighbour. True if that is news about a hop.
-    pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> bool {
-        let Some(id) = self.find(addr) else {
-            return false;
-        };
-        let hop = self.entry(id);
-        std::mem::replace(&mut hop.mac, mac) != mac
+    /// What the kernel knows of a neighbour; its hop, if that is news. A resolved neighbour becomes
+    /// a hop before any flow needs it: answers to its first segments go to it, and not to whoever
+    /// sends in its name.
+    pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> Option<HopId> {
+        let id = match mac {
+            Some(_) => self.find_or_make(addr),
+            None => self.find(addr),
+        }?;
+        let before = std::mem::replace(&mut self.entry(id).mac, mac);
+        (before != mac).then_some(id)
+    }
+
+    /// Returns true if flows go over hop `id`.
+    pub fn is_used(&self, id: HopId) -> bool {
+        self.get(id).users > 0
     }
 
     /// Notes that the kernel is asked about hop `id` now; its address.
@@ -201,9 +209,23 @@ mod tests {
         assert_eq!(hops.use_at(id, start + Duration::from_millis(199)), None);
         let again = start + ASK_INTERVAL;
         assert_eq!(hops.use_at(id, again), Some(address(1)));
-        assert!(hops.set_neighbour(address(1), Some(MacAddress([1; 6]))));
-        assert!(!hops.set_neighbour(address(1), Some(MacAddress([1; 6]))));
+        let mac = Some(MacAddress([1; 6]));
+        assert_eq!(hops.set_neighbour(address(1), mac), Some(id));
+        assert_eq!(hops.set_neighbour(address(1), mac), None);
         assert_eq!(hops.use_at(id, again + ASK_INTERVAL), None);
         assert!(hops.use_at(id, again + REFRESH_INTERVAL).is_some());
+    }
+
+    #[test]
+    fn a_resolved_neighbour_is_known_before_it_is_needed() {
+        let mut hops = Hops::new([7; 16]);
+        assert_eq!(hops.set_neighbour(address(1), None), None);
+        assert_eq!(hops.find(address(1)), None);
+        let mac = Some(MacAddress([1; 6]));
+        let id = hops.set_neighbour(address(1), mac).expect("news");
+        assert_eq!((hops.find(address(1)), hops.get(id).mac), (Some(id), mac));
+        assert!(!hops.is_used(id));
+        hops.hold(id);
+        assert!(hops.is_used(id));
     }
 }

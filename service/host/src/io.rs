@@ -4,25 +4,29 @@ use std::collections::VecDeque;
 
 use tidelane_abi::{ControlEvent, SlotNames, control_event, service_flags};
 use tidelane_engine::{
-    Env, Event, FlowId, LinkId, ListenerId, Route as EngineRoute, SegmentOut, TxFull,
+    Admission, Env, Event, FlowId, Judgement, LinkId, ListenerId, Route as EngineRoute, SegmentOut,
+    TxFull,
 };
 use tidelane_packet_io::PacketIo;
-use tidelane_ring::{BufferAllocator, Region};
+use tidelane_ring::Region;
 use tidelane_time::Instant;
-use tidelane_wire::{
-    FRAME_HEADERS_LEN_MAX, FlowKey, HeaderTemplate, IpFields, MacAddress, TcpFlags,
-};
+use tidelane_wire::{FRAME_HEADERS_LEN_MAX, FlowKey, IpFields, MacAddress, TcpFlags};
 
 use crate::{
     HostCounters, HostRequest,
+    accounts::Ledger,
+    admission::Prepaid,
     binding::{Binding, Path, STAGING},
     hash::{label_seed, timestamp_offset},
     late_resets::LateResets,
     listeners::Listeners,
+    local_ports::LocalPorts,
+    memory::{Staging, StreamMemory},
     memory_wire::{self, MemoryWire},
     ports::PortPool,
     program::Programs,
     routes::Routes,
+    rules::RuleSet,
     transmit::outlet,
 };
 
@@ -35,14 +39,6 @@ const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;
 /// Requests to the driver that may wait.
 const REQUESTS_MAX: usize = 4096;
 
-/// Memory for connections that no program has yet.
-pub struct Staging {
-    /// The host's own region.
-    pub region: Region,
-    /// Buffers in it.
-    pub allocator: BufferAllocator,
-}
-
 /// Ports, programs, listeners and bindings.
 pub struct HostIo<P> {
     /// One per NIC queue.
@@ -53,10 +49,16 @@ pub struct HostIo<P> {
     pub routes: Routes,
     /// Registered programs.
     pub programs: Programs,
+    /// What their users have on this core.
+    pub ledger: Ledger,
+    /// Paid for the flow that the engine makes next: see [`Env::admit`].
+    pub(crate) prepaid: Prepaid,
     /// Claimed listening sockets.
     pub listeners: Listeners,
     /// Ephemeral ports.
     pub pool: PortPool,
+    /// Local ports in use.
+    pub local_ports: LocalPorts,
     /// By flow number.
     pub bindings: Vec<Option<Binding>>,
     /// Flows whose program must be told something.
@@ -67,12 +69,18 @@ pub struct HostIo<P> {
     pub released: Vec<FlowId>,
     /// Buffers before accept.
     pub staging: Staging,
+    /// What received bytes may take, on all cores.
+    pub stream_memory: StreamMemory,
     /// Where the frame that is being processed came from.
     pub arrival: Option<MacAddress>,
     /// The time of this step.
     pub now: Instant,
     /// What happened.
     pub counters: HostCounters,
+    /// The operator's rules.
+    pub rules: RuleSet,
+    /// What is sent for the connection that is being opened goes nowhere.
+    pub muted: bool,
     /// For the driver.
     pub requests: VecDeque<HostRequest>,
     /// Whether something was handed to a port since the last flush.
@@ -87,18 +95,13 @@ pub struct HostIo<P> {
     pub(crate) label_seed: [u64; 2],
     /// What the offsets of timestamps come from.
     pub(crate) secret: [u8; 16],
-    /// Identification of the next IPv4 packet.
-    pub ip_id: u16,
 }
 
 impl<P: PacketIo> HostIo<P> {
     /// No programs yet.
     pub fn new(ports: Vec<P>, routes: Routes, secret: [u8; 16]) -> std::io::Result<Self> {
         let region = Region::heap(STAGING_LEN)?;
-        let staging = Staging {
-            region,
-            allocator: BufferAllocator::new(0..STAGING_LEN),
-        };
+        let staging = Staging::new(region, StreamMemory::default());
         let super_len = ports
             .iter()
             .map(|port| port.capabilities().tx_super_len_max);
@@ -109,23 +112,28 @@ impl<P: PacketIo> HostIo<P> {
             memory: MemoryWire::default(),
             routes,
             programs: Programs::default(),
+            ledger: Ledger::default(),
+            prepaid: Prepaid::default(),
             listeners: Listeners::default(),
-            pool: PortPool::default(),
+            pool: PortPool::new(secret),
+            local_ports: LocalPorts::default(),
             bindings: Vec::new(),
             dirty: Vec::new(),
             accepted: Vec::new(),
             released: Vec::new(),
             staging,
+            stream_memory: StreamMemory::default(),
             arrival: None,
             now: Instant(0),
             counters: HostCounters::default(),
+            rules: RuleSet::default(),
+            muted: false,
             requests: VecDeque::new(),
             tx_queued: false,
             blocked: false,
             late_resets: LateResets::default(),
             label_seed: label_seed(secret),
             secret,
-            ip_id: 0,
         })
     }
 
@@ -161,27 +169,6 @@ impl<P: PacketIo> HostIo<P> {
     #[inline(never)]
     fn mark_with_room(&mut self, flow: FlowId) {
         self.dirty.push(flow);
-    }
-
-    /// A reply without a flow goes back to where the present frame came from.
-    #[inline(never)]
-    fn transmit_back(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
-        if out.link == MEMORY_LINK {
-            return self.memory.push(out, |_| ()).then_some(()).ok_or(TxFull);
-        }
-        let Some(mac) = self.arrival else {
-            return Ok(());
-        };
-        let from = self.routes.interface.mac;
-        let ends = (out.key.local.addr, out.key.peer.addr);
-        let Some(mut template) = HeaderTemplate::new(from, mac, ends.0, ends.1) else {
-            return Ok(());
-        };
-        template.set_fields(fields);
-        if out.options.timestamps.is_some() {
-            template.set_timestamp_offset(timestamp_offset(&self.secret, &out.key));
-        }
-        outlet!(self).transmit(out, &template, None)
     }
 
     #[inline(never)]
@@ -226,8 +213,11 @@ impl<P: PacketIo> Env for HostIo<P> {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return Ok(());
         };
-        let Path::Port { hop, template } = &mut binding.path else {
-            return self.transmit_memory(flow, out);
+        let (hop, template) = match &mut binding.path {
+            Path::Port { hop, template } => (hop, template),
+            Path::Memory => return self.transmit_memory(flow, out),
+            Path::Nowhere => return Ok(()),
+            Path::Waiting { .. } => return Err(self.wait_for_hop(flow)),
         };
         if out.flags.contains(TcpFlags::SYN) && hop.is_none() {
             // The way to the peer may have changed since its first SYN.
@@ -245,6 +235,9 @@ impl<P: PacketIo> Env for HostIo<P> {
         } else {
             None
         };
+        if out.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
+            return outlet!(self).transmit_syn_ack(out, template);
+        }
         outlet!(self).transmit(out, template, source)
     }
 
@@ -259,8 +252,10 @@ impl<P: PacketIo> Env for HostIo<P> {
 
     #[inline(always)]
     fn transmit_directly(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        if let Some(Some(binding)) = out.flow.and_then(|flow| self.bindings.get(flow.index()))
-            && let Path::Port { template, .. } = &binding.path
+        if let Some(Some(binding)) = out
+            .flow
+            .and_then(|flow| self.bindings.get_mut(flow.index()))
+            && let Path::Port { template, .. } = &mut binding.path
         {
             let source = match (&binding.seat, binding.tx) {
                 (Some(seat), Some(buffer)) if out.payload_len > 0 => {
@@ -294,9 +289,24 @@ impl<P: PacketIo> Env for HostIo<P> {
         }
     }
 
+    fn judge(&mut self, listener: ListenerId, key: &FlowKey) -> Judgement {
+        if self.rules.accepts_all() {
+            return Judgement::Accept;
+        }
+        self.judge_arrival(listener, key)
+    }
+
+    fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
+        self.charge_flow(listener, half_open)
+    }
+
+    fn admitted(&mut self, flow: FlowId) {
+        self.hand_charge_to(flow);
+    }
+
     fn headers(&mut self, flow: FlowId, fields: IpFields) {
         if let Some(binding) = self.binding(flow)
-            && let Path::Port { template, .. } = &mut binding.path
+            && let Some(template) = binding.path.template_mut()
         {
             template.set_fields(fields);
         }
@@ -311,7 +321,7 @@ impl<P: PacketIo> Env for HostIo<P> {
 
     fn fragments(&mut self, flow: FlowId, allowed: bool) {
         if let Some(binding) = self.binding(flow)
-            && let Path::Port { template, .. } = &mut binding.path
+            && let Some(template) = binding.path.template_mut()
         {
             template.set_fragments(allowed);
         }
@@ -352,11 +362,15 @@ impl<P: PacketIo> Env for HostIo<P> {
     fn burst_len(&self, flow: FlowId) -> u32 {
         match self.bindings.get(flow.index()) {
             Some(Some(Binding {
-                path: Path::Port { .. },
+                path: Path::Port { .. } | Path::Waiting { .. },
                 ..
             })) => self.super_payload_max,
             _ => 0,
         }
+    }
+
+    fn admits(&mut self, key: &FlowKey, link: LinkId) -> bool {
+        self.admit(key, link)
     }
 
     fn route(&mut self, _key: &FlowKey, link: LinkId) -> EngineRoute {
@@ -382,7 +396,9 @@ impl<P: PacketIo> HostIo<P> {
             Event::Accepted(listener) => {
                 binding.service_flags |= service_flags::ESTABLISHED;
                 binding.listener = Some(listener);
+                binding.half_open = None;
                 self.accepted.push((flow, listener));
+                self.join_hop(flow);
             }
             Event::PeerClosed => binding.service_flags |= service_flags::FIN_RECEIVED,
             Event::FinAcked => binding.service_flags |= service_flags::FIN_ACKED,

@@ -35,6 +35,8 @@ impl<P: PacketIo> HostIo<P> {
         let template = match &binding.path {
             Path::Port { template, .. } => Some(*template),
             Path::Memory => None,
+            // Where its peer is nobody knows, or a rule lets nothing go there.
+            Path::Waiting { .. } | Path::Nowhere => return,
         };
         if self.late_resets.0.len() < WAITING_MAX {
             let out = SegmentOut { flow: None, ..*out };
@@ -44,7 +46,7 @@ impl<P: PacketIo> HostIo<P> {
 
     /// Sends what was put off, as far as there is room now.
     pub(crate) fn send_late_resets(&mut self) {
-        while let Some(LateReset { out, template }) = self.late_resets.0.front() {
+        while let Some(LateReset { out, template }) = self.late_resets.0.front_mut() {
             let sent = match template {
                 Some(template) => outlet!(self).transmit_single(out, template, None, None),
                 None => self.memory.push(out, |_| ()).then_some(()).ok_or(TxFull),

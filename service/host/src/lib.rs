@@ -12,21 +12,30 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+pub mod accounts;
+mod admission;
 mod advance;
 mod binding;
+mod carry;
+mod congestion;
 mod contexts;
 mod fast_open;
 mod fragments;
 mod give_back;
 mod hash;
 mod hops;
+mod idle_pages;
+mod ingress;
 mod io;
 mod late_resets;
 mod listeners;
+mod local_ports;
+mod memory;
 mod memory_wire;
 mod options;
 mod paths;
 mod ports;
+mod prefixes;
 mod program;
 mod publish;
 mod receive;
@@ -34,34 +43,45 @@ mod registry;
 mod report;
 mod requests;
 mod routes;
+mod rules;
 mod shared;
 mod siblings;
 mod slots;
+mod strays;
 mod transmit;
 mod urgent;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use tidelane_engine::{Engine, EngineConfig, SocketOptions};
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{DropReason, Endpoint, IpAddress};
 
+use crate::{
+    accounts::Resource,
+    fragments::Fragments,
+    io::HostIo,
+    requests::{PARKED_MAX, Parked},
+    routes::Routes,
+    shared::{HOLDS_MAX, SharedConnections},
+};
 pub use crate::{
+    congestion::AllowedCongestion,
     contexts::Bell,
     fast_open::ListenerFastOpen,
+    idle_pages::IdlePages,
+    ingress::{IngressPolicy, KernelRoute, ReversePathFilter, SourceChecks, Way},
     io::MEMORY_LINK,
+    memory::{MemoryLimits, StreamMemory},
     ports::PORTS_PER_REQUEST,
     program::ProgramId,
     registry::{Listen, ListenError},
     report::{SocketReport, SocketState},
     routes::{Interface, Route},
+    rules::{Action, BadPrefix, Credentials, Direction, Opening, Prefix, Rule, RuleSet},
     shared::{Holder, Take, TakeError, Taken},
     siblings::{Place, Siblings},
-};
-use crate::{
-    fragments::Fragments, hash::FixedState, io::HostIo, requests::Parked, routes::Routes,
-    shared::SharedConnections,
 };
 
 /// While something could not be delivered, the host looks again this often.
@@ -84,8 +104,12 @@ pub enum HostRequest {
         /// The local address.
         addr: IpAddress,
     },
-    /// The last connection from a port that a program had reserved is over.
+    /// Free receive memory has pages that may go: [`Host::lend_idle_pages`].
+    IdleMemory,
+    /// A connection from a port that a program had reserved is over: it may have been the last.
     PortIdle {
+        /// The program that had reserved the port.
+        program: ProgramId,
         /// Local address and port.
         endpoint: Endpoint,
     },
@@ -142,7 +166,6 @@ pub struct Host<P: PacketIo> {
     io: HostIo<P>,
     base_options: SocketOptions,
     parked: VecDeque<Parked>,
-    reservations: HashSet<(ProgramId, Endpoint), FixedState>,
     shared: SharedConnections,
     place: Place,
     /// Other cores, if there are any.
@@ -162,6 +185,8 @@ pub struct Host<P: PacketIo> {
     unhoused: bool,
     next_sweep: Instant,
     sweep_at: usize,
+    /// The largest receive window of connections while there is no pressure on memory.
+    rx_window_max: u32,
 }
 
 impl<P: PacketIo> Host<P> {
@@ -172,17 +197,26 @@ impl<P: PacketIo> Host<P> {
         interface: Interface,
         ports: Vec<P>,
     ) -> std::io::Result<Self> {
+        let io = HostIo::new(ports, Routes::new(interface, secret), secret)?;
+        io.ledger
+            .set_capacity(Resource::Connections, config.flows_max.into());
+        io.ledger
+            .set_capacity(Resource::HalfOpen, config.half_open_max.into());
+        io.ledger.set_capacity(Resource::ParkedOpens, PARKED_MAX);
+        io.ledger.set_capacity(Resource::Holds, HOLDS_MAX);
+        io.ledger
+            .set_capacity(Resource::StagedBytes, io.staging.region.len());
         let base_options = SocketOptions {
             ip: config.ip,
             ..SocketOptions::default()
         };
         Ok(Self {
+            rx_window_max: config.rx_window_max,
             engine: Engine::new(config, secret),
-            bursts: ports.iter().map(|port| Some(port.new_burst())).collect(),
-            io: HostIo::new(ports, Routes::new(interface, secret), secret)?,
+            bursts: io.ports.iter().map(|port| Some(port.new_burst())).collect(),
+            io,
             base_options,
             parked: VecDeque::new(),
-            reservations: HashSet::default(),
             shared: SharedConnections::default(),
             place: Place::ALONE,
             siblings: None,
@@ -203,6 +237,14 @@ impl<P: PacketIo> Host<P> {
         self.place = siblings.place();
         self.siblings = (self.place.cores > 1).then_some(siblings);
         self
+    }
+
+    /// The host, which is new, shares this memory for received bytes with other cores.
+    pub fn set_stream_memory(&mut self, memory: StreamMemory) {
+        let (ledger, high) = (&self.io.ledger, memory.limits().high);
+        ledger.set_capacity(accounts::Resource::StreamBytes, high);
+        self.io.staging.set_memory(memory.clone());
+        self.io.stream_memory = memory;
     }
 
     /// One turn: everything that has come is processed, everything that follows is sent and told.

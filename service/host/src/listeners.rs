@@ -4,26 +4,38 @@
 //! the contexts among them that wait for connections are its *members*: a program that holds the
 //! socket but never accepts, like a supervising parent, gets none.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use tidelane_engine::{FlowId, ListenerId};
 use tidelane_wire::Endpoint;
 
-use crate::{hash::FixedState, program::ProgramId};
+use crate::{accounts::Charge, hash::FixedState, program::ProgramId, rules::Credentials};
 
 /// A context that takes connections.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Member {
+    /// Who it is.
+    pub seat: Seat,
+    /// Connections given to it and not taken yet.
+    pub untaken: u32,
+    /// Connections given to it in all; decides between equals.
+    pub given: u64,
+    /// Its user's place among the members.
+    _place: Charge,
+}
+
+/// Where connections of a listener can go.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat {
     /// Its program.
     pub program: ProgramId,
     /// Its number within the program.
     pub context: u32,
     /// The program's number for the listener.
     pub cookie: u64,
-    /// Connections given to it and not taken yet.
-    pub untaken: u32,
-    /// Connections given to it in all; decides between equals.
-    pub given: u64,
 }
 
 impl Member {
@@ -41,6 +53,8 @@ pub struct Listener {
     pub key: u64,
     /// Where it listens.
     pub local: Endpoint,
+    /// Whose the program was that listened first.
+    pub owner: Arc<Credentials>,
     /// Programs that hold the socket.
     pub holders: Vec<ProgramId>,
     /// Contexts that take its connections.
@@ -57,36 +71,32 @@ impl Listener {
 
     /// A context of a program that takes its connections.
     pub fn member(&mut self, program: ProgramId, context: u32) -> Option<&mut Member> {
-        let is_it = |member: &&mut Member| member.program == program && member.context == context;
+        let is_it =
+            |member: &&mut Member| member.seat.program == program && member.seat.context == context;
         self.members.iter_mut().find(is_it)
     }
 
-    /// Adds a member; a second time changes nothing.
-    pub fn join(&mut self, program: ProgramId, context: u32, cookie: u64) {
-        let known = self
-            .members
-            .iter()
-            .any(|m| m.program == program && m.context == context);
-        if !known && self.holders.contains(&program) {
-            self.members.push(Member {
-                program,
-                context,
-                cookie,
-                untaken: 0,
-                given: 0,
-            });
-        }
+    /// Adds a member, which is none yet, for whom its user paid with `place`.
+    pub fn join(&mut self, seat: Seat, place: Charge) {
+        self.members.push(Member {
+            seat,
+            untaken: 0,
+            given: 0,
+            _place: place,
+        });
     }
 
     /// Removes a member. Returns how many connections it had not taken.
     pub fn leave(&mut self, program: ProgramId, context: u32) -> u32 {
-        self.remove_members(|member| member.program == program && member.context == context)
+        self.remove_members(|member| {
+            member.seat.program == program && member.seat.context == context
+        })
     }
 
     /// Removes a program. Whether it was the last that held the socket, and how many connections
     /// it had not taken.
     pub fn drop_holder(&mut self, program: ProgramId) -> (bool, u32) {
-        let untaken = self.remove_members(|member| member.program == program);
+        let untaken = self.remove_members(|member| member.seat.program == program);
         self.holders.retain(|held| *held != program);
         (self.holders.is_empty(), untaken)
     }
@@ -109,7 +119,7 @@ impl Listener {
         for member in self
             .members
             .iter_mut()
-            .filter(|member| member.program == program)
+            .filter(|member| member.seat.program == program)
         {
             let taken = left.min(member.untaken);
             member.untaken -= taken;

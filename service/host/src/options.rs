@@ -13,7 +13,7 @@ use tidelane_engine::{
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 
-use crate::{Host, ProgramId, binding::SlotUse};
+use crate::{AllowedCongestion, Host, ProgramId, binding::SlotUse};
 
 /// The bits of a program's flags that [`options_of`] looks at.
 const FLAG_BITS: u32 = program_flags::NODELAY
@@ -167,6 +167,13 @@ impl<P: PacketIo> Host<P> {
         self.engine.set_listener_options(listener, options);
     }
 
+    /// Congestion controls that a program may choose from now on.
+    pub fn set_allowed_congestion(&mut self, id: ProgramId, allowed: AllowedCongestion) {
+        if let Some(program) = self.io.programs.get_mut(id) {
+            program.congestion = allowed;
+        }
+    }
+
     /// What is known of the connection in a program's slot. None if there is none, or it is over.
     pub fn numbers(
         &mut self,
@@ -225,10 +232,12 @@ impl<P: PacketIo> Host<P> {
             .map(|binding| (binding.home, binding.slot));
         if changed & program_flags::OPTIONS != 0
             && let Some((home, slot)) = place
-            && let Some(region) = self.io.programs.get(home).map(|p| p.region.clone())
+            && let Some((region, allowed)) = (self.io.programs.get(home))
+                .map(|program| (program.region.clone(), program.congestion))
             && let Some(view) = region.slot(slot)
         {
-            options = slot_options(view.options(), self.base_options);
+            let asked = slot_options(view.options(), self.base_options);
+            options = allowed.restrict(asked, &self.base_options);
             let reports_sent = view.options().tx_reports.load(Relaxed) != 0;
             if let Some(binding) = self.io.binding(flow) {
                 binding.reports_sent = reports_sent;

@@ -1,14 +1,14 @@
 //! How frames of a flow reach its peer, and what is done when they seem not to.
 
 use tidelane_abi::service_flags;
-use tidelane_engine::{CloseCause, FlowId, LinkId};
+use tidelane_engine::{CloseCause, FlowId, LinkId, TxFull};
 use tidelane_packet_io::PacketIo;
-use tidelane_wire::{FlowKey, HeaderTemplate, IpAddress, MacAddress};
+use tidelane_wire::{DropReason, FlowKey, HeaderTemplate, IpAddress, MacAddress};
 
 use crate::{
     HostRequest,
     binding::{Binding, Path},
-    hash::timestamp_offset,
+    hash::{first_ip_id, timestamp_offset},
     hops::HopId,
     io::{HostIo, MEMORY_LINK},
     slots,
@@ -17,73 +17,108 @@ use crate::{
 impl<P: PacketIo> HostIo<P> {
     /// Makes the binding of a flow that was just opened.
     pub fn bind_new(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) -> &mut Binding {
-        let path = self.path_to(key, link);
+        let path = match self.muted {
+            true => Path::Nowhere,
+            false => self.path_to(key, link),
+        };
         if self.bindings.len() <= flow.index() {
             self.bindings.resize_with(flow.index() + 1, || None);
         }
-        self.bindings[flow.index()].insert(Binding::new(path))
+        self.local_ports.begin(key.local.port);
+        self.bindings[flow.index()].insert(Binding::new(path, key.local.port))
     }
 
-    /// How frames reach the peer of `key`. Without a resolved neighbour they go to where the
-    /// present frame came from.
+    /// How frames reach the peer of `key`.
     ///
     /// What came in a frame may be forged: only when the peer has shown that it is there
-    /// ([`join_hop`](Self::join_hop)) is its neighbour remembered, and the kernel asked. Else each
-    /// forged SYN would take a place in the kernel's table of neighbours, and have it look for
-    /// somebody who is not there.
+    /// ([`join_hop`](Self::join_hop)) is the kernel asked about a neighbour that it does not know.
+    /// Else each forged SYN would take a place in the kernel's table of neighbours, and have it
+    /// look for somebody who is not there. Until then answers go back where the frame came from.
+    /// Routers are few, and no frame chooses them: the kernel is asked about them at once.
     fn path_to(&mut self, key: &FlowKey, link: LinkId) -> Path {
         if link == MEMORY_LINK {
             return Path::Memory;
         }
-        let here = self.arrival;
-        let to = self.routes.known_mac(key.peer.addr).or(here);
-        let to = to.unwrap_or(MacAddress([0; 6]));
+        let peer = key.peer.addr;
         let from = self.routes.interface.mac;
-        let template = HeaderTemplate::new(from, to, key.local.addr, key.peer.addr);
-        let Some(mut template) = template else {
+        let to = MacAddress::default();
+        let Some(mut template) = HeaderTemplate::new(from, to, key.local.addr, peer) else {
             return Path::Memory;
         };
         template.set_flow_label(key.hash64(self.label_seed) as u32);
         template.set_timestamp_offset(timestamp_offset(&self.secret, key));
-        let hop = match here {
-            Some(_) => None,
-            None => self.hop_in_use(key.peer.addr),
-        };
-        Path::Port { hop, template }
+        template.set_ip_id(first_ip_id(&self.secret, key, self.now));
+        let back = self.routes.known_mac(peer).or(self.arrival);
+        match back {
+            Some(to) if self.arrival.is_some() && !self.routes.is_routed(peer) => {
+                template.set_link(from, to);
+                Path::Port {
+                    hop: None,
+                    template,
+                }
+            }
+            _ => self.path_over_hop(peer, template),
+        }
+    }
+
+    /// The path to `peer` by way of the neighbour that the kernel names, which is held.
+    fn path_over_hop(&mut self, peer: IpAddress, mut template: HeaderTemplate) -> Path {
+        let hop = self.hop_in_use(peer);
+        match hop.and_then(|hop| self.routes.hops.get(hop).mac) {
+            Some(mac) => {
+                template.set_link(self.routes.interface.mac, mac);
+                Path::Port { hop, template }
+            }
+            None => Path::Waiting { hop, template },
+        }
     }
 
     /// The neighbour on the way to `peer`, held for a flow; the kernel is asked if need be.
     fn hop_in_use(&mut self, peer: IpAddress) -> Option<HopId> {
         let hop = self.routes.hop_to(peer)?;
         self.routes.hops.hold(hop);
-        if let Some(addr) = self.routes.hops.use_at(hop, self.now) {
-            self.request(HostRequest::Resolve { addr });
-        }
+        self.use_hop(hop);
         Some(hop)
     }
 
-    /// The peer of a passive open has answered: the flow goes where the kernel says from now on.
-    pub(crate) fn join_hop(&mut self, flow: FlowId, peer: IpAddress) {
+    pub(crate) fn use_hop(&mut self, hop: HopId) {
+        if let Some(addr) = self.routes.hops.use_at(hop, self.now) {
+            self.request(HostRequest::Resolve { addr });
+        }
+    }
+
+    /// The peer of a passive open has answered: from now on the flow goes nowhere but to the
+    /// neighbour that the kernel names.
+    pub(crate) fn join_hop(&mut self, flow: FlowId) {
         let path = self.binding(flow).map(|binding| binding.path);
-        let Some(Path::Port {
+        if let Some(Path::Port {
             hop: None,
-            mut template,
+            template,
         }) = path
-        else {
-            return;
-        };
-        let hop = self.hop_in_use(peer);
-        if let Some(mac) = hop.and_then(|hop| self.routes.hops.get(hop).mac) {
-            template.set_link(self.routes.interface.mac, mac);
+        {
+            let path = self.path_over_hop(template.peer(), template);
+            if let Some(binding) = self.binding(flow) {
+                binding.path = path;
+            }
         }
-        if let Some(binding) = self.binding(flow) {
-            binding.path = Path::Port { hop, template };
+    }
+
+    /// Nothing can be sent to the peer of `flow` before its neighbour is resolved: the kernel is
+    /// asked now and then, and the flow sends when there is an answer.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn wait_for_hop(&mut self, flow: FlowId) -> TxFull {
+        let hop = self.binding(flow).and_then(|it| it.path.hop_mut().copied());
+        if let Some(hop) = hop {
+            self.use_hop(hop);
         }
+        self.counters.drops[DropReason::NoNeighbor.index()] += 1;
+        TxFull
     }
 
     /// A flow on this path is over.
     pub(crate) fn leave_hop(&mut self, path: &mut Path) {
-        if let Path::Port { hop, .. } = path
+        if let Path::Port { hop, .. } | Path::Waiting { hop, .. } = path
             && let Some(hop) = hop.take()
         {
             self.routes.hops.let_go(hop);
@@ -108,28 +143,69 @@ impl<P: PacketIo> HostIo<P> {
     /// The kernel is to look at the neighbour of `flow` again, however lately it was asked
     /// (RFC 9293 MUST-20): if there is nobody any more, or somewhere else, it finds out.
     pub(crate) fn ask_again(&mut self, flow: FlowId) {
-        if let Some(Some(Binding {
-            path: Path::Port { hop: Some(hop), .. },
-            ..
-        })) = self.bindings.get(flow.index())
-        {
-            let addr = self.routes.hops.doubt(*hop, self.now);
+        let hop = self.binding(flow).and_then(|it| it.path.hop_mut().copied());
+        if let Some(hop) = hop {
+            let addr = self.routes.hops.doubt(hop, self.now);
             self.counters.path_doubts += 1;
             self.request(HostRequest::Resolve { addr });
         }
     }
 
-    /// A neighbour's link address changed: every flow over it must see that.
+    /// A link address changed, a neighbour's or our own: every flow over it must see that, and
+    /// flows that waited for it send.
     pub fn refresh_paths(&mut self) {
         let from = self.routes.interface.mac;
         for binding in self.bindings.iter_mut().flatten() {
-            if let Path::Port {
-                hop: Some(hop),
-                template,
-            } = &mut binding.path
-                && let Some(mac) = self.routes.hops.get(*hop).mac
-            {
-                template.set_link(from, mac);
+            match &mut binding.path {
+                Path::Memory | Path::Nowhere | Path::Waiting { hop: None, .. } => {}
+                Path::Port {
+                    hop: None,
+                    template,
+                } => template.set_link(from, template.dst_mac()),
+                Path::Port {
+                    hop: Some(hop),
+                    template,
+                } => {
+                    // A neighbour that the kernel has forgotten is still where it was.
+                    let known = self.routes.hops.get(*hop).mac;
+                    template.set_link(from, known.unwrap_or(template.dst_mac()));
+                }
+                Path::Waiting {
+                    hop: Some(hop),
+                    template,
+                } => {
+                    let Some(mac) = self.routes.hops.get(*hop).mac else {
+                        continue;
+                    };
+                    template.set_link(from, mac);
+                    let (hop, template) = (Some(*hop), *template);
+                    binding.path = Path::Port { hop, template };
+                    self.blocked = true;
+                }
+            }
+        }
+    }
+
+    /// The routes changed: flows follow them. A flow whose peer has no route any more goes on as it
+    /// did; the kernel names the same neighbour when the route comes back.
+    pub fn find_paths_again(&mut self) {
+        for index in 0..self.bindings.len() {
+            let Some(Some(binding)) = self.bindings.get(index) else {
+                continue;
+            };
+            let (hop, template) = match binding.path {
+                Path::Memory | Path::Nowhere | Path::Port { hop: None, .. } => continue,
+                Path::Port { hop, template } | Path::Waiting { hop, template } => (hop, template),
+            };
+            let next = self.routes.hop_to(template.peer());
+            if next.is_none() || next == hop {
+                continue;
+            }
+            let path = self.path_over_hop(template.peer(), template);
+            self.blocked |= matches!(path, Path::Port { .. });
+            if let Some(Some(binding)) = self.bindings.get_mut(index) {
+                let mut before = std::mem::replace(&mut binding.path, path);
+                self.leave_hop(&mut before);
             }
         }
     }

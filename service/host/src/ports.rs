@@ -2,58 +2,124 @@
 //!
 //! Each port in the pool is held in the kernel by a bound socket of the driver's, so no one else
 //! can have it; it then serves any number of connections to different peers. The driver adds ports
-//! when the pool asks for them.
+//! when the pool asks for them, in an order that the kernel chose at random, and takes back those
+//! that were not used for a while.
+//!
+//! A port is chosen by double hashing (RFC 6056 §3.3.4), as Linux does it: a hash of the peer and
+//! of both addresses says where the search begins, and one of many counters, found by another hash,
+//! how far it has come. So a peer sees ports in an order of its own, which says nothing of the
+//! ports that other peers see, and the same port does not come back soon.
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, HashSet},
+    hash::Hasher,
+};
 
-use tidelane_wire::IpAddress;
+use siphasher::sip::SipHasher13;
+use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
-use crate::hash::FixedState;
+use crate::{accounts::UserId, hash::FixedState};
 
 /// Ports asked for at a time.
 pub const PORTS_PER_REQUEST: u32 = 64;
 /// Ports that the pool holds for one address at most: Linux's default ephemeral range.
 const PORTS_MAX: usize = 28_232;
+/// With fewer ports than this, the pool asks for more as it goes: what an observer can guess is one
+/// of so many.
+const PORTS_MIN: usize = 512;
 /// Ports tried for one connection before more are asked for.
 const PROBES_MAX: usize = 64;
+/// Counters of how far searches have come: `INET_TABLE_PERTURB_SIZE` of Linux is 64 Ki.
+const PERTURB_LEN: usize = 1 << 12;
+
+/// The ports from which a user may connect.
+///
+/// All users have the ports of the pool together, and a port serves one connection to a peer. So
+/// that nobody takes all ways to a peer, a user has half of the ports, another half for each peer,
+/// and not the half of another user. Root has all.
+#[derive(Clone, Copy, Debug)]
+pub struct PortShare {
+    /// Keys the choice; none: all ports.
+    seed: Option<[u64; 2]>,
+}
+
+impl PortShare {
+    /// All ports.
+    pub const ALL: Self = Self { seed: None };
+
+    /// Those of the user with this number; `seed` is the host's.
+    pub fn of_user(user: UserId, seed: [u64; 2]) -> Self {
+        // Far from the ports, with which the hash mixes it.
+        let UserId(uid) = user;
+        let salt = u64::from(uid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self {
+            seed: Some([seed[0] ^ salt, seed[1]]),
+        }
+    }
+
+    /// Returns true if the connection may have its local port.
+    pub fn has(self, key: &FlowKey) -> bool {
+        self.seed.is_none_or(|seed| key.hash64(seed) >> 63 == 0)
+    }
+}
 
 #[derive(Default)]
 struct AddressPool {
     ports: Vec<u16>,
-    cursor: usize,
     requested: bool,
     exhausted: bool,
 }
 
 /// What [`PortPool::choose`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub struct Choice {
     /// This port makes the connection's 4-tuple unique.
-    Port(u16),
-    /// None yet: more were asked for (`ask`: this call is the one to ask).
-    Wait {
-        /// The driver has to be asked now.
-        ask: bool,
-    },
-    /// None, and there will be none.
-    Exhausted,
+    pub port: Option<u16>,
+    /// The driver has to be asked for more now.
+    pub ask: bool,
+    /// There will be no more: without a port, the open fails.
+    pub exhausted: bool,
 }
 
 /// The ports of all local addresses.
-#[derive(Default)]
 pub struct PortPool {
     pools: HashMap<IpAddress, AddressPool, FixedState>,
+    /// Keys of the two hashes.
+    secret: [u8; 16],
+    perturb: Box<[u32]>,
 }
 
 impl PortPool {
+    /// Without ports. `secret` keys the hashes.
+    pub fn new(secret: [u8; 16]) -> Self {
+        let mut seed = SipHasher13::new_with_key(&secret);
+        let mut random = |_| {
+            seed.write(b"perturb");
+            seed.finish() as u32
+        };
+        Self {
+            pools: HashMap::default(),
+            secret,
+            perturb: (0..PERTURB_LEN).map(&mut random).collect(),
+        }
+    }
+
     /// Ports that the driver reserved at `addr`; an empty list says that there are no more.
     pub fn add(&mut self, addr: IpAddress, ports: &[u16]) {
         let pool = self.pools.entry(addr).or_default();
         pool.requested = false;
         pool.exhausted = ports.is_empty() || pool.ports.len() + ports.len() > PORTS_MAX;
-        if pool.ports.len() + ports.len() <= PORTS_MAX {
-            pool.cursor = pool.ports.len();
-            pool.ports.extend_from_slice(ports);
+        let room = PORTS_MAX.saturating_sub(pool.ports.len());
+        pool.ports.extend(ports.iter().take(room));
+    }
+
+    /// The driver takes ports back: no connection begins there from now on.
+    pub fn remove(&mut self, ends: &HashSet<Endpoint>) {
+        for (addr, pool) in &mut self.pools {
+            let addr = *addr;
+            pool.ports
+                .retain(|port| !ends.contains(&Endpoint { addr, port: *port }));
+            pool.exhausted = false;
         }
     }
 
@@ -62,27 +128,136 @@ impl PortPool {
         self.pools.remove(&addr);
     }
 
-    /// A port at `addr` for which `is_free` holds.
-    pub fn choose(&mut self, addr: IpAddress, mut is_free: impl FnMut(u16) -> bool) -> Choice {
+    /// A port at `addr` for a connection to `peer` for which `is_free` holds.
+    pub fn choose(
+        &mut self,
+        addr: IpAddress,
+        peer: Endpoint,
+        mut is_free: impl FnMut(u16) -> bool,
+    ) -> Choice {
+        let begin = self.hash(b"begin", addr, peer);
+        let counter = self.hash(b"counter", addr, peer) as usize % PERTURB_LEN;
+        let counter = &mut self.perturb[counter];
         let pool = self.pools.entry(addr).or_default();
-        let full = pool.ports.len() + PORTS_PER_REQUEST as usize > PORTS_MAX;
-        let probes = if full || pool.exhausted {
-            pool.ports.len()
-        } else {
-            PROBES_MAX
-        };
-        for _ in 0..probes.min(pool.ports.len()) {
-            pool.cursor = (pool.cursor + 1) % pool.ports.len();
-            let port = pool.ports[pool.cursor];
-            if is_free(port) {
-                return Choice::Port(port);
+        let len = pool.ports.len();
+        let full = len + PORTS_PER_REQUEST as usize > PORTS_MAX;
+        let exhausted = full || pool.exhausted;
+        let probes = if exhausted { len } else { PROBES_MAX.min(len) };
+        let first = begin.wrapping_add(u64::from(*counter));
+        let ports = (0..probes as u64).map(|probe| {
+            let at = first.wrapping_add(probe) % len as u64;
+            (probe, pool.ports[at as usize])
+        });
+        let found = { ports }.find(|(_, port)| is_free(*port));
+        if let Some((probe, _)) = found {
+            *counter = counter.wrapping_add(probe as u32 + 1);
+        }
+        let few = found.is_none() || len < PORTS_MIN;
+        let ask = few && !exhausted && !pool.requested;
+        pool.requested |= ask;
+        Choice {
+            port: found.map(|(_, port)| port),
+            ask,
+            exhausted,
+        }
+    }
+
+    fn hash(&self, purpose: &[u8], local: IpAddress, peer: Endpoint) -> u64 {
+        let mut hasher = SipHasher13::new_with_key(&self.secret);
+        hasher.write(purpose);
+        hasher.write(&local.0);
+        hasher.write(&peer.addr.0);
+        hasher.write_u16(peer.port);
+        hasher.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddress = IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+
+    fn peer(last: u8) -> Endpoint {
+        let mut addr = HERE;
+        addr.0[15] = last;
+        Endpoint { addr, port: 80 }
+    }
+
+    fn filled(secret: u8, ports: u16) -> PortPool {
+        let mut pool = PortPool::new([secret; 16]);
+        let ports: Vec<u16> = (32_768..32_768 + ports).collect();
+        pool.add(HERE, &ports);
+        pool
+    }
+
+    fn chosen(pool: &mut PortPool, peer: Endpoint, count: usize) -> Vec<u16> {
+        let choose = |_| pool.choose(HERE, peer, |_| true).port.expect("a port");
+        (0..count).map(choose).collect()
+    }
+
+    #[test]
+    fn rfc6056_section_3_3_4_each_peer_sees_an_order_of_its_own() {
+        let mut pool = filled(1, 512);
+        let mut one = chosen(&mut pool, peer(2), 50);
+        let unique: HashSet<u16> = one.iter().copied().collect();
+        assert_eq!(unique.len(), 50, "a port came back too soon");
+        // Connections to a few others do not show in the ports that one peer sees.
+        let mut quiet = filled(1, 512);
+        for other in 3..10 {
+            chosen(&mut pool, peer(other), 20);
+        }
+        one.extend(chosen(&mut pool, peer(2), 50));
+        assert_eq!(chosen(&mut quiet, peer(2), 100), one);
+        // The next port of one peer does not tell the next one of another, or of another start.
+        let starts: HashSet<u16> = (2..=255)
+            .map(|n| chosen(&mut pool, peer(n), 1)[0])
+            .collect();
+        assert!(starts.len() > 150, "{} of 254 starts", starts.len());
+        let starts: HashSet<u16> = (0..=255)
+            .map(|secret| chosen(&mut filled(secret, 512), peer(2), 1)[0])
+            .collect();
+        assert!(starts.len() > 150, "{} of 256 starts", starts.len());
+    }
+
+    #[test]
+    fn connections_in_a_row_use_many_ports_and_no_cycle() {
+        let mut pool = PortPool::new([3; 16]);
+        let mut next = 40_000u16;
+        let mut seen = Vec::new();
+        while seen.len() < 140 {
+            let choice = pool.choose(HERE, peer(2), |_| true);
+            seen.extend(choice.port);
+            if choice.ask {
+                let more: Vec<u16> = (0..PORTS_PER_REQUEST as u16)
+                    .map(|n| next + n * 7)
+                    .collect();
+                next += 1;
+                pool.add(HERE, &more);
             }
         }
-        if full || pool.exhausted {
-            return Choice::Exhausted;
-        }
-        let ask = !pool.requested;
-        pool.requested = true;
-        Choice::Wait { ask }
+        let unique: HashSet<u16> = seen.iter().copied().collect();
+        assert!(unique.len() > 64, "{} ports of 140", unique.len());
+        let cycles = seen.iter().zip(&seen[64..]).filter(|(a, b)| a == b).count();
+        assert!(cycles < 38, "{cycles} of 76 come again after 64");
+    }
+
+    #[test]
+    fn what_is_not_free_is_passed_over_and_more_is_asked_for_once() {
+        let mut pool = PortPool::new([1; 16]);
+        let first = pool.choose(HERE, peer(2), |_| true);
+        assert_eq!((first.port, first.ask), (None, true));
+        assert!(!pool.choose(HERE, peer(2), |_| true).ask);
+        pool.add(HERE, &[4000, 4001]);
+        let choice = pool.choose(HERE, peer(2), |port| port == 4001);
+        assert_eq!((choice.port, choice.ask), (Some(4001), true));
+        pool.remove(&HashSet::from([Endpoint {
+            addr: HERE,
+            port: 4001,
+        }]));
+        assert_eq!(pool.choose(HERE, peer(2), |port| port == 4001).port, None);
+        pool.add(HERE, &[]);
+        let choice = pool.choose(HERE, peer(2), |_| false);
+        assert!(choice.exhausted && choice.port.is_none() && !choice.ask);
     }
 }

@@ -5,7 +5,15 @@ use std::{collections::VecDeque, sync::Arc};
 use tidelane_abi::data_event;
 use tidelane_ring::{BufferAllocator, ProgramRegion, Share};
 
-use crate::{binding::SlotUse, contexts::Contexts, slots};
+use crate::{
+    accounts::Account,
+    binding::SlotUse,
+    congestion::AllowedCongestion,
+    contexts::Contexts,
+    memory::{RxBuffers, StreamMemory},
+    rules::Credentials,
+    slots,
+};
 
 /// Number of a program within a host. Zero is the host's own staging area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,12 +25,16 @@ pub struct Program {
     pub name: String,
     /// For listings.
     pub pid: u32,
+    /// Whose it is, for rules.
+    pub credentials: Arc<Credentials>,
+    /// What its user has on this core.
+    pub account: Arc<Account>,
     /// Its memory.
     pub region: Arc<ProgramRegion>,
     /// What this core has of it.
     pub share: Share,
     /// Receive buffers in it.
-    pub rx: BufferAllocator,
+    pub rx: RxBuffers,
     /// From the first slot of the share on.
     slots: Vec<SlotUse>,
     free_slots: VecDeque<u32>,
@@ -32,15 +44,26 @@ pub struct Program {
     pub gone: bool,
     /// The driver has not removed it yet: its number stays in use.
     pub registered: bool,
+    /// Congestion controls that it may choose.
+    pub congestion: AllowedCongestion,
 }
 
 impl Program {
     /// A program that has just registered, of whose region `share` is this core's.
-    pub fn new(name: String, pid: u32, region: Arc<ProgramRegion>, share: Share) -> Self {
-        let rx = BufferAllocator::new(share.rx_area.clone());
+    pub fn new(
+        (name, pid): (String, u32),
+        account: Arc<Account>,
+        region: Arc<ProgramRegion>,
+        share: Share,
+        memory: StreamMemory,
+    ) -> Self {
+        let allocator = BufferAllocator::new(share.rx_area.clone());
+        let rx = RxBuffers::new(allocator, &account, memory);
         Self {
             name,
             pid,
+            credentials: Arc::default(),
+            account,
             region,
             share,
             rx,
@@ -49,6 +72,7 @@ impl Program {
             slots_used: 0,
             gone: false,
             registered: true,
+            congestion: AllowedCongestion::ALL,
         }
     }
 
@@ -57,6 +81,12 @@ impl Program {
     pub fn slot_use(&mut self, slot: u32) -> Option<&mut SlotUse> {
         self.slots
             .get_mut(slot.wrapping_sub(self.share.slots.start) as usize)
+    }
+
+    /// Returns true if there is a free slot.
+    pub fn has_slot(&self) -> bool {
+        let next = self.share.slots.start + self.slots.len() as u32;
+        !self.free_slots.is_empty() || next < self.share.slots.end
     }
 
     /// Takes a free slot; its generation becomes odd.
@@ -158,6 +188,13 @@ impl Programs {
         {
             *entry = None;
         }
+    }
+
+    /// All programs, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramId, &mut Program)> {
+        let numbered = |(index, entry)| (ProgramId(index as u32 + 1), entry);
+        let entries = self.entries.iter_mut().enumerate();
+        entries.filter_map(move |(index, entry)| Some(numbered((index, entry.as_mut()?))))
     }
 
     /// All programs.

@@ -26,9 +26,6 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn publish(&mut self, now: Instant) {
         if !self.io.accepted.is_empty() {
             for (flow, listener) in std::mem::take(&mut self.io.accepted) {
-                if let Some(state) = self.engine.flow(flow) {
-                    self.io.join_hop(flow, state.key().peer.addr);
-                }
                 self.hand_out(now, flow, listener);
             }
         }
@@ -168,12 +165,14 @@ impl<P: PacketIo> Host<P> {
         let Some(mut binding) = entry.take() else {
             return;
         };
-        if let Some(endpoint) = binding.reserved.take() {
-            self.io.request(HostRequest::PortIdle { endpoint });
+        self.io.local_ports.end(binding.local_port);
+        if let Some((program, endpoint)) = binding.reserved.take() {
+            self.io.local_ports.end_reserved(program, endpoint);
+            self.io.request(HostRequest::PortIdle { program, endpoint });
         }
         self.io.leave_hop(&mut binding.path);
         let Some(program) = self.io.programs.get_mut(binding.home) else {
-            binding.free_rx(&mut self.io.staging.allocator);
+            binding.free_rx(&mut self.io.staging.of(None).1);
             if let Some(listener) = binding.listener {
                 self.forget_waiting(flow, listener);
             }

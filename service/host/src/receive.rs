@@ -193,8 +193,10 @@ impl<P: PacketIo> Host<P> {
         if !self.io.routes.is_local(dst()) {
             return Err(DropReason::NotOurs);
         }
-        if src().is_multicast_or_broadcast() || src().is_unspecified() {
-            return Err(DropReason::BadAddress);
+        // Connections between addresses of this host are the memory wire's. Other sources are
+        // looked at where a segment has no flow: `HostIo::admits`.
+        if self.io.routes.is_local_rarely(src()) {
+            return Err(DropReason::MartianSource);
         }
         if !tcp_checksum_ok(src(), dst(), packet.payload, partial_allowed) {
             return Err(DropReason::BadChecksum);
@@ -232,6 +234,11 @@ impl<P: PacketIo> Host<P> {
         let error = icmp_error(packet)?;
         if error.key.local.addr != packet.dst {
             return Err(DropReason::NotOurs);
+        }
+        self.io.routes.check_source(packet.src)?;
+        // Nothing of the memory wire is ever quoted.
+        if self.io.routes.is_local(error.key.peer.addr) {
+            return Err(DropReason::MartianSource);
         }
         self.engine.icmp_error(now, &error, &mut self.io);
         Ok(())

@@ -2,15 +2,21 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tidelane_engine::{FlowId, ListenerId, SocketOptions};
+use tidelane_engine::{EngineConfig, FlowId, ListenerId, SocketOptions};
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::ProgramRegion;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
 use crate::{
-    Bell, Host, ProgramId, Route, binding::SlotUse, contexts::Context, listeners::Listener,
-    program::Program, shared::Holder,
+    Bell, Host, IngressPolicy, ProgramId, Route,
+    accounts::User,
+    binding::SlotUse,
+    contexts::Context,
+    listeners::Listener,
+    program::Program,
+    rules::{Action, Credentials, Direction, Opening, RuleSet},
+    shared::Holder,
 };
 
 /// Idle receive buffers are looked for this often; one that was idle for a whole interval goes.
@@ -45,12 +51,73 @@ pub struct Listen {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Registers a program with its region.
+    /// Registers a program with its region. It may have whatever there is.
     pub fn add_program(&mut self, name: String, pid: u32, region: Arc<ProgramRegion>) -> ProgramId {
+        self.add_program_of(&Arc::new(User::unlimited()), (name, pid), region)
+    }
+
+    /// Registers a program of `user`, by its name and process id, with its region.
+    pub fn add_program_of(
+        &mut self,
+        user: &Arc<User>,
+        named: (String, u32),
+        region: Arc<ProgramRegion>,
+    ) -> ProgramId {
         let share = region.layout().share(self.place.core, self.place.cores);
+        let account = self.io.ledger.account(user);
+        let memory = self.io.stream_memory.clone();
         self.io
             .programs
-            .insert(Program::new(name, pid, region, share))
+            .insert(Program::new(named, account, region, share, memory))
+    }
+
+    /// Whose a program is, which has just been added.
+    pub fn set_credentials(&mut self, id: ProgramId, credentials: Credentials) {
+        if let Some(program) = self.io.programs.get_mut(id) {
+            program.credentials = Arc::new(credentials);
+        }
+    }
+
+    /// Other rules from now on. Connections that they refuse are reset. Returns how many.
+    pub fn set_rules(&mut self, now: Instant, rules: RuleSet) -> usize {
+        self.io.now = now;
+        self.io.rules = rules;
+        if self.io.rules.accepts_all() {
+            return 0;
+        }
+        let all: Vec<FlowId> = self.engine.flows().collect();
+        let denied: Vec<FlowId> = all
+            .into_iter()
+            .filter(|flow| self.is_denied(*flow))
+            .collect();
+        for flow in &denied {
+            self.engine.abort(now, *flow, &mut self.io);
+        }
+        denied.len()
+    }
+
+    /// Returns true if the rules would not let the connection open.
+    fn is_denied(&self, flow: FlowId) -> bool {
+        let binding = self.io.bindings.get(flow.index()).and_then(Option::as_ref);
+        let (Some(info), Some(binding)) = (self.engine.info(flow), binding) else {
+            return false;
+        };
+        let nobody = Credentials::default();
+        let opening = Opening {
+            direction: match info.listener {
+                Some(_) => Direction::In,
+                None => Direction::Out,
+            },
+            local: info.key.local,
+            peer: info.key.peer,
+            owner: binding.owner.as_deref().unwrap_or(&nobody),
+        };
+        self.io.rules.opinion(&opening) != Action::Accept
+    }
+
+    /// What each rule decided; see [`RuleSet::hits`].
+    pub fn rule_hits(&self) -> Vec<u64> {
+        self.io.rules.hits()
     }
 
     /// A context of a program exists; `bell` wakes it. False if there can be no such context.
@@ -83,7 +150,7 @@ impl<P: PacketIo> Host<P> {
         for listener in self.io.listeners.held_by(id) {
             self.drop_listener_holder(now, id, listener);
         }
-        self.reservations.retain(|(program, _)| *program != id);
+        self.io.local_ports.forget(id);
         self.parked.retain(|parked| parked.program() != id);
         let Some(program) = self.io.programs.get_mut(id) else {
             return;
@@ -139,9 +206,11 @@ impl<P: PacketIo> Host<P> {
             v6_only,
             backlog,
         } = listen;
-        if self.io.programs.get(id).is_none_or(|program| program.gone) {
+        let program = self.io.programs.get(id).filter(|program| !program.gone);
+        let owner = program.map(|program| program.credentials.clone());
+        let Some(owner) = owner else {
             return Err(ListenError::NoProgram);
-        }
+        };
         if let Some(known) = self.io.listeners.find(key) {
             self.engine.set_backlog(known, backlog);
             if let Some(entry) = self.io.listeners.get_mut(known)
@@ -164,6 +233,7 @@ impl<P: PacketIo> Host<P> {
             number,
             key,
             local,
+            owner,
             holders: vec![id],
             members: Vec::new(),
             waiting: VecDeque::new(),
@@ -211,9 +281,31 @@ impl<P: PacketIo> Host<P> {
         listeners.map(|(_, entry)| entry.key).collect()
     }
 
-    /// A program reserved a local port with a kernel socket of its own.
-    pub fn reserve(&mut self, id: ProgramId, endpoint: Endpoint) {
-        self.reservations.insert((id, endpoint));
+    /// A program reserved a local port with a kernel socket of its own. False if there is no
+    /// such program.
+    pub fn reserve(&mut self, id: ProgramId, endpoint: Endpoint) -> bool {
+        let known = self
+            .io
+            .programs
+            .get(id)
+            .is_some_and(|program| !program.gone);
+        if known {
+            self.io.local_ports.reserve(id, endpoint);
+        }
+        known
+    }
+
+    /// Local ends for which claims may be given up, as far as this core knows. True for an end that
+    /// no connection needs any more. An end that a program reserved is needed by the connections
+    /// which that program opened; if there are none, the program has to reserve the end again
+    /// before it opens one. Any other end is needed by all connections of the port.
+    pub fn give_up(&mut self, ends: &[(Option<ProgramId>, Endpoint)]) -> Vec<bool> {
+        let ports = &mut self.io.local_ports;
+        let unused = |(program, end): &(Option<ProgramId>, Endpoint)| match program {
+            Some(program) => ports.give_up(*program, *end),
+            None => !ports.is_used(end.port),
+        };
+        ends.iter().map(unused).collect()
     }
 
     /// Answer to [`MorePorts`](crate::HostRequest::MorePorts); none: there are no more.
@@ -223,25 +315,51 @@ impl<P: PacketIo> Host<P> {
         self.retry_parked(now);
     }
 
+    /// Takes ports out of the pool that the driver may give back to the kernel. True for a port
+    /// that no connection has here; one that is not given back is to be
+    /// [added](Self::add_ports) again.
+    pub fn retire_ports(&mut self, ends: &[Endpoint]) -> Vec<bool> {
+        self.io.pool.remove(&ends.iter().copied().collect());
+        let ports = &self.io.local_ports;
+        ends.iter().map(|end| !ports.is_used(end.port)).collect()
+    }
+
     /// The interface's addresses and routes, whole.
     pub fn set_routes(&mut self, now: Instant, addresses: Vec<IpAddress>, routes: Vec<Route>) {
-        let before = std::mem::replace(&mut self.io.routes.interface.addresses, addresses);
+        self.io.now = now;
+        let before = self.io.routes.set_addresses(addresses);
         for addr in before {
             if !self.io.routes.is_local(addr) {
                 self.io.pool.remove_address(addr);
             }
         }
-        self.io.routes.set_routes(routes);
+        if self.io.routes.set_routes(routes) {
+            self.io.find_paths_again();
+        }
         self.retry_parked(now);
+    }
+
+    /// Which packets the host takes from now on. Flows that there are stay, as in the kernel.
+    pub fn set_ingress(&mut self, ingress: IngressPolicy) {
+        self.io.routes.set_ingress(ingress);
+    }
+
+    /// The interface's link address is another one.
+    pub fn set_link_address(&mut self, mac: MacAddress) {
+        self.io.routes.interface.mac = mac;
+        self.io.refresh_paths();
     }
 
     /// What the kernel knows of a neighbour now.
     pub fn set_neighbour(&mut self, now: Instant, addr: IpAddress, mac: Option<MacAddress>) {
         self.io.now = now;
-        if self.io.routes.hops.set_neighbour(addr, mac) {
+        let Some(hop) = self.io.routes.hops.set_neighbour(addr, mac) else {
+            return;
+        };
+        if self.io.routes.hops.is_used(hop) {
             self.io.refresh_paths();
-            self.retry_parked(now);
         }
+        self.retry_parked(now);
     }
 
     /// Resets all connections: the service ends.
@@ -287,6 +405,24 @@ impl<P: PacketIo> Host<P> {
         if self.unhoused {
             self.house_waiting(now);
         }
+        self.look_for_idle_pages();
+        self.follow_pressure();
+    }
+
+    /// Under pressure on memory receive windows grow no more.
+    fn follow_pressure(&mut self) {
+        let pressed = self.io.stream_memory.is_pressed();
+        let most = if pressed {
+            self.engine.config().rx_window_initial
+        } else {
+            self.rx_window_max
+        };
+        if self.engine.config().rx_window_max != most {
+            self.engine.set_config(EngineConfig {
+                rx_window_max: most,
+                ..self.engine.config().clone()
+            });
+        }
     }
 
     /// When the next sweep is due; none while there is nothing to sweep.
@@ -297,6 +433,12 @@ impl<P: PacketIo> Host<P> {
             .iter()
             .flatten()
             .any(|binding| binding.rx.is_some());
-        (any || self.unhoused).then_some(self.next_sweep)
+        let loose = || {
+            self.io
+                .programs
+                .iter()
+                .any(|(_, entry)| entry.rx.is_loose())
+        };
+        (any || self.unhoused || loose()).then_some(self.next_sweep)
     }
 }

@@ -37,17 +37,6 @@ pub enum SocketState {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Whether a connection has this local end (any address of its version if it is unspecified).
-    pub fn has_connections(&self, local: Endpoint) -> bool {
-        let matches = |end: Endpoint| end.port == local.port && local.addr.covers(end.addr);
-        let mut flows = self.engine.flows();
-        flows.any(|id| {
-            self.engine
-                .flow(id)
-                .is_some_and(|flow| matches(flow.key().local))
-        })
-    }
-
     /// All sockets.
     pub fn sockets(&self) -> Vec<SocketReport> {
         let listeners = self.io.listeners.iter().map(|(_, entry)| SocketReport {

@@ -1,26 +1,32 @@
 //! What programs ask for, through their rings. Nothing here is trusted.
 
-use tidelane_abi::{ControlRequest, close_cause, control_event, control_request, data_request};
+use tidelane_abi::{
+    ControlRequest, close_cause, control_event, control_request, data_request, not_accelerated,
+};
 use tidelane_engine::{Endpoint, FlowId, FlowKey, IpAddress, OpenError, Route};
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{Corrupt, words::DataWord};
 use tidelane_time::{Duration, Instant};
 
 use crate::{
-    Host, HostRequest,
+    AllowedCongestion, Host, HostRequest,
+    accounts::{Charge, Refused, Resource},
     binding::SlotUse,
     contexts::Context,
+    ingress::can_be_a_host,
     io::{MEMORY_LINK, failed_event, slot_event},
+    listeners::Seat,
     memory_wire,
     options::{opened_with, options_of},
     ports::Choice,
     program::ProgramId,
+    rules::Action,
 };
 
 /// Requests taken from one context per step: the rest waits for the next.
 const REQUESTS_PER_STEP_MAX: u32 = 512;
-/// Active opens that wait for a port or a neighbour.
-const PARKED_MAX: usize = 65_536;
+/// Active opens of all users that wait for a port or a neighbour.
+pub const PARKED_MAX: u64 = 65_536;
 /// How long an active open waits for a neighbour: what the kernel takes to give up.
 const PARKED_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -30,6 +36,8 @@ pub struct Parked {
     context: u32,
     request: ControlRequest,
     since: Instant,
+    /// Its user's place among those that wait.
+    _place: Charge,
 }
 
 impl Parked {
@@ -43,7 +51,8 @@ impl Parked {
 enum Start {
     Done,
     Failed(u32),
-    Kernel,
+    /// The kernel can carry it, for this reason.
+    Kernel(u32),
     Wait,
 }
 
@@ -141,15 +150,7 @@ impl<P: PacketIo> Host<P> {
         match request.kind {
             control_request::CONNECT => self.connect(now, id, context, request, now),
             control_request::LISTENER_JOIN => {
-                if let Some(listener) = self.io.listeners.numbered(request.listener)
-                    && let Some(entry) = self.io.listeners.get_mut(listener)
-                {
-                    entry.join(id, context, request.cookie);
-                    let waiting = std::mem::take(&mut entry.waiting);
-                    self.io
-                        .accepted
-                        .extend(waiting.into_iter().map(|flow| (flow, listener)));
-                }
+                self.join_listener(id, context, &request);
             }
             control_request::LISTENER_LEAVE => {
                 if let Some(listener) = self.io.listeners.numbered(request.listener)
@@ -161,6 +162,36 @@ impl<P: PacketIo> Host<P> {
             }
             _ => self.io.counters.bad_requests += 1,
         }
+    }
+
+    /// A context wants connections of a listener, which costs its user a place among the members.
+    fn join_listener(&mut self, id: ProgramId, context: u32, request: &ControlRequest) {
+        let Some(listener) = self.io.listeners.numbered(request.listener) else {
+            return;
+        };
+        let (Some(entry), Some(program)) = (
+            self.io.listeners.get_mut(listener),
+            self.io.programs.get(id),
+        ) else {
+            return;
+        };
+        if !entry.holders.contains(&id) {
+            return;
+        }
+        if entry.member(id, context).is_none() {
+            let Ok(place) = program.account.charge(Resource::Holds, 1) else {
+                return;
+            };
+            let seat = Seat {
+                program: id,
+                context,
+                cookie: request.cookie,
+            };
+            entry.join(seat, place);
+        }
+        let waiting = std::mem::take(&mut entry.waiting);
+        let waiting = waiting.into_iter().map(|flow| (flow, listener));
+        self.io.accepted.extend(waiting);
     }
 
     fn accept_taken(&mut self, id: ProgramId, number: u32, count: u32) {
@@ -208,21 +239,44 @@ impl<P: PacketIo> Host<P> {
         let answer = match self.start_connect(now, program, context, &request) {
             Start::Done => return,
             Start::Failed(cause) => failed_event(request.cookie, cause),
-            Start::Kernel => slot_event(control_event::CONNECT_KERNEL, 0, 0, request.cookie),
-            Start::Wait if self.parked.len() < PARKED_MAX => {
-                self.parked.push_back(Parked {
-                    program,
-                    context,
-                    request,
-                    since,
-                });
-                return;
+            Start::Kernel(reason) => {
+                let mut event = slot_event(control_event::CONNECT_KERNEL, 0, 0, request.cookie);
+                event.cause = reason;
+                event
             }
-            Start::Wait => failed_event(request.cookie, close_cause::NO_PORT),
+            Start::Wait => match self.park(program, context, request, since) {
+                Ok(()) => return,
+                Err(_) => failed_event(request.cookie, close_cause::LIMIT),
+            },
         };
         if let Some(context) = self.context(program, context) {
             let _ = context.push_control(answer);
         }
+    }
+
+    /// Lets an active open wait, if its user may have one more that does.
+    fn park(
+        &mut self,
+        program: ProgramId,
+        context: u32,
+        request: ControlRequest,
+        since: Instant,
+    ) -> Result<(), Refused> {
+        let Some(owner) = self.io.programs.get(program) else {
+            return Ok(());
+        };
+        let place = owner.account.charge(Resource::ParkedOpens, 1)?;
+        self.parked.push_back(Parked {
+            program,
+            context,
+            request,
+            since,
+            _place: place,
+        });
+        if let Some(context) = self.context(program, context) {
+            context.owe();
+        }
+        Ok(())
     }
 
     /// Tries all parked active opens again: something that they wait for has changed.
@@ -233,7 +287,12 @@ impl<P: PacketIo> Host<P> {
                 context,
                 request,
                 since,
+                _place,
             } = parked;
+            drop(_place);
+            if let Some(context) = self.context(program, context) {
+                context.settle();
+            }
             if now - since >= PARKED_TIMEOUT {
                 let event = failed_event(request.cookie, close_cause::HOST_UNREACHABLE);
                 if let Some(context) = self.context(program, context) {
@@ -286,26 +345,59 @@ impl<P: PacketIo> Host<P> {
             Ok(local) => local,
             Err(other) => return other,
         };
-        let options = options_of(
-            request.flags,
-            opened_with(&request.options, self.base_options),
-        );
-        match self.open(now, (local, peer), route, options, request) {
-            Ok(opened) => self.connect_started(opened, program, context, request, local),
+        let asked = opened_with(&request.options, self.base_options);
+        let allowed = self.io.programs.get(program);
+        let allowed = allowed.map_or(AllowedCongestion::ALL, |program| program.congestion);
+        let options = options_of(request.flags, allowed.restrict(asked, &self.base_options));
+        let (owner, action) = self.io.judge_connect(program, local, peer);
+        if action == Action::Refuse {
+            return Start::Failed(close_cause::REFUSED);
+        }
+        let charge = match self.charge_connection(program, route) {
+            Ok(charge) => charge,
+            Err(other) => return other,
+        };
+        self.io.muted = action == Action::Drop;
+        let opened = self.open(now, (local, peer), route, options, request);
+        self.io.muted = false;
+        match opened {
+            Ok(opened) => {
+                if let Some(binding) = self.io.binding(opened.0) {
+                    (binding.charge, binding.owner) = (charge, owner);
+                }
+                self.connect_started(opened, program, context, request, local)
+            }
             Err(OpenError::InUse) => Start::Failed(close_cause::NO_PORT),
             Err(_) => Start::Failed(close_cause::ABORTED),
+        }
+    }
+
+    /// What a connection costs the program's user. Beyond their limit the kernel has those that
+    /// stay within this host, whose program waits to hear that; the others fail.
+    fn charge_connection(&self, program: ProgramId, route: Route) -> Result<Option<Charge>, Start> {
+        let Some(program) = self.io.programs.get(program) else {
+            return Ok(None);
+        };
+        match program.account.charge(Resource::Connections, 1) {
+            Ok(charge) => Ok(Some(charge)),
+            Err(refused) if route.link == MEMORY_LINK => Err(Start::Kernel(refused.reason())),
+            Err(_) => Err(Start::Failed(close_cause::LIMIT)),
         }
     }
 
     fn route_to(&mut self, now: Instant, peer: Endpoint) -> Result<Route, Start> {
         if self.io.routes.is_local(peer.addr) {
             if !self.engine.has_listener(peer) {
-                return Err(Start::Kernel);
+                return Err(Start::Kernel(not_accelerated::ROUTE));
             }
             return Ok(Route {
                 link: MEMORY_LINK,
                 mtu: memory_wire::MTU,
             });
+        }
+        // Martians, other addresses of this host and groups: the kernel knows what to say of them.
+        if !self.io.routes.leads_out(peer.addr) || !can_be_a_host(peer.addr) {
+            return Err(Start::Kernel(not_accelerated::ROUTE));
         }
         let Some(hop) = self.io.routes.hop_to(peer.addr) else {
             return Err(Start::Failed(close_cause::NET_UNREACHABLE));
@@ -334,7 +426,7 @@ impl<P: PacketIo> Host<P> {
         let is_mine = |port| place.has(port, peer.port);
         if port != 0 {
             let local = Endpoint { addr, port };
-            let entitled = is_mine(port) && self.reservations.contains(&(program, local));
+            let entitled = is_mine(port) && self.io.local_ports.is_reserved(program, local);
             return if entitled {
                 Ok(local)
             } else {
@@ -342,19 +434,24 @@ impl<P: PacketIo> Host<P> {
             };
         }
         let (engine, now) = (&self.engine, self.io.now);
+        let share = self.io.port_share(program);
         let is_free = |port| {
             let local = Endpoint { addr, port };
-            is_mine(port) && engine.is_free(now, &FlowKey { local, peer })
+            let key = FlowKey { local, peer };
+            is_mine(port) && share.has(&key) && engine.is_free(now, &key)
         };
-        match self.io.pool.choose(addr, is_free) {
-            Choice::Port(port) => Ok(Endpoint { addr, port }),
-            Choice::Exhausted => Err(Start::Failed(close_cause::NO_PORT)),
-            Choice::Wait { ask } => {
-                if ask {
-                    self.io.request(HostRequest::MorePorts { addr });
-                }
-                Err(Start::Wait)
-            }
+        let Choice {
+            port,
+            ask,
+            exhausted,
+        } = self.io.pool.choose(addr, peer, is_free);
+        if ask {
+            self.io.request(HostRequest::MorePorts { addr });
+        }
+        match port {
+            Some(port) => Ok(Endpoint { addr, port }),
+            None if exhausted => Err(Start::Failed(close_cause::NO_PORT)),
+            None => Err(Start::Wait),
         }
     }
 
@@ -375,7 +472,10 @@ impl<P: PacketIo> Host<P> {
             self.engine.abort(self.io.now, flow, &mut self.io);
             return Start::Failed(close_cause::ABORTED);
         };
-        let reserved = (request.local_port != 0).then_some(local);
+        let reserved = (request.local_port != 0).then_some((id, local));
+        if reserved.is_some() {
+            self.io.local_ports.begin_reserved(id, local);
+        }
         if let Some(binding) = self.io.binding(flow) {
             binding.program_flags = request.flags;
             binding.reserved = reserved;

@@ -1,9 +1,13 @@
 //! Where packets go: the driver's copy of the kernel's routes.
 
 use tidelane_engine::LinkId;
-use tidelane_wire::{IpAddress, MacAddress};
+use tidelane_wire::{DropReason, IpAddress, MacAddress};
 
-use crate::hops::{HopId, Hops};
+use crate::{
+    hops::{HopId, Hops},
+    ingress::{IngressPolicy, KernelRoute, SourceChecks, Way},
+    prefixes::Prefixes,
+};
 
 /// A route of the interface that the service runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,22 +42,89 @@ pub struct Routes {
     /// The neighbours on its link.
     pub hops: Hops,
     routes: Vec<Route>,
+    by_prefix: Prefixes<Route>,
+    /// Which packets are taken.
+    ingress: IngressPolicy,
+    /// The driver has said so itself.
+    has_policy: bool,
+    /// A bit for each remainder by 64 of the last bytes of own addresses.
+    last_bytes: u64,
 }
 
 impl Routes {
     /// No routes yet. `secret` keys hashes of what peers choose.
     pub fn new(interface: Interface, secret: [u8; 16]) -> Self {
+        let last_bytes = last_bytes_of(&interface.addresses);
         Self {
             interface,
             hops: Hops::new(secret),
             routes: Vec::new(),
+            by_prefix: Prefixes::default(),
+            ingress: IngressPolicy::default(),
+            has_policy: false,
+            last_bytes,
         }
     }
 
-    /// Replaces all routes.
-    pub fn set_routes(&mut self, mut routes: Vec<Route>) {
-        routes.sort_by_key(|route| std::cmp::Reverse(route.prefix_len));
+    /// Replaces all addresses; those before.
+    pub fn set_addresses(&mut self, addresses: Vec<IpAddress>) -> Vec<IpAddress> {
+        self.last_bytes = last_bytes_of(&addresses);
+        std::mem::replace(&mut self.interface.addresses, addresses)
+    }
+
+    /// Replaces all routes. Returns true if they differ from those before. Until the driver says
+    /// which packets are taken, it is as if the host had no other interface.
+    pub fn set_routes(&mut self, routes: Vec<Route>) -> bool {
+        let differ = routes != self.routes;
+        self.by_prefix = Prefixes::new(routes.iter().map(|r| (r.prefix, r.prefix_len, *r)));
         self.routes = routes;
+        if !self.has_policy {
+            self.ingress = self.policy_of_one_interface();
+        }
+        differ
+    }
+
+    /// Says which packets are taken from now on.
+    pub fn set_ingress(&mut self, ingress: IngressPolicy) {
+        self.ingress = ingress;
+        self.has_policy = true;
+    }
+
+    fn policy_of_one_interface(&self) -> IngressPolicy {
+        let own = self.interface.addresses.iter();
+        let local = own.map(|addr| KernelRoute {
+            prefix: *addr,
+            prefix_len: 128,
+            way: Way::Local,
+        });
+        let main = self.routes.iter().map(|route| KernelRoute {
+            prefix: route.prefix,
+            prefix_len: route.prefix_len,
+            way: Way::Out,
+        });
+        let tables = vec![local.collect(), main.collect()];
+        IngressPolicy::new(tables, SourceChecks::default())
+    }
+
+    /// Whether a packet may come from `src`; the reason if not.
+    pub fn check_source(&self, src: IpAddress) -> Result<(), DropReason> {
+        self.ingress.check_source(src)
+    }
+
+    /// Whether a connection may come from `peer`; the reason if not.
+    pub fn check_peer(&self, peer: IpAddress) -> Result<(), DropReason> {
+        self.ingress.check_peer(peer)
+    }
+
+    /// Returns true if packets to `addr` leave over the interface.
+    pub fn leads_out(&self, addr: IpAddress) -> bool {
+        self.ingress.leads_out(addr)
+    }
+
+    /// As [`is_local`](Self::is_local), for an address that hardly ever is.
+    #[inline(always)]
+    pub fn is_local_rarely(&self, addr: IpAddress) -> bool {
+        self.last_bytes >> (addr.0[15] % 64) & 1 != 0 && self.is_local(addr)
     }
 
     /// Whether `addr` is one of the interface's own.
@@ -64,27 +135,39 @@ impl Routes {
 
     /// The route to `addr`: longest prefix.
     pub fn lookup(&self, addr: IpAddress) -> Option<Route> {
-        self.routes
-            .iter()
-            .find(|r| addr.shares_prefix(r.prefix, r.prefix_len))
-            .copied()
+        self.by_prefix.lookup(addr)
     }
 
-    fn next_hop(&self, addr: IpAddress) -> Option<IpAddress> {
-        let route = self.lookup(addr)?;
-        Some(route.gateway.unwrap_or(addr))
+    /// The next hop to `addr`, and whether it is a router.
+    fn next_hop(&self, addr: IpAddress) -> Option<(IpAddress, bool)> {
+        if addr.is_link_local_v6() {
+            return Some((addr, false));
+        }
+        let gateway = self.lookup(addr)?.gateway;
+        Some((gateway.unwrap_or(addr), gateway.is_some()))
+    }
+
+    /// Returns true if `addr` is reached by way of a router. Routers are named by the kernel's
+    /// routes, so there are few; neighbours are named by anybody's packets.
+    pub fn is_routed(&self, addr: IpAddress) -> bool {
+        matches!(self.next_hop(addr), Some((_, true)))
     }
 
     /// The next hop to `addr`, made if it is new. `None` without a route, or with too many
     /// neighbours in use.
     pub fn hop_to(&mut self, addr: IpAddress) -> Option<HopId> {
-        let next = self.next_hop(addr)?;
+        let (next, _) = self.next_hop(addr)?;
         self.hops.find_or_make(next)
     }
 
     /// The link address of the next hop to `addr`, if it happens to be known.
     pub fn known_mac(&self, addr: IpAddress) -> Option<MacAddress> {
-        let hop = self.hops.find(self.next_hop(addr)?)?;
-        self.hops.get(hop).mac
+        let (next, _) = self.next_hop(addr)?;
+        self.hops.get(self.hops.find(next)?).mac
     }
+}
+
+fn last_bytes_of(addresses: &[IpAddress]) -> u64 {
+    let bit = |addr: &IpAddress| 1 << (addr.0[15] % 64);
+    addresses.iter().map(bit).fold(0, |all, bit: u64| all | bit)
 }

@@ -5,7 +5,7 @@
 //! not registered yet. A slot that a connection left is a *stub* as long as its program holds the
 //! connection. Most connections have one holder and are unknown here.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tidelane_abi::{data_event, program_flags, service_flags};
 use tidelane_engine::FlowId;
@@ -14,6 +14,7 @@ use tidelane_time::Instant;
 
 use crate::{
     Host, ProgramId,
+    accounts::{Account, Charge, Refused, Resource},
     binding::{Binding, SlotUse, Stub},
     slots::Publication,
 };
@@ -41,7 +42,12 @@ struct Shared {
     stubs: Vec<(ProgramId, u32)>,
     /// What the home was told last.
     published: Option<Publication>,
+    /// A unit for each holder, which the user of the first home pays.
+    charge: Charge,
 }
+
+/// Holders of shared connections of all users, members of listeners among them.
+pub const HOLDS_MAX: u64 = 1 << 22;
 
 impl Shared {
     /// Whether the home is a holder.
@@ -76,17 +82,31 @@ impl SharedConnections {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// `from` is about to fork: `heir` will hold what `from` holds.
-    pub fn inherit(&mut self, now: Instant, from: Holder, heir: u64) {
+    /// `from` is about to fork: `heir` will hold what `from` holds. Refused, it holds nothing.
+    pub fn inherit(&mut self, now: Instant, from: Holder, heir: u64) -> Result<(), Refused> {
         self.io.now = now;
+        let inherited = self.make_heir(now, from, Holder::Heir(heir));
+        if inherited.is_err() {
+            self.leave_all(now, Holder::Heir(heir), false);
+            // What was made ready for sharing may be one holder's alone again.
+            for connection in self.shared.held_by(from) {
+                self.settle(now, connection, false);
+            }
+        }
+        inherited
+    }
+
+    fn make_heir(&mut self, now: Instant, from: Holder, heir: Holder) -> Result<(), Refused> {
         if let Holder::Program(id) = from {
-            self.share_all(now, id);
+            self.share_all(now, id)?;
         }
         for shared in self.shared.by_number.values_mut() {
             if shared.holders.contains(&from) {
-                shared.holders.push(Holder::Heir(heir));
+                shared.charge.grow(1)?;
+                shared.holders.push(heir);
             }
         }
+        Ok(())
     }
 
     /// The heir is a program now.
@@ -114,10 +134,11 @@ impl<P: PacketIo> Host<P> {
         self.drop_holder(now, connection, holder, false);
     }
 
-    fn share_all(&mut self, now: Instant, id: ProgramId) {
+    fn share_all(&mut self, now: Instant, id: ProgramId) -> Result<(), Refused> {
         let Some(program) = self.io.programs.get_mut(id) else {
-            return;
+            return Ok(());
         };
+        let account = program.account.clone();
         let in_use = program
             .slots()
             .filter(|(_, slot_use)| matches!(slot_use, SlotUse::Live(_) | SlotUse::Ended(_)));
@@ -125,20 +146,22 @@ impl<P: PacketIo> Host<P> {
         for slot in slots {
             // Whether the program has accepted or closed it, it may have said a moment ago.
             self.advance(now, id, slot);
-            self.share(id, slot);
+            self.share(id, slot, &account)?;
         }
+        Ok(())
     }
 
-    fn share(&mut self, id: ProgramId, slot: u32) {
+    fn share(&mut self, id: ProgramId, slot: u32, payer: &Arc<Account>) -> Result<(), Refused> {
         let Some(binding) = self.binding_at((id, slot)) else {
-            return;
+            return Ok(());
         };
         let untaken =
             binding.listener.is_some() && binding.program_flags & program_flags::TAKEN == 0;
         let shared = binding.service_flags & service_flags::SHARED != 0;
         if untaken || shared || binding.closed_by_program {
-            return;
+            return Ok(());
         }
+        let charge = payer.charge(Resource::Holds, 1)?;
         binding.service_flags |= service_flags::SHARED;
         let connection = binding.connection;
         let entry = Shared {
@@ -146,9 +169,11 @@ impl<P: PacketIo> Host<P> {
             holders: vec![Holder::Program(id)],
             stubs: Vec::new(),
             published: None,
+            charge,
         };
         self.shared.by_number.insert(connection, entry);
         self.change_flags((id, slot), service_flags::SHARED, 0);
+        Ok(())
     }
 
     /// What ties the connection to its place.
@@ -219,6 +244,7 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         shared.holders.swap_remove(at);
+        shared.charge.shrink(1);
         let place = shared.place;
         if let Holder::Program(id) = holder {
             self.release_stub(connection, id);

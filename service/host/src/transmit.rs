@@ -21,8 +21,6 @@ pub struct Outlet<'a, P> {
     pub ports: &'a mut [P],
     /// What happened.
     pub counters: &'a mut HostCounters,
-    /// Identification of the next IPv4 packet.
-    pub ip_id: &'a mut u16,
     /// Something was handed to a port.
     pub queued: &'a mut bool,
     /// A port had no room.
@@ -35,7 +33,6 @@ macro_rules! outlet {
         $crate::transmit::Outlet {
             ports: &mut $io.ports,
             counters: &mut $io.counters,
-            ip_id: &mut $io.ip_id,
             queued: &mut $io.tx_queued,
             blocked: &mut $io.blocked,
         }
@@ -53,7 +50,7 @@ impl<P: PacketIo> Outlet<'_, P> {
     pub fn transmit(
         self,
         out: &SegmentOut,
-        template: &HeaderTemplate,
+        template: &mut HeaderTemplate,
         source: Source<'_>,
     ) -> Result<(), TxFull> {
         if is_cut(out) {
@@ -65,12 +62,24 @@ impl<P: PacketIo> Outlet<'_, P> {
         self.transmit_single(out, template, source, None)
     }
 
+    /// Sends SYN,ACK, which has DF and the identification zero, as Linux' does.
+    #[inline(never)]
+    pub fn transmit_syn_ack(
+        self,
+        out: &SegmentOut,
+        template: &HeaderTemplate,
+    ) -> Result<(), TxFull> {
+        let mut unnumbered = *template;
+        unnumbered.set_ip_id(0);
+        self.transmit_single(out, &mut unnumbered, None, None)
+    }
+
     /// Sends `out`, which no link may cut, with an urgent pointer.
     #[inline(never)]
     pub fn transmit_urgent(
         self,
         out: &SegmentOut,
-        template: &HeaderTemplate,
+        template: &mut HeaderTemplate,
         source: Source<'_>,
         pointer: u16,
     ) -> Result<(), TxFull> {
@@ -82,7 +91,7 @@ impl<P: PacketIo> Outlet<'_, P> {
     pub fn transmit_single(
         self,
         out: &SegmentOut,
-        template: &HeaderTemplate,
+        template: &mut HeaderTemplate,
         source: Source<'_>,
         urgent: Option<u16>,
     ) -> Result<(), TxFull> {
@@ -95,7 +104,7 @@ impl<P: PacketIo> Outlet<'_, P> {
             *self.blocked = true;
             return Err(TxFull);
         };
-        let Some((segment, header_len)) = write_headers(frame, template, out, *self.ip_id) else {
+        let Some((segment, header_len)) = write_headers(frame, template, out) else {
             self.counters.drops[DropReason::TooLong.index()] += 1;
             return Ok(());
         };
@@ -105,8 +114,12 @@ impl<P: PacketIo> Outlet<'_, P> {
             return Ok(());
         };
         let (tcp_header, payload) = segment.split_at_mut(header_len);
-        if let Some((region, buffer)) = source {
-            buffer.read(region, out.payload_pos, payload);
+        // A frame that was not filled holds bytes of another flow.
+        if let Some((region, buffer)) = source
+            && !buffer.read(region, out.payload_pos, payload)
+        {
+            self.counters.drops[DropReason::TooLong.index()] += 1;
+            return Ok(());
         }
         let tcp_start = template.headers_len();
         if let Some(pointer) = urgent {
@@ -125,7 +138,7 @@ impl<P: PacketIo> Outlet<'_, P> {
         };
         port.tx_commit(tcp_start + tcp_len, checksum);
         *self.queued = true;
-        *self.ip_id = self.ip_id.wrapping_add(1);
+        template.count_packets(1);
         self.counters.out_segments += 1;
         Ok(())
     }
@@ -137,7 +150,7 @@ impl<P: PacketIo> Outlet<'_, P> {
     fn transmit_super(
         self,
         out: &SegmentOut,
-        template: &HeaderTemplate,
+        template: &mut HeaderTemplate,
         region: &ProgramRegion,
         buffer: StreamBuffer,
     ) -> Result<(), TxFull> {
@@ -150,7 +163,7 @@ impl<P: PacketIo> Outlet<'_, P> {
         let len = out.payload_len as usize;
         let runs = buffer.runs(region, out.payload_pos, len);
         let headers = port.tx_super_headers();
-        let written = write_headers(headers, template, out, *self.ip_id);
+        let written = write_headers(headers, template, out);
         let tcp_start = template.headers_len();
         let written = written.filter(|(_, header_len)| tcp_start + header_len + len <= room);
         let (Some((segment, header_len)), Some(runs)) = (written, runs) else {
@@ -169,7 +182,7 @@ impl<P: PacketIo> Outlet<'_, P> {
             *self.blocked = true;
             return Err(TxFull);
         }
-        *self.ip_id = self.ip_id.wrapping_add(segments as u16);
+        template.count_packets(segments as u16);
         self.counters.out_segments += u64::from(segments);
         Ok(())
     }
@@ -188,11 +201,10 @@ fn write_headers<'f>(
     frame: &'f mut [u8],
     template: &HeaderTemplate,
     out: &SegmentOut,
-    ip_id: u16,
 ) -> Option<(&'f mut [u8], usize)> {
     let header_len = TCP_HEADER_LEN + out.options.len();
     let tcp_len = header_len + out.payload_len as usize;
-    let segment = template.write_before(frame, tcp_len as u16, out.ecn, ip_id)?;
+    let segment = template.write_before(frame, tcp_len as u16, out.ecn, template.ip_id())?;
     let tcp_header = segment.get_mut(..header_len)?;
     let ahead = template.timestamp_offset();
     emit_tcp_with(

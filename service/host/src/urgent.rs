@@ -103,9 +103,18 @@ impl<P: PacketIo> HostIo<P> {
         pointer: u16,
     ) -> Result<(), TxFull> {
         // Whatever comes before urgent data has made the tie.
-        let Some(Some(binding)) = out.flow.and_then(|flow| self.bindings.get(flow.index())) else {
+        let Some(flow) = out.flow else {
             return Ok(());
         };
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return Ok(());
+        };
+        if matches!(binding.path, Path::Waiting { .. }) {
+            return Err(self.wait_for_hop(flow));
+        }
+        if matches!(binding.path, Path::Nowhere) {
+            return Ok(());
+        }
         let program = self.programs.get(binding.home);
         let source = program.zip(binding.tx).filter(|_| out.payload_len > 0);
         let source = source.map(|(program, buffer)| (&*program.region, buffer));
@@ -113,7 +122,7 @@ impl<P: PacketIo> HostIo<P> {
             debug_assert!(false, "the engine sends what was never written");
             return Ok(());
         }
-        let Path::Port { template, .. } = &binding.path else {
+        let Path::Port { template, .. } = &mut binding.path else {
             let pushed = self.memory.push_urgent(out, pointer, |payload| {
                 if let Some((region, buffer)) = source {
                     buffer.read(region.region(), out.payload_pos, payload);

@@ -1,7 +1,7 @@
 //! The admin socket: one line of JSON there, one line back.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     time::Duration,
@@ -9,9 +9,19 @@ use std::{
 
 use serde_json::{Value, json};
 use tidelane_abi::not_accelerated;
-use tidelane_host::{SocketReport, SocketState};
+use tidelane_host::{
+    SocketReport, SocketState,
+    accounts::{Line, Resource, User, UserId},
+};
 
-use crate::{control::Shared, session::Session};
+use crate::{
+    confine::Confinement,
+    core::Port,
+    kernel_sockets::{KernelTables, tables_of_process},
+    rules,
+    session::Session,
+    shared::Shared,
+};
 
 /// How long a client may take to ask and to read its answer.
 const CLIENT_MAX: Duration = Duration::from_millis(500);
@@ -23,33 +33,53 @@ const REQUEST_MAX: u64 = 4096;
 pub enum Asked {
     /// The service shall end.
     Down,
+    /// The service shall read its configuration again; [`answer`] says what came of it.
+    Reload,
     /// Anything else.
     Other,
 }
 
-/// Answers one client.
-pub fn serve(stream: UnixStream, shared: &Shared, sessions: &[&Session]) -> io::Result<Asked> {
+/// Answers one client. `firewall` is what is known of the host's own rules.
+pub fn serve<P: Port>(
+    stream: &UnixStream,
+    shared: &Shared<P>,
+    sessions: &[&Session],
+    firewall: Value,
+) -> io::Result<Asked> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(CLIENT_MAX))?;
     stream.set_write_timeout(Some(CLIENT_MAX))?;
     let mut line = String::new();
-    if BufReader::new((&stream).take(REQUEST_MAX)).read_line(&mut line)? == 0 {
+    if BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)? == 0 {
         return Ok(Asked::Other);
     }
     let request: Value = serde_json::from_str(&line).unwrap_or_default();
-    let (asked, answer) = match request["op"].as_str() {
+    let (asked, mut shown) = match request["op"].as_str() {
         Some("status") => (Asked::Other, status(shared, sessions)),
         Some("ss") => (Asked::Other, sockets(shared, sessions)),
         Some("stat") => (Asked::Other, counters(shared)),
+        Some("users") => (Asked::Other, users(shared)),
+        Some("rules") => {
+            let rules = rules::hits(&shared.cores, &shared.rules);
+            (Asked::Other, json!({ "rules": rules }))
+        }
+        Some("reload") => return Ok(Asked::Reload),
         Some("down") => (Asked::Down, json!({"ok": true})),
         _ => (Asked::Other, json!({"error": "unknown request"})),
     };
-    let mut stream = &stream;
-    stream.write_all(format!("{answer}\n").as_bytes())?;
+    if asked == Asked::Other && shown.get("error").is_none() {
+        shown["firewall"] = firewall;
+    }
+    answer(stream, &shown)?;
     Ok(asked)
 }
 
-fn status(shared: &Shared, sessions: &[&Session]) -> Value {
+/// Sends an answer, in one line.
+pub fn answer(mut stream: &UnixStream, answer: &Value) -> io::Result<()> {
+    stream.write_all(format!("{answer}\n").as_bytes())
+}
+
+fn status<P: Port>(shared: &Shared<P>, sessions: &[&Session]) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.usage()) else {
         return json!({"error": "the fast path does not answer"});
     };
@@ -65,10 +95,11 @@ fn status(shared: &Shared, sessions: &[&Session]) -> Value {
         "receive_buffer_bytes": rx_bytes,
         "cores": shared.cores.len(),
         "boosts": shared.cores.boosts(),
+        "confinement": shared.confinement.as_ref().map(Confinement::to_json),
     })
 }
 
-fn counters(shared: &Shared) -> Value {
+fn counters<P: Port>(shared: &Shared<P>) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.counters()) else {
         return json!({"error": "the fast path does not answer"});
     };
@@ -82,19 +113,41 @@ fn counters(shared: &Shared) -> Value {
         .collect();
     if let Ok(demux) = shared.claims.demux().counters() {
         all.insert("demux_passed".to_owned(), demux.passed().into());
+        all.insert("demux_no_life".to_owned(), demux.no_life.into());
     }
+    all.insert("claims".to_owned(), shared.claims.count().into());
     all.insert("core_boosts".to_owned(), shared.cores.boosts().into());
-    json!({"counters": all})
+    json!({
+        "counters": all,
+        "shortcomings": shared.shortcomings,
+        "rules": rules::hits(&shared.cores, &shared.rules),
+    })
 }
 
-fn sockets(shared: &Shared, sessions: &[&Session]) -> Value {
+/// What each user has, may have, and did not get.
+fn users<P: Port>(shared: &Shared<P>) -> Value {
+    let line = |line: Line| {
+        let limit = (line.limit != u64::MAX).then_some(line.limit);
+        let shown = json!({"used": line.used, "limit": limit, "refused": line.refused});
+        (line.resource.name().to_owned(), shown)
+    };
+    let user = |user: &User| {
+        let lines: serde_json::Map<String, Value> = user.lines().map(line).collect();
+        json!({"uid": user.id().0, "resources": lines})
+    };
+    let all: Vec<Value> = shared.accounts.users().map(user).collect();
+    json!({"users": all})
+}
+
+fn sockets<P: Port>(shared: &Shared<P>, sessions: &[&Session]) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.sockets()) else {
         return json!({"error": "the fast path does not answer"});
     };
     let reports = joined(cores.into_iter().flatten());
     let mut sockets: Vec<Value> = reports.iter().map(accelerated).collect();
+    let mut tables = KernelTables::new(shared.access.own_namespace(), tables_of_process);
     for session in sessions {
-        sockets.extend(kernel_sockets(session));
+        sockets.extend(kernel_sockets(session, &mut tables));
     }
     json!({"sockets": sockets})
 }
@@ -102,14 +155,16 @@ fn sockets(shared: &Shared, sessions: &[&Session]) -> Value {
 /// Listeners are on all cores: one line for each.
 fn joined(reports: impl Iterator<Item = SocketReport>) -> Vec<SocketReport> {
     let mut joined: Vec<SocketReport> = Vec::new();
+    let mut listeners: HashMap<u32, usize> = HashMap::new();
     for report in reports {
-        let same = |other: &&mut SocketReport| {
-            other.state == SocketState::Listen && other.listener == report.listener
-        };
-        match joined.iter_mut().find(same) {
-            Some(known) if report.state == SocketState::Listen => known.recv_q += report.recv_q,
-            _ => joined.push(report),
+        if let Some(number) = report.listener {
+            if let Some(known) = listeners.get(&number) {
+                joined[*known].recv_q += report.recv_q;
+                continue;
+            }
+            listeners.insert(number, joined.len());
         }
+        joined.push(report);
     }
     joined
 }
@@ -154,62 +209,40 @@ fn accelerated(report: &SocketReport) -> Value {
 }
 
 /// The sockets of a program that stayed with the kernel, as far as they still exist.
-fn kernel_sockets(session: &Session) -> Vec<Value> {
-    let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", session.pid));
-    let table = table.unwrap_or_default();
-    let rows: Vec<Vec<&str>> = table
-        .lines()
-        .skip(1)
-        .map(|line| line.split_whitespace().collect())
-        .collect();
-    let describe = |(inode, reason): &(u64, u32)| {
-        let row = rows
-            .iter()
-            .find(|row| row.get(9).is_some_and(|i| *i == inode.to_string()))?;
-        let (send_q, recv_q) = row.get(4)?.split_once(':')?;
+fn kernel_sockets<'s, R: FnMut(u32) -> String>(
+    session: &'s Session,
+    tables: &'s mut KernelTables<R>,
+) -> impl Iterator<Item = Value> + 's {
+    let (namespace, pid) = (session.peer.namespace, session.peer.pid_number());
+    session.notes.iter().filter_map(move |(inode, reason)| {
+        let socket = tables.find(namespace, pid, *inode)?;
         Some(json!({
-            "state": kernel_state(row.get(3)?),
-            "recv_q": u32::from_str_radix(recv_q, 16).ok()?,
-            "send_q": u32::from_str_radix(send_q, 16).ok()?,
-            "local": kernel_address(row.get(1)?)?,
-            "peer": kernel_address(row.get(2)?)?,
+            "state": socket.state,
+            "recv_q": socket.recv_q,
+            "send_q": socket.send_q,
+            "local": socket.local,
+            "peer": socket.peer,
             "program": session.name,
-            "pid": session.pid,
+            "pid": pid,
             "accelerated": false,
-            "reason": reason_text(*reason),
+            "reason": reason_text(*reason, session.user()),
             "info": null,
         }))
-    };
-    session.notes.iter().filter_map(describe).collect()
+    })
 }
 
-/// `/proc/net/tcp` has addresses as the hexadecimal of a native word.
-fn kernel_address(text: &str) -> Option<String> {
-    let (addr, port) = text.split_once(':')?;
-    let addr = u32::from_str_radix(addr, 16).ok()?.to_ne_bytes();
-    let port = u16::from_str_radix(port, 16).ok()?;
-    Some(format!("{}:{port}", std::net::Ipv4Addr::from(addr)))
-}
-
-fn kernel_state(code: &str) -> &'static str {
-    match code {
-        "01" => "ESTABLISHED",
-        "02" => "SYN-SENT",
-        "03" => "SYN-RECEIVED",
-        "04" => "FIN-WAIT-1",
-        "05" => "FIN-WAIT-2",
-        "06" => "TIME-WAIT",
-        "07" => "CLOSED",
-        "08" => "CLOSE-WAIT",
-        "09" => "LAST-ACK",
-        "0A" => "LISTEN",
-        "0B" => "CLOSING",
-        _ => "UNKNOWN",
+fn reason_text(reason: u32, user: &User) -> String {
+    if let Some(resource) = Resource::from_code(reason >> not_accelerated::REASON_BITS) {
+        let (UserId(uid), limit) = (user.id(), user.limit(resource));
+        return match limit {
+            u64::MAX => format!("limit: {} of user {uid} (all there are)", resource.name()),
+            limit => format!("limit: {} of user {uid} ({limit})", resource.name()),
+        };
     }
-}
-
-fn reason_text(reason: u32) -> &'static str {
-    match reason {
+    let text = match not_accelerated::kind(reason) {
+        not_accelerated::NAMESPACE => "its network namespace is not admitted ([access])",
+        not_accelerated::USER => "its user is not admitted ([access])",
+        not_accelerated::CGROUP => "its cgroup has BPF programs that would be bypassed",
         not_accelerated::UNCONNECTED => "not connected",
         not_accelerated::ROUTE => "route: destination is not behind the interface",
         not_accelerated::LOCAL_ADDRESS => "bound to an address of another interface",
@@ -219,5 +252,6 @@ fn reason_text(reason: u32) -> &'static str {
         not_accelerated::FORKED => "inherited over fork",
         not_accelerated::SERVICE_GONE => "the service is gone",
         _ => "unknown",
-    }
+    };
+    text.to_owned()
 }

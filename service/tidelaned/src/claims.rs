@@ -1,15 +1,31 @@
-//! Which 3-tuples the demux sends to the service, and why.
+//! Which 3-tuples the demux sends to the service, why, and what holds their ports in the kernel.
 //!
 //! A claim holds as long as something wants it: a listener, a program's reservation, a port of the
-//! ephemeral pool. A wildcard wants one claim per address of the interface.
+//! ephemeral pool, or connections that outlive any of these. As long as it holds, a socket of the
+//! service's own holds the port in the kernel: see `docs/design/claims.md`. A wildcard wants one
+//! claim per address of the interface.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use tidelane_steering::{Claim, Demux, PortReservation, StackId, SteeringError};
-use tidelane_wire::{Endpoint, IpAddress, protocol};
+use tidelane_host::{ProgramId, accounts::Charge};
+use tidelane_steering::{Claim, PortReservation, Scope, StackId, Steering, SteeringError};
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{Endpoint, IpAddress, MacAddress, protocol};
+
+/// After a reservation, how long a program may take to connect from the port.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// A claim that is to be given up is looked at after such a time, and each further time after twice
+/// as long, until it is not needed any more.
+const LOOK_AFTER_MIN: Duration = Duration::from_millis(5);
+const LOOK_AFTER_MAX: Duration = Duration::from_millis(500);
+/// A port of the ephemeral pool is looked at this often, and goes back to the kernel if no
+/// connection has it then: what was in TIME-WAIT at the look before is not any more.
+const POOL_LOOK_AFTER: Duration = Duration::from_secs(60);
+/// Ports of the pool that are not given back.
+const POOL_KEPT: usize = 64;
 
 /// Who wants a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// The listener of the kernel socket with this cookie.
     Listener(u64),
@@ -19,111 +35,372 @@ pub enum Owner {
     Pool,
 }
 
+impl Owner {
+    /// Which packets an owner wants that has not left.
+    fn scope(self) -> Scope {
+        match self {
+            Self::Listener(_) | Self::Pool => Scope::Whole,
+            Self::Session(_) => Scope::BesideKernel,
+        }
+    }
+}
+
+/// A claim's owner and local end.
+pub type Name = (Owner, Endpoint);
+
+/// What comes with a claim.
+#[derive(Debug)]
+pub struct Title {
+    /// What the claim costs its user, as long as it lives; `None` if its owner is charged.
+    pub charge: Option<Charge>,
+    /// Holds the port in the kernel. `None` where another claim of the owner has it: a socket of
+    /// `::` has the ports of both IP versions.
+    pub reservation: Option<PortReservation>,
+    /// Beside connections of the program's socket another socket may be bound (SO_REUSEADDR).
+    pub shared: bool,
+    /// The program on each core for whose connections the port is reserved.
+    pub program: Option<Vec<ProgramId>>,
+}
+
+/// A claim that may be given up if no connection needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The claim.
+    pub name: Name,
+    /// The program on each core whose connections count; `None`: all connections of the port.
+    pub program: Option<Vec<ProgramId>>,
+}
+
+struct Holding {
+    title: Title,
+    scope: Scope,
+    /// Reservations that no connection has come of yet.
+    outstanding: u32,
+    /// Until then a connection may come of them.
+    connect_until: Instant,
+    /// When the claim is looked at, and how long after the look before. `None` while its owner
+    /// wants it whether or not there are connections.
+    look: Option<(Instant, Duration)>,
+}
+
+/// How many want a claim of the demux.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wants {
+    whole: u32,
+    beside_kernel: u32,
+}
+
+impl Wants {
+    fn of(&mut self, scope: Scope) -> &mut u32 {
+        match scope {
+            Scope::Whole => &mut self.whole,
+            Scope::BesideKernel => &mut self.beside_kernel,
+        }
+    }
+
+    /// What the demux is to do.
+    fn scope(self) -> Option<Scope> {
+        match self {
+            Self { whole: 1.., .. } => Some(Scope::Whole),
+            Self {
+                beside_kernel: 1.., ..
+            } => Some(Scope::BesideKernel),
+            _ => None,
+        }
+    }
+}
+
 /// The demux with its claims.
 pub struct Claims {
-    demux: Demux,
+    demux: Box<dyn Steering>,
     addresses: Vec<IpAddress>,
-    wanted: HashSet<(Owner, Endpoint)>,
-    /// Of `wanted`: given up by their owner, kept for the connections that still use them.
-    leaving: Vec<(Owner, Endpoint)>,
-    made: HashSet<Claim>,
-    reservations: Vec<PortReservation>,
+    holdings: BTreeMap<Name, Holding>,
+    /// The holdings that are to be looked at, by time.
+    looks: BTreeSet<(Instant, Name)>,
+    made: HashMap<Claim, Wants>,
+    /// Ports of the ephemeral pool.
+    pooled: usize,
 }
 
 impl Claims {
     /// No claims yet.
-    pub fn new(demux: Demux) -> Self {
+    pub fn new(demux: Box<dyn Steering>) -> Self {
         Self {
             demux,
             addresses: Vec::new(),
-            wanted: HashSet::new(),
-            leaving: Vec::new(),
-            made: HashSet::new(),
-            reservations: Vec::new(),
+            holdings: BTreeMap::new(),
+            looks: BTreeSet::new(),
+            made: HashMap::new(),
+            pooled: 0,
         }
     }
 
     /// The demux.
-    pub fn demux(&self) -> &Demux {
-        &self.demux
+    pub fn demux(&self) -> &dyn Steering {
+        &*self.demux
+    }
+
+    /// The interface's link address is this one now.
+    pub fn set_link_address(&mut self, mac: MacAddress) -> Result<(), SteeringError> {
+        self.demux.set_link_address(mac.0)
+    }
+
+    /// Number of claims that are held.
+    pub fn count(&self) -> usize {
+        self.holdings.len()
     }
 
     /// The interface has these addresses now.
     pub fn set_addresses(&mut self, addresses: Vec<IpAddress>) -> Result<(), SteeringError> {
         self.addresses = addresses;
-        self.sync()
-    }
-
-    /// Claims `endpoint` (of all addresses of its version if unspecified) for `owner`.
-    pub fn want(&mut self, owner: Owner, endpoint: Endpoint) -> Result<(), SteeringError> {
-        self.wanted.insert((owner, endpoint));
-        self.leaving.retain(|leaving| *leaving != (owner, endpoint));
-        let result = self
-            .claims_of(endpoint)
-            .into_iter()
-            .try_for_each(|claim| self.make(claim));
-        if result.is_err() {
-            self.unwant(owner, endpoint)?;
+        let mut wanted: HashMap<Claim, Wants> = HashMap::new();
+        for ((_, endpoint), holding) in &self.holdings {
+            for claim in self.claims_of(*endpoint) {
+                *wanted.entry(claim).or_default().of(holding.scope) += 1;
+            }
+        }
+        let before = std::mem::replace(&mut self.made, wanted);
+        let mut result = Ok(());
+        for claim in before.keys().filter(|claim| !self.made.contains_key(claim)) {
+            result = result.and(self.demux.unclaim(claim).map(drop));
+        }
+        for (claim, wants) in &self.made {
+            let scope = wants.scope();
+            if scope != before.get(claim).and_then(|wants| wants.scope())
+                && let Some(scope) = scope
+            {
+                result = result.and(self.demux.claim(claim, StackId(0), scope));
+            }
         }
         result
     }
 
-    /// `owner` wants `endpoint` no longer; its connections may outlive it. See `leaving`.
-    pub fn leave(&mut self, owner: Owner, endpoint: Endpoint) {
-        if self.wanted.contains(&(owner, endpoint)) {
-            self.leaving.push((owner, endpoint));
+    /// Returns true if `owner` wants `endpoint`, or has left it and connections are there.
+    pub fn has(&self, name: Name) -> bool {
+        self.holdings.contains_key(&name)
+    }
+
+    /// Claims an endpoint (of all addresses of its version if unspecified) for its owner. A claim
+    /// that the owner has, or has left, keeps its reservation.
+    pub fn want(&mut self, name: Name, title: Title, now: Instant) -> Result<(), SteeringError> {
+        let (owner, endpoint) = name;
+        if !self.has(name) {
+            self.pooled += usize::from(owner == Owner::Pool);
+            let holding = Holding {
+                title,
+                scope: owner.scope(),
+                outstanding: 0,
+                connect_until: now,
+                look: None,
+            };
+            self.holdings.insert(name, holding);
+            let made = self.add_wants(endpoint, owner.scope());
+            made.map_err(|error| self.undo(name, error))?;
+        } else {
+            let moved = self.set_scope(name, owner.scope());
+            moved.map_err(|error| self.undo(name, error))?;
+            self.set_shared(name, false);
         }
-    }
-
-    /// As `leave`, for all that `owner` wants.
-    pub fn leave_all(&mut self, owner: Owner) {
-        let of_owner = self.wanted.iter().filter(|(o, _)| *o == owner);
-        self.leaving.extend(of_owner);
-    }
-
-    /// What nobody but a connection may want.
-    pub fn leaving(&self) -> &[(Owner, Endpoint)] {
-        &self.leaving
-    }
-
-    /// `owner` wants `endpoint` no longer.
-    pub fn unwant(&mut self, owner: Owner, endpoint: Endpoint) -> Result<(), SteeringError> {
-        self.wanted.remove(&(owner, endpoint));
-        self.leaving.retain(|leaving| *leaving != (owner, endpoint));
-        for claim in self.claims_of(endpoint) {
-            let still = self
-                .wanted
-                .iter()
-                .any(|(_, other)| self.covers(*other, claim));
-            if !still && self.made.remove(&claim) {
-                self.demux.unclaim(&claim)?;
+        let pooled = owner == Owner::Pool;
+        self.schedule(
+            name,
+            pooled.then_some((now + POOL_LOOK_AFTER, POOL_LOOK_AFTER)),
+        );
+        if let Owner::Session(_) = owner {
+            self.set_shared(name, true);
+            if let Some(holding) = self.holdings.get_mut(&name) {
+                holding.outstanding = holding.outstanding.saturating_add(1);
+                holding.connect_until = now + CONNECT_WITHIN;
             }
+            self.schedule(name, Some((now + CONNECT_WITHIN, LOOK_AFTER_MIN)));
         }
         Ok(())
     }
 
+    fn undo(&mut self, name: Name, error: SteeringError) -> SteeringError {
+        // The first failure is the one to tell.
+        let _ = self.unwant(name);
+        error
+    }
+
+    /// The owner wants the endpoint no longer; its connections may outlive it. Until they are over,
+    /// the kernel is asked first, and the port is held as beside connections of the kernel's.
+    pub fn leave(&mut self, name: Name, now: Instant) -> Result<(), SteeringError> {
+        let Some(holding) = self.holdings.get_mut(&name) else {
+            return Ok(());
+        };
+        holding.title.program = None;
+        holding.outstanding = 0;
+        holding.connect_until = now;
+        self.set_shared(name, true);
+        self.schedule(name, Some((now, LOOK_AFTER_MIN)));
+        self.set_scope(name, Scope::BesideKernel)
+    }
+
+    /// As [`leave`](Self::leave), for all that `owner` wants.
+    pub fn leave_all(&mut self, owner: Owner, now: Instant) -> Result<(), SteeringError> {
+        let names: Vec<Name> = self.of_owner(owner).collect();
+        let left = names.into_iter().map(|name| self.leave(name, now));
+        left.fold(Ok(()), Result::and)
+    }
+
+    fn of_owner(&self, owner: Owner) -> impl Iterator<Item = Name> {
+        let from = (owner, Endpoint::default());
+        let names = self.holdings.range(from..).map(|(name, _)| *name);
+        names.take_while(move |(other, _)| *other == owner)
+    }
+
+    /// A connection from a reserved port is over: if it was the last, the port goes.
+    pub fn connection_ended(&mut self, name: Name, now: Instant) {
+        let Some(holding) = self.holdings.get_mut(&name) else {
+            return;
+        };
+        holding.outstanding = holding.outstanding.saturating_sub(1);
+        let waits = holding.outstanding > 0 && now < holding.connect_until;
+        if holding.look.is_some() && !waits {
+            self.schedule(name, Some((now, LOOK_AFTER_MIN)));
+        }
+    }
+
+    /// When the next claim is to be looked at.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.looks.first().map(|(at, _)| *at)
+    }
+
+    /// Up to `max` claims that are to be looked at now. Each is to be named again by
+    /// [`needed`](Self::needed) or [`unwant`](Self::unwant).
+    pub fn due(&mut self, now: Instant, max: usize) -> Vec<Candidate> {
+        let due = self.looks.iter().take_while(|(at, _)| *at <= now);
+        let candidate = |(_, name): &(Instant, Name)| Candidate {
+            name: *name,
+            program: self
+                .holdings
+                .get(name)
+                .and_then(|h| h.title.program.clone()),
+        };
+        due.take(max).map(candidate).collect()
+    }
+
+    /// How many of the ephemeral pool's ports may go back to the kernel.
+    pub fn pool_surplus(&self) -> usize {
+        self.pooled.saturating_sub(POOL_KEPT)
+    }
+
+    /// Connections need the claim still.
+    pub fn needed(&mut self, name: Name, now: Instant) {
+        let look = self.holdings.get(&name).and_then(|holding| holding.look);
+        if let Some((_, after)) = look {
+            let next = match name.0 {
+                Owner::Pool => POOL_LOOK_AFTER,
+                _ => Duration((after.0 * 2).min(LOOK_AFTER_MAX.0)),
+            };
+            self.schedule(name, Some((now + after, next)));
+        }
+    }
+
+    /// The claim ends, and with it the reservation of its port.
+    pub fn unwant(&mut self, name: Name) -> Result<(), SteeringError> {
+        self.schedule(name, None);
+        let Some(holding) = self.holdings.remove(&name) else {
+            return Ok(());
+        };
+        self.pooled -= usize::from(name.0 == Owner::Pool);
+        self.remove_wants(name.1, holding.scope)
+    }
+
     /// Reserves up to `count` ports at `addr` for the ephemeral pool.
-    pub fn reserve_ports(&mut self, addr: IpAddress, count: u32) -> Vec<u16> {
+    pub fn reserve_ports(&mut self, addr: IpAddress, count: u32, now: Instant) -> Vec<u16> {
         let mut ports = Vec::new();
         for _ in 0..count {
             let Ok(reservation) = PortReservation::new(addr.0, 0) else {
                 break;
             };
-            let endpoint = Endpoint {
-                addr,
-                port: reservation.port(),
+            let port = reservation.port();
+            let title = Title {
+                charge: None,
+                reservation: Some(reservation),
+                shared: false,
+                program: None,
             };
-            if self.want(Owner::Pool, endpoint).is_err() {
+            let name = (Owner::Pool, Endpoint { addr, port });
+            if self.want(name, title, now).is_err() {
                 break;
             }
-            ports.push(reservation.port());
-            self.reservations.push(reservation);
+            ports.push(port);
         }
         ports
     }
 
-    fn covers(&self, endpoint: Endpoint, claim: Claim) -> bool {
-        endpoint.port == claim.port && endpoint.addr.covers(IpAddress(claim.addr))
+    fn schedule(&mut self, name: Name, look: Option<(Instant, Duration)>) {
+        let Some(holding) = self.holdings.get_mut(&name) else {
+            return;
+        };
+        if let Some((at, _)) = std::mem::replace(&mut holding.look, look) {
+            self.looks.remove(&(at, name));
+        }
+        if let Some((at, _)) = look {
+            self.looks.insert((at, name));
+        }
+    }
+
+    /// Lets sockets be bound beside the reservation that could be beside connections; or none.
+    fn set_shared(&self, name: Name, shared: bool) {
+        let Some(holding) = self.holdings.get(&name) else {
+            return;
+        };
+        if let Some(reservation) = &holding.title.reservation {
+            // The option of a socket of our own: what cannot be set leaves the port to nobody else.
+            let _ = reservation.set_shared(shared && holding.title.shared);
+        }
+    }
+
+    fn set_scope(&mut self, name: Name, scope: Scope) -> Result<(), SteeringError> {
+        let Some(holding) = self.holdings.get_mut(&name) else {
+            return Ok(());
+        };
+        let before = std::mem::replace(&mut holding.scope, scope);
+        if before == scope {
+            return Ok(());
+        }
+        // In this order the claim is never without anybody who wants it.
+        let added = self.add_wants(name.1, scope);
+        added.and(self.remove_wants(name.1, before))
+    }
+
+    fn add_wants(&mut self, endpoint: Endpoint, scope: Scope) -> Result<(), SteeringError> {
+        self.change_wants(endpoint, |wants| *wants.of(scope) += 1)
+    }
+
+    fn remove_wants(&mut self, endpoint: Endpoint, scope: Scope) -> Result<(), SteeringError> {
+        self.change_wants(endpoint, |wants| {
+            let count = wants.of(scope);
+            *count = count.saturating_sub(1);
+        })
+    }
+
+    /// Changes who wants the claims of `endpoint`, and tells the demux what follows. All are
+    /// changed, whatever becomes of one.
+    fn change_wants(
+        &mut self,
+        endpoint: Endpoint,
+        change: impl Fn(&mut Wants),
+    ) -> Result<(), SteeringError> {
+        let mut result = Ok(());
+        for claim in self.claims_of(endpoint) {
+            let wants = self.made.entry(claim).or_default();
+            let before = wants.scope();
+            change(wants);
+            let after = wants.scope();
+            if after.is_none() {
+                self.made.remove(&claim);
+            }
+            result = result.and(match after {
+                _ if after == before => Ok(()),
+                Some(scope) => self.demux.claim(&claim, StackId(0), scope),
+                None => self.demux.unclaim(&claim).map(drop),
+            });
+        }
+        result
     }
 
     fn claims_of(&self, endpoint: Endpoint) -> Vec<Claim> {
@@ -139,27 +416,7 @@ impl Claims {
             vec![claim(&endpoint.addr)]
         }
     }
-
-    fn make(&mut self, claim: Claim) -> Result<(), SteeringError> {
-        if self.made.contains(&claim) {
-            return Ok(());
-        }
-        self.demux.claim(&claim, StackId(0))?;
-        self.made.insert(claim);
-        Ok(())
-    }
-
-    fn sync(&mut self) -> Result<(), SteeringError> {
-        let endpoints: Vec<Endpoint> = self.wanted.iter().map(|(_, endpoint)| *endpoint).collect();
-        let wanted: HashSet<Claim> = endpoints
-            .into_iter()
-            .flat_map(|endpoint| self.claims_of(endpoint))
-            .collect();
-        let stale: Vec<Claim> = self.made.difference(&wanted).copied().collect();
-        for claim in stale {
-            self.demux.unclaim(&claim)?;
-            self.made.remove(&claim);
-        }
-        wanted.into_iter().try_for_each(|claim| self.make(claim))
-    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,17 @@
-//! The command line of the daemon.
+//! The command line of the daemon; [`FileConfig`] has the configuration file.
+
+use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 use tidelane_abi::CORES_MAX;
 use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
+use tidelane_places::ServiceName;
+
+use crate::firewall;
+
+mod file;
+
+pub use file::{FileConfig, FileError};
 
 /// CPUs that Linux' sets of CPUs can name.
 const CPUS_MAX: usize = 1024;
@@ -40,7 +49,14 @@ pub struct Config {
     pub interface: String,
     /// Name of the service: its run directory is /run/tidelane/NAME
     #[arg(long, default_value = "default")]
-    pub name: String,
+    pub name: ServiceName,
+    /// Configuration file: /etc/tidelane/NAME.toml if absent
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What to do about rules of the host that connections would bypass, in place of what the
+    /// configuration file says
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub firewall: Option<firewall::Mode>,
     /// CPUs for the fast path, a core on each: 1, or 1,3, or 0-3; one that is not pinned if absent
     #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
     pub cores: Option<CpuList>,
@@ -59,6 +75,9 @@ pub struct Config {
     /// How long the fast path spins without work before it sleeps, in microseconds
     #[arg(long, default_value_t = 500)]
     pub spin_us: u64,
+    /// Leave a core file after a crash; it has the bytes of all users' connections
+    #[arg(long)]
+    pub core_dumps: bool,
 }
 
 /// Different CPUs, in the order given.
@@ -89,6 +108,12 @@ fn parse_cpus(text: &str) -> Result<CpuList, String> {
 }
 
 impl Config {
+    /// The configuration file.
+    pub fn file(&self) -> PathBuf {
+        let usual = || FileConfig::path_of(self.name.as_str());
+        self.config.clone().unwrap_or_else(usual)
+    }
+
     /// The CPU of each core; `None` for one that is not pinned.
     pub fn cpus(&self) -> Vec<Option<usize>> {
         match &self.cores {

@@ -10,173 +10,94 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixListener,
     },
+    path::PathBuf,
     sync::Arc,
 };
 
-use rustix::{
-    event::{
-        Timespec,
-        epoll::{self, EventData, EventFlags},
-    },
-    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+use rustix::event::{
+    Timespec,
+    epoll::{self, EventData, EventFlags},
 };
-use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK, ROUTE_KERNEL};
-use tidelane_host::{HostRequest, PORTS_PER_REQUEST, Route};
+use tidelane_host::{Host, HostRequest, PORTS_PER_REQUEST, ProgramId, Route, RuleSet};
 use tidelane_ring::ServicePageMap;
-use tidelane_steering::mirror::{Change, Mirror, RouteInfo, RouteKind};
+use tidelane_steering::mirror::Mirror;
+use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
 use crate::{
+    access::Access,
+    accounts::LimitsConfig,
     admin,
+    agenda::Agenda,
     claims::{Claims, Owner},
-    core::CoreHost,
+    confine::Confinement,
+    core::{Port, now},
     cores::Cores,
-    runtime::RunDir,
-    session::{Next, Session},
+    descriptors::DescriptorThreads,
+    firewall::Guard,
+    keeper::Keeper,
+    network::Network,
+    runtime::{self, Sockets},
+    session::Session,
+    shared::Shared,
+    watchdog::Progress,
 };
+
+mod operator;
+mod sessions;
 
 const REGISTRATION: u64 = 0;
 const ADMIN: u64 = 1;
 const MIRROR: u64 = 2;
 const NOTIFY: u64 = 3;
 const SIGNAL: u64 = 4;
+const FIREWALL: u64 = 5;
+const LOOKED: u64 = 6;
 /// Session `n` has tokens `SESSIONS + 2n` (socket) and `SESSIONS + 2n + 1` (process).
 const SESSIONS: u64 = 16;
-/// Programs registered at once.
-const PROGRAMS_MAX: usize = 1024;
-
-/// What sessions need of the control thread.
-pub struct Shared {
-    /// The fast path.
-    pub cores: Cores,
-    /// Claims in the demux.
-    pub claims: Claims,
-    /// The service page, for programs.
-    pub page_fd: OwnedFd,
-    /// Sessions of children that are about to be made.
-    pub heirs: Vec<Session>,
-    addresses: Vec<IpAddress>,
-    sessions: usize,
-    next_session: u64,
-    next_listener: u32,
-    /// By the cookies of their kernel sockets.
-    listeners: HashMap<u64, u32>,
-}
-
-impl Shared {
-    /// Whether connections to `addr` come over the served interface. A wildcard does.
-    pub fn is_served(&self, addr: IpAddress) -> bool {
-        addr.is_unspecified() || self.addresses.contains(&addr)
-    }
-
-    /// The source for a route without one: an address within its prefix, or else the first of its
-    /// version. (RFC 6724 has more to say where an interface has several prefixes.)
-    fn source_for(&self, prefix: IpAddress, prefix_len: u8) -> Option<IpAddress> {
-        let of_version = |addr: &&IpAddress| addr.is_v4() == prefix.is_v4();
-        let mut known = self.addresses.iter().filter(of_version);
-        let within = known
-            .clone()
-            .find(|addr| addr.shares_prefix(prefix, prefix_len));
-        within.or_else(|| known.next()).copied()
-    }
-
-    /// The interface's first address that `any` covers: one of its version.
-    pub fn first_address(&self, any: IpAddress) -> Option<IpAddress> {
-        let mut covered = self.addresses.iter().filter(|addr| any.covers(**addr));
-        covered.next().copied()
-    }
-
-    /// Gives a claim up, as soon as no connection uses it: until then their segments must come here
-    /// and not to the kernel, which would reset them.
-    pub fn unclaim(&mut self, owner: Owner, endpoint: Endpoint) {
-        self.claims.leave(owner, endpoint);
-        self.finish_claims();
-    }
-
-    /// Gives up all claims of `owner`, in the same way.
-    pub fn unclaim_all(&mut self, owner: Owner) {
-        self.claims.leave_all(owner);
-        self.finish_claims();
-    }
-
-    /// Gives up what no connection uses any more; a failure is only worth a line.
-    fn finish_claims(&mut self) {
-        for (owner, endpoint) in self.claims.leaving().to_vec() {
-            let used = self
-                .cores
-                .call_each(|_| move |host, _| host.has_connections(endpoint));
-            if used.is_some_and(|used| used.contains(&true)) {
-                continue;
-            }
-            if let Err(error) = self.claims.unwant(owner, endpoint) {
-                eprintln!("tidelaned: cannot give up the claim on {endpoint}: {error}");
-            }
-        }
-    }
-
-    /// A number for one more session; none if there are too many.
-    pub fn admit(&mut self) -> Option<u64> {
-        if self.sessions >= PROGRAMS_MAX {
-            return None;
-        }
-        self.sessions += 1;
-        self.next_session += 1;
-        Some(self.next_session)
-    }
-
-    /// The number of the listener of the kernel socket with this cookie: programs that share the
-    /// socket share it.
-    pub fn listener_number(&mut self, cookie: u64) -> u32 {
-        let next = self.next_listener.wrapping_add(1);
-        let number = *self.listeners.entry(cookie).or_insert(next);
-        if number == next {
-            self.next_listener = next;
-        }
-        number
-    }
-
-    /// No program has the kernel socket's listener any more.
-    pub fn listener_is_gone(&mut self, cookie: u64) {
-        self.listeners.remove(&cookie);
-        self.unclaim_all(Owner::Listener(cookie));
-    }
-
-    /// An admitted session is over, or did not come about.
-    pub fn dismiss(&mut self) {
-        self.sessions -= 1;
-    }
-
-    /// How long the control thread may sleep.
-    fn next_look(&self) -> Option<Timespec> {
-        const INTERVAL: Timespec = Timespec {
-            tv_sec: 0,
-            tv_nsec: 100_000_000,
-        };
-        (!self.claims.leaving().is_empty()).then_some(INTERVAL)
-    }
-}
+/// Registrations that are accepted in a row: then it is the others' turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// The kernel's settings are looked at this often.
+const SETTINGS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The control thread's state.
-pub struct Control {
-    shared: Shared,
+pub struct Control<P: Port> {
+    shared: Shared<P>,
     page: Arc<ServicePageMap>,
-    mirror: Mirror,
-    ifindex: u32,
+    network: Network,
+    /// As the cores know it.
+    link_address: Option<MacAddress>,
+    /// When the kernel's settings are looked at again.
+    settings_due: Instant,
     registration: OwnedFd,
     admin: UnixListener,
     notify: Arc<OwnedFd>,
     signals: OwnedFd,
+    progress: Arc<Progress>,
+    guard: Guard,
+    config: PathBuf,
+    /// Who can open the registration socket.
+    socket: runtime::Access,
     waits: OwnedFd,
     sessions: HashMap<u64, Session>,
+    agenda: Agenda,
     stopping: bool,
 }
 
 /// What the control thread is made of.
-pub struct Parts {
+pub struct Parts<P: Port> {
     /// The fast path.
-    pub cores: Cores,
+    pub cores: Cores<P>,
     /// Claims in the demux.
     pub claims: Claims,
+    /// Where descriptors of programs are looked at.
+    pub descriptors: DescriptorThreads,
+    /// Those of the run directory.
+    pub sockets: Sockets,
+    /// What the process gave up.
+    pub confinement: Confinement,
+    /// Features that the kernel or the driver lacks, each with the loss.
+    pub shortcomings: Vec<String>,
     /// The service page, and its descriptor for programs.
     pub page: (Arc<ServicePageMap>, OwnedFd),
     /// The kernel's network state.
@@ -185,50 +106,57 @@ pub struct Parts {
     pub ifindex: u32,
     /// Readable when the host has requests.
     pub notify: Arc<OwnedFd>,
-    /// Readable when the service shall end.
+    /// Readable when there is a signal: to end, or to read the configuration again.
     pub signals: OwnedFd,
+    /// Where the watchdog sees what the control thread does.
+    pub progress: Arc<Progress>,
+    /// Who may use the service.
+    pub access: Access,
+    /// What each user may have.
+    pub limits: LimitsConfig,
+    /// Which connections may open.
+    pub rules: RuleSet,
+    /// The host's own rules.
+    pub guard: Guard,
+    /// The configuration file.
+    pub config: PathBuf,
 }
 
-impl Control {
-    /// Opens the sockets in `run_dir` and tells the core what the kernel knows.
-    pub fn new(parts: Parts, run_dir: &RunDir) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let registration = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let path = run_dir.path().join("control.sock");
-        bind(&registration, &SocketAddrUnix::new(&path)?)?;
-        run_dir.open_to_all("control.sock")?;
-        listen(&registration, 128)?;
-        let admin = UnixListener::bind(run_dir.path().join("admin.sock"))?;
-        run_dir.close_to_others("admin.sock")?;
-        admin.set_nonblocking(true)?;
+impl<P: Port> Control<P> {
+    /// Tells the cores what the kernel knows.
+    pub fn new(parts: Parts<P>) -> io::Result<Self> {
         let (page, page_fd) = parts.page;
-        let shared = Shared {
-            cores: parts.cores,
-            claims: parts.claims,
-            page_fd,
-            heirs: Vec::new(),
-            addresses: Vec::new(),
-            sessions: 0,
-            next_session: 0,
-            next_listener: 0,
-            listeners: HashMap::new(),
-        };
+        let mut shared = Shared::new(parts.cores, parts.claims, page_fd, parts.descriptors);
+        shared.keeper = Keeper::start()?;
+        shared.confinement = Some(parts.confinement);
+        shared.shortcomings = parts.shortcomings;
+        let socket = parts.access.policy().socket();
+        shared.access = parts.access;
+        shared.accounts.set_limits(parts.limits);
         let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut control = Self {
             shared,
             page,
-            mirror: parts.mirror,
-            ifindex: parts.ifindex,
-            registration,
-            admin,
+            network: Network::new(parts.mirror, parts.ifindex),
+            link_address: None,
+            settings_due: now() + SETTINGS_INTERVAL,
+            registration: parts.sockets.registration,
+            admin: parts.sockets.admin,
             notify: parts.notify,
             signals: parts.signals,
+            progress: parts.progress,
+            guard: parts.guard,
+            config: parts.config,
+            socket,
             waits,
             sessions: HashMap::new(),
+            agenda: Agenda::default(),
             stopping: false,
         };
         control.watch_all()?;
+        control.set_rules(parts.rules);
         control.sync_network();
+        control.tell_all_neighbours();
         Ok(control)
     }
 
@@ -238,9 +166,11 @@ impl Control {
         };
         add(self.registration.as_fd(), REGISTRATION)?;
         add(self.admin.as_fd(), ADMIN)?;
-        add(self.mirror.fd(), MIRROR)?;
+        add(self.network.mirror().fd(), MIRROR)?;
         add(self.notify.as_fd(), NOTIFY)?;
         add(self.signals.as_fd(), SIGNAL)?;
+        add(self.guard.due().as_fd(), FIREWALL)?;
+        add(self.shared.descriptors.bell(), LOOKED)?;
         Ok(())
     }
 
@@ -252,17 +182,22 @@ impl Control {
             match epoll::wait(
                 &self.waits,
                 rustix::buffer::spare_capacity(&mut events),
-                self.shared.next_look().as_ref(),
+                self.patience().as_ref(),
             ) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
+                self.progress.begin();
                 self.dispatch(event.data.u64());
             }
-            self.shared.finish_claims();
+            self.progress.begin();
+            self.follow_agenda();
+            self.shared.finish_claims(now());
+            self.look_at_settings();
+            self.progress.end();
         }
-        for (_, mut session) in std::mem::take(&mut self.sessions) {
+        for (_, session) in std::mem::take(&mut self.sessions) {
             session.end(&mut self.shared);
         }
         self.shared.cores.stop();
@@ -275,215 +210,237 @@ impl Control {
             ADMIN => self.serve_admin(),
             MIRROR => self.mirror_changed(),
             NOTIFY => self.serve_host(),
-            SIGNAL => self.stopping = true,
+            SIGNAL => self.take_signals(),
+            FIREWALL => self.look_at_firewall(),
+            LOOKED => self.serve_looked(),
             _ => self.serve_session(token - SESSIONS),
         }
     }
 
-    fn accept_session(&mut self) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while let Ok(socket) = rustix::net::accept_with(&self.registration, flags) {
-            let Some(number) = self.shared.admit() else {
-                continue;
-            };
-            match Session::new(number, socket) {
-                Ok(session) => self.watch_session(session),
-                Err(_) => self.shared.dismiss(),
+    /// Sessions that may be read again are, and those that should have registered by now end.
+    fn follow_agenda(&mut self) {
+        let now = now();
+        while let Some(number) = self.agenda.next_resumed(now) {
+            if let Some(session) = self.sessions.get(&number)
+                && self.listen_to(session).is_err()
+            {
+                self.end_session(number);
+            }
+        }
+        while let Some(number) = self.agenda.next_late(now) {
+            let session = self.sessions.get(&number);
+            if session.is_some_and(|session| !session.may_stay()) {
+                self.end_session(number);
             }
         }
     }
 
-    fn watch_session(&mut self, mut session: Session) {
-        let token = |n: u64| EventData::new_u64(SESSIONS + 2 * session.number + n);
-        if epoll::add(&self.waits, &session.socket, token(0), EventFlags::IN).is_err() {
-            self.shared.dismiss();
-            session.end(&mut self.shared);
-            return;
-        }
-        if let Some(pidfd) = &session.pidfd {
-            let _ = epoll::add(&self.waits, pidfd, token(1), EventFlags::IN);
-        }
-        self.sessions.insert(session.number, session);
-    }
-
-    fn serve_session(&mut self, token: u64) {
-        let (number, died) = (token / 2, token % 2 == 1);
-        let Some(session) = self.sessions.get_mut(&number) else {
-            return;
+    /// How long the thread may sleep.
+    fn patience(&self) -> Option<Timespec> {
+        let session = self.agenda.next_due();
+        let due = session.map_or(self.settings_due, |due| due.min(self.settings_due));
+        // Rounded up: who wakes too early finds nothing to do.
+        let left = due - now() + Duration::from_micros(100);
+        let due = Timespec {
+            tv_sec: (left.0 / 1_000_000_000) as i64,
+            tv_nsec: (left.0 % 1_000_000_000) as _,
         };
-        let next = if died {
-            Next::End
-        } else {
-            session.receive(&mut self.shared)
-        };
-        for heir in std::mem::take(&mut self.shared.heirs) {
-            self.watch_session(heir);
-        }
-        if next == Next::End
-            && let Some(mut session) = self.sessions.remove(&number)
-        {
-            self.shared.dismiss();
-            session.end(&mut self.shared);
-        }
+        let claims = self.shared.next_look(now());
+        claims
+            .into_iter()
+            .chain([due])
+            .min_by_key(|at| (at.tv_sec, at.tv_nsec))
     }
 
     /// Takes the host's requests.
     fn serve_host(&mut self) {
         let _ = rustix::io::read(&*self.notify, &mut [0u8; 8]);
         let take_all = |_| {
-            |host: &mut CoreHost, _| {
+            |host: &mut Host<P>, _| {
                 std::iter::from_fn(|| host.take_request()).collect::<Vec<HostRequest>>()
             }
         };
         let requests = self.shared.cores.call_each(take_all);
-        for request in requests.unwrap_or_default().into_iter().flatten() {
+        let mut idle = Vec::new();
+        let requests = requests.unwrap_or_default().into_iter().enumerate();
+        let numbered = |(core, requests): (usize, Vec<_>)| {
+            requests.into_iter().map(move |request| (core, request))
+        };
+        for (core, request) in requests.flat_map(numbered) {
             match request {
                 HostRequest::Resolve { addr } => {
-                    if let Err(error) = self.mirror.resolve(self.ifindex, &addr.0) {
-                        eprintln!("tidelaned: cannot ask the kernel about {addr}: {error}");
-                    }
+                    self.resolve(addr);
                     self.tell_neighbour(addr);
                 }
                 HostRequest::MorePorts { addr } => {
-                    let ports = self.shared.claims.reserve_ports(addr, PORTS_PER_REQUEST);
+                    let ports = self
+                        .shared
+                        .claims
+                        .reserve_ports(addr, PORTS_PER_REQUEST, now());
                     // With a peer's port each of them belongs to one core.
                     self.shared.cores.send_each(|_| {
                         let ports = ports.clone();
                         move |host, now| host.add_ports(now, addr, &ports)
                     });
                 }
-                HostRequest::PortIdle { endpoint } => {
-                    for session in self.sessions.values() {
-                        self.shared
-                            .unclaim(Owner::Session(session.number), endpoint);
-                    }
+                HostRequest::IdleMemory => self.shared.give_pages_back(),
+                HostRequest::PortIdle { program, endpoint } => {
+                    idle.push((core, program, endpoint));
                 }
+            }
+        }
+        self.ports_are_idle(&idle);
+    }
+
+    /// Connections of cores from ports that programs reserved are over.
+    fn ports_are_idle(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
+        if idle.is_empty() {
+            return;
+        }
+        let cores = self.shared.cores.len();
+        let names = self.sessions.values().flat_map(|session| {
+            let numbers = (0..cores).map(move |core| (core, session.program(core)));
+            numbers.filter_map(|(core, id)| Some(((core, id?), session.number)))
+        });
+        let sessions: HashMap<(usize, ProgramId), u64> = names.collect();
+        for &(core, program, endpoint) in idle {
+            if let Some(session) = sessions.get(&(core, program)) {
+                let name = (Owner::Session(*session), endpoint);
+                self.shared.claims.connection_ended(name, now());
             }
         }
     }
 
     fn tell_neighbour(&mut self, addr: IpAddress) {
-        let known = self.mirror.neighbor(self.ifindex, &addr.0);
-        let mac = known
-            .and_then(|neighbor| neighbor.usable_mac())
-            .map(|mac| MacAddress(mac.0));
+        let mac = self.network.neighbour(addr);
         self.shared
             .cores
             .send_each(|_| move |host, now| host.set_neighbour(now, addr, mac));
     }
 
+    /// Tells the cores of all neighbours that the kernel knows.
+    fn tell_all_neighbours(&mut self) {
+        let known = self.network.neighbours();
+        self.shared.cores.send_each(|_| {
+            let known = known.clone();
+            move |host, now| {
+                for (addr, mac) in known {
+                    host.set_neighbour(now, addr, Some(mac));
+                }
+            }
+        });
+    }
+
     fn mirror_changed(&mut self) {
-        let changes = match self.mirror.poll() {
+        let changes = match self.network.poll() {
             Ok(changes) => changes,
             Err(error) => {
                 eprintln!("tidelaned: netlink: {error}");
                 return;
             }
         };
-        let mut network = false;
-        for change in changes {
-            match change {
-                Change::Neighbor { ifindex, addr } if ifindex == self.ifindex => {
-                    self.tell_neighbour(IpAddress(addr));
-                }
-                Change::Neighbor { .. } => {}
-                _ => network = true,
-            }
+        for addr in changes.neighbours {
+            self.tell_neighbour(addr);
         }
-        if network {
+        if changes.others {
             self.sync_network();
+        }
+        if changes.all {
+            self.tell_all_neighbours();
+        }
+    }
+
+    /// Looks at the kernel's settings, whose changes are not announced, if it is time.
+    fn look_at_settings(&mut self) {
+        let now = now();
+        if now < self.settings_due {
+            return;
+        }
+        self.settings_due = now + SETTINGS_INTERVAL;
+        if self.network.settings_changed() {
+            self.sync_ingress();
         }
     }
 
     /// Tells the cores, the demux and the programs which addresses and routes there are.
     fn sync_network(&mut self) {
-        let addresses = addresses_of(&self.mirror, self.ifindex);
-        self.shared.addresses = addresses.clone();
-        if let Err(error) = self.shared.claims.set_addresses(addresses.clone()) {
+        let addresses = self.network.addresses();
+        if let Err(error) = self.shared.set_addresses(&addresses) {
             eprintln!("tidelaned: cannot claim: {error}");
         }
-        let ours = self.own_routes();
-        self.tell_programs(&addresses);
+        let shared = &self.shared;
+        let ours = self
+            .network
+            .own_routes(|prefix, prefix_len| shared.source_for(prefix, prefix_len));
+        let page = self.network.page_routes(&addresses);
+        if let Err(error) = self.page.set_routes(&page) {
+            eprintln!("tidelaned: route table of the programs: {error:?}");
+        }
+        self.ask_for_routers(&ours);
+        self.sync_link_address();
+        self.sync_ingress();
         self.shared.cores.send_each(|_| {
             let (addresses, ours) = (addresses.clone(), ours.clone());
             move |host, now| host.set_routes(now, addresses, ours)
         });
     }
 
-    /// The routes over the served interface.
-    fn own_routes(&self) -> Vec<Route> {
-        self.mirror
-            .routes()
-            .filter(|(prefix, _, info)| self.is_own_route(*prefix, info))
-            .filter_map(|(prefix, prefix_len, info)| {
-                let prefix = IpAddress(prefix);
-                Some(Route {
-                    prefix,
-                    prefix_len,
-                    gateway: info.gateway.map(IpAddress),
-                    source: info
-                        .prefsrc
-                        .map(IpAddress)
-                        .or_else(|| self.shared.source_for(prefix, prefix_len))?,
-                })
-            })
-            .collect()
-    }
-
-    /// Whether the route leads over the served interface, to where its name does not matter.
-    fn is_own_route(&self, prefix: [u8; 16], info: &RouteInfo) -> bool {
-        let link_local = IpAddress(prefix).is_link_local_v6();
-        info.kind == RouteKind::Unicast && info.ifindex == self.ifindex && !link_local
-    }
-
-    /// Fills the route table of the service page.
-    fn tell_programs(&self, addresses: &[IpAddress]) {
-        let mut page: Vec<tidelane_ring::Route> = Vec::new();
-        for (addr, prefix_len, info) in self.mirror.routes() {
-            let known = page
-                .iter()
-                .any(|r| r.addr == addr && r.prefix_len == prefix_len);
-            if known || addresses.iter().any(|own| own.0 == addr) {
-                continue;
+    /// The first answer to somebody behind a router need not wait for the router to be found.
+    fn ask_for_routers(&mut self, routes: &[Route]) {
+        let mut routers: Vec<IpAddress> = routes.iter().filter_map(|r| r.gateway).collect();
+        routers.sort();
+        routers.dedup();
+        for router in routers {
+            if self.network.neighbour(router).is_none() {
+                self.resolve(router);
             }
-            let accelerated = if self.is_own_route(addr, &info) {
-                ROUTE_ACCELERATED
-            } else {
-                ROUTE_KERNEL
-            };
-            page.push(tidelane_ring::Route {
-                addr,
-                prefix_len,
-                accelerated,
-            });
         }
-        page.extend(addresses.iter().map(|addr| tidelane_ring::Route {
-            addr: addr.0,
-            prefix_len: 128,
-            accelerated: ROUTE_ASK,
-        }));
-        if let Err(error) = self.page.set_routes(&page) {
-            eprintln!("tidelaned: route table of the programs: {error:?}");
+    }
+
+    fn resolve(&mut self, addr: IpAddress) {
+        if let Err(error) = self.network.resolve(addr) {
+            eprintln!("tidelaned: cannot ask the kernel about {addr}: {error}");
         }
+    }
+
+    /// Tells the cores and the demux the interface's link address, if it is another one.
+    fn sync_link_address(&mut self) {
+        let address = self.network.link_address();
+        if address == self.link_address {
+            return;
+        }
+        self.link_address = address;
+        let Some(mac) = address else {
+            return;
+        };
+        if let Err(error) = self.shared.claims.set_link_address(mac) {
+            eprintln!("tidelaned: cannot tell the demux the link address: {error}");
+        }
+        self.shared
+            .cores
+            .send_each(|_| move |host, _| host.set_link_address(mac));
+    }
+
+    /// Tells the cores which packets the kernel would take.
+    fn sync_ingress(&mut self) {
+        self.network.settings_changed();
+        let ingress = self.network.ingress();
+        self.shared.cores.send_each(|_| {
+            let ingress = ingress.clone();
+            move |host, _| host.set_ingress(ingress)
+        });
     }
 
     fn serve_admin(&mut self) {
         while let Ok((stream, _)) = self.admin.accept() {
             let sessions: Vec<&Session> = self.sessions.values().collect();
-            match admin::serve(stream, &self.shared, &sessions) {
+            let firewall = self.guard.to_json();
+            match admin::serve(&stream, &self.shared, &sessions, firewall) {
                 Ok(admin::Asked::Down) => self.stopping = true,
+                Ok(admin::Asked::Reload) => self.answer_reload(&stream),
                 Ok(admin::Asked::Other) => {}
                 Err(error) => eprintln!("tidelaned: admin: {error}"),
             }
         }
     }
-}
-
-/// The interface's addresses. Those of the link alone (`fe80::/10`) are left to the kernel: the
-/// name of a connection to one includes the interface.
-pub fn addresses_of(mirror: &Mirror, ifindex: u32) -> Vec<IpAddress> {
-    let all = mirror
-        .addresses(ifindex)
-        .map(|record| IpAddress(record.addr));
-    all.filter(|addr| !addr.is_link_local_v6()).collect()
 }

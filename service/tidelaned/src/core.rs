@@ -19,14 +19,16 @@ use std::{
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use tidelane_af_xdp::XdpPort;
 use tidelane_host::Host;
+use tidelane_packet_io::PacketIo;
 use tidelane_ring::{ServicePageMap, sleep};
+use tidelane_steering::{Heartbeat, Heartbeats};
 use tidelane_time::{Duration, Instant};
 
 use crate::{
     cores::ring,
     sys::{self, Class},
+    watchdog::{self, Pulse, Suspicion},
 };
 
 /// How long a starved core stays in the normal class.
@@ -40,9 +42,32 @@ const EVENTS_MAX: usize = 64;
 /// Doorbells are counters that only need to be seen once: edge-triggered, never read.
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
-/// The host that a core drives.
-pub type CoreHost = Host<XdpPort>;
-type Call = Box<dyn FnOnce(&mut CoreHost, Instant) + Send>;
+/// A packet port that a core's thread can own.
+pub trait Port: PacketIo<Burst: Send> + Send + 'static {}
+
+impl<P: PacketIo<Burst: Send> + Send + 'static> Port for P {}
+
+/// Work for a core, run between two of its steps.
+pub type Call<P> = Box<dyn FnOnce(&mut Host<P>, Instant) + Send>;
+
+/// The control thread's way to a core. [`CoreHandle`] leads to a thread; a test may run the calls
+/// on a host that it drives itself.
+pub trait CoreLink<P: Port>: Send + Sync {
+    /// Runs `call` on the core, between two steps, without waiting for it.
+    fn send(&self, call: Call<P>);
+
+    /// Wakes the core when a program rings `doorbell`.
+    fn watch(&self, doorbell: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// Undoes [`watch`](Self::watch).
+    fn unwatch(&self, doorbell: BorrowedFd<'_>);
+
+    /// Asks the core to stop after its present step.
+    fn stop(&self);
+
+    /// How often the watchdog found the core starved.
+    fn boosts(&self) -> u32;
+}
 
 /// The monotonic clock, the only one that the service reads.
 pub fn now() -> Instant {
@@ -63,68 +88,36 @@ struct Shared {
     bell: Arc<OwnedFd>,
 }
 
-/// What a core will answer to a call.
-pub struct Answer<R>(mpsc::Receiver<R>);
-
-impl<R> Answer<R> {
-    /// Waits for it; `None` if the core has stopped.
-    pub fn wait(self) -> Option<R> {
-        self.0.recv_timeout(StdDuration::from_secs(10)).ok()
-    }
-}
-
-/// The control thread's handle to a core.
-#[derive(Clone)]
-pub struct CoreHandle {
-    calls: mpsc::Sender<Call>,
+/// A [`CoreLink`] to a core's thread.
+pub struct CoreHandle<P: Port> {
+    calls: mpsc::Sender<Call<P>>,
     shared: Arc<Shared>,
     waits: Arc<OwnedFd>,
 }
 
-impl CoreHandle {
-    /// Wakes the core when a program rings `doorbell`.
-    pub fn watch(&self, doorbell: BorrowedFd<'_>) -> io::Result<()> {
-        Ok(epoll::add(
-            &*self.waits,
-            doorbell,
-            epoll::EventData::new_u64(1),
-            EDGE,
-        )?)
-    }
-
-    /// Undoes [`watch`](Self::watch).
-    pub fn unwatch(&self, doorbell: BorrowedFd<'_>) {
-        let _ = epoll::delete(&*self.waits, doorbell);
-    }
-
-    /// Runs `f` on the core, between two steps, without waiting for it.
-    pub fn send(&self, f: impl FnOnce(&mut CoreHost, Instant) + Send + 'static) {
-        if self.calls.send(Box::new(f)).is_ok() {
+impl<P: Port> CoreLink<P> for CoreHandle<P> {
+    fn send(&self, call: Call<P>) {
+        if self.calls.send(call).is_ok() {
             self.shared.calls_pending.store(true, Ordering::Release);
             ring(&*self.shared.bell);
         }
     }
 
-    /// Runs `f` on the core; its answer is to be waited for.
-    pub fn ask<R: Send + 'static>(
-        &self,
-        f: impl FnOnce(&mut CoreHost, Instant) -> R + Send + 'static,
-    ) -> Answer<R> {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        self.send(move |host, now| {
-            let _ = sender.send(f(host, now));
-        });
-        Answer(receiver)
+    fn watch(&self, doorbell: BorrowedFd<'_>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(1);
+        Ok(epoll::add(&*self.waits, doorbell, data, EDGE)?)
     }
 
-    /// Asks the core to stop after its present step.
-    pub fn stop(&self) {
+    fn unwatch(&self, doorbell: BorrowedFd<'_>) {
+        let _ = epoll::delete(&*self.waits, doorbell);
+    }
+
+    fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         ring(&*self.shared.bell);
     }
 
-    /// How often the watchdog found the core starved.
-    pub fn boosts(&self) -> u32 {
+    fn boosts(&self) -> u32 {
         self.shared.boosts.load(Ordering::Relaxed)
     }
 }
@@ -145,13 +138,34 @@ pub struct CoreConfig {
     pub bell: Arc<OwnedFd>,
     /// Called when the host has requests for the control thread.
     pub notify_control: Box<dyn Fn() + Send>,
+    /// Where the demux sees whether the core shows life, for all cores.
+    pub heartbeats: Arc<Heartbeats>,
+    /// Which of them are this core's.
+    pub queues: Vec<u32>,
+}
+
+impl CoreConfig {
+    /// The heartbeats of the core's queues.
+    fn queues(&self) -> impl Iterator<Item = Heartbeat> {
+        self.queues
+            .iter()
+            .map(|queue| self.heartbeats.of_queue(*queue))
+    }
+}
+
+/// What the watchdog of a core needs to give up on it.
+struct Guard {
+    /// The core's thread.
+    name: String,
+    all: Arc<Heartbeats>,
+    queues: Vec<Heartbeat>,
 }
 
 /// Starts the thread (and its watchdog) that drives `host`.
-pub fn start(
-    host: CoreHost,
+pub fn start<P: Port>(
+    host: Host<P>,
     config: CoreConfig,
-) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
+) -> io::Result<(CoreHandle<P>, std::thread::JoinHandle<()>)> {
     let (sender, receiver) = mpsc::channel();
     let shared = Arc::new(Shared {
         calls_pending: AtomicBool::new(false),
@@ -180,37 +194,57 @@ pub fn start(
     epoll::add(&*waits, &*shared.bell, epoll::EventData::new_u64(2), EDGE)?;
     let watched = shared.clone();
     let watched_waits = waits.clone();
+    let name = format!("tdl-core-{}", config.number);
+    let guard = Guard {
+        name: name.clone(),
+        all: config.heartbeats.clone(),
+        queues: config.queues().collect(),
+    };
     std::thread::Builder::new()
         .name("tdl-watchdog".into())
-        .spawn(move || watch(&watched, &watched_waits))?;
+        .spawn(move || watch(&watched, &watched_waits, &guard))?;
     let thread = std::thread::Builder::new()
-        .name(format!("tdl-core-{}", config.number))
+        .name(name)
         .spawn(move || Core::new(host, config, receiver, shared, waits).run())?;
     Ok((handle, thread))
 }
 
 /// Moves the core to the normal class when it does not get to run. If that does not help, it is
-/// stuck in a system call: a program can make the write to its doorbell block. See
-/// [`tidelane_ring::Doorbell`].
-fn watch(shared: &Shared, waits: &OwnedFd) {
+/// stuck in a system call: a program can make the write to its doorbell block (see
+/// [`tidelane_ring::Doorbell`]), and an interruption ends that. If that does not help either, it
+/// hangs, and the service ends.
+fn watch(shared: &Shared, waits: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;
+    let mut looked = now();
+    let mut suspicion: Option<Suspicion> = None;
     while !shared.stop.load(Ordering::Acquire) {
-        std::thread::park_timeout(if shared.awake.load(Ordering::Acquire) {
-            WATCH_INTERVAL
-        } else {
-            WATCH_INTERVAL * 16
-        });
+        let asleep = !shared.awake.load(Ordering::Acquire);
+        if asleep && guard.queues.iter().any(Heartbeat::is_awaited) {
+            // The demux expects a step for its frame, which may have been lost on the way here.
+            ring(&*shared.bell);
+        }
+        let interval = WATCH_INTERVAL * if asleep { 16 } else { 1 };
+        std::thread::park_timeout(interval);
         let steps = shared.steps.load(Ordering::Relaxed);
         let stalled = steps == last && has_reason_to_run(shared, waits);
         stalls = if stalled { stalls + 1 } else { 0 };
         last = steps;
+        let now = now();
+        let spent = watchdog::answerable(std::mem::replace(&mut looked, now), now, interval);
         let tid = shared.tid.load(Ordering::Relaxed);
         if stalls == 0 || tid == 0 {
+            suspicion = None;
             continue;
         }
         if stalls > STALLS_STARVED {
             sys::interrupt(tid);
+            let silent = suspicion
+                .get_or_insert_with(|| Suspicion::of(tid))
+                .grow(spent);
+            if watchdog::is_hung(silent) {
+                watchdog::give_up(&guard.all, &guard.name, silent);
+            }
         } else if sys::set_class(tid, Class::Normal).is_ok() {
             shared.boosts.fetch_add(1, Ordering::Relaxed);
         }
@@ -231,25 +265,27 @@ fn has_reason_to_run(shared: &Shared, waits: &OwnedFd) -> bool {
     matches!(poll(&mut fds, Some(&at_once)), Ok(1..))
 }
 
-struct Core {
-    host: CoreHost,
+struct Core<P: Port> {
+    host: Host<P>,
     config: CoreConfig,
-    calls: mpsc::Receiver<Call>,
+    calls: mpsc::Receiver<Call<P>>,
     shared: Arc<Shared>,
     waits: Arc<OwnedFd>,
     boosts_seen: u32,
     boosted_until: Instant,
+    pulse: Pulse,
 }
 
-impl Core {
+impl<P: Port> Core<P> {
     fn new(
-        host: CoreHost,
+        host: Host<P>,
         config: CoreConfig,
-        calls: mpsc::Receiver<Call>,
+        calls: mpsc::Receiver<Call<P>>,
         shared: Arc<Shared>,
         waits: Arc<OwnedFd>,
     ) -> Self {
         let boosted_until = Instant(0);
+        let pulse = Pulse::new(config.queues().collect());
         Self {
             host,
             config,
@@ -258,6 +294,7 @@ impl Core {
             waits,
             boosts_seen: 0,
             boosted_until,
+            pulse,
         }
     }
 
@@ -280,6 +317,7 @@ impl Core {
             let now = now();
             let worked = self.run_calls(now) | self.host.step(now);
             self.shared.steps.fetch_add(1, Ordering::Relaxed);
+            self.pulse.beat(now);
             if self.host.has_requests() {
                 (self.config.notify_control)();
             }
@@ -305,6 +343,9 @@ impl Core {
         while let Ok(call) = self.calls.try_recv() {
             call(&mut self.host, now);
             ran = true;
+            // Each of many calls is progress.
+            self.shared.steps.fetch_add(1, Ordering::Relaxed);
+            self.pulse.beat(self::now());
         }
         ran
     }
@@ -330,6 +371,7 @@ impl Core {
         };
         sleep::prepare_to_sleep(&line.needs_wakeup);
         self.shared.awake.store(false, Ordering::SeqCst);
+        self.pulse.sleep();
         let pending = self.shared.calls_pending.load(Ordering::SeqCst);
         if !pending && !self.host.has_work() {
             self.wait(now);
@@ -354,3 +396,6 @@ impl Core {
         let _ = epoll::wait(&*self.waits, spare, timeout.as_ref());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,62 +1,76 @@
 //! All fast-path cores of the service, for the control thread.
 
-use std::{os::fd::BorrowedFd, sync::Arc};
+use std::{
+    os::fd::BorrowedFd,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
 use rustix::fd::OwnedFd;
-use tidelane_host::{Bell, Place};
+use tidelane_host::{Bell, Host, Place};
 use tidelane_ring::{Doorbell, ServicePageMap, sleep};
 use tidelane_time::Instant;
 
-use crate::core::{CoreHandle, CoreHost};
+use crate::core::{CoreLink, Port};
 
-/// Handles to the cores, in their order.
-#[derive(Clone)]
-pub struct Cores(Vec<CoreHandle>);
+/// How long a core may take to answer the control thread.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-impl Cores {
+/// The cores, in their order.
+pub struct Cores<P: Port>(Vec<Arc<dyn CoreLink<P>>>);
+
+impl<P: Port> Clone for Cores<P> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<P: Port> Cores<P> {
     /// At least one.
-    pub fn new(handles: Vec<CoreHandle>) -> Self {
-        Self(handles)
+    pub fn new(links: Vec<Arc<dyn CoreLink<P>>>) -> Self {
+        assert!(!links.is_empty(), "a service has a core");
+        Self(links)
     }
 
-    /// How many there are.
+    /// Number of cores.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Runs what `make` gives for each core on it, without waiting.
+    /// Runs the call that `make` gives for each core on that core, without waiting.
     pub fn send_each<F>(&self, mut make: impl FnMut(usize) -> F)
     where
-        F: FnOnce(&mut CoreHost, Instant) + Send + 'static,
+        F: FnOnce(&mut Host<P>, Instant) + Send + 'static,
     {
         for (number, core) in self.0.iter().enumerate() {
-            core.send(make(number));
+            core.send(Box::new(make(number)));
         }
     }
 
-    /// Runs what `make` gives for each core on it, at the same time, and returns the answers in the
-    /// cores' order; `None` if a core has stopped.
+    /// Runs the call that `make` gives for each core on that core, all at the same time, and
+    /// returns the answers in the cores' order; `None` if a core has stopped.
     pub fn call_each<R: Send + 'static, F>(
         &self,
         mut make: impl FnMut(usize) -> F,
     ) -> Option<Vec<R>>
     where
-        F: FnOnce(&mut CoreHost, Instant) -> R + Send + 'static,
+        F: FnOnce(&mut Host<P>, Instant) -> R + Send + 'static,
     {
         let numbered = self.0.iter().enumerate();
         let asked: Vec<_> = numbered
-            .map(|(number, core)| core.ask(make(number)))
+            .map(|(number, core)| Answer::ask(core.as_ref(), make(number)))
             .collect();
-        asked.into_iter().map(|answer| answer.wait()).collect()
+        asked.into_iter().map(Answer::wait).collect()
     }
 
     /// Runs `f` on core `number`; `None` if there is no such core, or it has stopped.
     pub fn call<R: Send + 'static>(
         &self,
         number: usize,
-        f: impl FnOnce(&mut CoreHost, Instant) -> R + Send + 'static,
+        f: impl FnOnce(&mut Host<P>, Instant) -> R + Send + 'static,
     ) -> Option<R> {
-        self.0.get(number)?.ask(f).wait()
+        Answer::ask(self.0.get(number)?.as_ref(), f).wait()
     }
 
     /// The number of the core that has, or had, a connection.
@@ -79,12 +93,34 @@ impl Cores {
 
     /// Asks all to stop after their present step.
     pub fn stop(&self) {
-        self.0.iter().for_each(CoreHandle::stop);
+        self.0.iter().for_each(|core| core.stop());
     }
 
     /// How often the watchdogs found a core starved.
     pub fn boosts(&self) -> u32 {
-        self.0.iter().map(CoreHandle::boosts).sum()
+        self.0.iter().map(|core| core.boosts()).sum()
+    }
+}
+
+/// The answer that a core will give to a call.
+struct Answer<R>(mpsc::Receiver<R>);
+
+impl<R: Send + 'static> Answer<R> {
+    /// Runs `f` on the core; its answer is to be waited for.
+    fn ask<P: Port>(
+        core: &dyn CoreLink<P>,
+        f: impl FnOnce(&mut Host<P>, Instant) -> R + Send + 'static,
+    ) -> Self {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        core.send(Box::new(move |host, now| {
+            let _ = sender.send(f(host, now));
+        }));
+        Self(receiver)
+    }
+
+    /// Waits for the answer; `None` if the core has stopped.
+    fn wait(self) -> Option<R> {
+        self.0.recv_timeout(ANSWER_MAX).ok()
     }
 }
 

@@ -29,10 +29,8 @@ pub fn keys() -> Option<FastOpenKeys> {
 }
 
 /// What is set at a listening socket.
-pub fn of_listener(socket: Option<&OwnedFd>) -> ListenerFastOpen {
-    let Some(socket) = socket.map(AsFd::as_fd) else {
-        return ListenerFastOpen::default();
-    };
+pub fn of_listener(socket: &OwnedFd) -> ListenerFastOpen {
+    let socket = socket.as_fd();
     let number = |name| {
         let mut value = [0; 4];
         let len = sys::tcp_option(socket, name, &mut value).unwrap_or(0);

@@ -4,40 +4,37 @@
 //! thread serves registrations, netlink and the admin socket ([`control`]); watchdogs see to it
 //! that a shared CPU does not starve a core.
 
-mod admin;
-mod claims;
-mod config;
-mod control;
-mod core;
-mod cores;
-mod fast_open;
-mod runtime;
-mod session;
-mod sockets;
-mod sys;
-
 use std::{fmt::Display, os::fd::OwnedFd, process::ExitCode, sync::Arc, thread::JoinHandle};
 
 use clap::Parser;
 use rustix::event::EventfdFlags;
-use tidelane_af_xdp::{XdpConfig, XdpPort};
+use tidelane_af_xdp::{XdpConfig, XdpMode, XdpPort};
 use tidelane_engine::{EngineConfig, IpFields, IpOptions};
-use tidelane_host::{Host, Interface, Siblings};
+use tidelane_host::{Host, Interface, Siblings, StreamMemory};
 use tidelane_ring::ServicePageMap;
 use tidelane_steering::{
-    Demux,
+    AttachMode, Demux, Heartbeats,
+    firewall::Firewall,
     mirror::{LinkKind, LinkRecord, Mirror},
 };
 use tidelane_time::Duration;
 use tidelane_wire::MacAddress;
 
-use crate::{
+use tidelaned::{
+    access::Access,
     claims::Claims,
     config::Config,
+    confine::{self, Confinement, landlock::Readable},
     control::{Control, Parts},
-    core::{CoreConfig, CoreHost},
-    cores::{CoreBell, Cores},
-    runtime::RunDir,
+    core::{self, CoreConfig, CoreLink},
+    cores::{self, CoreBell, Cores},
+    descriptors::DescriptorThreads,
+    firewall::{Guard, Mode},
+    kernel, network, panics,
+    runtime::{self, RunDir},
+    settings::Settings,
+    sys,
+    watchdog::{self, Progress},
 };
 
 /// The number of the NIC's link in the engine: the memory wire has zero.
@@ -45,6 +42,7 @@ const NIC_LINK: u16 = 1;
 
 fn main() -> ExitCode {
     let config = Config::parse();
+    panics::abort_on_panic();
     match serve(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
@@ -63,10 +61,75 @@ fn serve(config: &Config) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("needs root (AF_XDP and eBPF); use sudo".to_owned());
     }
+    kernel::check().map_err(|lacking| lacking.to_string())?;
     runtime::raise_descriptor_limit();
     let signals = sys::block_signals().map_err(because("cannot block signals"))?;
     sys::allow_interrupts().map_err(because("cannot handle a signal"))?;
     let mirror = Mirror::open().map_err(because("cannot read the kernel's network state"))?;
+    let link = find_link(config, &mirror)?;
+    let (mut settings, notices) = Settings::load(&config.file())?;
+    let limits = settings.limits.clone();
+    let memory = StreamMemory::new(settings.memory);
+    let rules = std::mem::take(&mut settings.rules);
+    let (guard, access) = judge_host(config, &link, settings)?;
+    let run_dir = RunDir::open(&config.name).map_err(|error| error.to_string())?;
+    let sockets = run_dir.listen(access.policy().socket());
+    let sockets = sockets.map_err(because("cannot open the run directory"))?;
+    let (ports, demux) = open_queues(&link)?;
+    let cpus = config.cpus();
+    check_queues(&link, ports.len(), cpus.len())?;
+    let shortcomings = describe_packets(&link, &demux, &ports);
+    let (page, page_fd) =
+        ServicePageMap::create(cpus.len() as u32).map_err(because("cannot make shared memory"))?;
+    let page = Arc::new(page);
+    let notify = eventfd().map_err(because("cannot make an eventfd"))?;
+    let descriptors = DescriptorThreads::new(link.ifindex);
+    let descriptors = descriptors.map_err(because("cannot look at sockets"))?;
+    // Nothing below needs more privilege than serving does, and threads inherit what there is.
+    let confinement = confine(config, &run_dir, &access)?;
+    let shares = Shares {
+        page: page.clone(),
+        notify: notify.clone(),
+        heartbeats: demux.heartbeats().clone(),
+        memory,
+    };
+    let (cores, threads) = start_cores(config, &mirror, &link, ports, &shares)?;
+    let progress = Arc::new(Progress::default());
+    watchdog::watch_control(progress.clone(), shares.heartbeats)
+        .map_err(because("cannot start the watchdog"))?;
+    let parts = Parts {
+        cores: cores.clone(),
+        claims: Claims::new(Box::new(demux)),
+        descriptors,
+        sockets,
+        confinement,
+        shortcomings,
+        page: (page, page_fd),
+        mirror,
+        ifindex: link.ifindex,
+        notify,
+        signals,
+        progress,
+        access,
+        limits,
+        rules,
+        guard,
+        config: config.file(),
+    };
+    notices.log();
+    let served = Control::new(parts)
+        .map_err(because("control thread"))
+        .and_then(|mut control| control.run().map_err(because("control thread")));
+    cores.stop();
+    for thread in threads {
+        // A thread that panics ends the process, so the result is that of a thread that returned.
+        let _ = thread.join();
+    }
+    served
+}
+
+/// The interface to serve.
+fn find_link(config: &Config, mirror: &Mirror) -> Result<LinkRecord, String> {
     let link = mirror.link_by_name(&config.interface).cloned();
     let link = link.ok_or(format!(
         "no interface {} here (see: ip link)",
@@ -78,35 +141,39 @@ fn serve(config: &Config) -> Result<(), String> {
             "interface {name} is down; use: ip link set {name} up"
         ));
     }
-    let run_dir = RunDir::open(&config.name).map_err(|error| error.to_string())?;
-    let (ports, demux) = open_queues(&link)?;
-    let cpus = config.cpus();
-    check_queues(&link, ports.len(), cpus.len())?;
-    let (page, page_fd) =
-        ServicePageMap::create(cpus.len() as u32).map_err(because("cannot make shared memory"))?;
-    let page = Arc::new(page);
-    let notify = eventfd().map_err(because("cannot make an eventfd"))?;
-    let (cores, threads) = start_cores(config, &mirror, &link, ports, &page, &notify)?;
-    let parts = Parts {
-        cores: cores.clone(),
-        claims: Claims::new(demux),
-        page: (page, page_fd),
-        mirror,
-        ifindex: link.ifindex,
-        notify,
-        signals,
+    Ok(link)
+}
+
+/// Gives up what serving does not need.
+fn confine(config: &Config, run_dir: &RunDir, access: &Access) -> Result<Confinement, String> {
+    let file = config.file();
+    let readable = Readable {
+        directory: access.cgroups(),
+        beneath: file.parent(),
     };
-    let served = Control::new(parts, &run_dir)
-        .map_err(because("cannot open the run directory"))
-        .and_then(|mut control| control.run().map_err(because("control thread")));
-    cores.stop();
-    let joined: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-    let panicked = joined.iter().any(Result::is_err);
-    served.and(if panicked {
-        Err("the fast path panicked".to_owned())
-    } else {
-        Ok(())
-    })
+    let confinement = confine::enter(run_dir, &readable, config.core_dumps);
+    let confinement = confinement.map_err(|error| error.to_string())?;
+    for text in confinement.shortcomings() {
+        eprintln!("tidelaned: {text}");
+    }
+    Ok(confinement)
+}
+
+/// Looks for rules of the host that connections would bypass, and makes the service's own.
+fn judge_host(
+    config: &Config,
+    link: &LinkRecord,
+    settings: Settings,
+) -> Result<(Guard, Access), String> {
+    let mode = config.firewall.unwrap_or(settings.firewall);
+    let firewall = Firewall::of(&link.name, link.ifindex).map_err(|error| error.to_string())?;
+    let guard = Guard::before_start(firewall, mode, config.name.as_str())?;
+    let access = Access::new(settings.policy).and_then(|access| match mode {
+        Mode::Refuse => Ok(access),
+        Mode::Bypass => access.replacing_root_programs(),
+    });
+    let access = access.map_err(because("cannot see who uses the service"))?;
+    Ok((guard, access))
 }
 
 /// A core without a queue could not send.
@@ -154,15 +221,42 @@ fn open_queues(link: &LinkRecord) -> Result<(Vec<XdpPort>, Demux), String> {
     Ok((ports, demux))
 }
 
+/// Writes to the log how packets come and go; the features that are missing for more.
+fn describe_packets(link: &LinkRecord, demux: &Demux, ports: &[XdpPort]) -> Vec<String> {
+    let name = &link.name;
+    let xdp = match demux.mode() {
+        AttachMode::Native => "native",
+        AttachMode::Generic => "generic",
+    };
+    let zero_copy = |port: &&XdpPort| port.mode() == XdpMode::ZeroCopy;
+    let zero_copies = ports.iter().filter(zero_copy).count();
+    eprintln!(
+        "tidelaned: {name}: {xdp} XDP, {} queue(s), {zero_copies} with zero-copy",
+        ports.len()
+    );
+    let shortcomings = kernel::shortcomings(name, demux, ports);
+    for text in &shortcomings {
+        eprintln!("tidelaned: {text}");
+    }
+    shortcomings
+}
+
+/// What all cores share.
+struct Shares {
+    page: Arc<ServicePageMap>,
+    notify: Arc<OwnedFd>,
+    heartbeats: Arc<Heartbeats>,
+    memory: StreamMemory,
+}
+
 /// Starts a core on each CPU that was named. Queue `q` is core `q mod cores`'.
 fn start_cores(
     config: &Config,
     mirror: &Mirror,
     link: &LinkRecord,
     ports: Vec<XdpPort>,
-    page: &Arc<ServicePageMap>,
-    notify: &Arc<OwnedFd>,
-) -> Result<(Cores, Vec<JoinHandle<()>>), String> {
+    shares: &Shares,
+) -> Result<(Cores<XdpPort>, Vec<JoinHandle<()>>), String> {
     let cpus = config.cpus();
     let bells = cpus
         .iter()
@@ -171,7 +265,7 @@ fn start_cores(
     let bells = bells.map_err(because("cannot make an eventfd"))?;
     let siblings = Siblings::of(cpus.len(), |core| {
         Box::new(CoreBell {
-            page: page.clone(),
+            page: shares.page.clone(),
             core: core as u32,
             bell: bells[core].clone(),
         })
@@ -187,20 +281,24 @@ fn start_cores(
         let number = handles.len();
         let wake_fds = ports.iter().map(|port| port.fd().try_clone_to_owned());
         let wake_fds = wake_fds.collect::<Result<Vec<OwnedFd>, _>>();
-        let host = make_host(config, mirror, link, secret, ports)?.beside(siblings);
-        let notify = notify.clone();
+        let numbers = ports.iter().map(XdpPort::queue).collect();
+        let mut host = make_host(config, mirror, link, secret, ports)?.beside(siblings);
+        host.set_stream_memory(shares.memory.clone());
+        let notify = shares.notify.clone();
         let core_config = CoreConfig {
             number: number as u32,
             cpu: cpus[number],
             spin: Duration::from_micros(config.spin_us),
             wake_fds: wake_fds.map_err(because("cannot copy a descriptor"))?,
             bell: bells[number].clone(),
-            page: page.clone(),
+            page: shares.page.clone(),
             notify_control: Box::new(move || cores::ring(&*notify)),
+            heartbeats: shares.heartbeats.clone(),
+            queues: numbers,
         };
         let started = core::start(host, core_config);
         let (handle, thread) = started.map_err(because("cannot start the fast path"))?;
-        handles.push(handle);
+        handles.push(Arc::new(handle) as Arc<dyn CoreLink<XdpPort>>);
         threads.push(thread);
     }
     Ok((Cores::new(handles), threads))
@@ -212,13 +310,13 @@ fn make_host(
     link: &LinkRecord,
     secret: [u8; 16],
     ports: Vec<XdpPort>,
-) -> Result<CoreHost, String> {
+) -> Result<Host<XdpPort>, String> {
     let mac = link.mac.ok_or("the interface has no link-layer address")?;
     let interface = Interface {
         link: tidelane_engine::LinkId(NIC_LINK),
         mac: MacAddress(mac.0),
         mtu: link.mtu,
-        addresses: control::addresses_of(mirror, link.ifindex),
+        addresses: network::served_addresses(mirror, link.ifindex),
     };
     let engine = EngineConfig {
         ip: usual_headers(&link.name),

@@ -8,32 +8,46 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use tidelane_abi::{Message, message, refusal};
-use tidelane_host::{Bell, Holder, ProgramId};
+use tidelane_host::{
+    Holder, ProgramId,
+    accounts::{Refused, User, UserId},
+};
 use tidelane_ring::{
-    Doorbell, Layout, ProgramRegion,
+    Doorbell, Layout, Memories, ProgramRegion,
     registration::{Received, RecvError, new_message, recv_signed, send_message},
 };
-use tidelane_wire::Endpoint;
+use tidelane_time::Instant;
 
-use crate::{claims::Owner, control::Shared, fast_open, sockets};
+use crate::{
+    claims::Owner,
+    congestion,
+    core::{Port, now},
+    descriptors, fast_open,
+    peer::Peer,
+    shared::Shared,
+};
 
+mod bells;
 mod heirs;
 mod listeners;
+mod standing;
+
+pub use standing::Standing;
+mod place;
+mod reservations;
+mod sent;
+
+use place::{Costs, Place};
 
 /// Connections that one program may have at once.
 const SLOTS_MAX: u32 = 1 << 16;
 /// Address space of each buffer area of a program; memory comes with use.
 const AREA_LEN: u64 = 4 << 30;
-/// Reasons that are kept for `tidelane ss`, per program.
-const NOTES_MAX: usize = 4096;
-
-struct EventBell(Doorbell);
-
-impl Bell for EventBell {
-    fn ring(&self) -> bool {
-        self.0.ring()
-    }
-}
+/// Kernel memory for answers that a program does not read: the session of one that lets more lie
+/// ends.
+const ANSWERS_LEN_MAX: usize = 8192;
+/// Messages of a session that are taken in a row: then it is the others' turn.
+const MESSAGES_PER_TURN: usize = 32;
 
 /// A registered program, as the control thread knows it.
 pub struct Registered {
@@ -42,6 +56,20 @@ pub struct Registered {
     /// One to each core.
     doorbells: Vec<Doorbell>,
     listeners: Vec<listeners::Held>,
+    costs: Costs,
+    /// Its memories, until it has mapped and sealed them: before that they are not used.
+    unsealed: Option<Memories>,
+}
+
+impl Registered {
+    /// Returns true if the program's memory may be used: it has mapped and sealed it.
+    fn is_mapped(&mut self) -> bool {
+        self.unsealed = self
+            .unsealed
+            .take()
+            .filter(|memories| !memories.are_sealed());
+        self.unsealed.is_none()
+    }
 }
 
 /// A connection to the registration socket.
@@ -50,52 +78,93 @@ pub struct Session {
     pub number: u64,
     /// The socket.
     pub socket: OwnedFd,
-    /// Becomes readable when the process ends, whoever else holds the socket.
-    pub pidfd: Option<OwnedFd>,
-    /// Process id of the peer.
-    pub pid: u32,
+    /// The process at the other end.
+    pub peer: Peer,
     /// What it registered.
     pub registered: Option<Registered>,
     /// It is a child's, which holds connections of its parent's.
     heir: bool,
+    /// The program that connected to the service, of which this one is a child, or a child's child.
+    sponsor: Option<Peer>,
+    /// Whether the program is admitted.
+    pub standing: Standing,
     /// Name that it gave.
     pub name: String,
     /// Sockets that are not accelerated: inode and reason.
     pub notes: Vec<(u64, u32)>,
+    place: Place,
 }
 
 /// Whether a session goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It does.
+    /// It does, and there may be another message.
+    More,
+    /// It does, when there is another message.
     Continue,
+    /// It is not to be read until then: its user has sent enough.
+    Pause(Instant),
+    /// Its next message is to be read after the descriptors of the last one were looked at.
+    Wait,
     /// It is over.
     End,
 }
 
+impl Next {
+    /// After an answer, which a peer that is gone does not take.
+    fn after(answered: &io::Result<()>) -> Self {
+        match answered {
+            Ok(()) => Self::More,
+            Err(_) => Self::End,
+        }
+    }
+}
+
 impl Session {
-    /// The session of a socket that was just accepted.
-    pub fn new(number: u64, socket: OwnedFd) -> io::Result<Self> {
-        let credentials = sockopt::socket_peercred(&socket)?;
-        let pid = credentials.pid;
-        let flags = rustix::process::PidfdFlags::empty();
-        let pidfd = rustix::process::pidfd_open(pid, flags).ok();
-        let name = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()))
-            .map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned());
+    /// The session of a socket that was just accepted. One that its user may not have is told so.
+    pub fn new<P: Port>(shared: &mut Shared<P>, socket: OwnedFd) -> io::Result<Self> {
+        let peer = Peer::of(&socket)?;
+        Self::of_peer(shared, peer, socket)
+    }
+
+    /// The session of a socket at whose other end is `peer`.
+    pub fn of_peer<P: Port>(
+        shared: &mut Shared<P>,
+        peer: Peer,
+        socket: OwnedFd,
+    ) -> io::Result<Self> {
+        let place = match Place::take(shared.accounts.of(peer.uid)) {
+            Ok(place) => place,
+            Err(refused) => {
+                let descriptors = turn_away(socket.as_fd(), refused);
+                shared.descriptors.dispose(peer.uid, descriptors, socket);
+                return Err(io::Error::other(refused));
+            }
+        };
+        shared.accounts.pay(place.user(), 1);
+        sockopt::set_socket_send_buffer_size(&socket, ANSWERS_LEN_MAX)?;
+        shared.descriptors.join(peer.uid)?;
         Ok(Self {
-            number,
+            number: shared.session_number(),
             socket,
-            pidfd,
-            pid: pid.as_raw_nonzero().get() as u32,
             registered: None,
             heir: false,
-            name,
+            sponsor: None,
+            standing: Standing::default(),
+            name: peer.name(),
+            peer,
             notes: Vec::new(),
+            place,
         })
     }
 
+    /// What it is called on core `core`, if it registered.
+    pub fn program(&self, core: usize) -> Option<ProgramId> {
+        self.registered.as_ref()?.ids.get(core).copied()
+    }
+
     /// The session of a child that `parent` is about to make, and the child's end of its socket.
-    fn heir(number: u64, parent: &Self) -> io::Result<(Self, OwnedFd)> {
+    fn heir(number: u64, place: Place, parent: &Self) -> io::Result<(Self, OwnedFd)> {
         let (socket, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -103,17 +172,20 @@ impl Session {
             None,
         )?;
         rustix::io::ioctl_fionbio(&socket, true)?;
+        sockopt::set_socket_send_buffer_size(&socket, ANSWERS_LEN_MAX)?;
         // The process that made the pair is not the one that will speak.
         sockopt::set_socket_passcred(&socket, true)?;
         let heir = Self {
             number,
             socket,
-            pidfd: None,
-            pid: parent.pid,
+            peer: parent.peer.successor(),
             registered: None,
             heir: true,
+            sponsor: Some(parent.sponsor().successor()),
+            standing: parent.standing,
             name: parent.name.clone(),
             notes: Vec::new(),
+            place,
         };
         Ok((heir, theirs))
     }
@@ -126,56 +198,82 @@ impl Session {
         }
     }
 
-    /// Takes all messages that have come.
-    pub fn receive(&mut self, shared: &mut Shared) -> Next {
-        loop {
-            match recv_signed(self.socket.as_fd()) {
-                Ok(Some(Received {
-                    message,
-                    descriptors,
-                    sender,
-                })) => {
-                    if self.heir
-                        && let Some(sender) = sender
-                    {
-                        self.pid = sender.as_raw_nonzero().get() as u32;
-                    }
-                    if self.handle(shared, &message, descriptors).is_err() {
-                        return Next::End;
-                    }
-                }
-                Ok(None) | Err(RecvError::Malformed) => return Next::End,
-                Err(RecvError::Version(_)) => {
-                    if self
-                        .answer(message::REGISTERED, refusal::ABI_VERSION)
-                        .is_err()
-                    {
-                        return Next::End;
-                    }
-                }
-                Err(RecvError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Next::Continue;
-                }
-                Err(RecvError::Io(_)) => return Next::End,
-            }
-        }
+    /// Who pays for it.
+    pub fn user(&self) -> &User {
+        self.place.user()
     }
 
-    fn handle(
-        &mut self,
-        shared: &mut Shared,
-        request: &Message,
-        descriptors: Vec<OwnedFd>,
-    ) -> io::Result<()> {
-        let mut descriptors = descriptors.into_iter();
+    /// The number of who pays for it: it stays, whoever speaks over the session.
+    pub(crate) fn user_number(&self) -> u32 {
+        let UserId(number) = self.user().id();
+        number
+    }
+
+    /// Returns true if it need not register: it has, or it holds what its parent held.
+    pub fn may_stay(&self) -> bool {
+        self.registered.is_some() || self.heir || self.standing.denied.is_some()
+    }
+
+    /// Takes messages that have come, as many as its user may send now. One with descriptors ends
+    /// the turn.
+    pub fn receive<P: Port>(&mut self, shared: &mut Shared<P>) -> Next {
+        for _ in 0..MESSAGES_PER_TURN {
+            if let Some(due) = shared.accounts.message_due(self.user(), now()) {
+                return Next::Pause(due);
+            }
+            let next = self.receive_one(shared);
+            if next != Next::More {
+                return next;
+            }
+        }
+        Next::Continue
+    }
+
+    fn receive_one<P: Port>(&mut self, shared: &mut Shared<P>) -> Next {
+        let Received {
+            message,
+            descriptors,
+            sender,
+        } = recv_signed(self.socket.as_fd());
+        if self.heir
+            && let Some(sender) = sender
+        {
+            self.peer.becomes(sender);
+        }
+        let message = match message {
+            Ok(Some(message)) => message,
+            _ if !descriptors.is_empty() => {
+                shared.descriptors.close(self.user_number(), descriptors);
+                return Next::End;
+            }
+            Ok(None) | Err(RecvError::Malformed) => return Next::End,
+            Err(RecvError::Version(_)) => {
+                shared.accounts.pay(self.user(), 1);
+                let answered = self.answer(message::REGISTERED, refusal::ABI_VERSION);
+                return Next::after(&answered);
+            }
+            Err(RecvError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Next::Continue;
+            }
+            Err(RecvError::Io(_)) => return Next::End,
+        };
+        shared
+            .accounts
+            .pay(self.user(), self.place.cost(message.kind));
+        if !descriptors.is_empty() || descriptors::called_for(message.kind) > 0 {
+            self.look(shared, message, descriptors);
+            return Next::Wait;
+        }
+        Next::after(&self.handle(shared, &message))
+    }
+
+    fn handle<P: Port>(&mut self, shared: &mut Shared<P>, request: &Message) -> io::Result<()> {
         match (request.kind, self.registered.is_some()) {
-            (message::PROBE, false) => self.answer(message::PROBE, 0),
-            (message::REGISTER, false) => self.register(shared, request),
-            (message::CONTEXT, true) => self.context(shared, request, descriptors.next()),
-            (message::LISTEN, true) => self.listen(shared, request, descriptors.next()),
+            (message::PROBE, false) => self.answer(message::PROBE, self.denial()),
+            (message::REGISTER, false) => self.enter(shared, request),
             (message::UNLISTEN, true) => {
                 self.unlisten(shared, request.listener);
-                Ok(())
+                self.answer(message::UNLISTEN, 0)
             }
             (message::INHERIT, _) => self.inherit(shared),
             (message::TAKE, true) => self.take(shared, request),
@@ -184,12 +282,8 @@ impl Session {
                 self.disown(shared, request.connection);
                 Ok(())
             }
-            (message::RESERVE, true) => self.reserve(shared, descriptors.next()),
-            (message::NOTE, true) => {
-                self.notes.retain(|(inode, _)| *inode != request.inode);
-                if self.notes.len() < NOTES_MAX {
-                    self.notes.push((request.inode, request.reason));
-                }
+            (message::NOTE, registered) if registered || self.standing.denied.is_some() => {
+                self.note(request);
                 Ok(())
             }
             _ => self.answer(request.kind, refusal::MALFORMED),
@@ -205,33 +299,58 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    fn register(&mut self, shared: &mut Shared, request: &Message) -> io::Result<()> {
+    /// Its name and process id, for listings.
+    fn named(&self) -> (String, u32) {
+        (self.name.clone(), self.peer.pid_number())
+    }
+
+    /// The answer to a request of this kind is that its user reached a limit.
+    fn refuse(&self, kind: u32, refused: Refused) -> io::Result<()> {
+        let answer = Message {
+            refusal: refusal::LIMIT,
+            reason: refused.reason(),
+            ..new_message(kind)
+        };
+        send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    fn register<P: Port>(&mut self, shared: &mut Shared<P>, request: &Message) -> io::Result<()> {
         let given = request.name.split(|byte| *byte == 0).next().unwrap_or(&[]);
         let given = String::from_utf8_lossy(given);
         if !given.is_empty() {
             self.name = given.chars().filter(|c| !c.is_control()).collect();
         }
+        let cores = shared.cores.len();
+        let costs = match Costs::take(self.place.account(), cores) {
+            Ok(costs) => costs,
+            Err(refused) => return self.refuse(message::REGISTERED, refused),
+        };
         let layout = Layout::new(SLOTS_MAX, AREA_LEN, AREA_LEN);
         let Some(layout) = layout else {
             return self.answer(message::REGISTERED, refusal::LIMIT);
         };
-        let (region, fd) = match ProgramRegion::create("tidelane-program", &layout) {
+        let (region, memories) = match ProgramRegion::create("tidelane-program", &layout) {
             Ok(created) => created,
             Err(_) => return self.answer(message::REGISTERED, refusal::LIMIT),
         };
-        let cores = shared.cores.len();
         let doorbells: Vec<Doorbell> = (0..cores)
             .map(|_| Doorbell::new())
             .collect::<io::Result<_>>()?;
         shared.cores.watch(&doorbells)?;
         let region = Arc::new(region);
+        shared.keeper.keep(region.clone());
         let heir = self.heir.then_some(self.number);
         let (policy, keys) = (fast_open::policy(), fast_open::keys());
+        let allowed = congestion::allowed_to(&self.peer);
         let added = shared.cores.call_each(|_| {
-            let (name, pid, region) = (self.name.clone(), self.pid, region.clone());
+            let (named, region) = (self.named(), region.clone());
+            let user = self.place.user().clone();
+            let credentials = self.peer.credentials();
             move |host, _| {
                 host.set_fast_open(policy, keys);
-                let id = host.add_program(name, pid, region);
+                let id = host.add_program_of(&user, named, region);
+                host.set_allowed_congestion(id, allowed);
+                host.set_credentials(id, credentials);
                 if let Some(heir) = heir {
                     host.heir_registered(heir, id);
                 }
@@ -245,31 +364,38 @@ impl Session {
             region_len: layout.region_len(),
             ..new_message(message::REGISTERED)
         };
-        let memories = [fd.as_fd(), shared.page_fd.as_fd()];
+        let page = std::iter::once(shared.page_fd.as_fd());
         let bells = doorbells.iter().map(Doorbell::fd);
-        let descriptors: Vec<BorrowedFd<'_>> = memories.into_iter().chain(bells).collect();
+        let memory = memories.descriptors().into_iter().chain(page);
+        let descriptors: Vec<BorrowedFd<'_>> = memory.chain(bells).collect();
         let sent = send_message(self.socket.as_fd(), &answer, &descriptors);
         self.registered = Some(Registered {
             ids,
             doorbells,
             listeners: Vec::new(),
+            costs,
+            unsealed: Some(memories),
         });
         sent
     }
 
-    fn context(
+    fn context<P: Port>(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut Shared<P>,
         request: &Message,
-        bell: Option<OwnedFd>,
+        bell: Doorbell,
     ) -> io::Result<()> {
-        let Some(registered) = &self.registered else {
+        let Some(registered) = &mut self.registered else {
             return Ok(());
         };
-        let bells = bell.map(|bell| bells(bell, shared.cores.len()));
-        let Some(Ok(mut bells)) = bells else {
+        if !registered.is_mapped() {
             return self.answer(message::CONTEXT, refusal::MALFORMED);
-        };
+        }
+        let cores = shared.cores.len();
+        let mut bells = bells::of_context(&bell, cores)?;
+        if let Err(refused) = registered.costs.add_context(cores) {
+            return self.refuse(message::CONTEXT, refused);
+        }
         let number = request.context;
         let added = shared.cores.call_each(|core| {
             let (id, bell) = (registered.ids[core], bells.pop());
@@ -277,7 +403,10 @@ impl Session {
         });
         let why = match added {
             Some(added) if added.iter().all(|added| *added) => 0,
-            _ => refusal::LIMIT,
+            _ => {
+                registered.costs.drop_context(cores);
+                refusal::LIMIT
+            }
         };
         let answer = Message {
             refusal: why,
@@ -287,7 +416,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    fn numbers(&self, shared: &mut Shared, request: &Message) -> io::Result<()> {
+    fn numbers<P: Port>(&self, shared: &mut Shared<P>, request: &Message) -> io::Result<()> {
         let Some(registered) = &self.registered else {
             return Ok(());
         };
@@ -308,77 +437,48 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    fn reserve(&mut self, shared: &mut Shared, socket: Option<OwnedFd>) -> io::Result<()> {
-        let Some(registered) = &self.registered else {
-            return Ok(());
-        };
-        let examined = socket.and_then(|fd| sockets::examine(&fd).ok().flatten());
-        let Some(socket) = examined.filter(|socket| socket.local.port != 0) else {
-            return self.answer(message::RESERVE, refusal::NOT_ENTITLED);
-        };
-        let addr = if socket.local.addr.is_unspecified() {
-            shared.first_address(socket.local.addr)
-        } else {
-            Some(socket.local.addr).filter(|addr| shared.is_served(*addr))
-        };
-        let Some(addr) = addr else {
-            return self.answer(message::RESERVE, refusal::NOT_ACCELERATED);
-        };
-        let endpoint = Endpoint {
-            addr,
-            port: socket.local.port,
-        };
-        if shared
-            .claims
-            .want(Owner::Session(self.number), endpoint)
-            .is_err()
-        {
-            return self.answer(message::RESERVE, refusal::LIMIT);
+    /// The program is gone: all that it held is freed.
+    pub fn end<P: Port>(mut self, shared: &mut Shared<P>) {
+        shared.unclaim_all(Owner::Session(self.number), now());
+        match self.registered.take() {
+            Some(registered) => Self::free(registered, shared),
+            None => {
+                shared.cores.call_each(|core| {
+                    let holder = self.holder(core);
+                    move |host, now| {
+                        if let Some(holder) = holder {
+                            host.leave_all(now, holder, false);
+                        }
+                    }
+                });
+            }
         }
-        shared.cores.call_each(|core| {
-            let id = registered.ids[core];
-            move |host, _| host.reserve(id, endpoint)
-        });
-        let answer = Message {
-            port: u32::from(endpoint.port),
-            ..new_message(message::RESERVE)
-        };
-        send_message(self.socket.as_fd(), &answer, &[])
+        shared.descriptors.leave(self.user_number(), self.socket);
     }
 
-    /// The program is gone: all that it held is freed.
-    pub fn end(&mut self, shared: &mut Shared) {
-        shared.unclaim_all(Owner::Session(self.number));
-        let Some(registered) = self.registered.take() else {
-            shared.cores.call_each(|core| {
-                let holder = self.holder(core);
-                move |host, now| {
-                    if let Some(holder) = holder {
-                        host.leave_all(now, holder, false);
-                    }
-                }
-            });
-            return;
-        };
+    fn free<P: Port>(registered: Registered, shared: &mut Shared<P>) {
         shared.cores.unwatch(&registered.doorbells);
         shared.cores.call_each(|core| {
             let id = registered.ids[core];
             move |host, now| host.remove_program(now, id)
         });
-        let cookies: Vec<u64> = registered
-            .listeners
-            .iter()
-            .map(|held| held.cookie)
-            .collect();
-        listeners::forget_unheld(shared, &cookies);
+        shared.keeper.release(registered.unsealed);
+        for held in registered.listeners {
+            shared.release_listener(held.cookie);
+        }
     }
 }
 
-/// A context's doorbell for each of `cores` cores.
-fn bells(bell: OwnedFd, cores: usize) -> io::Result<Vec<Box<dyn Bell>>> {
-    let copy = |_| {
-        let bell = Doorbell::from_untrusted(bell.try_clone()?)?;
-        Ok(Box::new(EventBell(bell)) as Box<dyn Bell>)
+/// Says that a user may have no more sessions, to whoever waits for the answer to a first message.
+/// Returns the descriptors that came with that.
+fn turn_away(socket: BorrowedFd<'_>, refused: Refused) -> Vec<OwnedFd> {
+    // What was sent and not read would make the end of the socket an error that hides the answer.
+    let descriptors = recv_signed(socket).descriptors;
+    let answer = Message {
+        refusal: refusal::LIMIT,
+        reason: refused.reason(),
+        ..new_message(message::REGISTERED)
     };
-    (0..cores).map(copy).collect()
+    let _ = send_message(socket, &answer, &[]);
+    descriptors
 }

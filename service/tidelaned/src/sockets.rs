@@ -1,12 +1,29 @@
-//! What the kernel says of a socket that a program sent: MultiStack's contract is that a program
-//! may have a port in the service because it has it in the kernel.
+//! What the kernel says of a socket that a program sent.
+//!
+//! A program may have a port in the service because it has the port in the kernel. [`Entitlement`]
+//! decides whether it has: see `docs/design/claims.md`.
 
-use std::{io, net::SocketAddr, os::fd::OwnedFd};
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::BorrowedFd,
+};
 
-use rustix::net::{AddressFamily, SocketType, getsockname, ipproto, sockopt};
+use rustix::{
+    fs::fstat,
+    io::Errno,
+    net::{AddressFamily, SocketType, bind, getsockname, ipproto, sockopt},
+};
+use tidelane_steering::{Lookup, Twin};
 use tidelane_wire::{Endpoint, IpAddress};
 
-/// A kernel TCP socket that is bound.
+use crate::{netns::NetNs, sys};
+
+/// `TCP_CLOSE` and `TCP_LISTEN` of the kernel.
+const CLOSE: u8 = 7;
+const LISTEN: u8 = 10;
+
+/// A kernel TCP socket with a local address.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelSocket {
     /// Identity of the socket, the same through every descriptor of it.
@@ -15,21 +32,43 @@ pub struct KernelSocket {
     pub local: Endpoint,
     /// Whether it is of AF_INET6 and takes nothing over IPv4 (IPV6_V6ONLY).
     pub v6_only: bool,
-    /// Whether it listens.
-    pub listens: bool,
+    /// Other sockets may be bound beside its connections (SO_REUSEADDR).
+    pub reuse_address: bool,
+    /// Its user's other sockets may share its port (SO_REUSEPORT).
+    reuse_port: bool,
+    state: u8,
+    /// The interface that it is restricted to, or 0.
+    ifindex: u32,
+    owner: u32,
 }
 
 impl KernelSocket {
+    /// Returns true if it listens.
+    pub fn listens(&self) -> bool {
+        self.state == LISTEN
+    }
+
     /// Its local ends, one for each IP version.
     pub fn ends(&self) -> impl Iterator<Item = Endpoint> {
         let dual = self.local.addr == IpAddress::UNSPECIFIED_V6 && !self.v6_only;
         let v4 = Endpoint::new(IpAddress::UNSPECIFIED_V4, self.local.port);
         std::iter::once(self.local).chain(dual.then_some(v4))
     }
+
+    /// How a reservation holds the same port.
+    pub fn twin(&self) -> Twin {
+        Twin {
+            addr: self.local.addr.0,
+            port: self.local.port,
+            v6_only: self.v6_only,
+            ifindex: self.ifindex,
+            reuse_port: self.reuse_port.then_some(self.owner),
+        }
+    }
 }
 
-/// Looks at `fd`. `None` unless it is a bound TCP socket, and not of one link only.
-pub fn examine(fd: &OwnedFd) -> io::Result<Option<KernelSocket>> {
+/// Looks at `fd`. `None` unless it is a TCP socket with a local port, and not of one link only.
+pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
     let family = sockopt::socket_domain(fd)?;
     let tcp = sockopt::socket_type(fd)? == SocketType::STREAM
         && sockopt::socket_protocol(fd)? == Some(ipproto::TCP);
@@ -40,13 +79,212 @@ pub fn examine(fd: &OwnedFd) -> io::Result<Option<KernelSocket>> {
         return Ok(None);
     };
     let addr = IpAddress::from(local.ip());
-    if addr.is_link_local_v6() {
+    if addr.is_link_local_v6() || local.port() == 0 {
         return Ok(None);
     }
+    let mut state = [0];
+    sys::tcp_option(fd, libc::TCP_INFO, &mut state)?;
     Ok(Some(KernelSocket {
         cookie: sockopt::socket_cookie(fd)?,
         local: Endpoint::new(addr, local.port()),
         v6_only: family == AddressFamily::INET6 && sockopt::ipv6_v6only(fd)?,
-        listens: sockopt::socket_acceptconn(fd)?,
+        reuse_address: sockopt::socket_reuseaddr(fd)?,
+        reuse_port: sockopt::socket_reuseport(fd)?,
+        state: state[0],
+        ifindex: sys::bound_interface(fd)?,
+        owner: fstat(fd)?.st_uid,
     }))
+}
+
+/// Decides whether a program has in the kernel the port that it asks for.
+pub struct Entitlement {
+    namespace: NetNs,
+    ifindex: u32,
+    /// `None` on a kernel that cannot be asked (without CONFIG_INET_DIAG).
+    lookup: Option<Lookup>,
+}
+
+impl Entitlement {
+    /// For sockets of a network namespace, the calling thread's, whose packets come over an
+    /// interface. With `asks`, the kernel is asked where it delivers ([`can_ask`](Self::can_ask)).
+    pub fn new(namespace: NetNs, ifindex: u32, asks: bool) -> io::Result<Self> {
+        Ok(Self {
+            namespace,
+            ifindex,
+            lookup: asks.then(Lookup::open).transpose()?,
+        })
+    }
+
+    /// Returns true if the kernel can be asked where it delivers. If not, which is said, every
+    /// listening socket of the right namespace and interface is entitled.
+    pub fn can_ask() -> bool {
+        let tried = Lookup::open().and_then(|mut lookup| lookup.try_out());
+        if let Err(error) = &tried {
+            eprintln!(
+                "tidelaned: the kernel does not say where it delivers (CONFIG_INET_DIAG): {error}"
+            );
+        }
+        tried.is_ok()
+    }
+
+    /// The socket, if it is one of the service's network namespace that may get packets over the
+    /// served interface.
+    pub fn examine(&self, fd: BorrowedFd<'_>) -> Option<KernelSocket> {
+        let socket = examine(fd).ok().flatten()?;
+        let here = NetNs::of_socket(fd).is_ok_and(|namespace| namespace == self.namespace);
+        let served = socket.ifindex == 0 || socket.ifindex == self.ifindex;
+        (here && served).then_some(socket)
+    }
+
+    /// Returns true if the kernel delivers SYNs for all of `addresses` to this listening socket, or
+    /// to its group (SO_REUSEPORT), whose sockets have one owner.
+    pub fn is_delivered_to(&mut self, socket: &KernelSocket, addresses: &[IpAddress]) -> bool {
+        if !socket.listens() {
+            return false;
+        }
+        let Some(lookup) = &mut self.lookup else {
+            return true;
+        };
+        addresses.iter().all(|addr| {
+            let found = lookup.listener(addr.0, socket.local.port, self.ifindex);
+            found.ok().flatten().is_some_and(|found| {
+                let of_group = socket.reuse_port
+                    && found.uid == socket.owner
+                    && found.addr == socket.local.addr.0;
+                found.cookie == socket.cookie || of_group
+            })
+        })
+    }
+}
+
+/// Returns true if the socket has its port and was not connected since it has. A connection that is
+/// over leaves the name of its port behind; only `bind` tells whether the port is still there.
+pub fn is_bound_only(fd: BorrowedFd<'_>, socket: &KernelSocket) -> bool {
+    let family = sockopt::socket_domain(fd);
+    let any = match family {
+        Ok(AddressFamily::INET) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        _ => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let holds_port = matches!(bind(fd, &any), Err(Errno::INVAL));
+    let now = examine(fd).ok().flatten();
+    let unchanged = now.is_some_and(|now| {
+        (now.cookie, now.local, now.ifindex) == (socket.cookie, socket.local, socket.ifindex)
+            && now.state == CLOSE
+    });
+    holds_port && unchanged
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{TcpListener, TcpStream},
+        os::fd::AsFd,
+    };
+
+    use rustix::net::{Shutdown, connect, listen, shutdown, socket};
+    use tidelane_steering::PortReservation;
+
+    use super::*;
+
+    /// Interface of loopback.
+    const LOOPBACK: u32 = 1;
+
+    fn bound(addr: &str) -> std::os::fd::OwnedFd {
+        let fresh = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        let addr: SocketAddr = addr.parse().expect("an address");
+        bind(&fresh, &addr).expect("a port");
+        fresh
+    }
+
+    fn entitlement() -> Option<Entitlement> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let here = NetNs::current().expect("a namespace");
+        let entitlement = Entitlement::new(here, LOOPBACK, Entitlement::can_ask());
+        Some(entitlement.expect("the kernel's word"))
+    }
+
+    #[test]
+    fn a_listener_of_another_namespace_or_interface_is_no_title() {
+        let Some(mut entitlement) = entitlement() else {
+            return;
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let here = IpAddress::from(std::net::IpAddr::from(Ipv4Addr::LOCALHOST));
+        let examined = entitlement.examine(listener.as_fd()).expect("it counts");
+        assert!(entitlement.is_delivered_to(&examined, &[here]));
+        let elsewhere = std::thread::spawn(|| {
+            sys::enter_new_network_namespace().expect("a new namespace");
+            let there = bound("0.0.0.0:0");
+            listen(&there, 1).expect("it listens");
+            there
+        });
+        let elsewhere = elsewhere.join().expect("the thread ends");
+        assert!(entitlement.examine(elsewhere.as_fd()).is_none());
+        let served = entitlement.ifindex;
+        entitlement.ifindex = served + 1;
+        let restricted = PortReservation::beside(&Twin {
+            ifindex: LOOPBACK,
+            ..examined.twin()
+        });
+        let restricted = restricted.expect("root may");
+        assert!(entitlement.examine(restricted.as_fd()).is_none());
+        entitlement.ifindex = served;
+        assert!(entitlement.examine(restricted.as_fd()).is_some());
+    }
+
+    #[test]
+    fn a_listener_that_the_kernel_does_not_deliver_to_is_no_title() {
+        let Some(mut entitlement) = entitlement() else {
+            return;
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let examined = entitlement.examine(listener.as_fd()).expect("it counts");
+        let other = IpAddress::from(std::net::IpAddr::from(Ipv4Addr::new(127, 0, 0, 2)));
+        assert!(!entitlement.is_delivered_to(&examined, &[other]));
+        shutdown(&listener, Shutdown::Both).expect("it listens no more");
+        assert!(
+            !examine(listener.as_fd())
+                .expect("a socket")
+                .is_some_and(|s| s.listens())
+        );
+        let impostor = KernelSocket {
+            cookie: examined.cookie + 1,
+            ..examined
+        };
+        let here = examined.local.addr;
+        assert!(!entitlement.is_delivered_to(&impostor, &[here]));
+    }
+
+    #[test]
+    fn only_a_socket_that_is_bound_and_no_more_reserves_its_port() {
+        let fresh = bound("127.0.0.1:0");
+        let check = |fd: BorrowedFd<'_>| {
+            let examined = examine(fd).expect("a socket").expect("with a name");
+            is_bound_only(fd, &examined)
+        };
+        assert!(check(fresh.as_fd()));
+        let port = SocketAddr::try_from(getsockname(&fresh).expect("a name")).expect("IP");
+        assert!(check(fresh.as_fd()), "it is still bound to {port}");
+        listen(&fresh, 1).expect("it listens");
+        assert!(!check(fresh.as_fd()));
+        // An accepted connection, alive and then reset: the name of the listener's port stays.
+        let client = TcpStream::connect(port).expect("a connection");
+        let accepted = rustix::net::accept(&fresh).expect("it is there");
+        assert!(!check(accepted.as_fd()));
+        rustix::net::sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO))
+            .expect("allowed");
+        drop(client);
+        let _ = rustix::io::read(&accepted, &mut [0; 1]);
+        let examined = examine(accepted.as_fd()).expect("a socket");
+        assert!(examined.is_none_or(|socket| !is_bound_only(accepted.as_fd(), &socket)));
+        // Connected once, in vain.
+        let closed = bound("127.0.0.1:0");
+        let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        assert!(connect(&closed, &nobody).is_err());
+        let examined = examine(closed.as_fd()).expect("a socket");
+        assert!(examined.is_none_or(|socket| !is_bound_only(closed.as_fd(), &socket)));
+    }
 }

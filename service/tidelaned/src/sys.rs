@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 /// In the normal class the thread does what interrupts do for the kernel's stack: it must not wait
@@ -38,11 +38,28 @@ pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
 
 /// An option of a TCP socket in the first bytes of `into`: so many.
 pub fn tcp_option(fd: BorrowedFd<'_>, name: libc::c_int, into: &mut [u8]) -> io::Result<usize> {
+    socket_option(fd, libc::IPPROTO_TCP, name, into)
+}
+
+/// The index of the interface that a socket is restricted to (SO_BINDTOIFINDEX, Linux 5.1), or 0.
+pub fn bound_interface(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut ifindex = [0; 4];
+    match socket_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &mut ifindex)? {
+        4 => Ok(u32::from_ne_bytes(ifindex)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn socket_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    into: &mut [u8],
+) -> io::Result<usize> {
     let mut len = into.len() as libc::socklen_t;
     let value = into.as_mut_ptr().cast();
     // SAFETY: `value` points to `len` writable bytes, and `len` is a live local.
-    let result =
-        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, name, value, &raw mut len) };
+    let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value, &raw mut len) };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -82,13 +99,36 @@ pub fn interrupt(tid: i32) {
     unsafe { libc::syscall(libc::SYS_tgkill, process, tid, INTERRUPT) };
 }
 
-/// Blocks SIGINT and SIGTERM in this thread and those that it starts; the descriptor becomes
-/// readable when one comes.
+/// What a signal asks the service for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGHUP: to read its configuration again.
+    Reload,
+    /// SIGINT, SIGTERM: to end.
+    End,
+}
+
+/// The next signal that came to the descriptor of [`block_signals`].
+pub fn next_signal(signals: &OwnedFd) -> Option<Signal> {
+    // Begins with the number: `struct signalfd_siginfo`.
+    let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+    let read = rustix::io::read(signals, &mut info).ok()?;
+    let [a, b, c, d, ..] = info;
+    match u32::from_ne_bytes([a, b, c, d]) as i32 {
+        _ if read < info.len() => None,
+        libc::SIGHUP => Some(Signal::Reload),
+        _ => Some(Signal::End),
+    }
+}
+
+/// Blocks SIGHUP, SIGINT and SIGTERM in this thread and those that it starts; the descriptor
+/// becomes readable when one comes.
 pub fn block_signals() -> io::Result<OwnedFd> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the set is live and writable; sigemptyset initialises it before it is used.
     let fd = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGHUP);
         libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
         libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
         if libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) != 0 {
@@ -101,4 +141,104 @@ pub fn block_signals() -> io::Result<OwnedFd> {
     }
     // SAFETY: signalfd has just returned this descriptor; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The network namespace of any socket, as a descriptor of the namespace (`ioctl` SIOCGSKNS, Linux
+/// 4.9). The caller needs CAP_NET_ADMIN in the user namespace that owns it.
+pub fn namespace_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the request takes no argument and keeps nothing.
+    let fd = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGSKNS as _) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has just returned this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A descriptor of the process at the other end of a unix socket, as it was when it connected
+/// (SO_PEERPIDFD, Linux 6.5). ENOPROTOOPT on older kernels.
+pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    let value = (&raw mut fd).cast();
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERPIDFD);
+    // SAFETY: `value` and `len` point to live locals, and `len` is the size of `fd`.
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut len) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has just installed this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Returns true if the kernel has `epoll_pwait2`.
+pub fn has_epoll_pwait2() -> bool {
+    // SAFETY: no descriptor has the number, so that the kernel looks at no memory.
+    let result = unsafe {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        libc::syscall(libc::SYS_epoll_pwait2, -1, none, 1, none, none, 0)
+    };
+    result >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
+}
+
+/// Returns true if the kernel has SO_PEERPIDFD.
+pub fn has_peer_pidfd() -> bool {
+    let pair = std::os::unix::net::UnixStream::pair();
+    pair.is_ok_and(|(one, _other)| peer_pidfd(one.as_fd()).is_ok())
+}
+
+/// The supplementary groups of the process at the other end of a unix socket, as they were when it
+/// connected (SO_PEERGROUPS, Linux 4.13).
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    /// NGROUPS_MAX of Linux.
+    const GROUPS_MAX: usize = 65_536;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERGROUPS);
+    let mut groups: Vec<libc::gid_t> = vec![0; 32];
+    loop {
+        let mut len = size_of_val(&groups[..]) as libc::socklen_t;
+        let value = groups.as_mut_ptr().cast();
+        // SAFETY: `value` points to `len` writable bytes, and `len` is a live local.
+        let result =
+            unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut len) };
+        let count = len as usize / size_of::<libc::gid_t>();
+        if result == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ERANGE) || count > GROUPS_MAX {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}
+
+/// Process, user and group at the other end of a unix socket, as they were when it connected
+/// (SO_PEERCRED). The process id is zero where the process is not visible in the caller's PID
+/// namespace, for which no safe wrapper has a value.
+pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let value = (&raw mut credentials).cast();
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: `value` and `len` point to live locals, and `len` is the size of `credentials`.
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut len) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(credentials)
+}
+
+/// Moves the calling thread alone to a new network namespace.
+#[cfg(test)]
+pub fn enter_new_network_namespace() -> io::Result<()> {
+    // SAFETY: no pointers; the flag concerns nothing that Rust's own structures rely on.
+    match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

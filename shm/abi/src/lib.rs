@@ -3,8 +3,9 @@
 //! Data only: no functions beyond constants and assertions (STYLE rule 7). All structures are
 //! `repr(C)`, hold offsets instead of pointers, and have no implicit padding. Three memories exist:
 //!
-//! * the **program region**: one sealed, sparse memfd per program, made by the service, mapped
-//!   read-write by both. Nothing that the service reads from it is trusted.
+//! * the **program region**: three sealed, sparse memfds per program, made by the service, which
+//!   both map side by side. The program can only read the receive buffers. Nothing that the
+//!   service reads from the rest is trusted.
 //! * the **service page**: one sealed memfd per service, mapped read-only by every program.
 //! * **registration messages**: fixed-size datagrams over a `SOCK_SEQPACKET` unix socket.
 //!
@@ -22,6 +23,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod close_cause;
 mod options;
 mod registration;
 
@@ -31,7 +33,7 @@ pub use options::{FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, congestion};
 pub use registration::{FlowNumbers, Message, flow_features, message, not_accelerated, refusal};
 
 /// Changes with every change to this crate. A mismatch is refused at registration.
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 12;
 /// First eight bytes of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// First eight bytes of the service page.
@@ -300,26 +302,6 @@ pub mod program_flags {
     pub const OPTIONS: u32 = !(OPTIONS_ONE - 1);
 }
 
-/// Values of [`ServiceHalf::cause`]. The numbers are this ABI's own; errno exists in `app/sockets`.
-pub mod close_cause {
-    /// Both sides finished.
-    pub const FINISHED: u32 = 1;
-    /// The peer sent RST.
-    pub const RESET: u32 = 2;
-    /// The peer refused (RST in SYN-SENT).
-    pub const REFUSED: u32 = 3;
-    /// No answer (user timeout, retransmissions or keepalive exhausted).
-    pub const TIMED_OUT: u32 = 4;
-    /// ICMP or neighbour failure: host unreachable.
-    pub const HOST_UNREACHABLE: u32 = 5;
-    /// No route to the network.
-    pub const NET_UNREACHABLE: u32 = 6;
-    /// No local port left.
-    pub const NO_PORT: u32 = 7;
-    /// The service refused or aborted: memory, limits, or bad values in the program's half.
-    pub const ABORTED: u32 = 8;
-}
-
 /// See [`close_cause`].
 pub type CloseCause = u32;
 
@@ -403,7 +385,8 @@ pub struct ControlEvent {
     pub cookie: u64,
     /// The slot's generation.
     pub generation: u32,
-    /// CONNECT_FAILED: a [`close_cause`].
+    /// CONNECT_FAILED: a [`close_cause`]. CONNECT_KERNEL: one of
+    /// [`not_accelerated`].
     pub cause: u32,
     /// ACCEPTED: the listener's number.
     pub listener: u32,
@@ -423,7 +406,8 @@ pub mod control_event {
     /// A connection for a listener, established, in `slot`; its names are valid.
     pub const ACCEPTED: u32 = 3;
     /// The service does not carry this destination (its own address, and no accelerated program
-    /// listens there): connect with the kernel. Only for routes with [`super::ROUTE_ASK`].
+    /// listens there), or a limit was reached: connect with the kernel. Only for routes with
+    /// [`super::ROUTE_ASK`].
     pub const CONNECT_KERNEL: u32 = 4;
 }
 

@@ -24,7 +24,7 @@ pub struct Message {
     pub region_len: u64,
     /// NOTE: a kernel socket's inode number; the reason it is not accelerated follows.
     pub inode: u64,
-    /// NOTE: one of [`not_accelerated`].
+    /// NOTE: one of [`not_accelerated`]. So is that of an answer with [`refusal::LIMIT`].
     pub reason: u32,
     /// RESERVE: the port that was reserved, host byte order.
     pub port: u32,
@@ -114,8 +114,10 @@ pub mod flow_features {
 
 /// Kinds of [`Message`].
 pub mod message {
-    /// Program: I am here. Answer: REGISTERED, with the program region, the service page and for
-    /// each core the doorbell eventfd to ring when it sleeps (descriptors, in this order).
+    /// Program: I am here. Answer: REGISTERED, with the three memories of the program region
+    /// (control, received, sent), the service page and for each core the doorbell eventfd to ring
+    /// when it sleeps (descriptors, in this order). The program maps the memories and then seals
+    /// the first and the last one (F_SEAL_FUTURE_WRITE): before its first CONTEXT.
     pub const REGISTER: u32 = 1;
     /// Answer to REGISTER.
     pub const REGISTERED: u32 = 2;
@@ -124,12 +126,14 @@ pub mod message {
     /// Program: this kernel socket listens (it comes along); take its port. Answer: LISTEN.
     /// A second program that holds the same socket (after fork) gets the same listener.
     pub const LISTEN: u32 = 4;
-    /// Program: I closed my descriptor of the listener. No answer.
+    /// Program: I closed my descriptor of the listener. Answer: UNLISTEN, when the port is as free
+    /// as it is in the kernel.
     pub const UNLISTEN: u32 = 5;
     /// Program: this bound kernel socket (it comes along) reserves its port for my connections.
     /// Answer: RESERVE.
     pub const RESERVE: u32 = 6;
-    /// Program: this socket is not accelerated, and why. For `tidelane ss`. No answer.
+    /// Program: this socket is not accelerated, and why. For `tidelane ss`. No answer. A program
+    /// that is not admitted may send it, too.
     pub const NOTE: u32 = 7;
     /// Anybody: do we have the same version? Answer: PROBE. Before REGISTER, or instead of it.
     pub const PROBE: u32 = 8;
@@ -151,7 +155,8 @@ pub mod refusal {
     pub const ABI_VERSION: u32 = 1;
     /// The message makes no sense.
     pub const MALFORMED: u32 = 2;
-    /// A bound was reached: programs, contexts, listeners.
+    /// A bound was reached: programs, contexts, listeners. [`Message::reason`](super::Message) is
+    /// what [`not_accelerated::limit`](super::not_accelerated::limit) gives.
     pub const LIMIT: u32 = 3;
     /// The descriptor is not a kernel socket that fits the request.
     pub const NOT_ENTITLED: u32 = 4;
@@ -163,6 +168,13 @@ pub mod refusal {
     pub const BUSY: u32 = 7;
     /// TAKE: the send buffer is too small.
     pub const BUFFER: u32 = 8;
+    /// REGISTER, PROBE: programs of this network namespace are not admitted. As with the next two,
+    /// the program may go on to send NOTE.
+    pub const NAMESPACE: u32 = 16;
+    /// REGISTER, PROBE: this user is not admitted.
+    pub const USER: u32 = 17;
+    /// REGISTER, PROBE: the program's cgroup has BPF programs that its connections would bypass.
+    pub const CGROUP: u32 = 18;
 }
 
 /// Why a socket is not accelerated; `tidelane ss` prints the text of the same name.
@@ -177,12 +189,31 @@ pub mod not_accelerated {
     pub const KERNEL_PEER: u32 = 4;
     /// An option that is not implemented was set before connect or listen.
     pub const OPTION: u32 = 5;
-    /// The service refused: limit.
+    /// The service refused: limit. The bits from [`REASON_BITS`] up say of what, by a number that
+    /// only the service knows; zero if it does not say.
     pub const LIMIT: u32 = 6;
     /// The program inherited the connection over fork, and the service did not know of that.
     pub const FORKED: u32 = 7;
     /// The service is gone.
     pub const SERVICE_GONE: u32 = 8;
+    /// The service does not admit programs of this network namespace.
+    pub const NAMESPACE: u32 = super::refusal::NAMESPACE;
+    /// The service does not admit this user.
+    pub const USER: u32 = super::refusal::USER;
+    /// The program's cgroup has BPF programs that its connections would bypass.
+    pub const CGROUP: u32 = super::refusal::CGROUP;
+    /// Bits of a reason without what LIMIT adds.
+    pub const REASON_BITS: u32 = 8;
+
+    /// The reason without what LIMIT adds.
+    pub const fn kind(reason: u32) -> u32 {
+        reason & ((1 << REASON_BITS) - 1)
+    }
+
+    /// [`LIMIT`], of what has this number.
+    pub const fn limit(of: u32) -> u32 {
+        of << REASON_BITS | LIMIT
+    }
 }
 
 const _: () = assert!(core::mem::size_of::<Message>() == 280);

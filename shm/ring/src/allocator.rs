@@ -65,6 +65,8 @@ pub struct BufferAllocator {
     free: [u32; ORDERS],
     quick: [QuickList; ORDERS],
     allocated: u64,
+    /// See [`is_loose`](BufferAllocator::is_loose).
+    loose: bool,
 }
 
 impl BufferAllocator {
@@ -85,6 +87,7 @@ impl BufferAllocator {
                 len: 0,
             }; ORDERS],
             allocated: 0,
+            loose: false,
         }
     }
 
@@ -117,6 +120,7 @@ impl BufferAllocator {
         let order = buffer.log2 - MIN;
         self.set_state(unit, State::Quick(order));
         self.allocated -= u64::from(buffer.len());
+        self.loose = true;
         if self.quick[order as usize].len == QUICK_MAX {
             self.merge_quick(order, QUICK_MAX / 2);
         }
@@ -144,24 +148,53 @@ impl BufferAllocator {
         })
     }
 
-    /// Calls `give_back(offset, len)` (as in `Region::punch_hole`) for each free block of at least
-    /// `len_min` bytes whose pages may be resident. Merges all that can be merged first.
-    pub fn trim(&mut self, len_min: u64, mut give_back: impl FnMut(u64, u64)) {
+    /// Returns true if blocks became free since [`lend`](Self::lend) found none.
+    pub fn is_loose(&self) -> bool {
+        self.loose
+    }
+
+    /// Takes a free block of at least `len_min` bytes whose pages may be resident, so that they can
+    /// be given back (as in `Region::punch_hole`) while nobody has it: the longest there is. Merges
+    /// all that can be merged first.
+    pub fn lend(&mut self, len_min: u64) -> Option<StreamBuffer> {
         self.merge_all();
-        for order in 0..ORDERS as u8 {
-            let len = UNIT << order;
-            if len < len_min {
-                continue;
+        let orders = (0..ORDERS as u8).rev();
+        let found = orders
+            .take_while(|order| UNIT << order >= len_min)
+            .find_map(|order| Some((self.first_dirty(order)?, order)));
+        let Some((unit, order)) = found else {
+            self.loose = false;
+            return None;
+        };
+        self.unlink(unit, order);
+        self.set_state(unit, State::Allocated(order));
+        let block = StreamBuffer {
+            offset: self.area.start + u64::from(unit) * UNIT,
+            log2: order + MIN,
+        };
+        self.allocated += u64::from(block.len());
+        Some(block)
+    }
+
+    /// Takes a block back from [`lend`](Self::lend), without its pages. False as in `free`.
+    pub fn take_back(&mut self, block: StreamBuffer) -> bool {
+        let Some(unit) = self.unit_of(block) else {
+            return false;
+        };
+        self.allocated -= u64::from(block.len());
+        self.merge(unit, block.log2 - MIN, true);
+        true
+    }
+
+    fn first_dirty(&self, order: u8) -> Option<u32> {
+        let mut unit = self.free[order as usize];
+        while unit != NONE {
+            if self.state(unit) == State::Dirty(order) {
+                return Some(unit);
             }
-            let mut unit = self.free[order as usize];
-            while unit != NONE {
-                if self.state(unit) == State::Dirty(order) {
-                    give_back(self.area.start + u64::from(unit) * UNIT, len);
-                    self.set_state(unit, State::Clean(order));
-                }
-                unit = self.chunk(unit).next[place(unit)];
-            }
+            unit = self.chunk(unit).next[place(unit)];
         }
+        None
     }
 
     fn alloc_slow(&mut self, order: u8) -> Option<u32> {
@@ -225,15 +258,15 @@ impl BufferAllocator {
     /// Moves the `count` oldest blocks of a quick list to the buddy lists.
     fn merge_quick(&mut self, order: u8, count: usize) {
         for n in 0..count {
-            self.merge(self.quick[order as usize].units[n], order);
+            self.merge(self.quick[order as usize].units[n], order, false);
         }
         let quick = &mut self.quick[order as usize];
         quick.units.copy_within(count..quick.len, 0);
         quick.len -= count;
     }
 
-    /// Puts a block on the buddy lists, united with its free buddies.
-    fn merge(&mut self, mut unit: u32, mut order: u8) {
+    /// Puts a block on the buddy lists, united with its free buddies. `clean`: it has no pages.
+    fn merge(&mut self, mut unit: u32, mut order: u8, mut clean: bool) {
         self.set_state(unit, State::Inside);
         while (order as usize) < ORDERS - 1 {
             let buddy = unit ^ (1 << order);
@@ -242,10 +275,11 @@ impl BufferAllocator {
                 break;
             }
             self.unlink(buddy, order);
+            clean &= state == State::Clean(order);
             unit = unit.min(buddy);
             order += 1;
         }
-        self.link(unit, order, false);
+        self.link(unit, order, clean);
     }
 
     fn link(&mut self, unit: u32, order: u8, clean: bool) {

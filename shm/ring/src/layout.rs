@@ -7,6 +7,8 @@ use tidelane_abi::{
     STREAM_BUFFER_LOG2_MIN, Slot, context_offset,
 };
 
+use crate::memories::MEMORIES;
+
 /// The validated layout of a program region: a private copy, never read again from the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -122,6 +124,12 @@ impl Layout {
     /// Bytes of the region.
     pub fn region_len(&self) -> u64 {
         self.region_len
+    }
+
+    /// Lengths of the memories that a region consists of: control, received, sent.
+    pub fn parts(&self) -> [u64; MEMORIES] {
+        let rx_len = self.tx_offset - self.rx_offset;
+        [self.rx_offset, rx_len, self.region_len - self.tx_offset]
     }
 
     /// Region offset of slot `n`, if there is one.

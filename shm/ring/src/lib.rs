@@ -1,7 +1,8 @@
 //! The shared memory between a program and the service, and all atomics of the project.
 //!
 //! ```text
-//! Region            one mapping: bounds-checked copies, pages given back
+//! Region            one range of addresses: bounds-checked copies, pages given back
+//! Memories          the files behind a program's region: who writes, who punches
 //! ProgramRegion     Region + validated Layout: contexts, slots        (program <-> service)
 //! ServicePageMap    Region: core lines, route table under a seqlock   (service -> programs)
 //! Producer/Consumer one side of a ring, with private copies of both indices
@@ -24,6 +25,10 @@ pub mod sync;
 #[cfg(not(loom))]
 mod allocator;
 #[cfg(not(loom))]
+mod control_request;
+#[cfg(not(loom))]
+mod control_unsafe;
+#[cfg(not(loom))]
 mod cores;
 #[cfg(not(loom))]
 mod descriptor_unsafe;
@@ -31,6 +36,8 @@ mod descriptor_unsafe;
 mod doorbell;
 #[cfg(not(loom))]
 mod layout;
+#[cfg(not(loom))]
+mod memories;
 #[cfg(not(loom))]
 mod message_unsafe;
 #[cfg(not(loom))]
@@ -53,11 +60,13 @@ pub use cursor::{Corrupt, PushError};
 #[cfg(not(loom))]
 pub use self::{
     allocator::BufferAllocator,
+    control_request::new_control_request,
     cores::{Share, contexts_max, core_of},
     descriptor_unsafe::Descriptor,
     doorbell::Doorbell,
     layout::{Layout, LayoutError},
-    region_unsafe::Region,
+    memories::{MEMORIES, Memories},
+    region_unsafe::{Part, Region},
     ring_unsafe::{
         Consumer, ControlEventConsumer, ControlEventProducer, ControlRequestConsumer,
         ControlRequestProducer, DataEventConsumer, DataEventProducer, DataRequestConsumer,

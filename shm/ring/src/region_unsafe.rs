@@ -6,6 +6,7 @@
 
 use std::{
     io,
+    ops::Range,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::{self, NonNull},
     slice,
@@ -15,7 +16,9 @@ use std::{
 use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create},
     io::Errno,
-    mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap},
+    mm::{
+        Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, mmap_anonymous, munmap,
+    },
 };
 
 /// Bytes of a page, the unit of `punch_hole`.
@@ -35,7 +38,19 @@ pub struct Region {
     base: NonNull<u8>,
     len: usize,
     backing: Backing,
-    writable: bool,
+    /// What this side cannot write: nothing, all of it, or one part.
+    read_only: Range<u64>,
+}
+
+/// A memory that becomes a part of a region.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'fd> {
+    /// The memory, which cannot shrink.
+    pub memory: BorrowedFd<'fd>,
+    /// Its length: whole pages.
+    pub len: u64,
+    /// This side may write it.
+    pub writable: bool,
 }
 
 // SAFETY: the mapping lives as long as the value, belongs to no thread, and all access to it is by
@@ -47,14 +62,16 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// A new memfd of `len` bytes that can neither shrink, grow nor be sealed further, mapped
-    /// read-write. It is sparse: pages come with use.
-    pub fn create_sealed(name: &str, len: u64) -> io::Result<(Region, OwnedFd)> {
-        create(name, len, SealFlags::empty())
-    }
-
-    /// The same, but whoever gets the descriptor can only map it read-only.
+    /// read-write. Whoever gets the descriptor can only map it read-only. It is sparse: pages come
+    /// with use.
     pub fn create_one_way(name: &str, len: u64) -> io::Result<(Region, OwnedFd)> {
-        create(name, len, SealFlags::FUTURE_WRITE)
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, len)?;
+        // Mapped before it is sealed: FUTURE_WRITE forbids later writable mappings, ours too.
+        let region = map_shared(fd.as_fd(), len, true)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&fd, seals | SealFlags::FUTURE_WRITE)?;
+        Ok((region, fd))
     }
 
     /// Maps a memfd that another process made. It must have `len` bytes and be unable to shrink:
@@ -70,6 +87,64 @@ impl Region {
         map_shared(fd, len, writable)
     }
 
+    /// Maps memories side by side in one range of addresses, so that offsets run through them. No
+    /// more than one of them is read-only.
+    pub fn join(parts: &[Part<'_>]) -> io::Result<Region> {
+        let total = parts.iter().try_fold(0u64, |sum, part| {
+            let whole_pages = part.len.is_multiple_of(PAGE);
+            sum.checked_add(part.len).filter(|_| whole_pages)
+        });
+        let len = length(total.unwrap_or(0))?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), flags)? };
+        let mut region = Region {
+            base: non_null(base.cast()),
+            len,
+            backing: Backing::Memfd,
+            read_only: 0..0,
+        };
+        let mut start = 0;
+        for part in parts {
+            let mut protection = ProtFlags::READ;
+            protection.set(ProtFlags::WRITE, part.writable);
+            let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+            // SAFETY: the range lies in the mapping that was just reserved, to which there are no
+            // pointers yet. The memory cannot shrink: that is the part's premise.
+            unsafe {
+                let at = region.base.as_ptr().add(start as usize);
+                mmap(
+                    at.cast(),
+                    part.len as usize,
+                    protection,
+                    flags,
+                    part.memory,
+                    0,
+                )?;
+            }
+            if !part.writable {
+                assert!(region.read_only.is_empty(), "one part is read-only");
+                region.read_only = start..start + part.len;
+            }
+            start += part.len;
+        }
+        Ok(region)
+    }
+
+    /// Keeps the pages of `range` in memory once this side has used them, where the system allows
+    /// that (RLIMIT_MEMLOCK, CAP_IPC_LOCK): whoever shares them cannot have them written to a swap
+    /// device then.
+    pub fn keep_resident(&self, range: Range<u64>) {
+        let within = range.start <= range.end && range.end <= self.len();
+        assert!(within, "part of the region");
+        // SAFETY: the range is within the mapping; the call changes no byte of it.
+        let _ = unsafe {
+            let start = self.base.as_ptr().add(range.start as usize);
+            let len = (range.end - range.start) as usize;
+            mlock_with(start.cast(), len, MlockFlags::ONFAULT)
+        };
+    }
+
     /// Anonymous zero memory of this process, sparse: for the simulator and for tests.
     pub fn heap(len: u64) -> io::Result<Region> {
         let len = length(len)?;
@@ -81,7 +156,7 @@ impl Region {
             base: non_null(base.cast()),
             len,
             backing: Backing::Heap,
-            writable: true,
+            read_only: 0..0,
         })
     }
 
@@ -92,10 +167,10 @@ impl Region {
         self.len as u64
     }
 
-    /// Whether this side may write.
+    /// Returns true if this side may write all of it.
     #[inline]
     pub fn is_writable(&self) -> bool {
-        self.writable
+        self.read_only.is_empty()
     }
 
     /// Keeps the mapping out of children that fork.
@@ -125,7 +200,7 @@ impl Region {
     pub fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         let Some(end) = offset
             .checked_add(len)
-            .filter(|&end| end <= self.len() && self.writable)
+            .filter(|&end| end <= self.len() && self.may_write(offset, end))
         else {
             return Err(Errno::INVAL.into());
         };
@@ -149,10 +224,7 @@ impl Region {
     /// Copies `bytes` to `offset`. False if they do not lie in the region or it is read-only.
     #[inline]
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> bool {
-        if !self.writable {
-            return false;
-        }
-        let Some(to) = self.range(offset, bytes.len()) else {
+        let Some(to) = self.writable_range(offset, bytes.len()) else {
             return false;
         };
         // SAFETY: `range` checked that the destination is within the mapping. The source is a
@@ -164,7 +236,7 @@ impl Region {
     /// The bytes at `offset`, as what they are: atomics that anybody may change at any time. `None`
     /// if they do not lie in the region or it is read-only.
     pub fn bytes(&self, offset: u64, len: usize) -> Option<&[AtomicU8]> {
-        let start = self.range(offset, len).filter(|_| self.writable)?;
+        let start = self.writable_range(offset, len)?;
         // SAFETY: `range` checked that the bytes are within the mapping, which outlives the borrow,
         // and which can be written as an atomic asks for. An `AtomicU8` has the layout of a byte
         // and any value.
@@ -185,12 +257,9 @@ impl Region {
 
     /// Copies `len` bytes from one place of the region to another. False as in `copy_in`.
     pub fn copy_within(&self, from: u64, to: u64, len: usize) -> bool {
-        let (Some(from), Some(to)) = (self.range(from, len), self.range(to, len)) else {
+        let (Some(from), Some(to)) = (self.range(from, len), self.writable_range(to, len)) else {
             return false;
         };
-        if !self.writable {
-            return false;
-        }
         // SAFETY: `range` checked both; `copy` allows them to overlap.
         unsafe { ptr::copy(from, to, len) };
         true
@@ -209,6 +278,18 @@ impl Region {
         (at.addr().is_multiple_of(align_of::<T>())).then(|| non_null(at.cast()))
     }
 
+    /// As `range`, if this side may write there.
+    #[inline]
+    fn writable_range(&self, offset: u64, len: usize) -> Option<*mut u8> {
+        let start = self.range(offset, len)?;
+        self.may_write(offset, offset + len as u64).then_some(start)
+    }
+
+    #[inline]
+    fn may_write(&self, start: u64, end: u64) -> bool {
+        start >= self.read_only.end || end <= self.read_only.start
+    }
+
     #[inline]
     fn range(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let in_bounds = len <= self.len && offset <= (self.len - len) as u64;
@@ -225,18 +306,6 @@ impl Drop for Region {
     }
 }
 
-fn create(name: &str, len: u64, more: SealFlags) -> io::Result<(Region, OwnedFd)> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&fd, len)?;
-    // Mapped before it is sealed: FUTURE_WRITE forbids later writable mappings, ours too.
-    let region = map_shared(fd.as_fd(), len, true)?;
-    fcntl_add_seals(
-        &fd,
-        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | more,
-    )?;
-    Ok((region, fd))
-}
-
 fn map_shared(fd: BorrowedFd<'_>, len: u64, writable: bool) -> io::Result<Region> {
     let len = length(len)?;
     let mut protection = ProtFlags::READ;
@@ -249,7 +318,7 @@ fn map_shared(fd: BorrowedFd<'_>, len: u64, writable: bool) -> io::Result<Region
         base: non_null(base.cast()),
         len,
         backing: Backing::Memfd,
-        writable,
+        read_only: 0..if writable { 0 } else { len as u64 },
     })
 }
 

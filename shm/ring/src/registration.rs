@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSlice},
     mem::MaybeUninit,
     os::fd::{BorrowedFd, OwnedFd},
 };
@@ -10,19 +10,25 @@ use std::{
 use rustix::{
     cmsg_space,
     io::Errno,
-    net::{
-        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-    },
-    process::Pid,
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
 };
 use tidelane_abi::{ABI_VERSION, CORES_MAX, MESSAGE_MAGIC, Message};
 
-pub use crate::message_unsafe::{MESSAGE_LEN, new_message};
-use crate::message_unsafe::{from_bytes, to_bytes};
+pub use crate::{
+    control_unsafe::Sender,
+    message_unsafe::{MESSAGE_LEN, new_message},
+};
+use crate::{
+    control_unsafe::{Arrived, receive},
+    memories::MEMORIES,
+    message_unsafe::{from_bytes, to_bytes},
+};
 
-/// Descriptors that one message may carry: two memories and a doorbell per core.
-pub const DESCRIPTORS_MAX: usize = 2 + CORES_MAX;
+/// Descriptors that one message may carry: a program's memories, the service page and a doorbell
+/// per core.
+pub const DESCRIPTORS_MAX: usize = MEMORIES + 1 + CORES_MAX;
+/// Descriptors that the kernel lets one message carry (SCM_MAX_FD).
+const KERNEL_MAX: usize = 253;
 
 /// Why no message was received.
 #[derive(Debug)]
@@ -64,61 +70,64 @@ pub fn send_message(
     }
 }
 
-/// A message as it came.
+/// What a receiver got.
 #[derive(Debug)]
 pub struct Received {
-    /// The message.
-    pub message: Message,
-    /// What came beside it (close-on-exec).
+    /// The message; `None` if the peer closed.
+    pub message: Result<Option<Message>, RecvError>,
+    /// All descriptors that came (close-on-exec), beside whatever came. Closing one that a stranger
+    /// sent may take any time.
     pub descriptors: Vec<OwnedFd>,
     /// Who sent it, on a socket with SO_PASSCRED.
-    pub sender: Option<Pid>,
+    pub sender: Option<Sender>,
 }
 
-/// Receives one message with its descriptors. None: the peer closed.
+/// Receives one message with its descriptors, from a trusted peer: those of a refused message are
+/// closed. None: the peer closed.
 pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<OwnedFd>)>, RecvError> {
-    let received = recv_signed(socket)?;
-    Ok(received.map(|received| (received.message, received.descriptors)))
+    let Received {
+        message,
+        descriptors,
+        ..
+    } = recv_signed(socket);
+    match message? {
+        Some(_) if descriptors.len() > DESCRIPTORS_MAX => Err(RecvError::Malformed),
+        message => Ok(message.map(|message| (message, descriptors))),
+    }
 }
 
-/// As [`recv_message`], with the sender.
-pub fn recv_signed(socket: BorrowedFd<'_>) -> Result<Option<Received>, RecvError> {
+/// Receives one message of a peer that is not trusted. Descriptors that there is no room for are
+/// closed by the kernel at once, in this thread: there is room for all that a message may have.
+pub fn recv_signed(socket: BorrowedFd<'_>) -> Received {
     // One byte more than a message, so that a longer one is seen as such.
     let mut bytes = [0; MESSAGE_LEN + 1];
-    let mut space =
-        [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = loop {
-        let iov = &mut [IoSliceMut::new(&mut bytes)];
-        match recvmsg(socket, iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Ok(received) => break received,
-            Err(Errno::INTR) => continue,
-            Err(error) => return Err(RecvError::Io(error.into())),
+    // What is in it is owned by the receiver, whatever becomes of the message.
+    const SPACE: usize = cmsg_space!(ScmRights(KERNEL_MAX), ScmCredentials(1));
+    let Arrived {
+        len,
+        truncated,
+        descriptors,
+        sender,
+    } = match receive::<SPACE>(socket, &mut bytes) {
+        Ok(arrived) => arrived,
+        Err(error) => {
+            return Received {
+                message: Err(RecvError::Io(error.into())),
+                descriptors: Vec::new(),
+                sender: None,
+            };
         }
     };
-    // Owned from here on: whatever is refused below is closed.
-    let mut descriptors = Vec::new();
-    let mut sender = None;
-    for message in control.drain() {
-        match message {
-            RecvAncillaryMessage::ScmRights(rights) => descriptors.extend(rights),
-            RecvAncillaryMessage::ScmCredentials(credentials) => sender = Some(credentials.pid),
-            _ => {}
-        }
-    }
-    if received.bytes == 0 {
-        return Ok(None);
-    }
-    let truncated = received.flags.intersects(ReturnFlags::CTRUNC);
-    let message = parse(&bytes[..received.bytes.min(bytes.len())])?;
-    if truncated || descriptors.len() > DESCRIPTORS_MAX {
-        return Err(RecvError::Malformed);
-    }
-    Ok(Some(Received {
+    let message = match len {
+        0 => Ok(None),
+        _ if truncated => Err(RecvError::Malformed),
+        len => parse(&bytes[..len.min(bytes.len())]).map(Some),
+    };
+    Received {
         message,
         descriptors,
         sender,
-    }))
+    }
 }
 
 /// Magic and version come first in every version of the ABI, whatever the rest.

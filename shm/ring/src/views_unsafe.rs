@@ -13,7 +13,11 @@ use tidelane_abi::{
     SERVICE_PAGE_MAGIC, ServiceHalf, ServicePage, Slot, SlotNames, SlotOptions, context_offset,
 };
 
-use crate::{Layout, LayoutError, Region, layout::SLOT_LEN};
+use crate::{
+    Layout, LayoutError, Memories, Region,
+    layout::SLOT_LEN,
+    memories::{self, MEMORIES},
+};
 
 // What views of slots and contexts rely on, beside the layout.
 const _: () = {
@@ -40,10 +44,13 @@ pub enum MapError {
 }
 
 impl ProgramRegion {
-    /// The service makes a new region; the descriptor is for the program.
-    pub fn create(name: &str, layout: &Layout) -> io::Result<(ProgramRegion, OwnedFd)> {
-        let (region, fd) = Region::create_sealed(name, layout.region_len())?;
-        Ok((ProgramRegion::with_header(region, layout), fd))
+    /// The service makes a new region; the descriptors are for the program.
+    pub fn create(name: &str, layout: &Layout) -> io::Result<(ProgramRegion, Memories)> {
+        let (region, memories) = Memories::create(name, layout.parts())?;
+        // Rings and slots are looked at in each turn. Of what is locked, nothing could be given
+        // back (MADV_REMOVE), so buffers are not.
+        region.keep_resident(0..layout.rx_area().start);
+        Ok((ProgramRegion::with_header(region, layout), memories))
     }
 
     /// A region within this process (simulator, tests).
@@ -52,15 +59,22 @@ impl ProgramRegion {
         Ok(ProgramRegion::with_header(region, layout))
     }
 
-    /// The program maps the region that it was sent.
-    pub fn map(fd: BorrowedFd<'_>, len: u64) -> Result<ProgramRegion, MapError> {
-        let region = Region::map(fd, len, true).map_err(MapError::Io)?;
+    /// The program maps the region that it was sent, and seals what it will write.
+    pub fn map(
+        descriptors: [BorrowedFd<'_>; MEMORIES],
+        len: u64,
+    ) -> Result<ProgramRegion, MapError> {
+        let (region, lens) = memories::map(descriptors).map_err(MapError::Io)?;
         let Some(header) = region.pointer::<Header>(0) else {
             return Err(MapError::Layout(LayoutError::Range));
         };
         // SAFETY: the pointer is aligned and in the mapping; any bytes are a `Header`. Read once.
         let header = unsafe { header.as_ptr().read_volatile() };
         let layout = Layout::from_header(&header, region.len()).map_err(MapError::Layout)?;
+        if region.len() != len || layout.parts() != lens {
+            return Err(MapError::Layout(LayoutError::Range));
+        }
+        memories::seal(descriptors).map_err(MapError::Io)?;
         Ok(ProgramRegion { region, layout })
     }
 

@@ -211,6 +211,7 @@ impl Bulk {
 fn program(host: usize) -> ProgramSpec {
     ProgramSpec {
         host,
+        user: 1000,
         workers: 1,
         wake_time_max: Duration::from_micros(1),
         conduct: Conduct::Good,

@@ -13,8 +13,9 @@
 //!
 //! Checked are: bytes arrive intact and in order ([`side`](crate)), the end of file comes after the
 //! last byte, no connection ends without a reason, every connection moves on, an idle service
-//! sleeps, and in the end nothing is left: no flow, no buffer, no TIME-WAIT, no timer. Equal seeds
-//! give equal runs, down to the last frame: [`Report::digest`].
+//! sleeps, no byte of one user is in another's memory, and in the end nothing is left: no flow, no
+//! buffer, no TIME-WAIT, no timer, nothing on any user's account. Equal seeds give equal runs, down
+//! to the last frame: [`Report::digest`].
 #![forbid(unsafe_code)]
 
 mod bloat;
@@ -23,6 +24,7 @@ mod cwnd_rules;
 mod digest;
 mod family;
 mod foreign;
+mod foreign_bytes;
 mod ledger;
 mod linux_bulk;
 mod machine;
@@ -37,6 +39,7 @@ mod scenario;
 mod service;
 mod side;
 mod topology;
+mod users;
 mod wire_rules;
 mod worker;
 mod world;

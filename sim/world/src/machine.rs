@@ -10,12 +10,15 @@ use std::{
 };
 
 use tidelane_engine::LinkId;
-use tidelane_host::{HostRequest, Interface, PORTS_PER_REQUEST, SocketReport};
+use tidelane_host::{
+    HostRequest, Interface, PORTS_PER_REQUEST, SocketReport,
+    accounts::{User, UserId, Weight},
+};
 use tidelane_netem::Rng;
 use tidelane_packet_io::{
     BURST_MAX, Burst, Capture, MemBurst, MemConfig, MemPort, PacketIo, TxChecksum,
 };
-use tidelane_ring::{ServicePageMap, sleep};
+use tidelane_ring::{ProgramRegion, ServicePageMap, sleep};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::IpAddress;
 
@@ -23,7 +26,7 @@ use crate::{
     cwnd_rules::Says,
     family::Family,
     scenario::HostSpec,
-    service::Service,
+    service::{ProgramIds, Service},
     topology::{Topology, address, mac, mac_of},
 };
 
@@ -68,6 +71,8 @@ pub struct Machine {
     queue_rng: Rng,
     answers: VecDeque<(Instant, Answer)>,
     ports_given: BTreeMap<IpAddress, u32>,
+    /// By number.
+    users: BTreeMap<u32, Arc<User>>,
     burst: MemBurst,
 }
 
@@ -114,8 +119,30 @@ impl Machine {
             queue_rng: rng.fork(3),
             answers: VecDeque::new(),
             ports_given: BTreeMap::new(),
+            users: BTreeMap::new(),
             burst: MemBurst::default(),
         })
+    }
+
+    /// Registers a program of `user`, who may have whatever there is.
+    pub fn add_program(
+        &mut self,
+        user: u32,
+        name: &str,
+        region: &Arc<ProgramRegion>,
+    ) -> ProgramIds {
+        let new = || Arc::new(User::new(UserId(user), Weight::Unlimited));
+        let user = self.users.entry(user).or_insert_with(new);
+        self.host.add_program(user, name, region)
+    }
+
+    /// The users on whose account there still is something, with that.
+    pub fn charged(&self) -> Vec<String> {
+        let lines = self.users.iter().flat_map(|(id, user)| {
+            let held = user.lines().filter(|line| line.used > 0);
+            held.map(move |line| format!("user {id}: {} of {:?}", line.used, line.resource))
+        });
+        lines.collect()
     }
 
     /// Writes all frames of the first queue to `out` as pcapng, as seen from the wire.
@@ -230,7 +257,7 @@ impl Machine {
                 HostRequest::MorePorts { addr } => {
                     self.answers.push_back((at, Answer::Ports(addr)));
                 }
-                HostRequest::PortIdle { .. } => {}
+                HostRequest::PortIdle { .. } | HostRequest::IdleMemory => {}
             }
         }
     }

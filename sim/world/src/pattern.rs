@@ -4,6 +4,14 @@
 /// Bytes at the start of what a client sends: they name the connection.
 pub const HEADER_LEN: u64 = 16;
 const HEADER_KEY: u64 = 0x7469_6465_6c61_6e65;
+/// First byte of every tag.
+const TAG_MARK: u8 = 0xa7;
+/// A tag's distance from the next one in a stream.
+const TAG_EVERY: usize = 8;
+
+/// The last four bytes of each eight bytes of a stream: they name the run and the connection, so
+/// that a piece of the stream is known wherever it lies.
+type Tag = [u8; 4];
 
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -12,10 +20,29 @@ fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
+fn tag(seed: u64, id: u32) -> Tag {
+    let [high, low] = (id as u16).to_be_bytes();
+    [TAG_MARK, mix(seed ^ HEADER_KEY) as u8, high, low]
+}
+
+/// The connections of a run of which a piece of a stream lies in `bytes`, at any place. A piece is
+/// known by two tags in a row, so one of less than 16 bytes may be missed.
+pub fn connections_in(seed: u64, bytes: &[u8]) -> impl Iterator<Item = u32> {
+    let [mark, run, ..] = tag(seed, 0);
+    let windows = bytes.windows(TAG_EVERY + size_of::<Tag>());
+    windows.filter_map(move |window| {
+        let is_piece = window[0] == mark
+            && window[1] == run
+            && window[..size_of::<Tag>()] == window[TAG_EVERY..];
+        is_piece.then(|| u16::from_be_bytes([window[2], window[3]]).into())
+    })
+}
+
 /// What one side of a connection sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Content {
     key: u64,
+    tag: Tag,
     header: Option<[u8; HEADER_LEN as usize]>,
 }
 
@@ -28,6 +55,7 @@ impl Content {
         header[8..].copy_from_slice(&mix(seed ^ name ^ HEADER_KEY).to_le_bytes());
         Self {
             key: mix(seed ^ (name << 1)),
+            tag: tag(seed, id),
             header: Some(header),
         }
     }
@@ -36,6 +64,7 @@ impl Content {
     pub fn of_server(seed: u64, id: u32) -> Self {
         Self {
             key: mix(seed ^ (u64::from(id) << 1 | 1)),
+            tag: tag(seed, id),
             header: None,
         }
     }
@@ -51,7 +80,8 @@ impl Content {
         let mut at = 0;
         while at < into.len() {
             let here = pos + at as u64;
-            let word = mix(self.key.wrapping_add(here / 8)).to_le_bytes();
+            let mut word = mix(self.key.wrapping_add(here / 8)).to_le_bytes();
+            word[4..].copy_from_slice(&self.tag);
             let start = (here % 8) as usize;
             let len = (8 - start).min(into.len() - at);
             into[at..at + len].copy_from_slice(&word[start..start + len]);
@@ -104,6 +134,19 @@ mod tests {
         assert_eq!(Content::parse_header(2, &bytes), None);
         bytes[3] ^= 1;
         assert_eq!(Content::parse_header(1, &bytes), None);
+    }
+
+    #[test]
+    fn a_piece_of_a_stream_names_its_connection_wherever_it_lies() {
+        for content in [Content::of_client(7, 300), Content::of_server(7, 300)] {
+            for (pos, place) in (17..60).zip(0..) {
+                let mut memory = [0; 100];
+                content.fill(pos, &mut memory[place..][..24]);
+                assert!(connections_in(7, &memory).all(|id| id == 300));
+                assert!(connections_in(7, &memory).count() >= 1, "position {pos}");
+                assert_eq!(connections_in(8, &memory).count(), 0);
+            }
+        }
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub struct Process {
     pub id: ProgramIds,
     /// Its library.
     pub program: Program,
+    /// Its memory.
+    pub region: Arc<ProgramRegion>,
     /// Its threads, with the time at which each runs next.
     pub workers: Vec<(Option<Instant>, Worker)>,
     /// What it does wrong.
@@ -74,7 +76,7 @@ impl Process {
         let rung = machine.rung.clone();
         let ring = move || rung.store(true, Ordering::Relaxed);
         let program = Program::in_memory(region.clone(), machine.page.clone(), ring);
-        let id = machine.host.add_program(&life.name, &region);
+        let id = machine.add_program(spec.user, &life.name, &region);
         let mut workers = Vec::new();
         for number in 0..spec.workers {
             let bell = Arc::new(AtomicBool::new(false));
@@ -90,11 +92,15 @@ impl Process {
         }
         let misconduct = match spec.conduct {
             Conduct::Good => None,
-            Conduct::Bad { every } => Some(Misconduct::new(region, every, life.swept, rng.fork(2))),
+            Conduct::Bad { every } => {
+                let region = region.clone();
+                Some(Misconduct::new(region, every, life.swept, rng.fork(2)))
+            }
         };
         Ok(Self {
             id,
             program,
+            region,
             workers,
             misconduct,
         })

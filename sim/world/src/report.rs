@@ -32,6 +32,8 @@ pub struct Report {
     pub checked_segments: u64,
     /// Looks at senders.
     pub checked_windows: u64,
+    /// Looks through the memory of a program.
+    pub memory_looks: u64,
     /// What the links did.
     pub links: LinkCounters,
     /// Packets too long for their path, of which a router told the sender.
@@ -81,6 +83,7 @@ impl Report {
         self.restarts += other.restarts;
         self.checked_segments += other.checked_segments;
         self.checked_windows += other.checked_windows;
+        self.memory_looks += other.memory_looks;
         self.links.add(&other.links);
         self.sleeps += other.sleeps;
         self.busy = Instant(self.busy.0 + other.busy.0);
@@ -98,7 +101,7 @@ impl fmt::Display for Report {
             "{} connections complete ({} over IPv6), {} broken off; {} bytes, {} frames, \
              {} events in {:.1} s of traffic and {:.1} s in all; {} deaths, {} restarts, \
              {} misdeeds; {} segments \
-             and {} windows checked; links: {} lost, {} overflowed, \
+             and {} windows checked, {} looks through memory; links: {} lost, {} overflowed, \
              {} duplicated, {} corrupted, {} held back, {} marked, {} too big; digest {:016x}",
             self.complete,
             self.over_ipv6,
@@ -113,6 +116,7 @@ impl fmt::Display for Report {
             self.misdeeds,
             self.checked_segments,
             self.checked_windows,
+            self.memory_looks,
             self.links.lost,
             self.links.overflowed,
             self.links.duplicated,

@@ -58,6 +58,8 @@ pub enum Conduct {
 pub struct ProgramSpec {
     /// Where it runs.
     pub host: usize,
+    /// Whose it is.
+    pub user: u32,
     /// Threads.
     pub workers: u32,
     /// The longest from a doorbell's ring to its thread's run.
@@ -202,6 +204,7 @@ impl Scenario {
         scenario.add_connections(&mut root.fork(5));
         scenario.add_mishaps(&mut root.fork(6));
         scenario.add_families(&root.fork(9));
+        scenario.add_users(&mut root.fork(10));
         scenario
     }
 
@@ -257,6 +260,7 @@ impl Scenario {
     fn add_program(&mut self, rng: &mut Rng, host: usize, conduct: Conduct) -> usize {
         self.programs.push(ProgramSpec {
             host,
+            user: 0,
             workers: if rng.chance_ppm(300_000) { 2 } else { 1 },
             wake_time_max: Duration::from_nanos(1 << rng.between(0, 18)),
             conduct,

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use tidelane_engine::EngineConfig;
 use tidelane_host::{
     Bell, Host, HostRequest, Interface, Listen, ProgramId, Route, Siblings, SocketReport,
+    accounts::User,
 };
 use tidelane_packet_io::{MemConfig, MemPort};
 use tidelane_ring::ProgramRegion;
@@ -91,9 +92,16 @@ impl Service {
         }
     }
 
-    /// See [`Host::add_program`].
-    pub fn add_program(&mut self, name: &str, region: &Arc<ProgramRegion>) -> ProgramIds {
-        let add = |core: &mut Host<MemPort>| core.add_program(name.to_owned(), 1, region.clone());
+    /// See [`Host::add_program_of`].
+    pub fn add_program(
+        &mut self,
+        user: &Arc<User>,
+        name: &str,
+        region: &Arc<ProgramRegion>,
+    ) -> ProgramIds {
+        let add = |core: &mut Host<MemPort>| {
+            core.add_program_of(user, (name.to_owned(), 1), region.clone())
+        };
         ProgramIds(self.cores.iter_mut().map(add).collect())
     }
 

@@ -188,7 +188,7 @@ impl Worker {
                 ClientEvent::ConnectFailed { cookie, cause } => {
                     self.connect_failed(now, book, cookie, cause)?;
                 }
-                ClientEvent::ConnectKernel { cookie } => {
+                ClientEvent::ConnectKernel { cookie, .. } => {
                     self.connect_failed(now, book, cookie, close_cause::REFUSED)?;
                 }
                 ClientEvent::Accepted {

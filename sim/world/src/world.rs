@@ -13,6 +13,7 @@ use crate::{
     cwnd_rules::CwndRules,
     digest::Digest,
     foreign::ForeignHost,
+    foreign_bytes::ForeignBytes,
     ledger::{Ledger, Stage, Violation, violation},
     machine::Machine,
     mishap::Mishap,
@@ -62,6 +63,7 @@ pub struct World {
     held: Vec<Option<Vec<u8>>>,
     wire_rules: WireRules,
     cwnd_rules: CwndRules,
+    foreign_bytes: ForeignBytes,
     root: Rng,
     processes: Vec<Option<Process>>,
     /// By program: when it comes back.
@@ -122,6 +124,7 @@ impl World {
             machines,
             wire_rules: WireRules::default(),
             cwnd_rules: CwndRules::default(),
+            foreign_bytes: ForeignBytes::new(&scenario, root.fork(600)),
             processes: scenario.programs.iter().map(|_| None).collect(),
             returns: vec![None; scenario.programs.len()],
             swept: vec![0; scenario.programs.len()],

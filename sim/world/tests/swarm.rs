@@ -86,6 +86,7 @@ fn another_stack_and_tidelane_understand_each_other() {
 fn random_values_in_shared_memory_harm_nobody_else() {
     let sum = swarm(Some(Theme::Misbehaviour), 3000..3020);
     assert!(sum.misdeeds > 1000 && sum.complete > 50, "{sum}");
+    assert!(sum.memory_looks > 100, "{sum}");
 }
 
 #[test]

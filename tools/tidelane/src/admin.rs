@@ -3,7 +3,7 @@
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -13,8 +13,6 @@ use serde_json::json;
 
 use crate::failure::{Context, Failure};
 
-/// Where services have their run directories.
-const RUN: &str = "/run/tidelane";
 /// How long an answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Longest answer: a line per socket of a million would still fit.
@@ -24,23 +22,14 @@ const ANSWER_LEN_MAX: u64 = 1 << 30;
 #[derive(Args, Clone, Debug)]
 pub struct ServiceName {
     /// Name of the service
-    #[arg(long, default_value = "default", value_parser = parse_name)]
-    pub name: String,
-}
-
-/// A name is one path component, since it names the run directory.
-fn parse_name(name: &str) -> Result<String, String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
-        return Err("a name has letters, digits, '-', '_' and '.'".to_owned());
-    }
-    Ok(name.to_owned())
+    #[arg(long, default_value = "default")]
+    pub name: tidelane_places::ServiceName,
 }
 
 impl ServiceName {
     /// Its run directory.
     pub fn run_dir(&self) -> PathBuf {
-        Path::new(RUN).join(&self.name)
+        tidelane_places::run_dir(&self.name)
     }
 
     /// The socket that programs register at.
@@ -56,7 +45,7 @@ impl ServiceName {
     /// The failure of every command that needs a running service.
     pub fn not_running(&self) -> Failure {
         let name = &self.name;
-        let option = if name == "default" {
+        let option = if name.as_str() == "default" {
             String::new()
         } else {
             format!(" --name {name}")
@@ -127,28 +116,4 @@ pub fn companion(name: &str) -> Result<PathBuf, Failure> {
         "{} is missing beside tidelane",
         path.display()
     )))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_cannot_leave_the_run_directory() {
-        for bad in [
-            "",
-            ".",
-            "..",
-            "a/b",
-            "../x",
-            ".hidden",
-            "a b",
-            &"x".repeat(65),
-        ] {
-            assert!(parse_name(bad).is_err(), "{bad:?}");
-        }
-        for good in ["default", "td12-1", "a.b_c"] {
-            assert_eq!(parse_name(good).as_deref(), Ok(good));
-        }
-    }
 }

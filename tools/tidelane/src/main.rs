@@ -11,6 +11,9 @@ use clap::{Parser, Subcommand};
 mod admin;
 mod down;
 mod failure;
+mod firewall;
+mod reload;
+mod rules;
 mod run;
 mod ss;
 mod stat;
@@ -32,6 +35,10 @@ enum Verb {
     Up(up::Options),
     /// Stop the service
     Down(admin::ServiceName),
+    /// Show the rules, and how many connections each decided on
+    Rules(admin::ServiceName),
+    /// Read the configuration again, without a restart
+    Reload(admin::ServiceName),
     /// Run an unmodified program on the service
     Run(run::Options),
     /// Show the sockets of the programs that run on the service
@@ -44,6 +51,8 @@ fn main() -> ExitCode {
     let result = match Command::parse().verb {
         Verb::Up(options) => up::up(&options),
         Verb::Down(service) => down::down(&service),
+        Verb::Rules(service) => rules::rules(&service),
+        Verb::Reload(service) => reload::reload(&service),
         Verb::Run(options) => run::run(&options),
         Verb::Ss(options) => ss::ss(&options),
         Verb::Stat(options) => stat::stat(&options),

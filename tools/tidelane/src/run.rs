@@ -36,6 +36,12 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     match Program::probe(&socket) {
         Ok(()) => {}
         Err(RegisterError::NotRunning) => return Err(options.service.not_running()),
+        Err(error @ (RegisterError::NotAdmitted(_) | RegisterError::NotPermitted))
+            if !options.strict =>
+        {
+            let name = &options.service.name;
+            eprintln!("tidelane: service {name:?}: {error}; the program stays with the kernel");
+        }
         Err(error) => {
             let name = &options.service.name;
             return Err(Failure::new(format!("service {name:?}: {error}")));

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 use serde::Deserialize;
 
-use crate::{admin::ServiceName, failure::Failure};
+use crate::{admin::ServiceName, failure::Failure, firewall::Firewall};
 
 /// Options of `ss`.
 #[derive(Args, Debug)]
@@ -20,6 +20,8 @@ pub struct Options {
 #[derive(Deserialize, Debug)]
 struct Answer {
     sockets: Vec<Socket>,
+    #[serde(default)]
+    firewall: Firewall,
 }
 
 /// A socket, on whichever stack it is.
@@ -69,6 +71,7 @@ pub fn ss(options: &Options) -> Result<(), Failure> {
             .cmp(&rank(b))
             .then_with(|| (&a.local, &a.peer).cmp(&(&b.local, &b.peer)))
     });
+    answer.firewall.warn();
     print!("{}", table(&answer.sockets));
     Ok(())
 }
@@ -116,6 +119,16 @@ fn line(cells: &[String; 7], widths: &[usize; 7]) -> String {
 }
 
 impl Socket {
+    /// The program as `ss -p` shows it. The service knows no process id (zero) of a program outside
+    /// of its PID namespace.
+    fn users(&self) -> String {
+        let pid = match self.pid {
+            0 => "?".to_owned(),
+            pid => pid.to_string(),
+        };
+        format!("users:((\"{}\",pid={pid}))", self.program)
+    }
+
     fn columns(&self) -> [String; 7] {
         let accelerated = match (self.accelerated, self.reason.as_str()) {
             (true, "") => "yes".to_owned(),
@@ -129,7 +142,7 @@ impl Socket {
             self.send_q.to_string(),
             self.local.clone(),
             self.peer.clone(),
-            format!("users:((\"{}\",pid={}))", self.program, self.pid),
+            self.users(),
             accelerated,
         ]
     }

@@ -5,14 +5,19 @@ use std::collections::BTreeMap;
 use clap::Args;
 use serde::Deserialize;
 
-use crate::{admin::ServiceName, failure::Failure};
+use crate::{admin::ServiceName, failure::Failure, firewall::Firewall};
+
+mod users;
 
 /// Options of `stat`.
 #[derive(Args, Debug)]
 pub struct Options {
     #[command(flatten)]
     service: ServiceName,
-    /// Also the counters that are zero
+    /// What each user has of the service, and may have, instead of the counters
+    #[arg(long)]
+    users: bool,
+    /// Also what is zero
     #[arg(long, short)]
     all: bool,
     /// The service's answer as it came
@@ -22,16 +27,30 @@ pub struct Options {
 
 #[derive(Deserialize, Debug)]
 struct Answer {
+    #[serde(default)]
+    firewall: Firewall,
     counters: BTreeMap<String, u64>,
+    #[serde(default)]
+    shortcomings: Vec<String>,
 }
 
 /// Prints the counters by name.
 pub fn stat(options: &Options) -> Result<(), Failure> {
     if options.json {
-        println!("{}", options.service.ask::<serde_json::Value>("stat")?);
+        let what = if options.users { "users" } else { "stat" };
+        println!("{}", options.service.ask::<serde_json::Value>(what)?);
+        return Ok(());
+    }
+    if options.users {
+        let answer: users::Answer = options.service.ask("users")?;
+        print!("{}", users::table(&answer, options.all));
         return Ok(());
     }
     let answer: Answer = options.service.ask("stat")?;
+    answer.firewall.warn();
+    for text in &answer.shortcomings {
+        eprintln!("tidelane: {text}");
+    }
     print!("{}", table(&answer.counters, options.all));
     Ok(())
 }

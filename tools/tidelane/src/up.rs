@@ -1,10 +1,10 @@
 //! `tidelane up`: starts the service in the background and waits until it is ready.
 
 use std::{
-    fs::{self, File},
-    io::{Read, Seek, SeekFrom},
-    os::unix::{fs::OpenOptionsExt, process::CommandExt},
-    path::Path,
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -12,10 +12,12 @@ use std::{
 
 use clap::Args;
 use rustix::{
+    fs::{Mode, OFlags},
     io::Errno,
     net::{AddressFamily, SocketType, socket},
 };
 use serde_json::Value;
+use tidelane_places::{LOG, OwnDir};
 
 use crate::{
     admin::{ServiceName, companion},
@@ -43,6 +45,13 @@ pub struct Options {
     /// ECN: off, on (ask for it), or asked (if the peer asks for it; default)
     #[arg(long, value_name = "WHEN", value_parser = ["off", "on", "asked"])]
     ecn: Option<String>,
+    /// Configuration file: /etc/tidelane/NAME.toml if absent
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Rules of the host (nftables, tc, cgroup programs) that connections would bypass: refuse to
+    /// start (default), or bypass: Tidelane's own rules replace them
+    #[arg(long, value_name = "MODE", value_parser = ["refuse", "bypass"])]
+    firewall: Option<String>,
     /// Further options for tidelaned
     #[arg(last = true)]
     rest: Vec<String>,
@@ -59,14 +68,7 @@ pub fn up(options: &Options) -> Result<(), Failure> {
         )));
     }
     let daemon = companion("tidelaned")?;
-    let log_path = log_path(&service.name)?;
-    let mut log = File::options()
-        .create(true)
-        .append(true)
-        .read(true)
-        .mode(0o600)
-        .open(&log_path)
-        .context(format!("cannot open {}", log_path.display()))?;
+    let mut log = open_log(Path::new(LOG), service).context("cannot open the log")?;
     let log_start = log.seek(SeekFrom::End(0)).context("cannot read the log")?;
     let mut child = spawn(&daemon, options, &log)?;
     wait_ready(service, &mut child).map_err(|stopped| match stopped {
@@ -110,16 +112,21 @@ fn check_machine(interface: &str) -> Result<(), Failure> {
     }
 }
 
-fn log_path(name: &str) -> Result<std::path::PathBuf, Failure> {
-    let dir = Path::new("/var/log/tidelane");
-    fs::create_dir_all(dir).context(format!("cannot make {}", dir.display()))?;
-    Ok(dir.join(format!("{name}.log")))
+/// Opens the service's log in `dir`, which is made if it is not there. No link is followed.
+fn open_log(dir: &Path, service: &ServiceName) -> io::Result<File> {
+    let (Some(system), Some(own)) = (dir.parent(), dir.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let own = OwnDir::of_system(system)?.child(&own.to_string_lossy())?;
+    let flags = OFlags::CREATE | OFlags::APPEND | OFlags::RDWR;
+    let owner_only = Mode::RUSR | Mode::WUSR;
+    own.open(&format!("{}.log", service.name), flags, owner_only)
 }
 
 fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure> {
     let mut command = Command::new(daemon);
     command.arg("--interface").arg(&options.interface);
-    command.arg("--name").arg(&options.service.name);
+    command.arg("--name").arg(options.service.name.as_str());
     if let Some(cores) = &options.cores {
         command.arg("--cores").arg(cores);
     }
@@ -128,6 +135,16 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
     }
     if let Some(ecn) = &options.ecn {
         command.arg("--ecn").arg(ecn);
+    }
+    if let Some(config) = &options.config {
+        // The service has another working directory.
+        let path = std::path::absolute(config);
+        command
+            .arg("--config")
+            .arg(path.context("no working directory")?);
+    }
+    if let Some(firewall) = &options.firewall {
+        command.arg("--firewall").arg(firewall);
     }
     let output = || log.try_clone().map(Stdio::from);
     command
@@ -179,5 +196,37 @@ fn explain_end(log: &mut File, start: u64, status: &str) -> Failure {
         _ => Failure::new(format!(
             "the service ended at once ({status}) and said nothing"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_log_is_not_written_through_a_link() {
+        let name = format!("tidelane-log-{}", std::process::id());
+        let scratch = std::env::temp_dir().join(name);
+        fs::create_dir(&scratch).expect("a scratch directory");
+        let service = ServiceName {
+            name: "one".parse().expect("a name"),
+        };
+        let dir = scratch.join("tidelane");
+        drop(open_log(&dir, &service).expect("it is made"));
+        let log = dir.join("one.log");
+        assert!(log.is_file());
+        let victim = scratch.join("victim");
+        fs::write(&victim, "precious").expect("a file");
+        fs::remove_file(&log).expect("it is ours");
+        symlink(&victim, &log).expect("a link");
+        let error = open_log(&dir, &service).expect_err("it is a link");
+        assert!(error.to_string().contains("is a link"), "{error}");
+        fs::remove_dir_all(&dir).expect("it is ours");
+        symlink(&scratch, &dir).expect("a link");
+        open_log(&dir, &service).expect_err("its directory is a link");
+        assert_eq!(fs::read_to_string(victim).expect("it is there"), "precious");
+        fs::remove_dir_all(&scratch).expect("it is ours");
     }
 }

@@ -77,6 +77,10 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
 }
 
 fn print_closing(total: &Counts) {
+    if !total.failures.is_empty() {
+        println!("\nfailed:");
+        total.failures.iter().for_each(|name| println!("  {name}"));
+    }
     if !total.skips.is_empty() {
         println!("\nskipped:");
         let width = total

@@ -19,7 +19,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
         "bench",
         &["proto", "shm", "nic", "service", "app", "sim", "tests"],
     ),
-    ("fuzz", &["proto", "tests"]),
+    ("fuzz", &["proto", "shm", "nic", "service", "tests"]),
     ("tests", &["proto", "shm", "nic", "service", "app", "sim"]),
 ];
 

@@ -9,6 +9,7 @@ mod bench;
 mod ci;
 mod demo;
 mod deps;
+mod lab;
 mod source;
 mod spec;
 mod tidy;
@@ -31,6 +32,8 @@ enum Task {
     Bench(bench::Options),
     /// nginx on the kernel and on Tidelane, side by side
     Demo(demo::Options),
+    /// Tests with real programs on other kernels and NICs, in emulated machines
+    Lab(lab::Options),
     /// Dependencies point downward
     Deps,
     /// What the RFCs ask for: met, excepted, missing; and whether the citations hold
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Task::Tidy(options) => tidy::run(&options).map(done),
         Task::Bench(options) => bench::run(&options).map(done),
         Task::Demo(options) => demo::run(&options).map(done),
+        Task::Lab(options) => lab::run(&options),
         Task::Deps => deps::run().map(done),
         Task::Spec(options) => spec::run(&options).map(done),
     };

@@ -4,7 +4,8 @@
 //! `specs/rfcNNNN.toml` lists an RFC's requirements ([`mod@file`] has the format). Each cites the
 //! code that does it and a test that shows it, or says why it is not done here; what has neither is
 //! missing. A citation that points at nothing fails ([`citations`]), and so does a number of
-//! missing requirements that is larger than in the ratchet.
+//! missing requirements that is larger than in the ratchet. So does a promise of `docs/security.md`
+//! that names no test ([`promises`]).
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -15,6 +16,7 @@ use crate::source::{SourceFile, source_files};
 
 mod citations;
 mod file;
+mod promises;
 
 use citations::Tree;
 use file::{Level, Spec, Standing};
@@ -83,6 +85,7 @@ fn complaints(root: &Path, files: &[SourceFile], specs: &[Spec]) -> Vec<String> 
     let tree = Tree::new(files);
     let mut complaints: Vec<String> = specs.iter().flat_map(|spec| tree.check(spec)).collect();
     complaints.extend(tree.check_ids(specs));
+    complaints.extend(promises::complaints(files, &tree));
     let text = fs::read_to_string(root.join(RATCHET)).unwrap_or_default();
     complaints.extend(grown(&parse_ratchet(&text), specs));
     complaints

@@ -89,7 +89,10 @@ fn events_are_reported_and_nonsense_is_not() {
                 cookie: 2,
                 cause: 4
             },
-            ClientEvent::ConnectKernel { cookie: 3 },
+            ClientEvent::ConnectKernel {
+                cookie: 3,
+                reason: 4
+            },
             ClientEvent::Accepted {
                 cookie: 4,
                 listener,
@@ -237,7 +240,7 @@ fn contexts_are_limited() {
     let contexts: Vec<Context> = (0..128).map(|_| program.new_context().unwrap()).collect();
     assert!(contexts.iter().map(Context::id).eq(0..128));
     for _ in 0..2 {
-        assert!(matches!(program.new_context(), Err(Refusal::Refused(_))));
+        assert!(matches!(program.new_context(), Err(Refusal::Limit(_))));
     }
 }
 

@@ -72,12 +72,13 @@ fn register(socket: OwnedFd) -> Registered {
     assert_eq!(request.kind, message::REGISTER);
     assert_eq!(&request.name[..7], b"testing");
     let layout = Layout::new(16, 1 << 20, 1 << 20).unwrap();
-    let (region, region_fd) = ProgramRegion::create("test", &layout).unwrap();
+    let (region, memories) = ProgramRegion::create("test", &layout).unwrap();
     let (page, page_fd) = ServicePageMap::create(1).unwrap();
     let bell = Doorbell::new().unwrap();
     let mut registered = new_message(message::REGISTERED);
     registered.region_len = layout.region_len();
-    let descriptors = [region_fd.as_fd(), page_fd.as_fd(), bell.fd()];
+    let [control_fd, rx_fd, tx_fd] = memories.descriptors();
+    let descriptors = [control_fd, rx_fd, tx_fd, page_fd.as_fd(), bell.fd()];
     send_message(socket.as_fd(), &registered, &descriptors).unwrap();
     Registered {
         socket,
@@ -176,6 +177,7 @@ fn answer_a_session(socket: OwnedFd) -> (Registered, Doorbell) {
     );
     let (request, _) = receive(&service.socket);
     assert_eq!((request.kind, request.listener), (message::UNLISTEN, 9));
+    answer(&service.socket, &request);
     (service, bell)
 }
 

@@ -91,7 +91,7 @@ impl Session {
         let (request, _) = recv_message(control.as_fd()).unwrap().unwrap();
         assert_eq!(request.kind, message::REGISTER);
         let layout = Layout::new(SLOTS, 64 << 20, 64 << 20).unwrap();
-        let (region, region_fd) = ProgramRegion::create("relay", &layout).unwrap();
+        let (region, memories) = ProgramRegion::create("relay", &layout).unwrap();
         let (page, page_fd) = ServicePageMap::create(1).unwrap();
         page.set_routes(&[Route {
             addr: Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
@@ -102,7 +102,8 @@ impl Session {
         let bell = Doorbell::new().unwrap();
         let mut registered = new_message(message::REGISTERED);
         registered.region_len = layout.region_len();
-        let descriptors = [region_fd.as_fd(), page_fd.as_fd(), bell.fd()];
+        let [control_fd, rx_fd, tx_fd] = memories.descriptors();
+        let descriptors = [control_fd, rx_fd, tx_fd, page_fd.as_fd(), bell.fd()];
         send_message(control.as_fd(), &registered, &descriptors).unwrap();
         Self {
             control,
@@ -228,7 +229,7 @@ impl Session {
             }
             message::UNLISTEN => {
                 self.listeners[request.listener as usize] = None;
-                None
+                Some(answer)
             }
             message::RESERVE => {
                 answer.port = u32::from(port_of(&descriptors[0]));

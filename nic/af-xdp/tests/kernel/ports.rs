@@ -15,7 +15,7 @@ use rustix::{
 use tidelane_af_xdp::{XdpBurst, XdpConfig, XdpError, XdpMode, XdpPort, queue_counts};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_steering::{
-    Claim, Demux, StackId,
+    Claim, Demux, Scope, StackId, Steering,
     mirror::{Mirror, address_from_ipv4},
 };
 
@@ -70,6 +70,7 @@ impl Bench {
                         port: CLAIMED_PORT,
                     },
                     StackId(0),
+                    Scope::Whole,
                 )
                 .unwrap();
         }

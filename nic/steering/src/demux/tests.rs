@@ -1,6 +1,8 @@
 //! The program on the bytes of frames, without any interface.
 
+mod beside_kernel;
 mod fragments;
+mod heartbeats;
 mod ipv6;
 
 use super::*;
@@ -12,6 +14,8 @@ const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const HOST: [u8; 4] = [10, 0, 0, 1];
 const PEER: [u8; 4] = [10, 0, 0, 2];
+/// Where all frames go.
+const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 fn mapped(addr: [u8; 4]) -> [u8; 16] {
     std::net::Ipv4Addr::from(addr).to_ipv6_mapped().octets()
@@ -82,21 +86,28 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Option<Self> {
+    fn without_claims() -> Option<Self> {
         if check_permission().is_err() {
             eprintln!("SKIPPED: the demux on frames needs CAP_BPF and CAP_NET_ADMIN (run as root)");
             return None;
         }
         let mut object = Object::load(DEMUX_OBJECT, &[], &[]).unwrap();
-        let mut claims = object.table::<KEY_LEN, OWNER_LEN>("CLAIMS").unwrap();
+        let mut link_address = object.value("LINK_ADDRESS").unwrap();
+        link_address.set(&link_address_of(OWN_MAC)).unwrap();
+        let counters = object.counters("COUNTERS").unwrap();
+        Some(Self { object, counters })
+    }
+
+    fn new() -> Option<Self> {
+        let mut bench = Self::without_claims()?;
+        let mut claims = bench.object.table::<KEY_LEN, OWNER_LEN>("CLAIMS").unwrap();
         for (proto, port) in [(TCP, 80), (UDP, 53)] {
             for addr in [mapped(HOST), ipv6::HOST] {
                 let claim = Claim { addr, proto, port };
                 claims.insert(&claim.key(), &[0; OWNER_LEN]).unwrap();
             }
         }
-        let counters = object.counters("COUNTERS").unwrap();
-        Some(Self { object, counters })
+        Some(bench)
     }
 
     /// What one frame adds to the counters. Without sockets every frame passes.
@@ -271,4 +282,82 @@ fn elf_section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
         let found = rest.starts_with(name.as_bytes()) && rest[name.len()] == 0;
         found.then(|| &file[start..start + len])
     })
+}
+
+fn link_address_of(mac: [u8; 6]) -> [u8; LINK_ADDRESS_LEN] {
+    let mut value = [0; LINK_ADDRESS_LEN];
+    value[..6].copy_from_slice(&mac);
+    value
+}
+
+#[test]
+fn frames_to_another_link_address_are_the_kernels() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    for at in 0..6 {
+        let mut frame = ethernet(&transport(TCP, 40_000, 80, 0));
+        assert_eq!(bench.seen(&frame).other_host, 0);
+        frame[at] ^= 4;
+        let seen = bench.seen(&frame);
+        let other_host = DemuxCounters {
+            other_host: 1,
+            ..DemuxCounters::default()
+        };
+        assert_eq!(seen, other_host, "byte {at}");
+    }
+}
+
+#[test]
+fn frames_to_nobody_in_particular_are_the_kernels() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    for mac in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]] {
+        let mut frame = ethernet(&transport(TCP, 40_000, 80, 0));
+        frame[..6].copy_from_slice(&mac);
+        assert_eq!(bench.seen(&frame).not_ip, 1);
+    }
+}
+
+/// A claimed segment with these options of IPv4.
+fn with_ip_options(options: &[u8]) -> Vec<u8> {
+    let words = options.len() / 4;
+    let mut packet = transport(TCP, 40_000, 80, words);
+    packet[20..20 + options.len()].copy_from_slice(options);
+    ethernet(&packet)
+}
+
+#[test]
+fn source_routes_are_the_kernels_and_other_options_the_services() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let mut long = [1; 40];
+    long[36..].copy_from_slice(&[131, 3, 4, 0]);
+    let mut late = [1; 40];
+    late[38] = 137;
+    for options in [
+        &[131, 3, 4, 0][..],
+        &[137, 7, 4, 10, 0, 0, 9, 0],
+        &[148, 4, 0, 0, 131, 3, 4, 0],
+        &long,
+        &late,
+    ] {
+        let seen = bench.seen(&with_ip_options(options));
+        assert_eq!((seen.other_ip, seen.no_socket), (1, 0), "{options:?}");
+    }
+    for options in [
+        &[1, 1, 1, 1][..],
+        &[148, 4, 0, 0],
+        // What an option says is not an option, and behind the end there is none.
+        &[7, 7, 4, 131, 137, 131, 131, 0],
+        &[0, 131, 3, 4],
+        // Broken.
+        &[7, 0, 131, 3],
+        &[7, 200, 131, 3],
+    ] {
+        let seen = bench.seen(&with_ip_options(options));
+        assert_eq!((seen.other_ip, seen.no_socket), (0, 1), "{options:?}");
+    }
 }

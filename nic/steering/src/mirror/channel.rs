@@ -6,7 +6,7 @@ use std::{
 };
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader,
     NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
@@ -87,10 +87,42 @@ impl Channel {
         ))
     }
 
-    /// Makes the kernel create or change something, and waits for its verdict.
-    pub(super) fn create(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
-        self.send(request, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK)?;
-        self.collect(&mut Vec::new()).map(drop)
+    /// What the kernel says of one thing; nothing if there is no such thing.
+    pub(super) fn get(
+        &mut self,
+        request: RouteNetlinkMessage,
+    ) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.send(request, NLM_F_REQUEST | NLM_F_ACK)?;
+        let mut answers = Vec::new();
+        match self.collect(&mut answers) {
+            Err(error) if is(&error, Errno::NOENT) => Ok(Vec::new()),
+            collected => collected.map(|_| answers),
+        }
+    }
+
+    /// Makes the kernel create something; what there is already stays as it is.
+    pub(super) fn create_new(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
+        let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK;
+        self.verdict(request, flags, Errno::EXIST)
+    }
+
+    /// Makes the kernel change something, if it still is there.
+    pub(super) fn change(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
+        self.verdict(request, NLM_F_REQUEST | NLM_F_ACK, Errno::NOENT)
+    }
+
+    /// Sends a request and waits for the kernel's verdict; `allowed` is as good as none.
+    fn verdict(
+        &mut self,
+        request: RouteNetlinkMessage,
+        flags: u16,
+        allowed: Errno,
+    ) -> io::Result<()> {
+        self.send(request, flags)?;
+        match self.collect(&mut Vec::new()) {
+            Err(error) if is(&error, allowed) => Ok(()),
+            collected => collected.map(drop),
+        }
     }
 
     fn send(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
@@ -159,6 +191,10 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
 }
 
 /// Kinds of messages that the library does not know, or finds malformed, are passed over.

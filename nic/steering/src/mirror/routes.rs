@@ -56,6 +56,18 @@ struct Route {
     mtu: Option<u32>,
 }
 
+impl Route {
+    fn info(&self) -> RouteInfo {
+        RouteInfo {
+            kind: self.kind,
+            ifindex: self.ifindex,
+            gateway: self.gateway,
+            prefsrc: self.prefsrc,
+            mtu: self.mtu.unwrap_or(u32::MAX),
+        }
+    }
+}
+
 /// Position in [`TABLES`], bits of the prefix, and the prefix.
 type Prefix = (u8, u8, Address);
 
@@ -97,28 +109,25 @@ impl RouteTable {
 
     /// Each prefix with its length and route, the tables in the order in which they are asked.
     pub(super) fn all(&self) -> impl Iterator<Item = (Address, u8, RouteInfo)> {
-        self.routes.iter().map(|((_, length, prefix), route)| {
-            let info = RouteInfo {
-                kind: route.kind,
-                ifindex: route.ifindex,
-                gateway: route.gateway,
-                prefsrc: route.prefsrc,
-                mtu: route.mtu.unwrap_or(u32::MAX),
-            };
-            (*prefix, *length, info)
+        let routes = self.routes.iter();
+        routes.map(|((_, length, prefix), route)| (*prefix, *length, route.info()))
+    }
+
+    /// The same by table, in the order in which the tables are asked.
+    pub(super) fn by_table(&self) -> impl Iterator<Item = Vec<(Address, u8, RouteInfo)>> {
+        (0..TABLES.len()).map(|rank| {
+            let of_table = self.routes.iter();
+            let of_table = of_table.filter(move |((of, ..), _)| usize::from(*of) == rank);
+            let entry =
+                |((_, length, prefix), route): (&Prefix, &Route)| (*prefix, *length, route.info());
+            of_table.map(entry).collect()
         })
     }
 
     pub(super) fn lookup(&self, dst: &Address) -> Option<RouteInfo> {
         (0..TABLES.len())
             .find_map(|rank| self.lookup_in(rank, dst))
-            .map(|route| RouteInfo {
-                kind: route.kind,
-                ifindex: route.ifindex,
-                gateway: route.gateway,
-                prefsrc: route.prefsrc,
-                mtu: route.mtu.unwrap_or(u32::MAX),
-            })
+            .map(Route::info)
     }
 
     fn lookup_in(&self, rank: usize, dst: &Address) -> Option<&Route> {

@@ -282,6 +282,14 @@ fn neighbor_address(message: &NeighbourMessage) -> Option<Address> {
         })
 }
 
+/// The state of the neighbor that a message is about, if it is about one.
+pub(super) fn neighbor_state_in(message: &RouteNetlinkMessage) -> Option<NeighborState> {
+    match message {
+        RouteNetlinkMessage::NewNeighbour(neighbor) => Some(neighbor_state(neighbor)),
+        _ => None,
+    }
+}
+
 fn neighbor_state(message: &NeighbourMessage) -> NeighborState {
     use netlink_packet_route::neighbour::NeighbourState as Nud;
     match message.header.state {

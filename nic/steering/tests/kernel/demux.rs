@@ -9,7 +9,7 @@ use std::{
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tidelane_steering::{
-    AttachMode, Claim, Demux, StackId, SteeringError,
+    AttachMode, Claim, Demux, Scope, StackId, Steering, SteeringError,
     mirror::{Mirror, address_from_ipv4},
 };
 
@@ -78,7 +78,7 @@ fn without_a_socket_or_a_claim_the_kernel_answers() {
     let counters = demux.counters().unwrap();
     assert_eq!((counters.unclaimed, counters.no_socket), (1, 0));
 
-    demux.claim(&web_claim(), StackId(3)).unwrap();
+    demux.claim(&web_claim(), StackId(3), Scope::Whole).unwrap();
     assert_eq!(demux.claims().unwrap(), [(web_claim(), StackId(3))]);
     let listener = pair.host.run(|| TcpListener::bind(HOST_PORT)).unwrap();
     connect(&pair).unwrap();
@@ -183,7 +183,7 @@ fn child_that_holds_a_claim() {
     let config = tidelane_af_xdp::XdpConfig::for_veth();
     let port = tidelane_af_xdp::XdpPort::open("veth0", 0, &config).unwrap();
     demux.register_xsk(0, port.fd()).unwrap();
-    demux.claim(&web_claim(), StackId(0)).unwrap();
+    demux.claim(&web_claim(), StackId(0), Scope::Whole).unwrap();
     println!("holding");
     std::thread::sleep(60 * SECOND);
 }

@@ -1,6 +1,8 @@
 //! Steering against the running kernel, in network namespaces of its own. Needs root.
 
+mod bpf_unsafe;
 mod demux;
+mod firewall;
 mod impair;
 mod mirror;
 mod net;

@@ -7,7 +7,8 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidelane_steering::mirror::{
-    Address, Change, LinkKind, Mirror, NeighborState, RouteKind, address_from_ipv4,
+    self, Address, Change, LinkKind, Mirror, NeighborState, RouteKind, address_from_ip,
+    address_from_ipv4,
 };
 
 use crate::net::{Pair, privileged};
@@ -233,4 +234,94 @@ fn lost_events_are_made_up_for() {
         mirror.route_lookup(&addr(10, 99, 15, 159)).unwrap().kind,
         RouteKind::Local
     );
+}
+
+/// What `ip neigh` says of a neighbour behind veth0.
+fn neighbor_line(pair: &Pair, addr: &str) -> String {
+    pair.host
+        .ip(&format!("neigh show {addr} dev veth0 nud all"))
+}
+
+/// The kernel turns a permanent entry into an ordinary one where it is asked to use it.
+#[test]
+fn what_an_administrator_set_by_hand_stays() {
+    if !privileged("what_an_administrator_set_by_hand_stays") {
+        return;
+    }
+    let pair = Pair::new();
+    let ifindex = pair.host.index("veth0");
+    pair.host.ip("addr add fd99::1/64 dev veth0 nodad");
+    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    for (addr, state) in [
+        ("10.77.0.31", "PERMANENT"),
+        ("10.77.0.32", "NOARP"),
+        ("fd99::31", "PERMANENT"),
+        ("fd99::32", "NOARP"),
+    ] {
+        let nud = state.to_lowercase();
+        pair.host.ip(&format!(
+            "neigh add {addr} lladdr 02:00:00:00:00:31 nud {nud} dev veth0"
+        ));
+        let address = address_from_ip(addr.parse().unwrap());
+        for _ in 0..3 {
+            mirror.resolve(ifindex, &address).unwrap();
+        }
+        let line = neighbor_line(&pair, addr);
+        assert!(line.contains(state), "{addr}: {line}");
+        assert!(line.contains("02:00:00:00:00:31"), "{addr}: {line}");
+    }
+}
+
+#[test]
+fn what_the_kernel_does_not_know_or_not_for_sure_is_asked_for() {
+    if !privileged("what_the_kernel_does_not_know_or_not_for_sure_is_asked_for") {
+        return;
+    }
+    let pair = Pair::new();
+    let ifindex = pair.host.index("veth0");
+    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    let peer = addr(10, 77, 0, 2);
+    let found = |mirror: &Mirror, state| {
+        let known = mirror.neighbor(ifindex, &peer);
+        known.is_some_and(|neighbor| neighbor.state == state)
+    };
+    mirror.resolve(ifindex, &peer).unwrap();
+    poll_until(&mut mirror, |mirror| {
+        found(mirror, NeighborState::Reachable)
+    });
+    for state in ["stale", "failed"] {
+        pair.host
+            .ip(&format!("neigh change 10.77.0.2 nud {state} dev veth0"));
+        mirror.resolve(ifindex, &peer).unwrap();
+        // Of a stale one confirmation is asked for after a while.
+        poll_until(&mut mirror, |mirror| {
+            found(mirror, NeighborState::Delay) || found(mirror, NeighborState::Reachable)
+        });
+    }
+    // Of one that is being asked for nothing more is asked.
+    let nobody = addr(10, 77, 0, 99);
+    mirror.resolve(ifindex, &nobody).unwrap();
+    mirror.resolve(ifindex, &nobody).unwrap();
+    let line = neighbor_line(&pair, "10.77.0.99");
+    assert!(line.contains("INCOMPLETE"), "{line}");
+}
+
+#[test]
+fn the_link_address_is_read_and_followed() {
+    if !privileged("the_link_address_is_read_and_followed") {
+        return;
+    }
+    let pair = Pair::new();
+    let ifindex = pair.host.index("veth0");
+    pair.host.ip("link set veth0 address 02:00:00:00:00:41");
+    let read = pair.host.run(|| mirror::link_address(ifindex)).unwrap();
+    assert_eq!(read.unwrap().0, [2, 0, 0, 0, 0, 0x41]);
+    let none = pair.host.run(|| mirror::link_address(9999)).unwrap();
+    assert_eq!(none, None);
+    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    pair.host.ip("link set veth0 address 02:00:00:00:00:42");
+    poll_until(&mut mirror, |mirror| {
+        let mac = mirror.link(ifindex).and_then(|link| link.mac);
+        mac.is_some_and(|mac| mac.0 == [2, 0, 0, 0, 0, 0x42])
+    });
 }

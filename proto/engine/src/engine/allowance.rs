@@ -1,29 +1,51 @@
 //! What may be sent per second to whom nothing is owed: challenge ACKs and resets.
 
-use tidelane_slowpath::iss;
+use tidelane_flow::{Arrival, Env};
+use tidelane_slowpath::reset_reply;
 use tidelane_time::Instant;
+use tidelane_wire::{DropReason, Segment};
 
 use super::Engine;
+use crate::resets::with_noise;
+
+/// What tells the noise of resets from that of challenge ACKs.
+const OF_RESETS: u64 = 1 << 62;
 
 impl Engine {
     /// Gives the allowances of a new second.
     pub(super) fn refill(&mut self, now: Instant) {
         let second = now.0 / 1_000_000_000;
-        if second != self.second {
-            self.second = second;
-            self.challenges = self.challenge_allowance(second);
-            self.resets = self.config.resets_per_second;
+        if second == self.second {
+            return;
         }
+        self.second = second;
+        let config = &self.config;
+        self.challenges = with_noise(&self.secret, second, config.challenge_acks_per_second);
+        let resets = with_noise(&self.secret, second | OF_RESETS, config.resets_per_second);
+        self.resets.refill(second, resets);
     }
 
-    /// Challenge ACKs of a second. A limit that a forger knows tells it, by what is left, what its
-    /// forgeries hit (CVE-2016-5696), so no two seconds have the same.
-    fn challenge_allowance(&self, second: u64) -> u32 {
-        let limit = self.config.challenge_acks_per_second;
-        if limit == u32::MAX {
-            return limit;
+    /// RFC 9293 §3.10.7.1: CLOSED.
+    pub(super) fn refuse(
+        &mut self,
+        arrival: &Arrival,
+        segment: &Segment<'_>,
+        reason: DropReason,
+        env: &mut impl Env,
+    ) {
+        self.counters.drops[reason.index()] += 1;
+        let Some(out) = reset_reply(segment, arrival.key, arrival.link) else {
+            return;
+        };
+        let peer = arrival.key.peer.addr;
+        let limit = self.config.peer_resets_per_second;
+        if !self.resets.take(&self.secret, peer, limit) {
+            self.counters.drops[DropReason::RateLimited.index()] += 1;
+            return;
         }
-        let noise = iss::mix(&self.secret, second) as u32;
-        limit / 2 + noise % limit.max(1)
+        self.counters.out_rsts += 1;
+        let fields = self.config.ip.to(peer);
+        // A reset that finds no frame is lost, as any may be.
+        let _ = env.transmit_reply(&out, fields);
     }
 }

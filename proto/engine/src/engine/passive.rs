@@ -1,7 +1,9 @@
 //! Passive opens: a SYN for a listener makes a half-open flow, or, where there is no room for one,
 //! a cookie that comes back as a flow.
 
-use tidelane_flow::{Arrival, Clock, Env, FlowId, FlowState, ListenerId, State, StateEvent};
+use tidelane_flow::{
+    Admission, Arrival, Clock, Env, FlowId, FlowState, Judgement, ListenerId, State, StateEvent,
+};
 use tidelane_slowpath::{Slow, SynSeen, cookies, is_wscale_impossible};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, Segment, TcpFlags};
@@ -26,19 +28,44 @@ impl Engine {
         let Some(listener) = self.listeners.get(id).copied() else {
             return;
         };
+        if !self.may_open(arrival, segment, id, env) {
+            return;
+        }
         self.counters.impossible_wscales += u64::from(is_wscale_impossible(segment));
         if !listener.accept_room() {
             self.counters.listen_overflows += 1;
             return self.drop_syn(DropReason::AcceptQueueFull);
         }
         let room = listener.syn_room() && self.half_open < self.config.half_open_max;
-        if room {
-            self.open_half(clock, arrival, segment, (id, &listener), env);
-        } else if self.config.syn_cookies {
-            self.send_cookie(clock, arrival, segment, (id, &listener), env);
-        } else {
-            self.drop_syn(DropReason::SynQueueFull);
+        let admission = match room {
+            true => env.admit(id, true),
+            false => Admission::Cookie,
+        };
+        match admission {
+            Admission::Flow => self.open_half(clock, arrival, segment, (id, &listener), env),
+            Admission::Cookie if self.config.syn_cookies => {
+                self.send_cookie(clock, arrival, segment, (id, &listener), env);
+            }
+            Admission::Cookie => self.drop_syn(DropReason::SynQueueFull),
+            Admission::Nothing => self.drop_syn(DropReason::UserLimit),
         }
+    }
+
+    /// Returns true if the driver lets a peer open a connection; if not, the segment is answered as
+    /// the driver says.
+    fn may_open(
+        &mut self,
+        arrival: &Arrival,
+        segment: &Segment<'_>,
+        id: ListenerId,
+        env: &mut impl Env,
+    ) -> bool {
+        match env.judge(id, &arrival.key) {
+            Judgement::Accept => return true,
+            Judgement::Refuse => self.refuse(arrival, segment, DropReason::RuleDenied, env),
+            Judgement::Drop => self.drop_syn(DropReason::RuleDenied),
+        }
+        false
     }
 
     /// Whether a flow waits for the end of its handshake, and no program has it yet.
@@ -90,6 +117,8 @@ impl Engine {
         let Some(id) = self.make_flow(clock, arrival.key, route, listener.1.options) else {
             return self.drop_syn(DropReason::FlowTableFull);
         };
+        env.made(id, &arrival.key, route.link);
+        env.admitted(id);
         self.set_headers(id, env);
         let syn = SynSeen::of(segment, arrival.ecn);
         self.see_syn(clock, id, listener.0, &syn, env);
@@ -172,10 +201,17 @@ impl Engine {
             self.counters.syncookies_failed += 1;
             return false;
         };
+        if !self.may_open(arrival, segment, id, env) {
+            return true;
+        }
         if !listener.accept_room() {
             // As in Linux: its text brings the cookie again.
             self.counters.listen_overflows += 1;
             self.drop_syn(DropReason::AcceptQueueFull);
+            return true;
+        }
+        if env.admit(id, false) != Admission::Flow {
+            self.drop_syn(DropReason::UserLimit);
             return true;
         }
         let route = env.route(&arrival.key, arrival.link);
@@ -186,6 +222,7 @@ impl Engine {
         };
         self.counters.syncookies_recv += 1;
         env.made(flow, &arrival.key, route.link);
+        env.admitted(flow);
         self.set_headers(flow, env);
         self.see_syn(clock, flow, id, &cookies::remembered(&kept, segment), env);
         if let Some(mut slow) = slow!(self, flow, clock, env) {

@@ -1,5 +1,7 @@
 //! What programs and the driver ask for: listeners, opens, ends, options, and how things stand.
 
+use std::ops::Range;
+
 use tidelane_flow::{
     Clock, Counters, EngineConfig, Env, FlowId, FlowInfo, FlowState, IpFields, ListenError,
     ListenerId, OpenError, Route, SocketOptions, State, StateEvent, Timeouts, flags,
@@ -260,6 +262,15 @@ impl Engine {
         let flow = self.table.get(id)?;
         let cold = self.connections.get(id.index())?.as_ref()?;
         Some(cold.info(flow, &self.config))
+    }
+
+    /// The stream positions of the bytes that a flow has received and its program has not read: in
+    /// order, then each range that lies behind a hole.
+    pub fn received(&self, id: FlowId) -> impl Iterator<Item = Range<u32>> {
+        let flow = self.table.get(id);
+        let cold = self.connections.get(id.index()).and_then(Option::as_ref);
+        let both = flow.zip(cold).into_iter();
+        both.flat_map(|(flow, cold)| cold.received(flow))
     }
 
     /// All flows.

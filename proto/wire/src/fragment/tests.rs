@@ -183,7 +183,8 @@ fn the_sender_is_told_what_did_not_become_whole() {
         (v4(MORE, 0, &[7; 24]), 20 + 8 + 44),
     ] {
         let first = parse_fragment(&frame).unwrap();
-        let len = emit_time_exceeded(&mut out, &first.whole(), &frame[14..], 64).unwrap();
+        let len = emit_time_exceeded(&mut out, &first.whole(), &frame[14..], (64, 0x1234));
+        let len = len.unwrap();
         assert_eq!(len, 14 + most);
         let packet = parse_frame(&out[..len]).unwrap();
         assert_eq!(
@@ -198,6 +199,7 @@ fn the_sender_is_told_what_did_not_become_whole() {
         assert!(frame[14..].starts_with(&packet.payload[8..]));
         // It is an error that we understand ourselves, as far as it quotes no fragment header.
         if packet.dst.is_v4() {
+            assert_eq!(out[18..20], [0x12, 0x34]);
             let error = parse_icmp_error(packet.payload).unwrap();
             assert_eq!(error.kind, IcmpErrorKind::TimeExceeded);
             assert_eq!(error.key.local.addr, first.datagram.src);
@@ -206,7 +208,7 @@ fn the_sender_is_told_what_did_not_become_whole() {
             assert_eq!(parse_icmpv6_error(&packet), Err(DropReason::Fragment));
         }
         assert_eq!(
-            emit_time_exceeded(&mut out[1..], &first.whole(), &frame[14..], 64),
+            emit_time_exceeded(&mut out[1..], &first.whole(), &frame[14..], (64, 0x1234)),
             None
         );
     }

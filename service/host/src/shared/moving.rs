@@ -1,6 +1,6 @@
 //! A connection moves from the memory of one program to another's.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use tidelane_abi::{BufferWord, program_flags, service_flags};
 use tidelane_packet_io::PacketIo;
@@ -10,8 +10,9 @@ use tidelane_time::Instant;
 use super::Holder;
 use crate::{
     Host, ProgramId,
-    accept::copy_buffer,
     binding::{Binding, SlotUse, Stub},
+    carry::Lying,
+    memory::Buffers,
     slots::{self, Publication, Resumption},
 };
 
@@ -51,6 +52,14 @@ pub enum TakeError {
     Buffer(u32),
     /// No slot or no memory.
     Limit,
+}
+
+/// Stream positions of the bytes that go with a connection.
+struct Luggage {
+    /// Received, and not read.
+    unread: Vec<Range<u32>>,
+    /// Written, and not acknowledged by the peer.
+    unacked: Range<u32>,
 }
 
 /// What a connection needs at its new place.
@@ -104,8 +113,8 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// Bytes that the peer has not acknowledged: where they begin and end.
-    fn unacked(&mut self, place: (ProgramId, u32)) -> Result<(u32, u32), TakeError> {
+    /// The bytes that go with a connection.
+    fn luggage(&mut self, place: (ProgramId, u32)) -> Result<Luggage, TakeError> {
         let program = self.io.programs.get_mut(place.0);
         match program.and_then(|program| program.slot_use(place.1)) {
             Some(SlotUse::Live(flow)) => {
@@ -114,9 +123,15 @@ impl<P: PacketIo> Host<P> {
                 let state = self.engine.flow(flow).ok_or(TakeError::Busy)?;
                 let acked = state.tx_acked();
                 let binding = self.io.binding(flow).ok_or(TakeError::Busy)?;
-                Ok((acked, binding.tx_head))
+                Ok(Luggage {
+                    unread: self.engine.received(flow).collect(),
+                    unacked: acked..binding.tx_head,
+                })
             }
-            Some(SlotUse::Ended(binding)) => Ok((binding.tx_head, binding.tx_head)),
+            Some(SlotUse::Ended(binding)) => Ok(Luggage {
+                unread: std::iter::once(binding.rx_read..binding.rx_head).collect(),
+                unacked: binding.tx_head..binding.tx_head,
+            }),
             _ => Err(TakeError::NotHeld),
         }
     }
@@ -128,16 +143,16 @@ impl<P: PacketIo> Host<P> {
         place: (ProgramId, u32),
         tx_buffer: BufferWord,
     ) -> Result<Room, TakeError> {
-        let (tx_start, tx_end) = self.unacked(place)?;
+        let Luggage { unread, unacked } = self.luggage(place)?;
         let old_region = self.region_of(place.0)?;
         let binding = self.binding_at(place).ok_or(TakeError::NotHeld)?;
         let (old_rx, old_tx) = (binding.rx, binding.tx);
         let program = self.io.programs.get_mut(id).ok_or(TakeError::NotHeld)?;
         let region = program.region.clone();
-        let unacked = tx_end.wrapping_sub(tx_start);
+        let unacked_len = unacked.end.wrapping_sub(unacked.start);
         let tx = StreamBuffer::from_word(tx_buffer, region.layout().tx_area());
-        if tx.map_or(0, StreamBuffer::len) < unacked {
-            return Err(TakeError::Buffer(unacked));
+        if tx.map_or(0, StreamBuffer::len) < unacked_len {
+            return Err(TakeError::Buffer(unacked_len));
         }
         let rx = match old_rx {
             Some(old) => Some(program.rx.alloc(old.log2).ok_or(TakeError::Limit)?),
@@ -149,11 +164,12 @@ impl<P: PacketIo> Host<P> {
             }
             return Err(TakeError::Limit);
         };
+        let (from, to) = (old_region.region(), region.region());
         if let (Some(old), Some(new)) = (old_rx, rx) {
-            copy_buffer(old_region.region(), old, region.region(), new);
+            Lying::new(from, old).carry(Lying::new(to, new), unread);
         }
         if let (Some(old), Some(new)) = (old_tx, tx) {
-            copy_range(&old_region, old, &region, new, tx_start..tx_end);
+            Lying::new(from, old).carry(Lying::new(to, new), [unacked]);
         }
         Ok(Room {
             slot,
@@ -337,25 +353,4 @@ fn publish_at(binding: &mut Binding, room: &Room, rx_head: u32, tx_acked: u32) -
         slots::publish(view, &publication);
     }
     publication
-}
-
-/// Copies the bytes of stream positions `range` between buffers of two regions.
-fn copy_range(
-    from_region: &ProgramRegion,
-    from: StreamBuffer,
-    to_region: &ProgramRegion,
-    to: StreamBuffer,
-    range: std::ops::Range<u32>,
-) {
-    let mut chunk = [0; 2048];
-    let mut at = range.start;
-    while at != range.end {
-        let len = (range.end.wrapping_sub(at) as usize).min(chunk.len());
-        let part = &mut chunk[..len];
-        // The lengths were compared before: neither can fail.
-        let copied =
-            from.read(from_region.region(), at, part) && to.write(to_region.region(), at, part);
-        debug_assert!(copied);
-        at = at.wrapping_add(len as u32);
-    }
 }

@@ -6,13 +6,12 @@ use std::sync::{
 };
 
 use tidelane_abi::{
-    ControlEvent, ControlRequest, OpenOptions, control_event, control_request, data_request,
-    program_flags,
+    ControlEvent, ControlRequest, control_event, control_request, data_request, program_flags,
 };
 use tidelane_host::ProgramId;
 use tidelane_ring::{
-    ControlEventConsumer, ControlRequestProducer, DataRequestProducer, ProgramRegion, StreamBuffer,
-    words::DataWord,
+    BufferAllocator, ControlEventConsumer, ControlRequestProducer, DataRequestProducer,
+    ProgramRegion, StreamBuffer, new_control_request, words::DataWord,
 };
 
 use crate::{rig::Count, stage::Stage};
@@ -27,8 +26,13 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Joins the listener.
+    /// Joins the only listener.
     pub fn join(stage: &mut Stage, program: &Program) -> Self {
+        Self::join_listener(stage, program, 1)
+    }
+
+    /// Joins the listener of this number.
+    pub fn join_listener(stage: &mut Stage, program: &Program, listener: u32) -> Self {
         let (id, region) = program.clone();
         assert!(
             stage
@@ -38,18 +42,9 @@ impl Acceptor {
         );
         let mut control = ControlRequestProducer::new(region.clone(), 0).expect("a context");
         let join = ControlRequest {
-            kind: control_request::LISTENER_JOIN,
-            flags: 0,
             cookie: 1,
-            peer_addr: [0; 16],
-            local_addr: [0; 16],
-            peer_port: 0,
-            local_port: 0,
-            listener: 1,
-            fast_open: 0,
-            reserved_word: 0,
-            options: OpenOptions::default(),
-            reserved: [0; 3],
+            listener,
+            ..new_control_request(control_request::LISTENER_JOIN)
         };
         control.push(join).expect("room");
         control.publish();
@@ -80,14 +75,38 @@ impl Acceptor {
 
     /// What the connection of `event` has received.
     pub fn text(&self, event: &ControlEvent) -> Vec<u8> {
-        let slot = self.region.slot(event.slot).expect("a slot");
-        let word = slot.service().rx_buffer.load(Acquire);
-        let len = slot.service().rx_head.load(Acquire);
-        let buffer = StreamBuffer::from_word(word, self.region.layout().rx_area());
-        let mut text = vec![0; len as usize];
-        let buffer = buffer.expect("a receive buffer");
-        assert!(buffer.read(self.region.region(), 0, &mut text));
-        text
+        text_in(&self.region, event.slot)
+    }
+
+    /// Takes the connection from the accept queue.
+    pub fn accept(&mut self, stage: &mut Stage, event: &ControlEvent) {
+        let half = self.region.slot(event.slot).expect("a slot").program();
+        half.flags.fetch_or(program_flags::TAKEN, Release);
+        self.advance(stage, event);
+    }
+
+    /// Reads `len` bytes, without taking the connection from the accept queue.
+    pub fn read(&mut self, stage: &mut Stage, event: &ControlEvent, len: u32) {
+        let half = self.region.slot(event.slot).expect("a slot").program();
+        half.rx_read.fetch_add(len, Release);
+        self.advance(stage, event);
+    }
+
+    /// Writes `text`, the first of the connection, likewise.
+    pub fn write(&mut self, stage: &mut Stage, event: &ControlEvent, text: &[u8]) {
+        let buffer = send_buffer(&self.region);
+        assert!(buffer.write(self.region.region(), 0, text));
+        let half = self.region.slot(event.slot).expect("a slot").program();
+        half.tx_buffer.store(buffer.to_word(), Release);
+        half.tx_head.store(text.len() as u32, Release);
+        self.advance(stage, event);
+    }
+
+    fn advance(&mut self, stage: &mut Stage, event: &ControlEvent) {
+        let word = DataWord::new(data_request::ADVANCE, event.slot);
+        self.requests.push(word.encode()).expect("room");
+        self.requests.publish();
+        stage.run();
     }
 
     /// Resets the connection of `event`.
@@ -107,4 +126,22 @@ impl Acceptor {
             stage.run();
         }
     }
+}
+
+/// The first send buffer that a program has.
+pub fn send_buffer(region: &ProgramRegion) -> StreamBuffer {
+    let mut allocator = BufferAllocator::new(region.layout().tx_area());
+    allocator.alloc(12).expect("an empty area")
+}
+
+/// All that the connection in `slot` has received.
+pub fn text_in(region: &ProgramRegion, slot: u32) -> Vec<u8> {
+    let slot = region.slot(slot).expect("a slot");
+    let word = slot.service().rx_buffer.load(Acquire);
+    let len = slot.service().rx_head.load(Acquire);
+    let buffer = StreamBuffer::from_word(word, region.layout().rx_area());
+    let mut text = vec![0; len as usize];
+    let buffer = buffer.expect("a receive buffer");
+    assert!(buffer.read(region.region(), 0, &mut text));
+    text
 }

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use tidelane_engine::{EngineConfig, LinkId};
-use tidelane_host::{Bell, Host, Interface, Siblings};
+use tidelane_host::{Bell, Host, Interface, Route, Siblings};
 use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
 use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
@@ -37,6 +37,14 @@ impl Core {
     }
 
     pub fn with_port(port: MemConfig) -> Self {
+        Self::made_of(EngineConfig::default(), port)
+    }
+
+    pub fn with_config(config: EngineConfig) -> Self {
+        Self::made_of(config, MemConfig::default())
+    }
+
+    fn made_of(config: EngineConfig, port: MemConfig) -> Self {
         let (near, queue) = MemPort::pair(port);
         let interface = Interface {
             link: LinkId(1),
@@ -44,8 +52,15 @@ impl Core {
             mtu: 1500,
             addresses: vec![IpAddress::from_v4(OURS)],
         };
-        let host = Host::new(EngineConfig::default(), [7; 16], interface, vec![near]);
-        let host = host.expect("there is memory");
+        let host = Host::new(config, [7; 16], interface, vec![near]);
+        let mut host = host.expect("there is memory");
+        let on_link = Route {
+            prefix: IpAddress::from_v4([10, 0, 0, 0]),
+            prefix_len: 96 + 8,
+            gateway: None,
+            source: IpAddress::from_v4(OURS),
+        };
+        host.set_routes(Instant(0), vec![IpAddress::from_v4(OURS)], vec![on_link]);
         Self { host, queue }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidelane_host::{Host, Listen, ProgramId, Route};
+use tidelane_host::{Credentials, Host, HostRequest, Listen, ProgramId};
 use tidelane_packet_io::MemPort;
 use tidelane_ring::{Layout, ProgramRegion};
 use tidelane_time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::{
     rig::{Core, OUR_MAC},
 };
 
-const LOCAL: IpAddress = IpAddress::from_v4(OURS);
+pub const LOCAL: IpAddress = IpAddress::from_v4(OURS);
 const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 const PORT: u16 = 80;
 
@@ -25,6 +25,12 @@ pub struct Stage {
     pub now: Instant,
     /// Whom strangers' frames come from: their router.
     pub router: MacAddress,
+    /// The kernel, when asked about a neighbour, finds the router.
+    pub is_resolved: bool,
+    /// Neighbours that the kernel was asked about.
+    asked: Vec<IpAddress>,
+    /// What else the host asked for.
+    others: Vec<HostRequest>,
 }
 
 impl Stage {
@@ -34,19 +40,14 @@ impl Stage {
     }
 
     /// The same around this core.
-    pub fn with_core(mut core: Core) -> Self {
-        let on_link = Route {
-            prefix: IpAddress::from_v4([10, 0, 0, 0]),
-            prefix_len: 96 + 8,
-            gateway: None,
-            source: LOCAL,
-        };
-        let now = Instant(1_000_000_000);
-        core.host.set_routes(now, vec![LOCAL], vec![on_link]);
+    pub fn with_core(core: Core) -> Self {
         Self {
             core,
-            now,
+            now: Instant(1_000_000_000),
             router: THEIR_MAC,
+            is_resolved: true,
+            asked: Vec::new(),
+            others: Vec::new(),
         }
     }
 
@@ -57,10 +58,43 @@ impl Stage {
         self.answers(from)
     }
 
-    /// The host runs, a little later.
+    /// The host runs, a little later; the kernel does as it is asked, and the host runs again.
     pub fn run(&mut self) {
         self.now += Duration::from_micros(5);
         self.core.host.step(self.now);
+        if self.ask_kernel() {
+            self.core.host.step(self.now);
+        }
+    }
+
+    /// Takes the host's requests. Returns true if there was an answer to one.
+    fn ask_kernel(&mut self) -> bool {
+        let mut answered = false;
+        while let Some(request) = self.core.host.take_request() {
+            let HostRequest::Resolve { addr } = request else {
+                self.others.push(request);
+                continue;
+            };
+            self.asked.push(addr);
+            if self.is_resolved {
+                let (now, mac) = (self.now, Some(self.router));
+                self.core.host.set_neighbour(now, addr, mac);
+                answered = true;
+            }
+        }
+        answered
+    }
+
+    /// What the host asked for since the last call, besides neighbours.
+    pub fn requests(&mut self) -> Vec<HostRequest> {
+        self.ask_kernel();
+        std::mem::take(&mut self.others)
+    }
+
+    /// Neighbours that the kernel was asked about since the last call.
+    pub fn asked_about(&mut self) -> Vec<IpAddress> {
+        self.ask_kernel();
+        std::mem::take(&mut self.asked)
     }
 
     /// A segment of `from` waits in the host's port.
@@ -123,9 +157,19 @@ impl Stage {
 
 /// A program with 16 slots and `rx_len` bytes for what it receives holds the listener.
 pub fn listen(host: &mut Host<MemPort>, rx_len: u64) -> (ProgramId, Arc<ProgramRegion>) {
+    listen_as(host, rx_len, Credentials::default())
+}
+
+/// The same, as a program of somebody.
+pub fn listen_as(
+    host: &mut Host<MemPort>,
+    rx_len: u64,
+    credentials: Credentials,
+) -> (ProgramId, Arc<ProgramRegion>) {
     let layout = Layout::new(16, rx_len, 1 << 20).expect("a possible layout");
     let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
     let id = host.add_program("test".to_owned(), 1, region.clone());
+    host.set_credentials(id, credentials);
     let listen = Listen {
         number: 1,
         key: 1,

@@ -1,9 +1,8 @@
 //! SYNs from addresses that nobody has: what they may cost a host, and the kernel beside it.
 
-use tidelane_host::HostRequest;
 use tidelane_packet_io::BURST_MAX;
 use tidelane_time::Duration;
-use tidelane_wire::{IpAddress, MacAddress, TcpFlags, TcpOptions};
+use tidelane_wire::{MacAddress, TcpFlags, TcpOptions};
 
 use crate::stage::{Stage, listen, segment, stranger};
 
@@ -12,15 +11,6 @@ impl Stage {
         let mut stage = Self::new();
         listen(&mut stage.core.host, 1 << 20);
         stage
-    }
-
-    fn asked_about(&mut self) -> Vec<IpAddress> {
-        let requests = std::iter::from_fn(|| self.core.host.take_request());
-        let about = requests.filter_map(|request| match request {
-            HostRequest::Resolve { addr } => Some(addr),
-            _ => None,
-        });
-        about.collect()
     }
 }
 

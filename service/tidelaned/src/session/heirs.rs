@@ -3,46 +3,55 @@
 use std::{io, os::fd::AsFd};
 
 use tidelane_abi::{Message, message, refusal};
-use tidelane_host::{Take, TakeError};
+use tidelane_host::{Take, TakeError, accounts::Refused};
 use tidelane_ring::registration::{new_message, send_message};
 
-use super::Session;
-use crate::control::Shared;
+use super::{Place, Session};
+use crate::{core::Port, shared::Shared};
 
 impl Session {
     /// A child is about to be made that will hold what this process holds.
-    pub(super) fn inherit(&mut self, shared: &mut Shared) -> io::Result<()> {
+    pub(super) fn inherit<P: Port>(&mut self, shared: &mut Shared<P>) -> io::Result<()> {
         if self.holder(0).is_none() {
             return self.answer(message::INHERIT, refusal::MALFORMED);
         }
-        let Some(number) = shared.admit() else {
+        let place = match Place::take(self.place.account().clone()) {
+            Ok(place) => place,
+            Err(refused) => return self.refuse(message::INHERIT, refused),
+        };
+        let number = shared.session_number();
+        let Ok((heir, theirs)) = Self::heir(number, place, self) else {
             return self.answer(message::INHERIT, refusal::LIMIT);
         };
-        let (heir, theirs) = match Self::heir(number, self) {
-            Ok(made) => made,
-            Err(_) => {
-                shared.dismiss();
-                return self.answer(message::INHERIT, refusal::LIMIT);
-            }
-        };
-        shared.cores.call_each(|core| {
+        if shared.descriptors.join(heir.user_number()).is_err() {
+            return self.answer(message::INHERIT, refusal::LIMIT);
+        }
+        let inherited = shared.cores.call_each(|core| {
             let from = self.holder(core);
-            move |host, now| {
-                if let Some(from) = from {
-                    host.inherit(now, from, number);
-                }
-            }
+            move |host, now| from.map_or(Ok(()), |from| host.inherit(now, from, number))
         });
+        let inherited: Result<(), Refused> = inherited.into_iter().flatten().collect();
+        if let Err(refused) = inherited {
+            heir.end(shared);
+            return self.refuse(message::INHERIT, refused);
+        }
         shared.heirs.push(heir);
         let answer = new_message(message::INHERIT);
         send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
     }
 
     /// The program wants a connection that another one has.
-    pub(super) fn take(&mut self, shared: &mut Shared, request: &Message) -> io::Result<()> {
-        let Some(registered) = &self.registered else {
+    pub(super) fn take<P: Port>(
+        &mut self,
+        shared: &mut Shared<P>,
+        request: &Message,
+    ) -> io::Result<()> {
+        let Some(registered) = &mut self.registered else {
             return Ok(());
         };
+        if !registered.is_mapped() {
+            return self.answer(message::TAKE, refusal::MALFORMED);
+        }
         let core = shared.cores.of_connection(request.connection);
         let id = registered.ids[core];
         let take = Take {
@@ -72,7 +81,7 @@ impl Session {
     }
 
     /// The process closed a connection that it had no slot for.
-    pub(super) fn disown(&self, shared: &Shared, connection: u64) {
+    pub(super) fn disown<P: Port>(&self, shared: &Shared<P>, connection: u64) {
         let core = shared.cores.of_connection(connection);
         if let Some(holder) = self.holder(core) {
             shared

@@ -1,17 +1,26 @@
 //! Listeners of a program: on all cores, behind one claim.
 
-use std::{
-    io,
-    os::fd::{AsFd, OwnedFd},
-};
+use std::{io, os::fd::AsFd, sync::Arc};
 
 use tidelane_abi::{Message, message, refusal};
 use tidelane_engine::ListenerId;
-use tidelane_host::{Holder, Listen, ListenError};
+use tidelane_host::{
+    Holder, Host, Listen, ListenError,
+    accounts::{Account, Charge, Refused, Resource},
+};
 use tidelane_ring::registration::{new_message, send_message};
+use tidelane_steering::{PortReservation, SteeringError};
 
-use super::Session;
-use crate::{claims::Owner, control::Shared, core::CoreHost, fast_open, sockets};
+use super::{Registered, Session};
+use crate::{
+    claims::{Owner, Title},
+    congestion,
+    core::{Port, now},
+    descriptors::Entitled,
+    fast_open,
+    shared::Shared,
+    sockets::KernelSocket,
+};
 
 /// A listener that a program holds.
 pub(super) struct Held {
@@ -21,28 +30,66 @@ pub(super) struct Held {
     ids: Vec<ListenerId>,
     /// Of its kernel socket.
     pub(super) cookie: u64,
+    /// Its user's.
+    _charge: Charge,
+}
+
+impl Registered {
+    /// What one more listener costs; nothing if the program has it.
+    fn charge_listener(
+        &self,
+        account: &Arc<Account>,
+        cookie: u64,
+    ) -> Result<Option<Charge>, Refused> {
+        let mut known = self.listeners.iter();
+        if known.any(|known| known.cookie == cookie) {
+            return Ok(None);
+        }
+        account.charge(Resource::Listeners, 1).map(Some)
+    }
+
+    /// The program has a listener, if there is a charge for it: else it has it already. Returns
+    /// true if it has not had it.
+    fn hold(&mut self, listen: &Listen, ids: Vec<ListenerId>, charge: Option<Charge>) -> bool {
+        let fresh = charge.is_some();
+        self.listeners.extend(charge.map(|charge| Held {
+            number: listen.number,
+            ids,
+            cookie: listen.key,
+            _charge: charge,
+        }));
+        fresh
+    }
 }
 
 impl Session {
-    pub(super) fn listen(
+    pub(super) fn listen<P: Port>(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut Shared<P>,
         request: &Message,
-        socket: Option<OwnedFd>,
+        entitled: Entitled,
     ) -> io::Result<()> {
         let Some(registered) = &mut self.registered else {
             return Ok(());
         };
-        let set = fast_open::of_listener(socket.as_ref());
+        let Entitled {
+            socket,
+            reservation,
+            fast_open: set,
+        } = entitled;
         let (policy, keys) = (fast_open::policy(), fast_open::keys());
-        let examined = socket.and_then(|fd| sockets::examine(&fd).ok().flatten());
-        let Some(socket) = examined.filter(|socket| socket.listens) else {
-            return self.answer(message::LISTEN, refusal::NOT_ENTITLED);
-        };
         if !shared.is_served(socket.local.addr) {
             return self.answer(message::LISTEN, refusal::NOT_ACCELERATED);
         }
-        let (backlog, options) = (request.backlog, request.options);
+        let charge = match registered.charge_listener(self.place.account(), socket.cookie) {
+            Ok(charge) => charge,
+            Err(refused) => return self.refuse(message::LISTEN, refused),
+        };
+        let backlog = shared.somaxconn.clamp(request.backlog);
+        let mut options = request.options;
+        if !congestion::allowed_to(&self.peer).has(options.congestion) {
+            options.congestion = 0;
+        }
         let listen = Listen {
             number: shared.listener_number(socket.cookie),
             key: socket.cookie,
@@ -52,7 +99,7 @@ impl Session {
         };
         let listened = shared.cores.call_each(|core| {
             let id = registered.ids[core];
-            move |host: &mut CoreHost, _| {
+            move |host: &mut Host<P>, _| {
                 let listener = host.listen(id, &listen)?;
                 host.set_listener_options(listener, &options);
                 host.set_fast_open(policy, keys);
@@ -68,22 +115,12 @@ impl Session {
             Ok(ids) => ids,
             Err(error) => return self.listen_refused(shared, &listen, error),
         };
-        let mut known = registered.listeners.iter();
-        if !known.any(|known| known.number == listen.number) {
-            registered.listeners.push(Held {
-                number: listen.number,
-                ids,
-                cookie: socket.cookie,
-            });
+        if registered.hold(&listen, ids, charge) {
+            shared.hold_listener(socket.cookie);
         }
-        let owner = Owner::Listener(socket.cookie);
-        let claimed = socket
-            .ends()
-            .try_for_each(|end| shared.claims.want(owner, end));
-        if let Err(error) = claimed {
-            eprintln!("tidelaned: cannot claim {}: {error}", socket.local);
+        if let Err(error) = self.claim_ends(shared, &socket, reservation) {
             self.unlisten(shared, listen.number);
-            return self.answer(message::LISTEN, refusal::LIMIT);
+            return self.refuse_claim(message::LISTEN, socket.local, &error);
         }
         let answer = Message {
             listener: listen.number,
@@ -93,10 +130,30 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// A core refused the listener: the others give it up again.
-    fn listen_refused(
+    /// Claims the local ends of a listener. One reservation holds the ports of all.
+    fn claim_ends<P: Port>(
         &self,
-        shared: &mut Shared,
+        shared: &mut Shared<P>,
+        socket: &KernelSocket,
+        reservation: PortReservation,
+    ) -> Result<(), SteeringError> {
+        let mut reservation = Some(reservation);
+        socket.ends().try_for_each(|end| {
+            let title = Title {
+                charge: None,
+                reservation: reservation.take(),
+                shared: socket.reuse_address,
+                program: None,
+            };
+            let name = (Owner::Listener(socket.cookie), end);
+            shared.claims.want(name, title, now())
+        })
+    }
+
+    /// A core refused the listener: the others give it up again.
+    fn listen_refused<P: Port>(
+        &self,
+        shared: &mut Shared<P>,
         listen: &Listen,
         error: ListenError,
     ) -> io::Result<()> {
@@ -111,7 +168,7 @@ impl Session {
                     }
                 }
             });
-            forget_unheld(shared, &[key]);
+            shared.forget_listener(key);
         }
         let why = match error {
             ListenError::InUse => refusal::IN_USE,
@@ -120,7 +177,7 @@ impl Session {
         self.answer(message::LISTEN, why)
     }
 
-    pub(super) fn unlisten(&mut self, shared: &mut Shared, number: u32) {
+    pub(super) fn unlisten<P: Port>(&mut self, shared: &mut Shared<P>, number: u32) {
         let Some(registered) = &mut self.registered else {
             return;
         };
@@ -133,20 +190,6 @@ impl Session {
             let (id, listener) = (registered.ids[core], ids[core]);
             move |host, now| host.unlisten(now, id, listener)
         });
-        forget_unheld(shared, &[cookie]);
-    }
-}
-
-/// Forgets those of these kernel sockets' listeners that no program holds any more.
-pub(super) fn forget_unheld(shared: &mut Shared, cookies: &[u64]) {
-    if cookies.is_empty() {
-        return;
-    }
-    let left = shared.cores.call_each(|_| |host, _| host.listener_keys());
-    let left: Vec<u64> = left.into_iter().flatten().flatten().collect();
-    for cookie in cookies {
-        if !left.contains(cookie) {
-            shared.listener_is_gone(*cookie);
-        }
+        shared.release_listener(cookie);
     }
 }

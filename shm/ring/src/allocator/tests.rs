@@ -59,31 +59,42 @@ fn sizes_out_of_range_and_foreign_buffers_are_refused() {
     assert!(BufferAllocator::new(0..u64::MAX).alloc(11).is_some());
 }
 
+/// What `lend` gives until there is no more.
+fn lent(allocator: &mut BufferAllocator, len_min: u64) -> Vec<StreamBuffer> {
+    std::iter::from_fn(|| allocator.lend(len_min)).collect()
+}
+
 #[test]
-fn trim_gives_each_used_block_back_once() {
+fn each_used_block_is_lent_once() {
     let mut allocator = BufferAllocator::new(0..1 << 24);
     let buffers: Vec<_> = (0..100).map(|_| allocator.alloc(16).unwrap()).collect();
     let kept = allocator.alloc(16).unwrap();
+    assert!(!allocator.is_loose());
     for buffer in buffers {
         allocator.free(buffer);
     }
-    let mut given = Vec::new();
-    allocator.trim(1 << 16, |offset, len| given.push((offset, len)));
-    let total: u64 = given.iter().map(|(_, len)| len).sum();
+    assert!(allocator.is_loose());
+    let given = lent(&mut allocator, 1 << 16);
+    assert!(!allocator.is_loose());
+    let total: u64 = given.iter().map(|block| u64::from(block.len())).sum();
     // All that was used, and what was merged with it; never the block in use.
     assert!((100 << 16..(1 << 24)).contains(&total), "{total}");
-    let range = kept.range();
-    assert!(
-        given
-            .iter()
-            .all(|&(at, len)| at + len <= range.start || range.end <= at)
-    );
-    allocator.trim(1 << 16, |_, _| panic!("given back twice"));
+    assert_eq!(allocator.allocated_bytes(), total + (1 << 16));
+    let (start, end) = (kept.range().start, kept.range().end);
+    let apart = |block: &StreamBuffer| block.range().end <= start || end <= block.offset;
+    assert!(given.iter().all(apart));
+    for block in given {
+        assert!(allocator.take_back(block) && !allocator.take_back(block));
+    }
+    assert_eq!(allocator.lend(1 << 16), None, "given back twice");
     let again = allocator.alloc(16).unwrap();
     allocator.free(again);
-    let mut dirty = 0;
-    allocator.trim(1 << 16, |_, len| dirty += len);
-    assert!(dirty >= 1 << 16);
+    let dirty = lent(&mut allocator, 1 << 16);
+    assert!(
+        dirty
+            .iter()
+            .any(|block| block.offset <= again.offset && again.range().end <= block.range().end)
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -126,10 +137,17 @@ proptest! {
                     let buffer = used.swap_remove(index.index(used.len()));
                     prop_assert!(allocator.free(buffer) && !allocator.free(buffer));
                 }
-                Step::Trim => allocator.trim(4096, |at, len| {
-                    let free = |b: &StreamBuffer| at + len <= b.offset || b.range().end <= at;
-                    assert!(used.iter().all(free));
-                }),
+                Step::Trim => {
+                    let blocks = lent(&mut allocator, 4096);
+                    for block in &blocks {
+                        let (at, end) = (block.offset, block.range().end);
+                        let free = |b: &StreamBuffer| end <= b.offset || b.range().end <= at;
+                        prop_assert!(used.iter().all(free));
+                    }
+                    for block in blocks {
+                        prop_assert!(allocator.take_back(block));
+                    }
+                }
             }
             let sum: u64 = used.iter().map(|buffer| u64::from(buffer.len())).sum();
             prop_assert_eq!(allocator.allocated_bytes(), sum);

@@ -22,6 +22,9 @@ impl World {
     pub(super) fn tick(&mut self) -> Result<bool, Violation> {
         self.next_tick = self.now + TICK;
         self.vain_steps.fill(0);
+        if let Some(program) = self.foreign_bytes.choose(self.processes.len()) {
+            self.check_memory(program)?;
+        }
         let first = self.book.ledger.stuck(self.now, STUCK_AFTER).next();
         if let Some(entry) = first {
             if self.is_given_up(entry) {
@@ -75,6 +78,21 @@ impl World {
         let given_up = counters.filter(|(name, _)| name == "abort_on_timeout");
         let given_up: u64 = given_up.map(|(_, count)| count).sum();
         waits(&entry) && stuck.filter(waits).count() as u64 <= given_up
+    }
+
+    /// No byte of another user may be in the memory of `program`.
+    pub(super) fn check_memory(&mut self, program: usize) -> Result<(), Violation> {
+        let user = self.scenario.programs[program].user;
+        let Some(process) = &self.processes[program] else {
+            return Ok(());
+        };
+        match self.foreign_bytes.find(user, &process.region) {
+            None => Ok(()),
+            Some(id) => {
+                let text = format!("program {program} of user {user} has some of connection {id}");
+                Err(self.violated("no byte of one user is in another's memory", &text))
+            }
+        }
     }
 
     fn look_for_the_end(&mut self) -> Result<(), Violation> {
@@ -133,6 +151,7 @@ impl World {
             self.report.count(entry);
         }
         for program in 0..self.processes.len() {
+            self.check_memory(program)?;
             let Some(process) = self.processes[program].take() else {
                 continue;
             };
@@ -152,8 +171,14 @@ impl World {
                 );
                 return Err(self.violated("nothing leaks", &text));
             }
+            let charged = machine.charged();
+            if !charged.is_empty() {
+                let text = format!("host {index}: {}", charged.join(", "));
+                return Err(self.violated("nothing leaks", &text));
+            }
             self.report.add_counters(machine.host.counters());
         }
+        self.report.memory_looks = self.foreign_bytes.looks;
         self.report.bytes = self.book.ledger.bytes;
         self.report.checked_segments = self.wire_rules.segments;
         self.report.checked_windows = self.cwnd_rules.looks;

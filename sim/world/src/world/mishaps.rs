@@ -9,6 +9,7 @@ use crate::{
     machine::Machine,
     mishap::Mishap,
     plan::{ConnectionPlan, Role},
+    scenario::Conduct,
     topology::address,
 };
 
@@ -18,6 +19,9 @@ impl World {
         program: usize,
         back: Option<Instant>,
     ) -> Result<(), Violation> {
+        if self.scenario.programs[program].conduct != Conduct::Good {
+            self.check_memory(program)?;
+        }
         let Some(process) = self.processes[program].take() else {
             return Ok(());
         };

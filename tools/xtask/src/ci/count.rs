@@ -7,6 +7,9 @@ pub struct Counts {
     pub passed: usize,
     /// Tests that failed.
     pub failed: usize,
+    /// Their names, with that of the step before each; that of the step alone where no test is
+    /// named.
+    pub failures: Vec<String>,
     /// Tests that did not run, with the reason.
     pub skips: Vec<(String, String)>,
 }
@@ -28,6 +31,7 @@ impl Counts {
     pub fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.failures.extend(other.failures);
         self.skips.extend(other.skips);
     }
 
@@ -44,6 +48,11 @@ impl Counts {
         }
         if !succeeded && counts.failed == 0 {
             counts.failed = 1;
+        }
+        let of_step = |test: &String| format!("{name}: {test}");
+        counts.failures = counts.failures.iter().map(of_step).collect();
+        if counts.failed > counts.failures.len() {
+            counts.failures.push(name.to_owned());
         }
         if tests && succeeded && counts == Self::default() {
             // Nothing ran: that is never what a step of tests is for.
@@ -63,6 +72,8 @@ impl Counts {
                 counts.failed += number_before(result, " failed");
             } else if let Some((name, reason)) = ignored(line) {
                 counts.skips.push((name.to_owned(), reason.to_owned()));
+            } else if let Some(name) = failed(line) {
+                counts.failures.push(name.to_owned());
             } else if let Some(name) = output_of(line) {
                 test = name;
             } else if let Some(reason) = SKIP_MARKS.iter().find_map(|m| line.strip_prefix(m)) {
@@ -80,6 +91,12 @@ fn ignored(line: &str) -> Option<(&str, &str)> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let reason = result.strip_prefix("ignored")?;
     Some((name, reason.strip_prefix(", ").unwrap_or("ignored")))
+}
+
+/// `test NAME ... FAILED`
+fn failed(line: &str) -> Option<&str> {
+    let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    result.starts_with("FAILED").then_some(name)
 }
 
 /// `---- NAME stdout ----`
@@ -117,6 +134,7 @@ test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
     fn libtests_output_is_counted() {
         let counts = Counts::of_step("x", true, false, OUTPUT);
         assert_eq!((counts.passed, counts.failed), (11, 1));
+        assert_eq!(counts.failures, ["x: a::four"]);
         let names: Vec<_> = counts
             .skips
             .iter()
@@ -129,6 +147,7 @@ test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
     fn a_failed_step_is_never_a_success() {
         assert_eq!(Counts::of_step("x", true, false, "").failed, 1);
         assert_eq!(Counts::of_step("x", false, false, "").failed, 1);
+        assert_eq!(Counts::of_step("x", false, false, "").failures, ["x"]);
         assert_eq!(Counts::of_step("x", false, true, "").passed, 1);
         assert_eq!(Counts::of_step("x", true, true, "").skips.len(), 1);
     }

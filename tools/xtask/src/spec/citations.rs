@@ -79,7 +79,7 @@ impl<'a> Tree<'a> {
     }
 
     /// `rfcNNNN/name.pkt` that the engine passes, or `path:function` that is run as a test.
-    fn test(&self, cited: &str) -> Result<(), String> {
+    pub fn test(&self, cited: &str) -> Result<(), String> {
         if cited.ends_with(".pkt") {
             let path = format!("{SCRIPTS}{cited}");
             let script = self.files.get(path.as_str()).ok_or("no such script")?;

@@ -32,7 +32,10 @@ pub const NOTHING: DemuxCounters = DemuxCounters {
     icmp: 0,
     other_ip: 0,
     not_ip: 0,
+    other_host: 0,
     redirected_fragments: 0,
+    kernels: 0,
+    no_life: 0,
 };
 
 /// A header, then extension headers (their numbers, and lengths in units of 8 bytes beyond the

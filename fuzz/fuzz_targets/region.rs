@@ -1,0 +1,4 @@
+//! See `tidelane_fuzz::region`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| tidelane_fuzz::region(data));

@@ -1,0 +1,4 @@
+//! See `tidelane_fuzz::registration`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| tidelane_fuzz::registration(data));

@@ -1,0 +1,205 @@
+//! A program of another user writes to its own region: ring entries, indices, slots, buffers,
+//! holes, while connections are carried over it. See [`crate::service`].
+
+use tidelane_abi::{
+    CONTROL_REQUEST_OFFSET, ContextHead, ControlRequest, DATA_REQUEST_OFFSET, HEADER_LEN, Slot,
+    context_offset, message,
+};
+use tidelane_ring::{new_control_request, registration::new_message, words::DataWord};
+use tidelane_time::Duration;
+
+use crate::{
+    bytes::Bytes,
+    registration,
+    service::{Ground, Kind, Scene, may_be_secret, run},
+};
+
+/// Steps of one input.
+const STEPS_MAX: u32 = 192;
+/// Slots that are aimed at.
+const SLOTS: u64 = 8;
+/// Bytes of a buffer area that are aimed at.
+const BUFFERS: u64 = 1 << 16;
+
+/// Writes to the region of a program that is registered, listens and has connections.
+pub fn region(data: &[u8]) {
+    Ground::with(|ground| run(ground, |scene| play(scene, data)));
+}
+
+fn play(scene: &mut Scene<'_>, data: &[u8]) {
+    let mut bytes = Bytes::new(data);
+    let start = bytes.u8();
+    scene.add_attacker();
+    scene.attack(0, &new_message(message::REGISTER), &[]);
+    scene.attack(0, &new_message(message::CONTEXT), &[Kind::Event]);
+    let mut listen = new_message(message::LISTEN);
+    listen.backlog = 8;
+    scene.attack(0, &listen, &[Kind::Listens]);
+    scene.join(0, 2);
+    if start & 1 == 0 {
+        scene.peer.connect(7000);
+    }
+    if start & 2 == 0 {
+        scene.connect(0, true, 0);
+    }
+    (0..8).for_each(|_| scene.step());
+    for _ in 0..STEPS_MAX {
+        if bytes.is_empty() {
+            break;
+        }
+        act(scene, &mut bytes);
+    }
+}
+
+fn act(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
+    match bytes.u8() & 0x0f {
+        0..5 => write_word(scene, bytes),
+        5 => push_data(scene, bytes),
+        6 => push_control(scene, bytes),
+        7 => carry(scene, bytes),
+        8 => carry_as_peer(scene, bytes),
+        9 => punch(scene, bytes),
+        10 => registration::act(scene, bytes),
+        11 => scene.wait(Duration::from_millis(u64::from(bytes.u16()))),
+        _ => (0..1 + bytes.u8() % 8).for_each(|_| scene.step()),
+    }
+}
+
+/// A word of 1, 4 or 8 bytes somewhere that the service looks at.
+fn write_word(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
+    let place = bytes.u8();
+    let (at, value) = (u64::from(bytes.u16()), any_value(bytes));
+    let Some(program) = scene.attackers.first().and_then(|a| a.program.as_ref()) else {
+        return;
+    };
+    let layout = program.region.layout();
+    let slots = layout.slot_offset(0).unwrap_or(HEADER_LEN);
+    let context = context_offset(u32::from(place >> 7));
+    let (start, len) = match place & 7 {
+        0 | 1 => (context, size_of::<ContextHead>() as u64),
+        2 => (context + DATA_REQUEST_OFFSET, 1 << 10),
+        3 => (context + CONTROL_REQUEST_OFFSET, 1 << 10),
+        4 | 5 => (slots, SLOTS * size_of::<Slot>() as u64),
+        6 if place & 8 == 0 => (layout.rx_area().start, BUFFERS),
+        6 => (layout.tx_area().start, BUFFERS),
+        _ => (0, program.region.len()),
+    };
+    let size = [1, 4, 8, 4][usize::from(place >> 4 & 3)];
+    let offset = start + at * 4 % len;
+    let word = value.to_le_bytes().map(|byte| match may_be_secret(byte) {
+        true => byte & 0x1f,
+        false => byte,
+    });
+    program
+        .region
+        .copy_in(offset - offset % size, &word[..size as usize]);
+}
+
+/// A value at the edge of something, or any.
+fn any_value(bytes: &mut Bytes<'_>) -> u64 {
+    match bytes.u8() {
+        0 => 0,
+        1 => u64::MAX,
+        2 => 1 << (bytes.u8() & 63),
+        3 => (1 << (bytes.u8() & 63)) - 1,
+        4..64 => bytes.u8().into(),
+        64..160 => bytes.u16().into(),
+        160..224 => bytes.u32().into(),
+        _ => u64::from(bytes.u32()) << 32 | u64::from(bytes.u32()),
+    }
+}
+
+/// A word that was produced as it should be, and says anything.
+fn push_data(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
+    let (kind, arg, slot) = (bytes.u8() & 7, u32::from(bytes.u16()), bytes.u8());
+    let Some(rings) = scene.attackers.first_mut().and_then(|a| a.rings.as_mut()) else {
+        return;
+    };
+    let core = &mut rings.cores()[0];
+    let word = DataWord::with_arg(kind, arg, slot.into());
+    let _ = core.data_requests.push(word.encode());
+    core.data_requests.publish();
+}
+
+/// A control request that was produced as it should be, and asks for anything.
+fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
+    let (kind, which) = (bytes.u8() & 3, bytes.u8());
+    let to = [10, 77, 0, which & 3];
+    let peer_addr = match which >> 2 & 3 {
+        0..3 => [
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, to[0], to[1], to[2], to[3],
+        ],
+        _ => std::array::from_fn(|_| bytes.u8()),
+    };
+    // Not to the victim: what it says to that connection would be no secret.
+    let peer_port = match bytes.u16() {
+        80 => 81,
+        port if which & 16 == 0 => 9000 + port % 4,
+        port => port,
+    };
+    let request = ControlRequest {
+        flags: bytes.u16().into(),
+        cookie: bytes.u8().into(),
+        peer_addr,
+        peer_port,
+        local_port: match which >> 5 & 1 {
+            0 => 0,
+            _ => 7000 + u16::from(bytes.u8() & 7),
+        },
+        listener: bytes.u8().into(),
+        fast_open: u32::from(bytes.u8() & 3),
+        ..new_control_request(kind.into())
+    };
+    let Some(rings) = scene.attackers.first_mut().and_then(|a| a.rings.as_mut()) else {
+        return;
+    };
+    let core = &mut rings.cores()[0];
+    let _ = core.control_requests.push(request);
+    core.control_requests.publish();
+}
+
+/// The attacker uses one of its connections as an honest program does.
+fn carry(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
+    let (what, which) = (bytes.u8(), usize::from(bytes.u8()));
+    let (pos, len) = (u32::from(bytes.u16()), usize::from(bytes.u16() % 4096));
+    let Some(attacker) = scene.attackers.first_mut() else {
+        return;
+    };
+    attacker.poll(2);
+    let count = attacker.connections.len().max(1);
+    let connection = attacker.connections.get(which % count).copied();
+    let (Some(connection), Some(rings)) = (connection, attacker.rings.as_mut()) else {
+        return;
+    };
+    match what & 3 {
+        0 => rings.send(connection, 0, &vec![0x41; len]),
+        1 => rings.send(connection, pos, &vec![0x42; len]),
+        2 => rings.read_all(connection),
+        _ => rings.close(connection),
+    }
+}
+
+/// The peer sends, reads or closes on one of its connections to attackers.
+fn carry_as_peer(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
+    let (what, which, len) = (bytes.u8(), bytes.u8(), usize::from(bytes.u16() % 4096));
+    let Some(connection) = scene.peer_connection(which.into()) else {
+        return;
+    };
+    let rings = scene.peer.rings();
+    match what & 3 {
+        0 | 1 => rings.send(connection, 0, &vec![0x55; len]),
+        2 => rings.read_all(connection),
+        _ => rings.close(connection),
+    }
+}
+
+/// The attacker gives pages of its region back to the system.
+fn punch(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
+    let (page, pages) = (u64::from(bytes.u16()), u64::from(bytes.u8()));
+    let Some(program) = scene.attackers.first().and_then(|a| a.program.as_ref()) else {
+        return;
+    };
+    let starts = [0, program.region.layout().rx_area().start];
+    let start = starts[usize::from(bytes.u8() & 1)];
+    let _ = program.region.punch_hole(start + page * 4096, pages * 4096);
+}

@@ -1,0 +1,152 @@
+//! A core that runs on the thread of its caller, a wire, and a demux that only remembers.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tidelane_engine::{EngineConfig, LinkId};
+use tidelane_host::{Host, Interface};
+use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_steering::{Claim, DemuxCounters, Scope, StackId, Steering, SteeringError};
+use tidelane_time::Instant;
+use tidelane_wire::{IpAddress, MacAddress};
+use tidelaned::core::{Call, CoreLink};
+
+/// Frames that may be on their way in one direction.
+const FRAMES: u32 = 64;
+/// Ports from here on are of the kernel's choice.
+const EPHEMERAL_MIN: u16 = 32_768;
+
+/// A host, and what its clock says.
+pub struct OwnCore {
+    /// The host.
+    pub host: Host<MemPort>,
+    /// The present.
+    pub now: Instant,
+}
+
+/// The way to a host that this thread drives itself.
+#[derive(Clone)]
+pub struct Link(Arc<Mutex<OwnCore>>);
+
+impl Link {
+    /// The host of an address, and the far end of its port.
+    pub fn new(address: [u8; 4], mac: MacAddress, now: Instant) -> (Self, MemPort) {
+        let (near, far) = MemPort::pair(MemConfig {
+            frames: FRAMES,
+            ..MemConfig::default()
+        });
+        let interface = Interface {
+            link: LinkId(1),
+            mac,
+            mtu: 1500,
+            addresses: vec![IpAddress::from_v4(address)],
+        };
+        let config = EngineConfig {
+            flows_max: 1024,
+            rx_window_max: 1 << 16,
+            rx_window_initial: 1 << 14,
+            ..EngineConfig::default()
+        };
+        let host = Host::new(config, [7; 16], interface, vec![near]);
+        let host = host.expect("there is memory");
+        (Self(Arc::new(Mutex::new(OwnCore { host, now }))), far)
+    }
+
+    /// The core.
+    pub fn core(&self) -> MutexGuard<'_, OwnCore> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One step at `now`.
+    pub fn step(&self, now: Instant) -> bool {
+        let mut core = self.core();
+        core.now = now;
+        core.host.step(now)
+    }
+}
+
+impl CoreLink<MemPort> for Link {
+    fn send(&self, call: Call<MemPort>) {
+        let mut core = self.core();
+        let now = core.now;
+        call(&mut core.host, now);
+    }
+
+    fn watch(&self, _: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn unwatch(&self, _: BorrowedFd<'_>) {}
+
+    fn stop(&self) {}
+
+    fn boosts(&self) -> u32 {
+        0
+    }
+}
+
+/// The wire between two hosts: the far ends of their ports.
+pub struct Wire(pub [MemPort; 2]);
+
+impl Wire {
+    /// Frames of host `from` travel to the other one.
+    pub fn carry(&mut self, from: usize) {
+        let [one, other] = &mut self.0;
+        let (from, to) = if from == 0 {
+            (one, other)
+        } else {
+            (other, one)
+        };
+        let mut burst = from.new_burst();
+        from.rx_burst(&mut burst, BURST_MAX);
+        for frame in burst.iter() {
+            // A frame that finds no room is lost, as on a wire.
+            if let Some(buffer) = to.tx_frame() {
+                buffer[..frame.len()].copy_from_slice(frame);
+                to.tx_commit(frame.len(), TxChecksum::Done);
+            }
+        }
+        from.rx_release(&mut burst);
+        to.tx_flush();
+    }
+}
+
+/// The claims that a demux would have.
+#[derive(Clone, Default)]
+pub struct Book(Arc<Mutex<BTreeSet<Claim>>>);
+
+impl Book {
+    /// All claims now.
+    pub fn claims(&self) -> BTreeSet<Claim> {
+        self.lock().clone()
+    }
+
+    /// Those that programs asked for: the pool's ports are of the kernel's choice.
+    pub fn own_claims(&self) -> Vec<Claim> {
+        let claims = self.claims().into_iter();
+        claims.filter(|claim| claim.port < EPHEMERAL_MIN).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Claim>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Steering for Book {
+    fn claim(&mut self, claim: &Claim, _: StackId, _: Scope) -> Result<(), SteeringError> {
+        self.lock().insert(*claim);
+        Ok(())
+    }
+
+    fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError> {
+        Ok(self.lock().remove(claim))
+    }
+
+    fn counters(&self) -> Result<DemuxCounters, SteeringError> {
+        Ok(DemuxCounters::default())
+    }
+}

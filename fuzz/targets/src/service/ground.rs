@@ -1,0 +1,93 @@
+//! The network namespace that the inputs of a thread run in.
+
+use std::{
+    fs::File,
+    os::fd::{AsFd, OwnedFd},
+    process::Command,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tidelane_attacker::sockets::Bound;
+
+/// Address of the service, which the namespace has on its loopback interface.
+pub const SERVICE: [u8; 4] = [10, 77, 0, 1];
+/// Port that somebody listens on in another namespace.
+const FOREIGN_PORT: u16 = 7001;
+
+/// Kernel sockets that live as long as the process: the end of a thread must not close a
+/// descriptor while another thread counts them.
+pub struct Ground {
+    /// Listens in another network namespace.
+    pub foreign: OwnedFd,
+}
+
+thread_local! {
+    static GROUND: Option<&'static Ground> = Ground::make();
+}
+
+impl Ground {
+    /// Runs `work` in the thread's namespace, which the first call makes. Says loudly, and does
+    /// nothing, where that is not allowed. One thread at a time: descriptors are counted for the
+    /// whole process.
+    pub fn with(work: impl FnOnce(&Ground)) {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        GROUND.with(|ground| {
+            if let Some(ground) = ground {
+                work(ground);
+            }
+        });
+    }
+
+    fn make() -> Option<&'static Ground> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: needs root for a network namespace (sudo -E cargo test)");
+            return None;
+        }
+        let foreign = thread::spawn(|| {
+            enter_new_namespace();
+            let bound = bound(&format!("0.0.0.0:{FOREIGN_PORT}"));
+            bound.listening(8).expect("a port of a new namespace")
+        });
+        let foreign = foreign.join().expect("the thread ends");
+        enter_new_namespace();
+        let [a, b, c, d] = SERVICE;
+        ip(&format!("address add {a}.{b}.{c}.{d}/24 dev lo"));
+        Some(Box::leak(Box::new(Ground { foreign })))
+    }
+}
+
+/// A socket to be bound to `address`, without options.
+pub fn bound(address: &str) -> Bound {
+    Bound {
+        bind: address.parse().expect("an address"),
+        device: None,
+        reuse_address: false,
+        reuse_port: false,
+    }
+}
+
+/// Moves the calling thread to a new network namespace, which goes with the thread's sockets.
+fn enter_new_namespace() {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("tlfuzz{}-{count}", std::process::id());
+    ip(&format!("netns add {name}"));
+    let file = File::open(format!("/run/netns/{name}")).expect("the namespace has a file");
+    let kind = Some(LinkNameSpaceType::Network);
+    let entered = move_into_link_name_space(file.as_fd(), kind);
+    ip(&format!("netns delete {name}"));
+    entered.expect("root may enter a namespace");
+    ip("link set lo up");
+}
+
+fn ip(words: &str) {
+    let done = Command::new("ip").args(words.split_whitespace()).status();
+    let done = done.expect("ip is installed (apt-get install iproute2)");
+    assert!(done.success(), "ip {words}");
+}

@@ -1,0 +1,47 @@
+//! Questions of a scene to the kernel.
+
+use std::{
+    fs,
+    net::{Ipv6Addr, SocketAddr},
+    os::fd::OwnedFd,
+};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tidelane_attacker::{protocol::Service, sockets::Bound};
+use tidelane_steering::Claim;
+
+/// Both ends of a registration socket; neither blocks.
+pub fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("descriptors")
+}
+
+/// A socket that leads nowhere.
+pub fn spare() -> Service {
+    Service::over(pair().0).expect("a socket")
+}
+
+/// Returns true if the kernel would not give the claim's port to a new socket.
+pub fn is_held(claim: &Claim) -> bool {
+    let ip = Ipv6Addr::from(claim.addr).to_canonical();
+    let probe = Bound {
+        bind: SocketAddr::new(ip, claim.port),
+        device: None,
+        reuse_address: false,
+        reuse_port: false,
+    };
+    probe.make().is_err()
+}
+
+/// Sockets, memories and the like that this process has open. Files of the disk do not count:
+/// another thread may be reading one.
+pub fn open_descriptors() -> usize {
+    let listed = fs::read_dir("/proc/self/fd").expect("a list of descriptors");
+    let links = listed.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let kinds = ["socket:", "pipe:", "anon_inode:", "/memfd:"];
+    let counted = links.filter(|link| {
+        let name = link.to_string_lossy();
+        kinds.iter().any(|kind| name.starts_with(kind))
+    });
+    counted.count()
+}

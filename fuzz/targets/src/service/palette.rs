@@ -1,0 +1,184 @@
+//! Descriptors of every kind that an attacker may send.
+
+use std::{
+    io::{self, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixListener,
+    },
+};
+
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fs::{MemfdFlags, memfd_create},
+    net::{AddressFamily, SocketType, bind, socket},
+};
+use tidelane_attacker::sockets::Bound;
+
+use super::ground::{Ground, bound};
+
+/// The kind of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Listens at 0.0.0.0:7000.
+    Listens,
+    /// Listens at `[::]:7002`, for both versions.
+    ListensV6,
+    /// Bound to 0.0.0.0:7003.
+    Bound,
+    /// Bound to the service's address and 7004.
+    BoundToAddress,
+    /// Listens at 0.0.0.0:7005, SO_REUSEPORT.
+    ListensShared,
+    /// Listens at 127.0.0.1:7006.
+    ListensLoopback,
+    /// TCP, not bound.
+    Unbound,
+    /// Bound to the victim's port before the victim was, both with SO_REUSEADDR.
+    SharesVictim,
+    /// A connection that the victim accepted.
+    Accepted,
+    /// The other end of that.
+    Connected,
+    /// Listens in another network namespace.
+    Foreign,
+    /// Listens at 0.0.0.0:7007, SO_BINDTODEVICE.
+    OfDevice,
+    /// UDP at 0.0.0.0:7008.
+    Datagrams,
+    /// A unix socket that listens.
+    Unix,
+    /// An eventfd.
+    Event,
+    /// The writing end of a full pipe.
+    Pipe,
+    /// A memfd.
+    Memory,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 17] = [
+        Kind::Listens,
+        Kind::ListensV6,
+        Kind::Bound,
+        Kind::BoundToAddress,
+        Kind::ListensShared,
+        Kind::ListensLoopback,
+        Kind::Unbound,
+        Kind::SharesVictim,
+        Kind::Accepted,
+        Kind::Connected,
+        Kind::Foreign,
+        Kind::OfDevice,
+        Kind::Datagrams,
+        Kind::Unix,
+        Kind::Event,
+        Kind::Pipe,
+        Kind::Memory,
+    ];
+
+    /// Returns true if no port may be claimed with such a descriptor. A socket that is bound beside
+    /// the victim's may reserve the port: that claim takes no packet for which the kernel has a
+    /// socket.
+    pub fn entitles_to_nothing(self) -> bool {
+        self >= Kind::ListensLoopback && self != Kind::SharesVictim
+    }
+
+    /// Returns true if the kernel would deliver connections to such a descriptor.
+    pub fn listens(self) -> bool {
+        matches!(self, Kind::Listens | Kind::ListensV6 | Kind::ListensShared)
+    }
+}
+
+/// The attackers' descriptors, made when they are first used.
+#[derive(Default)]
+pub struct Palette(Vec<(Kind, Vec<OwnedFd>)>);
+
+impl Palette {
+    /// Puts a descriptor into the palette that the caller made.
+    pub fn put(&mut self, kind: Kind, descriptor: OwnedFd) {
+        self.0.push((kind, vec![descriptor]));
+    }
+
+    /// The descriptor of a kind; `None` if the kernel refuses it.
+    pub fn get(&mut self, ground: &Ground, kind: Kind) -> Option<BorrowedFd<'_>> {
+        let known = self.0.iter().position(|(known, _)| *known == kind);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                self.0.push((kind, make(ground, kind).ok()?));
+                self.0.len() - 1
+            }
+        };
+        self.0[at].1.first().map(AsFd::as_fd)
+    }
+
+    /// Closes the attackers' own descriptor of a kind.
+    pub fn close(&mut self, kind: Kind) {
+        self.0.retain(|(known, _)| *known != kind);
+    }
+}
+
+/// The descriptor, and whatever must stay open beside it.
+fn make(ground: &Ground, kind: Kind) -> io::Result<Vec<OwnedFd>> {
+    let one = |fd: OwnedFd| Ok(vec![fd]);
+    match kind {
+        Kind::Listens => one(bound("0.0.0.0:7000").listening(8)?),
+        Kind::ListensV6 => one(bound("[::]:7002").listening(8)?),
+        Kind::Bound => one(bound("0.0.0.0:7003").make()?),
+        Kind::BoundToAddress => one(bound("10.77.0.1:7004").make()?),
+        Kind::ListensShared => {
+            let shared = Bound {
+                reuse_port: true,
+                ..bound("0.0.0.0:7005")
+            };
+            one(shared.listening(8)?)
+        }
+        Kind::ListensLoopback => one(bound("127.0.0.1:7006").listening(8)?),
+        Kind::Unbound => one(socket(AddressFamily::INET, SocketType::STREAM, None)?),
+        Kind::Foreign => one(ground.foreign.try_clone()?),
+        Kind::OfDevice => {
+            let of_device = Bound {
+                device: Some("lo".to_owned()),
+                ..bound("0.0.0.0:7007")
+            };
+            one(of_device.listening(8)?)
+        }
+        Kind::Datagrams => {
+            let datagrams = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+            let address: SocketAddr = "0.0.0.0:7008".parse().map_err(io::Error::other)?;
+            bind(&datagrams, &address)?;
+            one(datagrams)
+        }
+        Kind::Unix => {
+            use std::os::linux::net::SocketAddrExt;
+            let name = format!("tidelane-fuzz-{}", std::process::id());
+            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+            one(UnixListener::bind_addr(&address)?.into())
+        }
+        Kind::Event => one(eventfd(0, EventfdFlags::CLOEXEC)?),
+        Kind::Pipe => {
+            let (reader, mut writer) = io::pipe()?;
+            writer.write_all(&[0; 1 << 16])?;
+            Ok(vec![writer.into(), reader.into()])
+        }
+        Kind::Memory => one(memfd_create("tidelane-fuzz", MemfdFlags::CLOEXEC)?),
+        // Sockets of the victim are put here by the scene, or not at all.
+        Kind::SharesVictim | Kind::Accepted | Kind::Connected => {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    }
+}
+
+/// A connection over the kernel's loopback to the listener, and its two ends: connected, accepted.
+pub fn connection(listener: &TcpListener, to: SocketAddr) -> io::Result<(OwnedFd, OwnedFd)> {
+    let connected = TcpStream::connect(to)?;
+    let (accepted, _) = listener.accept()?;
+    // No TIME-WAIT: the next input wants the same ports.
+    for end in [&connected, &accepted] {
+        rustix::net::sockopt::set_socket_linger(end, Some(std::time::Duration::ZERO))?;
+    }
+    Ok((connected.into(), accepted.into()))
+}

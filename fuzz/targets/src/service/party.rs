@@ -1,0 +1,245 @@
+//! The programs of a scene: the victim, its attackers, and the peer at the other end of the wire.
+
+use std::{io, net::TcpListener, sync::Arc};
+
+use tidelane_attacker::{
+    protocol::{Answer, Failure, Service},
+    region::Program,
+    rings::{Connection, Event, Rings},
+};
+use tidelane_host::{Bell, Host, HostRequest, Listen, Route};
+use tidelane_packet_io::MemPort;
+use tidelane_ring::{Layout, ProgramRegion};
+use tidelane_time::Instant;
+use tidelane_wire::{Endpoint, IpAddress, MacAddress};
+
+use super::{core::Link, ground::SERVICE};
+
+/// The peer's address.
+pub const PEER: [u8; 4] = [10, 77, 0, 2];
+/// The victim's port.
+pub const VICTIM_PORT: u16 = 80;
+/// The peer's port.
+pub const PEER_PORT: u16 = 9000;
+/// Link addresses of service and peer.
+pub const MACS: [MacAddress; 2] = [
+    MacAddress([2, 0, 0, 0, 0, 1]),
+    MacAddress([2, 0, 0, 0, 0, 2]),
+];
+/// So many bytes of secrets in a row are no accident.
+pub const SECRET_RUN: usize = 8;
+
+/// The byte at stream position `pos` of what the victim and its peer tell each other. Attackers
+/// write no such byte.
+pub fn secret(pos: u32) -> u8 {
+    0xe0 | (pos & 15) as u8
+}
+
+/// Returns true if `byte` may be part of a secret.
+pub fn may_be_secret(byte: u8) -> bool {
+    byte >> 4 == 0xe
+}
+
+/// Returns true if a secret, or a long enough part of one, lies in `bytes`.
+pub fn holds_secret(bytes: &[u8]) -> bool {
+    let mut run = 0;
+    let mut before = 0;
+    for &byte in bytes {
+        let follows = run > 0 && byte & 15 == (before + 1) & 15;
+        run = match may_be_secret(byte) {
+            true if follows => run + 1,
+            true => 1,
+            false => 0,
+        };
+        if run >= SECRET_RUN {
+            return true;
+        }
+        before = byte;
+    }
+    false
+}
+
+/// A program at the other end of a session.
+pub struct Party {
+    /// The number of its session.
+    pub session: u64,
+    /// Its end of the registration socket.
+    pub service: Option<Service>,
+    /// What it registered.
+    pub program: Option<Program>,
+    /// Its only context.
+    pub rings: Option<Rings>,
+    /// Its connections, oldest first; some may be over.
+    pub connections: Vec<Connection>,
+}
+
+impl Party {
+    /// A program that has said nothing yet.
+    pub fn new(session: u64, service: Service) -> Self {
+        Self {
+            session,
+            service: Some(service),
+            program: None,
+            rings: None,
+            connections: Vec::new(),
+        }
+    }
+
+    /// The registration socket, before or after REGISTER.
+    pub fn socket(&self) -> Option<&Service> {
+        let registered = self.program.as_ref().map(|program| &program.service);
+        registered.or(self.service.as_ref())
+    }
+
+    /// What the service answered to REGISTER.
+    pub fn registered(&mut self, answer: Answer) {
+        if let Some(service) = self.service.take() {
+            self.program = Program::from_answer(service, answer).ok();
+        }
+    }
+
+    /// Reads its events; takes the connections that they announce.
+    pub fn poll(&mut self, listener: u32) {
+        let Some(rings) = &mut self.rings else {
+            return;
+        };
+        for event in rings.events() {
+            match event {
+                Event::Accepted(connection) => {
+                    rings.accept(connection, listener);
+                    self.connections.push(connection);
+                }
+                Event::Started(connection) => self.connections.push(connection),
+                Event::Failed | Event::Ready(_) => {}
+            }
+        }
+    }
+}
+
+/// The program whose bytes and connections are to be protected.
+pub struct Victim {
+    /// Its session and memory.
+    pub party: Party,
+    /// The service's number for its listener.
+    pub listener: u32,
+    /// Its kernel socket.
+    pub socket: TcpListener,
+}
+
+struct NoBell;
+
+impl Bell for NoBell {
+    fn ring(&self) -> bool {
+        true
+    }
+}
+
+/// A host of its own with one program, which is honest.
+pub struct Peer {
+    link: Link,
+    rings: Rings,
+    /// Its connections, oldest first.
+    pub connections: Vec<Connection>,
+}
+
+impl Peer {
+    /// A peer on the service's link, and the far end of its port.
+    pub fn new(now: Instant) -> (Self, MemPort) {
+        let (link, far) = Link::new(PEER, MACS[1], now);
+        let layout = Layout::new(256, 4 << 20, 4 << 20).expect("a possible layout");
+        let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
+        let rings = Rings::new(&region, 0, 1).expect("a first context");
+        let mut core = link.core();
+        set_network(&mut core.host, now, PEER);
+        let id = core.host.add_program("peer".to_owned(), 1, region);
+        assert!(core.host.add_context(id, 0, Box::new(NoBell)));
+        let listen = Listen {
+            number: 1,
+            key: 1,
+            local: Endpoint::new(IpAddress::from_v4(PEER), PEER_PORT),
+            v6_only: false,
+            backlog: 64,
+        };
+        core.host.listen(id, &listen).expect("a listener");
+        drop(core);
+        let mut peer = Self {
+            link,
+            rings,
+            connections: Vec::new(),
+        };
+        peer.rings.join(1);
+        (peer, far)
+    }
+
+    /// Opens a connection to a port of the service's host.
+    pub fn connect(&mut self, port: u16) {
+        let service = IpAddress::from_v4(SERVICE);
+        self.rings.connect(service.0, port, 0);
+    }
+
+    /// One step; takes and opens connections.
+    pub fn step(&mut self, now: Instant) {
+        self.link.step(now);
+        answer_requests(&self.link, |host, now, addr| {
+            let ports: Vec<u16> = (20_000..20_064).collect();
+            host.add_ports(now, addr, &ports);
+        });
+        for event in self.rings.events() {
+            match event {
+                Event::Accepted(connection) => {
+                    self.rings.accept(connection, 1);
+                    self.connections.push(connection);
+                }
+                Event::Started(connection) => self.connections.push(connection),
+                Event::Failed | Event::Ready(_) => {}
+            }
+        }
+    }
+
+    /// The rings, to carry connections with.
+    pub fn rings(&mut self) -> &mut Rings {
+        &mut self.rings
+    }
+}
+
+/// Tells a host of the link's only route and of both neighbours.
+pub fn set_network(host: &mut Host<MemPort>, now: Instant, own: [u8; 4]) {
+    let source = IpAddress::from_v4(own);
+    let on_link = Route {
+        prefix: IpAddress::from_v4([10, 77, 0, 0]),
+        prefix_len: 96 + 24,
+        gateway: None,
+        source,
+    };
+    host.set_routes(now, vec![source], vec![on_link]);
+}
+
+/// Answers a host's requests for neighbours; `more_ports` answers those for ports.
+pub fn answer_requests(
+    link: &Link,
+    mut more_ports: impl FnMut(&mut Host<MemPort>, Instant, IpAddress),
+) -> Vec<HostRequest> {
+    let mut others = Vec::new();
+    let mut core = link.core();
+    let now = core.now;
+    while let Some(request) = core.host.take_request() {
+        match request {
+            HostRequest::Resolve { addr } => {
+                let ends = [SERVICE, PEER].map(IpAddress::from_v4);
+                let mac = ends.iter().zip(MACS).find(|(end, _)| **end == addr);
+                core.host.set_neighbour(now, addr, mac.map(|(_, mac)| mac));
+            }
+            HostRequest::MorePorts { addr } => more_ports(&mut core.host, now, addr),
+            other => others.push(other),
+        }
+    }
+    others
+}
+
+/// The answer that is there, if there is one.
+pub fn answer(service: &Service) -> Option<Result<Answer, Failure>> {
+    match service.receive() {
+        Err(Failure::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => None,
+        answer => Some(answer),
+    }
+}

@@ -1,0 +1,499 @@
+//! A service, a victim with a live connection, and whatever attackers the input makes.
+
+use std::{
+    collections::BTreeMap,
+    net::{SocketAddr, TcpListener},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    thread,
+    time::Duration as StdDuration,
+};
+
+use tidelane_abi::{Message, message};
+use tidelane_attacker::{
+    protocol::{Answer, Failure, Service},
+    rings::{Connection, Rings},
+    sockets::Bound,
+};
+use tidelane_host::{HostRequest, PORTS_PER_REQUEST};
+use tidelane_packet_io::MemPort;
+use tidelane_ring::{Doorbell, ServicePageMap, registration::new_message};
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::IpAddress;
+use tidelaned::{
+    claims::{Claims, Owner},
+    core::now,
+    cores::Cores,
+    descriptors::DescriptorThreads,
+    session::{Next, Session},
+    shared::Shared,
+};
+
+use super::{
+    core::{Book, Link, Wire},
+    ground::{Ground, SERVICE, bound},
+    kernel::{is_held, open_descriptors, pair, spare},
+    palette::{self, Kind, Palette},
+    party::{
+        MACS, PEER, PEER_PORT, Party, Peer, VICTIM_PORT, Victim, answer, answer_requests,
+        holds_secret, secret, set_network,
+    },
+};
+
+/// Index of the interface that the service is said to serve: not that of loopback, so that a socket
+/// which is bound to loopback's interface entitles to nothing.
+const SERVED_IFINDEX: u32 = 77;
+/// Time that passes in a step.
+const STEP: Duration = Duration::from_micros(20);
+/// Steps in which two hosts that are let alone are done with what they do.
+const STEPS_SETTLE: u32 = 40;
+/// The attackers' user.
+const ATTACKER_ID: u32 = 65_534;
+/// Attackers at once.
+pub const ATTACKERS_MAX: usize = 4;
+/// Secret bytes that are sent each time.
+const SECRET_LEN: u32 = 600;
+/// How long claims may outlive the last connection, by the clock of the machine.
+const CLAIMS_END_WITHIN: Duration = Duration::from_secs(10);
+/// Between two looks at the claims that are left.
+const PAUSE: StdDuration = StdDuration::from_millis(1);
+
+/// See [the module](super).
+pub struct Scene<'g> {
+    ground: &'g Ground,
+    now: Instant,
+    core: Link,
+    book: Book,
+    shared: Shared<MemPort>,
+    sessions: BTreeMap<u64, Session>,
+    wire: Wire,
+    /// The peer of everybody.
+    pub peer: Peer,
+    victim: Victim,
+    /// The victim's and the peer's end of a connection, and secret bytes sent over it so far.
+    protected: Option<(Connection, Connection, u32)>,
+    /// Programs that the input drives.
+    pub attackers: Vec<Party>,
+    palette: Palette,
+}
+
+/// Runs `play` in a new scene, and checks that all promises were kept.
+pub fn run(ground: &Ground, play: impl FnOnce(&mut Scene<'_>)) {
+    let before = open_descriptors();
+    let mut scene = Scene::new(ground);
+    play(&mut scene);
+    scene.check();
+    scene.end();
+    drop(scene);
+    assert_eq!(open_descriptors(), before, "descriptors are left open");
+}
+
+impl<'g> Scene<'g> {
+    fn new(ground: &'g Ground) -> Self {
+        let now = Instant::from_secs(1);
+        let (core, far) = Link::new(SERVICE, MACS[0], now);
+        set_network(&mut core.core().host, now, SERVICE);
+        let (peer, peer_far) = Peer::new(now);
+        let book = Book::default();
+        let (_, page_fd) = ServicePageMap::create(1).expect("there is memory");
+        let cores = Cores::new(vec![Arc::new(core.clone())]);
+        let claims = Claims::new(Box::new(book.clone()));
+        let descriptors =
+            DescriptorThreads::immediate(SERVED_IFINDEX).expect("sockets can be looked at");
+        let mut shared = Shared::new(cores, claims, page_fd, descriptors);
+        let addresses = [IpAddress::from_v4(SERVICE)];
+        shared.set_addresses(&addresses).expect("claims are free");
+        let mut palette = Palette::default();
+        let shares = Bound {
+            reuse_address: true,
+            ..bound(&format!("0.0.0.0:{VICTIM_PORT}"))
+        };
+        palette.put(Kind::SharesVictim, shares.make().expect("the port is free"));
+        let socket = TcpListener::bind(("0.0.0.0", VICTIM_PORT)).expect("the port can be shared");
+        let service = SocketAddr::from((SERVICE, VICTIM_PORT));
+        let (connected, accepted) =
+            palette::connection(&socket, service).expect("the kernel's loopback");
+        palette.put(Kind::Connected, connected);
+        palette.put(Kind::Accepted, accepted);
+        let (ours, theirs) = pair();
+        let mut scene = Self {
+            ground,
+            now,
+            core,
+            book,
+            sessions: BTreeMap::new(),
+            wire: Wire([far, peer_far]),
+            peer,
+            victim: Victim {
+                party: Party::new(0, Service::over(theirs).expect("a socket")),
+                listener: 0,
+                socket,
+            },
+            protected: None,
+            attackers: Vec::new(),
+            palette,
+            shared,
+        };
+        scene.victim.party.session = scene.admit(ours, 0);
+        scene.open_victim();
+        scene
+    }
+
+    /// The victim registers, listens, and gets its first connection.
+    fn open_victim(&mut self) {
+        let mut party = std::mem::replace(&mut self.victim.party, Party::new(0, spare()));
+        assert!(self.register(&mut party), "the victim is welcome");
+        let mut listen = new_message(message::LISTEN);
+        listen.backlog = 8;
+        let socket = self.victim.socket.try_clone().expect("a descriptor");
+        let listened = self.ask(&party, &listen, &[socket.as_fd()]);
+        let listened = listened.expect("an answer").expect("the port is its own");
+        self.victim.listener = listened.message.listener;
+        if let Some(rings) = &mut party.rings {
+            rings.join(self.victim.listener);
+        }
+        self.victim.party = party;
+        self.protected = Some(self.connect_victim());
+        self.exchange_secrets();
+    }
+
+    /// A new connection between the peer and the victim.
+    fn connect_victim(&mut self) -> (Connection, Connection, u32) {
+        let (ours, theirs) = (
+            self.victim.party.connections.len(),
+            self.peer.connections.len(),
+        );
+        self.peer.connect(VICTIM_PORT);
+        for _ in 0..STEPS_SETTLE {
+            self.step();
+            let accepted = self.victim.party.connections.get(ours);
+            if let (Some(accepted), Some(opened)) = (accepted, self.peer.connections.get(theirs)) {
+                return (*accepted, *opened, 0);
+            }
+        }
+        panic!("the victim gets no connection");
+    }
+
+    /// Secret bytes go both ways over the protected connection, and arrive.
+    fn exchange_secrets(&mut self) {
+        let Some((ours, theirs, sent)) = self.protected else {
+            return;
+        };
+        let bytes: Vec<u8> = (sent..sent + SECRET_LEN).map(secret).collect();
+        if let Some(rings) = &mut self.victim.party.rings {
+            rings.send(ours, sent, &bytes);
+        }
+        self.peer.rings().send(theirs, sent, &bytes);
+        let mut left = STEPS_SETTLE;
+        let ends = |scene: &mut Self| {
+            let victim = scene.victim.party.rings.as_ref();
+            let received = victim.and_then(|rings| rings.received(ours));
+            let by_peer = scene.peer.rings().received(theirs);
+            [received, by_peer].map(|end| end.map_or((0, true), |end| end))
+        };
+        let all = sent + SECRET_LEN;
+        while ends(self) != [(all, false); 2] {
+            assert!(
+                left > 0,
+                "the victim's bytes do not arrive: {:?}",
+                ends(self)
+            );
+            left -= 1;
+            self.step();
+        }
+        let mut got = vec![0; SECRET_LEN as usize];
+        if let Some(rings) = &mut self.victim.party.rings {
+            assert!(rings.read(ours, sent, &mut got), "a receive buffer");
+            assert_eq!(got, bytes, "the victim received other bytes");
+            rings.read_all(ours);
+        }
+        assert!(self.peer.rings().read(theirs, sent, &mut got));
+        assert_eq!(got, bytes, "the victim's peer received other bytes");
+        self.peer.rings().read_all(theirs);
+        self.protected = Some((ours, theirs, all));
+    }
+
+    /// A session over `socket` for a process of `uid`; its number.
+    fn admit(&mut self, socket: OwnedFd, uid: u32) -> u64 {
+        let mut peer = tidelaned::peer::Peer::of(&socket).expect("a peer");
+        (peer.uid, peer.gid) = (uid, uid);
+        let session = Session::of_peer(&mut self.shared, peer, socket).expect("there is room");
+        let number = session.number;
+        self.sessions.insert(number, session);
+        number
+    }
+
+    /// A program of the attackers' user connects to the control socket.
+    pub fn add_attacker(&mut self) {
+        if self.attackers.len() < ATTACKERS_MAX {
+            let (ours, theirs) = pair();
+            let number = self.admit(ours, ATTACKER_ID);
+            let service = Service::over(theirs).expect("a socket");
+            self.attackers.push(Party::new(number, service));
+        }
+    }
+
+    /// An attacker closes its registration socket, or dies.
+    pub fn remove_attacker(&mut self, at: usize) {
+        if at < self.attackers.len() {
+            let attacker = self.attackers.swap_remove(at);
+            let session = attacker.session;
+            drop(attacker);
+            self.serve(session);
+        }
+    }
+
+    /// REGISTER and CONTEXT 0. Returns false if the service refused.
+    pub fn register(&mut self, party: &mut Party) -> bool {
+        if let Some(Ok(answer)) = self.ask(party, &new_message(message::REGISTER), &[]) {
+            party.registered(answer);
+        }
+        let Some(program) = &party.program else {
+            return false;
+        };
+        let bell = Doorbell::new().expect("a descriptor");
+        let rings = Rings::new(&program.region, 0, program.page.cores());
+        let made = self.ask(party, &new_message(message::CONTEXT), &[bell.fd()]);
+        party.rings = rings;
+        matches!(made, Some(Ok(_)))
+    }
+
+    /// Sends a message of a party, lets the service act on it, and reads the answer.
+    pub fn ask(
+        &mut self,
+        party: &Party,
+        message: &Message,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Option<Result<Answer, Failure>> {
+        let service = party.socket()?;
+        service.tell(message, descriptors).ok()?;
+        self.serve(party.session);
+        answer(service)
+    }
+
+    /// As [`ask`](Self::ask) for attacker `at`, with descriptors of these kinds. What entitles to
+    /// nothing must be given nothing.
+    pub fn attack(&mut self, at: usize, message: &Message, kinds: &[Kind]) {
+        if at >= self.attackers.len() {
+            return;
+        }
+        let mut descriptors: Vec<OwnedFd> = Vec::new();
+        for kind in kinds {
+            let descriptor = self.palette.get(self.ground, *kind);
+            descriptors.extend(descriptor.and_then(|fd| fd.try_clone_to_owned().ok()));
+        }
+        let mut attacker = self.attackers.swap_remove(at);
+        let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        let answered = self.ask(&attacker, message, &borrowed);
+        if let Some(Ok(answered)) = answered {
+            self.judge(message, kinds.first().copied());
+            match answered.message.kind {
+                message::REGISTERED => attacker.registered(answered),
+                message::CONTEXT if attacker.rings.is_none() => {
+                    attacker.rings = attacker.program.as_ref().and_then(|program| {
+                        let cores = program.page.cores();
+                        Rings::new(&program.region, message.context, cores)
+                    });
+                }
+                message::INHERIT => self.take_heir(answered),
+                _ => {}
+            }
+        }
+        self.attackers.push(attacker);
+    }
+
+    fn judge(&self, message: &Message, kind: Option<Kind>) {
+        let nothing = kind.is_none_or(Kind::entitles_to_nothing);
+        let claims = matches!(message.kind, message::LISTEN | message::RESERVE);
+        assert!(!(claims && nothing), "{kind:?} was given a claim");
+        let listens = kind.is_some_and(Kind::listens);
+        assert!(
+            message.kind != message::LISTEN || listens,
+            "{kind:?} was given a listener"
+        );
+    }
+
+    /// The child that an attacker announced speaks for itself.
+    fn take_heir(&mut self, answer: Answer) {
+        let newest = self.sessions.keys().next_back().copied();
+        let socket = answer.descriptors.into_iter().next();
+        if let (Some(number), Some(socket)) = (newest, socket) {
+            rustix::io::ioctl_fionbio(&socket, true).expect("a socket");
+            let service = Service::over(socket).expect("a socket");
+            if self.attackers.len() < ATTACKERS_MAX {
+                self.attackers.push(Party::new(number, service));
+            } else {
+                drop(service);
+                self.serve(number);
+            }
+        }
+    }
+
+    /// Sends bytes that may be no message.
+    pub fn attack_with_bytes(&mut self, at: usize, bytes: &[u8], kinds: &[Kind]) {
+        let mut descriptors: Vec<OwnedFd> = Vec::new();
+        for kind in kinds {
+            let descriptor = self.palette.get(self.ground, *kind);
+            descriptors.extend(descriptor.and_then(|fd| fd.try_clone_to_owned().ok()));
+        }
+        let Some(attacker) = self.attackers.get(at) else {
+            return;
+        };
+        let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        if let Some(service) = attacker.socket() {
+            let _ = service.tell_bytes(bytes, &borrowed);
+            let session = attacker.session;
+            self.serve(session);
+        }
+    }
+
+    /// The attackers close their own descriptor of a kind.
+    pub fn close(&mut self, kind: Kind) {
+        self.palette.close(kind);
+    }
+
+    /// An attacker wants the connections of a listener.
+    pub fn join(&mut self, at: usize, listener: u32) {
+        let rings = self.attackers.get_mut(at).and_then(|a| a.rings.as_mut());
+        if let Some(rings) = rings {
+            rings.join(listener);
+        }
+    }
+
+    /// An attacker opens a connection: to the peer's listener, or to another port of the peer.
+    pub fn connect(&mut self, at: usize, to_listener: bool, port: u16) {
+        let rings = self.attackers.get_mut(at).and_then(|a| a.rings.as_mut());
+        if let Some(rings) = rings {
+            let port = if to_listener { PEER_PORT } else { port };
+            rings.connect(IpAddress::from_v4(PEER).0, port, 0);
+        }
+    }
+
+    /// A connection of the peer's that is not the protected one.
+    pub fn peer_connection(&self, which: usize) -> Option<Connection> {
+        let protected = self.protected.map(|(_, peer, _)| peer);
+        let all = self.peer.connections.iter();
+        let others = all.filter(|connection| Some(**connection) != protected);
+        let others: Vec<&Connection> = others.collect();
+        others.get(which % others.len().max(1)).map(|c| **c)
+    }
+
+    /// The service takes what has come over a session's socket.
+    fn serve(&mut self, number: u64) {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        let mut next = session.receive(&mut self.shared);
+        while next == Next::Wait {
+            let looked = self.shared.descriptors.next().expect("it was looked at");
+            next = session.looked(&mut self.shared, looked);
+            if next == Next::Continue {
+                next = session.receive(&mut self.shared);
+            }
+        }
+        for heir in std::mem::take(&mut self.shared.heirs) {
+            self.sessions.insert(heir.number, heir);
+        }
+        if next == Next::End {
+            self.end_session(number);
+        }
+    }
+
+    fn end_session(&mut self, number: u64) {
+        if let Some(session) = self.sessions.remove(&number) {
+            session.end(&mut self.shared);
+        }
+    }
+
+    /// A little time passes: each host takes a step, frames travel, the control thread looks.
+    pub fn step(&mut self) {
+        self.now += STEP;
+        self.core.step(self.now);
+        self.serve_host();
+        self.wire.carry(0);
+        self.peer.step(self.now);
+        self.wire.carry(1);
+        self.victim.party.poll(self.victim.listener);
+        // The control plane has a clock of its own.
+        self.shared.finish_claims(now());
+    }
+
+    /// Much time passes.
+    pub fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.step();
+    }
+
+    /// What the control thread does with the host's requests.
+    fn serve_host(&mut self) {
+        let claims = &mut self.shared.claims;
+        let at = now();
+        let others = answer_requests(&self.core, |host, now, addr| {
+            let ports = claims.reserve_ports(addr, PORTS_PER_REQUEST, at);
+            host.add_ports(now, addr, &ports);
+        });
+        for request in others {
+            if let HostRequest::PortIdle { program, endpoint } = request {
+                let is_it = |(_, session): &(&u64, &Session)| session.program(0) == Some(program);
+                if let Some((number, _)) = self.sessions.iter().find(is_it) {
+                    let name = (Owner::Session(*number), endpoint);
+                    self.shared.claims.connection_ended(name, at);
+                }
+            }
+        }
+    }
+
+    /// Every promise that must hold at any time.
+    pub fn check(&mut self) {
+        for claim in self.book.claims() {
+            assert!(is_held(&claim), "{claim:?} is nobody's in the kernel");
+        }
+        self.exchange_secrets();
+        self.protected = Some(self.connect_victim());
+        self.exchange_secrets();
+        for attacker in &self.attackers {
+            if let Some(program) = &attacker.program {
+                let looked = program.look(16, |bytes| {
+                    assert!(!holds_secret(bytes), "an attacker has the victim's bytes");
+                });
+                looked.expect("memory can be read");
+            }
+        }
+    }
+
+    /// All sessions end; after a while nothing is left of them.
+    fn end(&mut self) {
+        self.attackers.clear();
+        self.victim.party = Party::new(0, spare());
+        let numbers: Vec<u64> = self.sessions.keys().copied().collect();
+        for number in numbers {
+            self.serve(number);
+            assert!(!self.sessions.contains_key(&number), "a session stays");
+        }
+        for _ in 0..400 {
+            if self.core.core().host.usage() == (0, 0, 0) {
+                break;
+            }
+            self.wait(Duration::from_secs(2));
+        }
+        // The control plane has a clock of its own, by which it looks at claims.
+        let until = now() + CLAIMS_END_WITHIN;
+        while !self.book.own_claims().is_empty() && now() < until {
+            thread::sleep(PAUSE);
+            self.step();
+        }
+        let is_over =
+            self.core.core().host.usage() == (0, 0, 0) && self.book.own_claims().is_empty();
+        assert!(is_over, "{}", self.leftovers());
+    }
+
+    fn leftovers(&self) -> String {
+        let core = self.core.core();
+        format!(
+            "left are (programs, flows, bytes) {:?}, {:?}, claims {:?}",
+            core.host.usage(),
+            core.host.sockets(),
+            self.book.own_claims()
+        )
+    }
+}

@@ -1,0 +1,178 @@
+//! Claims beside sockets of the kernel: the kernel keeps the packets of its own.
+//!
+//! The program runs on frames of loopback addresses, for which this test has sockets.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+
+use super::{
+    ipv6::{ICMPV6, NOTHING, ipv6},
+    *,
+};
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+/// The service's, if it had a socket.
+const SERVICES: DemuxCounters = DemuxCounters {
+    no_socket: 1,
+    ..NOTHING
+};
+const KERNELS: DemuxCounters = DemuxCounters {
+    kernels: 1,
+    ..NOTHING
+};
+/// A port that no socket of this test has.
+const STRANGER: u16 = 9;
+
+/// A listener of the kernel with a connection, and a claim on its port.
+struct Scene {
+    bench: Bench,
+    listener: TcpListener,
+    accepted: TcpStream,
+    client: TcpStream,
+    local: SocketAddr,
+}
+
+impl Scene {
+    fn new(ip: IpAddr, flags: u32) -> Option<Self> {
+        let mut bench = Bench::without_claims()?;
+        let listener = TcpListener::bind((ip, 0)).expect("a port");
+        let local = listener.local_addr().expect("its name");
+        let client = TcpStream::connect(local).expect("a connection");
+        let (accepted, _) = listener.accept().expect("it is there");
+        let mut claims = bench.object.table::<KEY_LEN, OWNER_LEN>("CLAIMS").unwrap();
+        let claim = Claim {
+            addr: crate::mirror::address_from_ip(ip),
+            proto: TCP,
+            port: local.port(),
+        };
+        let mut owner = [0; OWNER_LEN];
+        owner[4..8].copy_from_slice(&flags.to_ne_bytes());
+        claims.insert(&claim.key(), &owner).unwrap();
+        Some(Self {
+            bench,
+            listener,
+            accepted,
+            client,
+            local,
+        })
+    }
+
+    fn of_client(&self) -> u16 {
+        self.client.local_addr().expect("its name").port()
+    }
+
+    /// A segment from `port` of the same address to the claimed port.
+    fn segment(&self, port: u16, flags: u8) -> Vec<u8> {
+        let mut packet = header(self.local.ip(), TCP);
+        packet.extend(port.to_be_bytes());
+        packet.extend(self.local.port().to_be_bytes());
+        packet.extend([0; 8]);
+        packet.extend([0x50, flags, 0, 0, 0, 0, 0, 0]);
+        packet
+    }
+
+    fn seen(&mut self, port: u16, flags: u8) -> DemuxCounters {
+        let frame = ethernet(&self.segment(port, flags));
+        self.bench.seen(&frame)
+    }
+}
+
+fn header(ip: IpAddr, proto: u8) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ipv4(proto, ip.octets(), ip.octets(), 0),
+        IpAddr::V6(ip) => ipv6(proto, ip.octets(), ip.octets(), &[]),
+    }
+}
+
+const LOOPBACKS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
+
+#[test]
+fn the_kernel_keeps_its_connections_and_its_listener() {
+    for ip in LOOPBACKS {
+        let Some(mut scene) = Scene::new(ip, KERNEL_FIRST) else {
+            return;
+        };
+        let client = scene.of_client();
+        for flags in [ACK, SYN, RST, FIN | ACK] {
+            assert_eq!(scene.seen(client, flags), KERNELS, "{ip} {flags}");
+        }
+        assert_eq!(scene.seen(STRANGER, SYN), KERNELS);
+        // Of a connection of the service, or of none.
+        for flags in [ACK, SYN | ACK, RST, FIN | ACK] {
+            assert_eq!(scene.seen(STRANGER, flags), SERVICES, "{ip} {flags}");
+        }
+    }
+}
+
+#[test]
+fn without_its_listener_the_kernel_keeps_what_is_left_of_its_connections() {
+    for ip in LOOPBACKS {
+        let Some(mut scene) = Scene::new(ip, KERNEL_FIRST) else {
+            return;
+        };
+        let client = scene.of_client();
+        let other = TcpListener::bind((ip, 0)).expect("a port");
+        drop(std::mem::replace(&mut scene.listener, other));
+        assert_eq!(scene.seen(STRANGER, SYN), SERVICES);
+        assert_eq!(scene.seen(client, ACK), KERNELS);
+        // The server closes first: its end is in TIME-WAIT.
+        let spare = TcpListener::bind((ip, 0)).expect("a port");
+        let replaced = TcpStream::connect(spare.local_addr().unwrap()).expect("a connection");
+        drop(std::mem::replace(&mut scene.accepted, replaced));
+        let far = spare.accept().expect("it is there").0;
+        drop(std::mem::replace(&mut scene.client, far));
+        assert_eq!(scene.seen(client, ACK), KERNELS);
+    }
+}
+
+#[test]
+fn a_whole_claim_does_not_ask_the_kernel() {
+    for ip in LOOPBACKS {
+        let Some(mut scene) = Scene::new(ip, 0) else {
+            return;
+        };
+        let client = scene.of_client();
+        assert_eq!(scene.seen(client, ACK), SERVICES);
+        assert_eq!(scene.seen(STRANGER, SYN), SERVICES);
+    }
+}
+
+#[test]
+fn fragments_and_errors_follow_the_connection() {
+    for ip in LOOPBACKS {
+        let Some(mut scene) = Scene::new(ip, KERNEL_FIRST) else {
+            return;
+        };
+        for (port, whose) in [(scene.of_client(), NOTHING), (STRANGER, SERVICES)] {
+            let kernels = whose == NOTHING;
+            // A packet of the claimed port to `port`, quoted.
+            let mut quoted = header(ip, TCP);
+            quoted.extend(scene.local.port().to_be_bytes());
+            quoted.extend(port.to_be_bytes());
+            quoted.extend([0; 4]);
+            let (proto, kind) = if ip.is_ipv4() { (ICMP, 3) } else { (ICMPV6, 1) };
+            let mut error = header(ip, proto);
+            error.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+            error.extend(quoted);
+            let icmp = DemuxCounters { icmp: 1, ..NOTHING };
+            let expected = if kernels { icmp } else { SERVICES };
+            assert_eq!(scene.bench.seen(&ethernet(&error)), expected, "{ip} {port}");
+            if ip.is_ipv4() {
+                let mut first = scene.segment(port, ACK);
+                // The first fragment of more.
+                first[6] = 0x20;
+                let fragments = DemuxCounters {
+                    fragments: 1,
+                    ..NOTHING
+                };
+                let expected = if kernels { fragments } else { SERVICES };
+                assert_eq!(scene.bench.seen(&ethernet(&first)), expected, "{port}");
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Hooks of the kernel that see an interface's traffic: netfilter chains, tc filters, BPF programs.
+//!
+//! Packets of the service pass none of them: they leave the kernel in XDP, before all of these
+//! hooks, and enter it behind them. An operator who relies on a hook must know that, so
+//! [`Firewall::look`] names each one that there is.
+//!
+//! ```text
+//!   NIC -> XDP -> tc, tcx -> netdev ingress -> prerouting -> input -> cgroup ingress -> socket
+//!           |                                                                            |
+//!        service                                                                         |
+//!           |                                                                            |
+//!   NIC <---+--- tc, tcx <- netdev egress <- postrouting <- output <- cgroup egress <----+
+//! ```
+
+mod bpf;
+mod filters;
+mod legacy;
+mod netlink;
+mod nftables;
+mod sys;
+
+use std::{fmt, io};
+
+pub use bpf::{CgroupHooks, CgroupTree, Naming};
+
+/// A part of the kernel in which hooks are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subsystem {
+    /// nf_tables, also behind `iptables-nft`.
+    Nftables,
+    /// The tables of `iptables-legacy`.
+    Legacy,
+    /// Filters of `tc`.
+    Filters,
+    /// Programs of `tcx`.
+    Tcx,
+    /// Programs of the root cgroup.
+    Cgroups,
+}
+
+impl fmt::Display for Subsystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nftables => "nftables",
+            Self::Legacy => "the legacy tables",
+            Self::Filters => "tc filters",
+            Self::Tcx => "tcx programs",
+            Self::Cgroups => "cgroup programs",
+        })
+    }
+}
+
+/// A way of a packet relative to this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Packets that come in.
+    Ingress,
+    /// Packets that go out.
+    Egress,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+        })
+    }
+}
+
+/// A loaded BPF program. Two are the same if their numbers are: only the privileged see names.
+#[derive(Clone, Debug, Eq)]
+pub struct Program {
+    id: u32,
+    name: Option<String>,
+}
+
+impl PartialEq for Program {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "{name} (id {})", self.id),
+            None => write!(f, "id {}", self.id),
+        }
+    }
+}
+
+/// A hook that packets of the service do not pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// A base chain of nf_tables.
+    Chain {
+        /// `ip`, `ip6`, `inet` or `netdev`.
+        family: &'static str,
+        /// Name of its table.
+        table: String,
+        /// Its name.
+        chain: String,
+        /// Where it is hooked in.
+        hook: &'static str,
+    },
+    /// A table of `iptables-legacy` with a rule, or a policy other than ACCEPT.
+    Table {
+        /// `iptables` or `ip6tables`.
+        command: &'static str,
+        /// Its name.
+        table: String,
+    },
+    /// A filter of tc.
+    Filter {
+        /// The interface.
+        interface: String,
+        /// Where it is; none for a filter of the interface's root qdisc.
+        side: Option<Side>,
+        /// Its kind, such as `u32` or `bpf`.
+        kind: String,
+        /// Its preference number.
+        pref: u16,
+    },
+    /// A BPF program on the interface (tcx).
+    Tcx {
+        /// The interface.
+        interface: String,
+        /// Where it is.
+        side: Side,
+        /// The program.
+        program: Program,
+    },
+    /// A BPF program of a cgroup.
+    Cgroup {
+        /// The cgroup's path.
+        cgroup: String,
+        /// Its attach type, as `bpftool` spells it.
+        attach_type: &'static str,
+        /// The program.
+        program: Program,
+    },
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chain {
+                family,
+                table,
+                chain,
+                hook,
+            } => write!(
+                f,
+                "nftables chain {chain:?} of table {family} {table} (hook {hook})"
+            ),
+            Self::Table { command, table } => {
+                write!(f, "table {table:?} of {command}-legacy")
+            }
+            Self::Filter {
+                interface,
+                side,
+                kind,
+                pref,
+            } => {
+                let place = side.map_or("root".to_owned(), |side| side.to_string());
+                write!(f, "tc filter on {interface} {place} ({kind}, pref {pref})")
+            }
+            Self::Tcx {
+                interface,
+                side,
+                program,
+            } => write!(f, "BPF program {program} on {interface} (tcx {side})"),
+            Self::Cgroup {
+                cgroup,
+                attach_type,
+                program,
+            } => write!(
+                f,
+                "BPF program {program} on cgroup {cgroup} ({attach_type})"
+            ),
+        }
+    }
+}
+
+/// Why hooks could not be looked for.
+#[derive(Debug)]
+pub struct LookError {
+    subsystem: Subsystem,
+    error: io::Error,
+}
+
+impl fmt::Display for LookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot look for {}: {}", self.subsystem, self.error)
+    }
+}
+
+impl std::error::Error for LookError {}
+
+/// Looks for the hooks of one interface, in the network namespace of the calling thread.
+#[derive(Clone, Debug)]
+pub struct Firewall {
+    interface: String,
+    ifindex: u32,
+    cgroups: Option<CgroupTree>,
+    naming: Naming,
+}
+
+impl Firewall {
+    /// For interface `interface`, whose index is `ifindex`.
+    pub fn of(interface: &str, ifindex: u32) -> Result<Self, LookError> {
+        let subsystem = Subsystem::Cgroups;
+        let cgroups = CgroupTree::find().map_err(|error| LookError { subsystem, error })?;
+        Ok(Self {
+            interface: interface.to_owned(),
+            ifindex,
+            cgroups,
+            naming: Naming::Names,
+        })
+    }
+
+    /// From now on BPF programs have their numbers only: names are for who is privileged.
+    #[must_use]
+    pub fn without_names(self) -> Self {
+        Self {
+            naming: Naming::Numbers,
+            ..self
+        }
+    }
+
+    /// Every hook that there is now. A subsystem that the kernel does not have has none.
+    pub fn look(&self) -> Result<Vec<Hook>, LookError> {
+        let of = |subsystem| move |error| LookError { subsystem, error };
+        let mut hooks = nftables::chains(&self.interface).map_err(of(Subsystem::Nftables))?;
+        hooks.extend(legacy::tables().map_err(of(Subsystem::Legacy))?);
+        let filters = filters::filters(&self.interface, self.ifindex);
+        hooks.extend(filters.map_err(of(Subsystem::Filters))?);
+        let programs = bpf::tcx(&self.interface, self.ifindex, self.naming);
+        hooks.extend(programs.map_err(of(Subsystem::Tcx))?);
+        if let Some(tree) = &self.cgroups {
+            let root = tree.hooks_at("/").map_err(of(Subsystem::Cgroups))?;
+            hooks.extend(root.into_hooks("/", self.naming));
+        }
+        Ok(hooks)
+    }
+}
+
+/// Security modules of this kernel that judge a program's connections (`connect`, `listen`), which
+/// those over a service do not pass.
+pub fn network_security_modules() -> Vec<String> {
+    const WITH_SOCKET_HOOKS: [&str; 5] = ["selinux", "apparmor", "smack", "tomoyo", "bpf"];
+    let list = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
+    list.trim()
+        .split(',')
+        .filter(|name| WITH_SOCKET_HOOKS.contains(name))
+        .map(str::to_owned)
+        .collect()
+}

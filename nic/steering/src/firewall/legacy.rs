@@ -1,0 +1,132 @@
+//! Tables of `iptables-legacy`. `iptables-legacy -L` makes a table that only accepts, which is no
+//! hook: a table counts if it has a rule, or a policy other than ACCEPT.
+
+use std::io;
+
+use super::{Hook, sys};
+
+/// The IP versions of the tables: the names of their list and command, and the place of a rule's
+/// target.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Version {
+    list: &'static str,
+    command: &'static str,
+    /// `IPPROTO_IP`, `IPPROTO_IPV6`.
+    pub(super) level: i32,
+    /// `AF_INET`, `AF_INET6`.
+    pub(super) domain: i32,
+    /// Offset of `target_offset` in a rule (`struct ipt_entry`, `struct ip6t_entry`).
+    target_offset_at: usize,
+}
+
+const VERSIONS: [Version; 2] = [
+    Version {
+        list: "/proc/thread-self/net/ip_tables_names",
+        command: "iptables",
+        level: libc::IPPROTO_IP,
+        domain: libc::AF_INET,
+        target_offset_at: 88,
+    },
+    Version {
+        list: "/proc/thread-self/net/ip6_tables_names",
+        command: "ip6tables",
+        level: libc::IPPROTO_IPV6,
+        domain: libc::AF_INET6,
+        target_offset_at: 140,
+    },
+];
+
+/// The tables that do something.
+pub(super) fn tables() -> io::Result<Vec<Hook>> {
+    let mut hooks = Vec::new();
+    for version in VERSIONS {
+        let list = match std::fs::read_to_string(version.list) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            list => list?,
+        };
+        for name in list.lines() {
+            let Some((table, rules)) = sys::legacy_table(&version, name)? else {
+                continue;
+            };
+            if !table.only_accepts(&version, &rules) {
+                hooks.push(Hook::Table {
+                    command: version.command,
+                    table: name.to_owned(),
+                });
+            }
+        }
+    }
+    Ok(hooks)
+}
+
+/// What the kernel says of a table (`struct ipt_getinfo` without the name).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Table {
+    /// Bits of the netfilter hooks that it is on.
+    pub(super) valid_hooks: u32,
+    /// Offsets of the rules that are the policies, by hook.
+    pub(super) underflow: [u32; 5],
+    /// Rules, policies and the final error included.
+    pub(super) entries: u32,
+}
+
+impl Table {
+    /// Returns true if the table has no rules beside its policies, and these accept.
+    fn only_accepts(&self, version: &Version, rules: &[u8]) -> bool {
+        let hooks = (0..5).filter(|hook| self.valid_hooks & 1 << hook != 0);
+        self.entries == self.valid_hooks.count_ones() + 1
+            && hooks.into_iter().all(|hook| {
+                let at = self.underflow[hook] as usize;
+                verdict(version, rules.get(at..).unwrap_or_default()) == Some(ACCEPT)
+            })
+    }
+}
+
+/// A standard target's verdict is `-verdict - 1`, and NF_ACCEPT is 1.
+const ACCEPT: i32 = -2;
+/// Bytes of `struct xt_entry_target` before the verdict of a standard target.
+const TARGET_LEN: usize = 32;
+
+/// The verdict of the rule at the start of `rule`, if it has a standard target.
+fn verdict(version: &Version, rule: &[u8]) -> Option<i32> {
+    let offset = rule.get(version.target_offset_at..)?.first_chunk()?;
+    let target = rule.get(usize::from(u16::from_ne_bytes(*offset))..)?;
+    // A standard target has no name.
+    let standard = *target.get(2)? == 0;
+    let verdict = i32::from_ne_bytes(*target.get(TARGET_LEN..)?.first_chunk()?);
+    standard.then_some(verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Policies of a table of IPv4 with one hook, and the rule after them that stands for an error.
+    fn rules(policy: i32, name: u8) -> Vec<u8> {
+        let mut rule = vec![0; 112 + 40];
+        rule[88..90].copy_from_slice(&112u16.to_ne_bytes());
+        rule[114] = name;
+        rule[144..148].copy_from_slice(&policy.to_ne_bytes());
+        rule
+    }
+
+    #[test]
+    fn a_table_that_only_accepts_is_none() {
+        let table = Table {
+            valid_hooks: 1 << 1,
+            underflow: [0; 5],
+            entries: 2,
+        };
+        let accepts = |table: &Table, rules: &[u8]| table.only_accepts(&VERSIONS[0], rules);
+        assert!(accepts(&table, &rules(ACCEPT, 0)));
+        let drop = -1;
+        assert!(!accepts(&table, &rules(drop, 0)), "policy DROP");
+        assert!(!accepts(&table, &rules(ACCEPT, b'E')), "another target");
+        assert!(!accepts(&table, &[]), "what cannot be read may be anything");
+        let more = Table {
+            entries: 3,
+            ..table
+        };
+        assert!(!accepts(&more, &rules(ACCEPT, 0)), "a rule");
+    }
+}

@@ -1,0 +1,198 @@
+//! The two system calls that no safe wrapper has: which BPF programs are attached, and what the
+//! legacy tables hold.
+#![allow(unsafe_code)]
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use super::legacy::{Table, Version};
+
+/// Where programs are attached.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target<'a> {
+    /// The interface with this index.
+    Interface(u32),
+    /// The cgroup with this directory; programs of its ancestors count.
+    Cgroup(BorrowedFd<'a>),
+}
+
+/// The arguments of `BPF_PROG_QUERY` (`union bpf_attr`, `query`).
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    target: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    prog_cnt: u32,
+    pad: u32,
+    /// Where the kernel would write more, if it were not null.
+    more: [u64; 4],
+}
+
+const _: () = assert!(size_of::<Query>() == 64);
+
+const BPF_PROG_QUERY: libc::c_long = 16;
+const BPF_F_QUERY_EFFECTIVE: u32 = 1;
+/// Programs that are named; more are attached nowhere.
+const PROGRAMS_MAX: usize = 64;
+
+/// The numbers of the programs of `attach_type` at `target`. None where the kernel does not know
+/// the type.
+pub(super) fn attached_programs(target: Target<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
+    let mut ids = [0u32; PROGRAMS_MAX];
+    let (target, query_flags) = match target {
+        Target::Interface(ifindex) => (ifindex, 0),
+        Target::Cgroup(directory) => (directory.as_raw_fd() as u32, BPF_F_QUERY_EFFECTIVE),
+    };
+    let mut query = Query {
+        target,
+        attach_type,
+        query_flags,
+        prog_ids: ids.as_mut_ptr() as u64,
+        prog_cnt: PROGRAMS_MAX as u32,
+        ..Query::default()
+    };
+    // SAFETY: `query` is a live, initialised `union bpf_attr` of the size that is given, and its
+    // `prog_ids` points to `prog_cnt` writable numbers that outlive the call.
+    let result = unsafe {
+        let attr = (&raw mut query).cast::<libc::c_void>();
+        libc::syscall(libc::SYS_bpf, BPF_PROG_QUERY, attr, size_of::<Query>())
+    };
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        _ if result == 0 => {}
+        // There are more than fit; those that do are named.
+        Some(libc::ENOSPC) => {}
+        Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => return Ok(Vec::new()),
+        _ => return Err(error),
+    }
+    let count = (query.prog_cnt as usize).min(PROGRAMS_MAX);
+    Ok(ids[..count].to_vec())
+}
+
+/// A mount of the cgroup2 hierarchy that is in no directory.
+pub(super) fn mount_cgroup2() -> io::Result<OwnedFd> {
+    const FSOPEN_CLOEXEC: libc::c_uint = 1;
+    const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+    const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+    const MOUNT_ATTR_RDONLY: libc::c_uint = 1;
+    let owned = |fd: libc::c_long| {
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call has just returned this descriptor; nobody else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    };
+    // SAFETY: the name is a C string that outlives the call.
+    let context =
+        owned(unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), FSOPEN_CLOEXEC) })?;
+    let fd = context.as_raw_fd();
+    let null = std::ptr::null::<libc::c_void>();
+    // SAFETY: this command takes no key and no value.
+    let made = unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, null, null, 0) };
+    if made != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: no pointers.
+    owned(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY) })
+}
+
+/// `struct ipt_getinfo` and `struct ip6t_getinfo`.
+#[repr(C)]
+#[derive(Default)]
+struct TableInfo {
+    name: [u8; 32],
+    valid_hooks: u32,
+    hook_entry: [u32; 5],
+    underflow: [u32; 5],
+    num_entries: u32,
+    size: u32,
+}
+
+const _: () = assert!(size_of::<TableInfo>() == 84);
+
+/// `IPT_SO_GET_INFO`, `IP6T_SO_GET_INFO`.
+const SO_GET_INFO: i32 = 64;
+/// `IPT_SO_GET_ENTRIES`, `IP6T_SO_GET_ENTRIES`.
+const SO_GET_ENTRIES: i32 = 65;
+/// Bytes of `struct ipt_get_entries` before the rules.
+const ENTRIES_AT: usize = 40;
+/// Longest rules that are read; longer ones are taken for rules unseen.
+const RULES_LEN_MAX: usize = 16 << 20;
+
+/// Table `name` and its rules. `None` if it has gone meanwhile.
+pub(super) fn legacy_table(version: &Version, name: &str) -> io::Result<Option<(Table, Vec<u8>)>> {
+    let mut info = TableInfo::default();
+    let len = name.len().min(info.name.len() - 1);
+    info.name[..len].copy_from_slice(&name.as_bytes()[..len]);
+    let socket = any_socket(version.domain)?;
+    let size = size_of::<TableInfo>();
+    let into = (&raw mut info).cast();
+    // SAFETY: `into` points to `size` writable bytes, and any bytes are a `TableInfo`.
+    if let Err(error) = unsafe { option(&socket, version, SO_GET_INFO, into, size) } {
+        return gone(error);
+    }
+    let table = Table {
+        valid_hooks: info.valid_hooks,
+        underflow: info.underflow,
+        entries: info.num_entries,
+    };
+    let rules_len = info.size as usize;
+    if rules_len > RULES_LEN_MAX {
+        return Ok(Some((table, Vec::new())));
+    }
+    let mut bytes = vec![0u8; ENTRIES_AT + rules_len];
+    bytes[..32].copy_from_slice(&info.name);
+    bytes[32..36].copy_from_slice(&info.size.to_ne_bytes());
+    let (into, size) = (bytes.as_mut_ptr().cast(), bytes.len());
+    // SAFETY: `into` points to `size` writable bytes.
+    match unsafe { option(&socket, version, SO_GET_ENTRIES, into, size) } {
+        Ok(()) => Ok(Some((table, bytes.split_off(ENTRIES_AT)))),
+        // The rules have just become others: they are some.
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(Some((table, Vec::new()))),
+        Err(error) => gone(error),
+    }
+}
+
+fn gone<T>(error: io::Error) -> io::Result<Option<T>> {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOPROTOOPT) => Ok(None),
+        _ => Err(error),
+    }
+}
+
+/// The options of the tables are those of any socket of the IP version.
+fn any_socket(domain: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `socket` has just returned this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// # Safety
+///
+/// `into` points to `len` writable bytes.
+unsafe fn option(
+    socket: &OwnedFd,
+    version: &Version,
+    name: i32,
+    into: *mut libc::c_void,
+    len: usize,
+) -> io::Result<()> {
+    let mut len = len as libc::socklen_t;
+    // SAFETY: as the caller promises; `len` is a live local.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), version.level, name, into, &raw mut len) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

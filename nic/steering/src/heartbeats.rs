@@ -1,0 +1,110 @@
+//! Signs of life of the cores, for the demux: see `docs/design/watchdog.md`.
+//!
+//! A core writes the time of its steps to memory that the demux looks at before it sends the core a
+//! frame. A core that shows no life for 800 ms, though it has a frame, gets no more of them, and
+//! the kernel answers instead. That holds also for a service that cannot act: one that is stopped,
+//! or hangs in the kernel.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use crate::shared_words_unsafe::SharedWords;
+
+/// Queues that there is room for; `QUEUES_MAX` of the program.
+const QUEUES_MAX: usize = 64;
+/// `struct heartbeat`: the word, and the rest of its cache line.
+const WORDS_PER_QUEUE: usize = 8;
+/// The core waits for a frame, which starts its time.
+const ASLEEP: u64 = 1;
+/// The service wants no more frames. It is longer ago than any time.
+const GIVEN_UP: u64 = 2;
+
+/// The heartbeats of all queues.
+#[derive(Debug)]
+pub struct Heartbeats(SharedWords);
+
+impl Heartbeats {
+    /// Words that they take.
+    pub(crate) const LEN: usize = QUEUES_MAX * WORDS_PER_QUEUE;
+
+    pub(crate) fn new(words: SharedWords) -> Self {
+        Self(words)
+    }
+
+    /// Heartbeats that no demux looks at, for tests of what a core writes.
+    pub fn unobserved() -> std::io::Result<Self> {
+        SharedWords::private(Self::LEN).map(Self)
+    }
+
+    /// The heartbeat of a queue's core. It is not watched before its first beat or sleep.
+    pub fn of_queue(self: &Arc<Self>, queue: u32) -> Heartbeat {
+        assert!((queue as usize) < QUEUES_MAX, "queue {queue}");
+        Heartbeat {
+            all: self.clone(),
+            word: queue as usize * WORDS_PER_QUEUE,
+        }
+    }
+
+    /// Leaves the frames of all queues to the kernel from now on, whatever the cores do.
+    pub fn give_up(&self) {
+        for queue in 0..QUEUES_MAX {
+            self.0
+                .word(queue * WORDS_PER_QUEUE)
+                .store(GIVEN_UP, Ordering::Release);
+        }
+    }
+}
+
+/// The heartbeat of one queue's core.
+#[derive(Clone, Debug)]
+pub struct Heartbeat {
+    all: Arc<Heartbeats>,
+    word: usize,
+}
+
+impl Heartbeat {
+    /// The core made a step, at a time of the monotonic clock.
+    pub fn beat(&self, now_ns: u64) {
+        self.word().store(now_ns, Ordering::Release);
+    }
+
+    /// The core is about to wait for a frame.
+    pub fn sleep(&self) {
+        self.word().store(ASLEEP, Ordering::Release);
+    }
+
+    /// Returns true if the demux sent a frame since the core went to sleep, and the core has not
+    /// shown life since.
+    pub fn is_awaited(&self) -> bool {
+        self.word().load(Ordering::Acquire) > GIVEN_UP
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        self.all.0.word(self.word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_queue_has_its_own_line() {
+        let all = Arc::new(Heartbeats::unobserved().expect("memory"));
+        let (one, last) = (all.of_queue(0), all.of_queue(63));
+        assert!(!one.is_awaited(), "not watched yet");
+        one.beat(1_000_000_000);
+        assert!(one.is_awaited());
+        assert!(!last.is_awaited());
+        one.sleep();
+        assert!(!one.is_awaited());
+        // As the demux does with a frame.
+        one.beat(2_000_000_000);
+        assert!(one.is_awaited());
+        all.give_up();
+        assert!(!one.is_awaited());
+        assert!(!last.is_awaited());
+    }
+}

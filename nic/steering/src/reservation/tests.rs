@@ -1,0 +1,139 @@
+//! Reservations on loopback, beside sockets of programs.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+use rustix::net::{Shutdown, listen, shutdown};
+
+use super::*;
+use crate::bpf::check_permission;
+
+const LOOPBACK: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1];
+const ANY_V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
+
+fn may_reserve() -> bool {
+    let may = check_permission().is_ok();
+    if !may {
+        eprintln!("SKIPPED: reservations beside sockets need CAP_NET_ADMIN (run as root)");
+    }
+    may
+}
+
+fn twin(addr: [u8; 16], port: u16) -> Twin {
+    Twin {
+        addr,
+        port,
+        v6_only: false,
+        ifindex: 0,
+        reuse_port: None,
+    }
+}
+
+/// What a program of user `owner` gets that binds the port with these options.
+fn bind_as(owner: u32, port: u16, reuse_addr: bool, reuse_port: bool) -> io::Result<OwnedFd> {
+    let socket = new_socket(LOOPBACK)?;
+    fchown(&socket, Some(Uid::from_raw(owner)), None::<Gid>)?;
+    sockopt::set_socket_reuseaddr(&socket, reuse_addr)?;
+    sockopt::set_socket_reuseport(&socket, reuse_port)?;
+    bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    Ok(socket)
+}
+
+fn is_in_use(outcome: &io::Result<OwnedFd>) -> bool {
+    outcome
+        .as_ref()
+        .is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
+#[test]
+fn a_reserved_port_is_taken_until_dropped() {
+    let held = PortReservation::new(LOOPBACK, 0).unwrap();
+    assert_ne!(held.port(), 0);
+    let again = PortReservation::new(LOOPBACK, held.port()).unwrap_err();
+    assert_eq!(again.kind(), io::ErrorKind::AddrInUse);
+    assert!(TcpStream::connect(("127.0.0.1", held.port())).is_err());
+    let port = held.port();
+    drop(held);
+    assert_eq!(PortReservation::new(LOOPBACK, port).unwrap().port(), port);
+}
+
+#[test]
+fn an_address_of_another_machine_is_refused() {
+    let mut foreign = LOOPBACK;
+    foreign[12..].copy_from_slice(&[192, 0, 2, 1]);
+    let refused = PortReservation::new(foreign, 0).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::AddrNotAvailable);
+}
+
+/// The listener of a program, which the kernel still serves, has a reservation beside it. It holds
+/// the port through everything that the program can do with the socket.
+#[test]
+fn a_reservation_outlives_what_a_program_does_to_its_listener() {
+    if !may_reserve() {
+        return;
+    }
+    for addr in [LOOPBACK, ANY_V4] {
+        let listener = new_socket(addr).unwrap();
+        let ip = Ipv6Addr::from(addr).to_canonical();
+        sockopt::set_socket_reuseaddr(&listener, true).unwrap();
+        bind(&listener, &SocketAddr::new(ip, 0)).unwrap();
+        listen(&listener, 1).unwrap();
+        let port = SocketAddr::try_from(getsockname(&listener).unwrap())
+            .unwrap()
+            .port();
+        let held = PortReservation::beside(&twin(addr, port)).unwrap();
+        assert_eq!(held.port(), port);
+        drop(TcpStream::connect(("127.0.0.1", port)).expect("the kernel's listener takes it"));
+        // The kernel gives the port of such a socket away, as long as nobody else holds it.
+        shutdown(&listener, Shutdown::Both).unwrap();
+        for reuse_addr in [false, true] {
+            assert!(is_in_use(&bind_as(0, port, reuse_addr, false)));
+        }
+        drop(listener);
+        assert!(is_in_use(&bind_as(0, port, true, false)));
+        held.set_shared(true).unwrap();
+        assert!(is_in_use(&bind_as(0, port, false, false)));
+        bind_as(0, port, true, false).expect("as beside a connection");
+        held.set_shared(false).unwrap();
+        assert!(is_in_use(&bind_as(0, port, true, false)));
+    }
+}
+
+#[test]
+fn a_reservation_admits_the_group_of_its_owner_alone() {
+    if !may_reserve() {
+        return;
+    }
+    let first = bind_as(4711, 0, false, true).unwrap();
+    let port = SocketAddr::try_from(getsockname(&first).unwrap())
+        .unwrap()
+        .port();
+    let of_4711 = Twin {
+        reuse_port: Some(4711),
+        ..twin(LOOPBACK, port)
+    };
+    let _held = PortReservation::beside(&of_4711).unwrap();
+    bind_as(4711, port, false, true).expect("of the same group");
+    assert!(is_in_use(&bind_as(4712, port, false, true)));
+    assert!(is_in_use(&bind_as(4711, port, true, false)));
+}
+
+#[test]
+fn a_dual_stack_reservation_holds_both_versions() {
+    if !may_reserve() {
+        return;
+    }
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let any = [0; 16];
+    let v6_alone = Twin {
+        v6_only: true,
+        ..twin(any, port)
+    };
+    {
+        let _held = PortReservation::beside(&v6_alone).unwrap();
+        bind_as(0, port, false, false).expect("IPv4 is others'");
+    }
+    let _held = PortReservation::beside(&twin(any, port)).unwrap();
+    assert!(is_in_use(&bind_as(0, port, true, false)));
+}

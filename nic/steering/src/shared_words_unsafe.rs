@@ -1,0 +1,60 @@
+//! Memory of 64-bit words that the kernel, or an eBPF program, reads and writes as well.
+
+use std::{
+    io,
+    os::fd::BorrowedFd,
+    ptr::{NonNull, null_mut},
+    sync::atomic::AtomicU64,
+};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// Words that are mapped until this goes.
+#[derive(Debug)]
+pub(crate) struct SharedWords {
+    start: NonNull<AtomicU64>,
+    len: usize,
+}
+
+// SAFETY: the words are atomic, and the mapping belongs to no thread.
+unsafe impl Send for SharedWords {}
+// SAFETY: as above.
+unsafe impl Sync for SharedWords {}
+
+impl SharedWords {
+    /// The first `len` words of a map that was made with `BPF_F_MMAPABLE`.
+    pub(crate) fn of_map(map: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a free place, and refuses a length that the map has not.
+        let start = unsafe { mmap(null_mut(), len * 8, access, MapFlags::SHARED, map, 0) };
+        Ok(Self::new(start?.cast(), len))
+    }
+
+    /// Words of this process alone.
+    pub(crate) fn private(len: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a free place.
+        let start = unsafe { mmap_anonymous(null_mut(), len * 8, access, MapFlags::PRIVATE) };
+        Ok(Self::new(start?.cast(), len))
+    }
+
+    fn new(start: *mut AtomicU64, len: usize) -> Self {
+        let start = NonNull::new(start).expect("nothing is mapped at address zero");
+        Self { start, len }
+    }
+
+    /// The word at `index`.
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.len, "word {index} of {}", self.len);
+        // SAFETY: the index is within the mapping, which is aligned to pages, lives as long as
+        // `self`, and is only accessed atomically here; the kernel stores whole words.
+        unsafe { self.start.add(index).as_ref() }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by the constructor, and nothing borrows from it any more.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len * 8) };
+    }
+}

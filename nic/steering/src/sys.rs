@@ -1,0 +1,39 @@
+//! Socket options that no safe wrapper has.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+/// TCP_REPAIR without the window probe that ends a repair otherwise.
+const REPAIR_OFF: libc::c_int = -1;
+
+/// Switches the repair mode of a TCP socket, in which `bind` succeeds beside any other socket.
+/// Needs CAP_NET_ADMIN. Leaving the mode resets SO_REUSEADDR.
+pub fn set_repair(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    let value = if on { 1 } else { REPAIR_OFF };
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, value)
+}
+
+/// Restricts a socket to an interface.
+pub fn bind_to_interface(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
+    let ifindex = ifindex.try_into().map_err(io::Error::other)?;
+    set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, ifindex)
+}
+
+fn set_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointer is to a live c_int, whose size is given; the call keeps no reference.
+    let result =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,86 @@
+//! BPF programs that let everything pass, made without a loader.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// `BPF_PROG_TYPE_SCHED_CLS`, `BPF_PROG_TYPE_CGROUP_SKB`.
+pub const SCHED_CLS: u32 = 3;
+pub const CGROUP_SKB: u32 = 8;
+/// `BPF_CGROUP_INET_EGRESS`, `BPF_TCX_INGRESS`.
+pub const CGROUP_INET_EGRESS: u32 = 1;
+pub const TCX_INGRESS: u32 = 46;
+
+const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_PROG_ATTACH: libc::c_long = 8;
+
+#[repr(C)]
+#[derive(Default)]
+struct Load {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log: [u32; 4],
+    kern_version: u32,
+    prog_flags: u32,
+    name: [u8; 16],
+    ifindex: u32,
+    expected_attach_type: u32,
+}
+
+#[repr(C)]
+struct Attach {
+    target: u32,
+    program: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// Loads `return 1` as a program of this type, called "passes".
+pub fn load(prog_type: u32, expected_attach_type: u32) -> OwnedFd {
+    // r0 = 1; exit
+    let insns = [0x0000_0001_0000_00b7u64, 0x0000_0000_0000_0095];
+    let mut load = Load {
+        prog_type,
+        insn_cnt: insns.len() as u32,
+        insns: insns.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+        expected_attach_type,
+        ..Load::default()
+    };
+    load.name[..6].copy_from_slice(b"passes");
+    // SAFETY: `load` and what it points to outlive the call, and have the sizes that it says.
+    let fd = unsafe {
+        let size = size_of::<Load>();
+        libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw mut load, size)
+    };
+    assert!(fd >= 0, "load: {}", std::io::Error::last_os_error());
+    // SAFETY: the call has just returned this descriptor; nobody else owns it.
+    unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
+}
+
+/// Attaches `program` to an interface's index, or to a cgroup's descriptor.
+pub fn attach(program: &OwnedFd, target: u32, attach_type: u32) -> std::io::Result<()> {
+    let mut attach = Attach {
+        target,
+        program: program.as_raw_fd() as u32,
+        attach_type,
+        flags: 0,
+    };
+    // SAFETY: `attach` is live and of the size that is given.
+    let result = unsafe {
+        let size = size_of::<Attach>();
+        libc::syscall(libc::SYS_bpf, BPF_PROG_ATTACH, &raw mut attach, size)
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Gives the calling thread mounts of its own.
+pub fn own_mounts() {
+    let flags = rustix::thread::UnshareFlags::NEWNS;
+    // SAFETY: descriptors stay shared; what changes is where this thread's paths lead.
+    unsafe { rustix::thread::unshare_unsafe(flags) }.expect("root may unshare");
+}

@@ -1,0 +1,134 @@
+//! How many resets may be sent to peers with which there is no connection.
+//!
+//! A limit that all peers share tells each of them, by the resets that it still gets, how many
+//! others got: an off-path attacker learns from it whether its forgeries drew one elsewhere
+//! (CVE-2016-5696 for challenge ACKs). So each peer has a limit of its own, and what all have
+//! together differs from second to second.
+
+use tidelane_slowpath::iss;
+use tidelane_wire::IpAddress;
+
+/// Peers that are told apart. Others share a limit, with whom only the secret says.
+const BUCKETS: usize = 1024;
+/// The number of the secret that chooses buckets; seconds stay below it.
+const BUCKET_NUMBER: u64 = 1 << 63;
+
+/// What one bucket's peers were sent in a second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    /// Low bits of the second.
+    second: u32,
+    sent: u32,
+}
+
+/// Resets of the present second.
+#[derive(Debug)]
+pub struct Resets {
+    left: u32,
+    second: u32,
+    buckets: Box<[Bucket]>,
+}
+
+impl Resets {
+    /// None were sent yet.
+    pub fn new() -> Self {
+        Self {
+            left: 0,
+            second: u32::MAX,
+            buckets: vec![Bucket::default(); BUCKETS].into(),
+        }
+    }
+
+    /// A new second, in which so many may be sent.
+    pub fn refill(&mut self, second: u64, limit: u32) {
+        self.second = second as u32;
+        self.left = limit;
+    }
+
+    /// Takes one of those that may be sent to `peer`, `limit` in a second. Returns true if there
+    /// was one.
+    pub fn take(&mut self, secret: &[u8; 16], peer: IpAddress, limit: u32) -> bool {
+        let address = u128::from_be_bytes(peer.0);
+        let (high, low) = ((address >> 64) as u64, address as u64);
+        let number = iss::mix(secret, high ^ iss::mix(secret, low ^ BUCKET_NUMBER));
+        let Some(bucket) = self.buckets.get_mut(number as usize % BUCKETS) else {
+            return false;
+        };
+        if bucket.second != self.second {
+            *bucket = Bucket {
+                second: self.second,
+                sent: 0,
+            };
+        }
+        let may = bucket.sent < limit && self.left > 0;
+        if may {
+            bucket.sent += 1;
+            self.left -= 1;
+        }
+        may
+    }
+}
+
+/// What may be sent in `second` where the limit is `limit`: half of it to one and a half, as nobody
+/// outside can tell (RFC 5961 §7; Linux does so for challenge ACKs). `u32::MAX` is no limit.
+pub fn with_noise(secret: &[u8; 16], second: u64, limit: u32) -> u32 {
+    if limit == u32::MAX {
+        return limit;
+    }
+    let noise = iss::mix(secret, second) as u32;
+    limit / 2 + noise % limit.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: [u8; 16] = [9; 16];
+
+    fn peer(number: u32) -> IpAddress {
+        IpAddress::from_v4(number.to_be_bytes())
+    }
+
+    fn taken(resets: &mut Resets, peer: IpAddress, limit: u32) -> u32 {
+        (0..1000)
+            .map(|_| u32::from(resets.take(&SECRET, peer, limit)))
+            .sum()
+    }
+
+    #[test]
+    fn one_peer_has_its_share_and_leaves_the_others_theirs() {
+        let mut resets = Resets::new();
+        resets.refill(1, 100);
+        assert_eq!(taken(&mut resets, peer(1), 30), 30);
+        // What others get says nothing of it, while there is something left.
+        assert_eq!(taken(&mut resets, peer(2), 30), 30);
+        assert_eq!(taken(&mut resets, peer(3), 30), 30);
+        assert_eq!(taken(&mut resets, peer(4), 30), 10);
+        resets.refill(2, 100);
+        assert_eq!(taken(&mut resets, peer(1), 30), 30);
+    }
+
+    #[test]
+    fn peers_are_spread_over_the_buckets_as_the_secret_says() {
+        let bucket = |secret: &[u8; 16], number| {
+            let mut resets = Resets::new();
+            resets.refill(1, 1);
+            resets.take(secret, peer(number), 1);
+            resets.buckets.iter().position(|bucket| bucket.sent > 0)
+        };
+        let used: std::collections::BTreeSet<_> = (0..500).map(|n| bucket(&SECRET, n)).collect();
+        assert!(used.len() > 350, "{}", used.len());
+        let moved = (0..100).filter(|n| bucket(&SECRET, *n) != bucket(&[1; 16], *n));
+        assert!(moved.count() > 90);
+    }
+
+    #[test]
+    fn no_two_seconds_need_have_the_same_limit() {
+        let limits: Vec<u32> = (0..50).map(|n| with_noise(&SECRET, n, 1000)).collect();
+        assert!(limits.iter().all(|limit| (500..1500).contains(limit)));
+        let distinct: std::collections::BTreeSet<_> = limits.iter().collect();
+        assert!(distinct.len() > 40);
+        assert_eq!(with_noise(&SECRET, 7, u32::MAX), u32::MAX);
+        assert_eq!(with_noise(&SECRET, 7, 0), 0);
+    }
+}

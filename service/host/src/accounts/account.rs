@@ -1,0 +1,120 @@
+//! A user's page in a ledger.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use tidelane_abi::not_accelerated;
+
+use super::{Charge, Resource, User, UserId, ledger::Pools};
+
+/// A user did not get something: their fault, not the service's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Whose limit it is.
+    pub user: UserId,
+    /// Of what.
+    pub resource: Resource,
+    /// How much they may have: their limit, or less where others left less.
+    pub limit: u64,
+}
+
+impl Refused {
+    /// Why a socket stays with the kernel: one of [`not_accelerated`].
+    pub fn reason(&self) -> u32 {
+        not_accelerated::limit(self.resource.code())
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            user: UserId(uid),
+            resource,
+            limit,
+        } = self;
+        write!(f, "limit: {} of user {uid} ({limit})", resource.name())
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// What one user has in one place.
+#[derive(Debug)]
+pub struct Account {
+    user: Arc<User>,
+    pools: Arc<Pools>,
+    used: [AtomicU64; Resource::COUNT],
+}
+
+impl Account {
+    pub(super) fn new(user: Arc<User>, pools: Arc<Pools>) -> Self {
+        Self {
+            user,
+            pools,
+            used: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Whose it is.
+    pub fn user(&self) -> &Arc<User> {
+        &self.user
+    }
+
+    /// Returns true if it is this user's: not that of one before with the same number.
+    pub(super) fn is_of(&self, user: &Arc<User>) -> bool {
+        Arc::ptr_eq(&self.user, user)
+    }
+
+    /// What the user has here.
+    pub fn used(&self, resource: Resource) -> u64 {
+        self.used[resource.index()].load(Relaxed)
+    }
+
+    /// Gives the user `units` of a resource, for as long as the charge lives.
+    pub fn charge(self: &Arc<Self>, resource: Resource, units: u64) -> Result<Charge, Refused> {
+        match self.add(resource, units) {
+            Ok(()) => Ok(Charge::new(self.clone(), resource, units)),
+            Err(limit) => {
+                self.user.note_refused(resource);
+                Err(Refused {
+                    user: self.user.id(),
+                    resource,
+                    limit,
+                })
+            }
+        }
+    }
+
+    /// Returns true if the user could have one more now. A refusal is counted as such.
+    pub fn has_room(self: &Arc<Self>, resource: Resource) -> bool {
+        self.charge(resource, 1).is_ok()
+    }
+
+    /// Adds to what the user has here; else, how much they may have.
+    pub(super) fn add(&self, resource: Resource, units: u64) -> Result<(), u64> {
+        if !self.user.add(resource, units) {
+            return Err(self.user.limit(resource));
+        }
+        let line = &self.used[resource.index()];
+        let held = line.fetch_add(units, Relaxed).saturating_add(units);
+        let whose = (self.user.weight(), held);
+        if self.pools.add(resource, units, whose) {
+            return Ok(());
+        }
+        line.fetch_sub(units, Relaxed);
+        self.user.take_off(resource, units);
+        Err(held.saturating_sub(units))
+    }
+
+    /// Takes off what the user has here.
+    pub(super) fn take_off(&self, resource: Resource, units: u64) {
+        self.pools.take_off(resource, units);
+        self.used[resource.index()].fetch_sub(units, Relaxed);
+        self.user.take_off(resource, units);
+    }
+}

@@ -1,0 +1,81 @@
+//! The things that are counted.
+
+macro_rules! resources {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
+        /// Something of which the service has a bounded amount.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Resource {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl Resource {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// Its name in the configuration and in reasons.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)+
+                }
+            }
+        }
+    };
+}
+
+resources! {
+    /// Connections to the registration socket, of programs and of whoever did not register (yet).
+    Registrations = "registrations",
+    /// Registered programs, each with memory that it shares with the service.
+    Programs = "programs",
+    /// Contexts of programs: a pair of rings on each core, which each step looks at.
+    Contexts = "contexts",
+    /// Listening sockets.
+    Listeners = "listeners",
+    /// Ports that programs reserved.
+    Ports = "ports",
+    /// Descriptors that the service holds for a user.
+    Descriptors = "descriptors",
+    /// Connections in any state but TIME-WAIT.
+    Connections = "connections",
+    /// Connections from listeners whose handshake has not ended; beyond them, SYN cookies.
+    HalfOpen = "half_open",
+    /// Active opens that wait for a neighbour or a port.
+    ParkedOpens = "parked_opens",
+    /// Pairs of a connection and a process that holds it, after fork, or of a listener and a
+    /// context that takes its connections.
+    Holds = "holds",
+    /// Bytes of stream buffers.
+    StreamBytes = "stream_bytes",
+    /// Messages on the registration socket in a second.
+    Messages = "messages_per_second",
+    /// Those of the stream buffers that connections have before a program accepts them.
+    StagedBytes = "staged_bytes",
+}
+
+impl Resource {
+    /// How many there are.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// Its place in a table of all.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The resource with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.iter().copied();
+        all.find(|resource| resource.name() == name)
+    }
+
+    /// The number by which programs and the service name it to each other; zero is none.
+    pub const fn code(self) -> u32 {
+        self as u32 + 1
+    }
+
+    /// The resource with this number.
+    pub fn from_code(code: u32) -> Option<Self> {
+        let index = usize::try_from(code.checked_sub(1)?).ok()?;
+        Self::ALL.get(index).copied()
+    }
+}

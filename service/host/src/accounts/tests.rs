@@ -1,0 +1,115 @@
+use std::sync::Arc;
+
+use super::*;
+
+fn user(id: u32) -> Arc<User> {
+    Arc::new(User::new(UserId(id), Weight::User))
+}
+
+const SOME: Resource = Resource::Connections;
+
+fn take_all(account: &Arc<Account>) -> Vec<Charge> {
+    std::iter::from_fn(|| account.charge(SOME, 1).ok()).collect()
+}
+
+#[test]
+fn names_and_codes_go_both_ways() {
+    for resource in Resource::ALL.iter().copied() {
+        assert_eq!(Resource::named(resource.name()), Some(resource));
+        assert_eq!(Resource::from_code(resource.code()), Some(resource));
+        assert_eq!(Resource::ALL[resource.index()], resource);
+    }
+    assert_eq!(Resource::named("nothing"), None);
+    assert_eq!(Resource::from_code(0), None);
+    assert_eq!(Resource::from_code(u32::MAX), None);
+}
+
+#[test]
+fn what_is_dropped_is_free_again() {
+    let mut ledger = Ledger::default();
+    let user = user(7);
+    user.set_limit(SOME, 3);
+    let account = ledger.account(&user);
+    let held = take_all(&account);
+    assert_eq!((held.len(), user.used(SOME), ledger.used(SOME)), (3, 3, 3));
+    let refused = account.charge(SOME, 1).unwrap_err();
+    assert_eq!(refused.to_string(), "limit: connections of user 7 (3)");
+    drop(held);
+    assert_eq!((user.used(SOME), ledger.used(SOME)), (0, 0));
+    assert_eq!(account.used(SOME), 0);
+    assert_eq!(take_all(&account).len(), 3);
+    let line = user.lines().find(|line| line.resource == SOME).unwrap();
+    assert_eq!((line.used, line.limit, line.refused), (0, 3, 3));
+}
+
+#[test]
+fn a_limit_holds_for_all_places_together() {
+    let mut cores = [Ledger::default(), Ledger::default()];
+    let user = user(7);
+    user.set_limit(SOME, 5);
+    let accounts = cores.each_mut().map(|core| core.account(&user));
+    let first = accounts[0].charge(SOME, 4).unwrap();
+    assert_eq!(take_all(&accounts[1]).len(), 1);
+    drop(first);
+    assert_eq!(take_all(&accounts[1]).len(), 5);
+}
+
+#[test]
+fn however_many_take_what_they_get_the_next_one_finds_something() {
+    let mut ledger = Ledger::default();
+    ledger.set_capacity(SOME, 1024);
+    let mut all = Vec::new();
+    let mut before = 1024;
+    for id in 1..=9 {
+        let held = take_all(&ledger.account(&user(id)));
+        assert!(
+            (1..=before / 2 + 1).contains(&held.len()),
+            "{id}: {}",
+            held.len()
+        );
+        before = held.len();
+        all.push(held);
+    }
+    let root = Arc::new(User::new(UserId::ROOT, Weight::Root));
+    assert!(!take_all(&ledger.account(&root)).is_empty());
+    all.clear();
+    assert_eq!(ledger.used(SOME), 0);
+    assert_eq!(take_all(&ledger.account(&user(1))).len(), 448);
+    assert_eq!(take_all(&ledger.account(&root)).len(), 896);
+    let unlimited = Arc::new(User::unlimited());
+    assert_eq!(take_all(&ledger.account(&unlimited)).len(), 1024);
+}
+
+#[test]
+fn a_charge_that_does_not_fit_changes_nothing() {
+    let mut ledger = Ledger::default();
+    ledger.set_capacity(SOME, 100);
+    let user = user(7);
+    let account = ledger.account(&user);
+    for impossible in [45, 101, u64::MAX] {
+        assert_eq!(account.charge(SOME, impossible).unwrap_err().limit, 0);
+        assert_eq!((user.used(SOME), ledger.used(SOME)), (0, 0));
+    }
+    let mut charge = account.charge(SOME, 40).unwrap();
+    assert!(charge.grow(5).is_err());
+    charge.grow(4).unwrap();
+    assert_eq!((charge.units(), ledger.used(SOME)), (44, 44));
+    charge.shrink(20);
+    assert_eq!((charge.units(), user.used(SOME)), (24, 24));
+    charge.shrink(u64::MAX);
+    assert_eq!((charge.units(), user.used(SOME)), (0, 0));
+}
+
+#[test]
+fn an_account_lives_as_long_as_somebody_has_it() {
+    let mut ledger = Ledger::default();
+    let user = user(7);
+    let charge = ledger.account(&user).charge(SOME, 1).unwrap();
+    assert!(Arc::ptr_eq(charge.account(), &ledger.account(&user)));
+    drop(charge);
+    // One with the same number later is somebody else.
+    let other = self::user(7);
+    let held = ledger.account(&user);
+    assert!(Arc::ptr_eq(ledger.account(&other).user(), &other));
+    assert!(Arc::ptr_eq(held.user(), &user));
+}

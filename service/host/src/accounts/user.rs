@@ -1,0 +1,152 @@
+//! A user of the service, wherever they use it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::Resource;
+
+/// Number of a user (uid).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UserId(pub u32);
+
+impl UserId {
+    /// The superuser.
+    pub const ROOT: Self = Self(0);
+}
+
+/// An eighth of each pool is root's: however many users there are, root finds it.
+const ROOT_PART: u64 = 8;
+
+/// How much of a pool a user may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// As much as is free of what is not kept for root.
+    User,
+    /// Seven times as much as is free: seven eighths of a pool if alone.
+    Root,
+    /// Whatever there is.
+    Unlimited,
+}
+
+impl Weight {
+    /// Returns true if a user of this weight may hold `held` where `free` of `capacity` is left.
+    pub(super) fn allows(self, held: u64, free: u64, capacity: u64) -> bool {
+        match self {
+            Self::User => held <= free.saturating_sub(capacity / ROOT_PART),
+            Self::Root => held <= free.saturating_mul(ROOT_PART - 1),
+            Self::Unlimited => true,
+        }
+    }
+}
+
+/// A user's total of one resource.
+#[derive(Debug)]
+struct Total {
+    used: AtomicU64,
+    limit: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What a user has of one resource, and may have: for listings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Of what.
+    pub resource: Resource,
+    /// Units held now.
+    pub used: u64,
+    /// Units at most; `u64::MAX` is no limit.
+    pub limit: u64,
+    /// Times that the user did not get it.
+    pub refused: u64,
+}
+
+/// A user, with limits that hold for all cores and the control plane together.
+#[derive(Debug)]
+pub struct User {
+    id: UserId,
+    weight: Weight,
+    totals: [Total; Resource::COUNT],
+}
+
+impl User {
+    /// A user without limits so far.
+    pub fn new(id: UserId, weight: Weight) -> Self {
+        let total = |_| Total {
+            used: AtomicU64::new(0),
+            limit: AtomicU64::new(u64::MAX),
+            refused: AtomicU64::new(0),
+        };
+        Self {
+            id,
+            weight,
+            totals: std::array::from_fn(total),
+        }
+    }
+
+    /// Somebody who may have whatever there is: for programs whose driver keeps no accounts.
+    pub fn unlimited() -> Self {
+        Self::new(UserId::ROOT, Weight::Unlimited)
+    }
+
+    /// Their number.
+    pub fn id(&self) -> UserId {
+        self.id
+    }
+
+    /// Their weight.
+    pub fn weight(&self) -> Weight {
+        self.weight
+    }
+
+    /// From now on they may have this much; what they have beyond it stays theirs.
+    pub fn set_limit(&self, resource: Resource, limit: u64) {
+        self.total(resource).limit.store(limit, Relaxed);
+    }
+
+    /// Their limit.
+    pub fn limit(&self, resource: Resource) -> u64 {
+        self.total(resource).limit.load(Relaxed)
+    }
+
+    /// What they have.
+    pub fn used(&self, resource: Resource) -> u64 {
+        self.total(resource).used.load(Relaxed)
+    }
+
+    /// What they have, may have and did not get of everything.
+    pub fn lines(&self) -> impl Iterator<Item = Line> {
+        Resource::ALL.iter().map(|resource| {
+            let total = self.total(*resource);
+            Line {
+                resource: *resource,
+                used: total.used.load(Relaxed),
+                limit: total.limit.load(Relaxed),
+                refused: total.refused.load(Relaxed),
+            }
+        })
+    }
+
+    /// Counts that they did not get something.
+    pub fn note_refused(&self, resource: Resource) {
+        self.total(resource).refused.fetch_add(1, Relaxed);
+    }
+
+    /// Adds to what they have. False, and nothing is added, if that is beyond their limit.
+    pub(super) fn add(&self, resource: Resource, units: u64) -> bool {
+        let total = self.total(resource);
+        let used = total.used.fetch_add(units, Relaxed).saturating_add(units);
+        if used > total.limit.load(Relaxed) {
+            total.used.fetch_sub(units, Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Takes off what they have.
+    pub(super) fn take_off(&self, resource: Resource, units: u64) {
+        self.total(resource).used.fetch_sub(units, Relaxed);
+    }
+
+    fn total(&self, resource: Resource) -> &Total {
+        &self.totals[resource.index()]
+    }
+}

@@ -1,0 +1,127 @@
+//! Whether a connection may open: the operator's rules, and what it costs the user of its program.
+
+use std::sync::Arc;
+
+use tidelane_engine::{Admission, FlowId, Judgement, ListenerId};
+use tidelane_packet_io::PacketIo;
+use tidelane_wire::{DropReason, Endpoint, FlowKey};
+
+use crate::{
+    accounts::{Account, Charge, Resource, Weight},
+    io::HostIo,
+    ports::PortShare,
+    program::ProgramId,
+    rules::{Action, Credentials, Direction, Opening},
+};
+
+/// Paid for the flow from a listener that the engine makes next: see
+/// [`Env::admit`](tidelane_engine::Env::admit).
+#[derive(Debug, Default)]
+pub struct Prepaid {
+    flow: Option<Charge>,
+    half_open: Option<Charge>,
+    owner: Option<Arc<Credentials>>,
+}
+
+impl<P: PacketIo> HostIo<P> {
+    /// Whose `listener` is.
+    fn owner_of(&self, listener: ListenerId) -> Option<Arc<Credentials>> {
+        Some(self.listeners.get(listener)?.owner.clone())
+    }
+
+    /// What the rules say of a connection that a program opens, and whose the program is.
+    pub(crate) fn judge_connect(
+        &mut self,
+        program: ProgramId,
+        local: Endpoint,
+        peer: Endpoint,
+    ) -> (Option<Arc<Credentials>>, Action) {
+        let program = self.programs.get(program);
+        let owner = program.map(|program| program.credentials.clone());
+        let nobody = Credentials::default();
+        let action = self.rules.verdict(&Opening {
+            direction: Direction::Out,
+            local,
+            peer,
+            owner: owner.as_deref().unwrap_or(&nobody),
+        });
+        if action != Action::Accept {
+            self.counters.drops[DropReason::RuleDenied.index()] += 1;
+        }
+        (owner, action)
+    }
+
+    /// What the operator's rules say of a connection that a peer asks for.
+    #[inline(never)]
+    pub(crate) fn judge_arrival(&mut self, listener: ListenerId, key: &FlowKey) -> Judgement {
+        let Some(owner) = self.owner_of(listener) else {
+            return Judgement::Refuse;
+        };
+        let opening = Opening {
+            direction: Direction::In,
+            local: key.local,
+            peer: key.peer,
+            owner: &owner,
+        };
+        match self.rules.verdict(&opening) {
+            Action::Accept => Judgement::Accept,
+            Action::Refuse => Judgement::Refuse,
+            Action::Drop => Judgement::Drop,
+        }
+    }
+
+    /// Charges a flow from `listener` to the user who has that.
+    pub(crate) fn charge_flow(&mut self, listener: ListenerId, half_open: bool) -> Admission {
+        self.prepaid = Prepaid {
+            owner: self.owner_of(listener),
+            ..Prepaid::default()
+        };
+        if self.stream_memory.is_exhausted() {
+            return Admission::Nothing;
+        }
+        let Some(account) = self.account_of(listener) else {
+            return Admission::Flow;
+        };
+        let Ok(flow) = account.charge(Resource::Connections, 1) else {
+            return Admission::Nothing;
+        };
+        if half_open {
+            match account.charge(Resource::HalfOpen, 1) {
+                Ok(charge) => self.prepaid.half_open = Some(charge),
+                Err(_) => return Admission::Cookie,
+            }
+        }
+        self.prepaid.flow = Some(flow);
+        Admission::Flow
+    }
+
+    /// What was paid last was for `flow`.
+    pub(crate) fn hand_charge_to(&mut self, flow: FlowId) {
+        let Prepaid {
+            flow: charge,
+            half_open,
+            owner,
+        } = std::mem::take(&mut self.prepaid);
+        if let Some(binding) = self.binding(flow) {
+            (binding.charge, binding.half_open) = (charge, half_open);
+            binding.owner = owner;
+        }
+    }
+
+    /// The ports from which `program` may connect.
+    pub(crate) fn port_share(&self, program: ProgramId) -> PortShare {
+        let program = self.programs.get(program);
+        match program.map(|program| program.account.user()) {
+            Some(user) if user.weight() == Weight::User => {
+                PortShare::of_user(user.id(), self.label_seed)
+            }
+            _ => PortShare::ALL,
+        }
+    }
+
+    /// The account of the first that holds `listener`.
+    pub(crate) fn account_of(&self, listener: ListenerId) -> Option<&Arc<Account>> {
+        let holder = self.listeners.get(listener)?.holders.first()?;
+        Some(&self.programs.get(*holder)?.account)
+    }
+}

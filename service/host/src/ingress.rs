@@ -1,0 +1,148 @@
+//! Which packets the host takes, judged by their sources: what Linux checks in
+//! `ip_route_input_slow`, `__fib_validate_source` and `ip6_rcv_core`.
+//!
+//! The driver reads the kernel's tables and settings and hands them over as an [`IngressPolicy`].
+//! A flow's peer is checked when the flow is made, as in the kernel, where the route of an
+//! established socket is not looked up again: segments of a flow pay nothing, and a flow survives
+//! a change that would refuse it now.
+
+use tidelane_wire::{DropReason, IpAddress};
+
+use crate::prefixes::Prefixes;
+
+/// Where a route of the kernel's leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Out over the served interface.
+    Out,
+    /// Out over another interface.
+    Elsewhere,
+    /// To this host itself.
+    Local,
+    /// To everyone on a link, or to a group.
+    Broadcast,
+    /// Nowhere: packets are refused.
+    Unreachable,
+}
+
+/// A route of the kernel's, of any interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelRoute {
+    /// Destination prefix.
+    pub prefix: IpAddress,
+    /// Its length on the 128-bit form.
+    pub prefix_len: u8,
+    /// Where it leads.
+    pub way: Way,
+}
+
+/// Whether the route back to a source must be the way that its packet came (RFC 3704), with the
+/// numbers of the sysctl `rp_filter`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReversePathFilter {
+    /// Any source will do.
+    #[default]
+    Off,
+    /// The route back leads over the interface that the packet came by.
+    Strict,
+    /// There is a route back.
+    Loose,
+}
+
+/// The kernel's settings of the served interface that decide about sources of IPv4 packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceChecks {
+    /// `rp_filter`, the greater of the interface's and of `all`.
+    pub reverse_path: ReversePathFilter,
+    /// `accept_local`: packets may come from this host's own addresses.
+    pub accept_local: bool,
+    /// `route_localnet`: `127.0.0.0/8` is a network like others.
+    pub route_localnet: bool,
+}
+
+/// The kernel's routes and settings, as far as they say which packets are taken.
+#[derive(Clone, Debug, Default)]
+pub struct IngressPolicy {
+    /// The kernel's routing tables, in the order in which they are asked.
+    tables: Vec<Prefixes<Way>>,
+    checks: SourceChecks,
+}
+
+impl IngressPolicy {
+    /// The policy of a host with these routing tables, which are asked in this order.
+    pub fn new(tables: Vec<Vec<KernelRoute>>, checks: SourceChecks) -> Self {
+        let table = |routes: Vec<KernelRoute>| {
+            let known = |route: KernelRoute| (route.prefix, route.prefix_len, route.way);
+            Prefixes::new(routes.into_iter().map(known))
+        };
+        let tables = tables.into_iter().map(table).collect();
+        Self { tables, checks }
+    }
+
+    /// Where the route to `addr` leads; `None` without a route.
+    fn way_to(&self, addr: IpAddress) -> Option<Way> {
+        let way = self.tables.iter().find_map(|table| table.lookup(addr))?;
+        // Every link has its `fe80::/64`, and the table one for all.
+        if addr.is_link_local_v6() && way != Way::Local {
+            return Some(Way::Out);
+        }
+        Some(way)
+    }
+
+    /// Returns true if packets to `addr` leave over the served interface.
+    pub fn leads_out(&self, addr: IpAddress) -> bool {
+        self.way_to(addr) == Some(Way::Out)
+    }
+
+    /// Whether a packet may come from `src`; the reason if not. Sources that Linux refuses only
+    /// with `rp_filter` (broadcast addresses of its networks) are refused always: an answer would
+    /// go to everyone.
+    pub fn check_source(&self, src: IpAddress) -> Result<(), DropReason> {
+        if !can_be_a_host(src) {
+            return Err(DropReason::BadAddress);
+        }
+        let localnet = src.is_v4() && self.checks.route_localnet;
+        if src.is_loopback() && !localnet {
+            return Err(DropReason::MartianSource);
+        }
+        let strictness = match src.is_v4() {
+            true => self.checks.reverse_path,
+            // As in Linux, where only netfilter has such a filter for IPv6.
+            false => ReversePathFilter::Off,
+        };
+        match self.way_to(src) {
+            Some(Way::Out) => Ok(()),
+            Some(Way::Local) if self.checks.accept_local => Ok(()),
+            Some(Way::Local | Way::Broadcast) => Err(DropReason::MartianSource),
+            Some(Way::Elsewhere) if strictness == ReversePathFilter::Strict => {
+                Err(DropReason::ReversePath)
+            }
+            Some(Way::Elsewhere) => Ok(()),
+            Some(Way::Unreachable) | None if strictness != ReversePathFilter::Off => {
+                Err(DropReason::ReversePath)
+            }
+            Some(Way::Unreachable) | None => Ok(()),
+        }
+    }
+
+    /// Whether a connection may come from `peer`; the reason if not. Segments to the peer must
+    /// leave over the served interface: where the kernel would answer by another way, or to
+    /// itself, there is no answer from here.
+    pub fn check_peer(&self, peer: IpAddress) -> Result<(), DropReason> {
+        self.check_source(peer)?;
+        if !self.leads_out(peer) {
+            return Err(DropReason::NoRoute);
+        }
+        Ok(())
+    }
+}
+
+/// Returns true if `addr` can be the address of one host: it is no group, not everyone's, not
+/// "this network".
+pub fn can_be_a_host(addr: IpAddress) -> bool {
+    let nobody = addr.is_unspecified() || addr.is_this_network_v4();
+    !nobody && !addr.is_multicast_or_broadcast()
+}
+
+#[cfg(test)]
+mod tests;

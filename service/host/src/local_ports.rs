@@ -1,0 +1,144 @@
+//! Local ports that connections use, and those that programs reserved.
+//!
+//! A claim on a port is needed as long as a connection has the port. The driver asks for many ports
+//! at once when it may give claims up, so each answer is a look at a counter.
+
+use std::collections::HashMap;
+
+use tidelane_wire::Endpoint;
+
+use crate::{hash::FixedState, program::ProgramId};
+
+/// Ports there are.
+const PORTS: usize = 1 << 16;
+
+/// See the module's documentation.
+pub struct LocalPorts {
+    /// Connections by local port, whatever their address.
+    connections: Box<[u32]>,
+    /// Connections that each program opened from each local end that it reserved.
+    reserved: HashMap<ProgramId, HashMap<Endpoint, u32, FixedState>, FixedState>,
+}
+
+impl Default for LocalPorts {
+    fn default() -> Self {
+        Self {
+            connections: vec![0; PORTS].into(),
+            reserved: HashMap::default(),
+        }
+    }
+}
+
+impl LocalPorts {
+    /// A connection has `port`.
+    #[inline]
+    pub fn begin(&mut self, port: u16) {
+        self.connections[usize::from(port)] += 1;
+    }
+
+    /// A connection that had `port` is over.
+    #[inline]
+    pub fn end(&mut self, port: u16) {
+        let connections = &mut self.connections[usize::from(port)];
+        *connections = connections.saturating_sub(1);
+    }
+
+    /// Returns true if a connection has `port`.
+    pub fn is_used(&self, port: u16) -> bool {
+        self.connections[usize::from(port)] > 0
+    }
+
+    /// `program` may open connections from `local`.
+    pub fn reserve(&mut self, program: ProgramId, local: Endpoint) {
+        let of_program = self.reserved.entry(program).or_default();
+        of_program.entry(local).or_default();
+    }
+
+    /// Returns true if `program` may open connections from `local`.
+    pub fn is_reserved(&self, program: ProgramId, local: Endpoint) -> bool {
+        let of_program = self.reserved.get(&program);
+        of_program.is_some_and(|ends| ends.contains_key(&local))
+    }
+
+    /// `program` opened a connection from `local`, which it had reserved.
+    pub fn begin_reserved(&mut self, program: ProgramId, local: Endpoint) {
+        if let Some(connections) = self.connections_of(program, local) {
+            *connections += 1;
+        }
+    }
+
+    /// A connection that `program` opened from `local` is over, whoever had it at the end.
+    pub fn end_reserved(&mut self, program: ProgramId, local: Endpoint) {
+        if let Some(connections) = self.connections_of(program, local) {
+            *connections = connections.saturating_sub(1);
+        }
+    }
+
+    fn connections_of(&mut self, program: ProgramId, local: Endpoint) -> Option<&mut u32> {
+        self.reserved.get_mut(&program)?.get_mut(&local)
+    }
+
+    /// Ends the reservation of `local` by `program` if none of the connections that `program`
+    /// opened from there is left. Returns false if one is.
+    pub fn give_up(&mut self, program: ProgramId, local: Endpoint) -> bool {
+        let Some(of_program) = self.reserved.get_mut(&program) else {
+            return true;
+        };
+        if of_program.get(&local).is_some_and(|left| *left > 0) {
+            return false;
+        }
+        of_program.remove(&local);
+        true
+    }
+
+    /// `program` is gone.
+    pub fn forget(&mut self, program: ProgramId) {
+        self.reserved.remove(&program);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_wire::IpAddress;
+
+    use super::*;
+
+    const END: Endpoint = Endpoint {
+        addr: IpAddress::UNSPECIFIED_V4,
+        port: 4000,
+    };
+
+    #[test]
+    fn a_port_is_used_until_its_last_connection_ends() {
+        let mut ports = LocalPorts::default();
+        ports.begin(0);
+        ports.begin(u16::MAX);
+        ports.begin(u16::MAX);
+        ports.end(u16::MAX);
+        assert!(ports.is_used(0) && ports.is_used(u16::MAX) && !ports.is_used(1));
+        ports.end(u16::MAX);
+        ports.end(u16::MAX);
+        assert!(!ports.is_used(u16::MAX));
+    }
+
+    #[test]
+    fn a_reservation_is_its_programs_alone() {
+        let mut ports = LocalPorts::default();
+        let (one, other) = (ProgramId(1), ProgramId(2));
+        ports.reserve(one, END);
+        ports.reserve(other, END);
+        ports.begin_reserved(one, END);
+        assert!(!ports.give_up(one, END), "a connection is left");
+        assert!(ports.give_up(other, END));
+        assert!(ports.is_reserved(one, END) && !ports.is_reserved(other, END));
+        // Reserved again while a connection is there: it still counts.
+        ports.reserve(one, END);
+        assert!(!ports.give_up(one, END));
+        ports.end_reserved(one, END);
+        assert!(ports.give_up(one, END) && !ports.is_reserved(one, END));
+        ports.reserve(one, END);
+        ports.forget(one);
+        ports.end_reserved(one, END);
+        assert!(!ports.is_reserved(one, END));
+    }
+}

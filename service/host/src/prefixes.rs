@@ -1,0 +1,94 @@
+//! Prefixes of addresses with something known about each, for lookups of the longest that an
+//! address has. A lookup takes a binary search for each prefix length that occurs.
+
+use tidelane_wire::IpAddress;
+
+/// What is known of one prefix.
+#[derive(Clone, Copy, Debug)]
+struct Entry<T> {
+    len: u8,
+    prefix: IpAddress,
+    known: T,
+}
+
+impl<T> Entry<T> {
+    fn place(&self) -> (u8, IpAddress) {
+        (self.len, self.prefix)
+    }
+}
+
+/// A table of prefixes.
+#[derive(Clone, Debug)]
+pub struct Prefixes<T> {
+    /// By length and prefix, each once.
+    entries: Vec<Entry<T>>,
+    /// The lengths that occur, the longest first.
+    lengths: Vec<u8>,
+}
+
+impl<T> Default for Prefixes<T> {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            lengths: Vec::new(),
+        }
+    }
+}
+
+impl<T: Copy> Prefixes<T> {
+    /// The table of prefixes with their lengths on the 128-bit form. Of several entries for one
+    /// prefix the first counts.
+    pub fn new(known: impl Iterator<Item = (IpAddress, u8, T)>) -> Self {
+        let entry = |(prefix, len, known): (IpAddress, u8, T)| {
+            let len = len.min(128);
+            let prefix = prefix.masked(len);
+            Entry { len, prefix, known }
+        };
+        let mut entries: Vec<Entry<T>> = known.map(entry).collect();
+        entries.sort_by_key(Entry::place);
+        entries.dedup_by_key(|entry| entry.place());
+        let mut lengths: Vec<u8> = entries.iter().map(|entry| entry.len).collect();
+        lengths.dedup();
+        lengths.reverse();
+        Self { entries, lengths }
+    }
+
+    /// What is known of the longest prefix that `addr` has.
+    pub fn lookup(&self, addr: IpAddress) -> Option<T> {
+        self.lengths.iter().find_map(|len| {
+            // In a prefix of fewer than 96 bits, which is IPv6's, no IPv4 address lies.
+            let wanted = (*len >= 96 || !addr.is_v4()).then(|| (*len, addr.masked(*len)))?;
+            let found = self.entries.binary_search_by_key(&wanted, Entry::place);
+            self.entries.get(found.ok()?).map(|entry| entry.known)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_prefix_counts_and_of_equals_the_first() {
+        let v4 = IpAddress::from_v4;
+        let v6 = IpAddress([0xfd; 16]);
+        let table = Prefixes::new(
+            [
+                (v4([10, 0, 0, 0]), 96 + 8, 1),
+                (v4([10, 1, 0, 0]), 96 + 16, 2),
+                (v4([10, 1, 0, 9]), 96 + 16, 3),
+                (v4([10, 1, 0, 9]), 128, 4),
+                (IpAddress::UNSPECIFIED_V6, 0, 5),
+                (v6, 64, 6),
+            ]
+            .into_iter(),
+        );
+        assert_eq!(table.lookup(v4([10, 9, 9, 9])), Some(1));
+        assert_eq!(table.lookup(v4([10, 1, 9, 9])), Some(2));
+        assert_eq!(table.lookup(v4([10, 1, 0, 9])), Some(4));
+        assert_eq!(table.lookup(v4([11, 0, 0, 1])), None);
+        assert_eq!(table.lookup(IpAddress([0x20; 16])), Some(5));
+        assert_eq!(table.lookup(v6), Some(6));
+        assert_eq!(Prefixes::<u8>::default().lookup(v6), None);
+    }
+}

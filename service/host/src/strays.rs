@@ -1,0 +1,72 @@
+//! Segments without a flow: from whom they are taken, and where answers to them go.
+
+use tidelane_engine::{LinkId, SegmentOut, TxFull};
+use tidelane_packet_io::PacketIo;
+use tidelane_wire::{DropReason, FlowKey, HeaderTemplate, IpAddress, IpFields, MacAddress};
+
+use crate::{
+    hash::timestamp_offset,
+    io::{HostIo, MEMORY_LINK},
+    transmit::outlet,
+};
+
+impl<P: PacketIo> HostIo<P> {
+    /// Where an answer to a frame from link address `arrival` goes that is not of a flow: to the
+    /// neighbour on the way to `peer`, or, while the kernel has not resolved it, back. A router
+    /// that the kernel has not resolved is asked for, and the answer is lost.
+    pub(crate) fn mac_for_reply(
+        &mut self,
+        peer: IpAddress,
+        arrival: Option<MacAddress>,
+    ) -> Option<MacAddress> {
+        if let Some(known) = self.routes.known_mac(peer) {
+            return Some(known);
+        }
+        if self.routes.is_routed(peer) {
+            if let Some(router) = self.routes.hop_to(peer) {
+                self.use_hop(router);
+            }
+            return None;
+        }
+        arrival.filter(|_| self.routes.leads_out(peer))
+    }
+
+    /// See [`tidelane_engine::Env::admits`].
+    pub(crate) fn admit(&mut self, key: &FlowKey, link: LinkId) -> bool {
+        if link == MEMORY_LINK {
+            return true;
+        }
+        let verdict = self.routes.check_peer(key.peer.addr);
+        if let Err(reason) = verdict {
+            self.counters.drops[reason.index()] += 1;
+        }
+        verdict.is_ok()
+    }
+
+    /// Sends an answer to a segment without a flow.
+    #[inline(never)]
+    pub(crate) fn transmit_back(
+        &mut self,
+        out: &SegmentOut,
+        fields: IpFields,
+    ) -> Result<(), TxFull> {
+        if out.link == MEMORY_LINK {
+            return self.memory.push(out, |_| ()).then_some(()).ok_or(TxFull);
+        }
+        let Some(mac) = self.mac_for_reply(out.key.peer.addr, self.arrival) else {
+            self.counters.drops[DropReason::NoNeighbor.index()] += 1;
+            return Ok(());
+        };
+        let from = self.routes.interface.mac;
+        let ends = (out.key.local.addr, out.key.peer.addr);
+        let Some(mut template) = HeaderTemplate::new(from, mac, ends.0, ends.1) else {
+            return Ok(());
+        };
+        template.set_fields(fields);
+        if out.options.timestamps.is_some() {
+            template.set_timestamp_offset(timestamp_offset(&self.secret, &out.key));
+        }
+        // An answer without a flow identifies no packet: it has DF, and zero is what Linux puts.
+        outlet!(self).transmit(out, &mut template, None)
+    }
+}

@@ -1,0 +1,211 @@
+//! No byte of one program's connections reaches another program's memory.
+//!
+//! Each test fills whatever memory the host may reuse with a marker: the staging area by the
+//! connections of one program, a region by the program itself. Then it gives another program a
+//! connection, and looks for the marker in all of that program's region.
+
+use std::{ops::Range, sync::Arc};
+
+use tidelane_host::{Holder, Listen, ProgramId, Take};
+use tidelane_ring::{Layout, ProgramRegion};
+use tidelane_wire::{Endpoint, SegmentHeader, TcpFlags};
+
+use crate::{
+    acceptor::{Acceptor, Program, send_buffer, text_in},
+    stage::{LOCAL, Stage, segment, stranger},
+};
+
+/// What no program but its owner may see.
+const MARKER: u8 = 0xa5;
+/// The port of the marker's owner, and the other program's.
+const PORTS: [u16; 2] = [80, 81];
+/// The first text of each connection of the other program.
+const TEXT: [u8; 1] = *b"1";
+
+/// A program that holds the listener of `port`.
+fn listen(stage: &mut Stage, port: u16) -> Program {
+    let layout = Layout::new(32, 1 << 20, 1 << 20).expect("a possible layout");
+    let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
+    let host = &mut stage.core.host;
+    let id = host.add_program("test".to_owned(), 1, region.clone());
+    let listen = Listen {
+        number: port.into(),
+        key: port.into(),
+        local: Endpoint::new(LOCAL, port),
+        v6_only: false,
+        backlog: 32,
+    };
+    host.listen(id, &listen).expect("a listener");
+    (id, region)
+}
+
+/// Connects to `port` and sends `text` at stream positions `at` and after. Gives the header of the
+/// handshake's last segment.
+fn connect(stage: &mut Stage, port: u16, from: u16, at: u32, text: &[u8]) -> SegmentHeader {
+    let mut syn = segment(TcpFlags::SYN, 7, 0);
+    (syn.src_port, syn.dst_port) = (from, port);
+    let answers = stage.exchange(stranger(1), syn);
+    let mut ack = segment(TcpFlags::ACK, 8, answers[0].seq.to_u32().wrapping_add(1));
+    (ack.src_port, ack.dst_port) = (from, port);
+    stage.exchange(stranger(1), ack);
+    send(stage, ack, at, text);
+    ack
+}
+
+/// Sends `text` at stream positions `at` and after.
+fn send(stage: &mut Stage, mut header: SegmentHeader, at: u32, text: &[u8]) {
+    header.seq = header.seq.add(at);
+    for chunk in text.chunks(1400) {
+        stage.send(stranger(1), header, chunk);
+        header.seq = header.seq.add(chunk.len() as u32);
+    }
+    stage.run();
+    stage.answers(stranger(1));
+}
+
+/// Connections of the first port have filled staging buffers of several sizes, which are free.
+fn mark_staging(stage: &mut Stage) {
+    let owner = listen(stage, PORTS[0]);
+    for (number, len) in [4096, 4096, 4096, 8192, 8192, 30_000]
+        .into_iter()
+        .enumerate()
+    {
+        connect(stage, PORTS[0], 5000 + number as u16, 0, &vec![MARKER; len]);
+    }
+    let mut acceptor = Acceptor::join_listener(stage, &owner, PORTS[0].into());
+    assert_eq!(acceptor.accepted().len(), 6);
+}
+
+/// Writes the marker all over the buffers of a program that is free to do so.
+fn mark(region: &ProgramRegion, area: Range<u64>) {
+    let bytes = vec![MARKER; (area.end - area.start) as usize];
+    assert!(region.copy_in(area.start, &bytes));
+}
+
+/// Bytes of the marker in a whole region.
+fn markers(region: &ProgramRegion) -> usize {
+    let mut bytes = vec![0; region.len() as usize];
+    assert!(region.copy_out(0, &mut bytes));
+    bytes.into_iter().filter(|byte| *byte == MARKER).count()
+}
+
+#[test]
+fn a_connection_brings_only_its_own_bytes_from_the_staging_area() {
+    let mut stage = Stage::new();
+    mark_staging(&mut stage);
+    let other = listen(&mut stage, PORTS[1]);
+    connect(&mut stage, PORTS[1], 6000, 0, &TEXT);
+    let mut acceptor = Acceptor::join_listener(&mut stage, &other, PORTS[1].into());
+    let accepted = acceptor.accepted();
+    assert_eq!(acceptor.text(&accepted[0].1), TEXT);
+    assert_eq!(markers(&other.1), 0);
+}
+
+/// The hole between the two is not received, and the bytes behind it must not get lost.
+#[test]
+fn bytes_out_of_order_come_along_and_the_hole_before_them_does_not() {
+    let mut stage = Stage::new();
+    mark_staging(&mut stage);
+    let other = listen(&mut stage, PORTS[1]);
+    let header = connect(&mut stage, PORTS[1], 6000, 3000, &[7; 900]);
+    let port = PORTS[1].into();
+    let mut acceptor = Acceptor::join_listener(&mut stage, &other, port);
+    let (_, event) = acceptor.accepted().remove(0);
+    assert_eq!(markers(&other.1), 0);
+    send(&mut stage, header, 0, &[6; 3000]);
+    let text = acceptor.text(&event);
+    assert_eq!(text, [[6; 3000].as_slice(), &[7; 900]].concat());
+}
+
+#[test]
+fn a_staged_buffer_that_grew_brings_only_what_was_received() {
+    let mut stage = Stage::new();
+    mark_staging(&mut stage);
+    let other = listen(&mut stage, PORTS[1]);
+    // The second byte is missing, so that the smaller buffer has a hole as well.
+    connect(&mut stage, PORTS[1], 6000, 2, &vec![7; 20_000]);
+    let mut acceptor = Acceptor::join_listener(&mut stage, &other, PORTS[1].into());
+    assert_eq!(acceptor.accepted().len(), 1);
+    assert_eq!(markers(&other.1), 0);
+    let mut bytes = vec![0; other.1.len() as usize];
+    assert!(other.1.copy_out(0, &mut bytes));
+    assert!(bytes.into_iter().filter(|byte| *byte == 7).count() >= 20_000);
+}
+
+/// A member that ends may be another user's: the descriptor of a listener can be passed on.
+#[test]
+fn a_connection_that_goes_back_brings_nothing_of_the_program_that_had_it() {
+    let mut stage = Stage::new();
+    let owner = listen(&mut stage, PORTS[0]);
+    let other = listen(&mut stage, PORTS[0]);
+    mark(&owner.1, owner.1.layout().rx_area());
+    let mut acceptor = Acceptor::join_listener(&mut stage, &owner, PORTS[0].into());
+    connect(&mut stage, PORTS[0], 6000, 0, &TEXT);
+    assert_eq!(acceptor.ports(), [6000]);
+    stage.core.host.remove_program(stage.now, owner.0);
+    let mut acceptor = Acceptor::join_listener(&mut stage, &other, PORTS[0].into());
+    let accepted = acceptor.accepted();
+    assert_eq!(acceptor.text(&accepted[0].1), TEXT);
+    assert_eq!(markers(&other.1), 0);
+}
+
+/// Bytes that the program has read or written are its own: nobody else can go on with them.
+#[test]
+fn a_connection_that_was_used_does_not_go_back() {
+    let mut stage = Stage::new();
+    let owner = listen(&mut stage, PORTS[0]);
+    let other = listen(&mut stage, PORTS[0]);
+    let mut acceptor = Acceptor::join_listener(&mut stage, &owner, PORTS[0].into());
+    connect(&mut stage, PORTS[0], 6000, 0, &TEXT);
+    connect(&mut stage, PORTS[0], 6001, 0, &TEXT);
+    let accepted = acceptor.accepted();
+    acceptor.read(&mut stage, &accepted[0].1, TEXT.len() as u32);
+    acceptor.write(&mut stage, &accepted[1].1, &TEXT);
+    stage.core.host.remove_program(stage.now, owner.0);
+    stage.run();
+    let answers = stage.answers(stranger(1)).into_iter();
+    let resets = answers.filter(|answer| answer.flags.contains(TcpFlags::RST));
+    assert_eq!(resets.count(), 2);
+    assert!(
+        Acceptor::join_listener(&mut stage, &other, PORTS[0].into())
+            .ports()
+            .is_empty()
+    );
+}
+
+/// A child may be another user's by the time that it takes what it inherited.
+#[test]
+fn a_connection_that_is_taken_brings_only_its_own_bytes() {
+    let mut stage = Stage::new();
+    let owner = listen(&mut stage, PORTS[0]);
+    mark(&owner.1, owner.1.layout().rx_area());
+    mark(&owner.1, owner.1.layout().tx_area());
+    let mut acceptor = Acceptor::join_listener(&mut stage, &owner, PORTS[0].into());
+    connect(&mut stage, PORTS[0], 6000, 0, &TEXT);
+    let (_, event) = acceptor.accepted().remove(0);
+    acceptor.accept(&mut stage, &event);
+    acceptor.write(&mut stage, &event, &TEXT);
+    let child = inherit(&mut stage, owner.0);
+    let slot = owner.1.slot(event.slot).expect("a slot");
+    let take = Take {
+        connection: slot.names().connection,
+        context: 0,
+        tx_buffer: send_buffer(&child.1).to_word(),
+    };
+    let taken = stage.core.host.take(stage.now, child.0, take);
+    let taken = taken.expect("the connection is held and at rest");
+    assert_eq!(text_in(&child.1, taken.slot), TEXT);
+    assert_eq!(markers(&child.1), 0);
+}
+
+/// A child of `parent`, registered.
+fn inherit(stage: &mut Stage, parent: ProgramId) -> Program {
+    let layout = Layout::new(32, 1 << 20, 1 << 20).expect("a possible layout");
+    let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
+    let (host, now) = (&mut stage.core.host, stage.now);
+    let inherited = host.inherit(now, Holder::Program(parent), 1);
+    inherited.expect("no limit");
+    let id = host.add_program("child".to_owned(), 2, region.clone());
+    host.heir_registered(1, id);
+    (id, region)
+}

@@ -1,0 +1,375 @@
+//! What one user may take of a host, and that another user finds something then.
+
+use std::sync::Arc;
+
+use tidelane_abi::{
+    CONTROL_RING_LEN, ControlEvent, ControlRequest, close_cause, control_event, control_request,
+    not_accelerated,
+};
+use tidelane_engine::EngineConfig;
+use tidelane_host::{
+    Holder, Listen, ListenError, ProgramId,
+    accounts::{Resource, User, UserId, Weight},
+};
+use tidelane_ring::{
+    ControlEventConsumer, ControlRequestProducer, Layout, ProgramRegion, new_control_request,
+};
+use tidelane_time::Duration;
+use tidelane_wire::{Endpoint, IpAddress, MacAddress, SegmentHeader, TcpFlags};
+
+use crate::{
+    frames::OURS,
+    rig::{Core, Count},
+    stage::{Stage, segment, stranger},
+};
+
+const LOCAL: IpAddress = IpAddress::from_v4(OURS);
+const NOBODY: u32 = 65_534;
+const SOMEBODY: u32 = 1000;
+
+/// A user with one program, of one context.
+pub struct Guest {
+    user: Arc<User>,
+    id: ProgramId,
+    requests: ControlRequestProducer,
+    events: ControlEventConsumer,
+}
+
+fn user(uid: u32) -> Arc<User> {
+    Arc::new(User::new(UserId(uid), Weight::User))
+}
+
+impl Guest {
+    pub fn new(stage: &mut Stage, uid: u32) -> Self {
+        let layout = Layout::new(4096, 64 << 20, 1 << 20).expect("a possible layout");
+        let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
+        let (user, host) = (user(uid), &mut stage.core.host);
+        let id = host.add_program_of(&user, (format!("of {uid}"), uid), region.clone());
+        assert!(host.add_context(id, 0, Box::new(Count(Arc::default()))));
+        Self {
+            user,
+            id,
+            requests: ControlRequestProducer::new(region.clone(), 0).expect("a context"),
+            events: ControlEventConsumer::new(region, 0).expect("a context"),
+        }
+    }
+
+    fn listen(&self, stage: &mut Stage, port: u16) -> Result<(), ListenError> {
+        let listen = Listen {
+            number: port.into(),
+            key: port.into(),
+            local: Endpoint::new(LOCAL, port),
+            v6_only: false,
+            backlog: 4096,
+        };
+        stage.core.host.listen(self.id, &listen).map(drop)
+    }
+
+    /// Asks for something, if there is room to ask.
+    fn ask(&mut self, request: ControlRequest) -> bool {
+        let pushed = self.requests.push(request).is_ok();
+        self.requests.publish();
+        pushed
+    }
+
+    fn events(&mut self) -> Vec<ControlEvent> {
+        let events = std::iter::from_fn(|| self.events.pop().expect("a sound ring")).collect();
+        self.events.release();
+        events
+    }
+
+    fn join(&mut self, stage: &mut Stage, port: u16) {
+        assert!(self.ask(ControlRequest {
+            listener: port.into(),
+            ..request(control_request::LISTENER_JOIN)
+        }));
+        stage.run();
+    }
+
+    /// Connects to port 80 of a stranger. The only event that came of it.
+    pub fn connect(&mut self, stage: &mut Stage, number: u32) -> ControlEvent {
+        assert!(self.ask(connect(stranger(number), 80)));
+        stage.run();
+        let events = self.events();
+        assert_eq!(events.len(), 1, "{events:?}");
+        events[0]
+    }
+}
+
+fn request(kind: u32) -> ControlRequest {
+    ControlRequest {
+        cookie: 1,
+        ..new_control_request(kind)
+    }
+}
+
+fn connect(peer: IpAddress, port: u16) -> ControlRequest {
+    ControlRequest {
+        peer_addr: peer.0,
+        peer_port: port,
+        ..request(control_request::CONNECT)
+    }
+}
+
+/// Two users' programs on one host.
+fn two_users(config: EngineConfig) -> (Stage, Guest, Guest) {
+    let mut stage = Stage::with_core(Core::with_config(config));
+    let bad = Guest::new(&mut stage, NOBODY);
+    let good = Guest::new(&mut stage, SOMEBODY);
+    (stage, bad, good)
+}
+
+fn syn_to(port: u16) -> SegmentHeader {
+    SegmentHeader {
+        dst_port: port,
+        ..segment(TcpFlags::SYN, 7, 0)
+    }
+}
+
+/// A stranger's handshake with `port`; false if its SYN is not answered.
+fn shake(stage: &mut Stage, number: u32, port: u16) -> bool {
+    let from = stranger(number);
+    let answers = stage.exchange(from, syn_to(port));
+    let Some(answer) = answers.first() else {
+        return false;
+    };
+    let ack = SegmentHeader {
+        dst_port: port,
+        ..segment(TcpFlags::ACK, 8, answer.seq.to_u32().wrapping_add(1))
+    };
+    stage.exchange(from, ack);
+    true
+}
+
+/// The router is known, and ports are there to connect from.
+pub fn ready_to_connect(stage: &mut Stage, guest: &mut Guest, strangers: u32) {
+    let ports: Vec<u16> = (40_000..42_000).collect();
+    stage.core.host.add_ports(stage.now, LOCAL, &ports);
+    for number in 0..strangers {
+        assert!(guest.ask(connect(stranger(number), 0)));
+        stage.run();
+        let mac = Some(MacAddress([2, 0, 0, 0, 0, 2]));
+        let host = &mut stage.core.host;
+        host.set_neighbour(stage.now, stranger(number), mac);
+        stage.run();
+    }
+    guest.events();
+}
+
+#[test]
+fn a_user_s_listener_takes_as_many_connections_as_the_user_may_have() {
+    let (mut stage, bad, good) = two_users(EngineConfig::default());
+    bad.user.set_limit(Resource::Connections, 3);
+    bad.listen(&mut stage, 80).expect("a listener");
+    good.listen(&mut stage, 81).expect("a listener");
+    let shaken: Vec<bool> = (0..5).map(|from| shake(&mut stage, from, 80)).collect();
+    assert_eq!(shaken, [true, true, true, false, false]);
+    assert_eq!(stage.core.counter("drop_user_limit"), 2);
+    assert!(shake(&mut stage, 9, 81));
+    assert_eq!(bad.user.used(Resource::Connections), 3);
+    assert_eq!(bad.user.used(Resource::HalfOpen), 0);
+    // With the listener its connections end, and are nobody's any more.
+    stage.core.host.remove_program(stage.now, bad.id);
+    stage.run();
+    assert_eq!(bad.user.used(Resource::Connections), 0);
+    assert_eq!(good.user.used(Resource::Connections), 1);
+}
+
+#[test]
+fn one_user_cannot_fill_a_core_with_connections() {
+    let config = EngineConfig {
+        flows_max: 64,
+        ..EngineConfig::default()
+    };
+    let (mut stage, bad, good) = two_users(config);
+    bad.listen(&mut stage, 80).expect("a listener");
+    good.listen(&mut stage, 81).expect("a listener");
+    let taken = (0..64).filter(|from| shake(&mut stage, *from, 80)).count();
+    assert_eq!(taken, 28);
+    let taken = (0..64).filter(|from| shake(&mut stage, *from, 81)).count();
+    assert_eq!(taken, 14);
+}
+
+#[test]
+fn beyond_a_user_s_half_open_connections_there_are_cookies() {
+    let (mut stage, bad, good) = two_users(EngineConfig::default());
+    bad.user.set_limit(Resource::HalfOpen, 20);
+    for port in [80, 82, 84] {
+        bad.listen(&mut stage, port).expect("a listener");
+    }
+    good.listen(&mut stage, 81).expect("a listener");
+    for number in 0..30 {
+        let port = [80, 82, 84][number as usize % 3];
+        assert_eq!(stage.exchange(stranger(number), syn_to(port)).len(), 1);
+    }
+    assert_eq!(stage.core.counter("syncookies_sent"), 10);
+    assert_eq!(bad.user.used(Resource::HalfOpen), 20);
+    // A cookie that comes back is a connection, without a place in a SYN queue.
+    assert!(shake(&mut stage, 100, 80));
+    assert_eq!(bad.user.used(Resource::HalfOpen), 20);
+    assert_eq!(bad.user.used(Resource::Connections), 21);
+    // Nobody else's are fewer for that.
+    for number in 200..300 {
+        assert_eq!(stage.exchange(stranger(number), syn_to(81)).len(), 1);
+    }
+    assert_eq!(good.user.used(Resource::HalfOpen), 100);
+    // They are given up, and their places are free again.
+    for _ in 0..90 {
+        stage.now += Duration::from_secs(1);
+        stage.core.answers(stage.now);
+    }
+    assert_eq!(bad.user.used(Resource::HalfOpen), 0);
+    assert_eq!(bad.user.used(Resource::Connections), 1);
+}
+
+#[test]
+fn a_user_opens_as_many_connections_as_they_may_have() {
+    let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
+    ready_to_connect(&mut stage, &mut good, 4);
+    bad.user.set_limit(Resource::Connections, 2);
+    for number in 0..2 {
+        let event = bad.connect(&mut stage, number);
+        assert_eq!(event.kind, control_event::CONNECT_STARTED);
+    }
+    let event = bad.connect(&mut stage, 2);
+    assert_eq!(event.kind, control_event::CONNECT_FAILED);
+    assert_eq!(event.cause, close_cause::LIMIT);
+    let event = good.connect(&mut stage, 2);
+    assert_eq!(event.kind, control_event::CONNECT_STARTED);
+    // Within this host the program hears that the kernel has it.
+    good.listen(&mut stage, 81).expect("a listener");
+    assert!(bad.ask(connect(LOCAL, 81)));
+    stage.run();
+    let event = bad.events()[0];
+    assert_eq!(event.kind, control_event::CONNECT_KERNEL);
+    let connections = not_accelerated::limit(Resource::Connections.code());
+    assert_eq!(event.cause, connections);
+    // The peer refuses: there is room again once the program is gone.
+    stage.core.host.remove_program(stage.now, bad.id);
+    stage.run();
+    assert_eq!(bad.user.used(Resource::Connections), 0);
+}
+
+/// One user's connections took all ways to a peer, and nobody else reached it any more.
+#[test]
+fn one_user_does_not_take_all_ports_to_a_peer() {
+    let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
+    ready_to_connect(&mut stage, &mut good, 2);
+    // There are no more than these 2,000.
+    stage.core.host.add_ports(stage.now, LOCAL, &[]);
+    let started = |stage: &mut Stage, guest: &mut Guest, number| {
+        (0..2100)
+            .map(|_| guest.connect(stage, number))
+            .filter(|event| event.kind == control_event::CONNECT_STARTED)
+            .count()
+    };
+    let taken = started(&mut stage, &mut bad, 0);
+    assert!((900..1100).contains(&taken), "{taken}");
+    // Of what is left another user has half, and of another peer's ports as many as anybody.
+    let left = started(&mut stage, &mut good, 0);
+    assert!((400..600).contains(&left), "{left}");
+    let elsewhere = started(&mut stage, &mut bad, 1);
+    assert!((900..1100).contains(&elsewhere), "{elsewhere}");
+}
+
+#[test]
+fn a_user_s_opens_that_wait_are_bounded() {
+    let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
+    bad.user.set_limit(Resource::ParkedOpens, 5);
+    for number in 0..8 {
+        assert!(bad.ask(connect(stranger(number), 80)));
+    }
+    stage.run();
+    let refused = bad.events();
+    assert_eq!(refused.len(), 3);
+    assert!(
+        refused
+            .iter()
+            .all(|event| event.cause == close_cause::LIMIT)
+    );
+    assert!(good.ask(connect(stranger(0), 80)));
+    stage.run();
+    assert_eq!(good.user.used(Resource::ParkedOpens), 1);
+    assert_eq!(good.events().len(), 0);
+    // Nobody answers for the neighbour.
+    stage.now += Duration::from_secs(4);
+    stage.run();
+    assert_eq!(bad.events().len(), 5);
+    assert_eq!(bad.user.used(Resource::ParkedOpens), 0);
+    assert_eq!(good.events()[0].cause, close_cause::HOST_UNREACHABLE);
+}
+
+/// A program that asks and does not read the answers: 65,536 of them were kept for each context,
+/// and half a gigabyte for all of a program's.
+#[test]
+fn answers_that_are_not_read_stop_the_asking() {
+    let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
+    let mut asked = 0;
+    for _ in 0..100 {
+        while bad.ask(connect(LOCAL, 9)) {
+            asked += 1;
+        }
+        stage.run();
+    }
+    // The ring of requests, that of events, and what waits between them.
+    let bound = 3 * CONTROL_RING_LEN as usize;
+    assert!(asked <= bound, "{asked}");
+    assert!(!stage.core.host.has_work(), "a full ring is no work");
+    // Nobody else waits for that.
+    assert!(good.ask(connect(LOCAL, 9)));
+    stage.run();
+    assert_eq!(good.events().len(), 1);
+    // Each is answered, as soon as there is room.
+    let mut answered = 0;
+    for _ in 0..bound {
+        answered += bad.events().len();
+        stage.now += Duration::from_millis(1);
+        stage.run();
+    }
+    assert_eq!(answered, asked);
+}
+
+#[test]
+fn heirs_of_connections_are_bounded() {
+    let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
+    ready_to_connect(&mut stage, &mut good, 4);
+    for number in 0..4 {
+        bad.connect(&mut stage, number);
+    }
+    good.connect(&mut stage, 0);
+    bad.user.set_limit(Resource::Holds, 10);
+    let from = Holder::Program(bad.id);
+    let host = &mut stage.core.host;
+    assert!(host.inherit(stage.now, from, 1).is_ok());
+    assert_eq!(bad.user.used(Resource::Holds), 8);
+    let refused = host.inherit(stage.now, from, 2).expect_err("a limit");
+    assert_eq!(refused.to_string(), "limit: holds of user 65534 (10)");
+    assert_eq!(bad.user.used(Resource::Holds), 8);
+    assert!(host.inherit(stage.now, Holder::Program(good.id), 3).is_ok());
+    // One that ends makes room, and what has one holder is not shared.
+    host.leave_all(stage.now, Holder::Heir(1), false);
+    assert_eq!(bad.user.used(Resource::Holds), 0);
+    bad.user.set_limit(Resource::Holds, 3);
+    assert!(host.inherit(stage.now, from, 4).is_err());
+    assert_eq!(bad.user.used(Resource::Holds), 0);
+}
+
+#[test]
+fn members_of_listeners_are_bounded() {
+    let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
+    bad.user.set_limit(Resource::Holds, 2);
+    for port in [80, 82, 84] {
+        bad.listen(&mut stage, port).expect("a listener");
+        bad.join(&mut stage, port);
+        // A second time changes nothing.
+        bad.join(&mut stage, port);
+    }
+    good.listen(&mut stage, 81).expect("a listener");
+    good.join(&mut stage, 81);
+    // Somebody else's listener is not joined.
+    good.join(&mut stage, 80);
+    let used = [&bad, &good].map(|guest| guest.user.used(Resource::Holds));
+    assert_eq!(used, [2, 1]);
+    stage.core.host.remove_program(stage.now, bad.id);
+    assert_eq!(bad.user.used(Resource::Holds), 0);
+}

@@ -1,0 +1,134 @@
+//! Memory for received bytes: its thresholds, and pages that are not needed any more.
+
+use tidelane_engine::EngineConfig;
+use tidelane_host::{HostRequest, MemoryLimits, StreamMemory};
+use tidelane_time::Duration;
+use tidelane_wire::{SeqNumber, TcpFlags};
+
+use crate::{
+    acceptor::Acceptor,
+    rig::Core,
+    stage::{Stage, listen, segment, stranger},
+};
+
+const TEXT: [u8; 10] = *b"0123456789";
+/// Longer than two sweeps are apart.
+const REST: Duration = Duration::from_millis(600);
+
+/// Lets time go by. Returns true if the host asks for the pages of idle memory.
+fn rest(stage: &mut Stage) -> bool {
+    for _ in 0..3 {
+        stage.now += REST;
+        stage.run();
+    }
+    stage.requests().contains(&HostRequest::IdleMemory)
+}
+
+#[test]
+fn pages_of_closed_connections_are_lent_once_and_used_again() {
+    let mut stage = Stage::new();
+    let program = listen(&mut stage.core.host, 32 << 20);
+    let mut acceptor = Acceptor::join(&mut stage, &program);
+    for port in 5001..=5008 {
+        stage.connect(port, &TEXT);
+    }
+    for (_, event) in acceptor.accepted() {
+        acceptor.abort(&mut stage, &event);
+    }
+    assert!(rest(&mut stage), "nothing is asked for");
+    let lent = stage.core.host.lend_idle_pages();
+    assert!(!lent.is_empty());
+    stage.answers(stranger(1));
+    // Meanwhile others have other memory.
+    stage.connect(6000, &TEXT);
+    let accepted = acceptor.accepted();
+    lent.iter().for_each(tidelane_host::IdlePages::give_back);
+    assert_eq!(acceptor.text(&accepted[0].1), TEXT);
+    stage.core.host.take_back_pages(lent);
+    acceptor.abort(&mut stage, &accepted[0].1);
+    assert!(rest(&mut stage), "the last connection's");
+    let lent = stage.core.host.lend_idle_pages();
+    stage.core.host.take_back_pages(lent);
+    assert!(!rest(&mut stage), "all pages are gone");
+}
+
+/// As `tcp_mem` has it: beyond the last threshold payload is dropped and nothing begins.
+#[test]
+fn what_would_take_too_much_memory_is_dropped() {
+    let mut stage = Stage::new();
+    let limits = MemoryLimits {
+        low: 8 << 10,
+        pressure: 12 << 10,
+        high: 16 << 10,
+    };
+    let memory = StreamMemory::new(limits);
+    stage.core.host.set_stream_memory(memory.clone());
+    let program = listen(&mut stage.core.host, 1 << 20);
+    for port in 5001..=5004 {
+        stage.connect(port, &TEXT);
+    }
+    assert!(memory.is_exhausted() && memory.is_pressed());
+    let mut syn = segment(TcpFlags::SYN, 7, 0);
+    syn.src_port = 5005;
+    assert!(stage.exchange(stranger(1), syn).is_empty());
+    // Accept moves what waits, and needs no more memory for that.
+    let mut acceptor = Acceptor::join(&mut stage, &program);
+    let accepted = acceptor.accepted();
+    assert_eq!(accepted.len(), 4);
+    assert!(memory.is_exhausted());
+    for (_, event) in &accepted {
+        acceptor.abort(&mut stage, event);
+    }
+    stage.answers(stranger(1));
+    rest(&mut stage);
+    assert!(!memory.is_exhausted());
+    assert_eq!(stage.exchange(stranger(1), syn).len(), 1);
+}
+
+/// The largest window that a peer is offered which fills each window, of a program that reads all.
+fn largest_window(pressure: u64) -> u16 {
+    let mut stage = Stage::with_core(Core::with_config(EngineConfig {
+        rx_window_initial: 4 << 10,
+        rx_window_max: 32 << 10,
+        ..EngineConfig::default()
+    }));
+    let limits = MemoryLimits {
+        low: 0,
+        pressure,
+        high: 1 << 20,
+    };
+    stage.core.host.set_stream_memory(StreamMemory::new(limits));
+    let program = listen(&mut stage.core.host, 1 << 20);
+    let mut acceptor = Acceptor::join(&mut stage, &program);
+    let mut next = stage.shake(5001, &[]);
+    stage.run();
+    let (_, event) = acceptor.accepted().remove(0);
+    acceptor.accept(&mut stage, &event);
+    let (mut window, mut largest) = (4 << 10, 0);
+    for turn in 0..200 {
+        let text = vec![0; usize::from(window)];
+        for piece in text.chunks(1000) {
+            stage.send(stranger(1), next, piece);
+            next.seq = SeqNumber(next.seq.to_u32().wrapping_add(piece.len() as u32));
+        }
+        stage.run();
+        if turn == 0 {
+            // The host looks for pressure a few times a second.
+            rest(&mut stage);
+        }
+        acceptor.read(&mut stage, &event, text.len() as u32);
+        stage.now += Duration::from_millis(20);
+        stage.run();
+        let answers = stage.answers(stranger(1));
+        window = answers.last().map_or(window, |answer| answer.wnd);
+        largest = largest.max(window);
+    }
+    largest
+}
+
+#[test]
+fn windows_do_not_grow_under_pressure() {
+    let (calm, pressed) = (largest_window(1 << 20), largest_window(1 << 10));
+    assert!(calm > 16 << 10, "{calm} bytes without pressure");
+    assert!(pressed <= 4 << 10, "{pressed} bytes under pressure");
+}

@@ -1,0 +1,126 @@
+//! Decisions on peers made up for the purpose.
+
+use std::path::Path;
+
+use super::*;
+
+fn here() -> NetNs {
+    NetNs::current().expect("a namespace")
+}
+
+/// Some other namespace's identity: that of a file which is none.
+fn elsewhere() -> NetNs {
+    NetNs::at(Path::new("/proc/self/status")).expect("a file")
+}
+
+fn peer(uid: u32, gid: u32, groups: &[u32]) -> Peer {
+    Peer {
+        pid: None,
+        pidfd: None,
+        uid,
+        gid,
+        groups: groups.to_vec(),
+        namespace: here(),
+    }
+}
+
+fn names() -> Names {
+    Names::parse("www:x:33:33::/:\n", "www:x:33:\ntidelane:x:900:\n")
+}
+
+fn policy(toml: &str) -> AccessPolicy {
+    let config: AccessConfig = toml::from_str(toml).expect("a table");
+    AccessPolicy::of(&config, &names(), here())
+        .expect("known names")
+        .0
+}
+
+#[test]
+fn by_default_root_and_the_group_here() {
+    let policy = policy("");
+    assert_eq!(policy.admits(&peer(0, 0, &[])), Ok(()));
+    assert_eq!(policy.admits(&peer(1000, 900, &[])), Ok(()));
+    assert_eq!(policy.admits(&peer(1000, 1000, &[4, 900])), Ok(()));
+    assert_eq!(policy.admits(&peer(33, 33, &[4])), Err(Denial::User));
+    assert_eq!(
+        policy.socket(),
+        runtime::Access::group(Some(Gid::from_raw(900)))
+    );
+}
+
+#[test]
+fn another_namespace_is_refused_whoever_is_in_it() {
+    let mut root = peer(0, 0, &[900]);
+    root.namespace = elsewhere();
+    assert_eq!(policy("").admits(&root), Err(Denial::Namespace));
+    let all_users = "users = ['*']\ngroups = ['*']";
+    assert_eq!(policy(all_users).admits(&root), Err(Denial::Namespace));
+    assert_eq!(policy("namespaces = ['*']").admits(&root), Ok(()));
+    assert_eq!(
+        policy("namespaces = ['/proc/self/status']").admits(&root),
+        Ok(())
+    );
+}
+
+#[test]
+fn an_admitted_namespace_admits_no_user() {
+    let mut user = peer(33, 33, &[]);
+    user.namespace = elsewhere();
+    assert_eq!(
+        policy("namespaces = ['*']").admits(&user),
+        Err(Denial::User)
+    );
+    let both = "namespaces = ['*']\nusers = ['www']";
+    assert_eq!(policy(both).admits(&user), Ok(()));
+}
+
+#[test]
+fn users_and_groups_are_admitted_by_name_and_number() {
+    for toml in [
+        "users = ['www']",
+        "users = [33]",
+        "groups = ['www']",
+        "groups = [7, 33]",
+    ] {
+        let policy = policy(toml);
+        assert_eq!(policy.admits(&peer(33, 33, &[])), Ok(()), "{toml}");
+        assert_eq!(
+            policy.admits(&peer(34, 34, &[])),
+            Err(Denial::User),
+            "{toml}"
+        );
+        assert_eq!(policy.socket().mode.as_raw_mode(), 0o666, "{toml}");
+    }
+}
+
+#[test]
+fn without_the_group_only_root() {
+    let policy = AccessPolicy::new(here(), None);
+    assert!(policy.is_root_only());
+    assert_eq!(policy.admits(&peer(0, 0, &[])), Ok(()));
+    assert_eq!(policy.admits(&peer(1000, 900, &[])), Err(Denial::User));
+    assert_eq!(policy.socket(), runtime::Access::group(None));
+}
+
+#[test]
+fn a_name_that_nobody_has_is_an_error_and_a_missing_namespace_is_said() {
+    let config: AccessConfig = toml::from_str("users = ['w3']").expect("a table");
+    assert!(AccessPolicy::of(&config, &names(), here()).is_err());
+    let config = "namespaces = ['/run/netns/there-is-none-of-that-name']";
+    let config: AccessConfig = toml::from_str(config).expect("a table");
+    let (policy, missing) = AccessPolicy::of(&config, &names(), here()).expect("no names");
+    assert_eq!(missing.len(), 1, "{missing:?}");
+    assert_eq!(policy.admits(&peer(0, 0, &[])), Ok(()));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_place() {
+    for bad in [
+        "users = [-1]",
+        "users = 'www'",
+        "user = []",
+        "groups = [4294967295]",
+    ] {
+        assert!(toml::from_str::<AccessConfig>(bad).is_err(), "{bad}");
+    }
+}

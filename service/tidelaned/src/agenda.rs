@@ -1,0 +1,79 @@
+//! Sessions that the control thread has to look at by itself: those that may speak again, and those
+//! that should have registered by now.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use tidelane_time::{Duration, Instant};
+
+/// Who connects has so long to register.
+const REGISTER_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Sessions by when they are to be looked at.
+#[derive(Debug, Default)]
+pub struct Agenda {
+    paused: BTreeSet<(Instant, u64)>,
+    strangers: VecDeque<(Instant, u64)>,
+}
+
+impl Agenda {
+    /// Session `number` is not read until `due`: its user has sent enough.
+    pub fn pause(&mut self, due: Instant, number: u64) {
+        self.paused.insert((due, number));
+    }
+
+    /// Session `number` has just come.
+    pub fn expect(&mut self, now: Instant, number: u64) {
+        self.strangers.push_back((now + REGISTER_TIME_MAX, number));
+    }
+
+    /// A session that may be read again.
+    pub fn next_resumed(&mut self, now: Instant) -> Option<u64> {
+        let first = self.paused.first().filter(|(due, _)| *due <= now)?;
+        let (due, number) = *first;
+        self.paused.remove(&(due, number));
+        Some(number)
+    }
+
+    /// A session that had time to register.
+    pub fn next_late(&mut self, now: Instant) -> Option<u64> {
+        let (due, number) = *self.strangers.front()?;
+        (due <= now).then(|| {
+            self.strangers.pop_front();
+            number
+        })
+    }
+
+    /// When there is something to do.
+    pub fn next_due(&self) -> Option<Instant> {
+        let paused = self.paused.first().map(|(due, _)| *due);
+        let stranger = self.strangers.front().map(|(due, _)| *due);
+        paused.into_iter().chain(stranger).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_come_up_when_they_are_due_and_once() {
+        let at = |seconds| Instant(0) + Duration::from_secs(seconds);
+        let mut agenda = Agenda::default();
+        assert_eq!(agenda.next_due(), None);
+        agenda.expect(at(1), 1);
+        agenda.expect(at(2), 2);
+        agenda.pause(at(4), 3);
+        agenda.pause(at(3), 4);
+        assert_eq!(agenda.next_due(), Some(at(3)));
+        assert_eq!(agenda.next_resumed(at(2)), None);
+        assert_eq!(agenda.next_resumed(at(4)), Some(4));
+        assert_eq!(agenda.next_resumed(at(4)), Some(3));
+        assert_eq!(agenda.next_resumed(at(9)), None);
+        assert_eq!(agenda.next_due(), Some(at(6)));
+        assert_eq!(agenda.next_late(at(5)), None);
+        assert_eq!(agenda.next_late(at(6)), Some(1));
+        assert_eq!(agenda.next_late(at(6)), None);
+        assert_eq!(agenda.next_late(at(7)), Some(2));
+        assert_eq!(agenda.next_due(), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! Claims before a demux that only notes what it is told.
+
+use std::sync::{Arc, Mutex};
+
+use tidelane_steering::DemuxCounters;
+
+use super::*;
+
+type Told = Arc<Mutex<HashMap<Claim, Scope>>>;
+
+struct Notes {
+    told: Told,
+    calls: Arc<Mutex<usize>>,
+}
+
+impl Steering for Notes {
+    fn claim(&mut self, claim: &Claim, _: StackId, scope: Scope) -> Result<(), SteeringError> {
+        *self.calls.lock().unwrap() += 1;
+        self.told.lock().unwrap().insert(*claim, scope);
+        Ok(())
+    }
+
+    fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError> {
+        *self.calls.lock().unwrap() += 1;
+        Ok(self.told.lock().unwrap().remove(claim).is_some())
+    }
+
+    fn counters(&self) -> Result<DemuxCounters, SteeringError> {
+        Ok(DemuxCounters::default())
+    }
+}
+
+const HERE: IpAddress = IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+const THERE: IpAddress = IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]);
+const START: Instant = Instant(1_000_000_000);
+
+struct Scene {
+    claims: Claims,
+    told: Told,
+    calls: Arc<Mutex<usize>>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (told, calls) = (Told::default(), Arc::default());
+        let notes = Notes {
+            told: Arc::clone(&told),
+            calls: Arc::clone(&calls),
+        };
+        let mut claims = Claims::new(Box::new(notes));
+        claims.set_addresses(vec![HERE, THERE]).unwrap();
+        Self {
+            claims,
+            told,
+            calls,
+        }
+    }
+
+    fn want(&mut self, owner: Owner, addr: IpAddress, port: u16) -> Result<(), SteeringError> {
+        let title = Title {
+            charge: None,
+            reservation: None,
+            shared: true,
+            program: Some(vec![ProgramId(7)]),
+        };
+        let name = (owner, Endpoint { addr, port });
+        self.claims.want(name, title, START)
+    }
+
+    fn scope(&self, addr: IpAddress, port: u16) -> Option<Scope> {
+        let claim = Claim {
+            addr: addr.0,
+            proto: protocol::TCP,
+            port,
+        };
+        self.told.lock().unwrap().get(&claim).copied()
+    }
+}
+
+fn end(addr: IpAddress, port: u16) -> Endpoint {
+    Endpoint { addr, port }
+}
+
+#[test]
+fn a_listener_has_all_packets_until_it_leaves_and_then_the_kernel_is_asked() {
+    let mut scene = Scene::new();
+    let any = IpAddress::UNSPECIFIED_V4;
+    let name = (Owner::Listener(1), end(any, 80));
+    scene.want(name.0, any, 80).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.claims.next_look(), None);
+    scene.claims.leave(name, START).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
+    let due = scene.claims.due(START, 10);
+    assert_eq!(
+        due,
+        [Candidate {
+            name,
+            program: None
+        }]
+    );
+    // The same socket listens again, before its connections are over.
+    scene.want(name.0, any, 80).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.claims.next_look(), None);
+    scene.claims.leave(name, START).unwrap();
+    scene.claims.unwant(name).unwrap();
+    assert!(scene.told.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_port_with_several_owners_is_the_widest_and_goes_with_the_last() {
+    let mut scene = Scene::new();
+    let any = IpAddress::UNSPECIFIED_V4;
+    scene.want(Owner::Session(1), HERE, 80).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
+    assert_eq!(scene.scope(THERE, 80), None);
+    scene.want(Owner::Listener(2), any, 80).unwrap();
+    scene.want(Owner::Session(3), HERE, 80).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    scene
+        .claims
+        .unwant((Owner::Listener(2), end(any, 80)))
+        .unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
+    assert_eq!(scene.scope(THERE, 80), None);
+    for session in [1, 3] {
+        let name = (Owner::Session(session), end(HERE, 80));
+        scene.claims.unwant(name).unwrap();
+    }
+    assert_eq!(scene.scope(HERE, 80), None);
+}
+
+#[test]
+fn wildcards_follow_the_addresses() {
+    let mut scene = Scene::new();
+    let any = IpAddress::UNSPECIFIED_V4;
+    scene.want(Owner::Listener(1), any, 80).unwrap();
+    scene.want(Owner::Session(2), HERE, 81).unwrap();
+    scene.claims.set_addresses(vec![THERE]).unwrap();
+    assert_eq!(scene.scope(HERE, 80), None);
+    assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.scope(HERE, 81), Some(Scope::BesideKernel));
+    scene.claims.set_addresses(vec![HERE, THERE]).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    let before = *scene.calls.lock().unwrap();
+    scene.claims.set_addresses(vec![HERE, THERE]).unwrap();
+    assert_eq!(*scene.calls.lock().unwrap(), before, "nothing has changed");
+}
+
+#[test]
+fn a_reservation_waits_for_its_connection_and_goes_after_it() {
+    let mut scene = Scene::new();
+    let name = (Owner::Session(1), end(HERE, 4000));
+    scene.want(name.0, HERE, 4000).unwrap();
+    assert!(scene.claims.due(START, 10).is_empty());
+    let later = START + CONNECT_WITHIN;
+    assert_eq!(scene.claims.due(later, 10).len(), 1);
+    // A second socket reserves the port; the first one's connection is over.
+    scene.want(name.0, HERE, 4000).unwrap();
+    scene.claims.connection_ended(name, START);
+    assert!(scene.claims.due(START, 10).is_empty(), "one is to come");
+    scene.claims.connection_ended(name, START);
+    let program = Some(vec![ProgramId(7)]);
+    assert_eq!(scene.claims.due(START, 10), [Candidate { name, program }]);
+    // Another program's is another's.
+    scene.want(Owner::Session(2), HERE, 4000).unwrap();
+    scene.claims.connection_ended(name, START);
+    let due = scene.claims.due(START, 10);
+    assert!(due.iter().all(|candidate| candidate.name == name));
+    scene.claims.unwant(name).unwrap();
+    assert_eq!(scene.scope(HERE, 4000), Some(Scope::BesideKernel));
+}
+
+#[test]
+fn a_claim_that_is_needed_is_looked_at_ever_more_rarely() {
+    let mut scene = Scene::new();
+    let name = (Owner::Listener(1), end(HERE, 80));
+    scene.want(name.0, HERE, 80).unwrap();
+    scene.claims.leave(name, START).unwrap();
+    let (mut now, mut looks) = (START, 0);
+    while now < START + Duration::from_secs(60) {
+        assert_eq!(scene.claims.due(now, 10).len(), 1);
+        scene.claims.needed(name, now);
+        now = scene.claims.next_look().unwrap();
+        looks += 1;
+    }
+    // Twice a second in the end, and some sooner.
+    assert!(looks < 140, "{looks} looks in a minute");
+}
+
+/// The end of a program with many claims: a bounded number of them at a time, one call to the demux
+/// for each.
+#[test]
+fn many_claims_end_in_batches_and_in_linear_time() {
+    const BATCH: usize = 256;
+    const MANY: u16 = 20_000;
+    let mut scene = Scene::new();
+    for port in 0..MANY {
+        scene.want(Owner::Session(1), HERE, port).unwrap();
+    }
+    let before = *scene.calls.lock().unwrap();
+    scene.claims.leave_all(Owner::Session(1), START).unwrap();
+    let mut batches = 0;
+    loop {
+        let due = scene.claims.due(START, BATCH);
+        if due.is_empty() {
+            break;
+        }
+        assert!(due.len() <= BATCH);
+        batches += 1;
+        for candidate in due {
+            scene.claims.unwant(candidate.name).unwrap();
+        }
+    }
+    assert_eq!(batches, usize::from(MANY).div_ceil(BATCH));
+    let calls = *scene.calls.lock().unwrap() - before;
+    assert_eq!(calls, usize::from(MANY));
+    assert!(scene.told.lock().unwrap().is_empty());
+}
+
+#[test]
+fn ports_of_the_pool_go_back_but_for_a_reserve() {
+    let mut scene = Scene::new();
+    let loopback = IpAddress::from(std::net::IpAddr::from([127, 0, 0, 1]));
+    let ports = scene.claims.reserve_ports(loopback, 100, START);
+    assert_eq!(
+        (ports.len(), scene.claims.pool_surplus()),
+        (100, 100 - POOL_KEPT)
+    );
+    assert!(scene.claims.due(START, 200).is_empty());
+    let later = START + POOL_LOOK_AFTER;
+    let due = scene.claims.due(later, 200);
+    assert_eq!(due.len(), 100);
+    for candidate in &due[..100 - POOL_KEPT] {
+        scene.claims.unwant(candidate.name).unwrap();
+        let free = PortReservation::new(loopback.0, candidate.name.1.port);
+        free.expect("the kernel has the port again");
+    }
+    for candidate in &due[100 - POOL_KEPT..] {
+        scene.claims.needed(candidate.name, later);
+    }
+    assert_eq!(scene.claims.pool_surplus(), 0);
+    assert_eq!(scene.claims.next_look(), Some(later + POOL_LOOK_AFTER));
+    assert_eq!(scene.claims.count(), POOL_KEPT);
+}

@@ -1,0 +1,102 @@
+//! The configuration file of a service: `/etc/tidelane/NAME.toml`.
+//!
+//! The file is optional. Each table of it belongs to the module that acts on it; a key that nobody
+//! knows is an error, with its line and column, so that a misspelt rule is never silently ignored.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+use crate::{
+    access::AccessConfig,
+    accounts::LimitsConfig,
+    firewall::FirewallConfig,
+    memory::MemoryConfig,
+    rules::{ActionWord, RuleConfig},
+};
+
+/// Directory of the configuration files.
+const DIRECTORY: &str = "/etc/tidelane";
+
+/// A configuration file as read; every table has its documented default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FileConfig {
+    /// Who may use the service.
+    pub access: AccessConfig,
+    /// What to do about the host's own rules.
+    pub firewall: FirewallConfig,
+    /// What each user may have.
+    pub limits: LimitsConfig,
+    /// What received bytes of all users may take: of no effect after the start.
+    pub memory: MemoryConfig,
+    /// What becomes of connections that no rule is about.
+    pub default: ActionWord,
+    /// Which connections may open, in the order in which the rules are looked at.
+    pub rule: Vec<RuleConfig>,
+}
+
+/// Why there is no configuration.
+#[derive(Debug)]
+pub enum FileError {
+    /// The file cannot be read.
+    Read(PathBuf, io::Error),
+    /// The file makes no sense; the text has line and column.
+    Parse(PathBuf, String),
+}
+
+impl std::fmt::Display for FileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FileError::Read(path, error) => write!(f, "cannot read {}: {error}", path.display()),
+            FileError::Parse(path, text) => write!(f, "{}: {text}", path.display()),
+        }
+    }
+}
+
+impl FileConfig {
+    /// Where the file of service `name` is looked for.
+    pub fn path_of(name: &str) -> PathBuf {
+        Path::new(DIRECTORY).join(format!("{name}.toml"))
+    }
+
+    /// Reads the file at `path`, or the defaults if there is none.
+    pub fn load(path: &Path) -> Result<Self, FileError> {
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).map_err(|text| FileError::Parse(path.to_owned(), text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(FileError::Read(path.to_owned(), error)),
+        }
+    }
+
+    /// Reads the text of a file. The error has line and column.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_is_the_default() {
+        let path = FileConfig::path_of("there-is-no-such-service");
+        assert_eq!(
+            FileConfig::load(&path).expect("defaults"),
+            FileConfig::default()
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_place() {
+        let error = FileConfig::parse("\nacces = {}\n").expect_err("a misspelt key");
+        assert!(
+            error.contains("acces") && error.contains("line 2"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! The system calls that the service makes while it serves.
+//!
+//! To add one, put it into the group of its purpose, or open a group and say what it is for. Limit
+//! its arguments where one of them decides what it can do: a family, a command, a request. Calls
+//! that are made during set-up alone do not belong here. `security::confinement` in
+//! `tests/interop` shows that nothing is missing; a service that makes another call ends, and its
+//! log has the number.
+
+use libc::c_long;
+
+/// On which arguments a call is let through. Arguments are counted from zero, and are compared as
+/// 32-bit words, which all that are named here are to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// With all arguments.
+    Any,
+    /// If the argument has one of the values.
+    OneOf(u32, &'static [u32]),
+    /// If of the argument's bits in the mask exactly these are set.
+    Bits {
+        /// Which argument.
+        argument: u32,
+        /// The bits that are looked at.
+        mask: u32,
+        /// Those of them that are set.
+        set: u32,
+    },
+    /// If the argument is this process's id.
+    OwnProcess(u32),
+    /// If the argument is this process's id, or zero, which means it.
+    OwnProcessOrZero(u32),
+    /// Never. The caller is told that the kernel has no such call, and uses another.
+    Missing,
+}
+
+use Rule::{Any, Bits, Missing, OneOf, OwnProcess, OwnProcessOrZero};
+
+/// Calls that serve one purpose.
+#[derive(Debug)]
+pub struct Group {
+    /// What the service needs them for.
+    pub purpose: &'static str,
+    /// The calls.
+    pub calls: &'static [(c_long, Rule)],
+}
+
+/// No memory that can be written is executed, nor does any become executable.
+const NOT_EXECUTABLE: Rule = Bits {
+    argument: 2,
+    mask: libc::PROT_EXEC as u32,
+    set: 0,
+};
+/// Files are opened to be read.
+const READ_ONLY: Rule = Bits {
+    argument: 2,
+    mask: (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u32,
+    set: 0,
+};
+/// A new thread of this process, and nothing else.
+const THREAD: Rule = Bits {
+    argument: 0,
+    mask: (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u32,
+    set: (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u32,
+};
+/// Signals whose handlers `abort` and the runtime's stack guard take away, and the C library's own,
+/// which it takes with the first thread. The handler of SIGSYS stays.
+const SIGNALS: &[u32] = &[
+    libc::SIGABRT as u32,
+    libc::SIGSEGV as u32,
+    libc::SIGBUS as u32,
+    32,
+    33,
+];
+/// Interfaces by name and number; what a socket holds; nonblocking; a socket's namespace.
+const REQUESTS: &[u32] = &[
+    libc::SIOCGIFINDEX as u32,
+    libc::SIOCGIFNAME as u32,
+    libc::FIONREAD as u32,
+    libc::FIONBIO as u32,
+    libc::FIOCLEX as u32,
+    0x894c, // SIOCGSKNS
+];
+const FAMILIES: &[u32] = &[
+    libc::AF_INET as u32,
+    libc::AF_INET6 as u32,
+    libc::AF_NETLINK as u32,
+];
+/// Elements of maps that are open: look up, update, delete, the next key. Which programs are
+/// attached to cgroups and interfaces (BPF_PROG_QUERY).
+const BPF_COMMANDS: &[u32] = &[1, 2, 3, 4, 16];
+/// A thread's name; names of anonymous memory, which newer allocators give; the auxiliary vector.
+const PROCESS_OPTIONS: &[u32] = &[
+    libc::PR_SET_NAME as u32,
+    libc::PR_SET_VMA as u32,
+    0x4155_5856, // PR_GET_AUXV
+];
+/// A reservation gets another owner and no other group.
+const KEEP_GROUP: &[u32] = &[u32::MAX];
+const DESCRIPTOR_COMMANDS: &[u32] = &[
+    libc::F_GETFD as u32,
+    libc::F_SETFD as u32,
+    libc::F_GETFL as u32,
+    libc::F_SETFL as u32,
+    libc::F_DUPFD_CLOEXEC as u32,
+    libc::F_ADD_SEALS as u32,
+    libc::F_GET_SEALS as u32,
+];
+
+/// Every system call that the service's threads make.
+pub const CALLS: &[Group] = &[
+    Group {
+        purpose: "packets: the rings of AF_XDP are kicked, super-frames sent; netlink",
+        calls: &[
+            (libc::SYS_sendto, Any),
+            (libc::SYS_sendmsg, Any),
+            (libc::SYS_recvfrom, Any),
+            (libc::SYS_recvmsg, Any),
+        ],
+    },
+    Group {
+        purpose: "sleep and wake-up: doorbells, timeouts",
+        calls: &[
+            (libc::SYS_epoll_create1, Any),
+            (libc::SYS_epoll_ctl, Any),
+            (libc::SYS_epoll_wait, Any),
+            (libc::SYS_epoll_pwait, Any),
+            (libc::SYS_epoll_pwait2, Any),
+            (libc::SYS_eventfd2, Any),
+            (libc::SYS_poll, Any),
+            (libc::SYS_ppoll, Any),
+            (libc::SYS_futex, Any),
+            (libc::SYS_nanosleep, Any),
+            (libc::SYS_clock_nanosleep, Any),
+            (libc::SYS_restart_syscall, Any),
+        ],
+    },
+    Group {
+        purpose: "descriptors: read, write, copy, close",
+        calls: &[
+            (libc::SYS_read, Any),
+            (libc::SYS_readv, Any),
+            (libc::SYS_pread64, Any),
+            (libc::SYS_write, Any),
+            (libc::SYS_writev, Any),
+            (libc::SYS_close, Any),
+            (libc::SYS_fcntl, OneOf(1, DESCRIPTOR_COMMANDS)),
+            (libc::SYS_ioctl, OneOf(1, REQUESTS)),
+        ],
+    },
+    Group {
+        purpose: "registrations and port reservations: sockets of the kernel",
+        calls: &[
+            (libc::SYS_socket, OneOf(0, FAMILIES)),
+            (libc::SYS_socketpair, OneOf(0, &[libc::AF_UNIX as u32])),
+            (libc::SYS_bind, Any),
+            (libc::SYS_accept4, Any),
+            (libc::SYS_shutdown, Any),
+            (libc::SYS_getsockname, Any),
+            (libc::SYS_getpeername, Any),
+            (libc::SYS_getsockopt, Any),
+            (libc::SYS_setsockopt, Any),
+            (libc::SYS_pidfd_open, Any),
+            (libc::SYS_fchown, OneOf(2, KEEP_GROUP)),
+        ],
+    },
+    Group {
+        purpose: "claims: the maps of the demux; programs that connections would bypass",
+        calls: &[(libc::SYS_bpf, OneOf(0, BPF_COMMANDS))],
+    },
+    Group {
+        purpose: "memory: the allocator's, regions of programs, stacks of threads",
+        calls: &[
+            (libc::SYS_mmap, NOT_EXECUTABLE),
+            (libc::SYS_mprotect, NOT_EXECUTABLE),
+            (libc::SYS_munmap, Any),
+            (libc::SYS_mremap, Any),
+            (libc::SYS_madvise, Any),
+            (libc::SYS_brk, Any),
+            (libc::SYS_memfd_create, Any),
+            (libc::SYS_ftruncate, Any),
+            (libc::SYS_fallocate, Any),
+            // Receive buffers are nobody's to open again for writing; rings stay in memory.
+            (libc::SYS_fchmod, OneOf(1, &[libc::S_IRUSR])),
+            (libc::SYS_mlock2, Any),
+        ],
+    },
+    Group {
+        purpose: "files to read: /proc, /sys, the configuration",
+        calls: &[
+            (libc::SYS_openat, READ_ONLY),
+            (libc::SYS_lseek, Any),
+            (libc::SYS_fstat, Any),
+            (libc::SYS_newfstatat, Any),
+            (libc::SYS_statx, Any),
+            (libc::SYS_getdents64, Any),
+            (libc::SYS_readlink, Any),
+            (libc::SYS_readlinkat, Any),
+            (libc::SYS_getcwd, Any),
+        ],
+    },
+    Group {
+        purpose: "the end: the run directory goes",
+        calls: &[(libc::SYS_unlinkat, Any)],
+    },
+    Group {
+        purpose: "threads: their start, their classes and CPUs, their end",
+        calls: &[
+            (libc::SYS_clone, THREAD),
+            // Its flags lie in memory, where no filter can look: the C library falls back to clone.
+            (libc::SYS_clone3, Missing),
+            (libc::SYS_set_robust_list, Any),
+            (libc::SYS_rseq, Any),
+            (libc::SYS_membarrier, Any),
+            (libc::SYS_gettid, Any),
+            (libc::SYS_getpid, Any),
+            (libc::SYS_sched_yield, Any),
+            (libc::SYS_sched_getaffinity, Any),
+            (libc::SYS_sched_setaffinity, Any),
+            (libc::SYS_sched_setscheduler, Any),
+            (libc::SYS_setpriority, Any),
+            (libc::SYS_prctl, OneOf(0, PROCESS_OPTIONS)),
+            (libc::SYS_exit, Any),
+            (libc::SYS_exit_group, Any),
+        ],
+    },
+    Group {
+        purpose: "signals: a core that is stuck in a call is interrupted; abort",
+        calls: &[
+            (libc::SYS_tgkill, OwnProcess(0)),
+            (libc::SYS_rt_sigreturn, Any),
+            (libc::SYS_rt_sigprocmask, Any),
+            (libc::SYS_rt_sigaction, OneOf(0, SIGNALS)),
+            (libc::SYS_sigaltstack, Any),
+        ],
+    },
+    Group {
+        purpose: "questions about this process and this machine",
+        calls: &[
+            (libc::SYS_clock_gettime, Any),
+            (libc::SYS_gettimeofday, Any),
+            (libc::SYS_time, Any),
+            (libc::SYS_getcpu, Any),
+            (libc::SYS_getrandom, Any),
+            (libc::SYS_uname, Any),
+            (libc::SYS_sysinfo, Any),
+            (libc::SYS_getuid, Any),
+            (libc::SYS_geteuid, Any),
+            (libc::SYS_getrlimit, Any),
+            (libc::SYS_prlimit64, OwnProcessOrZero(0)),
+        ],
+    },
+];

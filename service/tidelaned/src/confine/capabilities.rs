@@ -1,0 +1,135 @@
+//! Capabilities: the few that serving needs, and the end of all others.
+
+use rustix::{
+    process::{Resource, Rlimit, setrlimit},
+    thread::{
+        CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities,
+        clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+        set_capabilities_secure_bits,
+    },
+};
+
+use super::{ConfineError, sys};
+
+/// The capabilities that the service has while it serves. Whoever adds one says which call needs
+/// it, and why the call cannot be made during set-up, before the others are given up.
+pub const CAPABILITIES: &[(CapabilitySet, &str)] = &[
+    (
+        CapabilitySet::NET_ADMIN,
+        "asks the kernel to resolve a neighbour (RTM_NEWNEIGH), and for the network namespace of \
+         a program's socket (SIOCGSKNS); binds beside a program's socket (TCP_REPAIR)",
+    ),
+    (
+        CapabilitySet::NET_BIND_SERVICE,
+        "holds a port below 1024 in the kernel for as long as it is claimed",
+    ),
+    (
+        CapabilitySet::CHOWN,
+        "gives the socket that holds the port of a SO_REUSEPORT listener to the listener's owner: \
+         only then may the owner's other listeners join (fchown)",
+    ),
+];
+
+/// Needed only where the kernel demands it of whoever changes a map that is open: before
+/// Linux 5.19, if `kernel.unprivileged_bpf_disabled` is set.
+const FOR_MAPS: CapabilitySet = CapabilitySet::BPF;
+/// Needed only where the limit on niceness could not be raised.
+const FOR_CLASSES: CapabilitySet = CapabilitySet::SYS_NICE;
+
+/// The scheduling class of the cores needs a niceness of -10: `RLIMIT_NICE` is 20 less that.
+const NICE_LIMIT: u64 = 30;
+/// Highest number of a capability in a set of 64.
+const CAPABILITIES_MAX: u32 = 64;
+
+/// What is left.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    set: CapabilitySet,
+    /// Whether the bounding set has been reduced as well.
+    pub bounded: bool,
+}
+
+impl Kept {
+    /// Names, as the kernel's documentation spells them.
+    pub fn names(&self) -> Vec<&'static str> {
+        let named = [
+            (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+            (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+            (CapabilitySet::NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"),
+            (CapabilitySet::CHOWN, "CAP_CHOWN"),
+            (CapabilitySet::BPF, "CAP_BPF"),
+            (CapabilitySet::SYS_NICE, "CAP_SYS_NICE"),
+            (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
+            (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
+        ];
+        let kept = named.into_iter().filter(|(set, _)| self.set.contains(*set));
+        kept.map(|(_, name)| name).collect()
+    }
+}
+
+/// Gives up every capability that is not needed, in all sets and for good.
+pub fn keep_needed() -> Result<Kept, ConfineError> {
+    let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
+    let mut set = CAPABILITIES
+        .iter()
+        .fold(CapabilitySet::empty(), |all, (one, _)| all | *one);
+    let limit = Rlimit {
+        current: Some(NICE_LIMIT),
+        maximum: Some(NICE_LIMIT),
+    };
+    if setrlimit(Resource::Nice, limit).is_err() {
+        set |= FOR_CLASSES;
+    }
+    // Rings of programs are locked in memory (`Region::keep_resident`), which is done without where
+    // it is not allowed.
+    let unlimited = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    let _ = setrlimit(Resource::Memlock, unlimited);
+    let may_set = held.effective.contains(CapabilitySet::SETPCAP);
+    if may_set {
+        lock_secure_bits()?;
+        for number in 0..CAPABILITIES_MAX {
+            // The kernel refuses the numbers that it does not know.
+            let one = CapabilitySet::from_bits_retain(1 << number);
+            let _ = remove_capability_from_bounding_set(one);
+        }
+    }
+    clear_ambient_capability_set().map_err(ConfineError::at("the ambient capabilities"))?;
+    let reduce = |set: CapabilitySet| {
+        let sets = CapabilitySets {
+            effective: set & held.permitted,
+            permitted: set & held.permitted,
+            inheritable: CapabilitySet::empty(),
+        };
+        set_capabilities(None, sets).map_err(ConfineError::at("the capabilities"))
+    };
+    let without = CapabilitySets {
+        effective: set & held.permitted,
+        permitted: (set | FOR_MAPS) & held.permitted,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, without).map_err(ConfineError::at("the capabilities"))?;
+    if !sys::may_use_open_maps() {
+        set |= FOR_MAPS;
+    }
+    reduce(set)?;
+    Ok(Kept {
+        set: set & held.permitted,
+        bounded: may_set,
+    })
+}
+
+/// User 0 has no capabilities by being user 0, and nothing can change that.
+fn lock_secure_bits() -> Result<(), ConfineError> {
+    use CapabilitiesSecureBits as Bits;
+    let bits = Bits::NO_ROOT
+        | Bits::NO_ROOT_LOCKED
+        | Bits::NO_SETUID_FIXUP
+        | Bits::NO_SETUID_FIXUP_LOCKED
+        | Bits::KEEP_CAPS_LOCKED
+        | Bits::NO_CAP_AMBIENT_RAISE
+        | Bits::NO_CAP_AMBIENT_RAISE_LOCKED;
+    set_capabilities_secure_bits(bits).map_err(ConfineError::at("the secure bits"))
+}

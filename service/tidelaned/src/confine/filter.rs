@@ -1,0 +1,123 @@
+//! The filter of system calls (seccomp): the table [`CALLS`] as a program for the kernel.
+//!
+//! A call that is not in the table, or has other arguments, is not made. The thread gets SIGSYS
+//! instead, whose handler writes the call's number to the log and aborts. A thread that blocks the
+//! signal is ended by the kernel.
+//!
+//! The kernel keeps the numbers of calls that pass whatever their arguments are in a bit map (since
+//! Linux 5.11), so that the calls of the packet path, which are such, do not run the program.
+
+use std::io;
+
+use libc::{c_long, sock_filter};
+
+use super::{
+    calls::{CALLS, Rule},
+    sys,
+};
+
+/// `AUDIT_ARCH_X86_64`: another one has other numbers for the same calls.
+const ARCHITECTURE: u32 = 0xc000_003e;
+/// Where `struct seccomp_data` has these.
+const NUMBER_AT: u32 = 0;
+const ARCHITECTURE_AT: u32 = 4;
+const ARGUMENTS_AT: u32 = 16;
+
+/// Puts the filter over all threads of this process, and those that they start.
+pub fn install() -> io::Result<()> {
+    sys::report_denied_calls()?;
+    sys::set_filter(&program(std::process::id()))
+}
+
+/// The program for the process `own`.
+fn program(own: u32) -> Vec<sock_filter> {
+    let mut program = vec![
+        load(ARCHITECTURE_AT),
+        skip_unless(ARCHITECTURE, 1),
+        skip(1),
+        give(libc::SECCOMP_RET_KILL_PROCESS),
+        load(NUMBER_AT),
+    ];
+    for (call, rule) in CALLS.iter().flat_map(|group| group.calls) {
+        let verdict = verdict(*rule, own);
+        program.push(skip_unless(number(*call), verdict.len() as u8));
+        program.extend(verdict);
+    }
+    program.push(give(libc::SECCOMP_RET_TRAP));
+    program
+}
+
+/// Calls have small numbers.
+fn number(call: c_long) -> u32 {
+    u32::try_from(call).expect("the number of a system call")
+}
+
+/// What becomes of a call that has the rule. Each path ends with a result.
+fn verdict(rule: Rule, own: u32) -> Vec<sock_filter> {
+    let allow = give(libc::SECCOMP_RET_ALLOW);
+    let deny = give(libc::SECCOMP_RET_TRAP);
+    let one_of = |argument, values: &[u32]| {
+        let mut verdict = vec![load_argument(argument)];
+        for value in values {
+            verdict.extend([skip_unless(*value, 1), allow]);
+        }
+        verdict.push(deny);
+        verdict
+    };
+    match rule {
+        Rule::Any => vec![allow],
+        Rule::OneOf(argument, values) => one_of(argument, values),
+        Rule::OwnProcess(argument) => one_of(argument, &[own]),
+        Rule::OwnProcessOrZero(argument) => one_of(argument, &[own, 0]),
+        Rule::Bits {
+            argument,
+            mask,
+            set,
+        } => vec![
+            load_argument(argument),
+            keep_bits(mask),
+            skip_unless(set, 1),
+            allow,
+            deny,
+        ],
+        Rule::Missing => vec![give(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32)],
+    }
+}
+
+/// The low word of an argument: x86-64 is little-endian.
+fn load_argument(argument: u32) -> sock_filter {
+    load(ARGUMENTS_AT + 8 * argument)
+}
+
+fn load(offset: u32) -> sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0)
+}
+
+fn keep_bits(mask: u32) -> sock_filter {
+    instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask, 0)
+}
+
+/// Skips `count` instructions unless the word is `value`.
+fn skip_unless(value: u32, count: u8) -> sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, count)
+}
+
+fn skip(count: u32) -> sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JA, count, 0)
+}
+
+fn give(result: u32) -> sock_filter {
+    instruction(libc::BPF_RET | libc::BPF_K, result, 0)
+}
+
+fn instruction(code: u32, k: u32, jf: u8) -> sock_filter {
+    sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Landlock: the files that the service can reach while it serves.
+//!
+//! What is open stays open: the log, the lock on the pid file. Beyond that the service reads what
+//! the kernel says of programs and of the machine, and its configuration, and removes its run
+//! directory. The network is not restricted: it is what the service is for, and the filter of
+//! system calls limits the families. A domain of Landlock has one more effect: the service cannot
+//! look into the memory and the descriptors of processes outside it, whatever its user.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+};
+
+use rustix::fs::{Mode, OFlags, open};
+
+use super::sys;
+use crate::runtime::RunDir;
+
+/// Rights that files have (`LANDLOCK_ACCESS_FS_*`).
+mod right {
+    pub(super) const READ_FILE: u64 = 1 << 2;
+    pub(super) const READ_DIR: u64 = 1 << 3;
+    pub(super) const REMOVE_DIR: u64 = 1 << 4;
+    pub(super) const REMOVE_FILE: u64 = 1 << 5;
+}
+
+/// Number of rights that each version of Landlock knows, and with it takes away.
+const RIGHTS: [(u32, u32); 4] = [(1, 13), (2, 14), (3, 15), (5, 16)];
+/// Version that keeps a process from signals to, and abstract sockets of, processes outside.
+const SCOPED_SINCE: u32 = 6;
+const SCOPES: u64 = 0b11;
+
+/// Directories to read.
+const READ_BENEATH: [&str; 5] = [
+    "/proc",
+    "/sys/devices/system/cpu",
+    "/sys/fs/cgroup",
+    "/etc/tidelane",
+    "/run/netns",
+];
+/// Files to read: names of users and groups in the configuration.
+const READ_FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
+
+/// What else may be read, as only this service knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Readable<'a> {
+    /// A directory that may be mounted nowhere.
+    pub directory: Option<BorrowedFd<'a>>,
+    /// The directory of the configuration file.
+    pub beneath: Option<&'a Path>,
+}
+
+/// Takes away all other files. The version of the kernel's Landlock; `None` if it has none.
+pub fn restrict(run_dir: &RunDir, readable: &Readable<'_>) -> io::Result<Option<u32>> {
+    let Some(version) = sys::landlock_version() else {
+        return Ok(None);
+    };
+    let scoped = if version >= SCOPED_SINCE { SCOPES } else { 0 };
+    let rules = sys::LandlockRules::new(rights_of(version), scoped)?;
+    let allow = |path: &Path, rights| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        match open(path, flags, Mode::empty()) {
+            Ok(fd) => rules.allow(fd.as_fd(), rights),
+            // What is not there cannot be read either.
+            Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    };
+    let reading = right::READ_FILE | right::READ_DIR;
+    for path in READ_BENEATH
+        .map(Path::new)
+        .into_iter()
+        .chain(readable.beneath)
+    {
+        allow(path, reading)?;
+    }
+    for path in READ_FILES {
+        allow(Path::new(path), right::READ_FILE)?;
+    }
+    if let Some(directory) = readable.directory {
+        rules.allow(directory, reading)?;
+    }
+    let own: BorrowedFd<'_> = run_dir.dir().as_fd();
+    rules.allow(own, right::READ_DIR | right::REMOVE_FILE)?;
+    rules.allow(run_dir.all().as_fd(), right::REMOVE_DIR)?;
+    rules.restrict_self()?;
+    Ok(Some(version))
+}
+
+/// All rights that the version knows.
+fn rights_of(version: u32) -> u64 {
+    let known = RIGHTS.iter().rev().find(|(since, _)| version >= *since);
+    known.map_or(0, |(_, count)| (1 << count) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_version_has_the_rights_of_those_before() {
+        assert_eq!(rights_of(0), 0);
+        assert_eq!(rights_of(1), 0x1fff);
+        assert_eq!(rights_of(2), 0x3fff);
+        assert_eq!(rights_of(3), 0x7fff);
+        assert_eq!(rights_of(4), 0x7fff);
+        assert_eq!(rights_of(5), 0xffff);
+        assert_eq!(rights_of(9), 0xffff);
+    }
+}

@@ -1,0 +1,72 @@
+//! The kernel's rule for congestion controls: `net.ipv4.tcp_allowed_congestion_control` names those
+//! that everybody may choose, and CAP_NET_ADMIN allows all.
+
+use std::{fs, path::Path};
+
+use rustix::thread::CapabilitySet;
+use tidelane_host::AllowedCongestion;
+
+use crate::peer::Peer;
+
+const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+
+/// What a process may choose. If the kernel does not tell, what it allows by default.
+pub fn allowed_to(peer: &Peer) -> AllowedCongestion {
+    if is_network_administrator(peer) {
+        return AllowedCongestion::ALL;
+    }
+    let list = fs::read_to_string(ALLOWED);
+    AllowedCongestion::named(list.as_deref().unwrap_or("reno cubic"))
+}
+
+/// Returns true if the process has CAP_NET_ADMIN in the service's user namespace. In one of its own
+/// a process has all capabilities, and no user but those that it was given: its map of users is
+/// another one.
+fn is_network_administrator(peer: &Peer) -> bool {
+    let process = Path::new("/proc").join(peer.pid_number().to_string());
+    let capable = fs::read_to_string(process.join("status")).is_ok_and(|status| {
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let bits = line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok());
+        let set = CapabilitySet::from_bits_retain(bits.unwrap_or(0));
+        set.contains(CapabilitySet::NET_ADMIN)
+    });
+    let users = |process: &Path| fs::read_to_string(process.join("uid_map")).ok();
+    let theirs = users(&process);
+    // What was read was of that process only if it still is there.
+    capable && theirs.is_some() && theirs == users(Path::new("/proc/self")) && peer.is_alive()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use tidelane_abi::congestion;
+
+    use super::*;
+
+    #[test]
+    fn only_an_administrator_chooses_freely() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: needs root");
+        }
+        let (one, _other) = UnixStream::pair().expect("a pair");
+        let mut peer = Peer::of(&one).expect("a peer");
+        assert_eq!(allowed_to(&peer), AllowedCongestion::ALL);
+        // A process without the capability: a child of this one that gave all of them up.
+        let mut child = std::process::Command::new("setpriv")
+            .args(["--reuid", "65534", "--clear-groups", "sleep", "60"])
+            .spawn()
+            .expect("util-linux");
+        let pid = rustix::process::Pid::from_raw(child.id() as i32);
+        peer.pid = pid;
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while is_network_administrator(&peer) && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        let allowed = allowed_to(&peer);
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+        assert_ne!(allowed, AllowedCongestion::ALL);
+        assert!(allowed.has(congestion::RENO));
+    }
+}

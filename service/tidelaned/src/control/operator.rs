@@ -1,0 +1,107 @@
+//! The operator's word: the configuration, at the start and whenever it is read again.
+
+use std::os::unix::net::UnixStream;
+
+use serde_json::json;
+use tidelane_host::{Host, RuleSet};
+
+use super::Control;
+use crate::{
+    admin,
+    core::Port,
+    session::{Session, Standing},
+    settings::Settings,
+    sys::{self, Signal},
+};
+
+/// Sessions of programs that are not admitted, kept for what they say of their sockets.
+const REFUSED_MAX: usize = 128;
+
+impl<P: Port> Control<P> {
+    /// Watches the session of a program; one that is not admitted may only say what it does.
+    pub(super) fn let_in(&mut self, mut session: Session) {
+        session.standing = Standing {
+            denied: self.shared.access.judge(&session.peer, &session.peer).err(),
+            view: self.shared.access.view_of(&session.peer),
+        };
+        let is_refused = |session: &Session| session.standing.denied.is_some();
+        let refused = self.sessions.values().filter(|other| is_refused(other));
+        if is_refused(&session) && refused.count() >= REFUSED_MAX {
+            return session.end(&mut self.shared);
+        }
+        self.watch_session(session);
+    }
+
+    pub(super) fn take_signals(&mut self) {
+        while let Some(signal) = sys::next_signal(&self.signals) {
+            match signal {
+                Signal::Reload => {
+                    if let Err(error) = self.reload() {
+                        eprintln!("tidelaned: {error}; what was configured before stays");
+                    }
+                }
+                Signal::End => self.stopping = true,
+            }
+        }
+    }
+
+    /// Reads the configuration again. If it makes no sense, everything stays as it was.
+    fn reload(&mut self) -> Result<(), String> {
+        let (settings, notices) = Settings::load(&self.config)?;
+        if settings.policy.socket() != self.socket {
+            // The service has given up the right to change it.
+            eprintln!(
+                "tidelaned: the registration socket keeps its group and mode until a restart"
+            );
+        }
+        self.shared.access.set_policy(settings.policy);
+        self.shared.accounts.set_limits(settings.limits);
+        self.judge_again();
+        self.set_rules(settings.rules);
+        notices.log();
+        eprintln!("tidelaned: {} is in force", self.config.display());
+        Ok(())
+    }
+
+    /// These rules from now on, also for connections that are open.
+    pub(super) fn set_rules(&mut self, rules: RuleSet) {
+        self.shared.rules = rules.clone();
+        let reset = self.shared.cores.call_each(|_| {
+            let rules = rules.clone();
+            move |host: &mut Host<P>, now| host.set_rules(now, rules)
+        });
+        let reset: usize = reset.into_iter().flatten().sum();
+        if reset > 0 {
+            eprintln!("tidelaned: the rules refuse {reset} connections that were open: reset");
+        }
+    }
+
+    /// Who is not admitted any more loses the session, and with it its connections.
+    fn judge_again(&mut self) {
+        let access = &self.shared.access;
+        let mut over = Vec::new();
+        for session in self.sessions.values_mut() {
+            session.standing.denied = access.judge(session.sponsor(), &session.peer).err();
+            if session.standing.denied.is_some() && session.registered.is_some() {
+                over.push(session.number);
+            }
+        }
+        for number in over {
+            self.end_session(number);
+        }
+    }
+
+    pub(super) fn look_at_firewall(&mut self) {
+        self.guard.look_again();
+    }
+
+    pub(super) fn answer_reload(&mut self, stream: &UnixStream) {
+        let answer = match self.reload() {
+            Ok(()) => json!({"ok": true}),
+            Err(error) => json!({"error": error}),
+        };
+        if let Err(error) = admin::answer(stream, &answer) {
+            eprintln!("tidelaned: admin: {error}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Sessions come, are read, wait and end.
+
+use rustix::{
+    event::epoll::{self, EventData, EventFlags},
+    net::SocketFlags,
+};
+use tidelane_time::Instant;
+
+use super::{ACCEPTS_PER_TURN, Control, SESSIONS};
+use crate::{
+    core::{Port, now},
+    session::{Next, Session},
+};
+
+impl<P: Port> Control<P> {
+    pub(super) fn accept_session(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Ok(socket) = rustix::net::accept_with(&self.registration, flags) else {
+                return;
+            };
+            if let Ok(session) = Session::new(&mut self.shared, socket) {
+                self.agenda.expect(now(), session.number);
+                self.let_in(session);
+            }
+        }
+    }
+
+    pub(super) fn watch_session(&mut self, session: Session) {
+        if self.listen_to(&session).is_err() {
+            session.end(&mut self.shared);
+            return;
+        }
+        if let Some(pidfd) = &session.peer.pidfd {
+            let token = EventData::new_u64(SESSIONS + 2 * session.number + 1);
+            let _ = epoll::add(&self.waits, pidfd, token, EventFlags::IN);
+        }
+        self.sessions.insert(session.number, session);
+    }
+
+    pub(super) fn listen_to(&self, session: &Session) -> rustix::io::Result<()> {
+        let token = EventData::new_u64(SESSIONS + 2 * session.number);
+        epoll::add(&self.waits, &session.socket, token, EventFlags::IN)
+    }
+
+    pub(super) fn serve_session(&mut self, token: u64) {
+        let (number, died) = (token / 2, token % 2 == 1);
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        let next = if died {
+            Next::End
+        } else {
+            session.receive(&mut self.shared)
+        };
+        for heir in std::mem::take(&mut self.shared.heirs) {
+            self.watch_session(heir);
+        }
+        self.go_on(number, next);
+    }
+
+    fn go_on(&mut self, number: u64, next: Next) {
+        match next {
+            Next::More | Next::Continue => {}
+            Next::Wait => {
+                if let Some(session) = self.sessions.get(&number) {
+                    let _ = epoll::delete(&self.waits, &session.socket);
+                }
+            }
+            Next::Pause(due) => self.pause_session(number, due),
+            Next::End => self.end_session(number),
+        }
+    }
+
+    /// Handles messages whose descriptors were looked at.
+    pub(super) fn serve_looked(&mut self) {
+        let _ = rustix::io::read(self.shared.descriptors.bell(), &mut [0u8; 8]);
+        while let Some(looked) = self.shared.descriptors.next() {
+            let number = looked.session;
+            let Some(session) = self.sessions.get_mut(&number) else {
+                continue;
+            };
+            let mut next = session.looked(&mut self.shared, looked);
+            if next == Next::Continue
+                && let Some(session) = self.sessions.get(&number)
+                && self.listen_to(session).is_err()
+            {
+                next = Next::End;
+            }
+            self.go_on(number, next);
+        }
+    }
+
+    pub(super) fn end_session(&mut self, number: u64) {
+        if let Some(session) = self.sessions.remove(&number) {
+            session.end(&mut self.shared);
+        }
+    }
+
+    /// A session is not read until `due`. What it sends waits in its socket.
+    fn pause_session(&mut self, number: u64, due: Instant) {
+        if let Some(session) = self.sessions.get(&number)
+            && epoll::delete(&self.waits, &session.socket).is_ok()
+        {
+            self.agenda.pause(due, number);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Threads for descriptors that programs sent.
+//!
+//! A program chooses what it sends, and with it how long a call on it takes. `close` waits for
+//! the unsent data of a socket with SO_LINGER; `getsockname` and `bind` wait for the socket's lock,
+//! which another call holds while it waits for memory that a user's file system serves. Neither a
+//! core nor the control thread makes such a call: each user has a thread that looks at all
+//! descriptors of that user's programs, and closes them, one message after the other. A program's
+//! next message is read when the one before was looked at, so what waits is bounded by the number
+//! of sessions.
+//!
+//! The sockets of sessions are closed there, too: messages that nobody read have descriptors.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+use rustix::event::{EventfdFlags, eventfd};
+use tidelane_abi::{Message, message};
+use tidelane_host::ListenerFastOpen;
+use tidelane_ring::Doorbell;
+use tidelane_steering::PortReservation;
+use tidelane_wire::IpAddress;
+
+use crate::{
+    cores::ring,
+    fast_open,
+    netns::NetNs,
+    sockets::{self, Entitlement, KernelSocket},
+};
+
+/// A message that came with descriptors.
+#[derive(Debug)]
+pub struct Sent {
+    /// The session that it came over.
+    pub session: u64,
+    /// The message.
+    pub message: Message,
+    /// What came beside it.
+    pub descriptors: Vec<OwnedFd>,
+    /// Addresses of the served interface.
+    pub addresses: Vec<IpAddress>,
+}
+
+/// A message whose descriptors were looked at. What is left of them is safe to close.
+#[derive(Debug)]
+pub struct Looked {
+    /// The session that it came over.
+    pub session: u64,
+    /// The message.
+    pub message: Message,
+    /// What its descriptors are.
+    pub found: Found,
+}
+
+/// What the descriptors of a message are.
+#[derive(Debug)]
+pub enum Found {
+    /// Not as many as the message calls for.
+    WrongCount,
+    /// Nothing that fits the message.
+    Unfit,
+    /// CONTEXT: the context's doorbell.
+    Doorbell(Doorbell),
+    /// LISTEN, RESERVE: a socket that entitles to its port.
+    Entitled(Box<Entitled>),
+}
+
+/// A socket of a program that entitles the program to its port, which is held from now on.
+#[derive(Debug)]
+pub struct Entitled {
+    /// The socket, as it is.
+    pub socket: KernelSocket,
+    /// Holds its port.
+    pub reservation: PortReservation,
+    /// Its Fast Open options.
+    pub fast_open: ListenerFastOpen,
+}
+
+enum Job {
+    Look(Box<Sent>),
+    Close(Vec<OwnedFd>),
+}
+
+/// The threads, by user.
+pub struct DescriptorThreads {
+    users: HashMap<u32, User>,
+    looked: (Sender<Looked>, Receiver<Looked>),
+    /// Readable when something was looked at.
+    bell: Arc<OwnedFd>,
+    namespace: NetNs,
+    ifindex: u32,
+    asks: bool,
+    /// Looks instead of the threads, at once.
+    immediate: Option<Entitlement>,
+}
+
+struct User {
+    sessions: usize,
+    jobs: Sender<Job>,
+}
+
+/// Returns how many descriptors come with a message of this kind.
+pub fn called_for(kind: u32) -> usize {
+    match kind {
+        message::CONTEXT | message::LISTEN | message::RESERVE => 1,
+        _ => 0,
+    }
+}
+
+impl DescriptorThreads {
+    /// For sockets whose packets come over an interface of the calling thread's network namespace.
+    pub fn new(ifindex: u32) -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self {
+            users: HashMap::new(),
+            looked: channel(),
+            bell: Arc::new(bell),
+            namespace: NetNs::current()?,
+            ifindex,
+            asks: Entitlement::can_ask(),
+            immediate: None,
+        })
+    }
+
+    /// Without threads, for who wants the same from the same: everything is done in the call that
+    /// asks for it, and may take as long as a program likes.
+    pub fn immediate(ifindex: u32) -> io::Result<Self> {
+        let threads = Self::new(ifindex)?;
+        let entitlement = Entitlement::new(threads.namespace, ifindex, threads.asks)?;
+        Ok(Self {
+            immediate: Some(entitlement),
+            ..threads
+        })
+    }
+
+    /// Readable when [`next`](Self::next) has something.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// A session of `user` begins.
+    pub fn join(&mut self, user: u32) -> io::Result<()> {
+        if self.immediate.is_some() {
+            return Ok(());
+        }
+        if let Some(known) = self.users.get_mut(&user) {
+            known.sessions += 1;
+            return Ok(());
+        }
+        let (jobs, receiver) = channel();
+        let looked = self.looked.0.clone();
+        let bell = self.bell.clone();
+        let entitlement = Entitlement::new(self.namespace, self.ifindex, self.asks)?;
+        thread::Builder::new()
+            .name("tdl-descriptors".into())
+            .spawn(move || serve(&receiver, &looked, &bell, entitlement))?;
+        self.users.insert(user, User { sessions: 1, jobs });
+        Ok(())
+    }
+
+    /// A session of `user` is over, with its socket. The user's thread ends after the last one.
+    pub fn leave(&mut self, user: u32, socket: OwnedFd) {
+        let Some(known) = self.users.get_mut(&user) else {
+            return;
+        };
+        let _ = known.jobs.send(Job::Close(vec![socket]));
+        known.sessions -= 1;
+        if known.sessions == 0 {
+            self.users.remove(&user);
+        }
+    }
+
+    /// Closes descriptors that programs of `user` sent. The session that they came over ends.
+    pub fn close(&self, user: u32, descriptors: Vec<OwnedFd>) {
+        if let Some(known) = self.users.get(&user) {
+            let _ = known.jobs.send(Job::Close(descriptors));
+        }
+    }
+
+    /// Closes the socket of a session that did not come about, and descriptors that came over it.
+    pub fn dispose(&mut self, user: u32, descriptors: Vec<OwnedFd>, socket: OwnedFd) {
+        if self.join(user).is_ok() {
+            self.close(user, descriptors);
+            self.leave(user, socket);
+        }
+    }
+
+    /// Looks at the descriptors of a message of `user`.
+    pub fn look(&mut self, user: u32, sent: Sent) {
+        if let Some(entitlement) = &mut self.immediate {
+            let _ = self.looked.0.send(look(sent, entitlement));
+            return;
+        }
+        if let Some(known) = self.users.get(&user) {
+            let _ = known.jobs.send(Job::Look(Box::new(sent)));
+        }
+    }
+
+    /// A message that was looked at.
+    pub fn next(&self) -> Option<Looked> {
+        self.looked.1.try_recv().ok()
+    }
+}
+
+fn serve(
+    jobs: &Receiver<Job>,
+    looked: &Sender<Looked>,
+    bell: &OwnedFd,
+    mut entitlement: Entitlement,
+) {
+    for job in jobs {
+        match job {
+            Job::Close(descriptors) => drop(descriptors),
+            Job::Look(sent) => {
+                if looked.send(look(*sent, &mut entitlement)).is_err() {
+                    return;
+                }
+                ring(bell);
+            }
+        }
+    }
+}
+
+fn look(sent: Sent, entitlement: &mut Entitlement) -> Looked {
+    let (session, message) = (sent.session, sent.message);
+    Looked {
+        session,
+        message,
+        found: find(sent, entitlement),
+    }
+}
+
+/// What came beside a message. The descriptors are closed, but for a doorbell.
+fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
+    let count = sent.descriptors.len();
+    let mut descriptors = sent.descriptors.into_iter();
+    let first = descriptors.next();
+    let found = match first {
+        Some(first) if count == called_for(sent.message.kind) => match sent.message.kind {
+            message::CONTEXT => Doorbell::from_untrusted(first).ok().map(Found::Doorbell),
+            message::LISTEN => listener(&first, entitlement, &sent.addresses),
+            _ => reserved(&first, entitlement),
+        },
+        _ => Some(Found::WrongCount),
+    };
+    found.unwrap_or(Found::Unfit)
+}
+
+/// A listening socket whose SYNs the kernel would deliver to it. The port is held first: what is
+/// looked at afterwards cannot be another one's.
+fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, addresses: &[IpAddress]) -> Option<Found> {
+    let socket = entitlement.examine(fd.as_fd())?;
+    let reservation = PortReservation::beside(&socket.twin()).ok()?;
+    let fast_open = fast_open::of_listener(fd);
+    let local = socket.local.addr;
+    let mut covered: Vec<IpAddress> = addresses.to_vec();
+    covered.retain(|addr| socket.ends().any(|end| end.addr.covers(*addr)));
+    if covered.is_empty() {
+        covered.push(local);
+    }
+    let delivered = entitlement.is_delivered_to(&socket, &covered);
+    delivered.then(|| {
+        Found::Entitled(Box::new(Entitled {
+            socket,
+            reservation,
+            fast_open,
+        }))
+    })
+}
+
+/// A socket that is bound to its port and was never connected since.
+fn reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<Found> {
+    let socket = entitlement.examine(fd.as_fd())?;
+    let reservation = PortReservation::beside(&socket.twin()).ok()?;
+    sockets::is_bound_only(fd.as_fd(), &socket).then(|| {
+        Found::Entitled(Box::new(Entitled {
+            socket,
+            reservation,
+            fast_open: ListenerFastOpen::default(),
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! Messages with descriptors, over sockets of this test.
+
+use std::{
+    io::Write,
+    net::{TcpListener, TcpStream},
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tidelane_ring::registration::new_message;
+
+use super::*;
+
+/// Interface of loopback.
+const LOOPBACK: u32 = 1;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn threads() -> Option<DescriptorThreads> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return None;
+    }
+    Some(DescriptorThreads::new(LOOPBACK).expect("threads"))
+}
+
+fn sent(session: u64, kind: u32, descriptors: Vec<OwnedFd>) -> Sent {
+    Sent {
+        session,
+        message: new_message(kind),
+        descriptors,
+        addresses: vec![IpAddress::from(std::net::IpAddr::from([127, 0, 0, 1]))],
+    }
+}
+
+/// The next message that was looked at.
+fn next(threads: &DescriptorThreads) -> Looked {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(looked) = threads.next() {
+            return looked;
+        }
+        assert!(Instant::now() < until, "nobody looks");
+        let bell = threads.bell();
+        let second = Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
+        let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&second));
+    }
+}
+
+fn bell() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")
+}
+
+#[test]
+fn a_message_has_exactly_the_descriptors_that_it_calls_for() {
+    let Some(mut threads) = threads() else {
+        return;
+    };
+    threads.join(1).expect("a thread");
+    for (kind, count) in [
+        (message::CONTEXT, 0),
+        (message::CONTEXT, 2),
+        (message::LISTEN, 0),
+        (message::RESERVE, 2),
+        (message::NOTE, 1),
+        (message::REGISTER, 1),
+        (u32::MAX, 1),
+    ] {
+        threads.look(1, sent(1, kind, (0..count).map(|_| bell()).collect()));
+        let found = next(&threads).found;
+        assert!(matches!(found, Found::WrongCount), "{kind}: {found:?}");
+    }
+    threads.look(1, sent(1, message::CONTEXT, vec![bell()]));
+    assert!(matches!(next(&threads).found, Found::Doorbell(_)));
+    let file = std::fs::File::open("/dev/null").expect("a file");
+    threads.look(1, sent(1, message::CONTEXT, vec![file.into()]));
+    assert!(matches!(next(&threads).found, Found::Unfit));
+}
+
+#[test]
+fn a_socket_is_held_by_a_reservation_when_it_was_looked_at() {
+    let Some(mut threads) = threads() else {
+        return;
+    };
+    threads.join(1).expect("a thread");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("its name");
+    threads.look(1, sent(1, message::LISTEN, vec![listener.into()]));
+    let looked = next(&threads);
+    let Found::Entitled(entitled) = looked.found else {
+        panic!("{looked:?}");
+    };
+    assert!(entitled.socket.listens());
+    // Its own descriptor is closed, and it was the last.
+    assert!(TcpStream::connect(addr).is_err());
+    let taken = TcpListener::bind(addr).expect_err("the reservation has the port");
+    assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    drop(entitled);
+    let listener = TcpListener::bind(addr).expect("the port is free");
+    threads.look(1, sent(1, message::RESERVE, vec![listener.into()]));
+    assert!(matches!(next(&threads).found, Found::Unfit));
+}
+
+/// A socket that nobody reads from, with unsent data and SO_LINGER: to close it takes that long.
+fn lingering(seconds: u64) -> (OwnedFd, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).expect("a connection");
+    client.set_nonblocking(true).expect("allowed");
+    while client.write(&[0; 65_536]).is_ok() {}
+    let linger = Some(Duration::from_secs(seconds));
+    rustix::net::sockopt::set_socket_linger(&client, linger).expect("allowed");
+    client.set_nonblocking(false).expect("allowed");
+    (client.into(), listener)
+}
+
+#[test]
+fn a_descriptor_that_takes_long_to_close_holds_up_its_user_alone() {
+    let Some(mut threads) = threads() else {
+        return;
+    };
+    threads.join(1).expect("a thread");
+    threads.join(2).expect("a thread");
+    let (slow, _unread) = lingering(600);
+    threads.look(1, sent(1, message::NOTE, vec![slow]));
+    threads.look(1, sent(2, message::CONTEXT, vec![bell()]));
+    threads.look(2, sent(3, message::CONTEXT, vec![bell()]));
+    let looked = next(&threads);
+    assert_eq!(
+        looked.session, 3,
+        "the other user's comes first: {looked:?}"
+    );
+    assert!(threads.next().is_none(), "the first user waits");
+    // Nothing of this waits for the socket, either.
+    let (another, _unread_either) = lingering(600);
+    threads.close(1, vec![another]);
+    threads.leave(1, bell());
+    assert!(threads.bell().as_fd().try_clone_to_owned().is_ok());
+}

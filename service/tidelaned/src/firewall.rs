@@ -1,0 +1,187 @@
+//! The operator's own firewall: a service does not start beside one that its packets would bypass,
+//! unless the operator says that Tidelane's rules replace it.
+
+use std::{
+    fmt::Write,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use clap::ValueEnum;
+use rustix::{
+    event::Timespec,
+    time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create,
+        timerfd_settime,
+    },
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidelane_steering::firewall::{Firewall, Hook, network_security_modules};
+
+/// Where operators read what to do.
+const PAGE: &str = "docs/operating.md";
+/// How often a service looks for hooks.
+const LOOK_EVERY: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
+
+/// What to do about hooks of the kernel that packets of the service do not pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Do not start.
+    #[default]
+    Refuse,
+    /// Start: Tidelane's own rules replace them.
+    Bypass,
+}
+
+/// The table `[firewall]` of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FirewallConfig {
+    /// What to do about hooks.
+    pub mode: Mode,
+}
+
+/// Watches for hooks beside a service.
+#[derive(Debug)]
+pub struct Guard {
+    firewall: Firewall,
+    mode: Mode,
+    hooks: Vec<Hook>,
+    /// The last look failed, which was said.
+    failed: bool,
+    /// Readable when it is time to look again.
+    due: OwnedFd,
+}
+
+impl Guard {
+    /// Looks at what there is before the service starts. The error is for the operator, in one
+    /// line.
+    pub fn before_start(firewall: Firewall, mode: Mode, name: &str) -> Result<Self, String> {
+        let hooks = firewall.look().map_err(|error| error.to_string())?;
+        if mode == Mode::Refuse && !hooks.is_empty() {
+            return Err(refusal(&hooks, name));
+        }
+        for hook in &hooks {
+            eprintln!("tidelaned: bypassed, as the operator said: {hook}");
+        }
+        for module in network_security_modules() {
+            eprintln!(
+                "tidelaned: security module {module}: its rules about connect and listen do not \
+                 judge connections of this service ({PAGE})"
+            );
+        }
+        Ok(Self {
+            firewall: firewall.without_names(),
+            mode,
+            hooks,
+            failed: false,
+            due: timer().map_err(|error| format!("cannot make a timer: {error}"))?,
+        })
+    }
+
+    /// Readable when it is time to [look again](Self::look_again).
+    pub fn due(&self) -> BorrowedFd<'_> {
+        self.due.as_fd()
+    }
+
+    /// Looks again. New hooks are named in the log.
+    pub fn look_again(&mut self) {
+        let _ = rustix::io::read(&self.due, &mut [0u8; 8]);
+        match self.firewall.look() {
+            Ok(hooks) => {
+                for hook in hooks.iter().filter(|hook| !self.hooks.contains(hook)) {
+                    eprintln!(
+                        "tidelaned: WARNING: since now there is {hook}; connections of this \
+                         service bypass it ({PAGE})"
+                    );
+                }
+                for hook in self.hooks.iter().filter(|hook| !hooks.contains(hook)) {
+                    eprintln!("tidelaned: gone: {hook}");
+                }
+                self.hooks = hooks;
+                self.failed = false;
+            }
+            Err(error) if !self.failed => {
+                eprintln!("tidelaned: WARNING: {error}");
+                self.failed = true;
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// For the admin socket.
+    pub fn to_json(&self) -> Value {
+        let hooks: Vec<String> = self.hooks.iter().map(ToString::to_string).collect();
+        json!({
+            "mode": match self.mode {
+                Mode::Refuse => "refuse",
+                Mode::Bypass => "bypass",
+            },
+            "bypassed": hooks,
+        })
+    }
+}
+
+fn timer() -> io::Result<OwnedFd> {
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+    let every = Itimerspec {
+        it_interval: LOOK_EVERY,
+        it_value: LOOK_EVERY,
+    };
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every)?;
+    Ok(timer)
+}
+
+/// Names what was found, and what to do, in one line.
+fn refusal(hooks: &[Hook], name: &str) -> String {
+    let mut text = "this host has rules that connections of Tidelane would bypass: ".to_owned();
+    for (number, hook) in hooks.iter().enumerate() {
+        let _ = write!(text, "{}{hook}", if number == 0 { "" } else { "; " });
+    }
+    let _ = write!(
+        text,
+        ". Remove them, or write what they say as [[rule]] in /etc/tidelane/{name}.toml and start \
+         with: tidelane up --firewall bypass ({PAGE})"
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusal_names_every_hook_and_the_way_out_in_one_line() {
+        let hooks = ["input", "output"].map(|hook| Hook::Chain {
+            family: "inet",
+            table: "filter".to_owned(),
+            chain: hook.to_owned(),
+            hook,
+        });
+        let text = refusal(&hooks, "web");
+        assert_eq!(text.lines().count(), 1);
+        for part in [
+            "nftables chain \"input\" of table inet filter (hook input)",
+            "nftables chain \"output\" of table inet filter (hook output)",
+            "/etc/tidelane/web.toml",
+            "tidelane up --firewall bypass",
+        ] {
+            assert!(text.contains(part), "{part} is missing in {text}");
+        }
+    }
+
+    #[test]
+    fn the_mode_is_one_of_two_words() {
+        let mode = |text| toml::from_str::<FirewallConfig>(text).map(|config| config.mode);
+        assert_eq!(mode(""), Ok(Mode::Refuse));
+        assert_eq!(mode("mode = 'refuse'"), Ok(Mode::Refuse));
+        assert_eq!(mode("mode = 'bypass'"), Ok(Mode::Bypass));
+        assert!(mode("mode = 'ignore'").is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! Memory of programs, until nobody uses it any more.
+//!
+//! Who drops the last reference of a memory frees all its pages, which takes as long as the program
+//! chose: it may have filled 4 GiB. So a thread of its own, for which nobody waits, holds each
+//! region and lets go of it last.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+
+use tidelane_ring::{Memories, ProgramRegion};
+
+/// How often the thread looks for regions that nobody else uses.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What the thread is given.
+enum Kept {
+    /// The region of a program that has registered.
+    Region(Arc<ProgramRegion>),
+    /// Descriptors that its program was sent, and never used.
+    Memories(Memories),
+    /// Nothing; but a program ended.
+    Nothing,
+    /// A call that may wait for others.
+    Work(Box<dyn FnOnce() + Send>),
+}
+
+/// The thread, for whoever gives it memory. Without one ([`Keeper::default`]), memory is freed by
+/// whoever uses it last.
+#[derive(Clone, Default)]
+pub struct Keeper(Option<mpsc::Sender<Kept>>);
+
+impl Keeper {
+    /// Starts the thread. It ends when all its keepers are dropped.
+    pub fn start() -> io::Result<Self> {
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread::Builder::new().name("tdl-memory".to_owned());
+        thread.spawn(move || keep(&receiver))?;
+        Ok(Self(Some(sender)))
+    }
+
+    /// Holds `region` as long as anybody else does, and frees it then.
+    pub fn keep(&self, region: Arc<ProgramRegion>) {
+        self.give(Kept::Region(region));
+    }
+
+    /// A program ended, and its session had these descriptors left: frees what nobody uses now.
+    pub fn release(&self, memories: Option<Memories>) {
+        self.give(memories.map_or(Kept::Nothing, Kept::Memories));
+    }
+
+    /// Makes a call on memory that may wait for others. Not made without a thread.
+    pub fn work(&self, work: impl FnOnce() + Send + 'static) {
+        self.give(Kept::Work(Box::new(work)));
+    }
+
+    /// Returns true if there is a thread.
+    pub fn has_thread(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn give(&self, kept: Kept) {
+        if let Some(thread) = &self.0 {
+            // The thread lives as long as a keeper: it takes what is sent.
+            let _ = thread.send(kept);
+        }
+    }
+}
+
+fn keep(receiver: &mpsc::Receiver<Kept>) {
+    let mut regions: Vec<Arc<ProgramRegion>> = Vec::new();
+    loop {
+        let given = match regions.is_empty() {
+            true => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => receiver.recv_timeout(LOOK_INTERVAL),
+        };
+        match given {
+            Ok(Kept::Region(region)) => regions.push(region),
+            Ok(Kept::Memories(memories)) => drop(memories),
+            Ok(Kept::Work(work)) => work(),
+            Ok(Kept::Nothing) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // Nobody can make a second reference of the only one, which is here.
+        regions.retain(|region| Arc::strong_count(region) > 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tidelane_ring::Layout;
+
+    use super::*;
+
+    #[test]
+    fn a_region_goes_when_nobody_else_uses_it() {
+        let keeper = Keeper::start().expect("a thread");
+        let layout = Layout::new(1, 4096, 4096).expect("a possible layout");
+        let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
+        let watched = Arc::downgrade(&region);
+        keeper.keep(region.clone());
+        thread::sleep(2 * LOOK_INTERVAL);
+        drop(region);
+        assert_eq!(watched.strong_count(), 1, "the last one is the thread's");
+        let deadline = Instant::now() + 20 * LOOK_INTERVAL;
+        while watched.strong_count() > 0 {
+            assert!(Instant::now() < deadline, "it is kept for ever");
+            thread::sleep(LOOK_INTERVAL / 10);
+        }
+    }
+}

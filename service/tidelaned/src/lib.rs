@@ -1,0 +1,44 @@
+//! The parts of the Tidelane service, for its daemon and for tests that drive them.
+//!
+//! ```text
+//!   registration sockets --> session --+--> claims --> Steering (demux)
+//!   admin socket, netlink --> control -+--> cores --> CoreLink --> Host<P> on its thread (core)
+//! ```
+//!
+//! The control plane ([`control`], [`session`], [`claims`]) knows neither AF_XDP nor eBPF: cores
+//! are reached through [`core::CoreLink`], the demux through [`tidelane_steering::Steering`]. The
+//! daemon chooses the back ends.
+
+pub mod access;
+pub mod accounts;
+pub mod admin;
+pub mod agenda;
+pub mod claims;
+pub mod config;
+pub mod confine;
+pub mod congestion;
+pub mod control;
+pub mod core;
+pub mod cores;
+pub mod descriptors;
+pub mod fast_open;
+pub mod firewall;
+pub mod keeper;
+pub mod kernel;
+pub mod kernel_sockets;
+pub mod memory;
+pub mod names;
+pub mod netns;
+pub mod network;
+pub mod panics;
+pub mod peer;
+pub mod rules;
+pub mod runtime;
+pub mod session;
+pub mod settings;
+pub mod shared;
+pub mod sockets;
+pub mod somaxconn;
+pub mod source_settings;
+pub mod sys;
+pub mod watchdog;

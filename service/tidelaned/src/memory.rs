@@ -1,0 +1,91 @@
+//! Section `[memory]` of the configuration file: thresholds for received bytes of all users.
+//!
+//! ```toml
+//! [memory]                 # bytes; what is not set follows from the system's memory
+//! low = 402653184
+//! pressure = 536870912
+//! high = 805306368
+//! ```
+
+use std::fmt;
+
+use serde::Deserialize;
+use tidelane_host::MemoryLimits;
+
+/// Section `[memory]`. The thresholds are those of [`MemoryLimits`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MemoryConfig {
+    low: Option<u64>,
+    pressure: Option<u64>,
+    high: Option<u64>,
+}
+
+/// Thresholds that are not in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryError(MemoryLimits);
+
+impl fmt::Display for MemoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(MemoryLimits {
+            low,
+            pressure,
+            high,
+        }) = self;
+        write!(
+            f,
+            "low, pressure and high must not fall: {low}, {pressure}, {high}"
+        )
+    }
+}
+
+impl std::error::Error for MemoryError {}
+
+impl MemoryConfig {
+    /// The thresholds on a system that has `system` bytes of memory.
+    pub fn resolve(self, system: u64) -> Result<MemoryLimits, MemoryError> {
+        let usual = MemoryLimits::of_system(system);
+        let limits = MemoryLimits {
+            low: self.low.unwrap_or(usual.low),
+            pressure: self.pressure.unwrap_or(usual.pressure),
+            high: self.high.unwrap_or(usual.high),
+        };
+        let in_order = limits.low <= limits.pressure && limits.pressure <= limits.high;
+        in_order.then_some(limits).ok_or(MemoryError(limits))
+    }
+}
+
+/// Bytes of memory that the system has.
+pub fn of_system() -> u64 {
+    let system = rustix::system::sysinfo();
+    system.totalram.saturating_mul(system.mem_unit.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYSTEM: u64 = 16 << 30;
+
+    #[test]
+    fn a_threshold_that_is_not_set_is_the_kernel_s() {
+        let usual = MemoryLimits::of_system(SYSTEM);
+        assert_eq!(MemoryConfig::default().resolve(SYSTEM), Ok(usual));
+        let config: MemoryConfig = toml::from_str("high = 2147483648").expect("a section");
+        let limits = config.resolve(SYSTEM).expect("in order");
+        assert_eq!(
+            limits,
+            MemoryLimits {
+                high: 2 << 30,
+                ..usual
+            }
+        );
+    }
+
+    #[test]
+    fn thresholds_that_fall_are_refused() {
+        let config: MemoryConfig = toml::from_str("pressure = 1024").expect("a section");
+        let error = config.resolve(SYSTEM).expect_err("below the usual low");
+        assert!(error.to_string().contains("1024"), "{error}");
+    }
+}

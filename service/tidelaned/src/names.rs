@@ -1,0 +1,187 @@
+//! Names of users and groups in the configuration, and their numbers.
+//!
+//! They are looked up in `/etc/passwd` and `/etc/group` only: a service that has given up its
+//! privileges asks no directory over the network. Users of a directory are named by number.
+
+use std::{collections::HashMap, fmt, fs, io};
+
+use serde::{Deserialize, Deserializer, de};
+
+/// A user or a group as the configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Principal {
+    /// `"*"`: every one.
+    Any,
+    /// A number.
+    Id(u32),
+    /// A name.
+    Name(String),
+}
+
+impl<'de> Deserialize<'de> for Principal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Principal;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name, a number, or \"*\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, id: i64) -> Result<Principal, E> {
+                let number = u32::try_from(id).ok().filter(|id| *id != u32::MAX);
+                number.map(Principal::Id).ok_or_else(|| {
+                    E::invalid_value(de::Unexpected::Signed(id), &"the number of a user or group")
+                })
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Principal, E> {
+                Ok(match name {
+                    "*" => Principal::Any,
+                    name => Principal::Name(name.to_owned()),
+                })
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// A set of numbers, or of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    all: bool,
+    some: Vec<u32>,
+}
+
+impl Ids {
+    /// Every number.
+    pub fn all() -> Self {
+        Self {
+            all: true,
+            some: Vec::new(),
+        }
+    }
+
+    /// Returns true if `id` is in the set.
+    pub fn contains(&self, id: u32) -> bool {
+        self.all || self.some.contains(&id)
+    }
+
+    /// Returns true if no number is in the set.
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.some.is_empty()
+    }
+
+    /// The numbers, or `None` for all.
+    pub fn list(&self) -> Option<&[u32]> {
+        (!self.all).then_some(&self.some)
+    }
+}
+
+/// A name that is in neither file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownName(String);
+
+impl fmt::Display for UnknownName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// The host's names.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    users: HashMap<String, u32>,
+    groups: HashMap<String, u32>,
+}
+
+impl Names {
+    /// Reads the files as they are now.
+    pub fn read() -> io::Result<Self> {
+        Ok(Self::parse(
+            &fs::read_to_string("/etc/passwd")?,
+            &fs::read_to_string("/etc/group")?,
+        ))
+    }
+
+    /// The names in the text of both files. In both, a line begins `name:password:number`.
+    pub fn parse(passwd: &str, group: &str) -> Self {
+        Self {
+            users: table(passwd),
+            groups: table(group),
+        }
+    }
+
+    /// The number of a user.
+    pub fn user(&self, name: &str) -> Option<u32> {
+        self.users.get(name).copied()
+    }
+
+    /// The number of a group.
+    pub fn group(&self, name: &str) -> Option<u32> {
+        self.groups.get(name).copied()
+    }
+
+    /// The users that a list names.
+    pub fn users(&self, list: &[Principal]) -> Result<Ids, UnknownName> {
+        resolve(list, &self.users, "user")
+    }
+
+    /// The groups that a list names.
+    pub fn groups(&self, list: &[Principal]) -> Result<Ids, UnknownName> {
+        resolve(list, &self.groups, "group")
+    }
+}
+
+fn table(text: &str) -> HashMap<String, u32> {
+    let entries = text.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        Some((name.to_owned(), fields.nth(1)?.parse().ok()?))
+    });
+    entries.collect()
+}
+
+fn resolve(
+    list: &[Principal],
+    table: &HashMap<String, u32>,
+    what: &str,
+) -> Result<Ids, UnknownName> {
+    let mut ids = Ids::default();
+    for principal in list {
+        match principal {
+            Principal::Any => ids.all = true,
+            Principal::Id(id) => ids.some.push(*id),
+            Principal::Name(name) => {
+                let id = table.get(name).ok_or_else(|| {
+                    UnknownName(format!("there is no {what} {name:?} on this host"))
+                })?;
+                ids.some.push(*id);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_numbers_and_all() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\nwww:x:33:33::/:/bin/false\n";
+        let names = Names::parse(passwd, "adm:x:4:\ntidelane:x:900:www\nbad:x:y:\n");
+        let of = |name: &str| Principal::Name(name.to_owned());
+        let users = names.users(&[of("www"), Principal::Id(7)]).expect("known");
+        assert!(users.contains(33) && users.contains(7) && !users.contains(0));
+        assert_eq!(users.list(), Some(&[33, 7][..]));
+        assert!(names.users(&[]).expect("nobody").is_empty());
+        let all = names.groups(&[Principal::Any]).expect("all");
+        assert!(all.contains(12_345) && all.list().is_none());
+        assert_eq!(names.group("tidelane"), Some(900));
+        assert_eq!(names.group("bad"), None);
+        assert_eq!(names.user("www"), Some(33));
+        let error = names.users(&[of("wwww")]).expect_err("unknown");
+        assert_eq!(error.to_string(), "there is no user \"wwww\" on this host");
+    }
+}

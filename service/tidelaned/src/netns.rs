@@ -1,0 +1,105 @@
+//! Network namespaces, told apart by the identity of their files.
+
+use std::{fs::File, io, os::fd::AsFd, path::Path};
+
+use rustix::fs::{Stat, fstat};
+
+use crate::sys;
+
+/// The identity of a network namespace: the device and inode of its file in nsfs. Two sockets are
+/// in one namespace if and only if their identities are equal while both sockets are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NetNs {
+    device: u64,
+    inode: u64,
+}
+
+impl NetNs {
+    /// The namespace of the calling thread.
+    pub fn current() -> io::Result<Self> {
+        Self::at(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// The namespace of a file such as `/run/netns/NAME` or `/proc/PID/ns/net`.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Self::of_file(&File::open(path)?)
+    }
+
+    /// The namespace that a socket of any family belongs to: the one in which it was made, whoever
+    /// has its descriptor now.
+    pub fn of_socket(socket: impl AsFd) -> io::Result<Self> {
+        Self::of_file(sys::namespace_of_socket(socket.as_fd())?)
+    }
+
+    /// The namespace of an open file of nsfs. The identity is this namespace's as long as the file
+    /// is open.
+    pub fn of_file(file: impl AsFd) -> io::Result<Self> {
+        let Stat { st_dev, st_ino, .. } = fstat(file)?;
+        Ok(Self {
+            device: st_dev,
+            inode: st_ino,
+        })
+    }
+}
+
+/// The network namespace that a process is in now, told by a file that each namespace has its own
+/// of. Unlike `/proc/PID/ns/net`, it takes no right over the process to look at. Two processes are
+/// in one namespace if and only if their views are equal while both are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetView {
+    device: u64,
+    inode: u64,
+}
+
+impl NetView {
+    /// That of the calling thread.
+    pub fn current() -> io::Result<Self> {
+        Self::at("thread-self")
+    }
+
+    /// That of process `pid`.
+    pub fn of_process(pid: u32) -> io::Result<Self> {
+        Self::at(&pid.to_string())
+    }
+
+    fn at(process: &str) -> io::Result<Self> {
+        let Stat { st_dev, st_ino, .. } = rustix::fs::stat(format!("/proc/{process}/net/tcp"))?;
+        Ok(Self {
+            device: st_dev,
+            inode: st_ino,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_in_the_namespace_of_its_maker() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: needs root");
+        }
+        let here = NetNs::current().expect("a namespace");
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        assert_eq!(NetNs::of_socket(&socket).expect("its namespace"), here);
+        let elsewhere = std::thread::spawn(|| {
+            sys::enter_new_network_namespace().expect("a new namespace");
+            let fresh = rustix::net::socket(
+                rustix::net::AddressFamily::INET,
+                rustix::net::SocketType::STREAM,
+                None,
+            );
+            let there = NetNs::current().expect("a namespace");
+            (fresh.expect("a socket"), there, NetView::current())
+        });
+        let (theirs, there, view) = elsewhere.join().expect("the thread ends");
+        assert_ne!(there, here);
+        let own = NetView::of_process(std::process::id()).expect("this process");
+        assert_eq!(own, NetView::current().expect("this thread"));
+        assert_ne!(own, view.expect("that thread"));
+        assert_eq!(NetNs::of_socket(theirs).expect("its namespace"), there);
+    }
+}

@@ -1,0 +1,138 @@
+//! The process at the other end of a registration socket, as the kernel describes it.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+use tidelane_ring::registration::Sender;
+
+use tidelane_host::Credentials;
+
+use crate::{netns::NetNs, sys};
+
+/// The kernel's word on the process that connected a registration socket. Nothing in it was chosen
+/// by that process beyond its own identity when it connected; a later `setuid`, `setns` or `exec`
+/// does not change it.
+#[derive(Debug)]
+pub struct Peer {
+    /// Process id in the service's PID namespace; `None` if the process is not visible there.
+    pub pid: Option<Pid>,
+    /// Becomes readable when the process ends. `None` on kernels without SO_PEERPIDFD (Linux 6.5)
+    /// for a process that is not visible here: its death then shows when its socket closes.
+    pub pidfd: Option<OwnedFd>,
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Network namespace in which the process made its end of the socket.
+    pub namespace: NetNs,
+}
+
+impl Peer {
+    /// The process at the other end of an accepted unix socket.
+    pub fn of(socket: impl AsFd) -> io::Result<Self> {
+        let socket = socket.as_fd();
+        let credentials = sys::peer_credentials(socket)?;
+        let pid = Pid::from_raw(credentials.pid);
+        let by_number = || pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Ok(Self {
+            pid,
+            pidfd: sys::peer_pidfd(socket).ok().or_else(by_number),
+            uid: credentials.uid,
+            gid: credentials.gid,
+            groups: sys::peer_groups(socket)?,
+            namespace: NetNs::of_socket(socket)?,
+        })
+    }
+
+    /// The peer of the other end of a socket pair that the service gave to a process of `self`: the
+    /// same, until that process speaks for itself.
+    pub fn successor(&self) -> Self {
+        Self {
+            pid: self.pid,
+            pidfd: None,
+            uid: self.uid,
+            gid: self.gid,
+            groups: self.groups.clone(),
+            namespace: self.namespace,
+        }
+    }
+
+    /// The process that sends over a socket pair is this one, as the kernel says.
+    pub fn becomes(&mut self, sender: Sender) {
+        self.pid = sender.pid;
+        self.uid = sender.uid;
+        self.gid = sender.gid;
+        self.groups = groups_of(self.pid_number());
+    }
+
+    /// Whose the process is, for rules.
+    pub fn credentials(&self) -> Credentials {
+        let groups = std::iter::once(self.gid).chain(self.groups.iter().copied());
+        Credentials {
+            uid: self.uid,
+            groups: groups.collect(),
+        }
+    }
+
+    /// Returns true if the process is known not to have ended.
+    pub fn is_alive(&self) -> bool {
+        let Some(pidfd) = &self.pidfd else {
+            return false;
+        };
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&at_once)), Ok(0))
+    }
+
+    /// The process id as a number, zero for a process that is not visible here.
+    pub fn pid_number(&self) -> u32 {
+        self.pid.map_or(0, |pid| pid.as_raw_nonzero().get() as u32)
+    }
+
+    /// The name of the process' program (`comm`), `?` where it cannot be read.
+    pub fn name(&self) -> String {
+        let path = format!("/proc/{}/comm", self.pid_number());
+        fs::read_to_string(path).map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned())
+    }
+}
+
+/// The supplementary groups of a process; none where they cannot be read.
+fn groups_of(pid: u32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    let numbers = line.unwrap_or_default().split_whitespace();
+    numbers.filter_map(|number| number.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_pair_has_its_maker_for_a_peer() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: needs root");
+        }
+        let (one, _other) = UnixStream::pair().expect("a pair");
+        let peer = Peer::of(&one).expect("a peer");
+        assert_eq!(peer.pid_number(), std::process::id());
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(peer.gid, rustix::process::getegid().as_raw());
+        assert_eq!(peer.namespace, NetNs::current().expect("a namespace"));
+        assert!(peer.pidfd.is_some());
+        assert_ne!(peer.name(), "?");
+    }
+}

@@ -1,0 +1,23 @@
+//! Doorbells of contexts: one descriptor, which every core rings.
+
+use std::io;
+
+use tidelane_host::Bell;
+use tidelane_ring::Doorbell;
+
+struct EventBell(Doorbell);
+
+impl Bell for EventBell {
+    fn ring(&self) -> bool {
+        self.0.ring()
+    }
+}
+
+/// A context's doorbell for each of `cores` cores.
+pub(super) fn of_context(bell: &Doorbell, cores: usize) -> io::Result<Vec<Box<dyn Bell>>> {
+    let copy = |_| {
+        let bell = Doorbell::from_trusted(bell.fd().try_clone_to_owned()?);
+        Ok(Box::new(EventBell(bell)) as Box<dyn Bell>)
+    };
+    (0..cores).map(copy).collect()
+}

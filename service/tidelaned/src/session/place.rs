@@ -1,0 +1,87 @@
+//! What a session costs its user, from the moment that its socket is accepted.
+
+use std::sync::Arc;
+
+use tidelane_abi::message;
+use tidelane_host::accounts::{Account, Charge, Refused, Resource, User};
+
+/// Descriptors of a session that has not registered: its socket and its process.
+const DESCRIPTORS: u64 = 2;
+/// Connections that make INHERIT as much work as one more message.
+const CONNECTIONS_PER_COST: u64 = 64;
+
+/// A session's place among its user's.
+#[derive(Debug)]
+pub struct Place {
+    account: Arc<Account>,
+    _registration: Charge,
+    _descriptors: Charge,
+}
+
+impl Place {
+    /// One more session of this account.
+    pub fn take(account: Arc<Account>) -> Result<Self, Refused> {
+        Ok(Self {
+            _registration: account.charge(Resource::Registrations, 1)?,
+            _descriptors: account.charge(Resource::Descriptors, DESCRIPTORS)?,
+            account,
+        })
+    }
+
+    /// Who pays.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Who that is.
+    pub fn user(&self) -> &Arc<User> {
+        self.account.user()
+    }
+
+    /// How many usual messages a message of this kind is as much work as.
+    pub fn cost(&self, kind: u32) -> u64 {
+        match kind {
+            // Memory is mapped, and unmapped.
+            message::REGISTER => 16,
+            // All of the process' connections are looked at.
+            message::INHERIT => 16 + self.user().used(Resource::Connections) / CONNECTIONS_PER_COST,
+            message::LISTEN | message::RESERVE => 4,
+            _ => 1,
+        }
+    }
+}
+
+/// What a registered program costs its user.
+#[derive(Debug)]
+pub struct Costs {
+    _program: Charge,
+    contexts: Charge,
+    descriptors: Charge,
+}
+
+impl Costs {
+    /// One more program, beside this many cores.
+    pub fn take(account: &Arc<Account>, cores: usize) -> Result<Self, Refused> {
+        Ok(Self {
+            _program: account.charge(Resource::Programs, 1)?,
+            contexts: account.charge(Resource::Contexts, 0)?,
+            descriptors: account.charge(Resource::Descriptors, cores as u64)?,
+        })
+    }
+
+    /// One more context, with a doorbell for each core.
+    pub fn add_context(&mut self, cores: usize) -> Result<(), Refused> {
+        self.contexts.grow(1)?;
+        let descriptors = self.descriptors.grow(cores as u64);
+        if descriptors.is_err() {
+            self.contexts.shrink(1);
+        }
+        descriptors
+    }
+
+    /// There is no such context after all.
+    pub fn drop_context(&mut self, cores: usize) {
+        self.contexts.shrink(1);
+        self.descriptors.shrink(cores as u64);
+    }
+}

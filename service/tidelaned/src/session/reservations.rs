@@ -1,0 +1,80 @@
+//! Ports that a program reserved for connections of its own.
+
+use std::{io, os::fd::AsFd};
+
+use tidelane_abi::{Message, message, refusal};
+use tidelane_host::accounts::Resource;
+use tidelane_ring::registration::{new_message, send_message};
+use tidelane_steering::SteeringError;
+use tidelane_wire::Endpoint;
+
+use super::Session;
+use crate::{
+    claims::{Owner, Title},
+    core::{Port, now},
+    descriptors::Entitled,
+    shared::Shared,
+};
+
+impl Session {
+    /// The program may connect from the port of this socket, which is bound and no more.
+    pub(super) fn reserve<P: Port>(
+        &mut self,
+        shared: &mut Shared<P>,
+        entitled: Entitled,
+    ) -> io::Result<()> {
+        let Some(registered) = &self.registered else {
+            return Ok(());
+        };
+        let socket = entitled.socket;
+        let addr = if socket.local.addr.is_unspecified() {
+            shared.first_address(socket.local.addr)
+        } else {
+            Some(socket.local.addr).filter(|addr| shared.is_served(*addr))
+        };
+        let Some(addr) = addr else {
+            return self.answer(message::RESERVE, refusal::NOT_ACCELERATED);
+        };
+        let endpoint = Endpoint {
+            addr,
+            port: socket.local.port,
+        };
+        let name = (Owner::Session(self.number), endpoint);
+        let charge = match shared.claims.has(name) {
+            true => None,
+            false => match self.place.account().charge(Resource::Ports, 1) {
+                Ok(charge) => Some(charge),
+                Err(refused) => return self.refuse(message::RESERVE, refused),
+            },
+        };
+        let title = Title {
+            charge,
+            reservation: Some(entitled.reservation),
+            shared: socket.reuse_address,
+            program: Some(registered.ids.clone()),
+        };
+        if let Err(error) = shared.claims.want(name, title, now()) {
+            return self.refuse_claim(message::RESERVE, endpoint, &error);
+        }
+        shared.cores.call_each(|core| {
+            let id = registered.ids[core];
+            move |host, _| host.reserve(id, endpoint)
+        });
+        let answer = Message {
+            port: u32::from(endpoint.port),
+            ..new_message(message::RESERVE)
+        };
+        send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    /// Answers that there is no claim.
+    pub(super) fn refuse_claim(
+        &self,
+        kind: u32,
+        endpoint: Endpoint,
+        error: &SteeringError,
+    ) -> io::Result<()> {
+        eprintln!("tidelaned: cannot claim {endpoint}: {error}");
+        self.answer(kind, refusal::LIMIT)
+    }
+}

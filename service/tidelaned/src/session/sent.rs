@@ -1,0 +1,50 @@
+//! Messages with descriptors: their descriptors are looked at first, on another thread.
+
+use std::os::fd::OwnedFd;
+
+use tidelane_abi::{Message, message, refusal};
+
+use super::{Next, Session};
+use crate::{
+    core::Port,
+    descriptors::{Found, Looked, Sent},
+    shared::Shared,
+};
+
+impl Session {
+    /// Has the descriptors of a message looked at.
+    pub(super) fn look<P: Port>(
+        &self,
+        shared: &mut Shared<P>,
+        message: Message,
+        descriptors: Vec<OwnedFd>,
+    ) {
+        let sent = Sent {
+            session: self.number,
+            message,
+            descriptors,
+            addresses: shared.addresses().to_vec(),
+        };
+        shared.descriptors.look(self.user_number(), sent);
+    }
+
+    /// Handles a message whose descriptors were looked at.
+    pub fn looked<P: Port>(&mut self, shared: &mut Shared<P>, looked: Looked) -> Next {
+        let Looked { message, found, .. } = looked;
+        let kind = message.kind;
+        let done = match (kind, found) {
+            _ if self.registered.is_none() => self.answer(kind, refusal::MALFORMED),
+            // Not even the message makes sense: it is not this program's library that sent it.
+            (_, Found::WrongCount) => return Next::End,
+            (message::CONTEXT, Found::Doorbell(bell)) => self.context(shared, &message, bell),
+            (message::LISTEN, Found::Entitled(socket)) => self.listen(shared, &message, *socket),
+            (message::RESERVE, Found::Entitled(socket)) => self.reserve(shared, *socket),
+            (message::CONTEXT, _) => self.answer(kind, refusal::MALFORMED),
+            _ => self.answer(kind, refusal::NOT_ENTITLED),
+        };
+        match Next::after(&done) {
+            Next::More => Next::Continue,
+            next => next,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What the configuration file says, made ready to be acted on: at the start, and at each reload.
+
+use std::path::Path;
+
+use tidelane_host::{MemoryLimits, RuleSet};
+
+use crate::{
+    access::{AccessPolicy, GROUP},
+    accounts::LimitsConfig,
+    config::FileConfig,
+    firewall::Mode,
+    memory,
+    names::Names,
+    netns::NetNs,
+    rules::rule_set,
+};
+
+/// What may change while the service runs.
+#[derive(Debug)]
+pub struct Settings {
+    /// Who may use the service.
+    pub policy: AccessPolicy,
+    /// Which connections may open.
+    pub rules: RuleSet,
+    /// What to do about the host's own rules: of no effect after the start.
+    pub firewall: Mode,
+    /// What each user may have.
+    pub limits: LimitsConfig,
+    /// What received bytes of all users may take: of no effect after the start.
+    pub memory: MemoryLimits,
+}
+
+/// Lines for the log, for when the settings are in force.
+#[derive(Debug)]
+pub struct Notices(Vec<String>);
+
+impl Notices {
+    /// Writes them.
+    pub fn log(&self) {
+        for notice in &self.0 {
+            eprintln!("tidelaned: {notice}");
+        }
+    }
+}
+
+impl Settings {
+    /// Reads the file of a service in the calling thread's namespace.
+    pub fn load(path: &Path) -> Result<(Self, Notices), String> {
+        let config = FileConfig::load(path).map_err(|error| error.to_string())?;
+        let in_file = |text: String| format!("{}: {text}", path.display());
+        let names = Names::read().map_err(|error| format!("cannot read names: {error}"))?;
+        let own = NetNs::current().map_err(|error| format!("own network namespace: {error}"))?;
+        let (policy, missing) = AccessPolicy::of(&config.access, &names, own)
+            .map_err(|error| in_file(format!("[access]: {error}")))?;
+        let mut notices: Vec<String> = missing
+            .into_iter()
+            .map(|missing| in_file(format!("[access]: cannot admit namespace {missing}")))
+            .collect();
+        if policy.is_root_only() {
+            notices.push(format!(
+                "there is no group {GROUP}: only root may use the service; to admit others: \
+                 groupadd --system {GROUP} && usermod --append --groups {GROUP} USER, then start \
+                 the service again"
+            ));
+        }
+        let limits = config.limits.resolve(|name| names.user(name));
+        let limits = limits.map_err(|error| in_file(error.to_string()))?;
+        let memory = config.memory.resolve(memory::of_system());
+        let memory = memory.map_err(|error| in_file(format!("[memory]: {error}")))?;
+        let rules = rule_set(&config.rule, config.default, &names)
+            .map_err(|error| in_file(format!("[[rule]]: {error}")))?;
+        let settings = Self {
+            policy,
+            rules,
+            firewall: config.firewall.mode,
+            limits,
+            memory,
+        };
+        Ok((settings, Notices(notices)))
+    }
+}

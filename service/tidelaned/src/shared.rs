@@ -1,0 +1,294 @@
+//! The state of the control plane that all sessions act upon.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    os::fd::OwnedFd,
+};
+
+use rustix::event::Timespec;
+use tidelane_host::{Host, IdlePages, RuleSet};
+use tidelane_steering::SteeringError;
+use tidelane_time::Instant;
+use tidelane_wire::{Endpoint, IpAddress};
+
+use crate::{
+    access::Access,
+    accounts::{Accounts, LimitsConfig},
+    claims::{Candidate, Claims, Name, Owner},
+    confine::Confinement,
+    core::{self, Port},
+    cores::Cores,
+    descriptors::DescriptorThreads,
+    keeper::Keeper,
+    runtime,
+    session::Session,
+    somaxconn::SomaxConn,
+};
+
+/// Claims that are looked at in one turn: what the control thread has to do meanwhile waits.
+const CANDIDATES_MAX: usize = 256;
+
+/// What sessions need of the control thread.
+pub struct Shared<P: Port> {
+    /// The fast path.
+    pub cores: Cores<P>,
+    /// Claims in the demux.
+    pub claims: Claims,
+    /// The service page, for programs.
+    pub page_fd: OwnedFd,
+    /// Which connections may open, without what was counted.
+    pub rules: RuleSet,
+    /// Who may use the service.
+    pub access: Access,
+    /// Lets go of programs' memory last.
+    pub keeper: Keeper,
+    /// What users have, and may have.
+    pub accounts: Accounts,
+    /// The longest accept queue.
+    pub somaxconn: SomaxConn,
+    /// Where descriptors of programs are looked at.
+    pub descriptors: DescriptorThreads,
+    /// Sessions of children that are about to be made.
+    pub heirs: Vec<Session>,
+    /// What the process gave up; none in a test's process.
+    pub confinement: Option<Confinement>,
+    /// Features that the kernel or the driver lacks, each with the loss.
+    pub shortcomings: Vec<String>,
+    addresses: Vec<IpAddress>,
+    next_session: u64,
+    next_listener: u32,
+    /// By the cookies of their kernel sockets.
+    listeners: HashMap<u64, Listening>,
+}
+
+/// A listener of the service.
+struct Listening {
+    /// What programs call it.
+    number: u32,
+    /// Programs that have it.
+    holders: usize,
+}
+
+impl<P: Port> Shared<P> {
+    /// Without sessions, on an interface without addresses. Everybody may use it.
+    pub fn new(
+        cores: Cores<P>,
+        claims: Claims,
+        page_fd: OwnedFd,
+        descriptors: DescriptorThreads,
+    ) -> Self {
+        Self {
+            cores,
+            claims,
+            page_fd,
+            rules: RuleSet::default(),
+            access: Access::everybody(),
+            keeper: Keeper::default(),
+            accounts: Accounts::new(LimitsConfig::default(), runtime::descriptors_max()),
+            somaxconn: SomaxConn::open(),
+            descriptors,
+            heirs: Vec::new(),
+            confinement: None,
+            shortcomings: Vec::new(),
+            addresses: Vec::new(),
+            next_session: 0,
+            next_listener: 0,
+            listeners: HashMap::new(),
+        }
+    }
+
+    /// The interface has these addresses now: claims of wildcards follow.
+    pub fn set_addresses(&mut self, addresses: &[IpAddress]) -> Result<(), SteeringError> {
+        self.addresses = addresses.to_vec();
+        self.claims.set_addresses(addresses.to_vec())
+    }
+
+    /// Whether connections to `addr` come over the served interface. A wildcard does.
+    pub fn is_served(&self, addr: IpAddress) -> bool {
+        addr.is_unspecified() || self.addresses.contains(&addr)
+    }
+
+    /// The source for a route without one: an address within its prefix, or else the first of its
+    /// version. (RFC 6724 has more to say where an interface has several prefixes.)
+    pub fn source_for(&self, prefix: IpAddress, prefix_len: u8) -> Option<IpAddress> {
+        let of_version = |addr: &&IpAddress| addr.is_v4() == prefix.is_v4();
+        let mut known = self.addresses.iter().filter(of_version);
+        let within = known
+            .clone()
+            .find(|addr| addr.shares_prefix(prefix, prefix_len));
+        within.or_else(|| known.next()).copied()
+    }
+
+    /// The interface's first address that `any` covers: one of its version.
+    pub fn first_address(&self, any: IpAddress) -> Option<IpAddress> {
+        let mut covered = self.addresses.iter().filter(|addr| any.covers(**addr));
+        covered.next().copied()
+    }
+
+    /// Addresses of the served interface.
+    pub fn addresses(&self) -> &[IpAddress] {
+        &self.addresses
+    }
+
+    /// Gives all claims of `owner` up, as soon as no connection uses them: until then their
+    /// segments must come here and not to the kernel, which would reset them.
+    pub fn unclaim_all(&mut self, owner: Owner, now: Instant) {
+        if let Err(error) = self.claims.leave_all(owner, now) {
+            eprintln!("tidelaned: cannot change claims: {error}");
+        }
+    }
+
+    /// Gives up claims that no connection uses any more: a bounded number at a time, with one
+    /// question to each core. A failure is only worth a line.
+    pub fn finish_claims(&mut self, now: Instant) {
+        let due = self.claims.due(now, CANDIDATES_MAX);
+        if due.is_empty() {
+            return;
+        }
+        let is_pooled = |candidate: &Candidate| candidate.name.0 == Owner::Pool;
+        let (pooled, others): (Vec<_>, Vec<_>) = due.into_iter().partition(is_pooled);
+        self.finish_others(&others, now);
+        self.shrink_pool(&pooled, now);
+    }
+
+    fn finish_others(&mut self, candidates: &[Candidate], now: Instant) {
+        if candidates.is_empty() {
+            return;
+        }
+        let unused = self.cores.call_each(|core| {
+            let end = |candidate: &Candidate| {
+                let program = candidate.program.as_ref();
+                let program = program.and_then(|ids| ids.get(core).copied());
+                (program, candidate.name.1)
+            };
+            let ends: Vec<_> = candidates.iter().map(end).collect();
+            move |host, _| host.give_up(&ends)
+        });
+        for (at, candidate) in candidates.iter().enumerate() {
+            self.settle(
+                candidate.name,
+                unused_everywhere(unused.as_deref(), at),
+                now,
+            );
+        }
+    }
+
+    /// Gives ports of the ephemeral pool back to the kernel that no connection has.
+    fn shrink_pool(&mut self, candidates: &[Candidate], now: Instant) {
+        let (going, staying) =
+            candidates.split_at(candidates.len().min(self.claims.pool_surplus()));
+        for candidate in staying {
+            self.claims.needed(candidate.name, now);
+        }
+        if going.is_empty() {
+            return;
+        }
+        let ends: Vec<Endpoint> = going.iter().map(|candidate| candidate.name.1).collect();
+        let unused = self.cores.call_each(|_| {
+            let ends = ends.clone();
+            move |host, _| host.retire_ports(&ends)
+        });
+        let mut used: BTreeMap<IpAddress, Vec<u16>> = BTreeMap::new();
+        for (at, end) in ends.iter().enumerate() {
+            let unused = unused_everywhere(unused.as_deref(), at);
+            if !unused {
+                used.entry(end.addr).or_default().push(end.port);
+            }
+            self.settle((Owner::Pool, *end), unused, now);
+        }
+        for (addr, ports) in used {
+            self.cores.send_each(|_| {
+                let ports = ports.clone();
+                move |host, now| host.add_ports(now, addr, &ports)
+            });
+        }
+    }
+
+    fn settle(&mut self, name: Name, unused: bool, now: Instant) {
+        if !unused {
+            self.claims.needed(name, now);
+        } else if let Err(error) = self.claims.unwant(name) {
+            let endpoint = name.1;
+            eprintln!("tidelaned: cannot give up the claim on {endpoint}: {error}");
+        }
+    }
+
+    /// A number for one more session.
+    pub fn session_number(&mut self) -> u64 {
+        self.next_session += 1;
+        self.next_session
+    }
+
+    /// The number of the listener of the kernel socket with this cookie: programs that share the
+    /// socket share it.
+    pub fn listener_number(&mut self, cookie: u64) -> u32 {
+        let next = self.next_listener.wrapping_add(1);
+        let fresh = Listening {
+            number: next,
+            holders: 0,
+        };
+        let number = self.listeners.entry(cookie).or_insert(fresh).number;
+        if number == next {
+            self.next_listener = next;
+        }
+        number
+    }
+
+    /// One more program has the kernel socket's listener.
+    pub fn hold_listener(&mut self, cookie: u64) {
+        if let Some(listening) = self.listeners.get_mut(&cookie) {
+            listening.holders += 1;
+        }
+    }
+
+    /// A program has the kernel socket's listener no more.
+    pub fn release_listener(&mut self, cookie: u64) {
+        if let Some(listening) = self.listeners.get_mut(&cookie) {
+            listening.holders = listening.holders.saturating_sub(1);
+        }
+        self.forget_listener(cookie);
+    }
+
+    /// Forgets the kernel socket's listener if no program has it.
+    pub fn forget_listener(&mut self, cookie: u64) {
+        let listening = self.listeners.get(&cookie);
+        if listening.is_some_and(|listening| listening.holders == 0) {
+            self.listeners.remove(&cookie);
+            self.unclaim_all(Owner::Listener(cookie), core::now());
+        }
+    }
+
+    /// Gives the pages of receive memory that no connection uses back to the system.
+    pub fn give_pages_back(&self) {
+        if !self.keeper.has_thread() {
+            return;
+        }
+        let lent = self
+            .cores
+            .call_each(|_| |host: &mut Host<P>, _| host.lend_idle_pages());
+        for (core, pages) in lent.unwrap_or_default().into_iter().enumerate() {
+            if pages.is_empty() {
+                continue;
+            }
+            let cores = self.cores.clone();
+            self.keeper.work(move || {
+                pages.iter().for_each(IdlePages::give_back);
+                cores.call(core, |host, _| host.take_back_pages(pages));
+            });
+        }
+    }
+
+    /// How long the control thread may sleep.
+    pub fn next_look(&self, now: Instant) -> Option<Timespec> {
+        let left = self.claims.next_look()? - now;
+        Some(Timespec {
+            tv_sec: (left.0 / 1_000_000_000) as i64,
+            tv_nsec: (left.0 % 1_000_000_000) as _,
+        })
+    }
+}
+
+/// Returns true if every core said of the entry at `at` that no connection uses it.
+fn unused_everywhere(answers: Option<&[Vec<bool>]>, at: usize) -> bool {
+    answers.is_some_and(|cores| cores.iter().all(|unused| unused.get(at) == Some(&true)))
+}

@@ -1,0 +1,114 @@
+//! The kernel's settings (sysctls) that decide about sources of IPv4 packets.
+//!
+//! Most changes of them are not announced, so the control thread reads them again from time to
+//! time. The files stay open: they go on to tell the settings of the interface and the network
+//! namespace in which they were opened, and reading them needs no rights.
+
+use std::{fs::File, os::unix::fs::FileExt};
+
+use tidelane_host::{ReversePathFilter, SourceChecks};
+
+const CONF: &str = "/proc/sys/net/ipv4/conf";
+
+/// One setting: that of all interfaces, and that of the served one.
+struct Setting {
+    files: [Option<File>; 2],
+    /// What was read last.
+    values: [u8; 2],
+}
+
+impl Setting {
+    fn open(interface: &str, name: &str) -> Self {
+        let file = |of: &str| File::open(format!("{CONF}/{of}/{name}")).ok();
+        let mut setting = Self {
+            files: [file("all"), file(interface)],
+            values: [0; 2],
+        };
+        setting.read_again();
+        setting
+    }
+
+    /// What cannot be read, because the interface has another name now, stays as it was.
+    fn read_again(&mut self) {
+        for (file, value) in self.files.iter().zip(&mut self.values) {
+            let read = file.as_ref().and_then(read_number);
+            *value = read.unwrap_or(*value);
+        }
+    }
+
+    /// The greater of the two, as the kernel combines the settings that are read here.
+    fn value(&self) -> u8 {
+        let [all, interface] = self.values;
+        all.max(interface)
+    }
+}
+
+fn read_number(file: &File) -> Option<u8> {
+    let mut text = [0; 16];
+    let len = file.read_at(&mut text, 0).ok()?;
+    let text = std::str::from_utf8(text.get(..len)?).ok()?;
+    text.trim().parse().ok()
+}
+
+/// The settings of one interface.
+pub struct SourceSettings {
+    rp_filter: Setting,
+    accept_local: Setting,
+    route_localnet: Setting,
+}
+
+impl SourceSettings {
+    /// Those of `interface` in the network namespace of this thread.
+    pub fn open(interface: &str) -> Self {
+        let setting = |name| Setting::open(interface, name);
+        Self {
+            rp_filter: setting("rp_filter"),
+            accept_local: setting("accept_local"),
+            route_localnet: setting("route_localnet"),
+        }
+    }
+
+    /// Reads them again. Returns true if one is different.
+    pub fn read_again(&mut self) -> bool {
+        let before = self.checks();
+        self.rp_filter.read_again();
+        self.accept_local.read_again();
+        self.route_localnet.read_again();
+        self.checks() != before
+    }
+
+    /// What they mean.
+    pub fn checks(&self) -> SourceChecks {
+        let reverse_path = match self.rp_filter.value() {
+            0 => ReversePathFilter::Off,
+            1 => ReversePathFilter::Strict,
+            _ => ReversePathFilter::Loose,
+        };
+        SourceChecks {
+            reverse_path,
+            accept_local: self.accept_local.value() != 0,
+            route_localnet: self.route_localnet.value() != 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_an_interface_that_is_not_there_are_those_of_all() {
+        let settings = SourceSettings::open("no-such-interface");
+        let all = SourceSettings::open("all");
+        assert_eq!(settings.checks(), all.checks());
+    }
+
+    #[test]
+    fn numbers_are_read_as_the_kernel_writes_them() {
+        let file = File::open(format!("{CONF}/all/rp_filter"));
+        let number = read_number(&file.expect("every kernel with IPv4 has the file"));
+        assert!(number.is_some_and(|number| number <= 2));
+        let other = File::open("/proc/self/status").expect("procfs");
+        assert_eq!(read_number(&other), None);
+    }
+}

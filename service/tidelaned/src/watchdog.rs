@@ -1,0 +1,277 @@
+//! Watchdogs: a core that is starved gets precedence, and a thread that hangs ends the service.
+//!
+//! A thread hangs if it has work, makes no progress, and is not just waiting for a CPU: it runs in
+//! a circle, or a call does not return. Nobody else can do its work. The service then leaves all
+//! frames to the kernel and ends. What a watchdog cannot see, since it is stopped with the rest of
+//! the process, the demux sees: see [`tidelane_steering::Heartbeats`] and
+//! `docs/design/watchdog.md`.
+
+use std::{
+    fs, io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration as StdDuration,
+};
+
+use tidelane_steering::{Heartbeat, Heartbeats};
+use tidelane_time::{Duration, Instant};
+
+use crate::{core, sys};
+
+/// A core that has had work for so long, and made no step, hangs.
+const CORE_HUNG: Duration = Duration::from_millis(500);
+/// The control thread may wait for what it asked the cores and the kernel.
+const CONTROL_HUNG: Duration = Duration::from_millis(30_000);
+/// The control thread is looked at this often.
+const CONTROL_INTERVAL: StdDuration = StdDuration::from_secs(1);
+/// A core writes its time at most this often: a line that the demux reads stays in its cache.
+const BEAT_INTERVAL: Duration = Duration::from_millis(1);
+/// A watchdog that was late does not know how the time was spent beyond so many of its intervals.
+const LATE_MAX: u32 = 2;
+
+/// Signs of life of one core, on all of its queues.
+pub struct Pulse {
+    queues: Vec<Heartbeat>,
+    last: Option<Instant>,
+}
+
+impl Pulse {
+    /// Of a core that has these queues.
+    pub fn new(queues: Vec<Heartbeat>) -> Self {
+        Self { queues, last: None }
+    }
+
+    /// The core made a step.
+    pub fn beat(&mut self, now: Instant) {
+        if self.last.is_some_and(|last| now - last < BEAT_INTERVAL) {
+            return;
+        }
+        self.last = Some(now);
+        for queue in &self.queues {
+            queue.beat(now.0);
+        }
+    }
+
+    /// The core is about to sleep until a frame, or something else, wakes it.
+    pub fn sleep(&mut self) {
+        self.last = None;
+        for queue in &self.queues {
+            queue.sleep();
+        }
+    }
+}
+
+/// How long a thread has hung.
+pub struct Suspicion {
+    /// The thread; zero before it has started.
+    thread: i32,
+    /// The time of its progress that the scheduler does not explain.
+    silent: Duration,
+    ran_ns: u64,
+}
+
+impl Suspicion {
+    /// None yet.
+    pub fn of(thread: i32) -> Self {
+        Self {
+            thread,
+            silent: Duration(0),
+            ran_ns: ThreadTime::of(thread).map_or(0, |time| time.ran_ns),
+        }
+    }
+
+    /// Another `interval` went by without progress. Returns how long the thread has hung.
+    pub fn grow(&mut self, interval: Duration) -> Duration {
+        let time = ThreadTime::of(self.thread);
+        let starved = time.as_ref().is_ok_and(|time| {
+            let ran = time.ran_ns.saturating_sub(self.ran_ns);
+            time.is_runnable && ran < interval.0 / 2
+        });
+        if let Ok(time) = time {
+            self.ran_ns = time.ran_ns;
+        }
+        if !starved {
+            self.silent += interval;
+        }
+        self.silent
+    }
+}
+
+/// What the scheduler says of a thread of this process.
+#[derive(Debug)]
+struct ThreadTime {
+    ran_ns: u64,
+    /// It runs, or waits for a CPU.
+    is_runnable: bool,
+}
+
+impl ThreadTime {
+    fn of(thread: i32) -> io::Result<Self> {
+        let of_thread = |name| fs::read_to_string(format!("/proc/self/task/{thread}/{name}"));
+        let (times, stat) = (of_thread("schedstat")?, of_thread("stat")?);
+        Self::parse(&times, &stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// From `schedstat`, which begins with the time run, and `stat`, where the state comes after
+    /// the name in parentheses.
+    fn parse(times: &str, stat: &str) -> Option<Self> {
+        let state = stat.rsplit_once(')')?.1.split_whitespace().next()?;
+        Some(Self {
+            ran_ns: times.split_whitespace().next()?.parse().ok()?,
+            is_runnable: state == "R",
+        })
+    }
+}
+
+/// The time between two looks, as far as the watchdog can answer for it.
+pub fn answerable(since: Instant, now: Instant, interval: StdDuration) -> Duration {
+    let most = Duration((interval * LATE_MAX).as_nanos() as u64);
+    (now - since).min(most)
+}
+
+/// Returns true if a core that was silent for so long hangs.
+pub fn is_hung(silent: Duration) -> bool {
+    silent >= CORE_HUNG
+}
+
+/// Leaves all frames to the kernel and ends the service.
+pub fn give_up(heartbeats: &Heartbeats, who: &str, silent: Duration) -> ! {
+    heartbeats.give_up();
+    let ms = silent.0 / 1_000_000;
+    let line = format!(
+        "tidelaned: {who} has made no progress for {ms} ms; the kernel gets its packets, and the \
+         service ends\n"
+    );
+    // Not through the library's standard error: the thread that hangs may hold its lock.
+    let _ = rustix::io::write(io::stderr(), line.as_bytes());
+    std::process::abort();
+}
+
+/// What the control thread is doing, for its watchdog.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Since when it has been doing it; zero while it waits for something to do.
+    busy_since: AtomicU64,
+    thread: std::sync::atomic::AtomicI32,
+}
+
+impl Progress {
+    /// The calling thread has something to do.
+    pub fn begin(&self) {
+        self.thread.store(sys::thread_id(), Ordering::Relaxed);
+        self.busy_since.store(core::now().0, Ordering::Release);
+    }
+
+    /// It is done.
+    pub fn end(&self) {
+        self.busy_since.store(0, Ordering::Release);
+    }
+}
+
+/// Starts the watchdog of the control thread.
+pub fn watch_control(progress: Arc<Progress>, heartbeats: Arc<Heartbeats>) -> io::Result<()> {
+    let watch = move || {
+        let mut suspicion: Option<(u64, Suspicion)> = None;
+        let mut looked = core::now();
+        loop {
+            std::thread::sleep(CONTROL_INTERVAL);
+            let now = core::now();
+            let interval = answerable(looked, now, CONTROL_INTERVAL);
+            looked = now;
+            let since = progress.busy_since.load(Ordering::Acquire);
+            suspicion = suspicion.filter(|(known, _)| *known == since);
+            if since == 0 {
+                continue;
+            }
+            let thread = progress.thread.load(Ordering::Relaxed);
+            let (_, known) = suspicion.get_or_insert_with(|| (since, Suspicion::of(thread)));
+            let silent = known.grow(interval);
+            if silent >= CONTROL_HUNG {
+                give_up(&heartbeats, "the control thread", silent);
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("tdl-watchdog".to_owned());
+    thread.spawn(watch).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_and_times_are_found_behind_any_name() {
+        let stat = "7 (a) R (b)) S 1 7 7 0";
+        let time = ThreadTime::parse("123456789 42 7\n", stat).expect("a time");
+        assert_eq!((time.ran_ns, time.is_runnable), (123_456_789, false));
+        assert!(
+            ThreadTime::parse("1 2 3", "7 (core) R 1")
+                .expect("a time")
+                .is_runnable
+        );
+        for (times, stat) in [
+            ("", stat),
+            ("x 1", stat),
+            ("1 2", "7 core"),
+            ("1 2", "7 (core)"),
+        ] {
+            assert!(ThreadTime::parse(times, stat).is_none(), "{times} {stat}");
+        }
+    }
+
+    #[test]
+    fn a_thread_in_a_call_and_one_in_a_circle_hang_and_one_without_a_cpu_does_not() {
+        let interval = StdDuration::from_millis(20);
+        let spent = Duration(interval.as_nanos() as u64);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (circles, waits) = (sender.clone(), sender);
+        std::thread::spawn(move || {
+            circles.send(sys::thread_id()).expect("a listener");
+            loop {
+                std::hint::spin_loop();
+            }
+        });
+        let circling = receiver.recv().expect("a thread");
+        std::thread::spawn(move || {
+            waits.send(sys::thread_id()).expect("a listener");
+            std::thread::sleep(StdDuration::from_secs(3600));
+        });
+        let waiting = receiver.recv().expect("a thread");
+        let mut waiting = Suspicion::of(waiting);
+        std::thread::sleep(interval);
+        for looks in 1..=3 {
+            assert_eq!(waiting.grow(spent), Duration(spent.0 * looks));
+        }
+        // However busy this machine is, it runs at some time.
+        let mut circling = Suspicion::of(circling);
+        let mut silent = Duration(0);
+        for _ in 0..1000 {
+            std::thread::sleep(interval);
+            silent = circling.grow(spent);
+            if silent > Duration(0) {
+                break;
+            }
+        }
+        assert!(silent > Duration(0));
+        // A look that comes so soon that it cannot have run for half of the time: it waits.
+        let before = circling.grow(Duration(0));
+        assert_eq!(circling.grow(Duration(3_600_000_000_000)), before);
+    }
+
+    #[test]
+    fn a_late_watchdog_answers_for_what_it_saw() {
+        let interval = StdDuration::from_millis(4);
+        let from = Instant(1_000_000_000);
+        let after = |ms: u64| Instant(from.0 + ms * 1_000_000);
+        assert_eq!(
+            answerable(from, after(5), interval),
+            Duration::from_millis(5)
+        );
+        assert_eq!(
+            answerable(from, after(5000), interval),
+            Duration::from_millis(8)
+        );
+    }
+}

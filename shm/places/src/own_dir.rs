@@ -1,0 +1,132 @@
+//! A directory that nobody but this process's user can write to.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, unlinkat},
+    io::Errno,
+    process::geteuid,
+};
+
+/// A directory whose entries only this process's user makes, renames and removes. What is opened
+/// in it is therefore what this user put there, also through its path.
+#[derive(Debug)]
+pub struct OwnDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl OwnDir {
+    /// Opens a directory of the system, such as `/run`. Links on the way to it are its
+    /// administrator's; they are followed.
+    pub fn of_system(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        let path = path.to_owned();
+        Ok(Self { fd, path })
+    }
+
+    /// Makes the directory `name` in this one, or opens the one that is there. It is refused if it
+    /// is a link, belongs to somebody else, or others may write to it.
+    pub fn child(&self, name: &str) -> io::Result<Self> {
+        let path = self.path.join(name);
+        let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
+        let made = match mkdirat(&self.fd, name, mode) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(because(&path, "cannot be made", error)),
+        };
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(&self.fd, name, flags, Mode::empty()).map_err(|error| match error {
+            Errno::LOOP | Errno::NOTDIR => {
+                refused(&path, "is no directory, or a link to one; remove it")
+            }
+            error => because(&path, "cannot be opened", error),
+        })?;
+        let found = fstat(&fd)?;
+        check_owner(&path, &found)?;
+        if made {
+            // Whatever the file mode creation mask took.
+            fchmod(&fd, mode)?;
+        } else if Mode::from_raw_mode(found.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
+            let path = path.display();
+            let text = format!("others may write to {path}; use: chmod go-w {path}");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(Self { fd, path })
+    }
+
+    /// Opens the regular file `name`, which is made with `mode` if it is not there, with further
+    /// `flags` (none that truncates it). It is refused if it is a link, has another name too, or is
+    /// somebody else's.
+    pub fn open(&self, name: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
+        assert!(
+            !flags.contains(OFlags::TRUNC),
+            "it is not known yet what it is"
+        );
+        let path = self.path.join(name);
+        // A pipe that somebody left would make the call wait.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = openat(&self.fd, name, flags, mode).map_err(|error| match error {
+            Errno::LOOP => refused(&path, "is a link; remove it"),
+            error => because(&path, "cannot be opened", error),
+        })?;
+        let found = fstat(&fd)?;
+        check_owner(&path, &found)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink != 1 {
+            return Err(refused(&path, "is no file, or has another name; remove it"));
+        }
+        Ok(fd.into())
+    }
+
+    /// Removes the entry `name`, if there is one.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(because(&self.path.join(name), "cannot be removed", error)),
+        }
+    }
+
+    /// Removes the empty directory `name`.
+    pub fn remove_dir(&self, name: &str) -> io::Result<()> {
+        Ok(unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// The path at which it was found.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl AsFd for OwnDir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn check_owner(path: &Path, found: &Stat) -> io::Result<()> {
+    if found.st_uid == geteuid().as_raw() {
+        return Ok(());
+    }
+    let (uid, path) = (found.st_uid, path.display());
+    let text = format!("{path} belongs to user {uid}; remove it");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+fn refused(path: &Path, why: &str) -> io::Error {
+    let text = format!("{} {why}", path.display());
+    io::Error::new(io::ErrorKind::PermissionDenied, text)
+}
+
+fn because(path: &Path, what: &str, error: Errno) -> io::Error {
+    let error = io::Error::from(error);
+    io::Error::new(error.kind(), format!("{} {what}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests;

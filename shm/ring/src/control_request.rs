@@ -1,0 +1,21 @@
+//! Control requests before they are filled in.
+
+use tidelane_abi::{ControlRequest, OpenOptions};
+
+/// A request of this kind (one of [`tidelane_abi::control_request`]), everything else zero.
+pub fn new_control_request(kind: u32) -> ControlRequest {
+    ControlRequest {
+        kind,
+        flags: 0,
+        cookie: 0,
+        peer_addr: [0; 16],
+        local_addr: [0; 16],
+        peer_port: 0,
+        local_port: 0,
+        listener: 0,
+        fast_open: 0,
+        reserved_word: 0,
+        options: OpenOptions::default(),
+        reserved: [0; 3],
+    }
+}

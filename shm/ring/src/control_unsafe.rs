@@ -1,0 +1,179 @@
+//! What the kernel says beside a message: descriptors, and who sent it.
+//!
+//! `rustix` receives the message and does not get to read what is beside it: to `rustix` a process
+//! id is never zero, while the kernel says zero for a sender that the receiver's PID namespace does
+//! not have.
+
+use std::{
+    io::IoSliceMut,
+    mem::{MaybeUninit, forget},
+    os::fd::{BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use rustix::{
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg},
+    process::Pid,
+};
+
+/// `struct cmsghdr`: the length of the whole, the level, the type.
+const HEADER_LEN: usize = 16;
+const SOL_SOCKET: i32 = 1;
+const SCM_RIGHTS: i32 = 1;
+const SCM_CREDENTIALS: i32 = 2;
+
+/// Who sent a message, in the receiver's namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// The process, if the receiver's PID namespace has it.
+    pub pid: Option<Pid>,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+impl Sender {
+    /// From `struct ucred`.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (words, _) = bytes.as_chunks::<4>();
+        let [pid, uid, gid] = *words.first_chunk::<3>()?;
+        Some(Self {
+            pid: Pid::from_raw(i32::from_ne_bytes(pid)),
+            uid: u32::from_ne_bytes(uid),
+            gid: u32::from_ne_bytes(gid),
+        })
+    }
+}
+
+/// A message that arrived.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    /// Its length.
+    pub(crate) len: usize,
+    /// Returns true if there was no room for all that was beside it.
+    pub(crate) truncated: bool,
+    /// The descriptors beside it (close-on-exec).
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// Who sent it, if the socket asks for that.
+    pub(crate) sender: Option<Sender>,
+}
+
+/// Receives a message into `bytes`, and what is beside it, for which there are `SPACE` bytes.
+pub(crate) fn receive<const SPACE: usize>(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> rustix::io::Result<Arrived> {
+    loop {
+        // Zeros: a header of length zero ends what the kernel wrote.
+        let mut space = [MaybeUninit::new(0_u8); SPACE];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let iov = &mut [IoSliceMut::new(bytes)];
+        let received = recvmsg(socket, iov, &mut control, RecvFlags::CMSG_CLOEXEC);
+        // Its drop would read the messages.
+        forget(control);
+        let received = match received {
+            Err(Errno::INTR) => continue,
+            received => received?,
+        };
+        // SAFETY: all of it was initialised above, and the kernel only wrote bytes.
+        let space = space.map(|byte| unsafe { byte.assume_init() });
+        // SAFETY: the kernel has just made the descriptors of these messages, for this receiver.
+        let (descriptors, sender) = unsafe { take(&space) };
+        return Ok(Arrived {
+            len: received.bytes,
+            truncated: received.flags.intersects(ReturnFlags::CTRUNC),
+            descriptors,
+            sender,
+        });
+    }
+}
+
+/// The descriptors and the sender that `control` names.
+///
+/// # Safety
+/// Nobody owns the descriptors.
+unsafe fn take(control: &[u8]) -> (Vec<OwnedFd>, Option<Sender>) {
+    let mut descriptors = Vec::new();
+    let mut sender = None;
+    for (level, kind, data) in messages(control) {
+        match (level, kind) {
+            (SOL_SOCKET, SCM_RIGHTS) => {
+                let (numbers, _) = data.as_chunks::<4>();
+                let numbers = numbers.iter().map(|number| i32::from_ne_bytes(*number));
+                // SAFETY: nobody else owns them, says the caller.
+                descriptors.extend(numbers.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            }
+            (SOL_SOCKET, SCM_CREDENTIALS) => sender = Sender::from_bytes(data),
+            _ => {}
+        }
+    }
+    (descriptors, sender)
+}
+
+/// The messages of a control buffer: level, type and data of each.
+fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = usize::from_ne_bytes(*control.first_chunk::<8>()?);
+        let message = control.get(..len).filter(|_| len >= HEADER_LEN)?;
+        let word = |at: usize| {
+            message[at..]
+                .first_chunk::<4>()
+                .copied()
+                .map(i32::from_ne_bytes)
+        };
+        let (level, kind) = (word(8)?, word(12)?);
+        control = control.get(len.next_multiple_of(8)..).unwrap_or_default();
+        Some((level, kind, &message[HEADER_LEN..]))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control(kind: i32, data: &[u8]) -> Vec<u8> {
+        let mut bytes = (HEADER_LEN + data.len()).to_ne_bytes().to_vec();
+        bytes.extend(SOL_SOCKET.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(data);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        bytes
+    }
+
+    fn credentials(pid: i32) -> Vec<u8> {
+        let words = [pid, 65534, 65534].map(i32::to_ne_bytes);
+        control(SCM_CREDENTIALS, &words.concat())
+    }
+
+    /// The process that these messages name, zero for one that is not visible here. They have no
+    /// descriptors.
+    fn sender(control: &[u8]) -> Option<i32> {
+        // SAFETY: the messages of these tests have no descriptors.
+        let (descriptors, sender) = unsafe { take(control) };
+        assert!(descriptors.is_empty());
+        let sender = sender?;
+        assert_eq!((sender.uid, sender.gid), (65534, 65534));
+        Some(sender.pid.map_or(0, |pid| pid.as_raw_nonzero().get()))
+    }
+
+    #[test]
+    fn a_sender_outside_of_the_pid_namespace_is_nobody() {
+        assert_eq!(sender(&credentials(4711)), Some(4711));
+        assert_eq!(sender(&credentials(0)), Some(0));
+        let mut both = control(99, &[7; 5]);
+        both.extend(credentials(4711));
+        both.extend([0; 64]);
+        assert_eq!(sender(&both), Some(4711));
+    }
+
+    #[test]
+    fn lengths_that_lie_end_the_messages() {
+        for len in [0, 1, 15, 27, 33, 1 << 40, usize::MAX] {
+            let mut bytes = credentials(4711);
+            bytes[..8].copy_from_slice(&len.to_ne_bytes());
+            assert_eq!(sender(&bytes), None, "{len}");
+        }
+        assert_eq!(sender(&credentials(4711)[..7]), None);
+    }
+}

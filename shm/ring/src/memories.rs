@@ -1,0 +1,220 @@
+//! The three memories of a program region: who may write them, and who may take their pages away.
+//!
+//! A page fault in a range that is being punched waits until all of the range is done, so whoever
+//! can punch a memory can delay whoever uses it. `docs/design/memory.md` has the reasons.
+//!
+//! ```text
+//!            control                  received                 sent
+//! program    writes                   reads                    writes
+//! service    writes                   writes, punches          reads; writes when it moves bytes
+//! punching   nobody (FUTURE_WRITE)    the service              nobody (FUTURE_WRITE)
+//! ```
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::fs::{
+    CWD, MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
+    ftruncate, memfd_create, openat,
+};
+
+use crate::{Part, Region};
+
+/// How many there are.
+pub const MEMORIES: usize = 3;
+/// Which of them is for received bytes.
+const RECEIVED: usize = 1;
+/// They can change their lengths no more.
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// The descriptors of a program's memories, as the program gets them.
+#[derive(Debug)]
+pub struct Memories([OwnedFd; MEMORIES]);
+
+impl Memories {
+    /// Makes memories of these lengths, and maps them side by side.
+    pub(crate) fn create(name: &str, lens: [u64; MEMORIES]) -> io::Result<(Region, Memories)> {
+        let control = memory(name, lens[0])?;
+        let received = memory(&format!("{name}-rx"), lens[RECEIVED])?;
+        let sent = memory(&format!("{name}-tx"), lens[2])?;
+        let all = [&control, &received, &sent];
+        let parts: [Part<'_>; MEMORIES] = std::array::from_fn(|n| Part {
+            memory: all[n].as_fd(),
+            len: lens[n],
+            writable: true,
+        });
+        let region = Region::join(&parts)?;
+        let received = read_only(received)?;
+        Ok((region, Memories([control, received, sent])))
+    }
+
+    /// Their descriptors, in the order of a message.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; MEMORIES] {
+        self.0.each_ref().map(AsFd::as_fd)
+    }
+
+    /// Returns true if the program has mapped and sealed them: nobody can punch what it writes.
+    /// A punch that was under way held up the seal, not this call.
+    pub fn are_sealed(&self) -> bool {
+        let mut written = self.0.iter().enumerate().filter(|(n, _)| *n != RECEIVED);
+        written.all(|(_, memory)| {
+            fcntl_get_seals(memory).is_ok_and(|seals| seals.contains(SealFlags::FUTURE_WRITE))
+        })
+    }
+}
+
+/// Maps the memories that a service sent, side by side. They must be unable to shrink: otherwise
+/// their maker could turn accesses into SIGBUS.
+pub(crate) fn map(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<(Region, [u64; MEMORIES])> {
+    let mut lens = [0; MEMORIES];
+    for (len, memory) in lens.iter_mut().zip(memories) {
+        *len = u64::try_from(fstat(memory)?.st_size).unwrap_or(0);
+        if !fcntl_get_seals(memory)?.contains(FIXED) {
+            let why = "the shared memory is not sealed";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+    }
+    let parts: [Part<'_>; MEMORIES] = std::array::from_fn(|n| Part {
+        memory: memories[n],
+        len: lens[n],
+        writable: n != RECEIVED,
+    });
+    Ok((Region::join(&parts)?, lens))
+}
+
+/// The program has mapped its memories: from now on nobody can punch what it writes. The service
+/// uses none of them before.
+pub(crate) fn seal(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<()> {
+    for (n, memory) in memories.into_iter().enumerate() {
+        if n != RECEIVED {
+            fcntl_add_seals(memory, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        }
+    }
+    Ok(())
+}
+
+/// A memory that keeps its length. It is sparse: pages come with use.
+fn memory(name: &str, len: u64) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, len)?;
+    fcntl_add_seals(&fd, FIXED)?;
+    Ok(fd)
+}
+
+/// A descriptor of the memory that can neither be written, punched nor opened again for writing,
+/// except by root. What is mapped already can be written and punched. Without `/proc` the whole
+/// memory is sealed instead, and keeps all its pages.
+fn read_only(memory: OwnedFd) -> io::Result<OwnedFd> {
+    fchmod(&memory, Mode::RUSR)?;
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let read_only = openat(CWD, path, flags, Mode::empty());
+    let more = match &read_only {
+        Ok(_) => SealFlags::SEAL,
+        Err(_) => SealFlags::SEAL | SealFlags::FUTURE_WRITE,
+    };
+    fcntl_add_seals(&memory, more)?;
+    Ok(read_only.unwrap_or(memory))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::{
+        fs::{FallocateFlags, fallocate},
+        io::Errno,
+    };
+
+    use super::*;
+    use crate::{Layout, ProgramRegion};
+
+    const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+
+    fn both() -> (ProgramRegion, ProgramRegion, Memories, Layout) {
+        let layout = Layout::new(16, 1 << 20, 1 << 20).expect("a possible layout");
+        let (ours, memories) = ProgramRegion::create("test", &layout).expect("there is memory");
+        assert!(!memories.are_sealed(), "the program has not mapped them");
+        let theirs = ProgramRegion::map(memories.descriptors(), layout.region_len());
+        (ours, theirs.expect("what was made"), memories, layout)
+    }
+
+    #[test]
+    fn offsets_run_through_all_memories() {
+        let (ours, theirs, memories, layout) = both();
+        assert!(memories.are_sealed());
+        let mut got = [0; 5];
+        for place in [4090, layout.rx_area().start, layout.tx_area().end - 5] {
+            assert!(ours.copy_in(place, b"hello"));
+            assert!(theirs.copy_out(place, &mut got));
+            assert_eq!(&got, b"hello", "at {place}");
+        }
+    }
+
+    #[test]
+    fn a_program_writes_all_but_what_it_received() {
+        let (_ours, theirs, memories, layout) = both();
+        let (rx, tx) = (layout.rx_area(), layout.tx_area());
+        assert!(theirs.copy_in(rx.start - 4, &[1; 4]) && theirs.copy_in(tx.start, &[1; 4]));
+        assert!(!theirs.copy_in(rx.start, &[1; 4]));
+        assert!(!theirs.copy_in(rx.start - 1, &[1; 4]));
+        assert!(!theirs.copy_in(tx.start - 1, &[1; 4]));
+        let [_, received, _] = memories.descriptors();
+        let part = Part {
+            memory: received,
+            len: layout.parts()[RECEIVED],
+            writable: true,
+        };
+        assert!(Region::join(&[part]).is_err());
+    }
+
+    /// Neither by a descriptor nor through a mapping that may be written.
+    #[test]
+    fn a_program_can_punch_nothing() {
+        let (_ours, theirs, memories, layout) = both();
+        for memory in memories.descriptors() {
+            let punched = fallocate(memory, HOLE, 0, 1 << 20);
+            assert!(
+                matches!(punched, Err(Errno::PERM | Errno::BADF)),
+                "{punched:?}"
+            );
+            assert!(ftruncate(memory, 4096).is_err());
+        }
+        for area in [0..1 << 20, layout.rx_area(), layout.tx_area()] {
+            assert!(
+                theirs
+                    .punch_hole(area.start, area.end - area.start)
+                    .is_err()
+            );
+        }
+    }
+
+    #[test]
+    fn the_service_gives_receive_pages_back() {
+        let (ours, theirs, memories, layout) = both();
+        let rx = layout.rx_area();
+        assert!(ours.copy_in(rx.start, &[7; 1 << 14]));
+        let [_, received, _] = memories.descriptors();
+        let blocks = || fstat(received).expect("it is open").st_blocks;
+        assert_eq!(blocks(), 32);
+        ours.punch_hole(rx.start, 1 << 14).expect("it may");
+        assert_eq!(blocks(), 0);
+        let mut got = [1];
+        assert!(theirs.copy_out(rx.start, &mut got) && got == [0]);
+    }
+
+    #[test]
+    fn memories_that_could_shrink_are_not_mapped() {
+        let (_ours, _theirs, memories, layout) = both();
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let loose = memfd_create("test", flags).expect("a memfd");
+        ftruncate(&loose, layout.parts()[2]).expect("it can grow");
+        let [control, received, sent] = memories.descriptors();
+        assert!(map([control, received, loose.as_fd()]).is_err());
+        // In another order the layout does not fit them.
+        let swapped = ProgramRegion::map([sent, received, control], layout.region_len());
+        assert!(swapped.is_err());
+        let shorter = ProgramRegion::map(memories.descriptors(), layout.region_len() - 4096);
+        assert!(shorter.is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! No byte of one user's connections lies in the memory of another user's programs.
+//!
+//! Every stream carries tags that name its connection ([`crate::pattern`]); a region may hold
+//! pieces of the connections of its own user only, whatever a program did to it.
+
+use tidelane_netem::Rng;
+use tidelane_ring::ProgramRegion;
+
+use crate::{pattern::connections_in, scenario::Scenario};
+
+/// Bytes from the start of each part of a region that are looked at: most runs use no more.
+const PART_LEN: u64 = 256 << 10;
+/// Bytes that are passed over at once if they are zero, as most are.
+const BLOCK: usize = 4096;
+/// Looks while a run goes on.
+const LOOKS_MAX: u64 = 6;
+
+/// Whose connections are whose.
+pub struct ForeignBytes {
+    seed: u64,
+    /// By connection: the users of client and server.
+    users: Vec<[u32; 2]>,
+    /// Regions that were looked at.
+    pub looks: u64,
+    /// Chooses whose memory is looked at while a run goes on.
+    rng: Rng,
+    bytes: Vec<u8>,
+}
+
+impl ForeignBytes {
+    /// The connections of a run.
+    pub fn new(scenario: &Scenario, rng: Rng) -> Self {
+        let user = |program: usize| scenario.programs[program].user;
+        let users = scenario.connections.iter().map(|plan| {
+            let server = scenario.listeners[plan.listener].programs[0];
+            [user(plan.client), user(server)]
+        });
+        Self {
+            seed: scenario.seed,
+            users: users.collect(),
+            looks: 0,
+            rng,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// One of `count` programs whose memory is to be looked at now, if any.
+    pub fn choose(&mut self, count: usize) -> Option<usize> {
+        let looks = self.looks < LOOKS_MAX && count > 0;
+        looks.then(|| self.rng.below(count as u64) as usize)
+    }
+
+    /// Looks through the region of a program of `user`. The first connection that is another
+    /// user's, and of which a piece lies there.
+    pub fn find(&mut self, user: u32, region: &ProgramRegion) -> Option<u32> {
+        self.looks += 1;
+        let layout = region.layout();
+        let areas = [layout.rx_area(), layout.tx_area()];
+        let head = 0..layout.rx_area().start;
+        for part in [head].into_iter().chain(areas) {
+            let len = (part.end - part.start).min(PART_LEN);
+            self.bytes.resize(len as usize, 0);
+            assert!(
+                region.copy_out(part.start, &mut self.bytes),
+                "it lies there"
+            );
+            let users = &self.users;
+            let is_foreign = |id: &u32| {
+                let of = users.get(*id as usize);
+                of.is_some_and(|of| !of.contains(&user))
+            };
+            for block in self.bytes.chunks(BLOCK).filter(|block| !is_zero(block)) {
+                let found = connections_in(self.seed, block).find(is_foreign);
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+        None
+    }
+}
+
+fn is_zero(block: &[u8]) -> bool {
+    let (words, rest) = block.as_chunks::<16>();
+    words.iter().all(|word| u128::from_ne_bytes(*word) == 0) && rest.iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_ring::Layout;
+
+    use super::*;
+    use crate::{pattern::Content, plan::Role, scenario::Theme};
+
+    #[test]
+    fn a_piece_of_a_foreign_stream_is_found_and_an_own_one_is_none() {
+        let scenario = Scenario::with_theme(3, Theme::Misbehaviour);
+        let mut checker = ForeignBytes::new(&scenario, Rng::new(1));
+        let plan = scenario
+            .connections
+            .iter()
+            .find(|plan| plan.total(Role::Client) > 0);
+        let plan = plan.expect("a connection that carries bytes");
+        let user = scenario.programs[plan.client].user;
+        let layout = Layout::new(16, 1 << 20, 1 << 20).expect("a possible layout");
+        for place in [layout.rx_area().start + 12_345, layout.tx_area().start] {
+            let region = ProgramRegion::heap(&layout).expect("there is memory");
+            let mut piece = [0; 64];
+            Content::of_client(scenario.seed, plan.id).fill(1000, &mut piece);
+            assert!(region.copy_in(place, &piece));
+            assert_eq!(checker.find(user, &region), None);
+            assert_eq!(checker.find(1, &region), Some(plan.id));
+        }
+    }
+}

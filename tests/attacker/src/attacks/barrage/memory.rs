@@ -1,0 +1,107 @@
+//! What a program does to its own memory while it carries connections.
+
+use std::{thread, time::Instant};
+
+use super::{Options, PAUSE, Toll};
+use crate::{
+    Target,
+    protocol::Failure,
+    region::Program,
+    rings::{Connection, Event, Rings},
+};
+
+/// Connections of each attack.
+const CONNECTIONS: u32 = 8;
+/// Bytes of each part of a region that are misused.
+const PART_LEN: u64 = 1 << 20;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
+/// Punches holes into all of its memory while the service uses it.
+pub fn holes(target: &Target, options: &Options, until: Instant) -> Toll {
+    misuse(target, options, until, |program, _, _| {
+        let layout = program.region.layout();
+        let parts = [0, layout.rx_area().start, layout.tx_area().start];
+        for part in parts {
+            program.region.punch_hole(part, PART_LEN)?;
+        }
+        // Single pages too: the service touches them in between.
+        for page in 0..64 {
+            program
+                .region
+                .punch_hole(layout.rx_area().start + page * PAGE, PAGE)?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes random values over all that the service reads.
+pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Toll {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    misuse(target, options, until, move |program, rings, turn| {
+        let layout = program.region.layout();
+        let slots = layout.slot_offset(0).unwrap_or(0);
+        let parts = [0, slots, layout.rx_area().start, layout.tx_area().start];
+        for _ in 0..64 {
+            // Marsaglia's xorshift64.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let part = parts[(state % 4) as usize];
+            let offset = (state >> 8) % (PART_LEN / 64) * 4;
+            program.region.copy_in(part + offset, &state.to_le_bytes());
+        }
+        // The rings' own indices are wrong by now: a new registration is needed now and then.
+        let spoilt = turn > 200 && rings.events().is_empty();
+        if spoilt { Err(Failure::HungUp) } else { Ok(()) }
+    })
+}
+
+/// Opens connections, and calls `act` again and again while they carry bytes.
+fn misuse(
+    target: &Target,
+    options: &Options,
+    until: Instant,
+    mut act: impl FnMut(&Program, &mut Rings, u32) -> Result<(), Failure>,
+) -> Toll {
+    let mut toll = Toll::default();
+    while Instant::now() < until {
+        let opened = Program::register(target, "misuse").and_then(|program| {
+            let rings = program.context(0)?;
+            Ok((program, rings))
+        });
+        toll.count(&opened);
+        let Ok((program, mut rings)) = opened else {
+            thread::sleep(PAUSE);
+            continue;
+        };
+        for _ in 0..CONNECTIONS {
+            let server = options.connect;
+            rings.connect(server.ip().to_ipv6_mapped().octets(), server.port(), 0);
+        }
+        let mut connections: Vec<Connection> = Vec::new();
+        for turn in 0.. {
+            carry(&program, &mut rings, &mut connections);
+            let acted = act(&program, &mut rings, turn);
+            toll.count(&acted);
+            let over = matches!(acted, Err(Failure::HungUp));
+            if over || Instant::now() >= until {
+                break;
+            }
+        }
+    }
+    toll
+}
+
+fn carry(program: &Program, rings: &mut Rings, connections: &mut Vec<Connection>) {
+    for event in rings.events() {
+        if let Event::Started(connection) = event {
+            connections.push(connection);
+            rings.send(connection, 0, &[0x41; 4096]);
+        }
+    }
+    for connection in connections.iter() {
+        rings.read_all(*connection);
+    }
+    program.ring_cores();
+}

@@ -1,0 +1,178 @@
+//! A TCP connection made by hand from an address that need not be the sender's, with frames whose
+//! link addresses need not be right either.
+
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde_json::json;
+use tidelane_wire::{
+    Ecn, HeaderTemplate, IpAddress, MacAddress, SegmentHeader, SeqNumber, TcpFlags, TcpOptions,
+    checksum, emit_tcp, parse_frame, parse_tcp, protocol, write_tcp_checksum,
+};
+
+use crate::{
+    link::{Link, parse_mac},
+    protocol::Failure,
+    report,
+};
+
+/// What is sent when the handshake is complete; a server of echos sends it back.
+const TEXT: &[u8] = b"are you there?\n";
+/// The first sequence number.
+const ISS: u32 = 7_000_000;
+
+/// Options of `frames`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Interface to send and to hear on
+    #[arg(long, default_value = "eth1")]
+    interface: String,
+    /// Address to send from
+    #[arg(long)]
+    from: IpAddr,
+    /// Address to connect to
+    #[arg(long)]
+    to: IpAddr,
+    /// Port to connect to
+    #[arg(long)]
+    port: u16,
+    /// Port to connect from
+    #[arg(long, default_value_t = 4242)]
+    from_port: u16,
+    /// Link address to send to
+    #[arg(long)]
+    to_link: String,
+    /// Link address to send from, if not the interface's
+    #[arg(long)]
+    from_link: Option<String>,
+    /// Hears for so long what comes
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+}
+
+/// What was heard of the other end.
+#[derive(Default)]
+struct Heard {
+    syn_acks: u32,
+    resets: u32,
+    /// Segments after the handshake, to the address that the frames came from.
+    segments: u32,
+    text: Vec<u8>,
+}
+
+/// Tries a handshake, then text; one line says what came back.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let link = Link::open(&options.interface)?;
+    let mac = |text: &str| parse_mac(text).ok_or_else(|| std::io::Error::other("no link address"));
+    let to_link = MacAddress(mac(&options.to_link)?);
+    let from_link = match &options.from_link {
+        Some(text) => MacAddress(mac(text)?),
+        None => MacAddress(link.address),
+    };
+    let ends = (IpAddress::from(options.from), IpAddress::from(options.to));
+    let template = HeaderTemplate::new(from_link, to_link, ends.0, ends.1);
+    let template = template.ok_or_else(|| std::io::Error::other("two versions of IP"))?;
+    let mut attack = Attack {
+        options,
+        link,
+        template,
+        from_link,
+        heard: Heard::default(),
+    };
+    attack.send(TcpFlags::SYN, ISS, 0, &[])?;
+    attack.hear()?;
+    let heard = attack.heard;
+    report(&json!({
+        "attack": "frames",
+        "from": options.from.to_string(),
+        "syn_acks": heard.syn_acks,
+        "resets": heard.resets,
+        "segments": heard.segments,
+        "text": String::from_utf8_lossy(&heard.text),
+    }));
+    Ok(())
+}
+
+struct Attack<'a> {
+    options: &'a Options,
+    link: Link,
+    template: HeaderTemplate,
+    from_link: MacAddress,
+    heard: Heard,
+}
+
+impl Attack<'_> {
+    fn send(&self, flags: TcpFlags, seq: u32, ack: u32, text: &[u8]) -> Result<(), Failure> {
+        let header = SegmentHeader {
+            src_port: self.options.from_port,
+            dst_port: self.options.port,
+            seq: SeqNumber(seq),
+            ack: SeqNumber(ack),
+            flags,
+            wnd: 60_000,
+            urgent: 0,
+            options: TcpOptions::NONE,
+        };
+        let start = self.template.headers_len();
+        let tcp_len = (header.len() + text.len()) as u16;
+        let mut frame = vec![0; start + header.len()];
+        self.template.write(&mut frame, tcp_len, Ecn::NotEct, 1);
+        let tcp = &mut frame[start..];
+        emit_tcp(tcp, &header);
+        write_tcp_checksum(
+            tcp,
+            self.template.pseudo_header(tcp_len),
+            checksum::sum(text),
+        );
+        frame.extend(text);
+        self.link.send(&frame)
+    }
+
+    fn hear(&mut self) -> Result<(), Failure> {
+        let until = Instant::now() + Duration::from_secs_f64(self.options.seconds);
+        while let Some(frame) = self.link.receive(until)? {
+            self.take(&frame)?;
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, frame: &[u8]) -> Result<(), Failure> {
+        let Ok(packet) = parse_frame(frame) else {
+            return Ok(());
+        };
+        let ends = (
+            IpAddress::from(self.options.to),
+            IpAddress::from(self.options.from),
+        );
+        let ours = (packet.src, packet.dst) == ends && packet.dst_mac == self.from_link;
+        if !ours || packet.protocol != protocol::TCP {
+            return Ok(());
+        }
+        let Ok(segment) = parse_tcp(packet.payload) else {
+            return Ok(());
+        };
+        if (segment.src_port, segment.dst_port) != (self.options.port, self.options.from_port) {
+            return Ok(());
+        }
+        let next = segment.seq.to_u32().wrapping_add(1);
+        if segment.flags.contains(TcpFlags::RST) {
+            self.heard.resets += 1;
+        } else if segment.flags.contains(TcpFlags::SYN) {
+            self.heard.syn_acks += 1;
+            self.send(TcpFlags::ACK, ISS + 1, next, &[])?;
+            self.send(TcpFlags::ACK | TcpFlags::PSH, ISS + 1, next, TEXT)?;
+        } else {
+            self.heard.segments += 1;
+            if self.heard.text.is_empty() {
+                self.heard.text.extend_from_slice(segment.payload);
+            }
+        }
+        Ok(())
+    }
+}

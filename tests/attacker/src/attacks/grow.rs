@@ -1,0 +1,192 @@
+//! Ways to make the service hold more and more for one user.
+
+use std::{
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use tidelane_abi::message;
+use tidelane_ring::registration::new_message;
+
+use crate::{Target, protocol::Failure, region::Program, report, rings::Rings, sockets::Bound};
+
+/// Contexts that one program asks for at most.
+const CONTEXTS_MAX: u32 = 256;
+/// Where nobody listens: each request is answered at once.
+const CLOSED_PORT: u16 = 9;
+
+/// What is asked for again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// INHERIT, for children that there never are
+    Inherit,
+    /// CONTEXT, and programs with all that they get
+    Contexts,
+    /// LISTEN, on another port each time
+    Listeners,
+    /// NOTE, which has no answer
+    Notes,
+    /// PROBE, without reading the answers
+    Unread,
+    /// CONNECT in every context, without reading the answers
+    Answers,
+}
+
+/// Options of `grow`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// What to ask for
+    way: Way,
+    /// This host's address on the wire, to connect to
+    #[arg(long)]
+    address: Option<std::net::Ipv4Addr>,
+    /// For how long
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+}
+
+/// How far it went.
+#[derive(Default)]
+struct Tally {
+    obtained: u64,
+    refused: u64,
+}
+
+impl Tally {
+    fn count<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
+        match result {
+            Ok(got) => {
+                self.obtained += 1;
+                Ok(Some(got))
+            }
+            // Who may not even connect finds the socket closed.
+            Err(Failure::Refused(_) | Failure::HungUp) => {
+                self.refused += 1;
+                Ok(None)
+            }
+            Err(other) => Err(other),
+        }
+    }
+}
+
+/// Asks until the time is over; all that was obtained stays until then.
+pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
+    let until = Instant::now() + Duration::from_secs_f64(options.seconds);
+    let mut tally = Tally::default();
+    raise_descriptor_limit();
+    match options.way {
+        Way::Inherit => inherit(target, until, &mut tally)?,
+        Way::Contexts => contexts(target, until, &mut tally)?,
+        Way::Listeners => listeners(target, until, &mut tally)?,
+        Way::Notes => notes(target, until, &mut tally)?,
+        Way::Unread => unread(target, until, &mut tally)?,
+        Way::Answers => answers(target, options, until, &mut tally)?,
+    }
+    let Tally { obtained, refused } = tally;
+    report(&json!({ "attack": "grow", "obtained": obtained, "refused": refused }));
+    Ok(())
+}
+
+/// As far as the kernel lets a user: it is the service's limits that are tried.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let all = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    let _ = setrlimit(Resource::Nofile, all);
+}
+
+fn inherit(target: &Target, until: Instant, tally: &mut Tally) -> Result<(), Failure> {
+    let program = Program::register(target, "inherit")?;
+    let mut heirs = Vec::new();
+    while Instant::now() < until {
+        heirs.extend(tally.count(program.service.inherit())?);
+    }
+    Ok(())
+}
+
+fn contexts(target: &Target, until: Instant, tally: &mut Tally) -> Result<(), Failure> {
+    let mut kept = Vec::new();
+    while Instant::now() < until {
+        let Some(program) = tally.count(Program::register(target, "contexts"))? else {
+            continue;
+        };
+        for number in 0..CONTEXTS_MAX {
+            if tally.count(program.context(number))?.is_none() {
+                break;
+            }
+        }
+        kept.push(program);
+    }
+    Ok(())
+}
+
+fn listeners(target: &Target, until: Instant, tally: &mut Tally) -> Result<(), Failure> {
+    let program = Program::register(target, "listeners")?;
+    let mut port = 10_000;
+    while Instant::now() < until && port < 60_000 {
+        port += 1;
+        let bound = Bound {
+            bind: ([0, 0, 0, 0], port).into(),
+            device: None,
+            reuse_address: false,
+            reuse_port: false,
+        };
+        let Ok(socket) = bound.listening(1) else {
+            continue;
+        };
+        tally.count(program.service.listen(socket.as_fd(), 1))?;
+    }
+    Ok(())
+}
+
+fn notes(target: &Target, until: Instant, tally: &mut Tally) -> Result<(), Failure> {
+    let program = Program::register(target, "notes")?;
+    let mut inode = 0;
+    while Instant::now() < until {
+        inode += 1;
+        tally.count(program.service.note(inode, 1))?;
+    }
+    Ok(())
+}
+
+fn unread(target: &Target, until: Instant, tally: &mut Tally) -> Result<(), Failure> {
+    let service = target.connect()?;
+    let probe = new_message(message::PROBE);
+    while Instant::now() < until && tally.count(service.tell(&probe, &[]))?.is_some() {}
+    Ok(())
+}
+
+fn answers(
+    target: &Target,
+    options: &Options,
+    until: Instant,
+    tally: &mut Tally,
+) -> Result<(), Failure> {
+    let program = Program::register(target, "answers")?;
+    let address = options.address.map_or([0; 4], |address| address.octets());
+    let mut peer = [0; 16];
+    peer[10..12].fill(0xff);
+    peer[12..].copy_from_slice(&address);
+    let mut all: Vec<Rings> = Vec::new();
+    for number in 0..CONTEXTS_MAX {
+        match tally.count(program.context(number))? {
+            Some(rings) => all.push(rings),
+            None => break,
+        }
+    }
+    while Instant::now() < until {
+        for rings in &mut all {
+            for _ in 0..256 {
+                rings.connect(peer, CLOSED_PORT, 0);
+            }
+        }
+        program.ring_cores();
+    }
+    Ok(())
+}

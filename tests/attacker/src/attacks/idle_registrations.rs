@@ -1,0 +1,58 @@
+//! Registrations that do nothing, as many as the service gives.
+
+use std::{thread, time::Duration};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::{
+    Target,
+    protocol::{Failure, Service},
+    report,
+};
+
+/// Options of `idle-registrations`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// How many to try
+    count: u32,
+    /// Connects to the control socket only, without REGISTER
+    #[arg(long)]
+    silent: bool,
+    /// Seconds to keep them
+    #[arg(long, default_value_t = 0.0)]
+    seconds: f64,
+}
+
+/// Registers until refused; all registrations stay until the end.
+pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
+    let mut kept: Vec<Service> = Vec::new();
+    let (mut registered, mut refused) = (0, None);
+    for _ in 0..options.count {
+        match one(target, options.silent) {
+            Ok(service) => {
+                registered += 1;
+                kept.push(service);
+            }
+            Err(failure) => {
+                refused = Some(failure.to_string());
+                break;
+            }
+        }
+    }
+    report(&json!({
+        "attack": "idle-registrations", "registered": registered, "refused": refused,
+    }));
+    thread::sleep(Duration::from_secs_f64(options.seconds));
+    Ok(())
+}
+
+/// The memories and doorbells that come with a registration are closed at once: a process may
+/// only have so many descriptors, and the service keeps its own.
+fn one(target: &Target, silent: bool) -> Result<Service, Failure> {
+    let service = target.connect()?;
+    if !silent {
+        service.register("idle")?;
+    }
+    Ok(service)
+}

@@ -1,0 +1,73 @@
+//! Descriptors whose `close` takes long: sockets with SO_LINGER and unsent data.
+
+use std::{
+    io::{self, Write},
+    net::{TcpListener, TcpStream},
+    os::fd::{AsFd, OwnedFd},
+    thread,
+    time::Duration,
+};
+
+use clap::Args;
+use rustix::net::sockopt::set_socket_linger;
+use serde_json::json;
+use tidelane_abi::message;
+use tidelane_ring::registration::new_message;
+
+use crate::{
+    Target,
+    protocol::{Failure, Service},
+    report,
+};
+
+/// Options of `linger`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Seconds that each close takes
+    #[arg(long, default_value_t = 60)]
+    linger: u64,
+    /// How many are sent, each over a connection of its own
+    #[arg(long, default_value_t = 1)]
+    times: u32,
+    /// Seconds to stay afterwards
+    #[arg(long, default_value_t = 0.0)]
+    seconds: f64,
+}
+
+/// Sends them beside messages that call for no descriptor, for one, and that are none.
+pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
+    let nobody_reads = TcpListener::bind("127.0.0.1:0")?;
+    let mut services = Vec::new();
+    let mut sent = 0;
+    for turn in 0..options.times {
+        let socket = lingering(&nobody_reads, Duration::from_secs(options.linger))?;
+        let service = Service::connect(&target.0)?;
+        let told = match turn % 4 {
+            0 => service.tell(&new_message(message::NOTE), &[socket.as_fd()]),
+            1 => service.tell(&new_message(message::RESERVE), &[socket.as_fd()]),
+            2 => service.tell_bytes(b"no message", &[socket.as_fd()]),
+            // Never read: it is closed with the connection that it waits in.
+            _ => service
+                .tell(&new_message(message::CONTEXT), &[])
+                .and_then(|()| service.tell(&new_message(message::NOTE), &[socket.as_fd()])),
+        };
+        sent += u32::from(told.is_ok());
+        drop(socket);
+        if turn % 2 == 0 {
+            services.push(service);
+        }
+    }
+    report(&json!({ "attack": "linger", "sent": sent }));
+    thread::sleep(Duration::from_secs_f64(options.seconds));
+    Ok(())
+}
+
+/// A connection whose peer does not read, full of data.
+fn lingering(peer: &TcpListener, time: Duration) -> io::Result<OwnedFd> {
+    let mut socket = TcpStream::connect(peer.local_addr()?)?;
+    socket.set_nonblocking(true)?;
+    while socket.write(&[0; 65_536]).is_ok() {}
+    socket.set_nonblocking(false)?;
+    set_socket_linger(&socket, Some(time))?;
+    Ok(socket.into())
+}

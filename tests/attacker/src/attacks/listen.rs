@@ -1,0 +1,72 @@
+//! A port by a listening socket that the kernel may have meant for something else.
+
+use std::os::fd::AsFd;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::{
+    Target,
+    protocol::{Failure, verdict},
+    region::Program,
+    report,
+    rings::{Event, Rings},
+    sockets::Bound,
+};
+
+/// Options of `listen`.
+#[derive(Args, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    bound: Bound,
+    /// Backlog, in the kernel and in the service
+    #[arg(long, default_value_t = 16)]
+    backlog: u32,
+    /// Closes the kernel's socket after the service took the listener
+    #[arg(long)]
+    close: bool,
+    /// Takes no connection
+    #[arg(long)]
+    deaf: bool,
+    /// Serves for so many seconds whoever comes
+    #[arg(long, default_value_t = 0.0)]
+    seconds: f64,
+    /// What each client is sent
+    #[arg(long, default_value = "you are served by the attacker\n")]
+    banner: String,
+}
+
+/// LISTEN; the first line says what came of it, the second one who was served.
+pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
+    let program = Program::register(target, "listen")?;
+    let mut rings = program.context(0)?;
+    let socket = options.bound.listening(options.backlog)?;
+    let listener = program.service.listen(socket.as_fd(), options.backlog);
+    let kept = (!options.close).then_some(socket);
+    report(&json!({ "attack": "listen", "listen": verdict(&listener) }));
+    if let Ok(listener) = listener {
+        let clients = serve(&program, &mut rings, listener, options);
+        report(&json!({ "attack": "listen", "clients": clients }));
+    }
+    drop(kept);
+    Ok(())
+}
+
+/// Sends the banner to all clients that come in time. How many came.
+fn serve(program: &Program, rings: &mut Rings, listener: u32, options: &Options) -> u64 {
+    if !options.deaf {
+        rings.join(listener);
+    }
+    let mut clients = 0;
+    program.carry(rings, options.seconds, |rings, events| {
+        for event in events {
+            if let Event::Accepted(client) = event {
+                clients += 1;
+                rings.accept(client, listener);
+                rings.send(client, 0, options.banner.as_bytes());
+                rings.close(client);
+            }
+        }
+    });
+    clients
+}

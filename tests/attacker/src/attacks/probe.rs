@@ -1,0 +1,16 @@
+//! Is the service there, for this user in this namespace?
+
+use serde_json::json;
+
+use crate::{
+    Target,
+    protocol::{Failure, verdict},
+    report,
+};
+
+/// PROBE, and nothing else.
+pub fn run(target: &Target) -> Result<(), Failure> {
+    let answer = target.connect().and_then(|service| service.probe());
+    report(&json!({ "attack": "probe", "probe": verdict(&answer) }));
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Holes in the attacker's own region: a page fault in a range that is being punched waits until
+//! the kernel is done with all of it, and the service's cores look at the region.
+
+use std::{
+    os::fd::OwnedFd,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use rustix::fs::{FallocateFlags, fallocate, fstat};
+use serde_json::json;
+
+use crate::{Target, protocol::Failure, region::Program, report};
+
+/// Options of `punch`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// MiB that each thread fills before it punches: the more, the longer it takes
+    #[arg(long, default_value_t = 256)]
+    mib: u64,
+    /// Threads
+    #[arg(long, default_value_t = 2)]
+    threads: u32,
+    /// Seconds
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+}
+
+/// Calls that the kernel carried out, and calls that it refused.
+#[derive(Debug, Default)]
+struct Tally {
+    punched: u64,
+    removed: u64,
+    shrunk: u64,
+    refused: u64,
+    /// Of a call that was carried out.
+    longest: Duration,
+}
+
+/// Punches all memory that the service gave, from several threads at once.
+pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
+    let program = Program::register(target, "punch")?;
+    // From here on a core looks at the context's rings in each of its turns.
+    let _rings = program.context(0)?;
+    let until = Instant::now() + Duration::from_secs_f64(options.seconds);
+    let tally = Mutex::new(Tally::default());
+    thread::scope(|scope| {
+        for number in 0..options.threads {
+            let (program, tally) = (&program, &tally);
+            scope.spawn(move || {
+                while Instant::now() < until {
+                    punch(program, number, options.mib << 20, tally);
+                    program.ring_cores();
+                }
+            });
+        }
+    });
+    let tally = tally.into_inner().unwrap_or_default();
+    report(&json!({
+        "attack": "punch", "punched": tally.punched, "removed": tally.removed,
+        "shrunk": tally.shrunk, "refused": tally.refused,
+        "longest_us": tally.longest.as_micros() as u64,
+    }));
+    Ok(())
+}
+
+/// Fills the end of each memory, and tries each way to take pages away from all of it.
+fn punch(program: &Program, number: u32, len: u64, tally: &Mutex<Tally>) {
+    for memory in program.memories() {
+        let Ok(stat) = fstat(memory) else { continue };
+        let whole = stat.st_size as u64;
+        let filled = (whole / 2).min(len);
+        let at = whole - filled * u64::from(number % 2 + 1);
+        let _ = fallocate(memory, FallocateFlags::KEEP_SIZE, at, filled);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        tally_up(
+            tally,
+            |tally| &mut tally.punched,
+            || fallocate(memory, hole, 0, whole).is_ok(),
+        );
+        tally_up(tally, |tally| &mut tally.shrunk, || shrink(memory));
+    }
+    tally_up(
+        tally,
+        |tally| &mut tally.removed,
+        || {
+            let region = &program.region;
+            region.punch_hole(0, region.len()).is_ok()
+        },
+    );
+}
+
+/// Cuts the memory off and restores its length.
+fn shrink(memory: &OwnedFd) -> bool {
+    let Ok(stat) = fstat(memory) else {
+        return false;
+    };
+    let shrunk = rustix::fs::ftruncate(memory, 4096).is_ok();
+    let _ = rustix::fs::ftruncate(memory, stat.st_size as u64);
+    shrunk
+}
+
+fn tally_up(
+    tally: &Mutex<Tally>,
+    field: impl Fn(&mut Tally) -> &mut u64,
+    call: impl FnOnce() -> bool,
+) {
+    let begun = Instant::now();
+    let carried_out = call();
+    let took = begun.elapsed();
+    let Ok(mut tally) = tally.lock() else { return };
+    if carried_out {
+        *field(&mut tally) += 1;
+        tally.longest = tally.longest.max(took);
+    } else {
+        tally.refused += 1;
+    }
+}

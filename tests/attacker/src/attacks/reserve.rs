@@ -1,0 +1,53 @@
+//! A port by a socket that is bound to it, or shares it with somebody else's.
+
+use std::{os::fd::AsFd, thread, time::Duration};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::{
+    Target,
+    protocol::{Failure, verdict},
+    region::Program,
+    report,
+    sockets::Bound,
+};
+
+/// Options of `reserve`.
+#[derive(Args, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    bound: Bound,
+    /// Closes the kernel's socket after the service took the reservation
+    #[arg(long)]
+    close: bool,
+    /// How often, each time with a new socket
+    #[arg(long, default_value_t = 1)]
+    times: u32,
+    /// Seconds to stay registered afterwards
+    #[arg(long, default_value_t = 0.0)]
+    seconds: f64,
+}
+
+/// RESERVE, again and again.
+pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
+    let program = Program::register(target, "reserve")?;
+    let mut kept = Vec::new();
+    let (mut obtained, mut last) = (0, None);
+    for _ in 0..options.times {
+        let socket = options.bound.make()?;
+        let answer = program.service.reserve(socket.as_fd());
+        obtained += u64::from(answer.is_ok());
+        let over = answer.as_ref().is_err_and(|failure| !failure.is_refusal());
+        last = Some(verdict(&answer));
+        if !options.close {
+            kept.push(socket);
+        }
+        if over || matches!(answer, Err(Failure::HungUp)) {
+            break;
+        }
+    }
+    report(&json!({ "attack": "reserve", "obtained": obtained, "last": last }));
+    thread::sleep(Duration::from_secs_f64(options.seconds));
+    Ok(())
+}

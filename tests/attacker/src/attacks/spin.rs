@@ -1,0 +1,38 @@
+//! No attack: threads that use the CPU and talk to nobody, for comparison with attacks.
+
+use std::{
+    hint, thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::{protocol::Failure, report};
+
+/// Options of `spin`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// How many
+    #[arg(long, default_value_t = 6)]
+    threads: u32,
+    /// How long
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+}
+
+/// Spins until the time is over.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    report(&json!({ "attack": "spin", "began": true }));
+    let until = Instant::now() + Duration::from_secs_f64(options.seconds);
+    thread::scope(|scope| {
+        for _ in 0..options.threads {
+            scope.spawn(|| {
+                while Instant::now() < until {
+                    hint::spin_loop();
+                }
+            });
+        }
+    });
+    Ok(())
+}

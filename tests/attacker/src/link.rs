@@ -1,0 +1,68 @@
+//! An interface's link, to send any frame and to hear all of them.
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{protocol::Failure, sys};
+
+/// Bytes of the longest frame that is of interest.
+const FRAME_LEN_MAX: usize = 2048;
+
+/// A raw socket on one interface.
+pub struct Link {
+    socket: OwnedFd,
+    /// The interface's own address.
+    pub address: [u8; 6],
+}
+
+impl Link {
+    /// Opens the interface with this name, which takes root.
+    pub fn open(interface: &str) -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::from(error);
+        let address = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"));
+        let address = parse_mac(address.map_err(failed)?.trim());
+        let address = address
+            .ok_or_else(|| io::Error::other("no link address"))
+            .map_err(failed)?;
+        let socket = sys::packet_socket(interface).map_err(failed)?;
+        Ok(Self { socket, address })
+    }
+
+    /// Sends a frame as it is.
+    pub fn send(&self, frame: &[u8]) -> Result<(), Failure> {
+        rustix::io::write(&self.socket, frame).map_err(io::Error::from)?;
+        Ok(())
+    }
+
+    /// The next frame that passes the interface, in or out, until `until`.
+    pub fn receive(&self, until: Instant) -> Result<Option<Vec<u8>>, Failure> {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = left.max(Duration::from_millis(1));
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        if poll(&mut fds, Some(&timeout)).map_err(io::Error::from)? == 0 {
+            return Ok(None);
+        }
+        let mut frame = vec![0; FRAME_LEN_MAX];
+        let len = rustix::io::read(&self.socket, &mut frame).map_err(io::Error::from)?;
+        frame.truncate(len);
+        Ok(Some(frame))
+    }
+}
+
+/// A link address as `ip link` writes it.
+pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let parts: Option<Vec<u8>> = text
+        .split(':')
+        .map(|part| u8::from_str_radix(part, 16).ok())
+        .collect();
+    parts?.try_into().ok()
+}

@@ -1,0 +1,254 @@
+//! The registration protocol, without the manners of the library that programs use.
+
+use std::{
+    fmt, io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    time::Duration,
+};
+
+use rustix::{
+    cmsg_space,
+    io::Errno,
+    net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+        SocketFlags, SocketType, connect, sendmsg, socket_with,
+        sockopt::{Timeout, set_socket_timeout},
+    },
+};
+use serde_json::{Value, json};
+use tidelane_abi::{Message, message, refusal};
+use tidelane_ring::registration::{RecvError, new_message, recv_message, send_message};
+
+/// Descriptors that the kernel lets one message carry (SCM_MAX_FD).
+pub const DESCRIPTORS_MAX: usize = 253;
+/// An answer that does not come within this time never comes.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// A connection to a service's registration socket.
+#[derive(Debug)]
+pub struct Service {
+    socket: OwnedFd,
+}
+
+/// A message of the service, and its descriptors.
+#[derive(Debug)]
+pub struct Answer {
+    /// The message: no refusal.
+    pub message: Message,
+    /// What came beside it.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Why there was no answer to a request.
+#[derive(Debug)]
+pub enum Failure {
+    /// The control socket could not be connected: none is there, or access was denied.
+    Unreachable(io::Error),
+    /// The service refused: one of [`refusal`].
+    Refused(u32),
+    /// The service hung up.
+    HungUp,
+    /// A call of this process failed.
+    Io(io::Error),
+}
+
+impl Service {
+    /// Connects to the control socket at `path`.
+    pub fn connect(path: &Path) -> Result<Service, Failure> {
+        let kind = SocketType::SEQPACKET;
+        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)
+            .map_err(|errno| Failure::Unreachable(errno.into()))?;
+        Self::over(socket)
+    }
+
+    /// Talks over a socket that came with an answer to INHERIT.
+    pub fn over(socket: OwnedFd) -> Result<Service, Failure> {
+        for direction in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, direction, Some(ANSWER_TIME_MAX))?;
+        }
+        Ok(Service { socket })
+    }
+
+    /// Sends a request and waits for the answer.
+    pub fn ask(
+        &self,
+        request: &Message,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Answer, Failure> {
+        self.tell(request, descriptors)?;
+        self.receive()
+    }
+
+    /// Sends a message; whether the service answers it is the caller's concern.
+    pub fn tell(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+        send_message(self.socket.as_fd(), message, descriptors).map_err(Failure::of_send)
+    }
+
+    /// Sends bytes that may be no message, with up to [`DESCRIPTORS_MAX`] descriptors.
+    pub fn tell_bytes(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            let pushed = control.push(SendAncillaryMessage::ScmRights(descriptors));
+            assert!(pushed, "more descriptors than a message may carry");
+        }
+        let bytes = [io::IoSlice::new(bytes)];
+        sendmsg(&self.socket, &bytes, &mut control, SendFlags::NOSIGNAL)
+            .map(drop)
+            .map_err(|errno| Failure::of_send(errno.into()))
+    }
+
+    /// The next message of the service.
+    pub fn receive(&self) -> Result<Answer, Failure> {
+        match recv_message(self.socket.as_fd()) {
+            Ok(Some((message, descriptors))) if message.refusal == 0 => Ok(Answer {
+                message,
+                descriptors,
+            }),
+            Ok(Some((message, _))) => Err(Failure::Refused(message.refusal)),
+            Ok(None) => Err(Failure::HungUp),
+            Err(RecvError::Io(error)) => Err(Failure::of_send(error)),
+            Err(error) => Err(Failure::Io(error.into())),
+        }
+    }
+
+    /// PROBE.
+    pub fn probe(&self) -> Result<(), Failure> {
+        self.ask(&new_message(message::PROBE), &[]).map(drop)
+    }
+
+    /// REGISTER.
+    pub fn register(&self, name: &str) -> Result<Answer, Failure> {
+        let mut request = new_message(message::REGISTER);
+        let len = name.len().min(request.name.len());
+        request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
+        self.ask(&request, &[])
+    }
+
+    /// CONTEXT with `bell` for its doorbell.
+    pub fn context(&self, number: u32, bell: BorrowedFd<'_>) -> Result<(), Failure> {
+        let mut request = new_message(message::CONTEXT);
+        request.context = number;
+        self.ask(&request, &[bell]).map(drop)
+    }
+
+    /// LISTEN with any descriptor. The service's number for the listener.
+    pub fn listen(&self, socket: BorrowedFd<'_>, backlog: u32) -> Result<u32, Failure> {
+        let mut request = new_message(message::LISTEN);
+        request.backlog = backlog;
+        Ok(self.ask(&request, &[socket])?.message.listener)
+    }
+
+    /// UNLISTEN of any number.
+    pub fn unlisten(&self, listener: u32) -> Result<(), Failure> {
+        let mut request = new_message(message::UNLISTEN);
+        request.listener = listener;
+        request.cookie = u64::from(listener);
+        self.ask(&request, &[]).map(drop)
+    }
+
+    /// RESERVE with any descriptor. The port.
+    pub fn reserve(&self, socket: BorrowedFd<'_>) -> Result<u32, Failure> {
+        let answer = self.ask(&new_message(message::RESERVE), &[socket])?;
+        Ok(answer.message.port)
+    }
+
+    /// NOTE.
+    pub fn note(&self, inode: u64, reason: u32) -> Result<(), Failure> {
+        let mut request = new_message(message::NOTE);
+        request.inode = inode;
+        request.reason = reason;
+        self.tell(&request, &[])
+    }
+
+    /// INHERIT: a registration socket for a child that there may never be.
+    pub fn inherit(&self) -> Result<Service, Failure> {
+        let answer = self.ask(&new_message(message::INHERIT), &[])?;
+        let socket = answer.descriptors.into_iter().next();
+        Service::over(socket.ok_or(Failure::HungUp)?)
+    }
+
+    /// TAKE of any connection.
+    pub fn take(&self, connection: u64, context: u32, tx_buffer: u64) -> Result<Answer, Failure> {
+        let mut request = new_message(message::TAKE);
+        request.connection = connection;
+        request.context = context;
+        request.tx_buffer = tx_buffer;
+        self.ask(&request, &[])
+    }
+
+    /// DISOWN of any connection.
+    pub fn disown(&self, connection: u64) -> Result<(), Failure> {
+        let mut request = new_message(message::DISOWN);
+        request.connection = connection;
+        self.tell(&request, &[])
+    }
+
+    /// NUMBERS of any slot.
+    pub fn numbers(&self, slot: u32, generation: u32) -> Result<Answer, Failure> {
+        let mut request = new_message(message::NUMBERS);
+        request.slot = slot;
+        request.generation = generation;
+        self.ask(&request, &[])
+    }
+}
+
+impl Failure {
+    fn of_send(error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Failure::HungUp,
+            _ => Failure::Io(error),
+        }
+    }
+
+    /// Whether the service kept what was asked for from the attacker: by a refusal, by hanging up,
+    /// or by not letting it in at all.
+    pub fn is_refusal(&self) -> bool {
+        !matches!(self, Failure::Io(_))
+    }
+}
+
+/// What an attack's line says of one request: `"obtained"`, or why not.
+pub fn verdict<T>(result: &Result<T, Failure>) -> Value {
+    match result {
+        Ok(_) => json!("obtained"),
+        Err(failure) => json!(failure.to_string()),
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure::Io(errno.into())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Io(error)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self {
+            Failure::Unreachable(error) => return write!(f, "unreachable: {error}"),
+            Failure::HungUp => "hung up",
+            Failure::Io(error) => return error.fmt(f),
+            Failure::Refused(refusal::ABI_VERSION) => "refused: version",
+            Failure::Refused(refusal::MALFORMED) => "refused: malformed",
+            Failure::Refused(refusal::LIMIT) => "refused: limit",
+            Failure::Refused(refusal::NOT_ENTITLED) => "refused: not entitled",
+            Failure::Refused(refusal::NOT_ACCELERATED) => "refused: not accelerated",
+            Failure::Refused(refusal::IN_USE) => "refused: in use",
+            Failure::Refused(refusal::BUSY) => "refused: busy",
+            Failure::Refused(refusal::BUFFER) => "refused: buffer",
+            Failure::Refused(why) => return write!(f, "refused: {why}"),
+        };
+        write!(f, "{why}")
+    }
+}
+
+impl std::error::Error for Failure {}

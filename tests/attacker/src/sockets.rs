@@ -1,0 +1,53 @@
+//! Kernel sockets in every state that a claim might be tried with.
+
+use std::{io, net::SocketAddr, os::fd::OwnedFd};
+
+use clap::Args;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt,
+};
+
+use crate::sys;
+
+/// A TCP socket that is bound, and perhaps more.
+#[derive(Args, Clone, Debug)]
+pub struct Bound {
+    /// Address and port that the socket is bound to
+    #[arg(long, default_value = "0.0.0.0:0")]
+    pub bind: SocketAddr,
+    /// Binds the socket to an interface first (SO_BINDTODEVICE)
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Sets SO_REUSEADDR first
+    #[arg(long)]
+    pub reuse_address: bool,
+    /// Sets SO_REUSEPORT first
+    #[arg(long)]
+    pub reuse_port: bool,
+}
+
+impl Bound {
+    /// Makes the socket.
+    pub fn make(&self) -> io::Result<OwnedFd> {
+        let family = match self.bind {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let kind = SocketType::STREAM;
+        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
+        if let Some(device) = &self.device {
+            sys::bind_to_device(&socket, device)?;
+        }
+        sockopt::set_socket_reuseaddr(&socket, self.reuse_address)?;
+        sockopt::set_socket_reuseport(&socket, self.reuse_port)?;
+        bind(&socket, &self.bind)?;
+        Ok(socket)
+    }
+
+    /// Makes the socket and listens.
+    pub fn listening(&self, backlog: u32) -> io::Result<OwnedFd> {
+        let socket = self.make()?;
+        listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        Ok(socket)
+    }
+}

@@ -1,0 +1,100 @@
+//! Rules of the host that connections would bypass: no service starts beside them unnoticed.
+
+use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, tools};
+
+use crate::support::{SHORT, check_load, echo_client, echo_server};
+
+/// Runs `command` in the server's namespace.
+fn in_server(wire: &Wire, command: &str) -> Result<(), Stop> {
+    let (name, arguments) = command.split_once(' ').unwrap_or((command, ""));
+    wire.program(Side::Server, name)
+        .args(arguments)
+        .run(SHORT)
+        .map(drop)
+}
+
+/// What `tidelane up` says when it does not start.
+fn refusal(wire: &Wire) -> Result<String, Stop> {
+    match wire.configured_service("", &[]) {
+        Ok(_) => Err(Stop::Fail("it started".to_owned())),
+        Err(Stop::Fail(text)) => Ok(text),
+        Err(skip) => Err(skip),
+    }
+}
+
+/// A filter of tc, a chain of nftables: `up` names them and does not start, unless it is told that
+/// Tidelane's rules replace them, on the command line or in the configuration.
+pub fn up_names_the_rules_that_would_be_bypassed() -> Outcome {
+    tools::require_tools(&["tc", "nft"])?;
+    let wire = Wire::new()?;
+    in_server(&wire, "tc qdisc add dev eth1 clsact")?;
+    // Nothing that filters yet, and a table that is hooked in nowhere.
+    in_server(&wire, "nft add table ip idle")?;
+    drop(wire.configured_service("", &[])?);
+    in_server(
+        &wire,
+        "tc filter add dev eth1 egress pref 7 u32 match u32 0 0 flowid 1:1",
+    )?;
+    let said = refusal(&wire)?;
+    for part in [
+        "tc filter on eth1 egress (u32, pref 7)",
+        "tidelane up --firewall bypass",
+        "docs/operating.md",
+    ] {
+        ensure!(said.contains(part), "{part:?} is not in: {said}");
+    }
+    in_server(
+        &wire,
+        "nft add chain ip idle guard { type filter hook input priority 0 ; }",
+    )?;
+    let said = refusal(&wire)?;
+    let chain = "nftables chain \"guard\" of table ip idle (hook input)";
+    ensure!(said.contains(chain), "{chain:?} is not in: {said}");
+
+    let service = wire.configured_service("", &["--firewall", "bypass"])?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    let client = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
+    check_load(&client.run(SHORT)?.json()?)?;
+    drop(service);
+    let service = wire.configured_service("[firewall]\nmode = 'bypass'\n", &[])?;
+    let tidelane = tools::binary("tidelane")?;
+    for command in ["ss", "stat"] {
+        let shown = wire.program(Side::Server, &tidelane.to_string_lossy());
+        let line = format!("{command} --name {}", service.name());
+        let shown = shown.args(&line).run(SHORT)?;
+        ensure!(
+            shown.stderr.contains(chain),
+            "{command} does not name it: {shown}"
+        );
+    }
+    Ok(())
+}
+
+/// Rules that appear beside a running service are named in its log and in its listings.
+pub fn rules_that_appear_later_are_named() -> Outcome {
+    tools::require_tools(&["nft"])?;
+    let wire = Wire::new()?;
+    let service = wire.configured_service("", &[])?;
+    let bypassed = || -> Result<String, Stop> {
+        Ok(service.ask("status")?["firewall"]["bypassed"].to_string())
+    };
+    ensure!(bypassed()? == "[]", "at first: {}", bypassed()?);
+    in_server(&wire, "nft add table inet late")?;
+    in_server(
+        &wire,
+        "nft add chain inet late out { type filter hook output priority 0 ; }",
+    )?;
+    tools::wait_until(SHORT, "the service to see the chain", || {
+        Ok(bypassed()?.contains("table inet late (hook output)"))
+    })?;
+    let log = format!("/var/log/tidelane/{}.log", service.name());
+    let log = std::fs::read_to_string(log)?;
+    ensure!(
+        log.contains("WARNING: since now there is nftables chain"),
+        "the log: {log}"
+    );
+    in_server(&wire, "nft delete table inet late")?;
+    tools::wait_until(SHORT, "the service to see it gone", || {
+        Ok(bypassed()? == "[]")
+    })
+}

@@ -1,0 +1,204 @@
+//! One user takes whatever they can get, while others go on.
+
+use std::{thread, time::Duration};
+
+use serde_json::Value;
+use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools, wire::SERVER};
+
+use super::{Origin, attacker, lines};
+use crate::support::{SHORT, check_load, echo_client, echo_server};
+
+/// What the service may grow by for one user, in KiB: the user's limits times what each thing costs
+/// the service at most.
+const GROWTH_KIB_MAX: u64 = 64 << 10;
+
+/// Root's traffic, and root's new connections, listeners and programs.
+struct Others {
+    _server: Running,
+    client: Running,
+}
+
+impl Others {
+    fn start(wire: &Wire, service: &Service) -> Result<Self, Stop> {
+        let _server = echo_server(wire, Some(service), 7000)?;
+        let client = echo_client(wire, Side::Client, 7000)?.args("--connections 8 --seconds 60");
+        let client = client.spawn()?;
+        thread::sleep(Duration::from_millis(300));
+        Ok(Self { _server, client })
+    }
+
+    /// Another program of root's registers, listens, and connects.
+    fn check_newcomer(&self, wire: &Wire, service: &Service, port: u16) -> Outcome {
+        let _server = echo_server(wire, Some(service), port)?;
+        ensure!(
+            service.has_listener(port)?,
+            "root's listener is the kernel's"
+        );
+        let client = echo_client(wire, Side::Server, port)?.args("--seconds 0.3");
+        check_load(&client.accelerated(service).run(SHORT)?.json()?)
+    }
+
+    /// What went on all the time lost nothing.
+    fn check(self) -> Outcome {
+        let ended = self.client.end(rustix::process::Signal::TERM, SHORT)?;
+        check_load(&ended.success()?.json()?)
+    }
+}
+
+/// What the user of `uid` has of `resource`, and how often they did not get it.
+fn line_of(service: &Service, uid: u64, resource: &str) -> Result<(u64, u64), Stop> {
+    let answer = service.ask("users")?;
+    let users = answer["users"].as_array().cloned().unwrap_or_default();
+    let user = users.into_iter().find(|user| user["uid"] == uid);
+    let line = user.map_or(Value::Null, |user| user["resources"][resource].clone());
+    let number = |name: &str| line[name].as_u64().unwrap_or(0);
+    Ok((number("used"), number("refused")))
+}
+
+const NOBODY: u64 = 65_534;
+
+/// 1,024 registrations of one user were all that there were.
+pub fn idle_registrations_shut_nobody_out() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let others = Others::start(&wire, &service)?;
+    let attack = attacker(&wire, Side::Server, Origin::User, &service)?;
+    let attack = attack
+        .args("idle-registrations 5000 --seconds 20")
+        .spawn()?;
+    tools::wait_until(SHORT, "the attacker to be refused", || {
+        Ok(line_of(&service, NOBODY, "registrations")?.1 > 0)
+    })?;
+    others.check_newcomer(&wire, &service, 7001)?;
+    let (used, _) = line_of(&service, NOBODY, "registrations")?;
+    ensure!((1000..=1024).contains(&used), "{used} registrations");
+    attack.kill_group();
+    drop(attack);
+    tools::wait_until(SHORT, "the attacker's end", || {
+        Ok(line_of(&service, NOBODY, "programs")?.0 == 0)
+    })?;
+    others.check()
+}
+
+/// Who connects and says nothing does not stay.
+pub fn silent_registrations_end() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let before = service.descriptors()?;
+    let attack = attacker(&wire, Side::Server, Origin::User, &service)?;
+    let attack = attack
+        .args("idle-registrations 500 --silent --seconds 30")
+        .spawn()?;
+    tools::wait_until(SHORT, "the attacker's registrations", || {
+        Ok(line_of(&service, NOBODY, "registrations")?.0 == 500)
+    })?;
+    tools::wait_until(SHORT, "the end of registrations without a program", || {
+        Ok(line_of(&service, NOBODY, "registrations")?.0 == 0)
+    })?;
+    ensure!(service.descriptors()? <= before + 8, "descriptors stay");
+    attack.kill_group();
+    Ok(())
+}
+
+/// One program grew the service by 567 MB in five seconds. The control thread has time for others
+/// meanwhile.
+pub fn one_program_does_not_grow_the_service() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let others = Others::start(&wire, &service)?;
+    let ways = ["inherit", "contexts", "listeners", "notes", "answers"];
+    for (port, way) in (7100..).zip(ways) {
+        let before = service.resident_kib()?;
+        let attack = attacker(&wire, Side::Server, Origin::User, &service)?;
+        let attack = attack.arg("grow").arg(way).args("--seconds 3 --address");
+        let attack = attack.arg(SERVER).spawn()?;
+        thread::sleep(Duration::from_secs(1));
+        others.check_newcomer(&wire, &service, port)?;
+        thread::sleep(Duration::from_secs(1));
+        let grown = service.resident_kib()?.saturating_sub(before);
+        let finished = attack.wait(SHORT)?.success()?;
+        println!("{way}: {grown} KiB; {}", finished.stdout.trim());
+        ensure!(grown <= GROWTH_KIB_MAX, "{way}: grown by {grown} KiB");
+        ensure!(lines(&finished)?[0]["obtained"] != 0, "{way}: {finished}");
+    }
+    tools::wait_until(SHORT, "the attacker's end", || {
+        Ok(line_of(&service, NOBODY, "programs")?.0 == 0)
+    })?;
+    for what in [
+        "registrations",
+        "contexts",
+        "listeners",
+        "descriptors",
+        "holds",
+    ] {
+        let (used, _) = line_of(&service, NOBODY, what)?;
+        ensure!(used == 0, "{used} {what} stay");
+    }
+    others.check()
+}
+
+/// The operator's limits hold, and `ss` says which of them a socket met.
+pub fn limits_are_as_configured() -> Outcome {
+    let wire = Wire::new()?;
+    let limits = "[limits.user.root]\nlisteners = 1\n";
+    let service = wire.configured_service(limits, &[])?;
+    let _first = echo_server(&wire, Some(&service), 7000)?;
+    let second = wire.load_tool(Side::Server, "echo-server")?;
+    let second = second.args("--port 7001").accelerated(&service);
+    let _second = wire.start_server(second, None, 7001)?;
+    ensure!(service.has_listener(7000)?, "the first one is the kernel's");
+    // The kernel listens before the service has refused.
+    let expected = Value::from("limit: listeners of user 0 (1)");
+    tools::wait_until(SHORT, "the second listener's reason", || {
+        let sockets = service.sockets()?;
+        let of_port = |socket: &&Value| {
+            let local = socket["local"].as_str().unwrap_or_default();
+            local.ends_with(":7001")
+        };
+        let reason = sockets.iter().find(of_port).map(|socket| &socket["reason"]);
+        Ok(reason == Some(&expected))
+    })?;
+    ensure!(!service.has_listener(7001)?, "there are two");
+    // The kernel serves its clients.
+    let client = echo_client(&wire, Side::Client, 7001)?.args("--seconds 0.3");
+    check_load(&client.run(SHORT)?.json()?)
+}
+
+/// Answers that nobody reads lie in the kernel's memory: not many, and not for long.
+pub fn unread_answers_end_a_session() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let attack = attacker(&wire, Side::Server, Origin::User, &service)?;
+    let line = attack.args("grow unread --seconds 5").run(SHORT)?.json()?;
+    ensure!(line["refused"] == 1, "the session did not end: {line}");
+    let lying = line["obtained"].as_u64().unwrap_or(u64::MAX);
+    ensure!((4..250).contains(&lying), "{lying} answers were let lie");
+    Ok(())
+}
+
+/// The kernel bounds the accept queue of every socket, and so does the service.
+pub fn a_backlog_is_no_longer_than_somaxconn() -> Outcome {
+    let wire = Wire::new()?;
+    wire.sysctl(Side::Server, "net.core.somaxconn", "3")?;
+    let service = wire.service()?;
+    let attack = attacker(&wire, Side::Server, Origin::User, &service)?;
+    let attack = attack.args("listen --deaf --bind 0.0.0.0:7000 --backlog 100 --seconds 8");
+    let _attack = attack.spawn()?;
+    tools::wait_until(SHORT, "the attacker's listener", || {
+        service.has_listener(7000)
+    })?;
+    let script = format!(
+        "for n in $(seq 12); do exec {{fd}}<>/dev/tcp/{SERVER}/7000 & done; sleep 1.5; \
+         kill $(jobs -p)"
+    );
+    wire.program(Side::Client, "bash")
+        .arg("-c")
+        .arg(script)
+        .finish(SHORT)?;
+    let counters = service.counters()?;
+    ensure!(
+        counters["passive_opens"] == 4,
+        "not one more than somaxconn: {counters}"
+    );
+    Ok(())
+}

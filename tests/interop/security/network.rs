@@ -1,0 +1,195 @@
+//! A peer on the link that lies about its addresses: the service believes what the kernel would.
+
+use serde_json::Value;
+use tidelane_tests::{
+    Outcome, Service, Side, Stop, Wire, command, ensure, tools,
+    wire::{INTERFACE, SERVER, SERVER_V6},
+};
+
+use crate::support::{SHORT, echo_server};
+
+/// Echo servers: of the service, and of the kernel beside it.
+const FAST: u16 = 7000;
+const PLAIN: u16 = 7001;
+/// What the attacker sends when its handshake is complete.
+const TEXT: &str = "are you there?\n";
+/// Nobody's address on the link, and nobody's link addresses.
+const NOBODY: &str = "10.77.0.88";
+const NOBODYS_LINK: &str = "02:00:00:00:00:66";
+const OTHER_LINK: &str = "02:00:00:00:00:99";
+
+/// Sources from which nothing may come: loopback, the server's own addresses on either interface,
+/// broadcast addresses of its networks, groups, "this network", a network behind another interface.
+const MARTIANS: [&str; 15] = [
+    "127.0.0.1",
+    "127.8.8.8",
+    "10.77.0.1",
+    "10.99.0.1",
+    "10.99.0.5",
+    "10.77.0.255",
+    "10.99.0.255",
+    "255.255.255.255",
+    "224.0.0.1",
+    "0.0.0.0",
+    "0.0.0.5",
+    "::1",
+    "fd77::1",
+    "fd99::1",
+    "ff02::1",
+];
+
+/// A wire whose server has a second interface, and both servers.
+struct Scene {
+    wire: Wire,
+    service: Service,
+    server_link: String,
+    from_port: u16,
+}
+
+impl Scene {
+    fn new() -> Result<Self, Stop> {
+        let wire = Wire::new()?;
+        let space = wire.namespace(Side::Server);
+        for line in [
+            "link add other type veth peer name beyond",
+            "link set other up",
+            "link set beyond up",
+            "address add 10.99.0.1/24 dev other",
+            "address add fd99::1/64 dev other nodad",
+        ] {
+            let words = line.split(' ');
+            let all: Vec<&str> = ["ip", "-n", &space].into_iter().chain(words).collect();
+            command(&all)?;
+        }
+        let service = wire.service()?;
+        let file = format!("/sys/class/net/{INTERFACE}/address");
+        let server_link = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+        Ok(Self {
+            wire,
+            service,
+            server_link: server_link.trim().to_owned(),
+            from_port: 20_000,
+        })
+    }
+
+    /// A connection made by hand from `from` to `port`, with frames to `to_link`.
+    fn attack(&mut self, from: &str, port: u16, to_link: &str, more: &str) -> Result<Value, Stop> {
+        self.from_port += 1;
+        let to = if from.contains(':') {
+            SERVER_V6.to_string()
+        } else {
+            SERVER.to_string()
+        };
+        let attacker = tools::binary("tidelane-attacker")?;
+        let program = self.wire.program(Side::Client, &attacker.to_string_lossy());
+        let program = program
+            .args("frames --seconds 0.4 --interface")
+            .arg(INTERFACE)
+            .arg("--from")
+            .arg(from)
+            .arg("--to")
+            .arg(to)
+            .arg("--port")
+            .arg(port)
+            .arg("--from-port")
+            .arg(self.from_port)
+            .arg("--to-link")
+            .arg(to_link);
+        let program = if more.is_empty() {
+            program
+        } else {
+            program.args(more)
+        };
+        program.run(SHORT)?.success()?.json()
+    }
+
+    fn neighbour(&self, words: &str) -> Result<String, Stop> {
+        let space = self.wire.namespace(Side::Server);
+        let words = words.split(' ');
+        let all: Vec<&str> = ["ip", "-n", &space, "neigh"]
+            .into_iter()
+            .chain(words)
+            .collect();
+        command(&all)
+    }
+}
+
+fn counter(counters: &Value, name: &str) -> u64 {
+    counters[name].as_u64().unwrap_or(0)
+}
+
+/// No connection and no answer for a source that cannot be, whichever stack has the port.
+pub fn martians_are_nobody() -> Outcome {
+    let mut scene = Scene::new()?;
+    let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;
+    let _plain = echo_server(&scene.wire, None, PLAIN)?;
+    let link = scene.server_link.clone();
+    for port in [FAST, PLAIN] {
+        for from in MARTIANS {
+            let heard = scene.attack(from, port, &link, "")?;
+            let nothing = ["syn_acks", "resets", "segments"].map(|name| heard[name] == 0);
+            ensure!(nothing == [true; 3], "{from} to {port}: {heard}");
+        }
+    }
+    let counters = scene.service.counters()?;
+    for name in ["drop_martian_source", "drop_bad_address", "drop_no_route"] {
+        ensure!(counter(&counters, name) > 0, "{name}: {counters}");
+    }
+    ensure!(counter(&counters, "passive_opens") == 0, "{counters}");
+    Ok(())
+}
+
+/// Frames to another link address, or to everyone, are not for this host (the interface hears all).
+pub fn frames_for_others_are_not_taken() -> Outcome {
+    let mut scene = Scene::new()?;
+    let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;
+    let _plain = echo_server(&scene.wire, None, PLAIN)?;
+    for port in [FAST, PLAIN] {
+        for to_link in [OTHER_LINK, "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01"] {
+            let heard = scene.attack(NOBODY, port, to_link, "")?;
+            let nothing = ["syn_acks", "resets", "segments"].map(|name| heard[name] == 0);
+            ensure!(nothing == [true; 3], "{to_link} to {port}: {heard}");
+        }
+    }
+    let counters = scene.service.counters()?;
+    ensure!(counter(&counters, "passive_opens") == 0, "{counters}");
+    Ok(())
+}
+
+/// Whoever answers in the name of an address that the kernel resolves to somebody else, or to
+/// nobody, hears nothing after the handshake; and an administrator's neighbour is heard and stays.
+pub fn only_the_resolved_neighbour_is_sent_to() -> Outcome {
+    let mut scene = Scene::new()?;
+    let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;
+    let _plain = echo_server(&scene.wire, None, PLAIN)?;
+    let link = scene.server_link.clone();
+    let spoofed = format!("--from-link {NOBODYS_LINK}");
+    for port in [FAST, PLAIN] {
+        let heard = scene.attack(NOBODY, port, &link, &spoofed)?;
+        ensure!(
+            heard["segments"] == 0 && heard["text"] == "",
+            "{port}: {heard}"
+        );
+    }
+    scene.neighbour(&format!(
+        "replace {NOBODY} lladdr {OTHER_LINK} nud permanent dev {INTERFACE}"
+    ))?;
+    for port in [FAST, PLAIN] {
+        let heard = scene.attack(NOBODY, port, &link, &spoofed)?;
+        ensure!(
+            heard["segments"] == 0 && heard["syn_acks"] == 0,
+            "{port}: {heard}"
+        );
+    }
+    scene.neighbour(&format!(
+        "replace {NOBODY} lladdr {NOBODYS_LINK} nud permanent dev {INTERFACE}"
+    ))?;
+    for port in [FAST, PLAIN, FAST] {
+        let heard = scene.attack(NOBODY, port, &link, &spoofed)?;
+        ensure!(heard["text"] == TEXT, "{port}: {heard}");
+        let shown = scene.neighbour(&format!("show {NOBODY} dev {INTERFACE}"))?;
+        ensure!(shown.contains("PERMANENT"), "{shown}");
+        ensure!(shown.contains(NOBODYS_LINK), "{shown}");
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! A service in a PID namespace serves programs outside of it.
+
+use std::fs;
+
+use rustix::process::Signal;
+use tidelane_tests::{
+    Outcome, Side, Stop, Wire, ensure,
+    service::run_dir,
+    tools::{self, require_tools},
+};
+
+use crate::{
+    commands::tidelane,
+    support::{SHORT, check_load, echo_client, echo_server},
+};
+
+/// The service runs in a PID namespace of its own, as in a container. A program outside of it is
+/// accelerated; when the program is killed while a child holds its registration socket, what it
+/// had is freed.
+pub fn a_program_outside_is_served_and_freed() -> Outcome {
+    require_tools(&["unshare"])?;
+    let wire = Wire::new()?;
+    let service = wire.service_in_pid_namespace()?;
+    let inside = fs::read_to_string(run_dir(service.name()).join("pid"))?;
+    ensure!(
+        inside.trim() != service.pid().to_string(),
+        "the service is in the namespace of this test: {inside}"
+    );
+    let before = service.descriptors()?;
+    for _ in 0..3 {
+        let server = echo_server(&wire, Some(&service), 7000)?;
+        let client = echo_client(&wire, Side::Client, 7000)?;
+        let client = client
+            .args("--connections 4 --warmup 0 --seconds 20")
+            .spawn()?;
+        tools::wait_until(SHORT, "accelerated connections", || {
+            let sockets = service.sockets()?;
+            let open = |socket: &&serde_json::Value| socket["state"] == "ESTABLISHED";
+            Ok(sockets.iter().filter(open).count() == 4)
+        })?;
+        let listener = service
+            .sockets()?
+            .into_iter()
+            .find(|s| s["state"] == "LISTEN");
+        let listener = listener.ok_or_else(|| Stop::Fail("no listener".to_owned()))?;
+        ensure!(
+            listener["program"] == "tidelane-load" && listener["pid"] == 0,
+            "{listener}"
+        );
+        let line = format!("ss --name {}", service.name());
+        let text = tidelane(&wire, &line)?.run(SHORT)?.stdout;
+        ensure!(text.contains("((\"tidelane-load\",pid=?))"), "{text}");
+        server.end(Signal::KILL, SHORT)?;
+        tools::wait_until(SHORT, "the dead program's sockets to go", || {
+            Ok(service.sockets()?.is_empty())
+        })?;
+        let line = client.end(Signal::TERM, SHORT)?.json()?;
+        let error = line["first_error"].as_str().unwrap_or_default();
+        ensure!(error.contains("reset"), "the peers saw {line}");
+    }
+    // A program of the service's host again, with children.
+    let forked = echo_server(&wire, Some(&service), 7000)?;
+    check_load(
+        &echo_client(&wire, Side::Client, 7000)?
+            .args("--seconds 0.3")
+            .run(SHORT)?
+            .json()?,
+    )?;
+    forked.end(Signal::KILL, SHORT)?;
+    tools::wait_until(SHORT, "descriptors to be closed", || {
+        Ok(service.descriptors()? <= before)
+    })
+}

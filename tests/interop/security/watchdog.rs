@@ -1,0 +1,89 @@
+//! A service that cannot act leaves its packets to the kernel.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use tidelane_tests::{Outcome, Side, Wire, ensure, program::send_signal, tools};
+
+use crate::support::{SHORT, check_load, echo_client, echo_server};
+
+/// From the moment that the service stops, until the kernel answers in its place.
+const KERNEL_WITHIN: Duration = Duration::from_secs(1);
+
+/// The whole service is stopped under load. Within a second the kernel has the packets: it resets
+/// the connections that it does not know, and its own listener takes new ones. When the service
+/// goes on, so does its traffic.
+pub fn a_stopped_service_leaves_its_packets_to_the_kernel() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let mut server = echo_server(&wire, Some(&service), 7000)?;
+    let load = echo_client(&wire, Side::Client, 7000)?;
+    let load = load.args("--connections 4 --seconds 60").spawn()?;
+    tools::wait_until(SHORT, "connections", || {
+        let sockets = service.sockets_of(server.pid())?;
+        Ok(sockets
+            .iter()
+            .filter(|s| s["state"] == "ESTABLISHED")
+            .count()
+            == 4)
+    })?;
+    ensure!(
+        wire.kernel_connections(Side::Server, 7000)? == 0,
+        "the kernel has connections while the service lives"
+    );
+
+    send_signal(service.pid(), Signal::STOP)?;
+    thread::sleep(KERNEL_WITHIN);
+    // A SYN that is answered at once: the next one of a kernel would come a second later.
+    let start = Instant::now();
+    let probe = wire.program(Side::Client, "timeout").args("5 bash -c");
+    let probe = probe.arg("exec 3<>/dev/tcp/10.77.0.1/7000").finish(SHORT)?;
+    let took = start.elapsed();
+    // Before anything can fail: a stopped service does not go down.
+    send_signal(service.pid(), Signal::CONT)?;
+    ensure!(probe.status.success(), "the kernel did not answer: {probe}");
+    ensure!(took < Duration::from_millis(900), "it took {took:?}");
+
+    let line = load.end(Signal::TERM, SHORT)?.json()?;
+    let error = line["first_error"].as_str().unwrap_or_default();
+    ensure!(error.contains("reset"), "the old connections saw {line}");
+    let counters = service.counters()?;
+    ensure!(
+        counters["demux_no_life"].as_u64() > Some(0),
+        "no frame was left to the kernel: {counters}"
+    );
+    // The watchdog was stopped as well, and does not take that for a core that hangs.
+    let again = echo_client(&wire, Side::Client, 7000)?.args("--connections 4 --seconds 2");
+    let again = again.spawn()?;
+    tools::wait_until(SHORT, "accelerated connections again", || {
+        let sockets = service.sockets_of(server.pid())?;
+        Ok(sockets
+            .iter()
+            .filter(|s| s["state"] == "ESTABLISHED")
+            .count()
+            >= 4)
+    })?;
+    check_load(&again.wait(SHORT)?.success()?.json()?)?;
+    ensure!(server.alive() && service.alive(), "somebody ended");
+    Ok(())
+}
+
+/// An idle service sleeps for longer than the demux waits for a sign of life, and then has the
+/// first frame that comes.
+pub fn a_service_that_slept_has_the_next_frame() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    for _ in 0..2 {
+        thread::sleep(Duration::from_millis(1500));
+        let client = echo_client(&wire, Side::Client, 7000)?;
+        let client = client.args("--connections 4 --warmup 0 --seconds 0.3");
+        check_load(&client.run(SHORT)?.json()?)?;
+    }
+    let counters = service.counters()?;
+    ensure!(counters["demux_no_life"] == 0, "{counters}");
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! `make lab`: the tests with real programs on other kernels and NICs, in emulated machines.
+//!
+//! ```text
+//!   kernel package --> RAM disk --> emulator (no KVM, no network) --> results by serial line
+//!                                     root: this machine's own, read only, changes in memory
+//!                                     NICs: two of each kind, on a hub of their own
+//! ```
+//!
+//! A machine has one kernel and all NICs that were asked for. On each NIC it runs the interop
+//! tests that were asked for; the table has a cell for each. `docs/kernels.md` has the results.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use tidelane_tests::tools::{find_tool, target_dir};
+
+mod cells;
+mod cpio;
+mod image;
+mod kernels;
+mod machine;
+mod nics;
+
+use cells::{Cell, STARTS, Verdict};
+use kernels::{KERNELS, Kernel, REFUSED};
+use machine::{Machine, Plan};
+use nics::{EMULATOR, NICS, Nic};
+
+/// Tools of this machine by the package that has them.
+const TOOLS: [(&str, &str); 6] = [
+    (EMULATOR, "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("depmod", "kmod"),
+    ("xz", "xz-utils"),
+    ("setpriv", "util-linux"),
+    ("apt-get", "apt"),
+];
+/// An emulated machine is that much slower than the limits of the tests assume.
+const PATIENCE: u32 = 6;
+/// Seconds for the boot of a machine, and for each test.
+const BOOT_MAX: u64 = 120;
+const TEST_MAX: u64 = 180;
+
+/// Options of `lab`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Kernels, separated by commas: 5.10, 6.1, 6.12, newest, or all
+    #[arg(long, default_value = "6.1", value_delimiter = ',')]
+    kernel: Vec<String>,
+    /// NICs, separated by commas: veth, virtio-net, vmxnet3, e1000e, igb, or all
+    #[arg(long, default_value = "veth,virtio-net", value_delimiter = ',')]
+    nic: Vec<String>,
+    /// Only a few tests, of some minutes
+    #[arg(long)]
+    small: bool,
+    /// Only tests whose names contain one of these
+    filters: Vec<String>,
+}
+
+/// Why the laboratory cannot run here, if so.
+fn lacks() -> Option<String> {
+    let missing = TOOLS.iter().find(|(tool, _)| find_tool(tool).is_none());
+    missing.map(|(tool, package)| format!("no {tool} here; apt-get install {package}"))
+}
+
+/// Runs the laboratory and prints its table.
+pub fn run(options: &Options) -> Result<ExitCode, String> {
+    if let Some(reason) = lacks() {
+        return Err(reason);
+    }
+    let all = |asked: &[String]| asked.iter().any(|name| name == "all");
+    let kernels: Vec<&str> = if all(&options.kernel) {
+        KERNELS.iter().map(|(name, _)| *name).collect()
+    } else {
+        options.kernel.iter().map(String::as_str).collect()
+    };
+    let nics = if all(&options.nic) {
+        NICS.to_vec()
+    } else {
+        let named = options.nic.iter().map(|name| Nic::named(name));
+        named.collect::<Result<_, _>>()?
+    };
+    let tests = cells::chosen(options.small, &options.filters)?;
+    let program = test_program()?;
+    let lab = std::path::absolute(target_dir().join("lab")).map_err(|error| error.to_string())?;
+    let start = Instant::now();
+    let mut results = BTreeMap::new();
+    for (index, kernel) in kernels.iter().enumerate() {
+        let refused = REFUSED.contains(kernel);
+        let tests = tests.iter().filter(|test| !refused || **test == STARTS);
+        let machine = Boot {
+            name: kernel,
+            nics: &nics,
+            tests: tests.copied().collect(),
+            program: &program,
+            lab: &lab,
+        };
+        for ((nic, test), cell) in machine.run() {
+            results.insert((index, nic, test), cell);
+        }
+    }
+    cells::print_table(&kernels, &nics, &tests, &results);
+    Ok(cells::print_counts(results.values(), start.elapsed()))
+}
+
+/// The program with the interop tests, built.
+fn test_program() -> Result<PathBuf, String> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--package", "tidelane-tests", "--test", "interop"]);
+    cargo.args(["--no-run", "--message-format", "json"]);
+    let output = cargo.stderr(std::process::Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err("the tests do not build".to_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let messages = text.lines().map(serde_json::from_str::<serde_json::Value>);
+    let mut programs = messages.filter_map(Result::ok).filter_map(|message| {
+        let is_ours = message["target"]["name"] == "interop";
+        let path = message["executable"].as_str().filter(|_| is_ours)?;
+        Some(PathBuf::from(path))
+    });
+    programs
+        .next()
+        .ok_or_else(|| "cargo names no test program".to_owned())
+}
+
+/// A NIC's number, and a test.
+type Place = (usize, &'static str);
+
+/// One machine to be.
+struct Boot<'a> {
+    name: &'a str,
+    nics: &'a [Nic],
+    tests: Vec<&'static str>,
+    program: &'a Path,
+    lab: &'a Path,
+}
+
+impl Boot<'_> {
+    /// All cells of the machine; those that the machine did not get to have failed.
+    fn run(&self) -> BTreeMap<Place, Cell> {
+        let mut cells = BTreeMap::new();
+        let mut present = Vec::new();
+        for (number, nic) in self.nics.iter().enumerate() {
+            match nic.missing() {
+                None => present.push((number, *nic)),
+                Some(reason) => self.fill(&mut cells, number, &Verdict::Skipped(reason)),
+            }
+        }
+        let kernel = Kernel::get(self.name, self.lab);
+        let ended = match kernel {
+            Ok(kernel) => self.serve(&kernel, &present, &mut cells),
+            Err(reason) => {
+                let verdict = Verdict::Skipped(format!("no kernel: {reason}"));
+                for (number, _) in &present {
+                    self.fill(&mut cells, *number, &verdict);
+                }
+                return cells;
+            }
+        };
+        let reason = ended
+            .err()
+            .unwrap_or_else(|| "the machine ended before".to_owned());
+        for (number, _) in &present {
+            self.fill(&mut cells, *number, &Verdict::Failed(reason.clone()));
+        }
+        cells
+    }
+
+    /// Gives this verdict to the tests of a NIC that have none.
+    fn fill(&self, cells: &mut BTreeMap<Place, Cell>, nic: usize, verdict: &Verdict) {
+        for test in &self.tests {
+            cells.entry((nic, *test)).or_insert_with(|| {
+                let cell = Cell::new(verdict.clone(), 0.0);
+                cell.print(self.name, self.nics[nic].name, test);
+                cell
+            });
+        }
+    }
+
+    fn serve(
+        &self,
+        kernel: &Kernel,
+        nics: &[(usize, Nic)],
+        cells: &mut BTreeMap<Place, Cell>,
+    ) -> Result<(), String> {
+        let count = (nics.len() * self.tests.len()) as u64;
+        let plan = Plan {
+            kernel,
+            runs: nics.iter().map(|(_, nic)| (*nic, self.command())).collect(),
+            directory: self.lab.join("machines").join(self.name),
+            limit: Duration::from_secs(BOOT_MAX + count * TEST_MAX),
+        };
+        let mut machine = Machine::boot(&plan)?;
+        let booted = Instant::now();
+        let mut place = None;
+        let mut reader = cells::Reader::default();
+        while let Some(line) = machine.line()? {
+            if let Some(version) = line.strip_prefix("booted ") {
+                let seconds = booted.elapsed().as_secs_f32();
+                println!("lab: Linux {version} has booted in {seconds:.1} s");
+            } else if let Some(name) = line.strip_prefix("nic ") {
+                place = nics.iter().find(|(_, nic)| nic.name == name);
+            } else if line == "end" {
+                return Ok(());
+            } else if let (Some((number, nic)), Some((test, cell))) = (place, reader.line(&line)) {
+                let known = self.tests.iter().find(|known| **known == test);
+                let known = known.ok_or_else(|| format!("nobody asked for {test}"))?;
+                cell.print(self.name, nic.name, &test);
+                cells.insert((*number, *known), cell);
+            }
+        }
+        Err(format!("the machine ended:\n{}", machine.console()))
+    }
+
+    /// The command that runs the tests in the machine.
+    fn command(&self) -> String {
+        let target = std::path::absolute(target_dir()).unwrap_or_else(|_| target_dir());
+        let release = target.join("release");
+        format!(
+            "CARGO_TARGET_DIR='{}' TIDELANE_BIN_DIR='{}' TIDELANE_PATIENCE={PATIENCE} {} '{}' \
+             --exact {}",
+            target.display(),
+            release.display(),
+            cells::SIZES,
+            self.program.display(),
+            self.tests.join(" ")
+        )
+    }
+}

@@ -1,0 +1,219 @@
+//! The cells of the laboratory's table: which tests fill them, and with what.
+
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+
+use super::nics::Nic;
+
+/// The test that an older kernel passes, too: by a refusal.
+pub const STARTS: &str = "kernels::starts_or_says_why";
+
+/// Tests of a cell, each with its column, and whether it is among the small ones (`--small`).
+const TESTS: [(&str, &str, bool); 12] = [
+    (STARTS, "start", true),
+    ("commands::up_down_up", "up, down", true),
+    ("servers::nginx_bodies_by_curl", "nginx", true),
+    ("servers::redis_values", "redis", true),
+    ("loss::one_percent_by_netem", "1% loss", true),
+    ("ipv6::nginx_on_both_versions", "IPv6", false),
+    ("coexist::ping_under_load", "ICMP", false),
+    ("fragments::a_router_cuts_segments", "fragments", false),
+    ("deaths::killed_program_frees_all", "program dies", false),
+    (
+        "deaths::killed_service_resets_and_comes_back",
+        "service dies",
+        false,
+    ),
+    (
+        "coexist::an_unaccelerated_server_on_another_port",
+        "kernel beside",
+        false,
+    ),
+    ("clients::curl_from_a_kernel_server", "client", false),
+];
+
+/// How large the tests are there.
+pub const SIZES: &str = "TIDELANE_KILLS=6 TIDELANE_LOSS_MIB=4 TIDELANE_BULK_MIB=8";
+
+/// The tests that were asked for.
+pub fn chosen(small: bool, filters: &[String]) -> Result<Vec<&'static str>, String> {
+    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f));
+    let chosen = TESTS
+        .iter()
+        .filter(|(name, _, is_small)| wanted(name) && (*is_small || !small));
+    let chosen: Vec<_> = chosen.map(|(name, ..)| *name).collect();
+    if chosen.is_empty() {
+        return Err("no such test".to_owned());
+    }
+    Ok(chosen)
+}
+
+/// How a test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it should, with a remark that may be empty.
+    Passed(String),
+    /// The reason.
+    Skipped(String),
+    /// The reason.
+    Failed(String),
+}
+
+/// One cell.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    verdict: Verdict,
+    seconds: f32,
+}
+
+impl Cell {
+    /// A cell.
+    pub fn new(verdict: Verdict, seconds: f32) -> Self {
+        Self { verdict, seconds }
+    }
+
+    /// Prints the result as test programs do.
+    pub fn print(&self, kernel: &str, nic: &str, test: &str) {
+        let name = format!("{kernel}/{nic}/{test}");
+        match &self.verdict {
+            Verdict::Passed(note) => {
+                let comma = if note.is_empty() { "" } else { ", " };
+                println!("test {name} ... ok ({:.1} s){comma}{note}", self.seconds);
+            }
+            Verdict::Skipped(reason) => println!("test {name} ... ignored, {reason}"),
+            Verdict::Failed(text) => println!("test {name} ... FAILED\n---- {name} ----\n{text}"),
+        }
+    }
+}
+
+/// Reads the lines that a test program prints.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// A test that failed, whose output has begun.
+    failed: Option<(String, f32, String)>,
+}
+
+impl Reader {
+    /// Takes a line; the test that it completes, if it does.
+    pub fn line(&mut self, line: &str) -> Option<(String, Cell)> {
+        if let Some((name, seconds, text)) = &mut self.failed {
+            if !line.starts_with(OUTPUT_END) {
+                *text += line;
+                *text += "\n";
+                return None;
+            }
+            let cell = Cell::new(Verdict::Failed(text.trim_end().to_owned()), *seconds);
+            let name = std::mem::take(name);
+            self.failed = None;
+            return Some((name, cell));
+        }
+        let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        let seconds = seconds_of(result);
+        if result.starts_with("FAILED") {
+            self.failed = Some((name.to_owned(), seconds, String::new()));
+            return None;
+        }
+        let verdict = match result.strip_prefix("ignored, ") {
+            Some(reason) => Verdict::Skipped(reason.to_owned()),
+            None => Verdict::Passed(result.split_once("), ").map_or("", |end| end.1).to_owned()),
+        };
+        Some((name.to_owned(), Cell::new(verdict, seconds)))
+    }
+}
+
+/// The line after the output of a failed test.
+const OUTPUT_END: &str = "---- end ";
+
+/// The number in `ok (1.5 s)`.
+fn seconds_of(result: &str) -> f32 {
+    let number = result
+        .split_once('(')
+        .and_then(|(_, rest)| rest.split_once(' '));
+    number
+        .and_then(|(number, _)| number.parse().ok())
+        .unwrap_or(0.0)
+}
+
+/// Cells by the numbers of a kernel and of a NIC, and by test.
+pub type Results = BTreeMap<(usize, usize, &'static str), Cell>;
+
+/// Prints one line for each kernel and NIC.
+pub fn print_table(kernels: &[&str], nics: &[Nic], tests: &[&'static str], results: &Results) {
+    let heading = |test: &str| {
+        TESTS
+            .iter()
+            .find(|(name, ..)| *name == test)
+            .map_or("", |t| t.1)
+    };
+    print!("\n{:<9}{:<12}", "kernel", "NIC");
+    tests
+        .iter()
+        .for_each(|test| print!("{:<16}", heading(test)));
+    println!();
+    for (index, kernel) in kernels.iter().enumerate() {
+        for (number, nic) in nics.iter().enumerate() {
+            print!("{kernel:<9}{:<12}", nic.name);
+            for test in tests {
+                let cell = results.get(&(index, number, *test));
+                let text = match cell.map(|cell| (&cell.verdict, cell.seconds)) {
+                    Some((Verdict::Passed(note), seconds)) if note.is_empty() => {
+                        format!("ok {seconds:.0} s")
+                    }
+                    Some((Verdict::Passed(note), _)) => note.clone(),
+                    Some((Verdict::Skipped(_), _)) => "skipped".to_owned(),
+                    Some((Verdict::Failed(_), _)) => "FAILED".to_owned(),
+                    None => "-".to_owned(),
+                };
+                print!("{text:<16}");
+            }
+            println!();
+        }
+    }
+}
+
+/// Prints the last line of a test program.
+pub fn print_counts<'a>(cells: impl Iterator<Item = &'a Cell>, took: Duration) -> ExitCode {
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for cell in cells {
+        match cell.verdict {
+            Verdict::Passed(_) => passed += 1,
+            Verdict::Skipped(_) => skipped += 1,
+            Verdict::Failed(_) => failed += 1,
+        }
+    }
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {word}. {passed} passed; {failed} failed; {skipped} ignored; 0 measured; 0 \
+         filtered out; finished in {:.2}s",
+        took.as_secs_f32()
+    );
+    ExitCode::from(u8::from(failed > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_test_program_become_cells() {
+        let mut reader = Reader::default();
+        let lines = [
+            "running 3 tests",
+            "test a::b ... ok (1.5 s), native",
+            "test a::c ... ignored, no netem here",
+            "test a::d ... FAILED (3.0 s, exit status: 1)",
+            "---- a::d ----",
+            "test of nothing ... ok",
+            "---- end a::d ----",
+            "test result: FAILED. 1 passed",
+        ];
+        let cells: Vec<_> = lines.iter().filter_map(|line| reader.line(line)).collect();
+        let verdict = |at: usize| (cells[at].0.as_str(), &cells[at].1.verdict);
+        assert_eq!(cells.len(), 3);
+        assert_eq!(verdict(0), ("a::b", &Verdict::Passed("native".to_owned())));
+        assert_eq!(cells[0].1.seconds, 1.5);
+        let skipped = Verdict::Skipped("no netem here".to_owned());
+        assert_eq!(verdict(1), ("a::c", &skipped));
+        let failed = Verdict::Failed("---- a::d ----\ntest of nothing ... ok".to_owned());
+        assert_eq!(verdict(2), ("a::d", &failed));
+    }
+}

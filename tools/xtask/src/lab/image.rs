@@ -1,0 +1,119 @@
+//! What a machine boots: a RAM disk that makes this machine's root, read only, its own.
+
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
+
+use tidelane_tests::tools::find_tool;
+
+use super::{cpio::Archive, kernels::Kernel};
+
+/// Modules that the root needs. The others are loaded from there.
+const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
+
+/// Mounts the root, with a memory overlay, and goes there. `@GUEST@` is the first program.
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t devtmpfs none /dev
+for module in $(cat /modules/order); do insmod "/modules/$module"; done
+mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 host /host ||
+    { echo "no root"; poweroff -f; }
+mount -t tmpfs none /up
+mkdir /up/upper /up/work /up/root
+mount -t overlay -o lowerdir=/host,upperdir=/up/upper,workdir=/up/work none /up/root ||
+    { echo "no overlay"; poweroff -f; }
+mount -t devtmpfs none /up/root/dev
+exec switch_root /up/root /bin/sh @GUEST@
+"#;
+
+/// The RAM disk for a kernel, whose first program after it is the script `guest`.
+pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
+    let busybox = find_tool("busybox").ok_or("no busybox here; apt-get install busybox-static")?;
+    let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+    let mut archive = Archive::default();
+    for directory in ["bin", "dev", "host", "up", "modules"] {
+        archive.directory(directory);
+    }
+    archive.file("bin/busybox", &read(&busybox)?);
+    let guest = guest.to_string_lossy();
+    archive.file("init", INIT.replace("@GUEST@", &guest).as_bytes());
+    let modules = kernel.modules();
+    let dependencies = fs::read_to_string(modules.join("modules.dep"))
+        .map_err(|error| format!("modules.dep: {error}"))?;
+    let mut order = String::new();
+    for path in load_order(&dependencies, &MODULES) {
+        let path = modules.join(path);
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let (name, data) = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("xz") => (name.into_owned(), decompressed("xz", &path)?),
+            Some("zst") => (name.into_owned(), decompressed("zstd", &path)?),
+            _ => (format!("{name}.ko"), read(&path)?),
+        };
+        archive.file(&format!("modules/{name}"), &data);
+        order += &name;
+        order += "\n";
+    }
+    archive.file("modules/order", order.as_bytes());
+    Ok(archive.finish())
+}
+
+fn decompressed(tool: &str, path: &Path) -> Result<Vec<u8>, String> {
+    let output = Command::new(tool).arg("-dc").arg(path).output();
+    let output = output.map_err(|error| format!("{tool}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{tool} {}: {}", path.display(), output.status));
+    }
+    Ok(output.stdout)
+}
+
+/// Files of `wanted` modules and of all that they depend on, in the order in which they can be
+/// loaded, out of the text of `modules.dep`. A kernel may have a module built in.
+fn load_order(dependencies: &str, wanted: &[&str]) -> Vec<String> {
+    let lines = dependencies.lines().filter_map(|line| line.split_once(':'));
+    let known: BTreeMap<String, (&str, Vec<&str>)> = lines
+        .map(|(path, needs)| {
+            (
+                module_name(path),
+                (path, needs.split_whitespace().collect()),
+            )
+        })
+        .collect();
+    let mut order: Vec<String> = Vec::new();
+    for name in wanted {
+        let Some((path, needs)) = known.get(*name) else {
+            continue;
+        };
+        for path in needs.iter().rev().chain([path]) {
+            if !order.iter().any(|earlier| earlier == path) {
+                order.push((*path).to_owned());
+            }
+        }
+    }
+    order
+}
+
+/// A module's name as the kernel knows it.
+fn module_name(path: &str) -> String {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    let name = file.split(".ko").next().unwrap_or(file);
+    name.replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_come_after_what_they_need() {
+        let text = "kernel/a/virtio-pci.ko.xz: kernel/a/ring.ko.xz kernel/a/virtio.ko.xz\n\
+                    kernel/a/9p.ko.xz: kernel/a/9pnet.ko.xz kernel/a/virtio.ko.xz\n";
+        assert_eq!(
+            load_order(text, &["virtio_pci", "9p", "overlay"]),
+            [
+                "kernel/a/virtio.ko.xz",
+                "kernel/a/ring.ko.xz",
+                "kernel/a/virtio-pci.ko.xz",
+                "kernel/a/9pnet.ko.xz",
+                "kernel/a/9p.ko.xz"
+            ]
+        );
+    }
+}
