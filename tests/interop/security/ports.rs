@@ -234,6 +234,9 @@ pub fn a_lingering_descriptor_holds_up_nobody() -> Outcome {
     let attack = attacker(&wire, Side::Server, Origin::User, &service)?
         .args("linger --linger 60 --times 8 --seconds 60")
         .spawn()?;
+    tools::wait_until(SHORT, "eight descriptors sent", || {
+        Ok(attack.written().0.ends_with('\n'))
+    })?;
     let asked = Instant::now();
     let _server = echo_server(&wire, Some(&service), 7000)?;
     check_server_of_root(&wire, 7000)?;
