@@ -37,6 +37,7 @@ use crate::{
     firewall::Guard,
     keeper::Keeper,
     network::Network,
+    pace,
     runtime::{self, Sockets},
     session::Session,
     shared::Shared,
@@ -127,7 +128,8 @@ impl<P: Port> Control<P> {
     pub fn new(parts: Parts<P>) -> io::Result<Self> {
         let (page, page_fd) = parts.page;
         let mut shared = Shared::new(parts.cores, parts.claims, page_fd, parts.descriptors);
-        shared.keeper = Keeper::start()?;
+        shared.keeper = Keeper::start(shared.is_beside_core())?;
+        shared.descriptors.set_pace(shared.is_beside_core());
         shared.confinement = Some(parts.confinement);
         shared.shortcomings = parts.shortcomings;
         let socket = parts.access.policy().socket();
@@ -176,6 +178,7 @@ impl<P: Port> Control<P> {
 
     /// Serves until the service shall end.
     pub fn run(&mut self) -> io::Result<()> {
+        pace::keep(self.shared.is_beside_core());
         let mut events = Vec::with_capacity(64);
         while !self.stopping {
             events.clear();
@@ -187,13 +190,17 @@ impl<P: Port> Control<P> {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+            pace::begin();
             for event in &events {
                 self.progress.begin();
                 self.dispatch(event.data.u64());
+                pace::rest();
             }
             self.progress.begin();
             self.follow_agenda();
+            pace::rest();
             self.shared.finish_claims(now());
+            pace::rest();
             self.look_at_settings();
             self.progress.end();
         }

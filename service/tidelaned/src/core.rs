@@ -62,6 +62,9 @@ pub trait CoreLink<P: Port>: Send + Sync {
     /// Undoes [`watch`](Self::watch).
     fn unwatch(&self, doorbell: BorrowedFd<'_>);
 
+    /// Returns true if the core is awake on the calling thread's CPU, as far as is known.
+    fn is_beside(&self) -> bool;
+
     /// Asks the core to stop after its present step.
     fn stop(&self);
 
@@ -93,6 +96,7 @@ pub struct CoreHandle<P: Port> {
     calls: mpsc::Sender<Call<P>>,
     shared: Arc<Shared>,
     waits: Arc<OwnedFd>,
+    cpu: Option<usize>,
 }
 
 impl<P: Port> CoreLink<P> for CoreHandle<P> {
@@ -110,6 +114,11 @@ impl<P: Port> CoreLink<P> for CoreHandle<P> {
 
     fn unwatch(&self, doorbell: BorrowedFd<'_>) {
         let _ = epoll::delete(&*self.waits, doorbell);
+    }
+
+    fn is_beside(&self) -> bool {
+        let here = rustix::thread::sched_getcpu();
+        self.shared.awake.load(Ordering::Relaxed) && self.cpu.is_none_or(|cpu| cpu == here)
     }
 
     fn stop(&self) {
@@ -182,6 +191,7 @@ pub fn start<P: Port>(
         calls: sender,
         shared: shared.clone(),
         waits: waits.clone(),
+        cpu: config.cpu,
     };
     for fd in config.wake_fds.iter().map(|fd| fd.as_fd()) {
         epoll::add(

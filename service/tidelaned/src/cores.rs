@@ -91,6 +91,11 @@ impl<P: Port> Cores<P> {
         }
     }
 
+    /// Returns true if one is awake on the calling thread's CPU.
+    pub fn are_beside(&self) -> bool {
+        self.0.iter().any(|core| core.is_beside())
+    }
+
     /// Asks all to stop after their present step.
     pub fn stop(&self) {
         self.0.iter().for_each(|core| core.stop());

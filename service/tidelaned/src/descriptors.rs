@@ -32,6 +32,7 @@ use crate::{
     cores::ring,
     fast_open,
     netns::NetNs,
+    pace::{self, IsBesideCore},
     sockets::{self, Entitlement, KernelSocket},
 };
 
@@ -97,6 +98,8 @@ pub struct DescriptorThreads {
     namespace: NetNs,
     ifindex: u32,
     asks: bool,
+    /// The pace that the threads keep, if any.
+    pace: Option<IsBesideCore>,
     /// Looks instead of the threads, at once.
     immediate: Option<Entitlement>,
 }
@@ -125,6 +128,7 @@ impl DescriptorThreads {
             namespace: NetNs::current()?,
             ifindex,
             asks: Entitlement::can_ask(),
+            pace: None,
             immediate: None,
         })
     }
@@ -138,6 +142,11 @@ impl DescriptorThreads {
             immediate: Some(entitlement),
             ..threads
         })
+    }
+
+    /// Threads that start from now on keep the pace.
+    pub fn set_pace(&mut self, is_beside_core: IsBesideCore) {
+        self.pace = Some(is_beside_core);
     }
 
     /// Readable when [`next`](Self::next) has something.
@@ -157,10 +166,14 @@ impl DescriptorThreads {
         let (jobs, receiver) = channel();
         let looked = self.looked.0.clone();
         let bell = self.bell.clone();
+        let pace = self.pace.clone();
         let entitlement = Entitlement::new(self.namespace, self.ifindex, self.asks)?;
         thread::Builder::new()
             .name("tdl-descriptors".into())
-            .spawn(move || serve(&receiver, &looked, &bell, entitlement))?;
+            .spawn(move || {
+                pace.into_iter().for_each(pace::keep);
+                serve(&receiver, &looked, &bell, entitlement);
+            })?;
         self.users.insert(user, User { sessions: 1, jobs });
         Ok(())
     }
@@ -216,6 +229,7 @@ fn serve(
     mut entitlement: Entitlement,
 ) {
     for job in jobs {
+        pace::begin();
         match job {
             Job::Close(descriptors) => drop(descriptors),
             Job::Look(sent) => {
@@ -257,7 +271,9 @@ fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
 /// looked at afterwards cannot be another one's.
 fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, addresses: &[IpAddress]) -> Option<Found> {
     let socket = entitlement.examine(fd.as_fd())?;
+    pace::rest();
     let reservation = PortReservation::beside(&socket.twin()).ok()?;
+    pace::rest();
     let fast_open = fast_open::of_listener(fd);
     let local = socket.local.addr;
     let mut covered: Vec<IpAddress> = addresses.to_vec();
@@ -278,7 +294,9 @@ fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, addresses: &[IpAddress]
 /// A socket that is bound to its port and was never connected since.
 fn reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<Found> {
     let socket = entitlement.examine(fd.as_fd())?;
+    pace::rest();
     let reservation = PortReservation::beside(&socket.twin()).ok()?;
+    pace::rest();
     sockets::is_bound_only(fd.as_fd(), &socket).then(|| {
         Found::Entitled(Box::new(Entitled {
             socket,

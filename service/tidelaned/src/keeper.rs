@@ -16,6 +16,8 @@ use std::{
 
 use tidelane_ring::{Memories, ProgramRegion};
 
+use crate::pace::{self, IsBesideCore};
+
 /// How often the thread looks for regions that nobody else uses.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -38,10 +40,13 @@ pub struct Keeper(Option<mpsc::Sender<Kept>>);
 
 impl Keeper {
     /// Starts the thread. It ends when all its keepers are dropped.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(is_beside_core: IsBesideCore) -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::Builder::new().name("tdl-memory".to_owned());
-        thread.spawn(move || keep(&receiver))?;
+        thread.spawn(move || {
+            pace::keep(is_beside_core);
+            keep(&receiver);
+        })?;
         Ok(Self(Some(sender)))
     }
 
@@ -80,6 +85,7 @@ fn keep(receiver: &mpsc::Receiver<Kept>) {
             true => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
             false => receiver.recv_timeout(LOOK_INTERVAL),
         };
+        pace::begin();
         match given {
             Ok(Kept::Region(region)) => regions.push(region),
             Ok(Kept::Memories(memories)) => drop(memories),
@@ -88,7 +94,10 @@ fn keep(receiver: &mpsc::Receiver<Kept>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
         // Nobody can make a second reference of the only one, which is here.
-        regions.retain(|region| Arc::strong_count(region) > 1);
+        regions.retain(|region| {
+            pace::rest();
+            Arc::strong_count(region) > 1
+        });
     }
 }
 
@@ -102,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_region_goes_when_nobody_else_uses_it() {
-        let keeper = Keeper::start().expect("a thread");
+        let keeper = Keeper::start(Arc::new(|| true)).expect("a thread");
         let layout = Layout::new(1, 4096, 4096).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
         let watched = Arc::downgrade(&region);

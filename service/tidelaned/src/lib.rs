@@ -30,6 +30,7 @@ pub mod memory;
 pub mod names;
 pub mod netns;
 pub mod network;
+pub mod pace;
 pub mod panics;
 pub mod peer;
 pub mod rules;

@@ -22,7 +22,7 @@ use crate::{
     claims::Owner,
     congestion,
     core::{Port, now},
-    descriptors, fast_open,
+    descriptors, fast_open, pace,
     peer::Peer,
     shared::Shared,
 };
@@ -124,6 +124,7 @@ impl Session {
     /// The session of a socket that was just accepted. One that its user may not have is told so.
     pub fn new<P: Port>(shared: &mut Shared<P>, socket: OwnedFd) -> io::Result<Self> {
         let peer = Peer::of(&socket)?;
+        pace::rest();
         Self::of_peer(shared, peer, socket)
     }
 
@@ -222,6 +223,7 @@ impl Session {
                 return Next::Pause(due);
             }
             let next = self.receive_one(shared);
+            pace::rest();
             if next != Next::More {
                 return next;
             }
@@ -333,6 +335,7 @@ impl Session {
             Ok(created) => created,
             Err(_) => return self.answer(message::REGISTERED, refusal::LIMIT),
         };
+        pace::rest();
         let doorbells: Vec<Doorbell> = (0..cores)
             .map(|_| Doorbell::new())
             .collect::<io::Result<_>>()?;
@@ -340,8 +343,10 @@ impl Session {
         let region = Arc::new(region);
         shared.keeper.keep(region.clone());
         let heir = self.heir.then_some(self.number);
+        pace::rest();
         let (policy, keys) = (fast_open::policy(), fast_open::keys());
         let allowed = congestion::allowed_to(&self.peer);
+        pace::rest();
         let added = shared.cores.call_each(|_| {
             let (named, region) = (self.named(), region.clone());
             let user = self.place.user().clone();
@@ -360,6 +365,7 @@ impl Session {
         let Some(ids) = added else {
             return self.answer(message::REGISTERED, refusal::LIMIT);
         };
+        pace::rest();
         let answer = Message {
             region_len: layout.region_len(),
             ..new_message(message::REGISTERED)
@@ -440,6 +446,7 @@ impl Session {
     /// The program is gone: all that it held is freed.
     pub fn end<P: Port>(mut self, shared: &mut Shared<P>) {
         shared.unclaim_all(Owner::Session(self.number), now());
+        pace::rest();
         match self.registered.take() {
             Some(registered) => Self::free(registered, shared),
             None => {
@@ -453,7 +460,9 @@ impl Session {
                 });
             }
         }
+        pace::rest();
         shared.descriptors.leave(self.user_number(), self.socket);
+        pace::rest();
     }
 
     fn free<P: Port>(registered: Registered, shared: &mut Shared<P>) {
@@ -462,6 +471,7 @@ impl Session {
             let id = registered.ids[core];
             move |host, now| host.remove_program(now, id)
         });
+        pace::rest();
         shared.keeper.release(registered.unsealed);
         for held in registered.listeners {
             shared.release_listener(held.cookie);

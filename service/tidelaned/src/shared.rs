@@ -3,10 +3,11 @@
 use std::{
     collections::{BTreeMap, HashMap},
     os::fd::OwnedFd,
+    sync::Arc,
 };
 
 use rustix::event::Timespec;
-use tidelane_host::{Host, IdlePages, RuleSet};
+use tidelane_host::{Host, RuleSet};
 use tidelane_steering::SteeringError;
 use tidelane_time::Instant;
 use tidelane_wire::{Endpoint, IpAddress};
@@ -20,6 +21,7 @@ use crate::{
     cores::Cores,
     descriptors::DescriptorThreads,
     keeper::Keeper,
+    pace::{self, IsBesideCore},
     runtime,
     session::Session,
     somaxconn::SomaxConn,
@@ -258,6 +260,12 @@ impl<P: Port> Shared<P> {
         }
     }
 
+    /// How the threads that work for programs learn that they are in a core's way.
+    pub fn is_beside_core(&self) -> IsBesideCore {
+        let cores = self.cores.clone();
+        Arc::new(move || cores.are_beside())
+    }
+
     /// Gives the pages of receive memory that no connection uses back to the system.
     pub fn give_pages_back(&self) {
         if !self.keeper.has_thread() {
@@ -272,7 +280,10 @@ impl<P: Port> Shared<P> {
             }
             let cores = self.cores.clone();
             self.keeper.work(move || {
-                pages.iter().for_each(IdlePages::give_back);
+                for block in &pages {
+                    block.give_back();
+                    pace::rest();
+                }
                 cores.call(core, |host, _| host.take_back_pages(pages));
             });
         }

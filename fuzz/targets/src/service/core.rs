@@ -82,6 +82,10 @@ impl CoreLink<MemPort> for Link {
 
     fn unwatch(&self, _: BorrowedFd<'_>) {}
 
+    fn is_beside(&self) -> bool {
+        false
+    }
+
     fn stop(&self) {}
 
     fn boosts(&self) -> u32 {

@@ -9,6 +9,7 @@ use super::Control;
 use crate::{
     admin,
     core::Port,
+    pace,
     session::{Session, Standing},
     settings::Settings,
     sys::{self, Signal},
@@ -20,10 +21,12 @@ const REFUSED_MAX: usize = 128;
 impl<P: Port> Control<P> {
     /// Watches the session of a program; one that is not admitted may only say what it does.
     pub(super) fn let_in(&mut self, mut session: Session) {
+        pace::rest();
         session.standing = Standing {
             denied: self.shared.access.judge(&session.peer, &session.peer).err(),
             view: self.shared.access.view_of(&session.peer),
         };
+        pace::rest();
         let is_refused = |session: &Session| session.standing.denied.is_some();
         let refused = self.sessions.values().filter(|other| is_refused(other));
         if is_refused(&session) && refused.count() >= REFUSED_MAX {

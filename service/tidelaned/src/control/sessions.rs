@@ -9,6 +9,7 @@ use tidelane_time::Instant;
 use super::{ACCEPTS_PER_TURN, Control, SESSIONS};
 use crate::{
     core::{Port, now},
+    pace,
     session::{Next, Session},
 };
 
@@ -23,6 +24,7 @@ impl<P: Port> Control<P> {
                 self.agenda.expect(now(), session.number);
                 self.let_in(session);
             }
+            pace::rest();
         }
     }
 
@@ -88,6 +90,7 @@ impl<P: Port> Control<P> {
                 next = Next::End;
             }
             self.go_on(number, next);
+            pace::rest();
         }
     }
 

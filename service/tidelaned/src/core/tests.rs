@@ -57,6 +57,7 @@ fn an_idle_core_sleeps_and_a_frame_that_was_lost_wakes_it() {
     wait_until("the core sleeps", || {
         steps() > 0 && !core.shared.awake.load(Ordering::Acquire) && !queue.is_awaited()
     });
+    wait_until("nobody is beside a core that sleeps", || !core.is_beside());
     // As the demux does when it sends a frame; this one does not arrive.
     let before = steps();
     queue.beat(now().0);

@@ -1,0 +1,114 @@
+//! The pace of threads that work for programs on the CPU of a core.
+//!
+//! A core spins in the idle scheduling class, so it waits while any other thread of its CPU runs:
+//! a program that registers would hold up the traffic of all others until all of its memory is
+//! mapped. The threads that work for programs therefore do so in short pieces. After each piece
+//! they sleep, and the core runs at once.
+//!
+//! A call of [`rest`] marks a place where a piece may end. The call costs a look at the clock while
+//! the piece is short. A thread on whose CPU no core is awake goes on without sleep.
+
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A piece of work that has taken this long ends at the next place where it may.
+const PIECE: Duration = Duration::from_micros(20);
+/// A rest is this much longer than the piece before it: the core keeps three quarters of its CPU.
+const RESTS_PER_PIECE: u32 = 3;
+/// Longest rest, however long the piece took.
+const REST_MAX: Duration = Duration::from_millis(1);
+
+/// Returns true if a core is awake on the calling thread's CPU.
+pub type IsBesideCore = Arc<dyn Fn() -> bool + Send + Sync>;
+
+thread_local! {
+    static BESIDE: RefCell<Option<IsBesideCore>> = const { RefCell::new(None) };
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Makes the calling thread rest from now on, whenever it is beside a core.
+pub fn keep(is_beside_core: IsBesideCore) {
+    BESIDE.set(Some(is_beside_core));
+}
+
+/// Begins a piece of work of the calling thread, which has just been woken.
+pub fn begin() {
+    BEGAN.set(Some(Instant::now()));
+}
+
+/// Ends the piece of work if it was long enough, with a rest if a core is beside. Returns at once
+/// on a thread that keeps no pace.
+pub fn rest() {
+    let Some(began) = BEGAN.get() else {
+        return;
+    };
+    let worked = began.elapsed();
+    if worked < PIECE {
+        return;
+    }
+    let beside = BESIDE.with_borrow(|beside| beside.as_ref().is_some_and(|beside| beside()));
+    if beside {
+        thread::sleep((worked * RESTS_PER_PIECE).min(REST_MAX));
+    }
+    begin();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    fn work(time: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Has a thread work for `time` and rest. Returns how long the rest took, and how often the
+    /// thread asked for cores.
+    fn rest_after(time: Duration, is_beside: bool) -> (Duration, u32) {
+        let asked = Arc::new(AtomicU32::new(0));
+        let counted = asked.clone();
+        let rested = thread::spawn(move || {
+            keep(Arc::new(move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+                is_beside
+            }));
+            begin();
+            work(time);
+            let began = Instant::now();
+            rest();
+            began.elapsed()
+        });
+        let rested = rested.join().expect("the thread ends");
+        (rested, asked.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_thread_beside_a_core_rests_longer_than_it_worked() {
+        let (rested, asked) = rest_after(10 * PIECE, true);
+        assert_eq!(asked, 1);
+        assert!(rested >= 30 * PIECE, "it rested {rested:?}");
+        let (rested, _) = rest_after(REST_MAX, true);
+        assert!(rested >= REST_MAX, "it rested {rested:?}");
+    }
+
+    #[test]
+    fn a_thread_away_from_cores_only_asks() {
+        let (_, asked) = rest_after(2 * PIECE, false);
+        assert_eq!(asked, 1);
+    }
+
+    #[test]
+    fn a_thread_that_keeps_no_pace_goes_on() {
+        begin();
+        work(2 * PIECE);
+        rest();
+    }
+}
