@@ -611,7 +611,7 @@ static __always_inline int is_own(struct ethhdr *ethernet, struct link_address *
 }
 
 SEC("xdp")
-int demux(struct xdp_md *ctx)
+int tidelane_demux(struct xdp_md *ctx)
 {
 	void *start = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;

@@ -24,6 +24,7 @@ mod fragments;
 mod harness;
 mod headers;
 mod hostile;
+mod interfaces;
 mod ipv6;
 mod kernels;
 mod loss;
@@ -81,6 +82,12 @@ const CASES: &[Case] = cases![
     coexist::loopback_client_of_an_accelerated_listener 60,
     coexist::address_in_use_both_ways 60,
     coexist::idle_service_sleeps 60,
+    interfaces::a_service_starts_without_a_carrier 60,
+    interfaces::down_and_up_again 60,
+    interfaces::the_mtu_changes 60,
+    interfaces::renamed 60,
+    interfaces::gone 60,
+    interfaces::another_xdp_program_is_named 30,
     ipv6::nginx_on_both_versions 60,
     ipv6::clients_of_a_kernel_server 60,
     ipv6::memory_wire 60,

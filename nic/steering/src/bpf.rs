@@ -15,7 +15,7 @@ use aya::{
 };
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::{SteeringError, shared_words_unsafe::SharedWords};
+use crate::{SteeringError, firewall::Program, mirror::Mirror, shared_words_unsafe::SharedWords};
 
 /// The demux, from its source or the checked-in object (see `build.rs`).
 pub(crate) const DEMUX_OBJECT: &[u8] =
@@ -171,6 +171,7 @@ impl Object {
     ) -> Result<(AttachMode, Option<String>), SteeringError> {
         let occupied = || SteeringError::OtherProgram {
             interface: interface.to_owned(),
+            program: xdp_program(ifindex),
         };
         let native = match self.attach_patiently(program, ifindex, XdpMode::Driver) {
             Ok(()) => return Ok((AttachMode::Native, None)),
@@ -402,4 +403,10 @@ impl<const N: usize> PerCpuCounters<N> {
         }
         Ok(sums)
     }
+}
+
+/// The XDP program of an interface.
+fn xdp_program(ifindex: u32) -> Option<Program> {
+    let mirror = Mirror::open().ok()?;
+    mirror.link(ifindex)?.xdp_program.map(Program::numbered)
 }

@@ -10,7 +10,7 @@ use crate::{
     mirror,
 };
 
-const PROGRAM: &str = "demux";
+const PROGRAM: &str = "tidelane_demux";
 /// Receive queues that one demux can serve; `QUEUES_MAX` of the program.
 const QUEUES_MAX: u32 = 64;
 /// `struct claim_key`: address 16, port 2, protocol 1, zero 1.

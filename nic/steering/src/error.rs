@@ -2,6 +2,8 @@
 
 use std::{error::Error, fmt, io};
 
+use crate::firewall::Program;
+
 /// Why the demux, or the mirror of the kernel's tables, could not do what it was asked.
 #[derive(Debug)]
 pub enum SteeringError {
@@ -15,6 +17,8 @@ pub enum SteeringError {
     OtherProgram {
         /// The interface.
         interface: String,
+        /// The program, unless it has gone by now.
+        program: Option<Program>,
     },
     /// More receive queues than the program's table has places.
     TooManyQueues {
@@ -61,11 +65,17 @@ impl fmt::Display for SteeringError {
                 "this kernel cannot run the demux ({detail}); boot Linux 5.9 or later with \
                  CONFIG_BPF_SYSCALL=y and CONFIG_XDP_SOCKETS=y (`uname -r` tells)"
             ),
-            Self::OtherProgram { interface } => write!(
-                f,
-                "{interface} has another XDP program; `bpftool net show dev {interface}` shows it, \
-                 `ip link set dev {interface} xdp off` removes it, or stop the process that has it"
-            ),
+            Self::OtherProgram { interface, program } => {
+                write!(f, "{interface} has another XDP program")?;
+                if let Some(program) = program {
+                    write!(f, ", {program}")?;
+                }
+                write!(
+                    f,
+                    "; `ip link set dev {interface} xdp off` removes it, or stop the process that \
+                     has it (`bpftool link` names it)"
+                )
+            }
             Self::TooManyQueues { queues, queues_max } => write!(
                 f,
                 "{queues} receive queues, but at most {queues_max} can be served; `ethtool \

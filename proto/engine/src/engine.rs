@@ -464,6 +464,17 @@ impl Engine {
         Some(id)
     }
 
+    /// The MTU of a flow's link is `mtu` bytes from now on.
+    pub fn set_link_mtu(&mut self, now: Instant, id: FlowId, mtu: u32, env: &mut impl Env) {
+        let clock = Clock::at(now);
+        let Some(mut slow) = slow!(self, id, clock, env) else {
+            return;
+        };
+        slow.link_mtu(mtu);
+        slow.settle();
+        self.settle(clock, id, Fate::Keep, env);
+    }
+
     /// An ICMP error that quotes a segment of ours.
     pub fn icmp_error(&mut self, now: Instant, error: &IcmpError, env: &mut impl Env) {
         let clock = Clock::at(now);

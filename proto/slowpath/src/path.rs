@@ -4,7 +4,7 @@ use tidelane_flow::{Clock, CloseCause, Env, Event, State};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
 
-use crate::{Connection, Fate, Path, Slow, version::sizes};
+use crate::{Connection, Fate, Path, Slow, open::rmss, version::sizes};
 
 /// When a lowered path MTU is forgotten: RFC 1191 §6.3 has ten minutes, and never less than five.
 const PATH_MTU_AGE_MS: u32 = 600_000;
@@ -103,6 +103,25 @@ impl<E: Env> Slow<'_, E> {
             self.cold.rmss = self.cold.rmss.min(self.cold.path_mss);
             self.cold.fast_open.repeated = true;
             let _ = self.send_syn();
+        }
+    }
+
+    /// The MTU of the flow's link is `mtu` bytes from now on. Segments follow, as in Linux
+    /// (`tcp_sync_mss`): they get smaller at once, with the flight sent again, and larger as far as
+    /// the peer takes them, unless the path has shown a limit of its own.
+    pub fn link_mtu(&mut self, mtu: u32) {
+        let link = rmss(self.config, self.hot.key.peer.addr, mtu, &self.cold.options);
+        let before = std::mem::replace(&mut self.cold.rmss, link);
+        if link < self.cold.path_mss {
+            self.cold.path_mss = link;
+            self.cold.mtu.bound(link);
+            self.cold.refresh_mss(self.config, self.hot);
+            if self.hot.state.is_synchronized() {
+                self.resend_all();
+            }
+        } else if self.cold.path_mss == before {
+            self.cold.path_mss = link;
+            self.cold.refresh_mss(self.config, self.hot);
         }
     }
 

@@ -115,7 +115,7 @@ impl<P: PacketIo> Host<P> {
         self.io.rules.opinion(&opening) != Action::Accept
     }
 
-    /// What each rule decided; see [`RuleSet::hits`].
+    /// Decisions by rule; see [`RuleSet::hits`].
     pub fn rule_hits(&self) -> Vec<u64> {
         self.io.rules.hits()
     }
@@ -350,7 +350,27 @@ impl<P: PacketIo> Host<P> {
         self.io.refresh_paths();
     }
 
-    /// What the kernel knows of a neighbour now.
+    /// The interface's MTU is `mtu` bytes from now on, also for connections that are open.
+    pub fn set_mtu(&mut self, now: Instant, mtu: u32) {
+        let interface = &mut self.io.routes.interface;
+        if std::mem::replace(&mut interface.mtu, mtu) == mtu {
+            return;
+        }
+        self.io.now = now;
+        let link = interface.link;
+        let all: Vec<FlowId> = self.engine.flows().collect();
+        for flow in all {
+            if self
+                .engine
+                .flow(flow)
+                .is_some_and(|state| state.link == link)
+            {
+                self.engine.set_link_mtu(now, flow, mtu, &mut self.io);
+            }
+        }
+    }
+
+    /// Follows the kernel's entry for a neighbour.
     pub fn set_neighbour(&mut self, now: Instant, addr: IpAddress, mac: Option<MacAddress>) {
         self.io.now = now;
         let Some(hop) = self.io.routes.hops.set_neighbour(addr, mac) else {

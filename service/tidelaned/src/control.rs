@@ -77,7 +77,7 @@ pub struct Control<P: Port> {
     progress: Arc<Progress>,
     guard: Guard,
     config: PathBuf,
-    /// Who can open the registration socket.
+    /// Users that can open the registration socket.
     socket: runtime::Access,
     waits: OwnedFd,
     sessions: HashMap<u64, Session>,
@@ -93,9 +93,9 @@ pub struct Parts<P: Port> {
     pub claims: Claims,
     /// Where descriptors of programs are looked at.
     pub descriptors: DescriptorThreads,
-    /// Those of the run directory.
+    /// Sockets of the run directory.
     pub sockets: Sockets,
-    /// What the process gave up.
+    /// Rights that the process gave up.
     pub confinement: Confinement,
     /// Features that the kernel or the driver lacks, each with the loss.
     pub shortcomings: Vec<String>,
@@ -111,9 +111,9 @@ pub struct Parts<P: Port> {
     pub signals: OwnedFd,
     /// Where the watchdog sees what the control thread does.
     pub progress: Arc<Progress>,
-    /// Who may use the service.
+    /// Programs that may use the service.
     pub access: Access,
-    /// What each user may have.
+    /// Limits of each user.
     pub limits: LimitsConfig,
     /// Which connections may open.
     pub rules: RuleSet,
@@ -346,6 +346,11 @@ impl<P: Port> Control<P> {
                 return;
             }
         };
+        if self.network.mtu().is_none() {
+            eprintln!("tidelaned: the interface is gone: the service ends");
+            self.stopping = true;
+            return;
+        }
         for addr in changes.neighbours {
             self.tell_neighbour(addr);
         }
@@ -385,6 +390,7 @@ impl<P: Port> Control<P> {
         }
         self.ask_for_routers(&ours);
         self.sync_link_address();
+        self.sync_mtu();
         self.sync_ingress();
         self.shared.cores.send_each(|_| {
             let (addresses, ours) = (addresses.clone(), ours.clone());
@@ -426,6 +432,15 @@ impl<P: Port> Control<P> {
         self.shared
             .cores
             .send_each(|_| move |host, _| host.set_link_address(mac));
+    }
+
+    /// Tells the cores the interface's MTU.
+    fn sync_mtu(&mut self) {
+        if let Some(mtu) = self.network.mtu() {
+            self.shared
+                .cores
+                .send_each(|_| move |host, now| host.set_mtu(now, mtu));
+        }
     }
 
     /// Tells the cores which packets the kernel would take.

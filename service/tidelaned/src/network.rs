@@ -22,7 +22,7 @@ const NOBODYS: [(IpAddress, u8); 6] = [
     ),
 ];
 
-/// What changed of the network. See [`Network::poll`].
+/// Changes of the network. See [`Network::poll`].
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Neighbours on the served interface.
@@ -37,6 +37,8 @@ pub struct Changes {
 pub struct Network {
     mirror: Mirror,
     ifindex: u32,
+    /// The interface's name when it was looked at last.
+    name: String,
     settings: SourceSettings,
 }
 
@@ -44,8 +46,10 @@ impl Network {
     /// The network that `mirror` shows, from the interface with this index.
     pub fn new(mirror: Mirror, ifindex: u32) -> Self {
         let name = mirror.link(ifindex).map(|link| link.name.clone());
+        let name = name.unwrap_or_default();
         Self {
-            settings: SourceSettings::open(&name.unwrap_or_default()),
+            settings: SourceSettings::open(&name),
+            name,
             mirror,
             ifindex,
         }
@@ -65,6 +69,10 @@ impl Network {
                     changes.neighbours.push(IpAddress(addr));
                 }
                 Change::Neighbor { .. } => {}
+                Change::Link(ifindex) if ifindex == self.ifindex => {
+                    self.follow_name();
+                    changes.others = true;
+                }
                 Change::Resync => (changes.others, changes.all) = (true, true),
                 _ => changes.others = true,
             }
@@ -72,9 +80,26 @@ impl Network {
         Ok(changes)
     }
 
+    /// The settings of an interface have its name, which may have changed.
+    fn follow_name(&mut self) {
+        let Some(link) = self.mirror.link(self.ifindex) else {
+            return;
+        };
+        if link.name != self.name {
+            self.name.clone_from(&link.name);
+            self.settings = SourceSettings::open(&link.name);
+        }
+    }
+
     /// Reads the settings again that decide about sources. Returns true if one is different.
     pub fn settings_changed(&mut self) -> bool {
         self.settings.read_again()
+    }
+
+    /// The interface's MTU, in bytes; `None` once there is no such interface in this network
+    /// namespace.
+    pub fn mtu(&self) -> Option<u32> {
+        Some(self.mirror.link(self.ifindex)?.mtu)
     }
 
     /// The interface's own link address.

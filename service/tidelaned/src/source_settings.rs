@@ -13,7 +13,7 @@ const CONF: &str = "/proc/sys/net/ipv4/conf";
 /// One setting: that of all interfaces, and that of the served one.
 struct Setting {
     files: [Option<File>; 2],
-    /// What was read last.
+    /// The values that were read last.
     values: [u8; 2],
 }
 
@@ -28,7 +28,7 @@ impl Setting {
         setting
     }
 
-    /// What cannot be read, because the interface has another name now, stays as it was.
+    /// A value that cannot be read stays as it was.
     fn read_again(&mut self) {
         for (file, value) in self.files.iter().zip(&mut self.values) {
             let read = file.as_ref().and_then(read_number);
@@ -58,7 +58,7 @@ pub struct SourceSettings {
 }
 
 impl SourceSettings {
-    /// Those of `interface` in the network namespace of this thread.
+    /// The settings of `interface` in the network namespace of this thread.
     pub fn open(interface: &str) -> Self {
         let setting = |name| Setting::open(interface, name);
         Self {
@@ -77,7 +77,7 @@ impl SourceSettings {
         self.checks() != before
     }
 
-    /// What they mean.
+    /// Their meaning.
     pub fn checks(&self) -> SourceChecks {
         let reverse_path = match self.rp_filter.value() {
             0 => ReversePathFilter::Off,

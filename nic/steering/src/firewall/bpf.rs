@@ -69,16 +69,23 @@ pub(super) fn tcx(interface: &str, ifindex: u32, naming: Naming) -> io::Result<V
     Ok(hooks)
 }
 
-/// The program with this number; without a name if it is gone, or the caller may not see it.
+/// The program with this number.
 fn program(id: u32, naming: Naming) -> Program {
     if naming == Naming::Numbers {
         return Program { id, name: None };
     }
-    let mut programs = loaded_programs().filter_map(Result::ok);
-    let known = programs.find(|program| program.id() == id);
-    let name = known.and_then(|program| program.name_as_str().map(str::to_owned));
-    let name = name.filter(|name| !name.is_empty());
-    Program { id, name }
+    Program::numbered(id)
+}
+
+impl Program {
+    /// The program with this number; without a name if it is gone, or the caller may not see it.
+    pub(crate) fn numbered(id: u32) -> Self {
+        let mut programs = loaded_programs().filter_map(Result::ok);
+        let known = programs.find(|program| program.id() == id);
+        let name = known.and_then(|program| program.name_as_str().map(str::to_owned));
+        let name = name.filter(|name| !name.is_empty());
+        Self { id, name }
+    }
 }
 
 /// The cgroup2 hierarchy, as this process sees it.

@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
-    link::{
-        InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
-        XdpAttached,
-    },
+    link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp},
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage},
 };
 
@@ -39,10 +36,10 @@ pub struct LinkRecord {
     pub mtu: u32,
     /// What it is.
     pub kind: LinkKind,
-    /// Switched on, and the carrier is there.
+    /// Switched on (IFF_UP), whether or not the carrier is there.
     pub up: bool,
-    /// An XDP program is attached.
-    pub has_xdp: bool,
+    /// Number of the XDP program that is attached, in whichever mode.
+    pub xdp_program: Option<u32>,
 }
 
 /// An address of a link.
@@ -138,10 +135,7 @@ impl Tables {
             ifindex,
             ..LinkRecord::default()
         });
-        link.up = message
-            .header
-            .flags
-            .contains(LinkFlags::Up | LinkFlags::LowerUp);
+        link.up = message.header.flags.contains(LinkFlags::Up);
         if message.header.link_layer_type == LinkLayerType::Loopback {
             link.kind = LinkKind::Loopback;
         }
@@ -225,11 +219,13 @@ fn apply_link_attribute(link: &mut LinkRecord, attribute: &LinkAttribute) {
             link.kind = LinkKind::Veth;
         }
         LinkAttribute::Xdp(attributes) => {
-            let attached = attributes.iter().find_map(|attribute| match attribute {
-                LinkXdp::Attached(attached) => Some(*attached != XdpAttached::None),
+            link.xdp_program = attributes.iter().find_map(|attribute| match attribute {
+                LinkXdp::ProgId(id)
+                | LinkXdp::DrvProgId(id)
+                | LinkXdp::SkbProgId(id)
+                | LinkXdp::HwProgId(id) => Some(*id),
                 _ => None,
             });
-            link.has_xdp = attached.unwrap_or(false);
         }
         _ => {}
     }

@@ -35,7 +35,8 @@ fn has_xdp(pair: &Pair) -> bool {
             .unwrap()
             .link_by_name("veth0")
             .unwrap()
-            .has_xdp
+            .xdp_program
+            .is_some()
     })
 }
 
@@ -108,11 +109,15 @@ fn another_program_is_respected() {
         .run(|| Demux::load_and_attach(ifindex, 1))
         .err()
         .unwrap();
-    assert!(matches!(&second, SteeringError::OtherProgram { interface } if interface == "veth0"));
     assert!(
-        second.to_string().contains("ip link set dev veth0 xdp off"),
-        "{second}"
+        matches!(&second, SteeringError::OtherProgram { interface, .. } if interface == "veth0")
     );
+    for words in [
+        "another XDP program, tidelane_demux",
+        "ip link set dev veth0 xdp off",
+    ] {
+        assert!(second.to_string().contains(words), "{second}");
+    }
     assert!(has_xdp(&pair));
     drop(first);
     pair.host

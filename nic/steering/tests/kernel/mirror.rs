@@ -56,7 +56,7 @@ fn the_first_look_sees_all() {
         (link.name.as_str(), link.mtu, link.kind),
         ("veth0", 1500, LinkKind::Veth)
     );
-    assert!(link.up && !link.has_xdp && link.mac.is_some());
+    assert!(link.up && link.xdp_program.is_none() && link.mac.is_some());
     let mac = link.mac.unwrap().to_string();
     assert!(pair.host.ip("link show dev veth0").contains(&mac));
     assert_eq!(mirror.link_by_name("lo").unwrap().kind, LinkKind::Loopback);
@@ -236,7 +236,7 @@ fn lost_events_are_made_up_for() {
     );
 }
 
-/// What `ip neigh` says of a neighbour behind veth0.
+/// The line of `ip neigh` about a neighbour behind veth0.
 fn neighbor_line(pair: &Pair, addr: &str) -> String {
     pair.host
         .ip(&format!("neigh show {addr} dev veth0 nud all"))

@@ -91,6 +91,32 @@ fn rfc1191_section_6_4_segments_get_smaller_at_once_without_a_congestion_signal(
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].options.mss, Some(1460));
 }
 
+/// As Linux, whose connections follow the MTU of their route both ways.
+#[test]
+fn segments_follow_the_mtu_of_the_link_and_no_further_than_the_path() {
+    let mut rig = in_flight();
+    let set = |rig: &mut Rig, mtu| {
+        let flow = rig.flow_id().expect("a flow");
+        rig.engine.set_link_mtu(rig.now, flow, mtu, &mut rig.env);
+        rig.batch_end()
+    };
+    assert_eq!(
+        spans(&set(&mut rig, 1040)),
+        [(1, 1000), (1001, 1000), (2001, 920)]
+    );
+    assert_eq!(set(&mut rig, 1240), []);
+    assert_eq!(rig.info().mss, 1200);
+    // The peer takes 1,460 bytes, whatever the link does.
+    assert_eq!(set(&mut rig, 9000), []);
+    assert_eq!(rig.info().mss, 1460);
+    // A router on the path said less: a larger link says nothing about that.
+    rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1100 });
+    set(&mut rig, 1500);
+    assert_eq!(rig.info().mss, 1060);
+    set(&mut rig, 1000);
+    assert_eq!(rig.info().mss, 960);
+}
+
 /// The next connection of the same two hosts: what it sends first.
 fn next_connection(rig: &mut Rig) -> Vec<u32> {
     let flow = rig.flow_id().expect("a flow");
