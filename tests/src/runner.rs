@@ -33,7 +33,7 @@ pub struct Case {
     pub seconds: u64,
 }
 
-/// What starts the line with a passing case's remark.
+/// The beginning of a line with a passing case's remark.
 const NOTE_MARK: &str = "NOTE: ";
 
 /// Counts of a run.

@@ -88,7 +88,7 @@ impl Service {
         Self::started(name, config)
     }
 
-    /// What `tidelane up` has started.
+    /// The service that `tidelane up` has started.
     fn started(name: &str, config: PathBuf) -> Result<Self, Stop> {
         let pid = fs::read_to_string(run_dir(name).join("pid"))?;
         Ok(Self {
@@ -119,7 +119,7 @@ impl Service {
             first.check_alive()?;
             Ok(UnixStream::connect(&socket).is_ok())
         })?;
-        // Whoever listens there, as this PID namespace knows it.
+        // The listening process, as this PID namespace knows it.
         let peer = rustix::net::sockopt::socket_peercred(UnixStream::connect(&socket)?)?;
         let service = Self {
             name: name.to_owned(),

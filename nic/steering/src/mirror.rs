@@ -218,7 +218,7 @@ impl Mirror {
         self.routes.by_table()
     }
 
-    /// What the kernel knows of the neighbors behind a link.
+    /// The kernel's entries for the neighbors behind a link.
     pub fn neighbors(&self, ifindex: u32) -> impl Iterator<Item = (Address, Neighbor)> {
         let behind = (ifindex, [0; 16])..=(ifindex, [0xff; 16]);
         let known = self.tables.neighbors.range(behind);

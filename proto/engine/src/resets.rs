@@ -13,7 +13,7 @@ const BUCKETS: usize = 1024;
 /// The number of the secret that chooses buckets; seconds stay below it.
 const BUCKET_NUMBER: u64 = 1 << 63;
 
-/// What one bucket's peers were sent in a second.
+/// Resets to one bucket's peers in a second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     /// Low bits of the second.
@@ -69,7 +69,7 @@ impl Resets {
     }
 }
 
-/// What may be sent in `second` where the limit is `limit`: half of it to one and a half, as nobody
+/// Resets allowed in `second` where the limit is `limit`: half of it to one and a half, as nobody
 /// outside can tell (RFC 5961 §7; Linux does so for challenge ACKs). `u32::MAX` is no limit.
 pub fn with_noise(secret: &[u8; 16], second: u64, limit: u32) -> u32 {
     if limit == u32::MAX {
@@ -100,7 +100,7 @@ mod tests {
         let mut resets = Resets::new();
         resets.refill(1, 100);
         assert_eq!(taken(&mut resets, peer(1), 30), 30);
-        // What others get says nothing of it, while there is something left.
+        // Resets to other peers tell nothing of it while the common limit has some left.
         assert_eq!(taken(&mut resets, peer(2), 30), 30);
         assert_eq!(taken(&mut resets, peer(3), 30), 30);
         assert_eq!(taken(&mut resets, peer(4), 30), 10);

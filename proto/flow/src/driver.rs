@@ -84,18 +84,18 @@ impl SegmentOut {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxFull;
 
-/// What a driver thinks of a connection that a peer asks for. See [`Env::judge`].
+/// A driver's verdict on a connection that a peer asks for. See [`Env::judge`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Judgement {
-    /// It may open.
+    /// The connection may open.
     Accept,
-    /// It may not: the peer is told by a reset.
+    /// The connection is refused, and the peer gets a reset.
     Refuse,
-    /// It may not, and the peer is told nothing.
+    /// The connection is refused, and the peer gets no answer.
     Drop,
 }
 
-/// What a driver has room for. See [`Env::admit`].
+/// A driver's room for one more connection. See [`Env::admit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// The flow.

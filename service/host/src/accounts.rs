@@ -1,4 +1,4 @@
-//! What users have of the service, and how much of it they may have.
+//! Accounts: how much of the service each user has, and may have.
 //!
 //! Three things decide whether a user gets one more of a [`Resource`]:
 //!

@@ -29,7 +29,7 @@ impl<P: PacketIo> HostIo<P> {
         Some(self.listeners.get(listener)?.owner.clone())
     }
 
-    /// What the rules say of a connection that a program opens, and whose the program is.
+    /// The rules' verdict on a connection that a program opens, and the program's credentials.
     pub(crate) fn judge_connect(
         &mut self,
         program: ProgramId,
@@ -51,7 +51,7 @@ impl<P: PacketIo> HostIo<P> {
         (owner, action)
     }
 
-    /// What the operator's rules say of a connection that a peer asks for.
+    /// The operator's rules' verdict on a connection that a peer asks for.
     #[inline(never)]
     pub(crate) fn judge_arrival(&mut self, listener: ListenerId, key: &FlowKey) -> Judgement {
         let Some(owner) = self.owner_of(listener) else {
@@ -95,7 +95,7 @@ impl<P: PacketIo> HostIo<P> {
         Admission::Flow
     }
 
-    /// What was paid last was for `flow`.
+    /// The last charge was for `flow`.
     pub(crate) fn hand_charge_to(&mut self, flow: FlowId) {
         let Prepaid {
             flow: charge,

@@ -118,7 +118,7 @@ pub struct Binding {
     pub active: bool,
     /// Whose the program is that listened or connected: for rules that come later.
     pub owner: Option<Arc<Credentials>>,
-    /// What its user was charged for it. None for connections of nobody.
+    /// The charge of its user for the connection; none for connections of nobody.
     pub charge: Option<Charge>,
     /// And for its place in a SYN queue, as long as it has one.
     pub half_open: Option<Charge>,

@@ -21,7 +21,7 @@ impl AllowedCongestion {
     /// All there are.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// Those that a list of names, with blanks between them, has.
+    /// The algorithms of a list of names with blanks between them.
     pub fn named(list: &str) -> Self {
         let known = |name: &str| NAMES.iter().find(|(known, _)| *known == name);
         let bits = list.split_whitespace().filter_map(known);

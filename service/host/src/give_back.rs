@@ -27,7 +27,7 @@ impl<P: PacketIo> Host<P> {
         };
         let home = binding.home;
         let untaken = program_flags & program_flags::TAKEN == 0 && binding.cause == 0;
-        // What a program read is not in its memory for certain, what it wrote is nowhere else.
+        // Bytes that a program read may be gone; bytes that it wrote are nowhere else.
         let unused = |state: &FlowState| state.rx_read() == 0 && state.tx_head() == 0;
         let untaken = untaken && self.engine.flow(flow).is_some_and(unused);
         let others = self

@@ -122,9 +122,9 @@ impl Hops {
         }
     }
 
-    /// What the kernel knows of a neighbour; its hop, if that is news. A resolved neighbour becomes
-    /// a hop before any flow needs it: answers to its first segments go to it, and not to whoever
-    /// sends in its name.
+    /// Follows the kernel's entry for a neighbour. Returns the hop if the entry changed it. A
+    /// resolved neighbour becomes a hop before any flow needs it: answers to its first segments go
+    /// to it, and not to another host that sends in its name.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> Option<HopId> {
         let id = match mac {
             Some(_) => self.find_or_make(addr),

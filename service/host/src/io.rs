@@ -49,7 +49,7 @@ pub struct HostIo<P> {
     pub routes: Routes,
     /// Registered programs.
     pub programs: Programs,
-    /// What their users have on this core.
+    /// The users' accounts on this core.
     pub ledger: Ledger,
     /// Paid for the flow that the engine makes next: see [`Env::admit`].
     pub(crate) prepaid: Prepaid,
@@ -69,7 +69,7 @@ pub struct HostIo<P> {
     pub released: Vec<FlowId>,
     /// Buffers before accept.
     pub staging: Staging,
-    /// What received bytes may take, on all cores.
+    /// The memory for received bytes of all cores.
     pub stream_memory: StreamMemory,
     /// Where the frame that is being processed came from.
     pub arrival: Option<MacAddress>,
@@ -79,7 +79,7 @@ pub struct HostIo<P> {
     pub counters: HostCounters,
     /// The operator's rules.
     pub rules: RuleSet,
-    /// What is sent for the connection that is being opened goes nowhere.
+    /// Segments of the connection that is being opened are dropped.
     pub muted: bool,
     /// For the driver.
     pub requests: VecDeque<HostRequest>,

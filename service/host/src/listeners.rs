@@ -17,7 +17,7 @@ use crate::{accounts::Charge, hash::FixedState, program::ProgramId, rules::Crede
 /// A context that takes connections.
 #[derive(Debug)]
 pub struct Member {
-    /// Who it is.
+    /// The holder.
     pub seat: Seat,
     /// Connections given to it and not taken yet.
     pub untaken: u32,

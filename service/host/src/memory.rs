@@ -29,7 +29,7 @@ pub struct MemoryLimits {
     pub low: u64,
     /// Above it there is pressure: receive windows grow no more.
     pub pressure: u64,
-    /// What would be beyond it is refused: payload is dropped, connections do not begin.
+    /// The limit: beyond it payload is dropped, and connections do not begin.
     pub high: u64,
 }
 
@@ -53,7 +53,7 @@ impl MemoryLimits {
     }
 }
 
-/// What all cores of a service have given out for received bytes. Clones are the same.
+/// The memory that all cores of a service have given out for received bytes. Clones share it.
 #[derive(Clone, Debug)]
 pub struct StreamMemory(Arc<Shared>);
 
@@ -205,7 +205,7 @@ impl RxBuffers {
         blocks.take(if idle { most } else { 0 }).collect()
     }
 
-    /// What was lent is free again, without its pages.
+    /// Takes lent memory back as free, without its pages.
     pub fn take_back(&mut self, block: StreamBuffer) {
         self.allocator.take_back(block);
     }
@@ -269,7 +269,7 @@ pub struct Staging {
     charges: BTreeMap<u64, Paid>,
 }
 
-/// What a staging buffer costs: nothing, if it is nobody's.
+/// The charge for a staging buffer; none for a buffer of nobody.
 #[derive(Debug, Default)]
 struct Paid {
     /// Of all stream buffers.

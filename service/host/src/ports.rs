@@ -47,7 +47,7 @@ impl PortShare {
     /// All ports.
     pub const ALL: Self = Self { seed: None };
 
-    /// Those of the user with this number; `seed` is the host's.
+    /// The ports of the user with this number; `seed` is the host's.
     pub fn of_user(user: UserId, seed: [u64; 2]) -> Self {
         // Far from the ports, with which the hash mixes it.
         let UserId(uid) = user;

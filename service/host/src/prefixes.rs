@@ -3,7 +3,7 @@
 
 use tidelane_wire::IpAddress;
 
-/// What is known of one prefix.
+/// The value of one prefix.
 #[derive(Clone, Copy, Debug)]
 struct Entry<T> {
     len: u8,
@@ -53,7 +53,7 @@ impl<T: Copy> Prefixes<T> {
         Self { entries, lengths }
     }
 
-    /// What is known of the longest prefix that `addr` has.
+    /// The value of the longest prefix that covers `addr`.
     pub fn lookup(&self, addr: IpAddress) -> Option<T> {
         self.lengths.iter().find_map(|len| {
             // In a prefix of fewer than 96 bits, which is IPv6's, no IPv4 address lies.

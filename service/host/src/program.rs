@@ -27,7 +27,7 @@ pub struct Program {
     pub pid: u32,
     /// Whose it is, for rules.
     pub credentials: Arc<Credentials>,
-    /// What its user has on this core.
+    /// The account of its user on this core.
     pub account: Arc<Account>,
     /// Its memory.
     pub region: Arc<ProgramRegion>,

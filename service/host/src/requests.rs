@@ -372,8 +372,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// What a connection costs the program's user. Beyond their limit the kernel has those that
-    /// stay within this host, whose program waits to hear that; the others fail.
+    /// Charges the program's user for a connection. Beyond the user's limit, connections within
+    /// this host go to the kernel, since their program waits for that answer; the others fail.
     fn charge_connection(&self, program: ProgramId, route: Route) -> Result<Option<Charge>, Start> {
         let Some(program) = self.io.programs.get(program) else {
             return Ok(None);

@@ -17,15 +17,15 @@ pub struct Credentials {
     pub groups: Vec<u32>,
 }
 
-/// What becomes of a connection that opens.
+/// The verdict on a connection that opens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Action {
-    /// It opens.
+    /// The connection opens.
     #[default]
     Accept,
-    /// It does not, and whoever asked is told: by a reset, or by ECONNREFUSED.
+    /// The connection is refused by a reset, or by ECONNREFUSED.
     Refuse,
-    /// It does not, and whoever asked waits for an answer until it gives up.
+    /// The connection gets no answer: its opener waits until it gives up.
     Drop,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// Who opens a connection.
+/// The side that opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The peer: a SYN came for a listener.
@@ -51,7 +51,7 @@ pub enum Direction {
 /// A connection that is about to open.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// Who opens it.
+    /// The side that opens it.
     pub direction: Direction,
     /// This host's end.
     pub local: Endpoint,
@@ -125,9 +125,9 @@ impl FromStr for Prefix {
 /// list is no condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// What becomes of them.
+    /// The verdict on them.
     pub action: Action,
-    /// Who opens them; anyone if there is none.
+    /// The side that opens them; either if there is none.
     pub direction: Option<Direction>,
     /// Ports of this host's end.
     pub local_ports: Vec<RangeInclusive<u16>>,
@@ -192,7 +192,7 @@ impl fmt::Display for Rule {
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     rules: Vec<(Rule, u64)>,
-    /// What becomes of connections that no rule is about.
+    /// The verdict on connections that no rule is about.
     default: Action,
     default_hits: u64,
 }

@@ -88,7 +88,7 @@ impl<P: PacketIo> Host<P> {
         let inherited = self.make_heir(now, from, Holder::Heir(heir));
         if inherited.is_err() {
             self.leave_all(now, Holder::Heir(heir), false);
-            // What was made ready for sharing may be one holder's alone again.
+            // A connection that was prepared for sharing may have one holder again.
             for connection in self.shared.held_by(from) {
                 self.settle(now, connection, false);
             }

@@ -1,4 +1,4 @@
-//! Who may use a service.
+//! Access: the programs that may use a service.
 //!
 //! By default: programs in the service's own network namespace, of root or of a member of the group
 //! `tidelane`. The table `[access]` of the configuration admits more. Whoever is not admitted stays
@@ -37,9 +37,9 @@ pub struct AccessConfig {
 /// Why a program is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Denial {
-    /// It is in a network namespace that is not admitted.
+    /// The program is in a network namespace that is not admitted.
     Namespace,
-    /// It is of a user who is not admitted.
+    /// The program's user is not admitted.
     User,
     /// Its cgroup has BPF programs, or cannot be looked at.
     Cgroup,
@@ -81,7 +81,7 @@ impl AccessPolicy {
         }
     }
 
-    /// What `config` says. Namespaces that are not there are named, and not admitted.
+    /// The policy of `config`. Namespaces that are not there are named, and not admitted.
     pub fn of(
         config: &AccessConfig,
         names: &Names,
@@ -130,7 +130,7 @@ impl AccessPolicy {
         }
     }
 
-    /// Who must be able to open the registration socket.
+    /// Users that must be able to open the registration socket.
     pub fn socket(&self) -> runtime::Access {
         let group = self.own_group.map(Gid::from_raw);
         if self.users.is_empty() && self.groups.is_empty() {

@@ -1,8 +1,7 @@
-//! What users have of the service: their accounts in the control plane, and how many messages they
-//! may send.
+//! Accounts of users in the control plane, and the number of messages that users may send.
 //!
-//! What each core has room for is accounted there ([`tidelane_host::accounts`]); the limits of a
-//! user are the same object on all of them.
+//! Resources of a core are accounted on that core ([`tidelane_host::accounts`]); the limits of a
+//! user are the same object on all cores.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -124,7 +124,7 @@ fn counters<P: Port>(shared: &Shared<P>) -> Value {
     })
 }
 
-/// What each user has, may have, and did not get.
+/// Units that each user has, may have, and was refused.
 fn users<P: Port>(shared: &Shared<P>) -> Value {
     let line = |line: Line| {
         let limit = (line.limit != u64::MAX).then_some(line.limit);

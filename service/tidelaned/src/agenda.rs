@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use tidelane_time::{Duration, Instant};
 
-/// Who connects has so long to register.
+/// Time that a program has to register after it connected.
 const REGISTER_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Sessions by when they are to be looked at.

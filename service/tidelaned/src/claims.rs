@@ -48,10 +48,10 @@ impl Owner {
 /// A claim's owner and local end.
 pub type Name = (Owner, Endpoint);
 
-/// What comes with a claim.
+/// The terms of a claim.
 #[derive(Debug)]
 pub struct Title {
-    /// What the claim costs its user, as long as it lives; `None` if its owner is charged.
+    /// The charge for the claim while it lives; `None` if its owner is charged.
     pub charge: Option<Charge>,
     /// Holds the port in the kernel. `None` where another claim of the owner has it: a socket of
     /// `::` has the ports of both IP versions.
@@ -98,7 +98,7 @@ impl Wants {
         }
     }
 
-    /// What the demux is to do.
+    /// The demux's action.
     fn scope(self) -> Option<Scope> {
         match self {
             Self { whole: 1.., .. } => Some(Scope::Whole),

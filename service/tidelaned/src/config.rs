@@ -53,8 +53,8 @@ pub struct Config {
     /// Configuration file: /etc/tidelane/NAME.toml if absent
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// What to do about rules of the host that connections would bypass, in place of what the
-    /// configuration file says
+    /// Action where the host has rules that connections would bypass, in place of that of the
+    /// configuration file
     #[arg(long, value_enum, value_name = "MODE")]
     pub firewall: Option<firewall::Mode>,
     /// CPUs for the fast path, a core on each: 1, or 1,3, or 0-3; one that is not pinned if absent

@@ -1,4 +1,4 @@
-//! What the service gives up once it is set up.
+//! Confinement: rights that the service gives up once it is set up.
 //!
 //! A service that runs as root, and reads what any program and any host on the network sends,
 //! must be worth as little as possible to whoever takes it over. When all that needs privilege has
@@ -27,7 +27,7 @@ pub mod filter;
 pub mod landlock;
 mod sys;
 
-/// What the process gave up, and what it could not.
+/// Rights that the process gave up, and those that it could not give up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
     /// The capabilities that are left.
@@ -117,7 +117,7 @@ impl Confinement {
         })
     }
 
-    /// What is missing, a line for each, for the log.
+    /// A line for each missing part, for the log.
     pub fn shortcomings(&self) -> Vec<&'static str> {
         let missing = [
             (

@@ -10,7 +10,7 @@ use crate::peer::Peer;
 
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// What a process may choose. If the kernel does not tell, what it allows by default.
+/// Algorithms that a process may choose; the kernel's default where the kernel does not tell.
 pub fn allowed_to(peer: &Peer) -> AllowedCongestion {
     if is_network_administrator(peer) {
         return AllowedCongestion::ALL;
@@ -32,7 +32,7 @@ fn is_network_administrator(peer: &Peer) -> bool {
     });
     let users = |process: &Path| fs::read_to_string(process.join("uid_map")).ok();
     let theirs = users(&process);
-    // What was read was of that process only if it still is there.
+    // The bytes read were that process's only if it is still there.
     capable && theirs.is_some() && theirs == users(Path::new("/proc/self")) && peer.is_alive()
 }
 

@@ -162,7 +162,7 @@ impl CoreConfig {
     }
 }
 
-/// What the watchdog of a core needs to give up on it.
+/// The watchdog's means to give up on a core.
 struct Guard {
     /// The core's thread.
     name: String,

@@ -43,7 +43,7 @@ pub struct Sent {
     pub session: u64,
     /// The message.
     pub message: Message,
-    /// What came beside it.
+    /// Descriptors that came beside the message.
     pub descriptors: Vec<OwnedFd>,
     /// Addresses of the served interface.
     pub addresses: Vec<IpAddress>,
@@ -56,11 +56,11 @@ pub struct Looked {
     pub session: u64,
     /// The message.
     pub message: Message,
-    /// What its descriptors are.
+    /// The kind of its descriptors.
     pub found: Found,
 }
 
-/// What the descriptors of a message are.
+/// The kind of a message's descriptors.
 #[derive(Debug)]
 pub enum Found {
     /// Not as many as the message calls for.
@@ -251,7 +251,7 @@ fn look(sent: Sent, entitlement: &mut Entitlement) -> Looked {
     }
 }
 
-/// What came beside a message. The descriptors are closed, but for a doorbell.
+/// Examines the descriptors beside a message. All are closed, but for a doorbell.
 fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
     let count = sent.descriptors.len();
     let mut descriptors = sent.descriptors.into_iter();

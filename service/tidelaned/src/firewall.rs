@@ -27,7 +27,7 @@ const LOOK_EVERY: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// What to do about hooks of the kernel that packets of the service do not pass.
+/// The action where the kernel has hooks that packets of the service do not pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -42,7 +42,7 @@ pub enum Mode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FirewallConfig {
-    /// What to do about hooks.
+    /// The action where there are hooks.
     pub mode: Mode,
 }
 

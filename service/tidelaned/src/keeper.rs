@@ -1,8 +1,8 @@
 //! Memory of programs, until nobody uses it any more.
 //!
-//! Who drops the last reference of a memory frees all its pages, which takes as long as the program
-//! chose: it may have filled 4 GiB. So a thread of its own, for which nobody waits, holds each
-//! region and lets go of it last.
+//! The drop of a memory's last reference frees all its pages, which takes as long as the program
+//! chose: it may have filled 4 GiB. A thread of its own, for which nobody waits, therefore holds
+//! each region and drops it last.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ use crate::pace::{self, IsBesideCore};
 /// How often the thread looks for regions that nobody else uses.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the thread is given.
+/// Objects that the thread is given.
 enum Kept {
     /// The region of a program that has registered.
     Region(Arc<ProgramRegion>),

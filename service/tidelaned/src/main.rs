@@ -241,7 +241,7 @@ fn describe_packets(link: &LinkRecord, demux: &Demux, ports: &[XdpPort]) -> Vec<
     shortcomings
 }
 
-/// What all cores share.
+/// State that all cores share.
 struct Shares {
     page: Arc<ServicePageMap>,
     notify: Arc<OwnedFd>,

@@ -52,12 +52,12 @@ pub struct NetView {
 }
 
 impl NetView {
-    /// That of the calling thread.
+    /// The namespace of the calling thread.
     pub fn current() -> io::Result<Self> {
         Self::at("thread-self")
     }
 
-    /// That of process `pid`.
+    /// The namespace of process `pid`.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::at(&pid.to_string())
     }

@@ -12,16 +12,16 @@ use crate::{
     names::{Ids, Names, Principal, UnknownName},
 };
 
-/// What becomes of a connection, as the configuration spells it.
+/// The verdict on a connection, as the configuration spells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActionWord {
-    /// It opens.
+    /// The connection opens.
     #[default]
     Accept,
-    /// It is refused.
+    /// The connection is refused.
     Refuse,
-    /// It gets no answer.
+    /// The connection gets no answer.
     Drop,
 }
 
@@ -35,7 +35,7 @@ impl From<ActionWord> for Action {
     }
 }
 
-/// Who opens a connection, as the configuration spells it.
+/// The side that opens a connection, as the configuration spells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DirectionWord {
@@ -148,7 +148,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Several<T> {
                     several.push(next);
                 }
                 if several.is_empty() {
-                    // It would seem to fit nothing, and be no condition.
+                    // An empty list would seem to match nothing, and would be no condition.
                     return Err(de::Error::invalid_length(0, &"at least one value"));
                 }
                 Ok(Several(several))

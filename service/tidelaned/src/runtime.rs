@@ -17,13 +17,13 @@ use rustix::{
 };
 use tidelane_places::{OwnDir, RUN, ServiceName};
 
-/// What a service leaves in its run directory, besides the directory.
+/// Files that a service leaves in its run directory.
 const ENTRIES: [&str; 3] = ["pid", "control.sock", "admin.sock"];
 
 /// Connections that wait to be accepted, at each socket.
 const PENDING_MAX: i32 = 128;
 
-/// Who may open a socket of the run directory.
+/// Users that may open a socket of the run directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The socket's group, if not the service's own.
@@ -221,7 +221,7 @@ mod tests {
         first.listen(Access::owner()).expect("sockets");
         drop(first);
         assert!(!run.join("one").exists());
-        // What a killed service leaves is taken over.
+        // Files that a killed service left are taken over.
         fs::create_dir(run.join("one")).expect("a directory");
         for entry in ENTRIES {
             fs::write(run.join("one").join(entry), "7").expect("a file");

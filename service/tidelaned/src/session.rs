@@ -98,11 +98,11 @@ pub struct Session {
 /// Whether a session goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It does, and there may be another message.
+    /// The session goes on, and there may be another message.
     More,
-    /// It does, when there is another message.
+    /// The session goes on when there is another message.
     Continue,
-    /// It is not to be read until then: its user has sent enough.
+    /// The session is not read until then: its user has sent enough.
     Pause(Instant),
     /// Its next message is to be read after the descriptors of the last one were looked at.
     Wait,
@@ -159,7 +159,7 @@ impl Session {
         })
     }
 
-    /// What it is called on core `core`, if it registered.
+    /// The program's number on core `core`, if it registered.
     pub fn program(&self, core: usize) -> Option<ProgramId> {
         self.registered.as_ref()?.ids.get(core).copied()
     }
@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// Who pays for it.
+    /// The user who is charged for the session.
     pub fn user(&self) -> &User {
         self.place.user()
     }
@@ -482,7 +482,7 @@ impl Session {
 /// Says that a user may have no more sessions, to whoever waits for the answer to a first message.
 /// Returns the descriptors that came with that.
 fn turn_away(socket: BorrowedFd<'_>, refused: Refused) -> Vec<OwnedFd> {
-    // What was sent and not read would make the end of the socket an error that hides the answer.
+    // Unread messages would make the end of the socket an error that hides the answer.
     let descriptors = recv_signed(socket).descriptors;
     let answer = Message {
         refusal: refusal::LIMIT,

@@ -1,4 +1,4 @@
-//! What the configuration file says, made ready to be acted on: at the start, and at each reload.
+//! The configuration file's settings, ready to be acted on at the start and at each reload.
 
 use std::path::Path;
 
@@ -15,18 +15,18 @@ use crate::{
     rules::rule_set,
 };
 
-/// What may change while the service runs.
+/// Settings that may change while the service runs.
 #[derive(Debug)]
 pub struct Settings {
-    /// Who may use the service.
+    /// Programs that may use the service.
     pub policy: AccessPolicy,
     /// Which connections may open.
     pub rules: RuleSet,
-    /// What to do about the host's own rules: of no effect after the start.
+    /// The action where the host has rules of its own: of no effect after the start.
     pub firewall: Mode,
-    /// What each user may have.
+    /// Limits of each user.
     pub limits: LimitsConfig,
-    /// What received bytes of all users may take: of no effect after the start.
+    /// Memory for received bytes of all users: of no effect after the start.
     pub memory: MemoryLimits,
 }
 

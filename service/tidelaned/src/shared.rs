@@ -30,7 +30,7 @@ use crate::{
 /// Claims that are looked at in one turn: what the control thread has to do meanwhile waits.
 const CANDIDATES_MAX: usize = 256;
 
-/// What sessions need of the control thread.
+/// The control thread's state that sessions use.
 pub struct Shared<P: Port> {
     /// The fast path.
     pub cores: Cores<P>,
@@ -40,11 +40,11 @@ pub struct Shared<P: Port> {
     pub page_fd: OwnedFd,
     /// Which connections may open, without what was counted.
     pub rules: RuleSet,
-    /// Who may use the service.
+    /// Programs that may use the service.
     pub access: Access,
     /// Lets go of programs' memory last.
     pub keeper: Keeper,
-    /// What users have, and may have.
+    /// Accounts and limits of users.
     pub accounts: Accounts,
     /// The longest accept queue.
     pub somaxconn: SomaxConn,
@@ -52,7 +52,7 @@ pub struct Shared<P: Port> {
     pub descriptors: DescriptorThreads,
     /// Sessions of children that are about to be made.
     pub heirs: Vec<Session>,
-    /// What the process gave up; none in a test's process.
+    /// Rights that the process gave up; none in a test's process.
     pub confinement: Option<Confinement>,
     /// Features that the kernel or the driver lacks, each with the loss.
     pub shortcomings: Vec<String>,
@@ -65,7 +65,7 @@ pub struct Shared<P: Port> {
 
 /// A listener of the service.
 struct Listening {
-    /// What programs call it.
+    /// Its number for programs.
     number: u32,
     /// Programs that have it.
     holders: usize,

@@ -1,4 +1,4 @@
-//! What the kernel says of a socket that a program sent.
+//! The kernel's description of a socket that a program sent.
 //!
 //! A program may have a port in the service because it has the port in the kernel. [`Entitlement`]
 //! decides whether it has: see `docs/design/claims.md`.

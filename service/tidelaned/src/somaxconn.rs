@@ -2,7 +2,7 @@
 
 use std::{fs::File, os::unix::fs::FileExt};
 
-/// What Linux starts with.
+/// Linux's initial value.
 const DEFAULT: u32 = 4096;
 
 /// The setting of the network namespace in which it was opened, as it is now.
@@ -10,7 +10,7 @@ const DEFAULT: u32 = 4096;
 pub struct SomaxConn(Option<File>);
 
 impl SomaxConn {
-    /// That of the calling thread's namespace.
+    /// The value of the calling thread's namespace.
     pub fn open() -> Self {
         Self(File::open("/proc/sys/net/core/somaxconn").ok())
     }

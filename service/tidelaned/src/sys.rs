@@ -99,7 +99,7 @@ pub fn interrupt(tid: i32) {
     unsafe { libc::syscall(libc::SYS_tgkill, process, tid, INTERRUPT) };
 }
 
-/// What a signal asks the service for.
+/// A signal's request to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGHUP: to read its configuration again.

@@ -99,11 +99,11 @@ impl Suspicion {
     }
 }
 
-/// What the scheduler says of a thread of this process.
+/// The scheduler's state of a thread of this process.
 #[derive(Debug)]
 struct ThreadTime {
     ran_ns: u64,
-    /// It runs, or waits for a CPU.
+    /// The thread runs, or waits for a CPU.
     is_runnable: bool,
 }
 
@@ -149,7 +149,7 @@ pub fn give_up(heartbeats: &Heartbeats, who: &str, silent: Duration) -> ! {
     std::process::abort();
 }
 
-/// What the control thread is doing, for its watchdog.
+/// The control thread's progress, for its watchdog.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Since when it has been doing it; zero while it waits for something to do.
@@ -164,7 +164,7 @@ impl Progress {
         self.busy_since.store(core::now().0, Ordering::Release);
     }
 
-    /// It is done.
+    /// The turn is over.
     pub fn end(&self) {
         self.busy_since.store(0, Ordering::Release);
     }

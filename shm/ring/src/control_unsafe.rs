@@ -1,4 +1,4 @@
-//! What the kernel says beside a message: descriptors, and who sent it.
+//! Control messages of the kernel beside a message: descriptors, and the sender.
 //!
 //! `rustix` receives the message and does not get to read what is beside it: to `rustix` a process
 //! id is never zero, while the kernel says zero for a sender that the receiver's PID namespace does
@@ -22,7 +22,7 @@ const SOL_SOCKET: i32 = 1;
 const SCM_RIGHTS: i32 = 1;
 const SCM_CREDENTIALS: i32 = 2;
 
-/// Who sent a message, in the receiver's namespaces.
+/// The sender of a message, in the receiver's namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// The process, if the receiver's PID namespace has it.
@@ -55,7 +55,7 @@ pub(crate) struct Arrived {
     pub(crate) truncated: bool,
     /// The descriptors beside it (close-on-exec).
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// Who sent it, if the socket asks for that.
+    /// The sender, if the socket asks for that.
     pub(crate) sender: Option<Sender>,
 }
 

@@ -38,7 +38,7 @@ pub struct Region {
     base: NonNull<u8>,
     len: usize,
     backing: Backing,
-    /// What this side cannot write: nothing, all of it, or one part.
+    /// Parts that this side cannot write: none, all, or one.
     read_only: Range<u64>,
 }
 

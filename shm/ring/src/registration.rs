@@ -70,7 +70,7 @@ pub fn send_message(
     }
 }
 
-/// What a receiver got.
+/// A message as the receiver got it.
 #[derive(Debug)]
 pub struct Received {
     /// The message; `None` if the peer closed.
@@ -101,7 +101,7 @@ pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Owned
 pub fn recv_signed(socket: BorrowedFd<'_>) -> Received {
     // One byte more than a message, so that a longer one is seen as such.
     let mut bytes = [0; MESSAGE_LEN + 1];
-    // What is in it is owned by the receiver, whatever becomes of the message.
+    // Descriptors in it are the receiver's, whatever becomes of the message.
     const SPACE: usize = cmsg_space!(ScmRights(KERNEL_MAX), ScmCredentials(1));
     let Arrived {
         len,

@@ -1,8 +1,7 @@
 //! A hostile program for the interop tests.
 //!
-//! It speaks the registration protocol itself, with any message and any descriptor, and owns its
-//! region: it does not use the library that programs use, which would refuse much of what is tried
-//! here.
+//! The program speaks the registration protocol itself, with any message and any descriptor, and
+//! owns its region. The library that programs use would refuse many of these attempts.
 //!
 //! ```text
 //! protocol   Service: the registration socket, any message

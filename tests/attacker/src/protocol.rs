@@ -37,7 +37,7 @@ pub struct Service {
 pub struct Answer {
     /// The message: no refusal.
     pub message: Message,
-    /// What came beside it.
+    /// Descriptors that came beside it.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -211,7 +211,7 @@ impl Failure {
     }
 }
 
-/// What an attack's line says of one request: `"obtained"`, or why not.
+/// The word for one request in an attack's line: `"obtained"`, or why not.
 pub fn verdict<T>(result: &Result<T, Failure>) -> Value {
     match result {
         Ok(_) => json!("obtained"),

@@ -16,14 +16,14 @@ use crate::{
     rings::{Event, Rings},
 };
 
-/// What one registration gave.
+/// The objects of one registration.
 #[derive(Debug)]
 pub struct Program {
     /// The registration socket.
     pub service: Service,
     /// The memory that it shares with the service.
     pub region: Arc<ProgramRegion>,
-    /// What the service tells all programs.
+    /// The page that the service shares with all programs.
     pub page: ServicePageMap,
     /// To ring the cores.
     bells: Vec<Doorbell>,

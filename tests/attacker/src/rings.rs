@@ -48,7 +48,7 @@ pub struct Connection {
     core: usize,
 }
 
-/// What the service said.
+/// The service's messages.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     /// A connection for a listener.

@@ -1,4 +1,4 @@
-//! Who may talk to a service at all.
+//! Access to a service's sockets.
 
 use tidelane_tests::{Outcome, Side, Wire, ensure, tools};
 

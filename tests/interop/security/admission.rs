@@ -1,4 +1,4 @@
-//! Who may use a service: namespaces, users, groups, and programs that a cgroup judges.
+//! Admission by namespace, user and group, and of programs that a cgroup judges.
 
 use std::{fs, path::PathBuf};
 
@@ -11,7 +11,7 @@ use tidelane_tests::{
 use super::{ATTACKER_ID, Origin, attacker, readable_copy};
 use crate::support::{SHORT, check_load, echo_client};
 
-/// What an attacker's PROBE comes to.
+/// The answer to an attacker's PROBE.
 fn probe(wire: &Wire, service: &Service, origin: Origin) -> Result<String, Stop> {
     let program = attacker(wire, Side::Server, origin, service)?.arg("probe");
     Ok(program.run(SHORT)?.json()?["probe"].to_string())
@@ -144,7 +144,7 @@ pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
         "--strict: {strict}"
     );
 
-    // One that the configuration names, by its file.
+    // A namespace that the configuration names by its file.
     let admitted = format!(
         "[access]\nusers = ['*']\nnamespaces = ['/run/netns/{}']\n",
         wire.namespace(Side::Client)

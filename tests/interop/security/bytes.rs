@@ -6,7 +6,7 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines, readable_copy};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// What the other user's clients send.
+/// Bytes that the other user's clients send.
 const SECRET: &str = "TIDELANE-SECRET";
 /// How many of them there are.
 const CLIENTS: u64 = 100;
@@ -81,7 +81,7 @@ fn send(
         .spawn()
 }
 
-/// What the attack came to.
+/// The attack's result.
 fn staged(program: Running) -> Result<Value, Stop> {
     let finished = program.wait(SHORT)?.success()?;
     Ok(lines(&finished)?.pop().unwrap_or_default())

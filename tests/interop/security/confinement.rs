@@ -1,4 +1,4 @@
-//! What an intruder into the service would have: no more than serving needs.
+//! An intruder into the service would have no more rights than serving needs.
 
 use std::{
     fs,

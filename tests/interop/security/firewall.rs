@@ -13,7 +13,7 @@ fn in_server(wire: &Wire, command: &str) -> Result<(), Stop> {
         .map(drop)
 }
 
-/// What `tidelane up` says when it does not start.
+/// The message of `tidelane up` when it does not start.
 fn refusal(wire: &Wire) -> Result<String, Stop> {
     match wire.configured_service("", &[]) {
         Ok(_) => Err(Stop::Fail("it started".to_owned())),

@@ -8,7 +8,7 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// What the service may grow by for one user, in KiB: the user's limits times what each thing costs
+/// Growth of the service for one user, in KiB: the user's limits times what each thing costs
 /// the service at most.
 const GROWTH_KIB_MAX: u64 = 64 << 10;
 
@@ -38,14 +38,14 @@ impl Others {
         check_load(&client.accelerated(service).run(SHORT)?.json()?)
     }
 
-    /// What went on all the time lost nothing.
+    /// Traffic that went on all the time lost nothing.
     fn check(self) -> Outcome {
         let ended = self.client.end(rustix::process::Signal::TERM, SHORT)?;
         check_load(&ended.success()?.json()?)
     }
 }
 
-/// What the user of `uid` has of `resource`, and how often they did not get it.
+/// Units of `resource` that the user of `uid` has, and how often more were refused.
 fn line_of(service: &Service, uid: u64, resource: &str) -> Result<(u64, u64), Stop> {
     let answer = service.ask("users")?;
     let users = answer["users"].as_array().cloned().unwrap_or_default();
@@ -80,7 +80,7 @@ pub fn idle_registrations_shut_nobody_out() -> Outcome {
     others.check()
 }
 
-/// Who connects and says nothing does not stay.
+/// A program that connects and sends nothing does not stay.
 pub fn silent_registrations_end() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -11,7 +11,7 @@ use crate::support::{SHORT, echo_server};
 /// Echo servers: of the service, and of the kernel beside it.
 const FAST: u16 = 7000;
 const PLAIN: u16 = 7001;
-/// What the attacker sends when its handshake is complete.
+/// Bytes that the attacker sends when its handshake is complete.
 const TEXT: &str = "are you there?\n";
 /// Nobody's address on the link, and nobody's link addresses.
 const NOBODY: &str = "10.77.0.88";
@@ -156,8 +156,8 @@ pub fn frames_for_others_are_not_taken() -> Outcome {
     Ok(())
 }
 
-/// Whoever answers in the name of an address that the kernel resolves to somebody else, or to
-/// nobody, hears nothing after the handshake; and an administrator's neighbour is heard and stays.
+/// A host that answers in the name of an address that the kernel resolves to another host, or to
+/// none, gets nothing after the handshake; an administrator's neighbour is served and stays.
 pub fn only_the_resolved_neighbour_is_sent_to() -> Outcome {
     let mut scene = Scene::new()?;
     let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;

@@ -1,4 +1,4 @@
-//! Who may have a port, for how long, and what it costs others.
+//! Ports: the programs that may have one, for how long, and the cost to others.
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,13 @@ const PRIVILEGED: u16 = 22;
 /// Ports that one user may reserve, and how many the attacker asks for.
 const PORTS_PER_USER: u64 = 2000;
 const TIMES: u64 = 8000;
-/// What the attacker takes for that: its messages are limited, too.
+/// Time of the attacker for that: its messages are limited, too.
 const LONG: Duration = Duration::from_secs(60);
-/// What an answer of the control thread may take on a busy machine, where it used to take ten
+/// Time of an answer of the control thread on a busy machine, where it used to take ten
 /// seconds and more.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// What the attack's first line says of a request.
+/// The word for a request in the attack's first line.
 fn said(attack: Running, key: &str) -> Result<Value, Stop> {
     let finished = attack.wait(SHORT)?.success()?;
     let first = lines(&finished)?.into_iter().next().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! What a service bypasses, above its listings.
+//! The hooks that a service bypasses, above its listings.
 
 use serde::Deserialize;
 
-/// What a service knows of the host's own rules.
+/// A service's knowledge of the host's own rules.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub struct Firewall {

@@ -14,7 +14,7 @@ mod users;
 pub struct Options {
     #[command(flatten)]
     service: ServiceName,
-    /// What each user has of the service, and may have, instead of the counters
+    /// Usage and limits of each user, instead of the counters
     #[arg(long)]
     users: bool,
     /// Also what is zero

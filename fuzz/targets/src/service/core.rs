@@ -129,7 +129,7 @@ impl Book {
         self.lock().clone()
     }
 
-    /// Those that programs asked for: the pool's ports are of the kernel's choice.
+    /// Ports that programs asked for: the kernel chooses those of the pool.
     pub fn own_claims(&self) -> Vec<Claim> {
         let claims = self.claims().into_iter();
         claims.filter(|claim| claim.port < EPHEMERAL_MIN).collect()

@@ -65,7 +65,7 @@ pub struct Party {
     pub session: u64,
     /// Its end of the registration socket.
     pub service: Option<Service>,
-    /// What it registered.
+    /// The program that it registered.
     pub program: Option<Program>,
     /// Its only context.
     pub rings: Option<Rings>,
@@ -91,7 +91,7 @@ impl Party {
         registered.or(self.service.as_ref())
     }
 
-    /// What the service answered to REGISTER.
+    /// The service's answer to REGISTER.
     pub fn registered(&mut self, answer: Answer) {
         if let Some(service) = self.service.take() {
             self.program = Program::from_answer(service, answer).ok();

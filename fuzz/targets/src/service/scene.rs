@@ -424,7 +424,7 @@ impl<'g> Scene<'g> {
         self.step();
     }
 
-    /// What the control thread does with the host's requests.
+    /// Serves the host's requests as the control thread does.
     fn serve_host(&mut self) {
         let claims = &mut self.shared.claims;
         let at = now();

@@ -350,7 +350,7 @@ fn source_routes_are_the_kernels_and_other_options_the_services() {
     for options in [
         &[1, 1, 1, 1][..],
         &[148, 4, 0, 0],
-        // What an option says is not an option, and behind the end there is none.
+        // Bytes within an option are no options, nor are bytes behind the end of the list.
         &[7, 7, 4, 131, 137, 131, 131, 0],
         &[0, 131, 3, 4],
         // Broken.

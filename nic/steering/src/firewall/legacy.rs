@@ -59,7 +59,7 @@ pub(super) fn tables() -> io::Result<Vec<Hook>> {
     Ok(hooks)
 }
 
-/// What the kernel says of a table (`struct ipt_getinfo` without the name).
+/// The kernel's description of a table (`struct ipt_getinfo` without the name).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
     /// Bits of the netfilter hooks that it is on.

@@ -28,7 +28,7 @@ const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-/// What the bytes of the kernel should have been.
+/// The form that the kernel's bytes should have had.
 pub(super) fn malformed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "malformed netlink message")
 }

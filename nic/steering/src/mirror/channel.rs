@@ -87,7 +87,7 @@ impl Channel {
         ))
     }
 
-    /// What the kernel says of one thing; nothing if there is no such thing.
+    /// The kernel's description of one object; nothing if there is no such object.
     pub(super) fn get(
         &mut self,
         request: RouteNetlinkMessage,

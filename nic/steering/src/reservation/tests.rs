@@ -28,7 +28,7 @@ fn twin(addr: [u8; 16], port: u16) -> Twin {
     }
 }
 
-/// What a program of user `owner` gets that binds the port with these options.
+/// The result of a bind of the port by a program of user `owner` with these options.
 fn bind_as(owner: u32, port: u16, reuse_addr: bool, reuse_port: bool) -> io::Result<OwnedFd> {
     let socket = new_socket(LOOPBACK)?;
     fchown(&socket, Some(Uid::from_raw(owner)), None::<Gid>)?;

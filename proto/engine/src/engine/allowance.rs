@@ -8,7 +8,7 @@ use tidelane_wire::{DropReason, Segment};
 use super::Engine;
 use crate::resets::with_noise;
 
-/// What tells the noise of resets from that of challenge ACKs.
+/// Separates the noise of resets from that of challenge ACKs.
 const OF_RESETS: u64 = 1 << 62;
 
 impl Engine {

@@ -43,7 +43,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// What one user has in one place.
+/// The resources of one user in one place.
 #[derive(Debug)]
 pub struct Account {
     user: Arc<User>,
@@ -70,7 +70,7 @@ impl Account {
         Arc::ptr_eq(&self.user, user)
     }
 
-    /// What the user has here.
+    /// Units that the user has here.
     pub fn used(&self, resource: Resource) -> u64 {
         self.used[resource.index()].load(Relaxed)
     }

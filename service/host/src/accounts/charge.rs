@@ -1,4 +1,4 @@
-//! What a user has taken, as a value that is owned by what it was taken for.
+//! Charges: units that a user has taken, each owned by the object that they were taken for.
 
 use std::sync::Arc;
 

@@ -75,7 +75,7 @@ impl Ledger {
             .store(capacity, Relaxed);
     }
 
-    /// What all users have here of a resource.
+    /// Units of a resource that all users have here.
     pub fn used(&self, resource: Resource) -> u64 {
         self.pools.0[resource.index()].used.load(Relaxed)
     }

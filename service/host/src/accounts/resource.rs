@@ -49,7 +49,7 @@ resources! {
     StreamBytes = "stream_bytes",
     /// Messages on the registration socket in a second.
     Messages = "messages_per_second",
-    /// Those of the stream buffers that connections have before a program accepts them.
+    /// Bytes of stream buffers of connections that no program has accepted yet.
     StagedBytes = "staged_bytes",
 }
 

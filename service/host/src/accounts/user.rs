@@ -46,7 +46,7 @@ struct Total {
     refused: AtomicU64,
 }
 
-/// What a user has of one resource, and may have: for listings.
+/// A user's units of one resource and their limit, for listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Of what.
@@ -107,12 +107,12 @@ impl User {
         self.total(resource).limit.load(Relaxed)
     }
 
-    /// What they have.
+    /// Units that the user has.
     pub fn used(&self, resource: Resource) -> u64 {
         self.total(resource).used.load(Relaxed)
     }
 
-    /// What they have, may have and did not get of everything.
+    /// Units that the user has, may have and was refused, of every resource.
     pub fn lines(&self) -> impl Iterator<Item = Line> {
         Resource::ALL.iter().map(|resource| {
             let total = self.total(*resource);

@@ -15,7 +15,7 @@ use crate::{
     stage::{LOCAL, Stage, segment, stranger},
 };
 
-/// What no program but its owner may see.
+/// Bytes that no program but their owner's may see.
 const MARKER: u8 = 0xa5;
 /// The port of the marker's owner, and the other program's.
 const PORTS: [u16; 2] = [80, 81];

@@ -1,4 +1,4 @@
-//! What one user may take of a host, and that another user finds something then.
+//! One user takes all that the limits allow, and another user is still served.
 
 use std::sync::Arc;
 
@@ -346,7 +346,7 @@ fn heirs_of_connections_are_bounded() {
     assert_eq!(refused.to_string(), "limit: holds of user 65534 (10)");
     assert_eq!(bad.user.used(Resource::Holds), 8);
     assert!(host.inherit(stage.now, Holder::Program(good.id), 3).is_ok());
-    // One that ends makes room, and what has one holder is not shared.
+    // A program that ends makes room, and a connection with one holder is not shared.
     host.leave_all(stage.now, Holder::Heir(1), false);
     assert_eq!(bad.user.used(Resource::Holds), 0);
     bad.user.set_limit(Resource::Holds, 3);

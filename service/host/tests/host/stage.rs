@@ -29,7 +29,7 @@ pub struct Stage {
     pub is_resolved: bool,
     /// Neighbours that the kernel was asked about.
     asked: Vec<IpAddress>,
-    /// What else the host asked for.
+    /// The host's other requests.
     others: Vec<HostRequest>,
 }
 
@@ -85,7 +85,7 @@ impl Stage {
         answered
     }
 
-    /// What the host asked for since the last call, besides neighbours.
+    /// The host's requests since the last call, besides those for neighbours.
     pub fn requests(&mut self) -> Vec<HostRequest> {
         self.ask_kernel();
         std::mem::take(&mut self.others)

@@ -31,7 +31,7 @@ const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::StagedBytes, u64::MAX, u64::MAX),
 ];
 
-/// What the file says of one user, or of all: units at most, by resource.
+/// The file's limits of one user, or of all: units at most, by resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLimits(BTreeMap<Resource, u64>);
 

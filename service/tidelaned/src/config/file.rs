@@ -25,15 +25,15 @@ const DIRECTORY: &str = "/etc/tidelane";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FileConfig {
-    /// Who may use the service.
+    /// Programs that may use the service.
     pub access: AccessConfig,
-    /// What to do about the host's own rules.
+    /// The action where the host has rules of its own.
     pub firewall: FirewallConfig,
-    /// What each user may have.
+    /// Limits of each user.
     pub limits: LimitsConfig,
-    /// What received bytes of all users may take: of no effect after the start.
+    /// Memory for received bytes of all users: of no effect after the start.
     pub memory: MemoryConfig,
-    /// What becomes of connections that no rule is about.
+    /// The verdict on connections that no rule is about.
     pub default: ActionWord,
     /// Which connections may open, in the order in which the rules are looked at.
     pub rule: Vec<RuleConfig>,

@@ -22,7 +22,7 @@ pub enum Rule {
         argument: u32,
         /// The bits that are looked at.
         mask: u32,
-        /// Those of them that are set.
+        /// The bits of them that are set.
         set: u32,
     },
     /// If the argument is this process's id.
@@ -38,7 +38,7 @@ use Rule::{Any, Bits, Missing, OneOf, OwnProcess, OwnProcessOrZero};
 /// Calls that serve one purpose.
 #[derive(Debug)]
 pub struct Group {
-    /// What the service needs them for.
+    /// Their use in the service.
     pub purpose: &'static str,
     /// The calls.
     pub calls: &'static [(c_long, Rule)],

@@ -41,7 +41,7 @@ const NICE_LIMIT: u64 = 30;
 /// Highest number of a capability in a set of 64.
 const CAPABILITIES_MAX: u32 = 64;
 
-/// What is left.
+/// The capabilities that stay.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     set: CapabilitySet,

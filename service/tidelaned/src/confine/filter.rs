@@ -52,7 +52,7 @@ fn number(call: c_long) -> u32 {
     u32::try_from(call).expect("the number of a system call")
 }
 
-/// What becomes of a call that has the rule. Each path ends with a result.
+/// The verdict on a call that has the rule. Each path ends with a result.
 fn verdict(rule: Rule, own: u32) -> Vec<sock_filter> {
     let allow = give(libc::SECCOMP_RET_ALLOW);
     let deny = give(libc::SECCOMP_RET_TRAP);

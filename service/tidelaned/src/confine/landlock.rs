@@ -1,9 +1,9 @@
 //! Landlock: the files that the service can reach while it serves.
 //!
-//! What is open stays open: the log, the lock on the pid file. Beyond that the service reads what
-//! the kernel says of programs and of the machine, and its configuration, and removes its run
-//! directory. The network is not restricted: it is what the service is for, and the filter of
-//! system calls limits the families. A domain of Landlock has one more effect: the service cannot
+//! Open files stay open: the log, the lock on the pid file. Beyond them the service reads the
+//! kernel's files about programs and about the machine, and its configuration, and removes its run
+//! directory. The network is not restricted: the service is there for it, and the filter of system
+//! calls limits the families. A domain of Landlock has one more effect: the service cannot
 //! look into the memory and the descriptors of processes outside it, whatever its user.
 
 use std::{
@@ -42,7 +42,7 @@ const READ_BENEATH: [&str; 5] = [
 /// Files to read: names of users and groups in the configuration.
 const READ_FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
 
-/// What else may be read, as only this service knows.
+/// Further files that may be read, which depend on this service's configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Readable<'a> {
     /// A directory that may be mounted nowhere.
@@ -62,7 +62,7 @@ pub fn restrict(run_dir: &RunDir, readable: &Readable<'_>) -> io::Result<Option<
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         match open(path, flags, Mode::empty()) {
             Ok(fd) => rules.allow(fd.as_fd(), rights),
-            // What is not there cannot be read either.
+            // A file that is not there cannot be read either.
             Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -9,8 +9,8 @@ use std::{
 
 use libc::sock_filter;
 
-/// What `seccomp` takes: the filter for all threads, and without the speculation barriers that
-/// kernels before 5.16 put on with it. They are for processes that run somebody else's code.
+/// Flags of `seccomp`: the filter is for all threads, and without the speculation barriers that
+/// kernels before 5.16 put on with it. Those are for processes that run somebody else's code.
 const FILTER_FLAGS: libc::c_ulong =
     libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
 const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
@@ -47,7 +47,7 @@ pub(super) fn set_filter(program: &[sock_filter]) -> io::Result<()> {
     }
 }
 
-/// What the kernel says of a denied call: `siginfo_t` up to the fields of SIGSYS.
+/// The kernel's report of a denied call: `siginfo_t` up to the fields of SIGSYS.
 #[repr(C)]
 struct DeniedCall {
     _signal: [c_int; 4],

@@ -79,7 +79,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Who is not admitted any more loses the session, and with it its connections.
+    /// A program that is no longer admitted loses its session, and its connections with it.
     fn judge_again(&mut self) {
         let access = &self.shared.access;
         let mut over = Vec::new();

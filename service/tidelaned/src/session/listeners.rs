@@ -35,7 +35,7 @@ pub(super) struct Held {
 }
 
 impl Registered {
-    /// What one more listener costs; nothing if the program has it.
+    /// The charge for one more listener; none if the program has it.
     fn charge_listener(
         &self,
         account: &Arc<Account>,

@@ -1,4 +1,4 @@
-//! What a session costs its user, from the moment that its socket is accepted.
+//! The charges for a session, from the moment that its socket is accepted.
 
 use std::sync::Arc;
 
@@ -28,12 +28,12 @@ impl Place {
         })
     }
 
-    /// Who pays.
+    /// The account that is charged.
     pub fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    /// Who that is.
+    /// The user of that account.
     pub fn user(&self) -> &Arc<User> {
         self.account.user()
     }
@@ -51,7 +51,7 @@ impl Place {
     }
 }
 
-/// What a registered program costs its user.
+/// The charges for a registered program.
 #[derive(Debug)]
 pub struct Costs {
     _program: Charge,

@@ -10,7 +10,7 @@ use crate::{access::Denial, core::Port, netns::NetView, peer::Peer, shared::Shar
 /// Reasons that are kept for `tidelane ss`, per program.
 const NOTES_MAX: usize = 4096;
 
-/// What the service decided about a program.
+/// The service's decision about a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// Why it is not admitted; it may send notes all the same.

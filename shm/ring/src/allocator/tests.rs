@@ -59,7 +59,7 @@ fn sizes_out_of_range_and_foreign_buffers_are_refused() {
     assert!(BufferAllocator::new(0..u64::MAX).alloc(11).is_some());
 }
 
-/// What `lend` gives until there is no more.
+/// All blocks that `lend` gives.
 fn lent(allocator: &mut BufferAllocator, len_min: u64) -> Vec<StreamBuffer> {
     std::iter::from_fn(|| allocator.lend(len_min)).collect()
 }

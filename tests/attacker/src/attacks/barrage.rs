@@ -43,7 +43,7 @@ const IDLE_MAX: usize = 2000;
 /// How long an attack waits after the service refused.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What one attack did.
+/// The toll of one attack.
 #[derive(Debug, Default)]
 pub struct Toll {
     /// Times that something was tried.

@@ -19,7 +19,7 @@ use crate::{
     report,
 };
 
-/// What is sent when the handshake is complete; a server of echos sends it back.
+/// Bytes sent when the handshake is complete; a server of echos sends them back.
 const TEXT: &[u8] = b"are you there?\n";
 /// The first sequence number.
 const ISS: u32 = 7_000_000;
@@ -53,7 +53,7 @@ pub struct Options {
     seconds: f64,
 }
 
-/// What was heard of the other end.
+/// The other end's answers.
 #[derive(Default)]
 struct Heard {
     syn_acks: u32,

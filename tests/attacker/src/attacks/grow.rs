@@ -18,7 +18,7 @@ const CONTEXTS_MAX: u32 = 256;
 /// Where nobody listens: each request is answered at once.
 const CLOSED_PORT: u16 = 9;
 
-/// What is asked for again and again.
+/// The object that is asked for again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Way {
     /// INHERIT, for children that there never are
@@ -38,7 +38,7 @@ pub enum Way {
 /// Options of `grow`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// What to ask for
+    /// Object to ask for
     way: Way,
     /// This host's address on the wire, to connect to
     #[arg(long)]
@@ -62,7 +62,7 @@ impl Tally {
                 self.obtained += 1;
                 Ok(Some(got))
             }
-            // Who may not even connect finds the socket closed.
+            // A user who may not connect finds the socket closed.
             Err(Failure::Refused(_) | Failure::HungUp) => {
                 self.refused += 1;
                 Ok(None)

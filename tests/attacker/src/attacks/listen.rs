@@ -31,7 +31,7 @@ pub struct Options {
     /// Serves for so many seconds whoever comes
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
-    /// What each client is sent
+    /// Bytes sent to each client
     #[arg(long, default_value = "you are served by the attacker\n")]
     banner: String,
 }

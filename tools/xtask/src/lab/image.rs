@@ -1,4 +1,4 @@
-//! What a machine boots: a RAM disk that makes this machine's root, read only, its own.
+//! The RAM disk that a machine boots, which makes this machine's root, read only, its own.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

@@ -26,7 +26,7 @@ const META_PACKAGE: &str = "linux-image-amd64";
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
 /// Packages that are looked at, at most.
 const PACKAGES_MAX: usize = 16;
-/// What the packages of a kernel are unpacked into; the name appears when all of them are.
+/// The folder of a kernel's unpacked packages; it appears when all are unpacked.
 const ROOT: &str = "root";
 
 /// A kernel on disk.
@@ -142,7 +142,7 @@ impl Apt {
     fn fetch(&self, home: &Path) -> Result<(), String> {
         run(self.command("apt-get").args(["-qq", "update"]))?;
         let partial = home.join("partial");
-        // What an interrupted run left.
+        // The remains of an interrupted run.
         let _ = fs::remove_dir_all(&partial);
         fs::create_dir_all(&partial).map_err(|error| error.to_string())?;
         for package in self.parts()? {

@@ -22,7 +22,7 @@ const PROCESSORS: &str = "2";
 /// Modules beside those of the NICs: what tests do to a network.
 const MODULES: &str = "veth bridge sch_netem";
 
-/// What a machine is to do.
+/// A machine's task.
 #[derive(Debug)]
 pub struct Plan<'a> {
     /// The kernel that it boots.

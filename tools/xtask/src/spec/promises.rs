@@ -8,7 +8,7 @@ const PAGE: &str = "docs/security.md";
 /// Begins the head of a table of promises.
 const HEAD: &str = "| asset | attacker | promise |";
 
-/// What is wrong with the tables of the page, if there is one among `files`.
+/// The faults of the page's tables, if the page is among `files`.
 pub fn complaints(files: &[SourceFile], tree: &Tree<'_>) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![format!("{PAGE}: no such file")];

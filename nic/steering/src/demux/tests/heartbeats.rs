@@ -52,7 +52,7 @@ fn a_core_that_beats_gets_frames_and_one_that_stopped_does_not() {
     // A beat of a clock that is a little ahead.
     core.beat(now_ns() + MS);
     assert_eq!(bench.seen(&frame), SENT);
-    // It goes on.
+    // The core goes on.
     core.beat(now_ns());
     assert_eq!(bench.seen(&frame), SENT);
     // The others' queues are their own.
@@ -72,7 +72,7 @@ fn a_frame_starts_the_time_of_a_sleeping_core() {
     assert!(core.is_awaited());
     assert_eq!(bench.seen(&frame), SENT);
     core.sleep();
-    // What is not for the service wakes nobody.
+    // Frames that are not for the service wake nobody.
     bench.seen(&ethernet(&transport(TCP, 4000, 81, 0)));
     assert!(!core.is_awaited());
 }

@@ -1,4 +1,4 @@
-//! What a program does to its own memory while it carries connections.
+//! Attacks of a program on its own memory while it carries connections.
 
 use std::{thread, time::Instant};
 
