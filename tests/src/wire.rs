@@ -20,7 +20,7 @@ use std::{
 };
 
 use crate::{
-    Stop, command, command_with,
+    Outcome, Stop, command, command_with,
     guardian::Guardian,
     nics,
     program::{Program, Running},
@@ -43,6 +43,8 @@ pub const MIDDLE: (&str, &str) = ("left", "right");
 /// With a bottleneck: a pair of interfaces within the middle namespace. Frames go from `right`
 /// through `inner` and `outer`, over a bridge, to `left`.
 pub const BOTTLENECK: (&str, &str) = ("inner", "outer");
+/// Time that a NIC may take to find its link.
+const CARRIER_MAX: Duration = Duration::from_secs(10);
 /// Bytes that wait before a bottleneck: more are dropped.
 const BOTTLENECK_QUEUE: &str = "1500000";
 
@@ -149,7 +151,17 @@ impl Wire {
             self.add_bucket(&client, INTERFACE, mbit)?;
         }
         self.set_up_end(&server, SERVER, SERVER_V6)?;
-        self.set_up_end(&client, CLIENT, CLIENT_V6)
+        self.set_up_end(&client, CLIENT, CLIENT_V6)?;
+        self.wait_for_carrier(&server)?;
+        self.wait_for_carrier(&client)
+    }
+
+    /// Waits for the link of an end, which takes some NICs seconds.
+    fn wait_for_carrier(&self, space: &str) -> Outcome {
+        tools::wait_until(CARRIER_MAX, "the carrier", || {
+            let link = command(&["ip", "-n", space, "link", "show", "dev", INTERFACE])?;
+            Ok(link.contains("LOWER_UP"))
+        })
     }
 
     /// A bridge between `left` and `outer`, and a token bucket towards the server.

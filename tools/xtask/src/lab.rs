@@ -52,7 +52,7 @@ pub struct Options {
     /// Kernels, separated by commas: 5.10, 6.1, 6.12, newest, or all
     #[arg(long, default_value = "6.1", value_delimiter = ',')]
     kernel: Vec<String>,
-    /// NICs, separated by commas: veth, virtio-net, vmxnet3, e1000e, igb, or all
+    /// NICs, separated by commas: veth, virtio-net, virtio-net-dma, vmxnet3, e1000e, igb, or all
     #[arg(long, default_value = "veth,virtio-net", value_delimiter = ',')]
     nic: Vec<String>,
     /// Only a few tests, of some minutes
@@ -62,8 +62,8 @@ pub struct Options {
     filters: Vec<String>,
 }
 
-/// Why the laboratory cannot run here, if so.
-fn lacks() -> Option<String> {
+/// Returns the reason why the laboratory cannot run here, if it cannot.
+pub fn lacks() -> Option<String> {
     let missing = TOOLS.iter().find(|(tool, _)| find_tool(tool).is_none());
     missing.map(|(tool, package)| format!("no {tool} here; apt-get install {package}"))
 }

@@ -144,14 +144,14 @@ pub fn print_table(kernels: &[&str], nics: &[Nic], tests: &[&'static str], resul
             .find(|(name, ..)| *name == test)
             .map_or("", |t| t.1)
     };
-    print!("\n{:<9}{:<12}", "kernel", "NIC");
+    print!("\n{:<9}{:<16}", "kernel", "NIC");
     tests
         .iter()
-        .for_each(|test| print!("{:<16}", heading(test)));
+        .for_each(|test| print!("{:<18}", heading(test)));
     println!();
     for (index, kernel) in kernels.iter().enumerate() {
         for (number, nic) in nics.iter().enumerate() {
-            print!("{kernel:<9}{:<12}", nic.name);
+            print!("{kernel:<9}{:<16}", nic.name);
             for test in tests {
                 let cell = results.get(&(index, number, *test));
                 let text = match cell.map(|cell| (&cell.verdict, cell.seconds)) {
@@ -163,7 +163,7 @@ pub fn print_table(kernels: &[&str], nics: &[Nic], tests: &[&'static str], resul
                     Some((Verdict::Failed(_), _)) => "FAILED".to_owned(),
                     None => "-".to_owned(),
                 };
-                print!("{text:<16}");
+                print!("{text:<18}");
             }
             println!();
         }
