@@ -63,7 +63,7 @@ pub struct Options {
 }
 
 /// Returns the reason why the laboratory cannot run here, if it cannot.
-pub fn lacks() -> Option<String> {
+fn lacks() -> Option<String> {
     let missing = TOOLS.iter().find(|(tool, _)| find_tool(tool).is_none());
     missing.map(|(tool, package)| format!("no {tool} here; apt-get install {package}"))
 }

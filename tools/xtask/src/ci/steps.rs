@@ -2,8 +2,6 @@
 
 use tidelane_tests::tools::find_tool;
 
-use crate::lab;
-
 /// One step.
 #[derive(Debug)]
 pub struct Step {
@@ -214,15 +212,6 @@ pub const STEPS: &[Step] = &[
             "posix",
         ],
         tests: true,
-        ..CHECK
-    },
-    // The smallest part of the laboratory: Linux 6.1, over veth and virtio-net.
-    Step {
-        name: "lab",
-        command: &["cargo", "xtask", "lab", "--small"],
-        tests: true,
-        seconds: 420,
-        skip: lab::lacks,
         ..CHECK
     },
 ];

@@ -5,7 +5,7 @@ mount -t proc none /proc
 mount -t sysfs none /sys
 mkdir -p /dev/pts /dev/shm
 mount -t devpts none /dev/pts
-for place in /dev/shm /run /tmp /var/log; do mount -t tmpfs none "$place"; done
+for place in /dev/shm /run /var/log; do mount -t tmpfs none "$place"; done
 mkdir -p /run/lock /run/netns
 mount -t bpf none /sys/fs/bpf
 mount -t cgroup2 none /sys/fs/cgroup
