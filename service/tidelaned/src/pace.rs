@@ -17,8 +17,8 @@ use std::{
 
 /// A piece of work that has taken this long ends at the next place where it may.
 const PIECE: Duration = Duration::from_micros(20);
-/// A rest is this much longer than the piece before it: the core keeps three quarters of its CPU.
-const RESTS_PER_PIECE: u32 = 3;
+/// A rest is this much longer than the piece before it: the core keeps five sixths of its CPU.
+const RESTS_PER_PIECE: u32 = 5;
 /// Longest rest, however long the piece took.
 const REST_MAX: Duration = Duration::from_millis(1);
 
