@@ -19,17 +19,20 @@ use std::{
 use clap::Args;
 use tidelane_tests::tools::{find_tool, target_dir};
 
+mod apt;
 mod cells;
 mod cpio;
+mod emulator;
 mod image;
 mod kernels;
 mod machine;
 mod nics;
 
 use cells::{Cell, STARTS, Verdict};
+use emulator::{EMULATOR, Emulator};
 use kernels::{KERNELS, Kernel, REFUSED};
 use machine::{Machine, Plan};
-use nics::{EMULATOR, NICS, Nic};
+use nics::{NICS, Nic};
 
 /// Tools of this machine by the package that has them.
 const TOOLS: [(&str, &str); 6] = [
@@ -88,12 +91,15 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     let tests = cells::chosen(options.small, &options.filters)?;
     let program = test_program()?;
     let lab = std::path::absolute(target_dir().join("lab")).map_err(|error| error.to_string())?;
+    let devices: Vec<&str> = nics.iter().filter_map(|nic| nic.device).collect();
+    let emulator = Emulator::with(&devices, &lab);
     let start = Instant::now();
     let mut results = BTreeMap::new();
     for (index, kernel) in kernels.iter().enumerate() {
         let refused = REFUSED.contains(kernel);
         let tests = tests.iter().filter(|test| !refused || **test == STARTS);
         let machine = Boot {
+            emulator: &emulator,
             name: kernel,
             nics: &nics,
             tests: tests.copied().collect(),
@@ -135,6 +141,7 @@ type Place = (usize, &'static str);
 
 /// One machine to be.
 struct Boot<'a> {
+    emulator: &'a Emulator,
     name: &'a str,
     nics: &'a [Nic],
     tests: Vec<&'static str>,
@@ -148,7 +155,8 @@ impl Boot<'_> {
         let mut cells = BTreeMap::new();
         let mut present = Vec::new();
         for (number, nic) in self.nics.iter().enumerate() {
-            match nic.missing() {
+            let missing = nic.device.and_then(|device| self.emulator.missing(device));
+            match missing {
                 None => present.push((number, *nic)),
                 Some(reason) => self.fill(&mut cells, number, &Verdict::Skipped(reason)),
             }
@@ -192,6 +200,7 @@ impl Boot<'_> {
     ) -> Result<(), String> {
         let count = (nics.len() * self.tests.len()) as u64;
         let plan = Plan {
+            emulator: self.emulator,
             kernel,
             runs: nics.iter().map(|(_, nic)| (*nic, self.command())).collect(),
             directory: self.lab.join("machines").join(self.name),

@@ -4,17 +4,13 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread,
     time::{Duration, Instant},
 };
 
-use super::{
-    image,
-    kernels::Kernel,
-    nics::{EMULATOR, Nic},
-};
+use super::{emulator::Emulator, image, kernels::Kernel, nics::Nic};
 
 /// Memory in MiB, and processors.
 const MEMORY_MIB: &str = "3072";
@@ -25,6 +21,8 @@ const MODULES: &str = "veth bridge sch_netem";
 /// A machine's task.
 #[derive(Debug)]
 pub struct Plan<'a> {
+    /// What emulates it.
+    pub emulator: &'a Emulator,
     /// The kernel that it boots.
     pub kernel: &'a Kernel,
     /// Its NICs, and for each the shell command that is run with the environment of that NIC.
@@ -59,8 +57,7 @@ impl Machine {
         let console = write("console.log", b"")?;
         let results = open_log(&plan.directory.join("results.log"))?;
         // The emulator ends with this process, however that ends.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", EMULATOR]);
+        let mut command = plan.emulator.command(&["setpriv", "--pdeathsig", "KILL"]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none"]);
         command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-no-reboot"]);
         command.args(["-m", MEMORY_MIB, "-smp", PROCESSORS]);

@@ -1,0 +1,197 @@
+//! Packages of Debian's releases, unpacked below `target/lab` and kept there.
+//!
+//! Apt fetches them, with lists of its own, from the archive that this machine's sources name.
+//! Nothing is installed, and the machine's own lists stay as they are.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The folder of unpacked packages; it appears when all are unpacked.
+const ROOT: &str = "root";
+
+/// Which packages apt takes for installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Installed {
+    /// None.
+    Nothing,
+    /// Those of this machine.
+    AsHere,
+}
+
+/// Apt with directories of its own.
+#[derive(Debug)]
+pub struct Apt {
+    home: PathBuf,
+    options: Vec<String>,
+}
+
+impl Apt {
+    /// Apt for the packages of these releases, with its files and theirs below `home`.
+    pub fn new(home: &Path, suites: &[&str], installed: Installed) -> Result<Self, String> {
+        let own_home = home.join("apt");
+        for directory in ["lists/partial", "archives/partial"] {
+            let path = own_home.join(directory);
+            fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        let list = own_home.join("sources.list");
+        fs::write(&list, sources_of(suites)?).map_err(|error| error.to_string())?;
+        let own = |name: &str, path: &Path| format!("{name}={}", path.display());
+        let nothing = Path::new("/dev/null");
+        let mut options = vec![
+            own("Dir::State::Lists", &own_home.join("lists")),
+            own("Dir::Cache", &own_home),
+            own("Dir::Etc::sourcelist", &list),
+            own("Dir::Etc::sourceparts", nothing),
+            own("Dir::Etc::preferencesparts", nothing),
+            "Acquire::Languages=none".to_owned(),
+            // Another architecture's or release's packages are not wanted.
+            "APT::Architectures=amd64".to_owned(),
+        ];
+        if installed == Installed::Nothing {
+            options.push(own("Dir::State::status", nothing));
+        }
+        let options = options
+            .into_iter()
+            .flat_map(|option| ["-o".to_owned(), option]);
+        let apt = Self {
+            home: home.to_owned(),
+            options: options.collect(),
+        };
+        run(apt.command("apt-get").args(["-qq", "update"]))?;
+        Ok(apt)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.args(&self.options);
+        command
+    }
+
+    /// The packages that a package needs.
+    pub fn depended(&self, package: &str) -> Result<Vec<String>, String> {
+        let mut depends = self.command("apt-cache");
+        depends.args(["depends", "--no-recommends", "--no-suggests"]);
+        depends.args(["--no-conflicts", "--no-breaks", "--no-replaces"]);
+        let text = run(depends.args(["--no-enhances", package]))?;
+        Ok(names_after("Depends: ", &text))
+    }
+
+    /// The packages that an installation of `package` out of the release `suite` would bring,
+    /// each with its version.
+    pub fn brought(&self, package: &str, suite: &str) -> Result<Vec<String>, String> {
+        let mut simulation = self.command("apt-get");
+        simulation.args(["install", "--simulate", "--no-install-recommends"]);
+        let text = run(simulation.args(["--target-release", suite, package]))?;
+        Ok(installations(&text))
+    }
+
+    /// Fetches and unpacks packages, each a name that a version may follow. Their files are then
+    /// below [`root`].
+    pub fn unpack(&self, packages: &[String]) -> Result<(), String> {
+        let partial = self.home.join("partial");
+        // The remains of an interrupted run.
+        let _ = fs::remove_dir_all(&partial);
+        fs::create_dir_all(&partial).map_err(|error| error.to_string())?;
+        for package in packages {
+            let mut download = self.command("apt-get");
+            download.args(["-qq", "download", package]);
+            run(download.current_dir(&self.home))?;
+            let file = archive_of(&self.home, package)?;
+            run(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&partial))?;
+            fs::remove_file(&file).map_err(|error| error.to_string())?;
+        }
+        fs::rename(&partial, self.home.join(ROOT)).map_err(|error| error.to_string())
+    }
+}
+
+/// Where the packages are that were unpacked below `home`, if they were.
+pub fn root(home: &Path) -> Option<PathBuf> {
+    Some(home.join(ROOT)).filter(|path| path.is_dir())
+}
+
+/// What stands after this mark, on each line that has it.
+fn names_after(mark: &str, text: &str) -> Vec<String> {
+    let names = text.lines().filter_map(|line| line.split_once(mark));
+    names.map(|(_, name)| name.trim().to_owned()).collect()
+}
+
+/// The packages that a simulated run of apt-get installs, as `NAME=VERSION`: lines like
+/// `Inst NAME [PRESENT VERSION] (VERSION RELEASE [ARCHITECTURE])`.
+fn installations(text: &str) -> Vec<String> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("Inst "));
+    let parts = lines.filter_map(|line| {
+        let (name, _) = line.split_once(' ')?;
+        let (_, new) = line.split_once('(')?;
+        let (version, _) = new.split_once(' ')?;
+        Some(format!("{name}={version}"))
+    });
+    parts.collect()
+}
+
+/// The archive of a package that apt has put into a directory.
+fn archive_of(directory: &Path, package: &str) -> Result<PathBuf, String> {
+    let entries = fs::read_dir(directory).map_err(|error| error.to_string())?;
+    let mut paths = entries.filter_map(Result::ok).map(|entry| entry.path());
+    let name = package.split('=').next().unwrap_or(package);
+    let start = format!("{name}_");
+    let found = paths.find(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&start) && name.ends_with(".deb")
+    });
+    found.ok_or_else(|| format!("apt-get brought no {package}"))
+}
+
+/// The lines of apt's sources for releases, on the archive that this machine uses for its own.
+fn sources_of(suites: &[&str]) -> Result<String, String> {
+    const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+    let mut targets = Command::new("apt-get");
+    targets.args(["indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)"]);
+    let text = run(targets.arg("Created-By: Packages"))?;
+    let uri = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Debian|Debian|"));
+    let uri = uri.ok_or("apt's sources name no archive of Debian")?;
+    if !Path::new(KEYS).is_file() {
+        return Err(format!("no {KEYS}; apt-get install debian-archive-keyring"));
+    }
+    let lines = suites
+        .iter()
+        .map(|suite| format!("deb [arch=amd64 signed-by={KEYS}] {uri} {suite} main\n"));
+    Ok(lines.collect())
+}
+
+/// Runs a command to its end; its standard output.
+pub fn run(command: &mut Command) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("no {name} here"),
+        _ => format!("{name}: {error}"),
+    })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{name}: {}", errors.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_read_from_what_apt_says() {
+        let depends = "linux-image-7.3\n  PreDepends: linux-base\n |Depends: <dracut>\n  \
+                       Depends: linux-binary-7.3\n";
+        let names = ["linux-base", "<dracut>", "linux-binary-7.3"];
+        assert_eq!(names_after("Depends: ", depends), names);
+        let simulation = "The following packages will be upgraded:\n  seabios\n\
+                          Inst seabios [1.16.2-1] (1.16.3-2~bpo12+1 Debian:oldstable [all])\n\
+                          Inst libslirp0 (4.7.0-1 Debian:oldstable [amd64]) []\n\
+                          Conf seabios (1.16.3-2~bpo12+1 Debian:oldstable [all])\n";
+        let brought = ["seabios=1.16.3-2~bpo12+1", "libslirp0=4.7.0-1"];
+        assert_eq!(installations(simulation), brought);
+    }
+}
