@@ -610,8 +610,7 @@ static __always_inline int is_own(struct ethhdr *ethernet, struct link_address *
 	return dest[0] == own->words[0] && dest[1] == own->words[1] && dest[2] == own->words[2];
 }
 
-SEC("xdp")
-int tidelane_demux(struct xdp_md *ctx)
+static __always_inline int demux(struct xdp_md *ctx)
 {
 	void *start = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
@@ -640,6 +639,22 @@ int tidelane_demux(struct xdp_md *ctx)
 		return demux_ipv6(ctx, (void *)(ethernet + 1), end, counters);
 	counters->not_ip += 1;
 	return XDP_PASS;
+}
+
+SEC("xdp")
+int tidelane_demux(struct xdp_md *ctx)
+{
+	return demux(ctx);
+}
+
+/*
+ * The same where a frame may lie in several buffers (jumbo MTU; Linux 5.18). The headers are always
+ * in the first, which is all that the program looks at.
+ */
+SEC("xdp.frags")
+int tidelane_frags(struct xdp_md *ctx)
+{
+	return demux(ctx);
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -26,6 +26,7 @@ mod headers;
 mod hostile;
 mod interfaces;
 mod ipv6;
+mod jumbo;
 mod kernels;
 mod loss;
 mod memory;
@@ -88,6 +89,10 @@ const CASES: &[Case] = cases![
     interfaces::renamed 60,
     interfaces::gone 60,
     interfaces::another_xdp_program_is_named 30,
+    jumbo::nginx_bodies 120,
+    jumbo::echoes_both_ways 90,
+    jumbo::a_peer_of_a_smaller_mtu 60,
+    jumbo::a_larger_mtu_than_at_the_start 60,
     ipv6::nginx_on_both_versions 60,
     ipv6::clients_of_a_kernel_server 60,
     ipv6::memory_wire 60,

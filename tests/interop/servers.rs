@@ -53,11 +53,11 @@ pub fn echo() -> Outcome {
     })
 }
 
-fn nginx(wire: &Wire, service: &Service) -> Result<Nginx, Stop> {
+pub fn nginx(wire: &Wire, service: &Service) -> Result<Nginx, Stop> {
     Nginx::start(wire, Some(service), &NginxOptions::default())
 }
 
-fn curl(wire: &Wire, path: &str) -> Program {
+pub fn curl(wire: &Wire, path: &str) -> Program {
     let url = format!("http://{SERVER}/{path}");
     wire.program(Side::Client, "curl")
         .args("-sS --fail --max-time 20")
@@ -73,6 +73,18 @@ fn http_client(wire: &Wire, nginx: &Nginx, name: &str) -> Result<Program, Stop> 
     Ok(tool.arg("--body").arg(nginx.file(name).display()))
 }
 
+/// Demands that curl gets each of nginx' files, and these, byte for byte.
+pub fn check_bodies(wire: &Wire, nginx: &Nginx, more: &[&str]) -> Outcome {
+    let names = FILES.iter().map(|(name, _)| name).chain(more);
+    for name in names {
+        let got = wire.scratch().join(format!("got-{name}"));
+        let curl = curl(wire, name).arg("-o").arg(got.display());
+        curl.run(Duration::from_secs(25))?;
+        check_same(&nginx.file(name), &got)?;
+    }
+    Ok(())
+}
+
 /// Each size, and one large file, arrives byte for byte; a missing one is a 404.
 pub fn nginx_bodies_by_curl() -> Outcome {
     require_tools(&["curl", "nginx"])?;
@@ -81,14 +93,7 @@ pub fn nginx_bodies_by_curl() -> Outcome {
     let nginx = nginx(&wire, &service)?;
     let mib = env_number("TIDELANE_BULK_MIB", 64);
     write_random_file(&nginx.file("bulk"), mib << 20, 99)?;
-    for name in FILES.iter().map(|(name, _)| *name).chain(["bulk"]) {
-        let got = wire.scratch().join(format!("got-{name}"));
-        curl(&wire, name)
-            .arg("-o")
-            .arg(got.display())
-            .run(Duration::from_secs(25))?;
-        check_same(&nginx.file(name), &got)?;
-    }
+    check_bodies(&wire, &nginx, &["bulk"])?;
     let missing = curl(&wire, "missing").finish(SHORT)?;
     ensure!(
         missing.status.code() == Some(22),

@@ -43,6 +43,8 @@ pub const MIDDLE: (&str, &str) = ("left", "right");
 /// With a bottleneck: a pair of interfaces within the middle namespace. Frames go from `right`
 /// through `inner` and `outer`, over a bridge, to `left`.
 pub const BOTTLENECK: (&str, &str) = ("inner", "outer");
+/// The MTU of Ethernet, which interfaces have unless told otherwise.
+const MTU: u32 = 1500;
 /// Time that a NIC may take to find its link.
 const CARRIER_MAX: Duration = Duration::from_secs(10);
 /// Bytes that wait before a bottleneck: more are dropped.
@@ -74,6 +76,8 @@ pub struct WireOptions {
     /// Queues of each interface, if not one for each core of a service. The kernel lets one
     /// become more later.
     pub queues: Option<u64>,
+    /// The MTU of both ends, if not Ethernet's. Skips where the driver has none that large.
+    pub mtu: Option<u32>,
 }
 
 /// The namespaces, and everything that runs in them. Dropping it removes all of it.
@@ -150,6 +154,9 @@ impl Wire {
         if let Some(mbit) = options.line {
             self.add_bucket(&client, INTERFACE, mbit)?;
         }
+        for end in [&server, &client] {
+            Self::set_mtu(end, options.mtu)?;
+        }
         self.set_up_end(&server, SERVER, SERVER_V6)?;
         self.set_up_end(&client, CLIENT, CLIENT_V6)?;
         self.wait_for_carrier(&server)?;
@@ -187,6 +194,16 @@ impl Wire {
             "tc", "-n", space, "qdisc", "add", "dev", interface, "root", "tbf",
         ];
         self.setup(&[&tc[..], &bucket].concat())
+    }
+
+    /// Sets the MTU of an end. A NIC may have another one from an earlier wire.
+    fn set_mtu(space: &str, mtu: Option<u32>) -> Outcome {
+        let text = mtu.unwrap_or(MTU).to_string();
+        let set = ["ip", "-n", space, "link", "set", INTERFACE, "mtu", &text];
+        command(&set).map(drop).map_err(|failed| match mtu {
+            Some(mtu) => Stop::Skip(format!("no MTU of {mtu} on {INTERFACE} here")),
+            None => failed,
+        })
     }
 
     /// Gives the interface of an end its addresses. Nobody else can have them: duplicates are not

@@ -14,7 +14,7 @@ use std::{
 use clap::Args;
 use tidelane_af_xdp::{XdpConfig, XdpPort};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
-use tidelane_steering::{Claim, Demux, Scope, StackId, Steering};
+use tidelane_steering::{Buffers, Claim, Demux, Scope, StackId, Steering};
 
 use crate::sys;
 
@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> io::Result<()> {
 }
 
 fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering::SteeringError> {
-    let mut demux = Demux::load_and_attach(port.ifindex(), 1)?;
+    let mut demux = Demux::load_and_attach(port.ifindex(), 1, Buffers::One)?;
     demux.register_xsk(0, port.fd())?;
     let addr = options.address.to_ipv6_mapped().octets();
     demux.claim(

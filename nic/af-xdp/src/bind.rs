@@ -4,7 +4,8 @@ use std::{io, thread, time::Duration};
 
 use crate::{
     XdpError, XdpMode,
-    config::XdpConfig,
+    config::{Shape, XdpConfig},
+    queues::queue_counts,
     ring_unsafe::{Descriptor, Ring},
     sys::{self, XDP_MAX_TX_SKB_BUDGET, XskSocket},
     tx_unsafe::TX_METADATA_LEN,
@@ -39,12 +40,12 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    fn map(socket: &XskSocket, config: &XdpConfig) -> Result<Self, (&'static str, io::Error)> {
+    fn map(socket: &XskSocket, shape: &Shape) -> Result<Self, (&'static str, io::Error)> {
         let at = |call: &'static str| move |error: io::Error| (call, error);
         let offsets: libc::xdp_mmap_offsets = socket
             .get_xdp(libc::XDP_MMAP_OFFSETS)
             .map_err(at("XDP_MMAP_OFFSETS"))?;
-        let (rx_len, tx_len) = (config.rx_frames, config.tx_frames);
+        let (rx_len, tx_len) = (shape.rx_frames, shape.tx_ring_len());
         let (rx, tx) = (libc::XDP_PGOFF_RX_RING, libc::XDP_PGOFF_TX_RING);
         let fill = libc::XDP_UMEM_PGOFF_FILL_RING;
         let completion = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
@@ -65,153 +66,179 @@ struct Attempt {
     metadata: bool,
 }
 
-/// Binds with the best of the wishes that the kernel and the driver can fulfil.
-pub(crate) fn bind_best(
-    umem: &Umem,
-    interface: &str,
-    ifindex: u32,
-    queue: u32,
-    config: &XdpConfig,
-) -> Result<Bound, XdpError> {
-    let mut attempts = Vec::with_capacity(3);
-    if config.prefer_zero_copy {
-        // Whether a zero-copy driver finishes checksums is not known here, so it is not asked.
-        attempts.push(Attempt {
-            mode: XdpMode::ZeroCopy,
-            metadata: false,
-        });
-    }
-    // Linux 6.12 sends what asks for a checksum without one where the driver has no offload for it
-    // (virtio-net on a link without). Without an offload the kernel would compute it in software.
-    let offload = || sys::interface_finishes_checksums(interface).unwrap_or(false);
-    if config.tx_checksum && offload() {
-        attempts.push(Attempt {
-            mode: XdpMode::Copy,
-            metadata: true,
-        });
-    }
-    attempts.push(Attempt {
-        mode: XdpMode::Copy,
-        metadata: false,
-    });
+/// The memory and the queue that a socket is bound to, and how.
+pub(crate) struct Binding<'a> {
+    pub(crate) umem: &'a Umem,
+    pub(crate) shape: Shape,
+    pub(crate) interface: &'a str,
+    pub(crate) ifindex: u32,
+    pub(crate) queue: u32,
+    pub(crate) config: &'a XdpConfig,
+}
 
-    let mut failure = None;
-    for attempt in attempts {
-        match bind_patiently(umem, ifindex, queue, config, attempt) {
-            Ok(bound) => return Ok(bound),
-            Err((call, error)) => {
-                let code = error.raw_os_error().unwrap_or(0);
-                // Only these say "not this way"; EINVAL is also "no such queue" and "unknown
-                // flag", which the last attempt tells apart.
-                let again = matches!(code, libc::EOPNOTSUPP | libc::EINVAL);
-                failure = Some((call, error));
-                if !again {
-                    break;
+impl Binding<'_> {
+    /// Binds with the best of the wishes that the kernel and the driver can fulfil.
+    pub(crate) fn best(&self) -> Result<Bound, XdpError> {
+        let mut failure = None;
+        for attempt in self.attempts() {
+            match self.bind_patiently(attempt) {
+                Ok(bound) => return Ok(bound),
+                Err((call, error)) => {
+                    let code = error.raw_os_error().unwrap_or(0);
+                    // Only these say "not this way"; EINVAL is also "no such queue" and "unknown
+                    // flag", which the last attempt tells apart.
+                    let again = matches!(code, libc::EOPNOTSUPP | libc::EINVAL);
+                    failure = Some((call, error));
+                    if !again {
+                        break;
+                    }
                 }
             }
         }
+        let (call, error) = failure.expect("there is at least one attempt");
+        Err(self.explain(call, error))
     }
-    let (call, error) = failure.expect("there is at least one attempt");
-    let interface = interface.to_owned();
-    Err(match (call, error.raw_os_error().unwrap_or(0)) {
-        ("socket", libc::EAFNOSUPPORT) => XdpError::NoKernelSupport,
-        (_, libc::EPERM | libc::EACCES) => XdpError::NotPermitted,
-        ("XDP_UMEM_REG", libc::ENOBUFS | libc::ENOMEM) => {
-            XdpError::MemoryLimit { bytes: umem.len() }
-        }
-        ("bind", libc::EBUSY) => XdpError::QueueBusy { interface, queue },
-        ("bind", libc::EINVAL) => XdpError::NoSuchQueue { interface, queue },
-        ("bind", libc::ENODEV) => XdpError::NoSuchInterface(interface),
-        _ => XdpError::System { call, error },
-    })
-}
 
-/// Like [`bind_once`], but waits a little for a queue that is busy: the kernel frees the queue of a
-/// closed socket from a work queue, some milliseconds after `close`, or after its process died.
-fn bind_patiently(
-    umem: &Umem,
-    ifindex: u32,
-    queue: u32,
-    config: &XdpConfig,
-    attempt: Attempt,
-) -> Result<Bound, (&'static str, io::Error)> {
-    for _ in 1..BIND_TRIES_MAX {
-        match bind_once(umem, ifindex, queue, config, attempt) {
-            Err((_, error)) if error.raw_os_error() == Some(libc::EBUSY) => {
-                thread::sleep(BIND_PAUSE);
+    fn attempts(&self) -> Vec<Attempt> {
+        let mut attempts = Vec::with_capacity(3);
+        if self.config.prefer_zero_copy {
+            // Whether a zero-copy driver finishes checksums is not known here, so it is not asked.
+            attempts.push(Attempt {
+                mode: XdpMode::ZeroCopy,
+                metadata: false,
+            });
+        }
+        // Linux 6.12 sends what asks for a checksum without one where the driver has no offload for
+        // it (virtio-net on a link without). Without an offload the kernel would compute it in
+        // software.
+        let offload = || sys::interface_finishes_checksums(self.interface).unwrap_or(false);
+        // With metadata the kernel wants room for it before the data of each descriptor, but the
+        // frames of one packet lie without gaps.
+        if self.config.tx_checksum && !self.shape.multi_buffer && offload() {
+            attempts.push(Attempt {
+                mode: XdpMode::Copy,
+                metadata: true,
+            });
+        }
+        attempts.push(Attempt {
+            mode: XdpMode::Copy,
+            metadata: false,
+        });
+        attempts
+    }
+
+    fn explain(&self, call: &'static str, error: io::Error) -> XdpError {
+        let interface = self.interface.to_owned();
+        let queue = self.queue;
+        match (call, error.raw_os_error().unwrap_or(0)) {
+            ("socket", libc::EAFNOSUPPORT) => XdpError::NoKernelSupport,
+            (_, libc::EPERM | libc::EACCES) => XdpError::NotPermitted,
+            ("XDP_UMEM_REG", libc::ENOBUFS | libc::ENOMEM) => XdpError::MemoryLimit {
+                bytes: self.umem.len(),
+            },
+            ("bind", libc::EBUSY) => XdpError::QueueBusy { interface, queue },
+            ("bind", libc::EINVAL) if self.shape.multi_buffer && self.queue_exists() => {
+                let mtu_max = self.config.sized_for(u32::MAX).single_frame_mtu();
+                XdpError::NoMultiBuffer { interface, mtu_max }
             }
-            outcome => return outcome,
+            ("bind", libc::EINVAL) => XdpError::NoSuchQueue { interface, queue },
+            ("bind", libc::ENODEV) => XdpError::NoSuchInterface(interface),
+            _ => XdpError::System { call, error },
         }
     }
-    bind_once(umem, ifindex, queue, config, attempt)
-}
 
-fn bind_once(
-    umem: &Umem,
-    ifindex: u32,
-    queue: u32,
-    config: &XdpConfig,
-    attempt: Attempt,
-) -> Result<Bound, (&'static str, io::Error)> {
-    let at = |call: &'static str| move |error: io::Error| (call, error);
-    let socket = XskSocket::new().map_err(at("socket"))?;
-    let (metadata_flag, metadata_len) = if attempt.metadata {
-        (libc::XDP_UMEM_TX_METADATA_LEN, TX_METADATA_LEN)
-    } else {
-        (0, 0)
-    };
-    let registration = libc::xdp_umem_reg {
-        addr: umem.start() as u64,
-        len: umem.len() as u64,
-        chunk_size: config.frame_size,
-        headroom: 0,
-        flags: metadata_flag,
-        tx_metadata_len: metadata_len,
-    };
-    socket
-        .set_xdp(libc::XDP_UMEM_REG, &registration)
-        .map_err(at("XDP_UMEM_REG"))?;
-    let lengths = [
-        (libc::XDP_UMEM_FILL_RING, config.rx_frames),
-        (libc::XDP_UMEM_COMPLETION_RING, config.tx_frames),
-        (libc::XDP_RX_RING, config.rx_frames),
-        (libc::XDP_TX_RING, config.tx_frames),
-    ];
-    for (ring, len) in lengths {
+    fn queue_exists(&self) -> bool {
+        let counts = queue_counts(self.interface);
+        counts.is_ok_and(|counts| self.queue < counts.rx)
+    }
+
+    /// Like [`bind_once`](Self::bind_once), but waits a little for a queue that is busy: the kernel
+    /// frees the queue of a closed socket from a work queue, some milliseconds after `close`, or
+    /// after its process died.
+    fn bind_patiently(&self, attempt: Attempt) -> Result<Bound, (&'static str, io::Error)> {
+        for _ in 1..BIND_TRIES_MAX {
+            match self.bind_once(attempt) {
+                Err((_, error)) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    thread::sleep(BIND_PAUSE);
+                }
+                outcome => return outcome,
+            }
+        }
+        self.bind_once(attempt)
+    }
+
+    fn bind_once(&self, attempt: Attempt) -> Result<Bound, (&'static str, io::Error)> {
+        let at = |call: &'static str| move |error: io::Error| (call, error);
+        let socket = XskSocket::new().map_err(at("socket"))?;
+        let shape = &self.shape;
+        self.register(&socket, attempt)
+            .map_err(at("XDP_UMEM_REG"))?;
+        let lengths = [
+            (libc::XDP_UMEM_FILL_RING, shape.rx_frames),
+            (libc::XDP_UMEM_COMPLETION_RING, shape.tx_ring_len()),
+            (libc::XDP_RX_RING, shape.rx_frames),
+            (libc::XDP_TX_RING, shape.tx_ring_len()),
+        ];
+        for (ring, len) in lengths {
+            socket
+                .set_xdp(ring, &(len as i32))
+                .map_err(at("setsockopt of a ring"))?;
+        }
+        let rings = Rings::map(&socket, shape)?;
+        // Both only help: an older kernel, or a caller with fewer rights, transmits in smaller
+        // steps.
+        let send_buffer = shape.tx_ring_len() as usize * SEND_BUFFER_PER_FRAME;
+        let _ = socket.set_send_buffer(send_buffer);
+        let budget = shape.tx_ring_len().max(TX_BUDGET_MIN);
+        let long_batches = socket.set_xdp(XDP_MAX_TX_SKB_BUDGET, &(budget as i32));
+        if let Some(busy_poll) = self.config.busy_poll {
+            let set = socket.set_busy_poll(busy_poll.timeout_us, busy_poll.budget);
+            set.map_err(at("SO_BUSY_POLL"))?;
+        }
+        let mut flags = libc::XDP_USE_NEED_WAKEUP;
+        flags |= match attempt.mode {
+            XdpMode::ZeroCopy => libc::XDP_ZEROCOPY,
+            XdpMode::Copy => libc::XDP_COPY,
+        };
+        if shape.multi_buffer {
+            flags |= libc::XDP_USE_SG;
+        }
         socket
-            .set_xdp(ring, &(len as i32))
-            .map_err(at("setsockopt of a ring"))?;
+            .bind(self.ifindex, self.queue, flags)
+            .map_err(at("bind"))?;
+        let options: libc::xdp_options = socket
+            .get_xdp(libc::XDP_OPTIONS)
+            .map_err(at("XDP_OPTIONS"))?;
+        let zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
+        let mode = if zero_copy {
+            XdpMode::ZeroCopy
+        } else {
+            XdpMode::Copy
+        };
+        Ok(Bound {
+            socket,
+            rings,
+            metadata: attempt.metadata,
+            long_batches: long_batches.is_ok(),
+            mode,
+        })
     }
-    let rings = Rings::map(&socket, config)?;
-    // Both only help: an older kernel, or a caller with fewer rights, transmits in smaller steps.
-    let _ = socket.set_send_buffer(config.tx_frames as usize * SEND_BUFFER_PER_FRAME);
-    let budget = config.tx_frames.max(TX_BUDGET_MIN);
-    let long_batches = socket.set_xdp(XDP_MAX_TX_SKB_BUDGET, &(budget as i32));
-    if let Some(busy_poll) = config.busy_poll {
-        let set = socket.set_busy_poll(busy_poll.timeout_us, busy_poll.budget);
-        set.map_err(at("SO_BUSY_POLL"))?;
+
+    /// Gives the kernel the memory of the frames.
+    fn register(&self, socket: &XskSocket, attempt: Attempt) -> io::Result<()> {
+        let (flags, tx_metadata_len) = if attempt.metadata {
+            (libc::XDP_UMEM_TX_METADATA_LEN, TX_METADATA_LEN)
+        } else {
+            (0, 0)
+        };
+        let registration = libc::xdp_umem_reg {
+            addr: self.umem.start() as u64,
+            len: self.umem.len() as u64,
+            chunk_size: self.shape.frame_size,
+            headroom: 0,
+            flags,
+            tx_metadata_len,
+        };
+        socket.set_xdp(libc::XDP_UMEM_REG, &registration)
     }
-    let mode = match attempt.mode {
-        XdpMode::ZeroCopy => libc::XDP_ZEROCOPY,
-        XdpMode::Copy => libc::XDP_COPY,
-    };
-    socket
-        .bind(ifindex, queue, mode | libc::XDP_USE_NEED_WAKEUP)
-        .map_err(at("bind"))?;
-    let options: libc::xdp_options = socket
-        .get_xdp(libc::XDP_OPTIONS)
-        .map_err(at("XDP_OPTIONS"))?;
-    let zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
-    let mode = if zero_copy {
-        XdpMode::ZeroCopy
-    } else {
-        XdpMode::Copy
-    };
-    Ok(Bound {
-        socket,
-        rings,
-        metadata: attempt.metadata,
-        long_batches: long_batches.is_ok(),
-        mode,
-    })
 }

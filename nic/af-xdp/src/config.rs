@@ -10,6 +10,10 @@ pub(crate) const TX_HEADROOM: u32 = 64;
 pub(crate) const LINK_HEADER_LEN_MAX: u32 = 18;
 /// Largest number of frames in either half of the UMEM.
 const FRAMES_MAX: u32 = 1 << 20;
+/// Frame sizes that the kernel takes on every machine: a power of two, and at most a page.
+const FRAME_SIZES: [u32; 2] = [2048, 4096];
+/// Largest MTU of an interface that a port serves: jumbo frames.
+pub const MTU_MAX: u32 = 9216;
 
 /// Busy polling: the socket's own thread runs the driver's receive loop from its system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +31,8 @@ pub struct XdpConfig {
     pub rx_frames: u32,
     /// Frames for transmitting, a power of two; also the length of the TX and COMPLETION rings.
     pub tx_frames: u32,
-    /// Bytes of a frame: 2048 or 4096. Received data has 256 bytes less, transmitted 64 less.
+    /// Bytes of a frame: 2048 or 4096. Received data has 256 bytes less, transmitted 64 less. A
+    /// packet of an interface with a larger MTU takes several frames (Linux 6.6).
     pub frame_size: u32,
     /// Try zero-copy first; a driver that lacks it (veth does) gets copy mode.
     pub prefer_zero_copy: bool,
@@ -72,13 +77,21 @@ impl XdpConfig {
         }
     }
 
-    pub(crate) fn umem_len(&self) -> usize {
-        (self.rx_frames as usize + self.tx_frames as usize) * self.frame_size as usize
+    /// The configuration with the smallest frames that each hold a packet of this MTU; with the
+    /// largest where none do.
+    #[must_use]
+    pub fn sized_for(self, mtu: u32) -> Self {
+        let holds = |size: &u32| mtu <= mtu_of(*size);
+        let frame_size = FRAME_SIZES.into_iter().find(holds);
+        Self {
+            frame_size: frame_size.unwrap_or(FRAME_SIZES[1]),
+            ..self
+        }
     }
 
-    /// The largest MTU whose frames fit into this port's receive frames.
-    pub fn mtu_max(&self) -> u32 {
-        self.frame_size - RX_HEADROOM - LINK_HEADER_LEN_MAX
+    /// The largest MTU whose packets fit into one receive frame each.
+    pub fn single_frame_mtu(&self) -> u32 {
+        mtu_of(self.frame_size)
     }
 
     pub(crate) fn validate(&self) -> Result<(), XdpError> {
@@ -88,9 +101,95 @@ impl XdpConfig {
                 "rx_frames and tx_frames: a power of two each",
             ));
         }
-        if self.frame_size != 2048 && self.frame_size != 4096 {
+        if !FRAME_SIZES.contains(&self.frame_size) {
             return Err(XdpError::InvalidConfig("frame_size: 2048 or 4096"));
         }
         Ok(())
+    }
+}
+
+/// The largest MTU whose packets fit into one receive frame of this size.
+fn mtu_of(frame_size: u32) -> u32 {
+    frame_size - RX_HEADROOM - LINK_HEADER_LEN_MAX
+}
+
+/// How the packets of one interface lie in the UMEM: the configuration, and its MTU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Bytes of a frame.
+    pub(crate) frame_size: u32,
+    /// Frames for receiving.
+    pub(crate) rx_frames: u32,
+    /// Packets that may be under way to the wire.
+    pub(crate) tx_packets: u32,
+    /// Adjacent frames of each of them.
+    pub(crate) tx_packet_frames: u32,
+    /// Packets may take several frames (`XDP_USE_SG`).
+    pub(crate) multi_buffer: bool,
+}
+
+impl Shape {
+    pub(crate) fn new(config: &XdpConfig, mtu: u32) -> Self {
+        let multi_buffer = mtu > config.single_frame_mtu();
+        let tx_packet_len = mtu + LINK_HEADER_LEN_MAX + TX_HEADROOM;
+        Self {
+            frame_size: config.frame_size,
+            rx_frames: config.rx_frames,
+            tx_packets: config.tx_frames,
+            tx_packet_frames: tx_packet_len.div_ceil(config.frame_size),
+            multi_buffer,
+        }
+    }
+
+    /// Bytes of the UMEM.
+    pub(crate) fn umem_len(&self) -> usize {
+        (self.rx_frames as usize + self.tx_frames() as usize) * self.frame_size as usize
+    }
+
+    /// Entries of the TX and COMPLETION rings, which hold the frames of all packets.
+    pub(crate) fn tx_ring_len(&self) -> u32 {
+        self.tx_frames().next_power_of_two()
+    }
+
+    /// Bytes of the longest packet that can be transmitted. A longer one than can be received is
+    /// not transmitted: the peer may send as much as is sent to it.
+    pub(crate) fn tx_packet_len_max(&self) -> u32 {
+        let room = self.tx_packet_frames * self.frame_size - TX_HEADROOM;
+        if self.multi_buffer {
+            room
+        } else {
+            room.min(mtu_of(self.frame_size) + LINK_HEADER_LEN_MAX)
+        }
+    }
+
+    fn tx_frames(&self) -> u32 {
+        self.tx_packets * self.tx_packet_frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_take_one_frame_each_where_they_fit() {
+        let shape = |mtu| Shape::new(&XdpConfig::default().sized_for(mtu), mtu);
+        for (mtu, frame_size, frames) in [
+            (1500, 2048, 1),
+            (1774, 2048, 1),
+            (1775, 4096, 1),
+            (3822, 4096, 1),
+            (3823, 4096, 1),
+            (4014, 4096, 1),
+            (4015, 4096, 2),
+            (MTU_MAX, 4096, 3),
+        ] {
+            let shape = shape(mtu);
+            assert_eq!(shape.frame_size, frame_size, "{mtu}");
+            assert_eq!(shape.tx_packet_frames, frames, "{mtu}");
+            assert_eq!(shape.multi_buffer, mtu > 3822, "{mtu}");
+            assert!(shape.tx_packet_len_max() >= mtu + LINK_HEADER_LEN_MAX);
+        }
+        assert_eq!(shape(9000).tx_ring_len(), 8192);
     }
 }

@@ -30,13 +30,20 @@ pub enum XdpError {
         /// Bytes that the port wants.
         bytes: usize,
     },
-    /// Received frames would not fit.
+    /// The packets of the interface are longer than any port carries.
     MtuTooLarge {
         /// The interface.
         interface: String,
         /// Its MTU.
         mtu: u32,
-        /// The largest MTU that the configured frame size allows.
+        /// The largest MTU of a port ([`MTU_MAX`](crate::MTU_MAX)).
+        mtu_max: u32,
+    },
+    /// The interface's packets take several frames each, which the kernel does not have.
+    NoMultiBuffer {
+        /// The interface.
+        interface: String,
+        /// The largest MTU whose packets take one frame each.
         mtu_max: u32,
     },
     /// The configuration itself is wrong: what it must be.
@@ -90,8 +97,12 @@ impl fmt::Display for XdpError {
                 mtu_max,
             } => write!(
                 f,
-                "the MTU {mtu} of {interface} does not fit the frames; `ip link set {interface} \
-                 mtu {mtu_max}`, or a larger frame size"
+                "the MTU {mtu} of {interface} is too large; `ip link set {interface} mtu {mtu_max}`"
+            ),
+            Self::NoMultiBuffer { interface, mtu_max } => write!(
+                f,
+                "AF_XDP has no packets of several frames on this kernel (Linux 6.6), which the MTU \
+                 of {interface} needs; `ip link set {interface} mtu {mtu_max}`, or a later kernel"
             ),
             Self::InvalidConfig(rule) => write!(f, "invalid port configuration: {rule}"),
             Self::System { call, error } => write!(f, "{call}: {error}"),

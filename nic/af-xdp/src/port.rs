@@ -10,17 +10,14 @@ use tidelane_packet_io::{Capabilities, LinkFull, PacketIo, SharedPayload, SuperF
 
 use crate::{
     XdpError,
-    bind::{Bound, bind_best},
-    config::{TX_HEADROOM, XdpConfig},
+    bind::{Binding, Bound},
+    config::{MTU_MAX, Shape, XdpConfig},
     rx_unsafe::{RxQueue, XdpBurst},
     super_frames::SuperFrames,
     sys::{self, XskSocket},
     tx_unsafe::TxQueue,
     umem_unsafe::{Umem, UmemMemory},
 };
-
-/// Bytes of an Ethernet header.
-const ETHERNET_HEADER_LEN: u32 = 14;
 
 /// How the kernel moves frames between the NIC and the UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +48,11 @@ pub struct XdpStatistics {
 /// What the port itself counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpCounters {
-    /// Frames received.
+    /// Packets received.
     pub rx_frames: u64,
-    /// Frames queued for transmission.
+    /// Received packets dropped because no IP packet is that long.
+    pub rx_too_long: u64,
+    /// Packets queued for transmission.
     pub tx_frames: u64,
     /// Super-frames sent.
     pub tx_super_frames: u64,
@@ -111,35 +110,36 @@ impl XdpPort {
     ) -> Result<Self, XdpError> {
         config.validate()?;
         let mtu = sys::interface_mtu(interface).map_err(system("ioctl SIOCGIFMTU"))?;
-        if mtu > config.mtu_max() {
-            let (interface, mtu_max) = (interface.to_owned(), config.mtu_max());
+        if mtu > MTU_MAX {
+            let (interface, mtu_max) = (interface.to_owned(), MTU_MAX);
             return Err(XdpError::MtuTooLarge {
                 interface,
                 mtu,
                 mtu_max,
             });
         }
-        let umem = Arc::new(Umem::new(config).map_err(system("mmap of the frames"))?);
-        let bound = bind_best(&umem, interface, ifindex, queue, config)?;
+        let shape = Shape::new(config, mtu);
+        let umem = Umem::new(&shape, config.huge_pages);
+        let umem = Arc::new(umem.map_err(system("mmap of the frames"))?);
+        let binding = Binding {
+            umem: &umem,
+            shape,
+            interface,
+            ifindex,
+            queue,
+            config,
+        };
         let Bound {
             socket,
             rings,
             metadata,
             long_batches,
             mode,
-        } = bound;
-        let frame_len_max = (config.frame_size - TX_HEADROOM).min(mtu + ETHERNET_HEADER_LEN);
+        } = binding.best()?;
         let memory = umem.memory();
         Ok(Self {
-            rx: RxQueue::new(Arc::clone(&umem), rings.fill, rings.rx, config),
-            tx: TxQueue::new(
-                umem,
-                rings.tx,
-                rings.completion,
-                config,
-                frame_len_max,
-                metadata,
-            ),
+            rx: RxQueue::new(Arc::clone(&umem), rings.fill, rings.rx, &shape),
+            tx: TxQueue::new(umem, rings.tx, rings.completion, &shape, metadata),
             super_frames: (config.super_frames && config.tx_checksum && mode == XdpMode::Copy)
                 .then(|| SuperFrames::open(ifindex).ok())
                 .flatten(),
@@ -198,15 +198,15 @@ impl XdpPort {
         self.memory
     }
 
-    /// Frames that the kernel has not yet taken from the TX ring. If not zero after a flush, the
-    /// link is busy: flush again soon.
+    /// Descriptors that the kernel has not yet taken from the TX ring. If not zero after a flush,
+    /// the link is busy: flush again soon.
     pub fn tx_pending(&mut self) -> u32 {
         self.tx.pending()
     }
 
     /// Frames that can be filled before [`PacketIo::tx_frame`] must look for finished ones.
     pub fn tx_free(&self) -> usize {
-        self.tx.free_frames()
+        self.tx.free_packets()
     }
 
     /// What the kernel counted.
@@ -224,10 +224,10 @@ impl XdpPort {
 
     /// What the port counted.
     pub fn counters(&self) -> XdpCounters {
-        let (rx_frames, tx_frames) = (self.rx.received(), self.tx.committed());
         XdpCounters {
-            rx_frames,
-            tx_frames,
+            rx_frames: self.rx.received(),
+            rx_too_long: self.rx.too_long(),
+            tx_frames: self.tx.committed(),
             ..self.counters
         }
     }
@@ -287,7 +287,7 @@ impl PacketIo for XdpPort {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            tx_frame_len_max: self.tx.frame_len_max(),
+            tx_frame_len_max: self.tx.packet_len_max(),
             tx_checksum: self.tx.has_metadata(),
             rx_checksum_may_be_partial: self.rx_checksum_may_be_partial,
             tx_super_len_max: self.super_frames.as_ref().map_or(0, SuperFrames::len_max),

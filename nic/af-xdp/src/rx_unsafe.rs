@@ -1,40 +1,50 @@
 //! The receiving half: FILL ring, RX ring, and which frames are in bursts.
+//!
+//! A packet that takes several frames (multi-buffer) is copied together, and its frames return to
+//! the FILL ring at once. Packets that fit into one frame are lent out as they lie in the UMEM.
 
 use std::sync::Arc;
 
 use tidelane_packet_io::{BURST_MAX, Burst};
 
 use crate::{
-    config::XdpConfig,
+    config::Shape,
     ring_unsafe::{Descriptor, Ring},
     umem_unsafe::Umem,
 };
 
-/// Frames that a port received. The kernel has none of them: they are taken from the RX ring, and
-/// go to the FILL ring when the burst is released. There is no copy of a burst, so nobody else has
-/// them either.
+/// Bytes of the longest packet: an Ethernet header with a tag, and the longest IP packet. On a
+/// veth, packets longer than the MTU come from a kernel that leaves their cutting to the link.
+const PACKET_LEN_MAX: usize = 18 + 65_535;
+/// Option of a descriptor in a burst: the packet lies at this offset of the burst's own memory.
+const ASSEMBLED: u32 = 1 << 31;
+
+/// Packets that a port received. The kernel has none of their frames: they are taken from the RX
+/// ring, and go to the FILL ring when the burst is released. There is no copy of a burst, so nobody
+/// else has them either.
 pub struct XdpBurst {
     umem: Arc<Umem>,
-    frames: Vec<Descriptor>,
+    packets: Vec<Descriptor>,
+    /// The packets that took several frames, one behind the other.
+    assembled: Vec<u8>,
 }
 
 impl Burst for XdpBurst {
     #[inline]
     fn len(&self) -> usize {
-        self.frames.len()
+        self.packets.len()
     }
 
     #[inline]
     fn frame(&self, at: usize) -> Option<&[u8]> {
-        let frame = self.frames.get(at)?;
+        let packet = self.packets.get(at)?;
+        if packet.options & ASSEMBLED != 0 {
+            let start = packet.addr as usize;
+            return self.assembled.get(start..start + packet.len as usize);
+        }
         // SAFETY: the kernel does not write to frames of a burst, and there is no mutable access to
         // received ones.
-        Some(unsafe { self.umem.bytes(frame.addr, frame.len as usize) })
-    }
-
-    fn continues(&self, at: usize) -> bool {
-        let options = self.frames.get(at).map_or(0, |frame| frame.options);
-        options & libc::XDP_PKT_CONTD != 0
+        Some(unsafe { self.umem.bytes(packet.addr, packet.len as usize) })
     }
 }
 
@@ -46,7 +56,10 @@ pub(crate) struct RxQueue {
     frame_log2: u32,
     /// By frame number: it is in a burst.
     held: Box<[bool]>,
+    /// The bytes so far of a packet whose last frame has not come.
+    partial: Vec<u8>,
     received: u64,
+    too_long: u64,
 }
 
 impl RxQueue {
@@ -54,27 +67,34 @@ impl RxQueue {
         umem: Arc<Umem>,
         fill: Ring<u64>,
         rx: Ring<Descriptor>,
-        config: &XdpConfig,
+        shape: &Shape,
     ) -> Self {
-        let held = vec![false; config.rx_frames as usize].into_boxed_slice();
+        let held = vec![false; shape.rx_frames as usize].into_boxed_slice();
         let mut queue = Self {
             umem,
             fill,
             rx,
-            frame_log2: config.frame_size.trailing_zeros(),
+            frame_log2: shape.frame_size.trailing_zeros(),
             held,
+            partial: Vec::new(),
             received: 0,
+            too_long: 0,
         };
-        for number in 0..config.rx_frames {
+        for number in 0..shape.rx_frames {
             queue.fill.push(u64::from(number) << queue.frame_log2);
         }
         queue.fill.publish();
         queue
     }
 
-    /// Frames received so far.
+    /// Packets received so far.
     pub(crate) fn received(&self) -> u64 {
         self.received
+    }
+
+    /// Packets dropped so far because no IP packet is that long.
+    pub(crate) fn too_long(&self) -> u64 {
+        self.too_long
     }
 
     #[inline]
@@ -85,29 +105,76 @@ impl RxQueue {
     pub(crate) fn new_burst(&self) -> XdpBurst {
         XdpBurst {
             umem: Arc::clone(&self.umem),
-            frames: Vec::with_capacity(BURST_MAX),
+            packets: Vec::with_capacity(BURST_MAX),
+            assembled: Vec::new(),
         }
     }
 
+    /// Appends up to `max` packets to `burst`; returns how many. Zero means that there is none: the
+    /// frames of a long packet are gathered until it is whole, or the ring is empty.
     pub(crate) fn burst(&mut self, burst: &mut XdpBurst, max: usize) -> usize {
         self.check(burst);
         let max = max.min(self.held.len()) as u32;
+        let before = burst.packets.len();
+        while self.take(burst, max) > 0 && burst.packets.len() == before {}
+        let packets = burst.packets.len() - before;
+        self.received += packets as u64;
+        packets
+    }
+
+    /// Takes up to `max` frames from the RX ring, into `burst` or into the packet that is not whole
+    /// yet; returns how many.
+    fn take(&mut self, burst: &mut XdpBurst, max: u32) -> u32 {
         let count = self.rx.available(max).min(max);
         for _ in 0..count {
-            let frame = self.rx.pop();
+            let mut frame = self.rx.pop();
             self.umem.prefetch(frame.addr);
             let number = self.number(frame.addr);
             assert!(!self.held[number], "the kernel gave a frame twice");
-            self.held[number] = true;
             let end = (frame.addr + u64::from(frame.len)).saturating_sub(1);
             assert_eq!(self.number(end), number, "bytes of one frame");
-            burst.frames.push(frame);
+            let continues = frame.options & libc::XDP_PKT_CONTD != 0;
+            if continues || !self.partial.is_empty() {
+                self.assemble(burst, frame, continues);
+                continue;
+            }
+            self.held[number] = true;
+            frame.options = 0;
+            burst.packets.push(frame);
         }
         if count > 0 {
             self.rx.release();
-            self.received += u64::from(count);
         }
-        count as usize
+        count
+    }
+
+    /// Appends the bytes of `frame` to the packet that is not whole yet. If no frame continues the
+    /// packet, the burst gets it. The kernel has the frame again.
+    #[cold]
+    fn assemble(&mut self, burst: &mut XdpBurst, frame: Descriptor, continues: bool) {
+        // SAFETY: the frame was taken from the RX ring and is not in the FILL ring yet, so the
+        // kernel does not write to it; received frames are never borrowed mutably.
+        let bytes = unsafe { self.umem.bytes(frame.addr, frame.len as usize) };
+        // One byte more than allowed shows that the packet is too long.
+        let room = (PACKET_LEN_MAX + 1).saturating_sub(self.partial.len());
+        self.partial.extend(bytes.iter().take(room));
+        let number = self.number(frame.addr) as u64;
+        self.fill.push(number << self.frame_log2);
+        self.fill.publish();
+        if continues {
+            return;
+        }
+        if self.partial.len() > PACKET_LEN_MAX {
+            self.too_long += 1;
+        } else {
+            burst.packets.push(Descriptor {
+                addr: burst.assembled.len() as u64,
+                len: self.partial.len() as u32,
+                options: ASSEMBLED,
+            });
+            burst.assembled.extend_from_slice(&self.partial);
+        }
+        self.partial.clear();
     }
 
     /// A burst of another port would get its frames from there, or give them away.
@@ -118,13 +185,17 @@ impl RxQueue {
 
     pub(crate) fn release(&mut self, burst: &mut XdpBurst) {
         self.check(burst);
-        for frame in &burst.frames {
-            let number = self.number(frame.addr);
+        for packet in &burst.packets {
+            if packet.options & ASSEMBLED != 0 {
+                continue;
+            }
+            let number = self.number(packet.addr);
             self.held[number] = false;
             self.fill.push((number as u64) << self.frame_log2);
         }
-        if !burst.frames.is_empty() {
-            burst.frames.clear();
+        if !burst.packets.is_empty() {
+            burst.packets.clear();
+            burst.assembled.clear();
             self.fill.publish();
         }
     }

@@ -1,11 +1,15 @@
-//! The transmitting half: TX ring, COMPLETION ring, and the stack of free frames.
+//! The transmitting half: TX ring, COMPLETION ring, and the stack of free packets.
+//!
+//! A *packet* here is the room for one: adjacent frames of the UMEM, one of them unless the MTU is
+//! larger than a frame. Its bytes are contiguous in memory, and a descriptor tells the kernel of
+//! each frame that they lie in.
 
 use std::sync::Arc;
 
 use tidelane_packet_io::{TxChecksum, finish_checksum};
 
 use crate::{
-    config::{TX_HEADROOM, XdpConfig},
+    config::{Shape, TX_HEADROOM},
     ring_unsafe::{Descriptor, Ring},
     umem_unsafe::Umem,
 };
@@ -21,13 +25,17 @@ pub(crate) struct TxQueue {
     umem: Arc<Umem>,
     tx: Ring<Descriptor>,
     completion: Ring<u64>,
-    frame_size: u32,
-    frame_len_max: u32,
+    shape: Shape,
+    /// Bytes of a packet's room, and of its longest contents.
+    packet_size: u64,
+    packet_len_max: u32,
     /// First frame of the transmitting half.
     area_start: u64,
-    /// Data addresses of free frames. A stack, so that the frames in use stay in the cache. The
-    /// last one is what `frame` lends out.
+    /// Data addresses of free packets. A stack, so that the frames in use stay in the cache.
+    /// `frame` lends out the last one.
     free: Vec<u64>,
+    /// By packet number: frames that the kernel has, less one.
+    further: Box<[u8]>,
     metadata: bool,
     committed: u64,
 }
@@ -37,36 +45,35 @@ impl TxQueue {
         umem: Arc<Umem>,
         tx: Ring<Descriptor>,
         completion: Ring<u64>,
-        config: &XdpConfig,
-        frame_len_max: u32,
+        shape: &Shape,
         metadata: bool,
     ) -> Self {
-        let frame_size = config.frame_size;
-        let area_start = u64::from(config.rx_frames) * u64::from(frame_size);
+        let packet_size = u64::from(shape.tx_packet_frames * shape.frame_size);
+        let area_start = u64::from(shape.rx_frames) * u64::from(shape.frame_size);
         let first = area_start + u64::from(TX_HEADROOM);
-        let numbers = (0..u64::from(config.tx_frames)).rev();
-        let free = numbers
-            .map(|number| first + number * u64::from(frame_size))
-            .collect();
-        assert!(frame_len_max + TX_HEADROOM <= frame_size);
+        let numbers = (0..u64::from(shape.tx_packets)).rev();
+        let free = numbers.map(|number| first + number * packet_size).collect();
         Self {
             umem,
             tx,
             completion,
-            frame_size,
-            frame_len_max,
+            shape: *shape,
+            packet_size,
+            packet_len_max: shape.tx_packet_len_max(),
             area_start,
             free,
+            further: vec![0; shape.tx_packets as usize].into_boxed_slice(),
             metadata,
             committed: 0,
         }
     }
 
-    pub(crate) fn frame_len_max(&self) -> u32 {
-        self.frame_len_max
+    /// Bytes of the longest packet.
+    pub(crate) fn packet_len_max(&self) -> u32 {
+        self.packet_len_max
     }
 
-    /// Frames queued so far.
+    /// Packets queued so far.
     pub(crate) fn committed(&self) -> u64 {
         self.committed
     }
@@ -83,12 +90,12 @@ impl TxQueue {
         let addr = *self.free.last()?;
         // SAFETY: the frame is on the free stack, so the kernel does not have it, and the borrow
         // of `self` keeps anyone else from it.
-        Some(unsafe { self.umem.bytes_mut(addr, self.frame_len_max as usize) })
+        Some(unsafe { self.umem.bytes_mut(addr, self.packet_len_max as usize) })
     }
 
     pub(crate) fn commit(&mut self, len: usize, checksum: TxChecksum) {
         assert!(
-            len >= FRAME_LEN_MIN && len <= self.frame_len_max as usize,
+            len >= FRAME_LEN_MIN && len <= self.packet_len_max as usize,
             "frame of {len} bytes"
         );
         let addr = self.free.pop().expect("`frame` gave a frame");
@@ -96,12 +103,43 @@ impl TxQueue {
             TxChecksum::Done => 0,
             TxChecksum::Partial { start, offset } => self.declare(addr, len, start, offset),
         };
-        self.tx.push(Descriptor {
-            addr,
-            len: len as u32,
-            options,
-        });
+        if len as u32 <= self.shape.frame_size - TX_HEADROOM {
+            self.tx.push(Descriptor {
+                addr,
+                len: len as u32,
+                options,
+            });
+        } else {
+            self.push_frames(addr, len as u32, options);
+        }
         self.committed += 1;
+    }
+
+    /// Queues each frame that the `len` bytes at `addr` lie in.
+    #[cold]
+    fn push_frames(&mut self, addr: u64, len: u32, mut options: u32) {
+        let number = self.number(addr);
+        let (mut at, mut left) = (addr, len);
+        let mut room = self.shape.frame_size - TX_HEADROOM;
+        while left > 0 {
+            let here = left.min(room);
+            let continues = if left > here { libc::XDP_PKT_CONTD } else { 0 };
+            self.tx.push(Descriptor {
+                addr: at,
+                len: here,
+                options: options | continues,
+            });
+            at += u64::from(here);
+            left -= here;
+            room = self.shape.frame_size;
+            options = 0;
+            self.further[number] += u8::from(continues != 0);
+        }
+    }
+
+    /// The number of the packet that `addr` lies in.
+    fn number(&self, addr: u64) -> usize {
+        ((addr - self.area_start) / self.packet_size) as usize
     }
 
     /// Declares an unfinished checksum in the frame's metadata, or finishes it here.
@@ -134,7 +172,7 @@ impl TxQueue {
         self.tx.publish();
     }
 
-    /// Frames that the kernel has not taken from the ring.
+    /// Descriptors that the kernel has not taken from the ring.
     pub(crate) fn pending(&mut self) -> u32 {
         self.tx.unconsumed()
     }
@@ -143,13 +181,17 @@ impl TxQueue {
         self.tx.needs_wakeup()
     }
 
-    /// Takes back the frames that the kernel is done with.
+    /// Takes back the packets that the kernel is done with.
     pub(crate) fn reap(&mut self) {
         let count = self.completion.available(u32::MAX);
         for _ in 0..count {
             let addr = self.completion.pop();
-            let number = (addr - self.area_start) / u64::from(self.frame_size);
-            let start = self.area_start + number * u64::from(self.frame_size);
+            let number = self.number(addr);
+            if self.further[number] > 0 {
+                self.further[number] -= 1;
+                continue;
+            }
+            let start = self.area_start + number as u64 * self.packet_size;
             self.free.push(start + u64::from(TX_HEADROOM));
         }
         if count > 0 {
@@ -157,8 +199,8 @@ impl TxQueue {
         }
     }
 
-    /// Frames that are free now.
-    pub(crate) fn free_frames(&self) -> usize {
+    /// Packets that are free now.
+    pub(crate) fn free_packets(&self) -> usize {
         self.free.len()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{config::XdpConfig, sys::Mapping};
+use crate::{config::Shape, sys::Mapping};
 
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -25,9 +25,9 @@ pub(crate) struct Umem {
 }
 
 impl Umem {
-    pub(crate) fn new(config: &XdpConfig) -> io::Result<Self> {
-        let len = config.umem_len();
-        if config.huge_pages {
+    pub(crate) fn new(shape: &Shape, huge_pages: bool) -> io::Result<Self> {
+        let len = shape.umem_len();
+        if huge_pages {
             if let Ok(mapping) = Mapping::anonymous(len.next_multiple_of(HUGE_PAGE), true) {
                 return Ok(Self {
                     mapping,

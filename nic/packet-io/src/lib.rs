@@ -33,12 +33,6 @@ pub trait Burst {
     /// The bytes of frame `at`, counted from zero. `None` if there are no more than `at`.
     fn frame(&self, at: usize) -> Option<&[u8]>;
 
-    /// Whether frame `at` is continued by the next one (AF_XDP multi-buffer).
-    fn continues(&self, at: usize) -> bool {
-        let _ = at;
-        false
-    }
-
     /// The bytes of all frames.
     #[inline]
     fn iter(&self) -> impl Iterator<Item = &[u8]> {

@@ -108,9 +108,10 @@ fn load_failed(error: &(dyn Error + 'static)) -> SteeringError {
     }
 }
 
-/// A loaded object with its attached programs. Everything is undone when it goes, or the process.
+/// A loaded program with its attachments. Everything is undone when it goes, or the process.
 pub(crate) struct Object {
     ebpf: Ebpf,
+    program: &'static str,
     links: Vec<FdLink>,
 }
 
@@ -121,10 +122,11 @@ enum AttachFailure {
 }
 
 impl Object {
-    /// Loads an object. `sizes` replaces the number of entries of maps, `globals` the values of
-    /// constants.
+    /// Loads the program of that name from an object. `sizes` replaces the number of entries of
+    /// maps, `globals` the values of constants.
     pub(crate) fn load(
         object: &[u8],
+        program: &'static str,
         sizes: &[(&str, u32)],
         globals: &[(&str, u32)],
     ) -> Result<Self, SteeringError> {
@@ -138,34 +140,35 @@ impl Object {
         let mut ebpf = loader
             .load(object)
             .map_err(|error: EbpfError| load_failed(&error))?;
-        // Now, since the programs refer to maps that are about to be taken.
-        for (_, program) in ebpf.programs_mut() {
-            let program: Result<&mut Xdp, ProgramError> = program.try_into();
-            program
-                .and_then(Xdp::load)
-                .map_err(|error| load_failed(&error))?;
-        }
+        let loaded = ebpf
+            .program_mut(program)
+            .expect("the object has the program");
+        // Now, since the program refers to maps that are about to be taken.
+        let loaded: Result<&mut Xdp, ProgramError> = loaded.try_into();
+        loaded
+            .and_then(Xdp::load)
+            .map_err(|error| load_failed(&error))?;
         Ok(Self {
             ebpf,
+            program,
             links: Vec::new(),
         })
     }
 
-    fn program(&mut self, name: &str) -> Result<&mut Xdp, SteeringError> {
+    fn program(&mut self) -> Result<&mut Xdp, SteeringError> {
         let program = self
             .ebpf
-            .program_mut(name)
+            .program_mut(self.program)
             .expect("the object has the program");
         program
             .try_into()
             .map_err(|error: ProgramError| load_failed(&error))
     }
 
-    /// Attaches a program natively, or where the driver cannot, generically; the second of the
+    /// Attaches the program natively, or where the driver cannot, generically; the second of the
     /// result is why not natively.
     pub(crate) fn attach(
         &mut self,
-        program: &str,
         ifindex: u32,
         interface: &str,
     ) -> Result<(AttachMode, Option<String>), SteeringError> {
@@ -173,7 +176,7 @@ impl Object {
             interface: interface.to_owned(),
             program: xdp_program(ifindex),
         };
-        let native = match self.attach_patiently(program, ifindex, XdpMode::Driver) {
+        let native = match self.attach_patiently(ifindex, XdpMode::Driver) {
             Ok(()) => return Ok((AttachMode::Native, None)),
             Err(AttachFailure::Occupied) => return Err(occupied()),
             Err(AttachFailure::Other(SteeringError::NotPermitted)) => {
@@ -181,7 +184,7 @@ impl Object {
             }
             Err(AttachFailure::Other(error)) => error.to_string(),
         };
-        match self.attach_in(program, ifindex, XdpMode::Skb) {
+        match self.attach_in(ifindex, XdpMode::Skb) {
             Ok(()) => Ok((AttachMode::Generic, Some(native))),
             Err(AttachFailure::Occupied) => Err(occupied()),
             Err(AttachFailure::Other(error)) => Err(error),
@@ -190,23 +193,18 @@ impl Object {
 
     /// Like [`attach_in`](Self::attach_in), but waits a little for a program that is about to go: a
     /// process that was killed takes a moment to close what it held.
-    fn attach_patiently(
-        &mut self,
-        name: &str,
-        ifindex: u32,
-        mode: XdpMode,
-    ) -> Result<(), AttachFailure> {
+    fn attach_patiently(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachFailure> {
         for _ in 1..ATTACH_TRIES_MAX {
-            match self.attach_in(name, ifindex, mode) {
+            match self.attach_in(ifindex, mode) {
                 Err(AttachFailure::Occupied) => thread::sleep(ATTACH_PAUSE),
                 outcome => return outcome,
             }
         }
-        self.attach_in(name, ifindex, mode)
+        self.attach_in(ifindex, mode)
     }
 
-    fn attach_in(&mut self, name: &str, ifindex: u32, mode: XdpMode) -> Result<(), AttachFailure> {
-        let program = self.program(name).map_err(AttachFailure::Other)?;
+    fn attach_in(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachFailure> {
+        let program = self.program().map_err(AttachFailure::Other)?;
         let attached = program.attach_to_if_index(ifindex, mode);
         let link = attached
             .and_then(|id| program.take_link(id))
@@ -295,12 +293,12 @@ impl Object {
         })
     }
 
-    /// Runs a program on the bytes of a frame, without any interface; the XDP action it returns.
+    /// Runs the program on the bytes of a frame, without any interface; the XDP action it returns.
     #[cfg(test)]
-    pub(crate) fn run(&mut self, name: &str, frame: &[u8]) -> u32 {
+    pub(crate) fn run(&mut self, frame: &[u8]) -> u32 {
         use aya::{TestRun, programs::TestRunOptions};
 
-        let program = self.program(name).expect("the program loads");
+        let program = self.program().expect("the program loads");
         let options = TestRunOptions {
             data_in: Some(frame),
             ..TestRunOptions::new()

@@ -10,7 +10,9 @@ use crate::{
     mirror,
 };
 
+/// The program, for packets in one buffer each, and for packets that may have several.
 const PROGRAM: &str = "tidelane_demux";
+const PROGRAM_OF_FRAGS: &str = "tidelane_frags";
 /// Receive queues that one demux can serve; `QUEUES_MAX` of the program.
 const QUEUES_MAX: u32 = 64;
 /// `struct claim_key`: address 16, port 2, protocol 1, zero 1.
@@ -149,6 +151,15 @@ impl DemuxCounters {
     }
 }
 
+/// In how many buffers of the driver a packet may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffers {
+    /// In one: a driver refuses an MTU for which one is too small.
+    One,
+    /// In several (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
+    Several,
+}
+
 /// Sends claimed packets to the service: the demux, or a stand-in of a test.
 pub trait Steering: Send {
     /// Sends the packets of a claim that are within `scope` to the service from now on.
@@ -185,7 +196,11 @@ pub struct Demux {
 impl Demux {
     /// Loads the demux and attaches it to an interface with that many receive queues: in the
     /// driver, or if that cannot be, generically ([`mode`](Self::mode) tells).
-    pub fn load_and_attach(ifindex: u32, queues: u32) -> Result<Self, SteeringError> {
+    pub fn load_and_attach(
+        ifindex: u32,
+        queues: u32,
+        buffers: Buffers,
+    ) -> Result<Self, SteeringError> {
         check_permission()?;
         if queues > QUEUES_MAX {
             return Err(SteeringError::TooManyQueues {
@@ -194,13 +209,18 @@ impl Demux {
             });
         }
         let interface = interface_name(ifindex)?;
-        let mut object = Object::load(DEMUX_OBJECT, &[("SOCKETS", queues.max(1))], &[])?;
+        let program = match buffers {
+            Buffers::One => PROGRAM,
+            Buffers::Several => PROGRAM_OF_FRAGS,
+        };
+        let sizes = [("SOCKETS", queues.max(1))];
+        let mut object = Object::load(DEMUX_OBJECT, program, &sizes, &[])?;
         let claims = object.table("CLAIMS")?;
         let sockets = object.sockets("SOCKETS")?;
         let counters = object.counters("COUNTERS")?;
         let heartbeats = object.memory("HEARTBEATS", Heartbeats::LEN)?;
         let link_address = object.value("LINK_ADDRESS")?;
-        let (mode, native_refusal) = object.attach(PROGRAM, ifindex, &interface)?;
+        let (mode, native_refusal) = object.attach(ifindex, &interface)?;
         let mut demux = Self {
             mode,
             native_refusal,

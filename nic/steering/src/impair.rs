@@ -51,13 +51,13 @@ impl BadWire {
             ("LOSS_PPM", impairment.loss_ppm),
             ("HOLD_PPM", impairment.hold_ppm),
         ];
-        let mut object = Object::load(IMPAIR_OBJECT, &[], &globals)?;
+        let mut object = Object::load(IMPAIR_OBJECT, "impair", &[], &globals)?;
         let holders = object.sockets("HOLDERS")?;
         let counters = object.counters("COUNTERS")?;
         object.set_devices("ENDS", &[ends[1], ends[0]])?;
         for ifindex in ends {
             let interface = format!("interface {ifindex}");
-            let (mode, refusal) = object.attach("impair", ifindex, &interface)?;
+            let (mode, refusal) = object.attach(ifindex, &interface)?;
             if mode != AttachMode::Native {
                 let detail = refusal.unwrap_or_default();
                 return Err(SteeringError::NoKernelSupport(detail));

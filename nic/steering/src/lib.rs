@@ -27,7 +27,7 @@ mod shared_words_unsafe;
 mod sys;
 
 pub use bpf::AttachMode;
-pub use demux::{Claim, Demux, DemuxCounters, Scope, StackId, Steering};
+pub use demux::{Buffers, Claim, Demux, DemuxCounters, Scope, StackId, Steering};
 pub use error::SteeringError;
 pub use heartbeats::{Heartbeat, Heartbeats};
 pub use lookup::{FoundListener, Lookup};

@@ -10,7 +10,9 @@ use tidelane_engine::{
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::Region;
 use tidelane_time::Instant;
-use tidelane_wire::{FRAME_HEADERS_LEN_MAX, FlowKey, IpFields, MacAddress, TcpFlags};
+use tidelane_wire::{
+    ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, FlowKey, IpFields, MacAddress, TcpFlags,
+};
 
 use crate::{
     HostCounters, HostRequest,
@@ -99,7 +101,8 @@ pub struct HostIo<P> {
 
 impl<P: PacketIo> HostIo<P> {
     /// No programs yet.
-    pub fn new(ports: Vec<P>, routes: Routes, secret: [u8; 16]) -> std::io::Result<Self> {
+    pub fn new(ports: Vec<P>, mut routes: Routes, secret: [u8; 16]) -> std::io::Result<Self> {
+        routes.interface.mtu = routes.interface.mtu.min(mtu_of(&ports));
         let region = Region::heap(STAGING_LEN)?;
         let staging = Staging::new(region, StreamMemory::default());
         let super_len = ports
@@ -135,6 +138,11 @@ impl<P: PacketIo> HostIo<P> {
             label_seed: label_seed(secret),
             secret,
         })
+    }
+
+    /// The largest MTU whose packets all ports carry.
+    pub fn ports_mtu(&self) -> u32 {
+        mtu_of(&self.ports)
     }
 
     /// Asks the driver for something.
@@ -458,4 +466,11 @@ pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
         syn_room: 0,
         reserved: [0; 8],
     }
+}
+
+/// The largest MTU whose packets all of `ports` carry.
+fn mtu_of<P: PacketIo>(ports: &[P]) -> u32 {
+    let frame_len = |port: &P| port.capabilities().tx_frame_len_max;
+    let frame_len = ports.iter().map(frame_len).min().unwrap_or(u32::MAX);
+    frame_len.saturating_sub(ETHERNET_HEADER_LEN as u32)
 }

@@ -350,8 +350,10 @@ impl<P: PacketIo> Host<P> {
         self.io.refresh_paths();
     }
 
-    /// The interface's MTU is `mtu` bytes from now on, also for connections that are open.
+    /// Sets the interface's MTU, in bytes, also for connections that are open. The limit is the
+    /// MTU that all ports carry.
     pub fn set_mtu(&mut self, now: Instant, mtu: u32) {
+        let mtu = mtu.min(self.io.ports_mtu());
         let interface = &mut self.io.routes.interface;
         if std::mem::replace(&mut interface.mtu, mtu) == mtu {
             return;

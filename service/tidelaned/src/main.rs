@@ -13,7 +13,7 @@ use tidelane_engine::{EngineConfig, IpFields, IpOptions};
 use tidelane_host::{Host, Interface, Siblings, StreamMemory};
 use tidelane_ring::ServicePageMap;
 use tidelane_steering::{
-    AttachMode, Demux, Heartbeats,
+    AttachMode, Buffers, Demux, Heartbeats,
     firewall::Firewall,
     mirror::{LinkKind, LinkRecord, Mirror},
 };
@@ -204,11 +204,17 @@ fn open_queues(link: &LinkRecord) -> Result<(Vec<XdpPort>, Demux), String> {
         LinkKind::Veth => XdpConfig::for_veth(),
         _ => XdpConfig::default(),
     };
+    let xdp = xdp.sized_for(link.mtu);
+    let buffers = if link.mtu > xdp.single_frame_mtu() {
+        Buffers::Several
+    } else {
+        Buffers::One
+    };
     let queues = tidelane_af_xdp::queue_counts(&link.name)
         .map_err(because("cannot read the number of queues"))?
         .rx;
     let mut demux =
-        Demux::load_and_attach(link.ifindex, queues).map_err(|error| error.to_string())?;
+        Demux::load_and_attach(link.ifindex, queues, buffers).map_err(|error| error.to_string())?;
     let ports = (0..queues)
         .map(|queue| XdpPort::open_index(link.ifindex, queue, &xdp))
         .collect::<Result<Vec<_>, _>>()

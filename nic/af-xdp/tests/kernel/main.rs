@@ -4,5 +4,6 @@
 mod net;
 
 mod frames;
+mod jumbo;
 mod ports;
 mod super_frames;

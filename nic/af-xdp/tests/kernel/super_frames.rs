@@ -8,7 +8,7 @@ use std::{
 use rustix::net::{AddressFamily, RecvFlags, SocketType, ipproto, recv, socket};
 use tidelane_af_xdp::{XdpConfig, XdpPort, queue_counts};
 use tidelane_packet_io::{PacketIo, SuperFrame};
-use tidelane_steering::Demux;
+use tidelane_steering::{Buffers, Demux};
 
 use crate::{
     frames::{self, ETHERNET_LEN, HOST, IP_LEN, PEER},
@@ -55,7 +55,7 @@ fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
     let (peer, _demux) = pair.peer.run(|| {
         let demux = peer_has_xdp.then(|| {
             let (ifindex, queues) = (pair.peer.index("veth0"), queue_counts("veth0").unwrap());
-            Demux::load_and_attach(ifindex, queues.rx).unwrap()
+            Demux::load_and_attach(ifindex, queues.rx, Buffers::One).unwrap()
         });
         let kind = (AddressFamily::INET, SocketType::RAW);
         (socket(kind.0, kind.1, Some(ipproto::TCP)).unwrap(), demux)

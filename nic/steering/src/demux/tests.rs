@@ -91,7 +91,7 @@ impl Bench {
             eprintln!("SKIPPED: the demux on frames needs CAP_BPF and CAP_NET_ADMIN (run as root)");
             return None;
         }
-        let mut object = Object::load(DEMUX_OBJECT, &[], &[]).unwrap();
+        let mut object = Object::load(DEMUX_OBJECT, PROGRAM, &[], &[]).unwrap();
         let mut link_address = object.value("LINK_ADDRESS").unwrap();
         link_address.set(&link_address_of(OWN_MAC)).unwrap();
         let counters = object.counters("COUNTERS").unwrap();
@@ -113,7 +113,7 @@ impl Bench {
     /// What one frame adds to the counters. Without sockets every frame passes.
     fn seen(&mut self, frame: &[u8]) -> DemuxCounters {
         let before = self.counters.sum().unwrap();
-        assert_eq!(self.object.run(PROGRAM, frame), XDP_PASS);
+        assert_eq!(self.object.run(frame), XDP_PASS);
         let after = self.counters.sum().unwrap();
         DemuxCounters::from_array(std::array::from_fn(|n| after[n] - before[n]))
     }

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tidelane_steering::{
-    AttachMode, Claim, Demux, Scope, StackId, Steering, SteeringError,
+    AttachMode, Buffers, Claim, Demux, Scope, StackId, Steering, SteeringError,
     mirror::{Mirror, address_from_ipv4},
 };
 
@@ -64,7 +64,7 @@ fn without_a_socket_or_a_claim_the_kernel_answers() {
     let ifindex = pair.host.index("veth0");
     let mut demux = pair
         .host
-        .run(|| Demux::load_and_attach(ifindex, 1))
+        .run(|| Demux::load_and_attach(ifindex, 1, Buffers::One))
         .unwrap();
     assert_eq!(
         demux.mode(),
@@ -102,11 +102,11 @@ fn another_program_is_respected() {
     let ifindex = pair.host.index("veth0");
     let first = pair
         .host
-        .run(|| Demux::load_and_attach(ifindex, 1))
+        .run(|| Demux::load_and_attach(ifindex, 1, Buffers::One))
         .unwrap();
     let second = pair
         .host
-        .run(|| Demux::load_and_attach(ifindex, 1))
+        .run(|| Demux::load_and_attach(ifindex, 1, Buffers::One))
         .err()
         .unwrap();
     assert!(
@@ -121,7 +121,7 @@ fn another_program_is_respected() {
     assert!(has_xdp(&pair));
     drop(first);
     pair.host
-        .run(|| Demux::load_and_attach(ifindex, 1))
+        .run(|| Demux::load_and_attach(ifindex, 1, Buffers::One))
         .unwrap();
 }
 
@@ -135,7 +135,7 @@ fn where_the_driver_cannot_the_stack_runs_it() {
     let ifindex = pair.host.index("veth0");
     let demux = pair
         .host
-        .run(|| Demux::load_and_attach(ifindex, 1))
+        .run(|| Demux::load_and_attach(ifindex, 1, Buffers::One))
         .unwrap();
     assert_eq!(demux.mode(), AttachMode::Generic);
     assert!(demux.native_refusal().is_some());
@@ -155,13 +155,13 @@ fn errors_name_what_is_wrong() {
     let ifindex = pair.host.index("veth0");
     let absent = pair
         .host
-        .run(|| Demux::load_and_attach(9999, 1))
+        .run(|| Demux::load_and_attach(9999, 1, Buffers::One))
         .err()
         .unwrap();
     assert!(matches!(absent, SteeringError::NoSuchInterface(9999)));
     let queues = pair
         .host
-        .run(|| Demux::load_and_attach(ifindex, 1000))
+        .run(|| Demux::load_and_attach(ifindex, 1000, Buffers::One))
         .err()
         .unwrap();
     assert!(matches!(
@@ -172,7 +172,9 @@ fn errors_name_what_is_wrong() {
         let held = capabilities(None).unwrap();
         let effective = held.effective - CapabilitySet::NET_ADMIN;
         set_capabilities(None, CapabilitySets { effective, ..held }).unwrap();
-        Demux::load_and_attach(ifindex, 1).err().unwrap()
+        Demux::load_and_attach(ifindex, 1, Buffers::One)
+            .err()
+            .unwrap()
     });
     assert!(matches!(unprivileged, SteeringError::NotPermitted));
     assert!(unprivileged.to_string().contains("setcap"));
@@ -184,7 +186,7 @@ fn child_that_holds_a_claim() {
     let Ok(ifindex) = std::env::var(HOLD_VARIABLE) else {
         return;
     };
-    let mut demux = Demux::load_and_attach(ifindex.parse().unwrap(), 1).unwrap();
+    let mut demux = Demux::load_and_attach(ifindex.parse().unwrap(), 1, Buffers::One).unwrap();
     let config = tidelane_af_xdp::XdpConfig::for_veth();
     let port = tidelane_af_xdp::XdpPort::open("veth0", 0, &config).unwrap();
     demux.register_xsk(0, port.fd()).unwrap();

@@ -16,5 +16,6 @@ mod late_resets;
 mod limits;
 mod martians;
 mod memory;
+mod mtu;
 mod rules;
 mod strangers;

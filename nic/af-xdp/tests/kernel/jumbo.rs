@@ -1,0 +1,129 @@
+//! Packets of a jumbo MTU, which take several frames each.
+
+use tidelane_af_xdp::{MTU_MAX, XdpConfig, XdpError, XdpPort};
+use tidelane_packet_io::PacketIo;
+use tidelane_steering::Buffers;
+
+use crate::{
+    frames::{IP_LEN, PAYLOAD_AT, UDP_LEN},
+    net::{Pair, privileged},
+    ports::{Bench, CLAIMED_PORT, endpoint, small},
+};
+
+/// Bytes of the longest datagram that is not fragmented.
+const PAYLOAD_MAX: usize = MTU_MAX as usize - IP_LEN - UDP_LEN;
+
+/// A bench of the largest MTU; none where the kernel has no multi-buffer, which is said.
+fn bench(config: XdpConfig) -> Option<Bench> {
+    let pair = Pair::with_mtu(MTU_MAX);
+    let opened = pair.host.run(|| XdpPort::open("veth0", 0, &config));
+    if let Err(error @ XdpError::NoMultiBuffer { .. }) = opened {
+        eprintln!("skipped: {error}");
+        return None;
+    }
+    // Another failure shows when the bench opens the port.
+    drop(opened);
+    Some(Bench::over(pair, Buffers::Several, config))
+}
+
+/// Payload lengths around those at which a packet takes one frame more, and the longest.
+fn lengths(frame_size: usize) -> Vec<usize> {
+    let mut lengths = vec![1, 100, PAYLOAD_MAX - 1, PAYLOAD_MAX];
+    for frames in 1..=PAYLOAD_MAX / frame_size {
+        for headroom in [64, 256 * frames] {
+            let full = frames * frame_size - headroom - PAYLOAD_AT;
+            lengths.extend([full - 1, full, full + 1]);
+        }
+    }
+    lengths
+}
+
+/// Bytes that differ by place and by datagram.
+fn payload(number: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at * 7 + at / 256 + number) as u8)
+        .collect()
+}
+
+fn receive_all_lengths(config: XdpConfig) {
+    let Some(mut bench) = bench(config) else {
+        return;
+    };
+    let peer = bench.peer_socket();
+    // More datagrams than frames, so that the frames come round.
+    for round in 0..20 {
+        for len in lengths(config.frame_size as usize) {
+            let sent = payload(round, len);
+            peer.send_to(&sent, endpoint(CLAIMED_PORT)).unwrap();
+            let frame = bench.receive();
+            assert!(frame[PAYLOAD_AT..] == sent, "{len} bytes");
+        }
+    }
+    let statistics = bench.port.statistics().unwrap();
+    assert_eq!((statistics.rx_dropped, statistics.rx_invalid_descs), (0, 0));
+}
+
+fn transmit_all_lengths(config: XdpConfig) {
+    let Some(mut bench) = bench(config) else {
+        return;
+    };
+    let peer = bench.peer_socket();
+    let dest = peer.local_addr().unwrap().port();
+    let mut buffer = vec![0; PAYLOAD_MAX + 1];
+    let all = bench.port.tx_free();
+    for round in 0..20 {
+        for len in lengths(config.frame_size as usize) {
+            let sent = payload(round, len);
+            assert!(bench.send(dest, &sent));
+            bench.port.tx_flush();
+            let received = peer.recv(&mut buffer).expect("the checksum is right");
+            assert!(buffer[..received] == sent, "{len} bytes");
+        }
+    }
+    bench.port.tx_flush();
+    assert_eq!(bench.port.tx_free(), all, "every packet came back");
+    assert_eq!(bench.port.statistics().unwrap().tx_invalid_descs, 0);
+    assert_eq!(bench.port.counters().tx_errors, 0);
+}
+
+#[test]
+fn packets_of_several_frames_are_received_whole() {
+    if privileged("packets_of_several_frames_are_received_whole") {
+        receive_all_lengths(small());
+        receive_all_lengths(small().sized_for(MTU_MAX));
+    }
+}
+
+#[test]
+fn packets_of_several_frames_are_transmitted_whole() {
+    if privileged("packets_of_several_frames_are_transmitted_whole") {
+        transmit_all_lengths(small());
+        transmit_all_lengths(small().sized_for(MTU_MAX));
+    }
+}
+
+#[test]
+fn packets_that_find_no_frames_are_dropped_whole() {
+    if !privileged("packets_that_find_no_frames_are_dropped_whole") {
+        return;
+    }
+    let Some(mut bench) = bench(small()) else {
+        return;
+    };
+    let peer = bench.peer_socket();
+    // Six frames each of 64: ten find room.
+    for number in 0..30 {
+        let sent = payload(number, PAYLOAD_MAX);
+        peer.send_to(&sent, endpoint(CLAIMED_PORT)).unwrap();
+    }
+    for number in 0..10 {
+        let frame = bench.receive();
+        assert!(
+            frame[PAYLOAD_AT..] == payload(number, PAYLOAD_MAX),
+            "{number}"
+        );
+    }
+    let sent = payload(99, PAYLOAD_MAX);
+    peer.send_to(&sent, endpoint(CLAIMED_PORT)).unwrap();
+    assert!(bench.receive()[PAYLOAD_AT..] == sent);
+}

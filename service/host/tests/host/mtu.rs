@@ -1,0 +1,25 @@
+//! The interface's MTU, where a port carries less.
+
+use tidelane_wire::TcpFlags;
+
+use crate::stage::{Stage, listen, segment, stranger};
+
+/// The size of segments that the host asks a new peer for.
+fn mss_for(stage: &mut Stage, port: u16) -> Option<u16> {
+    let mut syn = segment(TcpFlags::SYN, 7, 0);
+    syn.src_port = port;
+    syn.options.mss = Some(8960);
+    let answers = stage.exchange(stranger(1), syn);
+    answers.first().and_then(|answer| answer.options.mss)
+}
+
+/// A longer segment would be dropped at each retransmission, and no ICMP error would say so.
+#[test]
+fn no_segment_is_longer_than_the_port_carries() {
+    let mut stage = Stage::new();
+    listen(&mut stage.core.host, 1 << 20);
+    stage.core.host.set_mtu(stage.now, 1300);
+    assert_eq!(mss_for(&mut stage, 5001), Some(1260));
+    stage.core.host.set_mtu(stage.now, 9000);
+    assert_eq!(mss_for(&mut stage, 5002), Some(1460));
+}

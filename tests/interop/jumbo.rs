@@ -1,0 +1,104 @@
+//! Interfaces with a jumbo MTU, whose packets take several frames of AF_XDP.
+
+use std::{thread, time::Duration};
+
+use tidelane_tests::{
+    Outcome, Service, Side, Stop, Wire, ensure, tools::env_number, wire::WireOptions,
+    wire::write_random_file,
+};
+
+use crate::{
+    servers::{check_bodies, nginx},
+    support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_server},
+};
+
+/// The usual jumbo MTU, and the largest that is served.
+const MTUS: [u32; 2] = [9000, 9216];
+/// Bytes of IPv4's and TCP's headers with timestamps, in each segment.
+const HEADERS_LEN: u32 = 52;
+
+/// A wire whose ends have this MTU, and a service there. Skips where AF_XDP has no packets of
+/// several frames.
+fn wire(mtu: u32) -> Result<(Wire, Service), Stop> {
+    let wire = Wire::with(&WireOptions {
+        mtu: Some(mtu),
+        ..WireOptions::default()
+    })?;
+    let service = wire.service().map_err(|failed| match failed {
+        Stop::Fail(text) if text.contains("Linux 6.6") => Stop::Skip(text),
+        other => other,
+    })?;
+    Ok((wire, service))
+}
+
+/// Demands that the client's connections to a port use segments as long as the MTU allows.
+fn check_segments(wire: &Wire, port: u16, mtu: u32) -> Outcome {
+    let filter = format!("-Htin dport = :{port}");
+    let ss = wire.program(Side::Client, "ss").args(&filter).run(SHORT)?;
+    let wanted = format!(" mss:{} ", mtu - HEADERS_LEN);
+    ensure!(ss.stdout.contains(&wanted), "no{wanted}in {}", ss.stdout);
+    Ok(())
+}
+
+/// Files arrive byte for byte.
+pub fn nginx_bodies() -> Outcome {
+    for mtu in MTUS {
+        let (wire, service) = wire(mtu)?;
+        let nginx = nginx(&wire, &service)?;
+        let mib = env_number("TIDELANE_BULK_MIB", 64);
+        write_random_file(&nginx.file("bulk"), mib << 20, 99)?;
+        check_bodies(&wire, &nginx, &["bulk"])?;
+        let lost = service.counters()?["drop_too_long"].as_u64();
+        ensure!(lost == Some(0), "{lost:?} segments were too long");
+    }
+    Ok(())
+}
+
+/// Messages of less than a segment, of one and of many, to the service and back.
+pub fn echoes_both_ways() -> Outcome {
+    let (wire, service) = wire(MTUS[0])?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    for load in [
+        "--connections 16",
+        "--connections 8 --bytes 8948",
+        "--connections 8 --bytes 8949",
+        "--connections 4 --bytes 100000",
+        "--connections 2 --bytes 1000000 --pipeline 2",
+    ] {
+        let client = echo_client(&wire, Side::Client, 7000)?.args(load);
+        let client = client.args("--seconds 1").spawn()?;
+        thread::sleep(Duration::from_millis(600));
+        check_not_in_kernel(&wire, 7000)?;
+        check_segments(&wire, 7000, MTUS[0])?;
+        check_load(&client.wait(SHORT)?.success()?.json()?)?;
+    }
+    Ok(())
+}
+
+/// The peer's own MTU limits the segments of both directions.
+pub fn a_peer_of_a_smaller_mtu() -> Outcome {
+    let (wire, service) = wire(MTUS[0])?;
+    let down = "link set eth1 mtu 1500";
+    wire.program(Side::Client, "ip").args(down).run(SHORT)?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    let client = echo_client(&wire, Side::Client, 7000)?;
+    let client = client.args("--connections 4 --bytes 100000 --seconds 1");
+    let client = client.spawn()?;
+    thread::sleep(Duration::from_millis(600));
+    check_segments(&wire, 7000, 1500)?;
+    check_load(&client.wait(SHORT)?.success()?.json()?)
+}
+
+/// A service has room for the packets of the MTU at its start, and uses no longer ones.
+pub fn a_larger_mtu_than_at_the_start() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    for side in [Side::Server, Side::Client] {
+        let set = wire.program(side, "ip").args("link set eth1 mtu 3000");
+        set.run(SHORT)?;
+    }
+    let client = echo_client(&wire, Side::Client, 7000)?;
+    let client = client.args("--connections 4 --bytes 100000 --seconds 1");
+    check_load(&client.run(SHORT)?.json()?)
+}
