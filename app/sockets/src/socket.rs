@@ -323,10 +323,10 @@ impl Inner {
             && let Some(cause) = connection.stream.closed()
         {
             self.cause_seen = true;
-            let reset_after_fin =
-                connection.stream.service_flags() & service_flags::FIN_RECEIVED != 0;
+            let fin = connection.stream.service_flags() & service_flags::FIN_RECEIVED != 0;
+            let in_close_wait = fin && !self.shut_write;
             self.error = match errno::from_cause(cause) {
-                libc::ECONNRESET if reset_after_fin => libc::EPIPE,
+                libc::ECONNRESET if in_close_wait => libc::EPIPE,
                 number => number,
             };
         }

@@ -432,10 +432,19 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
+    /// Returns true if the segment echoes a timestamp that no SYN of this open had: it answers an
+    /// older connection (as in Linux).
+    fn echoes_no_syn(&self, segment: &Segment<'_>) -> bool {
+        let echo = segment.options.timestamps.filter(|t| t.tsecr != 0);
+        let age = |tsecr| self.clock.ms.0.wrapping_sub(tsecr);
+        let oldest = age(self.cold.last_arrival.0);
+        self.config.timestamps && echo.is_some_and(|t| age(t.tsecr) > oldest)
+    }
+
     /// §3.10.7.3: SYN-SENT.
     fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Fate {
         let has_ack = segment.flags.contains(TcpFlags::ACK);
-        let good_ack = has_ack && self.acks_syn(segment);
+        let good_ack = has_ack && self.acks_syn(segment) && !self.echoes_no_syn(segment);
         if has_ack && !good_ack {
             if !segment.flags.contains(TcpFlags::RST) {
                 let key = self.hot.key;

@@ -139,7 +139,7 @@ pub struct Connection {
     pub is_orphan: bool,
     /// The flow waits for transmit frames.
     pub tx_blocked: bool,
-    /// When a segment last arrived.
+    /// When a segment last arrived; before any has, when the flow was made.
     pub last_arrival: Millis,
     /// How long nothing has come, for spans that are too long for `last_arrival`.
     pub heard: Heard,

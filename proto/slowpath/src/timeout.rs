@@ -168,7 +168,7 @@ impl<E: Env> Slow<'_, E> {
     fn has_waited_enough(&self) -> bool {
         let retries = self.retries_max();
         let synchronized = self.hot.state.is_synchronized();
-        if self.is_user_timeout(self.cold.retrans_since) {
+        if self.is_user_timeout(self.cold.retrans_since) || self.has_opened_long_enough() {
             return true;
         }
         if synchronized && !self.cold.options.user_timeout.is_zero() {
@@ -179,6 +179,27 @@ impl<E: Env> Slow<'_, E> {
         (!beyond && self.cold.timeouts >= retries) || self.cold.unanswered_probes >= retries
     }
 
+    /// Returns true if an active open has taken as long as its retransmissions would without those
+    /// that wait no longer than the first: Linux (`retransmits_timed_out`) bounds the time so, too.
+    fn has_opened_long_enough(&self) -> bool {
+        if self.hot.state != State::SynSent {
+            return false;
+        }
+        let first = self.config.rto_initial.as_millis();
+        let longest = self.config.rto_max.as_millis();
+        let doubled = |timeout: u32| first.saturating_mul(1 << timeout.min(32)).min(longest);
+        let span: u64 = (0..=u32::from(self.syn_retries())).map(doubled).sum();
+        u64::from(self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0)) >= span
+    }
+
+    /// Retransmissions of SYN with a doubled timeout.
+    fn syn_retries(&self) -> u8 {
+        match self.cold.options.syn_retries {
+            0 => self.config.syn_retries,
+            asked => asked,
+        }
+    }
+
     /// For SYN, too (RFC 9293 MUST-22); by default that is 131 s, as in Linux, and not the three
     /// minutes of MUST-23, which a program gets by TCP_SYNCNT.
     fn retries_max(&self) -> u8 {
@@ -186,12 +207,7 @@ impl<E: Env> Slow<'_, E> {
         match self.hot.state {
             State::SynSent => {
                 let linear = self.config.syn_linear_timeouts;
-                let doubled = if asked > 0 {
-                    asked
-                } else {
-                    self.config.syn_retries
-                };
-                doubled.saturating_add(linear)
+                self.syn_retries().saturating_add(linear)
             }
             State::SynReceived if asked > 0 => asked,
             State::SynReceived => self.config.syn_ack_retries,

@@ -332,17 +332,17 @@ impl Stack {
         }
     }
 
-    /// The connection is over: the error waits for whoever asks. As in Linux a reset after the
-    /// peer's FIN is a broken pipe, not a lost connection.
+    /// The connection is over: the error waits for whoever asks. As in Linux a reset in CLOSE-WAIT
+    /// is a broken pipe, not a lost connection.
     pub(crate) fn note_end(&mut self, id: FlowId, cause: CloseCause) {
         let flow = self.flows.entry(id).or_default();
         flow.cause = Some(cause);
-        let error = match (cause, flow.fin) {
-            (CloseCause::Reset, true) => Some(Errno(libc::EPIPE)),
-            _ => of_cause(cause),
-        };
+        let fin = flow.fin;
         if let Some(Ok(socket)) = flow.owner.map(|fd| self.socket_mut(fd)) {
-            socket.error = error;
+            socket.error = match cause {
+                CloseCause::Reset if fin && !socket.write_shut => Some(Errno(libc::EPIPE)),
+                _ => of_cause(cause),
+            };
             socket.notices.give_up();
         }
     }
