@@ -187,6 +187,75 @@ void threads(void)
 	say("served");
 }
 
+#define SMALL_STACK (64 << 10)
+#define LARGE_BUFFER (16 << 10)
+/* The C library takes thread-local variables from the stack; support.c has two large ones. */
+#define OWN_VARIABLES (129 << 10)
+
+/* Accepts, answers and closes with a quarter of the stack taken by a buffer. */
+static void *serve_on_small_stack(void *listener)
+{
+	char buffer[LARGE_BUFFER];
+	int fd = accept(*(int *)listener, NULL, NULL);
+
+	must(fd >= 0);
+	memset(buffer, 'a', sizeof buffer);
+	must(recv(fd, buffer, 10, MSG_WAITALL) == 10);
+	must(send(fd, buffer, sizeof buffer, 0) == sizeof buffer);
+	must(close(fd) == 0);
+	return NULL;
+}
+
+/* Threads of servers have small stacks. */
+void small_stack(void)
+{
+	int port, listener = own_listener(0, &port);
+	pthread_attr_t attributes;
+	pthread_t thread;
+
+	want_connections(listener);
+	pthread_attr_init(&attributes);
+	must(pthread_attr_setstacksize(&attributes, SMALL_STACK + OWN_VARIABLES) == 0);
+	must(pthread_create(&thread, &attributes, serve_on_small_stack, &listener) == 0);
+	int other = peer_connects(port);
+	peer_sends(other, 10, 1);
+	pthread_join(thread, NULL);
+	say("served");
+}
+
+static int signal_fd;
+static volatile sig_atomic_t handled;
+
+static void write_in_handler(int signal)
+{
+	char text[10] = "0123456789";
+
+	handled = write(signal_fd, text, sizeof text) == sizeof text && signal == SIGUSR1;
+}
+
+/* The first write to a connection, in a handler on a signal stack of the usual size. */
+void signal_stack(void)
+{
+	long size = sysconf(_SC_SIGSTKSZ), page = sysconf(_SC_PAGESIZE);
+	long whole = (size + page - 1) / page * page;
+	char *stack = mmap(NULL, whole + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	/* What goes beyond the stack ends the program. */
+	must(stack != MAP_FAILED);
+	must(mprotect(stack + page, whole, PROT_READ | PROT_WRITE) == 0);
+	stack_t alternate = {.ss_sp = stack + page, .ss_size = size};
+	must(sigaltstack(&alternate, NULL) == 0);
+	struct sigaction action = {.sa_handler = write_in_handler, .sa_flags = SA_ONSTACK};
+	must(sigaction(SIGUSR1, &action, NULL) == 0);
+	int other;
+	signal_fd = accepted(0, &other);
+	must(raise(SIGUSR1) == 0);
+	say("handled %d", (int)handled);
+	char text[10];
+	peer_sends(other, 10, 1);
+	must(recv(signal_fd, text, sizeof text, MSG_WAITALL) == sizeof text);
+}
+
 static volatile sig_atomic_t alarms;
 
 static void on_alarm(int signal)

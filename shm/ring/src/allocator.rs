@@ -11,7 +11,7 @@
 //! memory. Chunks (8 MiB) are begun as needed, each with 36 KiB of state of its own; apart from
 //! that nothing allocates.
 
-use std::ops::Range;
+use std::{fmt::Debug, ops::Range};
 
 use tidelane_abi::{STREAM_BUFFER_LOG2_MAX, STREAM_BUFFER_LOG2_MIN};
 
@@ -42,12 +42,30 @@ enum State {
     Clean(u8),
 }
 
-/// State of the units of one chunk.
+/// State of the units of one chunk. The program's thread that begins one may have a small stack, so
+/// the arrays never lie there.
 #[derive(Debug)]
 struct Chunk {
-    state: [State; UNITS_PER_CHUNK],
-    next: [u32; UNITS_PER_CHUNK],
-    previous: [u32; UNITS_PER_CHUNK],
+    state: Box<[State; UNITS_PER_CHUNK]>,
+    next: Box<[u32; UNITS_PER_CHUNK]>,
+    previous: Box<[u32; UNITS_PER_CHUNK]>,
+}
+
+impl Chunk {
+    /// A chunk in which no block begins.
+    fn new() -> Self {
+        Self {
+            state: boxed(State::Inside),
+            next: boxed(NONE),
+            previous: boxed(NONE),
+        }
+    }
+}
+
+/// An array of equal values that was never on the stack.
+fn boxed<T: Clone + Debug, const N: usize>(value: T) -> Box<[T; N]> {
+    let values = vec![value; N].into_boxed_slice();
+    values.try_into().expect("N values")
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,10 +78,10 @@ struct QuickList {
 #[derive(Debug)]
 pub struct BufferAllocator {
     area: Range<u64>,
-    chunks: Vec<Box<Chunk>>,
+    chunks: Vec<Chunk>,
     chunks_max: usize,
     free: [u32; ORDERS],
-    quick: [QuickList; ORDERS],
+    quick: Box<[QuickList; ORDERS]>,
     allocated: u64,
     /// See [`is_loose`](BufferAllocator::is_loose).
     loose: bool,
@@ -82,10 +100,10 @@ impl BufferAllocator {
             chunks: Vec::with_capacity(chunks_max.min(1024)),
             chunks_max,
             free: [NONE; ORDERS],
-            quick: [QuickList {
+            quick: boxed(QuickList {
                 units: [0; QUICK_MAX],
                 len: 0,
-            }; ORDERS],
+            }),
             allocated: 0,
             loose: false,
         }
@@ -231,11 +249,7 @@ impl BufferAllocator {
         if n == self.chunks_max {
             return false;
         }
-        self.chunks.push(Box::new(Chunk {
-            state: [State::Inside; UNITS_PER_CHUNK],
-            next: [NONE; UNITS_PER_CHUNK],
-            previous: [NONE; UNITS_PER_CHUNK],
-        }));
+        self.chunks.push(Chunk::new());
         let first = (n as u32) << CHUNK_BITS;
         let units_in_area = (self.capacity() / UNIT - u64::from(first)) as u32;
         let mut left = units_in_area.min(UNITS_PER_CHUNK as u32);

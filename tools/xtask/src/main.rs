@@ -9,6 +9,7 @@ mod bench;
 mod ci;
 mod demo;
 mod deps;
+mod frames;
 mod lab;
 mod source;
 mod spec;
@@ -36,6 +37,8 @@ enum Task {
     Lab(lab::Options),
     /// Dependencies point downward
     Deps,
+    /// Sizes of the stack frames of code that runs in programs
+    Frames,
     /// What the RFCs ask for: met, excepted, missing; and whether the citations hold
     Spec(spec::Options),
 }
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(&options).map(done),
         Task::Lab(options) => lab::run(&options),
         Task::Deps => deps::run().map(done),
+        Task::Frames => frames::run().map(done),
         Task::Spec(options) => spec::run(&options).map(done),
     };
     match result {

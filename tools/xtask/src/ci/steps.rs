@@ -130,6 +130,12 @@ pub const STEPS: &[Step] = &[
         ],
         ..CHECK
     },
+    // Threads of programs may have small stacks.
+    Step {
+        name: "frames",
+        command: &["cargo", "xtask", "frames"],
+        ..CHECK
+    },
     // Counts repeat, whatever else the machine does; so a change that costs shows here.
     Step {
         name: "instructions",

@@ -1,0 +1,144 @@
+//! Sizes of the stack frames of `libtidelane.so`, which runs in threads and signal handlers of
+//! programs: their stacks may be small.
+//!
+//! The sizes are those of the machine code: the sum of a function's subtractions from the stack
+//! pointer, page by page where the frame is large. A loop over many pages ends at a copy of the
+//! stack pointer, from which the size was subtracted at once.
+
+use std::{collections::BTreeMap, path::Path, process::Command};
+
+use tidelane_tests::tools::target_dir;
+
+/// Largest frame, in bytes. A quarter of a signal stack holds two.
+const FRAME_MAX: u64 = 4096;
+const LIBRARY: &str = "release/libtidelane.so";
+/// Parts of the standard library that print a backtrace, which a program must ask for
+/// (RUST_BACKTRACE), after a panic.
+const BACKTRACE: [&str; 4] = [
+    "backtrace_rs::",
+    "sys::backtrace::",
+    "addr2line::",
+    "gimli::",
+];
+
+/// Checks all functions of the library.
+pub fn run() -> Result<(), String> {
+    let library = target_dir().join(LIBRARY);
+    let frames = frames(&disassembled(&library)?);
+    if frames.is_empty() {
+        return Err(format!("no function of {} has a frame", library.display()));
+    }
+    let is_exempt = |name: &str| BACKTRACE.iter().any(|part| name.contains(part));
+    let checked = frames.iter().filter(|(name, _)| !is_exempt(name));
+    let mut large = Vec::new();
+    let mut largest = ("", 0);
+    for (name, size) in checked {
+        if *size > FRAME_MAX {
+            large.push(format!("{name}: a frame of {size} bytes"));
+        }
+        if *size > largest.1 {
+            largest = (name, *size);
+        }
+    }
+    if large.is_empty() {
+        println!(
+            "{} functions; the largest frame, of {}, has {} bytes",
+            frames.len(),
+            largest.0,
+            largest.1
+        );
+        return Ok(());
+    }
+    Err(format!(
+        "{}\n{} frames exceed {FRAME_MAX} bytes: a program's thread may have a small stack",
+        large.join("\n"),
+        large.len()
+    ))
+}
+
+fn disassembled(library: &Path) -> Result<String, String> {
+    let mut objdump = Command::new("objdump");
+    objdump.args(["--disassemble", "--demangle", "--no-show-raw-insn"]);
+    let output = objdump.arg(library).output();
+    let output = output.map_err(|error| format!("objdump: {error}; apt-get install binutils"))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("{}; build it: make build", text.trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The frame of each function of a disassembly.
+fn frames(text: &str) -> BTreeMap<String, u64> {
+    let mut steps: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let mut function = "";
+    for line in text.lines() {
+        if let Some(name) = function_begun(line) {
+            function = name;
+        } else if let Some(step) = step_of(line) {
+            let (down, target) = steps.entry(function).or_default();
+            match step {
+                Step::Down(size) => *down += size,
+                Step::Target(size) => *target = size.max(*target),
+            }
+        }
+    }
+    let frames = steps
+        .iter()
+        .map(|(name, (down, target))| ((*name).to_owned(), *down.max(target)));
+    frames.collect()
+}
+
+/// How an instruction makes a frame.
+enum Step {
+    /// The stack pointer goes down by so many bytes.
+    Down(u64),
+    /// The stack pointer will go down by so many bytes.
+    Target(u64),
+}
+
+/// The name in `0000000000001000 <name>:`.
+fn function_begun(line: &str) -> Option<&str> {
+    let (address, name) = line.strip_suffix(">:")?.split_once(" <")?;
+    let is_hex = address.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then_some(name)
+}
+
+/// The step in `sub $0x18,%rsp`, `lea -0x18(%rsp),%rsp`, and the same for `%r11`.
+fn step_of(line: &str) -> Option<Step> {
+    let (_, instruction) = line.split_once(":\t")?;
+    let (name, operands) = instruction.split_once(' ')?;
+    let operands = operands.trim();
+    let (source, target) = operands.rsplit_once(',')?;
+    let step = match target {
+        "%rsp" => Step::Down,
+        "%r11" => Step::Target,
+        _ => return None,
+    };
+    let digits = match name {
+        "sub" => source.strip_prefix("$0x")?,
+        "lea" => source.strip_prefix("-0x")?.strip_suffix("(%rsp)")?,
+        _ => return None,
+    };
+    u64::from_str_radix(digits, 16).ok().map(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_steps_of_the_stack_pointer_count() {
+        let text = "0000000000001000 <tidelane::small>:\n    1000:\tsub    $0x18,%rsp\n    \
+                    1004:\tsub    $0x20,%rax\n0000000000002000 <tidelane::paged>:\n    \
+                    2000:\tlea    -0xd000(%rsp),%r11\n    2008:\tsub    $0x1000,%rsp\n    \
+                    2010:\tcall   1000 <tidelane::small>\n0000000000003000 <leaf>:\n    \
+                    3000:\tret\n0000000000004000 <tidelane::two_pages>:\n    \
+                    4000:\tsub    $0x1000,%rsp\n    4008:\tsub    $0x868,%rsp\n";
+        let frames = frames(text);
+        assert_eq!(frames.len(), 3);
+        assert_eq!(frames["tidelane::two_pages"], 0x1868);
+        assert_eq!(frames["tidelane::small"], 0x18);
+        assert_eq!(frames["tidelane::paged"], 0xd000);
+    }
+}
