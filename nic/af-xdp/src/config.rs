@@ -47,6 +47,9 @@ pub struct XdpConfig {
     /// Take super-frames, which the peer or the device cuts (on a veth towards a kernel nobody
     /// does). Needs CAP_NET_RAW; without it there are none.
     pub super_frames: bool,
+    /// Packets may come that are longer than the MTU: a veth without an XDP program in the driver
+    /// hands over segments that its other end leaves to the link to cut. Takes Linux 6.6.
+    pub long_packets: bool,
     /// Busy polling, if wanted.
     pub busy_poll: Option<BusyPoll>,
 }
@@ -62,6 +65,7 @@ impl Default for XdpConfig {
             tx_checksum: true,
             rx_checksum_may_be_partial: false,
             super_frames: true,
+            long_packets: false,
             busy_poll: None,
         }
     }
@@ -130,7 +134,7 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub(crate) fn new(config: &XdpConfig, mtu: u32) -> Self {
-        let multi_buffer = mtu > config.single_frame_mtu();
+        let multi_buffer = config.long_packets || mtu > config.single_frame_mtu();
         let tx_packet_len = mtu + LINK_HEADER_LEN_MAX + TX_HEADROOM;
         Self {
             frame_size: config.frame_size,

@@ -15,7 +15,12 @@ use aya::{
 };
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::{SteeringError, firewall::Program, mirror::Mirror, shared_words_unsafe::SharedWords};
+use crate::{
+    SteeringError,
+    firewall::Program,
+    mirror::{Mirror, XdpPlace},
+    shared_words_unsafe::SharedWords,
+};
 
 /// The demux, from its source or the checked-in object (see `build.rs`).
 pub(crate) const DEMUX_OBJECT: &[u8] =
@@ -35,6 +40,18 @@ pub enum AttachMode {
     /// In the driver, before a socket buffer is made.
     Native,
     /// In the stack, after one was made: works with every driver, slower.
+    Generic,
+}
+
+/// How the kernel is asked to run a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttachWish {
+    /// In the driver; in the stack where the driver runs no programs.
+    #[default]
+    Best,
+    /// In the driver, or not at all.
+    Native,
+    /// In the stack.
     Generic,
 }
 
@@ -165,30 +182,54 @@ impl Object {
             .map_err(|error: ProgramError| load_failed(&error))
     }
 
-    /// Attaches the program natively, or where the driver cannot, generically; the second of the
-    /// result is why not natively.
+    /// Attaches a program as wished. The second of the result is the reason why not natively, where
+    /// the wish leaves that open.
     pub(crate) fn attach(
         &mut self,
         ifindex: u32,
         interface: &str,
+        wish: AttachWish,
     ) -> Result<(AttachMode, Option<String>), SteeringError> {
-        let occupied = || SteeringError::OtherProgram {
-            interface: interface.to_owned(),
-            program: xdp_program(ifindex),
+        let attached = self.attach_as_wished(ifindex, wish);
+        let programs = xdp_programs(ifindex);
+        let offloaded = |(place, _): &&(XdpPlace, u32)| *place == XdpPlace::Offloaded;
+        let other = match &attached {
+            Err(AttachFailure::Occupied) => programs.first(),
+            // Frames would come through a program of somebody else before they come to this one.
+            Ok(_) => programs.iter().find(offloaded),
+            Err(AttachFailure::Other(_)) => None,
         };
+        let interface = interface.to_owned();
+        match attached {
+            Ok(attached) if other.is_none() => Ok(attached),
+            Err(AttachFailure::Other(error)) => Err(error),
+            Ok(_) | Err(AttachFailure::Occupied) => Err(SteeringError::OtherProgram {
+                interface,
+                place: other.map(|(place, _)| *place),
+                program: other.map(|(_, id)| Program::numbered(*id)),
+            }),
+        }
+    }
+
+    fn attach_as_wished(
+        &mut self,
+        ifindex: u32,
+        wish: AttachWish,
+    ) -> Result<(AttachMode, Option<String>), AttachFailure> {
+        if wish == AttachWish::Generic {
+            self.attach_patiently(ifindex, XdpMode::Skb)?;
+            return Ok((AttachMode::Generic, None));
+        }
         let native = match self.attach_patiently(ifindex, XdpMode::Driver) {
             Ok(()) => return Ok((AttachMode::Native, None)),
-            Err(AttachFailure::Occupied) => return Err(occupied()),
-            Err(AttachFailure::Other(SteeringError::NotPermitted)) => {
-                return Err(SteeringError::NotPermitted);
-            }
-            Err(AttachFailure::Other(error)) => error.to_string(),
+            Err(AttachFailure::Other(error)) if wish == AttachWish::Best => error,
+            Err(failure) => return Err(failure),
         };
-        match self.attach_in(ifindex, XdpMode::Skb) {
-            Ok(()) => Ok((AttachMode::Generic, Some(native))),
-            Err(AttachFailure::Occupied) => Err(occupied()),
-            Err(AttachFailure::Other(error)) => Err(error),
+        if matches!(native, SteeringError::NotPermitted) {
+            return Err(AttachFailure::Other(native));
         }
+        self.attach_in(ifindex, XdpMode::Skb)?;
+        Ok((AttachMode::Generic, Some(native.to_string())))
     }
 
     /// Like [`attach_in`](Self::attach_in), but waits a little for a program that is about to go: a
@@ -403,8 +444,10 @@ impl<const N: usize> PerCpuCounters<N> {
     }
 }
 
-/// The XDP program of an interface.
-fn xdp_program(ifindex: u32) -> Option<Program> {
-    let mirror = Mirror::open().ok()?;
-    mirror.link(ifindex)?.xdp_program.map(Program::numbered)
+/// The XDP programs of an interface, those in the NIC first.
+fn xdp_programs(ifindex: u32) -> Vec<(XdpPlace, u32)> {
+    let mirror = Mirror::open().ok();
+    let link = mirror.as_ref().and_then(|mirror| mirror.link(ifindex));
+    link.map(|link| link.xdp_programs.clone())
+        .unwrap_or_default()
 }

@@ -5,7 +5,7 @@ use std::{os::fd::BorrowedFd, sync::Arc};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::{
-    AttachMode, Heartbeats, SteeringError,
+    AttachMode, AttachWish, Heartbeats, SteeringError,
     bpf::{DEMUX_OBJECT, Object, PerCpuCounters, Sockets, Table, Value, check_permission},
     mirror,
 };
@@ -201,6 +201,16 @@ impl Demux {
         queues: u32,
         buffers: Buffers,
     ) -> Result<Self, SteeringError> {
+        Self::load_and_attach_as(ifindex, queues, buffers, AttachWish::Best)
+    }
+
+    /// As [`load_and_attach`](Self::load_and_attach), where the caller wishes.
+    pub fn load_and_attach_as(
+        ifindex: u32,
+        queues: u32,
+        buffers: Buffers,
+        wish: AttachWish,
+    ) -> Result<Self, SteeringError> {
         check_permission()?;
         if queues > QUEUES_MAX {
             return Err(SteeringError::TooManyQueues {
@@ -220,7 +230,7 @@ impl Demux {
         let counters = object.counters("COUNTERS")?;
         let heartbeats = object.memory("HEARTBEATS", Heartbeats::LEN)?;
         let link_address = object.value("LINK_ADDRESS")?;
-        let (mode, native_refusal) = object.attach(ifindex, &interface)?;
+        let (mode, native_refusal) = object.attach(ifindex, &interface, wish)?;
         let mut demux = Self {
             mode,
             native_refusal,

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io};
 
-use crate::firewall::Program;
+use crate::{firewall::Program, mirror::XdpPlace};
 
 /// Why the demux, or the mirror of the kernel's tables, could not do what it was asked.
 #[derive(Debug)]
@@ -17,7 +17,9 @@ pub enum SteeringError {
     OtherProgram {
         /// The interface.
         interface: String,
-        /// The program, unless it has gone by now.
+        /// Its place, unless it has gone by now.
+        place: Option<XdpPlace>,
+        /// The program, likewise.
         program: Option<Program>,
     },
     /// More receive queues than the program's table has places.
@@ -48,6 +50,19 @@ impl SteeringError {
     }
 }
 
+/// Name of the program in which libxdp runs those of its users, one after the other.
+const DISPATCHER: &str = "xdp_dispatcher";
+
+/// The word of `ip link set` for a place.
+fn switch_of(place: Option<XdpPlace>) -> &'static str {
+    match place {
+        Some(XdpPlace::Offloaded) => "xdpoffload",
+        Some(XdpPlace::Native) => "xdpdrv",
+        Some(XdpPlace::Generic) => "xdpgeneric",
+        None => "xdp",
+    }
+}
+
 impl fmt::Display for SteeringError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -62,19 +77,33 @@ impl fmt::Display for SteeringError {
             ),
             Self::NoKernelSupport(detail) => write!(
                 f,
-                "this kernel cannot run the demux ({detail}); boot Linux 5.9 or later with \
+                "this kernel cannot run the demux ({detail}); boot Linux 5.11 or later with \
                  CONFIG_BPF_SYSCALL=y and CONFIG_XDP_SOCKETS=y (`uname -r` tells)"
             ),
-            Self::OtherProgram { interface, program } => {
-                write!(f, "{interface} has another XDP program")?;
+            Self::OtherProgram {
+                interface,
+                place,
+                program,
+            } => {
+                let adjective = place.map_or(String::new(), |place| format!("{place} "));
+                write!(f, "{interface} has another {adjective}XDP program")?;
                 if let Some(program) = program {
                     write!(f, ", {program}")?;
                 }
-                write!(
-                    f,
-                    "; `ip link set dev {interface} xdp off` removes it, or stop the process that \
-                     has it (`bpftool link` names it)"
-                )
+                match program.as_ref().and_then(Program::name) {
+                    Some(DISPATCHER) => write!(
+                        f,
+                        ", which is libxdp's and runs the programs of others; `xdp-loader status \
+                         {interface}` names them, `xdp-loader unload {interface} --all` removes \
+                         them"
+                    ),
+                    _ => write!(
+                        f,
+                        "; `ip link set dev {interface} {} off` removes it, or stop the process \
+                         that has it (`bpftool link` names it)",
+                        switch_of(*place)
+                    ),
+                }
             }
             Self::TooManyQueues { queues, queues_max } => write!(
                 f,
@@ -93,5 +122,41 @@ impl Error for SteeringError {
             Self::System { error, .. } => Some(error),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_program_is_named_with_the_command_that_removes_it() {
+        let refusal = |place, program: Option<&str>| {
+            let error = SteeringError::OtherProgram {
+                interface: "eth1".to_owned(),
+                place,
+                program: program.map(|name| Program::named(7, name)),
+            };
+            error.to_string()
+        };
+        let text = refusal(Some(XdpPlace::Generic), Some("theirs"));
+        assert!(
+            text.starts_with("eth1 has another generic XDP program, theirs (id 7); "),
+            "{text}"
+        );
+        assert!(
+            text.contains("ip link set dev eth1 xdpgeneric off"),
+            "{text}"
+        );
+        let text = refusal(Some(XdpPlace::Offloaded), None);
+        assert!(
+            text.contains("another offloaded XDP program; `ip link set dev eth1 xdpoffload off`"),
+            "{text}"
+        );
+        let text = refusal(Some(XdpPlace::Native), Some(DISPATCHER));
+        assert!(
+            text.contains("libxdp's") && text.contains("xdp-loader unload eth1 --all"),
+            "{text}"
+        );
     }
 }

@@ -7,7 +7,7 @@
 use std::os::fd::BorrowedFd;
 
 use crate::{
-    AttachMode, SteeringError,
+    AttachMode, AttachWish, SteeringError,
     bpf::{IMPAIR_OBJECT, Object, PerCpuCounters, Sockets, check_permission},
 };
 
@@ -57,7 +57,7 @@ impl BadWire {
         object.set_devices("ENDS", &[ends[1], ends[0]])?;
         for ifindex in ends {
             let interface = format!("interface {ifindex}");
-            let (mode, refusal) = object.attach(ifindex, &interface)?;
+            let (mode, refusal) = object.attach(ifindex, &interface, AttachWish::Best)?;
             if mode != AttachMode::Native {
                 let detail = refusal.unwrap_or_default();
                 return Err(SteeringError::NoKernelSupport(detail));

@@ -6,6 +6,7 @@
 //!   and asks the kernel to resolve a neighbor: the service has no ARP of its own.
 //! * [`firewall::Firewall`] names the hooks of the kernel that packets of the service do not pass.
 //! * [`PortReservation`] holds a port in the kernel, so that nobody else gets it.
+//! * [`features::Features`] are what `ethtool -k` shows of an interface.
 //! * [`Heartbeats`] are signs of life, without which the demux leaves the packets to the kernel.
 //! * [`Lookup`] asks the kernel to which listening socket it would deliver.
 //!
@@ -15,6 +16,7 @@
 mod bpf;
 mod demux;
 mod error;
+pub mod features;
 pub mod firewall;
 mod heartbeats;
 pub mod impair;
@@ -26,7 +28,7 @@ mod shared_words_unsafe;
 #[expect(unsafe_code, reason = "system calls without a safe wrapper")]
 mod sys;
 
-pub use bpf::AttachMode;
+pub use bpf::{AttachMode, AttachWish};
 pub use demux::{Buffers, Claim, Demux, DemuxCounters, Scope, StackId, Steering};
 pub use error::SteeringError;
 pub use heartbeats::{Heartbeat, Heartbeats};

@@ -33,11 +33,13 @@ use self::{
 };
 
 mod channel;
+mod links;
 mod routes;
 mod tables;
 
+pub use links::{LinkKind, LinkRecord, XdpPlace};
 pub use routes::{RouteInfo, RouteKind};
-pub use tables::{AddressRecord, LinkKind, LinkRecord, Neighbor, NeighborState};
+pub use tables::{AddressRecord, Neighbor, NeighborState};
 
 const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6];
 

@@ -86,6 +86,18 @@ impl Program {
         let name = name.filter(|name| !name.is_empty());
         Self { id, name }
     }
+
+    /// The name, if it is known.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// A program of this name, whether or not there is one.
+    #[cfg(test)]
+    pub(crate) fn named(id: u32, name: &str) -> Self {
+        let name = Some(name.to_owned());
+        Self { id, name }
+    }
 }
 
 /// The cgroup2 hierarchy, as this process sees it.

@@ -5,42 +5,14 @@ use std::collections::BTreeMap;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
-    link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp},
+    link::LinkMessage,
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage},
 };
 
-use super::{Address, Change, MacAddress, address_from_ip, address_from_ipv4};
-
-/// What kind of link it is, as far as the service cares.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LinkKind {
-    /// One end of a pair on this machine: checksums may be unfinished.
-    Veth,
-    /// The loopback.
-    Loopback,
-    /// Anything else.
-    #[default]
-    Other,
-}
-
-/// A link.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LinkRecord {
-    /// Its index.
-    pub ifindex: u32,
-    /// Its name.
-    pub name: String,
-    /// Its link-layer address, if it has one of six bytes.
-    pub mac: Option<MacAddress>,
-    /// Largest packet, in bytes.
-    pub mtu: u32,
-    /// What it is.
-    pub kind: LinkKind,
-    /// Switched on (IFF_UP), whether or not the carrier is there.
-    pub up: bool,
-    /// Number of the XDP program that is attached, in whichever mode.
-    pub xdp_program: Option<u32>,
-}
+use super::{
+    Address, Change, MacAddress, address_from_ip, address_from_ipv4,
+    links::{LinkRecord, mac_address},
+};
 
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,13 +107,7 @@ impl Tables {
             ifindex,
             ..LinkRecord::default()
         });
-        link.up = message.header.flags.contains(LinkFlags::Up);
-        if message.header.link_layer_type == LinkLayerType::Loopback {
-            link.kind = LinkKind::Loopback;
-        }
-        for attribute in &message.attributes {
-            apply_link_attribute(&mut link, attribute);
-        }
+        link.apply(message);
         if old == Some(&link) {
             return None;
         }
@@ -203,31 +169,6 @@ impl Tables {
         let ifindex = message.header.ifindex;
         self.neighbors.remove(&(ifindex, addr))?;
         Some(Change::Neighbor { ifindex, addr })
-    }
-}
-
-fn mac_address(bytes: &[u8]) -> Option<MacAddress> {
-    bytes.try_into().ok().map(MacAddress)
-}
-
-fn apply_link_attribute(link: &mut LinkRecord, attribute: &LinkAttribute) {
-    match attribute {
-        LinkAttribute::IfName(name) => link.name.clone_from(name),
-        LinkAttribute::Address(bytes) => link.mac = mac_address(bytes),
-        LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
-        LinkAttribute::LinkInfo(infos) if infos.contains(&LinkInfo::Kind(InfoKind::Veth)) => {
-            link.kind = LinkKind::Veth;
-        }
-        LinkAttribute::Xdp(attributes) => {
-            link.xdp_program = attributes.iter().find_map(|attribute| match attribute {
-                LinkXdp::ProgId(id)
-                | LinkXdp::DrvProgId(id)
-                | LinkXdp::SkbProgId(id)
-                | LinkXdp::HwProgId(id) => Some(*id),
-                _ => None,
-            });
-        }
-        _ => {}
     }
 }
 

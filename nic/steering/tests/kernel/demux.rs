@@ -31,12 +31,9 @@ fn web_claim() -> Claim {
 
 fn has_xdp(pair: &Pair) -> bool {
     pair.host.run(|| {
-        Mirror::open()
-            .unwrap()
-            .link_by_name("veth0")
-            .unwrap()
-            .xdp_program
-            .is_some()
+        let mirror = Mirror::open().unwrap();
+        let link = mirror.link_by_name("veth0").unwrap();
+        !link.xdp_programs.is_empty()
     })
 }
 
@@ -113,8 +110,8 @@ fn another_program_is_respected() {
         matches!(&second, SteeringError::OtherProgram { interface, .. } if interface == "veth0")
     );
     for words in [
-        "another XDP program, tidelane_demux",
-        "ip link set dev veth0 xdp off",
+        "another native XDP program, tidelane_demux",
+        "ip link set dev veth0 xdpdrv off",
     ] {
         assert!(second.to_string().contains(words), "{second}");
     }

@@ -53,10 +53,10 @@ fn the_first_look_sees_all() {
 
     let link = mirror.link(ifindex).unwrap();
     assert_eq!(
-        (link.name.as_str(), link.mtu, link.kind),
-        ("veth0", 1500, LinkKind::Veth)
+        (link.name.as_str(), link.mtu, &link.kind),
+        ("veth0", 1500, &LinkKind::Veth)
     );
-    assert!(link.up && link.xdp_program.is_none() && link.mac.is_some());
+    assert!(link.up && link.xdp_programs.is_empty() && link.mac.is_some());
     let mac = link.mac.unwrap().to_string();
     assert!(pair.host.ip("link show dev veth0").contains(&mac));
     assert_eq!(mirror.link_by_name("lo").unwrap().kind, LinkKind::Loopback);

@@ -1,0 +1,41 @@
+//! The `ioctl` of ethtool: one request that takes a structure of 32-bit words.
+#![allow(unsafe_code)]
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+/// Most words that any command of this module reads or writes: names of 256 features of 32 bytes.
+const WORDS_MAX: usize = 256 * 8 + 3;
+
+/// Runs the command that the first word of `words` names on the interface called `name`. The
+/// kernel's answer replaces the words.
+///
+/// Every command that this module's callers run (`ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`,
+/// `ETHTOOL_GFEATURES`, `ETHTOOL_SFEATURES`) has the length of its structure in a word of it, and
+/// the kernel writes no more than the `WORDS_MAX` words that are there.
+pub(super) fn ethtool(socket: BorrowedFd<'_>, name: &str, words: &mut Vec<u32>) -> io::Result<()> {
+    let len = words.len();
+    words.resize(WORDS_MAX.max(len), 0);
+    // SAFETY: `ifreq` is plain data, and all zeros is a value of it. The name is copied only if it
+    // fits with its terminator. The words live through the call, and are more than the commands
+    // write.
+    let result = unsafe {
+        let mut request: libc::ifreq = MaybeUninit::zeroed().assume_init();
+        if name.len() >= request.ifr_name.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request)
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

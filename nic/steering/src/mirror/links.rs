@@ -1,0 +1,179 @@
+//! Links: what the kernel says about an interface.
+
+use std::fmt;
+
+use netlink_packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+};
+
+use super::MacAddress;
+
+/// What kind of link it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LinkKind {
+    /// A device of the machine, or of its hypervisor: the kernel names no kind.
+    #[default]
+    Device,
+    /// One end of a pair on this machine: checksums may be unfinished.
+    Veth,
+    /// The loopback.
+    Loopback,
+    /// Another link that the kernel makes, by the name of its kind (IFLA_INFO_KIND): `bond`,
+    /// `bridge`, `vlan`, ...
+    Virtual(String),
+}
+
+/// The place of an XDP program in the way of a packet. The places are in the order of that way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum XdpPlace {
+    /// In the NIC.
+    Offloaded,
+    /// In the driver.
+    Native,
+    /// In the stack.
+    Generic,
+}
+
+impl fmt::Display for XdpPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Offloaded => "offloaded",
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// A link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkRecord {
+    /// Its index.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// Its link-layer address, if it has one of six bytes.
+    pub mac: Option<MacAddress>,
+    /// Largest packet, in bytes.
+    pub mtu: u32,
+    /// What it is.
+    pub kind: LinkKind,
+    /// Returns true for a link whose frames have an Ethernet header.
+    pub ethernet: bool,
+    /// Switched on (IFF_UP), whether or not the carrier is there.
+    pub up: bool,
+    /// Index of the bond, bridge, team, VRF or the like of which it is a port.
+    pub master: Option<u32>,
+    /// Index of the link that carries its frames, or of the other end of a veth.
+    pub lower: Option<u32>,
+    /// The link that `lower` names is in another network namespace.
+    pub lower_is_elsewhere: bool,
+    /// XDP programs that are attached, with their numbers.
+    pub xdp_programs: Vec<(XdpPlace, u32)>,
+}
+
+impl LinkRecord {
+    /// Takes over all that a message says about the link.
+    pub(super) fn apply(&mut self, message: &LinkMessage) {
+        self.up = message.header.flags.contains(LinkFlags::Up);
+        self.ethernet = message.header.link_layer_type == LinkLayerType::Ether;
+        if message.header.link_layer_type == LinkLayerType::Loopback {
+            self.kind = LinkKind::Loopback;
+        }
+        let names = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(_));
+        if message.attributes.iter().any(names) {
+            // A whole description: what it does not name is not there.
+            (self.master, self.lower, self.lower_is_elsewhere) = (None, None, false);
+        }
+        for attribute in &message.attributes {
+            self.apply_attribute(attribute);
+        }
+    }
+
+    fn apply_attribute(&mut self, attribute: &LinkAttribute) {
+        match attribute {
+            LinkAttribute::IfName(name) => self.name.clone_from(name),
+            LinkAttribute::Address(bytes) => self.mac = mac_address(bytes),
+            LinkAttribute::Mtu(mtu) => self.mtu = *mtu,
+            LinkAttribute::Controller(master) => self.master = Some(*master).filter(|at| *at != 0),
+            LinkAttribute::Link(lower) => self.lower = Some(*lower).filter(|at| *at != 0),
+            LinkAttribute::LinkNetNsId(_) => self.lower_is_elsewhere = true,
+            LinkAttribute::LinkInfo(infos) => {
+                let kind = infos.iter().find_map(|info| match info {
+                    LinkInfo::Kind(InfoKind::Veth) => Some(LinkKind::Veth),
+                    LinkInfo::Kind(kind) => Some(LinkKind::Virtual(kind.to_string())),
+                    _ => None,
+                });
+                self.kind = kind.unwrap_or_default();
+            }
+            LinkAttribute::Xdp(attributes) => self.xdp_programs = xdp_programs(attributes),
+            _ => {}
+        }
+    }
+}
+
+fn xdp_programs(attributes: &[LinkXdp]) -> Vec<(XdpPlace, u32)> {
+    let placed = attributes.iter().filter_map(|attribute| match attribute {
+        LinkXdp::HwProgId(id) => Some((XdpPlace::Offloaded, *id)),
+        LinkXdp::DrvProgId(id) => Some((XdpPlace::Native, *id)),
+        LinkXdp::SkbProgId(id) => Some((XdpPlace::Generic, *id)),
+        _ => None,
+    });
+    let mut programs: Vec<_> = placed.filter(|(_, id)| *id != 0).collect();
+    programs.sort_unstable();
+    programs
+}
+
+pub(super) fn mac_address(bytes: &[u8]) -> Option<MacAddress> {
+    bytes.try_into().ok().map(MacAddress)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(attributes: Vec<LinkAttribute>) -> LinkMessage {
+        let mut message = LinkMessage::default();
+        message.header.link_layer_type = LinkLayerType::Ether;
+        let name = LinkAttribute::IfName("eth1".to_owned());
+        message.attributes = [vec![name], attributes].concat();
+        message
+    }
+
+    #[test]
+    fn a_port_that_leaves_its_bridge_has_no_master() {
+        let mut link = LinkRecord::default();
+        link.apply(&described(vec![LinkAttribute::Controller(7)]));
+        assert_eq!((link.master, link.ethernet), (Some(7), true));
+        // Events about something else are no whole descriptions.
+        link.apply(&LinkMessage::default());
+        assert_eq!((link.master, link.ethernet), (Some(7), false));
+        link.apply(&described(Vec::new()));
+        assert_eq!(link.master, None);
+    }
+
+    #[test]
+    fn a_kind_is_named_as_the_kernel_names_it() {
+        let kind_of = |kind| {
+            let mut link = LinkRecord::default();
+            let info = LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]);
+            link.apply(&described(vec![info]));
+            link.kind
+        };
+        assert_eq!(kind_of(InfoKind::Veth), LinkKind::Veth);
+        assert_eq!(kind_of(InfoKind::Vlan), LinkKind::Virtual("vlan".into()));
+        let other = InfoKind::Other("openvswitch".into());
+        let named = LinkKind::Virtual("openvswitch".into());
+        assert_eq!(kind_of(other), named);
+    }
+
+    #[test]
+    fn programs_are_in_the_order_of_a_packets_way() {
+        let attributes = [
+            LinkXdp::ProgId(0),
+            LinkXdp::SkbProgId(3),
+            LinkXdp::HwProgId(9),
+        ];
+        let programs = xdp_programs(&attributes);
+        assert_eq!(programs, [(XdpPlace::Offloaded, 9), (XdpPlace::Generic, 3)]);
+    }
+}
