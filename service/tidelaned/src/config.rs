@@ -6,6 +6,7 @@ use clap::{Parser, ValueEnum};
 use tidelane_abi::CORES_MAX;
 use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
 use tidelane_places::ServiceName;
+use tidelane_steering::AttachWish;
 
 use crate::firewall;
 
@@ -40,6 +41,27 @@ pub enum Ecn {
     Asked,
 }
 
+/// Where the XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Xdp {
+    /// In the driver; in the stack where the driver runs no programs
+    Auto,
+    /// In the driver, or not at all
+    Native,
+    /// In the stack: works with every driver, and is slower
+    Generic,
+}
+
+impl From<Xdp> for AttachWish {
+    fn from(xdp: Xdp) -> Self {
+        match xdp {
+            Xdp::Auto => Self::Best,
+            Xdp::Native => Self::Native,
+            Xdp::Generic => Self::Generic,
+        }
+    }
+}
+
 /// The Tidelane service: a TCP stack beside the kernel's, on one interface
 #[derive(Parser, Debug)]
 #[command(name = "tidelaned", version)]
@@ -57,6 +79,9 @@ pub struct Config {
     /// configuration file
     #[arg(long, value_enum, value_name = "MODE")]
     pub firewall: Option<firewall::Mode>,
+    /// Where the XDP program runs that takes the packets
+    #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
+    pub xdp: Xdp,
     /// CPUs for the fast path, a core on each: 1, or 1,3, or 0-3; one that is not pinned if absent
     #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
     pub cores: Option<CpuList>,

@@ -15,7 +15,10 @@
 
 use std::{fmt, io};
 
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::{
+    process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit},
+    thread::CapabilitySet,
+};
 use serde_json::{Value, json};
 
 use self::landlock::Readable;
@@ -88,13 +91,24 @@ pub fn enter(
     let kept = capabilities::keep_needed()?;
     rustix::thread::set_no_new_privs(true).map_err(ConfineError::at("no_new_privs"))?;
     let landlock = landlock::restrict(run_dir, readable).map_err(ConfineError::at("Landlock"))?;
-    filter::install().map_err(ConfineError::at("the filter of system calls"))?;
+    filter::install(calls::CALLS).map_err(ConfineError::at("the filter of system calls"))?;
     Ok(Confinement {
         capabilities: kept.names(),
         bounded: kept.bounded,
         landlock,
         core_dumps,
     })
+}
+
+/// Gives up everything but what putting back settings of the NIC needs, in the process that does.
+pub fn enter_restorer() -> Result<(), ConfineError> {
+    read_auxiliary_vector();
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(ConfineError::at("the dumpable attribute"))?;
+    capabilities::keep_only(CapabilitySet::NET_ADMIN)?;
+    rustix::thread::set_no_new_privs(true).map_err(ConfineError::at("no_new_privs"))?;
+    landlock::restrict_all().map_err(ConfineError::at("Landlock"))?;
+    filter::install(calls::RESTORER_CALLS).map_err(ConfineError::at("the filter of system calls"))
 }
 
 /// Has the auxiliary vector read now.

@@ -11,7 +11,7 @@ use std::{
         unix::net::UnixListener,
     },
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use rustix::event::{
@@ -37,6 +37,7 @@ use crate::{
     firewall::Guard,
     keeper::Keeper,
     network::Network,
+    offloads::Offloads,
     pace,
     runtime::{self, Sockets},
     session::Session,
@@ -66,6 +67,7 @@ pub struct Control<P: Port> {
     shared: Shared<P>,
     page: Arc<ServicePageMap>,
     network: Network,
+    offloads: Arc<Mutex<Offloads>>,
     /// As the cores know it.
     link_address: Option<MacAddress>,
     /// When the kernel's settings are looked at again.
@@ -105,6 +107,8 @@ pub struct Parts<P: Port> {
     pub mirror: Mirror,
     /// The served interface.
     pub ifindex: u32,
+    /// Offloads that stay off.
+    pub offloads: Arc<Mutex<Offloads>>,
     /// Readable when the host has requests.
     pub notify: Arc<OwnedFd>,
     /// Readable when there is a signal: to end, or to read the configuration again.
@@ -140,6 +144,7 @@ impl<P: Port> Control<P> {
             shared,
             page,
             network: Network::new(parts.mirror, parts.ifindex),
+            offloads: parts.offloads,
             link_address: None,
             settings_due: now() + SETTINGS_INTERVAL,
             registration: parts.sockets.registration,
@@ -346,11 +351,11 @@ impl<P: Port> Control<P> {
                 return;
             }
         };
-        if self.network.mtu().is_none() {
-            eprintln!("tidelaned: the interface is gone: the service ends");
-            self.stopping = true;
+        if let Err(reason) = self.network.still_serves() {
+            self.end(&reason);
             return;
         }
+        self.look_at_offloads();
         for addr in changes.neighbours {
             self.tell_neighbour(addr);
         }
@@ -362,6 +367,29 @@ impl<P: Port> Control<P> {
         }
     }
 
+    /// Ends the service, with a line in the log.
+    fn end(&mut self, reason: &str) {
+        eprintln!("tidelaned: {reason}: the service ends");
+        self.stopping = true;
+    }
+
+    /// Switches offloads off that somebody switched on.
+    fn look_at_offloads(&mut self) {
+        let offloads = self.offloads.clone();
+        let mut offloads = offloads.lock().unwrap_or_else(PoisonError::into_inner);
+        match offloads.look() {
+            Ok(texts) => {
+                for text in texts {
+                    eprintln!(
+                        "tidelaned: somebody switched it on: {text}; it is on again when the \
+                         service ends"
+                    );
+                }
+            }
+            Err(reason) => self.end(&reason),
+        }
+    }
+
     /// Looks at the kernel's settings, whose changes are not announced, if it is time.
     fn look_at_settings(&mut self) {
         let now = now();
@@ -369,6 +397,7 @@ impl<P: Port> Control<P> {
             return;
         }
         self.settings_due = now + SETTINGS_INTERVAL;
+        self.look_at_offloads();
         if self.network.settings_changed() {
             self.sync_ingress();
         }

@@ -4,16 +4,22 @@
 //! thread serves registrations, netlink and the admin socket ([`control`]); watchdogs see to it
 //! that a shared CPU does not starve a core.
 
-use std::{fmt::Display, os::fd::OwnedFd, process::ExitCode, sync::Arc, thread::JoinHandle};
+use std::{
+    fmt::Display,
+    os::fd::OwnedFd,
+    process::ExitCode,
+    sync::{Arc, Mutex},
+    thread::JoinHandle,
+};
 
 use clap::Parser;
 use rustix::event::EventfdFlags;
-use tidelane_af_xdp::{XdpConfig, XdpMode, XdpPort};
+use tidelane_af_xdp::{XdpConfig, XdpError, XdpMode, XdpPort};
 use tidelane_engine::{EngineConfig, IpFields, IpOptions};
 use tidelane_host::{Host, Interface, Siblings, StreamMemory};
 use tidelane_ring::ServicePageMap;
 use tidelane_steering::{
-    AttachMode, Buffers, Demux, Heartbeats,
+    AttachMode, AttachWish, Buffers, Demux, Heartbeats,
     firewall::Firewall,
     mirror::{LinkKind, LinkRecord, Mirror},
 };
@@ -30,7 +36,10 @@ use tidelaned::{
     cores::{self, CoreBell, Cores},
     descriptors::DescriptorThreads,
     firewall::{Guard, Mode},
-    kernel, network, panics,
+    kernel, links, network,
+    offloads::Offloads,
+    panics,
+    restorer::Restorer,
     runtime::{self, RunDir},
     settings::Settings,
     sys,
@@ -65,22 +74,25 @@ fn serve(config: &Config) -> Result<(), String> {
     runtime::raise_descriptor_limit();
     let signals = sys::block_signals().map_err(because("cannot block signals"))?;
     sys::allow_interrupts().map_err(because("cannot handle a signal"))?;
-    let mirror = Mirror::open().map_err(because("cannot read the kernel's network state"))?;
-    let link = find_link(config, &mirror)?;
+    // Before anything is open that may not live longer than this process.
+    let restorer = Restorer::start().map_err(because("cannot start another process"))?;
+    let (mirror, link) = find_link(config)?;
     let (mut settings, notices) = Settings::load(&config.file())?;
     let limits = settings.limits.clone();
     let memory = StreamMemory::new(settings.memory);
     let rules = std::mem::take(&mut settings.rules);
     let (guard, access) = judge_host(config, &link, settings)?;
     let run_dir = RunDir::open(&config.name).map_err(|error| error.to_string())?;
-    let sockets = run_dir.listen(access.policy().socket());
-    let sockets = sockets.map_err(because("cannot open the run directory"))?;
-    let (ports, demux) = open_queues(&link)?;
-    let cpus = config.cpus();
-    check_queues(&link, ports.len(), cpus.len())?;
+    let sockets = run_dir
+        .listen(access.policy().socket())
+        .map_err(because("cannot open the run directory"))?;
+    let queues = count_queues(config, &link)?;
+    // Goes after the demux: drivers have some of the offloads only without an XDP program.
+    let offloads = Arc::new(Mutex::new(Offloads::switch_off(&mirror, &link, restorer)?));
+    let (ports, demux) = open_queues(&link, queues, config.xdp.into())?;
     let shortcomings = describe_packets(&link, &demux, &ports);
-    let (page, page_fd) =
-        ServicePageMap::create(cpus.len() as u32).map_err(because("cannot make shared memory"))?;
+    let (page, page_fd) = ServicePageMap::create(config.cpus().len() as u32)
+        .map_err(because("cannot make shared memory"))?;
     let page = Arc::new(page);
     let notify = eventfd().map_err(because("cannot make an eventfd"))?;
     let descriptors = DescriptorThreads::new(link.ifindex);
@@ -107,6 +119,7 @@ fn serve(config: &Config) -> Result<(), String> {
         page: (page, page_fd),
         mirror,
         ifindex: link.ifindex,
+        offloads: offloads.clone(),
         notify,
         signals,
         progress,
@@ -120,16 +133,22 @@ fn serve(config: &Config) -> Result<(), String> {
     let served = Control::new(parts)
         .map_err(because("control thread"))
         .and_then(|mut control| control.run().map_err(because("control thread")));
+    end_cores(&cores, threads);
+    served
+}
+
+/// Waits until the fast path has ended.
+fn end_cores(cores: &Cores<XdpPort>, threads: Vec<JoinHandle<()>>) {
     cores.stop();
     for thread in threads {
         // A thread that panics ends the process, so the result is that of a thread that returned.
         let _ = thread.join();
     }
-    served
 }
 
-/// The interface to serve.
-fn find_link(config: &Config, mirror: &Mirror) -> Result<LinkRecord, String> {
+/// The kernel's network, and the interface of it to serve.
+fn find_link(config: &Config) -> Result<(Mirror, LinkRecord), String> {
+    let mirror = Mirror::open().map_err(because("cannot read the kernel's network state"))?;
     let link = mirror.link_by_name(&config.interface).cloned();
     let link = link.ok_or(format!(
         "no interface {} here (see: ip link)",
@@ -141,7 +160,17 @@ fn find_link(config: &Config, mirror: &Mirror) -> Result<LinkRecord, String> {
             "interface {name} is down; use: ip link set {name} up"
         ));
     }
-    Ok(link)
+    links::check(&mirror, &link)?;
+    Ok((mirror, link))
+}
+
+/// How many queues the interface has, which must be enough for the cores.
+fn count_queues(config: &Config, link: &LinkRecord) -> Result<u32, String> {
+    let queues = tidelane_af_xdp::queue_counts(&link.name)
+        .map_err(because("cannot read the number of queues"))?
+        .rx;
+    check_queues(link, queues as usize, config.cpus().len())?;
+    Ok(queues)
 }
 
 /// Gives up what serving does not need.
@@ -199,32 +228,60 @@ fn eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
 }
 
 /// Opens an AF_XDP port on each queue and attaches the demux that feeds them.
-fn open_queues(link: &LinkRecord) -> Result<(Vec<XdpPort>, Demux), String> {
-    let xdp = match link.kind {
+fn open_queues(
+    link: &LinkRecord,
+    queues: u32,
+    wish: AttachWish,
+) -> Result<(Vec<XdpPort>, Demux), String> {
+    let mut xdp = match link.kind {
         LinkKind::Veth => XdpConfig::for_veth(),
         _ => XdpConfig::default(),
-    };
-    let xdp = xdp.sized_for(link.mtu);
+    }
+    .sized_for(link.mtu);
     let buffers = if link.mtu > xdp.single_frame_mtu() {
         Buffers::Several
     } else {
         Buffers::One
     };
-    let queues = tidelane_af_xdp::queue_counts(&link.name)
-        .map_err(because("cannot read the number of queues"))?
-        .rx;
-    let mut demux =
-        Demux::load_and_attach(link.ifindex, queues, buffers).map_err(|error| error.to_string())?;
+    let demux = Demux::load_and_attach_as(link.ifindex, queues, buffers, wish);
+    let mut demux = demux.map_err(|error| error.to_string())?;
+    if demux.mode() == AttachMode::Generic {
+        // A driver that hands frames over without a copy does so to a program of its own alone. It
+        // may leave checksums to the kernel, which comes later, and so may a veth the cutting.
+        xdp.prefer_zero_copy = false;
+        xdp.rx_checksum_may_be_partial = true;
+        xdp.long_packets = link.kind == LinkKind::Veth;
+    }
     let ports = (0..queues)
         .map(|queue| XdpPort::open_index(link.ifindex, queue, &xdp))
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| match error {
+            XdpError::NoMultiBuffer { .. } if xdp.long_packets => no_long_packets(link, &demux),
+            error => error.to_string(),
+        })?;
     for port in &ports {
         demux
             .register_xsk(port.queue(), port.fd())
             .map_err(|error| error.to_string())?;
     }
     Ok((ports, demux))
+}
+
+/// Why a veth is not served in generic mode: its other end leaves the cutting of its segments to
+/// the link, which cuts them for an XDP program in the driver alone.
+fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
+    let name = &link.name;
+    match demux.native_refusal() {
+        None => format!(
+            "{name} is a veth, which in generic mode hands over packets longer than AF_XDP takes \
+             on this kernel (Linux 6.6); use: tidelane up {name} --xdp native"
+        ),
+        Some(reason) => format!(
+            "{name} is a veth, which this kernel can serve in native mode alone (in generic mode \
+             from Linux 6.6), and that is refused: {reason} (its other end may have more queues, \
+             or a larger MTU than a page has room for)"
+        ),
+    }
 }
 
 /// Writes to the log how packets come and go; the features that are missing for more.
@@ -240,7 +297,8 @@ fn describe_packets(link: &LinkRecord, demux: &Demux, ports: &[XdpPort]) -> Vec<
         "tidelaned: {name}: {xdp} XDP, {} queue(s), {zero_copies} with zero-copy",
         ports.len()
     );
-    let shortcomings = kernel::shortcomings(name, demux, ports);
+    let mut shortcomings = kernel::shortcomings(name, demux, ports);
+    shortcomings.extend(links::shortcoming(link));
     for text in &shortcomings {
         eprintln!("tidelaned: {text}");
     }

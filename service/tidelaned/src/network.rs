@@ -7,7 +7,7 @@ use tidelane_host::{IngressPolicy, KernelRoute, Route, Way};
 use tidelane_steering::mirror::{Change, Mirror, RouteInfo, RouteKind};
 use tidelane_wire::{IpAddress, MacAddress};
 
-use crate::source_settings::SourceSettings;
+use crate::{links, source_settings::SourceSettings};
 
 /// Destinations that no host has: what connecting to one gives is the kernel's to say.
 const NOBODYS: [(IpAddress, u8); 6] = [
@@ -100,6 +100,17 @@ impl Network {
     /// namespace.
     pub fn mtu(&self) -> Option<u32> {
         Some(self.mirror.link(self.ifindex)?.mtu)
+    }
+
+    /// Says why the interface cannot be served any more, if it cannot.
+    pub fn still_serves(&self) -> Result<(), String> {
+        let Some(link) = self.mirror.link(self.ifindex) else {
+            return Err(format!("the interface {} is gone", self.name));
+        };
+        let Some(master) = link.master else {
+            return Ok(());
+        };
+        Err(links::port_of(link, self.mirror.link(master)))
     }
 
     /// The interface's own link address.

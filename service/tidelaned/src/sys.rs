@@ -66,6 +66,52 @@ fn socket_option(
     Ok((len as usize).min(into.len()))
 }
 
+/// Which of the two processes after [`fork`] this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forked {
+    /// The caller.
+    Parent,
+    /// Its copy.
+    Child,
+}
+
+/// Makes a copy of this process, which has one thread.
+pub fn fork() -> io::Result<Forked> {
+    // SAFETY: the process has no other thread, whose locks the copy would inherit locked.
+    match unsafe { libc::fork() } {
+        0 => Ok(Forked::Child),
+        pid if pid > 0 => Ok(Forked::Parent),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Closes every descriptor but standard input, output and error, and these. Whoever owns another
+/// one in this process must not use or close it any more.
+pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd() as u32).collect();
+    kept.sort_unstable();
+    let mut first = libc::STDERR_FILENO as u32 + 1;
+    for stop in kept.into_iter().chain([u32::MAX]) {
+        if first < stop {
+            // SAFETY: no pointers. The callers never come back to the owners of the descriptors.
+            let result = unsafe { libc::syscall(libc::SYS_close_range, first, stop - 1, 0) };
+            if result != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        first = stop.saturating_add(1);
+    }
+    Ok(())
+}
+
+/// Leaves the session and the process group, whose signals are for the service, and takes a name.
+pub fn leave_session(name: &str) {
+    // Neither can fail in a process that was just made by `fork`.
+    let _ = rustix::process::setsid();
+    let name = std::ffi::CString::new(name).unwrap_or_default();
+    let _ = rustix::thread::set_name(&name);
+}
+
 /// The calling thread's id.
 pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()

@@ -45,6 +45,10 @@ pub struct Options {
     /// ECN: off, on (ask for it), or asked (if the peer asks for it; default)
     #[arg(long, value_name = "WHEN", value_parser = ["off", "on", "asked"])]
     ecn: Option<String>,
+    /// Where the XDP program runs that takes the packets: native (in the driver), generic (in the
+    /// kernel's stack: every driver, slower), or auto (native where the driver can; default)
+    #[arg(long, value_name = "MODE", value_parser = ["auto", "native", "generic"])]
+    xdp: Option<String>,
     /// Configuration file: /etc/tidelane/NAME.toml if absent
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -142,6 +146,9 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
         command
             .arg("--config")
             .arg(path.context("no working directory")?);
+    }
+    if let Some(xdp) = &options.xdp {
+        command.arg("--xdp").arg(xdp);
     }
     if let Some(firewall) = &options.firewall {
         command.arg("--firewall").arg(firewall);

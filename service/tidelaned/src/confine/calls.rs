@@ -71,7 +71,8 @@ const SIGNALS: &[u32] = &[
     32,
     33,
 ];
-/// Interfaces by name and number; what a socket holds; nonblocking; a socket's namespace.
+/// Interfaces by name and number; what a socket holds; nonblocking; a socket's namespace; offloads
+/// of the NIC that somebody switches on while the service runs.
 const REQUESTS: &[u32] = &[
     libc::SIOCGIFINDEX as u32,
     libc::SIOCGIFNAME as u32,
@@ -79,7 +80,9 @@ const REQUESTS: &[u32] = &[
     libc::FIONBIO as u32,
     libc::FIOCLEX as u32,
     0x894c, // SIOCGSKNS
+    SIOCETHTOOL,
 ];
+const SIOCETHTOOL: u32 = 0x8946;
 const FAMILIES: &[u32] = &[
     libc::AF_INET as u32,
     libc::AF_INET6 as u32,
@@ -247,6 +250,54 @@ pub const CALLS: &[Group] = &[
             (libc::SYS_geteuid, Any),
             (libc::SYS_getrlimit, Any),
             (libc::SYS_prlimit64, OwnProcessOrZero(0)),
+        ],
+    },
+];
+
+/// Every system call of the process that puts back settings of the NIC.
+pub const RESTORER_CALLS: &[Group] = &[
+    Group {
+        purpose: "wait for messages, and for the end of the service",
+        calls: &[
+            (libc::SYS_recvfrom, Any),
+            (libc::SYS_poll, Any),
+            (libc::SYS_ppoll, Any),
+            (libc::SYS_nanosleep, Any),
+            (libc::SYS_clock_nanosleep, Any),
+            (libc::SYS_restart_syscall, Any),
+        ],
+    },
+    Group {
+        purpose: "features of interfaces",
+        calls: &[
+            (libc::SYS_socket, OneOf(0, &[libc::AF_INET as u32])),
+            (
+                libc::SYS_ioctl,
+                OneOf(1, &[libc::SIOCGIFNAME as u32, SIOCETHTOOL]),
+            ),
+        ],
+    },
+    Group {
+        purpose: "the log, memory, the end",
+        calls: &[
+            (libc::SYS_write, Any),
+            (libc::SYS_writev, Any),
+            (libc::SYS_close, Any),
+            (libc::SYS_mmap, NOT_EXECUTABLE),
+            (libc::SYS_mprotect, NOT_EXECUTABLE),
+            (libc::SYS_munmap, Any),
+            (libc::SYS_mremap, Any),
+            (libc::SYS_madvise, Any),
+            (libc::SYS_brk, Any),
+            (libc::SYS_futex, Any),
+            (libc::SYS_gettid, Any),
+            (libc::SYS_getpid, Any),
+            (libc::SYS_tgkill, OwnProcess(0)),
+            (libc::SYS_rt_sigreturn, Any),
+            (libc::SYS_rt_sigprocmask, Any),
+            (libc::SYS_rt_sigaction, OneOf(0, SIGNALS)),
+            (libc::SYS_sigaltstack, Any),
+            (libc::SYS_exit_group, Any),
         ],
     },
 ];

@@ -87,6 +87,41 @@ pub fn keep_needed() -> Result<Kept, ConfineError> {
         maximum: None,
     };
     let _ = setrlimit(Resource::Memlock, unlimited);
+    let may_set = bar_the_way_back(&held)?;
+    let without = CapabilitySets {
+        effective: set & held.permitted,
+        permitted: (set | FOR_MAPS) & held.permitted,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, without).map_err(ConfineError::at("the capabilities"))?;
+    if !sys::may_use_open_maps() {
+        set |= FOR_MAPS;
+    }
+    reduce(&held, set)?;
+    Ok(Kept {
+        set: set & held.permitted,
+        bounded: may_set,
+    })
+}
+
+/// Gives up every capability that is not in `set`, for good.
+pub fn keep_only(set: CapabilitySet) -> Result<(), ConfineError> {
+    let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
+    bar_the_way_back(&held)?;
+    reduce(&held, set)
+}
+
+fn reduce(held: &CapabilitySets, set: CapabilitySet) -> Result<(), ConfineError> {
+    let sets = CapabilitySets {
+        effective: set & held.permitted,
+        permitted: set & held.permitted,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets).map_err(ConfineError::at("the capabilities"))
+}
+
+/// Empties the bounding set and the ambient set. Returns false if the bounding set had to stay.
+fn bar_the_way_back(held: &CapabilitySets) -> Result<bool, ConfineError> {
     let may_set = held.effective.contains(CapabilitySet::SETPCAP);
     if may_set {
         lock_secure_bits()?;
@@ -97,28 +132,7 @@ pub fn keep_needed() -> Result<Kept, ConfineError> {
         }
     }
     clear_ambient_capability_set().map_err(ConfineError::at("the ambient capabilities"))?;
-    let reduce = |set: CapabilitySet| {
-        let sets = CapabilitySets {
-            effective: set & held.permitted,
-            permitted: set & held.permitted,
-            inheritable: CapabilitySet::empty(),
-        };
-        set_capabilities(None, sets).map_err(ConfineError::at("the capabilities"))
-    };
-    let without = CapabilitySets {
-        effective: set & held.permitted,
-        permitted: (set | FOR_MAPS) & held.permitted,
-        inheritable: CapabilitySet::empty(),
-    };
-    set_capabilities(None, without).map_err(ConfineError::at("the capabilities"))?;
-    if !sys::may_use_open_maps() {
-        set |= FOR_MAPS;
-    }
-    reduce(set)?;
-    Ok(Kept {
-        set: set & held.permitted,
-        bounded: may_set,
-    })
+    Ok(may_set)
 }
 
 /// User 0 has no capabilities by being user 0, and nothing can change that.

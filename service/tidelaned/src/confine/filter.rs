@@ -1,4 +1,5 @@
-//! The filter of system calls (seccomp): the table [`CALLS`] as a program for the kernel.
+//! The filter of system calls (seccomp): a table, such as [`CALLS`](super::calls::CALLS), as a
+//! program for the kernel.
 //!
 //! A call that is not in the table, or has other arguments, is not made. The thread gets SIGSYS
 //! instead, whose handler writes the call's number to the log and aborts. A thread that blocks the
@@ -12,7 +13,7 @@ use std::io;
 use libc::{c_long, sock_filter};
 
 use super::{
-    calls::{CALLS, Rule},
+    calls::{Group, Rule},
     sys,
 };
 
@@ -23,14 +24,15 @@ const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
-/// Puts the filter over all threads of this process, and those that they start.
-pub fn install() -> io::Result<()> {
+/// Puts the filter over all threads of this process, and those that they start: it lets them make
+/// the calls of `groups`.
+pub fn install(groups: &[Group]) -> io::Result<()> {
     sys::report_denied_calls()?;
-    sys::set_filter(&program(std::process::id()))
+    sys::set_filter(&program(groups, std::process::id()))
 }
 
-/// The program for the process `own`.
-fn program(own: u32) -> Vec<sock_filter> {
+/// The program that lets the process `own` make the calls of `groups`.
+fn program(groups: &[Group], own: u32) -> Vec<sock_filter> {
     let mut program = vec![
         load(ARCHITECTURE_AT),
         skip_unless(ARCHITECTURE, 1),
@@ -38,7 +40,7 @@ fn program(own: u32) -> Vec<sock_filter> {
         give(libc::SECCOMP_RET_KILL_PROCESS),
         load(NUMBER_AT),
     ];
-    for (call, rule) in CALLS.iter().flat_map(|group| group.calls) {
+    for (call, rule) in groups.iter().flat_map(|group| group.calls) {
         let verdict = verdict(*rule, own);
         program.push(skip_unless(number(*call), verdict.len() as u8));
         program.extend(verdict);

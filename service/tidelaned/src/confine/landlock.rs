@@ -88,6 +88,15 @@ pub fn restrict(run_dir: &RunDir, readable: &Readable<'_>) -> io::Result<Option<
     Ok(Some(version))
 }
 
+/// Takes away all files, where the kernel has Landlock.
+pub fn restrict_all() -> io::Result<()> {
+    let Some(version) = sys::landlock_version() else {
+        return Ok(());
+    };
+    let scoped = if version >= SCOPED_SINCE { SCOPES } else { 0 };
+    sys::LandlockRules::new(rights_of(version), scoped)?.restrict_self()
+}
+
 /// All rights that the version knows.
 fn rights_of(version: u32) -> u64 {
     let known = RIGHTS.iter().rev().find(|(since, _)| version >= *since);

@@ -1,6 +1,6 @@
 use std::{collections::BTreeSet, io, os::unix::process::ExitStatusExt};
 
-use super::*;
+use super::{super::calls::CALLS, *};
 use crate::confine::tests::{PART, child};
 
 /// Calls that nothing in the service makes, as an intruder would.
@@ -143,7 +143,7 @@ fn make_forbidden_call(name: &str) {
         .find(|(known, ..)| *known == name)
         .expect("a call of the list");
     rustix::thread::set_no_new_privs(true).expect("it may be set");
-    install().expect("the filter");
+    install(CALLS).expect("the filter");
     sys::make_call(*call, *arguments);
     println!("{name} was made");
 }
@@ -158,7 +158,7 @@ fn what_the_runtime_does_passes() {
         return;
     }
     rustix::thread::set_no_new_privs(true).expect("it may be set");
-    install().expect("the filter");
+    install(CALLS).expect("the filter");
     let threads: Vec<_> = (0..4)
         .map(|number: usize| {
             let thread = std::thread::Builder::new().name(format!("thread-{number}"));

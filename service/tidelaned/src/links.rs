@@ -1,0 +1,212 @@
+//! Kinds of interfaces: which are served, and why the others are not.
+//!
+//! AF_XDP hands over a frame as the interface's own driver received it. Interfaces that pass on
+//! packets of others hand over those that others changed: joined to larger ones than a frame holds,
+//! and without their checksums. `docs/kernels.md` has the table.
+
+use tidelane_steering::mirror::{LinkKind, LinkRecord, Mirror};
+
+/// The kind of a VLAN device, such as `eth1.5`.
+const VLAN: &str = "vlan";
+
+/// Why links of a kind are not served, and what to do instead.
+fn refusal_of(kind: &str) -> String {
+    match kind {
+        "bond" | "team" => {
+            "the kernel runs XDP programs on its members, and hands their frames to \
+                            no AF_XDP socket of the whole; serve a NIC that is in none"
+                .to_owned()
+        }
+        "bridge" => "its ports hand over packets that were joined (GRO), larger than a frame of \
+                     AF_XDP; serve a NIC that is no port, or a veth whose other end is a port"
+            .to_owned(),
+        "macvlan" | "macvtap" | "ipvlan" | "ipvtap" => {
+            "the interface below hands over packets that were joined (GRO, TSO), larger than a \
+             frame of AF_XDP; serve the interface below, or a veth"
+                .to_owned()
+        }
+        "tun" => {
+            "the process behind it may hand over packets larger than a frame of AF_XDP (TSO); \
+                  serve a NIC or a veth"
+                .to_owned()
+        }
+        "vrf" => "a VRF passes on packets of its ports; serve a NIC that is no port".to_owned(),
+        _ => "nobody has shown that this kind works; serve a NIC or a veth".to_owned(),
+    }
+}
+
+/// The kind in words, with its article.
+fn name_of(kind: &LinkKind) -> String {
+    match kind {
+        LinkKind::Device => "a NIC".to_owned(),
+        LinkKind::Veth => "a veth".to_owned(),
+        LinkKind::Loopback => "the loopback".to_owned(),
+        LinkKind::Virtual(kind) => match kind.as_str() {
+            "openvswitch" => "an Open vSwitch".to_owned(),
+            "vrf" => "a VRF".to_owned(),
+            VLAN => "a VLAN".to_owned(),
+            "tun" => "a tap".to_owned(),
+            "ipvlan" | "ipvtap" => format!("an {kind}"),
+            _ => format!("a {kind}"),
+        },
+    }
+}
+
+/// The link whose settings decide what an interface is handed: of a VLAN device the NIC below it.
+pub fn carrier<'a>(mirror: &'a Mirror, link: &LinkRecord) -> Option<&'a LinkRecord> {
+    let is_vlan = matches!(&link.kind, LinkKind::Virtual(kind) if kind == VLAN);
+    let lower = link.lower.filter(|_| is_vlan && !link.lower_is_elsewhere)?;
+    mirror.link(lower)
+}
+
+/// Says in one line why a link is not served, if it is not.
+pub fn check(mirror: &Mirror, link: &LinkRecord) -> Result<(), String> {
+    if let Some(master) = link.master {
+        return Err(port_of(link, mirror.link(master)));
+    }
+    let carrier = carrier(mirror, link);
+    judge(link, carrier)
+}
+
+/// Says of which bond, bridge or the like a link is a port.
+pub fn port_of(link: &LinkRecord, master: Option<&LinkRecord>) -> String {
+    let name = &link.name;
+    let Some(master) = master else {
+        return format!("{name} is a port of another interface (see: ip link show {name})");
+    };
+    format!(
+        "{name} is a port of {}, {}, which has the addresses; serve another interface, or take it \
+         out: ip link set {name} nomaster",
+        master.name,
+        name_of(&master.kind)
+    )
+}
+
+/// A sentence on tags that the demux cannot see, if there may be some.
+pub fn shortcoming(link: &LinkRecord) -> Option<String> {
+    let name = &link.name;
+    (link.kind == LinkKind::Veth).then(|| {
+        format!(
+            "{name} is a veth: frames that its other end sends with a VLAN tag look as if they had \
+             none, unless tx-vlan-offload is off there (docs/kernels.md)"
+        )
+    })
+}
+
+fn judge(link: &LinkRecord, carrier: Option<&LinkRecord>) -> Result<(), String> {
+    let name = &link.name;
+    let kind = name_of(&link.kind);
+    match &link.kind {
+        LinkKind::Loopback => Err(format!(
+            "{name} is the loopback, whose packets are the kernel's; serve the interface by which \
+             clients come (programs of one service are joined in memory)"
+        )),
+        _ if !link.ethernet || link.mac.is_none() => Err(format!(
+            "{name} has no Ethernet header, which the service needs; serve the interface that \
+             carries its packets"
+        )),
+        LinkKind::Device | LinkKind::Veth => Ok(()),
+        LinkKind::Virtual(vlan) if vlan == VLAN => match carrier {
+            Some(carrier) if carrier.master.is_some() => Err(format!(
+                "{name} is a VLAN of {}, which is a port of another interface; serve a NIC, or a \
+                 VLAN of one",
+                carrier.name
+            )),
+            Some(carrier) if carrier.kind == LinkKind::Device => Ok(()),
+            Some(carrier) => Err(format!(
+                "{name} is a VLAN of {}, {}; only VLANs of a NIC are served",
+                carrier.name,
+                name_of(&carrier.kind)
+            )),
+            None => Err(format!(
+                "{name} is a VLAN of an interface in another network namespace, whose settings \
+                 decide what it is handed; start the service there"
+            )),
+        },
+        LinkKind::Virtual(other) => Err(format!("{name} is {kind}: {}", refusal_of(other))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_steering::mirror::MacAddress;
+
+    use super::*;
+
+    fn link(name: &str, kind: &str) -> LinkRecord {
+        let kind = match kind {
+            "" => LinkKind::Device,
+            "veth" => LinkKind::Veth,
+            "lo" => LinkKind::Loopback,
+            kind => LinkKind::Virtual(kind.to_owned()),
+        };
+        LinkRecord {
+            name: name.to_owned(),
+            kind,
+            mac: Some(MacAddress([2, 0, 0, 0, 0, 1])),
+            ethernet: true,
+            ..LinkRecord::default()
+        }
+    }
+
+    #[test]
+    fn nics_and_veths_are_served_and_other_kinds_say_why_not() {
+        assert_eq!(judge(&link("eth1", ""), None), Ok(()));
+        assert_eq!(judge(&link("eth1", "veth"), None), Ok(()));
+        for (kind, words) in [
+            (
+                "bond",
+                "bond0 is a bond: the kernel runs XDP programs on its",
+            ),
+            ("team", "is a team: the kernel runs"),
+            ("bridge", "is a bridge: its ports"),
+            ("macvlan", "is a macvlan: the interface below"),
+            ("ipvlan", "is an ipvlan: the interface below"),
+            ("tun", "is a tap: the process behind it"),
+            ("vrf", "is a VRF: a VRF passes on"),
+            ("dummy", "is a dummy: nobody has shown"),
+            ("lo", "bond0 is the loopback"),
+        ] {
+            let text = judge(&link("bond0", kind), None).expect_err("it is refused");
+            assert!(text.contains(words) && text.contains("serve "), "{text}");
+        }
+    }
+
+    #[test]
+    fn without_an_ethernet_header_nothing_is_served() {
+        for kind in ["", "tun", "wireguard", "veth"] {
+            let without = LinkRecord {
+                ethernet: false,
+                ..link("wg0", kind)
+            };
+            let text = judge(&without, None).expect_err("it is refused");
+            assert!(text.starts_with("wg0 has no Ethernet header"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_vlan_is_served_if_its_carrier_is_a_nic() {
+        let vlan = link("eth1.5", VLAN);
+        assert_eq!(judge(&vlan, Some(&link("eth1", ""))), Ok(()));
+        let refused =
+            |carrier: Option<&LinkRecord>| judge(&vlan, carrier).expect_err("it is refused");
+        let text = refused(Some(&link("bond0", "bond")));
+        assert!(text.contains("a VLAN of bond0, a bond;"), "{text}");
+        assert!(refused(None).contains("another network namespace"));
+        let port = LinkRecord {
+            master: Some(3),
+            ..link("eth1", "")
+        };
+        assert!(refused(Some(&port)).contains("a port of another"));
+    }
+
+    #[test]
+    fn a_port_names_its_master() {
+        let text = port_of(&link("eth1", ""), Some(&link("br0", "bridge")));
+        assert!(
+            text.starts_with("eth1 is a port of br0, a bridge, which has the addresses"),
+            "{text}"
+        );
+        assert!(text.contains("ip link set eth1 nomaster"), "{text}");
+    }
+}

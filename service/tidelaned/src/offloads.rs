@@ -1,0 +1,209 @@
+//! Offloads of the NIC that change packets before the demux sees them.
+//!
+//! The service switches them off, and puts back what it changed when it ends. If it is killed,
+//! another process does so: [`Restorer`]. A feature that an operator switched on meanwhile is
+//! switched off again, with a line in the log, and is on afterwards; one that was off all the time
+//! is never touched.
+
+use std::{io, thread, time::Duration};
+
+use tidelane_steering::{
+    features::{Feature, FeatureNumber, Features},
+    mirror::{LinkRecord, Mirror},
+};
+
+use crate::{links, restorer::Restorer};
+
+/// How often, and how far apart, a feature is asked for until it is on: a driver may refuse as long
+/// as an XDP program is there.
+const TRIES_MAX: u32 = 100;
+const TRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// A feature that may not be on.
+#[derive(Clone, Copy, Debug)]
+struct Offload {
+    /// The kernel's name.
+    name: &'static str,
+    /// The name that `ethtool -k` shows.
+    shown: &'static str,
+    /// What is wrong with it.
+    harm: &'static str,
+}
+
+const LRO: Offload = Offload {
+    name: "rx-lro",
+    shown: "large-receive-offload",
+    harm: "joins packets to longer ones than AF_XDP takes",
+};
+const GRO_HW: Offload = Offload {
+    name: "rx-gro-hw",
+    shown: "rx-gro-hw",
+    harm: LRO.harm,
+};
+const GRO: Offload = Offload {
+    name: "rx-gro",
+    shown: "generic-receive-offload",
+    harm: LRO.harm,
+};
+const VLAN: Offload = Offload {
+    name: "rx-vlan-hw-parse",
+    shown: "rx-vlan-offload",
+    harm: "hides VLAN tags from the demux",
+};
+const VLAN_SERVICE: Offload = Offload {
+    name: "rx-vlan-stag-hw-parse",
+    shown: "rx-vlan-stag-hw-parse",
+    harm: VLAN.harm,
+};
+
+/// Those of an interface that is served. The kernel's own GRO comes after XDP there.
+const OF_SERVED: [Offload; 4] = [LRO, GRO_HW, VLAN, VLAN_SERVICE];
+/// Those of the NIC below a VLAN device that is served: the kernel takes the tag off, and joins
+/// packets before that.
+const OF_CARRIER: [Offload; 3] = [LRO, GRO_HW, GRO];
+
+/// An offload of an interface that the service keeps off.
+#[derive(Debug)]
+struct Kept {
+    /// Place of the interface in [`Offloads::interfaces`].
+    interface: usize,
+    offload: Offload,
+    number: FeatureNumber,
+    /// The service switched it off.
+    switched: bool,
+}
+
+/// The offloads that a service keeps off.
+#[derive(Debug)]
+pub struct Offloads {
+    interfaces: Vec<Features>,
+    kept: Vec<Kept>,
+    restorer: Restorer,
+}
+
+impl Offloads {
+    /// Switches off what would harm on an interface that is about to be served. The error is for
+    /// the operator, in one line.
+    pub fn switch_off(
+        mirror: &Mirror,
+        link: &LinkRecord,
+        restorer: Restorer,
+    ) -> Result<Self, String> {
+        let mut offloads = Self {
+            interfaces: Vec::new(),
+            kept: Vec::new(),
+            restorer,
+        };
+        let name = &link.name;
+        let unread = |error| format!("cannot read the offloads of {name}: {error}");
+        let added = offloads.add(link.ifindex, &OF_SERVED);
+        added.map_err(unread)?;
+        if let Some(carrier) = links::carrier(mirror, link) {
+            let added = offloads.add(carrier.ifindex, &OF_CARRIER);
+            added.map_err(unread)?;
+        }
+        for text in offloads.look()? {
+            eprintln!("tidelaned: {text}; it is on again when the service ends");
+        }
+        Ok(offloads)
+    }
+
+    fn add(&mut self, ifindex: u32, offloads: &[Offload]) -> io::Result<()> {
+        let features = Features::of(ifindex)?;
+        let names = features.names()?;
+        let interface = self.interfaces.len();
+        for offload in offloads {
+            let number = names.iter().position(|name| name == offload.name);
+            // A kernel that does not know the feature has it not on.
+            self.kept.extend(number.map(|number| Kept {
+                interface,
+                offload: *offload,
+                number: number as FeatureNumber,
+                switched: false,
+            }));
+        }
+        self.interfaces.push(features);
+        Ok(())
+    }
+
+    /// Switches off what is on. The result says so in words; the error names what stays on.
+    pub fn look(&mut self) -> Result<Vec<String>, String> {
+        let mut texts = Vec::new();
+        // Of an interface that is gone nothing is on.
+        let states = self.interfaces.iter().map(Features::states);
+        let states: Vec<_> = states.map(Result::unwrap_or_default).collect();
+        for kept in &mut self.kept {
+            let state = states[kept.interface].get(kept.number as usize);
+            if let Some(found) = state.filter(|found| found.active) {
+                let features = &self.interfaces[kept.interface];
+                texts.push(kept.switch_off(features, *found, &self.restorer)?);
+            }
+        }
+        Ok(texts)
+    }
+}
+
+impl Kept {
+    /// Switches the offload off, which is on, and says so in words.
+    fn switch_off(
+        &mut self,
+        features: &Features,
+        found: Feature,
+        restorer: &Restorer,
+    ) -> Result<String, String> {
+        let Offload { shown, harm, .. } = self.offload;
+        let interface = features.interface().unwrap_or_default();
+        let stuck = |why: &str| {
+            format!("{interface} has {shown} on, which {harm}, and {why}; serve another interface")
+        };
+        if !found.changeable {
+            return Err(stuck("its driver does not switch it off"));
+        }
+        // Known to the other process before it happens: this one may be killed in between.
+        if !self.switched {
+            let noted = restorer.note(features.ifindex(), self.number);
+            noted.map_err(|error| stuck(&format!("nobody could put it back ({error})")))?;
+            self.switched = true;
+        }
+        let asked = features.want(self.number, false);
+        asked.map_err(|error| stuck(&error.to_string()))?;
+        let now = features.state(self.number).ok().flatten();
+        if now.is_some_and(|now| now.active) {
+            return Err(stuck("it stays on"));
+        }
+        Ok(format!(
+            "{shown} of {interface} is off now, since it {harm}"
+        ))
+    }
+}
+
+impl Drop for Offloads {
+    /// Puts back what was switched off. The XDP program is gone by now: drivers have some features
+    /// only without one.
+    fn drop(&mut self) {
+        for kept in self.kept.iter().filter(|kept| kept.switched) {
+            if let Err(error) = put_back(&self.interfaces[kept.interface], kept.number) {
+                let Offload { shown, .. } = kept.offload;
+                eprintln!("tidelaned: cannot switch {shown} on again: {error}");
+            }
+        }
+    }
+}
+
+/// Switches a feature on that a service switched off. Returns false if there is nothing to do: it
+/// is on, or the interface is gone.
+pub fn put_back(features: &Features, number: FeatureNumber) -> io::Result<bool> {
+    for at in 0..TRIES_MAX {
+        let Ok(Some(found)) = features.state(number) else {
+            return Ok(false);
+        };
+        if found.active {
+            return Ok(at > 0);
+        }
+        if at > 0 {
+            thread::sleep(TRY_PAUSE);
+        }
+        features.want(number, true)?;
+    }
+    Err(io::Error::other("the driver does not switch it on"))
+}

@@ -1,0 +1,108 @@
+//! The process that puts settings of the NIC back if the service cannot.
+//!
+//! A service that is killed puts nothing back, so another process waits for its end. It is made by
+//! `fork` before the service has opened anything, gives up all rights but the one to change the
+//! settings, and sleeps. The service tells it of each change before it makes it. It ends with the
+//! service, after it has put back what is not as it was; of a service that ends by itself, that is
+//! nothing.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
+    process::{PidfdFlags, getpid, pidfd_open},
+};
+use tidelane_steering::features::{FeatureNumber, Features};
+
+use crate::{confine, offloads, sys};
+
+/// A message: the index of an interface and the number of a feature.
+const MESSAGE_LEN: usize = 8;
+/// Changes that are kept in mind at most: a service makes a few.
+const CHANGES_MAX: usize = 64;
+/// Time that a process takes at most from the end of its descriptors to its own.
+const END_MAX: Duration = Duration::from_secs(10);
+
+/// The process, as the service knows it. The process ends when this is dropped.
+#[derive(Debug)]
+pub struct Restorer(OwnedFd);
+
+impl Restorer {
+    /// Starts the process. The caller has one thread, and nothing open that may not live longer
+    /// than the service.
+    pub fn start() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let service = pidfd_open(getpid(), PidfdFlags::empty())?;
+        match sys::fork()? {
+            sys::Forked::Parent => Ok(Self(ours)),
+            sys::Forked::Child => {
+                let ended = sys::close_all_but(&[theirs.as_fd(), service.as_fd()])
+                    .map_err(|error| error.to_string())
+                    .and_then(|()| live(&theirs, &service));
+                if let Err(error) = &ended {
+                    eprintln!("tidelaned: nobody will restore settings of the NIC: {error}");
+                }
+                std::process::exit(i32::from(ended.is_err()))
+            }
+        }
+    }
+
+    /// Says that the service is about to switch a feature off.
+    pub fn note(&self, ifindex: u32, feature: FeatureNumber) -> io::Result<()> {
+        let message = [ifindex.to_ne_bytes(), feature.to_ne_bytes()].concat();
+        send(&self.0, &message, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+}
+
+/// What the process does.
+fn live(messages: &OwnedFd, service: &OwnedFd) -> Result<(), String> {
+    sys::leave_session("tdl-restorer");
+    confine::enter_restorer().map_err(|error| error.to_string())?;
+    let mut changes: Vec<(Features, FeatureNumber)> = Vec::new();
+    loop {
+        let mut message = [0; MESSAGE_LEN];
+        match recv(messages, &mut message[..], RecvFlags::empty()) {
+            Ok((MESSAGE_LEN, _)) if changes.len() < CHANGES_MAX => {
+                let [a, b, c, d, rest @ ..] = message;
+                let ifindex = u32::from_ne_bytes([a, b, c, d]);
+                let features = Features::of(ifindex).map_err(|error| error.to_string())?;
+                changes.push((features, FeatureNumber::from_ne_bytes(rest)));
+            }
+            Err(Errno::INTR) => {}
+            // Whatever else comes is the service's end.
+            _ => break,
+        }
+    }
+    wait_for_end(service);
+    for (features, number) in &changes {
+        let interface = features.interface().unwrap_or_default();
+        match offloads::put_back(features, *number) {
+            Ok(false) => {}
+            Ok(true) => {
+                let names = features.names().unwrap_or_default();
+                let name = names.get(*number as usize).map_or("", String::as_str);
+                eprintln!("tidelaned: the service was killed: {name} of {interface} is on again");
+            }
+            Err(error) => eprintln!("tidelaned: cannot restore {interface}: {error}"),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the service's process has ended, and with it its XDP program.
+fn wait_for_end(service: &OwnedFd) {
+    let limit = Timespec {
+        tv_sec: END_MAX.as_secs() as i64,
+        tv_nsec: 0,
+    };
+    let mut ends = [PollFd::new(service, PollFlags::IN)];
+    while poll(&mut ends, Some(&limit)) == Err(Errno::INTR) {}
+}
