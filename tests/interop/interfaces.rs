@@ -107,7 +107,7 @@ pub fn gone() -> Outcome {
         ip(&wire, Side::Server, &line)?;
         wait_until(SHORT, "the end of the service", || Ok(!service.alive()))?;
         let log = fs::read_to_string(format!("/var/log/tidelane/{}.log", service.name()))?;
-        ensure!(log.contains("the interface is gone"), "{line}: {log}");
+        ensure!(log.contains("the interface eth1 is gone"), "{line}: {log}");
         running.end(rustix::process::Signal::KILL, SHORT)?;
         let local = echo_client(&wire, Side::Server, 7000)?;
         let local = local.args("--seconds 0.3").finish(SHORT)?;

@@ -28,8 +28,10 @@ mod interfaces;
 mod ipv6;
 mod jumbo;
 mod kernels;
+mod links;
 mod loss;
 mod memory;
+mod offloads;
 mod options;
 mod security;
 mod servers;
@@ -93,6 +95,16 @@ const CASES: &[Case] = cases![
     jumbo::echoes_both_ways 90,
     jumbo::a_peer_of_a_smaller_mtu 60,
     jumbo::a_larger_mtu_than_at_the_start 60,
+    links::kinds_are_refused_with_the_reason 60,
+    links::programs_of_others_are_named 60,
+    links::a_port_of_a_bridge_ends_the_service 60,
+    links::tagged_frames_reach_no_connection 60,
+    links::vlans_beside_the_service 60,
+    links::a_vlan_is_served 120,
+    offloads::settings_are_as_before 120,
+    offloads::an_operator_changes_them 60,
+    offloads::the_waiting_process_has_one_right 30,
+    offloads::uploads_with_all_offloads 180,
     ipv6::nginx_on_both_versions 60,
     ipv6::clients_of_a_kernel_server 60,
     ipv6::memory_wire 60,

@@ -31,10 +31,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// `tidelane up` in a namespace of the wire; returns when the service is ready.
+    /// `tidelane up` of an interface in a namespace of the wire; returns when the service is ready.
     pub(crate) fn up(
         wire: &Wire,
-        side: Side,
+        (side, interface): (Side, &str),
         name: &str,
         options: &[&str],
         cpus: Option<&str>,
@@ -43,7 +43,7 @@ impl Service {
         let program = wire
             .program(side, &tidelane.to_string_lossy())
             .args("up")
-            .arg(INTERFACE)
+            .arg(interface)
             .args("--name")
             .arg(name);
         let program = options

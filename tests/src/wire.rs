@@ -321,7 +321,7 @@ impl Wire {
     /// `tidelane up`.
     pub fn service_on(&self, side: Side, cores: &str, options: &[&str]) -> Result<Service, Stop> {
         let options = [&["--cores", cores], options].concat();
-        self.start_service(side, &options, Some(cores))
+        self.start_service((side, INTERFACE), &options, Some(cores))
     }
 
     /// Names a thing that the guardian removes at the end, before it is made.
@@ -342,7 +342,12 @@ impl Wire {
 
     /// A service on one side, with more options for `tidelane up`.
     pub fn service_with(&self, side: Side, options: &[&str]) -> Result<Service, Stop> {
-        self.start_service(side, options, None)
+        self.start_service((side, INTERFACE), options, None)
+    }
+
+    /// A service on another interface of the server's side.
+    pub fn service_of(&self, interface: &str, options: &[&str]) -> Result<Service, Stop> {
+        self.start_service((Side::Server, interface), options, None)
     }
 
     /// A service on the server's side, in a PID namespace of its own.
@@ -370,7 +375,7 @@ impl Wire {
 
     fn start_service(
         &self,
-        side: Side,
+        end: (Side, &str),
         options: &[&str],
         cpus: Option<&str>,
     ) -> Result<Service, Stop> {
@@ -378,7 +383,7 @@ impl Wire {
         let all = format!("0-{}", cores() - 1);
         let as_told = cores() == 1 || options.contains(&"--cores");
         let added = if as_told { &[][..] } else { &["--cores", &all] };
-        Service::up(self, side, &name, &[options, added].concat(), cpus)
+        Service::up(self, end, &name, &[options, added].concat(), cpus)
     }
 
     /// A program of one side.

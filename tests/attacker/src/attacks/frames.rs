@@ -21,6 +21,9 @@ use crate::{
 
 /// Bytes sent when the handshake is complete; a server of echos sends them back.
 const TEXT: &[u8] = b"are you there?\n";
+/// What a tag begins with (IEEE 802.1Q), and where in the frame.
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const LINK_ADDRESSES_LEN: usize = 12;
 /// The first sequence number.
 const ISS: u32 = 7_000_000;
 
@@ -48,6 +51,9 @@ pub struct Options {
     /// Link address to send from, if not the interface's
     #[arg(long)]
     from_link: Option<String>,
+    /// VLAN of a tag to put into each frame
+    #[arg(long)]
+    vlan: Option<u16>,
     /// Hears for so long what comes
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
@@ -128,6 +134,10 @@ impl Attack<'_> {
             checksum::sum(text),
         );
         frame.extend(text);
+        if let Some(vlan) = self.options.vlan {
+            let tag = [ETHERTYPE_VLAN.to_be_bytes(), vlan.to_be_bytes()].concat();
+            frame.splice(LINK_ADDRESSES_LEN..LINK_ADDRESSES_LEN, tag);
+        }
         self.link.send(&frame)
     }
 

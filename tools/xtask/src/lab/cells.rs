@@ -8,13 +8,19 @@ use super::nics::Nic;
 pub const STARTS: &str = "kernels::starts_or_says_why";
 
 /// Tests of a cell, each with its column, and whether it is among the small ones (`--small`).
-const TESTS: [(&str, &str, bool); 13] = [
+const TESTS: [(&str, &str, bool); 19] = [
     (STARTS, "start", true),
     ("commands::up_down_up", "up, down", true),
     ("servers::nginx_bodies_by_curl", "nginx", true),
     ("servers::redis_values", "redis", true),
     ("loss::one_percent_by_netem", "1% loss", true),
     ("jumbo::nginx_bodies", "jumbo", false),
+    ("links::kinds_are_refused_with_the_reason", "kinds", false),
+    ("links::tagged_frames_reach_no_connection", "tags", false),
+    ("links::vlans_beside_the_service", "VLAN beside", false),
+    ("links::a_vlan_is_served", "VLAN served", false),
+    ("offloads::settings_are_as_before", "settings", false),
+    ("offloads::uploads_with_all_offloads", "offloads", false),
     ("ipv6::nginx_on_both_versions", "IPv6", false),
     ("coexist::ping_under_load", "ICMP", false),
     ("fragments::a_router_cuts_segments", "fragments", false),

@@ -16,7 +16,8 @@ use super::{emulator::Emulator, image, kernels::Kernel, nics::Nic};
 const MEMORY_MIB: &str = "3072";
 const PROCESSORS: &str = "2";
 /// Modules beside those of the NICs: what tests do to a network.
-const MODULES: &str = "veth bridge sch_netem";
+const MODULES: &str =
+    "veth bridge sch_netem 8021q bonding team macvlan ipvlan tun dummy wireguard vrf";
 
 /// A machine's task.
 #[derive(Debug)]

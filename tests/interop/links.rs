@@ -1,0 +1,365 @@
+//! Kinds of interfaces: those that are served, those that are refused, and VLANs.
+
+use std::{fs, time::Duration};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tidelane_tests::{
+    Nginx, Outcome, Running, Service, Side, Stop, Wire, command, ensure,
+    nginx::NginxOptions,
+    tools::{self, require_tools, wait_until},
+    wire::{INTERFACE, SERVER, write_random_file},
+};
+
+use crate::{
+    commands::{check_refusal, tidelane},
+    support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server},
+};
+
+/// Interfaces by the words of `ip` that make them, and of the refusal of each.
+const KINDS: [(&str, &str); 11] = [
+    ("link add x0 type bond", "x0 is a bond: the kernel runs XDP"),
+    ("link add x0 type team", "x0 is a team: the kernel runs XDP"),
+    (
+        "link add x0 type bridge",
+        "x0 is a bridge: its ports hand over",
+    ),
+    (
+        "link add link eth1 name x0 type macvlan mode bridge",
+        "x0 is a macvlan: the interface below",
+    ),
+    (
+        "link add link eth1 name x0 type ipvlan",
+        "x0 is an ipvlan: the interface below",
+    ),
+    (
+        "tuntap add x0 mode tap",
+        "x0 is a tap: the process behind it",
+    ),
+    ("tuntap add x0 mode tun", "x0 has no Ethernet header"),
+    ("link add x0 type wireguard", "x0 has no Ethernet header"),
+    ("link add x0 type vrf table 7", "x0 is a VRF"),
+    ("link add x0 type dummy", "x0 is a dummy: nobody has shown"),
+    ("link show dev lo", "lo is the loopback"),
+];
+
+/// Runs `ip` with these words in the namespace of a side.
+fn ip(wire: &Wire, side: Side, words: &str) -> Outcome {
+    let space = wire.namespace(side);
+    let line: Vec<&str> = ["ip", "-n", &space]
+        .into_iter()
+        .chain(words.split(' '))
+        .collect();
+    command(&line).map(drop)
+}
+
+/// As [`ip`], for a link that a kernel may not know: skips then.
+fn make(wire: &Wire, side: Side, words: &str) -> Outcome {
+    ip(wire, side, words).map_err(|_| Stop::Skip(format!("this kernel cannot: ip {words}")))
+}
+
+fn up(wire: &Wire, interface: &str, words: &str) -> Outcome {
+    let finished = tidelane(wire, &format!("up {interface} --name never"))?.finish(SHORT)?;
+    check_refusal(&finished, words)
+}
+
+/// Each kind that is not served is refused in one line that names the kind and the way out.
+pub fn kinds_are_refused_with_the_reason() -> Outcome {
+    let wire = Wire::new()?;
+    let mut made = Vec::new();
+    for (words, refusal) in KINDS {
+        if ip(&wire, Side::Server, words).is_err() {
+            continue;
+        }
+        let (name, is_ours) = if words.contains("x0") {
+            ("x0", true)
+        } else {
+            ("lo", false)
+        };
+        ip(&wire, Side::Server, &format!("link set {name} up"))?;
+        up(&wire, name, refusal)?;
+        if is_ours {
+            ip(&wire, Side::Server, "link del x0")?;
+        }
+        made.push(words.rsplit(' ').next().unwrap_or_default());
+    }
+    for kind in ["bridge", "bond", "team"] {
+        if ip(&wire, Side::Server, &format!("link add x0 type {kind}")).is_err() {
+            continue;
+        }
+        for change in ["eth1 down", "eth1 master x0", "eth1 up"] {
+            ip(&wire, Side::Server, &format!("link set {change}"))?;
+        }
+        up(
+            &wire,
+            INTERFACE,
+            &format!("eth1 is a port of x0, a {kind}, which"),
+        )?;
+        ip(&wire, Side::Server, "link del x0")?;
+        made.push("port");
+    }
+    println!("NOTE: {} kinds", made.len());
+    // The loopback alone shows nothing about kinds that the kernel names.
+    ensure!(made.len() > 1, "this kernel has no kinds but {made:?}");
+    Ok(())
+}
+
+/// Starts an XDP program of somebody else.
+fn other_program(wire: &Wire, interface: &str, mode: &str, name: &str) -> Result<Running, Stop> {
+    let binary = wire.scratch().join("other_xdp");
+    let source = tools::source_root().join("tests/interop/other_xdp.c");
+    tools::compile(&binary, &[source])?;
+    let other = wire.program(Side::Server, &binary.to_string_lossy());
+    let mut other = other.arg(interface).arg(mode).arg(name).spawn()?;
+    wait_until(SHORT, "the other program", || {
+        other.check_alive()?;
+        Ok(other.written().0.contains("ready"))
+    })?;
+    Ok(other)
+}
+
+/// An interface with a program of somebody else is refused, with the program's place and name.
+pub fn programs_of_others_are_named() -> Outcome {
+    let wire = Wire::new()?;
+    let mut modes = vec!["generic"];
+    let native = other_program(&wire, INTERFACE, "native", "probe");
+    if native.is_ok() {
+        modes.push("native");
+    }
+    drop(native);
+    for mode in &modes {
+        for wish in ["auto", "native", "generic"] {
+            let other = other_program(&wire, INTERFACE, mode, "theirs")?;
+            let line = format!("up eth1 --xdp {wish} --name never");
+            let finished = tidelane(&wire, &line)?.finish(SHORT)?;
+            let words = format!("eth1 has another {mode} XDP program, theirs (id ");
+            check_refusal(&finished, &words)?;
+            drop(other);
+        }
+        let _dispatcher = other_program(&wire, INTERFACE, mode, "xdp_dispatcher")?;
+        up(&wire, INTERFACE, "xdp-loader unload eth1 --all")?;
+    }
+    println!("NOTE: {}", modes.join(", "));
+    let service = wire.service()?;
+    ensure!(service.alive(), "the service does not start afterwards");
+    Ok(())
+}
+
+/// An interface that becomes a port of a bridge has no addresses of its own: the service ends.
+pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
+    let wire = Wire::new()?;
+    make(&wire, Side::Server, "link add br0 type bridge")?;
+    let service = wire.service()?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    ip(&wire, Side::Server, "link set eth1 master br0")?;
+    wait_until(SHORT, "the end of the service", || Ok(!service.alive()))?;
+    let log = fs::read_to_string(format!("/var/log/tidelane/{}.log", service.name()))?;
+    ensure!(
+        log.contains("eth1 is a port of br0, a bridge, which has the addresses")
+            && log.contains("the service ends"),
+        "{log}"
+    );
+    // Its programs are the kernel's, at the addresses' new place.
+    for words in [
+        "address flush dev eth1",
+        "link set br0 up",
+        "address add 10.77.0.1/24 dev br0",
+    ] {
+        ip(&wire, Side::Server, words)?;
+    }
+    let client = echo_client(&wire, Side::Client, 7000)?;
+    check_load(&client.args("--seconds 0.5").run(SHORT)?.json()?)
+}
+
+/// The link address of the server's interface.
+fn server_link(wire: &Wire) -> Result<String, Stop> {
+    let space = wire.namespace(Side::Server);
+    let file = format!("/sys/class/net/{INTERFACE}/address");
+    let text = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+    Ok(text.trim().to_owned())
+}
+
+/// A frame with a VLAN tag is of another network, whatever the packet in it: no accelerated
+/// connection may see it. The tag of a NIC's driver may be in the frame or beside it.
+pub fn tagged_frames_reach_no_connection() -> Outcome {
+    require_tools(&["ethtool"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    let link = server_link(&wire)?;
+    let attack = |from_port: u16, more: &str| -> Result<Value, Stop> {
+        let attacker = tools::binary("tidelane-attacker")?;
+        let program = wire.program(Side::Client, &attacker.to_string_lossy());
+        let line = format!(
+            "frames --seconds 0.5 --interface {INTERFACE} --from 10.77.0.77 --to {SERVER} --port \
+             7000 --from-port {from_port} --to-link {link} {more}"
+        );
+        program.args(&line).run(SHORT)?.json()
+    };
+    // The stranger must be found, for the server's answer to leave.
+    let stranger = command(&[
+        "ip",
+        "netns",
+        "exec",
+        &wire.namespace(Side::Client),
+        "cat",
+        &format!("/sys/class/net/{INTERFACE}/address"),
+    ])?;
+    let neighbour = format!("neigh add 10.77.0.77 lladdr {} dev eth1", stranger.trim());
+    ip(&wire, Side::Server, &neighbour)?;
+    for (from_port, vlan) in [(20_001, 5), (20_002, 100), (20_003, 4094)] {
+        let heard = attack(from_port, &format!("--vlan {vlan}"))?;
+        ensure!(heard["syn_acks"] == 0, "VLAN {vlan}: {heard}");
+    }
+    let opens = |service: &Service| Ok::<_, Stop>(service.counters()?["passive_opens"].take());
+    ensure!(opens(&service)? == 0, "a tagged frame opened a connection");
+    let heard = attack(20_004, "")?;
+    ensure!(heard["syn_acks"] == 1, "without a tag: {heard}");
+    Ok(())
+}
+
+/// Gives both ends a VLAN device with addresses of its own. The client's kernel puts the tags into
+/// its frames, as a NIC does: on a veth they would go beside the frame (`docs/kernels.md`).
+fn add_vlans(wire: &Wire) -> Outcome {
+    require_tools(&["ethtool"])?;
+    let offload = wire
+        .program(Side::Client, "ethtool")
+        .args("-K eth1 txvlan off");
+    offload.finish(SHORT)?;
+    for (side, address) in [
+        (Side::Server, "10.78.0.1/24"),
+        (Side::Client, "10.78.0.2/24"),
+    ] {
+        make(wire, side, "link add link eth1 name eth1.5 type vlan id 5")?;
+        ip(wire, side, &format!("address add {address} dev eth1.5"))?;
+        ip(wire, side, "link set eth1.5 up")?;
+    }
+    Ok(())
+}
+
+/// VLAN devices on the served NIC are the kernel's, while connections without a tag are
+/// accelerated. A client in the VLAN does not reach an accelerated listener, although it asks for
+/// the listener's address.
+pub fn vlans_beside_the_service() -> Outcome {
+    let wire = Wire::new()?;
+    add_vlans(&wire)?;
+    let service = wire.service()?;
+    let _fast = echo_server(&wire, Some(&service), 7000)?;
+    let _plain = echo_server(&wire, None, 7001)?;
+    let tool = |to: &str| -> Result<tidelane_tests::Program, Stop> {
+        let tool = wire.load_tool(Side::Client, "echo-client")?;
+        Ok(tool
+            .arg("--connect")
+            .arg(to)
+            .args("--connections 4 --seconds 2"))
+    };
+    let fast = tool("10.77.0.1:7000")?.spawn()?;
+    let plain = tool("10.78.0.1:7001")?.spawn()?;
+    std::thread::sleep(Duration::from_millis(700));
+    check_not_in_kernel(&wire, 7000)?;
+    let kernels = wire.kernel_connections(Side::Server, 7001)?;
+    ensure!(
+        kernels == 4,
+        "{kernels} connections of the VLAN are the kernel's"
+    );
+    for running in [fast, plain] {
+        check_load(&running.wait(SHORT)?.success()?.json()?)?;
+    }
+    // The listener's address by way of the VLAN. The kernel, which has the frame, may do anything.
+    let opens = |service: &Service| Ok::<_, Stop>(service.counters()?["passive_opens"].as_u64());
+    let before = opens(&service)?;
+    ip(&wire, Side::Client, "route add 10.77.0.1/32 dev eth1.5")?;
+    let link = server_link(&wire)?;
+    ip(
+        &wire,
+        Side::Client,
+        &format!("neigh replace 10.77.0.1 lladdr {link} dev eth1.5"),
+    )?;
+    let tagged = tool("10.77.0.1:7000")?.finish(SHORT)?;
+    let after = opens(&service)?;
+    ensure!(
+        before == after,
+        "{before:?}, then {after:?} connections: {tagged}"
+    );
+    ip(&wire, Side::Client, "route del 10.77.0.1/32 dev eth1.5")?;
+    check_load(&tool("10.77.0.1:7000")?.run(SHORT)?.json()?)
+}
+
+/// A VLAN of a NIC is served in generic mode: bytes both ways, `down`, a kill, and GRO of the NIC
+/// below is as before. A VLAN of anything else is refused.
+pub fn a_vlan_is_served() -> Outcome {
+    require_tools(&["curl", "nginx", "ethtool"])?;
+    let wire = Wire::new()?;
+    add_vlans(&wire)?;
+    let details = command(&[
+        "ip",
+        "-n",
+        &wire.namespace(Side::Server),
+        "-d",
+        "link",
+        "show",
+        "eth1",
+    ])?;
+    if details.contains("veth") {
+        return up(
+            &wire,
+            "eth1.5",
+            "eth1.5 is a VLAN of eth1, a veth; only VLANs of a NIC",
+        );
+    }
+    let features = || -> Result<String, Stop> {
+        let ethtool = wire.program(Side::Server, "ethtool").args("-k eth1");
+        Ok(ethtool.run(SHORT)?.stdout)
+    };
+    let before = features()?;
+    ensure!(before.contains("generic-receive-offload: on"), "{before}");
+    for killed in [false, true] {
+        let service = wire.service_of("eth1.5", &[])?;
+        let now = features()?;
+        ensure!(now.contains("generic-receive-offload: off"), "{now}");
+        exchange(&wire, &service, "10.78.0.1")?;
+        if killed {
+            service.kill()?;
+        } else {
+            service.down()?;
+        }
+        wait_until(
+            SHORT,
+            "the settings of before",
+            || Ok(features()? == before),
+        )?;
+    }
+    Ok(())
+}
+
+/// Sends a file to an accelerated nginx and gets it back.
+pub fn exchange(wire: &Wire, service: &Service, address: &str) -> Outcome {
+    let mib = tools::env_number("TIDELANE_BULK_MIB", 64);
+    let options = NginxOptions {
+        server: "location /put/ { dav_methods PUT; client_max_body_size 2g; }".to_owned(),
+        ..NginxOptions::default()
+    };
+    let nginx = Nginx::start(wire, Some(service), &options)?;
+    let put = nginx.file("put");
+    fs::create_dir_all(&put)?;
+    command(&["chmod", "777", &put.to_string_lossy()])?;
+    let sent = wire.scratch().join("sent");
+    write_random_file(&sent, mib << 20, 31)?;
+    let url = format!("http://{address}/put/{}", std::process::id());
+    let curl = |line: &str| {
+        let curl = wire.program(Side::Client, "curl");
+        curl.args("-sS --fail --max-time 40").args(line).arg(&url)
+    };
+    let limit = Duration::from_secs(45);
+    curl(&format!("-T {}", sent.display())).run(limit)?;
+    let stored = put.join(std::process::id().to_string());
+    check_same(&sent, &stored)?;
+    let got = wire.scratch().join("got");
+    curl(&format!("-o {}", got.display())).run(limit)?;
+    check_same(&sent, &got)?;
+    let took = service.counters()?["in_segs"].as_u64();
+    ensure!(took > Some(mib), "the service took {took:?} segments");
+    fs::remove_file(stored)?;
+    // Its workers give up the port, too.
+    nginx.master.end(Signal::TERM, SHORT).map(drop)
+}

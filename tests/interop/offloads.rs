@@ -1,0 +1,231 @@
+//! Offloads of the NIC: what must be off is off while a service runs, and as before afterwards.
+
+use std::fs;
+
+use tidelane_tests::{
+    Outcome, Service, Side, Stop, Wire, ensure,
+    tools::{require_tools, wait_until},
+    wire::SERVER,
+};
+
+use crate::{
+    links::exchange,
+    support::{SHORT, check_load, echo_client, echo_server},
+};
+
+/// `ethtool` with these words at one side.
+fn ethtool(wire: &Wire, side: Side, words: &str) -> Result<String, Stop> {
+    let program = wire.program(side, "ethtool").args(words);
+    Ok(program.run(SHORT)?.stdout)
+}
+
+/// All features of an interface of the server's.
+fn features(wire: &Wire, interface: &str) -> Result<String, Stop> {
+    let text = ethtool(wire, Side::Server, &format!("-k {interface}"))?;
+    // Begins with a line that names the interface.
+    Ok(text.lines().skip(1).collect::<Vec<_>>().join("\n"))
+}
+
+/// Demands that no feature is on that hides packets or their tags from the demux.
+fn check_off(wire: &Wire, interface: &str) -> Outcome {
+    let now = features(wire, interface)?;
+    for name in [
+        "rx-vlan-offload",
+        "rx-vlan-stag-hw-parse",
+        "large-receive-offload",
+        "rx-gro-hw",
+    ] {
+        ensure!(!now.contains(&format!("{name}: on")), "{name} is on: {now}");
+    }
+    Ok(())
+}
+
+fn log_of(service: &Service) -> Result<String, Stop> {
+    let path = format!("/var/log/tidelane/{}.log", service.name());
+    Ok(fs::read_to_string(path)?)
+}
+
+/// Modes of XDP that the NIC of the wire can serve in.
+fn modes(wire: &Wire) -> Result<Vec<&'static str>, Stop> {
+    let mut modes = Vec::new();
+    for mode in ["native", "generic"] {
+        match wire.service_with(Side::Server, &["--xdp", mode]) {
+            Ok(service) => {
+                service.down()?;
+                modes.push(mode);
+            }
+            Err(Stop::Fail(_)) => {}
+            Err(skip) => return Err(skip),
+        }
+    }
+    ensure!(!modes.is_empty(), "the NIC serves in no mode");
+    Ok(modes)
+}
+
+/// After `down`, after SIGTERM, after SIGKILL, and under another name: all features are as before.
+pub fn settings_are_as_before() -> Outcome {
+    require_tools(&["ethtool"])?;
+    let wire = Wire::new()?;
+    let before = features(&wire, "eth1")?;
+    for mode in modes(&wire)? {
+        for end in ["down", "TERM", "KILL", "renamed"] {
+            let service = wire.service_with(Side::Server, &["--xdp", mode])?;
+            check_off(&wire, "eth1")?;
+            let mut name = "eth1";
+            match end {
+                "down" => {
+                    service.down()?;
+                    // At once: a script may look as soon as the command has ended.
+                    let now = features(&wire, name)?;
+                    ensure!(now == before, "after down: {before}, then {now}");
+                }
+                "TERM" => tidelane_tests::program::send_signal(
+                    service.pid(),
+                    rustix::process::Signal::TERM,
+                )?,
+                "KILL" => service.kill()?,
+                _ => {
+                    rename(&wire, "eth1", "eth7")?;
+                    name = "eth7";
+                    service.kill()?;
+                }
+            }
+            wait_until(
+                SHORT,
+                &format!("the settings of before, after {end}"),
+                || Ok(features(&wire, name)? == before),
+            )?;
+            if name != "eth1" {
+                rename(&wire, name, "eth1")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn rename(wire: &Wire, from: &str, to: &str) -> Outcome {
+    // Linux before 6.2 renames no interface that is up.
+    for change in [
+        format!("{from} down"),
+        format!("{from} name {to}"),
+        format!("{to} up"),
+    ] {
+        let ip = wire.program(Side::Server, "ip");
+        ip.args(&format!("link set {change}")).run(SHORT)?;
+    }
+    Ok(())
+}
+
+/// The process that waits for a service's end has no right but to change settings of the NIC, and
+/// ends with the service.
+pub fn the_waiting_process_has_one_right() -> Outcome {
+    const NET_ADMIN: &str = "0000000000001000";
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let pid = service.pid();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    let status = format!("/proc/{}/status", children.trim());
+    let text = fs::read_to_string(&status)?;
+    for (name, value) in [
+        ("Name", "tdl-restorer"),
+        ("CapEff", NET_ADMIN),
+        ("CapPrm", NET_ADMIN),
+        ("CapBnd", "0000000000000000"),
+        ("NoNewPrivs", "1"),
+        ("Seccomp", "2"),
+    ] {
+        let line = format!("\n{name}:\t{value}\n");
+        ensure!(format!("\n{text}").contains(&line), "no {line:?} in {text}");
+    }
+    let files = fs::read_dir(format!("/proc/{}/fd", children.trim()))?.count();
+    ensure!(files <= 3 + 2 + 4, "it has {files} descriptors");
+    service.kill()?;
+    wait_until(SHORT, "its end", || {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        // Its new parent may not have waited for it yet.
+        Ok(status.is_empty() || status.contains("\nState:\tZ"))
+    })
+}
+
+/// A feature that was off stays off. One that an operator switches on while the service runs is
+/// switched off again, which the log says, and is on afterwards.
+pub fn an_operator_changes_them() -> Outcome {
+    require_tools(&["ethtool"])?;
+    let wire = Wire::new()?;
+    if !features(&wire, "eth1")?.contains("\nrx-vlan-offload: on\n") {
+        let text = "the NIC has no rx-vlan-offload that could be switched";
+        return Err(Stop::Skip(text.to_owned()));
+    }
+    ethtool(&wire, Side::Server, "-K eth1 rxvlan off")?;
+    let off = features(&wire, "eth1")?;
+    wire.service()?.down()?;
+    ensure!(features(&wire, "eth1")? == off, "it was off before");
+    for killed in [false, true] {
+        ethtool(&wire, Side::Server, "-K eth1 rxvlan off")?;
+        let service = wire.service()?;
+        ethtool(&wire, Side::Server, "-K eth1 rxvlan on")?;
+        wait_until(SHORT, "the feature to be off again", || {
+            Ok(features(&wire, "eth1")?.contains("\nrx-vlan-offload: off\n"))
+        })?;
+        wait_until(SHORT, "a line of the log", || {
+            Ok(log_of(&service)?.contains("somebody switched it on"))
+        })?;
+        if killed {
+            service.kill()?;
+        } else {
+            service.down()?;
+        }
+        wait_until(SHORT, "what the operator wanted", || {
+            Ok(features(&wire, "eth1")?.contains("\nrx-vlan-offload: on\n"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Bytes are right both ways with every offload on at both ends, and with every one off, in each
+/// mode that the NIC has.
+pub fn uploads_with_all_offloads() -> Outcome {
+    require_tools(&["ethtool", "curl", "nginx"])?;
+    let wire = Wire::new()?;
+    const OFFLOADS: [&str; 9] = [
+        "tso",
+        "gso",
+        "gro",
+        "lro",
+        "rx",
+        "tx",
+        "sg",
+        "rxvlan",
+        "rx-gro-hw",
+    ];
+    let modes = modes(&wire)?;
+    for mode in &modes {
+        for (server, client) in [("on", "on"), ("on", "off"), ("off", "on"), ("off", "off")] {
+            for (side, state) in [(Side::Server, server), (Side::Client, client)] {
+                for offload in OFFLOADS {
+                    // Each driver lets some be switched.
+                    let line = format!("-K eth1 {offload} {state}");
+                    wire.program(side, "ethtool").args(&line).finish(SHORT)?;
+                }
+            }
+            let service = wire.service_with(Side::Server, &["--xdp", mode])?;
+            exchange(&wire, &service, &SERVER.to_string()).map_err(|stop| match stop {
+                Stop::Fail(text) => Stop::Fail(format!(
+                    "{mode}, offloads {server} here, {client} at the client: {text}"
+                )),
+                skip => skip,
+            })?;
+            let _server = echo_server(&wire, Some(&service), 7000)?;
+            let client = echo_client(&wire, Side::Client, 7000)?;
+            check_load(
+                &client
+                    .args("--bytes 3000 --seconds 0.3")
+                    .run(SHORT)?
+                    .json()?,
+            )?;
+            service.down()?;
+        }
+    }
+    println!("NOTE: {}", modes.join(", "));
+    Ok(())
+}
