@@ -1,5 +1,7 @@
 //! A script as the parser leaves it: times in microseconds, words as they were written.
 
+use crate::release::Range;
+
 /// A place in a script, both counted from one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Position {
@@ -25,6 +27,10 @@ pub struct Script {
 pub struct Remark {
     /// The stack, `kernel` or `engine`: over whatever; `kernel-ipv6` and the like: over that.
     pub stack: String,
+    /// The releases of the kernel that it is about.
+    pub releases: Range,
+    /// The stack lacks something, and does not only differ.
+    pub lacks: bool,
     /// What it does instead, and why that is right, or what it lacks.
     pub reason: String,
 }

@@ -58,6 +58,9 @@ const SETTINGS: [(&str, &str); 12] = [
     ("tcp_fastopen", "1"),
 ];
 
+/// Settings that kernels before 6.5 lack, with the value that says what those do.
+const SETTINGS_LACKING: [(&str, &str); 1] = [("tcp_syn_linear_timeouts", "0")];
+
 /// The sysctl that is not set as one.
 const CONGESTION: &str = "tcp_congestion_control";
 /// Its value unless a script sets it.
@@ -281,7 +284,15 @@ impl Stack for Kernel {
             value.clone_into(&mut congestion);
             return Ok(());
         }
-        set_sysctl(name, value).map_err(|error| error.to_string())
+        match set_sysctl(name, value) {
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && SETTINGS_LACKING.contains(&(name, value)) =>
+            {
+                Ok(())
+            }
+            result => result.map_err(|error| error.to_string()),
+        }
     }
 
     fn sleep_until(&mut self, at: Micros) {

@@ -11,6 +11,7 @@ pub mod flows;
 pub mod ip;
 pub mod kernel;
 pub mod parse;
+pub mod release;
 pub mod run;
 pub mod stack;
 pub mod suite;

@@ -15,11 +15,13 @@ use crate::{
     ip::Version,
     kernel::{self, Kernel},
     parse,
+    release::Release,
     run::{self, Failure},
 };
 
-/// Scripts that wait for the kernel at the same time. They sleep nearly always.
-const KERNEL_RUNS: usize = 12;
+/// Scripts that wait for the kernel at the same time, unless told otherwise. They sleep nearly
+/// always.
+pub const KERNEL_RUNS: usize = 12;
 /// Runs on the kernel before a failure counts that is one of time: the machine has other work.
 const KERNEL_TRIES: u32 = 8;
 /// The pause before such a run, times the number of those before it: that work may last.
@@ -198,18 +200,20 @@ impl Source {
     /// What a remark makes of a result. A remark that is not true any more is a failure.
     fn judge(&self, platform: Platform, script: &Script, result: Result<(), String>) -> Verdict {
         let names = [platform.stack.to_string(), platform.to_string()];
+        let release = Release::running();
         let mut remarks = script.remarks.iter();
-        let remark = remarks.find(|remark| names.contains(&remark.stack));
-        match (remark, result, platform.stack) {
-            (None, Ok(()), _) => Verdict::Passed,
-            (None, Err(why), _) => Verdict::Failed(why),
-            (Some(remark), Ok(()), _) => Verdict::Failed(format!(
+        let remark =
+            remarks.find(|remark| names.contains(&remark.stack) && remark.releases.has(release));
+        match (remark, result) {
+            (None, Ok(())) => Verdict::Passed,
+            (None, Err(why)) => Verdict::Failed(why),
+            (Some(remark), Ok(())) => Verdict::Failed(format!(
                 "{}: passes, and a remark says that it does not: {}",
                 self.path.display(),
                 remark.reason
             )),
-            (Some(remark), Err(_), StackName::Kernel) => Verdict::Differs(remark.reason.clone()),
-            (Some(remark), Err(_), StackName::Engine) => Verdict::Lacks(remark.reason.clone()),
+            (Some(remark), Err(_)) if remark.lacks => Verdict::Lacks(remark.reason.clone()),
+            (Some(remark), Err(_)) => Verdict::Differs(remark.reason.clone()),
         }
     }
 }
@@ -254,12 +258,13 @@ fn repeat(sources: &[Source], outcome: &mut Outcome) {
     }
 }
 
-/// Runs those of `sources` that are for one of `versions` on `stack`; `tell` hears of each in
-/// order.
+/// Runs those of `sources` that are for one of `versions` on `stack`, on the kernel `kernel_runs`
+/// at a time; `tell` hears of each in order.
 pub fn run_all(
     sources: &[Source],
     stack: StackName,
     versions: &[Version],
+    kernel_runs: usize,
     mut tell: impl FnMut(&Outcome),
 ) {
     let runs = versions.iter().flat_map(|version| {
@@ -290,7 +295,7 @@ pub fn run_all(
     }
     let workers = match stack {
         StackName::Engine => 1,
-        StackName::Kernel => KERNEL_RUNS,
+        StackName::Kernel => kernel_runs,
     };
     let mut done = run_together(runs.collect(), workers);
     for outcome in &mut done {

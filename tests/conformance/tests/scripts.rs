@@ -1,12 +1,12 @@
 //! All scripts on both stacks. Arguments are filters, as with libtest; one that is a file is a
 //! script to run alone. `--engine` and `--kernel` choose one stack, `--ip_version=ipv6` and the
-//! like what it is reached over.
+//! like what it is reached over. `--jobs=1` runs the scripts on the kernel one after another.
 
 use std::{env, path::Path, process::ExitCode, time::Instant};
 
 use tidelane_conformance::{
     ip::Version,
-    suite::{Outcome, Source, StackName, Verdict, run_all},
+    suite::{KERNEL_RUNS, Outcome, Source, StackName, Verdict, run_all},
 };
 
 #[derive(Default)]
@@ -71,6 +71,12 @@ fn main() -> ExitCode {
     } else {
         &named
     };
+    let jobs = arguments.iter().find_map(|a| a.strip_prefix("--jobs="));
+    let jobs = jobs.map_or(Ok(KERNEL_RUNS), str::parse).unwrap_or(0);
+    if jobs == 0 {
+        eprintln!("--jobs: expected a number of scripts, at least 1");
+        return ExitCode::FAILURE;
+    }
     let begun = Instant::now();
     let mut all = Tally::default();
     for stack in [StackName::Engine, StackName::Kernel] {
@@ -79,7 +85,7 @@ fn main() -> ExitCode {
             StackName::Kernel => "--engine",
         };
         if !has(other) {
-            run_all(&chosen, stack, versions, |outcome| all.tell(outcome));
+            run_all(&chosen, stack, versions, jobs, |outcome| all.tell(outcome));
         }
     }
     let word = if all.failed == 0 { "ok" } else { "FAILED" };

@@ -1,6 +1,9 @@
 //! Walks over a script's text: blanks, comments, words, numbers, and where it is.
 
-use crate::ast::{Position, Remark};
+use crate::{
+    ast::{Position, Remark},
+    release::Range,
+};
 
 /// What is wrong with a script, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -9,6 +12,31 @@ pub struct ParseError {
     pub at: Position,
     /// What was expected, and what is there.
     pub message: String,
+}
+
+/// `kernel: differs: <reason>`, `kernel-ipv6 < 6.10: differs: <reason>`, `kernel < 6.5: lacks:
+/// <reason>`, `engine: lacks: <reason>`. Only a kernel may differ, and has releases.
+fn remark(comment: &str) -> Option<Remark> {
+    let mut parts = comment.trim_start().splitn(3, ':');
+    let (head, word, reason) = (parts.next()?, parts.next()?, parts.next()?);
+    let (stack, releases) = head.split_once(' ').unwrap_or((head, ""));
+    let lacks = match word.trim() {
+        "lacks" => true,
+        "differs" => false,
+        _ => return None,
+    };
+    let releases = Range::parse(releases)?;
+    let is_known = match stack.split('-').next()? {
+        "kernel" => true,
+        "engine" => lacks && releases == Range::default(),
+        _ => false,
+    };
+    is_known.then(|| Remark {
+        stack: stack.to_owned(),
+        releases,
+        lacks,
+        reason: reason.trim().to_owned(),
+    })
 }
 
 /// What parsing a part gives.
@@ -246,19 +274,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// `// kernel: differs: <reason>`, `// engine-ipv6: lacks: <reason>`; a comment line right
-    /// after it that is indented by more than one blank goes on with the reason.
+    /// A comment line right after a remark that is indented by more than one blank goes on with
+    /// the remark's reason.
     fn note_remark(&mut self, comment: &str) {
-        let parts: Vec<&str> = comment.trim_start().splitn(3, ':').collect();
-        if let [stack, word, reason] = parts[..] {
-            let name = stack.split_once('-').map_or(stack, |(name, _)| name);
-            if [("kernel", "differs"), ("engine", "lacks")].contains(&(name, word.trim())) {
-                self.remarks.push(Remark {
-                    stack: stack.to_owned(),
-                    reason: reason.trim().to_owned(),
-                });
-                return;
-            }
+        if let Some(remark) = remark(comment) {
+            self.remarks.push(remark);
+            return;
         }
         if let Some(remark) = self
             .remarks

@@ -1,5 +1,8 @@
 use super::*;
-use crate::ast::{CallSpec, EcnSpec, Expr, IcmpSpec, PacketSpec, Position, TcpOption, TcpSpec};
+use crate::{
+    ast::{CallSpec, EcnSpec, Expr, IcmpSpec, PacketSpec, Position, TcpOption, TcpSpec},
+    release::Release,
+};
 
 fn only(text: &str) -> Event {
     let script = parse(text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
@@ -144,6 +147,7 @@ fn a_script_with_head_settings_and_remarks() {
     let script = parse(text).unwrap();
     assert_eq!(script.remarks.len(), 1);
     assert_eq!(script.remarks[0].reason, "it counts in jiffies");
+    assert!(!script.remarks[0].lacks);
     assert_eq!(
         script.options,
         [("tolerance_usecs".to_owned(), "5000".to_owned())]
@@ -166,6 +170,32 @@ fn a_script_with_head_settings_and_remarks() {
             column: 8
         }
     );
+}
+
+#[test]
+fn a_remark_may_be_about_some_releases() {
+    let text = "// RFC 9293\n// kernel-ipv6 < 6.10: differs: it waits\n\
+                // kernel >= 6.2 < 6.5: lacks: a setting\n\
+                // engine: differs: no remark, as the next\n// engine < 6.1: lacks: nothing\n";
+    let remarks = parse(text).unwrap().remarks;
+    let shown: Vec<_> = remarks
+        .iter()
+        .map(|remark| (remark.stack.as_str(), remark.lacks, remark.reason.as_str()))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("kernel-ipv6", false, "it waits"),
+            ("kernel", true, "a setting")
+        ]
+    );
+    let has = |major, minor| {
+        let release = Some(Release(major, minor, 0));
+        [0, 1].map(|index: usize| remarks[index].releases.has(release))
+    };
+    assert_eq!(has(6, 1), [true, false]);
+    assert_eq!(has(6, 4), [true, true]);
+    assert_eq!(has(6, 12), [false, false]);
 }
 
 /// Texts, where they are wrong, and what is said of that.
