@@ -12,6 +12,8 @@ help:
 	@echo 'make proofs                loss, deaths, floods, hostile input at full size (root; half an hour)'
 	@echo 'make bench FIGURE=NAME     one experiment: tas-fig4, tas-fig7, ..., instructions (root)'
 	@echo 'make lab KERNEL=LIST NIC=LIST  tests on other kernels and NICs, emulated (docs/kernels.md)'
+	@echo 'make lab PAIR=6.1,newest       two machines on one link, with a kernel each; PAIR=all'
+	@echo 'make lab SCRIPTS=1             the packet scripts on several kernels'
 	@echo 'make clean                 remove what was built'
 
 build:
@@ -48,8 +50,9 @@ bench:
 lab:
 	@scripts/setup.sh lab
 	@cargo xtask ci build
-	@cargo xtask lab $(if $(KERNEL),--kernel $(KERNEL)) $(if $(NIC),--nic $(NIC)) \
-	$(if $(SMALL),--small)
+	@cargo xtask lab $(if $(PAIR),pair $(PAIR) $(if $(NIC),--nic $(NIC)), \
+	$(if $(SCRIPTS),scripts $(if $(KERNEL),--kernel $(KERNEL)), \
+	$(if $(KERNEL),--kernel $(KERNEL)) $(if $(NIC),--nic $(NIC)) $(if $(SMALL),--small)))
 
 clean:
 	cargo clean

@@ -5,6 +5,7 @@
 //! through the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000),
 //! TIDELANE_SCRIBBLES (rounds of a hostile program, default 10), TIDELANE_FLOOD_RATE and
 //! TIDELANE_FLOOD_SECONDS (SYNs per second, default 50,000, and for how long, default 2).
+//! TIDELANE_PEER and TIDELANE_PEER_NIC: the tests of `machines`, on two of them.
 //! TIDELANE_CORES gives each service that many fast-path cores, on the first CPUs (default: one
 //! that is not pinned).
 
@@ -30,6 +31,7 @@ mod jumbo;
 mod kernels;
 mod links;
 mod loss;
+mod machines;
 mod memory;
 mod offloads;
 mod options;
@@ -174,6 +176,12 @@ const CASES: &[Case] = cases![
     fast_open::cookies_outlive_the_service 90,
     flood::an_upload_goes_on 300,
     flood::a_download_goes_on 300,
+    machines::both_accelerated 180,
+    machines::kernel_client 180,
+    machines::kernel_server 180,
+    machines::over_ipv6 180,
+    machines::loss_before_a_kernel_client 180,
+    machines::loss_before_a_kernel_server 180,
     loss::kernel_bulk 90,
     loss::bulk_through_nginx 600,
     loss::one_percent_by_netem 180,

@@ -5,6 +5,7 @@
 //! [`Wire`] goes, also when the process that made it was killed: see [`guardian`].
 #![forbid(unsafe_code)]
 
+pub mod far;
 pub mod guardian;
 pub mod impair;
 pub mod nginx;
@@ -18,6 +19,7 @@ pub mod wire;
 
 use std::process::{Command, Stdio};
 
+pub use far::Far;
 pub use nginx::Nginx;
 pub use program::{Finished, Program, Running};
 pub use runner::Case;

@@ -19,14 +19,17 @@ pub fn names() -> Result<Option<[String; 2]>, Stop> {
     let two = addresses.split_once(',');
     let (one, other) =
         two.ok_or_else(|| Stop::Fail("TIDELANE_WIRE_NICS names no two NICs".to_owned()))?;
-    let mut names = [String::new(), String::new()];
-    wait_until(BACK_MAX, "the NICs", || {
-        for (name, address) in names.iter_mut().zip([one, other]) {
-            *name = name_of(address)?.unwrap_or_default();
-        }
-        Ok(names.iter().all(|name| !name.is_empty()))
+    Ok(Some([present(one)?, present(other)?]))
+}
+
+/// The present name of the NIC with this link address, once it is back from an earlier wire.
+pub fn present(address: &str) -> Result<String, Stop> {
+    let mut name = None;
+    wait_until(BACK_MAX, "the NIC", || {
+        name = name_of(address)?;
+        Ok(name.is_some())
     })?;
-    Ok(Some(names))
+    name.ok_or_else(|| Stop::Fail(format!("no NIC {address}")))
 }
 
 /// The interface with this link address.

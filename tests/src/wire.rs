@@ -108,6 +108,31 @@ impl Wire {
 
     /// A wire with options.
     pub fn with(options: &WireOptions) -> Result<Self, Stop> {
+        let wire = Self::bare()?;
+        wire.make_namespaces(options)?;
+        if let Some(congestion) = &options.congestion {
+            wire.set_congestion(congestion)?;
+        }
+        Ok(wire)
+    }
+
+    /// One end of a wire whose other end is on another machine: the NIC with this link address.
+    pub(crate) fn near_end(side: Side, nic: &str) -> Result<Self, Stop> {
+        let wire = Self::bare()?;
+        let space = wire.namespace(side);
+        wire.add_namespace(&space)?;
+        wire.add_nic(&nics::present(nic)?, (&space, INTERFACE))?;
+        let (v4, v6) = match side {
+            Side::Server => (SERVER, SERVER_V6),
+            _ => (CLIENT, CLIENT_V6),
+        };
+        wire.set_up_end(&space, v4, v6)?;
+        wire.wait_for_carrier(&space)?;
+        Ok(wire)
+    }
+
+    /// A wire without namespaces.
+    fn bare() -> Result<Self, Stop> {
         require_root()?;
         require_tools(&["ip", "taskset", "ss"])?;
         // The number alone repeats in another pid namespace of the same machine; time does not.
@@ -120,17 +145,12 @@ impl Wire {
         let scratch = std::env::temp_dir().join(&id);
         guardian.name("dir", &scratch.to_string_lossy())?;
         fs::create_dir_all(&scratch)?;
-        let wire = Self {
+        Ok(Self {
             id,
             scratch,
             services: RefCell::new(0),
             guardian: RefCell::new(guardian),
-        };
-        wire.make_namespaces(options)?;
-        if let Some(congestion) = &options.congestion {
-            wire.set_congestion(congestion)?;
-        }
-        Ok(wire)
+        })
     }
 
     fn make_namespaces(&self, options: &WireOptions) -> Result<(), Stop> {
@@ -248,13 +268,16 @@ impl Wire {
         let Some(names) = nics::names()? else {
             return self.add_veth(options, one, other);
         };
-        for (name, (space, interface)) in names.iter().zip([one, other]) {
-            self.setup(&["ip", "link", "set", "dev", name, "down"])?;
-            self.setup(&[
-                "ip", "link", "set", "dev", name, "netns", space, "name", interface,
-            ])?;
-        }
-        Ok(())
+        let mut ends = names.iter().zip([one, other]);
+        ends.try_for_each(|(name, end)| self.add_nic(name, end))
+    }
+
+    /// Takes a NIC of this machine to an end.
+    fn add_nic(&self, name: &str, (space, interface): End<'_>) -> Result<(), Stop> {
+        self.setup(&["ip", "link", "set", "dev", name, "down"])?;
+        self.setup(&[
+            "ip", "link", "set", "dev", name, "netns", space, "name", interface,
+        ])
     }
 
     fn add_veth(&self, options: &WireOptions, one: End<'_>, other: End<'_>) -> Result<(), Stop> {

@@ -8,6 +8,7 @@
 //!
 //! A machine has one kernel and all NICs that were asked for. On each NIC it runs the interop
 //! tests that were asked for; the table has a cell for each. `docs/kernels.md` has the results.
+//! [`pair`] boots two machines on one link, [`scripts`] runs the packet scripts on other kernels.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use tidelane_tests::tools::{find_tool, target_dir};
 
 mod apt;
@@ -27,11 +28,13 @@ mod image;
 mod kernels;
 mod machine;
 mod nics;
+mod pair;
+mod scripts;
 
 use cells::{Cell, STARTS, Verdict};
 use emulator::{EMULATOR, Emulator};
 use kernels::{KERNELS, Kernel, REFUSED};
-use machine::{Machine, Plan};
+use machine::{Machine, Plan, Processors};
 use nics::{NICS, Nic};
 
 /// Tools of this machine by the package that has them.
@@ -51,7 +54,10 @@ const TEST_MAX: u64 = 180;
 
 /// Options of `lab`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Options {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Kernels, separated by commas: 5.10, 6.1, 6.12, newest, or all
     #[arg(long, default_value = "6.1", value_delimiter = ',')]
     kernel: Vec<String>,
@@ -65,6 +71,15 @@ pub struct Options {
     filters: Vec<String>,
 }
 
+/// What the laboratory can do beside its table.
+#[derive(Subcommand, Debug)]
+enum Other {
+    /// Two machines on one link, with a kernel each
+    Pair(pair::Options),
+    /// The packet scripts of tests/conformance on the TCP of several kernels
+    Scripts(scripts::Options),
+}
+
 /// Returns the reason why the laboratory cannot run here, if it cannot.
 fn lacks() -> Option<String> {
     let missing = TOOLS.iter().find(|(tool, _)| find_tool(tool).is_none());
@@ -76,21 +91,39 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     if let Some(reason) = lacks() {
         return Err(reason);
     }
-    let all = |asked: &[String]| asked.iter().any(|name| name == "all");
-    let kernels: Vec<&str> = if all(&options.kernel) {
+    match &options.other {
+        Some(Other::Pair(options)) => pair::run(options),
+        Some(Other::Scripts(options)) => scripts::run(options),
+        None => run_table(options),
+    }
+}
+
+/// The kernels that were asked for; "all" is all of them.
+fn kernel_names(asked: &[String]) -> Vec<&str> {
+    if asked.iter().any(|name| name == "all") {
         KERNELS.iter().map(|(name, _)| *name).collect()
     } else {
-        options.kernel.iter().map(String::as_str).collect()
-    };
-    let nics = if all(&options.nic) {
+        asked.iter().map(String::as_str).collect()
+    }
+}
+
+/// The laboratory's directory.
+fn directory() -> Result<PathBuf, String> {
+    std::path::absolute(target_dir().join("lab")).map_err(|error| error.to_string())
+}
+
+/// The table of the interop tests by kernel and NIC.
+fn run_table(options: &Options) -> Result<ExitCode, String> {
+    let kernels = kernel_names(&options.kernel);
+    let nics = if options.nic.iter().any(|name| name == "all") {
         NICS.to_vec()
     } else {
         let named = options.nic.iter().map(|name| Nic::named(name));
         named.collect::<Result<_, _>>()?
     };
     let tests = cells::chosen(options.small, &options.filters)?;
-    let program = test_program()?;
-    let lab = std::path::absolute(target_dir().join("lab")).map_err(|error| error.to_string())?;
+    let program = program("tidelane-tests", "interop")?;
+    let lab = directory()?;
     let devices: Vec<&str> = nics.iter().filter_map(|nic| nic.device).collect();
     let emulator = Emulator::with(&devices, &lab);
     let start = Instant::now();
@@ -114,10 +147,10 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(cells::print_counts(results.values(), start.elapsed()))
 }
 
-/// The program with the interop tests, built.
-fn test_program() -> Result<PathBuf, String> {
+/// A program with tests, built.
+fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["test", "--package", "tidelane-tests", "--test", "interop"]);
+    cargo.args(["test", "--package", package, "--test", name]);
     cargo.args(["--no-run", "--message-format", "json"]);
     let output = cargo.stderr(std::process::Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cargo: {error}"))?;
@@ -127,7 +160,7 @@ fn test_program() -> Result<PathBuf, String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let messages = text.lines().map(serde_json::from_str::<serde_json::Value>);
     let mut programs = messages.filter_map(Result::ok).filter_map(|message| {
-        let is_ours = message["target"]["name"] == "interop";
+        let is_ours = message["target"]["name"] == name;
         let path = message["executable"].as_str().filter(|_| is_ours)?;
         Some(PathBuf::from(path))
     });
@@ -199,10 +232,22 @@ impl Boot<'_> {
         cells: &mut BTreeMap<Place, Cell>,
     ) -> Result<(), String> {
         let count = (nics.len() * self.tests.len()) as u64;
+        let mut commands = String::new();
+        let mut devices = Vec::new();
+        for (number, (_, nic)) in nics.iter().enumerate() {
+            let ends = nic.addresses(number).map(|ends| ends.join(","));
+            let ends = ends.map_or(String::new(), |ends| format!("TIDELANE_WIRE_NICS={ends} "));
+            let (name, tests) = (nic.name, interop_command(self.program, &self.tests));
+            commands += &format!("echo 'nic {name}' >&3\n{ends}{tests} >&3 2>&1\n");
+            devices.extend(nic.arguments(number));
+        }
         let plan = Plan {
             emulator: self.emulator,
             kernel,
-            runs: nics.iter().map(|(_, nic)| (*nic, self.command())).collect(),
+            processors: Processors::Fast,
+            devices,
+            modules: nics.iter().map(|(_, nic)| nic.module).collect(),
+            commands,
             directory: self.lab.join("machines").join(self.name),
             limit: Duration::from_secs(BOOT_MAX + count * TEST_MAX),
         };
@@ -210,7 +255,8 @@ impl Boot<'_> {
         let booted = Instant::now();
         let mut place = None;
         let mut reader = cells::Reader::default();
-        while let Some(line) = machine.line()? {
+        loop {
+            let line = machine.line()?;
             if let Some(version) = line.strip_prefix("booted ") {
                 let seconds = booted.elapsed().as_secs_f32();
                 println!("lab: Linux {version} has booted in {seconds:.1} s");
@@ -225,21 +271,20 @@ impl Boot<'_> {
                 cells.insert((*number, *known), cell);
             }
         }
-        Err(format!("the machine ended:\n{}", machine.console()))
     }
+}
 
-    /// The command that runs the tests in the machine.
-    fn command(&self) -> String {
-        let target = std::path::absolute(target_dir()).unwrap_or_else(|_| target_dir());
-        let release = target.join("release");
-        format!(
-            "CARGO_TARGET_DIR='{}' TIDELANE_BIN_DIR='{}' TIDELANE_PATIENCE={PATIENCE} {} '{}' \
-             --exact {}",
-            target.display(),
-            release.display(),
-            cells::SIZES,
-            self.program.display(),
-            self.tests.join(" ")
-        )
-    }
+/// The command that runs interop tests in a machine.
+fn interop_command(program: &Path, tests: &[&str]) -> String {
+    let target = std::path::absolute(target_dir()).unwrap_or_else(|_| target_dir());
+    let release = target.join("release");
+    format!(
+        "CARGO_TARGET_DIR='{}' TIDELANE_BIN_DIR='{}' TIDELANE_PATIENCE={PATIENCE} {} '{}' --exact \
+         {}",
+        target.display(),
+        release.display(),
+        cells::SIZES,
+        program.display(),
+        tests.join(" ")
+    )
 }

@@ -68,8 +68,10 @@ pub enum Verdict {
 /// One cell.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    verdict: Verdict,
-    seconds: f32,
+    /// How the test ended.
+    pub verdict: Verdict,
+    /// How long it took.
+    pub seconds: f32,
 }
 
 impl Cell {

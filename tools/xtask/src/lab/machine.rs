@@ -10,14 +10,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{emulator::Emulator, image, kernels::Kernel, nics::Nic};
+use super::{emulator::Emulator, image, kernels::Kernel};
 
-/// Memory in MiB, and processors.
+/// Memory in MiB.
 const MEMORY_MIB: &str = "3072";
-const PROCESSORS: &str = "2";
 /// Modules beside those of the NICs: what tests do to a network.
-const MODULES: &str =
-    "veth bridge sch_netem 8021q bonding team macvlan ipvlan tun dummy wireguard vrf";
+const MODULES: [&str; 12] = [
+    "veth",
+    "bridge",
+    "sch_netem",
+    "8021q",
+    "bonding",
+    "team",
+    "macvlan",
+    "ipvlan",
+    "tun",
+    "dummy",
+    "wireguard",
+    "vrf",
+];
+/// How often a silent machine's time limit is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A machine's task.
 #[derive(Debug)]
@@ -26,12 +39,45 @@ pub struct Plan<'a> {
     pub emulator: &'a Emulator,
     /// The kernel that it boots.
     pub kernel: &'a Kernel,
-    /// Its NICs, and for each the shell command that is run with the environment of that NIC.
-    pub runs: Vec<(Nic, String)>,
+    /// Its processors.
+    pub processors: Processors,
+    /// The emulator's options for its devices.
+    pub devices: Vec<String>,
+    /// Modules that it loads.
+    pub modules: Vec<&'static str>,
+    /// The shell commands that it runs; descriptor 3 leads to this program.
+    pub commands: String,
     /// Where its files are.
     pub directory: PathBuf,
     /// When it must have ended.
     pub limit: Duration,
+}
+
+/// How a machine's processors are emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processors {
+    /// Two, as fast as this machine emulates them, by its clock.
+    Fast,
+    /// One, whose clock counts instructions, and goes to the next timer when there is nothing to
+    /// do: other work on this machine makes nothing late.
+    Counting,
+}
+
+impl Processors {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Fast => &["-accel", "tcg,thread=multi", "-smp", "2"],
+            // Two nanoseconds for each instruction.
+            Self::Counting => &[
+                "-accel",
+                "tcg,thread=single",
+                "-smp",
+                "1",
+                "-icount",
+                "shift=1,sleep=off",
+            ],
+        }
+    }
 }
 
 /// A machine that runs. Dropping it ends it.
@@ -60,18 +106,15 @@ impl Machine {
         // The emulator ends with this process, however that ends.
         let mut command = plan.emulator.command(&["setpriv", "--pdeathsig", "KILL"]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none"]);
-        command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-no-reboot"]);
-        command.args(["-m", MEMORY_MIB, "-smp", PROCESSORS]);
+        command.args(plan.processors.arguments());
+        command.args(["-m", MEMORY_MIB, "-cpu", "max", "-no-reboot"]);
         command.arg("-kernel").arg(&plan.kernel.image);
         command.arg("-initrd").arg(&ram_disk);
         command.args(["-append", "console=ttyS0 panic=-1 quiet"]);
         command.arg("-serial");
         command.arg(format!("file:{}", console.display()));
         command.args(["-serial", "stdio", "-virtfs", SHARED_ROOT]);
-        command.args(["-nic", "none"]);
-        for (number, (nic, _)) in plan.runs.iter().enumerate() {
-            command.args(nic.arguments(number));
-        }
+        command.args(["-nic", "none"]).args(&plan.devices);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(open_log(&plan.directory.join("emulator.log"))?);
         let mut emulator = command
@@ -97,22 +140,35 @@ impl Machine {
         })
     }
 
-    /// The next line that the machine says; none after its end.
-    pub fn line(&mut self) -> Result<Option<String>, String> {
-        let left = self.end.saturating_duration_since(Instant::now());
-        match self.lines.recv_timeout(left) {
+    /// The next line that the machine says. Its end before it said so is an error.
+    pub fn line(&mut self) -> Result<String, String> {
+        loop {
+            if let Some(line) = self.line_within(LOOK)? {
+                return Ok(line);
+            }
+        }
+    }
+
+    /// As [`line`](Self::line); nothing if the machine says nothing for so long.
+    pub fn line_within(&mut self, wait: Duration) -> Result<Option<String>, String> {
+        match self.lines.recv_timeout(wait) {
             Ok(line) => {
                 // The file is for whoever looks for a cause; the table does without.
                 let _ = writeln!(self.results, "{line}");
                 Ok(Some(line))
             }
-            Err(RecvTimeoutError::Disconnected) => Ok(None),
-            Err(RecvTimeoutError::Timeout) => Err("the machine was not done in time".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(format!("the machine ended:\n{}", self.console()))
+            }
+            Err(RecvTimeoutError::Timeout) if Instant::now() > self.end => {
+                Err("the machine was not done in time".to_owned())
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
         }
     }
 
     /// The end of what the kernel said.
-    pub fn console(&self) -> String {
+    fn console(&self) -> String {
         let bytes = fs::read(&self.console).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let lines: Vec<&str> = text.lines().collect();
@@ -137,21 +193,12 @@ fn open_log(path: &Path) -> Result<fs::File, String> {
 }
 
 fn guest_script(plan: &Plan<'_>) -> String {
-    let mut runs = String::new();
-    let mut modules = MODULES.to_owned();
-    for (number, (nic, command)) in plan.runs.iter().enumerate() {
-        let nics = nic.addresses(number).map(|ends| ends.join(","));
-        let nics = nics.map_or(String::new(), |ends| format!("TIDELANE_WIRE_NICS={ends} "));
-        let name = nic.name;
-        runs += &format!("echo 'nic {name}' >&3\n{nics}{command} >&3 2>&1\n");
-        modules += " ";
-        modules += nic.module;
-    }
+    let modules = [&MODULES[..], &plan.modules].concat().join(" ");
     let base = plan.kernel.modules();
     include_str!("guest.sh")
         .replace("@MODULES@", &modules)
         .replace("@BASE@", &absolute(&base).to_string_lossy())
-        .replace("@RUNS@", runs.trim_end())
+        .replace("@RUNS@", plan.commands.trim_end())
 }
 
 fn absolute(path: &Path) -> PathBuf {

@@ -72,6 +72,15 @@ impl Nic {
         Some([1, 2].map(|end| format!("52:54:00:00:{number:02x}:{end:02x}")))
     }
 
+    /// The emulator's options for one device, on the back end `netdev`; none where the kernel makes
+    /// the NIC.
+    pub fn end(&self, netdev: &str, address: &str) -> Option<[String; 2]> {
+        let (device, options) = (self.device?, self.options);
+        let options = options.replace("@END@", "0");
+        let device = format!("{device},netdev={netdev},mac={address},romfile={options}");
+        Some(["-device".to_owned(), device])
+    }
+
     /// The emulator's options for pair `number`: two devices on a hub that nothing else is on.
     pub fn arguments(&self, number: usize) -> Vec<String> {
         let (Some(device), Some(addresses)) = (self.device, self.addresses(number)) else {

@@ -1,0 +1,172 @@
+//! Tests over two machines: one end of the wire here, and a talk with the test at the other end.
+//!
+//! ```text
+//!   machine of the server              machine of the client
+//!   TIDELANE_PEER=server               TIDELANE_PEER=client
+//!   eth1 10.77.0.1/24 ------ NIC ----- eth1 10.77.0.2/24
+//! ```
+//!
+//! Both machines run the same tests in the same order. TIDELANE_PEER_NIC is the link address of the
+//! NIC that hangs on the wire. The two halves of a test meet over a connection of the kernel's own
+//! stack, beside the service: the client asks, the server answers.
+
+use std::{
+    env,
+    fs::File,
+    io::{self, BufRead, BufReader, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::{Side, Stop, Wire, fail, tools, wire::SERVER};
+
+/// The port of the talk.
+const PORT: u16 = 4700;
+/// How long the other machine may take to come to a test: it may boot yet.
+const MEET_MAX: Duration = Duration::from_secs(60);
+/// How long the other half of a test may take for a step.
+const STEP_MAX: Duration = Duration::from_secs(60);
+/// Between two attempts to meet.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The role of this machine, from the environment.
+#[derive(Clone, Debug)]
+pub struct Far {
+    /// The side of the wire that is here.
+    pub side: Side,
+    nic: String,
+}
+
+/// A talk between the halves of a test.
+#[derive(Debug)]
+pub struct Talk {
+    stream: BufReader<TcpStream>,
+}
+
+impl Far {
+    /// The role that this machine has; skips if it has none.
+    pub fn here() -> Result<Self, Stop> {
+        let side = match env::var("TIDELANE_PEER").as_deref() {
+            Ok("server") => Side::Server,
+            Ok("client") => Side::Client,
+            Ok(other) => fail!("TIDELANE_PEER={other} is neither server nor client"),
+            Err(_) => {
+                let reason = "needs two machines; cargo xtask lab pair";
+                return Err(Stop::Skip(reason.to_owned()));
+            }
+        };
+        let nic = env::var("TIDELANE_PEER_NIC")?;
+        Ok(Self { side, nic })
+    }
+
+    /// This machine's end of the wire.
+    pub fn wire(&self) -> Result<Wire, Stop> {
+        Wire::near_end(self.side, &self.nic)
+    }
+
+    /// Meets the other half of test number `test`.
+    pub fn meet(&self, wire: &Wire, test: u32) -> Result<Talk, Stop> {
+        match self.side {
+            Side::Server => Talk::accept(wire, test),
+            _ => Talk::connect(wire, test),
+        }
+    }
+}
+
+impl Talk {
+    fn accept(wire: &Wire, test: u32) -> Result<Self, Stop> {
+        let to = (Ipv4Addr::UNSPECIFIED, PORT);
+        let listener = within(&wire.namespace(Side::Server), || TcpListener::bind(to))?;
+        listener.set_nonblocking(true)?;
+        let end = Instant::now() + MEET_MAX * tools::patience();
+        while Instant::now() < end {
+            let Ok((stream, _)) = listener.accept() else {
+                thread::sleep(PAUSE);
+                continue;
+            };
+            let mut talk = Self::over(stream)?;
+            // A client that has gone comes again, or is missed in the end.
+            let Ok(Ok(other)) = talk.hear().map(|line| line.parse::<u32>()) else {
+                continue;
+            };
+            if other > test {
+                fail!("the client is past this test");
+            }
+            talk.say(&test.to_string())?;
+            if other == test {
+                return Ok(talk);
+            }
+        }
+        fail!("the client did not come");
+    }
+
+    fn connect(wire: &Wire, test: u32) -> Result<Self, Stop> {
+        let to = SocketAddr::from((SERVER, PORT));
+        let space = wire.namespace(Side::Client);
+        let end = Instant::now() + MEET_MAX * tools::patience();
+        while Instant::now() < end {
+            let limit = Duration::from_secs(2) * tools::patience();
+            let Ok(stream) = within(&space, || TcpStream::connect_timeout(&to, limit)) else {
+                thread::sleep(PAUSE);
+                continue;
+            };
+            let mut talk = Self::over(stream)?;
+            let said = talk.say(&test.to_string()).and_then(|()| talk.hear());
+            match said.map(|line| line.parse::<u32>()) {
+                Ok(Ok(other)) if other == test => return Ok(talk),
+                Ok(Ok(other)) if other > test => fail!("the server is past this test"),
+                // It is at an earlier test, or at the end of one.
+                _ => thread::sleep(PAUSE),
+            }
+        }
+        fail!("the server did not answer");
+    }
+
+    fn over(stream: TcpStream) -> Result<Self, Stop> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(STEP_MAX * tools::patience()))?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// Sends a line.
+    pub fn say(&mut self, line: &str) -> Result<(), Stop> {
+        Ok(writeln!(self.stream.get_mut(), "{line}")?)
+    }
+
+    /// The next line of the other half; a failure if that has ended.
+    pub fn hear(&mut self) -> Result<String, Stop> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        match line.strip_suffix('\n') {
+            Some(line) => Ok(line.to_owned()),
+            None => fail!("the other half of the test has ended"),
+        }
+    }
+
+    /// Asks the other half, and gives its answer.
+    pub fn ask(&mut self, question: &str) -> Result<String, Stop> {
+        self.say(question)?;
+        self.hear()
+    }
+}
+
+/// Does `work` on a thread in a network namespace; what it opens stays there.
+fn within<T: Send>(space: &str, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let space = File::open(format!("/run/netns/{space}"))?;
+    let enter = || move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network));
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            enter()?;
+            work()
+        });
+        let result = worker.join();
+        result.unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+    })
+}

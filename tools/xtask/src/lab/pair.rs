@@ -1,0 +1,316 @@
+//! `lab pair`: two machines on one link, which nothing else is on, with a kernel each.
+//!
+//! ```text
+//!   server's machine                          client's machine
+//!   NIC -- emulator -- pair of sockets -- emulator -- NIC
+//! ```
+//!
+//! The link has no name: the emulators inherit its ends, and it goes with them. Both machines run
+//! the tests of `tests/interop/machines.rs`, each its half.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixDatagram,
+    },
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use super::{
+    BOOT_MAX, TEST_MAX,
+    cells::{self, Cell, Verdict},
+    directory,
+    emulator::Emulator,
+    interop_command,
+    kernels::Kernel,
+    machine::{Machine, Plan, Processors},
+    nics::Nic,
+    program,
+};
+
+/// Pairs that are run unless others are named; the server's kernel is the first.
+const PAIRS: [&str; 5] = [
+    "6.1,6.12",
+    "6.12,6.1",
+    "6.12,newest",
+    "newest,6.12",
+    "newest,newest",
+];
+/// The tests, each with its column.
+const TESTS: [(&str, &str); 6] = [
+    ("machines::both_accelerated", "both"),
+    ("machines::kernel_client", "kernel client"),
+    ("machines::kernel_server", "kernel server"),
+    ("machines::over_ipv6", "both, IPv6"),
+    ("machines::loss_before_a_kernel_client", "client, loss"),
+    ("machines::loss_before_a_kernel_server", "server, loss"),
+];
+/// Modules that lose frames on their way in.
+const MODULES: [&str; 3] = ["ifb", "act_mirred", "cls_matchall"];
+/// How long one machine is listened to, before the other.
+const TURN: Duration = Duration::from_millis(50);
+
+/// Options of `lab pair`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Kernels of a server and of a client, such as 6.1,newest; or all [default: all]
+    pairs: Vec<String>,
+    /// The NIC of both machines
+    #[arg(long, default_value = "virtio-net")]
+    nic: String,
+    /// Only tests whose names contain this
+    #[arg(long)]
+    test: Vec<String>,
+}
+
+/// One of the two machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Role {
+    Server,
+    Client,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        })
+    }
+}
+
+/// Runs the tests on each pair, and prints a table.
+pub fn run(options: &Options) -> Result<ExitCode, String> {
+    let is_all = options.pairs.is_empty() || options.pairs.iter().any(|pair| pair == "all");
+    let named = options.pairs.iter().map(String::as_str);
+    let pairs: Vec<&str> = match is_all {
+        true => PAIRS.to_vec(),
+        false => named.collect(),
+    };
+    let nic = Nic::named(&options.nic)?;
+    let wanted = |name: &str| {
+        options.test.is_empty() || options.test.iter().any(|part| name.contains(part.as_str()))
+    };
+    let tests = TESTS.iter().map(|(name, _)| *name);
+    let tests: Vec<&'static str> = tests.filter(|name| wanted(name)).collect();
+    if tests.is_empty() {
+        return Err("no such test".to_owned());
+    }
+    let program = program("tidelane-tests", "interop")?;
+    let lab = directory()?;
+    let emulator = Emulator::with(nic.device.as_slice(), &lab);
+    let device = nic
+        .device
+        .ok_or_else(|| format!("{} joins no machines", nic.name))?;
+    if let Some(reason) = emulator.missing(device) {
+        return Err(reason);
+    }
+    let start = Instant::now();
+    let mut rows = Vec::new();
+    for pair in pairs {
+        let kernels = pair.split_once(',');
+        let (server, client) = kernels.ok_or_else(|| format!("{pair} is no pair of kernels"))?;
+        let boot = Pair {
+            emulator: &emulator,
+            name: pair.replace(',', "-"),
+            kernels: [Kernel::get(server, &lab)?, Kernel::get(client, &lab)?],
+            nic,
+            tests: &tests,
+            program: &program,
+            lab: &lab,
+        };
+        rows.push((pair, boot.run()?));
+    }
+    print_table(&tests, &rows);
+    let cells = rows.iter().flat_map(|(_, cells)| cells.values());
+    Ok(cells::print_counts(cells, start.elapsed()))
+}
+
+/// Two machines to be.
+struct Pair<'a> {
+    emulator: &'a Emulator,
+    name: String,
+    kernels: [Kernel; 2],
+    nic: Nic,
+    tests: &'a [&'static str],
+    program: &'a Path,
+    lab: &'a Path,
+}
+
+type Cells = BTreeMap<&'static str, Cell>;
+
+impl Pair<'_> {
+    /// All cells of the pair; those that the machines did not get to have failed.
+    fn run(&self) -> Result<Cells, String> {
+        let (near, far) = UnixDatagram::pair().map_err(|error| error.to_string())?;
+        let mut machines = [
+            (Role::Server, self.boot(Role::Server, near.into())?),
+            (Role::Client, self.boot(Role::Client, far.into())?),
+        ];
+        let mut halves = Halves::default();
+        let mut readers = [cells::Reader::default(), cells::Reader::default()];
+        let mut ended = [false; 2];
+        let mut cells = Cells::new();
+        let mut reason = "a machine ended before".to_owned();
+        'machines: while ended.contains(&false) {
+            for (index, (role, machine)) in machines.iter_mut().enumerate() {
+                let line = match machine.line_within(TURN) {
+                    _ if ended[index] => continue,
+                    Ok(Some(line)) => line,
+                    Ok(None) => continue,
+                    Err(error) => {
+                        reason = format!("the {role}'s machine: {error}");
+                        break 'machines;
+                    }
+                };
+                if let Some(version) = line.strip_prefix("booted ") {
+                    println!("lab: Linux {version} has booted, of the {role}");
+                }
+                ended[index] |= line == "end";
+                let Some((test, cell)) = readers[index].line(&line) else {
+                    continue;
+                };
+                let known = self.tests.iter().find(|known| **known == test);
+                let known = known.ok_or_else(|| format!("nobody asked for {test}"))?;
+                if let Some(cell) = halves.take(known, *role, cell) {
+                    cell.print(&self.name, self.nic.name, known);
+                    cells.insert(known, cell);
+                }
+            }
+        }
+        for test in self.tests {
+            cells.entry(test).or_insert_with(|| {
+                let cell = Cell::new(Verdict::Failed(reason.clone()), 0.0);
+                cell.print(&self.name, self.nic.name, test);
+                cell
+            });
+        }
+        Ok(cells)
+    }
+
+    /// Boots a machine whose NIC hangs on `end`. Nobody else keeps that.
+    fn boot(&self, role: Role, end: OwnedFd) -> Result<Machine, String> {
+        let address = match role {
+            Role::Server => "52:54:00:00:00:01",
+            Role::Client => "52:54:00:00:00:02",
+        };
+        let device = self.nic.end("link", address);
+        let device = device.ok_or_else(|| format!("{} joins no machines", self.nic.name))?;
+        fcntl_setfd(&end, FdFlags::empty()).map_err(|error| error.to_string())?;
+        let link = format!("dgram,id=link,local.type=fd,local.str={}", end.as_raw_fd());
+        let tests = interop_command(self.program, self.tests);
+        let count = self.tests.len() as u64;
+        let plan = Plan {
+            emulator: self.emulator,
+            kernel: &self.kernels[role as usize],
+            processors: Processors::Fast,
+            devices: ["-netdev".to_owned(), link]
+                .into_iter()
+                .chain(device)
+                .collect(),
+            modules: [&MODULES[..], &[self.nic.module]].concat(),
+            commands: format!(
+                "TIDELANE_PEER={role} TIDELANE_PEER_NIC={address} {tests} >&3 2>&1\n"
+            ),
+            directory: self
+                .lab
+                .join("pairs")
+                .join(&self.name)
+                .join(role.to_string()),
+            limit: Duration::from_secs(BOOT_MAX + count * TEST_MAX * 2),
+        };
+        Machine::boot(&plan)
+    }
+}
+
+/// Halves of tests, until the other half is there.
+#[derive(Debug, Default)]
+struct Halves {
+    waiting: BTreeMap<&'static str, (Role, Cell)>,
+}
+
+impl Halves {
+    /// Takes a half; the whole if that completes it.
+    fn take(&mut self, test: &'static str, role: Role, cell: Cell) -> Option<Cell> {
+        match self.waiting.remove(test) {
+            Some((other, first)) if other != role => {
+                let mut halves = [(other, first), (role, cell)];
+                halves.sort_by_key(|(role, _)| *role);
+                Some(whole(&halves))
+            }
+            _ => {
+                self.waiting.insert(test, (role, cell));
+                None
+            }
+        }
+    }
+}
+
+/// The worse verdict of two halves, with the side that it is of.
+fn whole(halves: &[(Role, Cell); 2]) -> Cell {
+    let seconds = halves[0].1.seconds.max(halves[1].1.seconds);
+    let mut failures = String::new();
+    let mut skipped = None;
+    for (role, cell) in halves {
+        match &cell.verdict {
+            Verdict::Passed(_) => {}
+            Verdict::Skipped(reason) => skipped = Some(reason.clone()),
+            Verdict::Failed(text) => failures += &format!("on the {role}'s machine:\n{text}\n"),
+        }
+    }
+    let verdict = match (failures.is_empty(), skipped) {
+        (false, _) => Verdict::Failed(failures.trim_end().to_owned()),
+        (true, Some(reason)) => Verdict::Skipped(reason),
+        (true, None) => Verdict::Passed(String::new()),
+    };
+    Cell::new(verdict, seconds)
+}
+
+/// Prints one line for each pair.
+fn print_table(tests: &[&'static str], rows: &[(&str, Cells)]) {
+    print!("\n{:<18}", "server, client");
+    for (_, heading) in TESTS.iter().filter(|(name, _)| tests.contains(name)) {
+        print!("{heading:<16}");
+    }
+    println!();
+    for (pair, cells) in rows {
+        print!("{pair:<18}");
+        for test in tests {
+            let text = match cells.get(test).map(|cell| (&cell.verdict, cell.seconds)) {
+                Some((Verdict::Passed(_), seconds)) => format!("ok {seconds:.0} s"),
+                Some((Verdict::Skipped(_), _)) => "skipped".to_owned(),
+                Some((Verdict::Failed(_), _)) => "FAILED".to_owned(),
+                None => "-".to_owned(),
+            };
+            print!("{text:<16}");
+        }
+        println!();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_is_as_good_as_its_worse_half() {
+        let cell = |verdict| Cell::new(verdict, 1.0);
+        let passed = || cell(Verdict::Passed(String::new()));
+        let failed = || cell(Verdict::Failed("no answer".to_owned()));
+        let mut halves = Halves::default();
+        assert!(halves.take("a", Role::Client, failed()).is_none());
+        assert!(halves.take("b", Role::Server, passed()).is_none());
+        let whole = halves.take("a", Role::Server, passed()).expect("both");
+        let text = "on the client's machine:\nno answer".to_owned();
+        assert_eq!(whole.verdict, Verdict::Failed(text));
+        let whole = halves.take("b", Role::Client, passed()).expect("both");
+        assert_eq!(whole.verdict, Verdict::Passed(String::new()));
+    }
+}
