@@ -35,6 +35,7 @@ mod machines;
 mod memory;
 mod offloads;
 mod options;
+mod rings;
 mod security;
 mod servers;
 mod support;
@@ -120,6 +121,8 @@ const CASES: &[Case] = cases![
     forks::what_cannot_be_passed_on_is_said 60,
     fragments::a_router_cuts_segments 240,
     fragments::segments_arrive_in_pieces_in_any_order 300,
+    rings::a_server_without_a_ring_is_served 60,
+    rings::a_ring_is_there_where_it_is_allowed 60,
     headers::ip_headers_are_as_chosen 180,
     options::keepalive_ends_a_silent_connection 180,
     options::user_timeout_ends_a_silent_connection 180,

@@ -5,8 +5,8 @@
 //! function of libc that is interposed here is ever called from here, but for the `exec` family.
 //!
 //! Not covered, because nothing calls these names: system calls made directly (Go, static
-//! binaries), stdio on a descriptor that `fdopen` got, io_uring. And since the waits are plain
-//! system calls, they are no cancellation points of `pthread_cancel`.
+//! binaries), stdio on a descriptor that `fdopen` got. And since the waits are plain system calls,
+//! they are no cancellation points of `pthread_cancel`.
 
 mod answer_unsafe;
 mod away_unsafe;
@@ -15,4 +15,5 @@ mod control_unsafe;
 mod descriptors_unsafe;
 mod fast_open_unsafe;
 mod readiness_unsafe;
+mod rings_unsafe;
 mod syscall_unsafe;

@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_long, c_uint};
 
+use tidelane_sockets::rings;
+
 use crate::{
     answer_unsafe::{fail, kernel},
     bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, readiness_unsafe,
@@ -41,7 +43,14 @@ unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
             .or_else(|| control_by_number(number, args))
             .or_else(|| descriptors_by_number(number, args))
             .or_else(|| readiness_by_number(number, args))
+            .or_else(|| ring_by_number(number))
     }
+}
+
+/// io_uring, where no ring may be made: libuv and Rust's programs ask by number.
+fn ring_by_number(number: c_long) -> Option<c_long> {
+    let refused = number == libc::SYS_io_uring_setup && !rings::allowed();
+    refused.then(|| fail(libc::ENOSYS) as c_long)
 }
 
 /// # Safety

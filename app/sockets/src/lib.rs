@@ -37,6 +37,7 @@ mod option_values;
 pub mod options;
 pub mod poll;
 mod report;
+pub mod rings;
 mod session;
 mod socket;
 mod static_cell_unsafe;

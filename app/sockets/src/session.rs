@@ -35,6 +35,8 @@ pub(crate) struct Settings {
     socket_path: PathBuf,
     /// A fall-back to the kernel is an error.
     pub(crate) strict: bool,
+    /// The program may make rings of io_uring.
+    pub(crate) io_uring: bool,
     pub(crate) spin_ns: u64,
 }
 
@@ -72,13 +74,16 @@ impl Settings {
     fn from_environment() -> Self {
         let path = std::env::var_os("TIDELANE_SOCKET");
         let path = path.unwrap_or_else(|| SOCKET_PATH.into());
-        let strict = std::env::var_os("TIDELANE_STRICT");
+        let is_on = |name: &str| {
+            std::env::var_os(name).is_some_and(|value| value == OsStr::from_bytes(b"1"))
+        };
         let spin_us = std::env::var("TIDELANE_SPIN_US")
             .ok()
             .and_then(|us| us.parse().ok());
         Self {
             socket_path: PathBuf::from(path),
-            strict: strict.is_some_and(|value| value == OsStr::from_bytes(b"1")),
+            strict: is_on("TIDELANE_STRICT"),
+            io_uring: is_on("TIDELANE_IO_URING"),
             spin_ns: spin_us.map_or(SPIN_NS, |us: u64| us.saturating_mul(1_000)),
         }
     }

@@ -23,6 +23,9 @@ pub struct Options {
     /// Fail a call that would fall back to the kernel's stack
     #[arg(long)]
     strict: bool,
+    /// Let the program make rings of io_uring, which it must not use for sockets
+    #[arg(long)]
+    io_uring: bool,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
@@ -59,6 +62,9 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         .env("LD_PRELOAD", preload)
         .env("TIDELANE_SOCKET", socket)
         .env("TIDELANE_STRICT", if options.strict { "1" } else { "0" });
+    if options.io_uring {
+        command.env("TIDELANE_IO_URING", "1");
+    }
     let error = command.exec();
     let shown = program.to_string_lossy();
     Err(match error.kind() {

@@ -1,0 +1,65 @@
+//! Programs that use io_uring for their sockets.
+
+use std::time::Duration;
+
+use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools};
+
+use crate::support::{SHORT, check_load, echo_client};
+
+const PORT: u16 = 7300;
+
+/// Starts the server that registers its sockets as libuv does.
+fn start(wire: &Wire, service: Option<&Service>, allowed: bool) -> Result<Running, Stop> {
+    let binary = wire.scratch().join("rings");
+    let source = tools::source_root().join("tests/interop/rings.c");
+    tools::compile(&binary, &[source])?;
+    let server = wire.program(Side::Server, &binary.to_string_lossy());
+    let server = server.arg(PORT);
+    // As `tidelane run --io-uring` does.
+    let server = if allowed {
+        server.env("TIDELANE_IO_URING", "1")
+    } else {
+        server
+    };
+    wire.start_server(server, service, PORT)
+}
+
+/// A client's verified echoes, and the way by which the server registered its sockets.
+fn serve(wire: &Wire, server: Running) -> Result<String, Stop> {
+    let client = echo_client(wire, Side::Client, PORT)?;
+    let client = client.args("--connections 1 --warmup 0 --seconds 0.3");
+    check_load(&client.run(SHORT)?.json()?)?;
+    Ok(server.wait(SHORT)?.success()?.stdout)
+}
+
+/// A program that gets no ring uses the calls, and its connections are accelerated.
+pub fn a_server_without_a_ring_is_served() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = start(&wire, Some(&service), false)?;
+    let before = service.counters()?["in_segs"].as_u64();
+    let way = serve(&wire, server)?;
+    ensure!(way == "calls\n", "registered by {way}");
+    ensure!(
+        service.counters()?["in_segs"].as_u64() > before,
+        "not accelerated"
+    );
+    Ok(())
+}
+
+/// The same program has its ring on the kernel's stack, and where its user allows one.
+pub fn a_ring_is_there_where_it_is_allowed() -> Outcome {
+    let wire = Wire::new()?;
+    let way = serve(&wire, start(&wire, None, false)?)?;
+    if way == "calls\n" {
+        let text = "this kernel lets nobody make a ring (kernel.io_uring_disabled)";
+        return Err(Stop::Skip(text.to_owned()));
+    }
+    let service = wire.service()?;
+    let mut server = start(&wire, Some(&service), true)?;
+    tools::wait_until(Duration::from_secs(10), "the ring", || {
+        server.check_alive()?;
+        Ok(server.written().0 == "ring\n")
+    })?;
+    server.end(rustix::process::Signal::KILL, SHORT).map(drop)
+}
