@@ -21,7 +21,7 @@ pub struct SocketReport {
     pub programs: Vec<(String, u32)>,
     /// Bytes received and not read; for a listener, connections not accepted.
     pub recv_q: u32,
-    /// Bytes written and not acknowledged; for a listener, the number of members.
+    /// Bytes written and not acknowledged; for a listener, its backlog.
     pub send_q: u32,
     /// The engine's view of a connection.
     pub info: Option<FlowInfo>,
@@ -39,7 +39,7 @@ pub enum SocketState {
 impl<P: PacketIo> Host<P> {
     /// All sockets.
     pub fn sockets(&self) -> Vec<SocketReport> {
-        let listeners = self.io.listeners.iter().map(|(_, entry)| SocketReport {
+        let listeners = self.io.listeners.iter().map(|(id, entry)| SocketReport {
             state: SocketState::Listen,
             listener: Some(entry.number),
             local: entry.local,
@@ -55,7 +55,7 @@ impl<P: PacketIo> Host<P> {
                     .iter()
                     .map(|member| member.untaken)
                     .sum::<u32>(),
-            send_q: entry.members.len() as u32,
+            send_q: self.engine.backlog(id).unwrap_or(0),
             info: None,
         });
         let flows = self

@@ -56,6 +56,11 @@ impl Engine {
         }
     }
 
+    /// A listener's backlog: connections that may wait to be accepted. None: no such listener.
+    pub fn backlog(&self, id: ListenerId) -> Option<u32> {
+        Some(self.listeners.get(id)?.backlog)
+    }
+
     /// Changes a listener's backlog.
     pub fn set_backlog(&mut self, id: ListenerId, backlog: u32) {
         if let Some(listener) = self.listeners.get_mut(id) {

@@ -47,6 +47,15 @@ fn a_connection_for_whose_bytes_there_is_no_memory_waits() {
     assert_eq!(stage.core.host.usage(), (1, 0, 0));
 }
 
+/// `ss` shows the backlog of a listener as Send-Q.
+#[test]
+fn a_listener_is_reported_with_its_backlog() {
+    let (stage, _program) = stage(1 << 20);
+    let sockets = stage.core.host.sockets();
+    assert_eq!(sockets.len(), 1);
+    assert_eq!((sockets[0].recv_q, sockets[0].send_q), (0, 16));
+}
+
 /// As with accept in the kernel, which says EMFILE and leaves the connection where it was.
 #[test]
 fn a_connection_for_which_there_is_no_slot_waits() {
