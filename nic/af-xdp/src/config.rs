@@ -31,8 +31,9 @@ pub struct XdpConfig {
     pub rx_frames: u32,
     /// Frames for transmitting, a power of two; also the length of the TX and COMPLETION rings.
     pub tx_frames: u32,
-    /// Bytes of a frame: 2048 or 4096. Received data has 256 bytes less, transmitted 64 less. A
-    /// packet of an interface with a larger MTU takes several frames (Linux 6.6).
+    /// Bytes of a frame: 2048 or 4096, and 4096 with zero-copy. Received data has 256 bytes less,
+    /// transmitted 64 less. A packet of an interface with a larger MTU takes several frames (Linux
+    /// 6.6).
     pub frame_size: u32,
     /// Try zero-copy first; a driver that lacks it (veth does) gets copy mode.
     pub prefer_zero_copy: bool,

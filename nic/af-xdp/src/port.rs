@@ -19,6 +19,10 @@ use crate::{
     umem_unsafe::{Umem, UmemMemory},
 };
 
+/// Smallest frames with zero-copy. NICs of some drivers (igb, igc) use whole KiB of the room behind
+/// the headroom: one in a frame of 2048 bytes, so that a longer packet would be cut.
+const ZERO_COPY_FRAME_SIZE: u32 = 4096;
+
 /// How the kernel moves frames between the NIC and the UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
@@ -103,6 +107,25 @@ impl XdpPort {
     }
 
     fn open_named(
+        interface: &str,
+        ifindex: u32,
+        queue: u32,
+        config: &XdpConfig,
+    ) -> Result<Self, XdpError> {
+        let port = Self::open_as(interface, ifindex, queue, config)?;
+        if port.mode == XdpMode::Copy || config.frame_size >= ZERO_COPY_FRAME_SIZE {
+            return Ok(port);
+        }
+        // Only the driver knows whether it has zero-copy.
+        drop(port);
+        let config = XdpConfig {
+            frame_size: ZERO_COPY_FRAME_SIZE,
+            ..*config
+        };
+        Self::open_as(interface, ifindex, queue, &config)
+    }
+
+    fn open_as(
         interface: &str,
         ifindex: u32,
         queue: u32,
