@@ -5,6 +5,7 @@ use std::time::Duration;
 use tidelane_tests::{
     Outcome, Service, Side, Stop, Wire, command, ensure,
     service::run_dir,
+    tools::require_tools,
     wire::{INTERFACE, SERVER, WireOptions},
 };
 
@@ -24,9 +25,33 @@ fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
     Ok(service.counters()?[name].as_u64().unwrap_or(0))
 }
 
+/// Frames that each receive queue of the server's interface has taken, as its driver counts them.
+fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
+    let ethtool = wire
+        .program(Side::Server, "ethtool")
+        .args("-S")
+        .arg(INTERFACE);
+    let text = ethtool.run(SHORT)?.stdout;
+    let mut all = Vec::new();
+    for (name, count) in text.lines().filter_map(|line| line.trim().split_once(": ")) {
+        let rest = name.strip_prefix("rx_queue_").or(name.strip_prefix("rx"));
+        let Some((queue, what)) = rest.and_then(|rest| rest.split_once('_')) else {
+            continue;
+        };
+        // Some drivers count frames of XDP programs apart from others.
+        if let (Ok(queue), "packets" | "xdp_packets") = (queue.parse::<usize>(), what) {
+            all.resize(all.len().max(queue + 1), 0);
+            all[queue] += count.trim().parse::<u64>()?;
+        }
+    }
+    Ok(all)
+}
+
 /// Clients of the kernel and of the service itself, many connections: frames cross from one core's
-/// queue to the other's flows, both ends of a connection in memory meet, a listener is one line.
+/// queue to the other's flows, both queues have some, both ends of a connection in memory meet, a
+/// listener is one line.
 pub fn both_have_connections() -> Outcome {
+    require_tools(&["ethtool"])?;
     let wire = wire(2)?;
     let service = wire.service_on(Side::Server, "0,1", &[])?;
     ensure!(service.ask("status")?["cores"] == 2, "not two cores");
@@ -48,10 +73,18 @@ pub fn both_have_connections() -> Outcome {
         check_load(&remote.wait(SHORT)?.success()?.json()?)?;
         check_load(&local.wait(SHORT)?.success()?.json()?)?;
     }
+    let before = frames_by_queue(&wire)?;
     let short = wire.load_tool(Side::Client, "short-client")?;
     let short = short.arg("--connect").arg(format!("{SERVER}:7000"));
     let short = short.args("--connections 16 --total 2000 --seconds 10");
     check_load(&short.run(SHORT)?.json()?)?;
+    let after = frames_by_queue(&wire)?;
+    let taken: Vec<u64> = before.iter().zip(&after).map(|(a, b)| b - a).collect();
+    let least = taken.iter().sum::<u64>() / 10;
+    ensure!(
+        taken.len() == 2 && taken.iter().all(|frames| *frames > least),
+        "of 2000 connections the queues took {taken:?} frames"
+    );
     let frames = counter(&service, "in_frames")?;
     let handed_over = counter(&service, "handed_over")?;
     ensure!(

@@ -93,6 +93,7 @@ const CASES: &[Case] = cases![
     interfaces::the_mtu_changes 60,
     interfaces::renamed 60,
     interfaces::gone 60,
+    interfaces::the_driver_is_reset 120,
     interfaces::another_xdp_program_is_named 30,
     jumbo::nginx_bodies 120,
     jumbo::echoes_both_ways 90,

@@ -6,14 +6,28 @@
 
 use std::{env, fs, path::Path, time::Duration};
 
-use crate::{Stop, tools::wait_until};
+use crate::{
+    Outcome, Stop, command,
+    tools::{require_tools, wait_until},
+    wire::INTERFACE,
+};
 
 /// How long the NICs of an earlier wire may take to come back.
 const BACK_MAX: Duration = Duration::from_secs(20);
 
+/// Time that a NIC may take to find its link.
+const CARRIER_MAX: Duration = Duration::from_secs(10);
+/// The variable that names the NICs.
+const VARIABLE: &str = "TIDELANE_WIRE_NICS";
+
+/// Returns true if wires are over NICs.
+pub fn are_named() -> bool {
+    env::var_os(VARIABLE).is_some()
+}
+
 /// The present names of the two NICs; none if a wire is to be a veth pair.
 pub fn names() -> Result<Option<[String; 2]>, Stop> {
-    let Ok(addresses) = env::var("TIDELANE_WIRE_NICS") else {
+    let Ok(addresses) = env::var(VARIABLE) else {
         return Ok(None);
     };
     let two = addresses.split_once(',');
@@ -43,4 +57,57 @@ fn name_of(address: &str) -> Result<Option<String>, Stop> {
         }
     }
     Ok(None)
+}
+
+/// Waits for the link of an end, which takes some NICs seconds.
+pub fn wait_for_carrier(space: &str) -> Outcome {
+    wait_until(CARRIER_MAX, "the carrier", || {
+        let link = command(&["ip", "-n", space, "link", "show", "dev", INTERFACE])?;
+        Ok(link.contains("LOWER_UP"))
+    })
+}
+
+/// Gives both ends this many queues: each a namespace and its NIC. Skips where a driver cannot.
+pub fn set_queues(ends: [(&str, &str); 2], count: u64) -> Outcome {
+    require_tools(&["ethtool"])?;
+    let mut ends = ends.into_iter();
+    ends.try_for_each(|(space, interface)| set_queues_of(space, interface, count))
+}
+
+fn set_queues_of(space: &str, interface: &str, count: u64) -> Outcome {
+    let ethtool = |arguments: &[&str]| {
+        let enter = ["ip", "netns", "exec", space, "ethtool"];
+        command(&[&enter[..], arguments].concat())
+    };
+    // Drivers that cannot tell have one.
+    let told = ethtool(&["-l", interface]).ok();
+    let present = told.and_then(|text| present_queues(&text)).unwrap_or(1);
+    if present == count {
+        return Ok(());
+    }
+    match ethtool(&["-L", interface, "combined", &count.to_string()]) {
+        Err(Stop::Fail(text)) => Err(Stop::Skip(format!("no NIC with {count} queues: {text}"))),
+        outcome => outcome.map(drop),
+    }
+}
+
+/// The queues that a NIC has now, in the text of `ethtool -l`. The largest number comes before.
+fn present_queues(text: &str) -> Option<u64> {
+    let mut numbers = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("Combined:"));
+    numbers.next_back()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::present_queues;
+
+    #[test]
+    fn the_present_queues_come_last() {
+        let text = "Channel parameters for eth1:\nPre-set maximums:\nRX:\t\tn/a\nCombined:\t2\n\
+                    Current hardware settings:\nRX:\t\tn/a\nCombined:\t1\n";
+        assert_eq!(present_queues(text), Some(1));
+        assert_eq!(present_queues("netlink error"), None);
+    }
 }

@@ -45,8 +45,6 @@ pub const MIDDLE: (&str, &str) = ("left", "right");
 pub const BOTTLENECK: (&str, &str) = ("inner", "outer");
 /// The MTU of Ethernet, which interfaces have unless told otherwise.
 const MTU: u32 = 1500;
-/// Time that a NIC may take to find its link.
-const CARRIER_MAX: Duration = Duration::from_secs(10);
 /// Bytes that wait before a bottleneck: more are dropped.
 const BOTTLENECK_QUEUE: &str = "1500000";
 
@@ -127,7 +125,7 @@ impl Wire {
             _ => (CLIENT, CLIENT_V6),
         };
         wire.set_up_end(&space, v4, v6)?;
-        wire.wait_for_carrier(&space)?;
+        nics::wait_for_carrier(&space)?;
         Ok(wire)
     }
 
@@ -179,16 +177,8 @@ impl Wire {
         }
         self.set_up_end(&server, SERVER, SERVER_V6)?;
         self.set_up_end(&client, CLIENT, CLIENT_V6)?;
-        self.wait_for_carrier(&server)?;
-        self.wait_for_carrier(&client)
-    }
-
-    /// Waits for the link of an end, which takes some NICs seconds.
-    fn wait_for_carrier(&self, space: &str) -> Outcome {
-        tools::wait_until(CARRIER_MAX, "the carrier", || {
-            let link = command(&["ip", "-n", space, "link", "show", "dev", INTERFACE])?;
-            Ok(link.contains("LOWER_UP"))
-        })
+        nics::wait_for_carrier(&server)?;
+        nics::wait_for_carrier(&client)
     }
 
     /// A bridge between `left` and `outer`, and a token bucket towards the server.
@@ -269,7 +259,10 @@ impl Wire {
             return self.add_veth(options, one, other);
         };
         let mut ends = names.iter().zip([one, other]);
-        ends.try_for_each(|(name, end)| self.add_nic(name, end))
+        ends.try_for_each(|(name, end)| self.add_nic(name, end))?;
+        // Without a wish a NIC has what its driver gave it.
+        let wished = options.queues.or(Some(cores()).filter(|count| *count > 1));
+        wished.map_or(Ok(()), |count| nics::set_queues([one, other], count))
     }
 
     /// Takes a NIC of this machine to an end.
@@ -406,7 +399,12 @@ impl Wire {
         let all = format!("0-{}", cores() - 1);
         let as_told = cores() == 1 || options.contains(&"--cores");
         let added = if as_told { &[][..] } else { &["--cores", &all] };
-        Service::up(self, end, &name, &[options, added].concat(), cpus)
+        let service = Service::up(self, end, &name, &[options, added].concat(), cpus)?;
+        if nics::are_named() && end.1 == INTERFACE {
+            // Drivers set their rings up for the service, and some look for the link again.
+            nics::wait_for_carrier(&self.namespace(end.0))?;
+        }
+        Ok(service)
     }
 
     /// A program of one side.

@@ -30,6 +30,7 @@ mod machine;
 mod nics;
 mod pair;
 mod scripts;
+mod taps;
 
 use cells::{Cell, STARTS, Verdict};
 use emulator::{EMULATOR, Emulator};
@@ -61,7 +62,8 @@ pub struct Options {
     /// Kernels, separated by commas: 5.10, 6.1, 6.12, newest, or all
     #[arg(long, default_value = "6.1", value_delimiter = ',')]
     kernel: Vec<String>,
-    /// NICs, separated by commas: veth, virtio-net, virtio-net-dma, vmxnet3, e1000e, igb, or all
+    /// NICs, separated by commas: veth, virtio-net, virtio-net-dma, virtio-net-mq, vmxnet3, e1000e,
+    /// igb, or all
     #[arg(long, default_value = "veth,virtio-net", value_delimiter = ',')]
     nic: Vec<String>,
     /// Only a few tests, of some minutes
@@ -188,8 +190,7 @@ impl Boot<'_> {
         let mut cells = BTreeMap::new();
         let mut present = Vec::new();
         for (number, nic) in self.nics.iter().enumerate() {
-            let missing = nic.device.and_then(|device| self.emulator.missing(device));
-            match missing {
+            match nic.missing(self.emulator) {
                 None => present.push((number, *nic)),
                 Some(reason) => self.fill(&mut cells, number, &Verdict::Skipped(reason)),
             }
@@ -234,18 +235,23 @@ impl Boot<'_> {
         let count = (nics.len() * self.tests.len()) as u64;
         let mut commands = String::new();
         let mut devices = Vec::new();
+        let mut taps = Vec::new();
         for (number, (_, nic)) in nics.iter().enumerate() {
             let ends = nic.addresses(number).map(|ends| ends.join(","));
             let ends = ends.map_or(String::new(), |ends| format!("TIDELANE_WIRE_NICS={ends} "));
             let (name, tests) = (nic.name, interop_command(self.program, &self.tests));
             commands += &format!("echo 'nic {name}' >&3\n{ends}{tests} >&3 2>&1\n");
             devices.extend(nic.arguments(number));
+            if nic.is_on_taps() {
+                taps.push(number);
+            }
         }
         let plan = Plan {
             emulator: self.emulator,
             kernel,
             processors: Processors::Fast,
             devices,
+            taps,
             modules: nics.iter().map(|(_, nic)| nic.module).collect(),
             commands,
             directory: self.lab.join("machines").join(self.name),

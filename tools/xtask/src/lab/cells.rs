@@ -7,8 +7,8 @@ use super::nics::Nic;
 /// The test that an older kernel passes, too: by a refusal.
 pub const STARTS: &str = "kernels::starts_or_says_why";
 
-/// Tests of a cell, each with its column, and whether it is among the small ones (`--small`).
-const TESTS: [(&str, &str, bool); 19] = [
+/// Tests, each with its column, and whether it is among the small ones (`--small`).
+const TESTS: [(&str, &str, bool); 26] = [
     (STARTS, "start", true),
     ("commands::up_down_up", "up, down", true),
     ("servers::nginx_bodies_by_curl", "nginx", true),
@@ -36,6 +36,17 @@ const TESTS: [(&str, &str, bool); 19] = [
         false,
     ),
     ("clients::curl_from_a_kernel_server", "client", false),
+    ("cores::both_have_connections", "two cores", false),
+    (
+        "interfaces::a_service_starts_without_a_carrier",
+        "interface",
+        false,
+    ),
+    ("interfaces::down_and_up_again", "interface", false),
+    ("interfaces::the_mtu_changes", "interface", false),
+    ("interfaces::renamed", "interface", false),
+    ("interfaces::gone", "interface", false),
+    ("interfaces::the_driver_is_reset", "driver reset", false),
 ];
 
 /// How large the tests are there.
@@ -147,34 +158,66 @@ pub type Results = BTreeMap<(usize, usize, &'static str), Cell>;
 
 /// Prints one line for each kernel and NIC.
 pub fn print_table(kernels: &[&str], nics: &[Nic], tests: &[&'static str], results: &Results) {
-    let heading = |test: &str| {
-        TESTS
-            .iter()
-            .find(|(name, ..)| *name == test)
-            .map_or("", |t| t.1)
-    };
+    let columns = columns(tests);
     print!("\n{:<9}{:<16}", "kernel", "NIC");
-    tests
+    columns
         .iter()
-        .for_each(|test| print!("{:<18}", heading(test)));
+        .for_each(|(heading, _)| print!("{heading:<18}"));
     println!();
     for (index, kernel) in kernels.iter().enumerate() {
         for (number, nic) in nics.iter().enumerate() {
             print!("{kernel:<9}{:<16}", nic.name);
-            for test in tests {
-                let cell = results.get(&(index, number, *test));
-                let text = match cell.map(|cell| (&cell.verdict, cell.seconds)) {
-                    Some((Verdict::Passed(note), seconds)) if note.is_empty() => {
-                        format!("ok {seconds:.0} s")
-                    }
-                    Some((Verdict::Passed(note), _)) => note.clone(),
-                    Some((Verdict::Skipped(_), _)) => "skipped".to_owned(),
-                    Some((Verdict::Failed(_), _)) => "FAILED".to_owned(),
-                    None => "-".to_owned(),
-                };
-                print!("{text:<18}");
+            for (_, tests) in &columns {
+                let cells = tests
+                    .iter()
+                    .filter_map(|test| results.get(&(index, number, *test)));
+                print!("{:<17} ", summary(&cells.collect::<Vec<_>>()));
             }
             println!();
+        }
+    }
+}
+
+/// The columns of these tests, in their order, each with its tests.
+fn columns(tests: &[&'static str]) -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut columns: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (name, heading, _) in TESTS.iter().filter(|(name, ..)| tests.contains(name)) {
+        match columns.last_mut().filter(|(last, _)| last == heading) {
+            Some((_, names)) => names.push(name),
+            None => columns.push((heading, vec![name])),
+        }
+    }
+    columns
+}
+
+/// What the table says of the tests of one column.
+fn summary(cells: &[&Cell]) -> String {
+    let is_skip = |cell: &&&Cell| matches!(cell.verdict, Verdict::Skipped(_));
+    let is_failure = |cell: &&Cell| matches!(cell.verdict, Verdict::Failed(_));
+    let skips = cells.iter().filter(is_skip).count();
+    if cells.is_empty() {
+        return "-".to_owned();
+    }
+    if cells.iter().any(is_failure) {
+        return "FAILED".to_owned();
+    }
+    if skips == cells.len() {
+        return "skipped".to_owned();
+    }
+    match cells {
+        [
+            Cell {
+                verdict: Verdict::Passed(note),
+                ..
+            },
+        ] if !note.is_empty() => note.clone(),
+        _ => {
+            let seconds: f32 = cells.iter().map(|cell| cell.seconds).sum();
+            let skipped = match skips {
+                0 => String::new(),
+                _ => format!(", {skips} not"),
+            };
+            format!("ok {seconds:.0} s{skipped}")
         }
     }
 }
@@ -201,6 +244,23 @@ pub fn print_counts<'a>(cells: impl Iterator<Item = &'a Cell>, took: Duration) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_column_says_how_its_tests_ended() {
+        let tests = [STARTS, "interfaces::renamed", "interfaces::gone"];
+        let found = columns(&tests);
+        assert_eq!(found[0], ("start", vec![STARTS]));
+        assert_eq!(found[1], ("interface", tests[1..].to_vec()));
+        let passed = |note: &str| Cell::new(Verdict::Passed(note.to_owned()), 2.0);
+        let skipped = Cell::new(Verdict::Skipped("no".to_owned()), 0.0);
+        let failed = Cell::new(Verdict::Failed("no".to_owned()), 1.0);
+        assert_eq!(summary(&[]), "-");
+        assert_eq!(summary(&[&skipped]), "skipped");
+        assert_eq!(summary(&[&passed("native, copy")]), "native, copy");
+        assert_eq!(summary(&[&passed(""), &passed("a note")]), "ok 4 s");
+        assert_eq!(summary(&[&passed(""), &skipped]), "ok 2 s, 1 not");
+        assert_eq!(summary(&[&passed(""), &failed, &skipped]), "FAILED");
+    }
 
     #[test]
     fn lines_of_a_test_program_become_cells() {

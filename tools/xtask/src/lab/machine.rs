@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{emulator::Emulator, image, kernels::Kernel};
+use super::{emulator::Emulator, image, kernels::Kernel, taps};
 
 /// Memory in MiB.
 const MEMORY_MIB: &str = "3072";
@@ -43,6 +43,8 @@ pub struct Plan<'a> {
     pub processors: Processors,
     /// The emulator's options for its devices.
     pub devices: Vec<String>,
+    /// Pairs of tap devices that they need.
+    pub taps: Vec<usize>,
     /// Modules that it loads.
     pub modules: Vec<&'static str>,
     /// The shell commands that it runs; descriptor 3 leads to this program.
@@ -104,7 +106,13 @@ impl Machine {
         let console = write("console.log", b"")?;
         let results = open_log(&plan.directory.join("results.log"))?;
         // The emulator ends with this process, however that ends.
-        let mut command = plan.emulator.command(&["setpriv", "--pdeathsig", "KILL"]);
+        let taps = taps::wrapper(&plan.taps);
+        let guard = ["setpriv", "--pdeathsig", "KILL"];
+        let wrapper: Vec<&str> = guard
+            .into_iter()
+            .chain(taps.iter().map(String::as_str))
+            .collect();
+        let mut command = plan.emulator.command(&wrapper);
         command.args(["-nodefaults", "-no-user-config", "-display", "none"]);
         command.args(plan.processors.arguments());
         command.args(["-m", MEMORY_MIB, "-cpu", "max", "-no-reboot"]);

@@ -215,6 +215,7 @@ impl Pair<'_> {
                 .into_iter()
                 .chain(device)
                 .collect(),
+            taps: Vec::new(),
             modules: [&MODULES[..], &[self.nic.module]].concat(),
             commands: format!(
                 "TIDELANE_PEER={role} TIDELANE_PEER_NIC={address} {tests} >&3 2>&1\n"

@@ -94,6 +94,7 @@ fn run_on(name: &str, command: &str, lab: &Path) -> Result<Fates, String> {
         kernel: &kernel,
         processors: Processors::Counting,
         devices: Vec::new(),
+        taps: Vec::new(),
         modules: Vec::new(),
         commands: command.to_owned(),
         directory: lab.join("scripts").join(name),

@@ -1,0 +1,51 @@
+//! Back ends of NICs with several queues: pairs of tap devices, each pair on a bridge.
+//!
+//! They are in a network namespace of the emulator's own and go with it.
+
+use std::process::Command;
+
+use super::apt::run;
+
+/// Queues of each tap device.
+pub const QUEUES: u32 = 2;
+
+/// Makes the pairs whose numbers are in the first argument, and becomes the command after it.
+const SCRIPT: &str = r#"set -e
+quiet=/proc/sys/net/ipv6/conf/default/disable_ipv6
+[ ! -e "$quiet" ] || echo 1 >"$quiet"
+for pair in $1; do
+    ip link add "bridge$pair" type bridge mcast_snooping 0
+    for end in 0 1; do
+        ip tuntap add "tap${pair}e$end" mode tap multi_queue
+        ip link set "tap${pair}e$end" master "bridge$pair" up
+    done
+    ip link set "bridge$pair" up
+done
+shift
+exec "$@"
+"#;
+
+/// The command that runs another one where these pairs are.
+pub fn wrapper(pairs: &[usize]) -> Vec<String> {
+    if pairs.is_empty() {
+        return Vec::new();
+    }
+    let numbers: Vec<String> = pairs.iter().map(usize::to_string).collect();
+    let words = ["unshare", "--net", "sh", "-c", SCRIPT, "sh"];
+    let words = words.into_iter().map(str::to_owned);
+    words.chain([numbers.join(" ")]).collect()
+}
+
+/// Why this machine cannot have such pairs, if so.
+pub fn missing() -> Option<String> {
+    let words = wrapper(&[0]);
+    let failure = run(Command::new(&words[0]).args(&words[1..]).arg("true")).err()?;
+    Some(format!("no tap devices with several queues: {failure}"))
+}
+
+/// The emulator's back end `name` for one end of a pair.
+pub fn back_end(name: &str, pair: usize, end: usize) -> String {
+    format!(
+        "tap,id={name},ifname=tap{pair}e{end},script=no,downscript=no,vhost=off,queues={QUEUES}"
+    )
+}
