@@ -10,6 +10,7 @@ set -u
 group=${1:-build}
 need_root=no
 packages='gcc libc6-dev'
+optional=''
 emulator='qemu-system-x86 busybox-static kmod xz-utils'
 case "$group" in
     build) ;;
@@ -20,6 +21,8 @@ case "$group" in
         packages="$packages redis-server redis-tools memcached libmemcached-tools"
         packages="$packages nftables iptables"
         packages="$packages clang-14 libbpf-dev"
+        # Without these the tests on other kernels are skipped.
+        optional="$emulator"
         ;;
     lab)
         packages="$packages $emulator iproute2 util-linux ethtool nginx wrk curl"
@@ -45,12 +48,21 @@ if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ]; then
     fail "Tidelane runs on Linux on x86-64, not on $(uname -s) on $(uname -m)"
 fi
 
-missing=''
-if command -v dpkg-query >/dev/null 2>&1; then
-    for package in $packages; do
+# Names those of the given packages that are not installed.
+not_installed() {
+    for package in "$@"; do
         state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)
-        [ "$state" = installed ] || missing="$missing $package"
+        [ "$state" = installed ] || printf ' %s' "$package"
     done
+}
+
+missing=''
+wanted=''
+if command -v dpkg-query >/dev/null 2>&1; then
+    # shellcheck disable=SC2086
+    missing=$(not_installed $packages)
+    # shellcheck disable=SC2086
+    wanted=$(not_installed $optional)
 else
     command -v cc >/dev/null 2>&1 || fail 'no C linker (cc), and no apt to install gcc with'
     [ "$group" = build ] || echo "setup: no dpkg here; not checking for: $packages" >&2
@@ -60,9 +72,10 @@ if [ "$need_root" = yes ] && [ "$(id -u)" != 0 ]; then
     fail "make $group needs root, for network namespaces and AF_XDP; \
 run: sudo env \"PATH=\$PATH\" make $group"
 fi
-[ -n "$missing" ] || exit 0
+[ -n "$missing$wanted" ] || exit 0
 
 if [ "$(id -u)" != 0 ]; then
+    [ -n "$missing" ] || exit 0
     command="apt-get install --yes --no-install-recommends$missing"
     if [ "$group" = test ]; then
         # The tests that need them say so and are counted as skipped.
@@ -85,12 +98,21 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM HUP
 
-echo "setup: installing$missing"
 install() {
-    # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq $missing
+    DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq "$@"
 }
-if ! install >/dev/null 2>&1; then
-    apt-get update -qq || fail 'apt-get update failed'
-    install || fail "apt-get install failed; missing:$missing"
+if [ -n "$missing" ]; then
+    echo "setup: installing$missing"
+    # shellcheck disable=SC2086
+    if ! install $missing >/dev/null 2>&1; then
+        apt-get update -qq || fail 'apt-get update failed'
+        # shellcheck disable=SC2086
+        install $missing || fail "apt-get install failed; missing:$missing"
+    fi
+fi
+if [ -n "$wanted" ]; then
+    echo "setup: installing$wanted"
+    # shellcheck disable=SC2086
+    install $wanted >/dev/null 2>&1 || { apt-get update -qq && install $wanted >/dev/null; } ||
+        echo "setup: without$wanted; tests that need them are skipped" >&2
 fi

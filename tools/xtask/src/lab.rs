@@ -18,7 +18,10 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use tidelane_tests::tools::{find_tool, target_dir};
+use tidelane_tests::{
+    Stop,
+    tools::{find_tool, require_root, target_dir},
+};
 
 mod apt;
 mod cells;
@@ -52,6 +55,8 @@ const PATIENCE: u32 = 6;
 /// Seconds for the boot of a machine, and for each test.
 const BOOT_MAX: u64 = 120;
 const TEST_MAX: u64 = 180;
+/// Seconds for all together, if nothing else is said.
+const ALL_MAX: u64 = 24 * 3600;
 
 /// Options of `lab`.
 #[derive(Args, Debug)]
@@ -69,6 +74,9 @@ pub struct Options {
     /// Only a few tests, of some minutes
     #[arg(long)]
     small: bool,
+    /// After so many seconds, skip all that has not run
+    #[arg(long)]
+    seconds: Option<u64>,
     /// Only tests whose names contain one of these
     filters: Vec<String>,
 }
@@ -83,7 +91,10 @@ enum Other {
 }
 
 /// Returns the reason why the laboratory cannot run here, if it cannot.
-fn lacks() -> Option<String> {
+pub fn lacks() -> Option<String> {
+    if let Err(Stop::Skip(reason)) = require_root() {
+        return Some(reason);
+    }
     let missing = TOOLS.iter().find(|(tool, _)| find_tool(tool).is_none());
     missing.map(|(tool, package)| format!("no {tool} here; apt-get install {package}"))
 }
@@ -114,6 +125,11 @@ fn directory() -> Result<PathBuf, String> {
     std::path::absolute(target_dir().join("lab")).map_err(|error| error.to_string())
 }
 
+/// When all must be done that begins now.
+fn end_after(seconds: Option<u64>) -> Instant {
+    Instant::now() + Duration::from_secs(seconds.unwrap_or(ALL_MAX))
+}
+
 /// The table of the interop tests by kernel and NIC.
 fn run_table(options: &Options) -> Result<ExitCode, String> {
     let kernels = kernel_names(&options.kernel);
@@ -127,8 +143,9 @@ fn run_table(options: &Options) -> Result<ExitCode, String> {
     let program = program("tidelane-tests", "interop")?;
     let lab = directory()?;
     let devices: Vec<&str> = nics.iter().filter_map(|nic| nic.device).collect();
-    let emulator = Emulator::with(&devices, &lab);
     let start = Instant::now();
+    let end = end_after(options.seconds);
+    let emulator = Emulator::with(&devices, &lab, end);
     let mut results = BTreeMap::new();
     for (index, kernel) in kernels.iter().enumerate() {
         let refused = REFUSED.contains(kernel);
@@ -140,6 +157,7 @@ fn run_table(options: &Options) -> Result<ExitCode, String> {
             tests: tests.copied().collect(),
             program: &program,
             lab: &lab,
+            end,
         };
         for ((nic, test), cell) in machine.run() {
             results.insert((index, nic, test), cell);
@@ -182,10 +200,12 @@ struct Boot<'a> {
     tests: Vec<&'static str>,
     program: &'a Path,
     lab: &'a Path,
+    end: Instant,
 }
 
 impl Boot<'_> {
-    /// All cells of the machine; those that the machine did not get to have failed.
+    /// All cells of the machine. Those that it did not get to are skipped: it may be that none can
+    /// be emulated here, or that there was no time.
     fn run(&self) -> BTreeMap<Place, Cell> {
         let mut cells = BTreeMap::new();
         let mut present = Vec::new();
@@ -195,22 +215,13 @@ impl Boot<'_> {
                 Some(reason) => self.fill(&mut cells, number, &Verdict::Skipped(reason)),
             }
         }
-        let kernel = Kernel::get(self.name, self.lab);
-        let ended = match kernel {
-            Ok(kernel) => self.serve(&kernel, &present, &mut cells),
-            Err(reason) => {
-                let verdict = Verdict::Skipped(format!("no kernel: {reason}"));
-                for (number, _) in &present {
-                    self.fill(&mut cells, *number, &verdict);
-                }
-                return cells;
-            }
+        let reason = match Kernel::get(self.name, self.lab, self.end) {
+            Ok(kernel) => self.serve(&kernel, &present, &mut cells).err(),
+            Err(reason) => Some(format!("no kernel: {reason}")),
         };
-        let reason = ended
-            .err()
-            .unwrap_or_else(|| "the machine ended before".to_owned());
+        let reason = reason.unwrap_or_else(|| "the machine did not run it".to_owned());
         for (number, _) in &present {
-            self.fill(&mut cells, *number, &Verdict::Failed(reason.clone()));
+            self.fill(&mut cells, *number, &Verdict::Skipped(reason.clone()));
         }
         cells
     }
@@ -226,6 +237,12 @@ impl Boot<'_> {
         }
     }
 
+    /// Time that is left.
+    fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// Boots the machine and takes its results; the reason why it did not come to its end.
     fn serve(
         &self,
         kernel: &Kernel,
@@ -255,7 +272,9 @@ impl Boot<'_> {
             modules: nics.iter().map(|(_, nic)| nic.module).collect(),
             commands,
             directory: self.lab.join("machines").join(self.name),
-            limit: Duration::from_secs(BOOT_MAX + count * TEST_MAX),
+            limit: self
+                .left()
+                .min(Duration::from_secs(BOOT_MAX + count * TEST_MAX)),
         };
         let mut machine = Machine::boot(&plan)?;
         let booted = Instant::now();
@@ -273,6 +292,10 @@ impl Boot<'_> {
             } else if let (Some((number, nic)), Some((test, cell))) = (place, reader.line(&line)) {
                 let known = self.tests.iter().find(|known| **known == test);
                 let known = known.ok_or_else(|| format!("nobody asked for {test}"))?;
+                if self.left().is_zero() {
+                    // Cut short, which says nothing of the test.
+                    return Err("no time was left".to_owned());
+                }
                 cell.print(self.name, nic.name, &test);
                 cells.insert((*number, *known), cell);
             }

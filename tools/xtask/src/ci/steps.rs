@@ -2,6 +2,8 @@
 
 use tidelane_tests::tools::find_tool;
 
+use crate::lab;
+
 /// One step.
 #[derive(Debug)]
 pub struct Step {
@@ -218,6 +220,16 @@ pub const STEPS: &[Step] = &[
             "posix",
         ],
         tests: true,
+        ..CHECK
+    },
+    // The smallest part of the laboratory: Linux 6.1, over veth and virtio-net. What has not run
+    // after its seconds is skipped.
+    Step {
+        name: "lab",
+        command: &["cargo", "xtask", "lab", "--small", "--seconds", "240"],
+        tests: true,
+        seconds: 600,
+        skip: lab::lacks,
         ..CHECK
     },
 ];

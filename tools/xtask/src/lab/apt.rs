@@ -7,6 +7,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     process::Command,
+    time::Instant,
 };
 
 /// The folder of unpacked packages; it appears when all are unpacked.
@@ -26,11 +27,18 @@ pub enum Installed {
 pub struct Apt {
     home: PathBuf,
     options: Vec<String>,
+    end: Instant,
 }
 
 impl Apt {
-    /// Apt for the packages of these releases, with its files and theirs below `home`.
-    pub fn new(home: &Path, suites: &[&str], installed: Installed) -> Result<Self, String> {
+    /// Apt for the packages of these releases, with its files and theirs below `home`; it gives up
+    /// at `end`.
+    pub fn new(
+        home: &Path,
+        suites: &[&str],
+        installed: Installed,
+        end: Instant,
+    ) -> Result<Self, String> {
         let own_home = home.join("apt");
         for directory in ["lists/partial", "archives/partial"] {
             let path = own_home.join(directory);
@@ -59,13 +67,17 @@ impl Apt {
         let apt = Self {
             home: home.to_owned(),
             options: options.collect(),
+            end,
         };
         run(apt.command("apt-get").args(["-qq", "update"]))?;
         Ok(apt)
     }
 
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
+        let left = self.end.saturating_duration_since(Instant::now());
+        let mut command = Command::new("timeout");
+        // Zero would be no limit.
+        command.arg(left.as_secs().max(1).to_string()).arg(program);
         command.args(&self.options);
         command
     }
@@ -174,7 +186,11 @@ pub fn run(command: &mut Command) -> Result<String, String> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{name}: {}", errors.trim()))
+    let said = errors.trim().lines().next_back();
+    Err(said.map_or_else(
+        || format!("{name}: {}", output.status),
+        |line| format!("{name}: {line}"),
+    ))
 }
 
 #[cfg(test)]

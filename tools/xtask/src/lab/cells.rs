@@ -126,7 +126,12 @@ impl Reader {
             self.failed = None;
             return Some((name, cell));
         }
-        let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        let line = line.strip_prefix("test ")?;
+        if let Some(name) = line.strip_suffix(" ...") {
+            let verdict = Verdict::Failed("the machine ended during the test".to_owned());
+            return Some((name.to_owned(), Cell::new(verdict, 0.0)));
+        }
+        let (name, result) = line.split_once(" ... ")?;
         let seconds = seconds_of(result);
         if result.starts_with("FAILED") {
             self.failed = Some((name.to_owned(), seconds, String::new()));
@@ -274,10 +279,12 @@ mod tests {
             "test of nothing ... ok",
             "---- end a::d ----",
             "test result: FAILED. 1 passed",
+            "test a::e ...",
         ];
         let cells: Vec<_> = lines.iter().filter_map(|line| reader.line(line)).collect();
         let verdict = |at: usize| (cells[at].0.as_str(), &cells[at].1.verdict);
-        assert_eq!(cells.len(), 3);
+        assert_eq!(cells.len(), 4);
+        assert!(matches!(verdict(3), ("a::e", Verdict::Failed(_))));
         assert_eq!(verdict(0), ("a::b", &Verdict::Passed("native".to_owned())));
         assert_eq!(cells[0].1.seconds, 1.5);
         let skipped = Verdict::Skipped("no netem here".to_owned());

@@ -9,6 +9,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    time::Instant,
 };
 
 use super::apt::{self, Apt, Installed};
@@ -32,13 +33,13 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// An emulator that has these devices, as far as possible.
-    pub fn with(devices: &[&str], lab: &Path) -> Self {
+    /// An emulator that has these devices, as far as possible; a newer one is fetched before `end`.
+    pub fn with(devices: &[&str], lab: &Path, end: Instant) -> Self {
         let own = Self::default();
         if devices.iter().all(|device| own.has(device)) {
             return own;
         }
-        match Self::backported(&lab.join("emulator")) {
+        match Self::backported(&lab.join("emulator"), end) {
             Ok(emulator) => emulator,
             Err(reason) => Self {
                 no_newer: Some(reason),
@@ -48,12 +49,12 @@ impl Emulator {
     }
 
     /// The emulator of the backports of this machine's release, fetched if it is not there.
-    fn backported(home: &Path) -> Result<Self, String> {
+    fn backported(home: &Path, end: Instant) -> Result<Self, String> {
         if apt::root(home).is_none() {
             let release = release()?;
             let backports = format!("{release}-backports");
             println!("lab: fetching the emulator of {backports}");
-            let apt = Apt::new(home, &[&release, &backports], Installed::AsHere)?;
+            let apt = Apt::new(home, &[&release, &backports], Installed::AsHere, end)?;
             let packages = apt.brought(PACKAGE, &backports)?;
             if packages.is_empty() {
                 return Err(format!("{backports} has no newer {PACKAGE}"));

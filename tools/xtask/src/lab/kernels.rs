@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    time::Instant,
 };
 
 use super::apt::{self, Apt, Installed, run};
@@ -38,8 +39,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel of that name, fetched if it is not there.
-    pub fn get(name: &str, lab: &Path) -> Result<Self, String> {
+    /// The kernel of that name, fetched before `end` if it is not there.
+    pub fn get(name: &str, lab: &Path, end: Instant) -> Result<Self, String> {
         let suite = KERNELS.iter().find(|(known, _)| *known == name);
         let (_, suite) = suite.ok_or_else(|| {
             let names: Vec<_> = KERNELS.iter().map(|(name, _)| *name).collect();
@@ -48,7 +49,7 @@ impl Kernel {
         let home = lab.join("kernels").join(name);
         if apt::root(&home).is_none() {
             println!("lab: fetching the kernel of {suite}");
-            fetch(&home, suite)?;
+            fetch(&home, suite, end)?;
         }
         Self::unpacked(&home)
     }
@@ -95,8 +96,8 @@ fn only_entry(directory: &Path) -> Option<PathBuf> {
 }
 
 /// Fetches and unpacks a release's kernel.
-fn fetch(home: &Path, suite: &str) -> Result<(), String> {
-    let apt = Apt::new(home, &[suite], Installed::Nothing)?;
+fn fetch(home: &Path, suite: &str, end: Instant) -> Result<(), String> {
+    let apt = Apt::new(home, &[suite], Installed::Nothing, end)?;
     apt.unpack(&parts(&apt)?)
 }
 

@@ -12,6 +12,8 @@ use std::{
 
 use super::{emulator::Emulator, image, kernels::Kernel, taps};
 
+/// What the emulator said, among a machine's files.
+const EMULATOR_LOG: &str = "emulator.log";
 /// Memory in MiB.
 const MEMORY_MIB: &str = "3072";
 /// Modules beside those of the NICs: what tests do to a network.
@@ -124,7 +126,7 @@ impl Machine {
         command.args(["-serial", "stdio", "-virtfs", SHARED_ROOT]);
         command.args(["-nic", "none"]).args(&plan.devices);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        command.stderr(open_log(&plan.directory.join("emulator.log"))?);
+        command.stderr(open_log(&plan.directory.join(EMULATOR_LOG))?);
         let mut emulator = command
             .spawn()
             .map_err(|error| format!("setpriv: {error}"))?;
@@ -166,21 +168,28 @@ impl Machine {
                 Ok(Some(line))
             }
             Err(RecvTimeoutError::Disconnected) => {
-                Err(format!("the machine ended:\n{}", self.console()))
+                Err(format!("the machine ended: {}", self.last_words()))
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() > self.end => {
-                Err("the machine was not done in time".to_owned())
+                // What it was about to say comes now.
+                self.emulator.kill().map_err(|error| error.to_string())?;
+                let last = self.lines.recv().map(Some);
+                last.map_err(|_| "the machine was not done in time".to_owned())
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
         }
     }
 
-    /// The end of what the kernel said.
-    fn console(&self) -> String {
-        let bytes = fs::read(&self.console).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+    /// The last line that the kernel, or else the emulator, said.
+    fn last_words(&self) -> String {
+        let last = |path: &Path| {
+            let text = fs::read(path).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let line = text.lines().rfind(|line| !line.trim().is_empty());
+            line.map(|line| line.trim().to_owned())
+        };
+        let said = last(&self.console).or_else(|| last(&self.console.with_file_name(EMULATOR_LOG)));
+        said.unwrap_or_else(|| "nothing was said".to_owned())
     }
 }
 

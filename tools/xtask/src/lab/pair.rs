@@ -28,7 +28,7 @@ use super::{
     cells::{self, Cell, Verdict},
     directory,
     emulator::Emulator,
-    interop_command,
+    end_after, interop_command,
     kernels::Kernel,
     machine::{Machine, Plan, Processors},
     nics::Nic,
@@ -105,7 +105,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     }
     let program = program("tidelane-tests", "interop")?;
     let lab = directory()?;
-    let emulator = Emulator::with(nic.device.as_slice(), &lab);
+    let emulator = Emulator::with(nic.device.as_slice(), &lab, end_after(None));
     let device = nic
         .device
         .ok_or_else(|| format!("{} joins no machines", nic.name))?;
@@ -120,7 +120,10 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         let boot = Pair {
             emulator: &emulator,
             name: pair.replace(',', "-"),
-            kernels: [Kernel::get(server, &lab)?, Kernel::get(client, &lab)?],
+            kernels: [
+                Kernel::get(server, &lab, end_after(None))?,
+                Kernel::get(client, &lab, end_after(None))?,
+            ],
             nic,
             tests: &tests,
             program: &program,

@@ -15,7 +15,7 @@ use clap::Args;
 use super::{
     BOOT_MAX, directory,
     emulator::Emulator,
-    kernel_names,
+    end_after, kernel_names,
     kernels::Kernel,
     machine::{Machine, Plan, Processors},
     program,
@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
 
 /// All fates on one kernel.
 fn run_on(name: &str, command: &str, lab: &Path) -> Result<Fates, String> {
-    let kernel = Kernel::get(name, lab)?;
+    let kernel = Kernel::get(name, lab, end_after(None))?;
     let plan = Plan {
         emulator: &Emulator::default(),
         kernel: &kernel,
