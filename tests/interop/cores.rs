@@ -94,6 +94,24 @@ pub fn both_have_connections() -> Outcome {
     Ok(())
 }
 
+/// A core on a CPU that the machine does not have would run anywhere.
+pub fn no_such_cpu() -> Outcome {
+    let wire = wire(1)?;
+    let name = wire.namespace(Side::Server);
+    for cpu in ["99", "1000"] {
+        let up = tidelane(
+            &wire,
+            &format!("up {INTERFACE} --name {name} --cores {cpu}"),
+        )?;
+        check_refusal(&up.finish(SHORT)?, &format!("no CPU {cpu} for a core"))?;
+    }
+    let up = tidelane(
+        &wire,
+        &format!("up {INTERFACE} --name {name} -- --no-such-option"),
+    )?;
+    check_refusal(&up.finish(SHORT)?, "unexpected argument '--no-such-option'")
+}
+
 /// Each core needs a queue of its own: one line says what to do, and that helps.
 pub fn too_few_queues() -> Outcome {
     let wire = wire(1)?;

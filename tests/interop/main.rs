@@ -66,6 +66,7 @@ const CASES: &[Case] = cases![
     commands::strict_refuses_a_fall_back 60,
     cores::both_have_connections 60,
     cores::too_few_queues 60,
+    cores::no_such_cpu 60,
     servers::echo 60,
     servers::nginx_bodies_by_curl 90,
     servers::nginx_keep_alive_and_close 90,

@@ -92,6 +92,19 @@ fn system(call: &'static str) -> impl FnOnce(io::Error) -> XdpError {
 }
 
 impl XdpPort {
+    /// Finds out whether the kernel has AF_XDP, and this process may use it, before anything is
+    /// changed for the sake of it.
+    pub fn check_support() -> Result<(), XdpError> {
+        match XskSocket::new() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(match error.raw_os_error() {
+                Some(libc::EAFNOSUPPORT) => XdpError::NoKernelSupport,
+                Some(libc::EPERM | libc::EACCES) => XdpError::NotPermitted,
+                _ => system("socket")(error),
+            }),
+        }
+    }
+
     /// Opens queue `queue` of the interface called `interface`.
     pub fn open(interface: &str, queue: u32, config: &XdpConfig) -> Result<Self, XdpError> {
         let ifindex = sys::interface_index(interface)

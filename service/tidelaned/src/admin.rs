@@ -191,7 +191,8 @@ fn accelerated(report: &SocketReport) -> Value {
         })
     });
     let peer = match report.state {
-        SocketState::Listen => "0.0.0.0:*".to_owned(),
+        SocketState::Listen if report.local.addr.is_v4() => "0.0.0.0:*".to_owned(),
+        SocketState::Listen => "[::]:*".to_owned(),
         SocketState::Connection(_) => report.peer.to_string(),
     };
     json!({

@@ -13,7 +13,10 @@ use std::{
 };
 
 use clap::Parser;
-use rustix::event::EventfdFlags;
+use rustix::{
+    event::EventfdFlags,
+    thread::{CpuSet, sched_getaffinity},
+};
 use tidelane_af_xdp::{XdpConfig, XdpError, XdpMode, XdpPort};
 use tidelane_engine::{EngineConfig, IpFields, IpOptions};
 use tidelane_host::{Host, Interface, Siblings, StreamMemory};
@@ -67,10 +70,7 @@ fn because<E: Display>(what: &str) -> impl FnOnce(E) -> String + '_ {
 }
 
 fn serve(config: &Config) -> Result<(), String> {
-    if !rustix::process::geteuid().is_root() {
-        return Err("needs root (AF_XDP and eBPF); use sudo".to_owned());
-    }
-    kernel::check().map_err(|lacking| lacking.to_string())?;
+    check_machine(config)?;
     runtime::raise_descriptor_limit();
     let signals = sys::block_signals().map_err(because("cannot block signals"))?;
     sys::allow_interrupts().map_err(because("cannot handle a signal"))?;
@@ -171,6 +171,29 @@ fn count_queues(config: &Config, link: &LinkRecord) -> Result<u32, String> {
         .rx;
     check_queues(link, queues as usize, config.cpus().len())?;
     Ok(queues)
+}
+
+/// Finds out what this machine lacks, before anything is changed.
+fn check_machine(config: &Config) -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("needs root (AF_XDP and eBPF); use sudo".to_owned());
+    }
+    kernel::check().map_err(|lacking| lacking.to_string())?;
+    XdpPort::check_support().map_err(|error| error.to_string())?;
+    check_cpus(&config.cpus())
+}
+
+/// A core that cannot run on its CPU would run anywhere.
+fn check_cpus(cpus: &[Option<usize>]) -> Result<(), String> {
+    let allowed = sched_getaffinity(None).map_err(because("cannot read the CPUs"))?;
+    let is_there = |cpu: &usize| *cpu < CpuSet::MAX_CPU && allowed.is_set(*cpu);
+    let missing = cpus.iter().flatten().find(|cpu| !is_there(cpu));
+    missing.map_or(Ok(()), |cpu| {
+        Err(format!(
+            "no CPU {cpu} for a core; this process may use {} (see: taskset -cp $$)",
+            allowed.count()
+        ))
+    })
 }
 
 /// Gives up what serving does not need.

@@ -119,9 +119,12 @@ fn line(cells: &[String; 7], widths: &[usize; 7]) -> String {
 }
 
 impl Socket {
-    /// The program as `ss -p` shows it. The service knows no process id (zero) of a program outside
-    /// of its PID namespace.
+    /// The program as `ss -p` shows it; nothing for a connection whose program is gone. The service
+    /// knows no process id (zero) of a program outside of its PID namespace.
     fn users(&self) -> String {
+        if self.program.is_empty() && self.pid == 0 {
+            return String::new();
+        }
         let pid = match self.pid {
             0 => "?".to_owned(),
             pid => pid.to_string(),

@@ -26,6 +26,9 @@ use crate::{
 
 /// How long the service may take until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+/// How the service's own lines begin, and those of its parser of options.
+const OWN_LINE: &str = "tidelaned: ";
+const USAGE_ERROR: &str = "error: ";
 /// Pause between two questions whether it is.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
@@ -191,15 +194,23 @@ fn wait_ready(service: &ServiceName, child: &mut Child) -> Result<(), Stopped> {
     Err(Stopped::Late)
 }
 
-/// The last line that the service wrote is its reason.
+/// The reason in what the service wrote: its own last line, or the first one of its parser of
+/// options, which goes on with a summary of usage; else the last line.
+fn reason(text: &str) -> Option<&str> {
+    let with = |start: &'static str| move |line: &&str| line.starts_with(start);
+    let lines = || text.lines().filter(|line| !line.trim().is_empty());
+    let own = lines().rev().find_map(|line| line.strip_prefix(OWN_LINE));
+    own.or_else(|| lines().find(with(USAGE_ERROR)))
+        .or_else(|| lines().next_back())
+}
+
 fn explain_end(log: &mut File, start: u64, status: &str) -> Failure {
     let mut text = String::new();
     let read = log
         .seek(SeekFrom::Start(start))
         .and_then(|_| log.read_to_string(&mut text));
-    let line = text.lines().rev().find(|line| !line.trim().is_empty());
-    match (read, line) {
-        (Ok(_), Some(line)) => Failure::new(line.trim_start_matches("tidelaned: ")),
+    match (read, reason(&text)) {
+        (Ok(_), Some(line)) => Failure::new(line),
         _ => Failure::new(format!(
             "the service ended at once ({status}) and said nothing"
         )),
@@ -211,6 +222,18 @@ mod tests {
     use std::{fs, os::unix::fs::symlink};
 
     use super::*;
+
+    #[test]
+    fn the_reason_is_the_services_last_line_or_the_first_error_of_usage() {
+        let usage = "error: unexpected argument '--fast' found\n\nUsage: tidelaned [OPTIONS]\n\n\
+                     For more information, try '--help'.\n";
+        let found = reason(usage).expect("a reason");
+        assert!(found.contains("'--fast'"), "{found}");
+        let log = "tidelaned: eth1: native XDP\ntidelaned: no queue\n";
+        assert_eq!(reason(log), Some("no queue"));
+        assert_eq!(reason("Killed\n\n"), Some("Killed"));
+        assert_eq!(reason("\n"), None);
+    }
 
     #[test]
     fn a_log_is_not_written_through_a_link() {
