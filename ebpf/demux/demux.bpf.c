@@ -4,7 +4,7 @@
  *
  * A TCP or UDP packet whose (destination address, protocol, destination port) is claimed goes to
  * the AF_XDP socket of the queue it arrived on. So does an ICMP error that quotes a packet which a
- * claimed 3-tuple sent. Everything else, and everything that is not plainly understood (VLAN tags,
+ * claimed 3-tuple sent. Everything else, and everything that is not plainly understood (VLANs,
  * broken headers, long chains of IPv6 extension headers, source routes, frames to other link
  * addresses), goes on to the kernel: XDP_PASS. If a
  * queue has no socket, its frames pass too, so that a dead service leaves nothing blocked.
@@ -610,6 +610,36 @@ static __always_inline int is_own(struct ethhdr *ethernet, struct link_address *
 	return dest[0] == own->words[0] && dest[1] == own->words[1] && dest[2] == own->words[2];
 }
 
+#define VLAN_ID_BITS 0x0fff
+
+/* A frame with a VLAN tag (IEEE 802.1Q). */
+struct tagged {
+	__u8 addresses[12];
+	__be16 tag_protocol;
+	__be16 tag_control;
+};
+
+/*
+ * Takes off the tag of a frame that has a priority and no VLAN (number 0), as the kernel does. All
+ * pointers into the frame must be read anew.
+ */
+static __always_inline void take_off_priority(struct xdp_md *ctx)
+{
+	void *end = (void *)(long)ctx->data_end;
+	struct tagged *frame = (void *)(long)ctx->data;
+	__u8 addresses[sizeof(frame->addresses)];
+
+	if ((void *)(frame + 1) > end || (frame->tag_control & bpf_htons(VLAN_ID_BITS)))
+		return;
+	__builtin_memcpy(addresses, frame->addresses, sizeof(addresses));
+	if (bpf_xdp_adjust_head(ctx, sizeof(*frame) - sizeof(addresses)))
+		return;
+	frame = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if ((void *)frame->addresses + sizeof(addresses) <= end)
+		__builtin_memcpy(frame->addresses, addresses, sizeof(addresses));
+}
+
 static __always_inline int demux(struct xdp_md *ctx)
 {
 	void *start = (void *)(long)ctx->data;
@@ -632,6 +662,15 @@ static __always_inline int demux(struct xdp_md *ctx)
 	if (!own || !is_own(ethernet, own)) {
 		counters->other_host += 1;
 		return XDP_PASS;
+	}
+	if (ethernet->h_proto == bpf_htons(ETH_P_8021Q)) {
+		take_off_priority(ctx);
+		ethernet = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+		if ((void *)(ethernet + 1) > end) {
+			counters->not_ip += 1;
+			return XDP_PASS;
+		}
 	}
 	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
 		return demux_ipv4(ctx, (void *)(ethernet + 1), end, counters);

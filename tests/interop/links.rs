@@ -213,6 +213,9 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
     }
     let opens = |service: &Service| Ok::<_, Stop>(service.counters()?["passive_opens"].take());
     ensure!(opens(&service)? == 0, "a tagged frame opened a connection");
+    // A priority alone makes no other network.
+    let heard = attack(20_005, "--vlan 0")?;
+    ensure!(heard["syn_acks"] == 1, "priority alone: {heard}");
     let heard = attack(20_004, "")?;
     ensure!(heard["syn_acks"] == 1, "without a tag: {heard}");
     Ok(())
