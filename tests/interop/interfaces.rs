@@ -12,19 +12,13 @@ use tidelane_tests::{
 
 use crate::{
     commands::{check_refusal, tidelane},
-    support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server},
+    support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server, ip},
 };
 
 /// Bytes of the transfer in which the driver is reset; their rate is limited.
 const RESET_BYTES: u64 = 6 << 20;
 /// How long traffic runs before and after a change.
 const WHILE: Duration = Duration::from_millis(700);
-
-/// Runs `ip` with these arguments at one side.
-fn ip(wire: &Wire, side: Side, arguments: &str) -> Outcome {
-    let ip = wire.program(side, "ip").args(arguments);
-    ip.run(SHORT).map(drop)
-}
 
 /// Verified echoes, each a full segment, for some seconds. On a slow machine they take more, and
 /// its NICs take theirs to come up.

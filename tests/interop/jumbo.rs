@@ -9,7 +9,7 @@ use tidelane_tests::{
 
 use crate::{
     servers::{check_bodies, nginx},
-    support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_server},
+    support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_server, ip},
 };
 
 /// The usual jumbo MTU, and the largest that is served.
@@ -82,8 +82,7 @@ pub fn echoes_both_ways() -> Outcome {
 /// The peer's own MTU limits the segments of both directions.
 pub fn a_peer_of_a_smaller_mtu() -> Outcome {
     let (wire, service) = wire(MTUS[0])?;
-    let down = "link set eth1 mtu 1500";
-    wire.program(Side::Client, "ip").args(down).run(SHORT)?;
+    ip(&wire, Side::Client, "link set eth1 mtu 1500")?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
     let client = echo_client(&wire, Side::Client, 7000)?;
     let client = client.args("--connections 4 --bytes 100000 --seconds 1");
@@ -99,8 +98,7 @@ pub fn a_larger_mtu_than_at_the_start() -> Outcome {
     let service = wire.service()?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
     for side in [Side::Server, Side::Client] {
-        let set = wire.program(side, "ip").args("link set eth1 mtu 3000");
-        set.run(SHORT)?;
+        ip(&wire, side, "link set eth1 mtu 3000")?;
     }
     let client = echo_client(&wire, Side::Client, 7000)?;
     let client = client.args("--connections 4 --bytes 100000 --seconds 1");

@@ -13,7 +13,7 @@ use tidelane_tests::{
 
 use crate::{
     commands::{check_refusal, tidelane},
-    support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server},
+    support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server, ip},
 };
 
 /// Interfaces by the words of `ip` that make them, and of the refusal of each.
@@ -42,16 +42,6 @@ const KINDS: [(&str, &str); 11] = [
     ("link add x0 type dummy", "x0 is a dummy: nobody has shown"),
     ("link show dev lo", "lo is the loopback"),
 ];
-
-/// Runs `ip` with these words in the namespace of a side.
-fn ip(wire: &Wire, side: Side, words: &str) -> Outcome {
-    let space = wire.namespace(side);
-    let line: Vec<&str> = ["ip", "-n", &space]
-        .into_iter()
-        .chain(words.split(' '))
-        .collect();
-    command(&line).map(drop)
-}
 
 /// As [`ip`], for a link that a kernel may not know: skips then.
 fn make(wire: &Wire, side: Side, words: &str) -> Outcome {
@@ -171,9 +161,9 @@ pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
     check_load(&client.args("--seconds 0.5").run(SHORT)?.json()?)
 }
 
-/// The link address of the server's interface.
-fn server_link(wire: &Wire) -> Result<String, Stop> {
-    let space = wire.namespace(Side::Server);
+/// The link address of a side's interface.
+fn link_address(wire: &Wire, side: Side) -> Result<String, Stop> {
+    let space = wire.namespace(side);
     let file = format!("/sys/class/net/{INTERFACE}/address");
     let text = command(&["ip", "netns", "exec", &space, "cat", &file])?;
     Ok(text.trim().to_owned())
@@ -186,7 +176,7 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
-    let link = server_link(&wire)?;
+    let link = link_address(&wire, Side::Server)?;
     let attack = |from_port: u16, more: &str| -> Result<Value, Stop> {
         let attacker = tools::binary("tidelane-attacker")?;
         let program = wire.program(Side::Client, &attacker.to_string_lossy());
@@ -197,15 +187,8 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
         program.args(&line).run(SHORT)?.json()
     };
     // The stranger must be found, for the server's answer to leave.
-    let stranger = command(&[
-        "ip",
-        "netns",
-        "exec",
-        &wire.namespace(Side::Client),
-        "cat",
-        &format!("/sys/class/net/{INTERFACE}/address"),
-    ])?;
-    let neighbour = format!("neigh add 10.77.0.77 lladdr {} dev eth1", stranger.trim());
+    let stranger = link_address(&wire, Side::Client)?;
+    let neighbour = format!("neigh add 10.77.0.77 lladdr {stranger} dev eth1");
     ip(&wire, Side::Server, &neighbour)?;
     for (from_port, vlan) in [(20_001, 5), (20_002, 100), (20_003, 4094)] {
         let heard = attack(from_port, &format!("--vlan {vlan}"))?;
@@ -273,7 +256,7 @@ pub fn vlans_beside_the_service() -> Outcome {
     let opens = |service: &Service| Ok::<_, Stop>(service.counters()?["passive_opens"].as_u64());
     let before = opens(&service)?;
     ip(&wire, Side::Client, "route add 10.77.0.1/32 dev eth1.5")?;
-    let link = server_link(&wire)?;
+    let link = link_address(&wire, Side::Server)?;
     ip(
         &wire,
         Side::Client,

@@ -10,7 +10,7 @@ use tidelane_tests::{
 
 use crate::{
     links::exchange,
-    support::{SHORT, check_load, echo_client, echo_server},
+    support::{SHORT, check_load, echo_client, echo_server, ip},
 };
 
 /// `ethtool` with these words at one side.
@@ -110,8 +110,7 @@ fn rename(wire: &Wire, from: &str, to: &str) -> Outcome {
         format!("{from} name {to}"),
         format!("{to} up"),
     ] {
-        let ip = wire.program(Side::Server, "ip");
-        ip.args(&format!("link set {change}")).run(SHORT)?;
+        ip(wire, Side::Server, &format!("link set {change}"))?;
     }
     Ok(())
 }

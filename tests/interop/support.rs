@@ -8,6 +8,12 @@ use tidelane_tests::{Outcome, Program, Running, Service, Side, Stop, Wire, ensur
 /// Enough for any short program.
 pub const SHORT: Duration = Duration::from_secs(20);
 
+/// Runs `ip` with these arguments at one side.
+pub fn ip(wire: &Wire, side: Side, arguments: &str) -> Outcome {
+    let ip = wire.program(side, "ip").args(arguments);
+    ip.run(SHORT).map(drop)
+}
+
 /// An echo server on the server's side, on either stack, ready.
 pub fn echo_server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<Running, Stop> {
     let server = wire

@@ -131,7 +131,7 @@ impl Binding<'_> {
         let interface = self.interface.to_owned();
         let queue = self.queue;
         match (call, error.raw_os_error().unwrap_or(0)) {
-            ("socket", libc::EAFNOSUPPORT) => XdpError::NoKernelSupport,
+            ("socket", _) => XdpError::of_socket(error),
             (_, libc::EPERM | libc::EACCES) => XdpError::NotPermitted,
             ("XDP_UMEM_REG", libc::ENOBUFS | libc::ENOMEM) => XdpError::MemoryLimit {
                 bytes: self.umem.len(),

@@ -57,6 +57,20 @@ pub enum XdpError {
     },
 }
 
+impl XdpError {
+    /// The reason why an AF_XDP socket could not be made.
+    pub(crate) fn of_socket(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EAFNOSUPPORT) => Self::NoKernelSupport,
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
+            _ => Self::System {
+                call: "socket",
+                error,
+            },
+        }
+    }
+}
+
 impl fmt::Display for XdpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

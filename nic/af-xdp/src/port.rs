@@ -95,14 +95,7 @@ impl XdpPort {
     /// Finds out whether the kernel has AF_XDP, and this process may use it, before anything is
     /// changed for the sake of it.
     pub fn check_support() -> Result<(), XdpError> {
-        match XskSocket::new() {
-            Ok(_) => Ok(()),
-            Err(error) => Err(match error.raw_os_error() {
-                Some(libc::EAFNOSUPPORT) => XdpError::NoKernelSupport,
-                Some(libc::EPERM | libc::EACCES) => XdpError::NotPermitted,
-                _ => system("socket")(error),
-            }),
-        }
+        XskSocket::new().map(drop).map_err(XdpError::of_socket)
     }
 
     /// Opens queue `queue` of the interface called `interface`.

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use tidelane_packet_io::{BURST_MAX, Burst};
 
 use crate::{
-    config::Shape,
+    config::{LINK_HEADER_LEN_MAX, Shape},
     ring_unsafe::{Descriptor, Ring},
     umem_unsafe::Umem,
 };
 
 /// Bytes of the longest packet: an Ethernet header with a tag, and the longest IP packet. On a
 /// veth, packets longer than the MTU come from a kernel that leaves their cutting to the link.
-const PACKET_LEN_MAX: usize = 18 + 65_535;
+const PACKET_LEN_MAX: usize = LINK_HEADER_LEN_MAX as usize + 65_535;
 /// Option of a descriptor in a burst: the packet lies at this offset of the burst's own memory.
 const ASSEMBLED: u32 = 1 << 31;
 

@@ -17,7 +17,7 @@ pub enum SteeringError {
     OtherProgram {
         /// The interface.
         interface: String,
-        /// Its place, unless it has gone by now.
+        /// Place of the program, unless the program has gone by now.
         place: Option<XdpPlace>,
         /// The program, likewise.
         program: Option<Program>,

@@ -28,9 +28,9 @@ pub type FeatureNumber = u32;
 pub struct Feature {
     /// An operator may change it.
     pub changeable: bool,
-    /// It is asked for. The driver may be unable to have it on at present.
+    /// The feature is asked for. The driver may be unable to have it on at present.
     pub wanted: bool,
-    /// It is on.
+    /// The feature is on.
     pub active: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Those of an interface of this thread's network namespace.
+    /// The features of an interface of this thread's network namespace.
     pub fn of(ifindex: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;

@@ -26,7 +26,7 @@ struct Offload {
     name: &'static str,
     /// The name that `ethtool -k` shows.
     shown: &'static str,
-    /// What is wrong with it.
+    /// The harm of the feature, as the end of a sentence.
     harm: &'static str,
 }
 
@@ -56,9 +56,9 @@ const VLAN_SERVICE: Offload = Offload {
     harm: VLAN.harm,
 };
 
-/// Those of an interface that is served. The kernel's own GRO comes after XDP there.
+/// Offloads of an interface that is served. The kernel's own GRO comes after XDP there.
 const OF_SERVED: [Offload; 4] = [LRO, GRO_HW, VLAN, VLAN_SERVICE];
-/// Those of the NIC below a VLAN device that is served: the kernel takes the tag off, and joins
+/// Offloads of the NIC below a VLAN device that is served: the kernel takes the tag off, and joins
 /// packets before that.
 const OF_CARRIER: [Offload; 3] = [LRO, GRO_HW, GRO];
 

@@ -62,7 +62,7 @@ impl Restorer {
     }
 }
 
-/// What the process does.
+/// Runs the process: takes messages until the service ends, and puts back its changes.
 fn live(messages: &OwnedFd, service: &OwnedFd) -> Result<(), String> {
     sys::leave_session("tdl-restorer");
     confine::enter_restorer().map_err(|error| error.to_string())?;

@@ -66,12 +66,12 @@ fn socket_option(
     Ok((len as usize).min(into.len()))
 }
 
-/// Which of the two processes after [`fork`] this is.
+/// The two processes after [`fork`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forked {
     /// The caller.
     Parent,
-    /// Its copy.
+    /// The copy of the caller.
     Child,
 }
 

@@ -8,7 +8,7 @@ use netlink_packet_route::link::{
 
 use super::MacAddress;
 
-/// What kind of link it is.
+/// The kind of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LinkKind {
     /// A device of the machine, or of its hypervisor: the kernel names no kind.
@@ -47,15 +47,15 @@ impl fmt::Display for XdpPlace {
 /// A link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkRecord {
-    /// Its index.
+    /// Index of the link.
     pub ifindex: u32,
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// Its link-layer address, if it has one of six bytes.
+    /// Link-layer address, if the link has one of six bytes.
     pub mac: Option<MacAddress>,
     /// Largest packet, in bytes.
     pub mtu: u32,
-    /// What it is.
+    /// Kind of the link.
     pub kind: LinkKind,
     /// Returns true for a link whose frames have an Ethernet header.
     pub ethernet: bool,

@@ -75,7 +75,7 @@ fn must_23_a_program_chooses_how_often_syn_is_sent_again() {
     let (mut rig, _) = Rig::opening(config(), options(7));
     assert_eq!(rig.wait_ms(180_000).len(), 7);
     assert_eq!(rig.events(), []);
-    // Those that Linux sends without backoff take no longer in all.
+    // The retransmissions that Linux sends without backoff take no longer in all.
     let (mut rig, _) = Rig::opening(EngineConfig::default(), options(2));
     assert_eq!(times(&rig.wait_ms(6_900), 0).len(), 5);
     assert_eq!(rig.events(), []);

@@ -13,12 +13,12 @@ use std::{
 /// The folder of unpacked packages; it appears when all are unpacked.
 const ROOT: &str = "root";
 
-/// Which packages apt takes for installed.
+/// The packages that apt takes for installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Installed {
     /// None.
     Nothing,
-    /// Those of this machine.
+    /// The packages of this machine.
     AsHere,
 }
 
@@ -124,7 +124,7 @@ pub fn root(home: &Path) -> Option<PathBuf> {
     Some(home.join(ROOT)).filter(|path| path.is_dir())
 }
 
-/// What stands after this mark, on each line that has it.
+/// The text after this mark, on each line that has the mark.
 fn names_after(mark: &str, text: &str) -> Vec<String> {
     let names = text.lines().filter_map(|line| line.split_once(mark));
     names.map(|(_, name)| name.trim().to_owned()).collect()

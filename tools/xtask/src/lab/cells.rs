@@ -195,7 +195,7 @@ fn columns(tests: &[&'static str]) -> Vec<(&'static str, Vec<&'static str>)> {
     columns
 }
 
-/// What the table says of the tests of one column.
+/// The text of the table for the tests of one column.
 fn summary(cells: &[&Cell]) -> String {
     let is_skip = |cell: &&&Cell| matches!(cell.verdict, Verdict::Skipped(_));
     let is_failure = |cell: &&Cell| matches!(cell.verdict, Verdict::Failed(_));
@@ -227,7 +227,7 @@ fn summary(cells: &[&Cell]) -> String {
     }
 }
 
-/// Prints the last line of a test program.
+/// Prints the last line of a test program for these cells.
 pub fn print_counts<'a>(cells: impl Iterator<Item = &'a Cell>, took: Duration) -> ExitCode {
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for cell in cells {
@@ -237,9 +237,14 @@ pub fn print_counts<'a>(cells: impl Iterator<Item = &'a Cell>, took: Duration) -
             Verdict::Failed(_) => failed += 1,
         }
     }
+    print_result((passed, failed, skipped), took)
+}
+
+/// Prints the last line of a test program: how many tests passed, failed and were ignored.
+pub fn print_result((passed, failed, ignored): (usize, usize, usize), took: Duration) -> ExitCode {
     let word = if failed == 0 { "ok" } else { "FAILED" };
     println!(
-        "\ntest result: {word}. {passed} passed; {failed} failed; {skipped} ignored; 0 measured; 0 \
+        "\ntest result: {word}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; 0 \
          filtered out; finished in {:.2}s",
         took.as_secs_f32()
     );

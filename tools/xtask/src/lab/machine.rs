@@ -12,7 +12,7 @@ use std::{
 
 use super::{emulator::Emulator, image, kernels::Kernel, taps};
 
-/// What the emulator said, among a machine's files.
+/// Name of the emulator's log, among a machine's files.
 const EMULATOR_LOG: &str = "emulator.log";
 /// Memory in MiB.
 const MEMORY_MIB: &str = "3072";
@@ -37,11 +37,11 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A machine's task.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// What emulates it.
+    /// The emulator that runs the machine.
     pub emulator: &'a Emulator,
     /// The kernel that it boots.
     pub kernel: &'a Kernel,
-    /// Its processors.
+    /// Processors of the machine.
     pub processors: Processors,
     /// The emulator's options for its devices.
     pub devices: Vec<String>,

@@ -13,7 +13,9 @@ use std::{
 use clap::Args;
 
 use super::{
-    BOOT_MAX, directory,
+    BOOT_MAX,
+    cells::print_result,
+    directory,
     emulator::Emulator,
     end_after, kernel_names,
     kernels::Kernel,
@@ -59,31 +61,25 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     let command = format!("'{}' {options}{filters} >&3 2>&1\n", program.display());
     let start = Instant::now();
     let mut all = Vec::new();
-    let mut failed = 0;
+    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
     for name in &kernels {
         let fates = run_on(name, &command, &directory()?)?;
         let count = |wanted: fn(&Fate) -> bool| fates.values().filter(|fate| wanted(fate)).count();
+        let as_written = count(|fate| *fate == Fate::Passed);
+        let as_remarked = count(|fate| matches!(fate, Fate::Remarked(_)));
+        let not_run = count(|fate| matches!(fate, Fate::Ignored(_)));
         let failures = count(|fate| matches!(fate, Fate::Failed(_)));
         println!(
-            "lab: {name}: {} scripts as they say, {} as their remarks say, {} ignored, {failures} \
-             failed",
-            count(|fate| *fate == Fate::Passed),
-            count(|fate| matches!(fate, Fate::Remarked(_))),
-            count(|fate| matches!(fate, Fate::Ignored(_))),
+            "lab: {name}: {as_written} scripts as they say, {as_remarked} as their remarks say, \
+             {not_run} ignored, {failures} failed"
         );
+        passed += as_written + as_remarked;
+        ignored += not_run;
         failed += failures;
         all.push(fates);
     }
     print_differences(&kernels, &all);
-    let ran: usize = all.iter().map(BTreeMap::len).sum();
-    let word = if failed == 0 { "ok" } else { "FAILED" };
-    println!(
-        "\ntest result: {word}. {} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out; \
-         finished in {:.2}s",
-        ran - failed,
-        start.elapsed().as_secs_f32()
-    );
-    Ok(ExitCode::from(u8::from(failed > 0)))
+    Ok(print_result((passed, failed, ignored), start.elapsed()))
 }
 
 /// All fates on one kernel.
