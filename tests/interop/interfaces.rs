@@ -216,7 +216,10 @@ pub fn the_driver_is_reset() -> Outcome {
         "the transfer was over before the last reset: {:?}",
         curl.written()
     );
-    curl.wait(SHORT * 3)?.success()?;
+    if let Err(Stop::Fail(reason)) = curl.wait(SHORT * 3)?.success() {
+        let state = service.ask("stat")?;
+        return Err(Stop::Fail(format!("{reason} after {done:?}: {state}")));
+    }
     check_same(&nginx.file("bulk"), &got)?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
     check_traffic(begin_traffic(&wire)?, &service)?;

@@ -1,18 +1,20 @@
 # Removes what a run made, whatever ended the run.
 #
 # Standard input names the things, one per line, before each is made: "netns NAME", "dir PATH",
-# "run NAME" (a service's run
-# directory and log), "cgroup PATH". The end of input is the end of the owner: it closed the
-# pipe, failed, was interrupted or was killed. Only processes inside the named namespaces, which
-# the owner made, are ended.
+# "run NAME" (a service's run directory and log), "cgroup PATH"; and before it is taken, "nic
+# ADDRESS": a NIC by its link address, which goes back. The end of input is the end of the owner:
+# it closed the pipe, failed, was interrupted or was killed. Only processes inside the named
+# namespaces, which the owner made, are ended.
 trap '' HUP INT TERM PIPE
 spaces=''
 dirs=''
 groups=''
+nics=''
 while read -r kind name; do
     case "$kind" in
         netns) spaces="$spaces $name" ;;
         dir) dirs="$dirs $name" ;;
+        nic) nics="$nics $name" ;;
         cgroup) groups="$groups $name" ;;
         run) dirs="$dirs /run/tidelane/$name /var/log/tidelane/$name.log" ;;
     esac
@@ -31,6 +33,18 @@ for signal in TERM KILL KILL; do
     while [ -n "$(pids)" ] && [ "$tries" -lt 20 ]; do
         sleep 0.05
         tries=$((tries + 1))
+    done
+done
+# The kernel puts a NIC back when its namespace is gone. A connection that a killed program left
+# unfinished keeps the namespace for minutes.
+for nic in $nics; do
+    for space in $spaces; do
+        line="s/^[0-9]*: \\([^:@]*\\)[:@].* link\\/ether $nic .*/\\1/p"
+        name=$(ip -n "$space" -o link show 2>/dev/null | sed -n "$line" | head -n 1)
+        [ -n "$name" ] || continue
+        ip -n "$space" link set dev "$name" down 2>/dev/null
+        back="nic$(echo "$nic" | tr -d :)"
+        ip -n "$space" link set dev "$name" netns "$$" name "$back" 2>/dev/null
     done
 done
 for space in $spaces; do

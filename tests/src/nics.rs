@@ -1,8 +1,8 @@
 //! Wires over NICs that this machine has, instead of a veth pair.
 //!
 //! TIDELANE_WIRE_NICS names two NICs that hang on one link, by their link addresses with a comma
-//! between: `52:54:00:00:00:01,52:54:00:00:00:02`. A wire takes them into its namespaces. When the
-//! namespaces go, the kernel puts the NICs back; the next wire finds them by their addresses.
+//! between: `52:54:00:00:00:01,52:54:00:00:00:02`. A wire takes them into its namespaces, and puts
+//! them back at its end; the next wire finds them by their addresses.
 
 use std::{env, fs, path::Path, time::Duration};
 

@@ -267,6 +267,8 @@ impl Wire {
 
     /// Takes a NIC of this machine to an end.
     fn add_nic(&self, name: &str, (space, interface): End<'_>) -> Result<(), Stop> {
+        let address = fs::read_to_string(format!("/sys/class/net/{name}/address"))?;
+        self.guardian.borrow_mut().name("nic", address.trim())?;
         self.setup(&["ip", "link", "set", "dev", name, "down"])?;
         self.setup(&[
             "ip", "link", "set", "dev", name, "netns", space, "name", interface,
