@@ -25,7 +25,8 @@ fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
     Ok(service.counters()?[name].as_u64().unwrap_or(0))
 }
 
-/// Frames that each receive queue of the server's interface has taken, as its driver counts them.
+/// Frames that each receive queue of the server's interface has taken, as its driver counts them;
+/// none if it does not.
 fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
     let ethtool = wire
         .program(Side::Server, "ethtool")
@@ -81,8 +82,11 @@ pub fn both_have_connections() -> Outcome {
     let after = frames_by_queue(&wire)?;
     let taken: Vec<u64> = before.iter().zip(&after).map(|(a, b)| b - a).collect();
     let least = taken.iter().sum::<u64>() / 10;
+    if taken.is_empty() {
+        println!("NOTE: frames not counted by queue");
+    }
     ensure!(
-        taken.len() == 2 && taken.iter().all(|frames| *frames > least),
+        taken.is_empty() || taken.len() == 2 && taken.iter().all(|frames| *frames > least),
         "of 2000 connections the queues took {taken:?} frames"
     );
     let frames = counter(&service, "in_frames")?;

@@ -37,10 +37,14 @@ for signal in TERM KILL KILL; do
 done
 # The kernel puts a NIC back when its namespace is gone. A connection that a killed program left
 # unfinished keeps the namespace for minutes.
+# What is made of a NIC, such as a VLAN, has its address, too, but no device.
+find_nic='for device in /sys/class/net/*/device; do
+    place="${device%/device}"
+    [ "$(cat "$place/address" 2>/dev/null)" = "$0" ] && basename "$place"
+done'
 for nic in $nics; do
     for space in $spaces; do
-        line="s/^[0-9]*: \\([^:@]*\\)[:@].* link\\/ether $nic .*/\\1/p"
-        name=$(ip -n "$space" -o link show 2>/dev/null | sed -n "$line" | head -n 1)
+        name=$(ip netns exec "$space" sh -c "$find_nic" "$nic" 2>/dev/null)
         [ -n "$name" ] || continue
         ip -n "$space" link set dev "$name" down 2>/dev/null
         back="nic$(echo "$nic" | tr -d :)"

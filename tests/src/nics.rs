@@ -46,13 +46,13 @@ pub fn present(address: &str) -> Result<String, Stop> {
     name.ok_or_else(|| Stop::Fail(format!("no NIC {address}")))
 }
 
-/// The interface with this link address.
+/// The NIC with this link address. What is made of it, such as a VLAN, has no device.
 fn name_of(address: &str) -> Result<Option<String>, Stop> {
     for entry in fs::read_dir(Path::new("/sys/class/net"))? {
         let entry = entry?;
         // An interface may go between the two calls.
         let found = fs::read_to_string(entry.path().join("address")).unwrap_or_default();
-        if found.trim() == address {
+        if found.trim() == address && entry.path().join("device").exists() {
             return Ok(Some(entry.file_name().to_string_lossy().into_owned()));
         }
     }
