@@ -76,6 +76,7 @@ const CASES: &[Case] = cases![
     servers::redis_benchmark 90,
     servers::redis_values 60,
     servers::memcached_four_threads 90,
+    servers::erlang_echo 60,
     clients::curl_from_a_kernel_server 60,
     clients::wrk_against_a_kernel_server 60,
     clients::redis_benchmark_against_a_kernel_server 60,

@@ -7,7 +7,7 @@ use tidelane_tests::{
     Nginx, Outcome, Program, Service, Side, Stop, Wire, ensure,
     nginx::{FILES, NginxOptions},
     program::send_signal,
-    tools::{env_number, require_tools, wait_until},
+    tools::{env_number, require_tools, source_root, wait_until},
     wire::{SERVER, write_random_file},
 };
 
@@ -299,4 +299,40 @@ fn check_memcaslap(text: &str) -> Outcome {
         "no verification in\n{text}"
     );
     Ok(())
+}
+
+/// BEAM accepts first and waits afterwards; one thread adds with EPOLLONESHOT to the epoll instance
+/// where another one sleeps. It copies the options of its listener to each connection.
+pub fn erlang_echo() -> Outcome {
+    require_tools(&["erl", "erlc"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let source = source_root().join("tests/interop/echo.erl");
+    let into = wire.scratch().display().to_string();
+    wire.program(Side::Server, "erlc")
+        .args("-o")
+        .arg(&into)
+        .arg(source.display())
+        .run(SHORT)?;
+    let server = wire
+        .program(Side::Server, "erl")
+        .args("+S 2 -noshell -pa")
+        .arg(&into)
+        .args("-eval")
+        .arg("echo:main(7000).");
+    let _server = wire.start_server(server.strict(), Some(&service), 7000)?;
+    for load in [
+        "--connections 1",
+        "--connections 16",
+        "--connections 4 --bytes 100000",
+    ] {
+        let client = echo_client(&wire, Side::Client, 7000)?
+            .args(load)
+            .args("--seconds 1");
+        check_load(&client.run(SHORT)?.json()?)?;
+    }
+    let short = wire.load_tool(Side::Client, "short-client")?;
+    let short = short.arg("--connect").arg(format!("{SERVER}:7000"));
+    let short = short.args("--connections 4 --total 500 --seconds 10");
+    check_load(&short.run(SHORT)?.json()?)
 }

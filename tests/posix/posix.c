@@ -26,7 +26,9 @@
 	X(urgent_received) X(urgent_alone) X(urgent_often) X(urgent_in_line) X(urgent_sent)       \
 	X(urgent_bulk) X(urgent_events) X(urgent_edges) X(urgent_while_waiting)                    \
 	X(fast_open_options) X(fast_open_deferred) X(fast_open_unwritten) X(fast_open_sendto)     \
-	X(fast_open_accepted) X(pacing_values) X(paced) X(congestion_details)
+	X(fast_open_accepted) X(pacing_values) X(paced) X(congestion_details)                     \
+	X(armed_while_asleep) X(listener_armed_while_asleep) X(accept_then_wait)                  \
+	X(accepting_while_added) X(polled_while_added) X(several_asleep) X(one_shot_listener)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

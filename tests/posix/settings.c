@@ -42,6 +42,10 @@ void setting_ranges(void)
 		{"RCVLOWAT", SOL_SOCKET, SO_RCVLOWAT, {0, 1, 5000, 2000000, -1, 2, 1}},
 		{"TOS", IPPROTO_IP, IP_TOS, {0, 0xb8, 0xff, 0x104, -1, 3, 0x28}},
 		{"TTL", IPPROTO_IP, IP_TTL, {0, 1, 255, 256, -1, -2, 7}},
+		{"RECVTOS", IPPROTO_IP, IP_RECVTOS, {0, 1, 2, 256, -1, 0, 1}},
+		{"RECVTTL", IPPROTO_IP, IP_RECVTTL, {0, 1, 2, 256, -1, 0, 1}},
+		{"RECVTCLASS", IPPROTO_IPV6, IPV6_RECVTCLASS, {0, 1, 2, 256, -1, 0, 1}},
+		{"RECVHOPS", IPPROTO_IPV6, IPV6_RECVHOPLIMIT, {0, 1, 2, 256, -1, 0, 1}},
 		{"TCLASS", IPPROTO_IPV6, IPV6_TCLASS, {0, 0xb8, 0xff, 256, -1, -2, 1}},
 		{"HOPS", IPPROTO_IPV6, IPV6_UNICAST_HOPS, {0, 1, 255, 256, -1, -2, 7}},
 	};
@@ -72,6 +76,7 @@ void settings_inherited(void)
 	must(set(listener, SOL_SOCKET, SO_RCVLOWAT, 50) == 0);
 	must(set(listener, IPPROTO_IP, IP_TOS, 0x48) == 0);
 	must(set(listener, IPPROTO_IP, IP_TTL, 77) == 0);
+	must(set(listener, IPPROTO_IP, IP_RECVTOS, 1) == 0);
 	want_connections(listener);
 	peer_connects(port);
 	int fd = accept(listener, NULL, NULL);
@@ -82,6 +87,7 @@ void settings_inherited(void)
 	say("%d %d %d", number_of(fd, SOL_SOCKET, SO_RCVBUF), number_of(fd, SOL_SOCKET, SO_SNDBUF),
 	    number_of(fd, SOL_SOCKET, SO_RCVLOWAT));
 	say("%x %d", number_of(fd, IPPROTO_IP, IP_TOS), number_of(fd, IPPROTO_IP, IP_TTL));
+	say("%d", number_of(fd, IPPROTO_IP, IP_RECVTOS));
 }
 
 static int events_now(int fd)

@@ -10,7 +10,7 @@ use libc::epoll_event;
 use crate::{
     errno::{Errno, Handled, TO_KERNEL},
     few::Few,
-    lane::{self, Lane},
+    lane::Lane,
     listen, session,
     socket::{Socket, State},
     sys::{self, SignalMask},
@@ -18,6 +18,10 @@ use crate::{
     wait::Deadline,
     watch::{EXISTS, MISSING, Report, WatchRef, may_add},
 };
+
+mod kernel_events;
+
+use kernel_events::{kernel_events, merge_same, without_internal};
 
 /// With Tidelane's descriptors always ready, the kernel's are looked at once in so many calls.
 const CALLS_PER_KERNEL_LOOK: u32 = 8;
@@ -166,6 +170,13 @@ impl Change {
         sys::epoll_ctl(self.lane.epfd(), operation, self.fd, self.event).map(|_| ())
     }
 
+    fn note_one_shot(&self, events: u32) {
+        let one_shot = events & libc::EPOLLONESHOT as u32 != 0;
+        if one_shot && self.reporter != Reporter::Tidelane {
+            self.lane.expect_kernel_one_shots();
+        }
+    }
+
     fn find(&self) -> Option<WatchRef> {
         let mut here = Few::new();
         let inner = self.socket.lock();
@@ -204,6 +215,7 @@ impl Change {
         let index = state.add(self.socket, self.fd, event.events, event.u64);
         if let Some(watch) = state.find(index, self.socket) {
             watch.in_kernel = self.reporter != Reporter::Tidelane;
+            self.note_one_shot(event.events);
         }
         let mut inner = self.socket.lock();
         inner.add_watch(
@@ -244,6 +256,7 @@ impl Change {
         let mut state = self.lane.state();
         let found = state.find(watch.index, self.socket).ok_or(MISSING)?;
         found.modify(self.fd, event.events, event.u64)?;
+        self.note_one_shot(event.events);
         state.push_ready(watch.index);
         drop(state);
         self.lane.wake_sleepers();
@@ -283,6 +296,7 @@ pub fn wait(
     lane.end_batch();
     let mut spun = false;
     loop {
+        lane.pump_beside();
         let count = collect(lane, events);
         if count > 0 {
             return Some(Ok(count));
@@ -323,9 +337,14 @@ fn wait_in_kernel(
     let result = sys::epoll_wait(lane.epfd(), events, deadline.left_ns(), mask);
     lane.end_kernel_sleep();
     match result {
-        Ok(found) if found > 0 => match without_internal(events, 0, found) {
+        Ok(found) if found > 0 => match without_internal(lane, events, 0, found) {
             0 => wait(lane, events, deadline.left_ns(), mask),
-            count => Some(Ok(count)),
+            count => {
+                if count < found {
+                    lane.wake_sleepers();
+                }
+                Some(Ok(count))
+            }
         },
         other => Some(other),
     }
@@ -355,7 +374,7 @@ fn collect(lane: &'static Lane, events: &mut [epoll_event]) -> usize {
     let mut has_listener = false;
     let epfd = lane.epfd();
     let max = events.len() - count;
-    state.harvest(
+    let left = state.harvest(
         |report: Report| {
             lane.add_to_batch(report.socket);
             if report.disarm_kernel {
@@ -375,52 +394,14 @@ fn collect(lane: &'static Lane, events: &mut [epoll_event]) -> usize {
         max,
     );
     lane.finish(state);
+    if left {
+        // For the next thread, if another one sleeps: the doorbell wakes one at a time.
+        lane.wake_sleepers();
+    }
     if has_listener && from_kernel > 0 {
         count = merge_same(events, count);
     }
     count
-}
-
-/// A listener may be ready in both stacks: one report is enough.
-fn merge_same(events: &mut [epoll_event], count: usize) -> usize {
-    let mut kept = 0;
-    for at in 0..count {
-        let event = events[at];
-        let (bits, data) = (event.events, event.u64);
-        match events[..kept].iter().position(|other| other.u64 == data) {
-            Some(same) => events[same].events |= bits,
-            None => {
-                events[kept] = event;
-                kept += 1;
-            }
-        }
-    }
-    kept
-}
-
-/// Asks the kernel for events behind the `count` that are there.
-fn kernel_events(
-    lane: &'static Lane,
-    events: &mut [epoll_event],
-    count: usize,
-    timeout_ns: Option<u64>,
-    mask: Option<&SignalMask>,
-) -> Result<usize, Errno> {
-    let found = sys::epoll_wait(lane.epfd(), &mut events[count..], timeout_ns, mask)?;
-    Ok(without_internal(events, count, found))
-}
-
-/// Takes the library's own out of the `found` events behind the first `count`.
-fn without_internal(events: &mut [epoll_event], count: usize, found: usize) -> usize {
-    let mut kept = count;
-    for at in count..count + found {
-        let event = events[at];
-        if !lane::is_internal_event(&event) {
-            events[kept] = event;
-            kept += 1;
-        }
-    }
-    kept
 }
 
 fn spin(lane: &'static Lane, deadline: Deadline) -> bool {
@@ -450,14 +431,22 @@ fn sleep(
 ) -> Result<usize, Errno> {
     housekeeping(lane);
     lane.tell_death(&mut lane.state());
-    if !lane.arm() || lane.state().has_ready() {
-        lane.disarm();
-        return Ok(0);
-    }
-    let result = sys::epoll_wait(lane.epfd(), events, deadline.left_ns(), mask);
+    let beside = lane.beside();
+    let quiet = lane.arm() & beside.is_none_or(|other| lane.arm_beside(other));
+    let result = if quiet && !lane.state().has_ready() {
+        sys::epoll_wait(lane.epfd(), events, deadline.left_ns(), mask).map(Some)
+    } else {
+        Ok(None)
+    };
     lane.disarm();
-    let found = result?;
-    let count = without_internal(events, 0, found);
+    if let Some(other) = beside {
+        other.disarm();
+        other.pump();
+    }
+    let Some(found) = result? else {
+        return Ok(0);
+    };
+    let count = without_internal(lane, events, 0, found);
     if count < found || count == 0 {
         lane.tell_death(&mut lane.state());
     }

@@ -24,9 +24,13 @@ use crate::{
     watch::{LaneState, WatchRef},
 };
 
-/// Marks the library's own descriptors in the program's epoll instance: addresses of ours, which
-/// no program uses for its own data. The doorbell's, then the control socket's.
-static INTERNAL_MARKS: [u8; 2] = [0; 2];
+mod beside;
+mod marks;
+
+pub(crate) use beside::is_default_among;
+use marks::internal_mark;
+pub(crate) use marks::is_internal_event;
+
 /// Changes of a batch that wait for its end, while the service cannot run anyway.
 const UNFLUSHED_MAX: u32 = 64;
 /// As before, while the service runs elsewhere and could begin.
@@ -52,6 +56,13 @@ pub struct Lane {
     batch_last: AtomicU32,
     /// The service's core runs on the CPU of the thread that last slept here, or on none for sure.
     shares_cpu: AtomicBool,
+    /// The default lane joined a listener that is registered here, too: its connections come there
+    /// or here.
+    beside: AtomicBool,
+    /// The kernel's epoll instance had a socket of ours with EPOLLONESHOT.
+    kernel_one_shots: AtomicBool,
+    /// The session whose default lane has its doorbell in this epoll instance, 0 if none.
+    beside_session: AtomicU32,
     /// Kernel epoll instances for threads that sleep on this lane's doorbell, not in use.
     sleep_fds: Lock<Vec<RawFd>>,
 }
@@ -93,22 +104,6 @@ pub(crate) fn default_lane() -> Option<&'static Lane> {
     Some(lane)
 }
 
-/// Whether the kernel's event is about a descriptor of the library's own. If the service hung up,
-/// that is noted.
-pub(crate) fn is_internal_event(event: &libc::epoll_event) -> bool {
-    let data = event.u64;
-    if data == internal_mark(1)
-        && let Some(session) = session::current()
-    {
-        session.program.is_service_alive();
-    }
-    data == internal_mark(0) || data == internal_mark(1)
-}
-
-fn internal_mark(which: usize) -> u64 {
-    &raw const INTERNAL_MARKS[which] as u64
-}
-
 impl Lane {
     /// A lane without context.
     pub(crate) fn new(number: u32) -> Self {
@@ -122,6 +117,9 @@ impl Lane {
             batch: AtomicU32::new(1),
             batch_last: AtomicU32::new(NO_SOCKET),
             shares_cpu: AtomicBool::new(true),
+            beside: AtomicBool::new(false),
+            kernel_one_shots: AtomicBool::new(false),
+            beside_session: AtomicU32::new(0),
             sleep_fds: Lock::new(Vec::new()),
         }
     }
@@ -260,6 +258,8 @@ impl Lane {
 
     /// The epoll instance is gone: no new connection is expected here.
     pub(crate) fn forget_connects(&'static self) {
+        self.beside.store(false, Ordering::Relaxed);
+        self.beside_session.store(0, Ordering::Relaxed);
         if EXPECTED.is(self) {
             EXPECTED.store(None);
         }
@@ -525,6 +525,8 @@ impl Lane {
             session::close_internal(fd);
         }
         self.sleepers.store(0, Ordering::Relaxed);
+        self.beside.store(false, Ordering::Relaxed);
+        self.beside_session.store(0, Ordering::Relaxed);
         let mut state = self.state();
         state.arrivals.clear();
         state.foreign.clear();

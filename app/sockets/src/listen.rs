@@ -174,8 +174,18 @@ pub(crate) fn join(socket: &'static Socket, inner: &mut Inner, fd: RawFd, lane: 
     {
         return;
     }
+    let before = listening.joined.clone();
+    if lane::is_default_among(&before) {
+        lane.look_beside();
+    }
     listening.joined.push(lane);
     listening.tell_join(cookie, lane);
+    if socket.waiters.load(Ordering::SeqCst) > 0 {
+        // They sleep where the connections came before, and are to look here, too.
+        for other in before.iter() {
+            other.wake_sleepers();
+        }
+    }
 }
 
 /// Connections of the listener shall not come to `lane` any more.

@@ -4,7 +4,7 @@ use crate::{errno::Errno, fast_open, sys};
 
 /// Numbers that are kept and given back. Those that are not in [`TOLD`] change nothing on an
 /// accelerated connection.
-pub(crate) const RECORDED: [(i32, i32); 27] = [
+pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
@@ -28,7 +28,11 @@ pub(crate) const RECORDED: [(i32, i32); 27] = [
     (libc::IPPROTO_IP, libc::IP_TOS),
     (libc::IPPROTO_IP, libc::IP_TTL),
     (libc::IPPROTO_IP, libc::IP_RECVERR),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS),
+    (libc::IPPROTO_IP, libc::IP_RECVTTL),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
@@ -121,8 +125,11 @@ pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i3
         (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) if number != 0 => Ok(number.max(CLAMP_MIN)),
         (libc::IPPROTO_IP, libc::IP_TOS) => Ok(number & DSCP),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE)
-        | (libc::IPPROTO_IP, libc::IP_RECVERR)
-        | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => Ok(i32::from(number != 0)),
+        | (libc::IPPROTO_IP, libc::IP_RECVERR | libc::IP_RECVTOS | libc::IP_RECVTTL)
+        | (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_RECVERR | libc::IPV6_RECVTCLASS | libc::IPV6_RECVHOPLIMIT,
+        ) => Ok(i32::from(number != 0)),
         (libc::IPPROTO_IP, libc::IP_TTL) if number != -1 => within(1..=255),
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => Ok(within(-1..=255)?.max(0) & DSCP),
         (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => within(-1..=255),

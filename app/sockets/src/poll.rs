@@ -139,6 +139,7 @@ fn ready(entry: &pollfd) -> i16 {
     }
     match table::lane(entry.fd) {
         Some(lane) if lane.is_active() => {
+            lane.pump_beside();
             lane.pump();
             let readable = if lane.state().has_ready() {
                 libc::POLLIN
@@ -164,6 +165,9 @@ fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
             && lane.is_active()
         {
             sleeper.watch_lane(lane);
+            if let Some(beside) = lane.beside() {
+                sleeper.watch_lane(beside);
+            }
         }
     }
 }

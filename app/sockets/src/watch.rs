@@ -181,6 +181,17 @@ impl LaneState {
         in_kernel
     }
 
+    /// The kernel reported `data`: registrations with it that are the kernel's, too, and are to be
+    /// reported once, are disabled, if `was_it` says so of their descriptor.
+    pub(crate) fn disable_one_shots(&mut self, data: u64, was_it: impl Fn(RawFd) -> bool) {
+        for watch in &mut self.watches {
+            let once = watch.in_kernel && watch.events & ONE_SHOT != 0 && watch.socket.is_some();
+            if once && !watch.disabled && watch.data == data && was_it(watch.fd) {
+                watch.disabled = true;
+            }
+        }
+    }
+
     /// All registered sockets with their descriptors.
     pub(crate) fn registered(&self) -> impl Iterator<Item = (u32, &'static Socket)> {
         let with_index = self.watches.iter().enumerate();
@@ -217,8 +228,9 @@ impl LaneState {
     }
 
     /// Looks at each registration of the ready list once, until `max` are reported. Those that are
-    /// level-triggered and ready go to the end of the list: round robin.
-    pub(crate) fn harvest(&mut self, mut report: impl FnMut(Report), max: usize) {
+    /// level-triggered and ready go to the end of the list: round robin. Returns true if some were
+    /// not looked at.
+    pub(crate) fn harvest(&mut self, mut report: impl FnMut(Report), max: usize) -> bool {
         let mut list = std::mem::take(&mut self.ready);
         let mut kept = std::mem::take(&mut self.spare);
         let mut reported = 0;
@@ -258,16 +270,18 @@ impl LaneState {
                 kept.push(index);
             }
         }
-        if looked == list.len() {
-            list.clear();
-            self.ready = kept;
-            self.spare = list;
-        } else {
+        let left = looked < list.len();
+        if left {
             list.drain(..looked);
             list.append(&mut kept);
             self.ready = list;
             self.spare = kept;
+        } else {
+            list.clear();
+            self.ready = kept;
+            self.spare = list;
         }
+        left
     }
 }
 
@@ -303,7 +317,10 @@ impl Watch {
     fn is_drained(&self, socket: &Socket) -> bool {
         const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);
         const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-        self.events & (OTHERS | EDGE) == 0 && socket.is_drained()
+        // With several registrations two threads may have noted news as one.
+        self.events & (OTHERS | EDGE) == 0
+            && socket.is_drained()
+            && !socket.watched_more.load(Ordering::Acquire)
     }
 
     /// The events to report now, 0 if none.
