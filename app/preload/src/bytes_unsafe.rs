@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use tidelane_sockets::{Handled, Socket, file, table, transfer};
+use tidelane_sockets::{Handled, Socket, descriptors, file, transfer};
 
 use crate::{
     answer_unsafe::{bytes, bytes_mut, fail, kernel, ours_or_kernel, parts, parts_mut},
@@ -19,7 +19,7 @@ use crate::{
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
     // Reading nothing never waits, unlike receiving nothing: the kernel's answer is right.
-    match table::socket(fd) {
+    match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
         Some(socket) if count > 0 => unsafe { receive(socket, fd, buf, count, 0, libc::SYS_read) },
         // SAFETY: the caller's promise.
@@ -110,7 +110,7 @@ fn check(fits: bool) {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
-    match table::socket(fd) {
+    match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
         Some(socket) => unsafe { transmit(socket, fd, buf, count, 0, libc::SYS_write) },
         // SAFETY: the caller's promise.
@@ -155,7 +155,7 @@ pub(crate) unsafe fn transmit(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
-    match table::socket(fd) {
+    match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
         Some(socket) => unsafe { receive(socket, fd, buf, len, flags, libc::SYS_recvfrom) },
         // SAFETY: the caller's promise.
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn __recv_chk(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
-    match table::socket(fd) {
+    match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
         Some(_) if flags & libc::MSG_FASTOPEN != 0 => unsafe {
             sendto(fd, buf, len, flags, std::ptr::null(), 0)
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn recvfrom(
         addr as usize,
         addrlen as usize,
     ];
-    let Some(socket) = table::socket(fd) else {
+    let Some(socket) = descriptors::socket(fd) else {
         // SAFETY: the caller's promise.
         return unsafe { kernel(libc::SYS_recvfrom, args) };
     };
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
     let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe {
-        let handled = table::socket(fd).and_then(|socket| {
+        let handled = descriptors::socket(fd).and_then(|socket| {
             let mut into = parts_mut(iov, usize::try_from(count).ok()?)?;
             transfer::recv_vectored(socket, fd, into.all(), 0)
         });
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
     let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe {
-        let handled = table::socket(fd).and_then(|socket| {
+        let handled = descriptors::socket(fd).and_then(|socket| {
             let from = parts(iov, usize::try_from(count).ok()?)?;
             transfer::send_vectored(socket, fd, &from, 0)
         });
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
 ///
 /// `msg` is valid as for `recvmsg`.
 unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled {
-    let socket = table::socket(fd)?;
+    let socket = descriptors::socket(fd)?;
     // SAFETY: the caller's promise.
     let msg = unsafe { msg.as_mut() }?;
     // SAFETY: the caller's promise.
@@ -320,7 +320,7 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled 
 ///
 /// `msg` is valid as for `sendmsg`.
 unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
-    let socket = table::socket(fd)?;
+    let socket = descriptors::socket(fd)?;
     // SAFETY: the caller's promise.
     let msg = unsafe { msg.as_ref() }?;
     // SAFETY: the caller's promise.
@@ -461,7 +461,7 @@ pub unsafe extern "C" fn sendfile(
     let args = [out as usize, file as usize, offset as usize, count, 0, 0];
     // SAFETY: the caller's promise.
     unsafe {
-        let handled = table::socket(out)
+        let handled = descriptors::socket(out)
             .and_then(|socket| file::send_file(socket, out, file, offset.as_mut(), count));
         ours_or_kernel(handled, libc::SYS_sendfile, args)
     }
@@ -497,7 +497,7 @@ pub unsafe extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let ends = (table::socket(from), table::socket(to));
+    let ends = (descriptors::socket(from), descriptors::socket(to));
     if matches!(ends, (Some(_), None) | (None, Some(_)))
         && !(from_offset.is_null() && to_offset.is_null())
     {

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use libc::{sockaddr, socklen_t};
-use tidelane_sockets::{Address, Errno, Handled, Socket, connect, listen, options, table};
+use tidelane_sockets::{Address, Errno, Handled, Socket, connect, descriptors, listen, options};
 
 use crate::answer_unsafe::{answer, bytes, bytes_mut, fail, kernel, ours_or_kernel};
 
@@ -31,11 +31,11 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
-    let handled = table::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
+    let handled = descriptors::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
     // SAFETY: the caller's promise.
     let result = unsafe { ours_or_kernel(handled, libc::SYS_bind, args) } as c_int;
     if result == 0
-        && let Some(socket) = table::socket(fd)
+        && let Some(socket) = descriptors::socket(fd)
     {
         connect::bound(socket, fd);
     }
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    let handled = match table::socket(fd).or_else(|| connect::adopt(fd)) {
+    let handled = match descriptors::socket(fd).or_else(|| connect::adopt(fd)) {
         Some(socket) => listen::listen(socket, fd, backlog),
         None => None,
     };
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn accept4(
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    let accepted = table::socket(fd).and_then(|socket| listen::accept(socket, fd, flags));
+    let accepted = descriptors::socket(fd).and_then(|socket| listen::accept(socket, fd, flags));
     match accepted {
         None => {
             let args = [
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
     let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
     let handled = peer.and_then(|peer| {
         // Most foreign sockets that connect are UDP, for a name look-up.
-        let socket = table::socket(fd).or_else(|| connect::adopt(fd));
+        let socket = descriptors::socket(fd).or_else(|| connect::adopt(fd));
         socket.and_then(|socket| connect::connect(socket, fd, peer))
     });
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let handled = table::socket(fd).and_then(|socket| connect::shutdown(socket, fd, how));
+    let handled = descriptors::socket(fd).and_then(|socket| connect::shutdown(socket, fd, how));
     let args = [fd as usize, how as usize, 0, 0, 0, 0];
     // SAFETY: no pointers.
     unsafe { ours_or_kernel(handled, libc::SYS_shutdown, args) as c_int }
@@ -206,7 +206,7 @@ unsafe fn name(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    match table::socket(fd).and_then(|socket| name_of(socket, fd)) {
+    match descriptors::socket(fd).and_then(|socket| name_of(socket, fd)) {
         None => {
             let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
             // SAFETY: the caller's promise.
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn setsockopt(
     ];
     // SAFETY: the caller's promise.
     unsafe {
-        let handled = table::socket(fd)
+        let handled = descriptors::socket(fd)
             .and_then(|socket| options::set(socket, fd, level, option, bytes(value, len as usize)));
         ours_or_kernel(handled, libc::SYS_setsockopt, args) as c_int
     }
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn getsockopt(
     ];
     // SAFETY: the caller's promise.
     unsafe {
-        let handled = table::socket(fd).and_then(|socket| {
+        let handled = descriptors::socket(fd).and_then(|socket| {
             let room = *len.as_ref()? as usize;
             options::get(socket, fd, level, option, bytes_mut(value, room))
         });

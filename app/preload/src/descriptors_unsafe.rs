@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
-use tidelane_sockets::{Handled, descriptors, exit, table, transfer, urgent};
+use tidelane_sockets::{Handled, descriptors, exit, transfer, urgent};
 
 use crate::answer_unsafe::{kernel, ours_or_kernel};
 
@@ -19,7 +19,7 @@ const SIOCATMARK: c_ulong = 0x8905;
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    let handled = if table::is_foreign(fd) {
+    let handled = if descriptors::is_foreign(fd) {
         None
     } else {
         descriptors::close(fd)
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: no pointers.
     let to = unsafe { kernel(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) as c_int };
-    if to >= 0 && !table::is_foreign(fd) {
+    if to >= 0 && !descriptors::is_foreign(fd) {
         descriptors::duplicated(fd, to);
     }
     to
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 ///
 /// None: no pointers.
 unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
-    let ours = !(table::is_foreign(from) && table::is_foreign(to));
+    let ours = !(descriptors::is_foreign(from) && descriptors::is_foreign(to));
     let handled = if ours {
         descriptors::duplicate_to(from, to, flags)
     } else {
@@ -128,13 +128,15 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
     let args = [fd as usize, command as usize, arg, 0, 0, 0];
-    if table::is_foreign(fd) {
+    if descriptors::is_foreign(fd) {
         // SAFETY: the caller's promise.
         return unsafe { kernel(libc::SYS_fcntl, args) as c_int };
     }
     let handled: Handled = match command {
-        libc::F_GETFL => table::socket(fd).and_then(|s| descriptors::status_flags(s, fd)),
-        libc::F_SETFL => table::socket(fd).and_then(|s| descriptors::set_status_flags(s, fd, arg)),
+        libc::F_GETFL => descriptors::socket(fd).and_then(|s| descriptors::status_flags(s, fd)),
+        libc::F_SETFL => {
+            descriptors::socket(fd).and_then(|s| descriptors::set_status_flags(s, fd, arg))
+        }
         _ => None,
     };
     // SAFETY: the caller's promise.
@@ -164,7 +166,7 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
     let value = arg as *mut c_int;
-    let handled = table::socket(fd).and_then(|socket| match request {
+    let handled = descriptors::socket(fd).and_then(|socket| match request {
         // SAFETY: the caller's promise: an integer.
         libc::FIONBIO => unsafe { descriptors::set_nonblocking(socket, fd, *value.as_ref()? != 0) },
         // SAFETY: the caller's promise: an integer.

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
-use tidelane_sockets::{Handled, Socket, fast_open, table};
+use tidelane_sockets::{Handled, Socket, descriptors, fast_open};
 
 use crate::{
     answer_unsafe::{bytes, fail, kernel},
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn sendto(
         addr as usize,
         addrlen as usize,
     ];
-    let prepared = table::socket(fd).and_then(|socket| {
+    let prepared = descriptors::socket(fd).and_then(|socket| {
         // SAFETY: the caller's promise.
         let prepared = unsafe { prepare(socket, fd, (addr.cast(), addrlen), flags) };
         Some((socket, prepared?))

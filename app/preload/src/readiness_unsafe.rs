@@ -6,7 +6,7 @@ use std::{
 };
 
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec, timeval};
-use tidelane_sockets::{Handled, epoll, poll, sys, sys::SignalMask, table};
+use tidelane_sockets::{Handled, descriptors, epoll, poll, sys, sys::SignalMask};
 
 use crate::answer_unsafe::{fail, kernel, ours_or_kernel};
 
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn epoll_ctl(
         0,
         0,
     ];
-    let handled = table::socket(fd).and_then(|socket| {
+    let handled = descriptors::socket(fd).and_then(|socket| {
         // SAFETY: the caller's promise.
         let event = unsafe { event.as_ref() }.copied();
         epoll::control(socket, epfd, operation, fd, event)
@@ -86,7 +86,7 @@ unsafe fn wait(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Handled {
-    let lane = table::lane(epfd)?;
+    let lane = descriptors::epoll(epfd)?;
     if events.is_null() || max <= 0 {
         return None;
     }
@@ -376,8 +376,8 @@ impl<'a> Sets<'a> {
 
     /// Whether one of ours is among them. No allocation: most calls have none.
     fn concern(&self, count: usize) -> bool {
-        (0..count)
-            .any(|fd| (0..3).any(|set| self.contains(set, fd)) && !table::is_foreign(fd as c_int))
+        let ours = |fd: usize| !descriptors::is_foreign(fd as c_int);
+        (0..count).any(|fd| (0..3).any(|set| self.contains(set, fd)) && ours(fd))
     }
 
     /// Leaves what is ready. Returns the number of bits.

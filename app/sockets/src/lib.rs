@@ -1,7 +1,8 @@
 //! POSIX sockets over the ring API: descriptors, blocking, epoll, options, errno. Knows no TCP.
 //!
-//! The functions here are what `libtidelane.so` calls for descriptors that are ours; each returns
-//! `None` where the system call shall be made instead. A socket starts as the kernel's:
+//! The functions of [`calls`] are what `libtidelane.so` calls for descriptors that are ours; each
+//! returns `None` where the system call shall be made instead. A socket starts as the kernel's
+//! (`socket/state.rs` has the whole machine):
 //!
 //! ```text
 //! socket() -> Fresh --connect()--> Connecting --> Stream          (accelerated)
@@ -9,54 +10,37 @@
 //!               \--listen()----> Listening --accept()--> Stream | a plain kernel descriptor
 //! ```
 //!
-//! | module | what |
+//! The layers, lowest first. A file imports from its own layer and from those before it; a lower
+//! layer returns what is to be done, and never calls up. `tests/layers.rs` holds this.
+//!
+//! | layer | what |
 //! |---|---|
-//! | `table` | descriptor -> socket, slot -> socket, epoll descriptor -> lane |
-//! | `socket`, `transfer`, `connect`, `listen`, `options`, `option_values`, `file` | one socket |
-//! | `lane`, `watch`, `epoll`, `poll`, `wait` | readiness and waiting |
-//! | `session`, `fork`, `exit`, `away` | the process and the service, and other processes |
-//! | `sys` | system calls, never through libc's interposed names |
+//! | `sys` | system calls, never through libc's interposed names; locks, cells, names, errno |
+//! | `table` | descriptor, slot and number -> object, whatever that is |
+//! | `service` | the registration, its lanes of rings, the service that goes and comes back |
+//! | `socket` | one socket: its state machine, its options, its error |
+//! | `readiness` | who waits for which event, and who wakes |
+//! | `calls` | one file for each family of calls |
+//!
+//! **Locks** are taken in this order, and never two of a kind, except that a new socket's is taken
+//! under its listener's: an epoll instance's registrations (`readiness::interest`), a socket
+//! (`socket::inner`), the registration with the service, a lane's ring (`service::lane`), and then
+//! at most one of the others. `sys/order.rs` asserts it in debug builds.
 
-mod address;
-mod arrive;
-pub mod away;
-mod cc_info;
-pub mod connect;
-pub mod descriptors;
-pub mod epoll;
-mod errno;
-pub mod exit;
-pub mod fast_open;
-mod few;
-pub mod file;
-mod fork;
-mod lane;
-pub mod listen;
-mod lock_unsafe;
-mod option_values;
-pub mod options;
-pub mod poll;
-mod report;
-pub mod rings;
-mod session;
+// The model checks of `tests/loom.rs` need one file only.
+#![cfg(not(loom))]
+
+pub mod calls;
+mod readiness;
+mod service;
 mod socket;
-mod static_cell_unsafe;
 pub mod sys;
-pub mod table;
-mod tcp_info;
-pub mod transfer;
-pub mod urgent;
-mod wait;
-mod watch;
+mod table;
 
-use std::os::fd::{BorrowedFd, RawFd};
-
-pub use address::Address;
-pub use errno::{Errno, Handled, TO_KERNEL};
-pub use lane::Lane;
+pub use calls::{
+    away, connect, descriptors, epoll, exit, fast_open, file, listen, options, poll, rings,
+    transfer, urgent,
+};
+pub use readiness::Instance;
 pub use socket::Socket;
-
-/// The descriptor as the ring API takes it.
-pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    sys::borrow(fd)
-}
+pub use sys::{Address, Errno, Handled, TO_KERNEL};

@@ -1,35 +1,53 @@
 //! One open description of a TCP socket, as the program sees it.
+//!
+//! | module | what |
+//! |---|---|
+//! | `state` | what a socket is, and what each call does then |
+//! | `inner` | what its lock protects |
+//! | `registry` | descriptor, slot and number -> socket |
+//! | `registrations` | the epoll instances that it is registered with |
+//! | `ready` | what it is ready for |
+//! | `bytes`, `urgent`, `syn_text` | what the program reads and writes |
+//! | `options`, `option_values`, `tcp_info`, `cc_info` | what was set, and what is told |
+//! | `listening` | a listener in both stacks |
+//! | `arrive` | the service's reports of connections that come into being |
+//! | `sharing` | connections that several processes hold |
+
+pub(crate) mod arrive;
+pub(crate) mod bytes;
+pub(crate) mod cc_info;
+pub(crate) mod inner;
+pub(crate) mod listening;
+pub(crate) mod option_values;
+pub(crate) mod options;
+pub(crate) mod ready;
+pub(crate) mod registrations;
+pub(crate) mod registry;
+pub(crate) mod sharing;
+pub(crate) mod state;
+pub(crate) mod syn_text;
+pub(crate) mod tcp_info;
+pub(crate) mod urgent;
 
 use std::{
-    collections::VecDeque,
     os::fd::RawFd,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
-use tidelane_abi::{OpenOptions, service_flags};
-use tidelane_client::{ListenerHandle, Stream};
+pub(crate) use inner::Inner;
+use registrations::WatchRef;
+use state::State;
 
 use crate::{
-    errno::{self, Errno},
-    few::Few,
-    fork,
-    lane::Lane,
-    lock_unsafe::{Guard, Lock},
-    options::Options,
-    table, urgent,
-    watch::WatchRef,
+    service::lane::Member,
+    sys::{Guard, Lock, Rank},
 };
-
-const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-/// How the address of an IPv4 peer begins.
-const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
 /// A socket that the program made under our eyes. Never freed, only used again.
 #[derive(Debug)]
 pub struct Socket {
-    /// Its place in the table of sockets.
-    number: u32,
+    /// Its place in the table of sockets, and the batch that it is part of.
+    pub(crate) member: Member,
     /// O_NONBLOCK of the open description.
     pub(crate) nonblocking: AtomicBool,
     /// Threads that sleep until something happens to this socket.
@@ -38,8 +56,6 @@ pub struct Socket {
     pub(crate) watch: AtomicU64,
     /// There are more registrations, in `Inner::more_watches`.
     pub(crate) watched_more: AtomicBool,
-    /// The batch of ready descriptors that it was last part of, see [`Lane::submit`].
-    pub(crate) batch: AtomicU32,
     /// Counts the service's reports about it (several at once may count as one).
     news: AtomicU32,
     /// What `news` was before the program read all that was there.
@@ -47,123 +63,19 @@ pub struct Socket {
     inner: Lock<Inner>,
 }
 
-/// What a socket is at the moment.
-#[derive(Debug, Default)]
-pub(crate) enum State {
-    /// In the pool.
-    #[default]
-    Free,
-    /// Made, perhaps bound; the kernel's so far.
-    Fresh,
-    /// `connect` is under way.
-    Connecting(Connecting),
-    /// A connection.
-    Stream(Connection),
-    /// `connect` failed; it may be tried again.
-    Failed,
-    /// Listens in both stacks.
-    Listening(Listening),
-    /// The kernel's for good, as far as we are concerned.
-    Kernel,
-    /// A connection of the parent process, which this one may take: its number.
-    Inherited(u64),
-    /// A connection of another process, which this one cannot have.
-    Forked,
-}
-
-/// An active open.
-#[derive(Debug, Default)]
-pub(crate) struct Connecting {
-    /// From CONNECT_STARTED on.
-    pub(crate) connection: Option<Connection>,
-    /// The service sent the connect back: it is the kernel's, for this reason.
-    pub(crate) kernel: Option<u32>,
-    /// SYN waits for the first write, and carries so much of it. 0: it is out.
-    pub(crate) syn_room: u32,
-}
-
-/// A connection and the session that it belongs to.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) stream: Stream,
-    /// [`crate::session::Session::generation`].
-    pub(crate) session: u32,
-}
-
-/// A listener.
-#[derive(Debug)]
-pub(crate) struct Listening {
-    /// The service's listener and the session that it belongs to.
-    pub(crate) handle: Option<(ListenerHandle, u32)>,
-    pub(crate) backlog: i32,
-    /// What the service was told of its connections.
-    pub(crate) opening: OpenOptions,
-    /// Lanes that joined it.
-    pub(crate) joined: Few<&'static Lane>,
-    /// Accepted by the service, not yet by the program; and the lane that got each.
-    pub(crate) queue: VecDeque<(Connection, &'static Lane)>,
-    /// Counts all that ever came into the queue.
-    pub(crate) arrivals: u64,
-    /// The service refused, or is not there: do not ask before this time.
-    pub(crate) retry_at_ns: u64,
-}
-
-/// What the socket's lock protects.
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) state: State,
-    /// Counts the socket's uses, so that late events of an earlier one are recognised.
-    pub(crate) generation: u32,
-    /// Descriptors of this process that refer to it.
-    pub(crate) descriptors: u32,
-    /// Where its events go to, and its requests come from.
-    pub(crate) lane: Option<&'static Lane>,
-    pub(crate) options: Options,
-    /// SO_ERROR.
-    pub(crate) error: i32,
-    /// What SO_ERROR says if there is no other: an error that ended nothing.
-    pub(crate) soft_error: i32,
-    /// The end of the connection was turned into `error`.
-    pub(crate) cause_seen: bool,
-    /// It is of AF_INET6: its names are written as such.
-    pub(crate) inet6: bool,
-    /// `bind` was called.
-    pub(crate) bound: bool,
-    /// `connect` began, and its result was not reported by another `connect`.
-    pub(crate) connect_pending: bool,
-    pub(crate) shut_read: bool,
-    pub(crate) shut_write: bool,
-    /// Other processes hold the connection too, or did when this was last looked at.
-    pub(crate) shared: bool,
-    /// The last write had MSG_MORE.
-    pub(crate) corked_once: bool,
-    /// A write did not find room: the next room is an event.
-    pub(crate) no_space: bool,
-    /// Bytes that the program has read.
-    pub(crate) bytes_read: u64,
-    pub(crate) more_watches: Vec<WatchRef>,
-}
-
 impl Socket {
     /// A free socket.
     pub(crate) const fn new(number: u32) -> Self {
         Self {
-            number,
+            member: Member::new(number),
             nonblocking: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
             watch: AtomicU64::new(0),
             watched_more: AtomicBool::new(false),
-            batch: AtomicU32::new(0),
             news: AtomicU32::new(1),
             drained_at: AtomicU32::new(0),
-            inner: Lock::new(Inner::free(0)),
+            inner: Lock::ranked(Rank::Socket, Inner::free(0)),
         }
-    }
-
-    /// Its place in the table of sockets.
-    #[inline]
-    pub(crate) fn number(&self) -> u32 {
-        self.number
     }
 
     /// Takes the socket's lock, provided that `fd` refers to it.
@@ -176,7 +88,7 @@ impl Socket {
     pub(crate) fn enter(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
         let mut inner = self.find(fd)?;
         if inner.shared {
-            fork::bring_here(self, &mut inner);
+            sharing::bring_here(self, &mut inner);
         }
         Some(inner)
     }
@@ -185,7 +97,7 @@ impl Socket {
     #[inline]
     pub(crate) fn find(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
         let inner = self.inner.enter()?;
-        if table::refers(fd, self) {
+        if registry::refers(fd, self) {
             Some(inner)
         } else {
             None
@@ -209,32 +121,46 @@ impl Socket {
     }
 
     /// A socket in use: one descriptor, fresh.
-    pub(crate) fn start(&'static self, nonblocking: bool, state: State) {
+    pub(crate) fn start(&'static self, nonblocking: bool, state: State) -> Guard<'static, Inner> {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
         self.watch.store(0, Ordering::Relaxed);
         self.watched_more.store(false, Ordering::Relaxed);
-        self.batch.store(0, Ordering::Relaxed);
+        self.member.leave_batch();
         self.note_news();
-        let mut inner = self.lock();
+        // A listener's lock may be held.
+        let mut inner = self.inner.lock_of_new();
         let generation = inner.generation.wrapping_add(1);
         *inner = Inner {
             state,
             descriptors: 1,
             ..Inner::free(generation)
         };
+        inner
     }
 
     /// What the service gives back in events: the socket and which of its uses.
     pub(crate) fn cookie(&self, generation: u32) -> u64 {
-        u64::from(self.number) << 32 | u64::from(generation)
+        u64::from(self.member.number()) << 32 | u64::from(generation)
     }
 
     /// The socket of a cookie, locked, if it is still the same use.
     pub(crate) fn of_cookie(cookie: u64) -> Option<(&'static Socket, Guard<'static, Inner>)> {
-        let socket = table::socket_number((cookie >> 32) as u32)?;
+        let socket = registry::numbered((cookie >> 32) as u32)?;
         let inner = socket.lock();
         let same = inner.generation == cookie as u32 && !matches!(inner.state, State::Free);
         same.then_some((socket, inner))
+    }
+
+    /// The first registration with an epoll instance.
+    #[inline]
+    pub(crate) fn first_watch(&self) -> Option<WatchRef> {
+        WatchRef::unpack(self.watch.load(Ordering::Acquire))
+    }
+
+    /// Returns true if there are more registrations than the first.
+    #[inline]
+    pub(crate) fn has_more_watches(&self) -> bool {
+        self.watched_more.load(Ordering::Acquire)
     }
 
     /// There is something to look at.
@@ -276,212 +202,4 @@ impl Socket {
         self.inner.unlock_after_fork();
         self.inner.lock()
     }
-}
-
-impl Inner {
-    pub(crate) const fn free(generation: u32) -> Self {
-        Self {
-            state: State::Free,
-            generation,
-            descriptors: 0,
-            lane: None,
-            options: Options::DEFAULT,
-            error: 0,
-            soft_error: 0,
-            cause_seen: false,
-            inet6: false,
-            bound: false,
-            connect_pending: false,
-            shut_read: false,
-            shut_write: false,
-            shared: false,
-            corked_once: false,
-            no_space: false,
-            bytes_read: 0,
-            more_watches: Vec::new(),
-        }
-    }
-
-    /// The connection, established or not.
-    #[inline]
-    pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
-        match &mut self.state {
-            State::Stream(connection) => Some(connection),
-            State::Connecting(connecting) => connecting.connection.as_mut(),
-            _ => None,
-        }
-    }
-
-    /// Turns the handshake's end and the connection's end into state and error, as the slot has it.
-    pub(crate) fn refresh(&mut self) {
-        if matches!(self.state, State::Connecting(_)) {
-            self.refresh_connecting();
-        }
-        self.note_soft_error();
-        if let State::Stream(connection) = &self.state
-            && !self.cause_seen
-            && let Some(cause) = connection.stream.closed()
-        {
-            self.cause_seen = true;
-            let fin = connection.stream.service_flags() & service_flags::FIN_RECEIVED != 0;
-            let in_close_wait = fin && !self.shut_write;
-            self.error = match errno::from_cause(cause) {
-                libc::ECONNRESET if in_close_wait => libc::EPIPE,
-                number => number,
-            };
-        }
-    }
-
-    /// An error of the path is one of the connection if the program asked for that (IP_RECVERR);
-    /// else only SO_ERROR tells it.
-    fn note_soft_error(&mut self) {
-        let State::Stream(connection) = &mut self.state else {
-            return;
-        };
-        let Some(cause) = connection.stream.soft_error() else {
-            return;
-        };
-        let is_v4 = connection.stream.names().peer_addr[..12] == V4_MAPPED;
-        let number = errno::from_cause(cause);
-        if self.options.tells_errors(is_v4) {
-            self.error = number;
-        } else {
-            self.soft_error = number;
-        }
-    }
-
-    fn refresh_connecting(&mut self) {
-        let State::Connecting(connecting) = &mut self.state else {
-            return;
-        };
-        let Some(connection) = &mut connecting.connection else {
-            return;
-        };
-        if connection.stream.established() {
-            let connection = connecting.connection.take();
-            self.state = connection.map_or(State::Failed, State::Stream);
-        } else if let Some(cause) = connection.stream.closed() {
-            self.fail_connect(cause);
-        }
-    }
-
-    /// The active open failed.
-    pub(crate) fn fail_connect(&mut self, cause: u32) {
-        let number = errno::from_cause(cause);
-        self.error = if number == 0 {
-            libc::ECONNRESET
-        } else {
-            number
-        };
-        if let State::Connecting(Connecting {
-            connection: Some(mut connection),
-            ..
-        }) = std::mem::replace(&mut self.state, State::Failed)
-        {
-            connection.stream.close(true, None);
-            if let Some(lane) = self.lane {
-                lane.submit_now(&mut connection);
-            }
-        }
-    }
-
-    /// SO_ERROR, which clears it.
-    pub(crate) fn take_error(&mut self) -> Option<Errno> {
-        match std::mem::take(&mut self.error) {
-            0 => None,
-            number => Some(Errno(number)),
-        }
-    }
-
-    /// What the kernel's poll would report: bits of EPOLL*, which are those of POLL*. Of EPOLLOUT
-    /// only if it is `wanted`, for it costs a look at another cache line.
-    #[inline]
-    pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {
-        if self.shared && self.is_elsewhere() {
-            return 0;
-        }
-        const ENDS: u32 = service_flags::CLOSED
-            | service_flags::FIN_RECEIVED
-            | service_flags::SOFT_ERROR
-            | service_flags::URGENT;
-        let plain = self.error == 0 && !(self.cause_seen | self.shut_read | self.shut_write);
-        if let State::Stream(connection) = &mut self.state
-            && plain
-            && connection.stream.service_flags() & ENDS == 0
-        {
-            let stream = &mut connection.stream;
-            let enough = has_enough(stream, self.options.receive_low);
-            let mut bits = if enough { IN } else { 0 };
-            if wanted & OUT != 0 && has_room(stream) {
-                bits |= OUT;
-            }
-            return bits;
-        }
-        self.readiness_slow()
-    }
-
-    #[inline(never)]
-    fn readiness_slow(&mut self) -> u32 {
-        const ERR: u32 = libc::EPOLLERR as u32;
-        const HUP: u32 = libc::EPOLLHUP as u32;
-        const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-        self.refresh();
-        let error = if self.error != 0 { ERR } else { 0 };
-        match &mut self.state {
-            State::Stream(connection) => {
-                let stream = &mut connection.stream;
-                let mut bits = error | urgent::readiness(stream);
-                if self.cause_seen {
-                    return bits | IN | OUT | HUP | RDHUP;
-                }
-                let ended = self.shut_read || stream.peer_closed();
-                if ended {
-                    bits |= IN | RDHUP;
-                } else {
-                    let pollable = stream.pollable();
-                    if enough(pollable, stream, self.options.receive_low) {
-                        bits |= IN;
-                    }
-                }
-                if self.shut_write {
-                    bits |= OUT;
-                    if ended {
-                        bits |= HUP;
-                    }
-                } else if has_room(stream) {
-                    bits |= OUT;
-                }
-                bits
-            }
-            State::Connecting(connecting) if connecting.syn_room > 0 => error | OUT,
-            State::Connecting(_) => error,
-            State::Failed if error != 0 => error | IN | OUT | HUP | RDHUP,
-            State::Fresh | State::Failed => OUT | HUP,
-            State::Listening(listening) if listening.queue.is_empty() => 0,
-            State::Listening(_) => IN,
-            State::Inherited(_) => 0,
-            State::Forked => ERR | IN | OUT | HUP | RDHUP,
-            State::Free | State::Kernel => 0,
-        }
-    }
-}
-
-/// Whether there is so much room that a writer should be woken: a third, as Linux has it, and
-/// TCP_NOTSENT_LOWAT.
-fn has_room(stream: &mut Stream) -> bool {
-    let (unacked, limit) = (stream.unacked(), stream.tx_limit());
-    let room = limit.saturating_sub(unacked);
-    room > 0 && room >= limit / 3 && stream.is_low()
-}
-
-/// Whether there is so much to read that a reader should be woken: SO_RCVLOWAT, or as much as can
-/// come at all.
-#[inline]
-fn has_enough(stream: &mut Stream, low: u32) -> bool {
-    enough(stream.readable(), stream, low)
-}
-
-#[inline]
-fn enough(readable: usize, stream: &Stream, low: u32) -> bool {
-    readable >= low as usize || readable > 0 && readable >= stream.rx_window() as usize / 2
 }

@@ -4,11 +4,26 @@
 
 use std::os::fd::RawFd;
 
-use crate::{Address, Errno};
-
+mod address;
+mod errno;
+mod few;
 mod files_unsafe;
+mod line;
+mod lock_unsafe;
+mod order;
+mod sleepers;
+mod static_cell_unsafe;
 
+pub use address::Address;
+pub use errno::{Errno, Handled, TO_KERNEL};
+pub(crate) use errno::{fail, from_cause};
+pub(crate) use few::Few;
 pub(crate) use files_unsafe::{pread, pread_shared, seek};
+pub(crate) use line::line;
+pub(crate) use lock_unsafe::{Guard, Lock};
+pub(crate) use order::Rank;
+pub(crate) use sleepers::Sleepers;
+pub(crate) use static_cell_unsafe::StaticCell;
 
 /// One system call with up to six arguments; a negative result becomes an [`Errno`].
 ///

@@ -2,8 +2,7 @@
 
 use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
-use super::{call, call3};
-use crate::Errno;
+use super::{Errno, call, call3};
 
 /// `lseek`.
 pub(crate) fn seek(fd: RawFd, offset: i64, whence: i32) -> Result<usize, Errno> {

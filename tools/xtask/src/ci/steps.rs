@@ -104,7 +104,7 @@ pub const STEPS: &[Step] = &[
             "sh",
             "-c",
             "CARGO_TARGET_DIR=\"${CARGO_TARGET_DIR:-target}/loom\" \
-             cargo test --release --package tidelane-ring --test loom",
+             cargo test --release --package tidelane-ring --package tidelane-sockets --test loom",
         ],
         environment: &[("RUSTFLAGS", "--cfg loom")],
         tests: true,

@@ -1,0 +1,34 @@
+//! Buffers for bytes between a connection and a file or pipe.
+
+use crate::sys::Lock;
+
+/// Bytes that go through the bounce buffer at once.
+const BOUNCE_LEN: usize = 64 << 10;
+/// Bounce buffers that are kept for later.
+const BOUNCE_KEPT_MAX: usize = 16;
+
+static BOUNCE: Lock<Vec<Box<[u8]>>> = Lock::new(Vec::new());
+
+/// A bounce buffer; it goes back at its end.
+pub(super) struct Bounce(pub(super) Box<[u8]>);
+
+impl Bounce {
+    pub(super) fn new() -> Self {
+        let kept = BOUNCE.lock().pop();
+        Self(kept.unwrap_or_else(|| vec![0; BOUNCE_LEN].into_boxed_slice()))
+    }
+}
+
+impl Drop for Bounce {
+    fn drop(&mut self) {
+        let mut kept = BOUNCE.lock();
+        if kept.len() < BOUNCE_KEPT_MAX {
+            kept.push(std::mem::take(&mut self.0));
+        }
+    }
+}
+
+/// For the child after fork.
+pub(super) fn reset_after_fork() {
+    BOUNCE.unlock_after_fork();
+}

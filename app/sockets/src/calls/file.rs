@@ -1,0 +1,188 @@
+//! `sendfile` and `splice`. A file is read into the send buffer; what comes or goes through a pipe
+//! is copied once more.
+
+use std::{os::fd::RawFd, sync::atomic::AtomicU8};
+
+use super::{bounce::Bounce, transfer};
+use crate::{
+    socket::{Socket, state::State},
+    sys::{self, Handled, TO_KERNEL, fail},
+};
+
+/// Bytes of a file that are read at once: other threads wait for the connection meanwhile.
+const READ_MAX: usize = 256 << 10;
+
+/// `sendfile` to one of our connections. `offset`: where to read, moved on by what was sent; None
+/// for the file's own position.
+pub fn send_file(
+    socket: &'static Socket,
+    fd: RawFd,
+    file: RawFd,
+    offset: Option<&mut i64>,
+    count: usize,
+) -> Handled {
+    if !is_connection(&socket.enter(fd)?.state) {
+        return TO_KERNEL;
+    }
+    let own_position = offset.is_none();
+    let mut position = match &offset {
+        Some(offset) => **offset,
+        None => match sys::seek(file, 0, libc::SEEK_CUR) {
+            Ok(position) => position as i64,
+            Err(_) => return fail(libc::EINVAL),
+        },
+    };
+    let begin = position;
+    let result = copy_file(socket, fd, file, &mut position, count);
+    match offset {
+        Some(offset) => *offset = position,
+        None if own_position && position != begin => {
+            let _ = sys::seek(file, position, libc::SEEK_SET);
+        }
+        None => {}
+    }
+    result
+}
+
+fn is_connection(state: &State) -> bool {
+    matches!(
+        state,
+        State::Stream(_)
+            | State::Connecting(_)
+            | State::Failed
+            | State::Forked
+            | State::Inherited(_)
+    )
+}
+
+fn copy_file(
+    socket: &'static Socket,
+    fd: RawFd,
+    file: RawFd,
+    position: &mut i64,
+    count: usize,
+) -> Handled {
+    let mut sent = 0;
+    while sent < count {
+        let len = (count - sent).min(READ_MAX);
+        let read = |runs: [&[AtomicU8]; 2]| sys::pread_shared(file, runs, *position);
+        let placed = socket.enter(fd)?.send_in_place(socket, len, read);
+        let copied = match placed {
+            Some(copied) => copied,
+            // `send` finds out why there is no room, and waits or fails.
+            None => copy_bounced(socket, fd, file, *position, len)?,
+        };
+        match copied {
+            Ok(0) => break,
+            Ok(copied) => {
+                sent += copied;
+                *position += copied as i64;
+            }
+            Err(_) if sent > 0 => break,
+            Err(error) => return Some(Err(error)),
+        }
+    }
+    Some(Ok(sent))
+}
+
+/// Sends up to `len` bytes of a file by way of a bounce buffer, at least one of them if the call
+/// waits for room. 0: the file's end.
+fn copy_bounced(
+    socket: &'static Socket,
+    fd: RawFd,
+    file: RawFd,
+    position: i64,
+    len: usize,
+) -> Handled {
+    let mut bounce = Bounce::new();
+    let room = socket.enter(fd)?.room().unwrap_or(0).max(1);
+    let len = len.min(room).min(bounce.0.len());
+    match sys::pread(file, &mut bounce.0[..len], position) {
+        Ok(0) => Some(Ok(0)),
+        Ok(got) => transfer::send(socket, fd, &bounce.0[..got], 0),
+        error => Some(error),
+    }
+}
+
+/// `splice` from a pipe into one of our connections.
+pub fn splice_in(
+    socket: &'static Socket,
+    fd: RawFd,
+    pipe: RawFd,
+    len: usize,
+    flags: u32,
+) -> Handled {
+    let room = {
+        let mut inner = socket.enter(fd)?;
+        if !is_connection(&inner.state) {
+            return TO_KERNEL;
+        }
+        inner.room().unwrap_or(0)
+    };
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
+    if room == 0 && !(waits && socket.blocks()) {
+        // Says why: full, shut, reset.
+        return match transfer::send(socket, fd, &[0; 0], libc::MSG_DONTWAIT)? {
+            Ok(_) => fail(libc::EAGAIN),
+            Err(error) => Some(Err(error)),
+        };
+    }
+    if !waits && !is_ready(pipe, libc::POLLIN) {
+        return fail(libc::EAGAIN);
+    }
+    let mut bounce = Bounce::new();
+    let len = len.min(room.max(1)).min(bounce.0.len());
+    let got = match sys::read_bytes(pipe, &mut bounce.0[..len]) {
+        Ok(got) => got,
+        Err(error) => return Some(Err(error)),
+    };
+    let mut sent = 0;
+    while sent < got {
+        // Out of the pipe already: it must go.
+        match transfer::send_waiting(socket, fd, &bounce.0[sent..got])? {
+            Ok(taken) => sent += taken,
+            Err(error) if sent == 0 => return Some(Err(error)),
+            Err(_) => break,
+        }
+    }
+    Some(Ok(sent))
+}
+
+/// `splice` from one of our connections into a pipe.
+pub fn splice_out(
+    socket: &'static Socket,
+    fd: RawFd,
+    pipe: RawFd,
+    len: usize,
+    flags: u32,
+) -> Handled {
+    if !is_connection(&socket.enter(fd)?.state) {
+        return TO_KERNEL;
+    }
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
+    if !waits && !is_ready(pipe, libc::POLLOUT) {
+        return fail(libc::EAGAIN);
+    }
+    let mut bounce = Bounce::new();
+    let len = len.min(bounce.0.len());
+    let peek = libc::MSG_PEEK | if waits { 0 } else { libc::MSG_DONTWAIT };
+    let got = match transfer::recv(socket, fd, &mut bounce.0[..len], peek)? {
+        Ok(0) => return Some(Ok(0)),
+        Ok(got) => got,
+        Err(error) => return Some(Err(error)),
+    };
+    let moved = match sys::write_bytes(pipe, &bounce.0[..got]) {
+        Ok(moved) => moved,
+        Err(error) => return Some(Err(error)),
+    };
+    transfer::skip(socket, fd, moved, libc::MSG_DONTWAIT)
+}
+
+fn is_ready(fd: RawFd, events: i16) -> bool {
+    let mut fds = [libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    }];
+    sys::ppoll(&mut fds, Some(0), None).is_ok_and(|count| count > 0)
+}

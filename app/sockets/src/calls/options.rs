@@ -1,0 +1,120 @@
+//! `setsockopt` and `getsockopt`.
+
+use std::os::fd::RawFd;
+
+use tidelane_abi::congestion;
+
+use crate::{
+    socket::{
+        Socket, cc_info::cc_info, listening, option_values::fast_open_key, options::CONGESTION_LEN,
+        state::State,
+    },
+    sys::{self, Handled, TO_KERNEL, fail},
+};
+
+/// Options of a listener that the service reads from the kernel's socket.
+const OF_LISTENER: [i32; 3] = [
+    libc::TCP_FASTOPEN,
+    libc::TCP_FASTOPEN_NO_COOKIE,
+    libc::TCP_FASTOPEN_KEY,
+];
+
+/// `setsockopt`.
+pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Handled {
+    let mut inner = socket.enter(fd)?;
+    match inner.state {
+        State::Fresh | State::Listening(_) => {
+            // The kernel checks the value and keeps it; we keep what matters to connections.
+            if let Err(error) = sys::set_socket_option(fd, level, name, value) {
+                return Some(Err(error));
+            }
+            if inner.apply(socket, level, name, value).is_err() {
+                inner.options.kernel_only = true;
+            }
+            let again = level == libc::IPPROTO_TCP && OF_LISTENER.contains(&name);
+            listening::options_changed(socket, &mut inner, fd, again);
+            Some(Ok(0))
+        }
+        State::Connecting(_)
+        | State::Stream(_)
+        | State::Failed
+        | State::Inherited(_)
+        | State::Forked => Some(inner.apply(socket, level, name, value).map(|()| 0)),
+        State::Free | State::Kernel => TO_KERNEL,
+    }
+}
+
+/// `getsockopt`: fills `into` and returns how much of it.
+pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut [u8]) -> Handled {
+    let mut inner = socket.enter(fd)?;
+    if matches!(
+        inner.state,
+        State::Free | State::Fresh | State::Listening(_) | State::Kernel
+    ) {
+        return TO_KERNEL;
+    }
+    inner.refresh();
+    let room = into.len();
+    let mut give = |bytes: &[u8]| {
+        let count = bytes.len().min(into.len());
+        into[..count].copy_from_slice(&bytes[..count]);
+        Some(Ok(count))
+    };
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_LINGER) => {
+            let linger = inner.options.linger;
+            let on = i32::from(linger.is_some());
+            let seconds = linger.unwrap_or(0) as i32;
+            give(&[on.to_ne_bytes(), seconds.to_ne_bytes()].concat())
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => {
+            give(&timeval_bytes(inner.options.receive_timeout_ns))
+        }
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => {
+            give(&timeval_bytes(inner.options.send_timeout_ns))
+        }
+        (libc::IPPROTO_TCP, libc::TCP_CC_INFO) => {
+            let numbers = inner.numbers();
+            let (info, len) = numbers.as_ref().map_or(([0; 20], 0), cc_info);
+            give(&info[..len])
+        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => give(&inner.tcp_info()),
+        (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+            let rate = inner.options.pacing_rate_max();
+            if room >= size_of::<u64>() {
+                return give(&rate.to_ne_bytes());
+            }
+            give(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes())
+        }
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY) => Some(fast_open_key(into)),
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => match inner.congestion() {
+            Some(number) => give(&congestion_name(number)),
+            None => TO_KERNEL,
+        },
+        (libc::IPPROTO_IPV6, _) if !inner.inet6 => fail(libc::EOPNOTSUPP),
+        _ => match inner.int_option(level, name) {
+            Some(value) => give(&value.to_ne_bytes()),
+            None => fail(libc::ENOPROTOOPT),
+        },
+    }
+}
+
+fn congestion_name(number: u16) -> [u8; CONGESTION_LEN] {
+    let name: &[u8] = match number {
+        congestion::RENO => b"reno",
+        congestion::DCTCP => b"dctcp",
+        congestion::BBR => b"bbr",
+        _ => b"cubic",
+    };
+    let mut bytes = [0; CONGESTION_LEN];
+    bytes[..name.len()].copy_from_slice(name);
+    bytes
+}
+
+fn timeval_bytes(ns: Option<u64>) -> [u8; 16] {
+    let ns = ns.unwrap_or(0);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&(ns / 1_000_000_000).to_ne_bytes());
+    bytes[8..].copy_from_slice(&(ns % 1_000_000_000 / 1_000).to_ne_bytes());
+    bytes
+}

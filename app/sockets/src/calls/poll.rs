@@ -1,0 +1,177 @@
+//! `poll` and `select` over Tidelane's descriptors and the kernel's together.
+
+use std::os::fd::RawFd;
+
+use libc::pollfd;
+
+use crate::{
+    readiness::{
+        Instance, instance,
+        wait::{Deadline, Sleeper},
+        wake,
+    },
+    service::lanes,
+    socket::{listening, registry, sharing, state::State},
+    sys::{self, Errno, Handled, SignalMask, TO_KERNEL},
+};
+
+const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
+/// Reported whether asked for or not.
+const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+
+/// Whether a poll on these descriptors concerns us.
+pub fn concerns(fds: &[pollfd]) -> bool {
+    fds.iter().any(|entry| {
+        registry::of(entry.fd).is_some()
+            || instance::of(entry.fd).is_some_and(|instance| instance.lane().is_active())
+    })
+}
+
+/// `poll`, `ppoll`.
+pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask>) -> Handled {
+    let deadline = match timeout_ns {
+        Some(0) => Deadline::NOW,
+        other => Deadline::after(other),
+    };
+    let mut kernel: Vec<pollfd> = fds.to_vec();
+    for entry in &mut kernel {
+        if is_ours_alone(entry.fd) {
+            entry.fd = -1;
+        }
+    }
+    let kernel_has_some = kernel.iter().any(|entry| entry.fd >= 0);
+    if !kernel
+        .iter()
+        .zip(fds.iter())
+        .any(|(k, f)| k.fd != f.fd || is_in_both(f.fd))
+    {
+        return TO_KERNEL;
+    }
+    show_interest(fds);
+    let mut sleeper = Sleeper::new(deadline).with_mask(mask);
+    let mut last_look = false;
+    loop {
+        let mut count = 0;
+        if kernel_has_some && let Err(error) = sys::ppoll(&mut kernel, Some(0), None) {
+            return Some(Err(error));
+        }
+        for (entry, kernel) in fds.iter_mut().zip(&kernel) {
+            let from_kernel = if kernel.fd >= 0 { kernel.revents } else { 0 };
+            entry.revents = from_kernel | ready(entry);
+            count += usize::from(entry.revents != 0);
+        }
+        if count > 0 || last_look {
+            return Some(Ok(count));
+        }
+        if kernel_has_some {
+            sleeper.watch_kernel_all(&kernel);
+        }
+        watch_all(&mut sleeper, fds);
+        match sleeper.step() {
+            Ok(()) => {}
+            Err(WOULD_BLOCK) => last_look = true,
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}
+
+/// The kernel knows nothing of the descriptor's events.
+fn is_ours_alone(fd: RawFd) -> bool {
+    let Some(inner) = registry::of(fd).and_then(|socket| socket.enter(fd)) else {
+        return false;
+    };
+    matches!(
+        inner.state,
+        State::Stream(_)
+            | State::Connecting(_)
+            | State::Failed
+            | State::Forked
+            | State::Inherited(_)
+    )
+}
+
+/// Both stacks have events for the descriptor.
+fn is_in_both(fd: RawFd) -> bool {
+    if let Some(instance) = instance::of(fd) {
+        return instance.lane().is_active();
+    }
+    let inner = registry::of(fd).and_then(|socket| socket.enter(fd));
+    inner.is_some_and(|inner| matches!(inner.state, State::Listening(_)))
+}
+
+/// Listeners among the descriptors: this process wants their connections. And what is in the rings
+/// already is looked at.
+fn show_interest(fds: &[pollfd]) {
+    for entry in fds {
+        let Some(socket) = registry::of(entry.fd) else {
+            continue;
+        };
+        let Some(mut inner) = socket.enter(entry.fd) else {
+            continue;
+        };
+        let State::Listening(listening) = &inner.state else {
+            continue;
+        };
+        if !listening.is_attended()
+            && let Some(lane) = lanes::default()
+        {
+            let before = listening::join(socket, &mut inner, entry.fd, lane);
+            wake::joined(socket, &before);
+        }
+        let lanes = inner.lanes();
+        drop(inner);
+        for lane in lanes.iter() {
+            Instance::of(lane).pump();
+        }
+    }
+}
+
+/// What is ready now of what the entry asks for, as far as Tidelane knows.
+fn ready(entry: &pollfd) -> i16 {
+    if let Some(socket) = registry::of(entry.fd) {
+        let Some(mut inner) = socket.find(entry.fd) else {
+            return 0;
+        };
+        if inner.shared {
+            sharing::bring_news(socket, &mut inner);
+        }
+        if matches!(inner.state, State::Fresh) {
+            return 0;
+        }
+        return inner.readiness(entry.events as u32) as i16 & (entry.events | ALWAYS);
+    }
+    match instance::of(entry.fd) {
+        Some(instance) if instance.lane().is_active() => {
+            instance.pump_beside();
+            instance.pump();
+            let readable = if instance.state().has_ready() {
+                libc::POLLIN
+            } else {
+                0
+            };
+            readable & entry.events
+        }
+        _ => 0,
+    }
+}
+
+fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
+    for entry in fds {
+        if let Some(socket) = registry::of(entry.fd) {
+            let Some(inner) = socket.find(entry.fd) else {
+                continue;
+            };
+            let lanes = inner.lanes();
+            drop(inner);
+            sleeper.watch(socket, lanes);
+        } else if let Some(instance) = instance::of(entry.fd)
+            && instance.lane().is_active()
+        {
+            let lane = instance.lane();
+            sleeper.watch_lane(lane);
+            if let Some(beside) = lane.beside() {
+                sleeper.watch_lane(beside);
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The process: what runs at `fork`, in the parent and in the child.
+//!
+//! Listeners are inherited and taken up again when the child shows interest. Connections are held
+//! by both. See `docs/design/fork.md`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidelane_client::Heir;
+
+use super::{bounce, exit};
+use crate::{
+    readiness::instance,
+    service::{lanes, session},
+    socket::{registry, sharing},
+    sys::{self, Lock},
+    table,
+};
+
+/// The fork handlers are installed.
+static WATCHING_FORK: AtomicBool = AtomicBool::new(false);
+
+/// Heirs of forks that are under way, by the forking thread.
+static FORKING: Lock<Vec<(usize, Heir)>> = Lock::new(Vec::new());
+
+/// This process keeps track of sockets from now on.
+pub(crate) fn start_tracking() {
+    session::own_tables();
+    if !WATCHING_FORK.swap(true, Ordering::Relaxed) {
+        sys::at_fork(before, in_parent, in_child);
+    }
+}
+
+/// Runs before `fork`, in the thread that calls it.
+extern "C" fn before() {
+    let mut any = false;
+    for fd in table::descriptors() {
+        any |= registry::of(fd).is_some_and(sharing::share);
+    }
+    if any && let Some(heir) = session::make_heir() {
+        table::set_internal(heir.descriptor(), true);
+        FORKING.lock().push((sys::thread_identity(), heir));
+    }
+}
+
+/// Runs after `fork` in the parent, also if there is no child.
+extern "C" fn in_parent() {
+    drop(take_heir());
+}
+
+/// What was made for the child of this thread.
+fn take_heir() -> Option<Heir> {
+    let me = sys::thread_identity();
+    let mut forking = FORKING.lock();
+    let at = forking.iter().position(|(thread, _)| *thread == me)?;
+    let (_, heir) = forking.swap_remove(at);
+    table::set_internal(heir.descriptor(), false);
+    Some(heir)
+}
+
+/// Runs in the child, which has this one thread.
+extern "C" fn in_child() {
+    FORKING.unlock_after_fork();
+    let heir = take_heir();
+    // Those of other threads, which fork at this moment: their children are not this one.
+    for (_, other) in std::mem::take(&mut *FORKING.lock()) {
+        table::set_internal(other.descriptor(), false);
+    }
+    session::reset_after_fork();
+    exit::reset_after_fork();
+    bounce::reset_after_fork();
+    registry::reset_after_fork();
+    lanes::reset_after_fork();
+    instance::reset_after_fork();
+    let inherits = heir.is_some();
+    if let Some(heir) = heir {
+        session::set_heir(heir);
+    }
+    for fd in table::descriptors() {
+        if let Some(socket) = registry::of(fd) {
+            sharing::inherit(socket, inherits);
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Bytes in and out: the calls that a program makes for each request.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    os::fd::RawFd,
+};
+
+use super::{fast_open, urgent};
+use crate::{
+    readiness::wait::{self, Deadline},
+    socket::{Inner, Socket, sharing, state::State, urgent::peek},
+    sys::{self, Errno, Handled, TO_KERNEL, fail},
+};
+
+const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
+const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
+/// Flags of `send` that the shortest path may ignore.
+const PLAIN_SEND: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+
+/// The shortest path of `recv` and `read`: bytes that are there. 0: call [`recv`].
+#[inline]
+pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
+    let Some(mut inner) = socket.enter(fd) else {
+        return 0;
+    };
+    if inner.shared || inner.options.receive_low > 1 {
+        return 0;
+    }
+    let State::Stream(connection) = &mut inner.state else {
+        return 0;
+    };
+    let news = socket.news();
+    let count = connection.stream.read(into);
+    if count > 0 {
+        // The end of the stream is to be read too, and what is behind urgent data.
+        if count < into.len() && !connection.stream.is_special() {
+            socket.note_drained(news);
+        }
+        inner.after_read(socket, count);
+    }
+    count
+}
+
+/// `recv`, and `read` with no flags.
+#[inline(never)]
+pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> Handled {
+    let peeks = flags & libc::MSG_PEEK != 0;
+    let wanted = into.len();
+    if flags & libc::MSG_OOB != 0 {
+        return urgent::recv(socket, fd, flags, wanted, &mut |byte| into[0] = byte);
+    }
+    receive(socket, fd, flags, wanted, &mut |inner, done| {
+        let rest = &mut into[done..];
+        match inner.connection() {
+            Some(connection) if peeks => peek(&mut connection.stream, rest),
+            Some(connection) => connection.stream.read(rest),
+            None => 0,
+        }
+    })
+}
+
+/// `recv` with MSG_TRUNC: on a stream, the bytes are taken and not stored.
+pub fn skip(socket: &'static Socket, fd: RawFd, wanted: usize, flags: i32) -> Handled {
+    let peeks = flags & libc::MSG_PEEK != 0;
+    if flags & libc::MSG_OOB != 0 {
+        return urgent::recv(socket, fd, flags, wanted, &mut |_| ());
+    }
+    receive(socket, fd, flags, wanted, &mut |inner, done| {
+        let rest = wanted - done;
+        match inner.connection() {
+            Some(connection) if peeks => match connection.stream.readable() {
+                0 => connection.stream.pollable().min(rest),
+                readable => readable.min(rest),
+            },
+            Some(connection) => connection.stream.discard(rest),
+            None => 0,
+        }
+    })
+}
+
+/// `readv` and `recvmsg`.
+pub fn recv_vectored(
+    socket: &'static Socket,
+    fd: RawFd,
+    into: &mut [IoSliceMut<'_>],
+    flags: i32,
+) -> Handled {
+    let wanted = into.iter().map(|part| part.len()).sum();
+    if flags & libc::MSG_TRUNC != 0 {
+        return skip(socket, fd, wanted, flags);
+    }
+    let peeks = flags & libc::MSG_PEEK != 0;
+    if flags & libc::MSG_OOB != 0 {
+        let mut put = |byte| scatter(&[byte], into);
+        return urgent::recv(socket, fd, flags, wanted, &mut put);
+    }
+    receive(socket, fd, flags, wanted, &mut |inner, done| {
+        let Some(connection) = inner.connection() else {
+            return 0;
+        };
+        let stream = &mut connection.stream;
+        if peeks {
+            let mut all = vec![0; wanted.min(stream.unread())];
+            let count = peek(stream, &mut all);
+            scatter(&all[..count], into);
+            count
+        } else if done == 0 {
+            stream.read_vectored(into)
+        } else {
+            let mut skip = done;
+            let mut count = 0;
+            for part in into.iter_mut() {
+                let from = skip.min(part.len());
+                skip -= from;
+                let rest = &mut part[from..];
+                let got = stream.read(rest);
+                count += got;
+                if got < rest.len() {
+                    break;
+                }
+            }
+            count
+        }
+    })
+}
+
+/// Copies `bytes` to the start of `into`.
+fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
+    for part in into {
+        let (now, later) = bytes.split_at(part.len().min(bytes.len()));
+        part[..now.len()].copy_from_slice(now);
+        bytes = later;
+    }
+}
+
+/// Takes bytes with `take(inner, taken so far)` until there are some: as many as SO_RCVLOWAT says,
+/// or all, with MSG_WAITALL.
+fn receive(
+    socket: &'static Socket,
+    fd: RawFd,
+    flags: i32,
+    wanted: usize,
+    take: &mut dyn FnMut(&mut Inner, usize) -> usize,
+) -> Handled {
+    let (timeout, low) = {
+        let inner = socket.enter(fd)?;
+        match inner.state {
+            State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
+            _ => (
+                inner.options.receive_timeout_ns,
+                inner.options.receive_low as usize,
+            ),
+        }
+    };
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        // Nothing ever is in the error queue.
+        return fail(libc::EAGAIN);
+    }
+    let peeks = flags & libc::MSG_PEEK != 0;
+    let least = match flags & libc::MSG_WAITALL {
+        _ if peeks => 1,
+        0 => low.min(wanted),
+        _ => wanted,
+    };
+    let mut done = 0;
+    let attempt = |inner: &mut Inner| {
+        let mut count = if wanted == 0 { 0 } else { take(inner, done) };
+        if count == 0 && done == 0 && wanted > 0 && !peeks && inner.pass_mark(socket) {
+            count = take(inner, done);
+        }
+        done += count;
+        if count > 0 && !peeks {
+            inner.after_read(socket, count);
+        }
+        if done > 0 && (done >= least || inner.stops_at_mark()) {
+            return Ok(done);
+        }
+        inner.refresh();
+        match inner.end_of_input(wanted == 0) {
+            Some(_) if done > 0 => Ok(done),
+            Some(end) => end,
+            None => Err(WOULD_BLOCK),
+        }
+    };
+    let waits = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
+    let result = attempt_or_wait(socket, fd, waits, timeout, attempt);
+    if done > 0 { Some(Ok(done)) } else { result }
+}
+
+/// One attempt, or as many as it takes.
+fn attempt_or_wait(
+    socket: &'static Socket,
+    fd: RawFd,
+    waits: bool,
+    timeout_ns: Option<u64>,
+    mut attempt: impl FnMut(&mut Inner) -> Result<usize, Errno>,
+) -> Handled {
+    {
+        let mut inner = socket.enter(fd)?;
+        match sharing::attempt(&mut inner, &mut attempt) {
+            Err(WOULD_BLOCK) if waits => {}
+            done => return Some(done),
+        }
+    }
+    wait::blocking(socket, fd, Deadline::after(timeout_ns), None, attempt)
+}
+
+/// Whether `send` with these flags may begin with [`send_now`].
+#[inline]
+pub fn is_plain_send(flags: i32) -> bool {
+    flags & !PLAIN_SEND == 0
+}
+
+/// The shortest path of `send` and `write`: what there is room for, if nothing is unusual. If it is
+/// less than all, [`send_rest`] does the rest of the call.
+#[inline]
+pub fn send_now(socket: &'static Socket, fd: RawFd, from: &[u8]) -> usize {
+    match socket.enter(fd) {
+        Some(mut inner) => inner.send_plain(socket, from),
+        None => 0,
+    }
+}
+
+/// `send`, after `sent` bytes were given by [`send_now`].
+pub fn send_rest(
+    socket: &'static Socket,
+    fd: RawFd,
+    from: &[u8],
+    flags: i32,
+    sent: usize,
+) -> Handled {
+    let how = How::new(socket, flags);
+    if sent > 0 && !how.waits {
+        return Some(Ok(sent));
+    }
+    let how = How {
+        already: sent,
+        ..how
+    };
+    send_slow(socket, fd, from, how)
+}
+
+/// `send`, and `write` with no flags.
+pub fn send(socket: &'static Socket, fd: RawFd, from: &[u8], flags: i32) -> Handled {
+    send_rest(socket, fd, from, flags, 0)
+}
+
+#[inline(never)]
+fn send_slow(socket: &'static Socket, fd: RawFd, from: &[u8], how: How) -> Handled {
+    transmit(socket, fd, from.len(), how, &mut |inner, done| {
+        let Some(connection) = inner.connection() else {
+            return 0;
+        };
+        match how.flags & libc::MSG_OOB {
+            0 => connection.stream.write(&from[done..]),
+            _ => connection.stream.write_urgent(&from[done..]),
+        }
+    })
+}
+
+/// How bytes are sent.
+#[derive(Clone, Copy)]
+struct How {
+    flags: i32,
+    /// Bytes that were sent already.
+    already: usize,
+    /// Whether the call waits for room.
+    waits: bool,
+}
+
+impl How {
+    fn new(socket: &Socket, flags: i32) -> Self {
+        let waits = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
+        Self {
+            flags,
+            already: 0,
+            waits,
+        }
+    }
+}
+
+/// `writev` and `sendmsg`.
+pub fn send_vectored(
+    socket: &'static Socket,
+    fd: RawFd,
+    from: &[IoSlice<'_>],
+    flags: i32,
+) -> Handled {
+    let wanted = from.iter().map(|part| part.len()).sum();
+    transmit(
+        socket,
+        fd,
+        wanted,
+        How::new(socket, flags),
+        &mut |inner, done| {
+            let Some(connection) = inner.connection() else {
+                return 0;
+            };
+            let stream = &mut connection.stream;
+            if flags & libc::MSG_OOB != 0 {
+                let all: Vec<u8> = from.iter().flat_map(|part| part.iter().copied()).collect();
+                return stream.write_urgent(&all[done..]);
+            }
+            if done == 0 {
+                return stream.write_vectored(from);
+            }
+            let mut skip = done;
+            let mut count = 0;
+            for part in from {
+                let begin = skip.min(part.len());
+                skip -= begin;
+                let rest = &part[begin..];
+                let taken = stream.write(rest);
+                count += taken;
+                if taken < rest.len() {
+                    break;
+                }
+            }
+            count
+        },
+    )
+}
+
+/// Gives bytes with `give(inner, given so far)`: all of them if the call waits, else what fits.
+fn transmit(
+    socket: &'static Socket,
+    fd: RawFd,
+    wanted: usize,
+    how: How,
+    give: &mut dyn FnMut(&mut Inner, usize) -> usize,
+) -> Handled {
+    let (flags, waits) = (how.flags, how.waits);
+    let (timeout, syn_room) = {
+        let inner = socket.enter(fd)?;
+        match inner.state {
+            State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
+            _ => (inner.options.send_timeout_ns, inner.syn_room()),
+        }
+    };
+    let mut done = how.already;
+    if syn_room > 0 {
+        done = match fast_open::give(socket, fd, waits, give)? {
+            Ok(count) if waits => count,
+            at_once => return Some(at_once),
+        };
+    }
+    let in_syn = done - how.already;
+    let attempt = |inner: &mut Inner| {
+        inner.check_writable()?;
+        inner.cork_once(flags & libc::MSG_MORE != 0);
+        let count = if wanted == done { 0 } else { give(inner, done) };
+        done += count;
+        inner.after_write(socket);
+        if done == wanted || count > 0 && !waits {
+            inner.no_space = done < wanted;
+            return Ok(done);
+        }
+        inner.no_space = true;
+        // It may have ended between the check and the write.
+        inner.check_writable()?;
+        Err(WOULD_BLOCK)
+    };
+    let result = attempt_or_wait(socket, fd, waits, timeout, attempt);
+    let unopened = in_syn == done && !matches!(result, Some(Err(WOULD_BLOCK)));
+    if done > 0 && !unopened && !matches!(result, Some(Ok(_))) {
+        return Some(Ok(done));
+    }
+    if result == Some(Err(BROKEN_PIPE)) && flags & libc::MSG_NOSIGNAL == 0 {
+        sys::raise(libc::SIGPIPE);
+    }
+    result
+}
+
+/// `send` that waits for room whatever the socket's flags.
+pub(crate) fn send_waiting(socket: &'static Socket, fd: RawFd, from: &[u8]) -> Handled {
+    let how = How {
+        waits: true,
+        ..How::new(socket, 0)
+    };
+    send_slow(socket, fd, from, how)
+}
+
+/// SIOCOUTQ: bytes written and not acknowledged.
+pub fn unacknowledged(socket: &'static Socket, fd: RawFd) -> Handled {
+    let mut inner = socket.enter(fd)?;
+    match inner.connection() {
+        Some(connection) => Some(Ok(connection.stream.unacked() as usize)),
+        None => TO_KERNEL,
+    }
+}

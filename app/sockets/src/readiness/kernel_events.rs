@@ -1,0 +1,86 @@
+//! Events of the kernel's epoll instance, without the library's own.
+
+use libc::epoll_event;
+
+use super::{Instance, wake};
+use crate::{
+    service::marks,
+    sys::{self, Errno, SignalMask},
+};
+
+/// A listener may be ready in both stacks: one report is enough.
+pub(crate) fn merge_same(events: &mut [epoll_event], count: usize) -> usize {
+    let mut kept = 0;
+    for at in 0..count {
+        let event = events[at];
+        let (bits, data) = (event.events, event.u64);
+        match events[..kept].iter().position(|other| other.u64 == data) {
+            Some(same) => events[same].events |= bits,
+            None => {
+                events[kept] = event;
+                kept += 1;
+            }
+        }
+    }
+    kept
+}
+
+/// Asks the kernel for events behind the `count` that are there.
+pub(crate) fn kernel_events(
+    instance: &Instance,
+    events: &mut [epoll_event],
+    count: usize,
+    timeout_ns: Option<u64>,
+    mask: Option<&SignalMask>,
+) -> Result<usize, Errno> {
+    let found = sys::epoll_wait(
+        instance.lane().epfd(),
+        &mut events[count..],
+        timeout_ns,
+        mask,
+    )?;
+    let kept = without_internal(instance, events, count, found);
+    if kept < count + found {
+        // This look took the doorbell's edge away from a thread that sleeps.
+        wake::edge_taken(instance);
+    }
+    Ok(kept)
+}
+
+/// Takes the library's own out of the `found` events behind the first `count`.
+pub(crate) fn without_internal(
+    instance: &Instance,
+    events: &mut [epoll_event],
+    count: usize,
+    found: usize,
+) -> usize {
+    let mut kept = count;
+    for at in count..count + found {
+        let event = events[at];
+        if !marks::is_internal_event(&event) {
+            events[kept] = event;
+            kept += 1;
+        }
+    }
+    if kept > count && instance.has_kernel_one_shots() {
+        note_one_shots(instance, &events[count..kept]);
+    }
+    kept
+}
+
+/// The kernel reported these, and disabled its registrations with EPOLLONESHOT: so are ours. Where
+/// several registrations have the same data, it was that of a listener that has a connection.
+fn note_one_shots(instance: &Instance, events: &[epoll_event]) {
+    let mut state = instance.state();
+    for event in events {
+        let data = event.u64;
+        state.disable_one_shots(data, |fd| {
+            let mut fds = [libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            }];
+            sys::ppoll(&mut fds, Some(0), None).is_ok_and(|count| count > 0)
+        });
+    }
+}

@@ -1,0 +1,23 @@
+//! The process and the service: registration, the rings of its lanes, and what is left when the
+//! service goes.
+//!
+//! | module | what |
+//! |---|---|
+//! | `session` | the registration: made when first needed, given up in a forked child |
+//! | `lane` | a context with its rings and doorbell, and who sleeps on it |
+//! | `lanes` | all lanes; the default one |
+//! | `beside` | an epoll instance's lane that sleeps on the default one, too |
+//! | `connection` | a connection and the session that it belongs to |
+//! | `marks` | the library's own descriptors among an epoll instance's events |
+//! | `report` | sockets that stay with the kernel |
+
+pub(crate) mod beside;
+pub(crate) mod connection;
+pub(crate) mod lane;
+pub(crate) mod lanes;
+pub(crate) mod marks;
+pub(crate) mod report;
+pub(crate) mod session;
+
+pub(crate) use connection::Connection;
+pub use lane::Lane;

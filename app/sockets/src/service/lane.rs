@@ -1,0 +1,404 @@
+//! A lane: a context, its rings and its doorbell, of an epoll instance or of the process.
+//!
+//! ```text
+//! program -> submit -> request ring -> service -> event ring -> take_events -> who asked
+//!                                         \-> doorbell -> whoever announced a sleep here
+//! ```
+
+use std::{
+    os::fd::{AsRawFd, RawFd},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
+};
+
+use tidelane_client::{ClientEvent, Context};
+
+use super::{
+    connection::Connection,
+    marks::internal_mark,
+    session::{self, Session},
+};
+use crate::{
+    sys::{self, Errno, Lock, Rank, Sleepers},
+    table,
+};
+
+/// Changes of a batch that wait for its end, while the service cannot run anyway.
+const UNFLUSHED_MAX: u32 = 64;
+/// As before, while the service runs elsewhere and could begin.
+const UNFLUSHED_ELSEWHERE_MAX: u32 = 4;
+/// No socket: `batch_last`.
+const NO_SOCKET: u32 = u32::MAX;
+
+/// See the module. Never freed, only used again.
+#[derive(Debug)]
+pub struct Lane {
+    number: u32,
+    /// The program's epoll instance; -1 for the default lane.
+    epfd: AtomicI32,
+    ring: Lock<Ring>,
+    /// The context's doorbell, -1 if there is no context.
+    doorbell: AtomicI32,
+    /// Threads that sleep, or are about to. Changes under `ring`.
+    sleepers: Sleepers,
+    /// Number of the batch of ready sockets that the program works on (never 0), and the last of
+    /// them.
+    batch: AtomicU32,
+    batch_last: AtomicU32,
+    /// The service's core runs on the CPU of the thread that last slept here, or on none for sure.
+    shares_cpu: AtomicBool,
+    /// The default lane joined a listener that is registered here, too: its connections come there
+    /// or here.
+    pub(super) beside: AtomicBool,
+    /// The session whose default lane has its doorbell in this epoll instance, 0 if none.
+    pub(super) beside_session: AtomicU32,
+    /// Kernel epoll instances for threads that sleep on this lane's doorbell, not in use.
+    sleep_fds: Lock<Vec<RawFd>>,
+}
+
+/// The context and what belongs to it.
+#[derive(Debug, Default)]
+struct Ring {
+    context: Option<Context>,
+    /// The session of the context.
+    session: u32,
+    /// Changes since the last flush, roughly.
+    unflushed: u32,
+}
+
+/// Whether the service of the last session is known to be gone.
+pub(crate) fn is_service_gone() -> bool {
+    session::last().is_some_and(|session| session.program.service_known_gone())
+}
+
+/// A socket as the batches of lanes know it.
+#[derive(Debug)]
+pub(crate) struct Member {
+    number: u32,
+    /// The batch of ready descriptors that it was last part of, see [`Lane::submit`].
+    batch: AtomicU32,
+}
+
+impl Member {
+    /// The socket with this number, in no batch.
+    pub(crate) const fn new(number: u32) -> Self {
+        Self {
+            number,
+            batch: AtomicU32::new(0),
+        }
+    }
+
+    /// The socket's number.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The socket is part of no batch any more.
+    pub(crate) fn leave_batch(&self) {
+        self.batch.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Lane {
+    /// A lane without context.
+    pub(crate) fn new(number: u32) -> Self {
+        Self {
+            number,
+            epfd: AtomicI32::new(-1),
+            ring: Lock::ranked(Rank::Ring, Ring::default()),
+            doorbell: AtomicI32::new(-1),
+            sleepers: Sleepers::new(),
+            batch: AtomicU32::new(1),
+            batch_last: AtomicU32::new(NO_SOCKET),
+            shares_cpu: AtomicBool::new(true),
+            beside: AtomicBool::new(false),
+            beside_session: AtomicU32::new(0),
+            sleep_fds: Lock::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn epfd(&self) -> RawFd {
+        self.epfd.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_epfd(&self, epfd: RawFd) {
+        self.epfd.store(epfd, Ordering::Relaxed);
+    }
+
+    /// Whether it has a context.
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        self.doorbell.load(Ordering::SeqCst) >= 0
+    }
+
+    /// Makes the context, unless it is there.
+    pub(crate) fn activate(&'static self, session: &Session) -> Result<(), Errno> {
+        let mut ring = self.ring.lock();
+        if ring.context.is_none() || ring.session != session.generation {
+            let context = session
+                .program
+                .new_context()
+                .map_err(|_| Errno(libc::EMFILE))?;
+            for fd in std::mem::take(&mut *self.sleep_fds.lock()) {
+                session::close_internal(fd);
+            }
+            let doorbell = context.doorbell_fd().map_or(-1, |fd| fd.as_raw_fd());
+            if doorbell >= 0 {
+                table::set_internal(doorbell, true);
+            }
+            ring.session = session.generation;
+            ring.context = Some(context);
+            self.doorbell.store(doorbell, Ordering::SeqCst);
+        }
+        drop(ring);
+        if self.epfd() < 0 {
+            return Ok(());
+        }
+        self.register_doorbells(self.epfd(), session)?;
+        // Threads that sleep there already do not know of the context.
+        self.wake_sleepers();
+        Ok(())
+    }
+
+    /// A thread sleeps in the kernel's epoll instance, and there is no context. False: there is.
+    pub(crate) fn begin_kernel_sleep(&self) -> bool {
+        self.sleepers.announce();
+        if self.is_active() {
+            self.end_kernel_sleep();
+            return false;
+        }
+        true
+    }
+
+    /// The reverse of `begin_kernel_sleep`.
+    pub(crate) fn end_kernel_sleep(&self) {
+        self.sleepers.leave();
+    }
+
+    /// Puts the doorbell and the session's control socket into a kernel epoll instance.
+    pub(super) fn register_doorbells(&self, epfd: RawFd, session: &Session) -> Result<(), Errno> {
+        let events = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+        let doorbell = self.doorbell.load(Ordering::Acquire);
+        let control = session.program.control_fd().map_or(-1, |fd| fd.as_raw_fd());
+        for (which, fd) in [doorbell, control].into_iter().enumerate() {
+            let event = libc::epoll_event {
+                events,
+                u64: internal_mark(which),
+            };
+            match sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event)) {
+                Ok(_) | Err(Errno(libc::EEXIST)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the service what changed. Within a batch of ready sockets a few changes are told
+    /// together: a flush costs more than the change, and on a shared CPU the service cannot run.
+    #[inline]
+    pub(crate) fn submit(&self, socket: &Member, connection: &mut Connection) {
+        // Within a signal handler that interrupted this very lock: the next submit tells it.
+        let Some(mut ring) = self.ring.enter() else {
+            return;
+        };
+        let ring = &mut *ring;
+        if ring.session != connection.session {
+            return;
+        }
+        let Some(context) = &mut ring.context else {
+            return;
+        };
+        context.submit(&mut connection.stream);
+        let in_batch = self.batch.load(Ordering::Relaxed) == socket.batch.load(Ordering::Relaxed)
+            && self.batch_last.load(Ordering::Relaxed) != socket.number;
+        let may_wait = if self.shares_cpu.load(Ordering::Relaxed) {
+            UNFLUSHED_MAX
+        } else {
+            UNFLUSHED_ELSEWHERE_MAX
+        };
+        if in_batch && ring.unflushed < may_wait {
+            ring.unflushed += 1;
+        } else {
+            ring.unflushed = 0;
+            context.flush();
+        }
+    }
+
+    /// Tells the service at once.
+    pub(crate) fn submit_now(&self, connection: &mut Connection) {
+        let session = connection.session;
+        self.with_context(session, |context| {
+            context.submit(&mut connection.stream);
+            context.flush();
+        });
+    }
+
+    /// Events of the connection come to this lane from now on.
+    pub(crate) fn take_over(&'static self, connection: &Connection) {
+        let slot = connection.stream.slot();
+        let Some(session) = session::last() else {
+            return;
+        };
+        if session.generation != connection.session || self.activate(session).is_err() {
+            return;
+        }
+        self.with_context(connection.session, |context| {
+            context.assign(slot);
+            context.flush();
+        });
+    }
+
+    /// Works with the context, if it belongs to the given session.
+    pub(crate) fn with_context<R>(
+        &self,
+        session: u32,
+        work: impl FnOnce(&mut Context) -> R,
+    ) -> Option<R> {
+        let mut ring = self.ring.enter()?;
+        if ring.session != session {
+            return None;
+        }
+        ring.context.as_mut().map(work)
+    }
+
+    /// The program works on no batch any more. `drain` or `arm`, which follow, flush.
+    #[inline]
+    pub(crate) fn end_batch(&self) {
+        self.batch_last.store(NO_SOCKET, Ordering::Relaxed);
+        let batch = self.batch.load(Ordering::Relaxed);
+        self.batch.store(batch.wrapping_add(2), Ordering::Relaxed);
+    }
+
+    /// The program gets a socket to work on, as part of the present batch.
+    #[inline]
+    pub(crate) fn add_to_batch(&self, socket: &Member) {
+        socket
+            .batch
+            .store(self.batch.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.batch_last.store(socket.number, Ordering::Relaxed);
+    }
+
+    /// Wakes the threads that sleep on this lane, if there are any.
+    pub(crate) fn wake_sleepers(&self) {
+        self.sleepers
+            .wake(|| sys::ring_eventfd(self.doorbell.load(Ordering::Acquire)));
+    }
+
+    /// Flushes, and gives `each` what the service reported, under the ring's lock. Returns the
+    /// session that it belongs to; None if there was nothing.
+    #[inline]
+    pub(crate) fn take_events(&self, mut each: impl FnMut(ClientEvent)) -> Option<u32> {
+        let mut ring = self.ring.lock();
+        let session = ring.session;
+        let context = ring.context.as_mut()?;
+        if context.has_queued() {
+            context.flush();
+        }
+        if !context.has_events() {
+            return None;
+        }
+        context.poll(&mut each);
+        Some(session)
+    }
+
+    /// The session of the context.
+    pub(super) fn session(&self) -> u32 {
+        self.ring.lock().session
+    }
+
+    /// Whether events are there. Two loads under the ring's lock.
+    pub(crate) fn has_events(&self) -> bool {
+        self.ring
+            .lock()
+            .context
+            .as_ref()
+            .is_some_and(Context::has_events)
+    }
+
+    /// Whether looking at the rings for a while is better than sleeping at once.
+    pub(crate) fn spinning_pays(&self) -> bool {
+        let ring = self.ring.lock();
+        let Some(context) = &ring.context else {
+            return false;
+        };
+        !context.shares_cpu(sys::current_cpu()) && !context.cores_sleep()
+    }
+
+    /// Announces a sleeper, and flushes. False: events are there.
+    pub(crate) fn arm(&self) -> bool {
+        let mut ring = self.ring.lock();
+        self.sleepers.announce();
+        let Some(context) = &mut ring.context else {
+            return true;
+        };
+        let cpu = sys::current_cpu();
+        context.set_cpu_hint(cpu);
+        self.shares_cpu
+            .store(context.shares_cpu(cpu), Ordering::Relaxed);
+        // Of a service that is gone nothing comes any more: the kernel's events are still there.
+        context.prepare_to_sleep() || (is_service_gone() && !context.has_events())
+    }
+
+    /// The sleeper woke up. The others still want the doorbell.
+    pub(crate) fn disarm(&self) {
+        let mut ring = self.ring.lock();
+        let others = self.sleepers.leave();
+        let Some(context) = &mut ring.context else {
+            return;
+        };
+        context.cancel_sleep();
+        if others && !context.prepare_to_sleep() {
+            drop(ring);
+            self.wake_sleepers();
+        }
+    }
+
+    /// Gives back send buffers of connections with nothing to send, as `trim` says of each slot.
+    /// The ring's lock is held: `trim` may not wait for a socket's.
+    pub(crate) fn trim(&self, trim: &mut dyn FnMut(u32) -> bool) {
+        let Some(mut ring) = self.ring.try_lock() else {
+            return;
+        };
+        if let Some(context) = &mut ring.context {
+            context.trim(trim);
+        }
+    }
+
+    /// A kernel epoll instance that becomes readable when the doorbell rings; for one sleeper.
+    pub(crate) fn borrow_sleep_fd(&self) -> Result<RawFd, Errno> {
+        if let Some(fd) = self.sleep_fds.lock().pop() {
+            return Ok(fd);
+        }
+        let fd = session::make_internal(sys::epoll_create()?);
+        if let Some(session) = session::last() {
+            self.register_doorbells(fd, session)?;
+        }
+        Ok(fd)
+    }
+
+    /// Gives a sleeper's epoll instance back.
+    pub(crate) fn return_sleep_fd(&self, fd: RawFd) {
+        self.sleep_fds.lock().push(fd);
+    }
+
+    /// For the child after fork: the context is the parent's, and given up already.
+    pub(crate) fn reset_after_fork(&self) {
+        self.ring.unlock_after_fork();
+        drop(std::mem::take(&mut *self.ring.lock()));
+        let doorbell = self.doorbell.swap(-1, Ordering::AcqRel);
+        if doorbell >= 0 {
+            table::set_internal(doorbell, false);
+        }
+        self.sleep_fds.unlock_after_fork();
+        for fd in std::mem::take(&mut *self.sleep_fds.lock()) {
+            session::close_internal(fd);
+        }
+        self.sleepers.reset_after_fork();
+        self.beside.store(false, Ordering::Relaxed);
+        self.beside_session.store(0, Ordering::Relaxed);
+    }
+}

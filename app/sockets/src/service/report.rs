@@ -1,0 +1,39 @@
+//! Sockets that stay with the kernel, and why.
+
+use std::os::fd::RawFd;
+
+use tidelane_abi::not_accelerated;
+
+use super::session;
+use crate::sys::{Errno, line};
+
+/// The text of a [`not_accelerated`] reason.
+pub(crate) fn reason_text(reason: u32) -> &'static str {
+    match not_accelerated::kind(reason) {
+        not_accelerated::UNCONNECTED => "not connected",
+        not_accelerated::ROUTE => "the destination is not behind an accelerated interface",
+        not_accelerated::LOCAL_ADDRESS => "its address is not on an accelerated interface",
+        not_accelerated::KERNEL_PEER => "the connection came over the kernel",
+        not_accelerated::OPTION => "an option that is not implemented is set",
+        not_accelerated::LIMIT => "the service refused it: a limit is reached",
+        not_accelerated::FORKED => "the connection is the parent process's",
+        not_accelerated::SERVICE_GONE => "the service is not running",
+        not_accelerated::NAMESPACE => "the service does not admit this network namespace",
+        not_accelerated::USER => "the service does not admit this user",
+        not_accelerated::CGROUP => "BPF programs of its cgroup would be bypassed",
+        _ => "for an unknown reason",
+    }
+}
+
+/// A socket stays with the kernel. Records why; under TIDELANE_STRICT says so and gives the error.
+pub(crate) fn fall_back(fd: RawFd, doing: &str, reason: u32) -> Result<(), Errno> {
+    session::note(fd, reason);
+    if !session::settings().strict {
+        return Ok(());
+    }
+    line(format_args!(
+        "strict: {doing} on descriptor {fd}: {}",
+        reason_text(reason)
+    ));
+    Err(Errno(libc::ENETUNREACH))
+}

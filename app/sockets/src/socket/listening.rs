@@ -1,0 +1,209 @@
+//! A listener in both stacks: the service's listener, the lanes that joined it, and what they got.
+
+use std::{collections::VecDeque, os::fd::RawFd};
+
+use tidelane_abi::{OpenOptions, not_accelerated, refusal};
+use tidelane_client::{ListenerHandle, Refusal};
+
+use super::{
+    Inner, Socket, arrive,
+    state::{Listening, State},
+};
+use crate::{
+    service::{Lane, beside, session},
+    sys::{self, Few},
+};
+
+/// After the service refused or went, it is not asked again before this time has passed.
+const RETRY_NS: u64 = 1_000_000_000;
+
+impl Listening {
+    pub(crate) fn new(handle: (ListenerHandle, u32), backlog: i32, opening: OpenOptions) -> Self {
+        Self {
+            handle: Some(handle),
+            backlog,
+            opening,
+            joined: Few::new(),
+            queue: VecDeque::new(),
+            arrivals: 0,
+            retry_at_ns: 0,
+        }
+    }
+
+    /// After fork: the parent's listener, to be taken up again when this process wants it.
+    pub(crate) fn inherited(backlog: i32, opening: OpenOptions) -> Self {
+        Self {
+            handle: None,
+            backlog,
+            opening,
+            joined: Few::new(),
+            queue: VecDeque::new(),
+            arrivals: 0,
+            retry_at_ns: 0,
+        }
+    }
+
+    /// Whether the service has the listener; if it has not (any more), asks it, now and then.
+    fn revive(&mut self, fd: RawFd, cookie: u64) -> bool {
+        let known = session::current().map(|session| session.generation);
+        if let Some((_, session)) = self.handle
+            && known == Some(session)
+        {
+            return true;
+        }
+        let now = sys::monotonic_ns();
+        if now < self.retry_at_ns {
+            return false;
+        }
+        self.retry_at_ns = now + RETRY_NS;
+        let Ok(handle) = attach(fd, cookie, self.backlog, self.opening) else {
+            return false;
+        };
+        self.handle = Some(handle);
+        set_kernel_nonblocking(fd);
+        for lane in self.joined.iter() {
+            self.tell_join(cookie, lane);
+        }
+        true
+    }
+
+    fn tell_join(&self, cookie: u64, lane: &'static Lane) {
+        let Some((handle, generation)) = self.handle else {
+            return;
+        };
+        let session = session::current().filter(|session| session.generation == generation);
+        let Some(session) = session else { return };
+        if lane.activate(session).is_err() {
+            return;
+        }
+        lane.with_context(generation, |context| {
+            let _ = context.listener_join(handle, cookie);
+            context.flush();
+        });
+    }
+
+    /// Closes what the program did not accept, and the service's listener.
+    pub(crate) fn close(mut self) {
+        let lanes = self.joined.clone();
+        if let Some((handle, generation)) = self.handle {
+            for lane in lanes.iter() {
+                lane.with_context(generation, |context| {
+                    let _ = context.listener_leave(handle);
+                    context.flush();
+                });
+            }
+            if let Some(session) = session::current()
+                && session.generation == generation
+            {
+                session.program.unlisten(handle);
+            }
+        }
+        for (connection, lane) in self.queue.drain(..) {
+            arrive::discard(lane, connection);
+        }
+    }
+
+    /// Whether some lane gets its connections, as far as the service is there.
+    pub(crate) fn is_attended(&self) -> bool {
+        !self.joined.is_empty() && self.is_attached()
+    }
+
+    fn is_attached(&self) -> bool {
+        let session = session::current().map(|session| session.generation);
+        self.handle
+            .is_some_and(|(_, generation)| Some(generation) == session)
+    }
+}
+
+/// Connections of the listener shall come to `lane` (also). Returns the lanes where they came
+/// before: threads that wait there for the listener are to look at this one, too.
+#[must_use]
+pub(crate) fn join(
+    socket: &'static Socket,
+    inner: &mut Inner,
+    fd: RawFd,
+    lane: &'static Lane,
+) -> Few<&'static Lane> {
+    let cookie = socket.cookie(inner.generation);
+    let State::Listening(listening) = &mut inner.state else {
+        return Few::new();
+    };
+    if !listening.revive(fd, cookie) {
+        return Few::new();
+    }
+    if listening
+        .joined
+        .iter()
+        .any(|other| std::ptr::eq(other, lane))
+    {
+        return Few::new();
+    }
+    let before = listening.joined.clone();
+    beside::joined(lane, &before);
+    listening.joined.push(lane);
+    listening.tell_join(cookie, lane);
+    before
+}
+
+/// Connections of the listener shall not come to `lane` any more.
+pub(crate) fn leave(inner: &mut Inner, lane: &'static Lane) {
+    let State::Listening(listening) = &mut inner.state else {
+        return;
+    };
+    if !listening.joined.remove(|other| std::ptr::eq(other, lane)) {
+        return;
+    }
+    if let Some((handle, session)) = listening.handle {
+        lane.with_context(session, |context| {
+            let _ = context.listener_leave(handle);
+            context.flush();
+        });
+    }
+}
+
+/// An option was set: if the socket listens, its connections to come are to have it. `again`: the
+/// service is to look at the socket itself.
+pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, again: bool) {
+    let cookie = socket.cookie(inner.generation);
+    let opening = inner.options.opening();
+    let State::Listening(listening) = &mut inner.state else {
+        return;
+    };
+    if listening.opening == opening && !again {
+        return;
+    }
+    listening.opening = opening;
+    if listening.is_attached()
+        && let Ok(handle) = attach(fd, cookie, listening.backlog, opening)
+    {
+        listening.handle = Some(handle);
+    }
+}
+
+/// Asks the service to take the listener's port. The error is a [`not_accelerated`] reason.
+pub(crate) fn attach(
+    fd: RawFd,
+    cookie: u64,
+    backlog: i32,
+    options: OpenOptions,
+) -> Result<(ListenerHandle, u32), u32> {
+    let session = session::establish().ok_or_else(session::unavailable)?;
+    let backlog = backlog.max(0) as u32;
+    let fd = sys::borrow(fd);
+    match session.program.listen(fd, cookie, backlog, options) {
+        Ok(handle) => Ok((handle, session.generation)),
+        Err(Refusal::ServiceGone) => Err(not_accelerated::SERVICE_GONE),
+        Err(Refusal::Refused(refusal::NOT_ACCELERATED | refusal::NOT_ENTITLED)) => {
+            Err(not_accelerated::LOCAL_ADDRESS)
+        }
+        Err(Refusal::Limit(reason)) => Err(reason),
+        Err(_) => Err(not_accelerated::LIMIT),
+    }
+}
+
+/// Nobody may block in the kernel's accept and miss the service's connections.
+pub(crate) fn set_kernel_nonblocking(fd: RawFd) {
+    if let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) {
+        let _ = sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize);
+    }
+}

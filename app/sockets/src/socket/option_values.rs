@@ -1,0 +1,239 @@
+//! Numbers that programs set as options: as the kernel keeps them, or its error.
+
+use crate::sys::{self, Errno};
+
+/// Numbers that are kept and given back. Those that are not in [`TOLD`] change nothing on an
+/// accelerated connection.
+pub(crate) const RECORDED: [(i32, i32); 31] = [
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_RCVBUF),
+    (libc::SOL_SOCKET, libc::SO_SNDBUF),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
+    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+    (libc::IPPROTO_IP, libc::IP_TTL),
+    (libc::IPPROTO_IP, libc::IP_RECVERR),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS),
+    (libc::IPPROTO_IP, libc::IP_RECVTTL),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+];
+/// The options that a connection itself is told of, or its service.
+pub(crate) const TOLD: [(i32, i32); 18] = [
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
+    (libc::IPPROTO_TCP, libc::TCP_CONGESTION),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    (libc::SOL_SOCKET, libc::SO_RCVBUF),
+    (libc::SOL_SOCKET, libc::SO_SNDBUF),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+    (libc::IPPROTO_IP, libc::IP_TTL),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+];
+
+/// TCP_LINGER2 and TTL where the program set none: the kernel's defaults.
+pub(crate) const LINGER2_DEFAULT: i32 = 60;
+pub(crate) const TTL_DEFAULT: i32 = 64;
+/// SO_MAX_PACING_RATE where there is no bound.
+pub(crate) const PACING_NONE: u64 = u64::MAX;
+/// TCP_LINGER2 is at most this.
+const LINGER2_MAX: i32 = 120;
+/// Least TCP_WINDOW_CLAMP.
+const CLAMP_MIN: i32 = 1152;
+/// The bits of IP_TOS and IPV6_TCLASS that are a program's; the others are ECN's.
+const DSCP: i32 = 0xfc;
+/// Bounds of the SYN,ACK's timeout in seconds, in which TCP_DEFER_ACCEPT is counted.
+const SYN_ACK_RTO_S: u32 = 1;
+const SYN_ACK_RTO_S_MAX: u32 = 120;
+
+/// Of which kind of socket the number is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    /// AF_INET6.
+    pub(crate) inet6: bool,
+    /// Connected, or about to be.
+    pub(crate) connected: bool,
+}
+
+/// A number as the kernel keeps it, or its error.
+pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i32, Errno> {
+    let invalid = Errno(libc::EINVAL);
+    let number = match (level, value) {
+        (libc::IPPROTO_IPV6, _) if !kind.inet6 => return Err(Errno(libc::EOPNOTSUPP)),
+        (libc::IPPROTO_IP, [byte] | [byte, _] | [byte, _, _]) => i32::from(*byte),
+        _ => int_at(value, 0)?,
+    };
+    let within = |range: std::ops::RangeInclusive<i32>| {
+        range.contains(&number).then_some(number).ok_or(invalid)
+    };
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_RCVLOWAT) => {
+            // It depends on sysctls, which the kernel knows best.
+            as_kernel_keeps(level, name, number)
+        }
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => within(1..=32_767),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_SYNCNT) => within(1..=127),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => within(0..=i32::MAX),
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => match kind.connected {
+            true => Err(invalid),
+            false => within(0..=i32::MAX),
+        },
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) if kind.connected => {
+            within(0..=1)?;
+            match may_open_with_text() {
+                true => Err(invalid),
+                false => Err(Errno(libc::EOPNOTSUPP)),
+            }
+        }
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE) if kind.connected => Err(invalid),
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) if number != 0 => within(88..=32_767),
+        (libc::IPPROTO_TCP, libc::TCP_LINGER2) => Ok(number.clamp(-1, LINGER2_MAX)),
+        (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
+            Ok(timeouts_as_seconds(defer_timeouts(number)) as i32)
+        }
+        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) if number == 0 && kind.connected => {
+            Err(invalid)
+        }
+        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) if number != 0 => Ok(number.max(CLAMP_MIN)),
+        (libc::IPPROTO_IP, libc::IP_TOS) => Ok(number & DSCP),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE)
+        | (libc::IPPROTO_IP, libc::IP_RECVERR | libc::IP_RECVTOS | libc::IP_RECVTTL)
+        | (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_RECVERR | libc::IPV6_RECVTCLASS | libc::IPV6_RECVHOPLIMIT,
+        ) => Ok(i32::from(number != 0)),
+        (libc::IPPROTO_IP, libc::IP_TTL) if number != -1 => within(1..=255),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => Ok(within(-1..=255)?.max(0) & DSCP),
+        (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => within(-1..=255),
+        _ => Ok(number),
+    }
+}
+
+/// What the kernel makes of a number, on a socket that nobody else sees.
+fn as_kernel_keeps(level: i32, name: i32, number: i32) -> Result<i32, Errno> {
+    let fd = sys::tcp_socket()?;
+    let set = sys::set_socket_option(fd, level, name, &number.to_ne_bytes());
+    let kept = set.and_then(|_| sys::socket_int(fd, level, name));
+    let _ = sys::close(fd);
+    kept
+}
+
+/// What the kernel has where nothing was set: of TTL, its sysctl.
+pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
+    let Ok(fd) = sys::tcp_socket() else {
+        return TTL_DEFAULT;
+    };
+    let number = sys::socket_int(fd, level, name);
+    let _ = sys::close(fd);
+    number.unwrap_or(TTL_DEFAULT)
+}
+
+/// Returns true if the sysctl lets clients use TCP Fast Open. The kernel knows best: it is asked
+/// on a socket that nobody else sees.
+pub(crate) fn may_open_with_text() -> bool {
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT);
+    let Ok(fd) = sys::tcp_socket() else {
+        return false;
+    };
+    let set = sys::set_socket_option(fd, level, name, &1i32.to_ne_bytes());
+    let _ = sys::close(fd);
+    set.is_ok()
+}
+
+/// TCP_FASTOPEN_KEY of a connection: the namespace's, in the first bytes of `into`.
+pub(crate) fn fast_open_key(into: &mut [u8]) -> Result<usize, Errno> {
+    let fd = sys::tcp_socket()?;
+    let len = sys::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, into);
+    let _ = sys::close(fd);
+    len
+}
+
+/// SO_MAX_PACING_RATE: a number of 32 bits, all ones for no bound, or one of 64.
+pub(crate) fn rate_of(value: &[u8]) -> Result<u64, Errno> {
+    if let Some(bytes) = value.first_chunk() {
+        return Ok(u64::from_ne_bytes(*bytes));
+    }
+    Ok(match int_at(value, 0)? as u32 {
+        u32::MAX => PACING_NONE,
+        rate => rate.into(),
+    })
+}
+
+pub(crate) fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
+    let bytes = value
+        .get(at..at + 4)
+        .and_then(|bytes| bytes.try_into().ok());
+    bytes.map(i32::from_ne_bytes).ok_or(Errno(libc::EINVAL))
+}
+
+/// TCP_DEFER_ACCEPT: `seconds` as a number of timeouts of the SYN,ACK, which double.
+pub(crate) fn defer_timeouts(seconds: i32) -> u8 {
+    (0..=u8::MAX)
+        .find(|count| i64::from(timeouts_as_seconds(*count)) >= i64::from(seconds))
+        .unwrap_or(u8::MAX)
+}
+
+/// The seconds that `count` timeouts of the SYN,ACK take together.
+fn timeouts_as_seconds(count: u8) -> u32 {
+    let timeout = |nth: u8| SYN_ACK_RTO_S.saturating_mul(1 << nth.min(31));
+    (0..count)
+        .map(|nth| timeout(nth).min(SYN_ACK_RTO_S_MAX))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: Kind = Kind {
+        inet6: false,
+        connected: true,
+    };
+
+    #[test]
+    fn seconds_to_defer_are_rounded_up_to_timeouts() {
+        let rounded = |seconds| timeouts_as_seconds(defer_timeouts(seconds));
+        let seen: Vec<_> = [-1, 0, 1, 2, 3, 4, 10, 127, 128].map(rounded).into();
+        assert_eq!(seen, [0, 0, 1, 3, 3, 7, 15, 127, 247]);
+        assert_eq!(defer_timeouts(i32::MAX), 255);
+    }
+
+    #[test]
+    fn bytes_are_numbers_of_ip_only() {
+        let tos = (libc::IPPROTO_IP, libc::IP_TOS);
+        assert_eq!(kept(tos.0, tos.1, &[0xbb], KIND), Ok(0xb8));
+        let count = kept(libc::IPPROTO_TCP, libc::TCP_SYNCNT, &[3], KIND);
+        assert_eq!(count, Err(Errno(libc::EINVAL)));
+        let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
+        let refused = kept(class.0, class.1, &[1, 0, 0, 0], KIND);
+        assert_eq!(refused, Err(Errno(libc::EOPNOTSUPP)));
+    }
+}

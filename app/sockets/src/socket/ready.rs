@@ -1,0 +1,103 @@
+//! What a socket is ready for, as the kernel's poll would report it.
+
+use tidelane_abi::service_flags;
+use tidelane_client::Stream;
+
+use super::{Inner, state::State, urgent};
+
+const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+
+impl Inner {
+    /// What the kernel's poll would report: bits of EPOLL*, which are those of POLL*. Of EPOLLOUT
+    /// only if it is `wanted`, for it costs a look at another cache line.
+    #[inline]
+    pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {
+        if self.shared && self.is_elsewhere() {
+            return 0;
+        }
+        const ENDS: u32 = service_flags::CLOSED
+            | service_flags::FIN_RECEIVED
+            | service_flags::SOFT_ERROR
+            | service_flags::URGENT;
+        let plain = self.error == 0 && !(self.cause_seen | self.shut_read | self.shut_write);
+        if let State::Stream(connection) = &mut self.state
+            && plain
+            && connection.stream.service_flags() & ENDS == 0
+        {
+            let stream = &mut connection.stream;
+            let enough = has_enough(stream, self.options.receive_low);
+            let mut bits = if enough { IN } else { 0 };
+            if wanted & OUT != 0 && has_room(stream) {
+                bits |= OUT;
+            }
+            return bits;
+        }
+        self.readiness_slow()
+    }
+
+    #[inline(never)]
+    fn readiness_slow(&mut self) -> u32 {
+        const ERR: u32 = libc::EPOLLERR as u32;
+        const HUP: u32 = libc::EPOLLHUP as u32;
+        const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+        self.refresh();
+        let error = if self.error != 0 { ERR } else { 0 };
+        match &mut self.state {
+            State::Stream(connection) => {
+                let stream = &mut connection.stream;
+                let mut bits = error | urgent::readiness(stream);
+                if self.cause_seen {
+                    return bits | IN | OUT | HUP | RDHUP;
+                }
+                let ended = self.shut_read || stream.peer_closed();
+                if ended {
+                    bits |= IN | RDHUP;
+                } else {
+                    let pollable = stream.pollable();
+                    if enough(pollable, stream, self.options.receive_low) {
+                        bits |= IN;
+                    }
+                }
+                if self.shut_write {
+                    bits |= OUT;
+                    if ended {
+                        bits |= HUP;
+                    }
+                } else if has_room(stream) {
+                    bits |= OUT;
+                }
+                bits
+            }
+            State::Connecting(connecting) if connecting.syn_room > 0 => error | OUT,
+            State::Connecting(_) => error,
+            State::Failed if error != 0 => error | IN | OUT | HUP | RDHUP,
+            State::Fresh | State::Failed => OUT | HUP,
+            State::Listening(listening) if listening.queue.is_empty() => 0,
+            State::Listening(_) => IN,
+            State::Inherited(_) => 0,
+            State::Forked => ERR | IN | OUT | HUP | RDHUP,
+            State::Free | State::Kernel => 0,
+        }
+    }
+}
+
+/// Whether there is so much room that a writer should be woken: a third, as Linux has it, and
+/// TCP_NOTSENT_LOWAT.
+fn has_room(stream: &mut Stream) -> bool {
+    let (unacked, limit) = (stream.unacked(), stream.tx_limit());
+    let room = limit.saturating_sub(unacked);
+    room > 0 && room >= limit / 3 && stream.is_low()
+}
+
+/// Whether there is so much to read that a reader should be woken: SO_RCVLOWAT, or as much as can
+/// come at all.
+#[inline]
+fn has_enough(stream: &mut Stream, low: u32) -> bool {
+    enough(stream.readable(), stream, low)
+}
+
+#[inline]
+fn enough(readable: usize, stream: &Stream, low: u32) -> bool {
+    readable >= low as usize || readable > 0 && readable >= stream.rx_window() as usize / 2
+}

@@ -1,0 +1,102 @@
+//! What a socket is: its state machine.
+//!
+//! ```text
+//!      socket()            connect                           handshake ends
+//! Free -----------> Fresh -----------------------> Connecting -------------------> Stream
+//!  ^                |   \                          |   |   ^                      (accelerated)
+//!  |                |    \ connect, listen:        |   |   | connect                   |
+//!  |                |     \ route, option,         |   |   |                           |
+//!  |         listen |      \ no service            |   \-> Failed <- refused, timed    |
+//!  |                |       v                      |        out, shut down             |
+//!  |                |      Kernel <----------------/                                   |
+//!  |                v             "it is the kernel's"                                 |
+//!  |            Listening --------- accept ------------> Stream (of another socket)    |
+//!  |          (both stacks)                                                            |
+//!  |                                        fork, in the child                         v
+//!  |                                        Inherited <----------------- Connecting, Stream
+//!  |                                            | the child uses it          | no heir
+//!  |                                            v                            v
+//!  |                                        Stream, Connecting            Forked
+//!  \------------------------------ last close, from every state
+//! ```
+//!
+//! What a call does in each state. "kernel" means that the call is the kernel's on the descriptor.
+//!
+//! | call | Fresh | Connecting | Stream | Failed | Listening | Kernel | Inherited | Forked |
+//! |---|---|---|---|---|---|---|---|---|
+//! | `bind` | kernel | EINVAL | EINVAL | kernel | kernel | kernel | EINVAL | EINVAL |
+//! | `connect` | open | EALREADY, or waits | EISCONN | open | kernel | kernel | EISCONN | EISCONN |
+//! | `listen` | both stacks | EINVAL | EINVAL | both stacks | kernel | kernel | EINVAL | EINVAL |
+//! | `accept` | kernel | EINVAL | EINVAL | EINVAL | a connection | kernel | EINVAL | EINVAL |
+//! | `recv` | kernel | waits | bytes | error, end | kernel | kernel | takes it | ECONNRESET |
+//! | `send` | kernel | waits, SYN | bytes | EPIPE | kernel | kernel | takes it | ECONNRESET |
+//! | `shutdown` | kernel | fails it | FIN, end | ENOTCONN | kernel | kernel | takes it | ENOTCONN |
+//! | `setsockopt` | both | applied | applied | applied | both | kernel | takes it | applied |
+//! | `getsockopt` | kernel | told | told | told | kernel | kernel | takes it | told |
+//! | `poll`, epoll | kernel | told | told | told | both | kernel | told | HUP |
+//!
+//! "Takes it": the connection comes to this process (`sharing`), and the column of its new state
+//! holds. `Free` is a socket of the pool, which no descriptor refers to.
+
+use std::collections::VecDeque;
+
+use tidelane_abi::OpenOptions;
+use tidelane_client::ListenerHandle;
+
+use crate::{
+    service::{Connection, Lane},
+    sys::Few,
+};
+
+/// What a socket is at the moment.
+#[derive(Debug, Default)]
+pub(crate) enum State {
+    /// In the pool.
+    #[default]
+    Free,
+    /// Made, perhaps bound; the kernel's so far.
+    Fresh,
+    /// `connect` is under way.
+    Connecting(Connecting),
+    /// A connection.
+    Stream(Connection),
+    /// `connect` failed; it may be tried again.
+    Failed,
+    /// Listens in both stacks.
+    Listening(Listening),
+    /// The kernel's for good, as far as we are concerned.
+    Kernel,
+    /// A connection of the parent process, which this one may take: its number.
+    Inherited(u64),
+    /// A connection of another process, which this one cannot have.
+    Forked,
+}
+
+/// An active open.
+#[derive(Debug, Default)]
+pub(crate) struct Connecting {
+    /// From CONNECT_STARTED on.
+    pub(crate) connection: Option<Connection>,
+    /// The service sent the connect back: it is the kernel's, for this reason.
+    pub(crate) kernel: Option<u32>,
+    /// SYN waits for the first write, and carries so much of it. 0: it is out.
+    pub(crate) syn_room: u32,
+}
+
+/// A listener.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    /// The service's listener and the session that it belongs to.
+    pub(crate) handle: Option<(ListenerHandle, u32)>,
+    pub(crate) backlog: i32,
+    /// What the service was told of its connections.
+    pub(crate) opening: OpenOptions,
+    /// Lanes that joined it.
+    pub(crate) joined: Few<&'static Lane>,
+    /// Accepted by the service, not yet by the program; and the lane that got each.
+    pub(crate) queue: VecDeque<(Connection, &'static Lane)>,
+    /// Counts all that ever came into the queue.
+    pub(crate) arrivals: u64,
+    /// The service refused, or is not there: do not ask before this time.
+    pub(crate) retry_at_ns: u64,
+}

@@ -1,0 +1,136 @@
+//! `struct tcp_info`, byte by byte.
+
+use tidelane_abi::{FlowNumbers, flow_features, service_flags};
+
+use super::{Inner, state::State, urgent};
+use crate::service::session;
+
+/// Length of the `tcp_info` that is filled in, up to `tcpi_min_rtt`.
+const TCP_INFO_LEN: usize = 152;
+/// Bytes of IP and TCP header without options, and of timestamps in it.
+const HEADERS_LEN: u32 = 40;
+const TIMESTAMPS_LEN: u32 = 12;
+/// `ssthresh` before the first loss, in segments (TCP_INFINITE_SSTHRESH).
+const SSTHRESH_NONE: u32 = 0x7fff_ffff;
+/// Bits of `tcpi_options`.
+const OPTION_TIMESTAMPS: u8 = 1;
+const OPTION_SACK: u8 = 2;
+const OPTION_WSCALE: u8 = 4;
+const OPTION_ECN: u8 = 8;
+const OPTION_SYN_DATA: u8 = 32;
+
+impl Inner {
+    /// What there is to know. Counts of segments, times since the last one and rates are not kept,
+    /// and 0.
+    pub(crate) fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
+        let mut info = [0; TCP_INFO_LEN];
+        if let Some(numbers) = self.numbers() {
+            fill(&mut info, &numbers);
+        }
+        info[0] = self.tcp_state();
+        let bytes_read = self.bytes_read;
+        if let Some(connection) = self.connection() {
+            // What this side knows itself is newer, and stays true after the end.
+            let stream = &mut connection.stream;
+            let mss = stream.names().mss;
+            put(&mut info, 16, mss);
+            put(&mut info, 24, stream.unacked().div_ceil(mss.max(1)));
+            put(&mut info, 84, mss);
+            put(&mut info, 96, stream.rx_window());
+            let received = bytes_read + urgent::ungiven(stream);
+            info[128..136].copy_from_slice(&received.to_ne_bytes());
+        }
+        info
+    }
+
+    /// What the service knows of the connection.
+    pub(crate) fn numbers(&mut self) -> Option<FlowNumbers> {
+        let connection = self.connection()?;
+        let session = session::last().filter(|last| last.generation == connection.session)?;
+        session.program.numbers(&connection.stream).ok()
+    }
+
+    /// As `enum` in `<netinet/tcp.h>`.
+    fn tcp_state(&mut self) -> u8 {
+        const ESTABLISHED: u8 = 1;
+        const SYN_SENT: u8 = 2;
+        const FIN_WAIT1: u8 = 4;
+        const FIN_WAIT2: u8 = 5;
+        const CLOSE: u8 = 7;
+        const CLOSE_WAIT: u8 = 8;
+        const LAST_ACK: u8 = 9;
+        let (shut_write, over) = (self.shut_write, self.cause_seen);
+        match &self.state {
+            State::Connecting(_) => SYN_SENT,
+            State::Stream(connection) if !over => {
+                let flags = connection.stream.service_flags();
+                let fin_received = flags & service_flags::FIN_RECEIVED != 0;
+                let fin_acked = flags & service_flags::FIN_ACKED != 0;
+                match (fin_received, shut_write) {
+                    (false, false) => ESTABLISHED,
+                    (true, false) => CLOSE_WAIT,
+                    (true, true) => LAST_ACK,
+                    (false, true) if fin_acked => FIN_WAIT2,
+                    (false, true) => FIN_WAIT1,
+                }
+            }
+            _ => CLOSE,
+        }
+    }
+}
+
+fn put(info: &mut [u8; TCP_INFO_LEN], at: usize, value: u32) {
+    info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+}
+
+fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
+    let mss = numbers.mss.max(1);
+    let segments = |bytes: u32| bytes.div_ceil(mss);
+    let has = |feature: u32, option: u8| {
+        if numbers.features & feature != 0 {
+            option
+        } else {
+            0
+        }
+    };
+    let timestamps = has(flow_features::TIMESTAMPS, OPTION_TIMESTAMPS);
+    let wscale = if numbers.wscales == 0 {
+        0
+    } else {
+        OPTION_WSCALE
+    };
+    info[1] = numbers.ca_state as u8;
+    // Timeouts without an answer.
+    info[2] = numbers.backoff as u8;
+    info[4] = numbers.backoff as u8;
+    info[5] = timestamps
+        | has(flow_features::SACK, OPTION_SACK)
+        | has(flow_features::ECN, OPTION_ECN)
+        | has(flow_features::SYN_DATA, OPTION_SYN_DATA)
+        | wscale;
+    info[6] = (numbers.wscales & 15) as u8 | (numbers.wscales >> 4 & 0xf0) as u8;
+    let ssthresh = match numbers.ssthresh {
+        u32::MAX => SSTHRESH_NONE,
+        bytes => segments(bytes),
+    };
+    let options_len = if timestamps == 0 { 0 } else { TIMESTAMPS_LEN };
+    let words = [
+        (8, numbers.rto_us),
+        (20, numbers.rcv_mss),
+        (28, segments(numbers.sacked)),
+        (32, segments(numbers.lost)),
+        (60, numbers.mss + HEADERS_LEN + options_len),
+        (64, numbers.rcv_wnd),
+        (68, numbers.srtt_us),
+        (72, numbers.rttvar_us),
+        (76, ssthresh),
+        (80, (numbers.cwnd / mss).max(1)),
+        (100, numbers.retrans),
+        (144, numbers.unsent),
+        (148, numbers.rtt_min_us),
+    ];
+    for (at, word) in words {
+        put(info, at, word);
+    }
+    info[120..128].copy_from_slice(&numbers.bytes_acked.to_ne_bytes());
+}

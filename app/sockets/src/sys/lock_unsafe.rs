@@ -1,0 +1,197 @@
+//! A lock for short critical sections, usable where libc's are not: no allocation, no libc call.
+//!
+//! It knows its owner, so that a signal handler that interrupts a critical section of its own
+//! thread is found out instead of waiting for ever.
+
+use std::{
+    cell::UnsafeCell,
+    fmt,
+    ops::{Deref, DerefMut},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use super::{Rank, order};
+use crate::sys;
+
+/// Attempts before the processor is given away.
+const SPINS_MAX: u32 = 100;
+
+/// See the module.
+pub struct Lock<T> {
+    /// The owner's thread identity, 0 if free.
+    owner: AtomicUsize,
+    /// Its place in the order of locks.
+    rank: Rank,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is only reached through a guard, and there is one guard at a time.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// A free lock, below which no other lock is taken.
+    pub const fn new(value: T) -> Self {
+        Self::ranked(Rank::Leaf, value)
+    }
+
+    /// A free lock.
+    pub const fn ranked(rank: Rank, value: T) -> Self {
+        Self {
+            owner: AtomicUsize::new(0),
+            rank,
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Panics
+    ///
+    /// Aborts the process if this thread has it already: a signal handler came in between.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T> {
+        match self.enter() {
+            Some(guard) => guard,
+            None => reentered(),
+        }
+    }
+
+    /// Waits for the lock. None if this thread has it already.
+    #[inline]
+    pub fn enter(&self) -> Option<Guard<'_, T>> {
+        let me = sys::thread_identity();
+        if self.take(me) {
+            Some(Guard::new(self))
+        } else {
+            self.enter_contended(me)
+        }
+    }
+
+    /// Waits for the lock of a new object, under that of an older one of its kind: nobody else can
+    /// hold it for long.
+    pub fn lock_of_new(&self) -> Guard<'_, T> {
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            sys::yield_now();
+        }
+    }
+
+    /// Takes the lock if it is free, whatever other locks this thread has.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.take(sys::thread_identity())
+            .then(|| Guard::new_unordered(self))
+    }
+
+    #[inline]
+    fn take(&self, me: usize) -> bool {
+        self.owner
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    #[cold]
+    fn enter_contended(&self, me: usize) -> Option<Guard<'_, T>> {
+        if self.owner.load(Ordering::Relaxed) == me {
+            return None;
+        }
+        let mut spins = 0;
+        loop {
+            if self.owner.load(Ordering::Relaxed) == 0 && self.take(me) {
+                return Some(Guard::new(self));
+            }
+            spins += 1;
+            if spins % SPINS_MAX == 0 {
+                sys::yield_now();
+            } else {
+                sys::spin_hint();
+            }
+        }
+    }
+
+    /// For the child after fork: whoever held the lock does not exist here. The old value is
+    /// forgotten, not dropped: it may be half-changed, or refer to memory that is not mapped.
+    pub fn reset_after_fork(&self, value: T) {
+        // SAFETY: the child has one thread, and it does not hold this lock's guard: it runs the
+        // fork handler. `write` does not drop the old value.
+        unsafe { self.value.get().write(value) };
+        self.owner.store(0, Ordering::Release);
+    }
+
+    /// For the child after fork: frees the lock and keeps the value. Only for values that are
+    /// valid at any instant.
+    pub fn unlock_after_fork(&self) {
+        self.owner.store(0, Ordering::Release);
+    }
+}
+
+impl<T> fmt::Debug for Lock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").finish_non_exhaustive()
+    }
+}
+
+#[cold]
+fn reentered() -> ! {
+    let line = b"tidelane: a signal handler used a socket that its own thread was working on\n";
+    let _ = sys::write_bytes(2, line);
+    std::process::abort()
+}
+
+/// The lock is held while this lives.
+pub struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+    /// In debug builds: the order is kept while it lives.
+    _held: order::Held,
+}
+
+impl<'a, T> Guard<'a, T> {
+    #[inline]
+    fn new(lock: &'a Lock<T>) -> Self {
+        Self {
+            lock,
+            _held: order::Held::new(lock.rank),
+        }
+    }
+
+    #[inline]
+    fn new_unordered(lock: &'a Lock<T>) -> Self {
+        Self {
+            lock,
+            _held: order::Held::new_unordered(lock.rank),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Guard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").finish_non_exhaustive()
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard is the only way to the value.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard is the only way to the value.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.owner.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,83 @@
+//! What `close_range` is to close: all but the library's own descriptors.
+
+use std::os::fd::RawFd;
+
+use super::{descriptors, is_internal};
+
+/// A part of a range of descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// It may be in a table, and leaves it.
+    Forget(RawFd),
+    /// The kernel closes these, from the first to the last.
+    Close(u32, u32),
+}
+
+/// Calls `each` with the parts of `first..=last`, in the order in which they are to be dealt with.
+pub(crate) fn pieces(first: u32, last: u32, each: impl FnMut(Piece)) {
+    split(first..=last, descriptors(), is_internal, each);
+}
+
+fn split(
+    range: std::ops::RangeInclusive<u32>,
+    known: std::ops::Range<RawFd>,
+    is_internal: impl Fn(RawFd) -> bool,
+    mut each: impl FnMut(Piece),
+) {
+    let mut begin = *range.start();
+    for fd in known {
+        let number = fd as u32;
+        if !range.contains(&number) {
+            continue;
+        }
+        if !is_internal(fd) {
+            each(Piece::Forget(fd));
+            continue;
+        }
+        if begin < number {
+            each(Piece::Close(begin, number - 1));
+        }
+        begin = number + 1;
+    }
+    if begin <= *range.end() {
+        each(Piece::Close(begin, *range.end()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_librarys_own_are_spared() {
+        let of = |range, internal: &[RawFd]| {
+            let mut seen = Vec::new();
+            let each = |piece| match piece {
+                Piece::Close(first, last) => seen.push((first, last)),
+                Piece::Forget(fd) => assert!(!internal.contains(&fd)),
+            };
+            split(range, 0..10, |fd| internal.contains(&fd), each);
+            seen
+        };
+        assert_eq!(of(3..=u32::MAX, &[]), [(3, u32::MAX)]);
+        assert_eq!(of(3..=20, &[3, 5, 6]), [(4, 4), (7, 20)]);
+        assert_eq!(of(3..=6, &[1, 6, 8]), [(3, 5)]);
+        assert_eq!(of(4..=5, &[4, 5]), []);
+    }
+
+    #[test]
+    fn what_may_be_in_a_table_leaves_it() {
+        let mut forgotten = Vec::new();
+        split(
+            2..=4,
+            0..10,
+            |fd| fd == 3,
+            |piece| {
+                if let Piece::Forget(fd) = piece {
+                    forgotten.push(fd);
+                }
+            },
+        );
+        assert_eq!(forgotten, [2, 4]);
+    }
+}

@@ -1,0 +1,158 @@
+//! Model checks of the decision on a wake-up. Run with
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p tidelane-sockets --test loom`.
+#![cfg(loom)]
+
+use loom::{
+    sync::{Arc, Mutex},
+    thread,
+};
+use sleepers::Sleepers;
+
+// The crate uses more of it than the models.
+#[allow(dead_code)]
+#[path = "../src/sys/sleepers.rs"]
+mod sleepers;
+
+/// An epoll instance: its ready list, the threads that sleep there, and its doorbell, which is
+/// edge-triggered and wakes one thread for each ring.
+struct Instance {
+    ready: Mutex<u32>,
+    sleepers: Sleepers,
+    edge: Mutex<bool>,
+}
+
+impl Instance {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            ready: Mutex::new(0),
+            sleepers: Sleepers::new(),
+            edge: Mutex::new(false),
+        })
+    }
+
+    fn wake(&self) {
+        self.sleepers.wake(|| *self.edge.lock().unwrap() = true);
+    }
+
+    /// What the kernel's `epoll_wait` does with the doorbell's edge.
+    fn takes_edge(&self) -> bool {
+        std::mem::take(&mut *self.edge.lock().unwrap())
+    }
+
+    /// News for a registration: what an event, `epoll_ctl` or a change by this process does.
+    fn arm(&self, count: u32) {
+        *self.ready.lock().unwrap() += count;
+        self.wake();
+    }
+
+    /// Takes one, as a wait with room for one event does, and wakes the next thread for the rest.
+    fn take_one(&self) -> bool {
+        let mut ready = self.ready.lock().unwrap();
+        let some = *ready > 0;
+        *ready -= u32::from(some);
+        let left = *ready > 0;
+        drop(ready);
+        if left {
+            self.wake();
+        }
+        some
+    }
+
+    /// A look at the kernel's events that does not sleep: an edge that it takes was another
+    /// thread's.
+    fn look(&self) {
+        if self.takes_edge() {
+            self.wake();
+        }
+    }
+
+    /// A wait with a timeout of zero.
+    fn polls(&self) {
+        self.take_one();
+        self.look();
+    }
+
+    /// What `epoll_wait` does before it sleeps. Returns true if it sleeps now.
+    fn falls_asleep(&self) -> bool {
+        if self.take_one() {
+            return false;
+        }
+        self.sleepers.announce();
+        if *self.ready.lock().unwrap() > 0 {
+            self.sleepers.leave();
+            return false;
+        }
+        true
+    }
+
+    /// Threads sleep; the rest of the world is at rest.
+    fn check_nobody_is_forgotten(&self, asleep: bool) {
+        let news = *self.ready.lock().unwrap() > 0;
+        assert!(!(asleep && news) || *self.edge.lock().unwrap());
+    }
+}
+
+#[test]
+fn who_falls_asleep_while_a_socket_is_armed_is_woken() {
+    loom::model(|| {
+        let instance = Instance::new();
+        let theirs = instance.clone();
+        let waker = thread::spawn(move || theirs.arm(1));
+        let asleep = instance.falls_asleep();
+        waker.join().unwrap();
+        instance.check_nobody_is_forgotten(asleep);
+    });
+}
+
+#[test]
+fn an_edge_that_a_look_takes_is_passed_on() {
+    loom::model(|| {
+        let instance = Instance::new();
+        let (waker, looker) = (instance.clone(), instance.clone());
+        let waker = thread::spawn(move || waker.arm(1));
+        let looker = thread::spawn(move || looker.look());
+        let asleep = instance.falls_asleep();
+        waker.join().unwrap();
+        looker.join().unwrap();
+        instance.check_nobody_is_forgotten(asleep);
+    });
+}
+
+#[test]
+fn what_one_thread_leaves_wakes_the_next() {
+    loom::model(|| {
+        let instance = Instance::new();
+        let (waker, other) = (instance.clone(), instance.clone());
+        let waker = thread::spawn(move || waker.arm(2));
+        // Wakes up for the doorbell, if it rang, and takes one of the two.
+        let other = thread::spawn(move || {
+            if other.takes_edge() {
+                other.take_one();
+            } else {
+                other.polls();
+            }
+        });
+        let asleep = instance.falls_asleep();
+        waker.join().unwrap();
+        other.join().unwrap();
+        instance.check_nobody_is_forgotten(asleep);
+    });
+}
+
+#[test]
+fn a_thread_that_leaves_tells_of_the_others() {
+    loom::model(|| {
+        let sleepers = Arc::new(Sleepers::new());
+        let theirs = sleepers.clone();
+        sleepers.announce();
+        let other = thread::spawn(move || {
+            theirs.announce();
+            theirs.leave()
+        });
+        let others_left = sleepers.leave();
+        let ours_left = other.join().unwrap();
+        // The last one that leaves sees nobody.
+        assert!(!(others_left && ours_left));
+        sleepers.wake(|| panic!("nobody sleeps"));
+    });
+}
