@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tidelane_tests::{
     Outcome, Service, Side, Wire, ensure, nics,
-    tools::{env_number, wait_until},
+    tools::{self, env_number, wait_until},
     wire::SERVER,
 };
 
@@ -189,5 +189,31 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
             .arg(to);
         check_load(&again.args("--seconds 0.3").run(SHORT)?.json()?)?;
     }
+    Ok(())
+}
+
+/// A connection that died with the service is added to an epoll instance where a thread sleeps
+/// already, in the kernel, for there is no service to ring a doorbell.
+pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
+    let wire = Wire::new()?;
+    let binary = wire.scratch().join("armed_dead");
+    let source = tools::source_root().join("tests/interop/armed_dead.c");
+    tools::compile(&binary, &[source])?;
+    let _kernel = echo_server(&wire, None, 7001)?;
+    let service = wire.service_with(Side::Client, &[])?;
+    let program = wire.program(Side::Client, &binary.to_string_lossy());
+    let mut program = program
+        .arg(SERVER)
+        .arg(7001)
+        .accelerated(&service)
+        .strict()
+        .spawn()?;
+    wait_until(SHORT, "the connection", || {
+        program.check_alive()?;
+        Ok(program.written().0.contains("connected"))
+    })?;
+    service.kill()?;
+    let finished = program.wait(SHORT)?.success()?;
+    ensure!(finished.stdout.contains("woken 1 11"), "{finished}");
     Ok(())
 }

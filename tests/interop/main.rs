@@ -118,6 +118,7 @@ const CASES: &[Case] = cases![
     deaths::killed_program_frees_all 600,
     deaths::killed_client_frees_all 300,
     deaths::killed_service_resets_and_comes_back 120,
+    deaths::a_dead_connection_wakes_a_sleeper 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,

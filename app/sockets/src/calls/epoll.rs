@@ -98,7 +98,8 @@ pub fn control(
 /// Whether a descriptor is an epoll instance.
 fn is_epoll(fd: RawFd) -> bool {
     let event = epoll_event { events: 0, u64: 0 };
-    // Only an epoll instance can say that a descriptor is not in it.
+    // Only an epoll instance can say that a descriptor is not in it. (Those made under our eyes may
+    // have this one.)
     let Ok(probe) = session::template() else {
         return false;
     };

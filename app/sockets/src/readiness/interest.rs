@@ -137,6 +137,7 @@ impl Interest {
     /// Looks at each registration of the ready list once, until `max` are reported. Those that are
     /// level-triggered and ready go to the end of the list: round robin. Returns true if some were
     /// not looked at.
+    #[inline(never)]
     pub(crate) fn harvest(&mut self, mut report: impl FnMut(Report), max: usize) -> bool {
         let mut list = std::mem::take(&mut self.ready);
         let mut kept = std::mem::take(&mut self.spare);

@@ -285,7 +285,26 @@ impl Lane {
     /// Wakes the threads that sleep on this lane, if there are any.
     pub(crate) fn wake_sleepers(&self) {
         self.sleepers
-            .wake(|| sys::ring_eventfd(self.doorbell.load(Ordering::Acquire)));
+            .wake(|| match self.doorbell.load(Ordering::Acquire) {
+                -1 => self.ring_without_context(),
+                doorbell => sys::ring_eventfd(doorbell),
+            });
+    }
+
+    /// Without a context there is no doorbell, and threads sleep in the kernel's epoll instance:
+    /// that reports a socket of the library's own, once.
+    #[cold]
+    fn ring_without_context(&self) {
+        let Ok(fd) = session::template() else {
+            return;
+        };
+        let event = Some(libc::epoll_event {
+            events: libc::EPOLLONESHOT as u32,
+            u64: internal_mark(0),
+        });
+        if sys::epoll_ctl(self.epfd(), libc::EPOLL_CTL_MOD, fd, event) == Err(Errno(libc::ENOENT)) {
+            let _ = sys::epoll_ctl(self.epfd(), libc::EPOLL_CTL_ADD, fd, event);
+        }
     }
 
     /// Flushes, and gives `each` what the service reported, under the ring's lock. Returns the

@@ -1,0 +1,55 @@
+/*
+ * A thread sleeps in epoll; the connection that another thread adds has died before, with the
+ * service.
+ *
+ *   armed_dead ADDRESS PORT
+ *
+ * Says "connected", waits for the end of the connection, adds it, and says what the thread saw:
+ * "woken", how many events, and which.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int epfd;
+
+static void *sleep_in_epoll(void *unused)
+{
+	struct epoll_event event;
+	int count = epoll_wait(epfd, &event, 1, -1);
+	printf("woken %d %x\n", count, event.events & (EPOLLIN | EPOLLHUP));
+	return unused;
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET};
+	struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	pthread_t thread;
+	char byte;
+	if (argc != 3)
+		return 2;
+	inet_pton(AF_INET, argv[1], &name.sin_addr);
+	name.sin_port = htons(atoi(argv[2]));
+	if (connect(fd, (void *)&name, sizeof name)) {
+		perror("connect");
+		return 1;
+	}
+	puts("connected");
+	fflush(stdout);
+	if (recv(fd, &byte, 1, 0) > 0)
+		return 1;
+	epfd = epoll_create1(0);
+	pthread_create(&thread, NULL, sleep_in_epoll, NULL);
+	usleep(200000);
+	epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event);
+	pthread_join(thread, NULL);
+	return 0;
+}
