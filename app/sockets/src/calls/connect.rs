@@ -411,15 +411,7 @@ pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
         let mut inner = socket.enter(fd)?;
         inner.refresh();
         let connected = matches!(inner.state, State::Stream(_)) && !inner.cause_seen;
-        let ours = matches!(
-            inner.state,
-            State::Stream(_)
-                | State::Connecting(_)
-                | State::Failed
-                | State::Forked
-                | State::Inherited(_)
-        );
-        if ours && !connected {
+        if !inner.state.is_kernels() && !connected {
             return fail(libc::ENOTCONN);
         }
     }

@@ -5,7 +5,7 @@ use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
 use super::{bounce::Bounce, transfer};
 use crate::{
-    socket::{Socket, state::State},
+    socket::Socket,
     sys::{self, Handled, TO_KERNEL, fail},
 };
 
@@ -21,7 +21,7 @@ pub fn send_file(
     offset: Option<&mut i64>,
     count: usize,
 ) -> Handled {
-    if !is_connection(&socket.enter(fd)?.state) {
+    if socket.enter(fd)?.state.is_kernels() {
         return TO_KERNEL;
     }
     let own_position = offset.is_none();
@@ -42,17 +42,6 @@ pub fn send_file(
         None => {}
     }
     result
-}
-
-fn is_connection(state: &State) -> bool {
-    matches!(
-        state,
-        State::Stream(_)
-            | State::Connecting(_)
-            | State::Failed
-            | State::Forked
-            | State::Inherited(_)
-    )
 }
 
 fn copy_file(
@@ -114,7 +103,7 @@ pub fn splice_in(
 ) -> Handled {
     let room = {
         let mut inner = socket.enter(fd)?;
-        if !is_connection(&inner.state) {
+        if inner.state.is_kernels() {
             return TO_KERNEL;
         }
         inner.room().unwrap_or(0)
@@ -156,7 +145,7 @@ pub fn splice_out(
     len: usize,
     flags: u32,
 ) -> Handled {
-    if !is_connection(&socket.enter(fd)?.state) {
+    if socket.enter(fd)?.state.is_kernels() {
         return TO_KERNEL;
     }
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;

@@ -47,10 +47,7 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
 /// `getsockopt`: fills `into` and returns how much of it.
 pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut [u8]) -> Handled {
     let mut inner = socket.enter(fd)?;
-    if matches!(
-        inner.state,
-        State::Free | State::Fresh | State::Listening(_) | State::Kernel
-    ) {
+    if inner.state.is_kernels() {
         return TO_KERNEL;
     }
     inner.refresh();

@@ -77,17 +77,8 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
 
 /// The kernel knows nothing of the descriptor's events.
 fn is_ours_alone(fd: RawFd) -> bool {
-    let Some(inner) = registry::of(fd).and_then(|socket| socket.enter(fd)) else {
-        return false;
-    };
-    matches!(
-        inner.state,
-        State::Stream(_)
-            | State::Connecting(_)
-            | State::Failed
-            | State::Forked
-            | State::Inherited(_)
-    )
+    let inner = registry::of(fd).and_then(|socket| socket.enter(fd));
+    inner.is_some_and(|inner| !inner.state.is_kernels())
 }
 
 /// Both stacks have events for the descriptor.

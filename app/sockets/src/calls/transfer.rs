@@ -144,13 +144,13 @@ fn receive(
 ) -> Handled {
     let (timeout, low) = {
         let inner = socket.enter(fd)?;
-        match inner.state {
-            State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
-            _ => (
-                inner.options.receive_timeout_ns,
-                inner.options.receive_low as usize,
-            ),
+        if inner.state.is_kernels() {
+            return TO_KERNEL;
         }
+        (
+            inner.options.receive_timeout_ns,
+            inner.options.receive_low as usize,
+        )
     };
     if flags & libc::MSG_ERRQUEUE != 0 {
         // Nothing ever is in the error queue.
@@ -332,10 +332,10 @@ fn transmit(
     let (flags, waits) = (how.flags, how.waits);
     let (timeout, syn_room) = {
         let inner = socket.enter(fd)?;
-        match inner.state {
-            State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
-            _ => (inner.options.send_timeout_ns, inner.syn_room()),
+        if inner.state.is_kernels() {
+            return TO_KERNEL;
         }
+        (inner.options.send_timeout_ns, inner.syn_room())
     };
     let mut done = how.already;
     if syn_room > 0 {

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use crate::{
-    socket::{Inner, Socket, sharing, state::State},
+    socket::{Inner, Socket, sharing},
     sys::{Handled, TO_KERNEL},
 };
 
@@ -17,10 +17,7 @@ pub fn recv(
     put: &mut dyn FnMut(u8),
 ) -> Handled {
     let mut inner = socket.enter(fd)?;
-    if matches!(
-        inner.state,
-        State::Free | State::Fresh | State::Listening(_) | State::Kernel
-    ) {
+    if inner.state.is_kernels() {
         return TO_KERNEL;
     }
     let peeks = flags & libc::MSG_PEEK != 0;

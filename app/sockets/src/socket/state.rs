@@ -72,6 +72,18 @@ pub(crate) enum State {
     Forked,
 }
 
+impl State {
+    /// Returns true if bytes and their options are the kernel's: the columns of the table in which
+    /// `recv` and `send` are "kernel".
+    #[inline]
+    pub(crate) fn is_kernels(&self) -> bool {
+        matches!(
+            self,
+            State::Free | State::Fresh | State::Listening(_) | State::Kernel
+        )
+    }
+}
+
 /// An active open.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting {
@@ -99,4 +111,42 @@ pub(crate) struct Listening {
     pub(crate) arrivals: u64,
     /// The service refused, or is not there: do not ask before this time.
     pub(crate) retry_at_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table above, as this file has it: the row of a call, by state.
+    fn row(call: &str) -> Vec<(String, String)> {
+        let lines = include_str!("state.rs").lines();
+        let mut table = lines.filter_map(|line| line.strip_prefix("//! | "));
+        let cells = |line: &str| -> Vec<String> {
+            let line = line.trim_end().trim_end_matches('|');
+            line.split('|').map(|cell| cell.trim().to_owned()).collect()
+        };
+        let head = cells(table.next().expect("a head"));
+        let row = table.map(cells).find(|row| row[0] == call).expect("a row");
+        assert_eq!(row.len(), head.len());
+        head.into_iter().zip(row).skip(1).collect()
+    }
+
+    #[test]
+    fn the_table_says_whose_the_bytes_are() {
+        let states = [
+            ("Fresh", State::Fresh),
+            ("Connecting", State::Connecting(Connecting::default())),
+            ("Failed", State::Failed),
+            ("Kernel", State::Kernel),
+            ("Inherited", State::Inherited(1)),
+            ("Forked", State::Forked),
+        ];
+        for call in ["`recv`", "`send`", "`getsockopt`"] {
+            let row = row(call);
+            for (name, state) in &states {
+                let (_, does) = row.iter().find(|(head, _)| head == name).expect("a column");
+                assert_eq!(does == "kernel", state.is_kernels(), "{call} in {name}");
+            }
+        }
+    }
 }
