@@ -10,8 +10,9 @@
  * queue has no socket, its frames pass too, so that a dead service leaves nothing blocked.
  *
  * Some claims share their port with sockets of the kernel: a port that programs reserved for
- * connections, or one whose listener is gone and whose connections are not. For those the kernel is
- * asked first, and keeps every packet for which it has a socket: docs/design/claims.md.
+ * connections, one whose listener is gone and whose connections are not, or one that had
+ * connections in the kernel before it was claimed. For those the kernel is asked first, and keeps
+ * every packet for which it has a socket: docs/design/claims.md.
  *
  * A core that shows no life for SILENCE_NS, though it was sent a frame, gets no more: a service
  * that is stopped, or hangs in the kernel, cannot say so itself. See docs/design/watchdog.md.
@@ -60,7 +61,9 @@ struct claim_key {
 	__u8 zero;
 };
 
-#define CLAIM_KERNEL_FIRST 1 /* what the kernel has a socket for is the kernel's */
+/* How a claim shares its port with the kernel's sockets. */
+#define CLAIM_KERNEL_CONNECTIONS 1 /* the kernel keeps the packets of its connections */
+#define CLAIM_KERNEL_LISTENS 2	   /* it also keeps the SYNs for its listener */
 
 /* Which stack has it, and how. */
 struct claim {
@@ -83,6 +86,7 @@ struct counters {
 	__u64 kernels;		    /* claimed, but the kernel has a socket for it: passed */
 	__u64 no_life;		    /* claimed, but the queue's core shows no life: passed */
 	__u64 other_host;	    /* to another link address, which the kernel drops: passed */
+	__u64 returned;		    /* handed back by the service: passed */
 };
 
 /*
@@ -98,10 +102,18 @@ struct heartbeat {
 	__u64 zero[7];
 };
 
-/* The interface's own link address; zero lets everything pass. */
 struct link_address {
 	__be16 words[3];
 	__u16 zero;
+};
+
+/*
+ * The interface's own link address; zero lets everything pass. Frames that the service hands back
+ * have `returned` as their source: a program in the stack sees them a second time.
+ */
+struct link_addresses {
+	struct link_address own;
+	struct link_address returned;
 };
 
 /* A datagram that comes in fragments; or all of a protocol that come from one host to another. */
@@ -162,7 +174,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct link_address);
+	__type(value, struct link_addresses);
 } LINK_ADDRESS SEC(".maps");
 
 struct {
@@ -206,13 +218,14 @@ static __always_inline struct claim *claim_of_v6(const struct in6_addr *addr, __
 }
 
 /*
- * Whether the kernel's socket for a packet, if there is one, makes the packet the kernel's. A
- * listener takes a SYN, and the ACK that answers its SYN cookie; any other segment for the port may
- * be of a connection of the service. `tcp` is null for a quoted packet, and for a packet without a
- * whole TCP header.
+ * Says whether the kernel's socket for a packet, if there is one, makes the packet the kernel's. A
+ * socket with a peer does: a connection, also one half open or in TIME-WAIT. A listener takes the
+ * ACK that answers its SYN cookie, and a SYN if the claim leaves it SYNs; any other segment for the
+ * port may be of a connection of the service. `tcp` is null for a quoted packet, and for a packet
+ * without a whole TCP header.
  */
-static __always_inline enum owner owner_beside(struct bpf_sock *sk, void *ip, __u32 ip_len,
-					       struct tcphdr *tcp)
+static __always_inline enum owner owner_beside(struct bpf_sock *sk, __u32 flags, void *ip,
+					       __u32 ip_len, struct tcphdr *tcp)
 {
 	enum owner owner = KERNEL;
 
@@ -222,7 +235,7 @@ static __always_inline enum owner owner_beside(struct bpf_sock *sk, void *ip, __
 		if (!tcp)
 			owner = SERVICE;
 		else if (tcp->syn)
-			owner = tcp->ack ? SERVICE : KERNEL;
+			owner = !tcp->ack && (flags & CLAIM_KERNEL_LISTENS) ? KERNEL : SERVICE;
 		else if (bpf_tcp_check_syncookie(sk, ip, ip_len, tcp, sizeof(*tcp)))
 			owner = SERVICE;
 	}
@@ -242,7 +255,7 @@ static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 
 	if (!claim)
 		return NOBODY;
-	if (!(claim->flags & CLAIM_KERNEL_FIRST) || ip->protocol != IPPROTO_TCP)
+	if (!claim->flags || ip->protocol != IPPROTO_TCP)
 		return SERVICE;
 	if (quoted || (void *)(tcp + 1) > end)
 		tcp = 0;
@@ -252,7 +265,7 @@ static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 	tuple.ipv4.dport = port;
 	return owner_beside(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4),
 					       BPF_F_CURRENT_NETNS, 0),
-			    ip, sizeof(*ip), tcp);
+			    claim->flags, ip, sizeof(*ip), tcp);
 }
 
 static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *ip, int proto,
@@ -267,7 +280,7 @@ static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *i
 
 	if (!claim)
 		return NOBODY;
-	if (!(claim->flags & CLAIM_KERNEL_FIRST) || proto != IPPROTO_TCP)
+	if (!claim->flags || proto != IPPROTO_TCP)
 		return SERVICE;
 	if (quoted || (void *)(tcp + 1) > end)
 		tcp = 0;
@@ -277,7 +290,7 @@ static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *i
 	tuple.ipv6.dport = port;
 	return owner_beside(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv6),
 					       BPF_F_CURRENT_NETNS, 0),
-			    ip, sizeof(*ip), tcp);
+			    claim->flags, ip, sizeof(*ip), tcp);
 }
 
 /* Returns true if the core of a queue will take the frame that is about to be sent to it. */
@@ -603,11 +616,12 @@ other:
 	return XDP_PASS;
 }
 
-static __always_inline int is_own(struct ethhdr *ethernet, struct link_address *own)
+static __always_inline int is_address(__u8 *address, struct link_address *known)
 {
-	__be16 *dest = (void *)ethernet->h_dest;
+	__be16 *words = (void *)address;
 
-	return dest[0] == own->words[0] && dest[1] == own->words[1] && dest[2] == own->words[2];
+	return words[0] == known->words[0] && words[1] == known->words[1] &&
+	       words[2] == known->words[2];
 }
 
 #define VLAN_ID_BITS 0x0fff
@@ -646,7 +660,7 @@ static __always_inline int demux(struct xdp_md *ctx)
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = start;
 	struct counters *counters;
-	struct link_address *own;
+	struct link_addresses *known;
 	__u32 zero = 0;
 
 	counters = bpf_map_lookup_elem(&COUNTERS, &zero);
@@ -658,9 +672,13 @@ static __always_inline int demux(struct xdp_md *ctx)
 		return XDP_PASS;
 	}
 	/* What a promiscuous interface hears is not all for this host. */
-	own = bpf_map_lookup_elem(&LINK_ADDRESS, &zero);
-	if (!own || !is_own(ethernet, own)) {
+	known = bpf_map_lookup_elem(&LINK_ADDRESS, &zero);
+	if (!known || !is_address(ethernet->h_dest, &known->own)) {
 		counters->other_host += 1;
+		return XDP_PASS;
+	}
+	if (is_address(ethernet->h_source, &known->returned)) {
+		counters->returned += 1;
 		return XDP_PASS;
 	}
 	if (ethernet->h_proto == bpf_htons(ETH_P_8021Q)) {
@@ -694,6 +712,16 @@ SEC("xdp.frags")
 int tidelane_frags(struct xdp_md *ctx)
 {
 	return demux(ctx);
+}
+
+/*
+ * Lets every frame pass: the service runs it on frames that turned out to be the kernel's
+ * (BPF_F_TEST_XDP_LIVE_FRAMES). It is attached to no interface.
+ */
+SEC("xdp")
+int tidelane_return(struct xdp_md *ctx)
+{
+	return XDP_PASS;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

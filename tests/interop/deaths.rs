@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tidelane_tests::{
-    Outcome, Service, Side, Wire, ensure, nics,
+    Outcome, Service, Side, Stop, Wire, ensure, nics,
     tools::{self, env_number, wait_until},
     wire::SERVER,
 };
@@ -32,12 +32,17 @@ fn wait_freed(service: &Service, pid: u32) -> Outcome {
 /// Waits until `pid` has `count` accelerated connections, each with work done.
 fn wait_busy(service: &Service, pid: u32, count: usize) -> Outcome {
     wait_until(SHORT, "connections at work", || {
-        let sockets = service.sockets_of(pid)?;
-        let busy = sockets.iter().filter(|socket| {
-            socket["state"] == "ESTABLISHED" && socket["info"]["bytes_acked"].as_u64() > Some(0)
-        });
-        Ok(busy.count() == count)
+        Ok(busy(service, pid)? == count)
     })
+}
+
+/// Accelerated connections of `pid` with work done.
+fn busy(service: &Service, pid: u32) -> Result<usize, Stop> {
+    let sockets = service.sockets_of(pid)?;
+    let busy = sockets.iter().filter(|socket| {
+        socket["state"] == "ESTABLISHED" && socket["info"]["bytes_acked"].as_u64() > Some(0)
+    });
+    Ok(busy.count())
 }
 
 /// The service's size after the first kills, compared with that after the last.
@@ -47,7 +52,7 @@ struct Size {
 }
 
 impl Size {
-    fn of(service: &Service) -> Result<Self, tidelane_tests::Stop> {
+    fn of(service: &Service) -> Result<Self, Stop> {
         Ok(Self {
             resident_kib: service.resident_kib()?,
             descriptors: service.descriptors_beside_claims()?,
@@ -93,10 +98,14 @@ pub fn killed_program_frees_all() -> Outcome {
         wait_busy(&service, pid, 32)?;
         server.end(Signal::KILL, SHORT)?;
         wait_freed(&service, pid)?;
-        // The port is free, and who comes back there has seen the first server's end.
+        // The port is free, and who comes back there has seen the first server's end. Clients that
+        // come before the listener is in the service are the kernel's.
         let second = echo_server(&wire, Some(&service), 7000)?;
         let pid = second.pid();
-        wait_busy(&service, pid, 32)?;
+        wait_until(SHORT, "the clients to come back", || {
+            let kernels = wire.kernel_connections(Side::Server, 7000)?;
+            Ok(busy(&service, pid)? + kernels >= 32)
+        })?;
         let line = client.end(Signal::TERM, SHORT)?.json()?;
         let error = line["first_error"].as_str().unwrap_or_default();
         ensure!(error.contains("reset"), "kill {kill}: the peers saw {line}");

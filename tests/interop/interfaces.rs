@@ -35,9 +35,13 @@ fn begin_traffic(wire: &Wire) -> Result<Running, Stop> {
 fn check_traffic(running: Running, service: &Service) -> Outcome {
     let segments = || Ok::<_, Stop>(service.counters()?["in_segs"].as_u64().unwrap_or(0));
     let before = segments()?;
-    wait_until(SHORT, "traffic after the change", || {
+    let went_on = wait_until(SHORT, "traffic after the change", || {
         Ok(segments()? > before + 1000)
-    })?;
+    });
+    if let Err(Stop::Fail(reason)) = went_on {
+        let state = service.ask("stat")?;
+        return Err(Stop::Fail(format!("{reason}: {state}")));
+    }
     check_load(&running.wait(SHORT)?.success()?.json()?)
 }
 

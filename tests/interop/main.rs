@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use tidelane_tests::runner::{self, Case};
 
+mod both_stacks;
 mod clients;
 mod coexist;
 mod commands;
@@ -115,6 +116,10 @@ const CASES: &[Case] = cases![
     ipv6::clients_of_a_kernel_server 60,
     ipv6::memory_wire 60,
     ipv6::addresses_come_and_go 60,
+    both_stacks::no_client_is_reset_while_a_server_starts 600,
+    both_stacks::connections_of_the_kernel_go_on_there 120,
+    both_stacks::servers_find_the_service_again 300,
+    both_stacks::real_servers_find_the_service_again 300,
     deaths::killed_program_frees_all 600,
     deaths::killed_client_frees_all 300,
     deaths::killed_service_resets_and_comes_back 120,

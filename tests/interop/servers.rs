@@ -184,7 +184,8 @@ pub fn nginx_worker_restart() -> Outcome {
 }
 
 /// A redis-server on the server's side.
-fn redis(wire: &Wire, service: &Service) -> Result<tidelane_tests::Running, Stop> {
+/// A redis that keeps nothing, on its usual port.
+pub fn redis(wire: &Wire, service: &Service) -> Result<tidelane_tests::Running, Stop> {
     require_tools(&["redis-server", "redis-benchmark", "redis-cli"])?;
     let server = wire.program(Side::Server, "redis-server");
     let server = server.args("--port 6379 --bind 0.0.0.0 --protected-mode no --appendonly no");

@@ -335,6 +335,12 @@ impl Wire {
         self.service_with(Side::Server, &[])
     }
 
+    /// `tidelane up` after the death of a service of the server's side, under its name: its
+    /// programs find the new one.
+    pub fn service_again(&self, dead: &Service) -> Result<Service, Stop> {
+        Service::up(self, (Side::Server, INTERFACE), dead.name(), &[], None)
+    }
+
     /// A service on one side, all of it on the CPUs of `cores`, with more options for
     /// `tidelane up`.
     pub fn service_on(&self, side: Side, cores: &str, options: &[&str]) -> Result<Service, Stop> {

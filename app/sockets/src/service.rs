@@ -9,6 +9,7 @@
 //! | `beside` | an epoll instance's lane that sleeps on the default one, too |
 //! | `connection` | a connection and the session that it belongs to |
 //! | `marks` | the library's own descriptors among an epoll instance's events |
+//! | `outage` | the time without a service |
 //! | `report` | sockets that stay with the kernel |
 
 pub(crate) mod beside;
@@ -16,6 +17,7 @@ pub(crate) mod connection;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod marks;
+pub(crate) mod outage;
 pub(crate) mod report;
 pub(crate) mod session;
 

@@ -108,7 +108,7 @@ impl Machine {
                     self.ports_given = true;
                     self.host.add_ports(now, addr, ports);
                 }
-                HostRequest::PortIdle { .. } | HostRequest::IdleMemory => {}
+                HostRequest::PortIdle { .. } | HostRequest::Strays | HostRequest::IdleMemory => {}
             }
         }
     }

@@ -9,9 +9,9 @@ use std::{
 };
 
 use aya::{
-    Ebpf, EbpfError, EbpfLoader, Pod,
+    Ebpf, EbpfError, EbpfLoader, Pod, TestRun,
     maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, XskMap},
-    programs::{ProgramError, Xdp, XdpMode, links::FdLink},
+    programs::{ProgramError, TestRunAttrs, TestRunOptions, Xdp, XdpMode, links::FdLink},
 };
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -29,6 +29,11 @@ pub(crate) const DEMUX_OBJECT: &[u8] =
 /// The bad wire, likewise.
 pub(crate) const IMPAIR_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
+
+/// Words of `struct xdp_md`, and two of them.
+const CONTEXT_WORDS: usize = 6;
+const CONTEXT_DATA_END: usize = 1;
+const CONTEXT_IFINDEX: usize = 3;
 
 /// How often, and how far apart, an occupied interface is tried.
 const ATTACH_TRIES_MAX: u32 = 15;
@@ -132,6 +137,19 @@ pub(crate) struct Object {
     links: Vec<FdLink>,
 }
 
+/// The program of that name.
+fn named<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, SteeringError> {
+    let program = ebpf.program_mut(name).expect("the object has the program");
+    let program: Result<&mut Xdp, ProgramError> = program.try_into();
+    program.map_err(|error| load_failed(&error))
+}
+
+fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<(), SteeringError> {
+    named(ebpf, name)?
+        .load()
+        .map_err(|error| load_failed(&error))
+}
+
 /// What keeps a program from being attached in one mode.
 enum AttachFailure {
     Occupied,
@@ -157,14 +175,8 @@ impl Object {
         let mut ebpf = loader
             .load(object)
             .map_err(|error: EbpfError| load_failed(&error))?;
-        let loaded = ebpf
-            .program_mut(program)
-            .expect("the object has the program");
         // Now, since the program refers to maps that are about to be taken.
-        let loaded: Result<&mut Xdp, ProgramError> = loaded.try_into();
-        loaded
-            .and_then(Xdp::load)
-            .map_err(|error| load_failed(&error))?;
+        load_program(&mut ebpf, program)?;
         Ok(Self {
             ebpf,
             program,
@@ -172,14 +184,36 @@ impl Object {
         })
     }
 
+    /// Loads one more program of the object, for [`receive`](Self::receive).
+    pub(crate) fn load_also(&mut self, program: &'static str) -> Result<(), SteeringError> {
+        load_program(&mut self.ebpf, program)
+    }
+
     fn program(&mut self) -> Result<&mut Xdp, SteeringError> {
-        let program = self
-            .ebpf
-            .program_mut(self.program)
-            .expect("the object has the program");
-        program
-            .try_into()
-            .map_err(|error: ProgramError| load_failed(&error))
+        named(&mut self.ebpf, self.program)
+    }
+
+    /// The kernel receives a frame as if it had come by an interface, past the program that is
+    /// attached there; `program` decides about the frame (Linux 5.18).
+    pub(crate) fn receive(
+        &mut self,
+        program: &'static str,
+        frame: &[u8],
+        ifindex: u32,
+    ) -> Result<(), SteeringError> {
+        let mut context = [0u32; CONTEXT_WORDS];
+        context[CONTEXT_DATA_END] = frame.len() as u32;
+        context[CONTEXT_IFINDEX] = ifindex;
+        let context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            ctx_in: Some(&context),
+            attrs: TestRunAttrs::new().xdp_live_frames(1),
+            ..TestRunOptions::new()
+        };
+        let run = named(&mut self.ebpf, program)?.test_run(options);
+        run.map(drop)
+            .map_err(|error| failed("handing a frame to the kernel", &error))
     }
 
     /// Attaches a program as wished. The second of the result is the reason why not natively, where
@@ -337,8 +371,6 @@ impl Object {
     /// Runs the program on the bytes of a frame, without any interface; the XDP action it returns.
     #[cfg(test)]
     pub(crate) fn run(&mut self, frame: &[u8]) -> u32 {
-        use aya::{TestRun, programs::TestRunOptions};
-
         let program = self.program().expect("the program loads");
         let options = TestRunOptions {
             data_in: Some(frame),

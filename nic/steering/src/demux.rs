@@ -13,18 +13,25 @@ use crate::{
 /// The program, for packets in one buffer each, and for packets that may have several.
 const PROGRAM: &str = "tidelane_demux";
 const PROGRAM_OF_FRAGS: &str = "tidelane_frags";
+/// The program that lets every frame pass.
+const PROGRAM_OF_HAND_BACK: &str = "tidelane_return";
 /// Receive queues that one demux can serve; `QUEUES_MAX` of the program.
 const QUEUES_MAX: u32 = 64;
+/// A frame to no link address, of no protocol: the kernel drops it.
+const NOBODYS_FRAME: [u8; 60] = [0; 60];
 /// `struct claim_key`: address 16, port 2, protocol 1, zero 1.
 const KEY_LEN: usize = 20;
 /// `struct claim`: stack 4, flags 4, zero 8.
 const OWNER_LEN: usize = 16;
-/// `CLAIM_KERNEL_FIRST` of the program.
-const KERNEL_FIRST: u32 = 1;
-/// `struct link_address`: address 6, zero 2.
-const LINK_ADDRESS_LEN: usize = 8;
+/// `CLAIM_KERNEL_CONNECTIONS` and `CLAIM_KERNEL_LISTENS` of the program.
+const KERNEL_CONNECTIONS: u32 = 1;
+const KERNEL_LISTENS: u32 = 2;
+/// `struct link_addresses`: own address 6, zero 2, address of returned frames 6, zero 2.
+const LINK_ADDRESS_LEN: usize = 16;
+/// The source address of a frame.
+const SOURCE: std::ops::Range<usize> = 6..12;
 /// `struct counters`.
-const COUNTERS: usize = 12;
+const COUNTERS: usize = 13;
 
 /// Which stack a claim belongs to. Zero is the service itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,9 +42,22 @@ pub struct StackId(pub u32);
 pub enum Scope {
     /// All packets.
     Whole,
-    /// Packets for which the kernel has no socket. The kernel keeps the segments of its own
-    /// connections, and SYNs for its own listener.
+    /// Packets that belong to no connection of the kernel. The kernel keeps the segments of its
+    /// connections, also of those half open or in TIME-WAIT, and answers to its SYN cookies.
+    BesideConnections,
+    /// Packets for which the kernel has no socket: as before, and the kernel keeps the SYNs for its
+    /// own listener.
     BesideKernel,
+}
+
+impl Scope {
+    fn flags(self) -> u32 {
+        match self {
+            Self::Whole => 0,
+            Self::BesideConnections => KERNEL_CONNECTIONS,
+            Self::BesideKernel => KERNEL_CONNECTIONS | KERNEL_LISTENS,
+        }
+    }
 }
 
 /// A 3-tuple whose packets go to the service.
@@ -99,6 +119,8 @@ pub struct DemuxCounters {
     /// To another link address, heard by a promiscuous interface: passed to the kernel, which drops
     /// it.
     pub other_host: u64,
+    /// Handed back by the service: passed to the kernel.
+    pub returned: u64,
 }
 
 impl DemuxCounters {
@@ -116,6 +138,7 @@ impl DemuxCounters {
             kernels,
             no_life,
             other_host,
+            returned,
         ] = counters;
         Self {
             redirected,
@@ -130,6 +153,7 @@ impl DemuxCounters {
             kernels,
             no_life,
             other_host,
+            returned,
         }
     }
 
@@ -145,6 +169,7 @@ impl DemuxCounters {
             self.kernels,
             self.no_life,
             self.other_host,
+            self.returned,
         ]
         .iter()
         .sum()
@@ -171,6 +196,23 @@ pub trait Steering: Send {
     /// Frames so far, by their destination.
     fn counters(&self) -> Result<DemuxCounters, SteeringError>;
 
+    /// The kernel gets this frame, which came to the service although it is the kernel's. Its
+    /// checksums are complete.
+    ///
+    /// # Errors
+    ///
+    /// The frame is lost where the kernel takes none (before Linux 5.18), or none that long (about
+    /// 3,500 bytes).
+    fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
+        let _ = frame;
+        Ok(())
+    }
+
+    /// Returns true if the kernel takes frames back.
+    fn takes_frames_back(&self) -> bool {
+        false
+    }
+
     /// The interface's link address is this one from now on: frames to others are the kernel's. A
     /// stand-in that sees no frames need not know it.
     fn set_link_address(&mut self, address: [u8; 6]) -> Result<(), SteeringError> {
@@ -189,8 +231,13 @@ pub struct Demux {
     counters: PerCpuCounters<COUNTERS>,
     heartbeats: Arc<Heartbeats>,
     link_address: Value<LINK_ADDRESS_LEN>,
-    /// Holds the program and its attachment.
-    _object: Object,
+    /// The interface.
+    ifindex: u32,
+    takes_frames_back: bool,
+    /// The source of frames that are handed back: random, so that nobody else sends such frames.
+    mark: [u8; 6],
+    /// Holds the programs and the attachment.
+    object: Object,
 }
 
 impl Demux {
@@ -225,6 +272,7 @@ impl Demux {
         };
         let sizes = [("SOCKETS", queues.max(1))];
         let mut object = Object::load(DEMUX_OBJECT, program, &sizes, &[])?;
+        object.load_also(PROGRAM_OF_HAND_BACK)?;
         let claims = object.table("CLAIMS")?;
         let sockets = object.sockets("SOCKETS")?;
         let counters = object.counters("COUNTERS")?;
@@ -239,8 +287,12 @@ impl Demux {
             counters,
             heartbeats: Arc::new(Heartbeats::new(heartbeats)),
             link_address,
-            _object: object,
+            ifindex,
+            takes_frames_back: false,
+            mark: random_address()?,
+            object,
         };
+        demux.takes_frames_back = demux.hand_back(&NOBODYS_FRAME).is_ok();
         if let Some(address) = own_address(ifindex)? {
             demux.set_link_address(address)?;
         }
@@ -292,13 +344,9 @@ impl Demux {
 
 impl Steering for Demux {
     fn claim(&mut self, claim: &Claim, owner: StackId, scope: Scope) -> Result<(), SteeringError> {
-        let flags = match scope {
-            Scope::Whole => 0,
-            Scope::BesideKernel => KERNEL_FIRST,
-        };
         let mut value = [0; OWNER_LEN];
         value[..4].copy_from_slice(&owner.0.to_ne_bytes());
-        value[4..8].copy_from_slice(&flags.to_ne_bytes());
+        value[4..8].copy_from_slice(&scope.flags().to_ne_bytes());
         self.claims.insert(&claim.key(), &value)
     }
 
@@ -306,15 +354,39 @@ impl Steering for Demux {
         self.claims.remove(&claim.key())
     }
 
+    fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
+        let mut frame = frame.to_vec();
+        // The kernel does not look at the source of a packet that is not ARP.
+        if let Some(source) = frame.get_mut(SOURCE) {
+            source.copy_from_slice(&self.mark);
+        }
+        self.object
+            .receive(PROGRAM_OF_HAND_BACK, &frame, self.ifindex)
+    }
+
+    fn takes_frames_back(&self) -> bool {
+        self.takes_frames_back
+    }
+
     fn set_link_address(&mut self, address: [u8; 6]) -> Result<(), SteeringError> {
         let mut value = [0; LINK_ADDRESS_LEN];
         value[..6].copy_from_slice(&address);
+        value[8..14].copy_from_slice(&self.mark);
         self.link_address.set(&value)
     }
 
     fn counters(&self) -> Result<DemuxCounters, SteeringError> {
         self.counters.sum().map(DemuxCounters::from_array)
     }
+}
+
+/// A link address that nobody has: locally administered, of one host.
+fn random_address() -> Result<[u8; 6], SteeringError> {
+    let mut address = [0; 6];
+    rustix::rand::getrandom(&mut address, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| SteeringError::system("getting random bytes")(error.into()))?;
+    address[0] = address[0] & 0xfc | 2;
+    Ok(address)
 }
 
 /// The link address of an interface of this thread's namespace.

@@ -9,6 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 
 mod sys;
 
+const ETHTOOL_GDRVINFO: u32 = 0x3;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
@@ -17,6 +18,8 @@ const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETH_SS_FEATURES: u32 = 4;
 /// Bytes of a name.
 const NAME_LEN: usize = 32;
+/// Words of `struct ethtool_drvinfo`, whose second field is the driver's name.
+const DRIVER_INFO_WORDS: usize = 49;
 /// Features that a kernel may know at most: there are some 70.
 const FEATURES_MAX: u32 = 256;
 
@@ -32,6 +35,12 @@ pub struct Feature {
     pub wanted: bool,
     /// The feature is on.
     pub active: bool,
+}
+
+/// A text that ends with a zero, or with its field.
+fn text_of(field: &[u8]) -> String {
+    let end = field.iter().position(|byte| *byte == 0);
+    String::from_utf8_lossy(&field[..end.unwrap_or(field.len())]).into_owned()
 }
 
 /// The features of an interface, whatever its name is.
@@ -65,6 +74,16 @@ impl Features {
         Ok(words)
     }
 
+    /// The name of the driver.
+    pub fn driver(&self) -> io::Result<String> {
+        let mut info = vec![0; DRIVER_INFO_WORDS];
+        info[0] = ETHTOOL_GDRVINFO;
+        let info = self.ask(info)?;
+        let words = info.iter().skip(1).take(NAME_LEN / 4);
+        let bytes: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
+        Ok(text_of(&bytes))
+    }
+
     /// The names of all features, each at its number, in the kernel's spelling (`rx-gro`, which
     /// `ethtool` shows as `generic-receive-offload`).
     pub fn names(&self) -> io::Result<Vec<String>> {
@@ -81,11 +100,7 @@ impl Features {
         let words = names.iter().skip(3);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
         let names = bytes.chunks_exact(NAME_LEN).take(count as usize);
-        let text = |name: &[u8]| {
-            let end = name.iter().position(|byte| *byte == 0);
-            String::from_utf8_lossy(&name[..end.unwrap_or(NAME_LEN)]).into_owned()
-        };
-        Ok(names.map(text).collect())
+        Ok(names.map(text_of).collect())
     }
 
     /// The state of each feature, at its number.
@@ -127,5 +142,17 @@ impl Features {
         };
         (*change, *state) = (bit, if on { bit } else { 0 });
         self.ask(words).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_ends_with_its_zero() {
+        assert_eq!(text_of(b"veth\0\0\0"), "veth");
+        assert_eq!(text_of(b"full"), "full");
+        assert_eq!(text_of(b""), "");
     }
 }

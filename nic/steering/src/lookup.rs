@@ -1,9 +1,11 @@
-//! The kernel's answer to "which listening socket gets a SYN for this address and port?".
+//! The kernel's answers to "which socket gets a segment for this address and port?", and to "which
+//! ports have connections?".
 //!
-//! The question goes over NETLINK_SOCK_DIAG. The kernel looks as it does for a packet: namespace,
+//! The questions go over NETLINK_SOCK_DIAG. The kernel looks as it does for a packet: namespace,
 //! interface, address, groups of SO_REUSEPORT and programs at the socket lookup included.
 
 use std::{
+    collections::HashSet,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, OwnedFd},
@@ -21,14 +23,21 @@ use crate::sys;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
+/// `NLM_F_ROOT | NLM_F_MATCH`: all sockets.
+const NLM_F_DUMP: u16 = 0x300;
 /// `struct nlmsghdr`, `struct inet_diag_req_v2`, `struct inet_diag_msg`.
 const HEADER_LEN: usize = 16;
 const REQUEST_LEN: usize = 56;
 const ANSWER_LEN: usize = 72;
-/// `TCP_LISTEN` among the states, and all states as a set.
+/// `TCP_LISTEN` and `TCP_CLOSE` among the states, and sets of states: all, and of connections.
 const LISTEN: u8 = 10;
+const CLOSE: u8 = 7;
 const ALL_STATES: u32 = u32::MAX;
+const CONNECTIONS: u32 = !(1 << LISTEN | 1 << CLOSE);
+/// Room for a part of a long answer; the kernel fills at most 32 KiB at a time.
+const PART_LEN: usize = 32 << 10;
 /// `INET_DIAG_NOCOOKIE`: whichever socket it is.
 const ANY_COOKIE: u64 = u64::MAX;
 /// Interface of loopback in every namespace.
@@ -87,6 +96,56 @@ impl Lookup {
         Ok(())
     }
 
+    /// Local ports of the kernel's connections, also of those half open or in TIME-WAIT. The kernel
+    /// walks through all its sockets for that, once for each IP version.
+    pub fn connected_ports(&mut self) -> io::Result<HashSet<u16>> {
+        let mut ports = HashSet::new();
+        for family in [AddressFamily::INET, AddressFamily::INET6] {
+            self.sequence = self.sequence.wrapping_add(1);
+            let question = Question {
+                family,
+                states: CONNECTIONS,
+                flags: NLM_F_REQUEST | NLM_F_DUMP,
+                ends: [([0; 16], 0); 2],
+                ifindex: 0,
+            };
+            send(
+                &self.socket,
+                &question.encode(self.sequence),
+                SendFlags::empty(),
+            )?;
+            while !self.take_part(&mut ports)? {}
+        }
+        Ok(ports)
+    }
+
+    /// Reads one part of an answer with many sockets. Returns true if it was the last.
+    fn take_part(&mut self, ports: &mut HashSet<u16>) -> io::Result<bool> {
+        let mut bytes = vec![0; PART_LEN];
+        let (len, _) = match recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
+            Err(Errno::INTR) => return Ok(false),
+            received => received?,
+        };
+        let mut rest = &bytes[..len];
+        while let Some((message, next)) = split_message(rest) {
+            rest = next;
+            match message.answers(self.sequence) {
+                Some(NLMSG_DONE) => return Ok(true),
+                Some(NLMSG_ERROR) => return Err(message.error()),
+                Some(SOCK_DIAG_BY_FAMILY) => ports.extend(message.local_port()),
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns true if the kernel has a connection, or half of one, between these ends (IPv4 as
+    /// `::ffff:a.b.c.d`), local first.
+    pub fn has_connection(&mut self, ends: [([u8; 16], u16); 2], ifindex: u32) -> io::Result<bool> {
+        let answer = self.ask(ends, ifindex)?;
+        Ok(answer.is_some_and(|found| found.state != LISTEN))
+    }
+
     /// The listening socket that gets a SYN for `port` of `addr` (IPv4 as `::ffff:a.b.c.d`) over
     /// the interface. Of a group that shares the port, it is any one.
     pub fn listener(
@@ -95,9 +154,31 @@ impl Lookup {
         port: u16,
         ifindex: u32,
     ) -> io::Result<Option<FoundListener>> {
+        let answer = self.ask([(addr, port), ([0; 16], 0)], ifindex)?;
+        let listening = answer.filter(|found| found.state == LISTEN);
+        Ok(listening.map(|found| found.socket))
+    }
+
+    /// The socket that gets a segment from the second to the first of the ends.
+    fn ask(&mut self, ends: [([u8; 16], u16); 2], ifindex: u32) -> io::Result<Option<Found>> {
         self.sequence = self.sequence.wrapping_add(1);
-        let request = request(addr, port, ifindex, self.sequence);
-        send(&self.socket, &request, SendFlags::empty())?;
+        let v4 = matches!(Ipv6Addr::from(ends[0].0).to_canonical(), IpAddr::V4(_));
+        let question = Question {
+            family: if v4 {
+                AddressFamily::INET
+            } else {
+                AddressFamily::INET6
+            },
+            states: ALL_STATES,
+            flags: NLM_F_REQUEST,
+            ends,
+            ifindex,
+        };
+        send(
+            &self.socket,
+            &question.encode(self.sequence),
+            SendFlags::empty(),
+        )?;
         let mut bytes = [0; 4096];
         loop {
             let (len, _) = match recv(&self.socket, &mut bytes, RecvFlags::empty()) {
@@ -111,34 +192,96 @@ impl Lookup {
     }
 }
 
-fn request(addr: [u8; 16], port: u16, ifindex: u32, sequence: u32) -> Vec<u8> {
-    let (family, local) = match Ipv6Addr::from(addr).to_canonical() {
-        IpAddr::V4(v4) => {
-            let mut local = [0; 16];
-            local[..4].copy_from_slice(&v4.octets());
-            (AddressFamily::INET, local)
-        }
-        IpAddr::V6(v6) => (AddressFamily::INET6, v6.octets()),
-    };
-    let mut bytes = Vec::with_capacity(HEADER_LEN + REQUEST_LEN);
-    bytes.extend(((HEADER_LEN + REQUEST_LEN) as u32).to_ne_bytes());
-    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    bytes.extend(NLM_F_REQUEST.to_ne_bytes());
-    bytes.extend(sequence.to_ne_bytes());
-    bytes.extend(0u32.to_ne_bytes());
-    bytes.extend([family.as_raw() as u8, libc::IPPROTO_TCP as u8, 0, 0]);
-    bytes.extend(ALL_STATES.to_ne_bytes());
-    // Ports, local first; then addresses.
-    bytes.extend(port.to_be_bytes());
-    bytes.extend([0; 2]);
-    bytes.extend(local);
-    bytes.extend([0; 16]);
-    bytes.extend(ifindex.to_ne_bytes());
-    bytes.extend(ANY_COOKIE.to_ne_bytes());
-    bytes
+/// A netlink message without its header, and the header's type and sequence number.
+struct Message<'a> {
+    kind: u16,
+    sequence: u32,
+    body: &'a [u8],
 }
 
-struct Answer(io::Result<Option<FoundListener>>);
+impl Message<'_> {
+    /// Its type, if it answers the request of that number.
+    fn answers(&self, sequence: u32) -> Option<u16> {
+        (self.sequence == sequence).then_some(self.kind)
+    }
+
+    /// Of NLMSG_ERROR: the kernel's error.
+    fn error(&self) -> io::Error {
+        let code = self
+            .body
+            .first_chunk()
+            .map_or(0, |code| i32::from_ne_bytes(*code));
+        io::Error::from_raw_os_error(-code)
+    }
+
+    /// Of `struct inet_diag_msg`: `id.idiag_sport`.
+    fn local_port(&self) -> Option<u16> {
+        let port = self.body.get(4..)?.first_chunk()?;
+        Some(u16::from_be_bytes(*port))
+    }
+}
+
+/// The first message of several, and the others.
+fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
+    let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+    let message = Message {
+        kind: u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?),
+        sequence: u32::from_ne_bytes(*bytes.get(8..)?.first_chunk()?),
+        body: bytes.get(HEADER_LEN..len)?,
+    };
+    // The next one is aligned.
+    Some((
+        message,
+        bytes.get(len.next_multiple_of(4)..).unwrap_or_default(),
+    ))
+}
+
+/// `struct inet_diag_req_v2` with its header.
+struct Question {
+    family: AddressFamily,
+    states: u32,
+    flags: u16,
+    /// Addresses (IPv4 as `::ffff:a.b.c.d`) and ports, local first.
+    ends: [([u8; 16], u16); 2],
+    ifindex: u32,
+}
+
+impl Question {
+    fn encode(&self, sequence: u32) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_LEN + REQUEST_LEN);
+        bytes.extend(((HEADER_LEN + REQUEST_LEN) as u32).to_ne_bytes());
+        bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        bytes.extend(self.flags.to_ne_bytes());
+        bytes.extend(sequence.to_ne_bytes());
+        bytes.extend(0u32.to_ne_bytes());
+        bytes.extend([self.family.as_raw() as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+        bytes.extend(self.states.to_ne_bytes());
+        bytes.extend(self.ends.iter().flat_map(|(_, port)| port.to_be_bytes()));
+        bytes.extend(self.ends.iter().flat_map(|(addr, _)| self.address(*addr)));
+        bytes.extend(self.ifindex.to_ne_bytes());
+        bytes.extend(ANY_COOKIE.to_ne_bytes());
+        bytes
+    }
+
+    /// An address as the family has it.
+    fn address(&self, addr: [u8; 16]) -> [u8; 16] {
+        let mut bytes = addr;
+        if self.family == AddressFamily::INET {
+            bytes = [0; 16];
+            bytes[..4].copy_from_slice(&addr[12..]);
+        }
+        bytes
+    }
+}
+
+/// A socket, listening or connected.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    state: u8,
+    socket: FoundListener,
+}
+
+struct Answer(io::Result<Option<Found>>);
 
 impl Answer {
     /// The kernel's answer to the request of that number; `None` if it is to another one.
@@ -157,7 +300,7 @@ impl Answer {
         }
         let message: &[u8; ANSWER_LEN] = body.first_chunk()?;
         let [family, state, ..] = *message;
-        if kind != SOCK_DIAG_BY_FAMILY || state != LISTEN {
+        if kind != SOCK_DIAG_BY_FAMILY {
             return Some(Self(Ok(None)));
         }
         let mut addr = [0; 16];
@@ -166,17 +309,18 @@ impl Answer {
             let [a, b, c, d, ..] = addr;
             addr = Ipv4Addr::new(a, b, c, d).to_ipv6_mapped().octets();
         }
-        Some(Self(Ok(Some(FoundListener {
+        let socket = FoundListener {
             cookie: u64::from_ne_bytes(*message[44..].first_chunk()?),
             addr,
             uid: u32::from_ne_bytes(*message[64..].first_chunk()?),
-        }))))
+        };
+        Some(Self(Ok(Some(Found { state, socket }))))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -213,6 +357,35 @@ mod tests {
         }
         if sys::bind_to_interface(listener.as_fd(), LOOPBACK).is_ok() {
             assert_eq!(look(LOCALHOST, LOOPBACK + 1), None);
+        }
+    }
+
+    #[test]
+    fn connections_are_found_by_their_ends_and_by_their_port() {
+        let mut lookup = Lookup::open().expect("a netlink socket");
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(address).expect("a port");
+            let local = listener.local_addr().expect("its name");
+            let port = local.port();
+            assert!(!lookup.connected_ports().expect("answer").contains(&port));
+            let client = TcpStream::connect(local).expect("a connection");
+            let peer = client.local_addr().expect("its name");
+            let ends = [local, peer].map(|end| (address_of(end), end.port()));
+            assert!(lookup.has_connection(ends, LOOPBACK).expect("answer"));
+            assert!(lookup.connected_ports().expect("answer").contains(&port));
+            let stranger = [ends[0], (ends[1].0, 9)];
+            assert!(!lookup.has_connection(stranger, LOOPBACK).expect("answer"));
+            // The server closes first: its end is in TIME-WAIT.
+            drop(listener.accept().expect("it is there"));
+            drop((client, listener));
+            assert!(lookup.connected_ports().expect("answer").contains(&port));
+        }
+    }
+
+    fn address_of(end: SocketAddr) -> [u8; 16] {
+        match end.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::{
     accounts::Ledger,
     admission::Prepaid,
     binding::{Binding, Path, STAGING},
+    hand_back::HandBack,
     hash::{label_seed, timestamp_offset},
     late_resets::LateResets,
     listeners::Listeners,
@@ -91,6 +92,8 @@ pub struct HostIo<P> {
     pub blocked: bool,
     /// Resets that found no room.
     pub late_resets: LateResets,
+    /// Segments that the kernel is to have.
+    pub(crate) hand_back: HandBack,
     /// Bytes of payload that every port takes in a super-frame; zero if one has none.
     super_payload_max: u32,
     /// What the flow labels of IPv6 come from.
@@ -135,6 +138,7 @@ impl<P: PacketIo> HostIo<P> {
             tx_queued: false,
             blocked: false,
             late_resets: LateResets::default(),
+            hand_back: HandBack::default(),
             label_seed: label_seed(secret),
             secret,
         })
@@ -288,6 +292,9 @@ impl<P: PacketIo> Env for HostIo<P> {
     }
 
     fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
+        if self.leaves_to_kernel(out) {
+            return Ok(());
+        }
         self.transmit_back(out, fields)
     }
 

@@ -22,6 +22,7 @@ mod contexts;
 mod fast_open;
 mod fragments;
 mod give_back;
+mod hand_back;
 mod hash;
 mod hops;
 mod idle_pages;
@@ -104,6 +105,8 @@ pub enum HostRequest {
         /// The local address.
         addr: IpAddress,
     },
+    /// Segments came that may be of the kernel's connections: [`Host::take_strays`].
+    Strays,
     /// Free receive memory has pages that may go: [`Host::lend_idle_pages`].
     IdleMemory,
     /// A connection from a port that a program had reserved is over: it may have been the last.

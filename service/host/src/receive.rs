@@ -57,6 +57,9 @@ impl<P: PacketIo> Host<P> {
         for frame in burst.iter() {
             self.receive_frame(now, link, frame, partial_allowed);
         }
+        if self.io.hand_back.is_asked() {
+            self.hand_back(burst.iter());
+        }
         self.io.arrival = None;
         self.io.counters.in_frames += burst.len() as u64;
         if let Some(port) = self.io.ports.get_mut(index) {
@@ -87,6 +90,9 @@ impl<P: PacketIo> Host<P> {
             for (frame, partial_allowed) in next.0.frames() {
                 // The answer leaves by a queue of this core.
                 self.receive_frame(now, OWN_LINK, frame, partial_allowed);
+            }
+            if self.io.hand_back.is_asked() {
+                self.hand_back(next.0.frames().map(|(frame, _)| frame));
             }
             any = true;
             if let Some(siblings) = &mut self.siblings {

@@ -12,12 +12,20 @@ use tidelane_steering::{Claim, PortReservation, Scope, StackId, Steering, Steeri
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress, MacAddress, protocol};
 
+use wants::Wants;
+
+mod wants;
+
 /// After a reservation, how long a program may take to connect from the port.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// A claim that is to be given up is looked at after such a time, and each further time after twice
 /// as long, until it is not needed any more.
 const LOOK_AFTER_MIN: Duration = Duration::from_millis(5);
 const LOOK_AFTER_MAX: Duration = Duration::from_millis(500);
+/// How soon the kernel is asked whether it has connections on a listener's port, and how rarely: it
+/// is asked again after twice the time.
+const ASK_AFTER_MIN: Duration = Duration::from_millis(10);
+const ASK_AFTER_MAX: Duration = Duration::from_secs(5);
 /// A port of the ephemeral pool is looked at this often, and goes back to the kernel if no
 /// connection has it then: what was in TIME-WAIT at the look before is not any more.
 const POOL_LOOK_AFTER: Duration = Duration::from_secs(60);
@@ -36,10 +44,12 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Which packets an owner wants that has not left.
+    /// Packets that an owner wants at first. Clients may have come to a listener before its claim,
+    /// and their connections are the kernel's.
     fn scope(self) -> Scope {
         match self {
-            Self::Listener(_) | Self::Pool => Scope::Whole,
+            Self::Pool => Scope::Whole,
+            Self::Listener(_) => Scope::BesideConnections,
             Self::Session(_) => Scope::BesideKernel,
         }
     }
@@ -62,9 +72,20 @@ pub struct Title {
     pub program: Option<Vec<ProgramId>>,
 }
 
-/// A claim that may be given up if no connection needs it.
+/// Whether a claim is to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Does a connection of the service need it? If not, [`Claims::unwant`].
+    IsNeeded,
+    /// Has the kernel connections on its port? If not, [`Claims::widen`].
+    HasKernelConnections,
+}
+
+/// A claim that is to be looked at, and that may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
+    /// How it may change.
+    pub question: Question,
     /// The claim.
     pub name: Name,
     /// The program on each core whose connections count; `None`: all connections of the port.
@@ -81,33 +102,6 @@ struct Holding {
     /// When the claim is looked at, and how long after the look before. `None` while its owner
     /// wants it whether or not there are connections.
     look: Option<(Instant, Duration)>,
-}
-
-/// How many want a claim of the demux.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Wants {
-    whole: u32,
-    beside_kernel: u32,
-}
-
-impl Wants {
-    fn of(&mut self, scope: Scope) -> &mut u32 {
-        match scope {
-            Scope::Whole => &mut self.whole,
-            Scope::BesideKernel => &mut self.beside_kernel,
-        }
-    }
-
-    /// The demux's action.
-    fn scope(self) -> Option<Scope> {
-        match self {
-            Self { whole: 1.., .. } => Some(Scope::Whole),
-            Self {
-                beside_kernel: 1.., ..
-            } => Some(Scope::BesideKernel),
-            _ => None,
-        }
-    }
 }
 
 /// The demux with its claims.
@@ -196,25 +190,82 @@ impl Claims {
             self.holdings.insert(name, holding);
             let made = self.add_wants(endpoint, owner.scope());
             made.map_err(|error| self.undo(name, error))?;
-        } else {
+        } else if !self.is_wanted(name) {
             let moved = self.set_scope(name, owner.scope());
             moved.map_err(|error| self.undo(name, error))?;
             self.set_shared(name, false);
         }
-        let pooled = owner == Owner::Pool;
-        self.schedule(
-            name,
-            pooled.then_some((now + POOL_LOOK_AFTER, POOL_LOOK_AFTER)),
-        );
-        if let Owner::Session(_) = owner {
-            self.set_shared(name, true);
-            if let Some(holding) = self.holdings.get_mut(&name) {
-                holding.outstanding = holding.outstanding.saturating_add(1);
-                holding.connect_until = now + CONNECT_WITHIN;
-            }
-            self.schedule(name, Some((now + CONNECT_WITHIN, LOOK_AFTER_MIN)));
-        }
+        self.schedule_first(name, now);
         Ok(())
+    }
+
+    /// When a claim that is wanted is looked at first.
+    fn schedule_first(&mut self, name: Name, now: Instant) {
+        match name.0 {
+            Owner::Pool => self.schedule(name, Some((now + POOL_LOOK_AFTER, POOL_LOOK_AFTER))),
+            Owner::Listener(_) => self.ask_kernel(name, now),
+            Owner::Session(_) => {
+                self.set_shared(name, true);
+                if let Some(holding) = self.holdings.get_mut(&name) {
+                    holding.outstanding = holding.outstanding.saturating_add(1);
+                    holding.connect_until = now + CONNECT_WITHIN;
+                }
+                self.schedule(name, Some((now + CONNECT_WITHIN, LOOK_AFTER_MIN)));
+            }
+        }
+    }
+
+    /// The kernel is asked about a listener's port from now on, unless it has said that it has no
+    /// connections there.
+    fn ask_kernel(&mut self, name: Name, now: Instant) {
+        let scope = self.holdings.get(&name).map(|holding| holding.scope);
+        let asks = scope == Some(Scope::BesideConnections);
+        self.schedule(name, asks.then_some((now + ASK_AFTER_MIN, ASK_AFTER_MIN)));
+    }
+
+    /// Returns true if the owner of a claim has not left it.
+    fn is_wanted(&self, name: Name) -> bool {
+        let scope = self.holdings.get(&name).map(|holding| holding.scope);
+        scope.is_some_and(|scope| scope != Scope::BesideKernel)
+    }
+
+    /// The kernel has no connections on the port of a listener's claim: all packets come to the
+    /// service.
+    pub fn widen(&mut self, name: Name) -> Result<(), SteeringError> {
+        self.schedule(name, None);
+        self.set_scope(name, Scope::Whole)
+    }
+
+    /// The kernel has a connection at `local`: it keeps those packets, if a listener has the port.
+    pub fn found_kernel_connection(
+        &mut self,
+        local: Endpoint,
+        now: Instant,
+    ) -> Result<(), SteeringError> {
+        let here = |(owner, end): &Name| {
+            let covers = end.addr == local.addr || end.addr.covers(local.addr);
+            matches!(owner, Owner::Listener(_)) && end.port == local.port && covers
+        };
+        let whole = self
+            .holdings
+            .iter()
+            .filter(|(_, h)| h.scope == Scope::Whole);
+        let names: Vec<Name> = whole.map(|(name, _)| *name).filter(here).collect();
+        names.into_iter().try_for_each(|name| {
+            self.set_scope(name, Scope::BesideConnections)?;
+            self.ask_kernel(name, now);
+            Ok(())
+        })
+    }
+
+    /// Returns true if the kernel takes frames back.
+    pub fn takes_frames_back(&self) -> bool {
+        self.demux.takes_frames_back()
+    }
+
+    /// The kernel gets this frame, see [`Steering::hand_back`].
+    pub fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
+        self.demux.hand_back(frame)
     }
 
     fn undo(&mut self, name: Name, error: SteeringError) -> SteeringError {
@@ -268,17 +319,22 @@ impl Claims {
     }
 
     /// Up to `max` claims that are to be looked at now. Each is to be named again by
-    /// [`needed`](Self::needed) or [`unwant`](Self::unwant).
+    /// [`needed`](Self::needed), or by the method of its question.
     pub fn due(&mut self, now: Instant, max: usize) -> Vec<Candidate> {
         let due = self.looks.iter().take_while(|(at, _)| *at <= now);
-        let candidate = |(_, name): &(Instant, Name)| Candidate {
-            name: *name,
-            program: self
-                .holdings
-                .get(name)
-                .and_then(|h| h.title.program.clone()),
+        let candidate = |(_, name): &(Instant, Name)| {
+            let holding = self.holdings.get(name)?;
+            let question = match holding.scope {
+                Scope::BesideConnections => Question::HasKernelConnections,
+                Scope::Whole | Scope::BesideKernel => Question::IsNeeded,
+            };
+            Some(Candidate {
+                question,
+                name: *name,
+                program: holding.title.program.clone(),
+            })
         };
-        due.take(max).map(candidate).collect()
+        due.take(max).filter_map(candidate).collect()
     }
 
     /// How many of the ephemeral pool's ports may go back to the kernel.
@@ -286,14 +342,18 @@ impl Claims {
         self.pooled.saturating_sub(POOL_KEPT)
     }
 
-    /// Connections need the claim still.
+    /// The claim stays as it is, because of connections.
     pub fn needed(&mut self, name: Name, now: Instant) {
-        let look = self.holdings.get(&name).and_then(|holding| holding.look);
-        if let Some((_, after)) = look {
-            let next = match name.0 {
-                Owner::Pool => POOL_LOOK_AFTER,
-                _ => Duration((after.0 * 2).min(LOOK_AFTER_MAX.0)),
+        let Some(holding) = self.holdings.get(&name) else {
+            return;
+        };
+        if let Some((_, after)) = holding.look {
+            let max = match (name.0, holding.scope) {
+                (Owner::Pool, _) => POOL_LOOK_AFTER,
+                (_, Scope::BesideConnections) => ASK_AFTER_MAX,
+                _ => LOOK_AFTER_MAX,
             };
+            let next = Duration((after.0 * 2).min(max.0));
             self.schedule(name, Some((now + after, next)));
         }
     }

@@ -18,24 +18,25 @@ use rustix::event::{
     Timespec,
     epoll::{self, EventData, EventFlags},
 };
-use tidelane_host::{Host, HostRequest, PORTS_PER_REQUEST, ProgramId, Route, RuleSet};
+use tidelane_host::{Route, RuleSet};
 use tidelane_ring::ServicePageMap;
 use tidelane_steering::mirror::Mirror;
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{Endpoint, IpAddress, MacAddress};
+use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::{
     access::Access,
     accounts::LimitsConfig,
     admin,
     agenda::Agenda,
-    claims::{Claims, Owner},
+    claims::Claims,
     confine::Confinement,
     core::{Port, now},
     cores::Cores,
     descriptors::DescriptorThreads,
     firewall::Guard,
     keeper::Keeper,
+    kernel_connections::KernelConnections,
     network::Network,
     offloads::Offloads,
     pace,
@@ -46,6 +47,7 @@ use crate::{
 };
 
 mod operator;
+mod requests;
 mod sessions;
 
 const REGISTRATION: u64 = 0;
@@ -93,6 +95,8 @@ pub struct Parts<P: Port> {
     pub cores: Cores<P>,
     /// Claims in the demux.
     pub claims: Claims,
+    /// The kernel's connections on ports of listeners.
+    pub kernel: KernelConnections,
     /// Where descriptors of programs are looked at.
     pub descriptors: DescriptorThreads,
     /// Sockets of the run directory.
@@ -136,6 +140,7 @@ impl<P: Port> Control<P> {
         shared.descriptors.set_pace(shared.is_beside_core());
         shared.confinement = Some(parts.confinement);
         shared.shortcomings = parts.shortcomings;
+        shared.kernel = parts.kernel;
         let socket = parts.access.policy().socket();
         shared.access = parts.access;
         shared.accounts.set_limits(parts.limits);
@@ -162,6 +167,10 @@ impl<P: Port> Control<P> {
         };
         control.watch_all()?;
         control.set_rules(parts.rules);
+        if control.shared.claims.takes_frames_back() {
+            let cores = &control.shared.cores;
+            cores.send_each(|_| |host, _| host.enable_hand_back());
+        }
         control.sync_network();
         control.tell_all_neighbours();
         Ok(control)
@@ -262,65 +271,6 @@ impl<P: Port> Control<P> {
             .into_iter()
             .chain([due])
             .min_by_key(|at| (at.tv_sec, at.tv_nsec))
-    }
-
-    /// Takes the host's requests.
-    fn serve_host(&mut self) {
-        let _ = rustix::io::read(&*self.notify, &mut [0u8; 8]);
-        let take_all = |_| {
-            |host: &mut Host<P>, _| {
-                std::iter::from_fn(|| host.take_request()).collect::<Vec<HostRequest>>()
-            }
-        };
-        let requests = self.shared.cores.call_each(take_all);
-        let mut idle = Vec::new();
-        let requests = requests.unwrap_or_default().into_iter().enumerate();
-        let numbered = |(core, requests): (usize, Vec<_>)| {
-            requests.into_iter().map(move |request| (core, request))
-        };
-        for (core, request) in requests.flat_map(numbered) {
-            match request {
-                HostRequest::Resolve { addr } => {
-                    self.resolve(addr);
-                    self.tell_neighbour(addr);
-                }
-                HostRequest::MorePorts { addr } => {
-                    let ports = self
-                        .shared
-                        .claims
-                        .reserve_ports(addr, PORTS_PER_REQUEST, now());
-                    // With a peer's port each of them belongs to one core.
-                    self.shared.cores.send_each(|_| {
-                        let ports = ports.clone();
-                        move |host, now| host.add_ports(now, addr, &ports)
-                    });
-                }
-                HostRequest::IdleMemory => self.shared.give_pages_back(),
-                HostRequest::PortIdle { program, endpoint } => {
-                    idle.push((core, program, endpoint));
-                }
-            }
-        }
-        self.ports_are_idle(&idle);
-    }
-
-    /// Connections of cores from ports that programs reserved are over.
-    fn ports_are_idle(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
-        if idle.is_empty() {
-            return;
-        }
-        let cores = self.shared.cores.len();
-        let names = self.sessions.values().flat_map(|session| {
-            let numbers = (0..cores).map(move |core| (core, session.program(core)));
-            numbers.filter_map(|(core, id)| Some(((core, id?), session.number)))
-        });
-        let sessions: HashMap<(usize, ProgramId), u64> = names.collect();
-        for &(core, program, endpoint) in idle {
-            if let Some(session) = sessions.get(&(core, program)) {
-                let name = (Owner::Session(*session), endpoint);
-                self.shared.claims.connection_ended(name, now());
-            }
-        }
     }
 
     fn tell_neighbour(&mut self, addr: IpAddress) {

@@ -10,7 +10,7 @@ use rustix::{
     process::{PidfdFlags, getpid, pidfd_open},
 };
 use tidelane_af_xdp::XdpPort;
-use tidelane_steering::Demux;
+use tidelane_steering::{Demux, Steering};
 
 use crate::sys;
 
@@ -115,6 +115,13 @@ pub fn shortcomings(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Vec<St
     if any(|port| !port.sends_long_batches()) {
         texts.push(
             "no XDP_MAX_TX_SKB_BUDGET (Linux 6.17): a system call transmits 32 frames at most"
+                .to_owned(),
+        );
+    }
+    if !demux.takes_frames_back() {
+        texts.push(
+            "no BPF_F_TEST_XDP_LIVE_FRAMES (Linux 5.18): a connection that the kernel accepted \
+             while a core showed no life is reset"
                 .to_owned(),
         );
     }

@@ -25,6 +25,7 @@ pub mod fast_open;
 pub mod firewall;
 pub mod keeper;
 pub mod kernel;
+pub mod kernel_connections;
 pub mod kernel_sockets;
 pub mod links;
 pub mod memory;

@@ -4,10 +4,19 @@
 //! packets of others hand over those that others changed: joined to larger ones than a frame holds,
 //! and without their checksums. `docs/kernels.md` has the table.
 
-use tidelane_steering::mirror::{LinkKind, LinkRecord, Mirror};
+use tidelane_steering::{
+    AttachWish,
+    features::Features,
+    mirror::{LinkKind, LinkRecord, Mirror},
+};
 
 /// The kind of a VLAN device, such as `eth1.5`.
 const VLAN: &str = "vlan";
+
+/// Drivers that stop running an attached XDP program when they set their rings up anew (the
+/// interface goes down and up, `ethtool -G`). All packets are the kernel's from then on, which
+/// resets the service's connections. Seen with vmxnet3 of Linux 6.12 and 7.3.
+const FORGETFUL_DRIVERS: [&str; 1] = ["vmxnet3"];
 
 /// Why links of a kind are not served, and what to do instead.
 fn refusal_of(kind: &str) -> String {
@@ -82,6 +91,24 @@ pub fn port_of(link: &LinkRecord, master: Option<&LinkRecord>) -> String {
     )
 }
 
+/// Where the XDP program goes on this interface, and a sentence if not where it would go elsewhere.
+pub fn place_of_program(link: &LinkRecord, wish: AttachWish) -> (AttachWish, Option<String>) {
+    let driver = Features::of(link.ifindex).and_then(|features| features.driver());
+    place_for_driver(&driver.unwrap_or_default(), wish)
+}
+
+fn place_for_driver(driver: &str, wish: AttachWish) -> (AttachWish, Option<String>) {
+    if wish != AttachWish::Best || !FORGETFUL_DRIVERS.contains(&driver) {
+        return (wish, None);
+    }
+    let text = format!(
+        "the driver {driver} stops running an XDP program when its rings change: generic XDP takes \
+         the packets after the kernel has made a buffer of each, which costs CPU time (--xdp \
+         native, where nobody takes the interface down or runs ethtool -G)"
+    );
+    (AttachWish::Generic, Some(text))
+}
+
 /// A sentence on tags that the demux cannot see, if there may be some.
 pub fn shortcoming(link: &LinkRecord) -> Option<String> {
     let name = &link.name;
@@ -147,6 +174,26 @@ mod tests {
             ethernet: true,
             ..LinkRecord::default()
         }
+    }
+
+    #[test]
+    fn a_driver_that_forgets_programs_gets_a_generic_one() {
+        let (place, text) = place_for_driver("vmxnet3", AttachWish::Best);
+        assert_eq!(place, AttachWish::Generic);
+        assert!(text.is_some_and(|text| text.contains("--xdp native")));
+        for (driver, wish) in [
+            ("vmxnet3", AttachWish::Native),
+            ("vmxnet3", AttachWish::Generic),
+            ("virtio_net", AttachWish::Best),
+            ("", AttachWish::Best),
+        ] {
+            assert_eq!(place_for_driver(driver, wish), (wish, None));
+        }
+        let loopback = LinkRecord {
+            ifindex: 1,
+            ..link("lo", "lo")
+        };
+        assert_eq!(place_of_program(&loopback, AttachWish::Best).1, None);
     }
 
     #[test]

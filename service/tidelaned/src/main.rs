@@ -39,7 +39,9 @@ use tidelaned::{
     cores::{self, CoreBell, Cores},
     descriptors::DescriptorThreads,
     firewall::{Guard, Mode},
-    kernel, links, network,
+    kernel,
+    kernel_connections::KernelConnections,
+    links, network,
     offloads::Offloads,
     panics,
     restorer::Restorer,
@@ -83,20 +85,22 @@ fn serve(config: &Config) -> Result<(), String> {
     let rules = std::mem::take(&mut settings.rules);
     let (guard, access) = judge_host(config, &link, settings)?;
     let run_dir = RunDir::open(&config.name).map_err(|error| error.to_string())?;
-    let sockets = run_dir
-        .listen(access.policy().socket())
-        .map_err(because("cannot open the run directory"))?;
+    let sockets = run_dir.listen(access.policy().socket());
+    let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
     // Goes after the demux: drivers have some of the offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&mirror, &link, restorer)?));
-    let (ports, demux) = open_queues(&link, queues, config.xdp.into())?;
-    let shortcomings = describe_packets(&link, &demux, &ports);
+    let (place, misplaced) = links::place_of_program(&link, config.xdp.into());
+    let (ports, demux) = open_queues(&link, queues, place)?;
+    let shortcomings = describe_packets(&link, &demux, &ports, misplaced);
     let (page, page_fd) = ServicePageMap::create(config.cpus().len() as u32)
         .map_err(because("cannot make shared memory"))?;
     let page = Arc::new(page);
     let notify = eventfd().map_err(because("cannot make an eventfd"))?;
     let descriptors = DescriptorThreads::new(link.ifindex);
     let descriptors = descriptors.map_err(because("cannot look at sockets"))?;
+    let kernel = KernelConnections::open(link.ifindex);
+    let kernel = kernel.map_err(because("cannot ask for sockets"))?;
     // Nothing below needs more privilege than serving does, and threads inherit what there is.
     let confinement = confine(config, &run_dir, &access)?;
     let shares = Shares {
@@ -112,6 +116,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let parts = Parts {
         cores: cores.clone(),
         claims: Claims::new(Box::new(demux)),
+        kernel,
         descriptors,
         sockets,
         confinement,
@@ -308,7 +313,12 @@ fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
 }
 
 /// Writes to the log how packets come and go; the features that are missing for more.
-fn describe_packets(link: &LinkRecord, demux: &Demux, ports: &[XdpPort]) -> Vec<String> {
+fn describe_packets(
+    link: &LinkRecord,
+    demux: &Demux,
+    ports: &[XdpPort],
+    misplaced: Option<String>,
+) -> Vec<String> {
     let name = &link.name;
     let xdp = match demux.mode() {
         AttachMode::Native => "native",
@@ -321,7 +331,7 @@ fn describe_packets(link: &LinkRecord, demux: &Demux, ports: &[XdpPort]) -> Vec<
         ports.len()
     );
     let mut shortcomings = kernel::shortcomings(name, demux, ports);
-    shortcomings.extend(links::shortcoming(link));
+    shortcomings.extend(misplaced.into_iter().chain(links::shortcoming(link)));
     for text in &shortcomings {
         eprintln!("tidelaned: {text}");
     }

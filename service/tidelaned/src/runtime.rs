@@ -1,13 +1,15 @@
 //! The run directory, and what the process needs of the system before it serves.
 
 use std::{
-    fs,
+    fs::{self, File},
     io::{self, Write},
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixListener,
     },
     path::Path,
+    thread,
+    time::Duration,
 };
 
 use rustix::{
@@ -19,6 +21,10 @@ use tidelane_places::{OwnDir, RUN, ServiceName};
 
 /// Files that a service leaves in its run directory.
 const ENTRIES: [&str; 3] = ["pid", "control.sock", "admin.sock"];
+
+/// How often, and how far apart, the lock of another process is tried.
+const LOCK_TRIES_MAX: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Connections that wait to be accepted, at each socket.
 const PENDING_MAX: i32 = 128;
@@ -77,6 +83,17 @@ pub struct RunDir {
     _lock: fs::File,
 }
 
+/// Locks the file of the service's process. A killed process takes a moment to let go of the file.
+fn lock_patiently(file: &File) -> Result<(), fs::TryLockError> {
+    for _ in 1..LOCK_TRIES_MAX {
+        match file.try_lock() {
+            Err(fs::TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+            tried => return tried,
+        }
+    }
+    file.try_lock()
+}
+
 impl RunDir {
     /// Makes or takes over the directory of service `name`.
     pub fn open(name: &ServiceName) -> io::Result<Self> {
@@ -92,7 +109,7 @@ impl RunDir {
         let own = all.child(name.as_str())?;
         let readable = Mode::from_raw_mode(0o644);
         let mut lock = own.open("pid", OFlags::CREATE | OFlags::WRONLY, readable)?;
-        match lock.try_lock() {
+        match lock_patiently(&lock) {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
                 let text = format!("service {:?} is already running", name.as_str());

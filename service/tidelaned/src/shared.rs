@@ -15,12 +15,13 @@ use tidelane_wire::{Endpoint, IpAddress};
 use crate::{
     access::Access,
     accounts::{Accounts, LimitsConfig},
-    claims::{Candidate, Claims, Name, Owner},
+    claims::{Candidate, Claims, Name, Owner, Question},
     confine::Confinement,
     core::{self, Port},
     cores::Cores,
     descriptors::DescriptorThreads,
     keeper::Keeper,
+    kernel_connections::KernelConnections,
     pace::{self, IsBesideCore},
     runtime,
     session::Session,
@@ -36,6 +37,8 @@ pub struct Shared<P: Port> {
     pub cores: Cores<P>,
     /// Claims in the demux.
     pub claims: Claims,
+    /// Asks the kernel about its connections.
+    pub kernel: KernelConnections,
     /// The service page, for programs.
     pub page_fd: OwnedFd,
     /// Which connections may open, without what was counted.
@@ -82,6 +85,7 @@ impl<P: Port> Shared<P> {
         Self {
             cores,
             claims,
+            kernel: KernelConnections::unknown(),
             page_fd,
             rules: RuleSet::default(),
             access: Access::everybody(),
@@ -147,10 +151,47 @@ impl<P: Port> Shared<P> {
         if due.is_empty() {
             return;
         }
+        let is_asked = |candidate: &Candidate| candidate.question == Question::HasKernelConnections;
         let is_pooled = |candidate: &Candidate| candidate.name.0 == Owner::Pool;
+        let (asked, due): (Vec<_>, Vec<_>) = due.into_iter().partition(is_asked);
         let (pooled, others): (Vec<_>, Vec<_>) = due.into_iter().partition(is_pooled);
+        self.widen_claims(&asked, now);
         self.finish_others(&others, now);
         self.shrink_pool(&pooled, now);
+    }
+
+    /// Listeners get all packets of the ports on which the kernel has no connections.
+    fn widen_claims(&mut self, candidates: &[Candidate], now: Instant) {
+        if candidates.is_empty() {
+            return;
+        }
+        let connected = self.kernel.connected_ports();
+        for Candidate { name, .. } in candidates {
+            let end = name.1;
+            match &connected {
+                Some(ports) if !ports.contains(&end.port) => {
+                    if let Err(error) = self.claims.widen(*name) {
+                        eprintln!("tidelaned: cannot change the claim on {end}: {error}");
+                    }
+                }
+                _ => self.claims.needed(*name, now),
+            }
+        }
+    }
+
+    /// Hands frames to the kernel that may be of its connections.
+    pub fn hand_back(&mut self, frames: &[Vec<u8>], now: Instant) {
+        for frame in frames {
+            // A frame that the kernel cannot take is lost, as any may be: its sender sends the
+            // segment again.
+            let _ = self.claims.hand_back(frame);
+            if let Some(local) = self.kernel.local_end_of(frame)
+                && let Err(error) = self.claims.found_kernel_connection(local, now)
+            {
+                eprintln!("tidelaned: cannot change the claim on {local}: {error}");
+            }
+            pace::rest();
+        }
     }
 
     fn finish_others(&mut self, candidates: &[Candidate], now: Instant) {

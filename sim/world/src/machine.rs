@@ -257,7 +257,7 @@ impl Machine {
                 HostRequest::MorePorts { addr } => {
                     self.answers.push_back((at, Answer::Ports(addr)));
                 }
-                HostRequest::PortIdle { .. } | HostRequest::IdleMemory => {}
+                HostRequest::PortIdle { .. } | HostRequest::Strays | HostRequest::IdleMemory => {}
             }
         }
     }

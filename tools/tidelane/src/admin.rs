@@ -37,9 +37,16 @@ impl ServiceName {
         self.run_dir().join("control.sock")
     }
 
-    /// Whether a service with this name answers.
+    /// Returns true if a service with this name answers. A killed one takes connections until its
+    /// last thread has ended, and closes them.
     pub fn is_running(&self) -> bool {
-        UnixStream::connect(self.run_dir().join("admin.sock")).is_ok()
+        match self.exchange("status") {
+            Ok(line) => !line.is_empty(),
+            Err(error) => matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            ),
+        }
     }
 
     /// The failure of every command that needs a running service.

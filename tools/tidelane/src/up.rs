@@ -16,7 +16,6 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, SocketType, socket},
 };
-use serde_json::Value;
 use tidelane_places::{LOG, OwnDir};
 
 use crate::{
@@ -186,7 +185,7 @@ fn wait_ready(service: &ServiceName, child: &mut Child) -> Result<(), Stopped> {
             Ok(None) => {}
             Err(error) => return Err(Stopped::Ended(error.to_string())),
         }
-        if service.is_running() && service.ask::<Value>("status").is_ok() {
+        if service.is_running() {
             return Ok(());
         }
         thread::sleep(ASK_EVERY);

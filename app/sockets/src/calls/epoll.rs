@@ -16,7 +16,7 @@ use crate::{
         wake,
         watch::{EXISTS, MISSING, Report, may_add},
     },
-    service::{lanes, session},
+    service::{lanes, outage::Nap, session},
     socket::{Socket, listening, registrations::WatchRef, registry, state::State},
     sys::{self, Errno, Few, Handled, SignalMask, TO_KERNEL},
 };
@@ -282,11 +282,20 @@ fn wait_in_kernel(
     if count > 0 {
         return Some(Ok(count));
     }
-    if !lane.begin_kernel_sleep() {
-        return wait(instance, events, deadline.left_ns(), mask);
-    }
-    let result = sys::epoll_wait(lane.epfd(), events, deadline.left_ns(), mask);
-    lane.end_kernel_sleep();
+    let result = loop {
+        listening::look_for_service();
+        if !lane.begin_kernel_sleep() {
+            return wait(instance, events, deadline.left_ns(), mask);
+        }
+        let nap = Nap::begin();
+        let left_ns = nap.limit(deadline.left_ns());
+        let result = sys::epoll_wait(lane.epfd(), events, left_ns, mask);
+        drop(nap);
+        lane.end_kernel_sleep();
+        if result != Ok(0) || deadline.passed() {
+            break result;
+        }
+    };
     match result {
         Ok(found) if found > 0 => match without_internal(instance, events, 0, found) {
             0 => wait(instance, events, deadline.left_ns(), mask),
@@ -383,11 +392,14 @@ fn sleep(
 ) -> Result<usize, Errno> {
     let lane = instance.lane();
     housekeeping(instance);
+    listening::look_for_service();
     instance.tell_death(&mut instance.state());
     let beside = lane.beside();
     let quiet = lane.arm() & beside.is_none_or(|other| lane.arm_beside(other));
     let result = if quiet && !instance.state().has_ready() {
-        sys::epoll_wait(lane.epfd(), events, deadline.left_ns(), mask).map(Some)
+        let nap = Nap::begin();
+        let left_ns = nap.limit(deadline.left_ns());
+        sys::epoll_wait(lane.epfd(), events, left_ns, mask).map(Some)
     } else {
         Ok(None)
     };

@@ -67,6 +67,7 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
             sleeper.watch_kernel_all(&kernel);
         }
         watch_all(&mut sleeper, fds);
+        listening::look_for_service();
         match sleeper.step() {
             Ok(()) => {}
             Err(WOULD_BLOCK) => last_look = true,

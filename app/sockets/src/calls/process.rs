@@ -10,7 +10,7 @@ use tidelane_client::Heir;
 use super::{bounce, exit};
 use crate::{
     readiness::instance,
-    service::{lanes, session},
+    service::{lanes, outage, session},
     socket::{registry, sharing},
     sys::{self, Lock},
     table,
@@ -65,6 +65,7 @@ extern "C" fn in_child() {
     for (_, other) in std::mem::take(&mut *FORKING.lock()) {
         table::set_internal(other.descriptor(), false);
     }
+    outage::reset_after_fork();
     session::reset_after_fork();
     exit::reset_after_fork();
     bounce::reset_after_fork();

@@ -7,9 +7,8 @@ use std::{os::fd::RawFd, sync::atomic::Ordering};
 
 use super::instance::Instance;
 use crate::{
-    service::session,
-    service::{Lane, marks},
-    socket::{Inner, Socket, sharing},
+    service::{Lane, marks, outage::Nap, session},
+    socket::{Inner, Socket, listening, sharing},
     sys::{self, Errno, Few, Handled, SignalMask},
 };
 
@@ -78,6 +77,7 @@ pub(crate) fn blocking(
         if let Some(fd) = kernel_fd {
             sleeper.watch_kernel(fd);
         }
+        listening::look_for_service();
         match sleeper.step() {
             Ok(()) => {}
             Err(Errno(libc::EINTR)) if !deadline.exists() && sys::handlers_restart() => {}
@@ -244,11 +244,14 @@ impl Sleeper {
                 revents: 0,
             });
         }
+        let nap = Nap::begin();
+        let left_ns = nap.limit(self.deadline.left_ns());
         let result = if first_lane == 0 && fds.len() == 1 {
-            sleep_on_one(fds[0].fd, self.deadline, self.mask.as_ref())
+            take_edges(fds[0].fd, left_ns, self.mask.as_ref())
         } else {
-            sleep_on_many(&mut fds, first_lane, self.deadline, self.mask.as_ref())
+            sleep_on_many(&mut fds, first_lane, left_ns, self.mask.as_ref())
         };
+        drop(nap);
         let active = self.lanes.iter().filter(|lane| lane.is_active());
         for (lane, pollfd) in active.zip(&fds[first_lane..]) {
             lane.return_sleep_fd(pollfd.fd);
@@ -277,12 +280,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// Sleeps on a lane's doorbell only: one system call.
-fn sleep_on_one(fd: RawFd, deadline: Deadline, mask: Option<&SignalMask>) -> Result<(), Errno> {
-    take_edges(fd, deadline.left_ns(), mask)
-}
-
-/// Waits for a doorbell, or for the end of the service, which is noted.
+/// Waits for a lane's doorbell, or for the end of the service, which is noted: one system call.
 fn take_edges(fd: RawFd, timeout_ns: Option<u64>, mask: Option<&SignalMask>) -> Result<(), Errno> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
     let count = sys::epoll_wait(fd, &mut events, timeout_ns, mask)?;
@@ -296,10 +294,10 @@ fn take_edges(fd: RawFd, timeout_ns: Option<u64>, mask: Option<&SignalMask>) -> 
 fn sleep_on_many(
     fds: &mut [libc::pollfd],
     first_lane: usize,
-    deadline: Deadline,
+    left_ns: Option<u64>,
     mask: Option<&SignalMask>,
 ) -> Result<(), Errno> {
-    sys::ppoll(fds, deadline.left_ns(), mask)?;
+    sys::ppoll(fds, left_ns, mask)?;
     for pollfd in &fds[first_lane..] {
         if pollfd.revents != 0 {
             take_edges(pollfd.fd, Some(0), None)?;

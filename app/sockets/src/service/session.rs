@@ -17,8 +17,10 @@ use crate::{
 
 /// Where the service listens unless TIDELANE_SOCKET says otherwise.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
-/// After a failed registration, the next attempt comes no sooner.
+/// After a registration that the service refused, the next attempt comes no sooner.
 const RETRY_NS: u64 = 1_000_000_000;
+/// The same where there is no service, or one that ends or begins.
+const RETRY_ABSENT_NS: u64 = 150_000_000;
 /// How long a waiting thread looks at its rings before it sleeps, if the service runs elsewhere.
 const SPIN_NS: u64 = 20_000;
 
@@ -141,6 +143,7 @@ fn register() -> Option<&'static Session> {
     };
     match registered {
         Ok(program) => {
+            *retry_at_ns = now + RETRY_ABSENT_NS;
             protect(&program);
             let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
             let session: &'static Session = Box::leak(Box::new(Session {
@@ -152,6 +155,9 @@ fn register() -> Option<&'static Session> {
             Some(session)
         }
         Err(error) => {
+            if matches!(error, RegisterError::NotRunning | RegisterError::Io(_)) {
+                *retry_at_ns = now + RETRY_ABSENT_NS;
+            }
             complain(&error);
             note_refusal(error);
             None

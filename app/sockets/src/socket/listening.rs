@@ -6,12 +6,13 @@ use tidelane_abi::{OpenOptions, not_accelerated, refusal};
 use tidelane_client::{ListenerHandle, Refusal};
 
 use super::{
-    Inner, Socket, arrive,
+    Inner, Socket, arrive, registry,
     state::{Listening, State},
 };
 use crate::{
-    service::{Lane, beside, session},
+    service::{Lane, beside, outage, session},
     sys::{self, Few},
+    table,
 };
 
 /// After the service refused or went, it is not asked again before this time has passed.
@@ -19,6 +20,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 
 impl Listening {
     pub(crate) fn new(handle: (ListenerHandle, u32), backlog: i32, opening: OpenOptions) -> Self {
+        outage::note_listener();
         Self {
             handle: Some(handle),
             backlog,
@@ -59,7 +61,9 @@ impl Listening {
         let Ok(handle) = attach(fd, cookie, self.backlog, self.opening) else {
             return false;
         };
-        self.handle = Some(handle);
+        if self.handle.replace(handle).is_none() {
+            outage::note_listener();
+        }
         set_kernel_nonblocking(fd);
         for lane in self.joined.iter() {
             self.tell_join(cookie, lane);
@@ -86,6 +90,7 @@ impl Listening {
     pub(crate) fn close(mut self) {
         let lanes = self.joined.clone();
         if let Some((handle, generation)) = self.handle {
+            outage::forget_listener();
             for lane in lanes.iter() {
                 lane.with_context(generation, |context| {
                     let _ = context.listener_leave(handle);
@@ -112,6 +117,35 @@ impl Listening {
         let session = session::current().map(|session| session.generation);
         self.handle
             .is_some_and(|(_, generation)| Some(generation) == session)
+    }
+}
+
+/// Gives the process's listeners to a new service, if theirs is gone and there is one. To be called
+/// before a thread sleeps, without locks.
+#[inline]
+pub(crate) fn look_for_service() {
+    if outage::is_now() {
+        find_service();
+    }
+}
+
+#[cold]
+fn find_service() {
+    if session::establish().is_none() {
+        return;
+    }
+    for fd in table::descriptors() {
+        if let Some(socket) = registry::of(fd)
+            && let Some(mut inner) = socket.enter(fd)
+        {
+            let cookie = socket.cookie(inner.generation);
+            if let State::Listening(listening) = &mut inner.state
+                && listening.handle.is_some()
+            {
+                listening.retry_at_ns = 0;
+                listening.revive(fd, cookie);
+            }
+        }
     }
 }
 

@@ -17,6 +17,9 @@ const PEER: [u8; 4] = [10, 0, 0, 2];
 /// Where all frames go.
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
+/// The source of frames that are handed back.
+const MARK: [u8; 6] = [2, 7, 7, 7, 7, 7];
+
 fn mapped(addr: [u8; 4]) -> [u8; 16] {
     std::net::Ipv4Addr::from(addr).to_ipv6_mapped().octets()
 }
@@ -316,7 +319,27 @@ fn elf_section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
 fn link_address_of(mac: [u8; 6]) -> [u8; LINK_ADDRESS_LEN] {
     let mut value = [0; LINK_ADDRESS_LEN];
     value[..6].copy_from_slice(&mac);
+    value[8..14].copy_from_slice(&MARK);
     value
+}
+
+/// A generic program sees a frame again that the service handed to the kernel.
+#[test]
+fn frames_that_are_handed_back_are_the_kernels() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let returned = DemuxCounters {
+        returned: 1,
+        ..DemuxCounters::default()
+    };
+    for at in SOURCE {
+        let mut frame = ethernet(&transport(TCP, 40_000, 80, 0));
+        frame[SOURCE].copy_from_slice(&MARK);
+        assert_eq!(bench.seen(&frame), returned);
+        frame[at] ^= 1;
+        assert_eq!(bench.seen(&frame).returned, 0, "byte {at}");
+    }
 }
 
 #[test]

@@ -14,9 +14,10 @@ const WORDS_MAX: usize = 256 * 8 + 3;
 /// Runs the command that the first word of `words` names on the interface called `name`. The
 /// kernel's answer replaces the words.
 ///
-/// Every command that this module's callers run (`ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`,
-/// `ETHTOOL_GFEATURES`, `ETHTOOL_SFEATURES`) has the length of its structure in a word of it, and
-/// the kernel writes no more than the `WORDS_MAX` words that are there.
+/// Every command that this module's callers run has a structure of a fixed length
+/// (`ETHTOOL_GDRVINFO`), or the length of its structure in a word of it (`ETHTOOL_GSSET_INFO`,
+/// `ETHTOOL_GSTRINGS`, `ETHTOOL_GFEATURES`, `ETHTOOL_SFEATURES`), and the kernel writes no more
+/// than the `WORDS_MAX` words that are there.
 pub(super) fn ethtool(socket: BorrowedFd<'_>, name: &str, words: &mut Vec<u32>) -> io::Result<()> {
     let len = words.len();
     words.resize(WORDS_MAX.max(len), 0);

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, ErrorKind},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -88,6 +88,68 @@ fn without_a_socket_or_a_claim_the_kernel_answers() {
     assert!(demux.claims().unwrap().is_empty());
     drop(demux);
     assert_gone(&pair);
+}
+
+/// A UDP datagram over Ethernet from the peer to the host, whose link address is given.
+fn datagram(to: [u8; 6], port: u16, text: &[u8]) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, 28 + text.len() as u8, 0, 1, 0, 0, 64, 17, 0, 0];
+    ip.extend([10, 77, 0, 2, 10, 77, 0, 1]);
+    let words = ip.chunks_exact(2);
+    let sum: u32 = words
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    let checksum = !((sum >> 16) + (sum & 0xffff)) as u16;
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    let mut frame = [&to[..], &[2, 0, 0, 0, 0, 9], &[8, 0]].concat();
+    frame.extend(ip);
+    frame.extend([0x1b, 0x59]);
+    frame.extend(port.to_be_bytes());
+    // The length, and no checksum.
+    frame.extend([0, 8 + text.len() as u8, 0, 0]);
+    frame.extend(text);
+    frame
+}
+
+/// A frame that came to the service and is the kernel's goes to the kernel, past the claim.
+#[test]
+fn the_kernel_gets_frames_that_are_handed_back() {
+    if !privileged("the_kernel_gets_frames_that_are_handed_back") {
+        return;
+    }
+    // In the driver, and in the stack: a veth whose peer may send jumbo frames takes no native
+    // program.
+    for (pair, mode) in [
+        (Pair::new(), AttachMode::Native),
+        (Pair::with_mtu(9000), AttachMode::Generic),
+    ] {
+        let ifindex = pair.host.index("veth0");
+        pair.host.run(|| {
+            let mut demux = Demux::load_and_attach(ifindex, 1, Buffers::One).unwrap();
+            assert_eq!(demux.mode(), mode);
+            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
+            socket.set_read_timeout(Some(SECOND)).unwrap();
+            let port = socket.local_addr().unwrap().port();
+            let claim = Claim {
+                proto: 17,
+                port,
+                ..web_claim()
+            };
+            demux.claim(&claim, StackId(0), Scope::Whole).unwrap();
+            let mirror = Mirror::open().unwrap();
+            let link = mirror.link_by_name("veth0").unwrap();
+            let frame = datagram(link.mac.unwrap().0, port, b"given back");
+            demux.hand_back(&frame).unwrap();
+            let mut text = [0; 64];
+            let (len, from) = socket.recv_from(&mut text).unwrap();
+            assert_eq!(&text[..len], b"given back");
+            assert_eq!(from.to_string(), "10.77.0.2:7001");
+            let seen = demux.counters().unwrap();
+            let past_the_claim = (seen.redirected, seen.no_socket) == (0, 0);
+            assert!(past_the_claim, "{seen:?}");
+            assert!(demux.hand_back(&[0; 5000]).is_err(), "longer than a page");
+            assert!(demux.hand_back(&[0; 3]).is_err(), "no frame");
+        });
+    }
 }
 
 #[test]

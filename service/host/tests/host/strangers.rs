@@ -1,8 +1,9 @@
 //! SYNs from addresses that nobody has: what they may cost a host, and the kernel beside it.
 
+use tidelane_host::HostRequest;
 use tidelane_packet_io::BURST_MAX;
 use tidelane_time::Duration;
-use tidelane_wire::{MacAddress, TcpFlags, TcpOptions};
+use tidelane_wire::{MacAddress, TcpFlags, TcpOptions, parse_frame, parse_tcp, tcp_checksum_ok};
 
 use crate::stage::{Stage, listen, segment, stranger};
 
@@ -166,4 +167,54 @@ fn late_timers_wait_for_the_kernel_to_bring_answers() {
         stage.core.host.step(until);
         assert_eq!(stage.answers(client).len(), usize::from(!answered));
     }
+}
+
+/// The kernel may have the connection of a segment that has no flow here: it gets the frame, once,
+/// with its checksum, and nobody is reset.
+#[test]
+fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
+    let mut stage = Stage::listening();
+    stage.core.host.enable_hand_back();
+    let ack = segment(TcpFlags::ACK, 7, 9);
+    for text in [&b"of the kernel's"[..], b"connection"] {
+        stage.send(stranger(1), ack, text);
+    }
+    stage.run();
+    assert_eq!(stage.answers(stranger(1)), []);
+    assert_eq!(stage.requests(), [HostRequest::Strays]);
+    let frames = stage.core.host.take_strays();
+    let texts = frames.iter().map(|frame| {
+        let packet = parse_frame(frame).expect("a packet");
+        let whole = tcp_checksum_ok(packet.src, packet.dst, packet.payload, false);
+        assert!(whole, "the kernel takes the checksum for one of the link");
+        parse_tcp(packet.payload).expect("a segment").payload
+    });
+    assert_eq!(
+        texts.collect::<Vec<_>>(),
+        [&b"of the kernel's"[..], b"connection"]
+    );
+    assert!(stage.core.host.take_strays().is_empty());
+    // A SYN never goes there: the service may refuse it, and the kernel would accept it.
+    for flags in [TcpFlags::ACK, TcpFlags::SYN] {
+        stage.send(stranger(1), segment(flags, 7, 9), &[]);
+    }
+    stage.run();
+    assert_eq!(stage.core.host.take_strays().len(), 1);
+    assert_eq!(stage.answers(stranger(1)).len(), 1, "the service's SYN,ACK");
+    // A port without a listener is nobody's: the demux has asked the kernel.
+    let mut elsewhere = segment(TcpFlags::ACK, 7, 9);
+    elsewhere.dst_port += 1;
+    assert_eq!(stage.exchange(stranger(2), elsewhere).len(), 1);
+    assert!(stage.core.host.take_strays().is_empty());
+}
+
+/// A driver that does not take its frames, or a flood: the service answers as before.
+#[test]
+fn segments_beyond_those_that_the_driver_takes_are_reset() {
+    let mut stage = Stage::listening();
+    stage.core.host.enable_hand_back();
+    let ack = segment(TcpFlags::ACK, 7, 9);
+    let resets = (0..1000).map(|number| stage.exchange(stranger(number), ack).len());
+    assert_eq!(resets.sum::<usize>(), 1000 - 256);
+    assert_eq!(stage.core.host.take_strays().len(), 256);
 }

@@ -67,6 +67,13 @@ impl Scene {
         self.claims.want(name, title, START)
     }
 
+    /// A listener's claim on a port where the kernel has no connections.
+    fn listen(&mut self, cookie: u64, addr: IpAddress, port: u16) {
+        self.want(Owner::Listener(cookie), addr, port).unwrap();
+        let name = (Owner::Listener(cookie), end(addr, port));
+        self.claims.widen(name).unwrap();
+    }
+
     fn scope(&self, addr: IpAddress, port: u16) -> Option<Scope> {
         let claim = Claim {
             addr: addr.0,
@@ -86,7 +93,7 @@ fn a_listener_has_all_packets_until_it_leaves_and_then_the_kernel_is_asked() {
     let mut scene = Scene::new();
     let any = IpAddress::UNSPECIFIED_V4;
     let name = (Owner::Listener(1), end(any, 80));
-    scene.want(name.0, any, 80).unwrap();
+    scene.listen(1, any, 80);
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_look(), None);
@@ -96,17 +103,52 @@ fn a_listener_has_all_packets_until_it_leaves_and_then_the_kernel_is_asked() {
     assert_eq!(
         due,
         [Candidate {
+            question: Question::IsNeeded,
             name,
             program: None
         }]
     );
-    // The same socket listens again, before its connections are over.
+    // The same socket listens again, before its connections are over. The kernel may have got some
+    // meanwhile.
     scene.want(name.0, any, 80).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
-    assert_eq!(scene.claims.next_look(), None);
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
     scene.claims.leave(name, START).unwrap();
     scene.claims.unwant(name).unwrap();
     assert!(scene.told.lock().unwrap().is_empty());
+}
+
+/// Clients may have come before the claim: their connections stay with the kernel, as long as there
+/// are any.
+#[test]
+fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
+    let mut scene = Scene::new();
+    let name = (Owner::Listener(1), end(IpAddress::UNSPECIFIED_V4, 80));
+    scene.want(name.0, name.1.addr, 80).unwrap();
+    let (mut now, mut looks) = (START, 0);
+    while now < START + Duration::from_secs(60) {
+        assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
+        now = scene.claims.next_look().unwrap();
+        let due = scene.claims.due(now, 10);
+        assert_eq!(due[0].question, Question::HasKernelConnections);
+        scene.claims.needed(name, now);
+        looks += 1;
+    }
+    // Every five seconds in the end, and some sooner.
+    assert!((15..30).contains(&looks), "{looks} looks in a minute");
+    scene.claims.widen(name).unwrap();
+    assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.claims.next_look(), None);
+    // One more process holds it: the kernel has no connections still.
+    scene.want(name.0, name.1.addr, 80).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.claims.next_look(), None);
+    // The kernel answered a client while a core showed no life.
+    let found = |scene: &mut Scene, end| scene.claims.found_kernel_connection(end, START);
+    found(&mut scene, end(HERE, 81)).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    found(&mut scene, end(HERE, 80)).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
+    assert_eq!(scene.claims.next_look(), Some(START + ASK_AFTER_MIN));
 }
 
 #[test]
@@ -116,7 +158,7 @@ fn a_port_with_several_owners_is_the_widest_and_goes_with_the_last() {
     scene.want(Owner::Session(1), HERE, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
     assert_eq!(scene.scope(THERE, 80), None);
-    scene.want(Owner::Listener(2), any, 80).unwrap();
+    scene.listen(2, any, 80);
     scene.want(Owner::Session(3), HERE, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     scene
@@ -136,7 +178,7 @@ fn a_port_with_several_owners_is_the_widest_and_goes_with_the_last() {
 fn wildcards_follow_the_addresses() {
     let mut scene = Scene::new();
     let any = IpAddress::UNSPECIFIED_V4;
-    scene.want(Owner::Listener(1), any, 80).unwrap();
+    scene.listen(1, any, 80);
     scene.want(Owner::Session(2), HERE, 81).unwrap();
     scene.claims.set_addresses(vec![THERE]).unwrap();
     assert_eq!(scene.scope(HERE, 80), None);
@@ -163,7 +205,13 @@ fn a_reservation_waits_for_its_connection_and_goes_after_it() {
     assert!(scene.claims.due(START, 10).is_empty(), "one is to come");
     scene.claims.connection_ended(name, START);
     let program = Some(vec![ProgramId(7)]);
-    assert_eq!(scene.claims.due(START, 10), [Candidate { name, program }]);
+    let question = Question::IsNeeded;
+    let expected = Candidate {
+        question,
+        name,
+        program,
+    };
+    assert_eq!(scene.claims.due(START, 10), [expected]);
     // Another program's is another's.
     scene.want(Owner::Session(2), HERE, 4000).unwrap();
     scene.claims.connection_ended(name, START);

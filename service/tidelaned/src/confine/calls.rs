@@ -89,8 +89,9 @@ const FAMILIES: &[u32] = &[
     libc::AF_NETLINK as u32,
 ];
 /// Elements of maps that are open: look up, update, delete, the next key. Which programs are
-/// attached to cgroups and interfaces (BPF_PROG_QUERY).
-const BPF_COMMANDS: &[u32] = &[1, 2, 3, 4, 16];
+/// attached to cgroups and interfaces (BPF_PROG_QUERY). Frames for the kernel to receive
+/// (BPF_PROG_TEST_RUN).
+const BPF_COMMANDS: &[u32] = &[1, 2, 3, 4, 10, 16];
 /// A thread's name; names of anonymous memory, which newer allocators give; the auxiliary vector.
 const PROCESS_OPTIONS: &[u32] = &[
     libc::PR_SET_NAME as u32,

@@ -35,7 +35,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(ip: IpAddr, flags: u32) -> Option<Self> {
+    fn new(ip: IpAddr, scope: Scope) -> Option<Self> {
         let mut bench = Bench::without_claims()?;
         let listener = TcpListener::bind((ip, 0)).expect("a port");
         let local = listener.local_addr().expect("its name");
@@ -48,7 +48,7 @@ impl Scene {
             port: local.port(),
         };
         let mut owner = [0; OWNER_LEN];
-        owner[4..8].copy_from_slice(&flags.to_ne_bytes());
+        owner[4..8].copy_from_slice(&scope.flags().to_ne_bytes());
         claims.insert(&claim.key(), &owner).unwrap();
         Some(Self {
             bench,
@@ -94,7 +94,7 @@ const LOOPBACKS: [IpAddr; 2] = [
 #[test]
 fn the_kernel_keeps_its_connections_and_its_listener() {
     for ip in LOOPBACKS {
-        let Some(mut scene) = Scene::new(ip, KERNEL_FIRST) else {
+        let Some(mut scene) = Scene::new(ip, Scope::BesideKernel) else {
             return;
         };
         let client = scene.of_client();
@@ -109,10 +109,28 @@ fn the_kernel_keeps_its_connections_and_its_listener() {
     }
 }
 
+/// A program that listens in both stacks: connections that the kernel made before the claim go on
+/// there, and new ones are the service's.
+#[test]
+fn the_kernel_keeps_its_connections_and_gets_no_new_ones() {
+    for ip in LOOPBACKS {
+        let Some(mut scene) = Scene::new(ip, Scope::BesideConnections) else {
+            return;
+        };
+        let client = scene.of_client();
+        for flags in [ACK, SYN, RST, FIN | ACK] {
+            assert_eq!(scene.seen(client, flags), KERNELS, "{ip} {flags}");
+        }
+        for flags in [SYN, ACK, SYN | ACK, RST, FIN | ACK] {
+            assert_eq!(scene.seen(STRANGER, flags), SERVICES, "{ip} {flags}");
+        }
+    }
+}
+
 #[test]
 fn without_its_listener_the_kernel_keeps_what_is_left_of_its_connections() {
     for ip in LOOPBACKS {
-        let Some(mut scene) = Scene::new(ip, KERNEL_FIRST) else {
+        let Some(mut scene) = Scene::new(ip, Scope::BesideKernel) else {
             return;
         };
         let client = scene.of_client();
@@ -133,7 +151,7 @@ fn without_its_listener_the_kernel_keeps_what_is_left_of_its_connections() {
 #[test]
 fn a_whole_claim_does_not_ask_the_kernel() {
     for ip in LOOPBACKS {
-        let Some(mut scene) = Scene::new(ip, 0) else {
+        let Some(mut scene) = Scene::new(ip, Scope::Whole) else {
             return;
         };
         let client = scene.of_client();
@@ -145,7 +163,7 @@ fn a_whole_claim_does_not_ask_the_kernel() {
 #[test]
 fn fragments_and_errors_follow_the_connection() {
     for ip in LOOPBACKS {
-        let Some(mut scene) = Scene::new(ip, KERNEL_FIRST) else {
+        let Some(mut scene) = Scene::new(ip, Scope::BesideKernel) else {
             return;
         };
         for (port, whose) in [(scene.of_client(), NOTHING), (STRANGER, SERVICES)] {

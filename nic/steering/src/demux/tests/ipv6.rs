@@ -33,6 +33,7 @@ pub const NOTHING: DemuxCounters = DemuxCounters {
     other_ip: 0,
     not_ip: 0,
     other_host: 0,
+    returned: 0,
     redirected_fragments: 0,
     kernels: 0,
     no_life: 0,

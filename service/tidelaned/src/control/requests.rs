@@ -1,0 +1,80 @@
+//! Requests of the cores.
+
+use std::collections::HashMap;
+
+use tidelane_host::{Host, HostRequest, PORTS_PER_REQUEST, ProgramId};
+use tidelane_wire::Endpoint;
+
+use super::Control;
+use crate::{
+    claims::Owner,
+    core::{Port, now},
+};
+
+impl<P: Port> Control<P> {
+    /// Takes the host's requests.
+    pub(super) fn serve_host(&mut self) {
+        let _ = rustix::io::read(&*self.notify, &mut [0u8; 8]);
+        let take_all = |_| {
+            |host: &mut Host<P>, _| {
+                std::iter::from_fn(|| host.take_request()).collect::<Vec<HostRequest>>()
+            }
+        };
+        let requests = self.shared.cores.call_each(take_all);
+        let mut idle = Vec::new();
+        let requests = requests.unwrap_or_default().into_iter().enumerate();
+        let numbered = |(core, requests): (usize, Vec<_>)| {
+            requests.into_iter().map(move |request| (core, request))
+        };
+        for (core, request) in requests.flat_map(numbered) {
+            match request {
+                HostRequest::Resolve { addr } => {
+                    self.resolve(addr);
+                    self.tell_neighbour(addr);
+                }
+                HostRequest::MorePorts { addr } => {
+                    let ports = self
+                        .shared
+                        .claims
+                        .reserve_ports(addr, PORTS_PER_REQUEST, now());
+                    // With a peer's port each of them belongs to one core.
+                    self.shared.cores.send_each(|_| {
+                        let ports = ports.clone();
+                        move |host, now| host.add_ports(now, addr, &ports)
+                    });
+                }
+                HostRequest::Strays => self.hand_back_strays(core),
+                HostRequest::IdleMemory => self.shared.give_pages_back(),
+                HostRequest::PortIdle { program, endpoint } => {
+                    idle.push((core, program, endpoint));
+                }
+            }
+        }
+        self.ports_are_idle(&idle);
+    }
+
+    /// Segments came to a core that may be of the kernel's connections.
+    fn hand_back_strays(&mut self, core: usize) {
+        let taken = self.shared.cores.call(core, |host, _| host.take_strays());
+        self.shared.hand_back(&taken.unwrap_or_default(), now());
+    }
+
+    /// Connections of cores from ports that programs reserved are over.
+    fn ports_are_idle(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
+        if idle.is_empty() {
+            return;
+        }
+        let cores = self.shared.cores.len();
+        let names = self.sessions.values().flat_map(|session| {
+            let numbers = (0..cores).map(move |core| (core, session.program(core)));
+            numbers.filter_map(|(core, id)| Some(((core, id?), session.number)))
+        });
+        let sessions: HashMap<(usize, ProgramId), u64> = names.collect();
+        for &(core, program, endpoint) in idle {
+            if let Some(session) = sessions.get(&(core, program)) {
+                let name = (Owner::Session(*session), endpoint);
+                self.shared.claims.connection_ended(name, now());
+            }
+        }
+    }
+}
