@@ -14,7 +14,7 @@ use tidelane_tests::{
 
 use crate::{
     servers::check_redis_csv,
-    support::{SHORT, check_load, check_same, echo_client, echo_server},
+    support::{SHORT, check_load, check_same, echo_client, echo_server, wrk},
 };
 
 /// Every size arrives byte for byte, also over several connections at once.
@@ -54,12 +54,12 @@ pub fn wrk_against_a_kernel_server() -> Outcome {
     let service = wire.service_with(Side::Client, &[])?;
     let _nginx = Nginx::start(&wire, None, &NginxOptions::default())?;
     for path in ["64", "1m"] {
-        let wrk = wire.program(Side::Client, "wrk").args("-t 2 -c 32 -d 2s");
-        let wrk = wrk
+        let load = wrk(&wire, Side::Client).args("-t 2 -c 32 -d 2s");
+        let load = load
             .arg(format!("http://{SERVER}/{path}"))
             .accelerated(&service)
             .strict();
-        let running = wrk.spawn()?;
+        let running = load.spawn()?;
         std::thread::sleep(Duration::from_secs(1));
         let count = wire.kernel_connections(Side::Client, 80)?;
         ensure!(

@@ -11,7 +11,7 @@ use tidelane_tests::{
 
 use crate::{
     servers::check_redis_csv,
-    support::{SHORT, check_load, check_not_in_kernel, check_same},
+    support::{SHORT, check_load, check_not_in_kernel, check_same, wrk},
 };
 
 /// nginx with a listener for each version, one that is for both, and the peer's name in a header.
@@ -71,11 +71,11 @@ pub fn nginx_on_both_versions() -> Outcome {
             );
         }
     }
-    let wrk = wire.program(Side::Client, "wrk").args("-t 2 -c 32 -d 2s");
-    let wrk = wrk.arg(format!("http://[{SERVER_V6}]/1m")).spawn()?;
+    let load = wrk(&wire, Side::Client).args("-t 2 -c 32 -d 2s");
+    let load = load.arg(format!("http://[{SERVER_V6}]/1m")).spawn()?;
     std::thread::sleep(Duration::from_millis(700));
     check_not_in_kernel(&wire, 80)?;
-    let text = wrk.wait(SHORT)?.success()?.stdout;
+    let text = load.wait(SHORT)?.success()?.stdout;
     let bad = text.contains("Socket errors") || text.contains("Non-2xx");
     ensure!(!bad && text.contains("Requests/sec"), "{text}");
     Ok(())

@@ -3,7 +3,9 @@
 use std::{fs, path::Path, time::Duration};
 
 use serde_json::Value;
-use tidelane_tests::{Outcome, Program, Running, Service, Side, Stop, Wire, ensure, wire::SERVER};
+use tidelane_tests::{
+    Outcome, Program, Running, Service, Side, Stop, Wire, ensure, tools::patience, wire::SERVER,
+};
 
 /// Enough for any short program.
 pub const SHORT: Duration = Duration::from_secs(20);
@@ -30,6 +32,14 @@ pub fn echo_client(wire: &Wire, side: Side, port: u16) -> Result<Program, Stop> 
         .load_tool(side, "echo-client")?
         .arg("--connect")
         .arg(to))
+}
+
+/// wrk, which counts a request that takes longer than two seconds as failed: on a slow machine they
+/// are more.
+pub fn wrk(wire: &Wire, side: Side) -> Program {
+    let timeout = 2 * patience();
+    let wrk = wire.program(side, "wrk").arg("--timeout");
+    wrk.arg(format!("{timeout}s"))
 }
 
 /// Demands that a load client's line shows work and no failure.
