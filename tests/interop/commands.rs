@@ -1,6 +1,6 @@
 //! The `tidelane` command: what it says, and how it exits, when it is used badly or well.
 
-use std::{path::PathBuf, thread, time::Duration};
+use std::{os::unix::fs::PermissionsExt, path::PathBuf, thread, time::Duration};
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
@@ -276,5 +276,40 @@ pub fn strict_refuses_a_fall_back() -> Outcome {
     check_load(&loopback(&wire)?.run(SHORT)?.json()?)?;
     let strict = loopback(&wire)?.strict().finish(SHORT)?;
     ensure!(!strict.status.success(), "it fell back: {strict}");
+    Ok(())
+}
+
+/// A static program, and one of Go, never see the library: `run` says so, and refuses with
+/// `--strict`. Scripts are as their interpreters.
+pub fn run_says_which_programs_it_cannot_serve() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let source = wire.scratch().join("program.c");
+    let go = r#"const char info[] __attribute__((section(".go.buildinfo"))) = "go";"#;
+    for (name, text, option, words) in [
+        ("static", "", "-static", "statically linked"),
+        ("go", go, "-O0", "a Go program"),
+    ] {
+        let program = wire.scratch().join(name);
+        std::fs::write(&source, format!("{text}\nint main(void) {{ return 7; }}\n"))?;
+        let compile = wire.program(Side::Server, "cc").arg(option).arg("-o");
+        let compile = compile.arg(program.display()).arg(source.display());
+        compile.run(SHORT)?;
+        let script = wire.scratch().join("script");
+        std::fs::write(&script, format!("#!{}\n", program.display()))?;
+        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))?;
+        for file in [&program, &script] {
+            let line = format!("run --name {} -- {}", service.name(), file.display());
+            let ran = tidelane(&wire, &line)?.finish(SHORT)?;
+            ensure!(ran.status.code() == Some(7), "it did not run: {ran}");
+            ensure!(ran.stderr.lines().count() == 1, "not one line: {ran}");
+            ensure!(ran.stderr.contains(words), "no {words:?} in: {ran}");
+            let strict = line.replace("run ", "run --strict ");
+            check_refusal(&tidelane(&wire, &strict)?.finish(SHORT)?, words)?;
+        }
+    }
+    let line = format!("run --strict --name {} -- true", service.name());
+    let usual = tidelane(&wire, &line)?.run(SHORT)?;
+    ensure!(usual.stderr.is_empty(), "nothing to say: {usual}");
     Ok(())
 }

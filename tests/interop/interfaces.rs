@@ -231,12 +231,13 @@ pub fn the_driver_is_reset() -> Outcome {
     Ok(())
 }
 
-/// Two services cannot share an interface: the second is told of the first one's program.
-pub fn another_xdp_program_is_named() -> Outcome {
+/// Two services cannot share an interface: the second is told of the first.
+pub fn a_second_service_is_told_of_the_first() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let second = tidelane(&wire, "up eth1 --name second")?.finish(SHORT)?;
-    check_refusal(&second, "XDP program, tidelane_demux")?;
+    let words = format!("eth1 is served by service {:?}", service.name());
+    check_refusal(&second, &words)?;
     ensure!(service.alive(), "the refused service ended the other one");
     Ok(())
 }

@@ -12,6 +12,7 @@ mod admin;
 mod down;
 mod failure;
 mod firewall;
+mod inspect;
 mod reload;
 mod rules;
 mod run;

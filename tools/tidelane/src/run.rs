@@ -1,6 +1,12 @@
 //! `tidelane run`: replaces itself by the program, with the library preloaded.
 
-use std::{env, ffi::OsString, io, os::unix::process::CommandExt, process::Command};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::process::CommandExt,
+    process::Command,
+};
 
 use clap::Args;
 use tidelane_client::{Program, RegisterError};
@@ -8,6 +14,7 @@ use tidelane_client::{Program, RegisterError};
 use crate::{
     admin::{ServiceName, companion},
     failure::Failure,
+    inspect,
 };
 
 /// Exit status when the program is not found, as in a shell.
@@ -50,12 +57,13 @@ pub fn run(options: &Options) -> Result<(), Failure> {
             return Err(Failure::new(format!("service {name:?}: {error}")));
         }
     }
+    let program = &options.program[0];
+    warn_of_obstacle(program, options.strict)?;
     let mut preload = library.into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
         preload.push(others);
     }
-    let program = &options.program[0];
     let mut command = Command::new(program);
     command
         .args(&options.program[1..])
@@ -73,4 +81,17 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         }
         _ => Failure::with_status(format!("{shown}: {error}"), NOT_EXECUTABLE),
     })
+}
+
+/// Says why the library cannot serve the program, if so; a failure with `strict`.
+fn warn_of_obstacle(program: &OsStr, strict: bool) -> Result<(), Failure> {
+    let Some(reason) = inspect::obstacle(program) else {
+        return Ok(());
+    };
+    let text = format!("{} {reason}", program.display());
+    if strict {
+        return Err(Failure::with_status(text, NOT_EXECUTABLE));
+    }
+    eprintln!("tidelane: {text}; its sockets stay with the kernel");
+    Ok(())
 }

@@ -1,9 +1,9 @@
 //! `tidelane up`: starts the service in the background and waits until it is ready.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
-    os::unix::process::CommandExt,
+    os::unix::{fs::MetadataExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -71,6 +71,13 @@ pub fn up(options: &Options) -> Result<(), Failure> {
         return Err(Failure::new(format!(
             "service {:?} is already running",
             service.name
+        )));
+    }
+    if let Some((name, pid)) = holder_of(&options.interface) {
+        return Err(Failure::new(format!(
+            "{} is served by service {name:?} (process {pid}); to stop that: tidelane down --name \
+             {name}",
+            options.interface
         )));
     }
     let daemon = companion("tidelaned")?;
@@ -193,6 +200,27 @@ fn wait_ready(service: &ServiceName, child: &mut Child) -> Result<(), Stopped> {
     Err(Stopped::Late)
 }
 
+/// The service of this network namespace that serves the interface, and its process.
+fn holder_of(interface: &str) -> Option<(String, u32)> {
+    let namespace_of = |process: &str| {
+        let namespace = fs::metadata(format!("/proc/{process}/ns/net")).ok()?;
+        Some((namespace.dev(), namespace.ino()))
+    };
+    let own = namespace_of("self")?;
+    let services = fs::read_dir(tidelane_places::RUN).ok()?;
+    services.flatten().find_map(|service| {
+        let pid = fs::read_to_string(service.path().join("pid")).ok()?;
+        let pid: u32 = pid.trim().parse().ok()?;
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        let told = [&b"--interface"[..], interface.as_bytes()];
+        let serves = words.windows(2).any(|pair| pair == told);
+        let here = namespace_of(&pid.to_string()) == Some(own);
+        let name = service.file_name().to_string_lossy().into_owned();
+        (serves && here).then_some((name, pid))
+    })
+}
+
 /// The reason in what the service wrote: its own last line, or the first one of its parser of
 /// options, which goes on with a summary of usage; else the last line.
 fn reason(text: &str) -> Option<&str> {
@@ -218,7 +246,7 @@ fn explain_end(log: &mut File, start: u64, status: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
