@@ -19,10 +19,6 @@ const TX_BUDGET_MIN: u32 = 32;
 /// How often, and how far apart, a busy queue is tried.
 const BIND_TRIES_MAX: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
-/// A driver for which some kernels ignore transmit metadata, and the first version of Linux, major
-/// and minor, that was seen to heed it.
-const VIRTIO_NET: &str = "virtio_net";
-const VIRTIO_NET_SINCE: (u32, u32) = (7, 3);
 
 /// A socket that is bound, and what it got.
 pub(crate) struct Bound {
@@ -112,14 +108,13 @@ impl Binding<'_> {
                 metadata: false,
             });
         }
-        // Without an offload the kernel would compute the checksum in software.
-        let offload = || {
-            let finishes = sys::interface_finishes_checksums(self.interface).unwrap_or(false);
-            finishes && !self.metadata_is_ignored()
-        };
+        // Without an offload the kernel would compute the checksum in software, and Linux 6.12 on
+        // virtio-net not at all.
+        let offload = || sys::interface_finishes_checksums(self.interface).unwrap_or(false);
         // With metadata the kernel wants room for it before the data of each descriptor, but the
         // frames of one packet lie without gaps.
-        if self.config.tx_checksum && !self.shape.multi_buffer && offload() {
+        let asks = self.config.tx_checksum && self.config.tx_metadata;
+        if asks && !self.shape.multi_buffer && offload() {
             attempts.push(Attempt {
                 mode: XdpMode::Copy,
                 metadata: true,
@@ -130,14 +125,6 @@ impl Binding<'_> {
             metadata: false,
         });
         attempts
-    }
-
-    /// Returns true if the kernel may send a segment without the checksum that its metadata asks
-    /// for: Linux 6.12 does so on virtio-net, and each such segment is dropped by its receiver.
-    fn metadata_is_ignored(&self) -> bool {
-        let driver = sys::interface_driver(self.interface).unwrap_or_default();
-        let release = rustix::system::uname();
-        driver == VIRTIO_NET && version_of(&release.release().to_string_lossy()) < VIRTIO_NET_SINCE
     }
 
     fn explain(&self, call: &'static str, error: io::Error) -> XdpError {
@@ -253,28 +240,5 @@ impl Binding<'_> {
             tx_metadata_len,
         };
         socket.set_xdp(libc::XDP_UMEM_REG, &registration)
-    }
-}
-
-/// The major and minor number of a kernel's release such as `6.12.117+deb13-amd64`; zero for a part
-/// that is no number.
-fn version_of(release: &str) -> (u32, u32) {
-    let mut numbers = release
-        .split(|character: char| !character.is_ascii_digit())
-        .map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::version_of;
-
-    #[test]
-    fn a_release_begins_with_its_version() {
-        assert_eq!(version_of("6.12.117+deb13-amd64"), (6, 12));
-        assert_eq!(version_of("7.3.4"), (7, 3));
-        assert_eq!(version_of("10.0-rc1"), (10, 0));
-        assert_eq!(version_of("strange"), (0, 0));
-        assert!(version_of("6.18.5") < super::VIRTIO_NET_SINCE);
     }
 }

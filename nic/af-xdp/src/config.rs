@@ -43,6 +43,9 @@ pub struct XdpConfig {
     /// Off where the frames pass another XDP program before a kernel: it forgets that the
     /// checksum is unfinished.
     pub tx_checksum: bool,
+    /// The kernel may be asked for checksums by transmit metadata. Some kernels ignore that with
+    /// some drivers.
+    pub tx_metadata: bool,
     /// The other end is on this machine (veth): what it sends may have unfinished checksums.
     pub rx_checksum_may_be_partial: bool,
     /// Take super-frames, which the peer or the device cuts (on a veth towards a kernel nobody
@@ -64,6 +67,7 @@ impl Default for XdpConfig {
             prefer_zero_copy: true,
             huge_pages: true,
             tx_checksum: true,
+            tx_metadata: true,
             rx_checksum_may_be_partial: false,
             super_frames: true,
             long_packets: false,

@@ -389,34 +389,6 @@ pub(crate) fn interface_finishes_checksums(name: &str) -> io::Result<bool> {
     Ok(value.data != 0)
 }
 
-/// `struct ethtool_drvinfo`: command, the driver's name, and what nobody asks for here.
-#[repr(C)]
-struct EthtoolDriver {
-    command: u32,
-    name: [u8; 32],
-    others: [u8; 160],
-}
-
-/// The name of an interface's driver, by `ETHTOOL_GDRVINFO`.
-pub(crate) fn interface_driver(name: &str) -> io::Result<String> {
-    const ETHTOOL_GDRVINFO: u32 = 0x3;
-    let mut driver = EthtoolDriver {
-        command: ETHTOOL_GDRVINFO,
-        name: [0; 32],
-        others: [0; 160],
-    };
-    let place = (&raw mut driver).cast::<libc::c_char>();
-    // SAFETY: this command reads and writes one `ethtool_drvinfo`, which outlives the call.
-    unsafe {
-        interface_request(name, SIOCETHTOOL, |argument| {
-            argument.ifr_ifru.ifru_data = place
-        })?;
-    }
-    let end = driver.name.iter().position(|byte| *byte == 0);
-    let text = &driver.name[..end.unwrap_or(driver.name.len())];
-    Ok(String::from_utf8_lossy(text).into_owned())
-}
-
 /// `struct ethtool_channels`.
 #[repr(C)]
 #[derive(Default)]

@@ -18,6 +18,11 @@ const VLAN: &str = "vlan";
 /// resets the service's connections. Seen with vmxnet3 of Linux 6.12 and 7.3.
 const FORGETFUL_DRIVERS: [&str; 1] = ["vmxnet3"];
 
+/// The driver for which some kernels ignore transmit metadata, and the first version of Linux,
+/// major and minor, that was seen to heed it.
+const VIRTIO_NET: &str = "virtio_net";
+const VIRTIO_NET_SINCE: (u32, u32) = (7, 3);
+
 /// Why links of a kind are not served, and what to do instead.
 fn refusal_of(kind: &str) -> String {
     match kind {
@@ -91,22 +96,44 @@ pub fn port_of(link: &LinkRecord, master: Option<&LinkRecord>) -> String {
     )
 }
 
-/// Where the XDP program goes on this interface, and a sentence if not where it would go elsewhere.
-pub fn place_of_program(link: &LinkRecord, wish: AttachWish) -> (AttachWish, Option<String>) {
-    let driver = Features::of(link.ifindex).and_then(|features| features.driver());
-    place_for_driver(&driver.unwrap_or_default(), wish)
+/// The driver of an interface, and its peculiarities.
+pub struct Driver(String);
+
+impl Driver {
+    /// The driver of this interface; one without a name where the kernel does not tell.
+    pub fn of(link: &LinkRecord) -> Self {
+        let name = Features::of(link.ifindex).and_then(|features| features.driver());
+        Self(name.unwrap_or_default())
+    }
+
+    /// Where the XDP program goes, and a sentence if not where it would go elsewhere.
+    pub fn place_of_program(&self, wish: AttachWish) -> (AttachWish, Option<String>) {
+        let driver = &*self.0;
+        if wish != AttachWish::Best || !FORGETFUL_DRIVERS.contains(&driver) {
+            return (wish, None);
+        }
+        let text = format!(
+            "the driver {driver} stops running an XDP program when its rings change: generic XDP \
+             takes the packets after the kernel has made a buffer of each, which costs CPU time \
+             (--xdp native, where nobody takes the interface down or runs ethtool -G)"
+        );
+        (AttachWish::Generic, Some(text))
+    }
+
+    /// Returns true if the kernel, of this release, computes the checksums that AF_XDP's transmit
+    /// metadata asks for. Linux 6.12 sends segments without them on virtio-net.
+    pub fn heeds_metadata(&self, release: &str) -> bool {
+        self.0 != VIRTIO_NET || version_of(release) >= VIRTIO_NET_SINCE
+    }
 }
 
-fn place_for_driver(driver: &str, wish: AttachWish) -> (AttachWish, Option<String>) {
-    if wish != AttachWish::Best || !FORGETFUL_DRIVERS.contains(&driver) {
-        return (wish, None);
-    }
-    let text = format!(
-        "the driver {driver} stops running an XDP program when its rings change: generic XDP takes \
-         the packets after the kernel has made a buffer of each, which costs CPU time (--xdp \
-         native, where nobody takes the interface down or runs ethtool -G)"
-    );
-    (AttachWish::Generic, Some(text))
+/// The major and minor number of a kernel's release such as `6.12.117+deb13-amd64`; zero for a part
+/// that is no number.
+fn version_of(release: &str) -> (u32, u32) {
+    let mut numbers = release
+        .split(|character: char| !character.is_ascii_digit())
+        .map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// A sentence on tags that the demux cannot see, if there may be some.
@@ -178,22 +205,36 @@ mod tests {
 
     #[test]
     fn a_driver_that_forgets_programs_gets_a_generic_one() {
-        let (place, text) = place_for_driver("vmxnet3", AttachWish::Best);
+        let driver = |name: &str| Driver(name.to_owned());
+        let (place, text) = driver("vmxnet3").place_of_program(AttachWish::Best);
         assert_eq!(place, AttachWish::Generic);
         assert!(text.is_some_and(|text| text.contains("--xdp native")));
-        for (driver, wish) in [
+        for (name, wish) in [
             ("vmxnet3", AttachWish::Native),
             ("vmxnet3", AttachWish::Generic),
             ("virtio_net", AttachWish::Best),
             ("", AttachWish::Best),
         ] {
-            assert_eq!(place_for_driver(driver, wish), (wish, None));
+            assert_eq!(driver(name).place_of_program(wish), (wish, None));
         }
         let loopback = LinkRecord {
             ifindex: 1,
             ..link("lo", "lo")
         };
-        assert_eq!(place_of_program(&loopback, AttachWish::Best).1, None);
+        let place = Driver::of(&loopback).place_of_program(AttachWish::Best);
+        assert_eq!(place.1, None);
+    }
+
+    #[test]
+    fn metadata_is_not_asked_for_where_the_kernel_ignores_it() {
+        let virtio = Driver(VIRTIO_NET.to_owned());
+        for release in ["6.12.117+deb13-amd64", "6.18.5", "strange"] {
+            assert!(!virtio.heeds_metadata(release), "{release}");
+            assert!(Driver("veth".to_owned()).heeds_metadata(release));
+        }
+        for release in ["7.3.4", "7.4-rc1", "10.0-rc1"] {
+            assert!(virtio.heeds_metadata(release), "{release}");
+        }
     }
 
     #[test]

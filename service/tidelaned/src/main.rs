@@ -41,7 +41,8 @@ use tidelaned::{
     firewall::{Guard, Mode},
     kernel,
     kernel_connections::KernelConnections,
-    links, network,
+    links::{self, Driver},
+    network,
     offloads::Offloads,
     panics,
     restorer::Restorer,
@@ -90,8 +91,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let queues = count_queues(config, &link)?;
     // Goes after the demux: drivers have some of the offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&mirror, &link, restorer)?));
-    let (place, misplaced) = links::place_of_program(&link, config.xdp.into());
-    let (ports, demux) = open_queues(&link, queues, place)?;
+    let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let shortcomings = describe_packets(&link, &demux, &ports, misplaced);
     let (page, page_fd) = ServicePageMap::create(config.cpus().len() as u32)
         .map_err(because("cannot make shared memory"))?;
@@ -255,17 +255,22 @@ fn eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
     rustix::event::eventfd(0, flags).map(Arc::new)
 }
 
-/// Opens an AF_XDP port on each queue and attaches the demux that feeds them.
+/// Opens an AF_XDP port on each queue and attaches the demux that feeds them. The last of the
+/// result is a sentence if the demux is not where it would be with another driver.
 fn open_queues(
     link: &LinkRecord,
     queues: u32,
     wish: AttachWish,
-) -> Result<(Vec<XdpPort>, Demux), String> {
+) -> Result<(Vec<XdpPort>, Demux, Option<String>), String> {
+    let driver = Driver::of(link);
+    let (wish, misplaced) = driver.place_of_program(wish);
     let mut xdp = match link.kind {
         LinkKind::Veth => XdpConfig::for_veth(),
         _ => XdpConfig::default(),
     }
     .sized_for(link.mtu);
+    let release = rustix::system::uname();
+    xdp.tx_metadata = driver.heeds_metadata(&release.release().to_string_lossy());
     let buffers = if link.mtu > xdp.single_frame_mtu() {
         Buffers::Several
     } else {
@@ -292,7 +297,7 @@ fn open_queues(
             .register_xsk(port.queue(), port.fd())
             .map_err(|error| error.to_string())?;
     }
-    Ok((ports, demux))
+    Ok((ports, demux, misplaced))
 }
 
 /// Why a veth is not served in generic mode: its other end leaves the cutting of its segments to
