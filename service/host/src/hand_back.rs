@@ -29,7 +29,16 @@ pub(crate) struct HandBack {
     /// Of the frames that are being looked at: their segments have no flow.
     keys: Vec<FlowKey>,
     /// For the driver.
-    frames: Vec<Vec<u8>>,
+    frames: Vec<Stray>,
+}
+
+/// A frame for the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray {
+    /// The connection of its segment.
+    pub key: FlowKey,
+    /// The frame, whose checksums are complete.
+    pub frame: Vec<u8>,
 }
 
 impl HandBack {
@@ -48,45 +57,47 @@ impl HandBack {
     pub(crate) fn keep<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         for frame in frames {
             if self.frames.len() < FRAMES_MAX
-                && let Some((key, whole)) = complete(frame)
-                && self.keys.contains(&key)
+                && let Some(stray) = Stray::of(frame)
+                && self.keys.contains(&stray.key)
             {
-                self.frames.push(whole);
+                self.frames.push(stray);
             }
         }
         self.keys.clear();
     }
 }
 
-/// The connection of a frame with a TCP segment, and the frame with its checksum, which the sender
-/// may have left to the link. `None` for a SYN: the kernel would accept what the service refused.
-fn complete(frame: &[u8]) -> Option<(FlowKey, Vec<u8>)> {
-    let packet = parse_frame(frame).ok()?;
-    if packet.protocol != protocol::TCP {
-        return None;
+impl Stray {
+    /// A frame with a TCP segment, whose sender may have left the checksum to the link. `None` for a
+    /// SYN: the kernel would accept what the service refused.
+    fn of(frame: &[u8]) -> Option<Self> {
+        let packet = parse_frame(frame).ok()?;
+        if packet.protocol != protocol::TCP {
+            return None;
+        }
+        let parts = split_tcp(packet.payload).ok()?;
+        let flags = parts.segment().flags;
+        if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
+            return None;
+        }
+        let (peer, local) = parts.ports();
+        let key = FlowKey {
+            local: Endpoint::new(packet.dst, local),
+            peer: Endpoint::new(packet.src, peer),
+        };
+        let mut whole = frame.to_vec();
+        if !tcp_checksum_ok(packet.src, packet.dst, packet.payload, false) {
+            let len = packet.payload.len();
+            let start = packet.payload.as_ptr().addr() - frame.as_ptr().addr();
+            let pseudo = checksum::pseudo_header(packet.src, packet.dst, protocol::TCP, len as u32);
+            write_tcp_checksum(
+                &mut whole[start..start + len],
+                pseudo,
+                checksum::Sum::default(),
+            );
+        }
+        Some(Self { key, frame: whole })
     }
-    let parts = split_tcp(packet.payload).ok()?;
-    let flags = parts.segment().flags;
-    if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
-        return None;
-    }
-    let (peer, local) = parts.ports();
-    let key = FlowKey {
-        local: Endpoint::new(packet.dst, local),
-        peer: Endpoint::new(packet.src, peer),
-    };
-    let mut whole = frame.to_vec();
-    if !tcp_checksum_ok(packet.src, packet.dst, packet.payload, false) {
-        let len = packet.payload.len();
-        let start = packet.payload.as_ptr().addr() - frame.as_ptr().addr();
-        let pseudo = checksum::pseudo_header(packet.src, packet.dst, protocol::TCP, len as u32);
-        write_tcp_checksum(
-            &mut whole[start..start + len],
-            pseudo,
-            checksum::Sum::default(),
-        );
-    }
-    Some((key, whole))
 }
 
 impl<P: PacketIo> HostIo<P> {
@@ -112,9 +123,8 @@ impl<P: PacketIo> Host<P> {
         self.io.hand_back.enabled = true;
     }
 
-    /// Frames whose segments have no flow here: the kernel is to receive them. Their checksums are
-    /// complete.
-    pub fn take_strays(&mut self) -> Vec<Vec<u8>> {
+    /// Frames whose segments have no flow here: the kernel is to receive them.
+    pub fn take_strays(&mut self) -> Vec<Stray> {
         std::mem::take(&mut self.io.hand_back.frames)
     }
 

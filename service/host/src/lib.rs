@@ -71,6 +71,7 @@ pub use crate::{
     congestion::AllowedCongestion,
     contexts::Bell,
     fast_open::ListenerFastOpen,
+    hand_back::Stray,
     idle_pages::IdlePages,
     ingress::{IngressPolicy, KernelRoute, ReversePathFilter, SourceChecks, Way},
     io::MEMORY_LINK,

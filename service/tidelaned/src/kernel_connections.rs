@@ -3,7 +3,7 @@
 use std::{collections::HashSet, io};
 
 use tidelane_steering::Lookup;
-use tidelane_wire::{Endpoint, parse_frame, protocol, split_tcp};
+use tidelane_wire::FlowKey;
 
 /// Asks the kernel, if it can answer.
 pub struct KernelConnections {
@@ -33,15 +33,10 @@ impl KernelConnections {
         self.lookup.as_mut()?.connected_ports().ok()
     }
 
-    /// The local end of the connection to which a frame belongs, if the kernel has it.
-    pub fn local_end_of(&mut self, frame: &[u8]) -> Option<Endpoint> {
-        let packet = parse_frame(frame).ok()?;
-        if packet.protocol != protocol::TCP {
-            return None;
-        }
-        let (peer, local) = split_tcp(packet.payload).ok()?.ports();
-        let ends = [(packet.dst.0, local), (packet.src.0, peer)];
-        let found = self.lookup.as_mut()?.has_connection(ends, self.ifindex);
-        found.ok()?.then(|| Endpoint::new(packet.dst, local))
+    /// Returns true if the kernel has the connection.
+    pub fn has(&mut self, key: &FlowKey) -> bool {
+        let ends = [key.local, key.peer].map(|end| (end.addr.0, end.port));
+        let lookup = self.lookup.as_mut();
+        lookup.is_some_and(|lookup| lookup.has_connection(ends, self.ifindex).unwrap_or(false))
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::event::Timespec;
-use tidelane_host::{Host, RuleSet};
+use tidelane_host::{Host, RuleSet, Stray};
 use tidelane_steering::SteeringError;
 use tidelane_time::Instant;
 use tidelane_wire::{Endpoint, IpAddress};
@@ -180,12 +180,13 @@ impl<P: Port> Shared<P> {
     }
 
     /// Hands frames to the kernel that may be of its connections.
-    pub fn hand_back(&mut self, frames: &[Vec<u8>], now: Instant) {
-        for frame in frames {
+    pub fn hand_back(&mut self, strays: &[Stray], now: Instant) {
+        for Stray { key, frame } in strays {
             // A frame that the kernel cannot take is lost, as any may be: its sender sends the
             // segment again.
             let _ = self.claims.hand_back(frame);
-            if let Some(local) = self.kernel.local_end_of(frame)
+            let local = key.local;
+            if self.kernel.has(key)
                 && let Err(error) = self.claims.found_kernel_connection(local, now)
             {
                 eprintln!("tidelaned: cannot change the claim on {local}: {error}");

@@ -23,12 +23,7 @@ impl Listening {
         outage::note_listener();
         Self {
             handle: Some(handle),
-            backlog,
-            opening,
-            joined: Few::new(),
-            queue: VecDeque::new(),
-            arrivals: 0,
-            retry_at_ns: 0,
+            ..Self::inherited(backlog, opening)
         }
     }
 

@@ -182,9 +182,10 @@ fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
     stage.run();
     assert_eq!(stage.answers(stranger(1)), []);
     assert_eq!(stage.requests(), [HostRequest::Strays]);
-    let frames = stage.core.host.take_strays();
-    let texts = frames.iter().map(|frame| {
-        let packet = parse_frame(frame).expect("a packet");
+    let strays = stage.core.host.take_strays();
+    let texts = strays.iter().map(|stray| {
+        let packet = parse_frame(&stray.frame).expect("a packet");
+        assert_eq!(stray.key.peer.addr, packet.src);
         let whole = tcp_checksum_ok(packet.src, packet.dst, packet.payload, false);
         assert!(whole, "the kernel takes the checksum for one of the link");
         parse_tcp(packet.payload).expect("a segment").payload
