@@ -115,7 +115,7 @@ fn file_of(path: &str, files: &BTreeMap<String, String>) -> Option<String> {
     }
 }
 
-/// Who imports whom.
+/// The imports of each file.
 fn imports(files: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String>> {
     let mut edges = BTreeMap::new();
     for (module, code) in files {

@@ -34,7 +34,7 @@ impl Instance {
         self.sleepers.wake(|| *self.edge.lock().unwrap() = true);
     }
 
-    /// What the kernel's `epoll_wait` does with the doorbell's edge.
+    /// Takes the doorbell's edge, as the kernel's `epoll_wait` does.
     fn takes_edge(&self) -> bool {
         std::mem::take(&mut *self.edge.lock().unwrap())
     }
@@ -72,7 +72,7 @@ impl Instance {
         self.look();
     }
 
-    /// What `epoll_wait` does before it sleeps. Returns true if it sleeps now.
+    /// Prepares a sleep, as `epoll_wait` does. Returns true if it sleeps now.
     fn falls_asleep(&self) -> bool {
         if self.take_one() {
             return false;

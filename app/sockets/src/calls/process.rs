@@ -47,7 +47,7 @@ extern "C" fn in_parent() {
     drop(take_heir());
 }
 
-/// What was made for the child of this thread.
+/// The heir that was made for the child of this thread.
 fn take_heir() -> Option<Heir> {
     let me = sys::thread_identity();
     let mut forking = FORKING.lock();
@@ -61,7 +61,7 @@ fn take_heir() -> Option<Heir> {
 extern "C" fn in_child() {
     FORKING.unlock_after_fork();
     let heir = take_heir();
-    // Those of other threads, which fork at this moment: their children are not this one.
+    // Heirs of other threads, which fork at this moment, belong to children other than this one.
     for (_, other) in std::mem::take(&mut *FORKING.lock()) {
         table::set_internal(other.descriptor(), false);
     }

@@ -1,4 +1,4 @@
-//! Whom news about a socket wake. Everything that changes what a socket is ready for comes here.
+//! Wake-ups: the waiters that a report about a socket wakes. Each change of readiness comes here.
 //!
 //! Threads sleep in two ways: in an epoll instance that has the socket, and for the socket itself
 //! (`recv`, `accept`, `poll`), on the doorbells of the lanes where its events arrive.

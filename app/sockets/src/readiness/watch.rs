@@ -11,7 +11,7 @@ use crate::{
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;
 pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
-/// What can be asked for; the other bits say how.
+/// Events that a registration asks for; the other bits say how they are reported.
 const EVENT_BITS: u32 = 0x0000_ffff;
 
 /// EPOLLEXCLUSIVE goes with these only.

@@ -1,4 +1,4 @@
-//! What an epoll instance's lane looks at besides its own ring.
+//! The second ring that an epoll instance's lane looks at: the default lane's.
 //!
 //! A program that asks for a connection before any epoll instance has its listener joins the
 //! default lane. When the listener comes into an epoll instance, that lane joins, too, and the

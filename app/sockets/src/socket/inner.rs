@@ -1,4 +1,4 @@
-//! What a socket's lock protects, and how the service's reports change it.
+//! The state under a socket's lock, and its changes by the service's reports.
 
 use tidelane_abi::service_flags;
 
@@ -16,7 +16,7 @@ use crate::{
 /// How the address of an IPv4 peer begins.
 const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// What the socket's lock protects.
+/// The state under the socket's lock.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) state: State,
@@ -29,7 +29,7 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     /// SO_ERROR.
     pub(crate) error: i32,
-    /// What SO_ERROR says if there is no other: an error that ended nothing.
+    /// SO_ERROR if `error` is 0: an error that did not end the connection.
     pub(crate) soft_error: i32,
     /// The end of the connection was turned into `error`.
     pub(crate) cause_seen: bool,

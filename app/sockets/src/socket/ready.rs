@@ -1,4 +1,4 @@
-//! What a socket is ready for, as the kernel's poll would report it.
+//! Readiness of a socket, as the kernel's poll would report it.
 
 use tidelane_abi::service_flags;
 use tidelane_client::Stream;
@@ -9,7 +9,7 @@ const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
 impl Inner {
-    /// What the kernel's poll would report: bits of EPOLL*, which are those of POLL*. Of EPOLLOUT
+    /// Events that the kernel's poll would report: bits of EPOLL*, as of POLL*. Of EPOLLOUT
     /// only if it is `wanted`, for it costs a look at another cache line.
     // In the loop over a ready list the call alone would cost 20 instructions a socket.
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! What a socket is: its state machine.
+//! The state machine of a socket.
 //!
 //! ```text
 //!      socket()            connect                           handshake ends
@@ -20,7 +20,7 @@
 //!  \------------------------------ last close, from every state
 //! ```
 //!
-//! What a call does in each state. "kernel" means that the call is the kernel's on the descriptor.
+//! Effects of the calls in each state. "kernel" means that the call is the kernel's on the descriptor.
 //!
 //! | call | Fresh | Connecting | Stream | Failed | Listening | Kernel | Inherited | Forked |
 //! |---|---|---|---|---|---|---|---|---|
@@ -48,7 +48,7 @@ use crate::{
     sys::Few,
 };
 
-/// What a socket is at the moment.
+/// The state of a socket.
 #[derive(Debug, Default)]
 pub(crate) enum State {
     /// In the pool.
@@ -101,7 +101,7 @@ pub(crate) struct Listening {
     /// The service's listener and the session that it belongs to.
     pub(crate) handle: Option<(ListenerHandle, u32)>,
     pub(crate) backlog: i32,
-    /// What the service was told of its connections.
+    /// Options of its connections, as the service knows them.
     pub(crate) opening: OpenOptions,
     /// Lanes that joined it.
     pub(crate) joined: Few<&'static Lane>,

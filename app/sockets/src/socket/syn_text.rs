@@ -47,7 +47,7 @@ impl Inner {
         }
     }
 
-    /// What a CONNECT asks for, on a socket with TCP_FASTOPEN_CONNECT or for MSG_FASTOPEN.
+    /// Options of a CONNECT on a socket with TCP_FASTOPEN_CONNECT or for MSG_FASTOPEN.
     pub(crate) fn fast_open_wish(&self, with_text: bool) -> u32 {
         if !with_text && !self.options.opens_with_text() {
             return 0;

@@ -1,4 +1,4 @@
-//! What the library says on standard error: rarely, in one line.
+//! Messages of the library on standard error: rare, and one line each.
 
 use std::{fmt, io::Write, os::fd::RawFd};
 

@@ -1,4 +1,4 @@
-//! What `close_range` is to close: all but the library's own descriptors.
+//! Descriptors that `close_range` is to close: all but the library's own descriptors.
 
 use std::os::fd::RawFd;
 
