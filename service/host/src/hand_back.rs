@@ -68,8 +68,8 @@ impl HandBack {
 }
 
 impl Stray {
-    /// A frame with a TCP segment, whose sender may have left the checksum to the link. `None` for a
-    /// SYN: the kernel would accept what the service refused.
+    /// A frame with a TCP segment, whose sender may have left the checksum to the link. `None` for
+    /// a SYN: the kernel would accept what the service refused.
     fn of(frame: &[u8]) -> Option<Self> {
         let packet = parse_frame(frame).ok()?;
         if packet.protocol != protocol::TCP {

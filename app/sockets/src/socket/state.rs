@@ -20,7 +20,7 @@
 //!  \------------------------------ last close, from every state
 //! ```
 //!
-//! Effects of the calls in each state. "kernel" means that the call is the kernel's on the descriptor.
+//! Effects of the calls in each state. "kernel" means that the call is the kernel's.
 //!
 //! | call | Fresh | Connecting | Stream | Failed | Listening | Kernel | Inherited | Forked |
 //! |---|---|---|---|---|---|---|---|---|
