@@ -13,8 +13,10 @@ use crate::{
 
 /// The oldest kernel that has all that the service needs: `docs/kernels.md`.
 const OLDEST: (u32, u32) = (5, 11);
-/// The oldest kernel with transmit metadata of AF_XDP for checksums.
+/// The oldest kernel with transmit metadata of AF_XDP for checksums, and the oldest one that was
+/// seen to heed the metadata on virtio-net.
 const TX_METADATA: (u32, u32) = (6, 11);
+const TX_METADATA_OF_VIRTIO: (u32, u32) = (7, 3);
 
 /// Major and minor version of the kernel that runs.
 fn release() -> Result<(u32, u32), tidelane_tests::Stop> {
@@ -62,8 +64,14 @@ pub fn starts_or_says_why() -> Outcome {
     let features = wire.program(Side::Server, "ethtool").args("-k eth1");
     let features = features.run(SHORT)?.stdout;
     let offload = features.contains("tx-checksumming: on");
+    let driver = wire.program(Side::Server, "ethtool").args("-i eth1");
+    let driver = driver.run(SHORT)?.stdout;
+    let oldest = match driver.contains("driver: virtio_net") {
+        true => TX_METADATA_OF_VIRTIO,
+        false => TX_METADATA,
+    };
     ensure!(
-        has("transmit metadata") == (!offload || zero_copy || release < TX_METADATA),
+        has("transmit metadata") == (!offload || zero_copy || release < oldest),
         "on Linux {release:?} stat says: {said}, the log: {log}"
     );
     Ok(())

@@ -104,7 +104,8 @@ pub fn shortcomings(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Vec<St
     if any(|port| !port.finishes_checksums()) {
         texts.push(format!(
             "the service computes the checksums of all segments that it sends: {interface} has no \
-             tx-checksumming, or AF_XDP no transmit metadata (Linux 6.11; none with zero-copy)"
+             tx-checksumming, or AF_XDP no transmit metadata (Linux 6.11, for virtio-net 7.3; none \
+             with zero-copy)"
         ));
     }
     if any(|port| !port.sends_super_frames()) {
