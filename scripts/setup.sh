@@ -11,7 +11,9 @@ group=${1:-build}
 need_root=no
 packages='gcc libc6-dev'
 optional=''
-emulator='qemu-system-x86 busybox-static kmod xz-utils'
+emulator='qemu-system-x86 kmod xz-utils'
+# Two packages have it, and each removes the other.
+command -v busybox >/dev/null 2>&1 || emulator="$emulator busybox-static"
 case "$group" in
     build) ;;
     demo) packages="$packages iproute2 util-linux nginx wrk curl"; need_root=yes ;;

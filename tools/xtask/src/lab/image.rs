@@ -33,6 +33,13 @@ pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
         archive.directory(directory);
     }
     archive.file("bin/busybox", &read(&busybox)?);
+    for library in libraries(&busybox) {
+        let path = library.trim_start_matches('/');
+        for (at, _) in path.match_indices('/') {
+            archive.directory(&path[..at]);
+        }
+        archive.file(path, &read(Path::new(&library))?);
+    }
     let guest = guest.to_string_lossy();
     archive.file("init", INIT.replace("@GUEST@", &guest).as_bytes());
     let modules = kernel.modules();
@@ -53,6 +60,22 @@ pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
     }
     archive.file("modules/order", order.as_bytes());
     Ok(archive.finish())
+}
+
+/// The files that a program is loaded with, none if it is static (which ldd says by its status).
+fn libraries(program: &Path) -> Vec<String> {
+    let output = Command::new("ldd").arg(program).output();
+    let text = output.map(|output| output.stdout).unwrap_or_default();
+    files_in(&String::from_utf8_lossy(&text))
+}
+
+/// The paths in ldd's lines, `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`.
+fn files_in(text: &str) -> Vec<String> {
+    let words = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        words.find(|word| word.starts_with('/'))
+    });
+    words.map(str::to_owned).collect()
 }
 
 fn decompressed(tool: &str, path: &Path) -> Result<Vec<u8>, String> {
@@ -100,6 +123,17 @@ fn module_name(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_is_not_static_has_its_libraries() {
+        let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x00007f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        assert_eq!(
+            files_in(text),
+            ["/lib/x/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]
+        );
+        assert_eq!(files_in("\tnot a dynamic executable\n"), [""; 0]);
+    }
 
     #[test]
     fn modules_come_after_what_they_need() {
