@@ -75,6 +75,7 @@ const CASES: &[Case] = cases![
     servers::nginx_under_wrk 60,
     servers::nginx_reload 60,
     servers::nginx_worker_restart 60,
+    servers::nginx_with_a_listener_for_each_worker 60,
     servers::redis_benchmark 90,
     servers::redis_values 60,
     servers::memcached_four_threads 90,

@@ -183,7 +183,54 @@ pub fn nginx_worker_restart() -> Outcome {
     Ok(())
 }
 
-/// A redis-server on the server's side.
+/// Each worker has a listener of its own (SO_REUSEPORT), and its share of the connections, also one
+/// that takes the place of a worker that was killed.
+pub fn nginx_with_a_listener_for_each_worker() -> Outcome {
+    const CONNECTIONS: usize = 64;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let options = NginxOptions {
+        workers: 4,
+        reuseport: true,
+        ..NginxOptions::default()
+    };
+    let nginx = Nginx::start(&wire, Some(&service), &options)?;
+    for _ in 0..2 {
+        let workers = nginx.workers()?;
+        let client = http_client(&wire, &nginx, "1k")?.arg("--connections");
+        let client = client.arg(CONNECTIONS).args("--seconds 3").spawn()?;
+        wait_until(SHORT, "all connections", || {
+            let shares = shares(&service, &workers)?;
+            Ok(shares.iter().sum::<usize>() == CONNECTIONS)
+        })?;
+        let shares = shares(&service, &workers)?;
+        // A share is 16; the chance of fewer than 3 is one in a million.
+        ensure!(
+            shares.iter().all(|share| *share >= 3),
+            "the workers have {shares:?} connections"
+        );
+        check_not_in_kernel(&wire, 80)?;
+        check_load(&client.wait(SHORT)?.success()?.json()?)?;
+        send_signal(workers[0], Signal::KILL)?;
+        wait_until(SHORT, "the worker to be replaced", || {
+            let now = nginx.workers()?;
+            Ok(now.len() == 4 && !now.contains(&workers[0]))
+        })?;
+    }
+    Ok(())
+}
+
+/// The numbers of accelerated connections of programs.
+fn shares(service: &Service, pids: &[u32]) -> Result<Vec<usize>, Stop> {
+    let sockets = service.sockets()?;
+    let of = |pid: &u32| {
+        let own = sockets.iter().filter(|socket| socket["pid"] == *pid);
+        own.filter(|socket| socket["accelerated"] == true && socket["state"] == "ESTABLISHED")
+            .count()
+    };
+    Ok(pids.iter().map(of).collect())
+}
+
 /// A redis that keeps nothing, on its usual port.
 pub fn redis(wire: &Wire, service: &Service) -> Result<tidelane_tests::Running, Stop> {
     require_tools(&["redis-server", "redis-benchmark", "redis-cli"])?;

@@ -22,6 +22,8 @@ pub struct NginxOptions {
     pub workers: u32,
     /// Port to listen on.
     pub port: u16,
+    /// A listener for each worker (SO_REUSEPORT).
+    pub reuseport: bool,
     /// CPUs of the master and the workers.
     pub cpus: Option<String>,
     /// Further lines of the `http` block.
@@ -35,6 +37,7 @@ impl Default for NginxOptions {
         Self {
             workers: 2,
             port: 80,
+            reuseport: false,
             cpus: None,
             extra: String::new(),
             server: String::new(),
@@ -127,8 +130,10 @@ fn config_text(home: &Path, options: &NginxOptions) -> String {
         port,
         extra,
         server,
+        reuseport,
         ..
     } = options;
+    let reuseport = if *reuseport { " reuseport" } else { "" };
     let home = home.display();
     let temp: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("    {kind}_temp_path {home}/{kind};\n"))
@@ -155,7 +160,7 @@ http {{
     open_file_cache max=100;
 {temp}{extra}
     server {{
-        listen {port} backlog=4096;
+        listen {port} backlog=4096{reuseport};
 {server}
         root {home}/html;
     }}

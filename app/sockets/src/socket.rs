@@ -9,13 +9,14 @@
 //! | `ready` | what it is ready for |
 //! | `bytes`, `urgent`, `syn_text` | what the program reads and writes |
 //! | `options`, `option_values`, `tcp_info`, `cc_info` | what was set, and what is told |
-//! | `listening` | a listener in both stacks |
+//! | `listening`, `groups` | a listener in both stacks, and SO_REUSEPORT groups that are not |
 //! | `arrive` | the service's reports of connections that come into being |
 //! | `sharing` | connections that several processes hold |
 
 pub(crate) mod arrive;
 pub(crate) mod bytes;
 pub(crate) mod cc_info;
+pub(crate) mod groups;
 pub(crate) mod inner;
 pub(crate) mod listening;
 pub(crate) mod option_values;

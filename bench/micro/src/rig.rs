@@ -82,6 +82,7 @@ impl Machine {
                 key: 1,
                 local,
                 v6_only: false,
+                group: None,
                 backlog: 1024,
             };
             self.host.listen(id, &listen).expect("the port is free");

@@ -112,7 +112,7 @@ impl Engine {
         Self {
             table: FlowTable::new(config.flows_max, seed),
             connections: Vec::new(),
-            listeners: Listeners::default(),
+            listeners: Listeners::new(seed),
             time_wait: TimeWait::new(seed, config.time_wait_max),
             wheel: TimerWheel::new(),
             pending: Vec::with_capacity(64),
@@ -326,7 +326,7 @@ impl Engine {
             return;
         }
         if pure_syn {
-            match self.listeners.find(&arrival.key.local) {
+            match self.listeners.find_for(&arrival.key) {
                 Some(listener) => self.passive_open(clock, arrival, segment, listener, env),
                 None => self.refuse(arrival, segment, DropReason::NoListener, env),
             }

@@ -2,7 +2,7 @@
 
 use tidelane_flow::{ListenError, ListenerId, SocketOptions};
 use tidelane_time::Instant;
-use tidelane_wire::{Endpoint, IpAddress};
+use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
 /// Listeners at once.
 const LISTENERS_MAX: usize = 65_536;
@@ -23,6 +23,8 @@ pub struct Listener {
     pub accept_queue: u32,
     /// Options that its connections inherit.
     pub options: SocketOptions,
+    /// Listeners of one group share a local end (SO_REUSEPORT); `None` shares with none.
+    pub group: Option<u32>,
     /// Until when SYN cookies of this listener may come back.
     pub cookies_until: Instant,
 }
@@ -38,6 +40,13 @@ impl Listener {
         self.accept_queue <= self.backlog
     }
 
+    /// Returns true if a listener of `group` at `local` may be beside this one: both are of one
+    /// group, at the same end.
+    fn shares(&self, local: Endpoint, v6_only: bool, group: Option<u32>) -> bool {
+        self.group.is_some()
+            && (self.group, self.local, self.options.v6_only) == (group, local, v6_only)
+    }
+
     /// Whether connections to `address` are its own.
     fn covers(&self, address: IpAddress) -> bool {
         self.local.addr.covers(address) || is_dual(self.local, &self.options)
@@ -49,21 +58,34 @@ fn is_dual(local: Endpoint, options: &SocketOptions) -> bool {
     local.addr == IpAddress::UNSPECIFIED_V6 && !options.v6_only
 }
 
-/// All listeners. Those of one port differ in their address (RFC 9293 MUST-41, MUST-42).
-#[derive(Debug, Default)]
+/// All listeners. Listeners of one port differ in their address (RFC 9293 MUST-41, MUST-42), or are
+/// of one group. A keyed hash of the 4-tuple chooses among a group's listeners, as in Linux.
+#[derive(Debug)]
 pub struct Listeners {
     entries: Vec<Option<Listener>>,
     /// Port and number, sorted by port.
     by_port: Vec<(u16, ListenerId)>,
+    /// Key of the hash.
+    seed: [u64; 2],
 }
 
 impl Listeners {
+    /// No listeners yet. `seed` is secret, or a peer could choose who serves it.
+    pub fn new(seed: [u64; 2]) -> Self {
+        Self {
+            entries: Vec::new(),
+            by_port: Vec::new(),
+            seed,
+        }
+    }
+
     /// Adds one.
     pub fn insert(
         &mut self,
         local: Endpoint,
         backlog: u32,
         options: SocketOptions,
+        group: Option<u32>,
     ) -> Result<ListenerId, ListenError> {
         if local.port == 0 || local.addr.is_multicast_or_broadcast() {
             return Err(ListenError::BadEndpoint);
@@ -72,7 +94,8 @@ impl Listeners {
             self.get(*id).is_some_and(|entry| {
                 let any = entry.local.addr.is_unspecified() && local.addr.is_unspecified();
                 let dual = is_dual(entry.local, &entry.options) || is_dual(local, &options);
-                entry.local == local || entry.local.port == local.port && any && dual
+                let overlap = entry.local == local || entry.local.port == local.port && any && dual;
+                overlap && !entry.shares(local, options.v6_only, group)
             })
         };
         if self.by_port.iter().any(same) {
@@ -84,6 +107,7 @@ impl Listeners {
             syn_queue: 0,
             accept_queue: 0,
             options,
+            group,
             cookies_until: Instant(0),
         };
         let index = match self.entries.iter().position(Option::is_none) {
@@ -119,22 +143,41 @@ impl Listeners {
         self.entries.get_mut(id.index())?.as_mut()
     }
 
-    /// The listener that a SYN for `local` finds: the exact address before the wildcard.
+    /// A listener for `local`: the exact address before the wildcard. It stands for its group.
     pub fn find(&self, local: &Endpoint) -> Option<ListenerId> {
-        let from = self.by_port.partition_point(|(port, _)| *port < local.port);
-        let of_port = self.by_port[from..]
-            .iter()
-            .take_while(|(port, _)| *port == local.port);
         let mut wildcard = None;
-        for (_, id) in of_port {
-            let Some(entry) = self.get(*id) else { continue };
+        for (id, entry) in self.of_port(local.port) {
             if entry.local.addr == local.addr {
-                return Some(*id);
+                return Some(id);
             }
             if entry.covers(local.addr) {
-                wildcard = Some(*id);
+                wildcard = Some(id);
             }
         }
         wildcard
+    }
+
+    /// The listener that a SYN with these ends finds.
+    pub fn find_for(&self, key: &FlowKey) -> Option<ListenerId> {
+        let first = self.find(&key.local)?;
+        let Listener { local, group, .. } = *self.get(first)?;
+        if group.is_none() {
+            return Some(first);
+        }
+        let members = || {
+            let of_port = self.of_port(local.port);
+            of_port.filter(move |(_, entry)| entry.local == local)
+        };
+        let hash = key.hash64(self.seed) >> 32;
+        let chosen = (hash * members().count() as u64) >> 32;
+        members().nth(chosen as usize).map(|(id, _)| id)
+    }
+
+    fn of_port(&self, port: u16) -> impl Iterator<Item = (ListenerId, &Listener)> {
+        let from = self.by_port.partition_point(|(other, _)| *other < port);
+        self.by_port[from..]
+            .iter()
+            .take_while(move |(other, _)| *other == port)
+            .filter_map(|(_, id)| Some((*id, self.get(*id)?)))
     }
 }

@@ -46,6 +46,9 @@ pub struct Listen {
     pub local: Endpoint,
     /// `::` is for IPv6 only.
     pub v6_only: bool,
+    /// The owner of the SO_REUSEPORT group that the socket is of. A group's listeners share an
+    /// address and port.
+    pub group: Option<u32>,
     /// Connections that may wait to be accepted.
     pub backlog: u32,
 }
@@ -204,6 +207,7 @@ impl<P: PacketIo> Host<P> {
             key,
             local,
             v6_only,
+            group,
             backlog,
         } = listen;
         let program = self.io.programs.get(id).filter(|program| !program.gone);
@@ -224,7 +228,8 @@ impl<P: PacketIo> Host<P> {
             v6_only,
             ..self.base_options
         };
-        let listener = match self.engine.listen(local, backlog, options) {
+        let made = self.engine.listen_in_group(local, backlog, options, group);
+        let listener = match made {
             Ok(listener) => listener,
             Err(tidelane_engine::ListenError::InUse) => return Err(ListenError::InUse),
             Err(_) => return Err(ListenError::Limit),

@@ -62,8 +62,13 @@ impl KernelSocket {
             port: self.local.port,
             v6_only: self.v6_only,
             ifindex: self.ifindex,
-            reuse_port: self.reuse_port.then_some(self.owner),
+            reuse_port: self.group(),
         }
+    }
+
+    /// The owner of the SO_REUSEPORT group that the socket is of, if it is of one.
+    pub fn group(&self) -> Option<u32> {
+        self.reuse_port.then_some(self.owner)
     }
 }
 

@@ -127,6 +127,7 @@ impl Process {
                 key: key as u64 + 1,
                 local: Endpoint::new(addr, spec.port),
                 v6_only,
+                group: None,
                 backlog: spec.backlog,
             };
             let listens = machine.host.listen(&self.id, &listen);

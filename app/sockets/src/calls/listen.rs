@@ -14,8 +14,8 @@ use crate::{
     },
     service::{Connection, Lane, lanes, report, session},
     socket::{
-        Inner, Socket,
-        listening::{attach, join, set_kernel_nonblocking},
+        Inner, Socket, groups,
+        listening::{self, attach, join, set_kernel_nonblocking},
         options::Options,
         registry,
         state::{Listening, State},
@@ -39,7 +39,8 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     let mut inner = socket.enter(fd)?;
     match &inner.state {
         State::Fresh | State::Failed => {}
-        State::Free | State::Kernel | State::Listening(_) => return TO_KERNEL,
+        State::Free | State::Kernel => return TO_KERNEL,
+        State::Listening(_) => return Some(listen_again(socket, &mut inner, fd, backlog)),
         State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::Forked => {
             return fail(libc::EINVAL);
         }
@@ -47,9 +48,11 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     if let Err(error) = sys::listen(fd, backlog) {
         return Some(Err(error));
     }
+    let in_group = sys::socket_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1);
+    let kernel_only = inner.options.kernel_only || in_group && groups::is_kernels(fd);
     let cookie = socket.cookie(inner.generation);
     let opening = inner.options.opening();
-    let attached = if inner.options.kernel_only {
+    let attached = if kernel_only {
         Err(not_accelerated::OPTION)
     } else {
         attach(fd, cookie, backlog, opening)
@@ -66,6 +69,9 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
         }
         Err(reason) => {
             drop(inner);
+            if kernel_only && in_group {
+                groups::leave_to_kernel(fd);
+            }
             if let Err(error) = report::fall_back(fd, "listen", reason) {
                 return Some(Err(error));
             }
@@ -73,6 +79,21 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
             Some(Ok(0))
         }
     }
+}
+
+/// `listen` of a listener: the backlog changes in both stacks.
+fn listen_again(
+    socket: &Socket,
+    inner: &mut Inner,
+    fd: RawFd,
+    backlog: i32,
+) -> Result<usize, Errno> {
+    sys::listen(fd, backlog)?;
+    if let State::Listening(listening) = &mut inner.state {
+        listening.backlog = backlog;
+    }
+    listening::options_changed(socket, inner, fd, true);
+    Ok(0)
 }
 
 /// An epoll instance had the socket before it listened.

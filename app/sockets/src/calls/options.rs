@@ -6,8 +6,8 @@ use tidelane_abi::congestion;
 
 use crate::{
     socket::{
-        Socket, cc_info::cc_info, listening, option_values::fast_open_key, options::CONGESTION_LEN,
-        state::State,
+        Socket, cc_info::cc_info, groups, listening, option_values::fast_open_key,
+        options::CONGESTION_LEN, state::State,
     },
     sys::{self, Handled, TO_KERNEL, fail},
 };
@@ -30,6 +30,11 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
             }
             if inner.apply(socket, level, name, value).is_err() {
                 inner.options.kernel_only = true;
+            }
+            if groups::is_program(level, name) {
+                drop(inner);
+                groups::leave_to_kernel(fd);
+                return Some(Ok(0));
             }
             let again = level == libc::IPPROTO_TCP && OF_LISTENER.contains(&name);
             listening::options_changed(socket, &mut inner, fd, again);

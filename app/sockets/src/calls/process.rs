@@ -11,7 +11,7 @@ use super::{bounce, exit};
 use crate::{
     readiness::instance,
     service::{lanes, outage, session},
-    socket::{registry, sharing},
+    socket::{groups, registry, sharing},
     sys::{self, Lock},
     table,
 };
@@ -66,6 +66,7 @@ extern "C" fn in_child() {
         table::set_internal(other.descriptor(), false);
     }
     outage::reset_after_fork();
+    groups::unlock_after_fork();
     session::reset_after_fork();
     exit::reset_after_fork();
     bounce::reset_after_fork();

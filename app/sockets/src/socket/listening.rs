@@ -17,26 +17,37 @@ use crate::{
 
 /// After the service refused or went, it is not asked again before this time has passed.
 const RETRY_NS: u64 = 1_000_000_000;
+/// `Listening::retry_at_ns` of a listener that is the kernel's alone.
+pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Listening {
     pub(crate) fn new(handle: (ListenerHandle, u32), backlog: i32, opening: OpenOptions) -> Self {
         outage::note_listener();
         Self {
             handle: Some(handle),
-            ..Self::inherited(backlog, opening)
-        }
-    }
-
-    /// After fork: the parent's listener, to be taken up again when this process wants it.
-    pub(crate) fn inherited(backlog: i32, opening: OpenOptions) -> Self {
-        Self {
-            handle: None,
             backlog,
             opening,
             joined: Few::new(),
             queue: VecDeque::new(),
             arrivals: 0,
             retry_at_ns: 0,
+        }
+    }
+
+    /// After fork: the parent's listener, to be taken up again when this process wants it.
+    pub(crate) fn inherited(&self) -> Self {
+        let retry_at_ns = match self.retry_at_ns {
+            NEVER => NEVER,
+            _ => 0,
+        };
+        Self {
+            handle: None,
+            backlog: self.backlog,
+            opening: self.opening,
+            joined: Few::new(),
+            queue: VecDeque::new(),
+            arrivals: 0,
+            retry_at_ns,
         }
     }
 
@@ -81,10 +92,11 @@ impl Listening {
         });
     }
 
-    /// Closes what the program did not accept, and the service's listener.
-    pub(crate) fn close(mut self) {
+    /// Ends the service's listener for good. Connections that wait for the program still do.
+    pub(crate) fn leave_to_kernel(&mut self) {
         let lanes = self.joined.clone();
-        if let Some((handle, generation)) = self.handle {
+        self.retry_at_ns = NEVER;
+        if let Some((handle, generation)) = self.handle.take() {
             outage::forget_listener();
             for lane in lanes.iter() {
                 lane.with_context(generation, |context| {
@@ -98,6 +110,11 @@ impl Listening {
                 session.program.unlisten(handle);
             }
         }
+    }
+
+    /// Closes what the program did not accept, and the service's listener.
+    pub(crate) fn close(mut self) {
+        self.leave_to_kernel();
         for (connection, lane) in self.queue.drain(..) {
             arrive::discard(lane, connection);
         }

@@ -7,7 +7,7 @@ use tidelane_abi::{program_flags, service_flags};
 
 use super::{
     Inner, Socket, registry,
-    state::{Connecting, Listening, State},
+    state::{Connecting, State},
 };
 use crate::{
     service::{Connection, Lane, lanes, session},
@@ -35,10 +35,10 @@ pub(crate) fn inherit(socket: &'static Socket, inherits: bool) {
     let state = std::mem::take(&mut inner.state);
     inner.state = match state {
         State::Listening(listening) => {
-            let (backlog, opening) = (listening.backlog, listening.opening);
+            let inherited = listening.inherited();
             // Its queue holds connections of the parent's.
             std::mem::forget(listening);
-            State::Listening(Listening::inherited(backlog, opening))
+            State::Listening(inherited)
         }
         State::Stream(_) | State::Connecting(_) => {
             std::mem::forget(state);

@@ -109,7 +109,8 @@ pub(crate) struct Listening {
     pub(crate) queue: VecDeque<(Connection, &'static Lane)>,
     /// Counts all that ever came into the queue.
     pub(crate) arrivals: u64,
-    /// The service refused, or is not there: do not ask before this time.
+    /// The service refused, or is not there: do not ask before this time, or never
+    /// ([`NEVER`](super::listening::NEVER)).
     pub(crate) retry_at_ns: u64,
 }
 

@@ -158,6 +158,7 @@ impl Peer {
             key: 1,
             local: Endpoint::new(IpAddress::from_v4(PEER), PEER_PORT),
             v6_only: false,
+            group: None,
             backlog: 64,
         };
         core.host.listen(id, &listen).expect("a listener");

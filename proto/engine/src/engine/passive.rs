@@ -186,7 +186,7 @@ impl Engine {
         if !segment.flags.contains(TcpFlags::ACK) || segment.flags.intersects(others) {
             return false;
         }
-        let Some(id) = self.listeners.find(&arrival.key.local) else {
+        let Some(id) = self.listeners.find_for(&arrival.key) else {
             return false;
         };
         let Some(listener) = self.listeners.get(id).copied() else {

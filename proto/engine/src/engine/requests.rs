@@ -26,7 +26,19 @@ impl Engine {
         backlog: u32,
         options: SocketOptions,
     ) -> Result<ListenerId, ListenError> {
-        let id = self.listeners.insert(local, backlog, options)?;
+        self.listen_in_group(local, backlog, options, None)
+    }
+
+    /// As [`listen`](Self::listen). Listeners of one group may have the same end and IPV6_V6ONLY:
+    /// each gets its share of the connections, by a keyed hash of the 4-tuple (SO_REUSEPORT).
+    pub fn listen_in_group(
+        &mut self,
+        local: Endpoint,
+        backlog: u32,
+        options: SocketOptions,
+        group: Option<u32>,
+    ) -> Result<ListenerId, ListenError> {
+        let id = self.listeners.insert(local, backlog, options, group)?;
         self.begin_fast_open(id, backlog);
         Ok(id)
     }

@@ -9,6 +9,7 @@ mod ipv6;
 mod keepalive;
 mod options;
 mod replies;
+mod reuse_port;
 mod rfc2018;
 mod rfc2883;
 mod rfc3042;

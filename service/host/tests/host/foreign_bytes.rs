@@ -33,6 +33,7 @@ fn listen(stage: &mut Stage, port: u16) -> Program {
         key: port.into(),
         local: Endpoint::new(LOCAL, port),
         v6_only: false,
+        group: None,
         backlog: 32,
     };
     host.listen(id, &listen).expect("a listener");

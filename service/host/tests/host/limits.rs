@@ -60,6 +60,7 @@ impl Guest {
             key: port.into(),
             local: Endpoint::new(LOCAL, port),
             v6_only: false,
+            group: None,
             backlog: 4096,
         };
         stage.core.host.listen(self.id, &listen).map(drop)

@@ -175,6 +175,7 @@ pub fn listen_as(
         key: 1,
         local: Endpoint::new(LOCAL, PORT),
         v6_only: false,
+        group: None,
         backlog: 16,
     };
     host.listen(id, &listen).expect("a listener");

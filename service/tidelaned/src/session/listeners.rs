@@ -95,6 +95,7 @@ impl Session {
             key: socket.cookie,
             local: socket.local,
             v6_only: socket.v6_only,
+            group: socket.group(),
             backlog,
         };
         let listened = shared.cores.call_each(|core| {

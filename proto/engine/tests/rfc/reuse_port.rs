@@ -1,0 +1,113 @@
+//! Listeners that share one end (SO_REUSEPORT), as in Linux' `reuseport_select_sock`.
+
+use tidelane_engine::{
+    EngineConfig, Event, FlowKey, ListenError, ListenerId, SocketOptions, TcpOptions,
+};
+
+use crate::rig::{ACK, RST, Rig, SYN, ack, syn};
+
+/// The owner of the group.
+const OWNER: Option<u32> = Some(1000);
+/// Connections that are opened.
+const PEERS: u16 = 3000;
+
+/// A rig whose SYNs go to a port where `count` listeners share.
+fn shared(count: usize) -> (Rig, Vec<ListenerId>) {
+    let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
+    rig.key.local.port = 8080;
+    let listeners = (0..count).map(|_| join(&mut rig, OWNER).expect("they share"));
+    let listeners = listeners.collect();
+    (rig, listeners)
+}
+
+fn join(rig: &mut Rig, group: Option<u32>) -> Result<ListenerId, ListenError> {
+    let local = rig.key.local;
+    rig.engine
+        .listen_in_group(local, 1 << 16, SocketOptions::default(), group)
+}
+
+/// Opens connections from many ports. Returns the listener that each went to.
+fn open_all(rig: &mut Rig) -> Vec<ListenerId> {
+    let open = |port| {
+        rig.key = FlowKey {
+            peer: tidelane_engine::Endpoint {
+                port,
+                ..rig.key.peer
+            },
+            ..rig.key
+        };
+        rig.iss = tidelane_engine::SeqNumber(0);
+        rig.events();
+        let reply = rig.push(syn(TcpOptions::NONE));
+        assert_eq!(reply[0].flags, SYN | ACK);
+        rig.push(ack(1, 1));
+        let accepted = rig.events().into_iter().find_map(|event| match event {
+            Event::Accepted(listener) => Some(listener),
+            _ => None,
+        });
+        accepted.expect("the connection is established")
+    };
+    (10_000..10_000 + PEERS).map(open).collect()
+}
+
+fn count(all: &[ListenerId], listener: ListenerId) -> usize {
+    all.iter().filter(|other| **other == listener).count()
+}
+
+#[test]
+fn each_listener_of_a_group_gets_its_share() {
+    let (mut rig, listeners) = shared(3);
+    let went = open_all(&mut rig);
+    for listener in &listeners {
+        let share = count(&went, *listener);
+        // A third is 1,000, with a standard deviation of 26.
+        assert!((850..=1150).contains(&share), "{share} of {PEERS}");
+    }
+}
+
+#[test]
+fn a_listener_that_ends_leaves_its_share_to_the_others() {
+    let (mut rig, listeners) = shared(3);
+    let now = rig.now;
+    rig.engine.unlisten(now, listeners[1], &mut rig.env);
+    let went = open_all(&mut rig);
+    assert_eq!(count(&went, listeners[1]), 0);
+    for listener in [listeners[0], listeners[2]] {
+        let share = count(&went, listener);
+        assert!((1350..=1650).contains(&share), "{share} of {PEERS}");
+    }
+    for listener in [listeners[0], listeners[2]] {
+        rig.engine.unlisten(now, listener, &mut rig.env);
+    }
+    rig.key.peer.port = 9;
+    assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, RST | ACK);
+}
+
+#[test]
+fn nobody_else_joins_a_group() {
+    let (mut rig, _) = shared(2);
+    for group in [None, Some(1001)] {
+        assert_eq!(join(&mut rig, group), Err(ListenError::InUse));
+    }
+    // The rig's own listener is of no group.
+    rig.key.local.port = 80;
+    assert_eq!(join(&mut rig, OWNER), Err(ListenError::InUse));
+}
+
+#[test]
+fn a_full_listener_drops_its_share_and_no_other() {
+    let (mut rig, listeners) = shared(2);
+    rig.engine.set_backlog(listeners[0], 0);
+    let mut dropped = 0;
+    for port in 10_000..10_000 + PEERS {
+        rig.key.peer.port = port;
+        rig.iss = tidelane_engine::SeqNumber(0);
+        match rig.push(syn(TcpOptions::NONE)).first() {
+            Some(reply) => assert_eq!(reply.flags, SYN | ACK),
+            None => dropped += 1,
+        }
+        rig.push(ack(1, 1));
+    }
+    assert!((1350..=1650).contains(&dropped), "{dropped} of {PEERS}");
+    assert_eq!(rig.engine.counters().listen_overflows, dropped);
+}

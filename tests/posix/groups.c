@@ -1,0 +1,155 @@
+/* Listeners that share a port: SO_REUSEPORT. */
+#include <linux/filter.h>
+
+#include "posix.h"
+
+/*
+ * Connections that a case opens, and the least share of each of two listeners: the chance of less
+ * is one in a billion.
+ */
+#define MANY 64
+#define SHARE 8
+
+/* A listener of a group at `port`, or at a port of its own if that is 0. */
+static int member(int port, int *got)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
+	socklen_t len = sizeof name;
+	int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	must(fd >= 0);
+	must(setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on) == 0);
+	must(bind(fd, (void *)&name, sizeof name) == 0);
+	must(getsockname(fd, (void *)&name, &len) == 0);
+	must(listen(fd, 2 * MANY) == 0);
+	want_connections(fd);
+	*got = ntohs(name.sin_port);
+	return fd;
+}
+
+/* Opens connections and sees to it that each is good for bytes. Counts those of each listener. */
+static void open_and_count(int port, int count, const int *listeners, int *counts, int of)
+{
+	struct pollfd polled[4];
+	for (int i = 0; i < of; i++)
+		polled[i] = (struct pollfd){.fd = listeners[i], .events = POLLIN};
+	for (int opened = 0; opened < count; opened++) {
+		int other = peer_connects(port), fd = -1;
+		must(poll(polled, of, PATIENCE) > 0);
+		for (int i = 0; i < of && fd < 0; i++) {
+			fd = polled[i].revents ? accept(listeners[i], NULL, NULL) : -1;
+			counts[i] += fd >= 0;
+		}
+		must(fd >= 0);
+		peer_sends(other, 10, 1);
+		wait_readable(fd);
+		read_exactly(fd, 10, 1);
+		close(fd);
+		peer("close %d", other);
+	}
+}
+
+/* Each of two listeners gets its share; what is left of a group has all. */
+void group_shares(void)
+{
+	int port, listeners[2], counts[2] = {0}, alone[1] = {0};
+	listeners[0] = member(0, &port);
+	listeners[1] = member(port, &port);
+	open_and_count(port, MANY, listeners, counts, 2);
+	say("all %d, shared %d %d", counts[0] + counts[1] == MANY, counts[0] >= SHARE,
+	    counts[1] >= SHARE);
+	close(listeners[0]);
+	open_and_count(port, 8, listeners + 1, alone, 1);
+	say("the other one %d", alone[0]);
+	listeners[0] = member(port, &port);
+	counts[0] = counts[1] = 0;
+	open_and_count(port, MANY, listeners, counts, 2);
+	say("shared again %d %d", counts[0] >= SHARE, counts[1] >= SHARE);
+}
+
+/* As servers do it: each process has a listener of its own. */
+void group_of_processes(void)
+{
+	int port, listener = member(0, &port), ready[2], end[2], count[1] = {0};
+	int mine = 0, theirs = 0;
+	char byte;
+	must(pipe(ready) == 0 && pipe(end) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		int own = member(port, &port);
+		close(listener);
+		must(write(ready[1], "x", 1) == 1);
+		struct pollfd both[] = {{.fd = own, .events = POLLIN}, {.fd = end[0]}};
+		close(end[1]);
+		while (poll(both, 2, PATIENCE) > 0 && !both[1].revents) {
+			int fd = accept(own, NULL, NULL);
+			must(fd >= 0);
+			write_exactly(fd, 10, 2);
+			close(fd);
+			must(write(ready[1], "x", 1) == 1);
+		}
+		exit(0);
+	}
+	must(read(ready[0], &byte, 1) == 1);
+	struct pollfd polled[] = {{.fd = listener, .events = POLLIN},
+				  {.fd = ready[0], .events = POLLIN}};
+	for (int opened = 0; opened < MANY; opened++) {
+		int other = peer_connects(port);
+		must(poll(polled, 2, PATIENCE) == 1);
+		if (polled[0].revents) {
+			int fd = accept(listener, NULL, NULL);
+			must(fd >= 0);
+			write_exactly(fd, 10, 2);
+			close(fd);
+			mine++;
+		} else {
+			must(read(ready[0], &byte, 1) == 1);
+			theirs++;
+		}
+		struct answer got = peer_receives(other, -1, 2);
+		must(got.first == 10 && got.second == 0);
+		peer("close %d", other);
+	}
+	say("shared %d %d", mine >= SHARE, theirs >= SHARE);
+	close(end[1]);
+	must(waitpid(child, NULL, 0) == child);
+	open_and_count(port, 8, &listener, count, 1);
+	say("alone %d", count[0]);
+}
+
+static int choose_second(int fd)
+{
+	struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, 1)};
+	struct sock_fprog program = {.len = 1, .filter = code};
+	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program);
+}
+
+/* A program chooses the listener. */
+void group_with_a_program(void)
+{
+	int port, listeners[2], counts[2] = {0};
+	listeners[0] = member(0, &port);
+	listeners[1] = member(port, &port);
+	open_and_count(port, MANY, listeners, counts, 2);
+	say("shared %d %d", counts[0] >= SHARE, counts[1] >= SHARE);
+	counts[0] = counts[1] = 0;
+	show(choose_second(listeners[0]));
+	open_and_count(port, 16, listeners, counts, 2);
+	say("%d %d", counts[0], counts[1]);
+}
+
+/* The backlog of a listener is what it was told last. */
+void listen_again(void)
+{
+	int port, listener = member(0, &port), others[8];
+	show(listen(listener, 0));
+	show(listen(listener, 64));
+	for (int i = 0; i < 8; i++)
+		others[i] = peer_connects(port);
+	for (int i = 0; i < 8; i++) {
+		wait_readable(listener);
+		int fd = accept(listener, NULL, NULL);
+		must(fd >= 0);
+		close(fd);
+	}
+	say("all %d", others[7] >= 0);
+}
