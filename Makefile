@@ -1,9 +1,9 @@
-# make build | demo | test | proofs | bench FIGURE=... | lab KERNEL=... NIC=... | clean
+# make build | demo | test | proofs | bench FIGURE=... | programs | lab KERNEL=... NIC=... | clean
 #
 # Each target installs what it lacks (scripts/setup.sh), shows its progress and cleans up after
 # itself, also after Ctrl-C. CARGO_TARGET_DIR is honoured.
 
-.PHONY: help build demo test proofs bench lab clean
+.PHONY: help build demo test proofs bench programs lab clean
 
 help:
 	@echo 'make build                 release binaries'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test                  every check and test (root, or some are skipped)'
 	@echo 'make proofs                loss, deaths, floods, hostile input at full size (root; half an hour)'
 	@echo 'make bench FIGURE=NAME     one experiment: tas-fig4, tas-fig7, ..., instructions (root)'
+	@echo 'make programs PROGRAMS="A B"   real programs and their table; without names, all (root)'
 	@echo 'make lab KERNEL=LIST NIC=LIST  tests on other kernels and NICs, emulated (docs/kernels.md)'
 	@echo 'make lab PAIR=6.1,newest       two machines on one link, with a kernel each; PAIR=all'
 	@echo 'make lab SCRIPTS=1             the packet scripts on several kernels'
@@ -45,6 +46,13 @@ bench:
 	@scripts/setup.sh bench
 	cargo build --release --workspace
 	@cargo xtask bench $(FIGURE)
+
+# Each program brings its own packages.
+programs:
+	@scripts/setup.sh bench
+	cargo build --release --workspace
+	cargo build --release --package tidelane-steering --examples
+	@cargo xtask programs $(PROGRAMS)
 
 # KERNEL and NIC are lists with commas, or all; SMALL=1 runs a few minutes' part.
 lab:

@@ -2,6 +2,7 @@
 # Sees to it that this machine has what a make target needs; does nothing where all is there.
 #
 #   scripts/setup.sh build|demo|test|bench|lab
+#   scripts/setup.sh programs PACKAGE...
 #
 # Packages come through apt, without starting the services in them. Without root, or on another
 # distribution, the missing things are named with the command that brings them.
@@ -30,7 +31,12 @@ case "$group" in
         packages="$packages $emulator iproute2 util-linux ethtool nginx wrk curl"
         packages="$packages redis-server redis-tools"
         ;;
-    *) echo "setup: no group $group (build, demo, test, bench, lab)" >&2; exit 2 ;;
+    programs)
+        # What one program of bench/programs/catalog names.
+        shift
+        packages="$*"
+        ;;
+    *) echo "setup: no group $group (build, demo, test, bench, lab, programs)" >&2; exit 2 ;;
 esac
 
 fail() {

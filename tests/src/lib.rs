@@ -8,6 +8,7 @@
 pub mod far;
 pub mod guardian;
 pub mod impair;
+pub mod machine;
 pub mod nginx;
 pub mod nics;
 pub mod program;

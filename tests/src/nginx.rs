@@ -3,17 +3,21 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use crate::{
     Service, Stop,
-    program::Running,
-    tools::require_tools,
+    program::{Program, Running},
+    tools::{require_tools, wait_until},
     wire::{Side, Wire, write_random_file},
 };
 
 /// Files that every nginx serves, by name and size.
 pub const FILES: [(&str, u64); 3] = [("64", 64), ("1k", 1024), ("1m", 1 << 20)];
+
+/// How long nginx may take to listen.
+const START_MAX: Duration = Duration::from_secs(10);
 
 /// How nginx is to run.
 #[derive(Clone, Debug)]
@@ -63,28 +67,50 @@ impl Nginx {
         service: Option<&Service>,
         options: &NginxOptions,
     ) -> Result<Self, Stop> {
-        require_tools(&["nginx"])?;
-        let home = wire.scratch().join(format!("nginx-{}", options.port));
-        let root = home.join("html");
-        write_files(&root)?;
-        let config = home.join("nginx.conf");
-        fs::write(&config, config_text(&home, options))?;
-        let mut program = wire
-            .program(Side::Server, "nginx")
-            .arg("-c")
-            .arg(config.display())
-            .on(service);
-        program = program.arg("-e").arg(home.join("error.log").display());
-        if let Some(cpus) = &options.cpus {
-            program = program.cpus(cpus);
-        }
-        let master = wire.start_server(program, service, options.port);
+        let (program, home) = Self::prepare(wire, Side::Server, options)?;
+        let master = wire.start_server(program.on(service), service, options.port);
         let master = master.map_err(|stop| explain(stop, &home))?;
         Ok(Self {
             master,
-            root,
+            root: home.join("html"),
             port: options.port,
         })
+    }
+
+    /// Starts nginx on the client's side, on the kernel, and waits for its port.
+    pub fn start_behind(wire: &Wire, options: &NginxOptions) -> Result<Self, Stop> {
+        let (program, home) = Self::prepare(wire, Side::Client, options)?;
+        let mut master = program.spawn()?;
+        wait_until(START_MAX, "nginx to listen", || {
+            master.check_alive()?;
+            wire.listens(Side::Client, options.port)
+        })
+        .map_err(|stop| explain(stop, &home))?;
+        Ok(Self {
+            master,
+            root: home.join("html"),
+            port: options.port,
+        })
+    }
+
+    /// Writes files and configuration; the program to start, and its directory.
+    fn prepare(
+        wire: &Wire,
+        side: Side,
+        options: &NginxOptions,
+    ) -> Result<(Program, PathBuf), Stop> {
+        require_tools(&["nginx"])?;
+        let home = wire.scratch().join(format!("nginx-{}", options.port));
+        write_files(&home.join("html"))?;
+        let config = home.join("nginx.conf");
+        fs::write(&config, config_text(&home, options))?;
+        let program = wire.program(side, "nginx").arg("-c").arg(config.display());
+        let program = program.arg("-e").arg(home.join("error.log").display());
+        let program = match &options.cpus {
+            Some(cpus) => program.cpus(cpus),
+            None => program,
+        };
+        Ok((program, home))
     }
 
     /// A served file on disk.

@@ -341,6 +341,11 @@ impl Wire {
         Service::up(self, (Side::Server, INTERFACE), dead.name(), &[], None)
     }
 
+    /// As [`service_again`](Self::service_again), at the client's side.
+    pub fn client_service_again(&self, dead: &Service) -> Result<Service, Stop> {
+        Service::up(self, (Side::Client, INTERFACE), dead.name(), &[], None)
+    }
+
     /// A service on one side, all of it on the CPUs of `cores`, with more options for
     /// `tidelane up`.
     pub fn service_on(&self, side: Side, cores: &str, options: &[&str]) -> Result<Service, Stop> {

@@ -20,8 +20,7 @@ mod plot;
 mod result;
 mod rows;
 
-pub use machine::{CpuClock, describe_machine};
-pub use rows::median;
+pub use machine::CpuClock;
 
 use plan::{AnyPlan, Heading};
 use rows::Row;

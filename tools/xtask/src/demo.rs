@@ -4,13 +4,14 @@ use std::{thread, time::Duration};
 
 use clap::Args;
 use tidelane_tests::{
-    Nginx, Program, Service, Side, Stop, Wire, WireOptions, ensure,
+    Nginx, Program, Service, Side, Stop, Wire, WireOptions, ensure, machine,
+    machine::median,
     nginx::{FILES, NginxOptions},
     tools::{require_root, require_tools},
     wire::SERVER,
 };
 
-use crate::bench::{CpuClock, describe_machine, explain, median};
+use crate::bench::{CpuClock, explain};
 
 /// Congestion control on both stacks.
 const CONGESTION: &str = "cubic";
@@ -58,7 +59,7 @@ pub fn run(options: &Options) -> Result<(), String> {
 fn demo(options: &Options) -> Result<(), Stop> {
     require_root()?;
     require_tools(&["nginx", "wrk", "curl", "sha256sum"])?;
-    println!("{}", describe_machine());
+    println!("{}", machine::describe());
     println!(
         "wrk on CPU {CLIENT_CPU} ({} connections), nginx and the service on CPU {SERVER_CPU}, \
          {CONGESTION} on both stacks\n",

@@ -11,6 +11,7 @@ mod demo;
 mod deps;
 mod frames;
 mod lab;
+mod programs;
 mod source;
 mod spec;
 mod tidy;
@@ -35,6 +36,8 @@ enum Task {
     Demo(demo::Options),
     /// Tests with real programs on other kernels and NICs, in emulated machines
     Lab(lab::Options),
+    /// Real programs on the kernel and on Tidelane, and their table
+    Programs(programs::Options),
     /// Dependencies point downward
     Deps,
     /// Sizes of the stack frames of code that runs in programs
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::run(&options).map(done),
         Task::Demo(options) => demo::run(&options).map(done),
         Task::Lab(options) => lab::run(&options),
+        Task::Programs(options) => programs::run(&options).map(done),
         Task::Deps => deps::run().map(done),
         Task::Frames => frames::run().map(done),
         Task::Spec(options) => spec::run(&options).map(done),

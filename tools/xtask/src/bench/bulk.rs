@@ -4,12 +4,12 @@
 
 use std::{collections::BTreeMap, io::Write};
 
-use tidelane_tests::Stop;
+use tidelane_tests::{Stop, machine::median};
 
 use super::{
     plan::Heading,
     plot,
-    rows::{Row, median, pair_row, value_row},
+    rows::{Row, pair_row, value_row},
 };
 
 mod measure;

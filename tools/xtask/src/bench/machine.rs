@@ -1,54 +1,6 @@
-//! The machine: what it is, and how busy its cores are.
+//! How busy the machine's cores are.
 
-use std::{fs, process::Command, time::Instant};
-
-use tidelane_tests::tools::source_root;
-
-/// CPU model, number of CPUs, kernel.
-pub fn describe_machine() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = info.lines().find(|line| line.starts_with(name))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    };
-    let model = field("model name").unwrap_or_else(|| "unknown CPU".to_owned());
-    let virtual_machine = info.contains(" hypervisor");
-    let cpus = info
-        .lines()
-        .filter(|line| line.starts_with("processor"))
-        .count();
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let kind = if virtual_machine {
-        ", virtual machine"
-    } else {
-        ""
-    };
-    format!("{cpus} x {model}{kind}, Linux {}", release.trim())
-}
-
-/// The commit of the tree, marked if files differ from it.
-pub fn commit() -> String {
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git")
-            .args(arguments)
-            .current_dir(source_root())
-            .output();
-        output
-            .ok()
-            .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]).filter(|c| !c.is_empty()) else {
-        return "unknown".to_owned();
-    };
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).unwrap_or_default();
-    // The kept results themselves do not make a tree another one.
-    let dirty = changed.lines().any(|line| !line.contains("bench/figures/"));
-    if dirty {
-        format!("{commit}-dirty")
-    } else {
-        commit
-    }
-}
+use std::{fs, time::Instant};
 
 /// How long each CPU has been busy, at some instant.
 #[derive(Clone, Debug)]

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use tidelane_tests::machine::median;
+
 use super::{
     plan::{Heading, Plan, Series},
-    rows::{Row, median, pair_row, value_row},
+    rows::{Row, pair_row, value_row},
 };
 
 /// Who served, over which wire.

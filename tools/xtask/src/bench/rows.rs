@@ -1,11 +1,9 @@
 //! The rows of a figure: medians, ratios pair by pair, and what was to be reached.
 
 use serde_json::{Value, json};
+use tidelane_tests::machine::{commit, describe, median};
 
-use super::{
-    machine::{commit, describe_machine},
-    plan::Heading,
-};
+use super::plan::Heading;
 
 /// One line of the result.
 #[derive(Clone, Debug)]
@@ -95,23 +93,12 @@ pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) ->
     }
 }
 
-/// The middle value, or the mean of the two in the middle; 0 of nothing.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match (sorted.len(), sorted.len() / 2) {
-        (0, _) => 0.0,
-        (len, middle) if len % 2 == 1 => sorted[middle],
-        (_, middle) => (sorted[middle - 1] + sorted[middle]) / 2.0,
-    }
-}
-
 /// The schema that every figure has.
 pub fn to_json(figure: &str, heading: &Heading, rows: &[Row], command: &str) -> Value {
     json!({
         "figure": figure,
         "commit": commit(),
-        "machine": describe_machine(),
+        "machine": describe(),
         "command": command,
         "placement": heading.placement,
         "rows": rows.iter().map(row_json).collect::<Vec<_>>(),

@@ -1,0 +1,308 @@
+//! The book of results: `result.json` has a row for each program, `TABLE.md` shows them.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use tidelane_tests::{Stop, machine};
+
+use crate::{catalog::Entry, load::Sample};
+
+mod table;
+
+/// What is done to wire and service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Condition {
+    /// Nothing.
+    Plain,
+    /// 1 % of the packets of each direction are lost.
+    Loss,
+    /// `kill -9` of the service, and a new `up`.
+    Outage,
+}
+
+/// Who is on Tidelane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sides {
+    /// Nobody.
+    Kernel,
+    /// The server.
+    TidelaneServer,
+    /// The client.
+    TidelaneClient,
+    /// Both.
+    Both,
+}
+
+/// How a cell ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mark {
+    /// The digest is right, and the connections were accelerated where they should be.
+    Passed,
+    /// The digest is right, and connections stayed with the kernel.
+    Kernel,
+    /// Anything else.
+    Failed,
+}
+
+/// One cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cell {
+    /// How it ended.
+    pub mark: Mark,
+    /// Why, if not [`Mark::Passed`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+/// A cell with its place.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Placed {
+    condition: Condition,
+    sides: Sides,
+    #[serde(flatten)]
+    cell: Cell,
+}
+
+/// A load on both stacks: medians, the kernel's first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadRow {
+    request: String,
+    rate: [f64; 2],
+    p99_us: [Option<f64>; 2],
+    cpu_ms: [f64; 2],
+    /// Tidelane's rate over the kernel's, pair by pair: median, least and largest.
+    ratio: [f64; 3],
+    rounds: usize,
+    /// All of Tidelane's connections were accelerated.
+    pub accelerated: bool,
+    /// Why there are no figures.
+    pub failed: Option<String>,
+}
+
+/// One program.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    name: String,
+    title: String,
+    kind: String,
+    /// What the program says of its version.
+    pub version: String,
+    commit: String,
+    /// Why nothing was measured.
+    pub skipped: Option<String>,
+    cells: Vec<Placed>,
+    /// The load, if the program has one.
+    pub load: Option<LoadRow>,
+}
+
+/// The kept rows.
+#[derive(Debug)]
+pub struct Book {
+    folder: PathBuf,
+    rows: BTreeMap<String, Row>,
+}
+
+const ALL_SIDES: [Sides; 4] = [
+    Sides::Kernel,
+    Sides::TidelaneServer,
+    Sides::TidelaneClient,
+    Sides::Both,
+];
+const CONDITIONS: [Condition; 3] = [Condition::Plain, Condition::Loss, Condition::Outage];
+
+impl Sides {
+    /// Who is on Tidelane.
+    pub fn of(server: bool, client: bool) -> Self {
+        match (server, client) {
+            (false, false) => Self::Kernel,
+            (true, false) => Self::TidelaneServer,
+            (false, true) => Self::TidelaneClient,
+            (true, true) => Self::Both,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "both on the kernel",
+            Self::TidelaneServer => "server on Tidelane",
+            Self::TidelaneClient => "client on Tidelane",
+            Self::Both => "both on Tidelane",
+        }
+    }
+}
+
+impl Condition {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "undisturbed",
+            Self::Loss => "1 % loss",
+            Self::Outage => "kill -9",
+        }
+    }
+}
+
+impl Cell {
+    /// A cell that passed.
+    pub fn passed() -> Self {
+        Self {
+            mark: Mark::Passed,
+            note: String::new(),
+        }
+    }
+}
+
+impl LoadRow {
+    /// Without figures yet.
+    pub fn new(request: &str) -> Self {
+        Self {
+            request: request.to_owned(),
+            rate: [0.0; 2],
+            p99_us: [None; 2],
+            cpu_ms: [0.0; 2],
+            ratio: [0.0; 3],
+            rounds: 0,
+            accelerated: true,
+            failed: None,
+        }
+    }
+
+    /// Takes the medians of the rounds.
+    pub fn take(&mut self, kernel: &[Sample], ours: &[Sample]) {
+        let sides = [kernel, ours];
+        let of = |samples: &[Sample], value: fn(&Sample) -> f64| {
+            machine::median(&samples.iter().map(value).collect::<Vec<f64>>())
+        };
+        self.rate = sides.map(|samples| of(samples, |sample| sample.rate));
+        self.cpu_ms = sides.map(|samples| of(samples, |sample| sample.cpu_ms));
+        self.p99_us = sides.map(|samples| {
+            let told = samples.iter().all(|sample| sample.p99_us.is_some());
+            told.then(|| of(samples, |sample| sample.p99_us.unwrap_or(0.0)))
+        });
+        let pairs = ours.iter().zip(kernel);
+        let ratios: Vec<f64> = pairs.map(|(t, k)| t.rate / k.rate.max(1e-9)).collect();
+        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = ratios.iter().copied().fold(0.0, f64::max);
+        self.ratio = [machine::median(&ratios), least, most];
+        self.rounds = ratios.len();
+    }
+}
+
+impl Row {
+    /// An empty row.
+    pub fn new(entry: &Entry) -> Self {
+        Self {
+            name: entry.name.clone(),
+            title: entry.title.clone(),
+            kind: entry.kind.clone(),
+            version: String::new(),
+            commit: machine::commit(),
+            skipped: None,
+            cells: Vec::new(),
+            load: None,
+        }
+    }
+
+    /// Adds a cell.
+    pub fn add(&mut self, condition: Condition, sides: Sides, cell: Cell) {
+        let Cell { mark, note } = &cell;
+        println!(
+            "  {:<12} {:<20} {mark:?} {note}",
+            condition.name(),
+            sides.name()
+        );
+        self.cells.push(Placed {
+            condition,
+            sides,
+            cell,
+        });
+    }
+
+    /// Shows what is not shown yet.
+    pub fn print(&self) {
+        if let Some(why) = &self.skipped {
+            println!("  skipped: {why}");
+        }
+        if let Some(load) = &self.load {
+            println!(
+                "  load         {}",
+                table::load_columns(Some(load)).join(" | ")
+            );
+            load.failed
+                .iter()
+                .for_each(|why| println!("  the load failed: {why}"));
+        }
+    }
+
+    fn cell(&self, condition: Condition, sides: Sides) -> Option<&Cell> {
+        let here = |placed: &&Placed| (placed.condition, placed.sides) == (condition, sides);
+        self.cells.iter().find(here).map(|placed| &placed.cell)
+    }
+}
+
+impl Book {
+    /// Reads the kept rows of a folder.
+    pub fn open(folder: &Path) -> Result<Self, Stop> {
+        let text = fs::read_to_string(folder.join("result.json")).unwrap_or_default();
+        let rows: Vec<Row> = if text.is_empty() {
+            Vec::new()
+        } else {
+            serde_json::from_str::<Kept>(&text)?.rows
+        };
+        let rows = rows
+            .into_iter()
+            .map(|row| (row.name.clone(), row))
+            .collect();
+        Ok(Self {
+            folder: folder.to_owned(),
+            rows,
+        })
+    }
+
+    /// Returns true unless a cell failed that did not fail in the kept row.
+    pub fn no_worse(&self, row: &Row) -> bool {
+        let failed = |cell: Option<&Cell>| cell.is_some_and(|cell| cell.mark == Mark::Failed);
+        let before = self.rows.get(&row.name);
+        row.cells
+            .iter()
+            .filter(|placed| failed(Some(&placed.cell)))
+            .all(|placed| {
+                failed(before.and_then(|before| before.cell(placed.condition, placed.sides)))
+            })
+    }
+
+    /// Replaces a row. A program that cannot be had here keeps the row that it has.
+    pub fn keep(&mut self, row: Row) {
+        if row.skipped.is_some() && self.rows.contains_key(&row.name) {
+            return;
+        }
+        self.rows.insert(row.name.clone(), row);
+    }
+
+    /// Writes both files.
+    pub fn write(&self) -> Result<(), Stop> {
+        let mut rows: Vec<Row> = self.rows.values().cloned().collect();
+        rows.sort_by(|a, b| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));
+        let kept = Kept {
+            machine: machine::describe(),
+            rows,
+        };
+        let json = serde_json::to_string_pretty(&kept)? + "\n";
+        fs::write(self.folder.join("result.json"), json)?;
+        fs::write(self.folder.join("TABLE.md"), table::text(&kept))?;
+        Ok(())
+    }
+}
+
+/// The file `result.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    machine: String,
+    rows: Vec<Row>,
+}

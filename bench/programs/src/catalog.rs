@@ -1,0 +1,175 @@
+//! The catalogue: a file of `catalog/` for each program.
+//!
+//! Texts may name places: see [`Entry::fill`] and [`crate::stand::Stand::fill`].
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use serde::Deserialize;
+use tidelane_tests::{Stop, tools::target_dir};
+
+/// One program.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Name of the file without `.toml`.
+    #[serde(skip)]
+    pub name: String,
+    /// What the row shows.
+    pub title: String,
+    /// What sort of program it is.
+    pub kind: String,
+    /// A shell command that prints the version.
+    pub version: String,
+    /// Debian packages of server and client.
+    #[serde(default)]
+    pub packages: Vec<String>,
+    /// Packages of PyPI, with their versions.
+    #[serde(default)]
+    pub pip: Vec<String>,
+    /// Packages of npm, with their versions.
+    #[serde(default)]
+    pub npm: Vec<String>,
+    /// A shell command that builds something in `{tools}`; run once a run.
+    pub build: Option<String>,
+    /// Why the program stays with the kernel under `tidelane run`, if so: a part of the reason.
+    pub kernel: Option<String>,
+    /// The port of the server.
+    pub port: u16,
+    /// Start an HTTP server with the files on the client's side, port 8000, on the kernel.
+    #[serde(default)]
+    pub origin: bool,
+    /// Files in `{home}` by name.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
+    /// The server.
+    pub server: Server,
+    /// The client whose output is compared.
+    pub check: Check,
+    /// The load, if there is one for this program.
+    pub load: Option<Load>,
+}
+
+/// How the server is started.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// A shell command that runs before, not under `tidelane run`.
+    pub prepare: Option<String>,
+    /// The server's command, without a shell.
+    pub command: String,
+    /// The user that the server runs as, if not root.
+    pub user: Option<String>,
+    /// A shell command on the server's side that succeeds when the server is ready. The port
+    /// listens before that.
+    pub ready: Option<String>,
+    /// How long the start may take.
+    #[serde(default = "thirty")]
+    pub seconds: u64,
+}
+
+/// The client whose output is compared.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// A shell command on the client's side.
+    pub client: String,
+    /// The file of `{www}` or `{home}` that has what the client must write to standard output.
+    pub gives: String,
+    /// How long it may take without loss.
+    #[serde(default = "thirty")]
+    pub seconds: u64,
+}
+
+/// A load.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// A shell command on the client's side. It ends by itself.
+    pub client: String,
+    /// Whose output it is.
+    pub reads: Reads,
+    /// What one request is.
+    pub request: String,
+}
+
+/// Load clients whose output can be read.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reads {
+    /// `wrk --latency`.
+    Wrk,
+    /// `redis-benchmark --csv` with one test.
+    RedisBenchmark,
+    /// `ab`.
+    Ab,
+    /// `sysbench --percentile=99`.
+    Sysbench,
+    /// A line of JSON as `tidelane-load` prints it.
+    Json,
+    /// A line for each request: microseconds that it took.
+    Microseconds,
+}
+
+fn thirty() -> u64 {
+    30
+}
+
+impl Entry {
+    /// Replaces `{tools}` by the folder of what was installed for the programs, and `{port}`.
+    pub fn fill(&self, text: &str) -> String {
+        let tools = tools_dir().display().to_string();
+        text.replace("{tools}", &tools)
+            .replace("{port}", &self.port.to_string())
+    }
+}
+
+/// Where packages of PyPI and npm are installed.
+pub fn tools_dir() -> std::path::PathBuf {
+    target_dir().join("programs")
+}
+
+/// The entries with these names, or all.
+pub fn read(folder: &Path, names: &[String]) -> Result<Vec<Entry>, Stop> {
+    let mut entries = Vec::new();
+    for file in fs::read_dir(folder)? {
+        let path = file?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let chosen = names.is_empty() || names.iter().any(|wanted| *wanted == name);
+        if chosen
+            && path
+                .extension()
+                .is_some_and(|extension| extension == "toml")
+        {
+            entries.push(parse(&name, &fs::read_to_string(&path)?)?);
+        }
+    }
+    let unknown = |name: &&String| !entries.iter().any(|entry: &Entry| entry.name == **name);
+    if let Some(name) = names.iter().find(unknown) {
+        return Err(Stop::Fail(format!("no program {name}; --list has them")));
+    }
+    entries.sort_by(|a, b| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));
+    Ok(entries)
+}
+
+fn parse(name: &str, text: &str) -> Result<Entry, Stop> {
+    let mut entry: Entry =
+        toml::from_str(text).map_err(|error| Stop::Fail(format!("{name}.toml: {error}")))?;
+    name.clone_into(&mut entry.name);
+    Ok(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_catalogue_can_be_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("catalog");
+        let entries = read(&folder, &[]).expect("a catalogue");
+        assert!(!entries.is_empty());
+        for entry in entries {
+            let bounded = entry.check.seconds <= 120 && entry.server.seconds <= 120;
+            assert!(bounded, "{} may take too long", entry.name);
+        }
+    }
+}

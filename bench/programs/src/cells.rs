@@ -1,0 +1,227 @@
+//! The cells of a row: who is on which stack, undisturbed, through loss, through the service's
+//! death; and the load on both stacks in turn.
+
+use tidelane_tests::{Service, Side, Stop};
+
+use crate::{
+    book::{Cell, Condition, LoadRow, Mark, Row, Sides},
+    catalog::{Entry, Load},
+    check::{self, Checked, How},
+    load::{self, Sample},
+    outage,
+    stand::{Kind, Stand},
+    witness::Carried,
+};
+
+/// Fills the row. What fails is a cell, not the end.
+pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
+    let kernel = match Stand::new(entry, Kind::PLAIN) {
+        Ok(stand) => stand,
+        Err(stop) => {
+            row.skipped = Some(format!("it does not start on the kernel: {}", words(stop)));
+            return;
+        }
+    };
+    plain(&kernel, None, row);
+    match Stand::new(entry, Kind::ACCELERATED) {
+        Ok(ours) => {
+            plain(&ours, None, row);
+            if let Some(load) = &entry.load {
+                row.load = Some(loads(&kernel, &ours, load, rounds));
+            }
+            of_client(kernel, row);
+            of_server(ours, row);
+        }
+        Err(stop) => {
+            let sides = [Sides::TidelaneServer, Sides::Both];
+            fail_all(row, &[Condition::Plain, Condition::Outage], &sides, &stop);
+            of_client(kernel, row);
+        }
+    }
+    for accelerated in [false, true] {
+        lossy(entry, accelerated, row);
+    }
+}
+
+/// The cells of a client's service and a kernel's server.
+fn of_client(mut stand: Stand<'_>, row: &mut Row) {
+    match stand.wire.service_with(Side::Client, &[]) {
+        Ok(service) => {
+            plain(&stand, Some(&service), row);
+            let result = outage::of_clients(&mut stand, service);
+            row.add(
+                Condition::Outage,
+                Sides::TidelaneClient,
+                cell(&stand, result),
+            );
+        }
+        Err(stop) => {
+            let conditions = [Condition::Plain, Condition::Outage];
+            fail_all(row, &conditions, &[Sides::TidelaneClient], &stop);
+        }
+    }
+    stand.end();
+}
+
+/// The cells of a server's service: a client's service beside it, and the death of one or both.
+fn of_server(mut stand: Stand<'_>, row: &mut Row) {
+    let entry = stand.entry;
+    let mut client = stand.wire.service_with(Side::Client, &[]);
+    match &client {
+        Ok(service) => plain(&stand, Some(service), row),
+        Err(stop) => fail_all(row, &[Condition::Plain], &[Sides::Both], stop),
+    }
+    let result = outage::of_server(&mut stand);
+    let unharmed = result.is_ok();
+    row.add(
+        Condition::Outage,
+        Sides::TidelaneServer,
+        cell(&stand, result),
+    );
+    if !unharmed {
+        drop(client);
+        stand.end();
+        stand = match Stand::new(entry, Kind::ACCELERATED) {
+            Ok(fresh) => fresh,
+            Err(stop) => return fail_all(row, &[Condition::Outage], &[Sides::Both], &stop),
+        };
+        client = stand.wire.service_with(Side::Client, &[]);
+    }
+    let result = client.and_then(|service| outage::of_clients(&mut stand, service));
+    row.add(Condition::Outage, Sides::Both, cell(&stand, result));
+    stand.end();
+}
+
+/// One check on a wire without loss.
+fn plain(stand: &Stand<'_>, client: Option<&Service>, row: &mut Row) {
+    let sides = Sides::of(stand.service.is_some(), client.is_some());
+    let result = check::run(
+        stand,
+        How {
+            client,
+            lossy: false,
+        },
+    );
+    row.add(Condition::Plain, sides, cell(stand, result));
+}
+
+/// The cells of a server on a lossy wire.
+fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
+    let sides = [Sides::of(accelerated, false), Sides::of(accelerated, true)];
+    let stand = match Stand::new(
+        entry,
+        Kind {
+            accelerated,
+            ..Kind::LOSSY
+        },
+    ) {
+        Ok(stand) => stand,
+        Err(stop) => return fail_all(row, &[Condition::Loss], &sides, &stop),
+    };
+    let result = check::run(
+        &stand,
+        How {
+            client: None,
+            lossy: true,
+        },
+    );
+    row.add(Condition::Loss, sides[0], cell(&stand, result));
+    match stand.wire.service_with(Side::Client, &[]) {
+        Ok(service) => {
+            let result = check::run(
+                &stand,
+                How {
+                    client: Some(&service),
+                    lossy: true,
+                },
+            );
+            row.add(Condition::Loss, sides[1], cell(&stand, result));
+        }
+        Err(stop) => fail_all(row, &[Condition::Loss], &sides[1..], &stop),
+    }
+    stand.end();
+}
+
+/// The load on the kernel and on Tidelane in turn, each round in the other order.
+fn loads(kernel: &Stand<'_>, ours: &Stand<'_>, load: &Load, rounds: usize) -> LoadRow {
+    let mut row = LoadRow::new(&load.request);
+    let mut samples: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
+    for round in 0..rounds {
+        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+        for side in order {
+            let stand = if side == 0 { kernel } else { ours };
+            match load::run(stand, load) {
+                Ok((sample, carried)) => {
+                    samples[side].push(sample);
+                    row.accelerated &= side == 0 || carried == Carried::Accelerated;
+                }
+                Err(stop) => {
+                    let who = ["on the kernel", "on Tidelane"][side];
+                    row.failed = Some(format!("{who}: {}", words(stop)));
+                    return row;
+                }
+            }
+        }
+    }
+    row.take(&samples[0], &samples[1]);
+    row
+}
+
+fn fail_all(row: &mut Row, conditions: &[Condition], sides: &[Sides], stop: &Stop) {
+    for condition in conditions {
+        for sides in sides {
+            let (Stop::Skip(note) | Stop::Fail(note)) = stop;
+            let cell = Cell {
+                mark: Mark::Failed,
+                note: check::brief(note),
+            };
+            row.add(*condition, *sides, cell);
+        }
+    }
+}
+
+/// What a check's result is in the table.
+fn cell(stand: &Stand<'_>, result: Result<Checked, Stop>) -> Cell {
+    match result {
+        Ok(Checked {
+            carried: Carried::Accelerated,
+            ..
+        }) => Cell::passed(),
+        Ok(Checked {
+            carried:
+                Carried::Kernel {
+                    connections,
+                    kernels,
+                },
+            said,
+        }) => {
+            let reason = said
+                .or_else(|| stand.reason())
+                .or_else(|| stand.reason_of_sockets());
+            let count = format!("{kernels} of {connections} connections were the kernel's");
+            let note = reason.map_or(count.clone(), |reason| format!("{count}: {reason}"));
+            Cell {
+                mark: Mark::Kernel,
+                note,
+            }
+        }
+        Err(stop) => {
+            let mut note = words(stop);
+            if !stand.server.borrow_mut().alive() {
+                note += &format!(
+                    "; the server ended: {}",
+                    check::brief(&stand.server_words())
+                );
+            }
+            Cell {
+                mark: Mark::Failed,
+                note,
+            }
+        }
+    }
+}
+
+fn words(stop: Stop) -> String {
+    let (Stop::Skip(text) | Stop::Fail(text)) = stop;
+    check::brief(&text)
+}

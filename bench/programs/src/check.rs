@@ -1,0 +1,106 @@
+//! A client whose output is compared with a file.
+
+use std::{fs, path::Path, time::Duration};
+
+use tidelane_tests::{Service, Side, Stop, command};
+
+use crate::{
+    stand::Stand,
+    witness::{Carried, Witness},
+};
+
+/// Where a check runs, and how long it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct How<'a> {
+    /// The service that the client is on, if any.
+    pub client: Option<&'a Service>,
+    /// The wire loses packets.
+    pub lossy: bool,
+}
+
+/// A check that passed.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// Who carried the connections.
+    pub carried: Carried,
+    /// What `tidelane run` and the library said in the client.
+    pub said: Option<String>,
+}
+
+/// Runs the client once, compares its output, and asks who carried its connections.
+pub fn run(stand: &Stand<'_>, how: How<'_>) -> Result<Checked, Stop> {
+    let output = stand.output();
+    let witness = Witness::new(stand, how.client)?;
+    let said = transfer(stand, &output, Some(how))?;
+    Ok(Checked {
+        carried: witness.ask()?,
+        said,
+    })
+}
+
+/// Runs the client once, without `how` on the kernel, and compares its output.
+pub fn transfer(
+    stand: &Stand<'_>,
+    output: &Path,
+    how: Option<How<'_>>,
+) -> Result<Option<String>, Stop> {
+    let check = &stand.entry.check;
+    let text = into_file(&stand.fill(&check.client), output);
+    let slower = how.is_some_and(|how| how.lossy);
+    let limit = Duration::from_secs(check.seconds) * if slower { 2 } else { 1 };
+    let client = how.and_then(|how| how.client);
+    let finished = stand.shell(Side::Client, &text).on(client).finish(limit)?;
+    if !finished.status.success() {
+        let words = brief(&finished.stderr);
+        return Err(Stop::Fail(format!("the client failed: {words}")));
+    }
+    compare(&stand.file(&check.gives), output)?;
+    stand.server.borrow_mut().check_alive()?;
+    let mut lines = finished.stderr.lines();
+    Ok(lines
+        .find(|line| line.starts_with("tidelane"))
+        .map(str::to_owned))
+}
+
+/// A shell text whose standard output goes to a file.
+pub fn into_file(text: &str, output: &Path) -> String {
+    format!("{{ {text}\n}} > {}", output.display())
+}
+
+/// Demands that a client's output has the digest of the file.
+pub fn compare(file: &Path, output: &Path) -> Result<(), Stop> {
+    let (want, got) = (digest(file)?, digest(output)?);
+    let len = |path| fs::metadata(path).map(|data| data.len()).unwrap_or(0);
+    if want == got {
+        return Ok(());
+    }
+    Err(Stop::Fail(format!(
+        "the digest differs: {} bytes came of {}",
+        len(output),
+        len(file)
+    )))
+}
+
+fn digest(path: &Path) -> Result<String, Stop> {
+    let line = command(&["sha256sum", &path.display().to_string()])?;
+    Ok(line
+        .split_whitespace()
+        .next()
+        .unwrap_or_default()
+        .to_owned())
+}
+
+/// The last words of a text, on one line.
+pub fn brief(text: &str) -> String {
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let last = lines[lines.len().saturating_sub(3)..].join(" | ");
+    let start = last
+        .char_indices()
+        .rev()
+        .nth(300)
+        .map_or(0, |(index, _)| index);
+    last[start..].to_owned()
+}

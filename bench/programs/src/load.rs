@@ -1,0 +1,240 @@
+//! Loads, and what their clients print.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tidelane_tests::{Side, Stop};
+
+use crate::{
+    catalog::{Load, Reads},
+    check::brief,
+    stand::Stand,
+    witness::{Carried, Witness},
+};
+
+/// A load ends by itself within this time.
+const LOAD_MAX: Duration = Duration::from_secs(60);
+
+/// What one run of a load gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Requests per second.
+    pub rate: f64,
+    /// 99th percentile of the latency in microseconds; none if the client does not tell.
+    pub p99_us: Option<f64>,
+    /// CPU milliseconds of server and service for 1000 requests.
+    pub cpu_ms: f64,
+}
+
+/// What a client printed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Read {
+    rate: f64,
+    p99_us: Option<f64>,
+    /// Requests in all, if the client tells.
+    requests: Option<f64>,
+}
+
+/// Runs the load once from a client on the kernel.
+pub fn run(stand: &Stand<'_>, load: &Load) -> Result<(Sample, Carried), Stop> {
+    let witness = Witness::new(stand, None)?;
+    let cpu = stand.cpu_seconds()?;
+    let start = std::time::Instant::now();
+    let finished = stand
+        .shell(Side::Client, &stand.fill(&load.client))
+        .finish(LOAD_MAX)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu = stand.cpu_seconds()? - cpu;
+    if !finished.status.success() {
+        let words = brief(&(finished.stdout + &finished.stderr));
+        return Err(Stop::Fail(format!("the load failed: {words}")));
+    }
+    let read = read(load.reads, &finished.stdout).map_err(Stop::Fail)?;
+    let requests = read.requests.unwrap_or(read.rate * seconds).max(1.0);
+    let sample = Sample {
+        rate: read.rate,
+        p99_us: read.p99_us,
+        cpu_ms: 1e6 * cpu / requests,
+    };
+    Ok((sample, witness.ask()?))
+}
+
+/// Reads what a load client printed.
+fn read(reads: Reads, text: &str) -> Result<Read, String> {
+    let missing = || format!("no figures in: {}", brief(text));
+    match reads {
+        Reads::Wrk => read_wrk(text),
+        Reads::RedisBenchmark => read_redis(text).ok_or_else(missing),
+        Reads::Ab => read_ab(text),
+        Reads::Sysbench => read_sysbench(text).ok_or_else(missing),
+        Reads::Json => read_json(text),
+        Reads::Microseconds => read_microseconds(text).ok_or_else(missing),
+    }
+}
+
+fn read_wrk(text: &str) -> Result<Read, String> {
+    if let Some(line) = text
+        .lines()
+        .find(|l| l.contains("Socket errors") || l.contains("Non-2xx"))
+    {
+        return Err(line.trim().to_owned());
+    }
+    let read = || {
+        let rate = after(text, "Requests/sec:")?.parse().ok()?;
+        let requests = text.lines().find(|line| line.contains(" requests in "))?;
+        Some(Read {
+            rate,
+            p99_us: after(text, "99%").and_then(micros),
+            requests: requests.split_whitespace().next()?.parse().ok(),
+        })
+    };
+    read().ok_or_else(|| format!("no figures in: {}", brief(text)))
+}
+
+/// The word after a label.
+fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
+    let line = text
+        .lines()
+        .find(|line| line.trim_start().starts_with(label))?;
+    line.trim_start()
+        .strip_prefix(label)?
+        .split_whitespace()
+        .next()
+}
+
+/// A time with its unit, as wrk prints it.
+fn micros(text: &str) -> Option<f64> {
+    let (number, factor) = match text {
+        text if text.ends_with("us") => (text.strip_suffix("us")?, 1.0),
+        text if text.ends_with("ms") => (text.strip_suffix("ms")?, 1e3),
+        text => (text.strip_suffix('s')?, 1e6),
+    };
+    number.parse::<f64>().ok().map(|number| number * factor)
+}
+
+/// The last line: `"GET","rps","avg","min","p50","p95","p99","max"`, in milliseconds.
+fn read_redis(text: &str) -> Option<Read> {
+    let line = text
+        .lines()
+        .rfind(|line| line.starts_with('"') && !line.contains("p99"))?;
+    let fields: Vec<f64> = line
+        .split(',')
+        .skip(1)
+        .filter_map(|field| field.trim_matches('"').parse().ok())
+        .collect();
+    Some(Read {
+        rate: *fields.first()?,
+        p99_us: fields.get(5).map(|ms| ms * 1e3),
+        requests: None,
+    })
+}
+
+fn read_ab(text: &str) -> Result<Read, String> {
+    let failed = after(text, "Failed requests:").unwrap_or("0");
+    if failed != "0" {
+        return Err(format!("{failed} requests failed"));
+    }
+    let number = |label: &str| after(text, label).and_then(|word| word.parse::<f64>().ok());
+    let rate = number("Requests per second:").ok_or("no figures")?;
+    Ok(Read {
+        rate,
+        p99_us: number("99%").map(|ms| ms * 1e3),
+        requests: number("Complete requests:"),
+    })
+}
+
+fn read_sysbench(text: &str) -> Option<Read> {
+    let line = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("queries:"))?;
+    let mut words = line.split_whitespace().skip(1);
+    let requests = words.next()?.parse().ok();
+    let rate = words.next()?.trim_start_matches('(').parse().ok()?;
+    let p99 = after(text, "99th percentile:").and_then(|word| word.parse::<f64>().ok());
+    Some(Read {
+        rate,
+        p99_us: p99.map(|ms| ms * 1e3),
+        requests,
+    })
+}
+
+fn read_json(text: &str) -> Result<Read, String> {
+    let line = text
+        .lines()
+        .rfind(|line| line.starts_with('{'))
+        .unwrap_or_default();
+    let value: Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    if value["errors"].as_u64().unwrap_or(0) > 0 {
+        return Err(format!("errors: {line}"));
+    }
+    Ok(Read {
+        rate: value["rps"].as_f64().ok_or("no rps")?,
+        p99_us: value["latency_us"]["p99"].as_f64(),
+        requests: value["requests"].as_f64(),
+    })
+}
+
+/// A line of microseconds for each request of one connection after the other.
+fn read_microseconds(text: &str) -> Option<Read> {
+    let mut times: Vec<f64> = text
+        .lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .collect();
+    times.sort_by(f64::total_cmp);
+    let total: f64 = times.iter().sum();
+    let index = (times.len() * 99).div_ceil(100).checked_sub(1)?;
+    let requests = times.len() as f64;
+    Some(Read {
+        rate: requests * 1e6 / total.max(1.0),
+        p99_us: times.get(index).copied(),
+        requests: Some(requests),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_read() {
+        let wrk = "  Latency Distribution\n     99%    1.50ms\n  500 requests in 2.00s, 1MB read\n\
+            Requests/sec:    250.00\n";
+        let want = Read {
+            rate: 250.0,
+            p99_us: Some(1500.0),
+            requests: Some(500.0),
+        };
+        assert_eq!(read(Reads::Wrk, wrk), Ok(want));
+        assert!(read(Reads::Wrk, "  Socket errors: connect 0, read 3\n").is_err());
+        let redis = "\"test\",\"rps\",\"avg\",\"min\",\"p50\",\"p95\",\"p99\",\"max\"\n\
+            \"GET\",\"5000.0\",\"1\",\"2\",\"3\",\"4\",\"0.5\",\"6\"\n";
+        let want = Read {
+            rate: 5000.0,
+            p99_us: Some(500.0),
+            requests: None,
+        };
+        assert_eq!(read(Reads::RedisBenchmark, redis), Ok(want));
+        let sysbench = "    queries:                             840    (419.21 per sec.)\n\
+            99th percentile:                        9.50\n";
+        let want = Read {
+            rate: 419.21,
+            p99_us: Some(9500.0),
+            requests: Some(840.0),
+        };
+        assert_eq!(read(Reads::Sysbench, sysbench), Ok(want));
+        let json = "{\"rps\":10.0,\"errors\":0,\"requests\":20,\"latency_us\":{\"p99\":7}}\n";
+        let want = Read {
+            rate: 10.0,
+            p99_us: Some(7.0),
+            requests: Some(20.0),
+        };
+        assert_eq!(read(Reads::Json, json), Ok(want));
+        let want = Read {
+            rate: 4e4,
+            p99_us: Some(40.0),
+            requests: Some(2.0),
+        };
+        assert_eq!(read(Reads::Microseconds, "10\n40\n"), Ok(want));
+        assert!(read(Reads::Microseconds, "").is_err());
+    }
+}

@@ -1,0 +1,167 @@
+//! `kill -9` of the service, and a new `up`, while server and client go on.
+//!
+//! ```text
+//!   client at work --- kill -9 --- check over the kernel --- up --- check, accelerated again
+//! ```
+
+use std::{fs, path::PathBuf, thread, time::Duration};
+
+use tidelane_tests::{Running, Service, Side, Stop, ensure, fail, tools::wait_until};
+
+use crate::{
+    check::{self, Checked, How},
+    stand::Stand,
+    witness::Witness,
+};
+
+/// Time that a client works before the service is killed.
+const AT_WORK: Duration = Duration::from_millis(300);
+/// Longest that the client at work may take to end. Its connections may fail.
+const END_MAX: Duration = Duration::from_secs(60);
+/// Longest until a listener is known to a new service.
+const AGAIN_MAX: Duration = Duration::from_secs(20);
+
+/// The server's service dies. The clients are the kernel's.
+pub fn of_server(stand: &mut Stand<'_>) -> Result<Checked, Stop> {
+    let client = at_work(stand)?;
+    thread::sleep(AT_WORK);
+    kill_server(stand)?;
+    ends(client)?;
+    let during = check::transfer(stand, &stand.output(), None);
+    during.map_err(|stop| named("without a service", stop))?;
+    up_again(stand)?;
+    let after = check::run(
+        stand,
+        How {
+            client: None,
+            lossy: false,
+        },
+    );
+    after.map_err(|stop| named("with the new service", stop))
+}
+
+/// The client's service dies, and the server's, if it is on one.
+///
+/// One shell on the client's service runs the checks before, during and after: it outlives the
+/// service, and what it starts then is the kernel's, until there is a service again.
+pub fn of_clients(stand: &mut Stand<'_>, service: Service) -> Result<Checked, Stop> {
+    let mut driver = Driver::new(stand, &service)?;
+    driver.check(stand).map_err(|stop| named("before", stop))?;
+    driver.start()?;
+    thread::sleep(AT_WORK / 3);
+    service.kill()?;
+    kill_server(stand)?;
+    driver.end(stand)?;
+    driver
+        .check(stand)
+        .map_err(|stop| named("without a service", stop))?;
+    let service = stand.wire.client_service_again(&service)?;
+    up_again(stand)?;
+    let witness = Witness::new(stand, Some(&service))?;
+    driver
+        .check(stand)
+        .map_err(|stop| named("with the new service", stop))?;
+    Ok(Checked {
+        carried: witness.ask()?,
+        said: None,
+    })
+}
+
+fn named(when: &str, stop: Stop) -> Stop {
+    let (Stop::Skip(text) | Stop::Fail(text)) = stop;
+    Stop::Fail(format!("{when}: {text}"))
+}
+
+/// A client on the kernel that is at work when the service dies.
+fn at_work(stand: &Stand<'_>) -> Result<Running, Stop> {
+    let load = stand.entry.load.as_ref().map(|load| &load.client);
+    let text = stand.fill(load.unwrap_or(&stand.entry.check.client));
+    let text = check::into_file(&text, &stand.output());
+    stand.shell(Side::Client, &text).spawn()
+}
+
+/// Waits for the end of the client that was at work. Only a hang is a failure.
+fn ends(mut client: Running) -> Result<(), Stop> {
+    let ended = client.ends_within(END_MAX)?;
+    ensure!(ended, "the client that was at work hangs");
+    Ok(())
+}
+
+fn kill_server(stand: &Stand<'_>) -> Result<(), Stop> {
+    let Some(service) = &stand.service else {
+        return Ok(());
+    };
+    service.kill()?;
+    wait_until(AGAIN_MAX, "the service's end", || Ok(!service.alive()))
+}
+
+/// `tidelane up` at the server's side, if there was a service, until it has the listener.
+fn up_again(stand: &mut Stand<'_>) -> Result<(), Stop> {
+    stand.service_again()?;
+    let (true, Some(service)) = (stand.had_listener, &stand.service) else {
+        return Ok(());
+    };
+    let port = stand.entry.port;
+    wait_until(AGAIN_MAX, "the listener in the new service", || {
+        service.has_listener(port)
+    })
+}
+
+/// A shell on the client's service that runs the check each time it is told.
+struct Driver {
+    shell: Running,
+    home: PathBuf,
+    round: u32,
+}
+
+impl Driver {
+    fn new(stand: &Stand<'_>, service: &Service) -> Result<Self, Stop> {
+        let home = stand.output().with_extension("driver");
+        fs::create_dir_all(&home)?;
+        fs::write(home.join("check.sh"), stand.fill(&stand.entry.check.client))?;
+        let script = include_str!("driver.sh");
+        let program = stand
+            .shell(Side::Client, script)
+            .arg("driver")
+            .arg(home.display());
+        let shell = program.accelerated(service).spawn()?;
+        Ok(Self {
+            shell,
+            home,
+            round: 0,
+        })
+    }
+
+    /// Has the check begin.
+    fn start(&mut self) -> Result<(), Stop> {
+        self.round += 1;
+        Ok(fs::write(self.home.join(format!("go.{}", self.round)), "")?)
+    }
+
+    /// Waits for the check's end; its exit status.
+    fn end(&mut self, stand: &Stand<'_>) -> Result<String, Stop> {
+        let done = self.home.join(format!("done.{}", self.round));
+        let limit = Duration::from_secs(stand.entry.check.seconds) + END_MAX;
+        wait_until(limit, "the client to end", || {
+            // The shell ends after the last one.
+            if !done.exists() {
+                self.shell.check_alive()?;
+            }
+            Ok(done.exists())
+        })?;
+        Ok(fs::read_to_string(done)?.trim().to_owned())
+    }
+
+    /// Runs the check, and compares what came.
+    fn check(&mut self, stand: &Stand<'_>) -> Result<(), Stop> {
+        self.start()?;
+        let status = self.end(stand)?;
+        if status != "0" {
+            let errors = fs::read_to_string(self.home.join(format!("err.{}", self.round)))?;
+            fail!("the client failed: {}", check::brief(&errors));
+        }
+        let output = self.home.join(format!("out.{}", self.round));
+        check::compare(&stand.file(&stand.entry.check.gives), &output)?;
+        stand.server.borrow_mut().check_alive()
+    }
+}

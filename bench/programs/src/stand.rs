@@ -1,0 +1,323 @@
+//! A stand: a wire, and a program's server at one end of it, on the kernel or on a service.
+
+use std::{
+    cell::{Cell, RefCell},
+    fs,
+    path::PathBuf,
+    time::Duration,
+};
+
+use rustix::process::Signal;
+use tidelane_tests::{
+    Nginx, Program, Running, Service, Side, Stop, Wire, WireOptions, command,
+    impair::{Impairment, impaired_wire},
+    nginx::NginxOptions,
+    tools::{source_root, wait_until},
+    wire::{CLIENT, SERVER, write_random_file},
+};
+
+use crate::{catalog::Entry, install::search_path};
+
+/// Port of the HTTP server behind proxies.
+const ORIGIN_PORT: u16 = 8000;
+/// Random files that every client may ask for, by name and size.
+const FILES: [(&str, u64); 4] = [
+    ("64", 64),
+    ("1k", 1024),
+    ("100k", 100 << 10),
+    ("1m", 1 << 20),
+];
+/// Packets that a lossy wire loses, per million, in each direction.
+const LOSS_PPM: u32 = 10_000;
+/// Longest life of a lossy wire in seconds.
+const LOSSY_SECONDS: u64 = 900;
+
+/// What a stand is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// The server runs on a service.
+    pub accelerated: bool,
+    /// The wire loses 1 % of the packets of each direction.
+    pub lossy: bool,
+}
+
+impl Kind {
+    /// On the kernel.
+    pub const PLAIN: Self = Self {
+        accelerated: false,
+        lossy: false,
+    };
+    /// On a service.
+    pub const ACCELERATED: Self = Self {
+        accelerated: true,
+        lossy: false,
+    };
+    /// On the kernel, with loss.
+    pub const LOSSY: Self = Self {
+        accelerated: false,
+        lossy: true,
+    };
+}
+
+/// The wire with its server. Fields are dropped in order: programs before their wire.
+#[derive(Debug)]
+pub struct Stand<'a> {
+    /// The program.
+    pub entry: &'a Entry,
+    /// The server's process.
+    pub server: RefCell<Running>,
+    /// The server's service, if it is on one.
+    pub service: Option<Service>,
+    _origin: Option<Nginx>,
+    _loss: Option<Running>,
+    /// The wire.
+    pub wire: Wire,
+    home: PathBuf,
+    outputs: Cell<u32>,
+    /// Whether the service has had a listener on the server's port.
+    pub had_listener: bool,
+}
+
+impl<'a> Stand<'a> {
+    /// Makes the wire, and starts the server.
+    pub fn new(entry: &'a Entry, kind: Kind) -> Result<Self, Stop> {
+        let (wire, loss) = if kind.lossy {
+            let impairment = Impairment {
+                loss_ppm: LOSS_PPM,
+                reorder_ppm: 0,
+            };
+            let (wire, loss) = impaired_wire(&WireOptions::default(), &impairment, LOSSY_SECONDS)?;
+            (wire, Some(loss))
+        } else {
+            (Wire::new()?, None)
+        };
+        let home = wire.scratch().join("home");
+        write_files(entry, &home)?;
+        let origin = entry
+            .origin
+            .then(|| start_origin(&wire, &home))
+            .transpose()?;
+        let service = kind.accelerated.then(|| wire.service()).transpose()?;
+        prepare(entry, &wire, &home)?;
+        let program = server_program(entry, &wire, &home);
+        let server = program.on(service.as_ref()).spawn()?;
+        let mut stand = Self {
+            entry,
+            server: RefCell::new(server),
+            service,
+            _origin: origin,
+            _loss: loss,
+            wire,
+            home,
+            outputs: Cell::new(0),
+            had_listener: false,
+        };
+        stand.wait_ready()?;
+        Ok(stand)
+    }
+
+    /// Waits until the server listens, and until the service knows its listener, if it will.
+    fn wait_ready(&mut self) -> Result<(), Stop> {
+        let entry = self.entry;
+        let limit = Duration::from_secs(entry.server.seconds);
+        wait_until(limit, "the server to listen", || {
+            self.server.borrow_mut().check_alive()?;
+            self.wire.listens(Side::Server, entry.port)
+        })?;
+        if let Some(ready) = &entry.server.ready {
+            wait_until(limit, "the server to be ready", || {
+                self.server.borrow_mut().check_alive()?;
+                let asked = self.shell(Side::Server, &self.fill(ready)).finish(limit)?;
+                Ok(asked.status.success())
+            })?;
+        }
+        if let Some(service) = &self.service {
+            // A program that stays with the kernel never has one.
+            let patience = Duration::from_secs(if entry.kernel.is_some() { 1 } else { 5 });
+            let listener = wait_until(patience, "a listener", || service.has_listener(entry.port));
+            self.had_listener = listener.is_ok();
+        }
+        Ok(())
+    }
+
+    /// Replaces the names of places in a command or a file.
+    pub fn fill(&self, text: &str) -> String {
+        fill(self.entry, &self.home, text)
+    }
+
+    /// A shell command of one side, filled.
+    pub fn shell(&self, side: Side, text: &str) -> Program {
+        shell(&self.wire, side, text)
+    }
+
+    /// A file of the program by its name in `{www}` or `{home}`.
+    pub fn file(&self, name: &str) -> PathBuf {
+        let served = self.home.join("www").join(name);
+        if served.is_file() {
+            served
+        } else {
+            self.home.join(name)
+        }
+    }
+
+    /// A fresh path for what a client writes.
+    pub fn output(&self) -> PathBuf {
+        self.outputs.set(self.outputs.get() + 1);
+        self.wire
+            .scratch()
+            .join(format!("client-{}.out", self.outputs.get()))
+    }
+
+    /// A fresh service on the server's side after the death of the one that was there.
+    pub fn service_again(&mut self) -> Result<(), Stop> {
+        if let Some(dead) = &self.service {
+            self.service = Some(self.wire.service_again(dead)?);
+        }
+        Ok(())
+    }
+
+    /// What `tidelane run` said about the server, if it left the server to the kernel.
+    pub fn reason(&self) -> Option<String> {
+        let (_, errors) = self.server.borrow().written();
+        let line = errors.lines().find(|line| line.starts_with("tidelane: "))?;
+        Some(line.trim_start_matches("tidelane: ").to_owned())
+    }
+
+    /// Why `tidelane ss` says that connections and listeners of the port are the kernel's.
+    pub fn reason_of_sockets(&self) -> Option<String> {
+        let port = format!(":{}", self.entry.port);
+        let sockets = self.service.as_ref()?.sockets().ok()?;
+        let local = |socket: &serde_json::Value| {
+            socket["local"]
+                .as_str()
+                .is_some_and(|local| local.ends_with(&port))
+        };
+        let mut reasons = sockets.iter().filter(|socket| local(socket));
+        let reason = reasons.find_map(|socket| socket["reason"].as_str())?;
+        Some(reason.to_owned())
+    }
+
+    /// CPU seconds of all processes at the server's side so far: the server's and the service's.
+    pub fn cpu_seconds(&self) -> Result<f64, Stop> {
+        let space = self.wire.namespace(Side::Server);
+        let pids = command(&["ip", "netns", "pids", &space])?;
+        let per_second = rustix::param::clock_ticks_per_second() as f64;
+        let ticks = pids.split_whitespace().filter_map(ticks_of);
+        Ok(ticks.sum::<u64>() as f64 / per_second)
+    }
+
+    /// The end of what the server wrote, for a finding.
+    pub fn server_words(&self) -> String {
+        let (output, errors) = self.server.borrow().written();
+        let text = format!("{output}\n{errors}");
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        lines[lines.len().saturating_sub(4)..].join(" | ")
+    }
+
+    /// Ends the server before its wire goes, so that its own end is orderly.
+    pub fn end(self) {
+        // What is left of it goes with the namespace.
+        let _ = self.server.borrow().signal(Signal::TERM);
+        let _ = self.server.borrow_mut().ends_within(Duration::from_secs(2));
+    }
+}
+
+/// User and system time of a process and of its children that have ended, in ticks.
+fn ticks_of(pid: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+    fields
+        .get(11..15)?
+        .iter()
+        .map(|field| field.parse::<u64>().ok())
+        .sum()
+}
+
+fn fill(entry: &Entry, home: &std::path::Path, text: &str) -> String {
+    entry
+        .fill(text)
+        .replace("{www}", &home.join("www").display().to_string())
+        .replace("{home}", &home.display().to_string())
+        .replace("{server}", &SERVER.to_string())
+        .replace("{client}", &CLIENT.to_string())
+        .replace("{origin}", &format!("{CLIENT}:{ORIGIN_PORT}"))
+        .replace(
+            "{catalog}",
+            &source_root()
+                .join("bench/programs/catalog")
+                .display()
+                .to_string(),
+        )
+}
+
+fn shell(wire: &Wire, side: Side, text: &str) -> Program {
+    let program = wire.program(side, "/bin/sh").arg("-c").arg(text);
+    program
+        .env("PATH", &search_path())
+        .env("HOME", &wire.scratch().display().to_string())
+}
+
+/// The random files, a text, and the entry's own files.
+fn write_files(entry: &Entry, home: &std::path::Path) -> Result<(), Stop> {
+    let www = home.join("www");
+    fs::create_dir_all(&www)?;
+    for (index, (name, len)) in FILES.iter().enumerate() {
+        write_random_file(&www.join(name), *len, 1 + index as u64)?;
+    }
+    let bytes = fs::read(www.join("100k"))?;
+    let lines = bytes.chunks(32).map(|chunk| {
+        let digits = chunk.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect::<String>() + "\n"
+    });
+    let text: String = lines.collect();
+    fs::write(www.join("text"), text)?;
+    for (name, text) in &entry.files {
+        fs::write(home.join(name), fill(entry, home, text))?;
+    }
+    Ok(())
+}
+
+fn start_origin(wire: &Wire, home: &std::path::Path) -> Result<Nginx, Stop> {
+    let options = NginxOptions {
+        workers: 1,
+        port: ORIGIN_PORT,
+        ..Default::default()
+    };
+    let origin = Nginx::start_behind(wire, &options)?;
+    for (name, _) in FILES {
+        fs::copy(home.join("www").join(name), origin.file(name))?;
+    }
+    Ok(origin)
+}
+
+fn prepare(entry: &Entry, wire: &Wire, home: &std::path::Path) -> Result<(), Stop> {
+    let limit = Duration::from_secs(entry.server.seconds.max(60));
+    if let Some(user) = &entry.server.user {
+        command(&["chown", "-R", user, &home.display().to_string()])?;
+    }
+    if let Some(prepare) = &entry.server.prepare {
+        shell(wire, Side::Server, &fill(entry, home, prepare)).run(limit)?;
+    }
+    Ok(())
+}
+
+fn server_program(entry: &Entry, wire: &Wire, home: &std::path::Path) -> Program {
+    let line = fill(entry, home, &entry.server.command);
+    let mut words = line.split_whitespace();
+    let program = match &entry.server.user {
+        Some(user) => {
+            let program = wire.program(Side::Server, "setpriv");
+            let change = format!("--reuid {user} --regid {user} --init-groups --");
+            let name = words.next().unwrap_or_default();
+            program.args(&change).arg(name)
+        }
+        None => wire.program(Side::Server, words.next().unwrap_or_default()),
+    };
+    let program = words.fold(program, |program, word| program.arg(word));
+    program
+        .env("PATH", &search_path())
+        .env("HOME", &home.display().to_string())
+}

@@ -1,0 +1,108 @@
+//! Who carried the connections: counters of the services and of both kernels, before and after.
+
+use tidelane_tests::{Service, Side, Stop, command};
+
+use crate::stand::Stand;
+
+/// Connections opened so far, as each stack counts them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Opens {
+    /// By the kernel of the client's namespace.
+    kernel: u64,
+    /// By the client's service.
+    client: u64,
+    /// To listeners of the server's service.
+    passive: u64,
+}
+
+/// The counters before a client runs.
+#[derive(Debug)]
+pub struct Witness<'a> {
+    stand: &'a Stand<'a>,
+    client: Option<&'a Service>,
+    before: Opens,
+}
+
+/// What the counters say about a client's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried {
+    /// Each side that should be accelerated was.
+    Accelerated,
+    /// Of so many connections, so many were not.
+    Kernel { connections: u64, kernels: u64 },
+}
+
+impl<'a> Witness<'a> {
+    /// Looks at the counters. `client` is the service that the client runs on.
+    pub fn new(stand: &'a Stand<'a>, client: Option<&'a Service>) -> Result<Self, Stop> {
+        let before = Opens::now(stand, client)?;
+        Ok(Self {
+            stand,
+            client,
+            before,
+        })
+    }
+
+    /// Looks again.
+    pub fn ask(&self) -> Result<Carried, Stop> {
+        let now = Opens::now(self.stand, self.client)?;
+        let by_kernel = now.kernel - self.before.kernel;
+        let by_service = now.client - self.before.client;
+        let passive = now.passive - self.before.passive;
+        let connections = by_kernel + by_service;
+        let missed_by_server = match self.stand.service {
+            Some(_) => connections.saturating_sub(passive),
+            None => 0,
+        };
+        let missed_by_client = if self.client.is_some() { by_kernel } else { 0 };
+        let kernels = missed_by_server.max(missed_by_client);
+        Ok(match (kernels, connections) {
+            (0, 1..) => Carried::Accelerated,
+            _ => Carried::Kernel {
+                connections,
+                kernels,
+            },
+        })
+    }
+}
+
+impl Opens {
+    fn now(stand: &Stand<'_>, client: Option<&Service>) -> Result<Self, Stop> {
+        let count = |service: Option<&Service>, name: &str| -> Result<u64, Stop> {
+            let Some(service) = service else { return Ok(0) };
+            Ok(service.counters()?[name].as_u64().unwrap_or(0))
+        };
+        Ok(Self {
+            kernel: kernel_opens(&stand.wire.namespace(Side::Client))?,
+            client: count(client, "active_opens")?,
+            passive: count(stand.service.as_ref(), "passive_opens")?,
+        })
+    }
+}
+
+/// ActiveOpens of a namespace's kernel.
+fn kernel_opens(space: &str) -> Result<u64, Stop> {
+    let text = command(&["ip", "netns", "exec", space, "cat", "/proc/net/snmp"])?;
+    active_opens(&text).ok_or_else(|| Stop::Fail("no ActiveOpens".to_owned()))
+}
+
+/// ActiveOpens among the pairs of lines of `/proc/net/snmp`.
+fn active_opens(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let mut names = lines.next()?.split_whitespace();
+    let values: Vec<&str> = lines.next()?.split_whitespace().collect();
+    let index = names.position(|name| name == "ActiveOpens")?;
+    values.get(index)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn active_opens_are_found() {
+        let text = "Ip: a b\nIp: 1 2\nTcp: RtoMax ActiveOpens PassiveOpens\nTcp: 3 44 5\n";
+        assert_eq!(active_opens(text), Some(44));
+        assert_eq!(active_opens("Tcp: RtoMax\nTcp: 3\n"), None);
+    }
+}

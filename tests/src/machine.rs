@@ -1,0 +1,68 @@
+//! What a result is kept with: the machine, the commit, and the middle of its rounds.
+
+use std::{fs, process::Command};
+
+use crate::tools::source_root;
+
+/// CPU model, number of CPUs, kernel.
+pub fn describe() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = info.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let model = field("model name").unwrap_or_else(|| "unknown CPU".to_owned());
+    let virtual_machine = info.contains(" hypervisor");
+    let cpus = info
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kind = if virtual_machine {
+        ", virtual machine"
+    } else {
+        ""
+    };
+    format!("{cpus} x {model}{kind}, Linux {}", release.trim())
+}
+
+/// The commit of the tree, marked if files differ from it.
+pub fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git")
+            .args(arguments)
+            .current_dir(source_root())
+            .output();
+        output
+            .ok()
+            .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]).filter(|c| !c.is_empty()) else {
+        return "unknown".to_owned();
+    };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).unwrap_or_default();
+    // The kept results themselves do not make a tree another one.
+    let kept = [
+        "bench/figures/",
+        "bench/programs/result.json",
+        "bench/programs/TABLE.md",
+    ];
+    let is_kept = |line: &str| kept.iter().any(|place| line.contains(place));
+    let dirty = changed.lines().any(|line| !is_kept(line));
+    if dirty {
+        format!("{commit}-dirty")
+    } else {
+        commit
+    }
+}
+
+/// The middle value, or the mean of the two in the middle; 0 of nothing.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => 0.0,
+        (len, middle) if len % 2 == 1 => sorted[middle],
+        (_, middle) => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
