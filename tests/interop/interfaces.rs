@@ -187,6 +187,12 @@ pub fn the_driver_is_reset() -> Outcome {
     };
     let nginx = Nginx::start(&wire, Some(&service), &options)?;
     write_random_file(&nginx.file("bulk"), RESET_BYTES, 5)?;
+    // Some drivers lose their link for seconds when the service starts.
+    wait_until(SHORT, "the server to be reached", || {
+        let small = wire.program(Side::Client, "curl").args("-sS --max-time 5");
+        let small = small.arg(format!("http://{SERVER}/64")).finish(SHORT)?;
+        Ok(small.status.success())
+    })?;
     let got = wire.scratch().join("got");
     let curl = wire.program(Side::Client, "curl");
     let curl = curl.args("-sS --fail").arg("-o").arg(got.display());

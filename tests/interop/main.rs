@@ -19,6 +19,7 @@ mod coexist;
 mod commands;
 mod cores;
 mod deaths;
+mod exceptions;
 mod fast_open;
 mod flood;
 mod forks;
@@ -126,6 +127,11 @@ const CASES: &[Case] = cases![
     deaths::killed_client_frees_all 300,
     deaths::killed_service_resets_and_comes_back 120,
     deaths::a_dead_connection_wakes_a_sleeper 60,
+    exceptions::listeners_by_choice 60,
+    exceptions::an_address_by_choice 60,
+    exceptions::connections_by_choice 60,
+    exceptions::a_server_that_hands_over 60,
+    exceptions::git_daemon_is_known 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,

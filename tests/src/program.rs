@@ -32,7 +32,7 @@ pub struct Program {
     environment: Vec<(String, String)>,
     cpus: Option<String>,
     service: Option<String>,
-    strict: bool,
+    run_options: Vec<String>,
     yielding: bool,
 }
 
@@ -68,7 +68,7 @@ impl Program {
             environment: Vec::new(),
             cpus: None,
             service: None,
-            strict: false,
+            run_options: Vec::new(),
             yielding: false,
         }
     }
@@ -119,8 +119,14 @@ impl Program {
     }
 
     /// With `--strict`: what would fall back to the kernel fails instead.
-    pub fn strict(mut self) -> Self {
-        self.strict = true;
+    pub fn strict(self) -> Self {
+        self.run_options("--strict")
+    }
+
+    /// With options of `tidelane run`, separated by spaces.
+    pub fn run_options(mut self, options: &str) -> Self {
+        self.run_options
+            .extend(options.split_whitespace().map(str::to_owned));
         self
     }
 
@@ -137,9 +143,7 @@ impl Program {
         if let Some(service) = &self.service {
             line.push(tools::binary("tidelane")?.display().to_string());
             line.extend(["run", "--name", service].map(str::to_owned));
-            if self.strict {
-                line.push("--strict".to_owned());
-            }
+            line.extend(self.run_options.iter().cloned());
             line.push("--".to_owned());
         }
         line.extend(self.arguments.iter().cloned());

@@ -16,6 +16,7 @@
 
 mod context;
 mod control;
+pub mod exceptions;
 mod heir;
 mod program;
 mod rings;

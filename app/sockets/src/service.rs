@@ -10,10 +10,12 @@
 //! | `connection` | a connection and the session that it belongs to |
 //! | `marks` | the library's own descriptors among an epoll instance's events |
 //! | `outage` | the time without a service |
+//! | `exceptions` | sockets that are left to the kernel by choice |
 //! | `report` | sockets that stay with the kernel |
 
 pub(crate) mod beside;
 pub(crate) mod connection;
+pub(crate) mod exceptions;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod marks;

@@ -11,6 +11,7 @@ mod files_unsafe;
 mod line;
 mod lock_unsafe;
 mod order;
+mod shared_word_unsafe;
 mod sleepers;
 mod static_cell_unsafe;
 
@@ -22,6 +23,7 @@ pub(crate) use files_unsafe::{pread, pread_shared, seek};
 pub(crate) use line::line;
 pub(crate) use lock_unsafe::{Guard, Lock};
 pub(crate) use order::Rank;
+pub(crate) use shared_word_unsafe::SharedWord;
 pub(crate) use sleepers::Sleepers;
 pub(crate) use static_cell_unsafe::StaticCell;
 

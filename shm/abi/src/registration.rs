@@ -196,6 +196,10 @@ pub mod not_accelerated {
     pub const FORKED: u32 = 7;
     /// The service is gone.
     pub const SERVICE_GONE: u32 = 8;
+    /// The user of `tidelane run` leaves it to the kernel.
+    pub const CHOSEN: u32 = 9;
+    /// The program hands accepted connections to other programs.
+    pub const HANDED_OVER: u32 = 10;
     /// The service does not admit programs of this network namespace.
     pub const NAMESPACE: u32 = super::refusal::NAMESPACE;
     /// The service does not admit this user.

@@ -9,7 +9,10 @@ use std::{
 };
 
 use clap::Args;
-use tidelane_client::{Program, RegisterError};
+use tidelane_client::{
+    Program, RegisterError,
+    exceptions::{Addresses, Exceptions, Ports, VARIABLE},
+};
 
 use crate::{
     admin::{ServiceName, companion},
@@ -33,9 +36,40 @@ pub struct Options {
     /// Let the program make rings of io_uring, which it must not use for sockets
     #[arg(long)]
     io_uring: bool,
+    #[command(flatten)]
+    left: Left,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
+}
+
+/// Sockets that stay with the kernel.
+#[derive(Args, Debug)]
+struct Left {
+    /// Leave all listeners to the kernel
+    #[arg(long)]
+    no_listen: bool,
+    /// Leave all connections that the program opens to the kernel
+    #[arg(long)]
+    no_connect: bool,
+    /// Leave listeners at these ports, and connections to them, to the kernel: 22, or 8000-8099
+    #[arg(long, value_name = "PORTS")]
+    kernel_port: Vec<Ports>,
+    /// Leave listeners at these addresses, and connections to them, to the kernel: 10.0.0.0/8
+    #[arg(long, value_name = "PREFIX")]
+    kernel_address: Vec<Addresses>,
+}
+
+impl Left {
+    /// The options, as the library reads them.
+    fn exceptions(&self) -> Exceptions {
+        Exceptions {
+            listeners: self.no_listen,
+            connections: self.no_connect,
+            ports: self.kernel_port.clone(),
+            addresses: self.kernel_address.clone(),
+        }
+    }
 }
 
 /// Runs the program; returns only if it could not be started.
@@ -69,6 +103,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         .args(&options.program[1..])
         .env("LD_PRELOAD", preload)
         .env("TIDELANE_SOCKET", socket)
+        .env(VARIABLE, options.left.exceptions().to_string())
         .env("TIDELANE_STRICT", if options.strict { "1" } else { "0" });
     if options.io_uring {
         command.env("TIDELANE_IO_URING", "1");

@@ -7,7 +7,7 @@
 use std::os::fd::RawFd;
 
 use crate::{
-    service::session,
+    service::{exceptions, session},
     socket::{Socket, registry, state::State},
     sys::{self, Errno},
 };
@@ -37,9 +37,10 @@ pub fn check_exec() -> Result<(), Errno> {
             .is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0);
         if stays && registry::of(fd).is_some_and(is_connection) {
             sys::line(format_args!(
-                "descriptor {fd} is an accelerated connection, which ends at exec: start the \
-                 server without tidelane, or let it serve in the process that forked"
+                "descriptor {fd} is an accelerated connection, which ends at exec: from now on \
+                 the kernel has the connections that this program accepts"
             ));
+            exceptions::note_handing_over();
             return if session::settings().strict {
                 Err(Errno(libc::EOPNOTSUPP))
             } else {

@@ -13,7 +13,7 @@ use crate::{
         wake,
     },
     service::{
-        Lane, lanes, report,
+        Lane, exceptions, lanes, report,
         session::{self, Session},
     },
     socket::{
@@ -211,6 +211,9 @@ fn start(
     }
     if inner.options.kernel_only {
         return Ok(Started::Kernel(not_accelerated::OPTION));
+    }
+    if let Some(reason) = exceptions::of_connection(&peer) {
+        return Ok(Started::Kernel(reason));
     }
     let local = match local_reservation(session, inner, fd, peer) {
         Ok(local) => local,

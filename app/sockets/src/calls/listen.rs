@@ -12,7 +12,7 @@ use crate::{
         wait::{self, Deadline},
         wake,
     },
-    service::{Connection, Lane, lanes, report, session},
+    service::{Connection, Lane, exceptions, lanes, report, session},
     socket::{
         Inner, Socket, groups,
         listening::{self, attach, join, set_kernel_nonblocking},
@@ -114,11 +114,15 @@ fn join_watching_lanes(socket: &'static Socket, fd: RawFd) {
 pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepted> {
     let timeout = {
         let mut inner = socket.enter(fd)?;
-        let listening = match &inner.state {
+        let listening = match &mut inner.state {
             State::Listening(listening) => listening,
             State::Free | State::Fresh | State::Kernel => return None,
             _ => return fail(libc::EINVAL),
         };
+        if exceptions::hands_over() && listening.handle.is_some() {
+            listening.leave_to_kernel();
+            session::note(fd, not_accelerated::HANDED_OVER);
+        }
         if !listening.is_attended()
             && let Some(lane) = lanes::default()
         {

@@ -10,7 +10,7 @@ use tidelane_client::Heir;
 use super::{bounce, exit};
 use crate::{
     readiness::instance,
-    service::{lanes, outage, session},
+    service::{exceptions, lanes, outage, session},
     socket::{groups, registry, sharing},
     sys::{self, Lock},
     table,
@@ -25,6 +25,7 @@ static FORKING: Lock<Vec<(usize, Heir)>> = Lock::new(Vec::new());
 /// This process keeps track of sockets from now on.
 pub(crate) fn start_tracking() {
     session::own_tables();
+    exceptions::prepare();
     if !WATCHING_FORK.swap(true, Ordering::Relaxed) {
         sys::at_fork(before, in_parent, in_child);
     }

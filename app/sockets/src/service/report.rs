@@ -18,6 +18,8 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
         not_accelerated::LIMIT => "the service refused it: a limit is reached",
         not_accelerated::FORKED => "the connection is the parent process's",
         not_accelerated::SERVICE_GONE => "the service is not running",
+        not_accelerated::CHOSEN => "an option of tidelane run leaves it to the kernel",
+        not_accelerated::HANDED_OVER => "the program hands its connections to other programs",
         not_accelerated::NAMESPACE => "the service does not admit this network namespace",
         not_accelerated::USER => "the service does not admit this user",
         not_accelerated::CGROUP => "BPF programs of its cgroup would be bypassed",
@@ -25,10 +27,11 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
     }
 }
 
-/// A socket stays with the kernel. Records why; under TIDELANE_STRICT says so and gives the error.
+/// A socket stays with the kernel. Records why; under TIDELANE_STRICT says so and gives the error,
+/// unless the user has chosen it.
 pub(crate) fn fall_back(fd: RawFd, doing: &str, reason: u32) -> Result<(), Errno> {
     session::note(fd, reason);
-    if !session::settings().strict {
+    if !session::settings().strict || reason == not_accelerated::CHOSEN {
         return Ok(());
     }
     line(format_args!(

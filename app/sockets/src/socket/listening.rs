@@ -10,7 +10,7 @@ use super::{
     state::{Listening, State},
 };
 use crate::{
-    service::{Lane, beside, outage, session},
+    service::{Lane, beside, exceptions, outage, session},
     sys::{self, Few},
     table,
 };
@@ -234,6 +234,9 @@ pub(crate) fn attach(
     options: OpenOptions,
 ) -> Result<(ListenerHandle, u32), u32> {
     let session = session::establish().ok_or_else(session::unavailable)?;
+    if let Some(reason) = exceptions::of_listener(fd) {
+        return Err(reason);
+    }
     let backlog = backlog.max(0) as u32;
     let fd = sys::borrow(fd);
     match session.program.listen(fd, cookie, backlog, options) {

@@ -1,0 +1,237 @@
+//! Sockets that a user of `tidelane run` leaves to the kernel.
+//!
+//! `tidelane run` writes them into the program's environment (`TIDELANE_KERNEL`), where the library
+//! reads them: words separated by spaces, `listen`, `connect`, `port:22`, `port:8000-8099` and
+//! `address:10.0.0.0/8`.
+
+use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
+
+/// The variable of the environment.
+pub const VARIABLE: &str = "TIDELANE_KERNEL";
+
+/// One port, or several that follow one another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ports(RangeInclusive<u16>);
+
+/// Addresses that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// IPv6, or IPv4 as `::ffff:a.b.c.d`.
+    first: u128,
+    /// Bits that count, on the 128-bit form.
+    len: u32,
+    is_v4: bool,
+}
+
+/// A text that says nothing of the kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadException(&'static str);
+
+impl fmt::Display for BadException {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Error for BadException {}
+
+impl FromStr for Ports {
+    type Err = BadException;
+
+    fn from_str(text: &str) -> Result<Self, BadException> {
+        let bad = BadException("not a port or a range such as 8000-8099");
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (Ok(first), Ok(last)) = (first.parse(), last.parse()) else {
+            return Err(bad);
+        };
+        if first == 0 || last < first {
+            return Err(bad);
+        }
+        Ok(Self(first..=last))
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.0.start(), self.0.end())
+    }
+}
+
+impl FromStr for Addresses {
+    type Err = BadException;
+
+    fn from_str(text: &str) -> Result<Self, BadException> {
+        let bad = BadException("not an address or a prefix such as 10.0.0.0/8 or fd00::/8");
+        let (addr, len) = match text.split_once('/') {
+            Some((addr, len)) => (addr, Some(len)),
+            None => (text, None),
+        };
+        let Ok(addr) = addr.parse::<IpAddr>() else {
+            return Err(bad);
+        };
+        let (bits, first) = match addr {
+            IpAddr::V4(v4) => (32, v4.to_ipv6_mapped().to_bits()),
+            IpAddr::V6(v6) => (128, v6.to_bits()),
+        };
+        let len: u32 = match len.map_or(Ok(bits), str::parse) {
+            Ok(len) if len <= bits => len + 128 - bits,
+            _ => return Err(bad),
+        };
+        if first & u128::MAX.checked_shr(len).unwrap_or(0) != 0 {
+            return Err(bad);
+        }
+        Ok(Self {
+            first,
+            len,
+            is_v4: addr.is_ipv4(),
+        })
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addr = std::net::Ipv6Addr::from_bits(self.first);
+        match addr.to_ipv4_mapped().filter(|_| self.is_v4) {
+            Some(v4) => write!(f, "{v4}/{}", self.len - 96),
+            None => write!(f, "{addr}/{}", self.len),
+        }
+    }
+}
+
+impl Addresses {
+    fn contains(&self, addr: &[u8; 16]) -> bool {
+        let differs = u128::from_be_bytes(*addr) ^ self.first;
+        differs.leading_zeros() >= self.len
+    }
+}
+
+/// The sockets that are left to the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exceptions {
+    /// All listeners.
+    pub listeners: bool,
+    /// All connections that the program opens.
+    pub connections: bool,
+    /// Listeners at these ports, and connections to these.
+    pub ports: Vec<Ports>,
+    /// Listeners at these addresses, and connections to these. A listener at a wildcard is at none.
+    pub addresses: Vec<Addresses>,
+}
+
+impl Exceptions {
+    /// Returns true if a listener at this address (IPv4 as `::ffff:a.b.c.d`) and port is the
+    /// kernel's.
+    pub fn has_listener(&self, addr: &[u8; 16], port: u16) -> bool {
+        self.listeners || self.names(addr, port)
+    }
+
+    /// Returns true if a connection to this address and port is the kernel's.
+    pub fn has_connection(&self, addr: &[u8; 16], port: u16) -> bool {
+        self.connections || self.names(addr, port)
+    }
+
+    fn names(&self, addr: &[u8; 16], port: u16) -> bool {
+        self.ports.iter().any(|ports| ports.0.contains(&port))
+            || self.addresses.iter().any(|prefix| prefix.contains(addr))
+    }
+}
+
+impl FromStr for Exceptions {
+    type Err = BadException;
+
+    fn from_str(text: &str) -> Result<Self, BadException> {
+        let mut exceptions = Self::default();
+        for word in text.split_whitespace() {
+            match word.split_once(':') {
+                None if word == "listen" => exceptions.listeners = true,
+                None if word == "connect" => exceptions.connections = true,
+                Some(("port", ports)) => exceptions.ports.push(ports.parse()?),
+                Some(("address", prefix)) => exceptions.addresses.push(prefix.parse()?),
+                _ => return Err(BadException("not listen, connect, port: or address:")),
+            }
+        }
+        Ok(exceptions)
+    }
+}
+
+impl fmt::Display for Exceptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = Vec::new();
+        words.extend(self.listeners.then(|| "listen".to_owned()));
+        words.extend(self.connections.then(|| "connect".to_owned()));
+        words.extend(self.ports.iter().map(|ports| format!("port:{ports}")));
+        let addresses = self.addresses.iter();
+        words.extend(addresses.map(|prefix| format!("address:{prefix}")));
+        f.write_str(&words.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapped(text: &str) -> [u8; 16] {
+        match text.parse().expect("an address") {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        }
+    }
+
+    #[test]
+    fn exceptions_are_read_as_they_are_written() {
+        for text in [
+            "",
+            "listen",
+            "listen connect",
+            "port:22-22 port:8000-8099 address:10.0.0.0/8 address:fd00::/8",
+            "address:0.0.0.0/0 address:::/0 address:::ffff:0.0.0.0/96",
+        ] {
+            let exceptions: Exceptions = text.parse().expect(text);
+            assert_eq!(exceptions.to_string().parse(), Ok(exceptions), "{text}");
+        }
+    }
+
+    #[test]
+    fn ports_and_addresses_are_those_of_the_listener_or_of_the_peer() {
+        let exceptions: Exceptions = "port:22 port:8000-8002 address:10.1.0.0/16 address:fd00::/8"
+            .parse()
+            .expect("a list");
+        for (addr, port, left) in [
+            ("10.2.0.1", 22, true),
+            ("10.2.0.1", 23, false),
+            ("10.2.0.1", 8001, true),
+            ("10.1.255.1", 80, true),
+            ("0.0.0.0", 80, false),
+            ("fd12::1", 80, true),
+            ("fe80::1", 80, false),
+        ] {
+            assert_eq!(exceptions.has_listener(&mapped(addr), port), left, "{addr}");
+            assert_eq!(
+                exceptions.has_connection(&mapped(addr), port),
+                left,
+                "{addr}"
+            );
+        }
+        let all: Exceptions = "listen".parse().expect("a list");
+        let addr = mapped("10.0.0.1");
+        assert!(all.has_listener(&addr, 1) && !all.has_connection(&addr, 1));
+    }
+
+    #[test]
+    fn texts_without_meaning_are_refused() {
+        for text in [
+            "port:0",
+            "port:9-8",
+            "port:x",
+            "port:65536",
+            "address:10.0.0.1/8",
+            "address:x",
+            "address:10.0.0.0/33",
+            "address:fd00::/129",
+            "everything",
+            "port",
+        ] {
+            assert!(text.parse::<Exceptions>().is_err(), "{text}");
+        }
+    }
+}

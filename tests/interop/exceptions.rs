@@ -1,0 +1,184 @@
+//! Sockets that are left to the kernel: by the user's choice, and because their program hands
+//! connections to other programs.
+
+use std::{fs, time::Duration};
+
+use serde_json::Value;
+use tidelane_tests::{
+    Outcome, Program, Running, Service, Side, Stop, Wire, ensure,
+    tools::{self, require_tools, wait_until},
+    wire::SERVER,
+};
+
+use crate::support::{SHORT, check_load, echo_client};
+
+/// The reason that `tidelane ss` has for the listener on a port, once it is the kernel's.
+fn await_left(service: &Service, port: u16, reason: &str) -> Outcome {
+    let end = format!(":{port}");
+    let of_port = |socket: &Value| socket["local"].as_str().is_some_and(|l| l.ends_with(&end));
+    wait_until(SHORT, &format!("port {port} to be the kernel's"), || {
+        let sockets = service.sockets()?;
+        let mut listeners = sockets.iter().filter(|socket| of_port(socket));
+        Ok(listeners.any(|socket| {
+            let said = socket["reason"].as_str().unwrap_or_default();
+            socket["accelerated"] == false && said.contains(reason)
+        }))
+    })
+}
+
+/// Starts a server that is to be the kernel's, and waits for its port there.
+fn start(wire: &Wire, service: &Service, program: Program, port: u16) -> Result<Running, Stop> {
+    let mut server = program.accelerated(service).spawn()?;
+    wait_until(SHORT, &format!("port {port} to listen"), || {
+        server.check_alive()?;
+        wire.listens(Side::Server, port)
+    })?;
+    Ok(server)
+}
+
+/// `--no-listen` and `--kernel-port` leave a listener to the kernel, `ss` says so, and `--strict`
+/// does not mind. Others are served.
+pub fn listeners_by_choice() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let echo = |port: u16| -> Result<Program, Stop> {
+        let tool = wire.load_tool(Side::Server, "echo-server")?;
+        Ok(tool.arg("--port").arg(port))
+    };
+    for (port, options) in [
+        (7001, "--strict --no-listen"),
+        (7002, "--kernel-port 7000-7002"),
+    ] {
+        let _server = start(&wire, &service, echo(port)?.run_options(options), port)?;
+        await_left(&service, port, "option of tidelane run")?;
+        let client = echo_client(&wire, Side::Client, port)?;
+        let client = client.args("--connections 4 --seconds 2").spawn()?;
+        wait_until(SHORT, "connections of the kernel", || {
+            Ok(wire.kernel_connections(Side::Server, port)? == 4)
+        })?;
+        check_load(&client.wait(SHORT)?.success()?.json()?)?;
+    }
+    let program = echo(7004)?.run_options("--kernel-port 7000-7003 --no-connect");
+    let _server = wire.start_server(program, Some(&service), 7004)?;
+    Ok(())
+}
+
+/// `--kernel-address` leaves a listener at an address to the kernel, and not one at another.
+pub fn an_address_by_choice() -> Outcome {
+    require_tools(&["redis-server", "redis-cli"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let redis = |port: u16, prefix: &str| {
+        let redis = wire.program(Side::Server, "redis-server").args("--bind");
+        let redis = redis
+            .arg(SERVER)
+            .args("--protected-mode no --port")
+            .arg(port);
+        let redis = redis.arg("--save").arg("");
+        redis.run_options("--kernel-address").run_options(prefix)
+    };
+    let left = redis(7001, "10.77.0.0/24");
+    let _left = start(&wire, &service, left, 7001)?;
+    await_left(&service, 7001, "option of tidelane run")?;
+    let _served = wire.start_server(redis(7002, "10.78.0.0/24"), Some(&service), 7002)?;
+    for port in [7001, 7002] {
+        let cli = wire
+            .program(Side::Client, "redis-cli")
+            .arg("-h")
+            .arg(SERVER);
+        let answer = cli.arg("-p").arg(port).arg("ping").run(SHORT)?;
+        ensure!(answer.stdout == "PONG\n", "{answer}");
+    }
+    Ok(())
+}
+
+/// `--no-connect` leaves a client's connections to the kernel.
+pub fn connections_by_choice() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service_with(Side::Client, &[])?;
+    let _server = crate::support::echo_server(&wire, None, 7000)?;
+    for (options, kernels) in [("--no-connect", 4), ("--no-listen", 0)] {
+        let client = echo_client(&wire, Side::Client, 7000)?;
+        let client = client.args("--connections 4 --seconds 2");
+        let client = client.accelerated(&service).run_options(options).spawn()?;
+        wait_until(SHORT, "connections", || {
+            Ok(wire.kernel_connections(Side::Server, 7000)? == 4)
+        })?;
+        let count = wire.kernel_connections(Side::Client, 7000)?;
+        ensure!(count == kernels, "{options}: {count} are the kernel's");
+        check_load(&client.wait(SHORT)?.success()?.json()?)?;
+    }
+    Ok(())
+}
+
+/// A server hands its connections to another program. Its first clients are reset, for their
+/// connections cannot move; then the kernel has them, and each gets its bytes.
+pub fn a_server_that_hands_over() -> Outcome {
+    let wire = Wire::new()?;
+    let binary = wire.scratch().join("hand_over");
+    let source = tools::source_root().join("tests/interop/hand_over.c");
+    tools::compile(&binary, &[source])?;
+    let service = wire.service()?;
+    let server = wire.program(Side::Server, &binary.to_string_lossy());
+    let server = wire.start_server(server.args("7000 cat"), Some(&service), 7000)?;
+    let echo = || {
+        let line = format!(
+            "exec 3<>/dev/tcp/{SERVER}/7000; echo tide >&3; read -t 5 x <&3; \
+                            test \"$x\" = tide"
+        );
+        let client = wire.program(Side::Client, "timeout").args("10 bash -c");
+        client.arg(line).finish(SHORT)
+    };
+    let mut lost = 0;
+    while !echo()?.status.success() {
+        lost += 1;
+        ensure!(lost < 3, "the kernel does not have the third connection");
+    }
+    ensure!(lost > 0, "the first connection was not accelerated");
+    for _ in 0..20 {
+        let finished = echo()?;
+        ensure!(finished.status.success(), "a later client: {finished}");
+    }
+    await_left(&service, 7000, "hands connections")?;
+    drop(server);
+    Ok(())
+}
+
+/// `git daemon` executes `git upload-pack` for each connection, and is known for that: every clone
+/// is whole.
+pub fn git_daemon_is_known() -> Outcome {
+    require_tools(&["git"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let base = wire.scratch().join("served");
+    let work = base.join("project");
+    fs::create_dir_all(&work)?;
+    tidelane_tests::wire::write_random_file(&work.join("bytes"), 1 << 20, 7)?;
+    let git = |directory: &str| {
+        let git = wire.program(Side::Server, "git").arg("-C").arg(directory);
+        git.args("-c user.name=test -c user.email=test@localhost -c safe.directory=*")
+    };
+    let place = work.to_string_lossy().into_owned();
+    git(&place).args("init -q").run(SHORT)?;
+    git(&place).args("add bytes").run(SHORT)?;
+    git(&place).args("commit -q -m bytes").run(SHORT)?;
+    let daemon = wire
+        .program(Side::Server, "git")
+        .args("daemon --export-all --reuseaddr");
+    let daemon = daemon.env("GIT_CONFIG_COUNT", "1");
+    let daemon = daemon.env("GIT_CONFIG_KEY_0", "safe.directory");
+    let daemon = daemon.env("GIT_CONFIG_VALUE_0", "*");
+    let daemon = daemon.arg(format!("--base-path={}", base.display()));
+    let _daemon = start(&wire, &service, daemon, 9418)?;
+    await_left(&service, 9418, "hands connections")?;
+    for number in 0..5 {
+        let copy = wire.scratch().join(format!("copy-{number}"));
+        let clone = wire.program(Side::Client, "git").args("clone -q");
+        let clone = clone
+            .arg(format!("git://{SERVER}/project"))
+            .arg(copy.display());
+        clone.run(Duration::from_secs(20))?;
+        crate::support::check_same(&work.join("bytes"), &copy.join("bytes"))?;
+    }
+    Ok(())
+}
