@@ -14,8 +14,9 @@
  * connections in the kernel before it was claimed. For those the kernel is asked first, and keeps
  * every packet for which it has a socket: docs/design/claims.md.
  *
- * A core that shows no life for SILENCE_NS, though it was sent a frame, gets no more: a service
- * that is stopped, or hangs in the kernel, cannot say so itself. See docs/design/watchdog.md.
+ * A core that shows no life for SILENCE_NS, though it was sent a frame, gets no new connections:
+ * the kernel takes them. After DEATH_NS it gets nothing: a service that is stopped, or hangs in the
+ * kernel, cannot say so itself. See docs/design/watchdog.md.
  *
  * Of a datagram in fragments only the first has ports. Where it goes is remembered for the others:
  * docs/design/fragments.md.
@@ -44,7 +45,8 @@
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETER_PROBLEM 12
 #define ICMPV6_ERROR_LAST 4 /* unreachable, too big, time exceeded, parameter problem: 1 to 4 */
-#define SILENCE_NS (800ULL * 1000000) /* of a core that has frames: the kernel gets the next ones */
+#define SILENCE_NS (800ULL * 1000000) /* of a core that has frames: the kernel takes SYNs */
+#define DEATH_NS (30ULL * 1000000000) /* the same: the kernel gets all frames */
 #define IP_HEADER_MAX 60
 #define IP_OPTIONS_MAX 40
 #define IP_OPTION_END 0
@@ -64,6 +66,7 @@ struct claim_key {
 /* How a claim shares its port with the kernel's sockets. */
 #define CLAIM_KERNEL_CONNECTIONS 1 /* the kernel keeps the packets of its connections */
 #define CLAIM_KERNEL_LISTENS 2	   /* it also keeps the SYNs for its listener */
+#define CLAIM_ALL_FLAGS (CLAIM_KERNEL_CONNECTIONS | CLAIM_KERNEL_LISTENS)
 
 /* Which stack has it, and how. */
 struct claim {
@@ -84,7 +87,7 @@ struct counters {
 	__u64 not_ip;          /* passed */
 	__u64 redirected_fragments; /* to the service: fragments of claimed TCP or UDP */
 	__u64 kernels;		    /* claimed, but the kernel has a socket for it: passed */
-	__u64 no_life;		    /* claimed, but the queue's core shows no life: passed */
+	__u64 no_life;		    /* claimed, but left to the kernel by a silent core: passed */
 	__u64 other_host;	    /* to another link address, which the kernel drops: passed */
 	__u64 returned;		    /* handed back by the service: passed */
 };
@@ -190,8 +193,11 @@ struct ports {
 	__be16 dest;
 };
 
-/* Whose a packet is. */
-enum owner { NOBODY, SERVICE, KERNEL };
+/* Whose a packet is: LEFT is the service's, and passed to the kernel as its core is silent. */
+enum owner { NOBODY, SERVICE, KERNEL, LEFT };
+
+/* What a queue's core shows. */
+enum life { LIVING, SILENT, DEAD };
 
 static __always_inline struct claim *claim_of(__be32 addr, __u8 proto, __be16 port)
 {
@@ -243,6 +249,26 @@ static __always_inline enum owner owner_beside(struct bpf_sock *sk, __u32 flags,
 	return owner;
 }
 
+static __always_inline enum life life_of(__u32 queue)
+{
+	struct heartbeat *heartbeat = bpf_map_lookup_elem(&HEARTBEATS, &queue);
+	__u64 last;
+	__s64 silence;
+
+	if (!heartbeat)
+		return LIVING;
+	last = *(volatile __u64 *)&heartbeat->last_ns;
+	if (last == NOT_WATCHED || last == ASLEEP)
+		return LIVING;
+	if (last == GIVEN_UP)
+		return DEAD;
+	/* The core may have been quicker with its own time: that is life. */
+	silence = bpf_ktime_get_ns() - last;
+	if (silence < (__s64)SILENCE_NS)
+		return LIVING;
+	return silence < (__s64)DEATH_NS ? SILENT : DEAD;
+}
+
 /* Whose a packet with these ports is, which came, or if `quoted`, would answer the given one. */
 static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 					   struct ports *ports, void *end, int quoted)
@@ -252,10 +278,17 @@ static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 	struct claim *claim = claim_of(local, ip->protocol, port);
 	struct bpf_sock_tuple tuple = {};
 	struct tcphdr *tcp = (void *)ports;
+	enum owner owner;
+	enum life life;
+	__u32 flags;
 
 	if (!claim)
 		return NOBODY;
-	if (!claim->flags || ip->protocol != IPPROTO_TCP)
+	life = life_of(ctx->rx_queue_index);
+	if (life == DEAD)
+		return LEFT;
+	flags = life == SILENT ? CLAIM_ALL_FLAGS : claim->flags;
+	if (!flags || ip->protocol != IPPROTO_TCP)
 		return SERVICE;
 	if (quoted || (void *)(tcp + 1) > end)
 		tcp = 0;
@@ -263,9 +296,10 @@ static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 	tuple.ipv4.daddr = local;
 	tuple.ipv4.sport = quoted ? ports->dest : ports->source;
 	tuple.ipv4.dport = port;
-	return owner_beside(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4),
-					       BPF_F_CURRENT_NETNS, 0),
-			    claim->flags, ip, sizeof(*ip), tcp);
+	owner = owner_beside(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4),
+						BPF_F_CURRENT_NETNS, 0),
+			     flags, ip, sizeof(*ip), tcp);
+	return owner == KERNEL && life == SILENT ? LEFT : owner;
 }
 
 static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *ip, int proto,
@@ -277,10 +311,17 @@ static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *i
 	struct claim *claim = claim_of_v6(local, proto, port);
 	struct bpf_sock_tuple tuple = {};
 	struct tcphdr *tcp = (void *)ports;
+	enum owner owner;
+	enum life life;
+	__u32 flags;
 
 	if (!claim)
 		return NOBODY;
-	if (!claim->flags || proto != IPPROTO_TCP)
+	life = life_of(ctx->rx_queue_index);
+	if (life == DEAD)
+		return LEFT;
+	flags = life == SILENT ? CLAIM_ALL_FLAGS : claim->flags;
+	if (!flags || proto != IPPROTO_TCP)
 		return SERVICE;
 	if (quoted || (void *)(tcp + 1) > end)
 		tcp = 0;
@@ -288,39 +329,26 @@ static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *i
 	__builtin_memcpy(tuple.ipv6.daddr, local, sizeof(tuple.ipv6.daddr));
 	tuple.ipv6.sport = quoted ? ports->dest : ports->source;
 	tuple.ipv6.dport = port;
-	return owner_beside(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv6),
-					       BPF_F_CURRENT_NETNS, 0),
-			    claim->flags, ip, sizeof(*ip), tcp);
+	owner = owner_beside(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv6),
+						BPF_F_CURRENT_NETNS, 0),
+			     flags, ip, sizeof(*ip), tcp);
+	return owner == KERNEL && life == SILENT ? LEFT : owner;
 }
 
-/* Returns true if the core of a queue will take the frame that is about to be sent to it. */
-static __always_inline int shows_life(__u32 queue)
+/* A frame is sent to the core of this queue: the time of a core that sleeps begins. */
+static __always_inline void wake(__u32 queue)
 {
 	struct heartbeat *heartbeat = bpf_map_lookup_elem(&HEARTBEATS, &queue);
-	__u64 last, now;
 
-	if (!heartbeat)
-		return 1;
-	last = *(volatile __u64 *)&heartbeat->last_ns;
-	if (last == NOT_WATCHED)
-		return 1;
-	now = bpf_ktime_get_ns();
-	if (last == ASLEEP) {
-		*(volatile __u64 *)&heartbeat->last_ns = now;
-		return 1;
-	}
-	/* The core may have been quicker with its own time: that is life. */
-	return (__s64)(now - last) < (__s64)SILENCE_NS;
+	if (heartbeat && *(volatile __u64 *)&heartbeat->last_ns == ASLEEP)
+		*(volatile __u64 *)&heartbeat->last_ns = bpf_ktime_get_ns();
 }
 
 static __always_inline int to_service(struct xdp_md *ctx, struct counters *counters, __u64 *count)
 {
 	long action;
 
-	if (!shows_life(ctx->rx_queue_index)) {
-		counters->no_life += 1;
-		return XDP_PASS;
-	}
+	wake(ctx->rx_queue_index);
 	action = bpf_redirect_map(&SOCKETS, ctx->rx_queue_index, XDP_PASS);
 	if (action == XDP_REDIRECT)
 		*count += 1;
@@ -336,6 +364,8 @@ static __always_inline int deliver(struct xdp_md *ctx, struct counters *counters
 		return to_service(ctx, counters, &counters->redirected);
 	if (owner == KERNEL)
 		counters->kernels += 1;
+	else if (owner == LEFT)
+		counters->no_life += 1;
 	else
 		counters->unclaimed += 1;
 	return XDP_PASS;

@@ -180,7 +180,7 @@ const CASES: &[Case] = cases![
     security::network::frames_for_others_are_not_taken 60,
     security::network::only_the_resolved_neighbour_is_sent_to 60,
     security::pid_namespace::a_program_outside_is_served_and_freed 90,
-    security::watchdog::a_stopped_service_leaves_its_packets_to_the_kernel 60,
+    security::watchdog::a_stopped_service_leaves_new_connections_to_the_kernel 60,
     security::watchdog::a_service_that_slept_has_the_next_frame 30,
     security::together::attacks_at_once_take_nothing_from_others 120,
     security::ports::a_socket_of_another_namespace_is_no_title 60,

@@ -114,7 +114,8 @@ pub struct DemuxCounters {
     pub redirected_fragments: u64,
     /// Claimed, but the kernel has a socket for them: passed to the kernel.
     pub kernels: u64,
-    /// Claimed, but the core of the queue shows no life: passed to the kernel.
+    /// Claimed, but the core of the queue shows no life: passed to the kernel, which has a socket
+    /// for it, or has all frames by now.
     pub no_life: u64,
     /// To another link address, heard by a promiscuous interface: passed to the kernel, which drops
     /// it.

@@ -1,9 +1,9 @@
 //! Signs of life of the cores, for the demux: see `docs/design/watchdog.md`.
 //!
 //! A core writes the time of its steps to memory that the demux looks at before it sends the core a
-//! frame. A core that shows no life for 800 ms, though it has a frame, gets no more of them, and
-//! the kernel answers instead. That holds also for a service that cannot act: one that is stopped,
-//! or hangs in the kernel.
+//! frame. When a core has shown no life for 800 ms, though it has a frame, the kernel takes new
+//! connections. After 30 s the kernel has all frames. That holds also for a service that cannot
+//! act because it is stopped, or hangs in the kernel.
 
 use std::sync::{
     Arc,

@@ -13,15 +13,14 @@ use crate::support::{SHORT, check_load, echo_client, echo_server};
 /// From the moment that the service stops, until the kernel answers in its place.
 const KERNEL_WITHIN: Duration = Duration::from_secs(1);
 
-/// The whole service is stopped under load. Within a second the kernel has the packets: it resets
-/// the connections that it does not know, and its own listener takes new ones. When the service
-/// goes on, so does its traffic.
-pub fn a_stopped_service_leaves_its_packets_to_the_kernel() -> Outcome {
+/// The whole service is stopped under load. Within a second the kernel's own listener takes new
+/// connections. When the service goes on, so do the connections that it had, without an error.
+pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let mut server = echo_server(&wire, Some(&service), 7000)?;
     let load = echo_client(&wire, Side::Client, 7000)?;
-    let load = load.args("--connections 4 --seconds 60").spawn()?;
+    let load = load.args("--connections 4 --seconds 6").spawn()?;
     tools::wait_until(SHORT, "connections", || {
         let sockets = service.sockets_of(server.pid())?;
         Ok(sockets
@@ -42,14 +41,14 @@ pub fn a_stopped_service_leaves_its_packets_to_the_kernel() -> Outcome {
     let probe = wire.program(Side::Client, "timeout").args("5 bash -c");
     let probe = probe.arg("exec 3<>/dev/tcp/10.77.0.1/7000").finish(SHORT)?;
     let took = start.elapsed();
+    // Segments of the old connections come again and again meanwhile.
+    thread::sleep(KERNEL_WITHIN);
     // Before anything can fail: a stopped service does not go down.
     send_signal(service.pid(), Signal::CONT)?;
     ensure!(probe.status.success(), "the kernel did not answer: {probe}");
     ensure!(took < Duration::from_millis(900), "it took {took:?}");
 
-    let line = load.end(Signal::TERM, SHORT)?.json()?;
-    let error = line["first_error"].as_str().unwrap_or_default();
-    ensure!(error.contains("reset"), "the old connections saw {line}");
+    check_load(&load.wait(SHORT)?.success()?.json()?)?;
     let counters = service.counters()?;
     ensure!(
         counters["demux_no_life"].as_u64() > Some(0),

@@ -59,6 +59,11 @@ impl Scene {
         })
     }
 
+    fn heartbeats(&mut self) -> Heartbeats {
+        let words = self.bench.object.memory("HEARTBEATS", Heartbeats::LEN);
+        Heartbeats::new(words.unwrap())
+    }
+
     fn of_client(&self) -> u16 {
         self.client.local_addr().expect("its name").port()
     }
@@ -105,6 +110,37 @@ fn the_kernel_keeps_its_connections_and_its_listener() {
         // Of a connection of the service, or of none.
         for flags in [ACK, SYN | ACK, RST, FIN | ACK] {
             assert_eq!(scene.seen(STRANGER, flags), SERVICES, "{ip} {flags}");
+        }
+    }
+}
+
+/// A core that has been silent for a second: the kernel takes new connections on a port that is the
+/// service's alone, and keeps those that it has. The others wait for the core.
+#[test]
+fn the_kernel_takes_new_connections_of_a_silent_core() {
+    const LEFT: DemuxCounters = DemuxCounters {
+        no_life: 1,
+        ..NOTHING
+    };
+    for ip in LOOPBACKS {
+        let Some(mut scene) = Scene::new(ip, Scope::Whole) else {
+            return;
+        };
+        let (client, all) = (scene.of_client(), Arc::new(scene.heartbeats()));
+        let core = all.of_queue(0);
+        for (age_ms, ours) in [(0, SERVICES), (1000, LEFT)] {
+            core.beat(super::heartbeats::now_ns() - age_ms * 1_000_000);
+            assert_eq!(scene.seen(STRANGER, SYN), ours, "{ip} {age_ms}");
+            for flags in [ACK, SYN, RST, FIN | ACK] {
+                assert_eq!(scene.seen(client, flags), ours, "{ip} {age_ms} {flags}");
+            }
+            for flags in [ACK, SYN | ACK, RST, FIN | ACK] {
+                assert_eq!(
+                    scene.seen(STRANGER, flags),
+                    SERVICES,
+                    "{ip} {age_ms} {flags}"
+                );
+            }
         }
     }
 }
