@@ -134,7 +134,7 @@ pub fn connections_of_the_kernel_go_on_there() -> Outcome {
 fn long_client(wire: &Wire) -> Result<Running, Stop> {
     let client = echo_client(wire, Side::Client, PORT)?;
     client
-        .args("--connections 4 --warmup 0 --seconds 3")
+        .args("--connections 4 --warmup 0 --seconds 6")
         .spawn()
 }
 

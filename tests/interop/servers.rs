@@ -195,6 +195,7 @@ pub fn nginx_with_a_listener_for_each_worker() -> Outcome {
         ..NginxOptions::default()
     };
     let nginx = Nginx::start(&wire, Some(&service), &options)?;
+    wait_until(SHORT, "the workers", || Ok(nginx.workers()?.len() == 4))?;
     for _ in 0..2 {
         let workers = nginx.workers()?;
         let client = http_client(&wire, &nginx, "1k")?.arg("--connections");
