@@ -208,13 +208,11 @@ impl Engine {
             None => return,
         };
         let half_open = self.is_half_open(id);
-        if half_open && self.is_accept_queue_full(id) && !segment.flags.contains(TcpFlags::RST) {
-            self.counters.listen_overflows += 1;
-            return self.drop_syn(DropReason::AcceptQueueFull);
-        }
+        let no_room = half_open && self.is_accept_queue_full(id);
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return;
         };
+        slow.cold.accept_queue_full = no_room;
         let fate = slow.segment_arrives(segment, ecn);
         if half_open && slow.hot.state != State::SynReceived {
             let opened = slow.hot.state != State::Closed && fate != Fate::Release;

@@ -4,7 +4,7 @@
 use tidelane_flow::{Env, flags};
 use tidelane_wire::{DropReason, Segment, TcpFlags};
 
-use crate::Slow;
+use crate::{Slow, arrive::Step};
 
 /// One answer per flow in this many ms (Linux: `tcp_invalid_ratelimit`). A limit per flow tells a
 /// forger nothing about other flows; one for all of them did (CVE-2016-5696).
@@ -49,6 +49,18 @@ impl<E: Env> Slow<'_, E> {
         self.counters.challenge_acks += 1;
         // One that finds no frame is lost, as any may be.
         let _ = self.send_ack();
+    }
+
+    /// The acknowledgment that would complete the handshake counts for nothing while the listener's
+    /// accept queue is full, and nor does its text. As in Linux (`tcp_check_req`), SYN,ACK's timer
+    /// runs on, and whatever the peer sends next asks again.
+    pub(crate) fn check_accept_queue(&mut self) -> Step {
+        if !self.cold.accept_queue_full {
+            return Ok(());
+        }
+        self.counters.listen_overflows += 1;
+        self.counters.listen_drops += 1;
+        self.drop(DropReason::AcceptQueueFull)
     }
 
     /// RST in answer to `segment` (RFC 9293 §3.10.7.1).

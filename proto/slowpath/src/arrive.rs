@@ -315,7 +315,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// SYN-RECEIVED with an ACK: ESTABLISHED. The listener's room was checked before.
+    /// SYN-RECEIVED with an ACK: ESTABLISHED.
     fn complete_handshake(&mut self, segment: &Segment<'_>) -> Step {
         if !self.acks_syn(segment) {
             let key = self.hot.key;
@@ -327,6 +327,7 @@ impl<E: Env> Slow<'_, E> {
             self.hot.clear(flags::RTT_TIMING);
             return self.drop(DropReason::AcceptDeferred);
         }
+        self.check_accept_queue()?;
         let pending = self.is_pending();
         self.hot.state = self.hot.state.next(StateEvent::SynAcked);
         self.hot.clear(flags::RTO_ARMED);

@@ -101,6 +101,8 @@ pub struct Connection {
     pub snd_wnd_max: u32,
     /// The listener that it came from.
     pub listener: Option<ListenerId>,
+    /// Its listener's accept queue has no room for it at present.
+    pub accept_queue_full: bool,
     /// The handshake is complete, but for the text that its listener waits for (TCP_DEFER_ACCEPT).
     pub deferred: bool,
     /// Options of the socket.

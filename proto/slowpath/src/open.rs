@@ -191,6 +191,7 @@ pub fn new_connection(
         snd_wl1: SeqNumber(0),
         snd_wnd_max: 0,
         listener: None,
+        accept_queue_full: false,
         deferred: false,
         options,
         rmss,

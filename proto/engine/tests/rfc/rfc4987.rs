@@ -162,3 +162,40 @@ fn a_full_accept_queue_delays_as_in_linux() {
     rig.push(ack(1, 1));
     assert_eq!(rig.events(), [Event::Accepted(listener)]);
 }
+
+/// As Linux: a full accept queue keeps the last acknowledgment out, and nothing else. A SYN that is
+/// sent again is answered, a wrong acknowledgment is refused, and a reset ends the open.
+#[test]
+fn a_full_accept_queue_only_keeps_the_last_acknowledgment_out() {
+    let mut rig = Rig::with_backlog(EngineConfig::default(), SocketOptions::default(), 0);
+    let [first, second] = [1, 2].map(|port| {
+        rig.key.peer.port = port;
+        rig.push(syn(TcpOptions::NONE));
+        rig.iss
+    });
+    (rig.key.peer.port, rig.iss) = (1, first);
+    rig.push(ack(1, 1));
+    let accepted = rig.events();
+    let [Event::Accepted(listener)] = accepted[..] else {
+        panic!("one connection: {accepted:?}");
+    };
+    (rig.key.peer.port, rig.iss) = (2, second);
+    assert_eq!(rig.push(ack(1, 1)), []);
+    assert_eq!(rig.push(data(1, 1, 100)), []);
+    assert_eq!(rig.engine.counters().listen_overflows, 2);
+    assert_eq!(rig.engine.counters().listen_drops, 2);
+    assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, SYN | ACK);
+    assert_eq!(rig.push(ack(1, 7))[0].flags, RST);
+    assert_eq!(rig.engine.counters().listen_overflows, 2);
+    rig.engine.accept_taken(listener, 1);
+    rig.push(data(1, 1, 100));
+    assert_eq!(
+        rig.events(),
+        [Event::Accepted(listener), Event::Readable],
+        "the text that came again completes it"
+    );
+    rig.key.peer.port = 3;
+    rig.iss = tidelane_engine::SeqNumber(0);
+    rig.push(syn(TcpOptions::NONE));
+    assert_eq!(rig.engine.flows().count(), 2, "and the queue is full again");
+}
