@@ -1,7 +1,7 @@
 /*
  * An echo server as they were first written: a child for each connection.
  *
- *   fork_server PORT
+ *   fork_server PORT [BACKLOG]
  */
 #include <netinet/in.h>
 #include <signal.h>
@@ -24,12 +24,13 @@ int main(int argc, char **argv)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET};
 	int on = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
-	if (argc != 2)
+	int backlog = argc > 2 ? atoi(argv[2]) : 512;
+	if (argc < 2)
 		return 2;
 	signal(SIGCHLD, SIG_IGN);
 	name.sin_port = htons(atoi(argv[1]));
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-	if (bind(listener, (void *)&name, sizeof name) || listen(listener, 512)) {
+	if (bind(listener, (void *)&name, sizeof name) || listen(listener, backlog)) {
 		perror("fork_server");
 		return 1;
 	}

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use tidelane_tests::runner::{self, Case};
 
+mod backlog;
 mod both_stacks;
 mod clients;
 mod coexist;
@@ -132,6 +133,8 @@ const CASES: &[Case] = cases![
     exceptions::connections_by_choice 60,
     exceptions::a_server_that_hands_over 60,
     exceptions::git_daemon_is_known 60,
+    backlog::a_child_for_each_of_a_hundred_clients 180,
+    backlog::busybox_httpd 180,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,

@@ -24,6 +24,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("memcached", "memcached"),
     ("memcaslap", "libmemcached-tools"),
     ("memccapable", "libmemcached-tools"),
+    ("busybox", "busybox"),
     ("curl", "curl"),
     ("wrk", "wrk"),
     ("ethtool", "ethtool"),

@@ -6,23 +6,38 @@ use std::{fs, path::Path};
 use rustix::thread::CapabilitySet;
 use tidelane_host::AllowedCongestion;
 
-use crate::peer::Peer;
+use crate::{peer::Peer, sysctl::Sysctl};
 
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// Algorithms that a process may choose; the kernel's default where the kernel does not tell.
-pub fn allowed_to(peer: &Peer) -> AllowedCongestion {
-    if is_network_administrator(peer) {
-        return AllowedCongestion::ALL;
+/// The setting of a network namespace.
+#[derive(Debug)]
+pub struct Congestion(Sysctl);
+
+impl Congestion {
+    /// The setting of the calling thread's namespace.
+    pub fn open() -> Self {
+        Self(Sysctl::open(ALLOWED))
     }
-    let list = fs::read_to_string(ALLOWED);
-    AllowedCongestion::named(list.as_deref().unwrap_or("reno cubic"))
+
+    /// Algorithms that a process may choose; the kernel's default where the kernel does not tell.
+    pub fn allowed_to(&self, peer: &Peer) -> AllowedCongestion {
+        if is_network_administrator(peer) {
+            return AllowedCongestion::ALL;
+        }
+        let named = self.0.read(|list| Some(AllowedCongestion::named(list)));
+        named.unwrap_or_else(|| AllowedCongestion::named("reno cubic"))
+    }
 }
 
 /// Returns true if the process has CAP_NET_ADMIN in the service's user namespace. In one of its own
 /// a process has all capabilities, and no user but those that it was given: its map of users is
 /// another one.
 fn is_network_administrator(peer: &Peer) -> bool {
+    // The answer of most that are not: their files in /proc are long.
+    if !peer.is_alive() {
+        return false;
+    }
     let process = Path::new("/proc").join(peer.pid_number().to_string());
     let capable = fs::read_to_string(process.join("status")).is_ok_and(|status| {
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -51,7 +66,8 @@ mod tests {
         }
         let (one, _other) = UnixStream::pair().expect("a pair");
         let mut peer = Peer::of(&one).expect("a peer");
-        assert_eq!(allowed_to(&peer), AllowedCongestion::ALL);
+        let setting = Congestion::open();
+        assert_eq!(setting.allowed_to(&peer), AllowedCongestion::ALL);
         // A process without the capability: a child of this one that gave all of them up.
         let mut child = std::process::Command::new("setpriv")
             .args(["--reuid", "65534", "--clear-groups", "sleep", "60"])
@@ -63,7 +79,7 @@ mod tests {
         while is_network_administrator(&peer) && std::time::Instant::now() < until {
             std::thread::yield_now();
         }
-        let allowed = allowed_to(&peer);
+        let allowed = setting.allowed_to(&peer);
         child.kill().expect("it is ours");
         child.wait().expect("it is ours");
         assert_ne!(allowed, AllowedCongestion::ALL);

@@ -12,7 +12,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
     time::Duration as StdDuration,
@@ -86,6 +86,8 @@ struct Shared {
     /// When a sleeping core wakes up by itself, in nanoseconds.
     wakes_at: AtomicU64,
     tid: AtomicI32,
+    /// The CPU that it ran on last, if it is not pinned.
+    ran_on: AtomicUsize,
     steps: AtomicU64,
     boosts: AtomicU32,
     bell: Arc<OwnedFd>,
@@ -117,8 +119,9 @@ impl<P: Port> CoreLink<P> for CoreHandle<P> {
     }
 
     fn is_beside(&self) -> bool {
-        let here = rustix::thread::sched_getcpu();
-        self.shared.awake.load(Ordering::Relaxed) && self.cpu.is_none_or(|cpu| cpu == here)
+        let ran_on = || self.shared.ran_on.load(Ordering::Relaxed);
+        let cpu = self.cpu.unwrap_or_else(ran_on);
+        self.shared.awake.load(Ordering::Relaxed) && cpu == rustix::thread::sched_getcpu()
     }
 
     fn stop(&self) {
@@ -182,6 +185,7 @@ pub fn start<P: Port>(
         awake: AtomicBool::new(false),
         wakes_at: AtomicU64::new(u64::MAX),
         tid: AtomicI32::new(0),
+        ran_on: AtomicUsize::new(0),
         steps: AtomicU64::new(0),
         boosts: AtomicU32::new(0),
         bell: config.bell.clone(),
@@ -325,6 +329,10 @@ impl<P: Port> Core<P> {
         let mut last_work = now();
         while !self.shared.stop.load(Ordering::Acquire) {
             let now = now();
+            if self.config.cpu.is_none() {
+                let here = rustix::thread::sched_getcpu();
+                self.shared.ran_on.store(here, Ordering::Relaxed);
+            }
             let worked = self.run_calls(now) | self.host.step(now);
             self.shared.steps.fetch_add(1, Ordering::Relaxed);
             self.pulse.beat(now);

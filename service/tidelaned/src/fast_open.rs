@@ -1,31 +1,42 @@
 //! What the kernel says of Fast Open: the network namespace's policy and keys, and what a program
 //! set at its listening socket. So a cookie is as good in one stack as in the other.
 
-use std::{
-    fs,
-    os::fd::{AsFd, OwnedFd},
-};
+use std::os::fd::{AsFd, OwnedFd};
 
 use tidelane_engine::{FastOpenKeys, FastOpenPolicy};
 use tidelane_host::ListenerFastOpen;
 
-use crate::sys;
+use crate::{sys, sysctl::Sysctl};
 
 const POLICY: &str = "/proc/sys/net/ipv4/tcp_fastopen";
 const KEYS: &str = "/proc/sys/net/ipv4/tcp_fastopen_key";
 
-/// The namespace's policy now; Linux' default where it cannot be read.
-pub fn policy() -> FastOpenPolicy {
-    let text = fs::read_to_string(POLICY).unwrap_or_default();
-    let bits = text.trim().parse();
-    bits.map_or_else(|_| FastOpenPolicy::default(), FastOpenPolicy::from_bits)
+/// The settings of a network namespace.
+#[derive(Debug)]
+pub struct FastOpen {
+    policy: Sysctl,
+    keys: Sysctl,
 }
 
-/// The namespace's keys, if it has any yet: the kernel makes them with the first listener that
-/// needs them.
-pub fn keys() -> Option<FastOpenKeys> {
-    let keys = FastOpenKeys::from_text(&fs::read_to_string(KEYS).ok()?)?;
-    (keys.primary != [0; 16]).then_some(keys)
+impl FastOpen {
+    /// The settings of the calling thread's namespace.
+    pub fn open() -> Self {
+        Self {
+            policy: Sysctl::open(POLICY),
+            keys: Sysctl::open(KEYS),
+        }
+    }
+
+    /// The namespace's policy now, Linux' default where it cannot be read; and its keys, if it has
+    /// any yet: the kernel makes them with the first listener that needs them.
+    pub fn read(&self) -> (FastOpenPolicy, Option<FastOpenKeys>) {
+        let bits = self.policy.read(|text| text.parse().ok());
+        let keys = self.keys.read(FastOpenKeys::from_text);
+        (
+            bits.map_or_else(FastOpenPolicy::default, FastOpenPolicy::from_bits),
+            keys.filter(|keys| keys.primary != [0; 16]),
+        )
+    }
 }
 
 /// What is set at a listening socket.

@@ -46,4 +46,5 @@ pub mod sockets;
 pub mod somaxconn;
 pub mod source_settings;
 pub mod sys;
+pub mod sysctl;
 pub mod watchdog;

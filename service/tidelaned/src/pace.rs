@@ -6,7 +6,8 @@
 //! they sleep, and the core runs at once.
 //!
 //! A call of [`rest`] marks a place where a piece may end. The call costs a look at the clock while
-//! the piece is short. A thread on whose CPU no core is awake goes on without sleep.
+//! the piece is short. A thread on whose CPU no core is awake goes on without sleep. A piece is as
+//! long as the CPU time that it took: a thread that waits for a core's answer is in nobody's way.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,6 +15,8 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// A piece of work that has taken this long ends at the next place where it may.
 const PIECE: Duration = Duration::from_micros(20);
@@ -27,7 +30,25 @@ pub type IsBesideCore = Arc<dyn Fn() -> bool + Send + Sync>;
 
 thread_local! {
     static BESIDE: RefCell<Option<IsBesideCore>> = const { RefCell::new(None) };
-    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+    static BEGAN: Cell<Option<Beginning>> = const { Cell::new(None) };
+}
+
+/// The beginning of a piece of work.
+#[derive(Clone, Copy)]
+struct Beginning {
+    at: Instant,
+    /// CPU time of the thread so far.
+    used: Duration,
+}
+
+impl Beginning {
+    fn now() -> Self {
+        let used = clock_gettime(ClockId::ThreadCPUTime);
+        Self {
+            at: Instant::now(),
+            used: Duration::new(used.tv_sec as u64, used.tv_nsec as u32),
+        }
+    }
 }
 
 /// Makes the calling thread rest from now on, whenever it is beside a core.
@@ -37,7 +58,7 @@ pub fn keep(is_beside_core: IsBesideCore) {
 
 /// Begins a piece of work of the calling thread, which has just been woken.
 pub fn begin() {
-    BEGAN.set(Some(Instant::now()));
+    BEGAN.set(Some(Beginning::now()));
 }
 
 /// Ends the piece of work if it was long enough, with a rest if a core is beside. Returns at once
@@ -46,7 +67,11 @@ pub fn rest() {
     let Some(began) = BEGAN.get() else {
         return;
     };
-    let worked = began.elapsed();
+    // CPU time is asked for by a call, the time by none.
+    if began.at.elapsed() < PIECE {
+        return;
+    }
+    let worked = Beginning::now().used.saturating_sub(began.used);
     if worked < PIECE {
         return;
     }
@@ -97,6 +122,20 @@ mod tests {
         assert!(rested >= 30 * PIECE, "it rested {rested:?}");
         let (rested, _) = rest_after(REST_MAX, true);
         assert!(rested >= REST_MAX, "it rested {rested:?}");
+    }
+
+    #[test]
+    fn a_thread_that_waited_has_not_worked() {
+        let rested = thread::spawn(|| {
+            keep(Arc::new(|| true));
+            begin();
+            thread::sleep(10 * REST_MAX);
+            let began = Beginning::now().at;
+            rest();
+            began.elapsed()
+        });
+        let rested = rested.join().expect("the thread ends");
+        assert!(rested < REST_MAX, "it rested {rested:?}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The process at the other end of a registration socket, as the kernel describes it.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read},
     os::fd::{AsFd, OwnedFd},
 };
 
@@ -14,6 +15,10 @@ use tidelane_ring::registration::Sender;
 use tidelane_host::Credentials;
 
 use crate::{netns::NetNs, sys};
+
+/// The usual length of `/proc/PID/status`, and the longest: with 65,536 groups.
+const STATUS_LEN: usize = 4096;
+const STATUS_MAX: u64 = 1 << 20;
 
 /// The kernel's word on the process that connected a registration socket. Nothing in it was chosen
 /// by that process beyond its own identity when it connected; a later `setuid`, `setns` or `exec`
@@ -70,6 +75,10 @@ impl Peer {
         self.pid = sender.pid;
         self.uid = sender.uid;
         self.gid = sender.gid;
+    }
+
+    /// Looks at the supplementary groups of the process, which do not come with what it sends.
+    pub fn look_at_groups(&mut self) {
         self.groups = groups_of(self.pid_number());
     }
 
@@ -109,7 +118,10 @@ impl Peer {
 
 /// The supplementary groups of a process; none where they cannot be read.
 fn groups_of(pid: u32) -> Vec<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mut status = String::with_capacity(STATUS_LEN);
+    // In one piece: read_to_string asks for the length first, which the file does not have.
+    let file = File::open(format!("/proc/{pid}/status"));
+    let _ = file.and_then(|file| file.take(STATUS_MAX).read_to_string(&mut status));
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
     let numbers = line.unwrap_or_default().split_whitespace();
     numbers.filter_map(|number| number.parse().ok()).collect()

@@ -20,9 +20,8 @@ use tidelane_time::Instant;
 
 use crate::{
     claims::Owner,
-    congestion,
     core::{Port, now},
-    descriptors, fast_open, pace,
+    descriptors, pace,
     peer::Peer,
     shared::Shared,
 };
@@ -344,8 +343,8 @@ impl Session {
         shared.keeper.keep(region.clone());
         let heir = self.heir.then_some(self.number);
         pace::rest();
-        let (policy, keys) = (fast_open::policy(), fast_open::keys());
-        let allowed = congestion::allowed_to(&self.peer);
+        let (policy, keys) = shared.fast_open.read();
+        let allowed = shared.congestion.allowed_to(&self.peer);
         pace::rest();
         let added = shared.cores.call_each(|_| {
             let (named, region) = (self.named(), region.clone());

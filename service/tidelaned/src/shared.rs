@@ -17,9 +17,11 @@ use crate::{
     accounts::{Accounts, LimitsConfig},
     claims::{Candidate, Claims, Name, Owner, Question},
     confine::Confinement,
+    congestion::Congestion,
     core::{self, Port},
     cores::Cores,
     descriptors::DescriptorThreads,
+    fast_open::FastOpen,
     keeper::Keeper,
     kernel_connections::KernelConnections,
     pace::{self, IsBesideCore},
@@ -51,6 +53,10 @@ pub struct Shared<P: Port> {
     pub accounts: Accounts,
     /// The longest accept queue.
     pub somaxconn: SomaxConn,
+    /// What the kernel says of Fast Open.
+    pub fast_open: FastOpen,
+    /// What the kernel says of congestion controls.
+    pub congestion: Congestion,
     /// Where descriptors of programs are looked at.
     pub descriptors: DescriptorThreads,
     /// Sessions of children that are about to be made.
@@ -92,6 +98,8 @@ impl<P: Port> Shared<P> {
             keeper: Keeper::default(),
             accounts: Accounts::new(LimitsConfig::default(), runtime::descriptors_max()),
             somaxconn: SomaxConn::open(),
+            fast_open: FastOpen::open(),
+            congestion: Congestion::open(),
             descriptors,
             heirs: Vec::new(),
             confinement: None,

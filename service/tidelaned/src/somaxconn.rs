@@ -1,29 +1,24 @@
 //! The longest accept queue that the administrator allows (net.core.somaxconn).
 
-use std::{fs::File, os::unix::fs::FileExt};
+use crate::sysctl::Sysctl;
 
 /// Linux's initial value.
 const DEFAULT: u32 = 4096;
 
 /// The setting of the network namespace in which it was opened, as it is now.
 #[derive(Debug)]
-pub struct SomaxConn(Option<File>);
+pub struct SomaxConn(Sysctl);
 
 impl SomaxConn {
     /// The value of the calling thread's namespace.
     pub fn open() -> Self {
-        Self(File::open("/proc/sys/net/core/somaxconn").ok())
+        Self(Sysctl::open("/proc/sys/net/core/somaxconn"))
     }
 
     /// The backlog that `listen` gets for the one that it asks for, as from the kernel.
     pub fn clamp(&self, backlog: u32) -> u32 {
-        backlog.min(self.read().unwrap_or(DEFAULT))
-    }
-
-    fn read(&self) -> Option<u32> {
-        let mut text = [0; 16];
-        let len = self.0.as_ref()?.read_at(&mut text, 0).ok()?;
-        str::from_utf8(text.get(..len)?).ok()?.trim().parse().ok()
+        let limit = self.0.read(|text| text.parse().ok());
+        backlog.min(limit.unwrap_or(DEFAULT))
     }
 }
 
@@ -40,6 +35,7 @@ mod tests {
             assert_eq!(setting.clamp(u32::MAX), limit);
             assert_eq!(setting.clamp(1), 1.min(limit));
         }
-        assert_eq!(SomaxConn(None).clamp(u32::MAX), DEFAULT);
+        let unknown = SomaxConn(Sysctl::open("/proc/sys/no/such"));
+        assert_eq!(unknown.clamp(u32::MAX), DEFAULT);
     }
 }

@@ -14,10 +14,8 @@ use tidelane_steering::{PortReservation, SteeringError};
 use super::{Registered, Session};
 use crate::{
     claims::{Owner, Title},
-    congestion,
     core::{Port, now},
     descriptors::Entitled,
-    fast_open,
     shared::Shared,
     sockets::KernelSocket,
 };
@@ -77,7 +75,7 @@ impl Session {
             reservation,
             fast_open: set,
         } = entitled;
-        let (policy, keys) = (fast_open::policy(), fast_open::keys());
+        let (policy, keys) = shared.fast_open.read();
         if !shared.is_served(socket.local.addr) {
             return self.answer(message::LISTEN, refusal::NOT_ACCELERATED);
         }
@@ -87,7 +85,8 @@ impl Session {
         };
         let backlog = shared.somaxconn.clamp(request.backlog);
         let mut options = request.options;
-        if !congestion::allowed_to(&self.peer).has(options.congestion) {
+        let allowed = shared.congestion.allowed_to(&self.peer);
+        if !allowed.has(options.congestion) {
             options.congestion = 0;
         }
         let listen = Listen {

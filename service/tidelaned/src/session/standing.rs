@@ -41,6 +41,7 @@ impl Session {
             let view = self.standing.view;
             let judged = shared.access.judge_heir(self.sponsor(), &self.peer, view);
             self.standing.denied = judged.err();
+            self.peer.look_at_groups();
         }
         match self.denial() {
             0 => self.register(shared, request),

@@ -1,0 +1,132 @@
+//! Servers with a short accept queue, and more clients than it holds: the kernel's stack and
+//! Tidelane beside each other. The queue overflows on both, and every client is served on both.
+
+use std::{fs, time::Duration};
+
+use tidelane_tests::{
+    Outcome, Program, Service, Side, Stop, Wire, ensure,
+    tools::{self, find_tool, require_tools},
+    wire::{SERVER, write_random_file},
+};
+
+/// Clients at once, ten times as many as fit into a queue of `BACKLOG`.
+const CLIENTS: u64 = 100;
+/// The backlog of busybox' httpd.
+const BACKLOG: u32 = 9;
+/// Connections, each for one request.
+const TOTAL: u64 = 600;
+/// Long enough for a client whose SYN was dropped some times.
+const LIMIT: Duration = Duration::from_secs(80);
+
+/// A child that echoes, for each connection.
+pub fn a_child_for_each_of_a_hundred_clients() -> Outcome {
+    on_both_stacks(7000, |wire| {
+        let binary = wire.scratch().join("fork_server");
+        let source = tools::source_root().join("tests/interop/fork_server.c");
+        tools::compile(&binary, &[source])?;
+        let server = wire.program(Side::Server, &binary.to_string_lossy());
+        let client = wire
+            .load_tool(Side::Client, "short-client")?
+            .arg("--connect")
+            .arg(format!("{SERVER}:7000"));
+        Ok((server.arg(7000).arg(BACKLOG), client))
+    })
+}
+
+/// An httpd that a router may run: it forks for each connection, and closes what it answered.
+pub fn busybox_httpd() -> Outcome {
+    require_tools(&["busybox"])?;
+    let busybox = find_tool("busybox").map(fs::read).transpose()?;
+    if !busybox.is_some_and(|file| has_interpreter(&file)) {
+        let why = "busybox is statically linked here; apt-get install busybox";
+        return Err(Stop::Skip(why.to_owned()));
+    }
+    on_both_stacks(80, |wire| {
+        let file = wire.scratch().join("page");
+        write_random_file(&file, 1000, 7)?;
+        let server = wire.program(Side::Server, "busybox");
+        let client = wire
+            .load_tool(Side::Client, "http-client")?
+            .arg("--connect")
+            .arg(format!("{SERVER}:80"))
+            .args("--close --path /page --body")
+            .arg(file.display());
+        let server = server.args("httpd -f -p 80 -h");
+        Ok((server.arg(wire.scratch().display()), client))
+    })
+}
+
+/// Returns true if an ELF file of 64 bits names an interpreter (PT_INTERP): it is linked
+/// dynamically.
+fn has_interpreter(file: &[u8]) -> bool {
+    const PT_INTERP: u32 = 3;
+    let number = |at: usize| {
+        file.get(at..at + 2)
+            .map(|b| u16::from_le_bytes([b[0], b[1]]))
+    };
+    let (Some(first), Some(size), Some(count)) = (number(0x20), number(0x36), number(0x38)) else {
+        return false;
+    };
+    let kind = |n| {
+        file.get(usize::from(first) + usize::from(n) * usize::from(size)..)?
+            .get(..4)
+    };
+    (0..count).any(|n| kind(n) == Some(&PT_INTERP.to_le_bytes()))
+}
+
+/// Runs a server on each stack, on a wire of its own, under the same clients.
+fn on_both_stacks(
+    port: u16,
+    programs: impl Fn(&Wire) -> Result<(Program, Program), Stop>,
+) -> Outcome {
+    for accelerated in [false, true] {
+        let wire = Wire::new()?;
+        let service = accelerated.then(|| wire.service()).transpose()?;
+        let (server, client) = programs(&wire)?;
+        let _server = wire.start_server(server, service.as_ref(), port)?;
+        serve_all(&wire, client)?;
+        if let Some(service) = service {
+            check_overflow(&service)?;
+        }
+    }
+    Ok(())
+}
+
+/// Demands that each connection is opened once, served to its last byte, and never reset.
+fn serve_all(wire: &Wire, client: Program) -> Outcome {
+    let before = failures(wire)?;
+    let client = client
+        .args("--seconds 60 --connections")
+        .arg(CLIENTS)
+        .arg("--total")
+        .arg(TOTAL);
+    let line = client.run(LIMIT)?.json()?;
+    ensure!(line["errors"] == 0, "connections failed: {line}");
+    let served = line["requests"].as_u64();
+    ensure!(served >= Some(TOTAL), "not all were served: {line}");
+    let failed = failures(wire)? - before;
+    ensure!(failed == 0, "{failed} opens of the clients failed");
+    Ok(())
+}
+
+/// Opens of the client's kernel that were refused or given up, so far.
+fn failures(wire: &Wire) -> Result<u64, Stop> {
+    let text = wire.program(Side::Client, "cat").arg("/proc/net/snmp");
+    let text = text.run(LIMIT)?.stdout;
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
+        return Err(Stop::Fail(format!("no counters in {text}")));
+    };
+    let mut counters = names.split(' ').zip(values.split(' '));
+    let value = counters.find(|(name, _)| *name == "AttemptFails");
+    let value = value.and_then(|(_, value)| value.parse().ok());
+    value.ok_or_else(|| Stop::Fail(format!("no AttemptFails in {text}")))
+}
+
+/// Demands that the service's accept queue was full: else the clients showed nothing.
+fn check_overflow(service: &Service) -> Outcome {
+    let counters = service.counters()?;
+    let overflows = counters["listen_overflows"].as_u64();
+    ensure!(overflows > Some(0), "no overflow: {counters}");
+    Ok(())
+}
