@@ -8,7 +8,8 @@
 //! | `registrations` | the epoll instances that it is registered with |
 //! | `ready` | what it is ready for |
 //! | `bytes`, `urgent`, `syn_text` | what the program reads and writes |
-//! | `options`, `option_values`, `tcp_info`, `cc_info` | what was set, and what is told |
+//! | `options`, `option_values`, `kernel_options` | what was set |
+//! | `tcp_info`, `cc_info` | what is told |
 //! | `listening`, `groups` | a listener in both stacks, and SO_REUSEPORT groups that are not |
 //! | `arrive` | the service's reports of connections that come into being |
 //! | `sharing` | connections that several processes hold |
@@ -18,6 +19,7 @@ pub(crate) mod bytes;
 pub(crate) mod cc_info;
 pub(crate) mod groups;
 pub(crate) mod inner;
+pub(crate) mod kernel_options;
 pub(crate) mod listening;
 pub(crate) mod option_values;
 pub(crate) mod options;

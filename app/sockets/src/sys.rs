@@ -164,10 +164,11 @@ pub(crate) fn fcntl(fd: RawFd, command: i32, arg: usize) -> Result<usize, Errno>
     call3(libc::SYS_fcntl, fd as usize, command as usize, arg)
 }
 
-/// A TCP socket, non-blocking.
-pub(crate) fn tcp_socket() -> Result<RawFd, Errno> {
+/// A TCP socket of AF_INET6 or AF_INET, non-blocking.
+pub(crate) fn tcp_socket(inet6: bool) -> Result<RawFd, Errno> {
+    let family = if inet6 { libc::AF_INET6 } else { libc::AF_INET };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let fd = call3(libc::SYS_socket, libc::AF_INET as usize, kind as usize, 0)?;
+    let fd = call3(libc::SYS_socket, family as usize, kind as usize, 0)?;
     Ok(fd as RawFd)
 }
 

@@ -6,7 +6,7 @@ use tidelane_abi::congestion;
 
 use crate::{
     socket::{
-        Socket, cc_info::cc_info, groups, listening, option_values::fast_open_key,
+        Socket, cc_info::cc_info, groups, kernel_options, listening, option_values::fast_open_key,
         options::CONGESTION_LEN, state::State,
     },
     sys::{self, Handled, TO_KERNEL, fail},
@@ -18,6 +18,9 @@ const OF_LISTENER: [i32; 3] = [
     libc::TCP_FASTOPEN_NO_COOKIE,
     libc::TCP_FASTOPEN_KEY,
 ];
+
+/// `tcpi_pmtu` in `struct tcp_info`.
+const PMTU: std::ops::Range<usize> = 60..64;
 
 /// `setsockopt`.
 pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Handled {
@@ -88,6 +91,12 @@ pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut
             }
             give(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes())
         }
+        (libc::SOL_SOCKET, libc::SO_COOKIE) => {
+            let own = socket.cookie(inner.generation);
+            give(&own.to_ne_bytes())
+        }
+        (libc::IPPROTO_IP, libc::IP_MTU) => give(&inner.tcp_info()[PMTU]),
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU) if inner.inet6 => give(&inner.tcp_info()[PMTU]),
         (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY) => Some(fast_open_key(into)),
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => match inner.congestion() {
             Some(number) => give(&congestion_name(number)),
@@ -96,7 +105,12 @@ pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut
         (libc::IPPROTO_IPV6, _) if !inner.inet6 => fail(libc::EOPNOTSUPP),
         _ => match inner.int_option(level, name) {
             Some(value) => give(&value.to_ne_bytes()),
-            None => fail(libc::ENOPROTOOPT),
+            None => Some(kernel_options::of_new_socket(
+                inner.inet6,
+                level,
+                name,
+                into,
+            )),
         },
     }
 }

@@ -255,7 +255,7 @@ pub(crate) fn placeholder(close_on_exec: bool) -> Result<RawFd, Errno> {
 pub(crate) fn template() -> Result<RawFd, Errno> {
     let mut template = TEMPLATE.lock();
     if *template < 0 {
-        *template = make_internal(sys::tcp_socket()?);
+        *template = make_internal(sys::tcp_socket(false)?);
     }
     Ok(*template)
 }

@@ -1,5 +1,6 @@
 //! Numbers that programs set as options: as the kernel keeps them, or its error.
 
+use super::kernel_options;
 use crate::sys::{self, Errno};
 
 /// Numbers that are kept and given back. Those that are not in [`TOLD`] change nothing on an
@@ -87,7 +88,7 @@ pub(crate) struct Kind {
 pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i32, Errno> {
     let invalid = Errno(libc::EINVAL);
     let number = match (level, value) {
-        (libc::IPPROTO_IPV6, _) if !kind.inet6 => return Err(Errno(libc::EOPNOTSUPP)),
+        (libc::IPPROTO_IPV6, _) if !kind.inet6 => return Err(Errno(libc::ENOPROTOOPT)),
         (libc::IPPROTO_IP, [byte] | [byte, _] | [byte, _, _]) => i32::from(*byte),
         _ => int_at(value, 0)?,
     };
@@ -97,7 +98,8 @@ pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i3
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_RCVLOWAT) => {
             // It depends on sysctls, which the kernel knows best.
-            as_kernel_keeps(level, name, number)
+            let kept = kernel_options::kept(false, level, name, &number.to_ne_bytes())?;
+            Ok(kept.unwrap_or(number))
         }
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => within(1..=32_767),
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_SYNCNT) => within(1..=127),
@@ -137,18 +139,9 @@ pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i3
     }
 }
 
-/// What the kernel makes of a number, on a socket that nobody else sees.
-fn as_kernel_keeps(level: i32, name: i32, number: i32) -> Result<i32, Errno> {
-    let fd = sys::tcp_socket()?;
-    let set = sys::set_socket_option(fd, level, name, &number.to_ne_bytes());
-    let kept = set.and_then(|_| sys::socket_int(fd, level, name));
-    let _ = sys::close(fd);
-    kept
-}
-
 /// What the kernel has where nothing was set: of TTL, its sysctl.
 pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
-    let Ok(fd) = sys::tcp_socket() else {
+    let Ok(fd) = sys::tcp_socket(false) else {
         return TTL_DEFAULT;
     };
     let number = sys::socket_int(fd, level, name);
@@ -160,7 +153,7 @@ pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
 /// on a socket that nobody else sees.
 pub(crate) fn may_open_with_text() -> bool {
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT);
-    let Ok(fd) = sys::tcp_socket() else {
+    let Ok(fd) = sys::tcp_socket(false) else {
         return false;
     };
     let set = sys::set_socket_option(fd, level, name, &1i32.to_ne_bytes());
@@ -170,7 +163,7 @@ pub(crate) fn may_open_with_text() -> bool {
 
 /// TCP_FASTOPEN_KEY of a connection: the namespace's, in the first bytes of `into`.
 pub(crate) fn fast_open_key(into: &mut [u8]) -> Result<usize, Errno> {
-    let fd = sys::tcp_socket()?;
+    let fd = sys::tcp_socket(false)?;
     let len = sys::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, into);
     let _ = sys::close(fd);
     len
@@ -234,6 +227,6 @@ mod tests {
         assert_eq!(count, Err(Errno(libc::EINVAL)));
         let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
         let refused = kept(class.0, class.1, &[1, 0, 0, 0], KIND);
-        assert_eq!(refused, Err(Errno(libc::EOPNOTSUPP)));
+        assert_eq!(refused, Err(Errno(libc::ENOPROTOOPT)));
     }
 }

@@ -4,7 +4,7 @@ use tidelane_abi::{FIN_WAIT_2_NEVER, OpenOptions, congestion, program_flags};
 use tidelane_client::{SendLimits, Stream, StreamOptions};
 
 use super::{
-    Inner, Socket,
+    Inner, Socket, kernel_options,
     option_values::{
         Kind, LINGER2_DEFAULT, PACING_NONE, RECORDED, TOLD, TTL_DEFAULT, defer_timeouts, int_at,
         kept, kernel_default, rate_of,
@@ -236,8 +236,13 @@ impl Inner {
             congestion_number(value)?
         } else if RECORDED.contains(&(level, name)) {
             self.number_kept(level, name, value)?
+        } else if kernel_options::is_without_effect(level, name) {
+            match kernel_options::kept(self.inet6, level, name, value)? {
+                Some(number) => number,
+                None => return Ok(()),
+            }
         } else {
-            return Err(Errno(libc::ENOPROTOOPT));
+            return Err(kernel_options::refusal(self.inet6, level, name, value));
         };
         self.options.record(level, name, number);
         if (level, name) == (libc::SOL_SOCKET, libc::SO_OOBINLINE)

@@ -1,0 +1,86 @@
+//! Options of which the kernel knows best: it is asked on a socket that nobody else sees.
+
+use std::os::fd::RawFd;
+
+use crate::sys::{self, Errno};
+
+/// Options that say nothing about a connection that the service carries: hints to the kernel's
+/// stack, limits of its buffers, and what accompanies datagrams. They are kept and given back.
+const WITHOUT_EFFECT: [(i32, i32); 38] = [
+    (libc::SOL_SOCKET, libc::SO_DEBUG),
+    (libc::SOL_SOCKET, libc::SO_BROADCAST),
+    (libc::SOL_SOCKET, libc::SO_NO_CHECK),
+    (libc::SOL_SOCKET, libc::SO_BSDCOMPAT),
+    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
+    (libc::SOL_SOCKET, libc::SO_WIFI_STATUS),
+    (libc::SOL_SOCKET, libc::SO_NOFCS),
+    (libc::SOL_SOCKET, libc::SO_LOCK_FILTER),
+    (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
+    (libc::SOL_SOCKET, libc::SO_INCOMING_CPU),
+    (libc::SOL_SOCKET, 53), // SO_CNX_ADVICE
+    (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET),
+    (libc::SOL_SOCKET, 72), // SO_BUF_LOCK
+    (libc::SOL_SOCKET, 74), // SO_TXREHASH
+    (libc::IPPROTO_IP, libc::IP_RECVOPTS),
+    (libc::IPPROTO_IP, libc::IP_RETOPTS),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO),
+    (libc::IPPROTO_IP, libc::IP_FREEBIND),
+    (libc::IPPROTO_IP, libc::IP_PASSSEC),
+    (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+    (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR),
+    (libc::IPPROTO_IP, 23), // IP_CHECKSUM
+    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT),
+    (libc::IPPROTO_IP, 26), // IP_RECVERR_RFC4884
+    (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL),
+    (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
+    (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
+    (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS),
+    (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR),
+    (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
+    (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
+    (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK),
+];
+
+/// Returns true if the option has no effect on a connection of the service.
+pub(crate) fn is_without_effect(level: i32, name: i32) -> bool {
+    WITHOUT_EFFECT.contains(&(level, name))
+}
+
+/// The number that the kernel makes of a value, or its error. `None` if it does not give the option
+/// back.
+pub(crate) fn kept(inet6: bool, level: i32, name: i32, value: &[u8]) -> Result<Option<i32>, Errno> {
+    on_new_socket(inet6, |fd| {
+        sys::set_socket_option(fd, level, name, value)?;
+        Ok(sys::socket_int(fd, level, name).ok())
+    })
+}
+
+/// The kernel's error for an option that the service does not have: ENOPROTOOPT also for a value
+/// that the kernel would take.
+pub(crate) fn refusal(inet6: bool, level: i32, name: i32, value: &[u8]) -> Errno {
+    let set = on_new_socket(inet6, |fd| sys::set_socket_option(fd, level, name, value));
+    set.err().unwrap_or(Errno(libc::ENOPROTOOPT))
+}
+
+/// Puts the value of an option that was not set into `into`. Returns its length in bytes.
+pub(crate) fn of_new_socket(
+    inet6: bool,
+    level: i32,
+    name: i32,
+    into: &mut [u8],
+) -> Result<usize, Errno> {
+    on_new_socket(inet6, |fd| sys::socket_option(fd, level, name, into))
+}
+
+fn on_new_socket<T>(inet6: bool, ask: impl FnOnce(RawFd) -> Result<T, Errno>) -> Result<T, Errno> {
+    let fd = sys::tcp_socket(inet6)?;
+    let answer = ask(fd);
+    let _ = sys::close(fd);
+    answer
+}

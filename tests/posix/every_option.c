@@ -1,0 +1,121 @@
+/* Every option of a TCP socket that Linux has, asked for and set. */
+#include "posix.h"
+
+/* One more than the largest number of each level in Linux 6.18. */
+static const struct level {
+	const char *name;
+	int number, end;
+} levels[] = {
+	{"SOCKET", SOL_SOCKET, 84},
+	{"IP", IPPROTO_IP, 55},
+	{"IPV6", IPPROTO_IPV6, 84},
+	{"TCP", IPPROTO_TCP, 46},
+};
+
+/*
+ * Options with an effect that the service does not have, or that no two connections agree on. The
+ * service refuses to set the former on a connection; a socket that sets them before stays with the
+ * kernel.
+ */
+static const struct {
+	int level, name, asked;
+} left_out[] = {
+	{SOL_SOCKET, SO_DONTROUTE, 0},
+	{SOL_SOCKET, SO_PEERNAME, 1},
+	{SOL_SOCKET, SO_TIMESTAMP_OLD, 0},
+	{SOL_SOCKET, SO_TIMESTAMPNS_OLD, 0},
+	{SOL_SOCKET, SO_TIMESTAMPING_OLD, 0},
+	{SOL_SOCKET, SO_TIMESTAMP_NEW, 0},
+	{SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0},
+	{SOL_SOCKET, SO_TIMESTAMPING_NEW, 0},
+	{SOL_SOCKET, SO_SNDBUFFORCE, 0},
+	{SOL_SOCKET, SO_RCVBUFFORCE, 0},
+	{SOL_SOCKET, SO_MARK, 0},
+	{SOL_SOCKET, SO_PEEK_OFF, 0},
+	{SOL_SOCKET, SO_ZEROCOPY, 0},
+	{SOL_SOCKET, SO_LOCK_FILTER, 0},
+	{SOL_SOCKET, SO_BINDTOIFINDEX, 0},
+	{SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0},
+	{SOL_SOCKET, 75 /* SO_RCVMARK */, 0},
+	{SOL_SOCKET, 82 /* SO_RCVPRIORITY */, 0},
+	{IPPROTO_IP, IP_OPTIONS, 0},
+	{IPPROTO_IP, IP_MTU_DISCOVER, 0},
+	{IPPROTO_IP, IP_MINTTL, 0},
+	{IPPROTO_IP, 51 /* IP_LOCAL_PORT_RANGE */, 0},
+	{IPPROTO_TCP, TCP_INFO, 1},
+	{IPPROTO_TCP, TCP_CC_INFO, 1},
+	{IPPROTO_TCP, TCP_SAVE_SYN, 0},
+	{IPPROTO_TCP, TCP_REPAIR, 1},
+	{IPPROTO_TCP, TCP_QUEUE_SEQ, 0},
+	{IPPROTO_TCP, TCP_INQ, 0},
+	{IPPROTO_TCP, TCP_TX_DELAY, 0},
+};
+
+static int is_left_out(int level, int name, int asking)
+{
+	for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++) {
+		if (left_out[i].level == level && left_out[i].name == name)
+			return !asking || left_out[i].asked;
+	}
+	return 0;
+}
+
+static void ask(const char *what, int fd, const struct level *level, int name)
+{
+	char value[512];
+	socklen_t len = sizeof value;
+	memset(value, 0, sizeof value);
+	int result = getsockopt(fd, level->number, name, value, &len);
+	if (result)
+		say("%s get %s %d: %s", what, level->name, name, strerrorname_np(errno));
+	else
+		say("%s get %s %d: %u bytes", what, level->name, name, len);
+}
+
+static void set(const char *what, int fd, const struct level *level, int name)
+{
+	int value = 1;
+	int result = setsockopt(fd, level->number, name, &value, sizeof value);
+	say("%s set %s %d: %s", what, level->name, name, result ? strerrorname_np(errno) : "done");
+}
+
+/* Of a connection, which the service has. */
+void every_option(void)
+{
+	for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+		int other, fd = accepted(0, &other);
+		for (int name = 0; name < levels[i].end; name++) {
+			if (!is_left_out(levels[i].number, name, 1))
+				ask("connection", fd, &levels[i], name);
+		}
+		for (int name = 0; name < levels[i].end; name++) {
+			if (!is_left_out(levels[i].number, name, 0))
+				set("connection", fd, &levels[i], name);
+		}
+		close(fd);
+		peer("close %d", other);
+	}
+}
+
+/* As proxies do it: the address is bound, and the port chosen by connect. */
+void bound_without_port(void)
+{
+	int listener, on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in name = peer_listener(&listener), own = {.sin_family = AF_INET};
+	socklen_t len = sizeof own;
+	inet_pton(AF_INET, getenv("POSIX_OWN_ADDRESS"), &own.sin_addr);
+	show(setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on));
+	show(bind(fd, (void *)&own, sizeof own));
+	must(getsockname(fd, (void *)&own, &len) == 0);
+	say("port %d", ntohs(own.sin_port));
+	show(connect(fd, (void *)&name, sizeof name));
+	must(getsockname(fd, (void *)&own, &len) == 0);
+	say("a port %d", own.sin_port != 0);
+	int other = peer_must("accept %d", listener);
+	peer_sends(other, 10, 1);
+	read_exactly(fd, 10, 1);
+	on = 0;
+	len = sizeof on;
+	must(getsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, &len) == 0);
+	say("option %d", on);
+}
