@@ -9,7 +9,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tidelane_tests::{Stop, machine};
 
-use crate::{catalog::Entry, load::Sample};
+use crate::{
+    catalog::{Entry, tools_dir},
+    load::Sample,
+};
 
 mod table;
 
@@ -277,12 +280,17 @@ impl Book {
             })
     }
 
-    /// Replaces a row. A program that cannot be had here keeps the row that it has.
-    pub fn keep(&mut self, row: Row) {
-        if row.skipped.is_some() && self.rows.contains_key(&row.name) {
-            return;
+    /// Replaces a row, and writes both files. Another run may have kept rows meanwhile. A program
+    /// that cannot be had here keeps the row that it has.
+    pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
+        fs::create_dir_all(tools_dir())?;
+        let lock = fs::File::create(tools_dir().join("book.lock"))?;
+        lock.lock()?;
+        *self = Self::open(&self.folder)?;
+        if row.skipped.is_none() || !self.rows.contains_key(&row.name) {
+            self.rows.insert(row.name.clone(), row);
         }
-        self.rows.insert(row.name.clone(), row);
+        self.write()
     }
 
     /// Writes both files.

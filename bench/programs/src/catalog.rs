@@ -1,6 +1,8 @@
 //! The catalogue: a file of `catalog/` for each program.
 //!
-//! Texts may name places: see [`Entry::fill`] and [`crate::stand::Stand::fill`].
+//! Texts may name places: `{home}` (the server's folder), `{www}` (its random files), `{out}` (for
+//! what clients leave), `{tools}` (what PyPI and npm brought), `{server}` and `{client}`
+//! (addresses), `{port}`, and `{origin}` (address and port of the HTTP server behind proxies).
 
 use std::{collections::BTreeMap, fs, path::Path};
 

@@ -43,6 +43,25 @@ pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
     }
 }
 
+/// The kernel's cell alone, and one load.
+pub fn try_kernel(entry: &Entry, row: &mut Row) {
+    let stand = match Stand::new(entry, Kind::PLAIN) {
+        Ok(stand) => stand,
+        Err(stop) => {
+            row.skipped = Some(words(stop));
+            return;
+        }
+    };
+    plain(&stand, None, row);
+    if let Some(load) = &entry.load {
+        match load::run(&stand, load) {
+            Ok((sample, _)) => println!("  {sample:?}"),
+            Err(stop) => println!("  the load failed: {}", words(stop)),
+        }
+    }
+    stand.end();
+}
+
 /// The cells of a client's service and a kernel's server.
 fn of_client(mut stand: Stand<'_>, row: &mut Row) {
     match stand.wire.service_with(Side::Client, &[]) {

@@ -49,7 +49,14 @@ pub fn transfer(
     let slower = how.is_some_and(|how| how.lossy);
     let limit = Duration::from_secs(check.seconds) * if slower { 2 } else { 1 };
     let client = how.and_then(|how| how.client);
-    let finished = stand.shell(Side::Client, &text).on(client).finish(limit)?;
+    let hangs = |_| {
+        Stop::Fail(format!(
+            "the client hangs: no end within {} s",
+            limit.as_secs()
+        ))
+    };
+    let running = stand.shell(Side::Client, &text).on(client).spawn()?;
+    let finished = running.wait(limit).map_err(hangs)?;
     if !finished.status.success() {
         let words = brief(&finished.stderr);
         return Err(Stop::Fail(format!("the client failed: {words}")));

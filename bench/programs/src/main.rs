@@ -39,6 +39,9 @@ struct Options {
     /// Rounds of each load
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Only the kernel's cell and one load on it, to try an entry; keeps nothing
+    #[arg(long)]
+    try_kernel: bool,
     /// Do not keep the rows in the table
     #[arg(long)]
     no_keep: bool,
@@ -76,25 +79,28 @@ fn run(options: &Options) -> Result<bool, Stop> {
     let mut fine = true;
     for (index, entry) in entries.iter().enumerate() {
         println!("{} of {}: {}", index + 1, entries.len(), entry.name);
-        let row = measure(entry, options.rounds);
+        let row = measure(entry, options);
         row.print();
         fine &= book.no_worse(&row);
-        if !options.no_keep {
-            book.keep(row);
-            book.write()?;
+        if !options.no_keep && !options.try_kernel {
+            book.keep(row)?;
         }
     }
     Ok(fine)
 }
 
 /// One program's row, whatever happens.
-fn measure(entry: &Entry, rounds: usize) -> Row {
+fn measure(entry: &Entry, options: &Options) -> Row {
     let mut row = Row::new(entry);
     if let Err(Stop::Skip(why) | Stop::Fail(why)) = install::install(entry) {
         row.skipped = Some(why);
         return row;
     }
     row.version = install::version(entry);
-    cells::run(entry, rounds, &mut row);
+    if options.try_kernel {
+        cells::try_kernel(entry, &mut row);
+    } else {
+        cells::run(entry, options.rounds, &mut row);
+    }
     row
 }

@@ -17,7 +17,7 @@ use crate::{
 /// Time that a client works before the service is killed.
 const AT_WORK: Duration = Duration::from_millis(300);
 /// Longest that the client at work may take to end. Its connections may fail.
-const END_MAX: Duration = Duration::from_secs(60);
+const END_MAX: Duration = Duration::from_secs(20);
 /// Longest until a listener is known to a new service.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
 
@@ -26,18 +26,16 @@ pub fn of_server(stand: &mut Stand<'_>) -> Result<Checked, Stop> {
     let client = at_work(stand)?;
     thread::sleep(AT_WORK);
     kill_server(stand)?;
-    ends(client)?;
+    let ended = ends(client);
     let during = check::transfer(stand, &stand.output(), None);
     during.map_err(|stop| named("without a service", stop))?;
     up_again(stand)?;
-    let after = check::run(
-        stand,
-        How {
-            client: None,
-            lossy: false,
-        },
-    );
-    after.map_err(|stop| named("with the new service", stop))
+    let how = How {
+        client: None,
+        lossy: false,
+    };
+    let after = check::run(stand, how).map_err(|stop| named("with the new service", stop))?;
+    ended.map(|()| after)
 }
 
 /// The client's service dies, and the server's, if it is on one.
@@ -83,7 +81,10 @@ fn at_work(stand: &Stand<'_>) -> Result<Running, Stop> {
 /// Waits for the end of the client that was at work. Only a hang is a failure.
 fn ends(mut client: Running) -> Result<(), Stop> {
     let ended = client.ends_within(END_MAX)?;
-    ensure!(ended, "the client that was at work hangs");
+    ensure!(
+        ended,
+        "the client that was at work when the service died hangs, as it got no reset"
+    );
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use tidelane_tests::{
     Nginx, Program, Running, Service, Side, Stop, Wire, WireOptions, command,
     impair::{Impairment, impaired_wire},
     nginx::NginxOptions,
-    tools::{source_root, wait_until},
+    tools::wait_until,
     wire::{CLIENT, SERVER, write_random_file},
 };
 
@@ -241,16 +241,10 @@ fn fill(entry: &Entry, home: &std::path::Path, text: &str) -> String {
         .fill(text)
         .replace("{www}", &home.join("www").display().to_string())
         .replace("{home}", &home.display().to_string())
+        .replace("{out}", &home.with_file_name("out").display().to_string())
         .replace("{server}", &SERVER.to_string())
         .replace("{client}", &CLIENT.to_string())
         .replace("{origin}", &format!("{CLIENT}:{ORIGIN_PORT}"))
-        .replace(
-            "{catalog}",
-            &source_root()
-                .join("bench/programs/catalog")
-                .display()
-                .to_string(),
-        )
 }
 
 fn shell(wire: &Wire, side: Side, text: &str) -> Program {
@@ -264,6 +258,7 @@ fn shell(wire: &Wire, side: Side, text: &str) -> Program {
 fn write_files(entry: &Entry, home: &std::path::Path) -> Result<(), Stop> {
     let www = home.join("www");
     fs::create_dir_all(&www)?;
+    fs::create_dir_all(home.with_file_name("out"))?;
     for (index, (name, len)) in FILES.iter().enumerate() {
         write_random_file(&www.join(name), *len, 1 + index as u64)?;
     }
