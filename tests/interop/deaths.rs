@@ -226,3 +226,35 @@ pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
     ensure!(finished.stdout.contains("woken 1 11"), "{finished}");
     Ok(())
 }
+
+/// memcached's main thread finds the new service and accepts; its workers, which slept in epoll
+/// instances with contexts of the dead service, take the connections.
+pub fn workers_of_memcached_find_the_next_service() -> Outcome {
+    tools::require_tools(&["memcached", "memcaslap"])?;
+    let wire = Wire::new()?;
+    let mut service = wire.service()?;
+    let server = wire.program(Side::Server, "memcached");
+    let server = server.args("-t 3 -p 11211 -U 0 -l 0.0.0.0 -u nobody");
+    let _server = wire.start_server(server, Some(&service), 11211)?;
+    let load = || {
+        let client = wire.program(Side::Client, "memcaslap").arg("-s");
+        let client = client.arg(format!("{SERVER}:11211"));
+        client.args("-T 1 -c 6 -t 1s").run(SHORT)
+    };
+    for _ in 0..2 {
+        load()?;
+        service.kill()?;
+        load()?;
+        service = wire.service_again(&service)?;
+        wait_until(SHORT, "the listener in the new service", || {
+            service.has_listener(11211)
+        })?;
+        load()?;
+        let opened = service.counters()?["passive_opens"].as_u64();
+        ensure!(
+            opened >= Some(6),
+            "{opened:?} connections came to the service"
+        );
+    }
+    Ok(())
+}

@@ -8,7 +8,7 @@ use tidelane_client::ClientEvent;
 
 use super::{instance::Instance, interest::Interest, wake};
 use crate::{
-    service::{lane::is_service_gone, session},
+    service::session,
     socket::{arrive, registry},
     sys::Guard,
 };
@@ -70,13 +70,11 @@ impl Instance {
 
     /// If the service died: every registered socket has an event.
     pub(crate) fn tell_death(&self, state: &mut Interest) {
-        let Some(session) = session::last() else {
-            return;
-        };
-        if state.death_told == session.generation || !is_service_gone() {
+        let gone = session::last_gone();
+        if state.death_told >= gone {
             return;
         }
-        state.death_told = session.generation;
+        state.death_told = gone;
         let registered: Vec<u32> = state.registered().map(|(index, _)| index).collect();
         for index in registered {
             state.push_ready(index);

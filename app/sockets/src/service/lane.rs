@@ -65,9 +65,18 @@ struct Ring {
     unflushed: u32,
 }
 
-/// Whether the service of the last session is known to be gone.
-pub(crate) fn is_service_gone() -> bool {
-    session::last().is_some_and(|session| session.program.service_known_gone())
+impl Ring {
+    /// Asks the service to ring the doorbell. Returns true if a thread may sleep.
+    ///
+    /// Of a service that is gone nothing comes any more: the kernel's events are still there. The
+    /// session may be an earlier one, for another lane finds the next service first.
+    fn prepare_to_sleep(&mut self) -> bool {
+        let is_gone = self.session <= session::last_gone();
+        let Some(context) = &mut self.context else {
+            return true;
+        };
+        context.prepare_to_sleep() || (is_gone && !context.has_events())
+    }
 }
 
 /// A socket as the batches of lanes know it.
@@ -351,15 +360,13 @@ impl Lane {
     pub(crate) fn arm(&self) -> bool {
         let mut ring = self.ring.lock();
         self.sleepers.announce();
-        let Some(context) = &mut ring.context else {
-            return true;
-        };
-        let cpu = sys::current_cpu();
-        context.set_cpu_hint(cpu);
-        self.shares_cpu
-            .store(context.shares_cpu(cpu), Ordering::Relaxed);
-        // Of a service that is gone nothing comes any more: the kernel's events are still there.
-        context.prepare_to_sleep() || (is_service_gone() && !context.has_events())
+        if let Some(context) = &mut ring.context {
+            let cpu = sys::current_cpu();
+            context.set_cpu_hint(cpu);
+            self.shares_cpu
+                .store(context.shares_cpu(cpu), Ordering::Relaxed);
+        }
+        ring.prepare_to_sleep()
     }
 
     /// The sleeper woke up. The others still want the doorbell.
@@ -370,7 +377,7 @@ impl Lane {
             return;
         };
         context.cancel_sleep();
-        if others && !context.prepare_to_sleep() {
+        if others && !ring.prepare_to_sleep() {
             drop(ring);
             self.wake_sleepers();
         }

@@ -118,6 +118,15 @@ pub(crate) fn last() -> Option<&'static Session> {
     SESSION.load()
 }
 
+/// The last session whose service is known to be gone, 0 if none. The sessions before it are gone,
+/// too.
+pub(crate) fn last_gone() -> u32 {
+    last().map_or(0, |session| {
+        let lives = !session.program.service_known_gone();
+        session.generation - u32::from(lives)
+    })
+}
+
 /// The living session, made now if there is none and the service answers.
 pub(crate) fn establish() -> Option<&'static Session> {
     current().or_else(register)
