@@ -258,3 +258,33 @@ pub fn workers_of_memcached_find_the_next_service() -> Outcome {
     }
     Ok(())
 }
+
+/// One thread polls a listener, another one sleeps in an epoll instance. Either may be the one that
+/// finds the new service; connections are served in both cases.
+pub fn a_polling_thread_finds_the_next_service() -> Outcome {
+    let wire = Wire::new()?;
+    let binary = wire.scratch().join("polls_beside");
+    let source = tools::source_root().join("tests/interop/polls_beside.c");
+    tools::compile(&binary, &[source])?;
+    let mut service = wire.service()?;
+    let server = wire.program(Side::Server, &binary.to_string_lossy());
+    let _server = wire.start_server(server.arg(7000), Some(&service), 7000)?;
+    let load = || {
+        let client = echo_client(&wire, Side::Client, 7000)?;
+        let client = client.args("--seconds 0.2 --warmup 0");
+        check_load(&client.run(SHORT)?.json()?)
+    };
+    for _ in 0..6 {
+        load()?;
+        service.kill()?;
+        load()?;
+        service = wire.service_again(&service)?;
+        wait_until(SHORT, "the listener in the new service", || {
+            service.has_listener(7000)
+        })?;
+        load()?;
+        let opened = service.counters()?["passive_opens"].as_u64();
+        ensure!(opened >= Some(1), "no connection came to the new service");
+    }
+    Ok(())
+}

@@ -136,6 +136,7 @@ const CASES: &[Case] = cases![
     backlog::a_child_for_each_of_a_hundred_clients 180,
     backlog::busybox_httpd 180,
     deaths::workers_of_memcached_find_the_next_service 60,
+    deaths::a_polling_thread_finds_the_next_service 120,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,

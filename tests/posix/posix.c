@@ -12,7 +12,8 @@
 	X(counts) X(level_triggered) X(data_and_end) X(edge_triggered) X(one_shot) X(mixed)          \
 	X(added_early) X(listening) X(added_while_asleep) X(polled) X(selected)      \
 	X(blocking_connect) X(refused) X(bound_connect) X(options) X(timeouts) X(both_stacks)     \
-	X(duplicates) X(closes_all) X(forked_listener) X(forked_connection) X(ends) X(threads)    \
+	X(duplicates) X(closes_all) X(connection_as_standard_error) X(forked_listener)           \
+	X(forked_connection) X(ends) X(threads)                                                  \
 	X(small_stack) X(signal_stack)                                                           \
 	X(signals) X(files) X(spliced) X(fork_serves) X(fork_saves) X(fork_keeps_open)            \
 	X(fork_takes_turns) X(fork_reads_and_writes) X(fork_both_read) X(fork_unacknowledged)     \

@@ -55,6 +55,32 @@ void closes_all(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
+/* Standard error is a connection, and the library has something to say: the connection cannot be
+ * sent to another process. The peer sees nothing of that. */
+void connection_as_standard_error(void)
+{
+	int other, pair[2], fd = accepted(0, &other), before = dup(2);
+	char space[CMSG_SPACE(sizeof fd)] = "";
+	struct iovec part = {"x", 1};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space,
+				 .msg_controllen = sizeof space};
+	struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+	*rights = (struct cmsghdr){CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS};
+	memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+	must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	say("over %d", dup2(fd, 2));
+	(void)sendmsg(pair[0], &message, 0);
+	write_exactly(2, 30, 1);
+	must(dup2(before, 2) == 2);
+	close(pair[0]);
+	close(pair[1]);
+	show(close(fd));
+	struct answer got = peer_receives(other, 30, 1);
+	say("peer got %ld %ld", got.first, got.second);
+	got = peer_receives(other, -1, 0);
+	say("peer got %ld %ld", got.first, got.second);
+}
+
 /* A master that listens, a worker that accepts. */
 void forked_listener(void)
 {

@@ -159,10 +159,11 @@ impl Change {
         if self.reporter == Reporter::Tidelane
             && let Some(session) = session::current()
         {
-            self.instance
-                .lane()
-                .activate(session)
-                .map_err(|_| Errno(libc::ENOSPC))?;
+            let failed = self.instance.lane().activate(session).is_err();
+            // A connection whose service died at this moment tells so without a context.
+            if failed && !session.program.service_known_gone() {
+                return Err(Errno(libc::ENOSPC));
+            }
         }
         let mut state = self.instance.state();
         let index = state.add(self.socket, self.fd, event.events, event.u64);

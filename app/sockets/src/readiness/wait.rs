@@ -233,16 +233,15 @@ impl Sleeper {
     fn sleep(&mut self) -> Result<(), Errno> {
         let mut fds = self.kernel.clone();
         let first_lane = fds.len();
-        for lane in self.lanes.iter() {
-            if !lane.is_active() {
-                continue;
-            }
-            let fd = lane.borrow_sleep_fd()?;
+        let mut borrowed = Vec::new();
+        for lane in self.lanes.iter().filter(|lane| lane.is_active()) {
+            let sleep = lane.borrow_sleep_fd()?;
             fds.push(libc::pollfd {
-                fd,
+                fd: sleep.fd,
                 events: libc::POLLIN,
                 revents: 0,
             });
+            borrowed.push((lane, sleep));
         }
         let nap = Nap::begin();
         let left_ns = nap.limit(self.deadline.left_ns());
@@ -252,9 +251,8 @@ impl Sleeper {
             sleep_on_many(&mut fds, first_lane, left_ns, self.mask.as_ref())
         };
         drop(nap);
-        let active = self.lanes.iter().filter(|lane| lane.is_active());
-        for (lane, pollfd) in active.zip(&fds[first_lane..]) {
-            lane.return_sleep_fd(pollfd.fd);
+        for (lane, sleep) in borrowed {
+            lane.return_sleep_fd(sleep);
         }
         self.disarm();
         self.pump();

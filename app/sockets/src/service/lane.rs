@@ -52,7 +52,15 @@ pub struct Lane {
     /// The session whose default lane has its doorbell in this epoll instance, 0 if none.
     pub(super) beside_session: AtomicU32,
     /// Kernel epoll instances for threads that sleep on this lane's doorbell, not in use.
-    sleep_fds: Lock<Vec<RawFd>>,
+    sleep_fds: Lock<Vec<SleepFd>>,
+}
+
+/// A kernel epoll instance with the doorbell of a lane, for one sleeper.
+#[derive(Debug)]
+pub(crate) struct SleepFd {
+    pub(crate) fd: RawFd,
+    /// The session of the doorbell.
+    session: u32,
 }
 
 /// The context and what belongs to it.
@@ -63,9 +71,23 @@ struct Ring {
     session: u32,
     /// Changes since the last flush, roughly.
     unflushed: u32,
+    /// The doorbell of the session before. Threads that sleep on it are woken by it, which only an
+    /// open descriptor does.
+    retired: Option<RawFd>,
 }
 
 impl Ring {
+    /// Keeps the doorbell of a session that is over, -1 if none, beyond its context.
+    fn retire(&mut self, doorbell: RawFd) {
+        if let Some(before) = self.retired.take() {
+            session::close_internal(before);
+        }
+        if doorbell >= 0 {
+            let copy = sys::fcntl(doorbell, libc::F_DUPFD_CLOEXEC, 0);
+            self.retired = copy.ok().map(|fd| session::make_internal(fd as RawFd));
+        }
+    }
+
     /// Asks the service to ring the doorbell. Returns true if a thread may sleep.
     ///
     /// Of a service that is gone nothing comes any more: the kernel's events are still there. The
@@ -152,9 +174,10 @@ impl Lane {
                 .program
                 .new_context()
                 .map_err(|_| Errno(libc::EMFILE))?;
-            for fd in std::mem::take(&mut *self.sleep_fds.lock()) {
-                session::close_internal(fd);
+            for sleep in std::mem::take(&mut *self.sleep_fds.lock()) {
+                session::close_internal(sleep.fd);
             }
+            ring.retire(self.doorbell.load(Ordering::Acquire));
             let doorbell = context.doorbell_fd().map_or(-1, |fd| fd.as_raw_fd());
             if doorbell >= 0 {
                 table::set_internal(doorbell, true);
@@ -162,6 +185,9 @@ impl Lane {
             ring.session = session.generation;
             ring.context = Some(context);
             self.doorbell.store(doorbell, Ordering::SeqCst);
+            if let Some(retired) = ring.retired {
+                self.sleepers.wake(|| sys::ring_eventfd(retired));
+            }
         }
         drop(ring);
         if self.epfd() < 0 {
@@ -395,33 +421,40 @@ impl Lane {
     }
 
     /// A kernel epoll instance that becomes readable when the doorbell rings; for one sleeper.
-    pub(crate) fn borrow_sleep_fd(&self) -> Result<RawFd, Errno> {
-        if let Some(fd) = self.sleep_fds.lock().pop() {
-            return Ok(fd);
+    pub(crate) fn borrow_sleep_fd(&self) -> Result<SleepFd, Errno> {
+        if let Some(sleep) = self.sleep_fds.lock().pop() {
+            return Ok(sleep);
         }
+        let session = self.session();
         let fd = session::make_internal(sys::epoll_create()?);
-        if let Some(session) = session::last() {
-            self.register_doorbells(fd, session)?;
+        if let Some(last) = session::last() {
+            self.register_doorbells(fd, last)?;
         }
-        Ok(fd)
+        Ok(SleepFd { fd, session })
     }
 
     /// Gives a sleeper's epoll instance back.
-    pub(crate) fn return_sleep_fd(&self, fd: RawFd) {
-        self.sleep_fds.lock().push(fd);
+    pub(crate) fn return_sleep_fd(&self, sleep: SleepFd) {
+        if sleep.session == self.session() {
+            self.sleep_fds.lock().push(sleep);
+        } else {
+            session::close_internal(sleep.fd);
+        }
     }
 
     /// For the child after fork: the context is the parent's, and given up already.
     pub(crate) fn reset_after_fork(&self) {
         self.ring.unlock_after_fork();
-        drop(std::mem::take(&mut *self.ring.lock()));
+        let ring = std::mem::take(&mut *self.ring.lock());
+        ring.retired.into_iter().for_each(session::close_internal);
+        drop(ring.context);
         let doorbell = self.doorbell.swap(-1, Ordering::AcqRel);
         if doorbell >= 0 {
             table::set_internal(doorbell, false);
         }
         self.sleep_fds.unlock_after_fork();
-        for fd in std::mem::take(&mut *self.sleep_fds.lock()) {
-            session::close_internal(fd);
+        for sleep in std::mem::take(&mut *self.sleep_fds.lock()) {
+            session::close_internal(sleep.fd);
         }
         self.sleepers.reset_after_fork();
         self.beside.store(false, Ordering::Relaxed);
