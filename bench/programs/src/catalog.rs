@@ -9,6 +9,14 @@ use std::{collections::BTreeMap, fs, path::Path};
 use serde::Deserialize;
 use tidelane_tests::{Stop, tools::target_dir};
 
+/// Runs the check for three seconds, and once at least; a line of microseconds for each.
+const CHECKS: &str = "end=$(($(date +%s%N) + 3000000000))
+while start=$(date +%s%N); [ $start -lt $end ]; do
+    { CHECK
+    } > {out}/load || exit 1
+    echo $((($(date +%s%N) - start) / 1000))
+done";
+
 /// One program.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,7 +55,8 @@ pub struct Entry {
     pub server: Server,
     /// The client whose output is compared.
     pub check: Check,
-    /// The load, if there is one for this program.
+    /// The load. Without one, the check again and again.
+    #[serde(default)]
     pub load: Option<Load>,
 }
 
@@ -117,6 +126,16 @@ fn thirty() -> u64 {
 }
 
 impl Entry {
+    /// The load, or else whole checks one after the other for some seconds.
+    pub fn load(&self) -> Load {
+        let checks = || Load {
+            client: CHECKS.replace("CHECK", &self.check.client),
+            reads: Reads::Microseconds,
+            request: "the check, 1 client".to_owned(),
+        };
+        self.load.clone().unwrap_or_else(checks)
+    }
+
     /// Replaces `{tools}` by the folder of what was installed for the programs, and `{port}`.
     pub fn fill(&self, text: &str) -> String {
         let tools = tools_dir().display().to_string();

@@ -26,9 +26,7 @@ pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
     match Stand::new(entry, Kind::ACCELERATED) {
         Ok(ours) => {
             plain(&ours, None, row);
-            if let Some(load) = &entry.load {
-                row.load = Some(loads(&kernel, &ours, load, rounds));
-            }
+            row.load = Some(loads(&kernel, &ours, &entry.load(), rounds));
             of_client(kernel, row);
             of_server(ours, row);
         }
@@ -53,11 +51,9 @@ pub fn try_kernel(entry: &Entry, row: &mut Row) {
         }
     };
     plain(&stand, None, row);
-    if let Some(load) = &entry.load {
-        match load::run(&stand, load) {
-            Ok((sample, _)) => println!("  {sample:?}"),
-            Err(stop) => println!("  the load failed: {}", words(stop)),
-        }
+    match load::run(&stand, &entry.load()) {
+        Ok((sample, _)) => println!("  {sample:?}"),
+        Err(stop) => println!("  the load failed: {}", words(stop)),
     }
     stand.end();
 }

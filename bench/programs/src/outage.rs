@@ -21,6 +21,11 @@ const END_MAX: Duration = Duration::from_secs(20);
 /// Longest until a listener is known to a new service.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
 
+/// What `timeout` says of a client that it ended.
+const HANGS: &str = "124";
+/// A client that only waits sends nothing that the kernel could answer with a reset.
+const NO_RESET: &str = "the client that was at work when the service died hangs: it got no reset";
+
 /// The server's service dies. The clients are the kernel's.
 pub fn of_server(stand: &mut Stand<'_>) -> Result<Checked, Stop> {
     let client = at_work(stand)?;
@@ -49,7 +54,7 @@ pub fn of_clients(stand: &mut Stand<'_>, service: Service) -> Result<Checked, St
     thread::sleep(AT_WORK / 3);
     service.kill()?;
     kill_server(stand)?;
-    driver.end(stand)?;
+    let hangs = driver.end(stand)? == HANGS;
     driver
         .check(stand)
         .map_err(|stop| named("without a service", stop))?;
@@ -59,6 +64,7 @@ pub fn of_clients(stand: &mut Stand<'_>, service: Service) -> Result<Checked, St
     driver
         .check(stand)
         .map_err(|stop| named("with the new service", stop))?;
+    ensure!(!hangs, "{NO_RESET}");
     Ok(Checked {
         carried: witness.ask()?,
         said: None,
@@ -72,8 +78,7 @@ fn named(when: &str, stop: Stop) -> Stop {
 
 /// A client on the kernel that is at work when the service dies.
 fn at_work(stand: &Stand<'_>) -> Result<Running, Stop> {
-    let load = stand.entry.load.as_ref().map(|load| &load.client);
-    let text = stand.fill(load.unwrap_or(&stand.entry.check.client));
+    let text = stand.fill(&stand.entry.load().client);
     let text = check::into_file(&text, &stand.output());
     stand.shell(Side::Client, &text).spawn()
 }
@@ -124,7 +129,8 @@ impl Driver {
         let program = stand
             .shell(Side::Client, script)
             .arg("driver")
-            .arg(home.display());
+            .arg(home.display())
+            .arg(stand.entry.check.seconds);
         let shell = program.accelerated(service).spawn()?;
         Ok(Self {
             shell,
@@ -157,6 +163,12 @@ impl Driver {
     fn check(&mut self, stand: &Stand<'_>) -> Result<(), Stop> {
         self.start()?;
         let status = self.end(stand)?;
+        if status == HANGS {
+            fail!(
+                "the client hangs: no end within {} s",
+                stand.entry.check.seconds
+            );
+        }
         if status != "0" {
             let errors = fs::read_to_string(self.home.join(format!("err.{}", self.round)))?;
             fail!("the client failed: {}", check::brief(&errors));

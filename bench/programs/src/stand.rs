@@ -179,7 +179,8 @@ impl<'a> Stand<'a> {
     /// What `tidelane run` said about the server, if it left the server to the kernel.
     pub fn reason(&self) -> Option<String> {
         let (_, errors) = self.server.borrow().written();
-        let line = errors.lines().find(|line| line.starts_with("tidelane: "))?;
+        let left = |line: &&str| line.starts_with("tidelane: ") && line.contains("with the kernel");
+        let line = errors.lines().find(left)?;
         Some(line.trim_start_matches("tidelane: ").to_owned())
     }
 
@@ -192,9 +193,9 @@ impl<'a> Stand<'a> {
                 .as_str()
                 .is_some_and(|local| local.ends_with(&port))
         };
-        let mut reasons = sockets.iter().filter(|socket| local(socket));
-        let reason = reasons.find_map(|socket| socket["reason"].as_str())?;
-        Some(reason.to_owned())
+        let reasons = sockets.iter().filter(|socket| local(socket));
+        let told = |socket: &serde_json::Value| socket["reason"].as_str().map(str::to_owned);
+        reasons.filter_map(told).find(|reason| !reason.is_empty())
     }
 
     /// CPU seconds of all processes at the server's side so far: the server's and the service's.

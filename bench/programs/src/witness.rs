@@ -13,6 +13,8 @@ struct Opens {
     client: u64,
     /// To listeners of the server's service.
     passive: u64,
+    /// To listeners of the kernel of the server's namespace, from wherever.
+    kernel_passive: u64,
 }
 
 /// The counters before a client runs.
@@ -50,8 +52,10 @@ impl<'a> Witness<'a> {
         let by_service = now.client - self.before.client;
         let passive = now.passive - self.before.passive;
         let connections = by_kernel + by_service;
+        // An attempt that no stack took, as the queue of a listener was full, is none of the two.
+        let taken_by_kernel = now.kernel_passive - self.before.kernel_passive;
         let missed_by_server = match self.stand.service {
-            Some(_) => connections.saturating_sub(passive),
+            Some(_) => connections.saturating_sub(passive).min(taken_by_kernel),
             None => 0,
         };
         let missed_by_client = if self.client.is_some() { by_kernel } else { 0 };
@@ -73,25 +77,40 @@ impl Opens {
             Ok(service.counters()?[name].as_u64().unwrap_or(0))
         };
         Ok(Self {
-            kernel: kernel_opens(&stand.wire.namespace(Side::Client))?,
+            kernel: kernel_opens(stand)?,
+            kernel_passive: kernel_count(stand, Side::Server, "PassiveOpens")?,
             client: count(client, "active_opens")?,
             passive: count(stand.service.as_ref(), "passive_opens")?,
         })
     }
 }
 
-/// ActiveOpens of a namespace's kernel.
-fn kernel_opens(space: &str) -> Result<u64, Stop> {
-    let text = command(&["ip", "netns", "exec", space, "cat", "/proc/net/snmp"])?;
-    active_opens(&text).ok_or_else(|| Stop::Fail("no ActiveOpens".to_owned()))
+/// Connections that the kernel of the client's namespace opened to the server: those to itself over
+/// loopback, as pairs of sockets are made in portable programs, are at both ends there. The server
+/// opens connections to the origin alone.
+fn kernel_opens(stand: &Stand<'_>) -> Result<u64, Stop> {
+    let count = |name| kernel_count(stand, Side::Client, name);
+    let own = if stand.entry.origin {
+        0
+    } else {
+        count("PassiveOpens")?
+    };
+    Ok(count("ActiveOpens")?.saturating_sub(own))
 }
 
-/// ActiveOpens among the pairs of lines of `/proc/net/snmp`.
-fn active_opens(text: &str) -> Option<u64> {
+/// A counter of TCP of a namespace's kernel.
+fn kernel_count(stand: &Stand<'_>, side: Side, name: &str) -> Result<u64, Stop> {
+    let space = stand.wire.namespace(side);
+    let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;
+    counter(&text, name).ok_or_else(|| Stop::Fail(format!("no {name}")))
+}
+
+/// A counter of TCP among the pairs of lines of `/proc/net/snmp`.
+fn counter(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
     let mut names = lines.next()?.split_whitespace();
     let values: Vec<&str> = lines.next()?.split_whitespace().collect();
-    let index = names.position(|name| name == "ActiveOpens")?;
+    let index = names.position(|known| known == name)?;
     values.get(index)?.parse().ok()
 }
 
@@ -100,9 +119,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn active_opens_are_found() {
+    fn counters_are_found() {
         let text = "Ip: a b\nIp: 1 2\nTcp: RtoMax ActiveOpens PassiveOpens\nTcp: 3 44 5\n";
-        assert_eq!(active_opens(text), Some(44));
-        assert_eq!(active_opens("Tcp: RtoMax\nTcp: 3\n"), None);
+        assert_eq!(counter(text, "ActiveOpens"), Some(44));
+        assert_eq!(counter("Tcp: RtoMax\nTcp: 3\n", "ActiveOpens"), None);
     }
 }
