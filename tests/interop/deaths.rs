@@ -271,7 +271,7 @@ pub fn a_polling_thread_finds_the_next_service() -> Outcome {
     let _server = wire.start_server(server.arg(7000), Some(&service), 7000)?;
     let load = || {
         let client = echo_client(&wire, Side::Client, 7000)?;
-        let client = client.args("--seconds 0.2 --warmup 0");
+        let client = client.args("--total 20 --seconds 10 --warmup 0");
         check_load(&client.run(SHORT)?.json()?)
     };
     for _ in 0..6 {
