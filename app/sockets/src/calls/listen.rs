@@ -15,7 +15,7 @@ use crate::{
     service::{Connection, Lane, exceptions, lanes, report, session},
     socket::{
         Inner, Socket, groups,
-        listening::{self, attach, join, set_kernel_nonblocking},
+        listening::{self, attach, attend, join, set_kernel_nonblocking},
         options::Options,
         registry,
         state::{Listening, State},
@@ -126,7 +126,7 @@ pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepte
         if !listening.is_attended()
             && let Some(lane) = lanes::default()
         {
-            wake::joined(socket, &join(socket, &mut inner, fd, lane));
+            wake::joined(socket, &attend(socket, &mut inner, fd, lane));
         }
         inner.options.receive_timeout_ns
     };

@@ -107,7 +107,7 @@ fn show_interest(fds: &[pollfd]) {
         if !listening.is_attended()
             && let Some(lane) = lanes::default()
         {
-            let before = listening::join(socket, &mut inner, entry.fd, lane);
+            let before = listening::attend(socket, &mut inner, entry.fd, lane);
             wake::joined(socket, &before);
         }
         let lanes = inner.lanes();

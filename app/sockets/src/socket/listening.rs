@@ -174,21 +174,42 @@ pub(crate) fn join(
     let State::Listening(listening) = &mut inner.state else {
         return Few::new();
     };
-    if !listening.revive(fd, cookie) {
-        return Few::new();
-    }
-    if listening
-        .joined
-        .iter()
-        .any(|other| std::ptr::eq(other, lane))
+    let is_attached = listening.revive(fd, cookie);
+    if listening.retry_at_ns == NEVER
+        || listening
+            .joined
+            .iter()
+            .any(|other| std::ptr::eq(other, lane))
     {
         return Few::new();
     }
     let before = listening.joined.clone();
     beside::joined(lane, &before);
+    // Without a service, the lane waits for the next one.
     listening.joined.push(lane);
-    listening.tell_join(cookie, lane);
+    if is_attached {
+        listening.tell_join(cookie, lane);
+    }
     before
+}
+
+/// Asks the service for the listener's connections, if it is not attended: they come to the lanes
+/// that joined, and to `lane` if there are none. Returns as [`join`].
+#[must_use]
+pub(crate) fn attend(
+    socket: &'static Socket,
+    inner: &mut Inner,
+    fd: RawFd,
+    lane: &'static Lane,
+) -> Few<&'static Lane> {
+    let cookie = socket.cookie(inner.generation);
+    match &mut inner.state {
+        State::Listening(listening) if !listening.joined.is_empty() => {
+            listening.revive(fd, cookie);
+            Few::new()
+        }
+        _ => join(socket, inner, fd, lane),
+    }
 }
 
 /// Connections of the listener shall not come to `lane` any more.
