@@ -18,7 +18,8 @@ use crate::{
     slots,
 };
 
-/// What one connection may take of its program's memory before it is accepted: others wait, too.
+/// A connection that nobody has accepted may take one part in so many of its program's receive
+/// memory: other connections wait, too.
 const STAGED_SHARE: u32 = 4;
 
 impl<P: PacketIo> Host<P> {
@@ -178,7 +179,7 @@ impl<P: PacketIo> HostIo<P> {
         binding.is_some_and(|binding| binding.place(region, None, &mut buffers, pos, payload))
     }
 
-    /// Whether there is a program that would not have room for `flow` if all its memory were free.
+    /// Returns true if some program would have no room for `flow` even with all of its memory free.
     fn is_hopeless(&self, flow: FlowId, id: ListenerId) -> bool {
         let binding = self.bindings.get(flow.index()).and_then(Option::as_ref);
         let staged = binding.and_then(|binding| binding.rx);

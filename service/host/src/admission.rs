@@ -1,4 +1,4 @@
-//! Whether a connection may open: the operator's rules, and what it costs the user of its program.
+//! Admission of a new connection: the operator's rules, and the limits of its program's user.
 
 use std::sync::Arc;
 

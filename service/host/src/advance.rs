@@ -1,4 +1,4 @@
-//! What a program wrote into its half of a slot: positions, buffers, flags. None of it is trusted.
+//! The program's half of a slot: positions, buffers and flags, none of which is trusted.
 
 use tidelane_abi::program_flags;
 use tidelane_engine::{Advance, Engine, FlowId, Misuse};

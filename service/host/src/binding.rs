@@ -1,4 +1,4 @@
-//! What ties a flow to the program that has it: slot, buffers, next hop.
+//! The binding of a flow to its program: slot, buffers, next hop.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl Path {
 
 /// A flow's tie to a program.
 pub struct Binding {
-    /// Who has the buffers. [`STAGING`] until accepted.
+    /// The program that has the buffers; [`STAGING`] until one accepts the connection.
     pub home: ProgramId,
     /// Number of the connection, unique in this host; 0 until a program has it.
     pub connection: u64,
@@ -165,7 +165,7 @@ impl Binding {
         }
     }
 
-    /// Whether a program has it.
+    /// Returns true if a program has the connection.
     pub fn is_bound(&self) -> bool {
         self.home != STAGING
     }
@@ -250,7 +250,7 @@ impl Binding {
     }
 }
 
-/// What is left in the slot of a program that holds a connection and does not have it.
+/// The rest of a connection in the slot of a program that holds it while another program has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stub {
     /// Number of the connection.

@@ -139,7 +139,7 @@ impl Context {
         Ok(())
     }
 
-    /// Whether another control event has a place, in the ring or to wait for one.
+    /// Returns true if another control event has room, in the ring or in the backlog.
     #[inline]
     fn takes_control(&self) -> bool {
         self.backlog.len() + self.owed < CONTROL_BACKLOG_MAX
@@ -242,12 +242,12 @@ impl Contexts {
         *self.places.get(program.0 as usize)?.get(number as usize)?
     }
 
-    /// Whether there is such a context.
+    /// Returns true if the program has the context.
     pub fn exists(&self, program: ProgramId, number: u32) -> bool {
         self.place(program, number).is_some()
     }
 
-    /// Whether a context can be told of one more connection.
+    /// Returns true if the context can be told of one more connection.
     pub fn takes_control(&self, program: ProgramId, number: u32) -> bool {
         let place = self.place(program, number);
         let place = place.or_else(|| self.place(program, 0));
@@ -292,7 +292,7 @@ impl Contexts {
         Some(&mut self.entries.get_mut(place)?.context)
     }
 
-    /// Whether there may be something to publish.
+    /// Returns true if some context has events to publish.
     #[inline]
     pub fn any_told(&self) -> bool {
         !self.told.is_empty()

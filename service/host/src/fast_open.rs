@@ -11,7 +11,7 @@ use tidelane_time::Instant;
 
 use crate::Host;
 
-/// What is set at a listener's socket.
+/// Fast Open options of a listener's kernel socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListenerFastOpen {
     /// TCP_FASTOPEN: requests that may be pending; none is not at all.
@@ -31,7 +31,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// What is set at the socket of a listener.
+    /// Takes the Fast Open options of a listener's kernel socket over.
     pub fn set_listener_fast_open(&mut self, listener: ListenerId, set: &ListenerFastOpen) {
         let engine = &mut self.engine;
         engine.set_fast_open_places(listener, set.places);

@@ -52,7 +52,7 @@ impl<P: PacketIo> Host<P> {
         self.receive_other(now, link, &whole, partial_allowed)
     }
 
-    /// Whether packets have waited too long.
+    /// Returns true if an incomplete packet has reached its time limit.
     #[inline]
     pub(crate) fn fragments_are_due(&self, now: Instant) -> bool {
         let due = self.fragments.reassembler.next_timeout();

@@ -41,7 +41,7 @@ pub struct Hop {
 pub struct Hops {
     entries: Vec<Hop>,
     index: HashMap<IpAddress, HopId, SecretState>,
-    /// Those without users, the longest unused first. Some may have got users since.
+    /// Next hops without users, the longest unused first. A hop that got users since stays listed.
     unused: VecDeque<HopId>,
 }
 

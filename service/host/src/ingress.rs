@@ -36,8 +36,7 @@ pub struct KernelRoute {
     pub way: Way,
 }
 
-/// Whether the route back to a source must be the way that its packet came (RFC 3704), with the
-/// numbers of the sysctl `rp_filter`.
+/// Reverse path filtering (RFC 3704), with the numbers of the sysctl `rp_filter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReversePathFilter {
     /// Any source will do.
@@ -94,9 +93,10 @@ impl IngressPolicy {
         self.way_to(addr) == Some(Way::Out)
     }
 
-    /// Whether a packet may come from `src`; the reason if not. Sources that Linux refuses only
-    /// with `rp_filter` (broadcast addresses of its networks) are refused always: an answer would
-    /// go to everyone.
+    /// Checks the source address of a packet.
+    ///
+    /// Broadcast addresses of the interface's networks, which Linux refuses only with `rp_filter`,
+    /// are refused always: an answer would go to every host there.
     pub fn check_source(&self, src: IpAddress) -> Result<(), DropReason> {
         if !can_be_a_host(src) {
             return Err(DropReason::BadAddress);
@@ -125,9 +125,10 @@ impl IngressPolicy {
         }
     }
 
-    /// Whether a connection may come from `peer`; the reason if not. Segments to the peer must
-    /// leave over the served interface: where the kernel would answer by another way, or to
-    /// itself, there is no answer from here.
+    /// Checks the peer of a new connection.
+    ///
+    /// Segments to the peer must leave over the served interface. Where the kernel would answer
+    /// over another interface, or to itself, the service gives no answer.
     pub fn check_peer(&self, peer: IpAddress) -> Result<(), DropReason> {
         self.check_source(peer)?;
         if !self.leads_out(peer) {

@@ -78,7 +78,7 @@ pub struct HostIo<P> {
     pub arrival: Option<MacAddress>,
     /// The time of this step.
     pub now: Instant,
-    /// What happened.
+    /// Counters of frames, drops and events.
     pub counters: HostCounters,
     /// The operator's rules.
     pub rules: RuleSet,
@@ -86,7 +86,7 @@ pub struct HostIo<P> {
     pub muted: bool,
     /// For the driver.
     pub requests: VecDeque<HostRequest>,
-    /// Whether something was handed to a port since the last flush.
+    /// True if a port got a frame since the last flush.
     pub tx_queued: bool,
     /// A port or the memory wire had no room: the engine is to resume sending.
     pub blocked: bool,
@@ -96,9 +96,9 @@ pub struct HostIo<P> {
     pub(crate) hand_back: HandBack,
     /// Bytes of payload that every port takes in a super-frame; zero if one has none.
     super_payload_max: u32,
-    /// What the flow labels of IPv6 come from.
+    /// Seed of IPv6 flow labels (RFC 6437).
     pub(crate) label_seed: [u64; 2],
-    /// What the offsets of timestamps come from.
+    /// Key of timestamp offsets (RFC 7323 §7.1).
     pub(crate) secret: [u8; 16],
 }
 

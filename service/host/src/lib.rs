@@ -93,7 +93,7 @@ const LATE_MIN: Duration = Duration::from_millis(2);
 /// Late timers are held for no longer than this.
 const HOLD_MAX: Duration = Duration::from_millis(10);
 
-/// What the host asks its driver for. See [`Host::take_request`].
+/// A request of the host to its driver, taken by [`Host::take_request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostRequest {
     /// Ask the kernel to resolve, or to confirm, this neighbour; [`Host::set_neighbour`] answers.
@@ -119,7 +119,7 @@ pub enum HostRequest {
     },
 }
 
-/// What a host counts, beside the engine's counters.
+/// Counters of a host, beside those of its engine.
 #[derive(Clone, Debug)]
 pub struct HostCounters {
     /// Frames received.
@@ -252,7 +252,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// One turn: everything that has come is processed, everything that follows is sent and told.
-    /// Whether there was anything to do.
+    /// Returns true if there was anything to do.
     pub fn step(&mut self, now: Instant) -> bool {
         self.io.now = now;
         let mut worked = self.receive_ports(now);
@@ -278,8 +278,8 @@ impl<P: PacketIo> Host<P> {
         worked || !self.io.memory.is_empty()
     }
 
-    /// What the engine owes goes out. The parts of a step are functions of their own: as one, none
-    /// of them has registers.
+    /// Sends the acknowledgments that the engine owes. Each part of a step is a function of its
+    /// own: in one function their variables would not fit into registers.
     #[inline(never)]
     fn end_batch(&mut self, now: Instant) {
         self.engine.batch_end(now, &mut self.io);
@@ -309,8 +309,9 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Whether timers wait although they are due. Where they come late, this thread did not get its
-    /// CPU in time, and neither did the kernel's that brings the answers there: it gets some now.
+    /// Returns true if timers that are due wait a little longer. Where timers are late, this thread
+    /// got its CPU late, and so did the kernel thread that delivers the peers' acknowledgments: it
+    /// runs first.
     #[cold]
     fn is_held(&mut self, now: Instant) -> bool {
         let Some(due) = self.engine.next_timeout() else {
@@ -353,7 +354,7 @@ impl<P: PacketIo> Host<P> {
         .min()
     }
 
-    /// Whether the driver has requests to take.
+    /// Returns true if the driver has requests to take.
     pub fn has_requests(&self) -> bool {
         !self.io.requests.is_empty()
     }
@@ -363,7 +364,8 @@ impl<P: PacketIo> Host<P> {
         self.io.requests.pop_front()
     }
 
-    /// Whether a step would find something to do now: to be asked after announcing sleep.
+    /// Returns true if a step would find something to do now. The driver asks after it has
+    /// announced its sleep.
     pub fn has_work(&self) -> bool {
         !self.io.memory.is_empty()
             || self.siblings.as_ref().is_some_and(Siblings::has_work)

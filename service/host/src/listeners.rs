@@ -1,4 +1,4 @@
-//! Who gets a new connection.
+//! Listeners, and the choice of the context that gets a new connection.
 //!
 //! A listener is one kernel socket's 3-tuple. Several programs may hold it (fork after listen), and
 //! the contexts among them that wait for connections are its *members*: a program that holds the
@@ -39,7 +39,7 @@ pub struct Seat {
 }
 
 impl Member {
-    /// Who has less gets the next one.
+    /// The order of members: the least loaded one gets the next connection.
     pub fn load(&self) -> (u32, u64) {
         (self.untaken, self.given)
     }
@@ -47,7 +47,7 @@ impl Member {
 
 /// A listening 3-tuple.
 pub struct Listener {
-    /// What programs call it.
+    /// Number by which programs know the listener.
     pub number: u32,
     /// The kernel socket's cookie (SO_COOKIE).
     pub key: u64,
@@ -185,7 +185,7 @@ impl Listeners {
             .filter_map(|(index, entry)| Some((ListenerId(index as u32), entry.as_ref()?)))
     }
 
-    /// Those with members for whom connections wait.
+    /// Listeners that have members, and connections that wait for one.
     pub fn with_waiting(&self) -> Vec<ListenerId> {
         self.iter()
             .filter(|(_, l)| !l.waiting.is_empty() && !l.members.is_empty())

@@ -66,7 +66,7 @@ pub struct MemoryWire {
 }
 
 impl MemoryWire {
-    /// Whether nothing waits for delivery.
+    /// Returns true if no segment waits for delivery.
     pub fn is_empty(&self) -> bool {
         self.filling.segments.is_empty()
     }
@@ -99,7 +99,7 @@ impl MemoryWire {
         pushed
     }
 
-    /// Whether one of the queued segments has an urgent pointer.
+    /// Returns true if a queued segment has an urgent pointer.
     #[inline]
     pub fn is_urgent(&self) -> bool {
         !self.pointers.is_empty()

@@ -1,4 +1,4 @@
-//! What programs set on their connections, and what they may know of them.
+//! Options that programs set on their connections, and the numbers that they may read.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -174,7 +174,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// What is known of the connection in a program's slot. None if there is none, or it is over.
+    /// Numbers of the connection in a program's slot. None without a connection, or after its end.
     pub fn numbers(
         &mut self,
         now: Instant,
@@ -182,7 +182,7 @@ impl<P: PacketIo> Host<P> {
         slot: u32,
         generation: u32,
     ) -> Option<FlowNumbers> {
-        // What the program changed before it asked counts.
+        // The answer includes changes that the program made before its question.
         self.io.now = now;
         self.advance(now, id, slot);
         let SlotUse::Live(flow) = *self.io.programs.get_mut(id)?.slot_use(slot)? else {

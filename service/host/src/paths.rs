@@ -30,11 +30,11 @@ impl<P: PacketIo> HostIo<P> {
 
     /// How frames reach the peer of `key`.
     ///
-    /// What came in a frame may be forged: only when the peer has shown that it is there
-    /// ([`join_hop`](Self::join_hop)) is the kernel asked about a neighbour that it does not know.
-    /// Else each forged SYN would take a place in the kernel's table of neighbours, and have it
-    /// look for somebody who is not there. Until then answers go back where the frame came from.
-    /// Routers are few, and no frame chooses them: the kernel is asked about them at once.
+    /// A frame's source may be forged. The kernel is asked about an unknown neighbour only when the
+    /// peer has shown that it is there ([`join_hop`](Self::join_hop)). Otherwise each forged SYN
+    /// would take an entry of the kernel's neighbour table, and start a resolution in vain. Until
+    /// then answers go to the link address that the frame came from. The kernel is asked about
+    /// routers at once: they are few, and no frame chooses them.
     fn path_to(&mut self, key: &FlowKey, link: LinkId) -> Path {
         if link == MEMORY_LINK {
             return Path::Memory;

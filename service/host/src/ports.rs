@@ -70,7 +70,7 @@ struct AddressPool {
     exhausted: bool,
 }
 
-/// What [`PortPool::choose`] found.
+/// The result of [`PortPool::choose`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// This port makes the connection's 4-tuple unique.

@@ -31,7 +31,7 @@ pub struct Program {
     pub account: Arc<Account>,
     /// Its memory.
     pub region: Arc<ProgramRegion>,
-    /// What this core has of it.
+    /// The part of the region that is this core's.
     pub share: Share,
     /// Receive buffers in it.
     pub rx: RxBuffers,
@@ -76,7 +76,7 @@ impl Program {
         }
     }
 
-    /// What uses `slot`; none of other cores.
+    /// The use of `slot`; `None` for a slot of another core.
     #[inline]
     pub fn slot_use(&mut self, slot: u32) -> Option<&mut SlotUse> {
         self.slots
@@ -138,7 +138,7 @@ impl Program {
 #[derive(Default)]
 pub struct Programs {
     entries: Vec<Option<Program>>,
-    /// Those of all programs that are not gone.
+    /// Contexts of all programs that are not gone.
     pub contexts: Contexts,
 }
 
@@ -178,8 +178,8 @@ impl Programs {
     }
 
     /// Forgets a program that is gone, if no connection needs its region any more: it is unmapped.
-    /// One that misbehaved keeps its number until the driver has removed it too: it must not mean
-    /// another program by then.
+    /// A program that misbehaved keeps its number until the driver has removed it, too: the number
+    /// must not mean another program by then.
     pub fn remove_unused(&mut self, id: ProgramId) {
         if let Some(entry) = self.entries.get_mut((id.0 as usize).wrapping_sub(1))
             && entry.as_ref().is_some_and(|program| {

@@ -1,4 +1,4 @@
-//! What programs are told: at the end of each step, once per changed flow.
+//! Publication: programs learn of changed flows at the end of each step, once per flow.
 
 use tidelane_abi::{data_event, service_flags};
 use tidelane_engine::FlowId;
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Whether there is something to publish.
+    /// Returns true if there is something to publish.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         !(self.io.dirty.is_empty() && self.io.accepted.is_empty() && self.io.released.is_empty())
@@ -29,7 +29,7 @@ impl<P: PacketIo> Host<P> {
                 self.hand_out(now, flow, listener);
             }
         }
-        // What publishing marks again (its ring is full) is for the next step.
+        // A flow whose ring is full becomes dirty again; the next step publishes it.
         let marked = self.io.dirty.len();
         for at in 0..marked {
             let Some(flow) = self.io.dirty.get(at).copied() else {

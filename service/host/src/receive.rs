@@ -38,9 +38,9 @@ impl<P: PacketIo> Host<P> {
         most > 0
     }
 
-    /// Whether frames may still be in a ring that came before a timer was due: an acknowledgment
-    /// that waits there is no reason to send anything again. A ring that never gets empty holds no
-    /// timer for longer than it takes to read it once.
+    /// Returns true if a ring may still have frames that came before a timer was due: an
+    /// acknowledgment among them makes a retransmission needless. A ring that never gets empty
+    /// delays a timer for no longer than one pass over the ring takes.
     pub(crate) fn frames_wait(&self) -> bool {
         (1..RING_BURSTS).contains(&self.full_bursts)
     }
@@ -71,7 +71,7 @@ impl<P: PacketIo> Host<P> {
         self.send_batches();
     }
 
-    /// What was handed over goes to the other cores.
+    /// Sends the frames that were handed over to the other cores.
     #[inline]
     fn send_batches(&mut self) {
         if let Some(siblings) = &mut self.siblings {
@@ -101,7 +101,7 @@ impl<P: PacketIo> Host<P> {
         }
         self.io.arrival = None;
         if any {
-            // What became whole here may be of a flow elsewhere.
+            // A reassembled packet may belong to a flow of another core.
             self.send_batches();
         }
         any
@@ -144,7 +144,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Whether the frame is for another core, which has it now.
+    /// Hands a frame of another core's flow over. Returns true if the other core has it now.
     #[inline(never)]
     pub(crate) fn hand_over(&mut self, frame: &[u8], partial_allowed: bool) -> bool {
         let (Some(siblings), Ok(packet)) = (&self.siblings, parse_frame(frame)) else {

@@ -1,4 +1,4 @@
-//! What the driver tells the host: programs, listeners, addresses, neighbours.
+//! The driver's side of a host: it adds and removes programs, listeners, addresses and neighbours.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -38,7 +38,7 @@ pub enum ListenError {
 /// A kernel socket that listens. See [`Host::listen`].
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
-    /// What programs call the listener: the same on all cores, and no other listener's.
+    /// Number by which programs know the listener: the same on all cores, and unique.
     pub number: u32,
     /// The kernel socket's cookie (SO_COOKIE).
     pub key: u64,
@@ -161,7 +161,8 @@ impl<P: PacketIo> Host<P> {
         if program.gone {
             return;
         }
-        // What the program asked for last still counts: an orderly exit closes just before it.
+        // The last requests of the program still count: an orderly exit closes its connections just
+        // before its end.
         let slots: Vec<u32> = program.slots().map(|(slot, _)| slot).collect();
         slots.iter().for_each(|slot| self.advance(now, id, *slot));
         if let Some(program) = self.io.programs.get_mut(id) {

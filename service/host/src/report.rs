@@ -1,4 +1,4 @@
-//! What a host says of itself: sockets and counters.
+//! Reports of a host: its sockets and counters.
 
 use tidelane_engine::{FlowId, FlowInfo};
 use tidelane_packet_io::PacketIo;
@@ -11,7 +11,7 @@ use crate::{Host, binding::Binding};
 pub struct SocketReport {
     /// State.
     pub state: SocketState,
-    /// What programs call it, if it is a listener.
+    /// Number by which programs know it, if it is a listener.
     pub listener: Option<u32>,
     /// Local end.
     pub local: Endpoint,
@@ -27,7 +27,7 @@ pub struct SocketReport {
     pub info: Option<FlowInfo>,
 }
 
-/// What kind of socket a report is about.
+/// Kind of the socket that a report is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketState {
     /// A listener.

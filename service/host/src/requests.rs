@@ -1,4 +1,4 @@
-//! What programs ask for, through their rings. Nothing here is trusted.
+//! Requests of programs, from their rings. Nothing here is trusted.
 
 use tidelane_abi::{
     ControlRequest, close_cause, control_event, control_request, data_request, not_accelerated,
@@ -41,13 +41,13 @@ pub struct Parked {
 }
 
 impl Parked {
-    /// Who waits.
+    /// The program that waits.
     pub fn program(&self) -> ProgramId {
         self.program
     }
 }
 
-/// What became of an attempt to start an active open.
+/// The outcome of an attempt to start an active open.
 enum Start {
     Done,
     Failed(u32),

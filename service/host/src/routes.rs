@@ -106,12 +106,12 @@ impl Routes {
         IngressPolicy::new(tables, SourceChecks::default())
     }
 
-    /// Whether a packet may come from `src`; the reason if not.
+    /// Checks the source address of a packet; the error is the reason to drop it.
     pub fn check_source(&self, src: IpAddress) -> Result<(), DropReason> {
         self.ingress.check_source(src)
     }
 
-    /// Whether a connection may come from `peer`; the reason if not.
+    /// Checks the peer of a new connection; the error is the reason to drop its SYN.
     pub fn check_peer(&self, peer: IpAddress) -> Result<(), DropReason> {
         self.ingress.check_peer(peer)
     }
@@ -127,7 +127,7 @@ impl Routes {
         self.last_bytes >> (addr.0[15] % 64) & 1 != 0 && self.is_local(addr)
     }
 
-    /// Whether `addr` is one of the interface's own.
+    /// Returns true if `addr` is one of the interface's own addresses.
     #[inline]
     pub fn is_local(&self, addr: IpAddress) -> bool {
         self.interface.addresses.contains(&addr)

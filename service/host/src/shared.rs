@@ -40,7 +40,7 @@ struct Shared {
     holders: Vec<Holder>,
     /// Slots of holders that had it before.
     stubs: Vec<(ProgramId, u32)>,
-    /// What the home was told last.
+    /// The last state that the home was told.
     published: Option<Publication>,
     /// A unit for each holder, which the user of the first home pays.
     charge: Charge,
@@ -50,7 +50,7 @@ struct Shared {
 pub const HOLDS_MAX: u64 = 1 << 22;
 
 impl Shared {
-    /// Whether the home is a holder.
+    /// True if the home is a holder.
     fn is_at_home(&self) -> bool {
         self.holders.contains(&Holder::Program(self.place.0))
     }
@@ -144,7 +144,7 @@ impl<P: PacketIo> Host<P> {
             .filter(|(_, slot_use)| matches!(slot_use, SlotUse::Live(_) | SlotUse::Ended(_)));
         let slots: Vec<u32> = in_use.map(|(slot, _)| slot).collect();
         for slot in slots {
-            // Whether the program has accepted or closed it, it may have said a moment ago.
+            // The program may have accepted or closed the connection a moment ago.
             self.advance(now, id, slot);
             self.share(id, slot, &account)?;
         }
@@ -176,7 +176,7 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// What ties the connection to its place.
+    /// The binding of the connection to its place.
     fn binding_at(&mut self, (id, slot): (ProgramId, u32)) -> Option<&mut Binding> {
         let flow = match self.io.programs.get_mut(id)?.slot_use(slot)? {
             SlotUse::Live(flow) => *flow,

@@ -31,7 +31,7 @@ impl Place {
     /// The only core.
     pub(crate) const ALONE: Self = Self { core: 0, cores: 1 };
 
-    /// Whether connections between these ports are on this core.
+    /// Returns true if connections between these ports are on this core.
     #[inline]
     pub fn has(self, port: u16, other: u16) -> bool {
         self.cores == 1 || core_of(port, other, self.cores) == self.core
@@ -53,7 +53,7 @@ impl Place {
 pub(crate) struct Batch {
     bytes: Vec<u8>,
     lens: Vec<u32>,
-    /// Whether their checksums may be partial.
+    /// True if their checksums may be partial.
     partial_allowed: bool,
 }
 
@@ -86,7 +86,7 @@ struct Outlet {
     /// Its batches that were looked at come back empty.
     used: Receiver<Batch>,
     filling: Batch,
-    /// What waits for that core, from everybody.
+    /// Batches that wait for that core, from all cores.
     waiting: Arc<AtomicUsize>,
     bell: Box<dyn Bell>,
 }
@@ -195,7 +195,7 @@ impl Siblings {
         lost
     }
 
-    /// Whether a batch waits for this core.
+    /// Returns true if a batch waits for this core.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
@@ -273,7 +273,7 @@ mod tests {
             last.recycle(next);
         }
         assert!(!last.has_work() && last.next().is_none());
-        // What was used is used again, and nothing of it is left.
+        // The batch is reused, and is empty.
         first.hand_over(2, &[7], false);
         assert_eq!(first.flush(), 0);
         let next = last.next().expect("a batch");

@@ -54,7 +54,7 @@ pub fn set_tx_buffer_seen(slot: SlotView<'_>, word: BufferWord) {
     slot.service().tx_buffer_seen.store(word, Release);
 }
 
-/// What a step changed for the program.
+/// Changes of one step that the program sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publication {
     /// Bytes received up to.
@@ -173,7 +173,8 @@ pub fn generation(slot: SlotView<'_>) -> u32 {
     slot.service().generation.load(Relaxed)
 }
 
-/// Whether the program is moving bytes. After [`add_flags`]: it sees the flags if not.
+/// Returns true if the program is moving bytes. To be asked after [`add_flags`]: a program that
+/// moves none by then sees the flags.
 pub fn is_held(slot: SlotView<'_>) -> bool {
     slot.program().held.load(SeqCst) != 0
 }

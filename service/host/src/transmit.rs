@@ -15,11 +15,11 @@ const TCP_CHECKSUM_AT: u16 = 16;
 /// The urgent pointer, likewise.
 const URGENT_POINTER: std::ops::Range<usize> = 18..20;
 
-/// What of a host sends over ports.
+/// The parts of a host that send over ports.
 pub struct Outlet<'a, P> {
     /// One per NIC queue.
     pub ports: &'a mut [P],
-    /// What happened.
+    /// Counters of frames and drops.
     pub counters: &'a mut HostCounters,
     /// Something was handed to a port.
     pub queued: &'a mut bool,
@@ -188,7 +188,8 @@ impl<P: PacketIo> Outlet<'_, P> {
     }
 }
 
-/// Whether the link makes several segments of `out`. A segment without a size has no text.
+/// Returns true if the link cuts `out` into several segments. A segment without a size has no
+/// payload.
 #[inline]
 fn is_cut(out: &SegmentOut) -> bool {
     out.payload_len > u32::from(out.segment_size)

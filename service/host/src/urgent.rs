@@ -16,7 +16,7 @@ use crate::{
     transmit::outlet,
 };
 
-/// What a slot says of urgent data, and what was taken from it.
+/// Urgent data as a slot describes it, and the part that was taken from there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Urgent {
     /// As [`tidelane_abi::ServiceHalf::urgent`].

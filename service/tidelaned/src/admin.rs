@@ -28,7 +28,7 @@ const CLIENT_MAX: Duration = Duration::from_millis(500);
 /// Longest request line.
 const REQUEST_MAX: u64 = 4096;
 
-/// What was asked.
+/// A request of an administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The service shall end.

@@ -32,7 +32,7 @@ const POOL_LOOK_AFTER: Duration = Duration::from_secs(60);
 /// Ports of the pool that are not given back.
 const POOL_KEPT: usize = 64;
 
-/// Who wants a claim.
+/// The owner of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// The listener of the kernel socket with this cookie.
@@ -72,7 +72,7 @@ pub struct Title {
     pub program: Option<Vec<ProgramId>>,
 }
 
-/// Whether a claim is to change.
+/// A question about a claim that may have to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Does a connection of the service need it? If not, [`Claims::unwant`].

@@ -35,11 +35,11 @@ mod sys;
 pub struct Confinement {
     /// The capabilities that are left.
     pub capabilities: Vec<&'static str>,
-    /// Whether no program that this process starts can have others.
+    /// True if no program that this process starts can have other capabilities.
     pub bounded: bool,
     /// Version of the kernel's Landlock; none if the kernel has it not.
     pub landlock: Option<u32>,
-    /// Whether the process may leave a core file.
+    /// True if the process may leave a core file.
     pub core_dumps: bool,
 }
 

@@ -89,7 +89,7 @@ pub struct Control<P: Port> {
     stopping: bool,
 }
 
-/// What the control thread is made of.
+/// Parts of the control thread.
 pub struct Parts<P: Port> {
     /// The fast path.
     pub cores: Cores<P>,

@@ -78,7 +78,7 @@ pub fn now() -> Instant {
     Instant(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
-/// What the core shares with the control thread and the watchdog.
+/// State that the core shares with the control thread and the watchdog.
 struct Shared {
     calls_pending: AtomicBool,
     stop: AtomicBool,
@@ -134,7 +134,7 @@ impl<P: Port> CoreLink<P> for CoreHandle<P> {
     }
 }
 
-/// What a core needs to start.
+/// Parameters of a core's thread.
 pub struct CoreConfig {
     /// Its number among the cores.
     pub number: u32,
@@ -265,8 +265,8 @@ fn watch(shared: &Shared, waits: &OwnedFd, guard: &Guard) {
     }
 }
 
-/// Whether the core is awake, or was woken: in the idle class beside busy programs it may be long
-/// until it gets to say so itself.
+/// Returns true if the core is awake, or was woken: in the idle class beside busy programs it may
+/// take long until the core gets to say so itself.
 fn has_reason_to_run(shared: &Shared, waits: &OwnedFd) -> bool {
     if shared.awake.load(Ordering::Acquire) || shared.wakes_at.load(Ordering::Acquire) <= now().0 {
         return true;
@@ -368,7 +368,8 @@ impl<P: Port> Core<P> {
         ran
     }
 
-    /// Whether the watchdog moved this thread to the normal class lately; moves it back in time.
+    /// Returns true if the watchdog moved this thread to the normal class lately; moves it back
+    /// when its time there is over.
     fn is_boosted(&mut self, now: Instant) -> bool {
         let boosts = self.shared.boosts.load(Ordering::Relaxed);
         if boosts != self.boosts_seen {

@@ -1,5 +1,5 @@
-//! What the kernel says of Fast Open: the network namespace's policy and keys, and what a program
-//! set at its listening socket. So a cookie is as good in one stack as in the other.
+//! The kernel's settings of Fast Open: the network namespace's policy and keys, and the options of
+//! a program's listening socket. A cookie is therefore as good in one stack as in the other.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -39,7 +39,7 @@ impl FastOpen {
     }
 }
 
-/// What is set at a listening socket.
+/// Fast Open options of a listening socket.
 pub fn of_listener(socket: &OwnedFd) -> ListenerFastOpen {
     let socket = socket.as_fd();
     let number = |name| {

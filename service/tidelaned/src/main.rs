@@ -442,7 +442,7 @@ fn usual_headers(interface: &str) -> IpOptions {
     }
 }
 
-/// What keys sequence numbers and hashes: random, and another one at each start (RFC 6528 §3).
+/// The key of sequence numbers and hashes: random, and a new one at each start (RFC 6528 §3).
 fn new_secret() -> Result<[u8; 16], String> {
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())

@@ -79,13 +79,13 @@ pub struct Session {
     pub socket: OwnedFd,
     /// The process at the other end.
     pub peer: Peer,
-    /// What it registered.
+    /// The program's registration, once it has registered.
     pub registered: Option<Registered>,
     /// It is a child's, which holds connections of its parent's.
     heir: bool,
     /// The program that connected to the service, of which this one is a child, or a child's child.
     sponsor: Option<Peer>,
-    /// Whether the program is admitted.
+    /// The program's admission.
     pub standing: Standing,
     /// Name that it gave.
     pub name: String,
@@ -94,7 +94,7 @@ pub struct Session {
     place: Place,
 }
 
-/// Whether a session goes on.
+/// The next step of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The session goes on, and there may be another message.
@@ -190,7 +190,7 @@ impl Session {
         Ok((heir, theirs))
     }
 
-    /// What it is to a core.
+    /// The session as a core knows it.
     fn holder(&self, core: usize) -> Option<Holder> {
         match &self.registered {
             Some(registered) => registered.ids.get(core).copied().map(Holder::Program),

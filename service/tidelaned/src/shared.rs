@@ -53,9 +53,9 @@ pub struct Shared<P: Port> {
     pub accounts: Accounts,
     /// The longest accept queue.
     pub somaxconn: SomaxConn,
-    /// What the kernel says of Fast Open.
+    /// The kernel's settings of Fast Open.
     pub fast_open: FastOpen,
-    /// What the kernel says of congestion controls.
+    /// The kernel's settings of congestion control.
     pub congestion: Congestion,
     /// Where descriptors of programs are looked at.
     pub descriptors: DescriptorThreads,
@@ -117,7 +117,8 @@ impl<P: Port> Shared<P> {
         self.claims.set_addresses(addresses.to_vec())
     }
 
-    /// Whether connections to `addr` come over the served interface. A wildcard does.
+    /// Returns true if connections to `addr` come over the served interface, as those to a wildcard
+    /// do.
     pub fn is_served(&self, addr: IpAddress) -> bool {
         addr.is_unspecified() || self.addresses.contains(&addr)
     }

@@ -30,7 +30,7 @@ pub struct KernelSocket {
     pub cookie: u64,
     /// Its local address, `0.0.0.0` or `::` for a wildcard.
     pub local: Endpoint,
-    /// Whether it is of AF_INET6 and takes nothing over IPv4 (IPV6_V6ONLY).
+    /// True if the socket is of AF_INET6 and takes nothing over IPv4 (IPV6_V6ONLY).
     pub v6_only: bool,
     /// Other sockets may be bound beside its connections (SO_REUSEADDR).
     pub reuse_address: bool,

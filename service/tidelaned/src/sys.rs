@@ -117,7 +117,8 @@ pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// What [`interrupt`] sends: by default it is ignored, so nothing depends on who is first.
+/// The signal of [`interrupt`]. Its default is to be ignored, so that it may come before its
+/// handler is set.
 const INTERRUPT: libc::c_int = libc::SIGURG;
 
 extern "C" fn on_interrupt(_: libc::c_int) {}

@@ -16,7 +16,8 @@ impl Sysctl {
         Self(File::open(path).ok())
     }
 
-    /// What `read` makes of the setting's text as it is now. `None` if the text cannot be read.
+    /// Reads the setting as it is now, and parses its text with `read`. `None` if the text cannot
+    /// be read.
     pub fn read<T>(&self, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let mut text = [0; TEXT_MAX];
         let len = self.0.as_ref()?.read_at(&mut text, 0).ok()?;

@@ -18,7 +18,7 @@ use crate::{
 
 /// Flags that stay with the connection.
 const LASTING: u32 = !(program_flags::CLOSE | program_flags::ABORT);
-/// What a slot says that another program has the connection.
+/// The flag of a slot whose connection another program has.
 const AWAY: u32 = service_flags::ELSEWHERE;
 
 /// A program wants a connection that it holds and does not have.
@@ -62,7 +62,7 @@ struct Luggage {
     unacked: Range<u32>,
 }
 
-/// What a connection needs at its new place.
+/// Resources that a connection needs at its new place.
 struct Room {
     slot: u32,
     generation: u32,

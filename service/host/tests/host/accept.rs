@@ -40,7 +40,7 @@ fn a_connection_for_whose_bytes_there_is_no_memory_waits() {
         assert_eq!(Some(port), expected.next());
         assert_eq!(acceptor.text(&event), TEXT);
         acceptor.abort(&mut stage, &event);
-        // What was freed is found at once.
+        // The next connection finds the freed memory at once.
         open.extend(acceptor.accepted());
     }
     assert!(open.is_empty());
@@ -106,7 +106,7 @@ fn a_connection_that_ends_while_it_waits_is_handed_out() {
     assert_eq!(half.cause.load(Acquire), close_cause::RESET);
 }
 
-/// What none of those that hold the listener could ever take must not block it for good.
+/// A connection that no holder of the listener could ever take must not block it for good.
 #[test]
 fn a_connection_that_fits_nowhere_is_reset_and_keeps_no_place() {
     let (mut stage, program) = stage(1 << 20);

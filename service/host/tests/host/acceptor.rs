@@ -73,7 +73,7 @@ impl Acceptor {
         self.accepted().into_iter().map(|(port, _)| port).collect()
     }
 
-    /// What the connection of `event` has received.
+    /// Payload that the connection of `event` has received.
     pub fn text(&self, event: &ControlEvent) -> Vec<u8> {
         text_in(&self.region, event.slot)
     }

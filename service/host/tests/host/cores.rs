@@ -66,8 +66,8 @@ fn region() -> Arc<ProgramRegion> {
     Arc::new(ProgramRegion::heap(&layout).expect("there is memory"))
 }
 
-/// What the driver knows a program by must not become another's while the driver uses it: the end
-/// of a program that was thrown out reset the connections of who registered after that.
+/// The number of a program must not become another program's while the driver uses it: the end of a
+/// program that was thrown out reset the connections of the program that registered next.
 #[test]
 fn the_number_of_a_program_that_was_thrown_out_is_nobody_else_s() {
     let mut core = Core::new();

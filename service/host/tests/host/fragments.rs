@@ -92,7 +92,7 @@ fn rfc1122_section_3_3_2_the_sender_hears_of_what_did_not_become_whole_in_time()
         (2, 2)
     );
     assert_eq!(core.counter("out_time_excds"), 1);
-    // What comes too late begins anew.
+    // A fragment that comes too late begins a new packet.
     core.receives(&last);
     assert_eq!(core.answers(NOW + WAIT).len(), 0);
     assert_eq!(core.counter("reasm_oks"), 0);

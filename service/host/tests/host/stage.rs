@@ -111,7 +111,7 @@ impl Stage {
         self.core.receives(&frame);
     }
 
-    /// What the host has sent to `from`, all of it by way of the router.
+    /// Segments that the host has sent to `from`, each by way of the router.
     pub fn answers(&mut self, from: IpAddress) -> Vec<SegmentHeader> {
         let sent = self.core.sent();
         let answers = sent.iter().filter_map(|frame| {

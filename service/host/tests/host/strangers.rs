@@ -56,7 +56,7 @@ fn a_syn_that_comes_again_is_answered_where_it_comes_from_now() {
     assert_eq!(stage.answers(stranger(1)).len(), 1);
 }
 
-/// Who answers is a neighbour, whichever way the handshake was remembered.
+/// A peer that answers is a neighbour, with a half-open connection as with a SYN cookie.
 #[test]
 fn a_peer_that_answers_is_looked_for() {
     for half_open in [0, 200] {

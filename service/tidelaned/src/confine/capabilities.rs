@@ -45,7 +45,7 @@ const CAPABILITIES_MAX: u32 = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     set: CapabilitySet,
-    /// Whether the bounding set has been reduced as well.
+    /// True if the bounding set has been reduced as well.
     pub bounded: bool,
 }
 

@@ -22,7 +22,7 @@ use crate::{
 
 /// A listener that a program holds.
 pub(super) struct Held {
-    /// What programs call it.
+    /// Number by which programs know the listener.
     number: u32,
     /// Its number on each core.
     ids: Vec<ListenerId>,

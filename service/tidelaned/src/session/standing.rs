@@ -1,4 +1,4 @@
-//! Whether a program is admitted, and who answers for it.
+//! Admission of a program, and the user who answers for it.
 
 use std::io;
 
