@@ -49,6 +49,8 @@ pub struct Lane {
     /// The default lane joined a listener that is registered here, too: its connections come there
     /// or here.
     pub(super) beside: AtomicBool,
+    /// The session whose doorbells are in this lane's epoll instance, 0 if none.
+    registered: AtomicU32,
     /// The session whose default lane has its doorbell in this epoll instance, 0 if none.
     pub(super) beside_session: AtomicU32,
     /// Kernel epoll instances for threads that sleep on this lane's doorbell, not in use.
@@ -143,6 +145,7 @@ impl Lane {
             batch_last: AtomicU32::new(NO_SOCKET),
             shares_cpu: AtomicBool::new(true),
             beside: AtomicBool::new(false),
+            registered: AtomicU32::new(0),
             beside_session: AtomicU32::new(0),
             sleep_fds: Lock::new(Vec::new()),
         }
@@ -158,6 +161,7 @@ impl Lane {
 
     pub(crate) fn set_epfd(&self, epfd: RawFd) {
         self.epfd.store(epfd, Ordering::Relaxed);
+        self.registered.store(0, Ordering::Release);
     }
 
     /// Whether it has a context.
@@ -190,10 +194,12 @@ impl Lane {
             }
         }
         drop(ring);
-        if self.epfd() < 0 {
+        let generation = session.generation;
+        if self.epfd() < 0 || self.registered.load(Ordering::Acquire) == generation {
             return Ok(());
         }
         self.register_doorbells(self.epfd(), session)?;
+        self.registered.store(generation, Ordering::Release);
         // Threads that sleep there already do not know of the context.
         self.wake_sleepers();
         Ok(())
@@ -457,6 +463,7 @@ impl Lane {
             session::close_internal(sleep.fd);
         }
         self.sleepers.reset_after_fork();
+        self.registered.store(0, Ordering::Relaxed);
         self.beside.store(false, Ordering::Relaxed);
         self.beside_session.store(0, Ordering::Relaxed);
     }
