@@ -7,11 +7,11 @@ use crate::{
     Fate, Slow, SynSeen, delivered::Delivery, open::is_wscale_impossible, recover::AckSeen,
 };
 
-/// A step's verdict: go on with the next, or stop.
+/// Result of one check: continue with the next check, or stop.
 pub(crate) type Step = Result<(), Fate>;
 
 impl<E: Env> Slow<'_, E> {
-    /// A segment for a flow in any state but LISTEN and CLOSED.
+    /// Handles a segment for a flow in any state but LISTEN. A flow in CLOSED ignores the segment.
     pub fn segment_arrives(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Fate {
         self.counters.slow_receives += 1;
         self.cold.delivered = Delivery::default();
@@ -29,7 +29,7 @@ impl<E: Env> Slow<'_, E> {
         fate
     }
 
-    /// §3.10.7.4, in its order.
+    /// Runs the checks of §3.10.7.4 in the RFC's order.
     fn eight_checks(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
         let syn = segment.flags.contains(TcpFlags::SYN) && !segment.flags.contains(TcpFlags::RST);
         if syn && self.hot.state == State::SynReceived {
@@ -72,13 +72,14 @@ impl<E: Env> Slow<'_, E> {
         if rst {
             return self.drop(DropReason::OutOfWindow);
         }
-        // What was sent a window ago may still acknowledge. Older numbers anybody can guess.
+        // An ACK of a duplicate segment counts if the segment starts within one window before
+        // RCV.NXT. An attacker could guess older sequence numbers.
         let oldest = self.hot.rcv_nxt.back(self.hot.rcv_wnd_limit);
         let recent = stale && segment.seq.at_or_after(oldest);
         let ack_counts = recent && segment.flags.contains(TcpFlags::ACK);
         if ack_counts && segment.ack.after(self.hot.snd_una) {
             if let Err(over @ (Fate::TimeWait | Fate::Release)) = self.check_ack(segment) {
-                // It acknowledged our FIN, which was all that was missing.
+                // The segment acknowledged our FIN, and the connection is complete.
                 let _ = self.send_ack();
                 return Err(over);
             }
@@ -101,17 +102,19 @@ impl<E: Env> Slow<'_, E> {
         })
     }
 
-    /// Text that is `stale` came before: that is told, also of what PAWS refuses (as in Linux).
-    /// What was sent again and then held back by the path is older than what came since.
+    /// Reports a duplicate payload by DSACK if the segment is `stale`, even if PAWS rejected it (as
+    /// in Linux). A retransmission that the path delayed carries an older timestamp than later
+    /// segments.
     fn note_stale_text(&mut self, segment: &Segment<'_>, stale: bool) {
         if stale && !segment.payload.is_empty() {
             self.note_duplicate(segment.seq, segment.seq.add(segment.payload.len() as u32));
         }
     }
 
-    /// The four cases of §3.10.7.4, with one allowance: what starts right at the window's edge
-    /// passes, too. A peer that has filled the window acknowledges from there, and so does one that
-    /// probes a closed window; no text comes in that way. Linux allows the same (`tcp_sequence`).
+    /// Applies the four cases of §3.10.7.4, except that a segment may start right at the window's
+    /// edge. A peer that has filled the window sends its ACKs from there, and so does a peer that
+    /// probes a closed window. No payload is accepted at the edge. Linux allows the same
+    /// (`tcp_sequence`).
     fn is_acceptable(&self, segment: &Segment<'_>) -> bool {
         let (next, len) = (self.hot.rcv_nxt, segment.len());
         let ends_in_window = if len == 0 {
@@ -122,7 +125,8 @@ impl<E: Env> Slow<'_, E> {
         ends_in_window && segment.seq.at_or_before(self.hot.rcv_adv)
     }
 
-    /// A SYN in SYN-RECEIVED: the peer has not seen our SYN,ACK, or has and opens, too (§3.5).
+    /// Handles a SYN in SYN-RECEIVED: a retransmission of the peer's SYN, or a simultaneous open
+    /// (§3.5).
     fn syn_in_syn_received(&mut self, segment: &Segment<'_>) -> Step {
         if segment.seq != self.hot.irs {
             self.challenge_ack();
@@ -130,13 +134,13 @@ impl<E: Env> Slow<'_, E> {
         }
         let acks_ours = segment.flags.contains(TcpFlags::ACK) && self.acks_syn(segment);
         if acks_ours {
-            // RFC 9293 §3.5 figure 8, line 6: the SYN itself is old, its acknowledgment is not. It
-            // is answered as what arrives twice is (as in Linux).
+            // RFC 9293 §3.5 figure 8, line 6: the SYN is a duplicate, but its ACK is new. The
+            // answer is that to a duplicate segment (as in Linux).
             let _ = self.check_ack(segment);
             self.note_duplicate(segment.seq, segment.seq.add(1));
             self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
         } else {
-            // One that finds no frame is sent again by the timer.
+            // The timer retransmits the SYN,ACK if no frame is free now.
             if self.may_answer() {
                 let _ = self.send_syn();
             }
@@ -144,13 +148,15 @@ impl<E: Env> Slow<'_, E> {
         Err(Fate::Keep)
     }
 
-    /// Second: RST, exact or challenged (RFC 5961 §3); its text, if any, is not looked at (RFC 9293
-    /// SHLD-2), and the program hears of it (MUST-12). MUST-11: a passive open goes back to LISTEN.
+    /// Second: RST. An exact RST aborts the connection, another one gets a challenge ACK (RFC 5961
+    /// §3). The payload of a RST is ignored (RFC 9293 SHLD-2), and the application is told
+    /// (MUST-12). A passive open goes back to LISTEN (MUST-11).
     fn check_rst(&mut self, segment: &Segment<'_>) -> Step {
         if !segment.flags.contains(TcpFlags::RST) {
             return Ok(());
         }
-        // The peer may have sent beyond what was lost: with SACK it counts from there, as in Linux.
+        // A peer that has sent data beyond a hole resets from its own SND.NXT. With SACK, the end
+        // of the highest out-of-order range is exact, too (as in Linux).
         let reported = self.hot.has(flags::SACK) && self.cold.ooo.highest() == Some(segment.seq);
         if segment.seq != self.hot.rcv_nxt && !reported {
             self.challenge_ack();
@@ -174,7 +180,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Third: security. IP options do not reach this layer, so every segment has the same
-    /// compartment (RFC 9293 §3.10.7.4, appendix A.1: nobody uses them).
+    /// compartment (RFC 9293 §3.10.7.4, appendix A.1: the option is not in use).
     fn check_security(&mut self, _segment: &Segment<'_>) -> Step {
         Ok(())
     }
@@ -197,7 +203,7 @@ impl<E: Env> Slow<'_, E> {
             self.complete_handshake(segment)?;
         }
         let ack = segment.ack;
-        // RFC 5961 §5.2: neither for what was never sent, nor older than the largest window.
+        // RFC 5961 §5.2: an ACK must neither acknowledge unsent data nor be older than MAX.SND.WND.
         self.note_window(self.hot.snd_wnd);
         if ack.after(self.hot.snd_nxt) {
             self.challenge_ack();
@@ -241,9 +247,8 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// What an acknowledgment means for congestion: losses, timeouts that were none, echoes of
-    /// marks, and how far a reduction has come. One that shows congestion does not open the window
-    /// first (as in Linux).
+    /// Updates congestion state after an ACK: loss detection, spurious RTOs, ECN echoes, PRR and
+    /// window growth. An ACK that signals congestion does not grow the window first (as in Linux).
     fn after_ack(&mut self, segment: &Segment<'_>, seen: AckSeen) {
         if self.cold.ca_state == CaState::Loss {
             self.on_ack_in_loss(segment, seen);
@@ -264,18 +269,19 @@ impl<E: Env> Slow<'_, E> {
         self.tell_delivery();
     }
 
-    /// The peer lives: a segment came that only it can have sent.
+    /// Notes that the peer is alive: it has sent an acceptable segment.
     fn note_heard(&mut self) {
         self.cold.last_arrival = self.clock.ms;
         self.hot.last_arrival = (self.clock.ms.0 >> 10) as u16;
         self.cold.unanswered_probes = 0;
     }
 
-    /// SND.WND, SND.WL1, SND.WL2. Whether the window changed.
+    /// Updates SND.WND, SND.WL1 and SND.WL2. Returns true if the window changed.
     ///
-    /// What the fast path took had SEG.SEQ = RCV.NXT of its time, so RCV.NXT stands for SND.WL1
-    /// unless something later came out of order. Among empty segments alike, only a larger window
-    /// counts, or none: they may have been reordered (as in Linux).
+    /// RCV.NXT stands for SND.WL1 unless a later segment came out of order, because every segment
+    /// that the fast path took had SEG.SEQ = RCV.NXT. Among segments without payload and with equal
+    /// numbers, only a larger window or a zero window counts, because they may have been reordered
+    /// (as in Linux).
     fn update_window(&mut self, segment: &Segment<'_>) -> bool {
         let wl1 = self.cold.snd_wl1.later_of(self.hot.rcv_nxt);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
@@ -306,8 +312,9 @@ impl<E: Env> Slow<'_, E> {
         changed
     }
 
-    /// The largest window that the peer offered bounds the segment size: a receiver with a small
-    /// buffer would otherwise wait for the persist timer (Linux: `tcp_bound_to_half_wnd`).
+    /// Records the largest window that the peer offered, which bounds the segment size. A receiver
+    /// with a small buffer could otherwise not be sent a full segment before the persist timer
+    /// expires (Linux: `tcp_bound_to_half_wnd`).
     fn note_window(&mut self, wnd: u32) {
         if wnd > self.cold.snd_wnd_max {
             self.cold.snd_wnd_max = wnd;
@@ -315,7 +322,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// SYN-RECEIVED with an ACK: ESTABLISHED.
+    /// Moves a flow in SYN-RECEIVED to ESTABLISHED if the segment acknowledges our SYN.
     fn complete_handshake(&mut self, segment: &Segment<'_>) -> Step {
         if !self.acks_syn(segment) {
             let key = self.hot.key;
@@ -357,21 +364,21 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Whether the handshake is left incomplete: nothing comes with its end, and the listener wants
-    /// text first (TCP_DEFER_ACCEPT, as in Linux).
+    /// Returns true if the handshake stays incomplete because the ACK carries no data and the
+    /// listener waits for data (TCP_DEFER_ACCEPT, as in Linux).
     fn waits_for_text(&self, segment: &Segment<'_>) -> bool {
         let waits = self.cold.backoff < self.cold.options.defer_accept;
         let empty = segment.seq.add(segment.len()) == self.hot.irs.add(1);
         waits && empty && self.is_unseen()
     }
 
-    /// Whether the segment acknowledges our SYN, and nothing that was not sent.
+    /// Returns true if the segment acknowledges our SYN and no unsent data.
     fn acks_syn(&self, segment: &Segment<'_>) -> bool {
         let after = segment.ack.after(self.hot.iss);
         after && segment.ack.at_or_before(self.hot.snd_nxt)
     }
 
-    /// Common to both opens.
+    /// Initializes the state of an ESTABLISHED flow, for active and passive opens.
     fn established(&mut self, segment: &Segment<'_>) {
         self.note_heard();
         self.cold.retrans_since = None;
@@ -393,7 +400,7 @@ impl<E: Env> Slow<'_, E> {
         self.arm_keepalive();
     }
 
-    /// The flow's FIN may be acknowledged now.
+    /// Advances the state machine if our FIN is acknowledged now.
     fn after_fin_acked(&mut self) -> Step {
         if !self.hot.has(flags::FIN_SENT) || self.hot.snd_una != self.hot.snd_nxt {
             return Ok(());
@@ -418,7 +425,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Both sides are done: the flow goes at once if the program has closed it.
+    /// Ends a connection that both sides have closed. The flow is freed at once if the application
+    /// has closed the socket.
     pub(crate) fn finish(&mut self, fate: Fate) -> Fate {
         if self.cold.is_orphan {
             return fate;
@@ -433,8 +441,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Returns true if the segment echoes a timestamp that no SYN of this open had: it answers an
-    /// older connection (as in Linux).
+    /// Returns true if the segment echoes a timestamp that none of our SYNs carried. The segment
+    /// then belongs to an earlier connection (as in Linux).
     fn echoes_no_syn(&self, segment: &Segment<'_>) -> bool {
         let echo = segment.options.timestamps.filter(|t| t.tsecr != 0);
         let age = |tsecr| self.clock.ms.0.wrapping_sub(tsecr);
@@ -442,7 +450,7 @@ impl<E: Env> Slow<'_, E> {
         self.config.timestamps && echo.is_some_and(|t| age(t.tsecr) > oldest)
     }
 
-    /// §3.10.7.3: SYN-SENT.
+    /// Handles a segment in SYN-SENT (§3.10.7.3).
     fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Fate {
         let has_ack = segment.flags.contains(TcpFlags::ACK);
         let good_ack = has_ack && self.acks_syn(segment) && !self.echoes_no_syn(segment);
@@ -475,7 +483,7 @@ impl<E: Env> Slow<'_, E> {
             self.established(segment);
             self.cold.ca_state = CaState::Open;
             self.env.event(self.id, Event::Connected);
-            // With data that waits for the handshake, the first segment acknowledges.
+            // If data waits for the handshake, the first data segment carries the ACK.
             self.hot.set(flags::ACK_OWED);
             self.hot
                 .put(flags::ACK_NOW, !self.cold.fast_open.more_follows);

@@ -1,5 +1,5 @@
-//! What acknowledgments say of text that is out of order (RFC 2018 §4) and of text that came twice
-//! (RFC 2883 §4).
+//! SACK blocks of outgoing segments: out-of-order ranges (RFC 2018 §4) and duplicates (DSACK, RFC
+//! 2883 §4).
 
 use tidelane_flow::{
     Admission, Env, Event, FlowId, IpFields, LinkId, ListenerId, Route, SegmentOut, TxFull, flags,
@@ -8,22 +8,22 @@ use tidelane_wire::{FlowKey, SackBlocks, SeqNumber, TcpOptions};
 
 use crate::{Slow, ranges::Ranges, urgent};
 
-/// Full segments that are acknowledged at once after something came out of order.
+/// Segments that are acknowledged at once after out-of-order data (quick-ack mode).
 pub(crate) const QUICK_ACKS: u32 = 15;
-/// Blocks that an option has room for.
+/// Largest number of blocks in a SACK option.
 const BLOCKS_MAX: usize = 4;
 
-/// What was reported.
+/// State of the SACK reports to the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reported {
-    /// Which ranges were reported first, the latest first: by a number that each of them holds.
+    /// A sequence number in each of the most recently reported ranges, the latest first.
     latest: [Option<SeqNumber>; BLOCKS_MAX],
-    /// All that there is to say was said.
+    /// True if the peer was sent the present out-of-order ranges.
     pub told: bool,
 }
 
 impl Reported {
-    /// Something arrived at `start`: the range that holds it is reported first from now on.
+    /// Moves the range that contains `start`, where data has just arrived, to the front.
     pub fn arrived(&mut self, start: SeqNumber, ranges: &Ranges) {
         let Some(range) = ranges.containing(start) else {
             return;
@@ -37,13 +37,15 @@ impl Reported {
         self.latest = [Some(start), rest[0], rest[1], rest[2]];
     }
 
-    /// Whether what arrived last ends at `start`, so that text from there goes on with it.
+    /// Returns true if the range that grew last ends at `start`, so that data from `start` extends
+    /// it.
     pub fn grows_at(&self, start: SeqNumber, ranges: &Ranges) -> bool {
         let latest = self.latest[0].and_then(|seq| ranges.containing(seq));
         latest.is_some_and(|range| range.1 == start)
     }
 
-    /// The ranges, the latest first; those that were never reported, or long ago, from the highest.
+    /// Ranges in order of reporting: the most recent first, then all from the highest down. A range
+    /// may occur twice.
     fn in_order(self, ranges: &Ranges) -> impl Iterator<Item = (SeqNumber, SeqNumber)> + '_ {
         let known = self.latest.into_iter().flatten();
         let latest = known.filter_map(|seq| ranges.containing(seq));
@@ -52,20 +54,21 @@ impl Reported {
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// `[start, end)` arrived again: the next acknowledgment says so, and others come soon, for
-    /// the peer repairs something.
+    /// Reports the duplicate `[start, end)` in the next ACK, and enters quick-ack mode, because the
+    /// peer is retransmitting.
     pub(crate) fn note_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
         self.hot.set_quick_acks(QUICK_ACKS);
         self.report_duplicate(start, end);
     }
 
-    /// `[start, end)` arrived again, perhaps as a part of something new (RFC 2883 §4.2). Each is
-    /// reported: what an acknowledgment cannot tell as one range is told by two.
+    /// Reports the duplicate `[start, end)`, which may be a part of a segment with new data (RFC
+    /// 2883 §4.2). A DSACK holds one range, so a pending range that does not join this one is sent
+    /// first.
     pub(crate) fn report_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
         if self.hot.has(flags::SACK) {
             let before = self.cold.dsack.filter(|before| before.1 != start);
             if before.is_some() && before != Some((start, end)) {
-                // One that finds no frame is lost, as any may be.
+                // A DSACK without a free frame is lost, as any ACK may be.
                 let _ = self.send_ack();
             }
             let joined = self.cold.dsack.filter(|before| before.1 == start);
@@ -74,17 +77,17 @@ impl<E: Env> Slow<'_, E> {
         self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
     }
 
-    /// Whether an acknowledgment has more to say than its number.
+    /// Returns true if an ACK would carry SACK blocks.
     pub fn has_sack(&self) -> bool {
         self.hot.has(flags::SACK) && (self.cold.dsack.is_some() || !self.cold.ooo.is_empty())
     }
 
-    /// The same, unless text that went out has said it.
+    /// Returns true if there are SACK blocks that no segment has carried yet.
     pub fn has_untold_sack(&self) -> bool {
         self.has_sack() && (self.cold.dsack.is_some() || !self.cold.reported.told)
     }
 
-    /// Adds the blocks: that of a duplicate, then those that are new or were reported last.
+    /// Adds the DSACK block first, then the out-of-order ranges, the most recent first.
     pub(crate) fn add_sack(&self, options: &mut TcpOptions) {
         let room = if options.timestamps.is_some() { 3 } else { 4 };
         let duplicate = usize::from(self.cold.dsack.is_some());
@@ -103,8 +106,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// A FIN that came right after a range is reported with it: Linux takes a segment for arrived
-    /// only if all of it is reported.
+    /// Extends the end of a range by the FIN that follows it. Linux takes a segment for delivered
+    /// only if the SACK block covers its FIN, too.
     fn with_fin(&self, end: SeqNumber) -> SeqNumber {
         if self.cold.fin_at == Some(end) {
             end.add(1)
@@ -113,8 +116,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// The blocks that new text carries, and their length. A duplicate is told by an acknowledgment
-    /// of its own, as it is told once.
+    /// Returns the SACK blocks that a data segment carries, and their length in bytes. DSACK blocks
+    /// are sent once, in a pure ACK.
     fn blocks_beside_text(&self) -> (SackBlocks, u16) {
         let none = (SackBlocks::EMPTY, 0);
         if !self.hot.has(flags::SACK) || self.cold.ooo.is_empty() || self.cold.dsack.is_some() {
@@ -132,8 +135,8 @@ impl<E: Env> Slow<'_, E> {
         (options.sack, len)
     }
 
-    /// Sends new text by `send_new`, with blocks while something is out of order, for which its
-    /// segments are the shorter (RFC 9293 §3.7.1).
+    /// Sends new data by `send_new`, with SACK blocks while there is out-of-order data. The
+    /// segments are shorter by the length of the blocks (RFC 9293 §3.7.1).
     pub(crate) fn send_with_blocks(
         &mut self,
         send_new: impl Fn(&mut Slow<'_, WithBlocks<'_, E>>) -> Result<u32, TxFull>,
@@ -144,7 +147,7 @@ impl<E: Env> Slow<'_, E> {
         let held = self.hot.flags & (flags::CORK | flags::NODELAY);
         self.hot.mss -= len;
         if snd_up.is_some() {
-            // Urgent data waits neither for Nagle nor for a cork (as in Linux).
+            // Neither Nagle nor a cork holds urgent data back (as in Linux).
             self.hot.set(flags::NODELAY);
             self.hot.clear(flags::CORK);
         }
@@ -172,7 +175,7 @@ impl<E: Env> Slow<'_, E> {
     }
 }
 
-/// A driver that adds SACK blocks and the urgent pointer to new text.
+/// A driver that adds SACK blocks and the urgent pointer to the segments that pass through.
 pub struct WithBlocks<'a, E> {
     env: &'a mut E,
     blocks: SackBlocks,
@@ -181,7 +184,7 @@ pub struct WithBlocks<'a, E> {
 
 impl<E: Env> Env for WithBlocks<'_, E> {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        // New text begins at SND.NXT.
+        // A segment with new data begins at SND.NXT.
         let pointer = urgent::pointer(self.snd_up, out.seq, out.seq);
         if self.blocks.is_empty() && pointer.is_none() {
             return self.env.transmit(out);
@@ -205,7 +208,8 @@ impl<E: Env> Env for WithBlocks<'_, E> {
     }
 
     fn burst_len(&self, flow: FlowId) -> u32 {
-        // The pointer is relative to each segment, so no link can cut what has one.
+        // Segmentation offload cannot split a segment with URG, because the pointer is relative to
+        // each segment.
         match self.snd_up {
             Some(_) => 0,
             None => self.env.burst_len(flow),
@@ -267,12 +271,13 @@ mod tests {
         assert_eq!(arrive(10, 20), [10, 30]);
         assert_eq!(arrive(50, 60), [50, 10, 30]);
         assert_eq!(arrive(40, 45), [30, 50, 10]);
-        // Two become one.
+        // The new data joins two ranges.
         assert_eq!(arrive(20, 30), [10, 50]);
         for start in [70, 90, 110] {
             arrive(start, start + 10);
         }
-        // The oldest report of five is forgotten: its range is among the rest, the highest first.
+        // The list holds four ranges. The fifth is reported after them, with the rest from the
+        // highest down.
         assert_eq!(arrive(130, 140), [130, 110, 90, 70, 50, 10]);
     }
 }

@@ -1,4 +1,4 @@
-//! The cold state of a connection: all that only the slow path needs.
+//! Cold state of a connection, which only the slow path reads and writes.
 
 use tidelane_cc::{Algorithm, Controller};
 use tidelane_flow::{
@@ -13,19 +13,19 @@ use crate::{
     rtt_min::RttMin, scoreboard::Scoreboard, undo::Undo, urgent::Urgent,
 };
 
-/// FlightSize as it was.
+/// Recent values of FlightSize, in bytes.
 #[derive(Debug)]
 pub struct Flight {
-    /// Before the acknowledgment that was looked at last.
+    /// FlightSize before the segment at hand moved SND.UNA.
     pub before: u32,
-    /// At its largest since `round` was SND.NXT.
+    /// Largest FlightSize of the present round.
     pub max: u32,
-    /// The largest is remembered until this number is acknowledged.
+    /// SND.NXT when `max` was last set. The round ends when `round` is acknowledged.
     pub round: SeqNumber,
 }
 
 impl Flight {
-    /// Nothing is in flight.
+    /// Values for a connection that has sent nothing.
     pub const fn none(iss: SeqNumber) -> Self {
         Self {
             before: 0,
@@ -35,139 +35,147 @@ impl Flight {
     }
 }
 
-/// See the module.
+/// Cold state of one connection.
 #[derive(Debug)]
 pub struct Connection {
     /// Congestion control.
     pub controller: Controller,
-    /// Phase of the sender.
+    /// Phase of the sender (Linux: `tcp_ca_state`).
     pub ca_state: CaState,
-    /// What was sent and is not acknowledged, in times of trouble or where the controller wants it.
+    /// Unacknowledged transmissions, while losses are suspected or the congestion control needs a
+    /// record of each transmission.
     pub board: Option<Box<Scoreboard>>,
-    /// There were signs of trouble lately.
+    /// True from the first sign of a loss until some round trips after the last one.
     pub trouble: bool,
-    /// When what is in flight was sent, as long as there are no records.
+    /// Transmission times of the data in flight, kept while there is no scoreboard.
     pub marks: Marks,
-    /// When there last was a sign of trouble.
+    /// Time of the last sign of a loss.
     pub trouble_at: Millis,
-    /// Our own out-of-order ranges, to be placed in order (RFC 9293 §3.10.7.4).
+    /// Out-of-order ranges that were received beyond RCV.NXT (RFC 9293 §3.10.7.4).
     pub ooo: Ranges,
-    /// Which of them were reported last: these come first (RFC 2018 §4).
+    /// Order in which the SACK option reports those ranges (RFC 2018 §4).
     pub reported: Reported,
-    /// Duplicate acknowledgments in a row, without SACK.
+    /// Consecutive duplicate ACKs, on a connection without SACK.
     pub dup_acks: u32,
     /// SND.NXT when recovery began.
     pub recovery_point: SeqNumber,
-    /// SND.NXT when the window was last reduced.
+    /// SND.NXT when the congestion window was last reduced.
     pub reduced_until: SeqNumber,
-    /// The first repair goes whatever the congestion window says.
+    /// The next retransmission ignores the congestion window: it is the first one of a recovery.
     pub repair_first: bool,
-    /// What to take back if nothing was lost.
+    /// Congestion state to restore if the recovery proves to be spurious.
     pub undo: Option<Undo>,
-    /// How the window is being reduced, in fast recovery and after an ECN echo.
+    /// Proportional rate reduction, in fast recovery and after an ECN echo.
     pub prr: Option<Prr>,
-    /// Where pacing stands.
+    /// State of pacing.
     pub pacing: Pacing,
-    /// Bytes that the segment at hand is the first to report as arrived.
+    /// Data that the segment at hand is the first to acknowledge or SACK.
     pub delivered: Delivery,
-    /// Urgent data, both ways.
+    /// Urgent data in both directions.
     pub urgent: Urgent,
-    /// F-RTO is on: the timeout may have been spurious (RFC 5682).
+    /// State of F-RTO, which finds out if an RTO was spurious (RFC 5682).
     pub frto: Frto,
-    /// CWR for the next new text (RFC 3168 §6.1.2), or none.
+    /// CWR, if the next segment with new data has to carry it (RFC 3168 §6.1.2).
     pub cwr_queued: TcpFlags,
-    /// What is known of the path's reordering.
+    /// Measured reordering of the path.
     pub reordering: Reordering,
-    /// End of what a tail loss probe sent again, until it is known whether that was needed.
+    /// End of the range that a tail loss probe retransmitted, until the probe proves to be needed
+    /// or not.
     pub probe_end: Option<SeqNumber>,
-    /// When to look for losses again (RFC 8985 §6.3).
+    /// Time at which the RACK reordering timer expires (RFC 8985 §6.3).
     pub reorder_deadline: Option<Millis>,
-    /// A tail loss probe was sent and nothing came since.
+    /// A tail loss probe was sent, and no ACK has advanced SND.UNA since.
     pub probed: bool,
-    /// Timeouts since SND.UNA last advanced.
+    /// Retransmission timeouts since SND.UNA last advanced.
     pub timeouts: u8,
-    /// How often the timeout was doubled since the last round-trip sample (RFC 6298 §5).
+    /// Number of times that the RTO was doubled since the last RTT sample (RFC 6298 §5).
     pub backoff: u8,
-    /// FIN was sent without text.
+    /// The FIN was sent in a segment without payload.
     pub fin_alone: bool,
-    /// SND.UNA after the last acknowledgment that came here: what the fast path took moved it on.
+    /// SND.UNA after the last ACK that the slow path handled. A larger SND.UNA means that the fast
+    /// path took ACKs since.
     pub acked_here: SeqNumber,
-    /// What was in flight.
+    /// Recent values of FlightSize.
     pub flight: Flight,
-    /// SND.WL1, unless RCV.NXT is later. SND.WL2 is SND.UNA: a window is never taken from an older
-    /// acknowledgment.
+    /// SND.WL1; RCV.NXT counts instead if it is later. SND.WL2 is SND.UNA, because the window of an
+    /// older ACK is never used.
     pub snd_wl1: SeqNumber,
-    /// Largest window that the peer offered.
+    /// Largest window that the peer has offered, in bytes (RFC 5961: MAX.SND.WND).
     pub snd_wnd_max: u32,
-    /// The listener that it came from.
+    /// Listener of a passive open.
     pub listener: Option<ListenerId>,
-    /// Its listener's accept queue has no room for it at present.
+    /// The listener's accept queue has no room for this connection at present.
     pub accept_queue_full: bool,
-    /// The handshake is complete, but for the text that its listener waits for (TCP_DEFER_ACCEPT).
+    /// The peer's ACK has arrived, but the listener waits for data before it accepts the connection
+    /// (TCP_DEFER_ACCEPT).
     pub deferred: bool,
-    /// Options of the socket.
+    /// Socket options.
     pub options: SocketOptions,
-    /// MSS that we announced.
+    /// MSS that our SYN announced.
     pub rmss: u16,
-    /// MSS that the path allows.
+    /// MSS that the path MTU allows.
     pub path_mss: u16,
-    /// The search for a larger one.
+    /// Search for a larger path MTU (RFC 4821).
     pub mtu: MtuSearch,
-    /// The peer's window, not path or peer, bounds the segment size: it may still grow.
+    /// The peer's window limits the segment size more than path and peer's MSS do. The segment size
+    /// grows with that window.
     pub mss_bounded: bool,
-    /// The peer's MSS option.
+    /// MSS that the peer's SYN announced.
     pub smss: u16,
-    /// Whether our SYN offers window scaling (a passive open mirrors the peer).
+    /// Our SYN offers window scaling. A passive open does if the peer's SYN did.
     pub offer_wscale: bool,
-    /// Its part in Fast Open (RFC 7413).
+    /// State of Fast Open (RFC 7413).
     pub fast_open: FastOpen,
-    /// Why it ended; the flow stays in CLOSED until the program closes it.
+    /// Reason for the end of the connection. The flow stays in CLOSED until the application closes
+    /// the socket.
     pub cause: Option<CloseCause>,
-    /// Sequence number of the peer's FIN, if it came out of order.
+    /// Sequence number of a FIN that arrived out of order.
     pub fin_at: Option<SeqNumber>,
-    /// FIN-WAIT-2 without a program, or keepalive: next look.
+    /// Time of the next keepalive probe, or end of FIN-WAIT-2 for an orphan.
     pub slow_deadline: Option<Millis>,
-    /// When the path's MTU may have grown again (RFC 1191 §6.3).
+    /// Time at which a lowered path MTU expires (RFC 1191 §6.3).
     pub path_deadline: Option<Millis>,
-    /// Keepalive and window probes and timeouts since the peer was last heard of.
+    /// Keepalive probes, window probes and retransmission timeouts since the last segment of the
+    /// peer.
     pub unanswered_probes: u8,
-    /// When the timer first expired for what is outstanding: USER TIMEOUT counts from there.
+    /// Time at which the retransmission timer first expired for SND.UNA. USER TIMEOUT counts from
+    /// there.
     pub retrans_since: Option<Millis>,
-    /// When the closed window was first probed: the same for it.
+    /// Time at which the closed window was first probed. USER TIMEOUT counts from there.
     pub persist_since: Option<Millis>,
-    /// When a segment that means nothing here was last answered (RFC 5961 §10).
+    /// Time of the last answer to an unacceptable segment (RFC 5961 §10).
     pub answered_at: Millis,
-    /// The program is gone from this flow.
+    /// The application has closed the socket, or has exited.
     pub is_orphan: bool,
-    /// The flow waits for transmit frames.
+    /// The flow waits for a free transmit frame.
     pub tx_blocked: bool,
-    /// When a segment last arrived; before any has, when the flow was made.
+    /// Time at which a segment last arrived here, or at which the flow was created.
     pub last_arrival: Millis,
-    /// How long nothing has come, for spans that are too long for `last_arrival`.
+    /// Time of the last segment in full width, to tell if TS.Recent has expired.
     pub heard: Heard,
-    /// Position from which the next full quota counts for its growth.
+    /// Stream position at which the next measurement for receive-buffer autotuning begins.
     pub tune_from: u32,
-    /// A range that arrived twice, to be reported (RFC 2883).
+    /// Range that arrived twice, for the next ACK to report (DSACK, RFC 2883).
     pub dsack: Option<(SeqNumber, SeqNumber)>,
-    /// The entry of the timer wheel.
+    /// Entry in the timer wheel.
     pub timer: tidelane_time::TimerHandle,
-    /// For `info`.
+    /// Retransmitted segments, for `tcpi_total_retrans`.
     pub retrans: u32,
-    /// Least round-trip time of the last minutes.
+    /// Windowed minimum of the RTT.
     pub rtt_min: RttMin,
-    /// Soft ICMP error seen last, used if a timeout follows.
+    /// Last soft ICMP error, reported as the cause if the connection then times out.
     pub soft_error: Option<CloseCause>,
 }
 
 impl Connection {
-    /// The congestion control that the program asked for, or the engine's.
+    /// Returns the congestion control that the application chose, or the engine's default.
     pub fn algorithm(&self, config: &EngineConfig) -> Algorithm {
         self.options.congestion.unwrap_or(config.congestion)
     }
 
-    /// How long FIN-WAIT-2 lasts for a flow without program, in ms: what is configured or set
-    /// (TCP_LINGER2), but no less than the peer may need to send its FIN again, as in Linux.
-    /// `None`: the flow is to be reset.
+    /// Returns how long an orphan stays in FIN-WAIT-2, in ms: the configured time or TCP_LINGER2,
+    /// but at least 3.5 RTO, so that the peer can retransmit its FIN (as in Linux). Returns `None`
+    /// if the connection has to be reset instead.
     pub fn fin_wait_2_ms(&self, hot: &FlowState, timeouts: &Timeouts) -> Option<u32> {
         let asked = match self.options.fin_wait_2 {
             FinWait2::Usual => timeouts.fin_wait_2_ms,

@@ -1,6 +1,6 @@
-//! SYN cookies (RFC 4987 §3.6): when a listener has no room for another half-open connection, what
-//! must be remembered of it travels in our initial sequence number, and comes back with the
-//! acknowledgment. A flood of forged SYNs then costs no memory and keeps nobody out.
+//! SYN cookies (RFC 4987 §3.6). When the SYN queue is full, the ISS of the SYN,ACK encodes the
+//! state of the half-open connection, and the peer's ACK returns it. A SYN flood then takes no
+//! memory and does not keep other clients out.
 //!
 //! ```text
 //!  31                       8 7      6         5      3 2      0
@@ -9,8 +9,8 @@
 //! +--------------------------+-------+----------+--------+--------+
 //! ```
 //!
-//! So MSS, window scale and SACK survive, rounded down to a table. Timestamps need no bit: a peer
-//! that sends them with its acknowledgment had them granted; their lowest bit says whether ECN was.
+//! MSS and window scale are rounded down to a table entry. Timestamps need no bit, because a peer
+//! uses them only if our SYN,ACK granted them. The lowest bit of TSval says if ECN was negotiated.
 
 use core::hash::Hasher;
 
@@ -25,17 +25,18 @@ use crate::{
     version::sizes,
 };
 
-/// How long a cookie is good for: this one and the next.
+/// Length of an epoch. A cookie is valid in its own epoch and in the next one.
 const EPOCH: Duration = Duration::from_secs(64);
-/// Sizes that are remembered; the next smaller one is taken.
+/// MSS values that a cookie can encode.
 const MSS: [u16; 8] = [48, 536, 1200, 1300, 1400, 1440, 1460, 8960];
-/// Shifts that are remembered; the next smaller one is taken. The first entry stands for none.
+/// Window shifts that a cookie can encode. Entry 0 means that the peer did not offer window
+/// scaling.
 const WSCALE: [u8; 8] = [0, 0, 2, 4, 6, 7, 8, 10];
 const SACK_BIT: u32 = 1 << 6;
 const EPOCH_BIT: u32 = 1 << 7;
 const HASH_MASK: u32 = !0xff;
 
-/// The last entry of `table` that is not above `value`.
+/// Returns the index of the last entry of `table` that is not above `value`.
 fn round_down<T: PartialOrd + Copy>(table: &[T], value: T) -> u32 {
     let place = table.iter().rposition(|entry| *entry <= value);
     place.unwrap_or(0) as u32
@@ -57,7 +58,7 @@ fn hash(secret: &[u8; 16], key: &FlowKey, irs: SeqNumber, epoch: u64, low: u32) 
     hasher.finish() as u32 & HASH_MASK
 }
 
-/// The initial sequence number that remembers `options` of a peer's SYN with number `irs`.
+/// Returns the ISS that encodes `options` of a peer's SYN with sequence number `irs`.
 pub fn make(
     secret: &[u8; 16],
     key: &FlowKey,
@@ -78,7 +79,7 @@ pub fn make(
     SeqNumber(hash(secret, key, irs, epoch, low) | low)
 }
 
-/// The options of the SYN that `cookie` was made for, if it is one of ours and not too old.
+/// Returns the options that `cookie` encodes, or `None` if the cookie is forged or too old.
 pub fn check(
     secret: &[u8; 16],
     key: &FlowKey,
@@ -106,7 +107,7 @@ pub fn check(
     })
 }
 
-/// The SYN,ACK that answers `syn` with a cookie, and forgets it.
+/// Builds the SYN,ACK that answers `syn` with a cookie. No state is kept.
 pub fn reply(
     secret: &[u8; 16],
     config: &EngineConfig,
@@ -122,7 +123,7 @@ pub fn reply(
         ..syn.options
     };
     let theirs = syn.options.timestamps.filter(|_| config.timestamps);
-    // Without timestamps there is no room to remember ECN.
+    // ECN is encoded in TSval, so it needs timestamps.
     let ecn = theirs.is_some() && SynSeen::of(syn, arrival.ecn).agrees_to_ecn(config, options);
     let echo = if ecn { TcpFlags::ECE } else { TcpFlags::NONE };
     SegmentOut {
@@ -150,7 +151,7 @@ pub fn reply(
     }
 }
 
-/// A timestamp that is not later than `now`, with `ecn` as its lowest bit.
+/// Returns the latest timestamp up to `now` whose lowest bit is `ecn`.
 fn stamp(now: u32, ecn: bool) -> u32 {
     let even = now & !1;
     match (ecn, now & 1 == 1) {
@@ -160,7 +161,7 @@ fn stamp(now: u32, ecn: bool) -> u32 {
     }
 }
 
-/// What the SYN said that a cookie's acknowledgment comes from; `kept` is what the cookie held.
+/// Reconstructs the peer's SYN from its ACK and from `kept`, the options that the cookie encoded.
 pub fn remembered(kept: &TcpOptions, acknowledgment: &Segment<'_>) -> SynSeen {
     let timestamps = acknowledgment.options.timestamps;
     SynSeen {
@@ -175,7 +176,7 @@ pub fn remembered(kept: &TcpOptions, acknowledgment: &Segment<'_>) -> SynSeen {
     }
 }
 
-/// Makes it as if our SYN,ACK had been sent by this flow.
+/// Sets the state that a flow has after it has sent the SYN,ACK.
 pub fn resume(hot: &mut FlowState, clock: &Clock, acknowledgment: &Segment<'_>) {
     hot.snd_nxt = hot.iss.add(1);
     hot.rcv_adv = hot.rcv_nxt.add(hot.rcv_wnd_limit.min(0xffff));

@@ -1,29 +1,29 @@
-//! What an acknowledgment says has arrived.
+//! Data that one ACK newly reports as delivered.
 
 use tidelane_wire::SeqNumber;
 
-/// What an acknowledgment brought.
+/// The data that one ACK newly acknowledges or SACKs (RFC 6937: DeliveredData).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Delivery {
-    /// Bytes that are known to have arrived since.
+    /// Newly delivered bytes.
     pub bytes: u32,
-    /// Round-trip time of the last of them that was sent only once.
+    /// RTT of the last newly delivered segment that was sent only once, in us.
     pub rtt_us: Option<u32>,
-    /// When the newest of them was last sent.
+    /// Latest transmission time among the newly delivered segments.
     pub sent_us: Option<u32>,
-    /// The least start of what was sent at first and arrived after something beyond it: the path
+    /// Lowest start of a segment that was sent only once and arrived after data beyond it: the path
     /// reorders (RFC 8985 §6.2 step 3).
     pub reordered_from: Option<SeqNumber>,
-    /// The least end of what arrived and was sent only once.
+    /// Lowest end of a newly delivered segment that was sent only once.
     pub original_end: Option<SeqNumber>,
-    /// Some of it was sent more than once.
+    /// Some of the newly delivered data was retransmitted.
     pub again: bool,
-    /// It gave a round-trip sample.
+    /// The ACK gave an RTT sample.
     pub sampled: bool,
 }
 
 impl Delivery {
-    /// Adds another one.
+    /// Adds the data that another part of the same ACK reports.
     pub fn add(&mut self, other: &Self) {
         self.bytes += other.bytes;
         self.rtt_us = other.rtt_us.or(self.rtt_us);
@@ -55,7 +55,7 @@ impl Delivery {
     }
 }
 
-/// Whether `a` was sent before `b`.
+/// Returns true if time `a` is before time `b`, both in us modulo 2^32.
 pub(crate) const fn earlier(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }

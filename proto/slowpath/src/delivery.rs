@@ -1,9 +1,9 @@
-//! How fast data is delivered (draft-cheng-iccrg-delivery-rate-estimation): for controllers that go
-//! by it.
+//! Delivery rate samples (draft-cheng-iccrg-delivery-rate-estimation) for rate-based congestion
+//! control such as BBR.
 //!
-//! Each transmission is remembered with what had been delivered by then. When it arrives, what was
-//! delivered since, over the time since, is a rate sample; the longer of the time to send and the
-//! time to be acknowledged counts, so that neither bursts nor gathered acknowledgments inflate it.
+//! Each transmission records the amount of data delivered until then. When its ACK arrives, the
+//! sample is the amount delivered since, divided by the longer of the send interval and the ACK
+//! interval, so that neither send bursts nor ACK compression inflate the rate.
 
 use std::collections::VecDeque;
 
@@ -13,10 +13,10 @@ use tidelane_time::Duration;
 
 use crate::Slow;
 
-/// Instants of sending that are remembered at most.
+/// Largest number of transmission times that are recorded.
 const SENDINGS_MAX: usize = 4096;
 
-/// What was known when something was sent. Times in microseconds modulo 2^32.
+/// State at one transmission. Times are in microseconds modulo 2^32.
 #[derive(Clone, Copy, Debug)]
 struct Sending {
     /// P.sent_time.
@@ -31,7 +31,7 @@ struct Sending {
     app_limited: bool,
 }
 
-/// The connection's part.
+/// Delivery state of a connection.
 #[derive(Debug, Default)]
 pub struct Sampler {
     /// C.delivered.
@@ -40,16 +40,17 @@ pub struct Sampler {
     delivered_us: u32,
     /// C.first_sent_time.
     first_sent_us: u32,
-    /// C.app_limited: until so much is delivered; zero if it is not.
+    /// C.app_limited: value of `delivered` up to which samples are app-limited; zero if the flow is
+    /// not app-limited.
     app_limited: u64,
-    /// In the order of time.
+    /// Recorded transmissions, the oldest first.
     sendings: VecDeque<Sending>,
-    /// Bytes found lost since the last sample.
+    /// Bytes marked lost since the last sample.
     lost: u32,
 }
 
 impl Sampler {
-    /// Something is about to be sent, `idle`: with nothing in flight (§3.2).
+    /// Records a transmission. `idle`: nothing is in flight (§3.2).
     fn on_send(&mut self, now_us: u32, idle: bool) {
         if idle {
             self.first_sent_us = now_us;
@@ -70,7 +71,7 @@ impl Sampler {
         });
     }
 
-    /// `bytes` arrived, the newest of them sent at `sent_us` (§3.3).
+    /// Makes a sample after `bytes` were delivered, the latest of them sent at `sent_us` (§3.3).
     fn on_delivered(&mut self, now_us: u32, bytes: u32, sent_us: Option<u32>) -> Option<Interval> {
         self.delivered += u64::from(bytes);
         self.delivered_us = now_us;
@@ -89,7 +90,7 @@ impl Sampler {
         })
     }
 
-    /// The sending at `sent_us`; those before it are old.
+    /// Returns the record of the transmission at `sent_us`, and drops older ones.
     fn take_sending(&mut self, sent_us: u32) -> Option<Sending> {
         let before = |s: &Sending| (s.sent_us.wrapping_sub(sent_us) as i32) < 0;
         while self.sendings.front().is_some_and(before) {
@@ -105,7 +106,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.controller.models_delivery()
     }
 
-    /// Something is about to be sent.
+    /// Records a transmission, before it is sent.
     pub(crate) fn note_sending(&mut self) {
         if !self.models_delivery() {
             return;
@@ -120,7 +121,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// All was sent that may be: whether there was too little to send (§3.4).
+    /// Marks the flow as app-limited if it has nothing more to send and the window has room (§3.4).
     pub(crate) fn note_app_limit(&mut self) {
         if !self.models_delivery() {
             return;
@@ -134,14 +135,14 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// `bytes` were found lost.
+    /// Counts `bytes` that were marked lost.
     pub(crate) fn note_lost(&mut self, bytes: u32) {
         if let Some(sampler) = &mut self.cold.pacing.sampler {
             sampler.lost = sampler.lost.saturating_add(bytes);
         }
     }
 
-    /// An acknowledgment was taken: the controller sees what it delivered.
+    /// Gives the congestion control a rate sample for the ACK at hand.
     pub(crate) fn tell_delivery(&mut self) {
         if !self.models_delivery() {
             return;
@@ -155,7 +156,7 @@ impl<E: Env> Slow<'_, E> {
             return;
         }
         let interval = sampler.on_delivered(now.us(), delivery.bytes, delivery.sent_us);
-        // What came sooner than a round trip was not delivered in that time (§3.3).
+        // An interval shorter than the minimum RTT gives no valid sample (§3.3).
         let least = Duration::from_micros(u64::from(if rtt_min == u32::MAX { 1 } else { rtt_min }));
         let sample = RateSample {
             delivered: sampler.delivered,
@@ -176,8 +177,8 @@ impl<E: Env> Slow<'_, E> {
 mod tests {
     use super::*;
 
-    /// Ten segments at once, acknowledged one by one a millisecond apart after a round trip of 20
-    /// ms: the rate is what the acknowledgments' spacing says, not the burst's.
+    /// Ten segments leave in one burst. Their ACKs arrive 1 ms apart after a round trip of 20 ms.
+    /// The rate follows the ACK interval, not the burst.
     #[test]
     fn a_burst_is_measured_by_its_acknowledgments() {
         let mut sampler = Sampler::default();
@@ -191,9 +192,9 @@ mod tests {
                 rates.push(i.bytes * 1_000_000 / i.span.as_micros());
             }
         }
-        // In the first round the window bounds it: ten segments in 29 ms at the end.
+        // The window limits the first round: ten segments in 29 ms at the end.
         assert_eq!(rates.last().copied(), Some(10_000 * 1_000 / 29));
-        // What was sent one by one is delivered at a segment per millisecond.
+        // Segments that were sent 1 ms apart are delivered at that rate.
         let interval = sampler.on_delivered(41_000, 1_000, Some(21_000));
         let interval = interval.map(|i| (i.bytes, i.span.as_millis()));
         assert_eq!(interval, Some((10_000, 20)));

@@ -1,6 +1,6 @@
-//! Explicit congestion notification (RFC 3168; RFC 9293 SHLD-8): asked for by SYN, echoed by the
-//! receiver until the sender has answered, and answered once per window. With DCTCP (RFC 8257 §3.2)
-//! the echo instead tells of each segment whether it was marked.
+//! Explicit congestion notification (RFC 3168; RFC 9293 SHLD-8). The SYN negotiates ECN. The
+//! receiver sends ECE until the sender answers with CWR, and the sender reduces its window once per
+//! window of data. With DCTCP (RFC 8257 §3.2), ECE reports the CE state of each segment instead.
 
 use tidelane_cc::{CongestionControl, EcnFeedback};
 use tidelane_flow::{CaState, EcnPolicy, EngineConfig, Env, SocketOptions, State, flags};
@@ -8,12 +8,12 @@ use tidelane_wire::{Ecn, Segment, TcpFlags};
 
 use crate::{Slow, SynSeen, prr::Prr};
 
-/// Acknowledgments sent at once after the first mark: the sender should know soon.
+/// Segments acknowledged at once after the first CE, so that the sender reacts soon.
 const QUICK_ACKS: u32 = 2;
 
 impl SynSeen {
-    /// Whether this end agrees to ECN. A SYN that is itself ECN-capable is not RFC 3168's: only
-    /// DCTCP's listeners take it (as in Linux).
+    /// Returns true if this end agrees to ECN. RFC 3168 does not allow a SYN with ECT; only a DCTCP
+    /// listener accepts one (as in Linux).
     pub(crate) fn agrees_to_ecn(&self, config: &EngineConfig, options: &SocketOptions) -> bool {
         let algorithm = options.congestion.unwrap_or(config.congestion);
         let allowed = config.ecn != EcnPolicy::Off && !self.ect;
@@ -22,18 +22,18 @@ impl SynSeen {
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Whether every packet is sent as ECT and every mark is told (RFC 8257).
+    /// Returns true if DCTCP is in use: all packets are ECT, and ECE reports each CE (RFC 8257).
     pub(crate) fn is_dctcp(&self) -> bool {
         self.hot.has(flags::ECN) && self.cold.controller.algorithm().needs_ecn()
     }
 
-    /// Whether an active open asks for ECN.
+    /// Returns true if an active open requests ECN.
     pub(crate) fn asks_for_ecn(&self) -> bool {
         self.config.ecn == EcnPolicy::Request || self.cold.algorithm(self.config).needs_ecn()
     }
 
-    /// Control bits of our SYN (RFC 3168 §6.1.1). One that is sent again does not ask: what drops
-    /// such SYNs must not keep the connection from opening (§6.1.1.1).
+    /// ECN bits of our SYN (RFC 3168 §6.1.1). A retransmitted SYN does not request ECN, because a
+    /// middlebox that drops such SYNs must not prevent the connection (§6.1.1.1).
     pub(crate) fn syn_ecn(&self) -> TcpFlags {
         let asks = self.asks_for_ecn();
         match self.hot.state {
@@ -43,7 +43,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// The ECN field of our SYN: DCTCP's is ECN-capable as all of its packets (as in Linux).
+    /// ECN field of the packet that carries our SYN. DCTCP sends all packets as ECT (as in Linux).
     pub(crate) fn syn_field(&self) -> Ecn {
         let asked = self.syn_ecn() != TcpFlags::NONE;
         if asked && self.cold.algorithm(self.config).needs_ecn() {
@@ -53,7 +53,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Text came with this field in its IP header, and perhaps with CWR (RFC 3168 §6.1.3).
+    /// Handles the ECN field and the CWR bit of a data segment (RFC 3168 §6.1.3).
     pub(crate) fn note_ecn(&mut self, segment: &Segment<'_>, ecn: Ecn) {
         if !self.hot.has(flags::ECN) {
             return;
@@ -64,7 +64,8 @@ impl<E: Env> Slow<'_, E> {
         }
         if segment.flags.contains(TcpFlags::CWR) {
             self.hot.clear(flags::ECE);
-            // Its window may be a single segment now: it waits for this.
+            // The sender's window may be a single segment after the reduction, and then waits for
+            // this ACK.
             self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
         }
         if marked && !self.hot.has(flags::ECE) {
@@ -74,20 +75,21 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RFC 8257 §3.2: when marks begin or end, what came before is acknowledged first, by itself.
+    /// When the CE state changes, sends an ACK for the data before the change with the old ECE (RFC
+    /// 8257 §3.2).
     fn note_dctcp_mark(&mut self, marked: bool) {
         if marked == self.hot.has(flags::ECE) {
             return;
         }
         if self.hot.rcv_nxt != self.hot.last_ack_sent {
-            // One that finds no frame leaves the marks to the next acknowledgment.
+            // If no frame is free, the next ACK covers both.
             let _ = self.send_ack();
         }
         self.hot.put(flags::ECE, marked);
         self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
     }
 
-    /// An acknowledgment moved SND.UNA by `acked`, perhaps with ECE (§6.1.2).
+    /// Handles ECE in an ACK that advanced SND.UNA by `acked` bytes (RFC 3168 §6.1.2).
     pub(crate) fn take_ecn_echo(&mut self, segment: &Segment<'_>, acked: u32) {
         if !self.hot.has(flags::ECN) {
             return;
@@ -107,7 +109,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.ca_state = CaState::Cwr;
         self.cold.recovery_point = self.hot.snd_nxt;
         self.cold.reduced_until = self.hot.snd_nxt;
-        // An earlier repair that was not needed does not take this back.
+        // Undoing an earlier spurious recovery must not undo this reduction.
         self.cold.undo = None;
         let own = self.cold.controller.models_delivery();
         self.cold.prr = (!own).then(|| Prr::begin(flight));
@@ -116,7 +118,7 @@ impl<E: Env> Slow<'_, E> {
         self.counters.ecn_reductions += 1;
     }
 
-    /// The window was reduced: the next new text says so.
+    /// Schedules CWR for the next new data segment.
     pub(crate) fn queue_cwr(&mut self) {
         if self.hot.has(flags::ECN) {
             self.cold.cwr_queued = TcpFlags::CWR;

@@ -1,61 +1,63 @@
-//! Fast Open (RFC 7413), as far as one flow is concerned: what its SYN says and carries, and what
-//! becomes of it. Who has which cookie is the engine's.
+//! Fast Open (RFC 7413) in one flow: the option and the data of its SYN, and the answer to them.
+//! The engine keeps the cookies.
 
 use tidelane_flow::{EngineConfig, Env, Event, ListenerId, SocketOptions, State, flags};
 use tidelane_wire::{Ecn, FastOpenOption, IpAddress, Segment, SeqNumber, TcpFlags};
 
 use crate::{Fate, Slow, delivered::Delivery, open::rmss};
 
-/// Bytes that a SYN with text leaves free for options, its own and those that routers add, so that
-/// it is not too long for the path (as in Linux).
+/// Bytes of a SYN with data that are left for TCP options, including options that middleboxes add,
+/// so that the packet does not exceed the path MTU (as in Linux).
 const OPTION_SPACE: u32 = 40;
 
-/// A flow's part in Fast Open.
+/// State of Fast Open in one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastOpen {
-    /// What the first SYN, or SYN,ACK, says; later ones say nothing.
+    /// Fast Open option of the first SYN or SYN,ACK. Retransmissions carry none.
     pub option: Option<FastOpenOption>,
-    /// Bytes of text that the first SYN may carry.
+    /// Bytes of data that the first SYN may carry.
     pub room: u32,
-    /// The first SYN is more than an ordinary one.
+    /// The first SYN carries a Fast Open option or data.
     pub asks: bool,
-    /// The first SYN waits for the text that it is to carry.
+    /// The first SYN is delayed until the application writes the data for it.
     pub held: bool,
-    /// The program had the flow before the handshake ended.
+    /// The application got the flow before the handshake was complete.
     pub pending: bool,
-    /// It has one of the listener's places for such flows, until the handshake is over.
+    /// The flow counts against the listener's limit of pending Fast Open requests until the
+    /// handshake is complete.
     pub has_place: bool,
-    /// SYN was sent again.
+    /// The SYN was retransmitted.
     pub repeated: bool,
-    /// The program waits to write more than SYN carried.
+    /// The application waits to write more data than the SYN carried.
     pub more_follows: bool,
-    /// The form in which SYN asked for a cookie or had one: the experiment's, or not.
+    /// True if the option of our SYN had the experimental form, false if it had the standard form.
+    /// `None` if there was no option.
     pub asked_experimental: Option<bool>,
-    /// The SYN carried text, and all of it was taken: TCPI_OPT_SYN_DATA.
+    /// The SYN carried data, and the peer acknowledged all of it (TCPI_OPT_SYN_DATA).
     pub syn_text_taken: bool,
-    /// What SYN,ACK said, until the engine has taken note of it.
+    /// Result of the handshake for the cookie cache, until the engine has taken it.
     pub answer: Option<Answer>,
 }
 
-/// What a SYN,ACK says of the server, to one that asked.
+/// The server's answer to a SYN with Fast Open, for the cookie cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// MSS that it announced.
+    /// MSS that the server announced.
     pub mss: Option<u16>,
-    /// The cookie that it gives to one that asked for it, in the form that it gave it in.
+    /// Cookie that the server granted, in the form of its option.
     pub cookie: Option<FastOpenOption>,
-    /// The cookie was asked for in the experiment's form; `None` if none was asked for.
+    /// Form of the option in our SYN: true if experimental. `None` if there was no option.
     pub asked_experimental: Option<bool>,
-    /// SYN carried text.
+    /// The SYN carried data.
     pub text: bool,
-    /// SYN was sent again, without option and text.
+    /// The SYN was retransmitted without option and data.
     pub repeated: bool,
-    /// SYN carried text, was sent again without, and that was what the server answered: the first
-    /// one did not arrive, or its answer did not.
+    /// The server answered the retransmitted SYN without data, because the SYN with data or its
+    /// answer was lost.
     pub lost: bool,
 }
 
-/// Bytes of text in a SYN to a server at `peer` whose last MSS was `mss`.
+/// Returns the bytes of data that fit into a SYN to `peer`, whose last known MSS was `mss`.
 pub fn syn_room(
     config: &EngineConfig,
     peer: IpAddress,
@@ -69,30 +71,30 @@ pub fn syn_room(
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Whether text and FIN may be sent: in SYN-RECEIVED, too, once a SYN brought a good cookie
-    /// (RFC 7413 §4.2.2).
+    /// Returns true if data and FIN may be sent. A SYN with a valid cookie allows both in
+    /// SYN-RECEIVED (RFC 7413 §4.2.2).
     pub(crate) fn may_send(&self) -> bool {
         self.hot.state.sends() || self.is_pending()
     }
 
-    /// Whether SYN waits for text, of which there is none yet.
+    /// Returns true if the SYN is delayed and the application has not written its data yet.
     pub(crate) fn is_syn_held(&self) -> bool {
         self.cold.fast_open.held && self.hot.tx_end == self.hot.iss.add(1)
     }
 
-    /// Whether the handshake goes on while the program already has the flow.
+    /// Returns true if the application has the flow while the handshake is still going on.
     pub(crate) fn is_pending(&self) -> bool {
         self.cold.fast_open.pending && self.hot.state == State::SynReceived
     }
 
-    /// Whether this is a passive open that no program has seen.
+    /// Returns true if this is a passive open that the application has not been given.
     pub(crate) fn is_unseen(&self) -> bool {
         self.hot.state == State::SynReceived
             && self.cold.listener.is_some()
             && !self.cold.fast_open.pending
     }
 
-    /// Bytes of text that the SYN which is sent now carries: the first one only.
+    /// Returns the bytes of data for the SYN that is sent now. Only the first SYN carries data.
     pub(crate) fn syn_text(&self) -> u32 {
         let first = self.hot.state == State::SynSent && self.hot.snd_nxt == self.hot.iss;
         if !first {
@@ -102,8 +104,8 @@ impl<E: Env> Slow<'_, E> {
         written.min(self.cold.fast_open.room)
     }
 
-    /// Our SYN or SYN,ACK is sent now for the first time: it has a timer, and tells the round-trip
-    /// time.
+    /// Starts the retransmission timer and the RTT measurement when our SYN or SYN,ACK is sent for
+    /// the first time.
     pub fn time_syn(&mut self) {
         self.hot.set(flags::RTT_TIMING);
         self.hot.rtt_seq = self.hot.iss.add(1);
@@ -111,8 +113,8 @@ impl<E: Env> Slow<'_, E> {
         self.arm_rto();
     }
 
-    /// A SYN or SYN,ACK went out, with `text` bytes. SND.NXT does not go back behind what was sent
-    /// before.
+    /// Updates SND.NXT after a SYN or SYN,ACK with `text` bytes of data. A retransmission does not
+    /// move SND.NXT back.
     pub(crate) fn note_syn_sent(&mut self, text: u32) {
         let option = self.cold.fast_open.option.take();
         if let Some(option) = option {
@@ -124,18 +126,18 @@ impl<E: Env> Slow<'_, E> {
             false => self.hot.snd_nxt.later_of(end),
         };
         if self.cold.fast_open.pending {
-            // SYN,ACK has a timer, but is not in flight beside the text behind it.
+            // The SYN,ACK has a timer, but FlightSize counts only the data behind it.
             self.hot.snd_una = self.hot.snd_una.later_of(self.hot.iss.add(1));
         }
     }
 
-    /// A SYN that may be taken at once (RFC 7413 §4.2.2): its text is the program's, which has the
-    /// flow before SYN,ACK is sent.
+    /// Accepts a SYN with a valid cookie (RFC 7413 §4.2.2). The application gets the flow and the
+    /// data of the SYN before the SYN,ACK is sent.
     pub fn accept_at_once(&mut self, syn: &Segment<'_>, listener: ListenerId) {
         self.cold.fast_open.pending = true;
         let room = self.hot.rcv_wnd_limit as usize;
         let text = &syn.payload[..syn.payload.len().min(room)];
-        // Without memory it is as if it had not come.
+        // Data for which there is no memory is not acknowledged, and the client retransmits it.
         if !text.is_empty() && self.env.place(self.id, 0, text) {
             self.hot.rcv_nxt = self.hot.rcv_nxt.add(text.len() as u32);
             self.hot.rcv_mss = text.len().min(0xffff) as u16;
@@ -148,16 +150,16 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// The handshake of a flow that the program already has is over: what was sent meanwhile gets
-    /// the timer.
+    /// Completes the handshake of a flow that the application already has. The timer now covers the
+    /// data that was sent meanwhile.
     pub(crate) fn end_pending(&mut self) {
         if self.hot.flight_size() > 0 {
             self.arm_rto();
         }
     }
 
-    /// SYN,ACK acknowledges our SYN and perhaps its text. What it does not is sent again at once,
-    /// as text that is new (RFC 7413 §4.2.2, client): it counts as never sent.
+    /// Handles the SYN,ACK's acknowledgment of our SYN and its data. Unacknowledged data of the SYN
+    /// counts as unsent, and is sent again at once (RFC 7413 §4.2.2, client).
     pub(crate) fn settle_syn_text(&mut self, syn_ack: &Segment<'_>) {
         let first = self.hot.iss.add(1);
         let text = self.hot.snd_nxt.after(first);
@@ -186,15 +188,15 @@ impl<E: Env> Slow<'_, E> {
         self.resend_syn_text(end);
     }
 
-    /// Sends what SYN carried, up to `end`, and SYN,ACK does not acknowledge: at once, if the
-    /// windows allow it. Nagle does not count it as a small segment, nor is it timed (Karn).
+    /// Retransmits the data of the SYN from SND.NXT up to `end`, within both windows. Nagle does
+    /// not count it as a small segment, and it gives no RTT sample (Karn).
     fn resend_syn_text(&mut self, end: SeqNumber) {
         let window = self.hot.snd_wnd.min(self.hot.cwnd);
         while self.hot.snd_nxt.before(end) {
             let left = end.distance_from(self.hot.snd_nxt);
             let len = left.min(u32::from(self.hot.mss));
             let fits = self.hot.flight_size() + len <= window;
-            // What is left then is sent as all text is.
+            // The remaining data is sent as new data.
             if !fits || self.send_text(len).is_err() {
                 break;
             }
@@ -204,8 +206,8 @@ impl<E: Env> Slow<'_, E> {
         self.hot.clear(flags::SMALL_SENT);
     }
 
-    /// Text and FIN that came with a SYN,ACK (RFC 7413 §4.2.2: a server may send before the
-    /// handshake ends). The window is the one that SYN announced.
+    /// Handles data and FIN in a SYN,ACK (RFC 7413 §4.2.2: a server may send before the handshake
+    /// is complete). The receive window is that of our SYN.
     pub(crate) fn take_syn_ack_text(&mut self, syn_ack: &Segment<'_>, ecn: Ecn) -> Fate {
         let more = !syn_ack.payload.is_empty() || syn_ack.flags.contains(TcpFlags::FIN);
         if !self.cold.fast_open.asks || !more {

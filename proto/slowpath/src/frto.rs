@@ -1,33 +1,34 @@
-//! F-RTO (RFC 5682 §2, and §3 with SACK), and Eifel detection by timestamps (RFC 3522): a timeout
-//! after which something arrives that was never sent again was spurious, and is taken back.
+//! Detection of spurious retransmission timeouts: F-RTO (RFC 5682 §2, and §3 with SACK) and Eifel
+//! detection by timestamps (RFC 3522). A timeout is spurious if data arrives that was never
+//! retransmitted. The sender then undoes its reaction to the timeout.
 
 use tidelane_flow::{CaState, Env, flags};
 use tidelane_wire::Segment;
 
 use crate::{Slow, recover::AckSeen};
 
-/// Where the algorithm stands.
+/// Step of the algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Frto {
     /// Conventional recovery.
     Off,
-    /// Step 2: the first segment was sent again.
+    /// Step 2: the first segment was retransmitted.
     Waiting,
-    /// Step 2.b: new text is to be sent, rather than more again.
+    /// Step 2.b: new data is sent next, instead of further retransmissions.
     SendNew,
-    /// Step 3: it was.
+    /// Step 3: new data was sent.
     Probing,
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// The timer expired. In fast recovery the first time, all may have been sent again (§2.1 step
-    /// 1): F-RTO could not tell.
+    /// Starts F-RTO after a timeout. F-RTO cannot tell after the first timeout of a fast recovery,
+    /// in which everything may have been retransmitted (§2.1 step 1).
     pub(crate) fn begin_frto(&mut self, was_repairing: bool) {
         let may = !was_repairing || self.cold.timeouts > 1;
         self.cold.frto = if may { Frto::Waiting } else { Frto::Off };
     }
 
-    /// An acknowledgment came after a timeout.
+    /// Handles an ACK in the Loss phase.
     pub(crate) fn on_ack_in_loss(&mut self, segment: &Segment<'_>, seen: AckSeen) {
         if seen.acked > 0 && self.echoes_original(segment) {
             return self.undo_timeout();
@@ -36,14 +37,14 @@ impl<E: Env> Slow<'_, E> {
         let original = delivered
             .original_end
             .is_some_and(|end| end.at_or_before(self.cold.recovery_point));
-        // Without SACK the arrival of what was sent again may have moved SND.UNA past all of it.
+        // Without SACK, the ACK of a retransmission may have moved SND.UNA past the whole range.
         let original = original && (self.hot.has(flags::SACK) || !delivered.again);
         let duplicate = seen.duplicate && !self.hot.has(flags::SACK);
         match self.cold.frto {
             Frto::Off => {}
-            // Step 3.b: what was never sent again has arrived.
+            // Step 3.b: data that was never retransmitted has arrived.
             _ if original => self.undo_timeout(),
-            // Step 3.a, and 2.a.
+            // Steps 3.a and 2.a.
             Frto::Probing if seen.news || duplicate => self.cold.frto = Frto::Off,
             Frto::Waiting if duplicate => self.cold.frto = Frto::Off,
             Frto::Waiting if seen.acked > 0 => {
@@ -54,7 +55,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Nothing was lost: window and threshold as they were, all is in flight again.
+    /// Undoes a spurious timeout: restores cwnd and ssthresh, and counts lost data as in flight
+    /// again.
     fn undo_timeout(&mut self) {
         self.cold.frto = Frto::Off;
         if !self.take_back() {

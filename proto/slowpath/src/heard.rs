@@ -1,30 +1,30 @@
-//! Whether the peer was silent for so long that TS.Recent says nothing any more (RFC 7323 §5.5):
-//! its clock may have gone half of its way round, and would seem to have gone back.
+//! Age of TS.Recent (RFC 7323 §5.5). After 24 days without a segment, the peer's timestamp clock
+//! may have wrapped by half of its range, and PAWS would reject valid segments.
 //!
-//! The fast path keeps the low bits of the second in which a segment last came, 18 hours of them.
-//! The engine looks at them more often than that.
+//! The fast path records only the low 16 bits of the second in which a segment arrived, which wrap
+//! after 18 hours. The engine copies them to this record more often than that.
 
 use tidelane_flow::{Clock, Env, FlowState};
 use tidelane_time::{Duration, Instant};
 
 use crate::Slow;
 
-/// How often the engine looks.
+/// Interval at which the engine checks each flow for new segments.
 pub const HEARD_INTERVAL: Duration = Duration::from_secs(8 * 3600);
-/// When TS.Recent is too old: a clock of 1 ms goes half of its way in 24.8 days.
+/// Age at which TS.Recent expires. A clock of 1 ms wraps by half of its range in 24.8 days.
 const TS_RECENT_AGE: Duration = Duration::from_secs(24 * 86_400);
 
-/// What was found at the last look at which something had come since the one before.
+/// Result of the last check that found a new segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Heard {
-    /// When that was.
+    /// Time of that check.
     at: Instant,
-    /// Low bits of the second in which it had come.
+    /// Low bits of the second in which the segment arrived.
     second: u16,
 }
 
 impl Heard {
-    /// A connection begins.
+    /// State of a new connection.
     pub fn at(clock: &Clock) -> Self {
         Self {
             at: clock.now,
@@ -32,7 +32,7 @@ impl Heard {
         }
     }
 
-    /// The engine looks.
+    /// Records the time if a segment has arrived since the last check.
     pub fn look(&mut self, now: Instant, hot: &FlowState) {
         if self.second != hot.last_arrival {
             self.at = now;
@@ -42,7 +42,7 @@ impl Heard {
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// See the module.
+    /// Returns true if TS.Recent has expired, so that PAWS must not use it.
     pub(crate) fn is_ts_recent_old(&self) -> bool {
         let heard = self.cold.heard;
         heard.second == self.hot.last_arrival && self.clock.now - heard.at > TS_RECENT_AGE

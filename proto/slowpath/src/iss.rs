@@ -1,5 +1,5 @@
-//! Initial sequence numbers (RFC 9293 §3.4.1, MUST-8, MUST-9, SHLD-1; RFC 6528 §3): a 4 us clock
-//! plus a keyed hash of both ends.
+//! Initial sequence numbers (RFC 9293 §3.4.1, MUST-8, MUST-9, SHLD-1; RFC 6528 §3): a clock with a
+//! tick of 4 us plus a keyed hash of the 4-tuple.
 
 use core::hash::Hasher;
 
@@ -7,14 +7,14 @@ use siphasher::sip::SipHasher24;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, SeqNumber};
 
-/// A number that only who knows the secret can tell, for each `number`.
+/// Returns a keyed hash of `number`, which nobody can predict without the secret.
 pub fn mix(secret: &[u8; 16], number: u64) -> u64 {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write_u64(number);
     hasher.finish()
 }
 
-/// ISS of a connection with these ends, opened now.
+/// Returns the ISS of a connection with the 4-tuple `key` that is opened at `now`.
 pub fn choose(secret: &[u8; 16], key: &FlowKey, now: Instant) -> SeqNumber {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write(&key.local.addr.0);
@@ -67,7 +67,8 @@ mod tests {
             .map(|key| choose(&SECRET, key, NOW).to_u32())
             .collect();
         assert_eq!(chosen.len(), all.len());
-        // Neighbours are not neighbours: half of the bits differ, as with a random function.
+        // Adjacent ports give unrelated numbers: half of the bits differ, as with a random
+        // function.
         let differ = |port| {
             let next = choose(
                 &SECRET,

@@ -1,8 +1,8 @@
-//! All that the fast path does not take: opening, closing, anything out of order, loss, timeouts.
+//! The slow path: connection setup and teardown, out-of-order data, loss recovery and timeouts.
 //!
-//! [`Slow`] is one flow in the slow path's hands. SEGMENT ARRIVES is split by the eight checks of
-//! RFC 9293 §3.10.7.4, in `arrive`; `recover` decides what is lost; `output` builds what is sent;
-//! `timeout` does what is due.
+//! [`Slow`] is one flow for the length of one slow-path call. The module `arrive` splits SEGMENT
+//! ARRIVES into the eight checks of RFC 9293 §3.10.7.4. The module `recover` detects losses,
+//! `output` builds the segments to send, and `timeout` handles expired timers.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -54,45 +54,45 @@ use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
 };
 
-/// What becomes of a flow.
+/// Tells the engine what to do with a flow after the slow path has handled it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It goes on.
+    /// The flow stays in the table.
     Keep,
-    /// It is in TIME-WAIT: only its ends and numbers have to be kept.
+    /// The flow enters TIME-WAIT, which keeps only the 4-tuple and the sequence numbers.
     TimeWait,
-    /// It is over, and nobody needs its number.
+    /// The connection is over. The engine frees the flow and its id.
     Release,
 }
 
-/// One flow with all that the slow path needs.
+/// One flow, with the state that a slow-path call reads and writes.
 pub struct Slow<'a, E> {
-    /// Its number.
+    /// Id of the flow.
     pub id: FlowId,
-    /// Hot state.
+    /// State that the fast path shares (128 bytes).
     pub hot: &'a mut FlowState,
-    /// Cold state.
+    /// State that only the slow path uses.
     pub cold: &'a mut Connection,
-    /// The time.
+    /// Time of this call.
     pub clock: Clock,
-    /// Policy.
+    /// Configuration of the engine.
     pub config: &'a EngineConfig,
-    /// The same, in the unit of flows.
+    /// Timeouts of `config`, converted to milliseconds and microseconds.
     pub timeouts: &'a Timeouts,
-    /// Counters.
+    /// Counters of the engine.
     pub counters: &'a mut Counters,
-    /// What is known of the paths to all destinations.
+    /// Path MTUs that earlier connections have found, by destination.
     pub paths: &'a mut Paths,
-    /// Challenge ACKs left in this second (RFC 5961 §10).
+    /// Challenge ACKs that the engine may still send in this second (RFC 5961 §10).
     pub challenges: &'a mut u32,
     /// The driver.
     pub env: &'a mut E,
 }
 
 impl<E: tidelane_flow::Env> Slow<'_, E> {
-    /// Whether the fast path may have the flow again.
+    /// Recomputes FAST_RECEIVE and FAST_SEND, which say if the fast path may handle the flow.
     pub fn settle(&mut self) {
-        // The fast path knows nothing of the persist timer, nor of doubled timeouts.
+        // The fast path handles neither the persist timer nor a backed-off RTO.
         let calm = self.config.fast_path
             && self.hot.state == State::Established
             && !self.hot.has(flags::PERSIST)
@@ -106,11 +106,11 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
             && self.cold.fin_at.is_none()
             && !self.cold.snd_wl1.after(self.hot.rcv_nxt)
             && !self.cold.mss_bounded
-            // DCTCP counts each window of acknowledgments (RFC 8257 §3.3), marked or not.
+            // DCTCP counts every acknowledged window, with or without ECE (RFC 8257 §3.3).
             && !self.is_dctcp();
         self.hot
             .put(flags::FAST_RECEIVE, receive && !self.cold.is_orphan);
-        // Text that has more to say than its bytes.
+        // The fast path sends plain data segments: no CWR, no SACK blocks.
         let plain = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE
             && (self.cold.ooo.is_empty() || !self.hot.has(flags::SACK));
         let searching = self.cold.mtu.is_open(self.cold.path_mss);
@@ -121,8 +121,8 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
     }
 
-    /// Tells the program that the connection is over (RFC 9293 MUST-12); the flow goes once the
-    /// program has closed it.
+    /// Moves the flow to CLOSED and tells the application why (RFC 9293 MUST-12). The flow is freed
+    /// once the application has closed the socket.
     pub fn end(&mut self, cause: tidelane_flow::CloseCause) -> Fate {
         self.hot.state = State::Closed;
         self.hot.clear(
@@ -149,7 +149,8 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
     }
 }
 
-/// The RST that answers a segment without a flow (RFC 9293 §3.10.7.1); none for a RST.
+/// Builds the RST that answers a segment without a connection (RFC 9293 §3.10.7.1). Returns `None`
+/// if the segment is itself a RST.
 pub fn reset_reply(
     segment: &tidelane_wire::Segment<'_>,
     key: tidelane_wire::FlowKey,

@@ -1,35 +1,34 @@
-//! When what is in flight was sent, for the time before anything is lost.
+//! Transmission times of the data in flight, kept while there is no scoreboard.
 //!
-//! While nothing is, transmissions are not recorded one by one: that would cost each of them. One
-//! per window is timed anyway (RFC 6298 §3); of the others, that go out behind something in flight,
-//! a mark is kept for every eighth of a round trip, with the time of the last transmission in it
-//! (RFC 8985 §4). So a segment passes for younger than it is by at most that much.
+//! A record per transmission would cost time on every flow, also on those without losses. This
+//! table keeps one entry per eighth of a round trip instead, with the time of the last transmission
+//! in that span (RFC 8985 §4). The timed segment of each window (RFC 6298 §3) has its exact time.
+//! All other segments appear younger than they are, by at most an eighth of a round trip.
 
 use tidelane_flow::{FlowState, flags};
 use tidelane_wire::SeqNumber;
 
-/// Marks that are kept: two round trips of them. What was sent before passes for as young as the
-/// oldest.
+/// Number of entries, which cover two round trips. Older segments get the time of the oldest entry.
 const MARKS_MAX: usize = 16;
-/// An eighth of SRTT, which is kept as eight times that many microseconds.
+/// Shift from `srtt`, in units of 1/8 us, to an eighth of a round trip in us.
 const PART_OF_SRTT: u32 = 6;
 
-/// SND.NXT after something was sent, and when that was, in microseconds modulo 2^32.
+/// SND.NXT after a transmission, and the time of the transmission in us modulo 2^32.
 pub type Mark = (SeqNumber, u32);
 
-/// See the module.
+/// Transmission times of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Marks {
-    /// A ring.
+    /// Ring of entries.
     marks: [Mark; MARKS_MAX],
-    /// The place of the latest.
+    /// Index of the latest entry.
     latest: usize,
-    /// When the latest began.
+    /// Start of the latest entry's span.
     begun_us: u32,
 }
 
 impl Marks {
-    /// Something went out before SND.NXT, behind other segments.
+    /// Records a transmission that ended at SND.NXT, behind other data in flight.
     pub fn note(&mut self, hot: &FlowState, now_us: u32) {
         let part_us = hot.srtt >> PART_OF_SRTT;
         if now_us.wrapping_sub(self.begun_us) > part_us {
@@ -39,12 +38,14 @@ impl Marks {
         self.marks[self.latest] = (hot.snd_nxt, now_us);
     }
 
-    /// The marks of what is in flight, and the timed segment's, in order; the last one is SND.NXT.
+    /// Returns the entries for the data in flight, with that of the timed segment, in sequence
+    /// order. The last one ends at SND.NXT.
     pub fn in_flight(&self, hot: &FlowState, now_us: u32) -> Vec<Mark> {
         let timed = hot.has(flags::RTT_TIMING);
         let timed = timed.then_some((hot.rtt_seq, hot.rtt_stamp));
         let age = |mark: &Mark| now_us.wrapping_sub(mark.1);
-        // What was in flight for longer has timed out: such a mark is of another round of numbers.
+        // Data that was in flight for longer has timed out, so an older entry belongs to numbers
+        // before a wrap.
         let believed = |mark: &Mark| {
             let ahead = mark.0.distance_from(hot.snd_una);
             ahead > 0 && ahead <= hot.flight_size() && age(mark) < AGE_US_MAX
@@ -52,7 +53,7 @@ impl Marks {
         let mut marks: Vec<Mark> = self.marks.into_iter().chain(timed).collect();
         marks.retain(believed);
         marks.sort_by_key(|mark| mark.0.distance_from(hot.snd_una));
-        // Later numbers were sent later.
+        // A higher sequence number was first sent later.
         let mut youngest = u32::MAX;
         for mark in &mut marks {
             youngest = youngest.min(age(mark));
@@ -69,14 +70,14 @@ impl Marks {
     }
 }
 
-/// The longest timeout, twice.
+/// Twice the longest RTO.
 const AGE_US_MAX: u32 = 240_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A flow whose round trips take 8 ms, with 1,000 bytes sent and timed at the start.
+    /// A flow with an RTT of 8 ms, which has sent and timed 1,000 bytes at the start.
     fn flow() -> FlowState {
         FlowState {
             snd_nxt: SeqNumber(1000),
@@ -105,7 +106,7 @@ mod tests {
                 500 - 100 * u32::from(pair[1].0.0 == 2600)
             );
         }
-        // What is acknowledged is forgotten.
+        // Entries of acknowledged data are left out.
         hot.snd_una = SeqNumber(1500);
         assert!(marks.in_flight(&hot, 5_000).len() < found.len());
     }

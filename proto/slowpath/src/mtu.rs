@@ -1,84 +1,84 @@
-//! Packetization layer path MTU discovery (RFC 4821): sizes that the path carries are found without
-//! its routers' help.
+//! Packetization layer path MTU discovery (RFC 4821), which finds the path MTU without ICMP errors.
 //!
-//! A search keeps two sizes: the largest that is known to arrive, which all segments have, and the
-//! largest that is worth a try. Halfway between them one segment is sent as a probe. It arrives, or
-//! is found lost while what was sent after it arrives, which is no sign of congestion. By default a
-//! search begins when several timeouts in a row say that nothing of the full size arrives.
+//! A search keeps two sizes: the largest size known to arrive, which all segments have, and the
+//! largest size worth a probe. A probe is one segment of a size halfway between them. Either its
+//! ACK arrives, or the probe is lost while later segments arrive, which is no congestion signal. By
+//! default a search begins when several consecutive timeouts suggest a path MTU black hole.
 
 use tidelane_flow::{CaState, Env, MtuProbing, TxFull, flags};
 use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{Slow, version::sizes};
 
-/// Timeouts in a row, with which the path is taken for a black hole (Linux: `tcp_retries1`).
+/// Consecutive timeouts after which the path counts as a black hole (Linux: `tcp_retries1`).
 const TIMEOUTS: u8 = 4;
-/// The first size of a search over IPv4, as an MSS (Linux: `tcp_base_mss`); RFC 4821 §7.2.
+/// First size of a search over IPv4, as an MSS (Linux: `tcp_base_mss`; RFC 4821 §7.2).
 const BASE_MSS: u16 = 1024;
-/// Sizes that are no further apart are not told apart (Linux: `tcp_probe_threshold`).
+/// The search ends when its two sizes are less than this apart (Linux: `tcp_probe_threshold`).
 const NEAR: u16 = 8;
-/// Segments that the window must have for a probe, and that must follow it: they tell of its loss.
+/// Least congestion window for a probe, in segments.
 const WINDOW_MIN: u32 = 11;
-/// See above.
+/// Segments that must follow a probe, so that SACK shows its loss.
 const FOLLOWERS: u32 = 4;
-/// When larger sizes are tried again (RFC 1191 §6.3: ten minutes).
+/// Time in ms after which a search tries larger sizes again (RFC 1191 §6.3: ten minutes).
 const SEARCH_AGAIN_MS: u32 = 600_000;
 
-/// The probe in flight.
+/// A probe in flight.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     start: SeqNumber,
     end: SeqNumber,
-    /// Its size as an MSS: options included.
+    /// Size as an MSS, options included.
     size: u16,
 }
 
-/// The search for one connection; sizes are those of a segment without headers, options included.
+/// Search of one connection. All sizes are MSS values, options included.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MtuSearch {
-    /// There is one. What is known to arrive is the connection's `path_mss`.
+    /// A search has begun. The largest size known to arrive is the connection's `path_mss`.
     on: bool,
-    /// Not worth a try: larger than this.
+    /// Largest size worth a probe.
     high: u16,
     probe: Option<Probe>,
 }
 
 impl MtuSearch {
-    /// Whether a probe may be sent some time.
+    /// Returns true if the search will send another probe, now or later.
     pub(crate) fn is_open(&self, low: u16) -> bool {
         self.on && (self.probe.is_some() || self.high.saturating_sub(low) >= NEAR)
     }
 
-    /// Whether a probe is in flight.
+    /// Returns true if a probe is in flight.
     pub(crate) fn is_probing(&self) -> bool {
         self.probe.is_some()
     }
 
-    /// What another connection has found by a search is not searched for before its time.
+    /// Starts from the `size` that another connection's search has found. The next probe waits
+    /// until that size expires.
     pub(crate) fn rest_at(&mut self, size: u16) {
         (self.on, self.high) = (true, size);
     }
 
-    /// A router said that nothing larger than `size` arrives.
+    /// Lowers the upper bound of the search, after an ICMP error.
     pub(crate) fn bound(&mut self, size: u16) {
         self.high = self.high.min(size);
     }
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// The size with which a search begins: nearly every path has it.
+    /// Returns the size at which a search begins. Nearly every path supports it.
     fn base_mss(&self) -> u16 {
         let sizes = sizes(self.hot.key.peer.addr);
         BASE_MSS.max(sizes.path_mtu_min - sizes.headers)
     }
 
-    /// The largest size that peer and route allow.
+    /// Returns the largest size that the link and the peer's MSS allow.
     fn whole_mss(&self) -> u16 {
         let both = self.cold.rmss.min(self.cold.smss);
         both.min(self.config.segment_max)
     }
 
-    /// The connection begins.
+    /// Starts the search of a new connection, if the configuration says so.
     pub(crate) fn begin_mtu_search(&mut self) {
         if self.config.mtu_probing == MtuProbing::Always {
             self.search_from(self.base_mss());
@@ -97,8 +97,9 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// The timer expired again (RFC 4821 §7.7): after some timeouts, the size is what does not
-    /// arrive; and if not that, then the base size, on some old link.
+    /// Checks for a black hole after a timeout (RFC 4821 §7.7). After TIMEOUTS timeouts the search
+    /// begins at the base size, and after further ones at the least size, for links below the base
+    /// size.
     pub(crate) fn check_black_hole(&mut self) {
         let allowed = self.config.mtu_probing != MtuProbing::Off;
         if !allowed || self.cold.timeouts < TIMEOUTS || !self.hot.state.is_synchronized() {
@@ -120,7 +121,8 @@ impl<E: Env> Slow<'_, E> {
         self.cold.path_deadline = Some(self.clock.ms.plus(SEARCH_AGAIN_MS));
     }
 
-    /// Ten minutes later the path may be another one.
+    /// Raises the upper bound again after ten minutes, as the path may have changed. Returns false
+    /// if there is no search.
     pub(crate) fn search_again(&mut self) -> bool {
         if !self.cold.mtu.on {
             return false;
@@ -130,7 +132,7 @@ impl<E: Env> Slow<'_, E> {
         true
     }
 
-    /// Sends a probe if it is time for one (RFC 4821 §7.3, §7.4).
+    /// Sends a probe if one is due (RFC 4821 §7.3, §7.4).
     pub(crate) fn send_mtu_probe(&mut self) -> Result<(), TxFull> {
         let (low, high) = (self.cold.path_mss, self.cold.mtu.high);
         if !self.cold.mtu.is_open(low) || self.cold.mtu.is_probing() || !self.is_calm() {
@@ -163,7 +165,7 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Whether nothing is missing, and segments have the size that is known to arrive.
+    /// Returns true if no data is missing and all segments have the size known to arrive.
     fn is_calm(&self) -> bool {
         let board = self.cold.board.as_ref();
         self.cold.ca_state == CaState::Open
@@ -174,7 +176,8 @@ impl<E: Env> Slow<'_, E> {
             && !self.is_held_back()
     }
 
-    /// Whether what is to be sent, and both windows, hold a probe and what must follow it.
+    /// Returns true if the unsent data and both windows have room for a probe and the segments that
+    /// must follow it.
     fn has_room_for_probe(&self, len: u32) -> bool {
         let mss = u32::from(self.hot.mss);
         let needed = len + FOLLOWERS * mss;
@@ -187,7 +190,7 @@ impl<E: Env> Slow<'_, E> {
             && flight.saturating_add(len.max(2 * mss)) <= self.hot.cwnd
     }
 
-    /// SND.UNA has moved: a probe that arrived gives all segments its size (RFC 4821 §7.6.1).
+    /// Raises the segment size if the probe was acknowledged (RFC 4821 §7.6.1).
     pub(crate) fn check_mtu_probe(&mut self) {
         let arrived = |probe: &Probe| probe.end.at_or_before(self.hot.snd_una);
         let Some(probe) = self.cold.mtu.probe.filter(arrived) else {
@@ -200,7 +203,7 @@ impl<E: Env> Slow<'_, E> {
         self.share_found();
     }
 
-    /// What a search has found is known to connections to come (RFC 4821 §5.2).
+    /// Stores the result of a finished search for later connections (RFC 4821 §5.2).
     fn share_found(&mut self) {
         let low = self.cold.path_mss;
         if self.cold.mtu.is_open(low) {
@@ -213,8 +216,9 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// `lost` bytes were found lost. Whether that was the probe and nothing else: it is sent again
-    /// in smaller segments, and the window stays (RFC 4821 §7.6.2).
+    /// Handles the loss of `lost` bytes if the probe was among them. Returns true if nothing but
+    /// the probe was lost: its data is retransmitted in smaller segments, and the window stays (RFC
+    /// 4821 §7.6.2).
     pub(crate) fn is_lost_probe(&mut self, lost: u32) -> bool {
         let first = |probe: &Probe| probe.start == self.hot.snd_una;
         let Some(probe) = self.cold.mtu.probe.filter(first) else {
@@ -226,12 +230,13 @@ impl<E: Env> Slow<'_, E> {
         lost <= probe.end.distance_from(probe.start)
     }
 
-    /// A timeout says nothing about the probe (RFC 4821 §7.6.3).
+    /// Drops the probe after a timeout, which says nothing about it (RFC 4821 §7.6.3).
     pub(crate) fn forget_mtu_probe(&mut self) {
         self.cold.mtu.probe = None;
     }
 
-    /// Bytes that three duplicates say are lost: the first segment, which may be the probe.
+    /// Returns the length of the first segment in flight, which three duplicate ACKs report lost
+    /// and which may be the probe.
     pub(crate) fn first_segment_len(&self) -> u32 {
         let first = |probe: &Probe| probe.start == self.hot.snd_una;
         let probe = self.cold.mtu.probe.filter(first);

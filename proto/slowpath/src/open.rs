@@ -1,4 +1,4 @@
-//! Opening: new connections, SYN and SYN,ACK, what the peer's SYN says.
+//! Connection setup: the state of new flows, and the options of SYN and SYN,ACK.
 
 use tidelane_cc::Controller;
 use tidelane_flow::{CaState, Clock, EngineConfig, FlowState, Millis, SocketOptions, flags};
@@ -22,17 +22,17 @@ use crate::{
     version::sizes,
 };
 
-/// Least MSS that is believed: Linux' bound against resource attacks.
+/// Least MSS that a SYN may announce, as in Linux, to bound the cost of tiny segments.
 const MSS_MIN: u16 = 48;
-/// Half of a window that is no larger would be a tiny segment.
+/// The segment size is half of a peer's window only if that window is larger than this.
 const SMALL_WINDOW: u32 = 536;
-/// Bytes of a timestamps option with padding.
+/// Length of the timestamps option with padding.
 const TIMESTAMPS_LEN: u16 = 12;
 
 /// The largest Rcv.Wind.Shift (RFC 7323 §2.3).
 const WSCALE_MAX: u8 = 14;
 
-/// Whether a SYN has a shift that no window needs.
+/// Returns true if the SYN announces a window shift above 14 (RFC 7323 §2.3).
 pub fn is_wscale_impossible(segment: &Segment<'_>) -> bool {
     segment
         .options
@@ -40,23 +40,24 @@ pub fn is_wscale_impossible(segment: &Segment<'_>) -> bool {
         .is_some_and(|shift| shift > WSCALE_MAX)
 }
 
-/// What a SYN of the peer says.
+/// Contents of the peer's SYN.
 #[derive(Clone, Copy, Debug)]
 pub struct SynSeen {
-    /// Its sequence number.
+    /// Initial receive sequence number.
     pub irs: SeqNumber,
-    /// Its options.
+    /// Options of the SYN.
     pub options: TcpOptions,
-    /// Its window, never scaled.
+    /// Window of the SYN, which is never scaled.
     pub wnd: u16,
-    /// It asks for ECN, or agrees to it (RFC 3168 §6.1.1).
+    /// The SYN requests ECN, or the SYN,ACK agrees to it (RFC 3168 §6.1.1).
     pub ecn: bool,
-    /// It is a SYN that was itself sent as ECN-capable.
+    /// The packet of the SYN was ECT or CE.
     pub ect: bool,
 }
 
 impl SynSeen {
-    /// What this SYN or SYN,ACK says. A SYN,ACK with both bits is a broken peer's reflection.
+    /// Reads a SYN or SYN,ACK. A SYN,ACK with both ECE and CWR comes from a peer that reflects the
+    /// bits, and does not agree to ECN.
     pub fn of(segment: &Segment<'_>, ecn: Ecn) -> Self {
         let both = TcpFlags::ECE | TcpFlags::CWR;
         let set = segment.flags.0 & both.0;
@@ -72,25 +73,27 @@ impl SynSeen {
     }
 }
 
-/// Receive window of a new flow.
+/// Returns the receive window of a new flow.
 pub(crate) fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketOptions) -> u32 {
     let least = 2 * u32::from(rmss);
     let tuned = config.rx_window_initial.max(least);
     let quota = options.window.quota(tuned, config.rx_window_max);
-    // One that the program set is offered in whole segments, as in Linux.
+    // A window that the application set is offered in whole segments, as in Linux.
     match quota % u32::from(rmss) {
         rest if quota > least && !options.window.is_tuned() => quota - rest,
         _ => quota,
     }
 }
 
-/// Rcv.Wind.Shift: the largest window must fit into the field (RFC 7323 §2.3).
+/// Returns Rcv.Wind.Shift: the least shift with which the largest window fits into the field (RFC
+/// 7323 §2.3).
 pub(crate) fn window_scale(config: &EngineConfig, options: &SocketOptions) -> u8 {
     let largest = options.window.largest(config.rx_window_max);
     (32 - (largest >> 16).leading_zeros()).min(WSCALE_MAX.into()) as u8
 }
 
-/// MSS to announce to `peer` on a path with this MTU (RFC 9293 §3.7.1, MUST-67, SHLD-6).
+/// Returns the MSS to announce to `peer` on a link with this MTU (RFC 9293 §3.7.1, MUST-67,
+/// SHLD-6).
 pub(crate) fn rmss(
     config: &EngineConfig,
     peer: IpAddress,
@@ -107,7 +110,7 @@ pub(crate) fn rmss(
     of_path.min(config.segment_max).min(wanted)
 }
 
-/// The hot state of a flow that is being opened; returns the MSS to announce.
+/// Initializes the hot state of a flow that is being opened. Returns the MSS to announce.
 fn begin(
     config: &EngineConfig,
     hot: &mut FlowState,
@@ -120,7 +123,7 @@ fn begin(
     hot.snd_una = iss;
     hot.snd_nxt = iss;
     hot.tx_end = iss.add(1);
-    // Until the peer's SYN is known nothing was received: stream position zero.
+    // IRS is unknown until the peer's SYN arrives. RCV.NXT stands for stream position 0.
     hot.rcv_nxt = hot.irs.add(1);
     hot.mss = sizes(hot.key.peer.addr).mss_default.min(rmss);
     hot.rcv_mss = hot.mss;
@@ -131,25 +134,25 @@ fn begin(
     rmss
 }
 
-/// Sets the bits that the program's options stand for.
+/// Sets the flags for the application's socket options.
 pub fn put_options(hot: &mut FlowState, options: &SocketOptions) {
     hot.put(flags::NODELAY, options.nodelay);
     hot.put(flags::CORK, options.cork);
     hot.put(flags::QUICKACK, options.quickack);
 }
 
-/// The largest window that this flow can advertise.
+/// Returns the largest window that this flow can advertise.
 pub fn window_most(config: &EngineConfig, hot: &FlowState) -> u32 {
     config.rx_window_max.min(0xffff << hot.rcv_wscale())
 }
 
-/// The congestion control that the program asked for, or the engine's.
+/// Returns the congestion control that the application chose, or the engine's default.
 fn first_controller(config: &EngineConfig, options: &SocketOptions, mss: u16) -> Controller {
     let algorithm = options.congestion.unwrap_or(config.congestion);
     Controller::new(algorithm, u32::from(mss), config.initial_window)
 }
 
-/// The cold state of a flow that is being opened.
+/// Returns the cold state of a flow that is being opened.
 pub fn new_connection(
     config: &EngineConfig,
     clock: &Clock,
@@ -222,7 +225,7 @@ pub fn new_connection(
 }
 
 impl Connection {
-    /// Takes over what the peer's SYN says (RFC 9293 §3.7.1, RFC 7323 §2.2 and §3.2, RFC 2018 §2).
+    /// Applies the peer's SYN (RFC 9293 §3.7.1, RFC 7323 §2.2 and §3.2, RFC 2018 §2).
     pub fn see_syn(&mut self, config: &EngineConfig, hot: &mut FlowState, syn: &SynSeen) {
         hot.irs = syn.irs;
         hot.rcv_nxt = syn.irs.add(1);
@@ -252,14 +255,15 @@ impl Connection {
         let algorithm = self.algorithm(config);
         self.controller = Controller::new(algorithm, u32::from(hot.mss), config.initial_window);
         if self.timeouts > 0 {
-            // The SYN was lost (RFC 5681 §3.1).
+            // A lost SYN reduces the initial window (RFC 5681 §3.1).
             self.controller.on_handshake_retransmit();
         }
         hot.cwnd = self.controller.cwnd();
     }
 
-    /// Eff.snd.MSS (RFC 9293 §3.7.1, MUST-16): the least of peer and path, less the options of each
-    /// segment; and half of the largest window, so that a small receiver can always take a segment.
+    /// Recomputes Eff.snd.MSS (RFC 9293 §3.7.1, MUST-16): the least of the peer's MSS and the
+    /// path's, less the options of each segment. Half of the largest window is a further bound, so
+    /// that a receiver with a small buffer can always take a segment.
     pub fn refresh_mss(&mut self, config: &EngineConfig, hot: &mut FlowState) {
         let options = if hot.has(flags::TIMESTAMPS) {
             TIMESTAMPS_LEN

@@ -1,4 +1,4 @@
-//! What the slow path sends: SYN, pure acknowledgments, retransmissions, FIN, probes, RST.
+//! Segments that the slow path sends: SYN, pure ACKs, retransmissions, FIN, probes, RST.
 
 use tidelane_flow::{Env, SegmentOut, State, TxFull, flags};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
@@ -6,7 +6,7 @@ use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 use crate::{Slow, blocks::WithBlocks, frto::Frto};
 
 impl<E: Env> Slow<'_, E> {
-    /// Sends a pure acknowledgment, with SACK blocks if something is out of order (RFC 2018 §4).
+    /// Sends a pure ACK, with SACK blocks if there is out-of-order data (RFC 2018 §4).
     pub fn send_ack(&mut self) -> Result<(), TxFull> {
         let seq = self.hot.snd_nxt;
         let mut out = self
@@ -25,7 +25,7 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Sends SYN, or SYN,ACK once the peer's SYN is known; always with an MSS (RFC 9293 MUST-14,
+    /// Sends a SYN, or a SYN,ACK in SYN-RECEIVED. Both carry an MSS option (RFC 9293 MUST-14,
     /// SHLD-5, MAY-3).
     pub fn send_syn(&mut self) -> Result<(), TxFull> {
         let passive = self.hot.state == State::SynReceived;
@@ -53,7 +53,7 @@ impl<E: Env> Slow<'_, E> {
             options.set_fast_open(option);
         }
         let text = self.syn_text();
-        // Text that came with the peer's SYN takes its part of the quota.
+        // Unread data of the peer's SYN reduces the window.
         let unread = self.hot.rx_head().wrapping_sub(self.hot.rx_read);
         let quota = self.hot.rcv_wnd_limit.saturating_sub(unread);
         let wnd = quota.min(0xffff);
@@ -90,7 +90,7 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Sends `len` bytes of new text, whatever Nagle says.
+    /// Sends `len` bytes of new data as one segment, regardless of Nagle.
     pub fn send_text(&mut self, len: u32) -> Result<(), TxFull> {
         self.note_sending();
         let seq = self.hot.snd_nxt;
@@ -112,10 +112,10 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Sends `[start, start + len)` again.
+    /// Retransmits `[start, start + len)`.
     pub fn retransmit(&mut self, start: SeqNumber, len: u32) -> Result<(), TxFull> {
         self.note_sending();
-        // What is sent again arrives in another size than it was probed with.
+        // A retransmission has another segment size than the MTU probe.
         self.forget_mtu_probe();
         let end = start.add(len);
         let data_end = end.earlier_of(self.hot.tx_end);
@@ -144,14 +144,14 @@ impl<E: Env> Slow<'_, E> {
                 out.options = plain;
             }
         }
-        // RFC 3168 §6.1.5: not what is sent again; but DCTCP's (as in Linux: switches drop what
-        // they cannot mark).
+        // RFC 3168 §6.1.5: retransmissions are not ECT. DCTCP sends them as ECT (as in Linux),
+        // because a switch that marks ECT packets drops the others.
         if !self.is_dctcp() {
             out.ecn = Ecn::NotEct;
         }
         self.transmit(&out)?;
         self.hot.note_acknowledged(out.wnd);
-        // Karn (RFC 6298 §3, RFC 9293 MUST-18): no sample from what was sent twice.
+        // Karn (RFC 6298 §3, RFC 9293 MUST-18): no RTT sample from retransmitted data.
         self.hot.clear(flags::RTT_TIMING);
         self.counters.retrans_segs += 1;
         self.cold.retrans += 1;
@@ -165,7 +165,7 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Sends FIN if it is its turn.
+    /// Sends a FIN if it is queued and all data has been sent.
     pub fn send_fin(&mut self) -> Result<(), TxFull> {
         let due = self.hot.has(flags::FIN_QUEUED)
             && !self.hot.has(flags::FIN_SENT)
@@ -188,14 +188,16 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Sends what may be sent now: repairs first, then new data by `send_new`, then FIN.
+    /// Sends all segments that may be sent now: retransmissions first, then new data by `send_new`,
+    /// then FIN.
     ///
-    /// `send_new` is the fast path's sender; the two paths do not name each other.
+    /// `send_new` is the fast path's sender, passed in because the two paths must not depend on
+    /// each other.
     pub fn output(
         &mut self,
         send_new: impl Fn(&mut Slow<'_, WithBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<(), TxFull> {
-        // A SYN is sent from here if it waited for text (RFC 7413), or found no frame.
+        // The first SYN is sent here if it waited for data (RFC 7413) or for a free frame.
         let opening = matches!(self.hot.state, State::SynSent | State::SynReceived);
         if opening && self.hot.snd_nxt == self.hot.iss && !self.is_syn_held() {
             self.send_syn()?;
@@ -205,7 +207,7 @@ impl<E: Env> Slow<'_, E> {
             self.hot.clear(flags::SEND_WANTED);
             return Ok(());
         }
-        // F-RTO's new text goes first; without any its way of telling is gone.
+        // F-RTO sends new data first. If there is none, F-RTO ends.
         if self.cold.frto != Frto::SendNew {
             self.send_repairs()?;
         }
@@ -213,7 +215,8 @@ impl<E: Env> Slow<'_, E> {
         self.send_mtu_probe()?;
         self.record_if_wanted();
         self.note_sending();
-        // What is not in flight in the sense of RFC 6675 makes room in the congestion window.
+        // Data in flight by FlightSize but not by `pipe` (RFC 6675) leaves room in the congestion
+        // window.
         let cwnd = self.hot.cwnd;
         let outside = self.hot.flight_size().saturating_sub(self.pipe());
         let window = cwnd.saturating_add(outside);
@@ -229,17 +232,18 @@ impl<E: Env> Slow<'_, E> {
         };
         self.hot.cwnd = cwnd;
         if paced {
-            // It was not the congestion window that held anything back.
+            // Pacing held the data back, not the congestion window.
             self.hot.put(flags::CWND_LIMITED, limited != 0);
         }
         self.note_sent(from);
         self.note_out(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
-        // The fast path's sender knows of no other timeout than that of the samples.
+        // The fast path's sender computes the RTO from the RTT samples alone, without backoff or
+        // probes.
         let slow = self.cold.trouble || self.cold.backoff > 0 || self.hot.srtt == 0;
         if (slow && !timed || persisted) && self.hot.snd_nxt != from {
-            // RFC 8985 §7.2: a probe is due that long after the last transmission; a timeout waits
-            // for nothing. The persist timer, where it still runs, is none for what is in flight.
+            // A probe timer restarts with each transmission (RFC 8985 §7.2), a retransmission timer
+            // does not. The persist timer, if it still runs, does not cover data in flight.
             self.arm_rto();
         }
         sent?;
@@ -258,7 +262,7 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Sends again what is lost, as far as the congestion window allows (RFC 6675 §5 (C)).
+    /// Retransmits lost data as far as the congestion window allows (RFC 6675 §5 (C)).
     fn send_repairs(&mut self) -> Result<(), TxFull> {
         let mss = u32::from(self.hot.mss);
         loop {
@@ -277,10 +281,10 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RFC 5681 §4.1: after an idle RTO the window shrinks towards the initial one.
+    /// Reduces the window towards the initial window after an idle RTO (RFC 5681 §4.1).
     fn idle_restart(&mut self) {
         use tidelane_cc::CongestionControl;
-        // The stamp of the last timed segment is that of one of the last flight.
+        // `rtt_stamp` is a transmission time of the last flight.
         let since = self.clock.us().wrapping_sub(self.hot.rtt_stamp) / 1000;
         let idle = self.hot.flight_size() == 0
             && self.hot.tx_end != self.hot.snd_nxt
@@ -295,7 +299,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// The window may have opened because the program asked for more: the peer is to know of it.
+    /// Schedules a window update if the application has read enough data.
     pub fn tell_window(&mut self) {
         let opens = self.hot.note_edge();
         if self.hot.window_update_due(opens) && self.hot.state.receives() {
@@ -303,9 +307,9 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Sends RST for this flow (RFC 9293 §3.10.5).
+    /// Sends a RST for this flow (RFC 9293 §3.10.5).
     pub fn send_reset(&mut self) {
-        // With timestamps, where they are in use (RFC 7323 §5.2).
+        // The RST carries a timestamp if timestamps are in use (RFC 7323 §5.2).
         let mut out =
             self.hot
                 .segment_out(self.id, &self.clock, self.hot.snd_nxt, TcpFlags::RST, 0);

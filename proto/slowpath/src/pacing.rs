@@ -1,8 +1,8 @@
-//! Pacing: what is sent is spread over time, at a rate instead of in windows.
+//! Pacing: segments leave at a rate instead of in bursts of a window.
 //!
-//! Only flows that ask for it are paced: those of a controller that has a rate (BBR), and those
-//! whose program bounded it (SO_MAX_PACING_RATE); as in Linux without its fq queue. They send by
-//! the slow path; to all others pacing costs nothing.
+//! A flow is paced if its congestion control has a rate (BBR) or if the application bounded the
+//! rate (SO_MAX_PACING_RATE), as in Linux without the fq qdisc. Paced flows send by the slow path,
+//! so pacing costs other flows nothing.
 
 use tidelane_cc::CongestionControl;
 use tidelane_flow::{Clock, Env, FlowState, Millis, NO_PACING, flags};
@@ -10,34 +10,33 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{Connection, Slow, delivery::Sampler};
 
-/// How much goes out at once: a timer's tick at the rate, and what a late timer held back, up to as
-/// much again.
+/// Time at the rate that one burst may take: one tick of the timer. A late timer allows up to the
+/// same amount in addition.
 const BURST: Duration = Duration::from_millis(1);
-/// Full segments that always go at once, however slow the rate is.
+/// Least burst in segments, at any rate.
 const BURST_SEGMENTS: u32 = 2;
-/// Segments with which every connection begins unpaced: the initial window (as in Linux).
+/// Segments that a new connection sends unpaced: the initial window (as in Linux).
 const UNPACED_SEGMENTS: u32 = 10;
-/// Percent of a window per round trip, while it doubles and later (Linux: `tcp_pacing_ss_ratio`,
-/// `tcp_pacing_ca_ratio`).
+/// Pacing rate in slow start, in percent of a window per round trip (Linux: `tcp_pacing_ss_ratio`).
 const SLOW_START_PERCENT: u64 = 200;
-/// See above.
+/// The same in congestion avoidance (Linux: `tcp_pacing_ca_ratio`).
 const AVOIDANCE_PERCENT: u64 = 120;
 
-/// Where a paced flow stands.
+/// Pacing state of a flow.
 #[derive(Debug)]
 pub struct Pacing {
-    /// When what was sent is through, at the rate.
+    /// Time at which the data sent so far has left, at the pacing rate.
     free_at: Instant,
-    /// The segments with which a connection begins unpaced are out.
+    /// The unpaced segments of the connection's start have been sent.
     begun: bool,
-    /// When to go on sending, if that was the reason to stop.
+    /// Time at which the flow may continue to send, if pacing held it back.
     pub deadline: Option<Millis>,
-    /// What delivery rates are made of, where the controller goes by them.
+    /// Delivery rate sampling, for congestion control that uses it.
     pub(crate) sampler: Option<Box<Sampler>>,
 }
 
 impl Pacing {
-    /// Nothing was sent yet.
+    /// State of a new flow.
     pub const fn new() -> Self {
         Self {
             free_at: Instant::ZERO,
@@ -47,7 +46,8 @@ impl Pacing {
         }
     }
 
-    /// Bytes that may go out now at `rate` bytes per second; any that go out at all may be `least`.
+    /// Returns the bytes that may be sent now at `rate` bytes per second: none before `free_at`,
+    /// else at least `least`.
     fn room(&self, now: Instant, rate: u64, least: u32) -> u32 {
         if now < self.free_at {
             return 0;
@@ -57,7 +57,7 @@ impl Pacing {
         u32::try_from(room).unwrap_or(u32::MAX).max(least)
     }
 
-    /// `len` bytes go out now.
+    /// Accounts for `len` bytes that are sent now.
     fn charge(&mut self, now: Instant, rate: u64, len: u32) {
         let span = u128::from(len) * 1_000_000_000 / u128::from(rate.max(1));
         let span = Duration(u64::try_from(span).unwrap_or(u64::MAX));
@@ -67,7 +67,7 @@ impl Pacing {
         self.free_at = from.checked_add(span).unwrap_or(Instant::MAX);
     }
 
-    /// The tick of the timer at which more may go out.
+    /// Returns the timer tick at which more may be sent.
     fn next_tick(&self, clock: &Clock) -> Millis {
         let wait = (self.free_at - clock.now).as_nanos() + clock.now.as_nanos() % 1_000_000;
         let ms = wait
@@ -77,23 +77,23 @@ impl Pacing {
     }
 }
 
-/// The longest that a deadline may be ahead, so that modulo arithmetic holds.
+/// Longest distance of a deadline, so that comparisons modulo 2^32 hold.
 const DEADLINE_MAX_MS: u32 = 1 << 30;
 
 impl<E: Env> Slow<'_, E> {
-    /// Whether the flow is paced.
+    /// Returns true if the flow is paced.
     #[inline]
     pub(crate) fn is_paced(&self) -> bool {
         self.cold.options.pacing_rate_max != NO_PACING
             || self.cold.controller.pacing_rate().is_some()
     }
 
-    /// Bytes per second at which the flow may send; none if it is not paced.
+    /// Returns the pacing rate in bytes per second, or `None` if the flow is not paced.
     fn pacing_rate(&self) -> Option<u64> {
         self.is_paced().then(|| self.cold.pacing_rate(self.hot))
     }
 
-    /// How far the window may be used now; all of it without pacing.
+    /// Returns the part of the window `cwnd` that may be used now.
     pub(crate) fn paced_window(&self, cwnd: u32) -> u32 {
         let Some(rate) = self.pacing_rate() else {
             return cwnd;
@@ -104,24 +104,24 @@ impl<E: Env> Slow<'_, E> {
         cwnd.min(self.hot.flight_size().saturating_add(room))
     }
 
-    /// Bytes with which the connection still began unpaced, before the last `len`.
+    /// Returns the unpaced bytes that were left before the last `len` bytes were sent.
     fn unpaced_before(&self, len: u32) -> u32 {
         if self.cold.pacing.begun {
             return 0;
         }
-        // Acknowledgments may be the fast path's: what counts is the position in the stream.
+        // The fast path may have handled the ACKs, so the stream position counts.
         let in_flight = self.hot.flight_size().saturating_sub(len);
         let sent = u64::from(self.hot.tx_acked()) + u64::from(in_flight);
         let free = UNPACED_SEGMENTS * u32::from(self.hot.mss);
         free.saturating_sub(u32::try_from(sent).unwrap_or(u32::MAX))
     }
 
-    /// Whether nothing may go out before the pacing timer.
+    /// Returns true if nothing may be sent before the pacing timer expires.
     pub(crate) fn is_held_back(&self) -> bool {
         self.is_paced() && self.clock.now < self.cold.pacing.free_at
     }
 
-    /// `len` bytes went out, new or again.
+    /// Accounts for `len` bytes that were sent or retransmitted.
     pub(crate) fn note_paced(&mut self, len: u32) {
         let len = len.saturating_sub(self.unpaced_before(len));
         self.cold.pacing.begun |= self.unpaced_before(0) == 0;
@@ -133,7 +133,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Starts the pacing timer if something waits for it.
+    /// Starts the pacing timer if data waits for it.
     pub(crate) fn arm_pacing(&mut self) {
         let lost = self.cold.board.as_ref().is_some_and(|b| b.lost() > 0);
         let waits = lost || self.hot.tx_end.after(self.hot.snd_nxt);
@@ -141,7 +141,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.pacing.deadline = held.then(|| self.cold.pacing.next_tick(&self.clock));
     }
 
-    /// The pacing timer.
+    /// Handles the expiry of the pacing timer.
     pub(crate) fn on_pacing(&mut self) {
         self.cold.pacing.deadline = None;
         self.hot.set(flags::SEND_WANTED);
@@ -149,15 +149,15 @@ impl<E: Env> Slow<'_, E> {
 }
 
 impl Connection {
-    /// Bytes per second at which the flow sends if it is paced: the controller's rate, or what its
-    /// window comes to, but no more than the program allows.
+    /// Returns the rate in bytes per second at which a paced flow sends: that of the congestion
+    /// control or of the window, bounded by the application's limit.
     pub(crate) fn pacing_rate(&self, hot: &FlowState) -> u64 {
         let own = self.controller.pacing_rate();
         let rate = own.unwrap_or_else(|| self.window_rate(hot));
         rate.min(self.options.pacing_rate_max)
     }
 
-    /// What a window per round trip comes to (Linux: `tcp_update_pacing_rate`).
+    /// Returns the rate of one window per round trip (Linux: `tcp_update_pacing_rate`).
     fn window_rate(&self, hot: &FlowState) -> u64 {
         let srtt_us = u64::from(hot.srtt >> 3);
         if srtt_us == 0 {
@@ -180,7 +180,7 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// Sends all that is allowed at each of `ticks` for a second. Bytes.
+    /// Sends all allowed bytes at each of `ticks`. Returns the sum.
     fn sent_at(rate: u64, ticks: impl Iterator<Item = Instant>) -> u64 {
         let (mut pacing, mut sent) = (Pacing::new(), 0);
         for now in ticks {

@@ -1,4 +1,4 @@
-//! What the path says: ICMP errors, checked against the live flow, and the path's MTU.
+//! ICMP errors, checked against the flow that they quote, and changes of the path MTU.
 
 use tidelane_flow::{Clock, CloseCause, Env, Event, State};
 use tidelane_time::Duration;
@@ -6,14 +6,14 @@ use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
 
 use crate::{Connection, Fate, Path, Slow, open::rmss, version::sizes};
 
-/// When a lowered path MTU is forgotten: RFC 1191 §6.3 has ten minutes, and never less than five.
+/// Time in ms after which a lowered path MTU expires (RFC 1191 §6.3: ten minutes, at least five).
 const PATH_MTU_AGE_MS: u32 = 600_000;
-/// MTUs of common links, for routers that do not tell theirs (RFC 1191 §7.1).
+/// MTUs of common links, for ICMP errors without an MTU (RFC 1191 §7.1).
 const PLATEAUS: [u16; 9] = [
     65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552,
 ];
 
-/// The MTU to try when a packet of `mtu` bytes was too long.
+/// Returns the MTU to try when a packet of `mtu` bytes was too long.
 fn plateau_below(mtu: u16) -> u16 {
     PLATEAUS
         .into_iter()
@@ -22,15 +22,15 @@ fn plateau_below(mtu: u16) -> u16 {
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// An ICMP error that quotes this flow (RFC 9293 §3.9.2.2). The quoted sequence number must be
-    /// outstanding (RFC 5927 §4.1): others are forged, or too late to matter.
+    /// Handles an ICMP error that quotes this flow (RFC 9293 §3.9.2.2). The quoted sequence number
+    /// must be outstanding (RFC 5927 §4.1); otherwise the error is forged or too late to matter.
     ///
-    /// Before the connection is established every error is hard, after that every one is soft
-    /// (RFC 9293 MUST-54, MUST-56): the program may learn of it, and what
-    /// it says is given as the cause if the flow then times out. RFC 9293 SHLD-26 would abort on
-    /// codes 2 to 4, which lets anyone end connections who can guess 32 bits (RFC 5927 §5.2).
+    /// An error is hard before the connection is established, and soft afterwards (RFC 9293
+    /// MUST-54, MUST-56). The application may read a soft error, and it becomes the cause if the
+    /// connection then times out. RFC 9293 SHLD-26 would abort the connection on codes 2 to 4,
+    /// which would let an attacker end it by guessing 32 bits (RFC 5927 §5.2).
     pub fn icmp_error(&mut self, error: &IcmpError) -> Fate {
-        // SYN,ACK of a flow that the program already has is out, too.
+        // With Fast Open, SND.UNA is beyond an unacknowledged SYN,ACK.
         let oldest = match self.is_pending() {
             true => self.hot.iss,
             false => self.hot.snd_una,
@@ -55,7 +55,7 @@ impl<E: Env> Slow<'_, E> {
                 self.counters.attempt_fails += 1;
                 self.end(cause)
             }
-            // Linux drops the request on the same kinds (`tcp_req_err`).
+            // Linux drops the request on the same errors (`tcp_req_err`).
             State::SynReceived if self.cold.listener.is_some() && is_unreachable(error.kind) => {
                 self.counters.attempt_fails += 1;
                 match self.is_unseen() {
@@ -71,11 +71,11 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RFC 1191 §6.4, RFC 8201 §5.4: segments get smaller, and what is in flight is sent again at
-    /// once.
+    /// Lowers the path MTU to `mtu` and retransmits the flight in smaller segments (RFC 1191 §6.4,
+    /// RFC 8201 §5.4).
     fn shrink_path(&mut self, mtu: u16) {
         let sizes = sizes(self.hot.key.peer.addr);
-        // In SYN-SENT the peer has said nothing yet.
+        // The peer's MSS is unknown in SYN-SENT.
         let of_peer = match self.hot.state {
             State::SynSent => u16::MAX,
             _ => self.cold.smss,
@@ -84,7 +84,8 @@ impl<E: Env> Slow<'_, E> {
         let asked = if mtu == 0 { plateau_below(now) } else { mtu };
         let mtu = asked.max(sizes.path_mtu_min);
         if asked < mtu {
-            // No segment fits that path as it is: routers may cut them (as in Linux).
+            // No allowed segment size fits this path, so routers may fragment the packets (as in
+            // Linux).
             self.env.fragments(self.id, true);
         }
         if mtu >= now {
@@ -99,16 +100,17 @@ impl<E: Env> Slow<'_, E> {
             self.share_path(false);
             self.resend_all();
         } else if self.hot.state == State::SynSent && self.hot.flight_size() > 1 {
-            // It was the text that made SYN too long: again without, and with what fits.
+            // The data made the SYN too long. The retransmission carries no data, and announces an
+            // MSS that fits the path.
             self.cold.rmss = self.cold.rmss.min(self.cold.path_mss);
             self.cold.fast_open.repeated = true;
             let _ = self.send_syn();
         }
     }
 
-    /// The MTU of the flow's link is `mtu` bytes from now on. Segments follow, as in Linux
-    /// (`tcp_sync_mss`): they get smaller at once, with the flight sent again, and larger as far as
-    /// the peer takes them, unless the path has shown a limit of its own.
+    /// Applies a new MTU of the flow's link, as in Linux (`tcp_sync_mss`). If the MTU is smaller,
+    /// the flight is retransmitted in smaller segments. If it is larger, segments grow up to the
+    /// peer's MSS, unless the path has a lower limit of its own.
     pub fn link_mtu(&mut self, mtu: u32) {
         let link = rmss(self.config, self.hot.key.peer.addr, mtu, &self.cold.options);
         let before = std::mem::replace(&mut self.cold.rmss, link);
@@ -125,7 +127,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Connections to come begin with the size that this one has found (RFC 1191 §6.2).
+    /// Stores the path MTU for later connections to this destination (RFC 1191 §6.2).
     pub(crate) fn share_path(&mut self, silent: bool) {
         let path = Path {
             mss: self.cold.path_mss,
@@ -135,7 +137,8 @@ impl<E: Env> Slow<'_, E> {
         self.paths.learn(self.hot.key.peer.addr, path);
     }
 
-    /// RFC 1191 §6.3: the path may have changed; the next full segment finds out.
+    /// Raises the path MTU again after its time (RFC 1191 §6.3). A later full segment shows if the
+    /// path has changed.
     pub(crate) fn widen_path(&mut self) {
         if self.search_again() {
             return;
@@ -147,7 +150,8 @@ impl<E: Env> Slow<'_, E> {
 }
 
 impl Connection {
-    /// Takes over what is known of its path (RFC 1191 §6.2), until that is too old.
+    /// Starts from the path MTU that an earlier connection has found (RFC 1191 §6.2), for the rest
+    /// of its time.
     pub fn know_path(&mut self, clock: &Clock, path: &Path) {
         if path.mss >= self.path_mss {
             return;
@@ -161,7 +165,7 @@ impl Connection {
     }
 }
 
-/// What the program is told (as Linux' `icmp_err_convert`, as far as there is a cause for it).
+/// Returns the error for the application (Linux: `icmp_err_convert`).
 fn cause_of(kind: IcmpErrorKind) -> CloseCause {
     match kind {
         IcmpErrorKind::PortUnreachable => CloseCause::Refused,

@@ -1,35 +1,35 @@
-//! What is known of the paths to destinations (RFC 1191 §6.2, RFC 4821 §5.2): a connection need not
-//! find out again what another one has.
+//! Cache of path MTUs by destination (RFC 1191 §6.2, RFC 4821 §5.2), which saves a new connection
+//! the discovery.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tidelane_time::Instant;
 use tidelane_wire::IpAddress;
 
-/// Destinations that are remembered at most; the oldest makes room.
+/// Largest number of entries. A new one replaces the oldest.
 const PATHS_MAX: usize = 1024;
 
-/// One of them.
+/// Path MTU to one destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
-    /// Largest segment that arrives, without headers: what a connection calls its path's MSS.
+    /// Path MTU as an MSS: without IP and TCP headers.
     pub mss: u16,
-    /// Until when that is believed.
+    /// Time at which the entry expires.
     pub until: Instant,
-    /// By probes: no router there says what is too large.
+    /// The size was found by probes, as no router on the path sends ICMP errors.
     pub silent: bool,
 }
 
-/// By address. One that is smaller than the route's own size, and nothing else, is kept.
+/// Entries by destination, for those whose path MTU is below the link's.
 #[derive(Debug, Default)]
 pub struct Paths {
     known: BTreeMap<IpAddress, Path>,
-    /// In the order in which they became known, each once.
+    /// Destinations in order of insertion, each once.
     order: VecDeque<IpAddress>,
 }
 
 impl Paths {
-    /// What is known of the path to `peer` at `now`.
+    /// Returns the entry of `peer` unless it has expired at `now`.
     pub fn find(&self, now: Instant, peer: IpAddress) -> Option<Path> {
         if self.known.is_empty() {
             return None;
@@ -38,7 +38,7 @@ impl Paths {
         (now < path.until).then_some(*path)
     }
 
-    /// The path to `peer` is known to carry `path.mss`.
+    /// Stores the path MTU to `peer`.
     pub fn learn(&mut self, peer: IpAddress, path: Path) {
         if self.known.insert(peer, path).is_some() {
             return;
@@ -51,7 +51,7 @@ impl Paths {
         }
     }
 
-    /// The path to `peer` carries what the route says, after all.
+    /// Removes the entry of `peer`: the path supports the link's MTU.
     pub fn forget(&mut self, peer: IpAddress) {
         if self.known.remove(&peer).is_some() {
             self.order.retain(|known| *known != peer);

@@ -1,17 +1,17 @@
-//! TS.Recent, and what its timestamp shows to be of an earlier turn of the sequence numbers
-//! (RFC 7323 §4.3, §5).
+//! PAWS: TS.Recent, and rejection of segments from before a wrap of the sequence numbers (RFC 7323
+//! §4.3, §5).
 
 use tidelane_flow::{Env, flags};
 use tidelane_wire::{Segment, TcpFlags};
 
 use crate::Slow;
 
-/// By how many ticks of the peer's clock a timestamp may be older than TS.Recent (Linux:
-/// TCP_PAWS_WINDOW). What a path reorders within a tick is not from an earlier turn.
+/// Ticks by which a timestamp may be older than TS.Recent (Linux: TCP_PAWS_WINDOW), for segments
+/// that the path reorders.
 const WINDOW: i32 = 1;
 
 impl<E: Env> Slow<'_, E> {
-    /// Whether PAWS refuses `segment` (§5.3 R1); a RST it never does (§5.2).
+    /// Returns true if PAWS rejects `segment` (§5.3 R1). PAWS never rejects a RST (§5.2).
     pub(crate) fn is_from_before(&self, segment: &Segment<'_>) -> bool {
         let Some(t) = segment.options.timestamps else {
             return false;
@@ -22,9 +22,9 @@ impl<E: Env> Slow<'_, E> {
             && !self.is_ts_recent_old()
     }
 
-    /// TS.Recent (§4.3, R3): only from a segment that is next in order or before, and, as in Linux,
-    /// only once its ACK was found good. Else a guessed sequence number would be enough to have all
-    /// later segments of the peer refused as old.
+    /// Updates TS.Recent (§4.3, R3) from a segment that starts at or before Last.ACK.sent and, as
+    /// in Linux, has an acceptable ACK. Without the second condition, a segment with a guessed
+    /// sequence number could make PAWS reject all later segments of the peer.
     pub(crate) fn note_timestamp(&mut self, segment: &Segment<'_>) {
         if self.hot.has(flags::TIMESTAMPS)
             && let Some(t) = segment.options.timestamps
@@ -35,7 +35,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Ticks by which `tsval` is older than TS.Recent.
+    /// Returns the ticks by which `tsval` is older than TS.Recent.
     fn behind(&self, tsval: u32) -> i32 {
         self.hot.ts_recent.wrapping_sub(tsval) as i32
     }

@@ -1,4 +1,4 @@
-//! What became of a tail loss probe that sent something again (RFC 8985 §7.4.2).
+//! Detection of losses that a tail loss probe repaired (RFC 8985 §7.4.2).
 
 use tidelane_cc::CongestionControl;
 use tidelane_flow::Env;
@@ -7,9 +7,9 @@ use tidelane_wire::{Segment, SeqNumber};
 use crate::Slow;
 
 impl<E: Env> Slow<'_, E> {
-    /// SND.UNA moved to `ack`. Beyond the probe, and no DSACK has told that it was not needed: it
-    /// has repaired a loss. Up to the probe's end says nothing yet: what was sent first may only
-    /// have been acknowledged late.
+    /// Checks the probe after SND.UNA moved to `ack`. If `ack` is beyond the probe and no DSACK has
+    /// reported the probe as a duplicate, the probe repaired a loss. An ACK up to the end of the
+    /// probe does not tell, because it may be the late ACK of the original.
     pub(crate) fn check_probe(&mut self, ack: SeqNumber) {
         let Some(end) = self.cold.probe_end else {
             return;
@@ -29,8 +29,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// SND.UNA did not move: a plain duplicate is the answer to a probe that was not needed, by a
-    /// peer without DSACK.
+    /// Ends the probe if a peer without DSACK answers it by a duplicate ACK: the probe was not
+    /// needed.
     pub(crate) fn check_probe_duplicate(&mut self, segment: &Segment<'_>) {
         let plain = segment.payload.is_empty() && segment.options.sack.is_empty();
         if plain && self.cold.probe_end == Some(segment.ack) {

@@ -1,5 +1,6 @@
-//! Proportional rate reduction (RFC 6937, RFC 9937): while the window is being reduced, what is
-//! sent follows what arrives, so that it comes down smoothly and neither stops nor bursts.
+//! Proportional rate reduction (RFC 6937, RFC 9937). While the window is being reduced,
+//! transmissions are clocked by deliveries, so that the reduction neither stalls the flow nor sends
+//! bursts.
 
 use tidelane_flow::{CaState, Env};
 
@@ -17,7 +18,7 @@ pub struct Prr {
 }
 
 impl Prr {
-    /// A reduction begins with this much in flight.
+    /// Starts a reduction with `flight_size` bytes in flight.
     pub fn begin(flight_size: u32) -> Self {
         Self {
             recover_fs: flight_size.max(1),
@@ -26,8 +27,8 @@ impl Prr {
         }
     }
 
-    /// Bytes that may be sent now (§3.1). `is_safe`: SND.UNA advances and nothing more is lost, so
-    /// that the slow start part may be used; else packets are conserved (the conservative bound).
+    /// Returns the bytes that may be sent now (§3.1). `safe_bonus` is one segment if SND.UNA
+    /// advanced and no further loss was found (slow-start part), else `None` (conservative bound).
     fn send_count(&self, acked: u32, pipe: u32, ssthresh: u32, safe_bonus: Option<u32>) -> u32 {
         let count = if pipe > ssthresh {
             let share = self.delivered * u64::from(ssthresh);
@@ -47,12 +48,12 @@ impl Prr {
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Whether the window is being reduced.
+    /// Returns true if the window is being reduced.
     pub(crate) fn is_reducing(&self) -> bool {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Cwr)
     }
 
-    /// An acknowledgment brought `delivered` bytes while the window is being reduced.
+    /// Updates the window for an ACK that delivered `delivered` bytes during a reduction.
     pub(crate) fn reduce(&mut self, delivered: u32, advanced: bool, more_lost: bool) {
         let mss = u32::from(self.hot.mss);
         let (pipe, ssthresh) = (self.pipe(), self.cold.controller.ssthresh());
@@ -63,13 +64,13 @@ impl<E: Env> Slow<'_, E> {
         let bonus = (advanced && !more_lost).then_some(mss);
         let mut count = prr.send_count(delivered, pipe, ssthresh, bonus);
         if prr.out == 0 {
-            // The fast retransmission goes at once.
+            // The fast retransmission is sent at once.
             count = count.max(mss);
         }
         self.hot.cwnd = pipe.saturating_add(count);
     }
 
-    /// `len` bytes went out, new or again.
+    /// Accounts for `len` bytes that were sent or retransmitted.
     pub(crate) fn note_out(&mut self, len: u32) {
         self.note_paced(len);
         if let Some(prr) = &mut self.cold.prr {
@@ -77,7 +78,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// The reduction is over: the window is what the controller has (§3.1, last line).
+    /// Ends the reduction with the congestion control's window (§3.1, last line).
     pub(crate) fn end_reduction(&mut self) {
         self.cold.prr = None;
         self.cold.frto = crate::frto::Frto::Off;
@@ -91,8 +92,8 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// RFC 6937 appendix: one loss in a window of ten, halved: one segment for every two that
-    /// arrive.
+    /// RFC 6937 appendix: one loss in a window of ten, which is halved. One segment is sent for
+    /// every two that are delivered.
     #[test]
     fn section_3_1_proportional_while_more_than_ssthresh_is_in_flight() {
         let mut prr = Prr::begin(20 * MSS);
@@ -112,10 +113,10 @@ mod tests {
         let mut prr = Prr::begin(20 * MSS);
         prr.delivered = 3 * u64::from(MSS);
         prr.out = 2 * u64::from(MSS);
-        // Heavy losses: the pipe is nearly empty.
+        // After heavy losses the pipe is nearly empty.
         assert_eq!(prr.send_count(MSS, 2 * MSS, 10 * MSS, None), MSS);
         assert_eq!(prr.send_count(MSS, 2 * MSS, 10 * MSS, Some(MSS)), 2 * MSS);
-        // Never more than up to ssthresh.
+        // The window does not exceed ssthresh.
         assert_eq!(prr.send_count(5 * MSS, 9 * MSS, 10 * MSS, Some(MSS)), MSS);
     }
 }

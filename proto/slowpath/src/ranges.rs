@@ -1,8 +1,8 @@
-//! Disjoint ranges of sequence space, in order.
+//! Sorted sets of disjoint ranges of sequence space.
 
 use tidelane_wire::SeqNumber;
 
-/// Ranges kept at most: a peer that makes more holes has to send again.
+/// Largest number of ranges. Data beyond further holes is dropped, and the peer retransmits it.
 pub const RANGES_MAX: usize = 4096;
 
 /// A sorted set of disjoint, non-adjacent ranges within half the sequence space.
@@ -10,33 +10,33 @@ pub const RANGES_MAX: usize = 4096;
 pub struct Ranges(Vec<(SeqNumber, SeqNumber)>);
 
 impl Ranges {
-    /// Whether there is none.
+    /// Returns true if there is no range.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many.
+    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Forgets all.
+    /// Removes all ranges.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// All, in order.
+    /// All ranges, in sequence order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (SeqNumber, SeqNumber)> + '_ {
         self.0.iter().copied()
     }
 
-    /// The last one's end.
+    /// End of the last range.
     pub fn highest(&self) -> Option<SeqNumber> {
         self.0.last().map(|range| range.1)
     }
 
-    /// Bytes in all.
+    /// Number of bytes in all ranges.
     pub fn bytes(&self) -> u32 {
         self.0
             .iter()
@@ -44,7 +44,7 @@ impl Ranges {
             .sum()
     }
 
-    /// Bytes in ranges, above `from`.
+    /// Number of bytes in ranges above `from`.
     pub fn bytes_above(&self, from: SeqNumber) -> u32 {
         self.0
             .iter()
@@ -53,7 +53,8 @@ impl Ranges {
             .sum()
     }
 
-    /// Adds a range. Whether anything in it is new; false also when there are too many.
+    /// Adds a range. Returns true if any of it is new, and false if nothing is or if there are too
+    /// many ranges.
     pub fn insert(&mut self, start: SeqNumber, end: SeqNumber) -> bool {
         let at = self.0.partition_point(|(_, e)| e.before(start));
         let past = self.0.partition_point(|(s, _)| s.at_or_before(end));
@@ -76,7 +77,7 @@ impl Ranges {
         true
     }
 
-    /// Forgets what is below `to`.
+    /// Removes everything below `to`.
     pub fn remove_below(&mut self, to: SeqNumber) {
         let gone = self.0.partition_point(|(_, end)| end.at_or_before(to));
         self.0.drain(..gone);
@@ -85,7 +86,7 @@ impl Ranges {
         }
     }
 
-    /// The first hole at or after `from` and below `limit`.
+    /// Returns the first hole at or after `from` and below `limit`.
     pub fn hole(&self, from: SeqNumber, limit: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
         let mut start = from;
         for (left, right) in self.iter() {
@@ -101,7 +102,7 @@ impl Ranges {
         start.before(limit).then_some((start, limit))
     }
 
-    /// The first part of `[start, end)` that is in a range.
+    /// Returns the first part of `[start, end)` that lies in a range.
     pub fn overlap(&self, start: SeqNumber, end: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
         let at = self.0.partition_point(|(_, e)| e.at_or_before(start));
         let (left, right) = *self.0.get(at)?;
@@ -109,7 +110,7 @@ impl Ranges {
         part.0.before(part.1).then_some(part)
     }
 
-    /// The range that holds `seq`.
+    /// Returns the range that contains `seq`.
     pub fn containing(&self, seq: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
         let at = self.0.partition_point(|(_, end)| end.at_or_before(seq));
         self.0

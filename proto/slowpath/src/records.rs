@@ -1,5 +1,5 @@
-//! When transmissions are recorded: in times of trouble, and where the controller wants to know
-//! of each acknowledgment how old it is.
+//! Decides when the scoreboard records transmissions: while losses are suspected, and while the
+//! congestion control needs an RTT sample from every ACK.
 
 use tidelane_cc::{CongestionControl, RttSample};
 use tidelane_flow::{CaState, Env, flags};
@@ -8,23 +8,23 @@ use tidelane_wire::SeqNumber;
 
 use crate::{Slow, scoreboard::Scoreboard};
 
-/// How long after the last trouble transmissions are recorded: as many round trips, and at least
-/// as many ms.
+/// The scoreboard is kept for this many round trips after the last sign of a loss, and for at least
+/// RECORD_MS_MIN.
 const RECORD_ROUND_TRIPS: u32 = 8;
-/// See above.
+/// Least time in ms that the scoreboard is kept after the last sign of a loss.
 const RECORD_MS_MIN: u32 = 1000;
 
 impl<E: Env> Slow<'_, E> {
-    /// Records what is sent from now on, if that is not done yet: there are signs of trouble.
+    /// Returns the scoreboard, starting one if necessary, and notes a sign of a loss.
     pub fn track(&mut self) -> &mut Scoreboard {
         self.cold.trouble_at = self.clock.ms;
         self.cold.trouble = true;
         self.record()
     }
 
-    /// Whether what is sent is recorded without trouble, for the controller's samples: while the
-    /// window limits, each acknowledgment comes here anyway. With nothing sent or to be sent there
-    /// is nothing to record, and the fast path may have the next request.
+    /// Returns true if transmissions are to be recorded although no loss is suspected. While cwnd
+    /// limits the flow, every ACK comes to the slow path anyway. A flow without outstanding and
+    /// unsent data needs no records, and its next request may take the fast path.
     fn wants_records(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
         let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_samples();
@@ -32,7 +32,7 @@ impl<E: Env> Slow<'_, E> {
         busy && (told || self.cold.mtu.is_probing())
     }
 
-    /// Begins with that.
+    /// Starts a scoreboard if the flow needs one.
     pub(crate) fn record_if_wanted(&mut self) {
         if self.cold.board.is_none() && self.wants_records() {
             self.record();
@@ -47,7 +47,7 @@ impl<E: Env> Slow<'_, E> {
         })
     }
 
-    /// New text, or FIN, went out from `start` to SND.NXT.
+    /// Records new data or a FIN that was sent from `start` to SND.NXT.
     pub fn note_sent(&mut self, start: SeqNumber) {
         if let Some(board) = &mut self.cold.board {
             board.sent(start, self.hot.snd_nxt, self.clock.us());
@@ -56,7 +56,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// The controller sees the round-trip time that an acknowledgment brought.
+    /// Gives the congestion control the RTT sample of an ACK.
     pub(crate) fn tell_rtt(&mut self, rtt_us: Option<u32>) {
         let Some(rtt_us) = rtt_us else { return };
         let sample = RttSample {
@@ -69,7 +69,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.controller.on_rtt_sample(self.clock.now, &sample);
     }
 
-    /// A while after the last trouble transmissions are not recorded any more.
+    /// Drops the scoreboard some time after the last sign of a loss.
     pub(crate) fn forget_records(&mut self) {
         let calm = self.cold.board.as_ref().is_some_and(|board| {
             self.cold.ca_state == CaState::Open && board.sacked() == 0 && board.lost() == 0
@@ -85,7 +85,8 @@ impl<E: Env> Slow<'_, E> {
         }
         if !self.wants_records() {
             self.cold.board = None;
-            // The times of what is in flight go with it.
+            // The transmission times are lost with the scoreboard. All data in flight gets the
+            // present time.
             self.cold.marks.note(self.hot, self.clock.us());
             self.cold.reorder_deadline = None;
             self.hot.clear(flags::RTT_TIMING);

@@ -1,8 +1,9 @@
-//! What is lost, and how fast it is sent again.
+//! Loss detection and recovery.
 //!
-//! RFC 8985 (RACK-TLP) where SACK is in use: a segment is lost when one that was sent later has
-//! arrived and a round trip has passed, with some grace once the path was seen to reorder. Without
-//! SACK, NewReno (RFC 6582). How much is in flight meanwhile follows RFC 6675's pipe.
+//! With SACK, RACK-TLP (RFC 8985) marks a segment lost when a segment that was sent later has
+//! arrived and a round trip has passed, plus a reordering window if the path reorders. Without
+//! SACK, NewReno (RFC 6582) applies. `pipe` (RFC 6675) is the amount of data in flight during
+//! recovery.
 
 use tidelane_cc::CongestionControl;
 use tidelane_flow::{CaState, Env, flags};
@@ -13,27 +14,26 @@ use crate::{Slow, delivered::Delivery, frto::Frto, prr::Prr, scoreboard::Timing,
 /// DupThresh (RFC 5681 §3.2).
 pub const DUP_THRESH: u32 = 3;
 
-/// What an acknowledgment did.
+/// Effects of one ACK.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckSeen {
-    /// Bytes by which it moved SND.UNA.
+    /// Bytes by which the ACK advanced SND.UNA.
     pub acked: u32,
-    /// It brought news by SACK.
+    /// The SACK blocks covered data that no earlier one had covered.
     pub news: bool,
-    /// It was a duplicate.
+    /// The ACK was a duplicate ACK.
     pub duplicate: bool,
-    /// The window may grow for it, unless it shows congestion.
+    /// The congestion window may grow, unless the ACK signals congestion.
     pub grows: bool,
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Whether losses are being repaired.
+    /// Returns true while the sender is in Recovery or Loss.
     pub fn is_repairing(&self) -> bool {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss)
     }
 
-    /// Bytes in flight in the sense of RFC 6675 §4: not those that arrived, nor those that are
-    /// lost.
+    /// Bytes in flight in the sense of RFC 6675 §4: neither SACKed nor lost.
     pub fn pipe(&self) -> u32 {
         let Some(board) = &self.cold.board else {
             return self.hot.flight_size();
@@ -41,13 +41,13 @@ impl<E: Env> Slow<'_, E> {
         if self.hot.has(flags::SACK) {
             return board.out();
         }
-        // Each duplicate acknowledgment tells of one segment that has left the network.
+        // Each duplicate ACK means that one segment has left the network.
         let left = self.cold.dup_acks.saturating_mul(u32::from(self.hot.mss));
         board.out().saturating_sub(left)
     }
 
-    /// Takes the SACK blocks of a segment. Whether they say anything new. A block below SND.UNA, or
-    /// beyond SND.NXT, says nothing (RFC 2018 §5).
+    /// Processes the SACK blocks of a segment. Returns true if they cover new data. Blocks below
+    /// SND.UNA or beyond SND.NXT are ignored (RFC 2018 §5).
     pub fn take_sack(&mut self, segment: &Segment<'_>) -> bool {
         if let Some(board) = &mut self.cold.board {
             board.begin_segment();
@@ -67,8 +67,8 @@ impl<E: Env> Slow<'_, E> {
                 *place = (*start, *end);
             }
         }
-        // In the order of the stream: else several that are new at once, as after a lost
-        // acknowledgment, would look like reordering.
+        // Process the blocks in sequence order. Otherwise several new blocks, as after a lost ACK,
+        // would look like reordering.
         blocks.sort_unstable_by_key(|(start, _)| start.distance_from(una));
         for (start, end) in blocks {
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
@@ -80,7 +80,7 @@ impl<E: Env> Slow<'_, E> {
         all.bytes > 0
     }
 
-    /// What tells transmissions apart where no timestamp does.
+    /// Times that tell transmissions apart when no timestamp does.
     fn timing(&self) -> Timing {
         Timing {
             now_us: self.clock.us(),
@@ -100,7 +100,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// SND.UNA moves by `acked` bytes to the segment's acknowledgment. Whether the window may grow.
+    /// Advances SND.UNA by `acked` bytes to the segment's ACK. Returns true if the window may grow.
     pub fn on_ack_advance(&mut self, segment: &Segment<'_>, acked: u32) -> bool {
         let ack = segment.ack;
         let timed = self.sample_timed_segment(ack);
@@ -127,11 +127,11 @@ impl<E: Env> Slow<'_, E> {
             self.tell_rtt(timed);
         }
         if !self.hot.has(flags::SACK) {
-            // Duplicates have told of some of it (RFC 6937 §3).
+            // Duplicate ACKs have already counted some of it as delivered (RFC 6937 §3).
             let told = self.cold.dup_acks.saturating_mul(self.hot.mss.into());
             self.cold.delivered.bytes = acked.saturating_sub(told);
         }
-        // After a timeout the window is in slow start: RFC 5681 §3.1.
+        // The window grows in the Loss phase, which is slow start (RFC 5681 §3.1).
         let grows = !self.is_reducing();
         self.check_repair(segment, ack.back(acked));
         if self.is_recovered(ack) {
@@ -155,8 +155,9 @@ impl<E: Env> Slow<'_, E> {
         grows
     }
 
-    /// Whether `ack` ends the repair or reduction. One for an echoed mark lasts until something
-    /// later is acknowledged, which carried CWR: echoes before that are old (as in Linux).
+    /// Returns true if `ack` ends the recovery or reduction. A reduction after ECE lasts until data
+    /// beyond the recovery point is acknowledged, which carried CWR; an ECE before that belongs to
+    /// the old window (as in Linux).
     fn is_recovered(&self, ack: SeqNumber) -> bool {
         let point = self.cold.recovery_point;
         match self.cold.ca_state {
@@ -166,7 +167,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// NewReno (RFC 6582 §3.2 step 3): a partial acknowledgment shows the next hole.
+    /// Handles a partial ACK of NewReno: the next segment is lost, too (RFC 6582 §3.2 step 3).
     fn on_partial_ack(&mut self, acked: u32) {
         let mss = u32::from(self.hot.mss);
         self.cold.dup_acks = self.cold.dup_acks.saturating_sub(acked / mss);
@@ -174,15 +175,17 @@ impl<E: Env> Slow<'_, E> {
         self.track().lose_first(mss);
     }
 
-    /// Whether something is in flight that was sent before the window was last reduced. What
-    /// becomes of it is old news: once per window of data (RFC 5681 §3.2, RFC 3168 §6.1.2).
+    /// Returns true if data is in flight that was sent before the window was last reduced. Its loss
+    /// or marking does not reduce the window again: once per window of data (RFC 5681 §3.2, RFC
+    /// 3168 §6.1.2).
     pub(crate) fn is_reduced(&self) -> bool {
         let ahead = self.cold.reduced_until.distance_from(self.hot.snd_una);
         ahead > 0 && ahead <= self.hot.flight_size()
     }
 
-    /// Whether the congestion window is in use, so that it may grow: all of it, or in slow start
-    /// half of it at some time in the round trip, as in Linux.
+    /// Returns true if the flow uses its congestion window, so that the window may grow. It does if
+    /// the flight fills the window or, in slow start, has filled half of it in this round (as in
+    /// Linux).
     fn is_cwnd_limited(&mut self, acked: u32) -> bool {
         let flight = self.hot.flight_size().saturating_add(acked);
         let before = self.hot.snd_una.back(acked);
@@ -201,14 +204,14 @@ impl<E: Env> Slow<'_, E> {
         limited
     }
 
-    /// The fast path took acknowledgments since the last one here: the window was not in use then,
-    /// and that time must not count (RFC 9438 §5.8).
+    /// Tells the congestion control that the window was not in use while the fast path took the
+    /// ACKs, because that time must not count (RFC 9438 §5.8).
     fn note_unlimited_time(&mut self) {
         let (now, srtt) = (self.clock.now, self.srtt());
         self.cold.controller.on_ack(now, 0, srtt, false);
     }
 
-    /// `news` bytes are known to have arrived by now; SND.UNA moved by `acked`.
+    /// Grows the window after `news` bytes were delivered and SND.UNA advanced by `acked`.
     pub(crate) fn grow(&mut self, news: u32, acked: u32) {
         let limited = self.is_cwnd_limited(acked);
         self.cold
@@ -230,9 +233,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Looks for losses after an acknowledgment that brought `news` (new SACK information), or was
-    /// a `duplicate`.
-    /// Whether more was lost.
+    /// Detects losses after an ACK with new SACK information (`news`) or a `duplicate` ACK. Returns
+    /// true if more data was lost.
     pub fn detect_loss(&mut self, news: bool, duplicate: bool) -> bool {
         if self.hot.flight_size() == 0 {
             self.cold.reorder_deadline = None;
@@ -264,7 +266,8 @@ impl<E: Env> Slow<'_, E> {
         more_lost
     }
 
-    /// Fast retransmit without SACK (RFC 6582 §3.2 step 2).
+    /// Counts duplicate ACKs, and starts fast retransmit on a flow without SACK (RFC 6582 §3.2 step
+    /// 2).
     fn count_duplicates(&mut self) {
         self.track();
         if self.cold.dup_acks == DUP_THRESH && !self.is_repairing() {
@@ -274,7 +277,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// `lost` bytes were found lost: a sign of congestion, unless it was a probe of their size.
+    /// Starts recovery after `lost` bytes were marked lost. The window is not reduced if only an
+    /// MTU probe was lost.
     fn begin_recovery(&mut self, lost: u32) {
         let probe = self.is_lost_probe(lost);
         if self.is_repairing() {
@@ -287,15 +291,15 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RFC 8985 §6.2 step 5, after an acknowledgment or when the reordering timer is due.
-    /// Whether anything was.
+    /// Runs RACK's loss detection (RFC 8985 §6.2 step 5), after an ACK or when the reordering timer
+    /// expires. Returns true if data was marked lost.
     pub fn find_lost(&mut self) -> bool {
         let grace = self.reorder_us();
         let Some(board) = &mut self.cold.board else {
             return false;
         };
         let (lost, again, next) = board.find_lost(self.clock.us(), grace);
-        // A deadline is due when its millisecond begins: one more, or it would come early.
+        // A deadline expires at the start of its millisecond, so one more is added.
         self.cold.reorder_deadline = next.map(|us| self.clock.ms.plus(us.div_ceil(1000) + 1));
         if lost == 0 {
             return false;
@@ -308,8 +312,8 @@ impl<E: Env> Slow<'_, E> {
         true
     }
 
-    /// Fast recovery (RFC 6675 §5 step 4). Once per window: where an echoed mark has reduced it
-    /// already, that goes on (RFC 3168 §6.1.2).
+    /// Enters fast recovery (RFC 6675 §5 step 4). If ECE has already reduced the window, that
+    /// reduction continues: once per window (RFC 3168 §6.1.2).
     fn enter_recovery(&mut self) {
         self.counters.fast_retrans += 1;
         let begun = self.cold.prr.filter(|_| self.is_reducing());
@@ -333,9 +337,8 @@ impl<E: Env> Slow<'_, E> {
         self.queue_cwr();
     }
 
-    /// What was in flight when a loss was seen (RFC 5681 §3.1): before what the acknowledgment that
-    /// shows it took from that. A receiver that puts segments together acknowledges most of a small
-    /// window as one.
+    /// Returns FlightSize at a loss (RFC 5681 §3.1): the value before the ACK that showed the loss.
+    /// A receiver with GRO acknowledges most of a small window by one ACK.
     pub(crate) fn flight_in_use(&self) -> u32 {
         self.cold.flight.before.max(self.hot.flight_size())
     }
@@ -359,8 +362,8 @@ impl<E: Env> Slow<'_, E> {
         self.hot.set(flags::SEND_WANTED);
     }
 
-    /// The path takes only smaller segments: all in flight is sent again in the new size, which is
-    /// no sign of congestion (RFC 1191 §6.4).
+    /// Retransmits all data in flight in smaller segments after the path MTU was lowered, which is
+    /// no congestion signal (RFC 1191 §6.4).
     pub fn resend_all(&mut self) {
         if self.hot.flight_size() > 0 {
             self.track().lose_all(false);
@@ -368,14 +371,14 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1): what is outstanding is lost, but, where
-    /// SACK tells later ones apart, not what was sent within a round trip (RFC 8985 §6.3).
+    /// Handles a RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1): all outstanding data is lost.
+    /// With SACK, data that was sent less than a round trip ago is not (RFC 8985 §6.3).
     pub fn enter_loss(&mut self) {
         self.counters.timeouts += 1;
         let (now, srtt, grace) = (self.clock.us(), self.hot.srtt >> 3, self.reorder_us());
         let (mss, sack) = (u32::from(self.hot.mss), self.hot.has(flags::SACK));
         let board = self.track();
-        // A peer may take back what it said it had (RFC 2018 §8).
+        // The peer may discard data that it has SACKed (RFC 2018 §8).
         let reneged = board.is_reneged();
         if sack && !reneged && srtt != 0 {
             let rtt = board.rack_rtt_us().unwrap_or(srtt);

@@ -1,34 +1,32 @@
-//! Reordering: how far and how often the path does it, and how much grace that gives to what is
-//! late (RFC 8985 §6.2 steps 3 and 4).
+//! Reordering of the path, and RACK's reordering window (RFC 8985 §6.2 steps 3 and 4).
 
 use tidelane_flow::{CaState, Env};
 use tidelane_wire::SeqNumber;
 
 use crate::{Slow, recover::DUP_THRESH};
 
-/// The farthest that one segment is believed to overtake another, in segments (Linux:
-/// `tcp_max_reordering`).
+/// Upper bound of the reordering degree, in segments (Linux: `tcp_max_reordering`).
 const REORDERING_MAX: u32 = 300;
 
-/// What the peer's reports have told.
+/// Measured reordering of the path.
 #[derive(Clone, Copy, Debug)]
 pub struct Reordering {
-    /// How often something came late (RFC 8985 §6.2 step 3).
+    /// Number of times that a segment arrived late (RFC 8985 §6.2 step 3).
     pub seen: u32,
-    /// The farthest that anything was overtaken, in segments; DupThresh at first.
+    /// Largest distance by which a segment was overtaken, in segments; at least DupThresh.
     pub degree: u32,
-    /// DSACK blocks: what was sent again had only been late.
+    /// Number of DSACK blocks, each of which reports a spurious retransmission.
     pub dsacks: u32,
-    /// RACK.reo_wnd_mult: quarters of the least round-trip time that reordering is given.
+    /// RACK.reo_wnd_mult: the reordering window in quarters of the minimum RTT.
     pub quarters: u32,
-    /// RACK.reo_wnd_persist: recoveries until that is forgotten.
+    /// RACK.reo_wnd_persist: recoveries until `quarters` is reset.
     pub persist: u8,
-    /// RACK.dsack_round: a duplicate that is reported before this is acknowledged is old news.
+    /// RACK.dsack_round: further DSACKs do not count until this number is acknowledged.
     pub round: SeqNumber,
 }
 
 impl Reordering {
-    /// Nothing is known yet.
+    /// State of a path without known reordering.
     pub fn new() -> Self {
         Self {
             seen: 0,
@@ -42,7 +40,7 @@ impl Reordering {
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// What begins at `start` was sent only once and came late.
+    /// Notes that data from `start` was sent only once and arrived late.
     pub(crate) fn note_reordering(&mut self, start: SeqNumber) {
         let extent = self.track().extent_from(start);
         let segments = extent.div_ceil(u32::from(self.hot.mss)).min(REORDERING_MAX);
@@ -51,8 +49,8 @@ impl<E: Env> Slow<'_, E> {
         known.degree = known.degree.max(segments);
     }
 
-    /// SACK brought news, and SND.UNA did not move. On a path that reorders far what arrives is
-    /// rarely in order: it opens the window all the same (as in Linux).
+    /// Grows the window after new SACK information without an advance of SND.UNA. On a path with
+    /// much reordering, most data arrives out of order (as in Linux).
     pub(crate) fn grow_out_of_order(&mut self) {
         let calm = matches!(self.cold.ca_state, CaState::Open | CaState::Disorder);
         if calm && self.cold.reordering.degree > DUP_THRESH {
@@ -60,7 +58,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RFC 8985 §6.2 step 4: how much later than in order a segment may come.
+    /// RACK's reordering window in us: how much later than in order a segment may arrive (RFC 8985
+    /// §6.2 step 4).
     pub(crate) fn reorder_us(&self) -> u32 {
         let enough = self
             .cold
@@ -76,8 +75,9 @@ impl<E: Env> Slow<'_, E> {
             .min(self.hot.srtt >> 3)
     }
 
-    /// What was given time to come late is lost now (RFC 8985 §6.2 step 5). No acknowledgment tells
-    /// how much has left the network: one segment goes, the rest as acknowledgments come.
+    /// Marks late segments lost when the reordering timer expires (RFC 8985 §6.2 step 5). No ACK
+    /// clocks the retransmissions here, so one segment is sent, and the others follow the next
+    /// ACKs.
     pub(crate) fn on_reorder_timeout(&mut self) {
         let was_repairing = self.is_repairing();
         if self.find_lost() && !was_repairing {

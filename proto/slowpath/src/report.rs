@@ -1,4 +1,4 @@
-//! A flow in the words of `ss -ti`.
+//! State of a flow for `TCP_INFO` and `ss -ti`.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use tidelane_time::Duration;
 use crate::Connection;
 
 impl Connection {
-    /// What there is to know.
+    /// Returns the present state of the flow.
     pub fn info(&self, flow: &FlowState, config: &EngineConfig) -> FlowInfo {
         let srtt_us = u64::from(flow.srtt >> 3);
         let rttvar_us = u64::from(flow.rttvar >> 2);
@@ -69,8 +69,8 @@ impl Connection {
         }
     }
 
-    /// The stream positions of the bytes that were received and not read: in order, then each
-    /// range that lies behind a hole.
+    /// Returns the stream positions of the bytes that were received and not read: the range in
+    /// order, then each out-of-order range.
     pub fn received(&self, flow: &FlowState) -> impl Iterator<Item = Range<u32>> {
         let in_order = flow.rx_read()..flow.rx_head();
         let behind_holes = self.ooo.iter();

@@ -1,4 +1,4 @@
-//! Round-trip samples (RFC 6298 §3), and what the path is seen to need at least.
+//! RTT samples (RFC 6298 §3).
 
 use tidelane_flow::{Env, flags};
 use tidelane_time::Duration;
@@ -6,8 +6,8 @@ use tidelane_wire::{Segment, SeqNumber};
 
 use crate::Slow;
 
-/// The longest round trip that an echoed timestamp is believed to tell of, in ms: what comes from
-/// something else than our clock is mostly longer.
+/// Longest RTT in ms that an echoed timestamp may give. A timestamp that does not come from our
+/// clock mostly gives a longer one.
 const ECHO_MS_MAX: u32 = 60_000;
 
 impl<E: Env> Slow<'_, E> {
@@ -16,13 +16,14 @@ impl<E: Env> Slow<'_, E> {
         Duration::from_micros(u64::from(self.hot.srtt >> 3))
     }
 
-    /// Least round-trip time of the path.
+    /// Minimum RTT of the path in us, at most SRTT.
     pub(crate) fn rtt_min_us(&self) -> u32 {
         let least = self.cold.rtt_min.recent_us(self.clock.ms);
         least.min(self.hot.srtt >> 3)
     }
 
-    /// A sample from the timed segment, where nothing is recorded (RFC 6298 §3).
+    /// Takes a sample from the timed segment if `ack` covers it and there is no scoreboard (RFC
+    /// 6298 §3).
     pub(crate) fn sample_timed_segment(&mut self, ack: SeqNumber) -> Option<u32> {
         if !self.hot.has(flags::RTT_TIMING) || self.hot.rtt_seq.after(ack) {
             return None;
@@ -36,7 +37,7 @@ impl<E: Env> Slow<'_, E> {
         Some(rtt)
     }
 
-    /// A sample: the timeout is no longer a doubled one (RFC 6298 §5).
+    /// Takes an RTT sample and ends the backoff of the RTO (RFC 6298 §5).
     pub(crate) fn take_rtt_sample(&mut self, rtt_us: u32) {
         self.cold.rtt_min.take(self.clock.ms, rtt_us);
         self.hot.sample_rtt(rtt_us);
@@ -44,22 +45,22 @@ impl<E: Env> Slow<'_, E> {
         self.cold.delivered.sampled = true;
     }
 
-    /// How many milliseconds ago, by its timestamp, what `segment` echoes was sent. A peer can echo
-    /// what it likes.
+    /// Returns the age in ms of the timestamp that `segment` echoes. The peer may echo any value,
+    /// so ages above ECHO_MS_MAX do not count.
     fn echoed_ms(&self, segment: &Segment<'_>) -> Option<u32> {
         let echo = segment.options.timestamps.filter(|t| t.tsecr != 0)?;
         let ms = self.clock.ms.0.wrapping_sub(echo.tsecr);
         (self.hot.has(flags::TIMESTAMPS) && ms < ECHO_MS_MAX).then_some(ms)
     }
 
-    /// The time in microseconds before which what `segment` echoes was sent: the end of the
-    /// millisecond that its timestamp names. None for what is echoed in the same one.
+    /// Returns the end of the millisecond of the timestamp that `segment` echoes, in us: the echoed
+    /// transmission was sent before it. Returns `None` for a timestamp of the present millisecond.
     pub(crate) fn echoed_before_us(&self, segment: &Segment<'_>) -> Option<u32> {
         let ms = self.echoed_ms(segment).filter(|ms| *ms > 0)?;
         Some(self.clock.turned_us().wrapping_sub((ms - 1) * 1000))
     }
 
-    /// SND.UNA advanced without a sample, as what it passed was sent more than once: the echoed
+    /// Takes a sample from the echoed timestamp if the ACK covered only retransmitted data. The
     /// timestamp tells which transmission arrived (RFC 7323 §4.1).
     pub(crate) fn sample_echo(&mut self, segment: &Segment<'_>) {
         if self.cold.delivered.sampled {

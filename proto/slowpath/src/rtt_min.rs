@@ -1,23 +1,23 @@
-//! The least of the round-trip samples of the last five minutes: paths change, and a connection
-//! that lives long outlives its path (RFC 8985 §6.2 step 1).
+//! Windowed minimum of the RTT over five minutes, because a long connection may outlive its path
+//! (RFC 8985 §6.2 step 1).
 
 use tidelane_cc::MaxFilter;
 use tidelane_flow::Millis;
 
-/// How long a sample counts: what Linux has (`tcp_min_rtt_wlen`).
+/// Length of the window (Linux: `tcp_min_rtt_wlen`).
 const WINDOW_MS: u32 = 300_000;
 
-/// The least sample of the window: the largest of their complements.
+/// Windowed minimum of the RTT, kept as the maximum of the complements.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct RttMin(MaxFilter);
 
 impl RttMin {
-    /// The least; `u32::MAX` before the first sample.
+    /// The minimum in us; `u32::MAX` before the first sample.
     pub fn us(&self) -> u32 {
         !self.0.max()
     }
 
-    /// The least, unless it is too old by now.
+    /// The minimum in us; `u32::MAX` if it is older than the window.
     pub fn recent_us(&self, now: Millis) -> u32 {
         if now.0.wrapping_sub(self.0.round()) > WINDOW_MS {
             return u32::MAX;
@@ -25,7 +25,7 @@ impl RttMin {
         self.us()
     }
 
-    /// A sample was taken.
+    /// Adds a sample.
     pub fn take(&mut self, now: Millis, us: u32) {
         self.0.update(now.0, WINDOW_MS, !us.max(1));
     }
@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(least.us(), u32::MAX);
         least.take(Millis(0), 500);
         assert_eq!(least.us(), 500);
-        // The path has changed: after the window the old value is gone.
+        // The path changes: its old minimum expires with the window.
         for second in 1..=400 {
             least.take(Millis(second * 1000), 800 + second % 7);
             let expected = if second <= 300 { 500 } else { 800 };
@@ -65,7 +65,7 @@ mod tests {
             let window = all.iter().filter(|(then, _)| at - then <= WINDOW_MS);
             let exact = window.map(|(_, us)| *us).min();
             assert!(Some(least.us()) >= exact, "step {step}");
-            // The second and third least stand for the rest of the window.
+            // The second and third minimum stand for the rest of the window.
             assert!(least.us() <= 100, "step {step}");
         }
     }

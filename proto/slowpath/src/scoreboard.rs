@@ -1,10 +1,10 @@
-//! What was sent and not acknowledged, while losses are repaired: one record per range that was
-//! sent at one time and shares one fate.
+//! The SACK scoreboard: unacknowledged transmissions, one record per range that was sent at one
+//! time and is in one state.
 //!
-//! A flow without trouble keeps no records, so that sending costs nothing. They begin with the
-//! first sign of a loss, when what is in flight becomes records by its [marks](crate::marks), and
-//! end a while after the last. From then on every transmission is recorded: this is what RFC
-//! 8985 (RACK) needs to find lost segments, and lost retransmissions, by time.
+//! A flow without losses has no scoreboard, so that transmissions cost nothing. A scoreboard starts
+//! at the first sign of a loss, from the [transmission times](crate::send_times) of the data in
+//! flight, and is dropped some time after the last one. Every transmission in between is recorded.
+//! RACK (RFC 8985) needs these times to find lost segments and lost retransmissions.
 //!
 //! ```text
 //! snd_una                                                        snd_nxt
@@ -20,29 +20,29 @@ use crate::{
     marks::Mark,
 };
 
-/// Records kept at most. A peer that makes more holes gets its SACK blocks ignored.
+/// Largest number of records. Further SACK blocks are ignored.
 const RECORDS_MAX: usize = 16_384;
 
-/// What is known of a range.
+/// State of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// In flight.
     Out,
-    /// The peer has it (RFC 2018).
+    /// SACKed by the peer (RFC 2018).
     Sacked,
-    /// Not in flight any more: to be sent again.
+    /// Lost, and to be retransmitted.
     Lost,
 }
 
-/// A range of sequence space with one fate.
+/// A range of sequence space in one state.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     start: SeqNumber,
     end: SeqNumber,
-    /// When it was last sent, in microseconds modulo 2^32.
+    /// Time of the last transmission, in microseconds modulo 2^32.
     sent_us: u32,
     fate: Fate,
-    /// Sent more than once.
+    /// The range was retransmitted.
     again: bool,
     /// `sent_us` is exact.
     timed: bool,
@@ -53,33 +53,34 @@ impl Record {
         self.end.distance_from(self.start)
     }
 
-    /// Whether what arrives now is the first transmission: there was no other, or that was too
-    /// short a time ago (RFC 8985 §6.2 step 2).
+    /// Returns true if an ACK that arrives now must be that of the original transmission: there was
+    /// no other, or the retransmission was less than a minimum RTT ago (RFC 8985 §6.2 step 2).
     fn is_original(&self, timing: &Timing) -> bool {
         !self.again || timing.now_us.wrapping_sub(self.sent_us) < timing.rtt_min_us
     }
 }
 
-/// What tells transmissions of the same text apart, in microseconds.
+/// Times that tell the transmissions of the same data apart, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// When the report came.
+    /// Arrival of the ACK.
     pub now_us: u32,
-    /// No round trip is shorter.
+    /// Minimum RTT.
     pub rtt_min_us: u32,
-    /// What moved SND.UNA was sent before this: by the timestamp that is echoed.
+    /// Upper bound of the echoed transmission's time, from its timestamp.
     pub sent_before_us: Option<u32>,
 }
 
 impl Timing {
-    /// Whether an earlier transmission than the last one is echoed (RFC 8985 §6.2 step 2).
+    /// Returns true if the echoed timestamp is that of an earlier transmission than the last one
+    /// (RFC 8985 §6.2 step 2).
     fn echoes_earlier(&self, record: &Record) -> bool {
         let before = self.sent_before_us;
         before.is_some_and(|before| !earlier(record.sent_us, before))
     }
 }
 
-/// RFC 8985 §5.2: the segment sent last among those that arrived.
+/// RACK.segment: the latest transmission among the delivered segments (RFC 8985 §5.2).
 #[derive(Clone, Copy, Debug)]
 struct Rack {
     sent_us: u32,
@@ -87,7 +88,7 @@ struct Rack {
     rtt_us: u32,
 }
 
-/// See the module.
+/// Scoreboard of one flow.
 #[derive(Clone, Debug, Default)]
 pub struct Scoreboard {
     records: VecDeque<Record>,
@@ -95,14 +96,15 @@ pub struct Scoreboard {
     sacked: u32,
     lost: u32,
     rack: Option<Rack>,
-    /// Highest end of what is sacked.
+    /// Highest end of a SACKed range.
     fack: SeqNumber,
-    /// The same before the segment at hand.
+    /// `fack` before the segment at hand.
     fack_before: SeqNumber,
 }
 
 impl Scoreboard {
-    /// Begins with all from `una` in flight: up to each number in `marks` since the time beside it.
+    /// Starts a scoreboard with the data from `una` in flight. Each entry of `marks` is the end of
+    /// a range and its transmission time.
     pub fn begin(una: SeqNumber, marks: &[Mark]) -> Self {
         let mut board = Self {
             fack: una,
@@ -125,17 +127,17 @@ impl Scoreboard {
         self.out
     }
 
-    /// Bytes that arrived out of order.
+    /// SACKed bytes.
     pub fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Bytes to be sent again.
+    /// Bytes marked lost and not retransmitted.
     pub fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Bytes in flight that were sent again.
+    /// Retransmitted bytes in flight.
     pub fn out_again(&self) -> u32 {
         let again = self
             .records
@@ -144,12 +146,12 @@ impl Scoreboard {
         again.map(Record::len).sum()
     }
 
-    /// How far beyond `start` something has arrived.
+    /// Bytes from `start` to the highest SACKed byte.
     pub fn extent_from(&self, start: SeqNumber) -> u32 {
         self.fack.distance_from(start)
     }
 
-    /// New text went out.
+    /// Records a transmission of new data.
     pub fn sent(&mut self, start: SeqNumber, end: SeqNumber, sent_us: u32) {
         if start == end {
             return;
@@ -190,12 +192,12 @@ impl Scoreboard {
         *self.account(fate) += len;
     }
 
-    /// The place of the record that holds `seq`, or of the first one after it.
+    /// Index of the record that contains `seq`, or of the first one after it.
     fn place_of(&self, seq: SeqNumber) -> usize {
         self.records.partition_point(|r| r.end.at_or_before(seq))
     }
 
-    /// Splits the record that holds `seq`, so that one begins there. Returns its place.
+    /// Splits the record that contains `seq`, so that a record begins there. Returns its index.
     fn split(&mut self, seq: SeqNumber) -> usize {
         let at = self.place_of(seq);
         if let Some(record) = self.records.get_mut(at)
@@ -210,13 +212,13 @@ impl Scoreboard {
         at
     }
 
-    /// A segment is being looked at: what its own blocks report does not make late what it
-    /// acknowledges.
+    /// Starts the processing of a segment. SACK blocks in the same segment do not make the data
+    /// that it acknowledges look late.
     pub fn begin_segment(&mut self) {
         self.fack_before = self.fack;
     }
 
-    /// RFC 8985 §6.2 steps 1 to 3 for one range that has arrived.
+    /// Updates RACK for a range that was delivered (RFC 8985 §6.2 steps 1 to 3).
     fn note_arrival(&mut self, record: &Record, timing: &Timing, delivery: &mut Delivery) {
         delivery.bytes += record.len();
         delivery.again |= record.again;
@@ -242,7 +244,7 @@ impl Scoreboard {
         }
     }
 
-    /// SND.UNA moved to `una`.
+    /// Removes all records below `una`, the new SND.UNA.
     pub fn acknowledge(&mut self, una: SeqNumber, timing: &Timing) -> Delivery {
         let mut delivery = Delivery::default();
         while let Some(first) = self.records.front().copied() {
@@ -272,8 +274,8 @@ impl Scoreboard {
         delivery
     }
 
-    /// The peer has `[start, end)`, which lies within what is outstanding. What is echoed beside
-    /// that is the timestamp of something else.
+    /// Marks `[start, end)`, which lies within the outstanding data, as SACKed. The timestamp of
+    /// such a segment does not tell which transmission arrived.
     pub fn sack(&mut self, start: SeqNumber, end: SeqNumber, timing: &Timing) -> Delivery {
         let mut delivery = Delivery::default();
         if self.is_sacked(start, end) || self.records.len() + 2 > RECORDS_MAX {
@@ -304,7 +306,7 @@ impl Scoreboard {
         })
     }
 
-    /// Joins the sacked records from `first` to before `past` and those beside them.
+    /// Merges adjacent SACKed records from `first` to `past`, including both neighbours.
     fn join(&mut self, first: usize, past: usize) {
         let mut at = first.saturating_sub(1);
         let mut left = past.saturating_sub(first) + 2;
@@ -320,9 +322,9 @@ impl Scoreboard {
         }
     }
 
-    /// RFC 8985 §6.2 step 5: what was sent before the last arrival and should have arrived by now,
-    /// with `reorder_us` of grace, is lost. Returns how many bytes, how many of them had been sent
-    /// again, and in how many microseconds the next may be.
+    /// Marks data lost that was sent before RACK.segment and is overdue by `reorder_us` (RFC 8985
+    /// §6.2 step 5). Returns the lost bytes, the retransmitted bytes among them, and the us until
+    /// the next range may be lost.
     pub fn find_lost(&mut self, now_us: u32, reorder_us: u32) -> (u32, u32, Option<u32>) {
         let Some(rack) = self.rack else {
             return (0, 0, None);
@@ -336,7 +338,7 @@ impl Scoreboard {
                 if record.again || record.fate != Fate::Out {
                     continue;
                 }
-                // All behind it was sent later still, for the first time.
+                // All later records are first transmissions that were sent after RACK.segment.
                 break;
             }
             if record.fate != Fate::Out {
@@ -355,8 +357,8 @@ impl Scoreboard {
         (lost, lost_again, next)
     }
 
-    /// After a timeout the first segment is lost, of at most `mss` bytes, and of the rest what the
-    /// peer does not have and was sent `limit_us` ago or longer (RFC 8985 §6.3).
+    /// Marks data lost after a timeout (RFC 8985 §6.3): the first segment of at most `mss` bytes,
+    /// and all data in flight that was sent at least `limit_us` ago.
     pub fn lose_old(&mut self, mss: u32, now_us: u32, limit_us: u32) {
         self.lose_first(mss);
         for at in 0..self.records.len() {
@@ -368,12 +370,13 @@ impl Scoreboard {
         self.rack = None;
     }
 
-    /// RACK.rtt: the round trip of the last arrival.
+    /// RACK.rtt: RTT of RACK.segment.
     pub fn rack_rtt_us(&self) -> Option<u32> {
         self.rack.map(|rack| rack.rtt_us)
     }
 
-    /// All that the peer does not have is lost (RFC 6298 §5); with `reneged`, the rest as well.
+    /// Marks all data lost that is not SACKed (RFC 6298 §5). If `reneged`, SACKed data is lost,
+    /// too.
     pub fn lose_all(&mut self, reneged: bool) {
         for at in 0..self.records.len() {
             if reneged || self.records[at].fate != Fate::Sacked {
@@ -383,7 +386,7 @@ impl Scoreboard {
         self.rack = None;
     }
 
-    /// Nothing is lost after all: what was is in flight.
+    /// Marks all lost data as in flight again.
     pub fn find_all(&mut self) {
         for at in 0..self.records.len() {
             if self.records[at].fate == Fate::Lost {
@@ -392,7 +395,7 @@ impl Scoreboard {
         }
     }
 
-    /// The first `len` bytes are lost, unless they are known to be (RFC 6582).
+    /// Marks the first `len` bytes lost if they are in flight (RFC 6582).
     pub fn lose_first(&mut self, len: u32) {
         let Some(first) = self.records.front().copied() else {
             return;
@@ -406,12 +409,12 @@ impl Scoreboard {
         self.set_fate(0, Fate::Lost);
     }
 
-    /// Whether the oldest byte is one that the peer said it had: it took it back (RFC 2018 §8).
+    /// Returns true if the data at SND.UNA is SACKed: the peer has reneged (RFC 2018 §8).
     pub fn is_reneged(&self) -> bool {
         self.records.front().is_some_and(|r| r.fate == Fate::Sacked)
     }
 
-    /// The first lost range, at most `mss` of it.
+    /// Returns the start and length of the first lost range, at most `mss` bytes.
     pub fn next_lost(&self, mss: u32) -> Option<(SeqNumber, u32)> {
         if self.lost == 0 {
             return None;
@@ -427,7 +430,7 @@ impl Scoreboard {
         Some((start, len.min(mss)))
     }
 
-    /// `[start, start + len)` was sent again.
+    /// Records the retransmission of `[start, start + len)`.
     pub fn sent_again(&mut self, start: SeqNumber, len: u32, sent_us: u32) {
         let first = self.split(start);
         let past = self.split(start.add(len));
@@ -440,13 +443,13 @@ impl Scoreboard {
         }
     }
 
-    /// The first range in flight, at most `mss` of it.
+    /// Returns the start and length of the first range in flight, at most `mss` bytes.
     pub fn first_out(&self, mss: u32) -> Option<(SeqNumber, u32)> {
         let first = self.records.iter().find(|r| r.fate == Fate::Out)?;
         Some((first.start, first.len().min(mss)))
     }
 
-    /// The last range of at most `mss` bytes, unless the peer has it.
+    /// Returns the start and length of the last range, at most `mss` bytes, unless it is SACKed.
     pub fn last(&self, mss: u32) -> Option<(SeqNumber, u32)> {
         let last = self.records.back().filter(|r| r.fate != Fate::Sacked)?;
         let len = last.len().min(mss);
@@ -489,7 +492,7 @@ mod tests {
         let delivery = board.sack(s(200), s(500), &timing(100, 50));
         assert_eq!(delivery.bytes, 300);
         assert_eq!(sums(&board), [700, 300, 0]);
-        // Sent at once with what arrived after 100 us; 25 us of grace are not over.
+        // The hole was sent 100 us before the SACK, and the reordering window of 25 us is not over.
         assert_eq!(board.find_lost(110, 25), (0, 0, Some(15)));
         assert_eq!(board.find_lost(125, 25), (200, 0, None));
         assert_eq!(board.next_lost(150), Some((s(0), 150)));
@@ -505,7 +508,7 @@ mod tests {
         board.lose_old(1000, 1000, 300);
         assert_eq!(sums(&board), [1000, 500, 3500]);
         assert_eq!(board.first_out(1000), Some((s(4000), 1000)));
-        // However young it is, the first segment is lost.
+        // The first segment is lost, however recently it was sent.
         let mut board = Scoreboard::begin(s(0), &[(s(3000), 990)]);
         board.lose_old(1000, 1000, 300);
         assert_eq!(sums(&board), [2000, 0, 1000]);
@@ -517,7 +520,8 @@ mod tests {
         let marks = [(s(1000), 0), (s(2000), 400), (s(3000), 800)];
         let mut board = Scoreboard::begin(s(0), &marks);
         assert_eq!(sums(&board), [3000, 0, 0]);
-        // The second part arrives after 600: the first is lost, the third was sent later.
+        // The second range arrives after 600 us. The first one is lost; the third one was sent
+        // later.
         board.sack(s(1000), s(2000), &timing(1000, 50));
         assert_eq!(board.find_lost(1000, 0), (1000, 0, None));
         assert_eq!(sums(&board), [1000, 1000, 1000]);
@@ -558,11 +562,12 @@ mod tests {
         let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
         board.lose_first(100);
         board.sent_again(s(0), 100, 90);
-        // 10 us after it was sent again, on a path of 50: nothing else is late by that.
+        // The ACK comes 10 us after the retransmission, on a path with an RTT of 50 us: no other
+        // data is lost.
         let delivery = board.acknowledge(s(100), &timing(100, 50));
         assert_eq!((delivery.bytes, delivery.rtt_us), (100, None));
         assert_eq!(board.find_lost(100, 0), (0, 0, None));
-        // 60 us after: what was sent before it is late.
+        // The ACK comes 60 us after the retransmission: data that was sent before it is lost.
         let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
         board.lose_first(100);
         board.sent_again(s(0), 100, 90);
@@ -583,10 +588,10 @@ mod tests {
             assert_eq!(board.acknowledge(s(100), &timing).bytes, 100);
             board.find_lost(150, 0).0
         };
-        // The repair's own echo: what was sent before it is late.
+        // An echo of the retransmission: data that was sent before it is lost.
         assert_eq!(repaired(Some(91)), 200);
         assert_eq!(repaired(None), 200);
-        // That of something sent before it.
+        // An echo of an earlier transmission.
         assert_eq!(repaired(Some(90)), 0);
     }
 

@@ -1,4 +1,4 @@
-//! The seventh and eighth step of SEGMENT ARRIVES (RFC 9293 §3.10.7.4): text and FIN.
+//! The seventh and eighth step of SEGMENT ARRIVES (RFC 9293 §3.10.7.4): segment text and FIN.
 
 use tidelane_flow::{CloseCause, Env, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
@@ -6,7 +6,7 @@ use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
 use crate::{Fate, Slow, arrive::Step, blocks::QUICK_ACKS};
 
 impl<E: Env> Slow<'_, E> {
-    /// Seventh: text. What is out of order is kept (RFC 9293 SHLD-31) and acknowledged at once
+    /// Seventh: segment text. Out-of-order data is kept (RFC 9293 SHLD-31) and acknowledged at once
     /// (MAY-13).
     pub(crate) fn process_text(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
         if segment.payload.is_empty() {
@@ -21,7 +21,8 @@ impl<E: Env> Slow<'_, E> {
                 .add(segment.payload.len() as u32)
                 .after(self.hot.rcv_nxt)
         {
-            // RFC 9293 §3.10.7.4 and Linux: data for a program that is gone is answered by RST.
+            // Data for a socket that is closed is answered by a RST (RFC 9293 §3.10.7.4, and
+            // Linux).
             self.counters.drops[DropReason::DataAfterClose.index()] += 1;
             self.counters.abort_on_data += 1;
             self.reset_for(segment, self.hot.key);
@@ -67,7 +68,7 @@ impl<E: Env> Slow<'_, E> {
         }
         let in_order_before = self.cold.ooo.is_empty();
         self.advance_rcv_nxt(end);
-        // What fills a hole is acknowledged at once (RFC 5681 §4.2).
+        // A segment that fills a hole is acknowledged at once (RFC 5681 §4.2).
         let at_once = at_once || !in_order_before || twice.is_some();
         self.hot.put(flags::ACK_NOW, at_once);
         self.hot.owe_ack(text.len() as u32, self.timeouts);
@@ -75,8 +76,8 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Text from `start` arrives: what came before it in this batch was another run if it does not
-    /// end there.
+    /// Ends the run of consecutive segments in this batch if data from `start` does not continue
+    /// it.
     fn end_run_before(&mut self, start: SeqNumber) {
         let in_order = self.cold.ooo.is_empty() && start == self.hot.rcv_nxt;
         if !in_order && !self.cold.reported.grows_at(start, &self.cold.ooo) {
@@ -84,9 +85,9 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Text and FIN of `segment` were taken, which may be the last of a run: it filled a hole, that
-    /// is, RCV.NXT was `next` and something was kept (`kept`), or has PSH and lies behind one, or
-    /// behind another segment of its batch.
+    /// Ends the run after a segment that filled a hole, or after one with PSH that lies behind a
+    /// hole or behind another segment of the batch. `next` is RCV.NXT before the segment, and
+    /// `kept` says if there was out-of-order data.
     pub(crate) fn end_run_with(&mut self, segment: &Segment<'_>, next: SeqNumber, kept: bool) {
         let filled = kept && self.hot.rcv_nxt != next;
         let behind = !self.cold.ooo.is_empty() || self.hot.has(flags::PENDING);
@@ -98,18 +99,18 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// A run of consecutive text is over: its acknowledgment does not wait for the end of the
-    /// batch. Each run has one of its own (as in Linux, whose GRO joins a run, up to PSH): if one
-    /// were all that a batch had, and it got lost, a peer that repairs something, or whose window
-    /// is small, would have to wait for its timeout.
+    /// Acknowledges a run of consecutive segments at its end instead of at the end of the batch.
+    /// Each run gets an ACK of its own, as in Linux, where GRO joins a run up to PSH. If a batch
+    /// had one ACK only and that were lost, a peer in recovery or with a small window would have to
+    /// wait for its RTO.
     fn end_run(&mut self) {
         if self.hot.has(flags::ACK_NOW) {
-            // One that finds no frame is sent at the end of the batch.
+            // An ACK without a free frame is sent at the end of the batch.
             let _ = self.send_ack();
         }
     }
 
-    /// `[start, end)` was placed, of which the part `twice` had come before.
+    /// Records `[start, end)` after its payload was placed. The part `twice` is a duplicate.
     fn keep(&mut self, start: SeqNumber, end: SeqNumber, twice: Option<(SeqNumber, SeqNumber)>) {
         self.cold.reported.told = false;
         if start != self.hot.rcv_nxt {
@@ -123,10 +124,10 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RCV.NXT moves to `end`, and over what was out of order behind it.
+    /// Moves RCV.NXT to `end` and over adjacent out-of-order ranges.
     fn advance_rcv_nxt(&mut self, end: SeqNumber) {
         let mut next = end;
-        // One segment may close several holes.
+        // A segment may fill several holes.
         for (left, right) in self.cold.ooo.iter() {
             if left.after(next) {
                 break;
@@ -161,7 +162,7 @@ impl<E: Env> Slow<'_, E> {
         self.hot.set(flags::FIN_RECEIVED | flags::ACK_OWED);
         self.hot.state = self.hot.state.next(StateEvent::FinReceived);
         if self.hot.state != State::CloseWait || self.config.eager_acks {
-            // Only an open connection's own FIN may follow soon and carry the acknowledgment.
+            // Only in CLOSE-WAIT may our own FIN follow soon and carry the ACK.
             self.hot.set(flags::ACK_NOW);
         }
         self.env.event(self.id, Event::PeerClosed);

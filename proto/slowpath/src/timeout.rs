@@ -1,4 +1,4 @@
-//! What is due: retransmission, probes, delayed acknowledgment, keepalive, FIN-WAIT-2.
+//! Timers: retransmission, tail loss probe, persist, pacing, keepalive, FIN-WAIT-2, path MTU.
 
 use tidelane_flow::{CaState, CloseCause, Env, Millis, State, flags};
 
@@ -6,19 +6,19 @@ use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{Fate, Slow};
 
-/// How long the acknowledgment of a single segment may be delayed, for a tail loss probe: RFC 8985
-/// has 200 ms, which is the timeout itself; nearly all receivers wait 40 ms.
+/// Assumed delayed-ACK time of the peer in a tail loss probe's timeout, in ms. RFC 8985 has 200 ms,
+/// which is RTO_MIN itself; nearly all receivers delay by 40 ms.
 const PROBE_DELAYED_ACK_MS: u32 = 50;
-/// Timeouts in a row after which the way to the peer is in doubt (RFC 9293 SHLD-10: at least three
-/// retransmissions).
+/// R1: consecutive timeouts after which the IP layer gets negative advice about the path (RFC 9293
+/// SHLD-10: at least three retransmissions).
 const R1: u8 = 3;
-/// What a probe waits beyond two round trips on a path with losses.
+/// Time in ms that a probe waits beyond two round trips on a path with losses.
 const PROBE_MS_MIN: u32 = 3;
-/// The longest that a deadline may be ahead, so that modulo arithmetic holds (24 days).
+/// Longest distance of a deadline, so that comparisons modulo 2^32 hold (24 days).
 const DEADLINE_MAX_MS: u64 = 1 << 30;
 
 impl<E: Env> Slow<'_, E> {
-    /// RTO in ms with its backoff (RFC 6298 §2 and (5.5)).
+    /// RTO in ms, with its backoff (RFC 6298 §2 and (5.5)).
     pub fn rto_ms(&self) -> u32 {
         let linear = match self.hot.state {
             State::SynSent => self.config.syn_linear_timeouts,
@@ -28,20 +28,20 @@ impl<E: Env> Slow<'_, E> {
         self.hot.rto_ms_after(self.timeouts, backoff)
     }
 
-    /// Starts the retransmission timer, or that of a tail loss probe where one may be sent.
+    /// Starts the retransmission timer, or the timer of a tail loss probe if one may be sent.
     pub fn arm_rto(&mut self) {
         let rto = self.within_user_timeout(self.cold.retrans_since, self.rto_ms());
         let probe = self.cold.ca_state != CaState::Loss
             && !self.cold.probed
             && self.hot.state.sends()
             && self.hot.has(flags::SACK);
-        // What comes out of order is acknowledged at once.
+        // A probe for several segments needs no allowance for delayed ACKs.
         let several = self.hot.has_several_in_flight();
         let probe = probe && self.hot.may_probe() && self.hot.flight_size() > 0;
         self.hot
             .arm_rto(&self.clock, self.timeouts, rto, probe, several);
-        // On a path with losses a single segment is probed for, too (RFC 8985 §7.2 (2)), and
-        // sooner.
+        // On a path with losses, a single segment is probed for, too (RFC 8985 §7.2 (2)), and the
+        // PTO is shorter.
         if probe && self.cold.trouble {
             let late = if several { 0 } else { PROBE_DELAYED_ACK_MS };
             let pto = ((self.hot.srtt >> 2) / 1000 + PROBE_MS_MIN).saturating_add(late);
@@ -52,7 +52,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Starts the persist timer when data waits for a closed window (RFC 9293 §3.8.6.1, MUST-36).
+    /// Starts the persist timer if data waits for a closed window (RFC 9293 §3.8.6.1, MUST-36).
     pub fn arm_persist(&mut self) {
         let waits = self.hot.tx_end.after(self.hot.snd_nxt) && self.hot.flight_size() == 0;
         let held = self.hot.has(flags::CORK) && self.hot.snd_wnd > 0;
@@ -60,7 +60,7 @@ impl<E: Env> Slow<'_, E> {
         if !waits || paced || self.hot.has(flags::RTO_ARMED) {
             return;
         }
-        // Nagle and a cork hold data without a timer, except that a cork gives way after 200 ms.
+        // Nagle holds data back without a timer. A cork does so for 200 ms.
         let closed = self.hot.snd_wnd < self.hot.tx_end.distance_from(self.hot.snd_nxt);
         if !closed && !held {
             return;
@@ -71,7 +71,7 @@ impl<E: Env> Slow<'_, E> {
         self.hot.clear(flags::PROBE);
     }
 
-    /// Does all that is due.
+    /// Handles all expired timers.
     pub fn on_time(&mut self) -> Fate {
         if self.hot.has(flags::RTO_ARMED) && self.hot.rto_deadline.is_due(self.clock.ms) {
             self.hot.clear(flags::RTO_ARMED);
@@ -143,7 +143,7 @@ impl<E: Env> Slow<'_, E> {
                 self.counters.retrans_segs += 1;
                 self.counters.syn_retrans += 1;
                 self.cold.controller.on_handshake_retransmit();
-                // A passive open has its window already.
+                // The congestion window of a passive open is already set.
                 self.hot.cwnd = self.cold.controller.cwnd();
                 self.hot.clear(flags::RTT_TIMING);
                 self.cold.fast_open.repeated = true;
@@ -161,10 +161,10 @@ impl<E: Env> Slow<'_, E> {
         Fate::Keep
     }
 
-    /// R2 (RFC 9293 §3.8.3, MUST-20): so many retransmissions, or USER TIMEOUT where the program
-    /// set one. A peer that answers with a closed window is alive (§3.8.6.1, MUST-37), and so is
-    /// one whose window's edge came back so far that the oldest segment is beyond it (§3.8.6,
-    /// SHLD-17).
+    /// Returns true if the connection has to be given up at R2 (RFC 9293 §3.8.3, MUST-20): after
+    /// the largest number of retransmissions, or after USER TIMEOUT if the application set it. A
+    /// peer that answers with a closed window is alive (§3.8.6.1, MUST-37). The same holds for a
+    /// peer that has shrunk its window to less than the oldest segment (§3.8.6, SHLD-17).
     fn has_waited_enough(&self) -> bool {
         let retries = self.retries_max();
         let synchronized = self.hot.state.is_synchronized();
@@ -179,8 +179,8 @@ impl<E: Env> Slow<'_, E> {
         (!beyond && self.cold.timeouts >= retries) || self.cold.unanswered_probes >= retries
     }
 
-    /// Returns true if an active open has taken as long as its retransmissions would without those
-    /// that wait no longer than the first: Linux (`retransmits_timed_out`) bounds the time so, too.
+    /// Returns true if an active open has lasted as long as its exponential timeouts alone would
+    /// (Linux: `retransmits_timed_out`).
     fn has_opened_long_enough(&self) -> bool {
         if self.hot.state != State::SynSent {
             return false;
@@ -192,7 +192,7 @@ impl<E: Env> Slow<'_, E> {
         u64::from(self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0)) >= span
     }
 
-    /// Retransmissions of SYN with a doubled timeout.
+    /// Number of SYN retransmissions with exponential backoff.
     fn syn_retries(&self) -> u8 {
         match self.cold.options.syn_retries {
             0 => self.config.syn_retries,
@@ -200,8 +200,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// For SYN, too (RFC 9293 MUST-22); by default that is 131 s, as in Linux, and not the three
-    /// minutes of MUST-23, which a program gets by TCP_SYNCNT.
+    /// Largest number of retransmissions, for a SYN as well (RFC 9293 MUST-22). The default for a
+    /// SYN lasts 131 s, as in Linux. The three minutes of MUST-23 can be set by TCP_SYNCNT.
     fn retries_max(&self) -> u8 {
         let asked = self.cold.options.syn_retries;
         match self.hot.state {
@@ -216,9 +216,9 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// The peer has acknowledged our SYN,ACK, and its listener waits for text (TCP_DEFER_ACCEPT).
-    /// Meanwhile the SYN,ACK's timer runs on, without the SYN,ACK. It is sent once more at the end:
-    /// its acknowledgment completes the handshake, as in Linux.
+    /// Returns true if the peer has acknowledged our SYN,ACK and the listener still waits for data
+    /// (TCP_DEFER_ACCEPT). The SYN,ACK timer continues without retransmissions. At the end the
+    /// SYN,ACK is sent once more, and its ACK completes the handshake (as in Linux).
     fn is_deferred(&self) -> bool {
         self.cold.deferred && self.cold.backoff < self.cold.options.defer_accept
     }
@@ -233,7 +233,7 @@ impl<E: Env> Slow<'_, E> {
         self.end(cause)
     }
 
-    /// RFC 8985 §7.3: something new, or else the last segment again, so that its acknowledgment
+    /// Sends a tail loss probe (RFC 8985 §7.3): new data, or else the last segment again. Its ACK
     /// shows what is lost.
     fn on_probe(&mut self) -> Fate {
         self.cold.probed = true;
@@ -241,7 +241,7 @@ impl<E: Env> Slow<'_, E> {
         let mss = u32::from(self.hot.mss);
         self.track();
         if self.is_repairing() {
-            // Beyond RFC 8985: when all repairs were lost, too, nothing later can show that.
+            // Beyond RFC 8985: if all retransmissions were lost, no later segment can show it.
             if let Some((start, len)) = self.track().first_out(mss) {
                 let _ = self.retransmit(start, len);
             }
@@ -255,7 +255,7 @@ impl<E: Env> Slow<'_, E> {
         Fate::Keep
     }
 
-    /// The last segment that was sent; a FIN that went alone is one.
+    /// Returns the last segment that was sent, or the FIN if that was sent without payload.
     fn last_sent(&mut self, mss: u32) -> Option<(SeqNumber, u32)> {
         let last = self.track().last(mss);
         if self.cold.fin_alone {
@@ -273,11 +273,12 @@ impl<E: Env> Slow<'_, E> {
         len > 0 && fits && self.send_text(len).is_ok()
     }
 
-    /// The persist timeout: probes a closed window, or sends the part of a segment that fits into a
-    /// small one or that a cork held (RFC 9293 §3.8.6.1, SHLD-29, SHLD-30; §3.8.6.2.1 (4)).
+    /// Handles the persist timeout: probes a closed window, or sends the part of a segment that a
+    /// small window or a cork held back (RFC 9293 §3.8.6.1, SHLD-29, SHLD-30; §3.8.6.2.1 (4)).
     ///
-    /// The probe is an old, empty segment, as Linux sends it: it is answered in any state of the
-    /// window, and nothing of it is in flight. A peer that answers is never given up (MUST-37).
+    /// The probe is a segment without payload before SND.UNA, as in Linux. The peer answers it in
+    /// any state of its window, and it does not count as in flight. A peer that answers is never
+    /// given up (MUST-37).
     fn on_persist(&mut self) -> Fate {
         self.hot.clear(flags::PERSIST);
         if self.hot.flight_size() > 0 || !self.hot.tx_end.after(self.hot.snd_nxt) {
@@ -291,13 +292,13 @@ impl<E: Env> Slow<'_, E> {
             let unsent = self.hot.tx_end.distance_from(self.hot.snd_nxt);
             let len = self.hot.snd_wnd.min(unsent).min(u32::from(self.hot.mss));
             self.counters.window_probes += 1;
-            // Without a frame it is sent at the next timeout.
+            // If no frame is free, the data is sent at the next timeout.
             if self.send_text(len).is_ok() {
                 return Fate::Keep;
             }
         } else {
-            // A program that set USER TIMEOUT does not wait longer for a window than for an
-            // acknowledgment, whatever the peer answers (as in Linux).
+            // USER TIMEOUT also bounds the wait for a window, even if the peer answers (as in
+            // Linux).
             let unanswered = self.cold.unanswered_probes >= self.retries_max();
             if unanswered || self.is_user_timeout(self.cold.persist_since) {
                 return self.give_up();
@@ -311,8 +312,8 @@ impl<E: Env> Slow<'_, E> {
         Fate::Keep
     }
 
-    /// What is left of USER TIMEOUT (RFC 9293 §3.10.8, RFC 5482; TCP_USER_TIMEOUT) in ms, for
-    /// trouble that began at `since`; `None` if the program set none, or there is no trouble.
+    /// Returns the rest of USER TIMEOUT in ms (RFC 9293 §3.10.8, RFC 5482; TCP_USER_TIMEOUT),
+    /// counted from `since`. Returns `None` if the application set no timeout or `since` is `None`.
     fn user_timeout_left(&self, since: Option<Millis>) -> Option<u32> {
         let limit = self.cold.options.user_timeout;
         if limit.is_zero() {
@@ -326,18 +327,18 @@ impl<E: Env> Slow<'_, E> {
         self.user_timeout_left(since) == Some(0)
     }
 
-    /// A timeout of `wait` ms, but not beyond USER TIMEOUT.
+    /// Returns `wait` in ms, bounded by the rest of USER TIMEOUT.
     fn within_user_timeout(&self, since: Option<Millis>, wait: u32) -> u32 {
         let left = self.user_timeout_left(since).unwrap_or(wait);
         wait.min(left.max(1))
     }
 
-    /// One more sign that the peer is silent.
+    /// Counts a timeout or probe without an answer.
     fn note_unanswered(&mut self) {
         self.cold.unanswered_probes = self.cold.unanswered_probes.saturating_add(1);
     }
 
-    /// An old, empty segment, which the peer answers (RFC 9293 §3.8.4).
+    /// Sends a segment without payload before SND.UNA, which the peer answers (RFC 9293 §3.8.4).
     fn send_probe(&mut self) {
         self.note_unanswered();
         self.probe_urgent();
@@ -345,14 +346,15 @@ impl<E: Env> Slow<'_, E> {
         let out = self
             .hot
             .segment_out(self.id, &self.clock, seq, TcpFlags::ACK, 0);
-        // One that finds no frame is lost, as any may be.
+        // A probe without a free frame is lost, as the network may lose it.
         if self.transmit(&out).is_ok() {
             self.hot.note_acknowledged(out.wnd);
         }
     }
 
-    /// A peer whose window is closed hears of urgent data by an empty segment in the window: it
-    /// looks at nothing in an old one (RFC 9293 MUST-66; as in Linux).
+    /// Tells a peer with a closed window about urgent data, by a segment without payload at
+    /// SND.UNA. The peer ignores the urgent pointer of an old segment (RFC 9293 MUST-66; as in
+    /// Linux).
     fn probe_urgent(&mut self) {
         let una = self.hot.snd_una;
         let ahead = self.cold.urgent.snd_up.map(|up| up.distance_from(una));
@@ -360,15 +362,15 @@ impl<E: Env> Slow<'_, E> {
             let out = self
                 .hot
                 .segment_out(self.id, &self.clock, una, TcpFlags::ACK, 0);
-            // One that finds no frame is lost, as any may be.
+            // A segment without a free frame is lost, as the network may lose it.
             let _ = self.transmit(&out);
         }
     }
 
     fn on_slow_deadline(&mut self) -> Fate {
         if self.hot.state == State::FinWait2 && self.cold.is_orphan {
-            // Nothing is kept: a FIN that still comes would wait for its ACK for ever in TIME-WAIT,
-            // whose RCV.NXT it never moved, and draws a RST, as in Linux.
+            // The flow does not move to TIME-WAIT. In TIME-WAIT, a late FIN would never be
+            // acknowledged, because RCV.NXT is before it. Without state it gets a RST, as in Linux.
             return self.end(CloseCause::Finished);
         }
         if !self.cold.options.keepalive || !self.is_kept_alive() {
@@ -377,7 +379,8 @@ impl<E: Env> Slow<'_, E> {
         self.on_keepalive()
     }
 
-    /// RFC 9293 §3.8.4: MUST-24 to MUST-29. With something to send its own timers find out.
+    /// Handles the keepalive timer (RFC 9293 §3.8.4: MUST-24 to MUST-29). While data is outstanding
+    /// or unsent, the other timers detect a dead peer.
     fn on_keepalive(&mut self) -> Fate {
         let idle = self.keepalive_idle_ms();
         let silent = self.silent_ms();
@@ -401,8 +404,8 @@ impl<E: Env> Slow<'_, E> {
         Fate::Keep
     }
 
-    /// Whether enough probes went unanswered; USER TIMEOUT counts instead of their number where
-    /// the program set it (as in Linux).
+    /// Returns true if the peer counts as dead: after the largest number of unanswered probes, or
+    /// after USER TIMEOUT if the application set it (as in Linux).
     fn is_dead(&self, silent_ms: u32) -> bool {
         let limit = self.cold.options.user_timeout;
         if limit.is_zero() {
@@ -416,8 +419,8 @@ impl<E: Env> Slow<'_, E> {
         idle.clamp(1, DEADLINE_MAX_MS) as u32
     }
 
-    /// How long nothing has come, at least: the fast path keeps only the low bits of about a
-    /// second.
+    /// Returns the least time since the last segment, in ms. The fast path records it in units of
+    /// 1.024 s.
     fn silent_ms(&self) -> u32 {
         let slow = self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0);
         if self.hot.last_arrival == (self.cold.last_arrival.0 >> 10) as u16 {
@@ -428,14 +431,14 @@ impl<E: Env> Slow<'_, E> {
         slow.min(fast.saturating_sub(1 << 10))
     }
 
-    /// A connection that is over, or only waits to be, is not probed.
+    /// Returns true if keepalive applies: a connection that both sides have closed is not probed.
     fn is_kept_alive(&self) -> bool {
         self.hot.state.receives() || self.hot.state.sends()
     }
 
-    /// Starts or stops keepalive by the socket's options.
+    /// Starts or stops the keepalive timer by the socket options.
     pub fn arm_keepalive(&mut self) {
-        // A flow without program has a deadline of its own.
+        // `slow_deadline` of an orphan is the end of FIN-WAIT-2.
         if self.cold.is_orphan {
             return;
         }

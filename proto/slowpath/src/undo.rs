@@ -1,5 +1,5 @@
-//! Repairs that were not needed: how that is seen, by DSACK (RFC 2883) or by an echoed timestamp
-//! (RFC 3522), and what it takes back.
+//! Undo of spurious retransmissions, detected by DSACK (RFC 2883) or by an echoed timestamp (RFC
+//! 3522).
 
 use tidelane_cc::{CongestionControl, Controller};
 use tidelane_flow::{CaState, Env, Millis, flags};
@@ -7,24 +7,25 @@ use tidelane_wire::{Segment, SeqNumber};
 
 use crate::Slow;
 
-/// Most quarters of the least round trip that reordering is given, within SRTT (Linux: as many).
+/// Upper bound of the reordering window, in quarters of the minimum RTT (as in Linux). SRTT bounds
+/// it, too.
 const REORDER_QUARTERS_MAX: u32 = 255;
-/// Recoveries after which that is forgotten (RFC 8985 §6.2 step 4).
+/// Recoveries after which the reordering window is reset (RFC 8985 §6.2 step 4).
 const REORDER_PERSIST: u8 = 16;
 
-/// What a repair changed, to be taken back if it turns out that nothing was lost.
+/// State to restore if a recovery proves to be spurious.
 #[derive(Clone, Copy, Debug)]
 pub struct Undo {
-    /// The controller before.
+    /// Congestion control before the recovery.
     pub controller: Controller,
-    /// Bytes sent again that the peer has not reported as duplicates.
+    /// Retransmitted bytes that no DSACK has reported as duplicates (Linux: `undo_retrans`).
     pub unneeded: u32,
-    /// When the first of them was, by our timestamp clock.
+    /// Timestamp of the first retransmission (Linux: `retrans_stamp`).
     pub first_sent: Option<Millis>,
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Whether the first block tells of a duplicate (RFC 2883 §4).
+    /// Returns true if the first SACK block is a DSACK (RFC 2883 §4).
     pub(crate) fn is_dsack(&self, segment: &Segment<'_>) -> bool {
         let blocks = segment.options.sack.as_slice();
         let Some((start, end)) = blocks.first() else {
@@ -36,8 +37,8 @@ impl<E: Env> Slow<'_, E> {
         start.before(*end) && (end.at_or_before(segment.ack) || blocks.get(1).is_some_and(inside))
     }
 
-    /// Something was sent again without need: the path reorders more than was thought
-    /// (RFC 8985 §6.2 step 4), and if that holds for all of it, nothing was lost.
+    /// Handles a DSACK: a retransmission was spurious, so the reordering window grows (RFC 8985
+    /// §6.2 step 4). If all retransmissions were spurious, the recovery is undone.
     pub(crate) fn on_dsack(&mut self, start: SeqNumber, end: SeqNumber) {
         self.counters.dsack_recv += 1;
         self.cold.reordering.dsacks += 1;
@@ -68,15 +69,15 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// In fast recovery SND.UNA moved from `prior_una`. If the segment echoes what was sent at
-    /// first, that was only late: the path reorders (as in Linux).
+    /// Notes reordering if, in fast recovery, the ACK that advanced SND.UNA from `prior_una` echoes
+    /// the original transmission (as in Linux).
     pub(crate) fn check_repair(&mut self, segment: &Segment<'_>, prior_una: SeqNumber) {
         if self.cold.ca_state == CaState::Recovery && self.echoes_original(segment) {
             self.note_reordering(prior_una);
         }
     }
 
-    /// RFC 3522 §3.2: the echoed timestamp is older than the first retransmission.
+    /// Returns true if the echoed timestamp is older than the first retransmission (RFC 3522 §3.2).
     pub(crate) fn echoes_original(&self, segment: &Segment<'_>) -> bool {
         let first = self.cold.undo.and_then(|undo| undo.first_sent);
         match (first, segment.options.timestamps) {
@@ -87,8 +88,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// The window is what it was before the repair, or what it has become since, if that is more.
-    /// Whether there was a repair to take back.
+    /// Restores the window from before the recovery, or keeps the present one if it is larger.
+    /// Returns false if there was no recovery to undo.
     pub(crate) fn take_back(&mut self) -> bool {
         let Some(undo) = self.cold.undo.take() else {
             return false;

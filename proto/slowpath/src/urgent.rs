@@ -1,43 +1,43 @@
-//! Urgent data (RFC 9293 §3.8.5), as Linux has it.
+//! Urgent data (RFC 9293 §3.8.5), with the semantics of Linux.
 //!
-//! The pointer on the wire names the byte after urgent data (MUST-62). What a program sees of it is
-//! the last urgent byte alone: where it lies, and the byte itself. All of it stays in the stream;
-//! to take that byte out is the driver's affair, as it depends on an option of the socket.
+//! The pointer on the wire is that of the byte after urgent data (MUST-62). The application is told
+//! the position and the value of the last urgent byte only. All urgent data stays in the stream.
+//! Whether that byte is taken out depends on SO_OOBINLINE, and is left to the driver.
 //!
-//! A flow with an urgent pointer, either way, is the slow path's until that is over.
+//! A flow with an urgent pointer in either direction stays on the slow path.
 
 use tidelane_flow::{Env, Event, SegmentOut, TxFull};
 use tidelane_wire::{Segment, SeqNumber, TcpFlags};
 
 use crate::Slow;
 
-/// What a flow knows of urgent data.
+/// Urgent state of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Urgent {
-    /// SND.UP: after what the program wrote last as urgent, until that is acknowledged.
+    /// SND.UP, until it is acknowledged.
     pub snd_up: Option<SeqNumber>,
-    /// RCV.UP, less one: the byte that the peer named last, until all up to it has come.
+    /// RCV.UP - 1: the last urgent byte, until all data up to it has arrived.
     rcv_up: Option<Named>,
 }
 
-/// The last byte of urgent data that is to come.
+/// The last urgent byte of the peer.
 #[derive(Clone, Copy, Debug)]
 struct Named {
     at: SeqNumber,
-    /// The byte itself came, perhaps before others.
+    /// The byte has arrived, perhaps out of order.
     seen: bool,
 }
 
 impl Urgent {
-    /// Whether there is none that was not acknowledged, and none to wait for.
+    /// Returns true if there is no urgent pointer in either direction.
     pub fn is_over(&self) -> bool {
         self.snd_up.is_none() && self.rcv_up.is_none()
     }
 }
 
-/// The urgent pointer of a segment that begins at `seq`, if it has one: SND.UP, or as far as the
-/// field reaches. A pointer that is cut short must not name what was sent already, or the peer
-/// would take a byte in the middle for the last (as in Linux).
+/// Returns the urgent pointer of a segment that begins at `seq`: SND.UP, or the largest value of
+/// the field. Returns `None` if that value would point at data that was already sent, because the
+/// peer would take a byte in the middle for the last urgent byte (as in Linux).
 pub(crate) fn pointer(
     snd_up: Option<SeqNumber>,
     seq: SeqNumber,
@@ -51,9 +51,9 @@ pub(crate) fn pointer(
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Sixth: URG, also while the window is closed (RFC 9293 MUST-66). The program is told at once
-    /// where urgent data ends (MUST-32), and of its last byte as soon as that has come, in order or
-    /// not.
+    /// Sixth: URG, also while the window is closed (RFC 9293 MUST-66). The application is told at
+    /// once where urgent data ends (MUST-32), and gets the last urgent byte when it arrives, in
+    /// order or not.
     pub(crate) fn check_urg(&mut self, segment: &Segment<'_>) {
         if segment.flags.contains(TcpFlags::URG) {
             self.take_pointer(segment);
@@ -68,9 +68,9 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// A pointer counts if it goes further than the last one, and not if what it names has come:
-    /// else each segment that arrives twice would make its urgent data new. Zero names the first
-    /// byte, as in Linux.
+    /// Takes an urgent pointer that is beyond the last one and beyond RCV.NXT. A pointer to
+    /// received data is ignored, so that a duplicate segment does not make its data urgent again. A
+    /// pointer of zero means the first byte, as in Linux.
     fn take_pointer(&mut self, segment: &Segment<'_>) {
         let at = segment.seq.add(u32::from(segment.urgent).saturating_sub(1));
         let known = self.cold.urgent.rcv_up;
@@ -83,7 +83,7 @@ impl<E: Env> Slow<'_, E> {
         self.env.event(self.id, Event::Urgent(pos));
     }
 
-    /// What came and what was acknowledged is not urgent any more.
+    /// Clears pointers to data that has been received or acknowledged.
     pub(crate) fn forget_urgent(&mut self) {
         let (next, una) = (self.hot.rcv_nxt, self.hot.snd_una);
         let urgent = &mut self.cold.urgent;
@@ -91,8 +91,7 @@ impl<E: Env> Slow<'_, E> {
         urgent.snd_up = urgent.snd_up.filter(|up| up.after(una));
     }
 
-    /// The program wrote urgent data up to stream position `pos` (SEND with URGENT, RFC 9293
-    /// §3.10.2). Segments say so until it is acknowledged.
+    /// Sets SND.UP to stream position `pos` (SEND with URGENT, RFC 9293 §3.10.2).
     pub fn write_urgent(&mut self, pos: u32) {
         let up = self.hot.iss.add(1).add(pos);
         let known = self.cold.urgent.snd_up;
@@ -100,7 +99,7 @@ impl<E: Env> Slow<'_, E> {
         self.settle();
     }
 
-    /// Sends `out`, with URG and pointer where urgent data is ahead of it.
+    /// Sends `out`, with URG and the pointer if urgent data is ahead of it.
     pub(crate) fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         let snd_up = self.cold.urgent.snd_up;
         match pointer(snd_up, out.seq, self.hot.snd_nxt) {
@@ -146,7 +145,7 @@ mod tests {
         assert_eq!(at(far.0, far.0), Some(65_535));
         let farther = UP.back(65_536);
         assert_eq!(at(farther.0, farther.0), Some(65_535));
-        // Sent again, when the byte that the field reaches was sent, too.
+        // In a retransmission, the byte that the field can reach was already sent.
         assert_eq!(at(farther.0, UP.0), None);
     }
 }

@@ -1,18 +1,18 @@
-//! What TCP's sizes owe to the IP version.
+//! Sizes that depend on the IP version.
 
 use tidelane_wire::IpAddress;
 
-/// The sizes of one version, in bytes.
+/// Sizes for one IP version, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sizes {
     /// IP and TCP headers without options.
     pub headers: u16,
-    /// MSS if the peer says nothing (RFC 9293 §3.7.1, MUST-15).
+    /// MSS if the peer's SYN has no MSS option (RFC 9293 §3.7.1, MUST-15).
     pub mss_default: u16,
-    /// Least path MTU that an ICMP error may ask for. IPv4: below it is an attack (Linux:
-    /// `min_pmtu`). IPv6: every link has it (RFC 8201 §4).
+    /// Least path MTU that an ICMP error may report. IPv4: lower values are attacks (Linux:
+    /// `min_pmtu`). IPv6: every link supports it (RFC 8201 §4).
     pub path_mtu_min: u16,
-    /// Whether one that asks for less is followed so far. RFC 8201 §4: it is discarded.
+    /// A report below `path_mtu_min` counts as `path_mtu_min`. IPv6 discards it (RFC 8201 §4).
     pub less_is_least: bool,
 }
 
@@ -30,7 +30,7 @@ const V6: Sizes = Sizes {
     less_is_least: false,
 };
 
-/// The sizes of the version that `address` is of.
+/// Returns the sizes for the IP version of `address`.
 pub(crate) fn sizes(address: IpAddress) -> Sizes {
     if address.is_v4() { V4 } else { V6 }
 }
