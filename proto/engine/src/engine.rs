@@ -1,6 +1,7 @@
-//! The engine's methods: each finds the flow, calls a path, and settles what that left behind.
-//! Arrivals are here, what programs ask for is in `requests`, how far they have read and written in
-//! `advance`, batch end and timers in `batch`.
+//! The engine. Each method finds the flow, calls the fast or the slow path, and then does what the
+//! result asks for. This file has the arrival of segments. The module `requests` has the calls of
+//! applications, `advance` has read and write positions, and `batch` has the end of a batch and the
+//! timers.
 
 use tidelane_fastpath::{Fast, Listed, Punt};
 use tidelane_flow::{
@@ -21,7 +22,8 @@ use crate::{
     time_wait::{Entry, TimeWait},
 };
 
-/// See the crate's documentation.
+/// A TCP engine with all of its flows, listeners and timers. The crate's documentation has an
+/// overview.
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
@@ -32,28 +34,28 @@ pub struct Engine {
     listeners: Listeners,
     time_wait: TimeWait,
     wheel: TimerWheel<FlowId>,
-    /// Flows that batch end has to look at; each has the PENDING flag.
+    /// Flows to finish at the end of the batch. Each of them has the PENDING flag.
     pending: Vec<FlowId>,
-    /// Flows that wait for transmit frames.
+    /// Flows that wait for free transmit frames.
     blocked: Vec<FlowId>,
-    /// `in_segs` without those that are among `fast_receives`.
+    /// Counters. `in_segs` excludes the segments in `fast_receives`.
     counters: Counters,
-    /// Sizes that the paths to destinations are known to carry.
+    /// Path MTUs by destination.
     paths: Paths,
-    /// The last instant that the driver named, in the units of flows.
+    /// Time of the last call, in the units of flows.
     clock: Clock,
-    /// Challenge ACKs left in `second`, and RSTs.
+    /// Challenge ACKs that may still be sent in `second`.
     challenges: u32,
     resets: Resets,
     second: u64,
     /// Half-open connections of all listeners.
     half_open: u32,
-    /// The wheel's entry of the next look at which peers were heard.
+    /// Timer of the next check of TS.Recent ages.
     look: TimerHandle,
     fast_open: fast_open::FastOpenState,
 }
 
-/// One flow in the slow path's hands, borrowed from the engine's parts.
+/// Borrows one flow and the engine's parts for a slow-path call. `None` if there is no such flow.
 macro_rules! slow {
     ($engine:ident, $id:expr, $clock:expr, $env:expr) => {{
         let id = $id;
@@ -81,7 +83,7 @@ macro_rules! slow {
     }};
 }
 
-// After the macro, which they use.
+// These modules use the macro, so they come after it.
 pub mod advance;
 mod allowance;
 mod batch;
@@ -92,7 +94,8 @@ mod requests;
 mod urgent;
 
 impl Engine {
-    /// An engine without flows. `secret` keys initial sequence numbers and the flow table's hash.
+    /// Creates an engine without flows. `secret` keys the initial sequence numbers and the flow
+    /// table's hash.
     ///
     /// # Panics
     ///
@@ -132,7 +135,8 @@ impl Engine {
         }
     }
 
-    /// SEGMENT ARRIVES (RFC 9293 §3.10.7). `segment` passed wire parsing: bounds and checksum.
+    /// SEGMENT ARRIVES (RFC 9293 §3.10.7). The driver has checked the bounds and the checksum of
+    /// `segment`.
     #[inline(always)]
     pub fn segment_arrives(
         &mut self,
@@ -148,7 +152,8 @@ impl Engine {
         }
     }
 
-    /// A segment of a flow of which there was one lately. False if there was none.
+    /// Handles a segment if its flow is in the table's cache of recent flows. Returns false if it
+    /// is not.
     #[inline(always)]
     fn arrives_again(
         &mut self,
@@ -174,7 +179,7 @@ impl Engine {
             Err(Punt) if !fast.flow.is_found() => return false,
             Err(Punt) => {
                 self.counters.in_segs += 1;
-                // A copy for others to look at: the fast path's own stays in registers.
+                // The slow path gets a copy, so that the fast path's fields stay in registers.
                 let segment = segment.segment();
                 self.arrives_slowly(id, arrival.ecn, &segment, env);
             }
@@ -182,8 +187,7 @@ impl Engine {
         true
     }
 
-    /// See [`Fast::end_run`]. Apart, or the common case would keep in memory what it has in
-    /// registers.
+    /// Calls [`Fast::end_run`]. Inlining this call would spill the fast path's registers.
     #[inline(never)]
     fn end_run(&mut self, id: FlowId, env: &mut impl Env) {
         if let Some(flow) = self.table.get_mut(id) {
@@ -222,14 +226,16 @@ impl Engine {
         self.settle(clock, id, fate, env);
     }
 
-    /// What a path left behind: the flow goes, or batch end looks at it.
+    /// Applies the result of a slow-path call: frees the flow, moves it to TIME-WAIT, or schedules
+    /// it for the end of the batch.
     fn settle(&mut self, clock: Clock, id: FlowId, fate: Fate, env: &mut impl Env) {
         self.settle_fast_open(clock.now, id, false);
         match fate {
             Fate::Keep => {
                 let over = |flow: &FlowState| flow.state == State::Closed;
                 if self.table.get(id).is_some_and(over) {
-                    // A program that has not closed it yet does not keep its ends from others.
+                    // A flow in CLOSED releases its 4-tuple, even if the application has not closed
+                    // the socket yet.
                     self.table.unindex(id);
                 }
                 self.mark(id);
@@ -338,10 +344,10 @@ impl Engine {
         }
     }
 
-    /// A segment for a connection in TIME-WAIT is acknowledged; a FIN that came again restarts the
-    /// wait (RFC 9293 §3.10.7.4), a SYN does not, or one that is sent again and again would keep
-    /// itself out. Its sender answers the acknowledgment with a RST, which, exactly in its
-    /// place, ends the wait (as Linux does; other RSTs are ignored, RFC 1337).
+    /// Answers a segment for a connection in TIME-WAIT by an ACK. A retransmitted FIN restarts the
+    /// 2 MSL timer (RFC 9293 §3.10.7.4). A SYN does not, because a client that retransmits it would
+    /// prevent its own connection. Such a client answers the ACK by a RST with SEG.SEQ = RCV.NXT,
+    /// which ends TIME-WAIT (as in Linux; other RSTs are ignored, RFC 1337).
     fn answer_in_time_wait(
         &mut self,
         clock: Clock,
@@ -355,7 +361,7 @@ impl Engine {
             }
             return;
         }
-        // What comes last of a connection needs no answer.
+        // The last ACK of a connection needs no answer.
         let plain = segment.len() == 0 && segment.seq == entry.rcv_nxt;
         if plain || !self.may_answer_in_time_wait(clock.now, entry, segment) {
             return;
@@ -369,7 +375,7 @@ impl Engine {
         if let Some(recent) = entry.ts_recent {
             out.options = tidelane_wire::TcpOptions::timestamps(clock.ms.0, recent);
         }
-        // As in Linux: the DiffServ field that the connection had, and no TTL of its own.
+        // As in Linux, the answer has the connection's DiffServ field and the default TTL.
         let fields = IpFields {
             traffic_class: entry.traffic_class,
             ..self.config.ip.to(entry.key.peer.addr)
@@ -383,7 +389,8 @@ impl Engine {
         }
     }
 
-    /// Whether TIME-WAIT may answer `segment`: as a flow may ([`is_limited`]).
+    /// Returns true if a segment in TIME-WAIT may be answered, under the rate limit of
+    /// [`is_limited`].
     fn may_answer_in_time_wait(
         &mut self,
         now: Instant,
@@ -424,14 +431,14 @@ impl Engine {
     ) -> Option<FlowId> {
         let mut iss = iss::choose(&self.secret, &key, clock.now);
         if let Some(old) = self.time_wait.find(&key) {
-            // RFC 9293 §3.6.1: beyond all that the old incarnation can have sent.
+            // RFC 9293 §3.6.1: an ISS beyond every number that the old connection can have sent.
             let beyond = old.snd_nxt.add(1 << 16);
             iss = iss.later_of(beyond);
         }
         self.make_flow_from(clock, key, route, options, iss)
     }
 
-    /// As [`Engine::make_flow`], with an initial sequence number that is given.
+    /// As [`Engine::make_flow`], with a given ISS.
     fn make_flow_from(
         &mut self,
         clock: Clock,
@@ -462,7 +469,7 @@ impl Engine {
         Some(id)
     }
 
-    /// The MTU of a flow's link is `mtu` bytes from now on.
+    /// Applies a new MTU of a flow's link.
     pub fn set_link_mtu(&mut self, now: Instant, id: FlowId, mtu: u32, env: &mut impl Env) {
         let clock = Clock::at(now);
         let Some(mut slow) = slow!(self, id, clock, env) else {
@@ -473,7 +480,7 @@ impl Engine {
         self.settle(clock, id, Fate::Keep, env);
     }
 
-    /// An ICMP error that quotes a segment of ours.
+    /// Handles an ICMP error that quotes a segment of a flow.
     pub fn icmp_error(&mut self, now: Instant, error: &IcmpError, env: &mut impl Env) {
         let clock = Clock::at(now);
         let Some(id) = self.table.find(&error.key) else {

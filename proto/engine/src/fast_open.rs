@@ -1,5 +1,5 @@
-//! What Fast Open (RFC 7413) needs beyond a single flow: cookies given, cookies had, and how many
-//! requests are pending. `docs/design/fast-open.md` has the whole.
+//! State of Fast Open (RFC 7413) beyond a single flow: cookie keys, the client's cookie cache, and
+//! the listeners' limits of pending requests. `docs/design/fast-open.md` describes the design.
 
 pub mod cache;
 pub mod keys;

@@ -1,6 +1,6 @@
-//! The TCP engine as one object: it owns the flows and calls fast path, else slow path.
+//! The TCP engine: it owns all flows, and passes each segment to the fast path or the slow path.
 //!
-//! Sans-IO: time, seed and all I/O are arguments. See `docs/design/engine.md`.
+//! Sans-IO: time, seed and all I/O are arguments. `docs/design/engine.md` describes the design.
 #![forbid(unsafe_code)]
 
 mod engine;

@@ -1,76 +1,78 @@
-//! Listening ends, with the bounds of their queues.
+//! Listeners and the sizes of their SYN and accept queues.
 
 use tidelane_flow::{ListenError, ListenerId, SocketOptions};
 use tidelane_time::Instant;
 use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
-/// Listeners at once.
+/// Largest number of listeners.
 const LISTENERS_MAX: usize = 65_536;
-/// Half-open connections that a listener may have whatever its backlog.
+/// Least size of a SYN queue, for listeners with a small backlog.
 const SYN_QUEUE_MIN: u32 = 128;
 
-/// A listening end.
+/// A listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Listener {
-    /// Address and port. `0.0.0.0` is any IPv4 address, `::` any address at all unless the options
-    /// say IPV6_V6ONLY.
+    /// Address and port. `0.0.0.0` means any IPv4 address. `::` means any address, or with
+    /// IPV6_V6ONLY any IPv6 address.
     pub local: Endpoint,
-    /// Bound of the accept queue.
+    /// Largest length of the accept queue.
     pub backlog: u32,
-    /// Half-open connections.
+    /// Number of half-open connections.
     pub syn_queue: u32,
-    /// Established and not taken.
+    /// Number of established connections in the accept queue.
     pub accept_queue: u32,
-    /// Options that its connections inherit.
+    /// Options that the listener's connections inherit.
     pub options: SocketOptions,
-    /// Listeners of one group share a local end (SO_REUSEPORT); `None` shares with none.
+    /// Group of listeners that share a local address and port (SO_REUSEPORT), or `None`.
     pub group: Option<u32>,
-    /// Until when SYN cookies of this listener may come back.
+    /// Time until which an ACK may return a SYN cookie of this listener.
     pub cookies_until: Instant,
 }
 
 impl Listener {
-    /// Whether another half-open connection has room.
+    /// Returns true if the SYN queue has room.
     pub fn syn_room(&self) -> bool {
         self.syn_queue < self.backlog.max(SYN_QUEUE_MIN)
     }
 
-    /// Whether another established one has. As in Linux, one more than the backlog.
+    /// Returns true if the accept queue has room. As in Linux, it holds one connection more than
+    /// the backlog.
     pub fn accept_room(&self) -> bool {
         self.accept_queue <= self.backlog
     }
 
-    /// Returns true if a listener of `group` at `local` may be beside this one: both are of one
-    /// group, at the same end.
+    /// Returns true if a listener of `group` at `local` may exist beside this one: both are in one
+    /// group, with the same local address and port.
     fn shares(&self, local: Endpoint, v6_only: bool, group: Option<u32>) -> bool {
         self.group.is_some()
             && (self.group, self.local, self.options.v6_only) == (group, local, v6_only)
     }
 
-    /// Whether connections to `address` are its own.
+    /// Returns true if the listener accepts connections to `address`.
     fn covers(&self, address: IpAddress) -> bool {
         self.local.addr.covers(address) || is_dual(self.local, &self.options)
     }
 }
 
-/// Whether a listener at `local` stands for both versions.
+/// Returns true if a listener at `local` accepts connections of both IP versions.
 fn is_dual(local: Endpoint, options: &SocketOptions) -> bool {
     local.addr == IpAddress::UNSPECIFIED_V6 && !options.v6_only
 }
 
-/// All listeners. Listeners of one port differ in their address (RFC 9293 MUST-41, MUST-42), or are
-/// of one group. A keyed hash of the 4-tuple chooses among a group's listeners, as in Linux.
+/// All listeners. Listeners of one port have different addresses (RFC 9293 MUST-41, MUST-42) or are
+/// in one group. A keyed hash of the 4-tuple chooses among the listeners of a group, as in Linux.
 #[derive(Debug)]
 pub struct Listeners {
     entries: Vec<Option<Listener>>,
-    /// Port and number, sorted by port.
+    /// Ports and ids, sorted by port.
     by_port: Vec<(u16, ListenerId)>,
     /// Key of the hash.
     seed: [u64; 2],
 }
 
 impl Listeners {
-    /// No listeners yet. `seed` is secret, or a peer could choose who serves it.
+    /// Creates an empty set. `seed` must be secret, or a peer could choose its listener within a
+    /// group.
     pub fn new(seed: [u64; 2]) -> Self {
         Self {
             entries: Vec::new(),
@@ -79,7 +81,7 @@ impl Listeners {
         }
     }
 
-    /// Adds one.
+    /// Adds a listener.
     pub fn insert(
         &mut self,
         local: Endpoint,
@@ -125,7 +127,7 @@ impl Listeners {
         Ok(id)
     }
 
-    /// Removes one.
+    /// Removes a listener. Returns false if there is none with this id.
     pub fn remove(&mut self, id: ListenerId) -> bool {
         self.by_port.retain(|(_, other)| *other != id);
         self.entries
@@ -133,17 +135,18 @@ impl Listeners {
             .is_some_and(|entry| entry.take().is_some())
     }
 
-    /// The listener with this number.
+    /// Returns the listener with this id.
     pub fn get(&self, id: ListenerId) -> Option<&Listener> {
         self.entries.get(id.index())?.as_ref()
     }
 
-    /// The listener with this number.
+    /// Returns the listener with this id.
     pub fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
         self.entries.get_mut(id.index())?.as_mut()
     }
 
-    /// A listener for `local`: the exact address before the wildcard. It stands for its group.
+    /// Returns a listener for `local`: an exact address has precedence over a wildcard. For a
+    /// group, any of its listeners.
     pub fn find(&self, local: &Endpoint) -> Option<ListenerId> {
         let mut wildcard = None;
         for (id, entry) in self.of_port(local.port) {
@@ -157,7 +160,7 @@ impl Listeners {
         wildcard
     }
 
-    /// The listener that a SYN with these ends finds.
+    /// Returns the listener for a SYN with this 4-tuple.
     pub fn find_for(&self, key: &FlowKey) -> Option<ListenerId> {
         let first = self.find(&key.local)?;
         let Listener { local, group, .. } = *self.get(first)?;

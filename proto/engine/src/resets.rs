@@ -1,19 +1,19 @@
-//! How many resets may be sent to peers with which there is no connection.
+//! Rate limit of RSTs to peers without a connection.
 //!
-//! A limit that all peers share tells each of them, by the resets that it still gets, how many
-//! others got: an off-path attacker learns from it whether its forgeries drew one elsewhere
-//! (CVE-2016-5696 for challenge ACKs). So each peer has a limit of its own, and what all have
-//! together differs from second to second.
+//! A limit that all peers share is a side channel: an off-path attacker sees from the RSTs that it
+//! still gets whether its spoofed segments elicited a RST elsewhere (CVE-2016-5696, for challenge
+//! ACKs). Each peer therefore has a limit of its own, and the shared limit varies from second to
+//! second.
 
 use tidelane_slowpath::iss;
 use tidelane_wire::IpAddress;
 
-/// Peers that are told apart. Others share a limit, with whom only the secret says.
+/// Number of limits per peer. A keyed hash assigns peers to them.
 const BUCKETS: usize = 1024;
-/// The number of the secret that chooses buckets; seconds stay below it.
+/// Separates the hash of addresses from the hash of seconds, which stay below this value.
 const BUCKET_NUMBER: u64 = 1 << 63;
 
-/// Resets to one bucket's peers in a second.
+/// RSTs to the peers of one bucket in a second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     /// Low bits of the second.
@@ -21,7 +21,7 @@ struct Bucket {
     sent: u32,
 }
 
-/// Resets of the present second.
+/// RST limits of the present second.
 #[derive(Debug)]
 pub struct Resets {
     left: u32,
@@ -30,7 +30,7 @@ pub struct Resets {
 }
 
 impl Resets {
-    /// None were sent yet.
+    /// Limits before the first second.
     pub fn new() -> Self {
         Self {
             left: 0,
@@ -39,14 +39,13 @@ impl Resets {
         }
     }
 
-    /// A new second, in which so many may be sent.
+    /// Starts a new second, with the shared limit `limit`.
     pub fn refill(&mut self, second: u64, limit: u32) {
         self.second = second as u32;
         self.left = limit;
     }
 
-    /// Takes one of those that may be sent to `peer`, `limit` in a second. Returns true if there
-    /// was one.
+    /// Counts a RST to `peer`, whose limit is `limit`. Returns true if the RST may be sent.
     pub fn take(&mut self, secret: &[u8; 16], peer: IpAddress, limit: u32) -> bool {
         let address = u128::from_be_bytes(peer.0);
         let (high, low) = ((address >> 64) as u64, address as u64);
@@ -69,8 +68,8 @@ impl Resets {
     }
 }
 
-/// Resets allowed in `second` where the limit is `limit`: half of it to one and a half, as nobody
-/// outside can tell (RFC 5961 §7; Linux does so for challenge ACKs). `u32::MAX` is no limit.
+/// Returns a value between half of `limit` and one and a half times `limit`, which is unpredictable
+/// without the secret (RFC 5961 §7; Linux does so for challenge ACKs). `u32::MAX` means no limit.
 pub fn with_noise(secret: &[u8; 16], second: u64, limit: u32) -> u32 {
     if limit == u32::MAX {
         return limit;
@@ -100,7 +99,7 @@ mod tests {
         let mut resets = Resets::new();
         resets.refill(1, 100);
         assert_eq!(taken(&mut resets, peer(1), 30), 30);
-        // Resets to other peers tell nothing of it while the common limit has some left.
+        // RSTs to other peers reveal nothing while the shared limit is not exhausted.
         assert_eq!(taken(&mut resets, peer(2), 30), 30);
         assert_eq!(taken(&mut resets, peer(3), 30), 30);
         assert_eq!(taken(&mut resets, peer(4), 30), 10);

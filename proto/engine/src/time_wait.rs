@@ -1,5 +1,5 @@
-//! TIME-WAIT: what is kept of a finished connection for twice the maximum segment lifetime
-//! (RFC 9293 §3.6.1), apart from the flows.
+//! TIME-WAIT: the state of closed connections for 2 MSL (RFC 9293 §3.6.1), kept apart from the
+//! flows.
 
 use std::collections::VecDeque;
 
@@ -8,15 +8,15 @@ use tidelane_flow::LinkId;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, Segment, SeqNumber};
 
-/// Places in the order that may be stale, besides as many as there are entries.
+/// Number of stale elements in `order` before it is swept, in addition to the number of entries.
 const ORDER_SLACK: usize = 1024;
 
-/// A finished connection.
+/// A connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Both ends.
+    /// 4-tuple.
     pub key: FlowKey,
-    /// Where to answer.
+    /// Link to answer on.
     pub link: LinkId,
     /// DiffServ field of the connection's packets.
     pub traffic_class: u8,
@@ -26,16 +26,16 @@ pub struct Entry {
     pub rcv_nxt: SeqNumber,
     /// TS.Recent, if timestamps were in use.
     pub ts_recent: Option<u32>,
-    /// When a segment that may be answered only now and then last was.
+    /// Time of the last rate-limited answer.
     pub answered_at: Option<Instant>,
-    /// When it may be forgotten.
+    /// End of TIME-WAIT.
     pub until: Instant,
 }
 
 impl Entry {
-    /// Whether a SYN may open a new connection now (RFC 6191 §2; RFC 9293 MAY-2, SHLD-4): its
-    /// timestamp is newer, or there are none and its number is; one with an older timestamp is
-    /// itself old (PAWS).
+    /// Returns true if a SYN may open a new connection with this 4-tuple (RFC 6191 §2; RFC 9293
+    /// MAY-2, SHLD-4): its timestamp is newer or, without timestamps, its sequence number is. A SYN
+    /// with an older timestamp is a duplicate (PAWS).
     pub fn may_be_reused(&self, syn: &Segment<'_>) -> bool {
         let later = syn.seq.after(self.rcv_nxt);
         match (self.ts_recent, syn.options.timestamps) {
@@ -48,7 +48,7 @@ impl Entry {
     }
 }
 
-/// All of them.
+/// All connections in TIME-WAIT.
 #[derive(Debug)]
 pub struct TimeWait {
     entries: HashTable<Entry>,
@@ -58,7 +58,7 @@ pub struct TimeWait {
 }
 
 impl TimeWait {
-    /// None yet; at most `max`.
+    /// Creates an empty table for at most `max` connections.
     pub fn new(seed: [u64; 2], max: u32) -> Self {
         Self {
             entries: HashTable::new(),
@@ -68,23 +68,23 @@ impl TimeWait {
         }
     }
 
-    /// How many.
+    /// Number of connections.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether another entry takes the oldest one's place.
+    /// Returns true if a new entry would replace the oldest.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.max
     }
 
-    /// The entry with these ends.
+    /// Returns the entry with this 4-tuple.
     pub fn find(&self, key: &FlowKey) -> Option<&Entry> {
         self.entries
             .find(key.hash64(self.seed), |entry| entry.key == *key)
     }
 
-    /// A segment of the entry with these ends was answered.
+    /// Records the time of a rate-limited answer.
     pub fn note_answer(&mut self, key: &FlowKey, now: Instant) {
         let hash = key.hash64(self.seed);
         if let Some(entry) = self.entries.find_mut(hash, |entry| entry.key == *key) {
@@ -92,7 +92,7 @@ impl TimeWait {
         }
     }
 
-    /// Adds an entry; the oldest makes room if there are too many.
+    /// Adds an entry, which replaces the oldest one if the table is full.
     pub fn insert(&mut self, entry: Entry) {
         self.remove(&entry.key);
         while self.entries.len() >= self.max {
@@ -112,15 +112,14 @@ impl TimeWait {
             .insert_unique(entry.key.hash64(seed), entry, |e| e.key.hash64(seed));
     }
 
-    /// Entries that were replaced leave their place in the order behind: it is swept when those are
-    /// the most.
+    /// Removes stale elements from `order`, which replaced entries have left behind.
     fn forget_stale_order(&mut self) {
         let mut order = std::mem::take(&mut self.order);
         order.retain(|(until, key)| self.find(key).is_some_and(|entry| entry.until == *until));
         self.order = order;
     }
 
-    /// Forgets the entry with these ends.
+    /// Removes the entry with this 4-tuple.
     pub fn remove(&mut self, key: &FlowKey) {
         let hash = key.hash64(self.seed);
         if let Ok(found) = self.entries.find_entry(hash, |entry| entry.key == *key) {
@@ -128,21 +127,21 @@ impl TimeWait {
         }
     }
 
-    /// Forgets what has waited long enough.
+    /// Removes the entries whose time has passed.
     pub fn expire(&mut self, now: Instant) {
         while let Some((until, key)) = self.order.front().copied() {
             if until > now {
                 break;
             }
             self.order.pop_front();
-            // A newer entry with the same ends has a later time.
+            // A newer entry with the same 4-tuple has a later end.
             if self.find(&key).is_some_and(|entry| entry.until <= now) {
                 self.remove(&key);
             }
         }
     }
 
-    /// When the first may be forgotten.
+    /// Returns the end of the oldest entry.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.order.front().map(|(until, _)| *until)

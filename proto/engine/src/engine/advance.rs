@@ -1,4 +1,4 @@
-//! How far programs have read and written: what may be sent, and what window may be told.
+//! Read and write positions of applications, and the receive window that follows from them.
 
 use tidelane_flow::{EngineConfig, Env, FlowId, FlowState, Misuse, State, flags};
 use tidelane_slowpath::window_most;
@@ -6,28 +6,28 @@ use tidelane_time::Instant;
 
 use super::Engine;
 
-/// How far a program has come with a flow: stream positions, and the bytes of its send buffer.
+/// Positions of an application in the two streams of a flow, and the size of its send buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Advance {
-    /// Bytes read up to.
+    /// Stream position up to which the application has read.
     pub rx_read: u32,
-    /// Bytes written up to.
+    /// Stream position up to which the application has written.
     pub tx_head: u32,
-    /// Bytes that may be written and not acknowledged, below the engine's own limit.
+    /// Bytes that the send buffer holds. The engine's own limit may be lower.
     pub tx_room: u32,
 }
 
-/// A program may always write this much ahead, in bytes: some write a whole answer before their
-/// peer reads any of it.
+/// Bytes that an application may always write ahead. Some applications write a whole response
+/// before the peer reads any of it.
 const ROOM_AHEAD_LEAST: u32 = 256 << 10;
-/// Bytes per microsecond of the shortest round trip seen: what 10 Gbit/s carry.
+/// Bytes per microsecond of the minimum RTT: 10 Gbit/s.
 const ROOM_AHEAD_PER_US: u32 = 1250;
-/// Whether the receive window grows is asked once for so many bytes read: a power of two.
+/// The growth of the receive window is checked once per this many bytes read; a power of two.
 const TUNE_STEP: u32 = 1024;
 
 impl Engine {
-    /// The program has read and written: [`Engine::rx_advance`] and [`Engine::tx_advance`] in one,
-    /// for bytes in a buffer that bounds them, too.
+    /// Applies both positions of an application: [`Engine::rx_advance`] and [`Engine::tx_advance`]
+    /// in one call, with the limit of the send buffer.
     #[inline(always)]
     pub fn advance(&mut self, id: FlowId, to: &Advance) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
@@ -38,10 +38,10 @@ impl Engine {
         self.note_written(id, to.tx_head, limit)
     }
 
-    /// How many bytes a program should be able to write ahead of the peer's acknowledgments: twice
-    /// what may be in flight, as Linux tunes its send buffers, but not more than a fast path of
-    /// this length carries; what lies around longer leaves the cache. A flow's limit stays
-    /// `tx_limit`; this one may fall.
+    /// Returns the bytes that an application should be able to write ahead of SND.UNA: twice the
+    /// congestion window, as Linux sizes its send buffers, but no more than the path carries at 10
+    /// Gbit/s. Data that waits for longer would leave the CPU cache. The result may fall; the hard
+    /// limit of a flow is `tx_limit`.
     #[inline]
     pub fn room_ahead(&self, id: FlowId, flow: &FlowState) -> u32 {
         if flow.cwnd <= ROOM_AHEAD_LEAST / 2 {
@@ -60,7 +60,7 @@ impl Engine {
         wanted.min(path.saturating_add(ROOM_AHEAD_LEAST)).min(most)
     }
 
-    /// The program has written bytes up to stream position `tx_head`.
+    /// Applies the position up to which the application has written.
     #[inline]
     pub fn tx_advance(
         &mut self,
@@ -77,9 +77,10 @@ impl Engine {
     fn note_written(&mut self, id: FlowId, tx_head: u32, limit: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
         let end = flow.iss.add(1).add(tx_head);
-        // Before SYN is acknowledged, SND.UNA is no part of the stream; `may_advance` knows.
+        // Before the SYN is acknowledged, SND.UNA is not in the stream. `may_advance` handles that
+        // case.
         let unacked = end.distance_from(flow.snd_una);
-        // Forwards, and so by no more than is unacknowledged then.
+        // The position moves forwards, so by no more than the data that is then unacknowledged.
         let usual = end.after(flow.tx_end)
             && unacked <= limit
             && flow.state != State::Closed
@@ -103,7 +104,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The program has read bytes up to stream position `rx_read`.
+    /// Applies the position up to which the application has read.
     #[inline]
     pub fn rx_advance(
         &mut self,
@@ -120,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// The program has read so much that its window is to be looked at, or cannot have.
+    /// Handles a read that may change the window, or an invalid read position.
     #[inline(never)]
     fn read_unusually(&mut self, id: FlowId, rx_read: u32) -> Result<(), Misuse> {
         if self
@@ -135,7 +136,7 @@ impl Engine {
         Ok(())
     }
 
-    /// So much was read that the window may grow, or that the peer should know.
+    /// Grows the receive window if autotuning says so, and schedules a window update if one is due.
     fn look_at_window(&mut self, id: FlowId) {
         let may_grow = |flow: &FlowState| flow.rcv_wnd_limit < self.config.rx_window_max;
         if self.table.get(id).is_some_and(may_grow) {
@@ -151,7 +152,8 @@ impl Engine {
         }
     }
 
-    /// A window's worth was read since the quota last grew: it grows (receive auto-tuning).
+    /// Doubles the quota once a full window was read since it last grew (receive-buffer
+    /// autotuning).
     fn tune_window(&mut self, id: FlowId) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get_mut(id), self.connections.get_mut(id.index()))
@@ -168,18 +170,18 @@ impl Engine {
     }
 }
 
-/// What comes of a read.
+/// Result of [`note_read`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Read {
-    /// Nothing more.
+    /// The receive window stays as it is.
     Usual,
-    /// The window may grow, or the peer should know of it.
+    /// The window may grow, or a window update is due.
     Window,
-    /// It cannot be, and nothing was noted.
+    /// The position is invalid, and was not applied.
     Misuse,
 }
 
-/// Notes how far the program has read.
+/// Sets the position up to which the application has read.
 #[inline(always)]
 fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read {
     let before = flow.rx_read;
@@ -187,7 +189,7 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
         return Read::Misuse;
     }
     flow.rx_read = rx_read;
-    // The bits that differ say whether a multiple of the step lies between.
+    // The positions differ in this bit or a higher one if a multiple of the step lies between them.
     let tunes = before ^ rx_read >= TUNE_STEP && flow.rcv_wnd_limit < config.rx_window_max;
     if tunes {
         return Read::Window;
@@ -200,8 +202,8 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
     }
 }
 
-/// Whether a program may have written up to `tx_head`; false if there is nothing new, or nobody to
-/// send it to.
+/// Returns true if `tx_head` advances the stream. Returns false if the position is not new, or if
+/// the flow is in CLOSED.
 #[inline(never)]
 fn may_advance(flow: &FlowState, tx_head: u32, limit: u32) -> Result<bool, Misuse> {
     let more = tx_head.wrapping_sub(flow.tx_head());

@@ -1,4 +1,4 @@
-//! What may be sent per second to whom nothing is owed: challenge ACKs and resets.
+//! Limits per second for challenge ACKs and for RSTs without a connection.
 
 use tidelane_flow::{Arrival, Env};
 use tidelane_slowpath::reset_reply;
@@ -8,11 +8,11 @@ use tidelane_wire::{DropReason, Segment};
 use super::Engine;
 use crate::resets::with_noise;
 
-/// Separates the noise of resets from that of challenge ACKs.
+/// Makes the noise of the RST limit independent of the noise of the challenge ACK limit.
 const OF_RESETS: u64 = 1 << 62;
 
 impl Engine {
-    /// Gives the allowances of a new second.
+    /// Resets the limits at the start of a second.
     pub(super) fn refill(&mut self, now: Instant) {
         let second = now.0 / 1_000_000_000;
         if second == self.second {
@@ -25,7 +25,8 @@ impl Engine {
         self.resets.refill(second, resets);
     }
 
-    /// RFC 9293 §3.10.7.1: CLOSED.
+    /// Answers a segment without a connection by a RST, within the limits (RFC 9293 §3.10.7.1:
+    /// CLOSED).
     pub(super) fn refuse(
         &mut self,
         arrival: &Arrival,
@@ -45,7 +46,7 @@ impl Engine {
         }
         self.counters.out_rsts += 1;
         let fields = self.config.ip.to(peer);
-        // A reset that finds no frame is lost, as any may be.
+        // A RST without a free frame is lost, as the network may lose it.
         let _ = env.transmit_reply(&out, fields);
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a batch, and time: what flows owe is sent, and their timers are kept.
+//! End of a batch and timers: sends the segments that flows owe, and keeps their deadlines.
 
 use tidelane_fastpath::{Fast, NOT_ALONE};
 use tidelane_flow::{Clock, Env, FlowId, FlowState, Millis, TxFull, flags};
@@ -7,26 +7,25 @@ use tidelane_time::{Instant, TimerHandle};
 
 use super::{Engine, look::LOOK};
 
-/// No timeout is shorter than this: a flow that was silent for less was not idle.
+/// Least idle time in us after which a flow's window is checked before it sends. No RTO is shorter.
 const IDLE_US_MIN: u32 = 10_000;
 
-/// A flow with which something is unusual has not all of `USUAL`, or some of `ODD`.
+/// Flags of a flow that the fast path may finish: all of `USUAL` and none of `ODD`.
 const USUAL: u32 = flags::FAST_SEND | flags::FAST_RECEIVE;
 const ODD: u32 = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
-/// What is looked at in flags: whether there is an acknowledgment to send, and nothing else to do
-/// or to wait for; whether there is text to send, alone; whether there is nothing to send.
+/// Masks for the flags of a pending flow. ACK_LOOK: an ACK is due, and nothing else. TEXT_LOOK:
+/// data is to be sent, as a single segment. NOTHING_LOOK: nothing is to be sent now.
 const ACK_LOOK: u32 =
     USUAL | ODD | flags::SEND_WANTED | flags::ACK_NOW | flags::EDGE_MOVES | flags::RTO_ARMED;
 const TEXT_LOOK: u32 = USUAL | ODD | flags::SEND_WANTED | NOT_ALONE;
 const NOTHING_LOOK: u32 = USUAL | ODD | flags::SEND_WANTED | flags::ACK_NOW;
 
 impl Engine {
-    /// Ends a batch of arrivals and requests: sends the acknowledgments that it still owes, at most
-    /// one per flow, and data that acknowledgments made room for. Then numbers of released flows
-    /// may be given out again.
+    /// Ends a batch of segments and requests. Sends the ACKs that are still owed, at most one per
+    /// flow, and the data that new ACKs allow. Ids of freed flows may be reused afterwards.
     #[inline(always)]
     pub fn batch_end(&mut self, now: Instant, env: &mut impl Env) {
-        // What finishing marks again is finished at the next end.
+        // Flows that become pending during this loop are finished at the end of the next batch.
         let marked = self.pending.len();
         if marked > 0 {
             self.tick(now);
@@ -43,7 +42,7 @@ impl Engine {
         self.table.recycle();
     }
 
-    /// Puts a flow on the list that batch end works off.
+    /// Adds a flow to the list of pending flows.
     #[inline(always)]
     pub(super) fn pend(&mut self, id: FlowId) {
         if self.pending.len() == self.pending.capacity() {
@@ -57,7 +56,7 @@ impl Engine {
         self.pending.push(id);
     }
 
-    /// Reads `now` in the units of flows, which one batch asks for many times.
+    /// Sets the engine's clock. The conversion to ms is only done when the millisecond changes.
     #[inline(always)]
     pub(super) fn tick(&mut self, now: Instant) {
         if !self.clock.moves_to(now) {
@@ -85,8 +84,8 @@ impl Engine {
         self.pending.drain(..marked);
     }
 
-    /// Finishes a flow with which nothing is unusual: it has a segment to send, or an
-    /// acknowledgment, or one to owe. False if there is more to it; then nothing was done.
+    /// Finishes a flow on the fast path: sends one data segment or a pure ACK, or delays an ACK.
+    /// Returns false, without any effect, if the flow needs [`Engine::finish_flow`].
     #[inline(always)]
     fn finish_usual(&mut self, id: FlowId, env: &mut impl Env) -> bool {
         let Some(flow) = self.table.place_mut(id) else {
@@ -94,7 +93,7 @@ impl Engine {
         };
         let (before, clock) = (flow.flags, &self.clock);
         let scheduled = if before & ACK_LOOK == USUAL | flags::ACK_NOW {
-            // Nothing is out of order, so there is nothing to say but the number.
+            // The ACK needs no SACK blocks, because no data is out of order.
             let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
             if fast.acknowledge_directly(before).is_err() {
                 return false;
@@ -128,8 +127,8 @@ impl Engine {
         true
     }
 
-    /// [`Engine::finish_usual`] where there is an acknowledgment to send, which moves the window's
-    /// edge or leaves a timer running.
+    /// Sends a pure ACK for [`Engine::finish_usual`] if the window's edge may move or the
+    /// retransmission timer runs.
     #[inline(never)]
     fn finish_ack(&mut self, id: FlowId, env: &mut impl Env) -> bool {
         let Some(flow) = self.table.place_mut(id) else {
@@ -154,7 +153,7 @@ impl Engine {
         };
         flow.flags &= !flags::PENDING;
         let (mut full, mut mark) = (false, false);
-        // Text that goes out acknowledges, but may not have said all that SACK has to say.
+        // A data segment carries the ACK, but perhaps not all SACK blocks.
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let usual = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
@@ -164,7 +163,7 @@ impl Engine {
                     Ok(sent) => {
                         self.counters.out_segs += u64::from(sent);
                         mark = sent > 0 && flow.rtt_seq != flow.snd_nxt;
-                        // With something in flight its acknowledgment brings the flow back here.
+                        // If data is in flight, the next ACK makes the flow pending again.
                         if flow.snd_nxt != flow.snd_una || flow.snd_nxt == flow.tx_end {
                             flow.flags &= !flags::SEND_WANTED;
                         }
@@ -212,7 +211,7 @@ impl Engine {
         }
     }
 
-    /// What went out behind other segments was not timed: when it did is marked down.
+    /// Records the transmission time of data that was sent behind other data in flight.
     #[inline(never)]
     fn mark_time(&mut self, id: FlowId) {
         if let (Some(flow), Some(Some(cold))) =
@@ -273,7 +272,7 @@ impl Engine {
         }
     }
 
-    /// Sees to it that the flow's wheel entry fires no later than its earliest deadline.
+    /// Makes the timer wheel fire for this flow no later than at its earliest deadline.
     #[inline(never)]
     fn schedule(&mut self, id: FlowId) {
         let clock = self.clock;
@@ -312,7 +311,7 @@ impl Engine {
         cold.timer = self.wheel.insert(clock.instant_of(deadline), id);
     }
 
-    /// Does what is due.
+    /// Handles all expired timers.
     pub fn advance_time(&mut self, now: Instant, env: &mut impl Env) {
         let clock = Clock::at(now);
         self.time_wait.expire(now);
@@ -339,7 +338,8 @@ impl Engine {
         }
     }
 
-    /// When [`Engine::advance_time`] must be called next. May be early, never late.
+    /// Returns the time of the next [`Engine::advance_time`]. The time may be too early, never too
+    /// late.
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         match (self.wheel.next_deadline(), self.time_wait.next_deadline()) {
@@ -348,15 +348,15 @@ impl Engine {
         }
     }
 
-    /// Whether [`Engine::advance_time`] must be called by now: what [`Engine::next_timeout`] says.
+    /// Returns true if [`Engine::next_timeout`] has passed.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         let of_entry = self.time_wait.next_deadline();
         self.wheel.is_due(now) || of_entry.is_some_and(|at| at <= now)
     }
 
-    /// The driver has transmit frames again after [`Env::transmit`] returned
-    /// [`TxFull`].
+    /// Continues flows that stopped because [`Env::transmit`] returned [`TxFull`], once the driver
+    /// has free frames again.
     pub fn resume_transmit(&mut self, now: Instant, env: &mut impl Env) {
         let _ = (now, env);
         for id in std::mem::take(&mut self.blocked) {
@@ -368,14 +368,15 @@ impl Engine {
     }
 }
 
-/// The acknowledgment that is owed waits for the answer, until `deadline` at most.
+/// Delays an ACK until `deadline`, unless a data segment carries it before.
 #[inline]
 fn owe_until(flow: &mut FlowState, deadline: Millis) {
     flow.delack_at = deadline.0 as u16;
     flow.flags |= flags::DELACK_ARMED;
 }
 
-/// Whether the flow's wheel entry surely fires no later than its earliest deadline.
+/// Returns true if the wheel is known to fire for this flow no later than at its earliest deadline.
+/// May return false although it does.
 #[inline]
 fn is_scheduled(flow: &FlowState, clock: &Clock) -> bool {
     let (rto, delack) = (flags::RTO_ARMED, flags::DELACK_ARMED);
@@ -386,26 +387,26 @@ fn is_scheduled(flow: &FlowState, clock: &Clock) -> bool {
         && (flow.flags & delack == 0 || is_on_wheel(flow, delack_deadline(flow, clock)))
 }
 
-/// Whether the flow's wheel entry fires no later than `deadline`.
+/// Returns true if the wheel fires for this flow no later than at `deadline`.
 #[inline]
 fn is_on_wheel(flow: &FlowState, deadline: Millis) -> bool {
     flow.flags & flags::WHEEL_ARMED != 0 && !deadline.before(flow.wheel_at)
 }
 
-/// Whether the flow rested so long that its window must be looked at before it sends.
+/// Returns true if the flow was idle so long that its window must be checked before it sends.
 #[inline]
 fn idle(flow: &FlowState, now_us: u32) -> bool {
     flow.snd_nxt == flow.snd_una && rested(flow, now_us)
 }
 
-/// [`idle`], for a flow with nothing in flight.
+/// As [`idle`], for a flow with nothing in flight.
 #[inline]
 fn rested(flow: &FlowState, now_us: u32) -> bool {
-    // The stamp of the last timed segment is that of one of the last flight.
+    // `rtt_stamp` is a transmission time of the last flight.
     now_us.wrapping_sub(flow.rtt_stamp) > IDLE_US_MIN
 }
 
-/// The delayed acknowledgment's deadline from its low bits.
+/// Returns the delayed ACK's deadline, reconstructed from its low 16 bits.
 #[inline]
 fn delack_deadline(flow: &FlowState, clock: &Clock) -> Millis {
     let ahead = flow.delack_at.wrapping_sub(clock.ms.0 as u16) as i16;

@@ -1,4 +1,4 @@
-//! Fast Open (RFC 7413): what a listener makes of a SYN, and opens that carry text.
+//! Fast Open (RFC 7413): SYNs with data or a cookie at listeners, and active opens with data.
 
 use tidelane_flow::{
     Arrival, Clock, Env, FastOpenPolicy, FlowId, ListenerId, OpenError, Route, SocketOptions,
@@ -15,7 +15,7 @@ use crate::fast_open::{
     queue::Queues,
 };
 
-/// All that the engine keeps of it.
+/// Fast Open state of the engine.
 #[derive(Debug)]
 pub(super) struct FastOpenState {
     keys: FastOpenKeys,
@@ -24,7 +24,7 @@ pub(super) struct FastOpenState {
 }
 
 impl FastOpenState {
-    /// With a key that nobody else has.
+    /// Creates the state with a key derived from `secret`.
     pub(super) fn new(secret: &[u8; 16]) -> Self {
         let half = |number| tidelane_slowpath::iss::mix(secret, number).to_le_bytes();
         let mut primary = [0; 16];
@@ -41,33 +41,34 @@ impl FastOpenState {
     }
 }
 
-/// How a listener answers a SYN.
+/// Decision on a SYN that asks for Fast Open.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Verdict {
-    /// The program has the flow at once, with the SYN's text.
+    /// The application gets the flow and the data of the SYN at once.
     pub at_once: bool,
-    /// What SYN,ACK says.
+    /// Option of the SYN,ACK.
     pub option: Option<FastOpenOption>,
 }
 
-/// What kind of open [`Engine::open_fast`] is asked for.
+/// Variants of an open by [`Engine::open_fast`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FastOpenRequest {
-    /// TCP_FASTOPEN_NO_COOKIE: text goes without one.
+    /// TCP_FASTOPEN_NO_COOKIE: the SYN carries data without a cookie.
     pub without_cookie: bool,
-    /// The program waits to write more than SYN may carry: that will acknowledge SYN,ACK.
+    /// The application waits to write more than the SYN may carry. That data will carry the ACK of
+    /// the SYN,ACK.
     pub more_follows: bool,
-    /// If SYN may carry text, it waits for some, or for [`Engine::release_syn`].
+    /// A SYN that may carry data waits until some is written, or for [`Engine::release_syn`].
     pub held: bool,
 }
 
 impl Engine {
-    /// Changes who may use Fast Open from now on.
+    /// Changes the policy for later connections.
     pub fn set_fast_open_policy(&mut self, policy: FastOpenPolicy) {
         self.config.fast_open = policy;
     }
 
-    /// Sets the keys of cookies, of one listener or of all that have none of their own.
+    /// Sets the cookie keys of a listener, or of all listeners without keys of their own.
     pub fn set_fast_open_keys(&mut self, listener: Option<ListenerId>, keys: FastOpenKeys) {
         match listener {
             Some(id) => self.fast_open.queues.of(id).keys = Some(keys),
@@ -75,26 +76,27 @@ impl Engine {
         }
     }
 
-    /// TCP_FASTOPEN: how many requests may be pending at a listener; none is not at all.
+    /// TCP_FASTOPEN: sets the largest number of pending requests at a listener. Zero turns Fast
+    /// Open off.
     pub fn set_fast_open_places(&mut self, id: ListenerId, places: u32) {
         if self.listeners.get(id).is_some() {
             self.fast_open.queues.of(id).set_max(places);
         }
     }
 
-    /// TCP_FASTOPEN_NO_COOKIE: whether a listener does without cookies.
+    /// TCP_FASTOPEN_NO_COOKIE: sets whether a listener accepts data without a cookie.
     pub fn set_fast_open_without_cookie(&mut self, id: ListenerId, without: bool) {
         if self.listeners.get(id).is_some() {
             self.fast_open.queues.of(id).without_cookie = without;
         }
     }
 
-    /// Forgets the cookies of all servers.
+    /// Removes all servers from the cookie cache.
     pub fn forget_fast_open_servers(&mut self) {
         self.fast_open.cache.clear();
     }
 
-    /// A listener begins: the policy may give it places.
+    /// Enables Fast Open at a new listener if the policy says so.
     pub(super) fn begin_fast_open(&mut self, id: ListenerId, backlog: u32) {
         let policy = self.config.fast_open;
         if policy.server && policy.every_listener {
@@ -102,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// A listener ends: flows that are pending have no place any more.
+    /// Removes the Fast Open state of a listener. Its pending flows are no longer counted.
     pub(super) fn end_fast_open(&mut self, id: ListenerId) {
         self.fast_open.queues.remove(id);
         for cold in self.connections.iter_mut().flatten() {
@@ -112,7 +114,8 @@ impl Engine {
         }
     }
 
-    /// RFC 7413 §4.2.2: whether a SYN for a listener is taken at once, and what it is given.
+    /// Decides whether a SYN is accepted at once, and which cookie the SYN,ACK carries (RFC 7413
+    /// §4.2.2).
     pub(super) fn judge_fast_open(
         &mut self,
         now: Instant,
@@ -157,7 +160,7 @@ impl Engine {
         Verdict { at_once, option }
     }
 
-    /// A half-open flow is the program's at once.
+    /// Gives a half-open flow to the application at once.
     pub(super) fn accept_at_once(
         &mut self,
         clock: Clock,
@@ -184,8 +187,8 @@ impl Engine {
         }
     }
 
-    /// After a segment or a timer: the flow gives its place back when its handshake is over, and
-    /// what a server said is remembered.
+    /// Updates Fast Open state after a segment or a timer: a flow whose handshake is complete no
+    /// longer counts as pending, and a server's answer goes into the cookie cache.
     pub(super) fn settle_fast_open(&mut self, now: Instant, id: FlowId, gone: bool) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))
@@ -217,8 +220,8 @@ impl Engine {
         cache.offer(now, peer, policy, request.without_cookie)
     }
 
-    /// How many bytes of text a SYN to `peer` may carry now, over a path with this MTU; `None`
-    /// where it may carry none: without a cookie, or where the policy does not allow it.
+    /// Returns the bytes of data that a SYN to `peer` may carry now, on a path with this MTU.
+    /// Returns `None` if the SYN may carry none: there is no cookie, or the policy forbids it.
     pub fn fast_open_room(
         &self,
         now: Instant,
@@ -232,9 +235,9 @@ impl Engine {
         offer.text.then_some(room)
     }
 
-    /// Active OPEN with Fast Open (RFC 7413 §4.2.1, client). SYN leaves at the end of the batch,
-    /// with as much of what the program has written by then as [`Engine::fast_open_room`] says, or
-    /// later, if it is [held](FastOpenRequest::held).
+    /// Active OPEN with Fast Open (RFC 7413 §4.2.1, client). The SYN leaves at the end of the batch
+    /// with the data written until then, up to [`Engine::fast_open_room`] bytes, or later if it is
+    /// [held](FastOpenRequest::held).
     ///
     /// # Errors
     ///
@@ -271,7 +274,7 @@ impl Engine {
         self.mark(id);
     }
 
-    /// A SYN that is held leaves at the end of the batch, whatever there is to carry.
+    /// Sends a held SYN at the end of the batch, with or without data.
     pub fn release_syn(&mut self, id: FlowId) {
         if let Some(Some(cold)) = self.connections.get_mut(id.index())
             && std::mem::take(&mut cold.fast_open.held)

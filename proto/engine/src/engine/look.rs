@@ -1,4 +1,4 @@
-//! Which peers were heard lately: every few hours all flows are looked at (RFC 7323 §5.5).
+//! Periodic check of all flows for the age of TS.Recent (RFC 7323 §5.5).
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::HEARD_INTERVAL;
@@ -6,16 +6,16 @@ use tidelane_time::{Instant, TimerHandle};
 
 use super::Engine;
 
-/// Stands for no flow in the timer wheel.
+/// Marks the check's entry in the timer wheel; no flow has this id.
 pub(super) const LOOK: FlowId = FlowId(u32::MAX);
 
 impl Engine {
-    /// The first flow is there: looks begin.
+    /// Starts the timer of the next check, once there is a flow.
     pub(super) fn schedule_look(&mut self, now: Instant) {
         self.look = self.wheel.insert(now + HEARD_INTERVAL, LOOK);
     }
 
-    /// Notes which peers have said something since the last look.
+    /// Records for each flow if a segment has arrived since the last check.
     #[inline(never)]
     pub(super) fn look_who_was_heard(&mut self, now: Instant) {
         for (id, flow) in self.table.iter() {

@@ -1,5 +1,5 @@
-//! Passive opens: a SYN for a listener makes a half-open flow, or, where there is no room for one,
-//! a cookie that comes back as a flow.
+//! Passive opens. A SYN for a listener creates a half-open flow. If the SYN queue is full, the SYN
+//! is answered by a SYN cookie, whose ACK creates the flow.
 
 use tidelane_flow::{
     Admission, Arrival, Clock, Env, FlowId, FlowState, Judgement, ListenerId, State, StateEvent,
@@ -11,12 +11,12 @@ use tidelane_wire::{DropReason, Segment, TcpFlags};
 use super::Engine;
 use crate::listeners::Listener;
 
-/// How long after the last cookie one may come back.
+/// Lifetime of the last cookie that a listener sent.
 const COOKIES_LAST: Duration = Duration::from_secs(128);
 
 impl Engine {
-    /// A SYN for a listener (RFC 9293 §3.10.7.2). As in Linux a full accept queue drops it, so that
-    /// the peer tries again later, and a full SYN queue makes it a cookie.
+    /// Handles a SYN for a listener (RFC 9293 §3.10.7.2). As in Linux, a full accept queue drops
+    /// the SYN, so that the peer retransmits it later. A full SYN queue answers it by a SYN cookie.
     pub(super) fn passive_open(
         &mut self,
         clock: Clock,
@@ -51,8 +51,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if the driver lets a peer open a connection; if not, the segment is answered as
-    /// the driver says.
+    /// Returns true if the driver's rules let the peer open a connection. If not, the segment is
+    /// rejected as the rules say.
     fn may_open(
         &mut self,
         arrival: &Arrival,
@@ -68,7 +68,7 @@ impl Engine {
         false
     }
 
-    /// Whether a flow waits for the end of its handshake, and no program has it yet.
+    /// Returns true if the flow is in SYN-RECEIVED and no application has it yet.
     pub(super) fn is_half_open(&self, id: FlowId) -> bool {
         let half_open = |flow: &FlowState| flow.state == State::SynReceived;
         self.table.get(id).is_some_and(half_open)
@@ -88,7 +88,8 @@ impl Engine {
             .is_some_and(|listener| !listener.accept_room())
     }
 
-    /// A flow that came from `listener` is half-open no more; whether it is the program's now.
+    /// Removes a flow of `listener` from the SYN queue. If `opened`, the flow enters the accept
+    /// queue.
     pub(super) fn leave_syn_queue(&mut self, listener: Option<ListenerId>, opened: bool) {
         if listener.is_some() {
             self.half_open = self.half_open.saturating_sub(1);
@@ -131,7 +132,7 @@ impl Engine {
         self.send_first_syn(clock, id, env);
     }
 
-    /// The flow is half-open: it has seen this SYN.
+    /// Applies the peer's SYN to a new half-open flow.
     fn see_syn(
         &mut self,
         clock: Clock,
@@ -152,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// RFC 4987 §3.6: the state goes into the SYN,ACK.
+    /// Answers a SYN by a SYN,ACK that encodes the connection's state (RFC 4987 §3.6).
     fn send_cookie(
         &mut self,
         clock: Clock,
@@ -169,12 +170,13 @@ impl Engine {
             entry.cookies_until = clock.now + COOKIES_LAST;
         }
         let fields = listener.1.options.ip.to(arrival.key.peer.addr);
-        // One that finds no frame is lost, as any may be: the peer sends its SYN again.
+        // A SYN,ACK without a free frame is lost, as the network may lose it. The peer retransmits
+        // its SYN.
         let _ = env.transmit_reply(&out, fields);
     }
 
-    /// An acknowledgment without flow may bring a cookie back: the flow is made, and has the
-    /// segment. False if it does not.
+    /// Creates a flow if the segment is an ACK that returns a valid cookie, and passes the segment
+    /// to the flow. Returns false if it is not.
     pub(super) fn take_cookie(
         &mut self,
         clock: Clock,
@@ -205,7 +207,7 @@ impl Engine {
             return true;
         }
         if !listener.accept_room() {
-            // As in Linux: its text brings the cookie again.
+            // As in Linux, the peer's first data segment returns the cookie again.
             self.counters.listen_overflows += 1;
             self.drop_syn(DropReason::AcceptQueueFull);
             return true;

@@ -1,4 +1,4 @@
-//! What programs and the driver ask for: listeners, opens, ends, options, and how things stand.
+//! Calls of applications and of the driver: LISTEN, OPEN, CLOSE, ABORT, options and STATUS.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ use tidelane_wire::{Endpoint, FlowKey};
 use super::Engine;
 use crate::time_wait::Entry;
 
-/// How long TIME-WAIT keeps its ends from an active open when both used timestamps.
+/// Time after which an active open may reuse a 4-tuple in TIME-WAIT, if both ends used timestamps.
 const TIME_WAIT_REST: Duration = Duration::from_secs(1);
-/// Least MTU that TCP over IPv4 is opened on (RFC 791).
+/// Least MTU of a link over which a connection is opened (RFC 791).
 const MTU_MIN: u32 = 68;
 
 impl Engine {
-    /// Passive OPEN. An unspecified address listens on all of them.
+    /// Passive OPEN. An unspecified local address means all addresses.
     pub fn listen(
         &mut self,
         local: Endpoint,
@@ -29,8 +29,9 @@ impl Engine {
         self.listen_in_group(local, backlog, options, None)
     }
 
-    /// As [`listen`](Self::listen). Listeners of one group may have the same end and IPV6_V6ONLY:
-    /// each gets its share of the connections, by a keyed hash of the 4-tuple (SO_REUSEPORT).
+    /// As [`listen`](Self::listen), for a group of listeners with the same local address, port and
+    /// IPV6_V6ONLY (SO_REUSEPORT). A keyed hash of the 4-tuple distributes the connections among
+    /// them.
     pub fn listen_in_group(
         &mut self,
         local: Endpoint,
@@ -43,9 +44,9 @@ impl Engine {
         Ok(id)
     }
 
-    /// Ends a listener; its half-open flows are forgotten, without a word: a peer whose SYN comes
-    /// again may find the program's next listener (as in Linux). Accepted flows that no program has
-    /// taken are the driver's to abort: it knows which.
+    /// Removes a listener and frees its half-open flows without a RST. A peer that retransmits its
+    /// SYN may reach the application's next listener (as in Linux). The driver must abort the flows
+    /// in the accept queue, because it knows which the application has not taken.
     pub fn unlisten(&mut self, now: Instant, id: ListenerId, env: &mut impl Env) {
         if !self.listeners.remove(id) {
             return;
@@ -68,20 +69,20 @@ impl Engine {
         }
     }
 
-    /// A listener's backlog: connections that may wait to be accepted. None: no such listener.
+    /// Returns a listener's backlog, or `None` if there is no such listener.
     pub fn backlog(&self, id: ListenerId) -> Option<u32> {
         Some(self.listeners.get(id)?.backlog)
     }
 
-    /// Changes a listener's backlog.
+    /// Sets a listener's backlog.
     pub fn set_backlog(&mut self, id: ListenerId, backlog: u32) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.backlog = backlog;
         }
     }
 
-    /// Changes the options that a listener's next connections begin with. IPV6_V6ONLY stays what it
-    /// was: it says which connections are the listener's.
+    /// Sets the options that later connections of a listener inherit. IPV6_V6ONLY does not change,
+    /// because the lookup of listeners depends on it.
     pub fn set_listener_options(&mut self, id: ListenerId, options: SocketOptions) {
         if let Some(listener) = self.listeners.get_mut(id) {
             let v6_only = listener.options.v6_only;
@@ -89,21 +90,21 @@ impl Engine {
         }
     }
 
-    /// A program took `count` connections from the accept queue.
+    /// Removes `count` connections from the count of the accept queue.
     pub fn accept_taken(&mut self, id: ListenerId, count: u32) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue = listener.accept_queue.saturating_sub(count);
         }
     }
 
-    /// A connection that was taken from the accept queue is in it again.
+    /// Adds a connection to the accept queue again, after [`Engine::accept_taken`].
     pub fn accept_returned(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue += 1;
         }
     }
 
-    /// Active OPEN: sends SYN (RFC 9293 MUST-43, MUST-46).
+    /// Active OPEN: sends a SYN (RFC 9293 MUST-43, MUST-46).
     pub fn open(
         &mut self,
         now: Instant,
@@ -120,7 +121,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// A flow in SYN-SENT that has sent nothing yet.
+    /// Creates a flow in SYN-SENT without sending a SYN.
     pub(super) fn begin_open(
         &mut self,
         clock: Clock,
@@ -148,7 +149,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// CLOSE for sending only: FIN after all that was written.
+    /// CLOSE of the sending direction: a FIN follows the data that was written.
     pub fn shutdown_write(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         let _ = (now, env);
         let Some(flow) = self.table.get_mut(id) else {
@@ -165,9 +166,9 @@ impl Engine {
         self.mark(id);
     }
 
-    /// CLOSE: the program is gone from this flow. FIN, or RST if received bytes are unread
-    /// (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). [`Released`](tidelane_flow::Event::Released)
-    /// follows, now or later.
+    /// CLOSE: the application releases the flow. Sends a FIN, or a RST if received bytes are unread
+    /// (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). The event
+    /// [`Released`](tidelane_flow::Event::Released) follows now or later.
     pub fn close(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         let Some(flow) = self.table.get_mut(id) else {
             return;
@@ -178,7 +179,7 @@ impl Engine {
         }
         let unread = flow.rx_head() != flow.rx_read;
         let opening = matches!(flow.state, State::SynSent);
-        // In SYN-RECEIVED there is text only with Fast Open.
+        // A flow in SYN-RECEIVED has received data only with Fast Open.
         if opening || unread {
             self.counters.abort_on_close += u64::from(unread);
             self.abort(now, id, env);
@@ -202,7 +203,8 @@ impl Engine {
         self.mark(id);
     }
 
-    /// ABORT: RST. [`Released`](tidelane_flow::Event::Released) comes before this returns.
+    /// ABORT: sends a RST. The event [`Released`](tidelane_flow::Event::Released) comes before this
+    /// returns.
     pub fn abort(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         let clock = Clock::at(now);
         let Some(mut slow) = slow!(self, id, clock, env) else {
@@ -219,7 +221,7 @@ impl Engine {
         self.release(id, env);
     }
 
-    /// Changes the options of a flow.
+    /// Changes the socket options of a flow.
     pub fn set_options(
         &mut self,
         now: Instant,
@@ -251,7 +253,7 @@ impl Engine {
         self.mark(id);
     }
 
-    /// Tells the driver of a new flow's IP headers, if they are not what is usual.
+    /// Tells the driver the IP fields of a new flow, if they are not the default.
     pub(super) fn set_headers(&mut self, id: FlowId, env: &mut impl Env) {
         let (Some(flow), Some(options)) = (self.table.get(id), self.options(id)) else {
             return;
@@ -263,26 +265,26 @@ impl Engine {
         }
     }
 
-    /// The options of a flow.
+    /// Returns the socket options of a flow.
     pub fn options(&self, id: FlowId) -> Option<SocketOptions> {
         let cold = self.connections.get(id.index())?.as_ref()?;
         Some(cold.options)
     }
 
-    /// The hot state of a flow.
+    /// Returns the hot state of a flow.
     pub fn flow(&self, id: FlowId) -> Option<&FlowState> {
         self.table.get(id)
     }
 
-    /// A flow as `ss -ti` shows it.
+    /// Returns the state of a flow for `TCP_INFO` and `ss -ti`.
     pub fn info(&self, id: FlowId) -> Option<FlowInfo> {
         let flow = self.table.get(id)?;
         let cold = self.connections.get(id.index())?.as_ref()?;
         Some(cold.info(flow, &self.config))
     }
 
-    /// The stream positions of the bytes that a flow has received and its program has not read: in
-    /// order, then each range that lies behind a hole.
+    /// Returns the stream positions of the bytes that a flow has received and the application has
+    /// not read: the range in order, then each out-of-order range.
     pub fn received(&self, id: FlowId) -> impl Iterator<Item = Range<u32>> {
         let flow = self.table.get(id);
         let cold = self.connections.get(id.index()).and_then(Option::as_ref);
@@ -290,20 +292,20 @@ impl Engine {
         both.flat_map(|(flow, cold)| cold.received(flow))
     }
 
-    /// All flows.
+    /// Returns the ids of all flows.
     pub fn flows(&self) -> impl Iterator<Item = FlowId> {
         self.table.iter().map(|(id, _)| id)
     }
 
-    /// What the engine has done.
+    /// Returns the engine's counters.
     pub fn counters(&self) -> Counters {
         let mut all = self.counters.clone();
         all.in_segs += all.fast_receives;
         all
     }
 
-    /// Changes the policy for what begins from now on. Sizes of tables stay, and the receive
-    /// windows of flows that there are.
+    /// Changes the configuration for later connections. The sizes of the tables stay, and so do the
+    /// receive windows of present flows.
     ///
     /// # Panics
     ///
@@ -322,18 +324,19 @@ impl Engine {
         };
     }
 
-    /// The policy it runs under.
+    /// Returns the present configuration.
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
 
-    /// Whether a SYN for `local` would find a listener.
+    /// Returns true if a SYN for `local` would find a listener.
     pub fn has_listener(&self, local: Endpoint) -> bool {
         self.listeners.find(&local).is_some()
     }
 
-    /// Whether an active open with these ends is possible now: no flow has them, and TIME-WAIT does
-    /// not hold them. With timestamps it holds them for a second (RFC 6191; Linux' tcp_tw_reuse).
+    /// Returns true if an active open with this 4-tuple is possible now: no flow has it, and it is
+    /// not in TIME-WAIT. With timestamps, TIME-WAIT blocks it for one second only (RFC 6191; Linux:
+    /// tcp_tw_reuse).
     pub fn is_free(&self, now: Instant, key: &FlowKey) -> bool {
         let rested = |entry: &Entry| {
             let left = (entry.until - now).0;
@@ -342,7 +345,7 @@ impl Engine {
         self.table.find(key).is_none() && self.time_wait.find(key).is_none_or(rested)
     }
 
-    /// Connections in TIME-WAIT.
+    /// Number of connections in TIME-WAIT.
     pub fn time_wait_len(&self) -> usize {
         self.time_wait.len()
     }

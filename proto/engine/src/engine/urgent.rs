@@ -1,4 +1,4 @@
-//! Urgent data that programs write.
+//! SEND with URGENT.
 
 use tidelane_flow::{Clock, Env, FlowId, Misuse, State, flags};
 use tidelane_slowpath::Slow;
@@ -7,12 +7,13 @@ use tidelane_time::Instant;
 use super::Engine;
 
 impl Engine {
-    /// Bytes before stream position `tx_up` are urgent (SEND with URGENT, RFC 9293 §3.10.2; `send`
-    /// with MSG_OOB): segments say so until they are acknowledged. They may be written after this
-    /// call, so that none of them is sent without the pointer.
+    /// Marks the bytes before stream position `tx_up` as urgent (SEND with URGENT, RFC 9293
+    /// §3.10.2; `send` with MSG_OOB). Segments carry the urgent pointer until it is acknowledged.
+    /// The driver may call this before the bytes are written, so that no segment carries them
+    /// without the pointer.
     ///
-    /// `Err`, and nothing else, if they are acknowledged already, or farther ahead than a program
-    /// may write.
+    /// Returns an error, and changes nothing, if `tx_up` is already acknowledged or beyond the send
+    /// limit.
     pub fn tx_urgent(
         &mut self,
         now: Instant,

@@ -1,5 +1,5 @@
-//! What a client knows of servers (RFC 7413 §4.1.3): cookie and MSS, in which form the server wants
-//! to be asked, and whether SYNs with text reach it.
+//! The client's cookie cache (RFC 7413 §4.1.3): for each server its cookie and MSS, the option
+//! forms that it answers, and whether SYNs with data reach it.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use tidelane_slowpath::Answer;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{FastOpenCookie, FastOpenOption, IpAddress};
 
-/// Servers that are remembered (§4.1.3: the cache is bounded).
+/// Largest number of servers (§4.1.3: the cache is bounded).
 const SERVERS_MAX: usize = 1024;
-/// SYNs with text that are lost in a row before there are no more for a while (§4.1.3.1).
+/// Consecutive losses of SYNs with data after which Fast Open pauses (§4.1.3.1).
 const LOSSES_MIN: u32 = 2;
-/// That while, after no loss; it doubles with each.
+/// Base of the pause. It doubles with each loss.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Losses after which it does not double any more: two days.
+/// Number of losses after which the pause does not grow any more: 34 hours.
 const LOSSES_MAX: u32 = 11;
 
-/// In which forms a server was asked and gave nothing.
+/// Forms of the option in which a server was asked without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum Tried {
     #[default]
@@ -26,42 +26,43 @@ enum Tried {
     Both,
 }
 
-/// What is known of one server.
+/// Entry of one server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Server {
     mss: Option<u16>,
-    /// The cookie, in the form that the server gave it in.
+    /// Cookie, in the form in which the server sent it.
     cookie: Option<FastOpenOption>,
     tried: Tried,
-    /// SYNs with text in a row that were lost.
+    /// Consecutive losses of SYNs with data.
     losses: u32,
     lost_at: Instant,
-    /// When it was last used, in uses.
+    /// Value of `uses` when the entry was last used.
     used: u64,
 }
 
-/// What the SYN to a server may be.
+/// Contents of the next SYN to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offer {
-    /// Its option.
+    /// Fast Open option of the SYN.
     pub option: Option<FastOpenOption>,
-    /// Whether it may carry text.
+    /// True if the SYN may carry data.
     pub text: bool,
-    /// The server's MSS, if it is known.
+    /// MSS of the server, if known.
     pub mss: Option<u16>,
 }
 
-/// See the module.
+/// Cookie cache of one client.
 #[derive(Debug, Default)]
 pub struct Cache {
     servers: BTreeMap<IpAddress, Server>,
-    /// The same by last use.
+    /// Servers by the value of `used`: the least recently used first.
     order: BTreeMap<u64, IpAddress>,
     uses: u64,
 }
 
 impl Cache {
-    /// The SYN to `peer`, of a socket that may do `without_cookie`.
+    /// Returns the contents of the next SYN to `peer`. `without_cookie`: the socket has
+    /// TCP_FASTOPEN_NO_COOKIE.
     pub fn offer(
         &self,
         now: Instant,
@@ -90,7 +91,7 @@ impl Cache {
         Offer { option, text, mss }
     }
 
-    /// What a SYN,ACK said.
+    /// Stores the answer of a server.
     pub fn learn(&mut self, now: Instant, peer: IpAddress, answer: &Answer) {
         let server = self.touch(peer);
         server.mss = answer.mss.or(server.mss);
@@ -116,13 +117,14 @@ impl Cache {
         }
     }
 
-    /// Forgets all servers.
+    /// Removes all servers.
     pub fn clear(&mut self) {
         self.servers.clear();
         self.order.clear();
     }
 
-    /// The entry of `peer`, as the one used last. The one unused longest makes room.
+    /// Returns the entry of `peer` as the most recently used. A new entry replaces the least
+    /// recently used.
     fn touch(&mut self, peer: IpAddress) -> &mut Server {
         self.uses += 1;
         let known = self.servers.get(&peer).map(|server| server.used);

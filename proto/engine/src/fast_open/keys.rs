@@ -1,40 +1,40 @@
-//! The cookies that a server gives (RFC 7413 §4.1.2): a keyed function of both addresses, so that
-//! nothing has to be remembered of clients.
+//! Fast Open cookies of a server (RFC 7413 §4.1.2): a keyed hash of both addresses, so that the
+//! server keeps no state for clients.
 //!
-//! It is Linux' function, so that hosts behind one address can share keys whatever stack they run.
+//! The hash is that of Linux, so that servers behind one address can share keys across stacks.
 
 use core::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
 use tidelane_wire::{FastOpenCookie, FlowKey};
 
-/// Keys of cookies.
+/// Keys of a server's cookies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastOpenKeys {
-    /// Makes cookies.
+    /// Key of new cookies.
     pub primary: [u8; 16],
-    /// Made them before: its cookies are still good, and replaced.
+    /// Previous key. Its cookies are valid, and are replaced by new ones.
     pub backup: Option<[u8; 16]>,
 }
 
-/// What a cookie is worth.
+/// Validity of a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Worth {
-    /// None of ours.
+    /// The cookie was not made by any of the keys.
     Bad,
-    /// Good.
+    /// The cookie was made by the primary key.
     Good,
-    /// Good, and the client gets this one for the next time.
+    /// The cookie was made by the backup key. The SYN,ACK carries the new cookie.
     Outdated(FastOpenCookie),
 }
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 const KEY_LEN: usize = 16;
-/// Hexadecimal numbers of a key in Linux' sysctl.
+/// Number of hexadecimal words of a key in Linux's sysctl.
 const KEY_WORDS: usize = 4;
 
 impl FastOpenKeys {
-    /// The keys in `bytes`: one, or a second one for cookies given before.
+    /// Parses one key, or a primary and a backup key.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (primary, backup) = match bytes.as_chunks::<KEY_LEN>() {
             ([primary], []) => (*primary, None),
@@ -44,8 +44,8 @@ impl FastOpenKeys {
         Some(Self { primary, backup })
     }
 
-    /// The keys in the words of Linux' `tcp_fastopen_key`: four hexadecimal numbers, and perhaps a
-    /// comma and four more.
+    /// Parses the format of Linux's `tcp_fastopen_key`: four hexadecimal words, optionally followed
+    /// by a comma and the four words of the backup key.
     pub fn from_text(text: &str) -> Option<Self> {
         let mut bytes = Vec::new();
         for key in text.trim().split(',') {
@@ -60,12 +60,12 @@ impl FastOpenKeys {
         Self::from_bytes(&bytes)
     }
 
-    /// The cookie of the client at `key.peer` for the server at `key.local`.
+    /// Returns the cookie of the client at `key.peer` for the server at `key.local`.
     pub fn cookie(&self, key: &FlowKey) -> FastOpenCookie {
         make(&self.primary, key)
     }
 
-    /// What `cookie` of this client is worth.
+    /// Checks `cookie` of the client at `key.peer`.
     pub fn check(&self, key: &FlowKey, cookie: &FastOpenCookie) -> Worth {
         let current = self.cookie(key);
         if *cookie == current {
@@ -78,7 +78,7 @@ impl FastOpenKeys {
     }
 }
 
-/// SipHash-2-4 of the addresses as they stand in the client's packet.
+/// Returns SipHash-2-4 of the addresses in the order of the client's packet.
 fn make(secret: &[u8; 16], key: &FlowKey) -> FastOpenCookie {
     let mut hasher = SipHasher24::new_with_key(secret);
     for addr in [key.peer.addr, key.local.addr] {

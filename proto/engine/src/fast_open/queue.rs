@@ -1,5 +1,5 @@
-//! How many Fast Open requests may be pending at a listener (RFC 7413 §5.1): flows that the program
-//! has before their client has shown that it is where it says.
+//! Limit of pending Fast Open requests at a listener (RFC 7413 §5.1). A request is pending while
+//! the application has the flow and the client's address is not yet verified.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,32 +8,32 @@ use tidelane_time::{Duration, Instant};
 
 use super::keys::FastOpenKeys;
 
-/// How long the place of one that was reset stays taken. The owner of a forged address resets what
-/// it did not ask for: without this a forger could keep any number of programs busy.
+/// Time for which a request that was reset still counts. The owner of a spoofed address answers the
+/// SYN,ACK by a RST; without this delay an attacker could keep any number of applications busy.
 const RESET_LASTS: Duration = Duration::from_secs(60);
 
-/// Fast Open at one listener.
+/// Pending Fast Open requests of one listener.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// Places.
+    /// Largest number of requests.
     max: u32,
-    /// Those of them that are taken.
+    /// Number of pending requests.
     taken: u32,
-    /// Until when the places of those that were reset stay taken.
+    /// Times until which reset requests count.
     resets: VecDeque<Instant>,
-    /// Keys of its own.
+    /// Keys of this listener, if they differ from the engine's.
     pub keys: Option<FastOpenKeys>,
-    /// It asks for no cookie: TCP_FASTOPEN_NO_COOKIE.
+    /// The listener accepts data without a cookie (TCP_FASTOPEN_NO_COOKIE).
     pub without_cookie: bool,
 }
 
 impl Queue {
-    /// Changes the number of places.
+    /// Sets the largest number of requests.
     pub fn set_max(&mut self, max: u32) {
         self.max = max;
     }
 
-    /// Whether there is a place for another request.
+    /// Returns true if another request may be accepted.
     pub fn has_room(&mut self, now: Instant) -> bool {
         while self.resets.front().is_some_and(|until| *until <= now) {
             self.resets.pop_front();
@@ -41,12 +41,12 @@ impl Queue {
         self.taken + (self.resets.len() as u32) < self.max
     }
 
-    /// A request takes a place.
+    /// Counts a new pending request.
     pub fn take(&mut self) {
         self.taken += 1;
     }
 
-    /// It is over; whether by a reset.
+    /// Ends a pending request. `reset`: the client's address answered by a RST.
     pub fn give_back(&mut self, now: Instant, reset: bool) {
         self.taken = self.taken.saturating_sub(1);
         if reset {
@@ -55,22 +55,22 @@ impl Queue {
     }
 }
 
-/// Those of all listeners that have something to do with Fast Open.
+/// Requests of all listeners with Fast Open.
 #[derive(Debug, Default)]
 pub struct Queues(BTreeMap<ListenerId, Queue>);
 
 impl Queues {
-    /// The one of this listener, made if it is new.
+    /// Returns the requests of a listener, creating the entry if necessary.
     pub fn of(&mut self, listener: ListenerId) -> &mut Queue {
         self.0.entry(listener).or_default()
     }
 
-    /// The one of this listener, if it has anything to do with Fast Open.
+    /// Returns the requests of a listener, if it has Fast Open.
     pub fn get_mut(&mut self, listener: ListenerId) -> Option<&mut Queue> {
         self.0.get_mut(&listener)
     }
 
-    /// The listener ends.
+    /// Removes the entry of a listener.
     pub fn remove(&mut self, listener: ListenerId) {
         self.0.remove(&listener);
     }
