@@ -1,5 +1,5 @@
-//! What a bulk transfer does to the round trips of others: one flow that fills a bottleneck with a
-//! deep drop-tail queue, and one of small requests and replies beside it.
+//! Latency under load: one bulk flow fills a bottleneck with a deep drop-tail queue, and a flow of
+//! small requests and replies shares the bottleneck.
 
 use std::ops::Range;
 
@@ -15,67 +15,67 @@ use crate::{
     world::World,
 };
 
-/// How exactly the time of a reply is known.
+/// Resolution of the measured reply times.
 const LOOK: Duration = Duration::from_millis(1);
-/// Bytes of a request, and of its reply.
+/// Bytes of a request, and of a reply.
 const REQUEST: u32 = 64;
-/// Requests that no run comes to the end of.
+/// Requests of the small flow, more than any run completes.
 const REQUESTS: usize = 20_000;
-/// The flows, in the order in which they begin.
+/// Connection numbers of the two flows, in the order of their start.
 const SMALL: u32 = 0;
 const BULK: u32 = 1;
 
-/// A bottleneck, and what fills it.
+/// A bottleneck, and the flows through it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bloat {
-    /// Bits per second.
+    /// Rate of the bottleneck, in bits per second.
     pub rate: u64,
-    /// Each way.
+    /// One-way delay of the link.
     pub delay: Duration,
-    /// Frames that the queue takes.
+    /// Length of the queue, in frames.
     pub queue: u32,
-    /// Congestion control of both flows.
+    /// Congestion control algorithm of both flows.
     pub congestion: Algorithm,
-    /// The small flow alone.
+    /// Time in which the small flow is alone.
     pub alone: Duration,
-    /// Both.
+    /// Time in which both flows run.
     pub together: Duration,
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
 }
 
-/// What was seen.
+/// Measured round trips of the small flow.
 #[derive(Clone, Debug)]
 pub struct RoundTrips {
-    /// From request to reply, each with the time of the reply since the bulk flow began.
+    /// Time of each reply since the start of the bulk flow, and its round-trip time.
     pub together: Vec<(Duration, Duration)>,
-    /// The same before it began.
+    /// Round-trip times before the start of the bulk flow.
     pub alone: Vec<Duration>,
-    /// Bytes that the bulk flow's reader had.
+    /// Bytes that the bulk flow's receiver read.
     pub bulk: u64,
-    /// How long that took.
+    /// Duration of the bulk flow.
     pub lasted: Duration,
 }
 
 impl RoundTrips {
-    /// The mean before the bulk flow began.
+    /// Mean round-trip time before the start of the bulk flow.
     pub fn mean_alone(&self) -> Duration {
         mean(self.alone.iter().copied())
     }
 
-    /// The mean beside it, of replies that came in `span` since it began.
+    /// Mean round-trip time of the replies that came in `span`, counted from the bulk flow's start.
     pub fn mean(&self, span: Range<Duration>) -> Duration {
         let within = self.together.iter().filter(|(at, _)| span.contains(at));
         mean(within.map(|(_, took)| *took))
     }
 
-    /// The longest beside it.
+    /// Longest round-trip time beside the bulk flow.
     pub fn longest(&self) -> Duration {
         let all = self.together.iter().map(|(_, took)| *took);
         all.max().unwrap_or_default()
     }
 
-    /// Bits per second of the bulk flow.
+    /// Goodput of the bulk flow, in bits per second.
     pub fn rate(&self) -> f64 {
         self.bulk as f64 * 8e9 / self.lasted.as_nanos() as f64
     }
@@ -87,7 +87,7 @@ fn mean(all: impl Iterator<Item = Duration>) -> Duration {
 }
 
 impl Bloat {
-    /// Runs it, with all rules of the world.
+    /// Runs both flows and checks all rules of the world.
     pub fn run(&self) -> Result<RoundTrips, Violation> {
         let mut world = World::new(self.scenario()).map_err(|error| Violation {
             at: Instant::ZERO,
@@ -102,7 +102,7 @@ impl Bloat {
             bulk: 0,
             lasted: self.together,
         };
-        // The first reply had to wait for the handshake.
+        // The round trip of the first reply includes the handshake and is not counted.
         let (mut now, mut last, mut replies) = (Instant::ZERO, None, 0);
         while now < end {
             now += LOOK;

@@ -1,4 +1,4 @@
-//! Bulk transfer over one link for a while: what figures and fairness are measured by.
+//! Bulk transfer over one link for a limited time, which figures and fairness tests measure.
 
 use tidelane_engine::{Algorithm, EngineConfig};
 use tidelane_netem::LinkConfig;
@@ -13,63 +13,63 @@ use crate::{
     world::World,
 };
 
-/// Connections of one program: each takes a slot.
+/// Connections of one program, each of which takes a slot.
 const CONNECTIONS_PER_PROGRAM: usize = 100;
 
 /// MTU of the hosts.
 const MTU: u32 = 1500;
-/// Looks at the senders in the counted time.
+/// Samples of the senders' state in the measured time.
 const LOOKS: u64 = 50;
 
-/// What is measured.
+/// Parameters of a bulk transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk {
-    /// Connections, all from one host to the other.
+    /// Connections from one host to the other.
     pub flows: u32,
-    /// The way of the data.
+    /// Link in the direction of the data.
     pub there: LinkConfig,
-    /// The way of the acknowledgments.
+    /// Link in the direction of the ACKs.
     pub back: LinkConfig,
-    /// What it goes over.
+    /// IP version.
     pub family: Family,
-    /// There are two routers at its end, and the way between them carries packets of this size.
+    /// MTU of the path between two routers in front of the receiver; None without routers.
     pub path_mtu: Option<u32>,
-    /// Congestion control.
+    /// Congestion control algorithm.
     pub congestion: Algorithm,
-    /// A third host sends as many connections over the same bottleneck, with this one.
+    /// Algorithm of a third host, which sends as many connections through the same bottleneck.
     pub beside: Option<Algorithm>,
-    /// Receive window and send limit of a connection.
+    /// Receive window and send limit of a connection, in bytes.
     pub window: u32,
-    /// Not counted: until the flows have found their rates.
+    /// Time before the measurement, in which the flows converge.
     pub warm_up: Duration,
-    /// Counted.
+    /// Duration of the measurement.
     pub measured: Duration,
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
 }
 
-/// What was measured.
+/// Result of a bulk transfer.
 #[derive(Clone, Debug)]
 pub struct Goodput {
-    /// By connection, those of a third host last: bytes read by the server's program in the counted
+    /// By connection, the third host's last: bytes that the server's program read in the measured
     /// time.
     pub bytes: Vec<u64>,
-    /// The counted time.
+    /// Duration of the measurement.
     pub measured: Duration,
-    /// Smoothed round-trip time of the first connection, the mean of looks in the counted time.
+    /// Mean smoothed round-trip time of the first connection in the measured time.
     pub srtt: Duration,
-    /// Sums of both hosts' counters at the end, warm-up included.
+    /// Counters of all hosts at the end, summed, including the warm-up.
     pub counters: Vec<(String, u64)>,
 }
 
 impl Goodput {
-    /// All connections together, in bits per second.
+    /// Goodput of all connections together, in bits per second.
     pub fn rate(&self) -> f64 {
         let bytes: u64 = self.bytes.iter().sum();
         bytes as f64 * 8e9 / self.measured.as_nanos() as f64
     }
 
-    /// Jain's index of fairness: 1 if all had the same, 1/n if one had all.
+    /// Jain's fairness index: 1 if all connections had the same goodput, 1/n if one had everything.
     pub fn fairness(&self) -> f64 {
         let shares = self.bytes.iter().map(|bytes| *bytes as f64);
         let (sum, squares) = shares.fold((0.0, 0.0), |(s, q), x| (s + x, q + x * x));
@@ -79,7 +79,7 @@ impl Goodput {
         sum * sum / (self.bytes.len() as f64 * squares)
     }
 
-    /// A counter of the engines.
+    /// Returns a counter of the engines.
     pub fn counter(&self, name: &str) -> u64 {
         let named = self.counters.iter().filter(|(own, _)| own == name);
         named.map(|(_, count)| count).sum()
@@ -87,8 +87,8 @@ impl Goodput {
 }
 
 impl Bulk {
-    /// One CUBIC flow over IPv4, for a second, with a window of 1 MiB and seed 1: over a link that
-    /// is the same both ways, with nobody beside it.
+    /// One CUBIC flow over IPv4 for a second, with a window of 1 MiB and seed 1, over a symmetric
+    /// link without competing traffic.
     pub const fn over(way: LinkConfig) -> Self {
         Self {
             flows: 1,
@@ -105,7 +105,7 @@ impl Bulk {
         }
     }
 
-    /// Runs it, with all rules of the world.
+    /// Runs the transfer and checks all rules of the world.
     pub fn run(&self) -> Result<Goodput, Violation> {
         let mut world = World::new(self.scenario()).map_err(|error| Violation {
             at: Instant::ZERO,
@@ -129,7 +129,7 @@ impl Bulk {
         })
     }
 
-    /// Runs through the counted time.
+    /// Runs through the measured time. Returns the mean smoothed round-trip time.
     fn watch(&self, world: &mut World, start: Instant) -> Result<Duration, Violation> {
         let (mut sum, mut seen) = (Duration::ZERO, 0u64);
         for look in 1..=LOOKS {
@@ -162,7 +162,7 @@ impl Bulk {
             endless(id as u32, number, self.family)
         });
         let mut topology = Topology::star(1 + senders, LinkConfig::PERFECT);
-        // From the switch to the receiver: the queue that all senders share.
+        // The link from the switch to the receiver has the queue that all senders share.
         topology.access[1] = [self.back, self.there];
         topology.middle = self.path_mtu.map(|mtu| Middle {
             routed: true,
@@ -219,7 +219,7 @@ fn program(host: usize) -> ProgramSpec {
     }
 }
 
-/// A connection that sends more than any run can move.
+/// Returns a connection that sends more data than any run can move.
 fn endless(id: u32, number: usize, family: Family) -> ConnectionPlan {
     let end = quiet_end();
     let round = Round {
@@ -240,7 +240,7 @@ fn endless(id: u32, number: usize, family: Family) -> ConnectionPlan {
 }
 
 impl World {
-    /// By connection: bytes that its server's program has read.
+    /// Returns the bytes that the server's program has read, by connection.
     fn read_by_servers(&self) -> Vec<u64> {
         let entries = self.ledger().entries().iter();
         entries

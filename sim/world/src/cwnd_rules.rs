@@ -1,4 +1,4 @@
-//! The laws of congestion control, held against what the sender says of itself right after it sent.
+//! Rules of congestion control, checked against the sender's own figures right after it sent.
 
 use std::collections::BTreeMap;
 
@@ -12,58 +12,61 @@ use crate::{
     wire_rules::Advance,
 };
 
-/// Full segments that may be in flight above cwnd: two of limited transmit (RFC 3042), one tail
-/// loss probe (RFC 8985 §7.3), and the one that cwnd was not quite used up for.
+/// Full segments in flight that may exceed cwnd: two of limited transmit (RFC 3042), one tail loss
+/// probe (RFC 8985 §7.3), and one because cwnd is not a multiple of the segment size.
 const ABOVE_CWND_MAX: u32 = 4;
-/// Full segments that may be sent at once when cwnd, since lowered, allows none: the same probes.
+/// Full segments that may be sent at once while cwnd, after a reduction, allows none: the same
+/// probes.
 const PROBES_MAX: u32 = 2;
-/// Looks per run: each costs a list of all sockets.
+/// Checks per run; each one needs a list of all sockets.
 const LOOKS_MAX: u64 = 20_000;
 
-/// A host's number for the memory wire, which has no frames: what a step sent there is not known.
+/// Link number of the local path, which has no frames: the bytes sent in a step are not known
+/// there.
 const MEMORY: LinkId = LinkId(0);
 
-/// What is remembered of a sender.
+/// Last known state of a sender.
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     ssthresh: u32,
     cwnd: u32,
     acked: u64,
-    /// SND.NXT, as bytes since the start.
+    /// SND.NXT, in bytes since the start of the connection.
     snd_nxt: u64,
-    /// SND.NXT, as bytes since the start, when ssthresh was last lowered, and how many signs that a
-    /// reduction was not needed the host had seen by then.
+    /// SND.NXT at the last reduction of ssthresh, in bytes since the start, and the host's number
+    /// of spurious retransmission signals at that time.
     lowered_at: Option<(u64, u64)>,
 }
 
-/// What a host says of itself.
+/// The sender's figures of a host.
 pub trait Says {
-    /// Its sockets.
+    /// Returns the host's sockets.
     fn sockets(&self) -> Vec<SocketReport>;
-    /// Signs so far that something was sent again without need: a reduction may be taken back.
+    /// Returns the number of signals so far that a retransmission was spurious, so that a reduction
+    /// may be undone.
     fn undone(&self) -> u64;
 }
 
-/// The senders of all hosts.
+/// Known state of the senders of all hosts.
 #[derive(Debug, Default)]
 pub struct CwndRules {
     senders: BTreeMap<(usize, FlowKey), Sender>,
-    /// Looks so far.
+    /// Checks so far.
     pub looks: u64,
 }
 
 impl CwndRules {
-    /// Whether another look is worth its price.
+    /// Returns true while the run has checks left.
     pub fn looks(&self) -> bool {
         self.looks < LOOKS_MAX
     }
 
-    /// The host has lost all that it knew.
+    /// Forgets the connections of a host whose service restarts.
     pub fn forget(&mut self, host: usize) {
         self.senders.retain(|(of, _), _| *of != host);
     }
 
-    /// `host` has just sent `advances` in one step, and says `sockets` of itself.
+    /// Checks the flows of `host`, which has just sent `advances` in one step.
     pub fn check(
         &mut self,
         now: Instant,
@@ -105,12 +108,12 @@ impl CwndRules {
         };
         let sender = self.senders.entry(key).or_insert(fresh);
         if info.bytes_acked < sender.acked {
-            // Another connection with the same endpoints.
+            // The 4-tuple belongs to a new connection.
             *sender = fresh;
         }
         let before = std::mem::replace(&mut sender.ssthresh, info.ssthresh);
         let cwnd_before = std::mem::replace(&mut sender.cwnd, info.cwnd);
-        // Without what this step sent: that may have been after the reduction.
+        // Bytes of this step do not count: they may have been sent after the reduction.
         let known = std::mem::replace(&mut sender.snd_nxt, snd_nxt);
         let reduced_until = match info.link {
             MEMORY => known.min(snd_nxt),
@@ -118,7 +121,7 @@ impl CwndRules {
                 .saturating_sub(u64::from(sent))
                 .max(info.bytes_acked),
         };
-        // Taking a reduction back brings the old threshold, which may be the lower one.
+        // Undoing a reduction restores the old ssthresh, which may be the lower one.
         let taken_back = info.ssthresh != before && info.cwnd > cwnd_before;
 
         if info.ssthresh >= before {
@@ -129,14 +132,14 @@ impl CwndRules {
         if info.ssthresh > before || taken_back {
             sender.lowered_at = None;
         } else if info.ssthresh < before && info.ssthresh < cwnd_before {
-            // Lowered to where the window stands it is only the end of slow start (RFC 9438 §4.10).
+            // A reduction to the current cwnd is only the end of slow start (RFC 9438 §4.10).
             let undone = says.undone();
-            // SYN and FIN have a sequence number and are no bytes.
+            // SYN and FIN take a sequence number each and are no bytes.
             let early = sender
                 .lowered_at
                 .filter(|(at, _)| info.bytes_acked + 1 < *at);
             sender.lowered_at = Some((reduced_until, undone));
-            // A reduction that was taken back in between does not count.
+            // A reduction that was undone in between does not count.
             let early = early.filter(|(_, then)| !lost_all && *then == undone);
             if let Some((at, _)) = early {
                 let text = format!("lowered again {} bytes before", at - info.bytes_acked);
@@ -147,8 +150,8 @@ impl CwndRules {
     }
 }
 
-/// RFC 5681 §3.1: a sender sends no more than cwnd allows. Not asked in a step that has lowered
-/// cwnd: what it sent may have gone before.
+/// RFC 5681 §3.1: FlightSize does not exceed cwnd. The rule does not apply to a step that has
+/// reduced cwnd, because its segments may have been sent before the reduction.
 fn in_flight_law(info: &FlowInfo, sent: u32) -> Result<(), (&'static str, String)> {
     let calm = matches!(info.ca_state, CaState::Open | CaState::Disorder);
     let in_flight = info.flight_size.saturating_sub(info.sacked);

@@ -1,10 +1,10 @@
-//! A digest of all that happened: equal runs have equal ones.
+//! Digest of all events and frames of a run; equal runs have equal digests.
 
 use std::hash::{Hash, Hasher};
 
 use tidelane_time::Instant;
 
-/// FNV-1a over words. The same on every machine.
+/// FNV-1a over words, with the same result on every machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Digest(u64);
 
@@ -15,19 +15,19 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Something happened at `now`.
+    /// Adds an event at time `now`.
     pub fn event(&mut self, now: Instant, what: &impl Hash) {
         self.word(now.as_nanos());
         what.hash(self);
     }
 
-    /// These bytes went over a wire.
+    /// Adds the bytes of a frame.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
         self.write(bytes);
     }
 
-    /// The digest so far.
+    /// Returns the digest so far.
     pub const fn value(&self) -> u64 {
         self.0
     }

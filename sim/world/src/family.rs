@@ -1,7 +1,7 @@
-//! IPv4 or IPv6, for each connection, and paths that are narrower than their ends.
+//! IP version of each connection, and paths with an MTU below that of their ends.
 //!
-//! Both are drawn from streams of their own, after everything else: what a seed meant before there
-//! was this choice, it means still, and [`Scenario::plain`] gives the very run of that time.
+//! Both are drawn last and from random streams of their own, so that the other parameters of a seed
+//! are the same as before these were added. [`Scenario::plain`] gives the run of that time.
 
 use tidelane_netem::Rng;
 
@@ -10,9 +10,9 @@ use crate::{
     scenario::{ListenerSpec, Scenario},
 };
 
-/// The least MTU of a link that carries IPv6 (RFC 8200 §5).
+/// Least MTU of a link that carries IPv6 (RFC 8200 §5).
 pub const IPV6_MTU_MIN: u32 = 1280;
-/// MTUs of narrow paths: none that IPv6 would not have.
+/// MTUs of narrow paths, all of which IPv6 allows.
 const PATH_MTUS: [u32; 4] = [1280, 1280, 1400, 1492];
 
 /// A version of IP.
@@ -26,29 +26,29 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both, in the order of their indices.
+    /// All versions, in the order of their indices.
     pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
 
-    /// As an index.
+    /// Returns the index of this version in arrays of two.
     pub const fn index(self) -> usize {
         self as usize
     }
 }
 
-/// Where a listening socket, or what stands for one, is bound.
+/// Addresses to which a listening socket is bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Bound {
-    /// At its host's IPv4 address.
+    /// The host's IPv4 address.
     #[default]
     ToV4,
-    /// At `::`, for both versions.
+    /// `::`, for both versions of IP.
     ToBoth,
-    /// Two sockets with one port: at `0.0.0.0`, and at `::` for IPv6 only.
+    /// Two sockets with one port: `0.0.0.0`, and `::` for IPv6 only.
     Twice,
 }
 
 impl Scenario {
-    /// Draws what each connection goes over, and how wide the path between routers is.
+    /// Draws the IP version of each connection, and the MTU of the path between routers.
     pub(crate) fn add_families(&mut self, rng: &Rng) {
         let mut own = rng.fork(1);
         let share = [0, 500_000, 500_000, 1_000_000][own.below(4) as usize];
@@ -70,7 +70,8 @@ impl Scenario {
         self.narrow(&mut rng.fork(2));
     }
 
-    /// smoltcp learns nothing of its path: with it, paths are as wide as their ends.
+    /// Draws a path MTU. smoltcp has no path MTU discovery, so a run with smoltcp has no narrow
+    /// path.
     fn narrow(&mut self, rng: &mut Rng) {
         let some = rng.chance_ppm(500_000) && self.foreign.is_none();
         let Some(middle) = self
@@ -89,7 +90,7 @@ impl Scenario {
         }
     }
 
-    /// The same over IPv4 alone, and without narrow paths.
+    /// Returns the same scenario over IPv4 alone and without narrow paths.
     pub fn plain(mut self) -> Self {
         self.hosts.iter_mut().for_each(|host| host.ipv6 = false);
         for listener in &mut self.listeners {

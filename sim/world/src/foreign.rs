@@ -1,7 +1,7 @@
-//! A host with another stack: smoltcp, whose authors read the RFCs for themselves.
+//! A host with another stack: smoltcp, an independent implementation of the RFCs.
 //!
-//! Its programs follow the same plans as those of Tidelane's hosts ([`Side`]), so that every
-//! exchange is one between two implementations, over the same bad wires.
+//! The programs of this host follow the same plans as those of Tidelane's hosts ([`Side`]), so that
+//! every exchange runs between two implementations over the same bad links.
 
 mod device;
 mod stream;
@@ -28,34 +28,34 @@ use crate::{
 use device::Device;
 use stream::ForeignStream;
 
-/// From a frame's arrival to its processing, at most.
+/// Longest delay from a frame's arrival to its processing, in nanoseconds.
 const WAKE_TIME_MAX: u64 = 20_000;
-/// How often it looks for peers that went without a word.
+/// Interval of the checks for peers that are gone without a reset.
 const PATIENCE_INTERVAL: Duration = Duration::from_secs(20);
-/// First port of its ephemeral range.
+/// First port of the ephemeral range.
 const PORT_FIRST: u16 = 49_152;
 
-/// All sockets of the host: the interface and the streams need them in turn.
+/// All sockets of the host, shared because both the interface and the streams access them.
 type Sockets = Rc<RefCell<SocketSet<'static>>>;
 
-/// A connection and when it wants a turn by itself.
+/// A connection, with the time of its next turn.
 struct Seat {
     side: Side<ForeignStream>,
     at: Option<Instant>,
 }
 
-/// The host.
+/// The host with another stack.
 pub struct ForeignHost {
-    /// When it runs next.
+    /// Time of the next run.
     pub next: Option<Instant>,
     spec: ForeignSpec,
     device: Device,
     interface: Interface,
     sockets: Sockets,
-    /// Sockets that wait for a SYN.
+    /// Sockets that wait for a SYN, with their ports.
     listening: Vec<(u16, SocketHandle)>,
     seats: Vec<Seat>,
-    /// Closed by their program, not by TCP.
+    /// Sockets that are closed by their program and not yet by TCP.
     lingering: Vec<ForeignStream>,
     starts: VecDeque<Start>,
     next_patience: Instant,
@@ -72,8 +72,8 @@ fn smol(endpoint: Endpoint) -> IpEndpoint {
     IpEndpoint::new(std::net::IpAddr::from(endpoint.addr).into(), endpoint.port)
 }
 
-/// Whether a socket has a connection with this peer. A second SYN of it is none of another
-/// listening socket's business, of which this stack needs as many as connections.
+/// Returns true if a socket has a connection with this peer. smoltcp needs one listening socket per
+/// connection, and a retransmitted SYN must not reach another one of them.
 fn is_known(sockets: &SocketSet<'_>, (peer, own): (Endpoint, Endpoint)) -> bool {
     let ends = (Some(smol(peer)), Some(smol(own)));
     sockets.iter().any(|(_, socket)| {
@@ -83,8 +83,7 @@ fn is_known(sockets: &SocketSet<'_>, (peer, own): (Endpoint, Endpoint)) -> bool 
 }
 
 impl ForeignHost {
-    /// Host `index` of `topology`. `starts` are in order of time, `ports` are listened at, with
-    /// room for so many connections.
+    /// Creates host `index` of `topology`; `starts` are in order of time.
     pub fn new(
         index: usize,
         spec: &ForeignSpec,
@@ -120,7 +119,7 @@ impl ForeignHost {
         }
     }
 
-    /// Listens at `port` with `backlog` sockets: each takes one connection.
+    /// Listens on `port` with `backlog` sockets, each of which takes one connection.
     pub fn listen(&mut self, port: u16, backlog: usize) {
         for _ in 0..backlog {
             let handle = self.new_socket();
@@ -146,26 +145,26 @@ impl ForeignHost {
         self.sockets.borrow_mut().add(socket)
     }
 
-    /// A frame arrives.
+    /// Queues an arriving frame and schedules its processing.
     pub fn deliver(&mut self, now: Instant, frame: &[u8]) {
         self.device.arrive(frame);
         let at = now + Duration(self.rng.below(WAKE_TIME_MAX + 1));
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// Takes the frames that it sent.
+    /// Takes the frames that the host sent.
     pub fn take_frames(&mut self) -> Vec<Vec<u8>> {
         self.device.take_sent()
     }
 
-    /// Whether its programs are done.
+    /// Returns true if the host's programs are done.
     pub fn is_idle(&self) -> bool {
         self.seats.is_empty() && self.starts.is_empty()
     }
 
-    /// Everything that has come is processed, every program gets a turn.
+    /// Processes all frames that have arrived, and gives every program a turn.
     pub fn run(&mut self, now: Instant, book: &mut Book) -> Result<(), Violation> {
-        // One frame at a time, so that no state of a connection passes unseen.
+        // The loop processes one frame at a time, so that it observes every state of a connection.
         loop {
             let more = self
                 .device
@@ -199,7 +198,7 @@ impl ForeignHost {
             .poll(micros(now), &mut self.device, &mut sockets);
     }
 
-    /// Looks at what the last frame changed.
+    /// Updates the streams after a frame, and accepts new connections.
     fn observe(&mut self, now: Instant) {
         for seat in &mut self.seats {
             seat.side.stream().observe();
@@ -274,13 +273,13 @@ impl ForeignHost {
         Ok(())
     }
 
-    /// Forgets sockets that TCP is done with.
+    /// Removes sockets that TCP is done with.
     fn let_go(&mut self, now: Instant, book: &mut Book) {
         self.lingering.retain_mut(|stream| {
             stream.swallow();
             let gone = stream.is_gone();
             if let (true, (Some(id), role)) = (gone, stream.name()) {
-                // Whoever still speaks to it is answered with a reset.
+                // A peer that still sends to the removed socket gets a reset.
                 book.ledger.break_off(now, id, role);
             }
             if gone {

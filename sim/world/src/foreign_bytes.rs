@@ -1,34 +1,34 @@
-//! No byte of one user's connections lies in the memory of another user's programs.
+//! Check that no byte of a user's connections lies in the memory of another user's programs.
 //!
-//! Every stream carries tags that name its connection ([`crate::pattern`]); a region may hold
-//! pieces of the connections of its own user only, whatever a program did to it.
+//! Every stream carries tags that name its connection ([`crate::pattern`]). A region may hold
+//! pieces only of the connections of its own user, even if its program is hostile.
 
 use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
 
 use crate::{pattern::connections_in, scenario::Scenario};
 
-/// Bytes from the start of each part of a region that are looked at: most runs use no more.
+/// Bytes at the start of each part of a region that are searched: most runs use no more.
 const PART_LEN: u64 = 256 << 10;
-/// Bytes that are passed over at once if they are zero, as most are.
+/// Size of the blocks that are skipped if they are zero, as most blocks are.
 const BLOCK: usize = 4096;
-/// Looks while a run goes on.
+/// Searches while a run goes on; more follow at its end.
 const LOOKS_MAX: u64 = 6;
 
-/// Whose connections are whose.
+/// Search for bytes of other users in the memory of programs.
 pub struct ForeignBytes {
     seed: u64,
-    /// By connection: the users of client and server.
+    /// By connection: the users of the client and the server.
     users: Vec<[u32; 2]>,
-    /// Regions that were looked at.
+    /// Regions searched.
     pub looks: u64,
-    /// Chooses whose memory is looked at while a run goes on.
+    /// Chooses the programs whose memory is searched during the run.
     rng: Rng,
     bytes: Vec<u8>,
 }
 
 impl ForeignBytes {
-    /// The connections of a run.
+    /// Collects the users of all connections of a run.
     pub fn new(scenario: &Scenario, rng: Rng) -> Self {
         let user = |program: usize| scenario.programs[program].user;
         let users = scenario.connections.iter().map(|plan| {
@@ -44,14 +44,14 @@ impl ForeignBytes {
         }
     }
 
-    /// One of `count` programs whose memory is to be looked at now, if any.
+    /// Returns one of `count` programs whose memory is to be searched now, if any.
     pub fn choose(&mut self, count: usize) -> Option<usize> {
         let looks = self.looks < LOOKS_MAX && count > 0;
         looks.then(|| self.rng.below(count as u64) as usize)
     }
 
-    /// Looks through the region of a program of `user`. The first connection that is another
-    /// user's, and of which a piece lies there.
+    /// Searches the region of a program of `user`. Returns the first connection of another user of
+    /// which a piece lies in the region.
     pub fn find(&mut self, user: u32, region: &ProgramRegion) -> Option<u32> {
         self.looks += 1;
         let layout = region.layout();

@@ -1,4 +1,4 @@
-//! What both ends of every connection did: the book against which everything is checked.
+//! Record of both ends of every connection, against which all stream rules are checked.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use tidelane_time::{Duration, Instant};
 
 use crate::plan::{ConnectionPlan, Ending, Role};
 
-/// A checker found something.
+/// A rule that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// When.
+    /// Virtual time of the observation.
     pub at: Instant,
     /// The rule, in a few words.
     pub rule: &'static str,
-    /// What was seen.
+    /// The observation that contradicts the rule.
     pub text: String,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// Where an end is.
+/// Life cycle of one end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Stage {
     /// Not yet opened, or not yet accepted.
@@ -35,63 +35,63 @@ pub enum Stage {
     NotYet,
     /// In use by its program.
     Open,
-    /// The program is done with it.
+    /// Closed by its program, or gone with it.
     Ended,
 }
 
-/// What one end did.
+/// Record of one end of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct EndRecord {
-    /// Where it is.
+    /// Current stage.
     pub stage: Stage,
-    /// Bytes written.
+    /// Payload bytes written.
     pub written: u64,
-    /// Bytes read and found right.
+    /// Payload bytes read and verified.
     pub read: u64,
-    /// It has said that no more bytes come.
+    /// True once the end has shut down for writing.
     pub finished: bool,
-    /// It left early, aborted, or died: from then on its peer may see a reset.
+    /// Time at which the end closed early, aborted or died. Its peer may see a reset from then on.
     pub broken_at: Option<Instant>,
 }
 
-/// A connection.
+/// Record of one connection.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What was planned.
+    /// Planned behaviour of both ends.
     pub plan: ConnectionPlan,
-    /// Client, server.
+    /// Records of the client and the server.
     pub ends: [EndRecord; 2],
-    /// It may end in ways that were not planned: why.
+    /// Reason for which the connection may end in a way that was not planned.
     pub excuse: Option<&'static str>,
-    /// Its client writes random values to its own memory: its bytes may be any.
+    /// True if the client writes random values to its own memory, so that its bytes may be any.
     pub tainted: bool,
-    /// When something moved last.
+    /// Time of the last progress of either end.
     pub last_progress: Instant,
 }
 
-/// All connections of a run.
+/// Records of all connections of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     entries: Vec<Entry>,
-    /// Bytes read and found right.
+    /// Payload bytes read and verified, of all connections.
     pub bytes: u64,
-    /// Strangers may connect (a program that misbehaves).
+    /// True if connections may appear that no plan has, because a program is hostile.
     pub strangers: bool,
-    /// Connections may time out: the wire is that bad.
+    /// True if connections may time out, because the links are bad or memory is short.
     pub timeouts: bool,
-    /// The service may refuse: a limit is set low.
+    /// True if the service may refuse a connection, because a limit is low.
     pub refusals: bool,
-    /// A host's time passes at once: it may give up waiting for a neighbour or a port.
+    /// True if a host's clock may jump, which ends the wait for a neighbour or a port.
     pub jumps: bool,
-    /// A reset always arrives.
+    /// True if no link loses frames, so that every reset arrives.
     pub perfect_wire: bool,
 }
 
-/// How long an end waits for a peer that is gone and whose reset may have been lost.
+/// Time that an end waits for a peer that is gone and whose reset may have been lost.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Ledger {
-    /// A book of `plans`, which are numbered from zero.
+    /// Creates the records of `plans`, which are numbered from zero.
     pub fn new(plans: impl IntoIterator<Item = ConnectionPlan>) -> Self {
         let entry = |plan: ConnectionPlan| Entry {
             last_progress: plan.start,
@@ -106,22 +106,22 @@ impl Ledger {
         }
     }
 
-    /// All connections.
+    /// Returns the records of all connections.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// A connection.
+    /// Returns the record of connection `id`.
     pub fn entry(&self, id: u32) -> &Entry {
         &self.entries[id as usize]
     }
 
-    /// Whether there is such a connection.
+    /// Returns true if connection `id` is planned.
     pub fn contains(&self, id: u32) -> bool {
         (id as usize) < self.entries.len()
     }
 
-    /// What `role` did.
+    /// Returns the record of the end in `role`.
     pub fn end(&self, id: u32, role: Role) -> &EndRecord {
         &self.entry(id).ends[role.index()]
     }
@@ -132,7 +132,7 @@ impl Ledger {
         &mut entry.ends[role.index()]
     }
 
-    /// An end is in use.
+    /// Records that an end is in use. A second end of the same connection and role is a violation.
     pub fn open(&mut self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
         let tainted = self.entry(id).tainted;
         let end = self.touch(now, id, role);
@@ -144,12 +144,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// An end wrote `count` bytes.
+    /// Records that an end wrote `count` bytes.
     pub fn wrote(&mut self, now: Instant, id: u32, role: Role, count: u64) {
         self.touch(now, id, role).written += count;
     }
 
-    /// An end read `count` more bytes, which are as they should be.
+    /// Records that an end read `count` more bytes and found them right.
     pub fn read(&mut self, now: Instant, id: u32, role: Role, count: u64) -> Result<(), Violation> {
         self.bytes += count;
         let end = self.touch(now, id, role);
@@ -163,30 +163,30 @@ impl Ledger {
         Ok(())
     }
 
-    /// An end says that no more bytes come.
+    /// Records that an end shut down for writing.
     pub fn finish(&mut self, now: Instant, id: u32, role: Role) {
         self.touch(now, id, role).finished = true;
     }
 
-    /// An end leaves early.
+    /// Records that an end closed before its plan was complete.
     pub fn break_off(&mut self, now: Instant, id: u32, role: Role) {
         let end = self.touch(now, id, role);
         end.broken_at.get_or_insert(now);
     }
 
-    /// An end is done.
+    /// Records that a program closed its end.
     pub fn end_end(&mut self, now: Instant, id: u32, role: Role) {
         let end = self.touch(now, id, role);
         end.stage = Stage::Ended;
         end.finished = true;
     }
 
-    /// A connection may end in unplanned ways from now on.
+    /// Allows that connection `id` ends in unplanned ways from now on.
     pub fn excuse(&mut self, id: u32, why: &'static str) {
         self.entries[id as usize].excuse.get_or_insert(why);
     }
 
-    /// The client of these connections misbehaves.
+    /// Marks the connections of a hostile client program.
     pub fn taint(&mut self, client: usize) {
         for entry in self.entries.iter_mut().filter(|e| e.plan.client == client) {
             entry.tainted = true;
@@ -194,8 +194,8 @@ impl Ledger {
         }
     }
 
-    /// A program died, which may have been a member of `listener`. If it does not come back, what
-    /// it has not opened never will be.
+    /// Records the death of a program, which may have been a member of `listener`. A program that
+    /// does not come back never opens the rest of its connections.
     pub fn program_died(
         &mut self,
         now: Instant,
@@ -217,7 +217,8 @@ impl Ledger {
             }
             if listener == Some(entry.plan.listener) && entry.ends[1].stage != Stage::Ended {
                 entry.excuse.get_or_insert("a program of its listener died");
-                // It may have waited to be accepted there, and its reset may be lost.
+                // The connection may have waited in the program's accept queue, and its reset may
+                // be lost.
                 if entry.ends[0].stage == Stage::Open && entry.ends[1].stage == Stage::NotYet {
                     entry.ends[1].broken_at.get_or_insert(now);
                 }
@@ -225,7 +226,7 @@ impl Ledger {
         }
     }
 
-    /// The service of the ends that `concerns` names died, with all that it still had to send.
+    /// Records that the service of the ends that `concerns` selects died, with all unsent data.
     pub fn service_died(&mut self, now: Instant, concerns: impl Fn(&ConnectionPlan, Role) -> bool) {
         for entry in &mut self.entries {
             for role in [Role::Client, Role::Server] {
@@ -236,7 +237,8 @@ impl Ledger {
                 let begun = entry.ends[0].stage != Stage::NotYet;
                 if role == Role::Server && begun {
                     let end = &mut entry.ends[1];
-                    // What was not accepted yet may still be, by the next service.
+                    // A connection that was not accepted may still be accepted under the next
+                    // service.
                     if end.stage == Stage::Open {
                         end.stage = Stage::Ended;
                     }
@@ -249,26 +251,26 @@ impl Ledger {
         }
     }
 
-    /// The server end was in a program that died.
+    /// Records that the program of a server's end died.
     pub fn server_died(&mut self, now: Instant, id: u32) {
         let end = &mut self.entries[id as usize].ends[1];
         end.stage = Stage::Ended;
         end.broken_at.get_or_insert(now);
     }
 
-    /// Whether the connection may be reset.
+    /// Returns true if the connection may be reset.
     pub fn may_be_reset(&self, id: u32) -> bool {
         let entry = self.entry(id);
         entry.excuse.is_some() || entry.ends.iter().any(|end| end.broken_at.is_some())
     }
 
-    /// Since when `role` may be waiting in vain.
+    /// Returns the time since which the peer of `role` is gone, and `role` may wait for nothing.
     pub fn waits_in_vain_since(&self, id: u32, role: Role) -> Option<Instant> {
         let peer = self.end(id, role.peer());
         peer.broken_at.filter(|_| peer.stage != Stage::Open)
     }
 
-    /// The connection of `role` ended with `cause`, without an end of file.
+    /// Checks that the connection of `role` may end with `cause` and without an end of file.
     pub fn check_cause(
         &mut self,
         now: Instant,
@@ -300,11 +302,12 @@ impl Ledger {
         Err(violation(now, "nothing ends without a reason", text))
     }
 
-    /// `role` saw the end of file.
+    /// Checks the end of file that `role` saw: the peer has finished, and all its bytes were read.
     pub fn check_end_of_file(&self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
         let (own, peer) = (self.end(id, role), self.end(id, role.peer()));
         let entry = self.entry(id);
-        // The server of a client that says nothing does not know whose end it is.
+        // A client that sends no byte never names its connection, so the server's record stays
+        // empty.
         let nameless = entry.plan.total(Role::Client) == 0 && peer.stage == Stage::NotYet;
         if entry.tainted || ((peer.finished || nameless) && own.read == peer.written) {
             return Ok(());
@@ -316,41 +319,41 @@ impl Ledger {
         Err(violation(now, "the end comes after the last byte", text))
     }
 
-    /// Connections that have begun and have not ended, and moved nothing for `limit`.
+    /// Returns the connections that have started, are not over, and made no progress for `limit`.
     pub fn stuck(&self, now: Instant, limit: Duration) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| {
             !entry.is_over() && entry.plan.start <= now && now - entry.last_progress > limit
         })
     }
 
-    /// Gives all connections time: the wire was cut until now.
+    /// Restarts the progress timers of all connections after an outage of the links.
     pub fn restart_clocks(&mut self, now: Instant) {
         for entry in &mut self.entries {
             entry.last_progress = entry.last_progress.max(now);
         }
     }
 
-    /// Whether all are over.
+    /// Returns true if all connections are over.
     pub fn all_over(&self) -> bool {
         self.entries.iter().all(Entry::is_over)
     }
 }
 
 impl Entry {
-    /// Whether both ends are done, or the server's never was and never will be.
+    /// Returns true if the client is done, and the server is done or never accepted.
     pub fn is_over(&self) -> bool {
         let [client, server] = &self.ends;
         client.stage == Stage::Ended && server.stage != Stage::Open
     }
 
-    /// Whether everything planned was exchanged.
+    /// Returns true if both ends read everything planned.
     pub fn is_complete(&self) -> bool {
         let up = self.plan.total(Role::Client);
         let down = self.plan.total(Role::Server);
         self.ends[0].read == down && self.ends[1].read == up
     }
 
-    /// Whether everything planned had to be exchanged.
+    /// Returns true if nothing excuses a connection that is not complete.
     pub fn must_be_complete(&self) -> bool {
         let orderly =
             |end: &crate::plan::EndPlan| matches!(end.ending, Ending::HalfClose | Ending::Close);
@@ -360,7 +363,7 @@ impl Entry {
     }
 }
 
-/// A violation in one line.
+/// Creates a violation.
 pub fn violation(at: Instant, rule: &'static str, text: impl Into<String>) -> Violation {
     Violation {
         at,

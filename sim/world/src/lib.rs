@@ -1,21 +1,22 @@
-//! Hosts, programs and wires in virtual time, from one seed.
+//! Hosts, programs and links in virtual time, derived from one seed.
 //!
-//! The hosts are `service/host`, driven as `tidelaned` drives them; the programs use `app/client`,
-//! each over a region of its own; the wires are `sim/netem`. What is simulated is only what lies
-//! around them: time, frames on their way, doorbells, netlink's answers, what programs want.
+//! The hosts are `service/host`, driven in the same way as by `tidelaned`. The programs use
+//! `app/client`, each with a region of its own. The links are `sim/netem`. Only the surroundings
+//! are simulated: time, frames in flight, doorbells, netlink's answers, and the behaviour of
+//! programs.
 //!
 //! ```text
 //!  Scenario --World::new--> machines (Host + page) <--rings--> processes (Program, workers, sides)
 //!                              |     ^                                 |
 //!                        frames v     | frames                         v
-//!                             cables (netem::Link)                  Ledger: who wrote, read, ended
+//!                             links (netem::Link)                   Ledger: bytes written, read, ends
 //! ```
 //!
-//! Checked are: bytes arrive intact and in order ([`side`](crate)), the end of file comes after the
-//! last byte, no connection ends without a reason, every connection moves on, an idle service
-//! sleeps, no byte of one user is in another's memory, and in the end nothing is left: no flow, no
-//! buffer, no TIME-WAIT, no timer, nothing on any user's account. Equal seeds give equal runs, down
-//! to the last frame: [`Report::digest`].
+//! The checkers hold that bytes arrive intact and in order ([`side`](crate)), the end of file
+//! follows the last byte, no connection ends without a reason, every connection makes progress, an
+//! idle service sleeps, and no byte of one user is in another's memory. At the end nothing may be
+//! left: no flow, no buffer, no TIME-WAIT, no timer, no charge to any user. Equal seeds give equal
+//! runs down to the last frame: [`Report::digest`].
 #![forbid(unsafe_code)]
 
 mod bloat;
@@ -62,12 +63,12 @@ pub use crate::{
     world::World,
 };
 
-/// Runs the scenario of `seed`.
+/// Runs the scenario of `seed` and checks all rules.
 pub fn run_seed(seed: u64) -> Result<Report, Violation> {
     run(Scenario::from_seed(seed))
 }
 
-/// Runs a scenario.
+/// Runs a scenario and checks all rules.
 pub fn run(scenario: Scenario) -> Result<Report, Violation> {
     let no_memory = |error: std::io::Error| Violation {
         at: tidelane_time::Instant::ZERO,

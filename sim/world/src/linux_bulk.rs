@@ -1,8 +1,8 @@
-//! The bulk transfer of [`Bulk`] by models of Linux' senders and receivers: the same network, with
-//! the same seed of chance, instead of hosts at its ends.
+//! The bulk transfer of [`Bulk`] between models of Linux's TCP senders and receivers, over the same
+//! network with the same random numbers.
 //!
-//! Its frames are as long as real ones, so that they take as long and as much of a queue, but hold
-//! behind the link header only what the models exchange.
+//! Its frames have the length of real ones, so that they take the same time on a link and the same
+//! space in a queue. Behind the link header they hold only the fields that the models exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,20 +16,20 @@ use crate::{
     topology::mac,
 };
 
-/// Payload bytes of a full segment with timestamps over an MTU of 1,500.
+/// Payload bytes of a full segment with timestamps over an MTU of 1,500 bytes.
 const MSS: u64 = 1448;
-/// Frames with and without payload; a SACK option adds four bytes, and eight per block.
+/// Lengths of frames with and without payload. A SACK option adds four bytes, and eight per block.
 const DATA_LEN: usize = 1514;
 const ACK_LEN: usize = 66;
 const SENDER: usize = 0;
 const RECEIVER: usize = 1;
 
-/// A bulk transfer by Linux' model. Congestion control is CUBIC, and nobody sends beside it.
+/// A bulk transfer by the model of Linux's TCP, with CUBIC, and without a competing host.
 #[derive(Clone, Copy, Debug)]
 pub struct LinuxBulk {
-    /// Flows, network, windows, times, seed.
+    /// Flows, network, windows, times and seed.
     pub bulk: Bulk,
-    /// Ticks of Linux' timers in a second.
+    /// Ticks per second of Linux's timers (CONFIG_HZ).
     pub hz: u64,
 }
 
@@ -42,7 +42,7 @@ struct Flow {
 struct Run {
     network: Network,
     flows: Vec<Flow>,
-    /// When flows have something to do, by time; and by flow what of that holds.
+    /// Deadlines of flows, by time. [`Self::due`] has the same deadlines by flow.
     timers: BTreeSet<(Instant, usize)>,
     due: Vec<Option<Instant>>,
     settings: Settings,
@@ -50,7 +50,7 @@ struct Run {
 }
 
 impl LinuxBulk {
-    /// Runs it.
+    /// Runs the transfer.
     pub fn run(&self) -> Goodput {
         let mut run = self.start();
         let start = Instant::ZERO + self.bulk.warm_up;
@@ -113,7 +113,8 @@ impl Run {
         }
     }
 
-    /// All that arrives at this moment. Segments of a flow are a batch, as an interrupt finds them.
+    /// Handles all frames that arrive at `now`. The segments of a flow are one batch, as one
+    /// interrupt delivers them.
     fn arrive(&mut self, now: Instant) {
         let mut batches: BTreeMap<usize, Vec<Data>> = BTreeMap::new();
         while let Some((_, way)) = self.network.next_arrival().filter(|(at, _)| *at == now) {
@@ -178,7 +179,7 @@ impl Run {
             .send(now, RECEIVER, &Packet { flow, body }.emit());
     }
 
-    /// When this flow has something to do next.
+    /// Updates the deadline of a flow.
     fn plan(&mut self, flow: usize) {
         let ends = &self.flows[flow];
         let at = |us: u64| Instant::from_micros(us);
@@ -214,7 +215,7 @@ impl Run {
         Duration::from_micros(first.unwrap_or_default() as u64)
     }
 
-    /// By the names that the engine has for them.
+    /// Sums the counters of all senders, under the engine's names.
     fn counters(&self) -> Vec<(String, u64)> {
         let sum = |of: fn(&Counters) -> u64| self.senders().map(|s| of(s.counters())).sum();
         let named: [(&str, u64); 8] = [
@@ -237,7 +238,8 @@ enum Body {
     Ack(Ack),
 }
 
-/// What a frame holds: its flow, then numbers of 32 bits; its length tells what they mean.
+/// Contents of a frame: the flow, then 32-bit numbers whose meaning follows from the frame's
+/// length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Packet {
     flow: usize,
@@ -355,8 +357,8 @@ mod tests {
         assert_eq!(lossy.bytes, bulk(20_000).run().bytes);
     }
 
-    /// The wire of `bench/figures/tas-fig7`, on which a kernel keeps 0.8 to 1 of a clean line at 1
-    /// and 2 % loss, and 0.10 to 0.13 at 5 %. There the model still keeps twice as much.
+    /// The link of `bench/figures/tas-fig7`, on which a kernel keeps 0.8 to 1 of the lossless rate
+    /// at 1 and 2 % loss, and 0.10 to 0.13 at 5 %. At 5 % the model still keeps twice as much.
     #[test]
     fn loss_takes_about_what_it_takes_from_a_kernel() {
         let rate = |loss| {

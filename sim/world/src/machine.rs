@@ -1,4 +1,4 @@
-//! One host of the world: the service, and what its driver does in real life (netlink, sleeping).
+//! One host: its service, and the work of the service's driver (netlink answers, sleeping).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,52 +32,52 @@ use crate::{
 
 /// First port of the ephemeral range.
 const PORT_FIRST: u16 = 32_768;
-/// The longest that netlink takes to answer.
+/// Longest delay of a netlink answer, in nanoseconds.
 const ANSWER_TIME_MAX: u64 = 400_000;
 
-/// An answer on its way to the host.
+/// An answer of the kernel that has not reached the host yet.
 enum Answer {
     Neighbour(IpAddress),
     Ports(IpAddress),
 }
 
-/// The world's end of a host's port.
+/// The simulator's end of a host's port, with or without a packet capture.
 enum Wire {
     Plain(MemPort),
     Captured(Box<Capture<MemPort, Box<dyn Write>>>),
 }
 
-/// One host.
+/// One host of the world.
 pub struct Machine {
     /// The service.
     pub host: Service,
-    /// Read by the programs of this host.
+    /// The service page, which the programs of this host read.
     pub page: Arc<ServicePageMap>,
-    /// A program rang.
+    /// True if a program rang the service's doorbell.
     pub rung: Arc<AtomicBool>,
-    /// When it runs next.
+    /// Time of the next step; None if the service sleeps.
     pub next_step: Option<Instant>,
-    /// Neither it nor its programs run before.
+    /// Neither the service nor its programs run before this time.
     pub paused_until: Instant,
-    /// How much its clock is ahead of the world's.
+    /// Offset of the host's clock from the world's.
     ahead: Duration,
-    /// The service is down: frames are lost, in and out.
+    /// True while the service is down: frames are lost in both directions.
     pub down: bool,
     spec: HostSpec,
-    /// By core.
+    /// Ports, by core.
     wires: Vec<Wire>,
     rng: Rng,
-    /// Chooses the queue of a frame that arrives.
+    /// Chooses the receive queue of an arriving frame.
     queue_rng: Rng,
     answers: VecDeque<(Instant, Answer)>,
     ports_given: BTreeMap<IpAddress, u32>,
-    /// By number.
+    /// By user number.
     users: BTreeMap<u32, Arc<User>>,
     burst: MemBurst,
 }
 
 impl Machine {
-    /// Host `index`, as `spec` says, in `topology`.
+    /// Creates host `index` from `spec`, with the routes of `topology`.
     pub fn new(
         index: usize,
         spec: &HostSpec,
@@ -87,7 +87,7 @@ impl Machine {
         let port = MemConfig {
             frame_len_max: spec.mtu + 14,
             frames: spec.frames,
-            // Bytes may be corrupted on the way, and that must be seen.
+            // Links may corrupt bytes, and the receiver has to notice.
             partial_checksums: false,
         };
         let families = &Family::BOTH[..1 + usize::from(spec.ipv6)];
@@ -124,7 +124,7 @@ impl Machine {
         })
     }
 
-    /// Registers a program of `user`, who may have whatever there is.
+    /// Registers a program of `user`; the user's weight is unlimited.
     pub fn add_program(
         &mut self,
         user: u32,
@@ -136,7 +136,7 @@ impl Machine {
         self.host.add_program(user, name, region)
     }
 
-    /// The users on whose account there still is something, with that.
+    /// Lists the resources that are still charged to a user.
     pub fn charged(&self) -> Vec<String> {
         let lines = self.users.iter().flat_map(|(id, user)| {
             let held = user.lines().filter(|line| line.used > 0);
@@ -145,14 +145,14 @@ impl Machine {
         lines.collect()
     }
 
-    /// Writes all frames of the first queue to `out` as pcapng, as seen from the wire.
+    /// Writes all frames of the first queue to `out` as pcapng, as seen on the link.
     pub fn capture(mut self, out: Box<dyn Write>) -> std::io::Result<Self> {
         let first = std::mem::replace(&mut self.wires[0], Wire::Plain(MemPort::pair(SPARE).0));
         self.wires[0] = first.captured(out)?;
         Ok(self)
     }
 
-    /// The service ends and a new one starts, at `back`; nothing is left of the old one.
+    /// Replaces the service by `new`, which starts at `back` without any state of the old one.
     pub fn restart(&mut self, new: Self, back: Instant) -> std::io::Result<()> {
         let mut old = std::mem::replace(self, new);
         self.ahead = old.ahead;
@@ -167,23 +167,23 @@ impl Machine {
         Ok(())
     }
 
-    /// What the service's clock says.
+    /// Returns the host's clock at world time `now`.
     pub fn clock(&self, now: Instant) -> Instant {
         now + self.ahead
     }
 
-    /// The service's clock jumps.
+    /// Moves the host's clock forward by `by`.
     pub fn jump(&mut self, now: Instant, by: Duration) {
         self.ahead += by;
         self.wake(now);
     }
 
-    /// When it runs next, pauses considered.
+    /// Returns the time of the next step, with pauses considered.
     pub fn due(&self) -> Option<Instant> {
         Some(self.next_step?.max(self.paused_until))
     }
 
-    /// A frame arrives. False if the port has no room for it now.
+    /// Delivers a frame. Returns false if the port has no room for it now.
     pub fn deliver(&mut self, now: Instant, frame: &[u8]) -> bool {
         if self.down {
             return true;
@@ -199,7 +199,7 @@ impl Machine {
             self.wake(now);
             return false;
         };
-        // A NIC does not take what is longer than its MTU.
+        // A NIC drops frames above its MTU.
         if frame.len() <= buffer.len() {
             buffer[..frame.len()].copy_from_slice(frame);
             port.tx_commit(frame.len(), TxChecksum::Done);
@@ -209,13 +209,13 @@ impl Machine {
         true
     }
 
-    /// Something waits for the host: it runs soon.
+    /// Schedules a step soon, because there is something for the host to do.
     pub fn wake(&mut self, now: Instant) {
         let at = now + Duration(self.rng.below(self.spec.wake_time_max.0 + 1));
         self.next_step = Some(self.next_step.map_or(at, |step| step.min(at)));
     }
 
-    /// One step, and the decision when the next one is. Whether there was anything to do.
+    /// Takes one step and schedules the next one. Returns true if the step found work.
     pub fn step(&mut self, now: Instant) -> bool {
         let page = self.page.clone();
         let lines = (0..page.cores()).filter_map(|core| page.core(core));
@@ -241,7 +241,7 @@ impl Machine {
         worked
     }
 
-    /// Looks at what changed without a step: the driver changed something in the host.
+    /// Schedules a step after the driver changed the host's state.
     pub fn touched(&mut self, now: Instant) {
         self.wake(now);
     }
@@ -262,12 +262,12 @@ impl Machine {
         }
     }
 
-    /// When the next answer of the driver arrives.
+    /// Returns the time at which the next answer of the kernel arrives.
     pub fn next_answer(&self) -> Option<Instant> {
         self.answers.front().map(|(at, _)| *at)
     }
 
-    /// Gives the host an answer that is due.
+    /// Gives the host the oldest answer.
     pub fn answer(&mut self, now: Instant) {
         let Some((_, answer)) = self.answers.pop_front() else {
             return;
@@ -289,14 +289,14 @@ impl Machine {
         self.wake(now);
     }
 
-    /// The kernel has forgotten `addr`.
+    /// The kernel's neighbour entry of `addr` expires, and an answer with the link address follows.
     pub fn forget_neighbour(&mut self, now: Instant, addr: IpAddress) {
         self.host.set_neighbour(self.clock(now), addr, None);
         let at = now + Duration(self.rng.below(ANSWER_TIME_MAX));
         self.answers.push_back((at, Answer::Neighbour(addr)));
     }
 
-    /// Takes the frames that the host sent.
+    /// Takes the frames that the host transmitted.
     pub fn sent(&mut self, now: Instant, mut on_frame: impl FnMut(&[u8])) {
         for wire in &mut self.wires {
             wire.set_time(now);
@@ -313,7 +313,7 @@ impl Machine {
         }
     }
 
-    /// What the host says of its sockets, for a report.
+    /// Returns a line per socket, for the report of a violation.
     pub fn describe(&self) -> Vec<String> {
         self.host.sockets().iter().map(describe_socket).collect()
     }
@@ -333,7 +333,7 @@ impl Says for Machine {
     }
 }
 
-/// Counters that tell of something sent again without need.
+/// Counters that show a spurious retransmission.
 const UNDO_SIGNS: [&str; 2] = ["spurious_timeouts", "dsack_recv"];
 
 fn describe_socket(socket: &SocketReport) -> String {
@@ -366,7 +366,7 @@ fn describe_socket(socket: &SocketReport) -> String {
     line
 }
 
-/// A port for a moment.
+/// Placeholder port while a [`Wire`] changes its variant.
 const SPARE: MemConfig = MemConfig {
     frame_len_max: 64,
     frames: 1,

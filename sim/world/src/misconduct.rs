@@ -1,7 +1,7 @@
-//! A program that writes what it likes to its shared memory.
+//! A hostile program, which writes random values to its shared memory.
 //!
-//! Half of the writes are aimed at what the service looks at; the other half goes over every byte
-//! of the memory that is in use, word by word.
+//! Half of the writes go to structures that the service reads. The other half sweeps the memory in
+//! use word by word.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
 use tidelane_time::{Duration, Instant};
 
-/// Slots that are aimed at: those that come into use.
+/// Slots that the random writes target: those that come into use.
 const SLOTS_AIMED_AT: u64 = 8;
-/// Bytes of each buffer area that are swept.
+/// Bytes of each buffer area that the sweep covers.
 const BUFFERS_SWEPT: u64 = 64 << 10;
-/// Values that go to the edges of things.
+/// Boundary values.
 const EDGES: [u64; 8] = [
     0,
     1,
@@ -29,24 +29,24 @@ const EDGES: [u64; 8] = [
     u64::MAX,
 ];
 
-/// Words that one burst overwrites in its turn.
+/// Words that one burst sweeps.
 const SWEEP_WORDS: u64 = 16;
 
-/// A stream of random writes to one region.
+/// A series of random writes to one region.
 pub struct Misconduct {
     region: Arc<ProgramRegion>,
     every: Duration,
-    /// When the next writes come.
+    /// Time of the next burst.
     pub next: Instant,
     /// Writes so far.
     pub writes: u64,
-    /// How far the sweep over all bytes has come.
+    /// Words swept so far.
     pub swept: u64,
     rng: Rng,
 }
 
 impl Misconduct {
-    /// Writes to `region`, each time after `every`; the sweep goes on where `swept` says.
+    /// Creates a writer with a mean interval of `every`, whose sweep continues after `swept` words.
     pub fn new(region: Arc<ProgramRegion>, every: Duration, swept: u64, rng: Rng) -> Self {
         Self {
             region,
@@ -58,7 +58,7 @@ impl Misconduct {
         }
     }
 
-    /// Writes a few values.
+    /// Writes one burst and schedules the next one.
     pub fn act(&mut self, now: Instant) {
         for _ in 0..self.rng.between(1, 16) {
             let (start, len) = self.target();
@@ -80,7 +80,7 @@ impl Misconduct {
         self.next = now + Duration(1 + self.rng.below(2 * self.every.0));
     }
 
-    /// The next word in its turn: header, first context, slots, and a part of each buffer area.
+    /// Returns the next word of the sweep: header, first context, slots, part of each buffer area.
     fn sweep_offset(&self) -> u64 {
         let layout = self.region.layout();
         let slots_start = layout.slot_offset(0).unwrap_or(HEADER_LEN);
@@ -112,7 +112,7 @@ impl Misconduct {
         }
     }
 
-    /// Where to write: everything that the service looks at, each part as often as the others.
+    /// Chooses the structure that the next write targets.
     fn target(&mut self) -> (u64, u64) {
         let context = context_offset(0);
         let slots = self.region.layout().slot_offset(0).unwrap_or(HEADER_LEN);

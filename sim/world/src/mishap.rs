@@ -1,66 +1,66 @@
-//! What can go wrong in a run besides the wires.
+//! Faults that a run injects besides those of the links.
 
 use tidelane_time::{Duration, Instant};
 
-/// Something that goes wrong at a certain time.
+/// A fault that occurs at a certain time.
 #[derive(Clone, Copy, Debug)]
 pub enum Mishap {
-    /// A program dies, and perhaps comes back.
+    /// A program dies, and may start again.
     Death {
-        /// Which.
+        /// Index of the program.
         program: usize,
-        /// When.
+        /// Time of the fault.
         at: Instant,
-        /// How long until it runs again.
+        /// Time until the program starts again; None if it does not.
         back_after: Option<Duration>,
     },
-    /// The wire is cut.
+    /// All links are cut.
     Outage {
-        /// When.
+        /// Time of the fault.
         at: Instant,
-        /// How long.
+        /// Duration.
         lasts: Duration,
     },
-    /// A host's neighbours are forgotten and must be resolved again.
+    /// The neighbour entries of a host expire and must be resolved again.
     NeighboursForgotten {
-        /// Which host.
+        /// Index of the host.
         host: usize,
-        /// When.
+        /// Time of the fault.
         at: Instant,
     },
     /// A host and its programs do not run for a while.
     Pause {
-        /// Which host.
+        /// Index of the host.
         host: usize,
-        /// When.
+        /// Time of the fault.
         at: Instant,
-        /// How long.
+        /// Duration.
         lasts: Duration,
     },
-    /// A service ends, its programs with it, and comes back with nothing that it knew.
+    /// A service ends together with its programs, and starts again without any state.
     Restart {
-        /// Which host.
+        /// Index of the host.
         host: usize,
-        /// When.
+        /// Time of the fault.
         at: Instant,
-        /// How long it is down.
+        /// Duration of the outage.
         lasts: Duration,
-        /// Whether it resets its connections before.
+        /// True if the service resets its connections before it ends.
         orderly: bool,
     },
-    /// A host's clock jumps forward.
+    /// The clock of a host jumps forward.
     ClockJump {
-        /// Which host.
+        /// Index of the host.
         host: usize,
-        /// When.
+        /// Time of the fault.
         at: Instant,
-        /// How far.
+        /// Length of the jump.
         by: Duration,
     },
 }
 
 impl Mishap {
-    /// When it happens.
+    /// Returns the time of the fault.
     pub fn at(&self) -> Instant {
         match self {
             Self::Death { at, .. }
@@ -72,7 +72,7 @@ impl Mishap {
         }
     }
 
-    /// The same at another time.
+    /// Returns the same fault at another time.
     pub fn put_at(mut self, time: Instant) -> Self {
         match &mut self {
             Self::Death { at, .. }

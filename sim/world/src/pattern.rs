@@ -1,16 +1,16 @@
-//! The bytes of a stream: a function of the connection, the direction and the position, so that a
-//! receiver can check any byte without having seen the ones before.
+//! The bytes of a stream, as a function of the connection, the direction and the position. A
+//! receiver can check any byte without the bytes before it.
 
-/// Bytes at the start of what a client sends: they name the connection.
+/// Length of the header at the start of a client's stream, which names the connection.
 pub const HEADER_LEN: u64 = 16;
 const HEADER_KEY: u64 = 0x7469_6465_6c61_6e65;
 /// First byte of every tag.
 const TAG_MARK: u8 = 0xa7;
-/// A tag's distance from the next one in a stream.
+/// Distance between two tags in a stream.
 const TAG_EVERY: usize = 8;
 
-/// The last four bytes of each eight bytes of a stream: they name the run and the connection, so
-/// that a piece of the stream is known wherever it lies.
+/// The last four bytes of each eight bytes of a stream. A tag names the run and the connection, so
+/// that a piece of the stream can be recognised anywhere in memory.
 type Tag = [u8; 4];
 
 fn mix(value: u64) -> u64 {
@@ -25,8 +25,8 @@ fn tag(seed: u64, id: u32) -> Tag {
     [TAG_MARK, mix(seed ^ HEADER_KEY) as u8, high, low]
 }
 
-/// The connections of a run of which a piece of a stream lies in `bytes`, at any place. A piece is
-/// known by two tags in a row, so one of less than 16 bytes may be missed.
+/// Returns the connections of which a piece of a stream lies at any place in `bytes`. A piece is
+/// recognised by two consecutive tags, so a piece of less than 16 bytes may be missed.
 pub fn connections_in(seed: u64, bytes: &[u8]) -> impl Iterator<Item = u32> {
     let [mark, run, ..] = tag(seed, 0);
     let windows = bytes.windows(TAG_EVERY + size_of::<Tag>());
@@ -38,7 +38,7 @@ pub fn connections_in(seed: u64, bytes: &[u8]) -> impl Iterator<Item = u32> {
     })
 }
 
-/// What one side of a connection sends.
+/// The bytes of one direction of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Content {
     key: u64,
@@ -47,7 +47,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// What the client of connection `id` sends: a header, then noise.
+    /// Stream from the client of connection `id`: a header, then pseudorandom bytes.
     pub fn of_client(seed: u64, id: u32) -> Self {
         let name = u64::from(id);
         let mut header = [0; HEADER_LEN as usize];
@@ -60,7 +60,7 @@ impl Content {
         }
     }
 
-    /// What the server of connection `id` sends: noise.
+    /// Stream from the server of connection `id`: pseudorandom bytes.
     pub fn of_server(seed: u64, id: u32) -> Self {
         Self {
             key: mix(seed ^ (u64::from(id) << 1 | 1)),
@@ -69,7 +69,7 @@ impl Content {
         }
     }
 
-    /// The connection that a header names, if it is one.
+    /// Returns the connection that a header names, or None if the bytes are not a valid header.
     pub fn parse_header(seed: u64, header: &[u8; HEADER_LEN as usize]) -> Option<u32> {
         let id = u32::try_from(u64::from_le_bytes(header[..8].try_into().ok()?)).ok()?;
         (Self::of_client(seed, id).header.as_ref() == Some(header)).then_some(id)
@@ -97,7 +97,7 @@ impl Content {
         }
     }
 
-    /// The position of the first byte that is not as it should be.
+    /// Returns the position of the first wrong byte.
     pub fn first_mismatch(&self, pos: u64, bytes: &[u8], scratch: &mut Vec<u8>) -> Option<u64> {
         scratch.resize(bytes.len(), 0);
         self.fill(pos, scratch);

@@ -1,4 +1,4 @@
-//! What a program can do with a connection, whoever carries it.
+//! Operations of a program on a connection, for Tidelane's streams and for those of other stacks.
 
 use std::io::IoSliceMut;
 
@@ -6,40 +6,40 @@ use tidelane_abi::{program_flags, service_flags};
 use tidelane_client::Stream;
 use tidelane_netem::Rng;
 
-/// One end of a byte stream.
+/// One end of a connection's byte streams.
 pub trait Pipe {
-    /// Bytes that can be read now.
+    /// Returns the number of bytes that can be read now.
     fn readable(&mut self) -> usize;
-    /// Copies bytes out and leaves them there. How many.
+    /// Copies bytes without consuming them. Returns their number.
     fn peek(&mut self, into: &mut [u8]) -> usize;
-    /// Reads `count` bytes and forgets them. How many there were.
+    /// Consumes up to `count` bytes without copying them. Returns their number.
     fn discard(&mut self, count: usize) -> usize;
-    /// Reads in one of the ways that there are. How many bytes.
+    /// Reads with a randomly chosen call. Returns the number of bytes.
     fn receive(&mut self, rng: &mut Rng, into: &mut [u8]) -> usize;
-    /// Writes what there is room for. How many bytes.
+    /// Writes as many bytes as there is space for. Returns their number.
     fn write(&mut self, bytes: &[u8]) -> usize;
-    /// Whether a write that took nothing would have, had there been memory: no event says when
-    /// there is.
+    /// Returns true if the last write took no byte for lack of memory, although the window was
+    /// open. No event tells when memory is available again.
     fn lacks_memory(&mut self) -> bool {
         false
     }
-    /// No more bytes are written.
+    /// Closes the direction to the peer.
     fn shutdown_write(&mut self);
-    /// The program is done with it; `abort` resets the connection.
+    /// Closes the stream for the program; `abort` resets the connection.
     fn close(&mut self, abort: bool);
-    /// Whether the program has closed it.
+    /// Returns true if the program has closed the stream.
     fn is_closed(&self) -> bool;
-    /// Why the connection is over (`close_cause`), if it is.
+    /// Returns the cause of the connection's end (`close_cause`), if it is over.
     fn ended(&mut self) -> Option<u32>;
-    /// Whether the peer has said that no more bytes come.
+    /// Returns true if the peer's FIN has arrived.
     fn fin_received(&self) -> bool;
-    /// Whether the peer has said so and all is read.
+    /// Returns true if the peer's FIN has arrived and all data is read.
     fn at_end(&mut self) -> bool;
-    /// Whether nothing more will come.
+    /// Returns true if no more data will arrive.
     fn peer_closed(&mut self) -> bool;
-    /// Whether the handshake is over.
+    /// Returns true if the handshake is complete.
     fn established(&mut self) -> bool;
-    /// Small segments do not wait.
+    /// Switches Nagle's algorithm off.
     fn set_nodelay(&mut self);
 }
 

@@ -1,4 +1,4 @@
-//! What one connection is going to do, decided before it starts.
+//! The planned behaviour of one connection, decided before it starts.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{family::Family, pattern::HEADER_LEN};
 
-/// Which end of a connection.
+/// One of the two ends of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Opens actively.
+    /// The end that opens actively.
     Client,
-    /// Accepts.
+    /// The end that accepts.
     Server,
 }
 
 impl Role {
-    /// The other end.
+    /// Returns the other end.
     pub const fn peer(self) -> Self {
         match self {
             Self::Client => Self::Server,
@@ -25,41 +25,41 @@ impl Role {
         }
     }
 
-    /// As an index.
+    /// Returns the index of this end in arrays of two.
     pub const fn index(self) -> usize {
         self as usize
     }
 }
 
-/// How an end leaves the connection.
+/// The way in which an end leaves the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Writes all, shuts down for writing, reads to the end of file, closes.
+    /// Writes everything, shuts down for writing, reads to the end of file, closes.
     HalfClose,
-    /// Writes all, reads as much as it expects, closes.
+    /// Writes everything, reads as much as it expects, closes.
     Close,
-    /// Closes after so many bytes read and written together, whatever is under way.
+    /// Closes after so many bytes read and written in sum, regardless of data in flight.
     CloseEarly(u64),
-    /// Aborts after so many bytes read and written together.
+    /// Aborts after so many bytes read and written in sum.
     Abort(u64),
 }
 
-/// How an end behaves.
+/// Planned behaviour of one end.
 #[derive(Clone, Copy, Debug)]
 pub struct EndPlan {
-    /// How it leaves.
+    /// The way in which the end leaves.
     pub ending: Ending,
-    /// Most bytes that it writes at a time.
+    /// Most bytes of one write.
     pub write_chunk: u32,
-    /// Most bytes that it reads at a time.
+    /// Most bytes of one read.
     pub read_chunk: u32,
-    /// It stops reading after so many bytes.
+    /// Bytes after which the end pauses reading; each pause follows as many further bytes.
     pub pause_after: u64,
-    /// How long it then does nothing.
+    /// Duration of a pause.
     pub pause: Duration,
-    /// How often it does so.
+    /// Number of pauses.
     pub pauses: u32,
-    /// TCP_NODELAY.
+    /// True to set TCP_NODELAY.
     pub nodelay: bool,
 }
 
@@ -72,36 +72,36 @@ pub struct Round {
     pub down: u32,
 }
 
-/// One connection.
+/// Planned behaviour of one connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionPlan {
-    /// Its number.
+    /// Number of the connection.
     pub id: u32,
-    /// The program that opens it.
+    /// Program that opens the connection.
     pub client: usize,
-    /// The listener that it goes to.
+    /// Listener that accepts the connection.
     pub listener: usize,
-    /// What it goes over.
+    /// IP version.
     pub family: Family,
-    /// When it is opened.
+    /// Time of the active open.
     pub start: Instant,
-    /// What is exchanged. The first request begins with the header.
+    /// Requests and replies. The first request begins with the header.
     pub rounds: Vec<Round>,
-    /// The client waits for each reply.
+    /// True if the client waits for each reply.
     pub client_waits: bool,
-    /// The server waits for each request.
+    /// True if the server waits for each request.
     pub server_waits: bool,
-    /// Client, server.
+    /// Behaviour of the client and the server.
     pub ends: [EndPlan; 2],
 }
 
 impl ConnectionPlan {
-    /// Bytes that `role` sends if nothing ends the connection early.
+    /// Returns the bytes that `role` sends if nothing ends the connection early.
     pub fn total(&self, role: Role) -> u64 {
         self.rounds.iter().map(|round| round.sent_by(role)).sum()
     }
 
-    /// Bytes that `role` may have sent when it has read `read` bytes.
+    /// Returns the bytes that `role` may have sent after it has read `read` bytes.
     pub fn allowed(&self, role: Role, read: u64) -> u64 {
         let waits = match role {
             Role::Client => self.client_waits,
@@ -126,7 +126,7 @@ impl ConnectionPlan {
         allowed
     }
 
-    /// The behaviour of an end.
+    /// Returns the behaviour of an end.
     pub fn end(&self, role: Role) -> &EndPlan {
         &self.ends[role.index()]
     }
@@ -141,24 +141,24 @@ impl Round {
     }
 }
 
-/// The kinds of traffic.
+/// Kinds of traffic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Traffic {
-    /// Connect, one small exchange or none, close.
+    /// One small exchange.
     Short,
     /// Many small requests and replies.
     Echo,
-    /// Much in one or both directions.
+    /// A large transfer in one or both directions.
     Bulk,
-    /// Opened and closed without a byte.
+    /// Open and close without a byte.
     Empty,
 }
 
-/// Bytes that a connection of a kind moves at most in one direction.
+/// Most bytes of a bulk connection in one direction.
 const BULK_MAX: u64 = 1 << 20;
 
 impl ConnectionPlan {
-    /// A connection of kind `traffic`.
+    /// Draws a connection of kind `traffic`.
     pub fn new(rng: &mut Rng, traffic: Traffic, id: u32, client: usize, listener: usize) -> Self {
         let rounds = rounds_of(rng, traffic);
         let mut plan = Self {
@@ -211,7 +211,7 @@ fn rounds_of(rng: &mut Rng, traffic: Traffic) -> Vec<Round> {
     }
 }
 
-/// An end that moves what it can and finishes, without pauses.
+/// Returns an end that reads and writes without pauses and then closes.
 pub(crate) fn quiet_end() -> EndPlan {
     EndPlan {
         ending: Ending::HalfClose,

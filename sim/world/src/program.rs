@@ -1,4 +1,4 @@
-//! A process: its memory, its threads, and how it registers with the service of its host.
+//! A process: its memory, its threads, and its registration with the service of its host.
 
 use std::sync::{
     Arc,
@@ -22,12 +22,12 @@ use crate::{
     worker::{Accepting, Worker},
 };
 
-/// Connections that a program can have at once.
+/// Connections that a program can have at the same time.
 const SLOTS: u32 = 256;
-/// Listeners of a run: the second socket of one has a number that is larger by this.
+/// Listeners of a run. The number of a listener's second socket is larger by this value.
 const LISTENERS_MAX: usize = 1000;
 
-/// A doorbell that is looked at.
+/// A doorbell that sets a flag, which the world polls.
 struct FlagBell(Arc<AtomicBool>);
 
 impl Bell for FlagBell {
@@ -37,32 +37,32 @@ impl Bell for FlagBell {
     }
 }
 
-/// What is new in each life of a program.
+/// Parameters of one start of a program.
 pub struct Life {
-    /// For listings.
+    /// Name in listings.
     pub name: String,
-    /// Its chance.
+    /// Random numbers of this process.
     pub rng: Rng,
-    /// How far the sweep of one that misbehaves has come.
+    /// Words that the region fuzzer has swept in earlier processes of the program.
     pub swept: u64,
 }
 
-/// A running program.
+/// A running process of a program.
 pub struct Process {
-    /// Its numbers at the service.
+    /// Program numbers at the service, one per core.
     pub id: ProgramIds,
-    /// Its library.
+    /// The client library's state.
     pub program: Program,
-    /// Its memory.
+    /// Shared memory of the process.
     pub region: Arc<ProgramRegion>,
-    /// Its threads, with the time at which each runs next.
+    /// Threads, each with the time at which it runs next.
     pub workers: Vec<(Option<Instant>, Worker)>,
-    /// What it does wrong.
+    /// Writer of random values to the shared memory, in a hostile program.
     pub misconduct: Option<Misconduct>,
 }
 
 impl Process {
-    /// Starts the program on `machine`.
+    /// Starts a process of the program on `machine`.
     pub fn start(
         now: Instant,
         spec: &ProgramSpec,
@@ -106,7 +106,7 @@ impl Process {
         })
     }
 
-    /// Takes connections of a listener; `key` stands for the kernel socket.
+    /// Starts to accept connections of a listener; `key` stands for the kernel socket.
     pub fn listen(
         &mut self,
         machine: &mut Machine,
@@ -142,14 +142,14 @@ impl Process {
         })
     }
 
-    /// The process is killed: nothing of it runs any more, not even destructors.
+    /// Kills the process: none of its code runs any more, not even destructors.
     pub fn kill(self, now: Instant, machine: &mut Machine) {
         self.program.mark_service_gone();
         machine.host.remove_program(machine.clock(now), &self.id);
         machine.touched(now);
     }
 
-    /// Whether all that it did is over.
+    /// Returns true if the process has no connection left.
     pub fn is_idle(&self) -> bool {
         self.workers.iter().all(|(_, worker)| worker.is_idle())
     }

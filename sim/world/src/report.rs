@@ -1,4 +1,4 @@
-//! What a run that held all rules was like: so that one can see what a swarm has covered.
+//! Figures of a run that broke no rule: they show how much a swarm has covered.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,46 +7,46 @@ use tidelane_time::Instant;
 
 use crate::{family::Family, ledger::Entry};
 
-/// A run, or several, in numbers.
+/// Figures of one run, or sums over several runs.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Equal for equal runs.
+    /// Digest of the run; equal runs have equal digests.
     pub digest: u64,
-    /// Events.
+    /// Events handled.
     pub events: u64,
     /// Frames delivered.
     pub frames: u64,
-    /// Payload bytes read and found right.
+    /// Payload bytes read and verified.
     pub bytes: u64,
-    /// Connections that did all that was planned.
+    /// Connections that completed everything planned.
     pub complete: u64,
-    /// Those of them that went over IPv6.
+    /// Complete connections over IPv6.
     pub over_ipv6: u64,
-    /// Connections that ended before, as planned or for a reason.
+    /// Connections that ended early, as planned or for a recorded reason.
     pub broken: u64,
     /// Programs that died.
     pub deaths: u64,
-    /// Services that started anew.
+    /// Services that were restarted.
     pub restarts: u64,
-    /// Segments that were held against the wire's rules.
+    /// Segments checked against the wire rules.
     pub checked_segments: u64,
-    /// Looks at senders.
+    /// Checks of senders against the rules of congestion control.
     pub checked_windows: u64,
-    /// Looks through the memory of a program.
+    /// Searches through the memory of a program.
     pub memory_looks: u64,
-    /// What the links did.
+    /// Counters of the links.
     pub links: LinkCounters,
-    /// Packets too long for their path, of which a router told the sender.
+    /// ICMP errors of routers for packets above the path MTU.
     pub too_big: u64,
     /// Bursts of random writes to shared memory.
     pub misdeeds: u64,
-    /// Times that a host had nothing at all to wait for but others.
+    /// Times that a host went to sleep without a timer.
     pub sleeps: u64,
-    /// When the last connection was over.
+    /// Time at which the last connection was over.
     pub busy: Instant,
-    /// When everything was over.
+    /// Time at which the last state was gone.
     pub end: Instant,
-    /// Sums of all hosts' counters.
+    /// Counters of all hosts, summed.
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -61,14 +61,14 @@ impl Report {
         }
     }
 
-    /// Adds a host's counters.
+    /// Adds the counters of a host.
     pub(crate) fn add_counters(&mut self, counters: Vec<(String, u64)>) {
         for (name, value) in counters {
             *self.counters.entry(name).or_default() += value;
         }
     }
 
-    /// Adds another run.
+    /// Adds the figures of another run.
     pub fn add(&mut self, other: &Self) {
         self.digest ^= other.digest;
         self.events += other.events;

@@ -1,4 +1,4 @@
-//! Everything that a run will meet, derived from its seed.
+//! The parameters of a run, derived from its seed.
 
 use std::fmt;
 
@@ -13,82 +13,82 @@ use crate::{
     topology::Topology,
 };
 
-/// Bytes of an area of stream buffers: enough for all that a run has.
+/// Bytes of an area of stream buffers, enough for all connections of a run.
 pub const AREA_LEN: u64 = 256 << 20;
-/// The least there is where memory is short.
+/// Smallest area of stream buffers where memory is short.
 const AREA_LEN_LOW: u64 = 64 << 10;
-/// Local ports of a host that has enough of them.
+/// Local ports of a host, unless the scenario makes them scarce.
 const PORTS: u32 = 4096;
 
-/// A host.
+/// Parameters of a host.
 #[derive(Clone, Debug)]
 pub struct HostSpec {
     /// Cores of its service.
     pub cores: u32,
     /// MTU of its interface.
     pub mtu: u32,
-    /// It has an IPv6 address besides its IPv4 one.
+    /// True if the host has an IPv6 address besides its IPv4 address.
     pub ipv6: bool,
-    /// Frames of its port, per direction.
+    /// Frames of each of its ports, per direction.
     pub frames: u32,
-    /// The longest that a step takes.
+    /// Longest duration of a step.
     pub step_time_max: Duration,
-    /// How long it takes at most to notice a frame or a doorbell while it sleeps.
+    /// Longest delay until a sleeping service notices a frame or a doorbell.
     pub wake_time_max: Duration,
     /// Local ports for active opens.
     pub ports: u32,
-    /// The engine's policy.
+    /// Configuration of the engine.
     pub engine: EngineConfig,
 }
 
-/// What a program does.
+/// Behaviour of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Conduct {
-    /// What it should.
+    /// The program follows the plans of its connections.
     Good,
-    /// It also writes random values to its shared memory, this often.
+    /// The program also writes random values to its shared memory.
     Bad {
-        /// Time between two bursts of such writes.
+        /// Time between two bursts of writes.
         every: Duration,
     },
 }
 
-/// A program.
+/// Parameters of a program.
 #[derive(Clone, Debug)]
 pub struct ProgramSpec {
-    /// Where it runs.
+    /// Index of its host.
     pub host: usize,
-    /// Whose it is.
+    /// Number of its user.
     pub user: u32,
-    /// Threads.
+    /// Number of its threads.
     pub workers: u32,
-    /// The longest from a doorbell's ring to its thread's run.
+    /// Longest delay from a doorbell to the run of its thread.
     pub wake_time_max: Duration,
-    /// What it does.
+    /// Behaviour.
     pub conduct: Conduct,
     /// Bytes of each of its two areas of stream buffers.
     pub area_len: u64,
 }
 
-/// A listening socket.
+/// Parameters of a listening socket.
 #[derive(Clone, Debug)]
 pub struct ListenerSpec {
-    /// Its port, on the host of its programs.
+    /// Port on the host of its programs.
     pub port: u16,
-    /// Where it is bound.
+    /// Bound address.
     pub bound: Bound,
-    /// Backlog.
+    /// Length of its accept queue.
     pub backlog: u32,
-    /// Programs that hold and use it: more than one after fork.
+    /// Programs that hold the listener: more than one after fork.
     pub programs: Vec<usize>,
-    /// How long a connection waits before a program takes it.
+    /// Longest time that a connection waits in the accept queue.
     pub accept_delay: Duration,
 }
 
-/// What a run is about.
+/// Topic of a run: the kind of trouble that its scenario concentrates on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Theme {
-    /// Hosts, programs and wires of all kinds.
+    /// Hosts, programs and links of all kinds.
     Any,
     /// Client and server on one host.
     MemoryWire,
@@ -98,7 +98,7 @@ pub enum Theme {
     Misbehaviour,
     /// Services restart, hosts pause, clocks jump.
     Faults,
-    /// Programs have little memory for streams.
+    /// Programs have little memory for stream buffers.
     Memory,
     /// The peer is another stack: smoltcp.
     Foreign,
@@ -106,7 +106,7 @@ pub enum Theme {
     Cores,
 }
 
-/// A host with another stack. It comes after Tidelane's hosts; programs of that host are its own.
+/// A host with another stack. Its index follows Tidelane's hosts, and it has programs of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignSpec {
     /// MTU of its interface.
@@ -115,26 +115,26 @@ pub struct ForeignSpec {
     pub rx_len: u32,
     /// Bytes of a socket's send buffer.
     pub tx_len: u32,
-    /// Longest delay of an acknowledgment; zero: none.
+    /// Longest delay of an ACK; zero for none.
     pub ack_delay: Duration,
     /// Nagle's algorithm.
     pub nagle: bool,
-    /// CUBIC, or no congestion control at all.
+    /// True for CUBIC, false for no congestion control at all.
     pub cubic: bool,
 }
 
-/// A run.
+/// All parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Where all of it comes from.
+    /// Seed from which everything else is derived.
     pub seed: u64,
-    /// What it is about.
+    /// Topic of the run.
     pub theme: Theme,
-    /// Hosts.
+    /// Tidelane's hosts.
     pub hosts: Vec<HostSpec>,
-    /// A host with another stack, after those.
+    /// A host with another stack; its index is the number of Tidelane's hosts.
     pub foreign: Option<ForeignSpec>,
-    /// How they are joined.
+    /// Links between the hosts.
     pub topology: Topology,
     /// Programs.
     pub programs: Vec<ProgramSpec>,
@@ -142,12 +142,12 @@ pub struct Scenario {
     pub listeners: Vec<ListenerSpec>,
     /// Connections, by number.
     pub connections: Vec<ConnectionPlan>,
-    /// In order of time.
+    /// Faults, in order of time.
     pub mishaps: Vec<Mishap>,
 }
 
 impl Scenario {
-    /// The run of `seed`.
+    /// Derives the run of `seed`.
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed).fork(0x5ce_4a10);
         let theme = match rng.below(16) {
@@ -162,7 +162,7 @@ impl Scenario {
         Self::with_theme(seed, theme)
     }
 
-    /// The run of `seed` about `theme`.
+    /// Derives the run of `seed` with the given topic.
     pub fn with_theme(seed: u64, theme: Theme) -> Self {
         let root = Rng::new(seed);
         let mut rng = root.fork(1);
@@ -177,7 +177,8 @@ impl Scenario {
             let mut rng = root.fork(8);
             for host in &mut hosts {
                 host.cores = rng.between(1, 4) as u32;
-                // A port and a peer's port are one core's: few of them are soon used up there.
+                // A core has a share of the ports for each port of the peer, so that few ports
+                // would run out.
                 host.ports = PORTS;
             }
         }
@@ -226,7 +227,7 @@ impl Scenario {
         }
     }
 
-    /// A server and a client on Tidelane, a server and a client on the other stack.
+    /// Adds a server and a client on Tidelane, and a server and a client on the other stack.
     fn add_both_sides(&mut self, rng: &mut Rng) {
         for host in 0..2 {
             let server = self.add_program(rng, host, Conduct::Good);
@@ -296,7 +297,7 @@ impl Scenario {
             let mut client = rng.below(self.programs.len() as u64) as usize;
             let listener = rng.below(self.listeners.len() as u64) as usize;
             if self.theme == Theme::Foreign {
-                // From one stack to the other: see `add_both_sides`.
+                // The client runs on the other stack than the server: see `add_both_sides`.
                 client = 3 - listener;
             }
             let mut plan = ConnectionPlan::new(rng, kind, id as u32, client, listener);
@@ -342,7 +343,7 @@ impl Scenario {
         self.mishaps.sort_by_key(Mishap::at);
     }
 
-    /// A fault of one host, at a time that is still to be set.
+    /// Draws a fault of one host; the caller sets its time.
     fn new_fault(&self, rng: &mut Rng) -> Mishap {
         let host = rng.below(self.hosts.len() as u64) as usize;
         let at = Instant::ZERO;
@@ -364,7 +365,7 @@ impl Scenario {
         }
     }
 
-    /// Whether the wires lose nothing, ever, and nobody forgets a connection.
+    /// Returns true if the links never lose a frame and no service restarts.
     pub fn has_perfect_wire(&self) -> bool {
         let breaks =
             |mishap: &Mishap| matches!(mishap, Mishap::Outage { .. } | Mishap::Restart { .. });
@@ -373,7 +374,7 @@ impl Scenario {
         !lossy && !self.mishaps.iter().any(breaks)
     }
 
-    /// Whether the wires are so bad that a connection may time out.
+    /// Returns true if the links are so bad that a connection may time out.
     pub fn has_awful_wire(&self) -> bool {
         let outage = |mishap: &Mishap| matches!(mishap, Mishap::Outage { .. });
         self.topology.loss() > 40_000
@@ -381,26 +382,26 @@ impl Scenario {
             || self.mishaps.iter().any(outage)
     }
 
-    /// Whether a host's time passes at once: what waits for an answer then waits no longer.
+    /// Returns true if a host's clock may jump, so that the host gives up waiting for an answer.
     pub fn has_jumps(&self) -> bool {
         let jump =
             |mishap: &Mishap| matches!(mishap, Mishap::ClockJump { .. } | Mishap::Pause { .. });
         self.mishaps.iter().any(jump)
     }
 
-    /// Whether a limit is so low that the service may refuse a connection.
+    /// Returns true if a limit is so low that the service may refuse a connection.
     pub fn has_low_limits(&self) -> bool {
         let low = |spec: &ListenerSpec| (spec.backlog as usize) < self.connections.len();
         let few = |host: &HostSpec| (host.ports as usize) < self.connections.len();
         self.listeners.iter().any(low) || self.hosts.iter().any(few)
     }
 
-    /// Whether programs have little memory for streams.
+    /// Returns true if programs have little memory for stream buffers.
     pub fn is_short_of_memory(&self) -> bool {
         self.theme == Theme::Memory
     }
 
-    /// The listener of a program.
+    /// Returns the listener of a program.
     pub fn listener_of(&self, program: usize) -> Option<usize> {
         self.listeners
             .iter()

@@ -1,4 +1,4 @@
-//! The service of one host: one core, or several that hand frames to each other.
+//! The service of one host: one core, or several cores that hand frames to each other.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +12,7 @@ use tidelane_ring::ProgramRegion;
 use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 
-/// The cores, which take steps in turn, and the numbers that programs have on each.
+/// The cores of a service; a step of the service is a step of each core in turn.
 pub struct Service {
     cores: Vec<Host<MemPort>>,
 }
@@ -21,7 +21,7 @@ pub struct Service {
 #[derive(Clone, Debug)]
 pub struct ProgramIds(Vec<ProgramId>);
 
-/// Cores are asked what waits for them instead of being rung.
+/// Doorbell between cores without a function: each core is asked for work in every step.
 struct NoBell;
 
 impl Bell for NoBell {
@@ -31,7 +31,7 @@ impl Bell for NoBell {
 }
 
 impl Service {
-    /// A service of `cores` cores, and the far end of each one's port.
+    /// Creates a service of `cores` cores. Returns it with the far end of each core's port.
     pub fn new(
         cores: u32,
         config: &EngineConfig,
@@ -50,23 +50,23 @@ impl Service {
         Ok((Self { cores: hosts }, far_ends))
     }
 
-    /// A step of each core. Whether there was anything to do.
+    /// Takes a step on each core. Returns true if there was anything to do.
     pub fn step(&mut self, now: Instant) -> bool {
         let steps = self.cores.iter_mut().map(|core| core.step(now));
         steps.fold(false, |any, worked| any | worked)
     }
 
-    /// Whether a step would find something to do now.
+    /// Returns true if a step would find work now.
     pub fn has_work(&self) -> bool {
         self.cores.iter().any(Host::has_work)
     }
 
-    /// When a step must be taken, if nothing else happens.
+    /// Returns the time of the earliest timer.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.cores.iter().filter_map(Host::next_timeout).min()
     }
 
-    /// The next request to the driver.
+    /// Takes the next request to the driver.
     pub fn take_request(&mut self) -> Option<HostRequest> {
         self.cores.iter_mut().find_map(Host::take_request)
     }
@@ -105,7 +105,7 @@ impl Service {
         ProgramIds(self.cores.iter_mut().map(add).collect())
     }
 
-    /// A context of a program on each core; `bell` makes what wakes it.
+    /// Adds a context of a program on each core; `bell` makes the doorbell of the context.
     pub fn add_context(
         &mut self,
         ids: &ProgramIds,
@@ -116,7 +116,7 @@ impl Service {
         cores.all(|(core, id)| core.add_context(*id, number, bell()))
     }
 
-    /// Whether every core took the listener.
+    /// Returns true if every core accepted the listener.
     pub fn listen(&mut self, ids: &ProgramIds, listen: &Listen) -> bool {
         let mut cores = self.cores.iter_mut().zip(&ids.0);
         cores.all(|(core, id)| core.listen(*id, listen).is_ok())
@@ -129,17 +129,17 @@ impl Service {
         }
     }
 
-    /// Resets all connections: the service ends.
+    /// Resets all connections before the service ends.
     pub fn shut_down(&mut self, now: Instant) {
         self.cores.iter_mut().for_each(|core| core.shut_down(now));
     }
 
-    /// All sockets; a listener once for each core.
+    /// Returns all sockets; a listener appears once for each core.
     pub fn sockets(&self) -> Vec<SocketReport> {
         self.cores.iter().flat_map(Host::sockets).collect()
     }
 
-    /// The sums of all counters.
+    /// Returns the counters, summed over all cores.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let mut sums = BTreeMap::<String, u64>::new();
         for (name, value) in self.cores.iter().flat_map(Host::counters) {
@@ -148,7 +148,7 @@ impl Service {
         sums.into_iter().collect()
     }
 
-    /// Programs on any core, connections, and bytes of receive buffers in use.
+    /// Returns the programs on any core, the connections, and the bytes of receive buffers in use.
     pub fn usage(&self) -> (usize, usize, u64) {
         let all = self.cores.iter().map(Host::usage);
         all.fold((0, 0, 0), |(programs, flows, bytes), core| {
@@ -156,7 +156,7 @@ impl Service {
         })
     }
 
-    /// Connections in TIME-WAIT.
+    /// Returns the number of connections in TIME-WAIT.
     pub fn time_wait_len(&self) -> usize {
         self.cores.iter().map(Host::time_wait_len).sum()
     }

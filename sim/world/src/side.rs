@@ -1,4 +1,4 @@
-//! One end of one connection, as a program that uses the ring API drives it.
+//! One end of one connection, driven like a program that uses the ring API.
 
 use tidelane_abi::close_cause;
 use tidelane_netem::Rng;
@@ -11,28 +11,28 @@ use crate::{
     plan::{Ending, Role},
 };
 
-/// Bytes that one turn moves at most, so that others get theirs.
+/// Most bytes that one turn moves, so that other connections get their turn.
 const TURN_MAX: u64 = 128 << 10;
-/// When a write for which there was no memory is tried again.
+/// Delay before a write is repeated for which there was no memory.
 const MEMORY_RETRY: Duration = Duration::from_millis(10);
-/// How long a turn of that size takes.
+/// Delay of the next turn after a turn of [`TURN_MAX`] bytes.
 const TURN_TIME: Duration = Duration::from_micros(20);
-/// A server gives up on a client that never says who it is.
+/// Time after which a server gives up on a client that has not sent its header.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(400);
 
-/// What the ends of a run share.
+/// State that the ends of all connections of a run share.
 #[derive(Debug)]
 pub struct Book {
-    /// What everyone did.
+    /// Record of both ends of all connections.
     pub ledger: Ledger,
-    /// The run's seed: the key of all streams.
+    /// Seed of the run, from which the bytes of all streams derive.
     pub seed: u64,
     bytes: Vec<u8>,
     scratch: Vec<u8>,
 }
 
 impl Book {
-    /// A new book.
+    /// Creates the shared state of a run.
     pub fn new(ledger: Ledger, seed: u64) -> Self {
         Self {
             ledger,
@@ -43,14 +43,14 @@ impl Book {
     }
 }
 
-/// When a side wants another turn, if nothing happens before.
+/// Condition for the next turn of a side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// When something happens.
+    /// An event of the stream.
     Event,
-    /// At this time.
+    /// This time, or an event before it.
     At(Instant),
-    /// Never: the stream is closed.
+    /// None: the stream is closed.
     Closed,
 }
 
@@ -67,13 +67,13 @@ pub struct Side<S> {
     pauses: u32,
     paused_until: Instant,
     shut: bool,
-    /// There was no memory for the last write.
+    /// True if there was no memory for the last write.
     starved: bool,
     rng: Rng,
 }
 
 impl<S: Pipe> Side<S> {
-    /// The client's end of connection `id`.
+    /// Creates the client's end of connection `id`.
     pub fn client(now: Instant, stream: S, id: u32, seed: u64, rng: Rng) -> Self {
         let mut side = Self::server(now, stream, rng);
         side.role = Role::Client;
@@ -82,7 +82,7 @@ impl<S: Pipe> Side<S> {
         side
     }
 
-    /// The end of a connection that was just accepted: the first bytes will tell which.
+    /// Creates the end of a connection that was just accepted; its header will name the connection.
     pub fn server(now: Instant, stream: S, rng: Rng) -> Self {
         Self {
             stream,
@@ -100,22 +100,22 @@ impl<S: Pipe> Side<S> {
         }
     }
 
-    /// The stream, to submit it.
+    /// Returns the stream, so that the caller can submit its changes.
     pub fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
 
-    /// Only the stream is left.
+    /// Drops the side and keeps the stream.
     pub fn into_stream(self) -> S {
         self.stream
     }
 
-    /// The connection, if it is known, and the role.
+    /// Returns the number of the connection, if it is known, and the role.
     pub fn name(&self) -> (Option<u32>, Role) {
         (self.id, self.role)
     }
 
-    /// Looks at what changed, and does what there is to do.
+    /// Reads, writes and closes as far as the plan and the stream allow.
     pub fn turn(&mut self, now: Instant, book: &mut Book) -> Result<Next, Violation> {
         if self.is_closed() {
             return Ok(Next::Closed);
@@ -153,7 +153,7 @@ impl<S: Pipe> Side<S> {
         })
     }
 
-    /// Gives up if the peer is gone and its reset was lost.
+    /// Gives up if the peer is gone and its reset was lost. Returns true if the side closed.
     pub fn check_patience(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
         if self.is_closed() {
             return Ok(false);
@@ -185,7 +185,7 @@ impl<S: Pipe> Side<S> {
         self.stream.is_closed()
     }
 
-    /// Reads the header. True once the name is known.
+    /// Reads the header. Returns true once the header has named the connection.
     fn learn_name(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
         let mut header = [0; HEADER_LEN as usize];
         let got = self.stream.peek(&mut header);
@@ -225,10 +225,10 @@ impl<S: Pipe> Side<S> {
     }
 
     fn known(&self) -> u32 {
-        self.id.expect("a side without a name is not driven")
+        self.id.expect("the header was read")
     }
 
-    /// Leaves if the plan says that this is the moment.
+    /// Closes or aborts if the plan says so at this point. Returns true if the side closed.
     fn leaves_early(&mut self, now: Instant, book: &mut Book) -> bool {
         let ending = book.ledger.entry(self.known()).plan.end(self.role).ending;
         let moved = self.read + self.written;
@@ -240,7 +240,7 @@ impl<S: Pipe> Side<S> {
         true
     }
 
-    /// Closes before all is done.
+    /// Closes before the plan is complete.
     fn leave(&mut self, now: Instant, book: &mut Book, abort: bool) {
         let id = self.known();
         book.ledger.break_off(now, id, self.role);
@@ -248,7 +248,7 @@ impl<S: Pipe> Side<S> {
         self.stream.close(abort);
     }
 
-    /// Closes when all is done.
+    /// Closes after the plan is complete.
     fn close(&mut self, now: Instant, book: &mut Book) {
         book.ledger.end_end(now, self.known(), self.role);
         self.stream.close(false);
@@ -300,7 +300,7 @@ impl<S: Pipe> Side<S> {
         if most == 0 || self.shut {
             return Ok(false);
         }
-        // The header goes in one piece, so that an early end never cuts it.
+        // The header is written in one piece, so that an early close never cuts the header.
         let least = if self.written == 0 {
             most.min(HEADER_LEN)
         } else {
@@ -322,7 +322,7 @@ impl<S: Pipe> Side<S> {
         Ok(taken > 0)
     }
 
-    /// Looks for the end. Whether another look may find more.
+    /// Shuts down or closes if the plan is complete. Returns true if another call may do more.
     fn finish(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
         let id = self.known();
         let plan = &book.ledger.entry(id).plan;
@@ -333,7 +333,8 @@ impl<S: Pipe> Side<S> {
         }
         let all_sent = self.written == send;
         let all_read = self.read == expect;
-        // Closed before it is open (RFC 9293 §3.10.4), a connection forgets what was written.
+        // A connection that is closed before it is open discards its unsent data (RFC 9293
+        // §3.10.4).
         if all_sent && all_read && ending == Ending::Close && self.stream.established() {
             self.close(now, book);
             return Ok(true);
@@ -351,7 +352,7 @@ impl<S: Pipe> Side<S> {
                 return Ok(true);
             }
             if !all_read {
-                // The peer left early: nobody waits for the rest.
+                // The peer closed early, so the rest of its data does not come.
                 self.leave(now, book, false);
                 return Ok(true);
             }
@@ -359,13 +360,13 @@ impl<S: Pipe> Side<S> {
         Ok(false)
     }
 
-    /// Why the connection is over, once all that came of it is read.
+    /// Returns the cause of the connection's end, once all received data is read.
     fn over(&mut self) -> Option<u32> {
         let cause = self.stream.ended()?;
         (self.stream.readable() == 0).then_some(cause)
     }
 
-    /// The service says that the connection is over.
+    /// Handles the end of the connection that the service reported.
     fn ended(&mut self, now: Instant, book: &mut Book, cause: u32) -> Result<(), Violation> {
         let id = self.known();
         let fin = self.stream.fin_received();

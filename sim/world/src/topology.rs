@@ -1,4 +1,4 @@
-//! How the hosts of a run are joined.
+//! Links and nodes between the hosts of a run.
 //!
 //! ```text
 //!  host ==access== switch                          all on one switch, or
@@ -13,27 +13,27 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::family::Family;
 
-/// What joins the two sides.
+/// The connection between the two sides of a topology.
 #[derive(Clone, Debug)]
 pub struct Middle {
-    /// Whether its ends are routers; if not, they are the switches.
+    /// True if the ends of the connection are routers, false if they are the switches.
     pub routed: bool,
-    /// There and back.
+    /// Links in the two directions.
     pub ways: [LinkConfig; 2],
-    /// By host: whether it is on the second side.
+    /// By host: true if the host is on the second side.
     pub far: Vec<bool>,
 }
 
 /// The links of a run.
 #[derive(Clone, Debug)]
 pub struct Topology {
-    /// By host: to its switch, and back.
+    /// By host: the link to its switch, and the link back.
     pub access: Vec<[LinkConfig; 2]>,
-    /// Between two sides, if there are two.
+    /// Connection between two sides, if there are two.
     pub middle: Option<Middle>,
 }
 
-/// The address of host `index`.
+/// Returns the address of host `index`.
 pub fn address(family: Family, index: usize) -> IpAddress {
     match family {
         Family::V4 => IpAddress::from_v4([10, 0, 0, index as u8 + 1]),
@@ -41,9 +41,9 @@ pub fn address(family: Family, index: usize) -> IpAddress {
     }
 }
 
-/// What the IPv6 addresses of hosts and routers start with, but for those that routes name.
+/// Prefix of the unicast addresses of hosts and routers.
 const UNIQUE_LOCAL: [u8; 2] = [0xfd, 0];
-/// What the addresses start with by which routes name routers.
+/// Prefix of the addresses by which routes name routers.
 const LINK_LOCAL: [u8; 2] = [0xfe, 0x80];
 
 fn v6(start: [u8; 2], kind: u8, index: usize) -> IpAddress {
@@ -53,18 +53,18 @@ fn v6(start: [u8; 2], kind: u8, index: usize) -> IpAddress {
     IpAddress(address)
 }
 
-/// The link address of host `index`.
+/// Returns the link address of host `index`.
 pub fn mac(index: usize) -> MacAddress {
     MacAddress([2, 0, 0, 0, 0, index as u8 + 1])
 }
 
-/// The addresses from which the router of a side speaks.
+/// Returns the source addresses of the ICMP errors of a side's router.
 fn router_addresses(side: usize) -> [IpAddress; 2] {
     let v4 = IpAddress::from_v4([10, 0, 1, side as u8 + 1]);
     [v4, v6(UNIQUE_LOCAL, 1, side)]
 }
 
-/// The address by which routes name it.
+/// Returns the address by which routes name a side's router.
 fn gateway_address(family: Family, side: usize) -> IpAddress {
     match family {
         Family::V4 => router_addresses(side)[0],
@@ -76,7 +76,7 @@ fn router_mac(side: usize) -> MacAddress {
     MacAddress([2, 0, 0, 0, 1, side as u8 + 1])
 }
 
-/// The link address of a host or router of this world.
+/// Returns the link address of a host or router.
 pub fn mac_of(addr: IpAddress) -> Option<MacAddress> {
     let [.., kind, number] = addr.0;
     let index = usize::from(number).checked_sub(1)?;
@@ -88,7 +88,7 @@ pub fn mac_of(addr: IpAddress) -> Option<MacAddress> {
 }
 
 impl Topology {
-    /// All hosts on one switch that costs nothing; each way to it is `wire`.
+    /// Puts all hosts on one ideal switch; `wire` is the link from each host to it.
     pub fn star(hosts: usize, wire: LinkConfig) -> Self {
         Self {
             access: vec![[wire, LinkConfig::PERFECT]; hosts],
@@ -96,7 +96,7 @@ impl Topology {
         }
     }
 
-    /// A random one.
+    /// Draws a random topology.
     pub fn random(rng: &mut Rng, hosts: usize) -> Self {
         let common = new_wire(&mut rng.fork(1));
         let differ = rng.chance_ppm(250_000);
@@ -124,7 +124,7 @@ impl Topology {
         Self { access, middle }
     }
 
-    /// The network: hosts first.
+    /// Builds the network; hosts come first in the list of nodes.
     pub fn build(&self, seed: u64) -> Network {
         let hosts = self.access.len();
         let host = |index| Node {
@@ -173,14 +173,14 @@ impl Topology {
         middle.is_some_and(|middle| middle.far[host])
     }
 
-    /// The router that `host` asks to reach `to`, if there is one between them.
+    /// Returns the gateway from `host` to `to`, if there is a router between them.
     pub fn gateway(&self, family: Family, host: usize, to: usize) -> Option<IpAddress> {
         let routed = self.middle.as_ref().is_some_and(|middle| middle.routed);
         let far = self.is_far(host);
         (routed && far != self.is_far(to)).then(|| gateway_address(family, usize::from(far)))
     }
 
-    /// The routes of `host` for IPv4 or IPv6.
+    /// Returns the routes of `host` for one address family.
     pub fn routes(&self, family: Family, host: usize) -> impl Iterator<Item = Route> {
         (0..self.access.len()).map(move |to| Route {
             prefix: address(family, to),
@@ -190,13 +190,13 @@ impl Topology {
         })
     }
 
-    /// All ways, in no order that matters.
+    /// Returns all links, in no particular order.
     pub fn ways(&self) -> impl Iterator<Item = &LinkConfig> {
         let middle = self.middle.iter().flat_map(|middle| &middle.ways);
         self.access.iter().flatten().chain(middle)
     }
 
-    /// The chance in a million that a frame is lost on the worst path, roughly.
+    /// Returns the probability in ppm that a frame is lost on the worst path, as an upper estimate.
     pub fn loss(&self) -> u32 {
         let harm = |ways: &mut dyn Iterator<Item = &LinkConfig>| {
             let losses = ways.map(|way| way.loss + way.corrupt);
@@ -208,12 +208,12 @@ impl Topology {
             + harm(&mut middle.into_iter())
     }
 
-    /// Whether a queue may overflow.
+    /// Returns true if a queue may overflow.
     pub fn has_queue(&self) -> bool {
         self.ways().any(|way| way.rate > 0 && way.limit < 10_000)
     }
 
-    /// Whether frames may be lost in bursts.
+    /// Returns true if frames may be lost in bursts.
     pub fn has_bursts(&self) -> bool {
         self.ways().any(|way| way.burst_loss.enter > 0)
     }
@@ -221,7 +221,7 @@ impl Topology {
 
 const RATES: [u64; 6] = [0, 0, 1_000_000_000, 100_000_000, 10_000_000, 2_000_000];
 
-/// A link that does nothing but queue.
+/// Draws a link with a bottleneck queue and no other impairment.
 fn new_queue(rng: &mut Rng) -> LinkConfig {
     let rate = RATES[2 + rng.below(3) as usize];
     LinkConfig {

@@ -1,18 +1,18 @@
-//! Whose programs are whose.
+//! Users of the programs of a run.
 
 use tidelane_netem::Rng;
 
 use crate::scenario::{Conduct, Scenario};
 
-/// Users of programs that do what they should have numbers from here on.
+/// First user number of programs that are not hostile.
 const USERS_MIN: u32 = 1000;
-/// So many of them, beside one for each listener.
+/// Users of client programs; each listener has a user of its own besides.
 const USERS: u64 = 3;
-/// The user of programs that do not.
+/// User of hostile programs.
 const HOSTILE_USER: u32 = 65_534;
 
 impl Scenario {
-    /// Programs that hold one listener are one user's; hostile programs are nobody else's.
+    /// Gives the programs of one listener one user, and hostile programs a user that no other has.
     pub(crate) fn add_users(&mut self, rng: &mut Rng) {
         for program in 0..self.programs.len() {
             let of_listener = self.listener_of(program).map(|listener| listener as u32);

@@ -1,9 +1,9 @@
-//! What every frame of a Tidelane host must obey, seen from outside: a second, independent account
-//! of what each host sent and what reached it.
+//! Rules that every frame of a Tidelane host must obey, checked from outside with an account of
+//! each host's segments that is independent of the engine.
 //!
-//! The account is generous where an observer cannot know (a delivered frame may not have been
-//! looked at yet, an old connection may still have segments under way), so whatever it refuses is
-//! wrong by any reading.
+//! The account errs on the side of the host: a delivered frame may still wait in the receive queue,
+//! and an old connection may have segments on the way. A segment that the account rejects is
+//! therefore wrong under every interpretation.
 
 mod received;
 
@@ -18,66 +18,66 @@ use tidelane_wire::{
 use crate::ledger::{Violation, violation};
 use received::Received;
 
-/// Connections over one pair of endpoints that are remembered; segments may come late.
+/// Incarnations of a connection between two endpoints that are kept, because segments may be late.
 const LIVES_MAX: usize = 4;
-/// RFC 9293 §3.7.1 MUST-15: what may be sent to a peer that named no MSS.
+/// RFC 9293 §3.7.1 MUST-15: the send MSS for a peer that announced no MSS.
 const MSS_DEFAULT: u32 = 536;
 
-/// What a host sent on one connection.
+/// Segments that a host sent on one connection.
 #[derive(Debug)]
 struct Sent {
     iss: SeqNumber,
-    /// After the last byte, SYN or FIN.
+    /// Sequence number after the last byte, SYN or FIN sent.
     max: SeqNumber,
-    /// The shift that its SYN offered.
+    /// Window scale that the host's SYN offered.
     wscale: Option<u8>,
-    /// Right edge of the window it advertised, once it has acknowledged something.
+    /// Right edge of the window that the host advertised; None before its first ACK.
     edge: Option<SeqNumber>,
 }
 
-/// What reached a host on one connection.
+/// Segments that reached a host in one incarnation of a connection.
 #[derive(Debug)]
 struct Heard {
     irs: SeqNumber,
     received: Received,
     wscale: Option<u8>,
     mss: u32,
-    /// Right edge of the peer's window.
+    /// Right edge of the window that the peer advertised.
     edge: Option<SeqNumber>,
-    /// The latest timestamp.
+    /// Latest TSval.
     tsval: Option<u32>,
-    /// After its FIN.
+    /// Sequence number after the peer's FIN.
     fin: Option<SeqNumber>,
 }
 
-/// One end of the connections between two endpoints.
+/// One end of all connections between two endpoints.
 #[derive(Debug, Default)]
 struct End {
     sent: Option<Sent>,
-    /// The latest last.
+    /// Oldest first.
     heard: Vec<Heard>,
 }
 
-/// New bytes that a host has sent.
+/// New bytes that a host has sent on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advance {
-    /// The connection, as its sender has it.
+    /// 4-tuple, with the sender as the local end.
     pub key: FlowKey,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u32,
 }
 
-/// The account of all hosts.
+/// Account of the segments of all hosts.
 #[derive(Debug, Default)]
 pub struct WireRules {
     ends: BTreeMap<(usize, Endpoint, Endpoint), End>,
-    /// New bytes sent since this was last taken.
+    /// New bytes sent since the caller last took this list.
     pub advances: Vec<Advance>,
-    /// Segments that were held against the rules.
+    /// Segments checked.
     pub segments: u64,
 }
 
-/// The segment in `frame`, if it is one that a host would look at, and the receiver's key.
+/// Parses a TCP segment that passes its checksum. Returns it with the receiver's 4-tuple.
 fn segment(frame: &[u8]) -> Option<(FlowKey, Segment<'_>)> {
     let packet = parse_frame(frame).ok()?;
     if packet.protocol != protocol::TCP
@@ -103,17 +103,17 @@ fn shift(seg: &Segment<'_>, own: Option<u8>, others: Option<u8>) -> u32 {
     if is_syn(seg) {
         return 0;
     }
-    // RFC 7323 §2.2: scaled in both directions or in none.
+    // RFC 7323 §2.2: window scaling is on in both directions or in none.
     own.zip(others).map_or(0, |(own, _)| u32::from(own.min(14)))
 }
 
 impl WireRules {
-    /// The host has lost all that it knew.
+    /// Forgets the connections of a host whose service restarts.
     pub fn forget(&mut self, host: usize) {
         self.ends.retain(|(of, _, _), _| *of != host);
     }
 
-    /// A frame has reached `host`.
+    /// Records a frame that reached `host`.
     pub fn delivered(&mut self, host: usize, frame: &[u8]) {
         let Some((key, seg)) = segment(frame) else {
             return;
@@ -131,12 +131,12 @@ impl WireRules {
         }
     }
 
-    /// `host` has sent a frame.
+    /// Checks a frame that `host` has sent.
     pub fn sent(&mut self, now: Instant, host: usize, frame: &[u8]) -> Result<(), Violation> {
         let Some((key, seg)) = segment(frame) else {
             return Ok(());
         };
-        // RFC 9293 §3.5.2: a reset takes its numbers from the segment that it answers.
+        // RFC 9293 §3.5.2: a reset takes its sequence numbers from the segment that it answers.
         if seg.flags.contains(TcpFlags::RST) {
             return Ok(());
         }
@@ -157,14 +157,14 @@ impl WireRules {
     }
 }
 
-/// A rule and what was seen.
+/// A rule and the observation that contradicts it.
 type Broken = (&'static str, String);
 
 impl End {
-    /// Holds what this end sends against the rules. How many new bytes it has.
+    /// Checks a segment that this end sends. Returns the number of new bytes in it.
     fn check(&mut self, seg: &Segment<'_>) -> Result<u32, Broken> {
         let Some(sent) = self.follow(seg) else {
-            // Of a connection whose SYN the observer did not see: it was cut out by a restart.
+            // A restart removed the SYN of this connection from the account.
             return Ok(0);
         };
         if !seg.flags.contains(TcpFlags::ACK) {
@@ -180,12 +180,12 @@ impl End {
         match refused.filter(|_| !fits) {
             Some(broken) => return Err(broken),
             None if !fits => {
-                let text = "acknowledges a peer that it never heard".to_owned();
+                let text = "acknowledges a peer whose SYN never arrived".to_owned();
                 return Err(("an ACK is for what was received", text));
             }
             None => {}
         }
-        // After the peer's FIN nothing can come, and the window says nothing.
+        // No data follows the peer's FIN, so the advertised window has no meaning after it.
         if self.heard.iter().any(|heard| heard.fin == Some(seg.ack)) {
             return Ok(sent);
         }
@@ -197,7 +197,8 @@ impl End {
         Ok(sent)
     }
 
-    /// Takes the sequence numbers of a segment of this end. How many new bytes; None if unknown.
+    /// Records the sequence numbers of a segment of this end. Returns the number of new bytes, or
+    /// None on a connection without a known SYN.
     fn follow(&mut self, seg: &Segment<'_>) -> Option<u32> {
         let known = self.sent.as_ref().is_some_and(|sent| sent.iss == seg.seq);
         if is_syn(seg) && !known {
@@ -222,15 +223,16 @@ impl End {
 }
 
 impl Sent {
-    /// RFC 9293 §3.8.6 SHLD-14: the right edge does not move back, but for what scaling rounds off.
+    /// RFC 9293 §3.8.6 SHLD-14: the right edge does not move back, except by the rounding of
+    /// scaling.
     fn check_window(&mut self, seg: &Segment<'_>, peer: Option<u8>) -> Result<(), Broken> {
         if seg.seq.after(self.max) {
             let text = format!("{} bytes after SND.NXT", seg.seq.distance_from(self.max));
             return Err(("sequence space has no gaps", text));
         }
         if is_syn(seg) && self.edge.is_some() {
-            // A SYN,ACK that is sent again tells of the window as the first one did, unscaled
-            // (RFC 7323 §2.2), though what was sent since may have told of more.
+            // A retransmitted SYN,ACK repeats the first window, unscaled (RFC 7323 §2.2), although
+            // later segments may have advertised a larger window.
             return Ok(());
         }
         let shift = shift(seg, self.wscale, peer);
@@ -281,8 +283,8 @@ impl Heard {
         }
     }
 
-    /// The number as a position from the SYN on, which does not wrap. None for what is far from
-    /// where this connection is: that belongs to another life of the endpoints.
+    /// Returns the position of a sequence number in the stream, counted from the SYN, without wrap.
+    /// Returns None for a number that is so far away that it belongs to another incarnation.
     fn position(&self, number: SeqNumber) -> Option<u64> {
         const FAR: u32 = 1 << 30;
         let here = self.received.first_end();
@@ -295,7 +297,7 @@ impl Heard {
         }
     }
 
-    /// Whether `seg` may be sent to this peer.
+    /// Checks that the host may send `seg` to this peer.
     fn allows(&self, seg: &Segment<'_>) -> Result<(), Broken> {
         let acked = self.position(seg.ack).unwrap_or(u64::MAX);
         if acked > self.received.first_end() {
@@ -305,7 +307,7 @@ impl Heard {
         for (number, (left, right)) in seg.options.sack.as_slice().iter().enumerate() {
             let left_at = self.position(*left).unwrap_or(u64::MAX);
             let right_at = self.position(*right).unwrap_or(u64::MAX);
-            // RFC 2883: only the first block may be of what is acknowledged already.
+            // RFC 2883: only the first block may cover data below the cumulative ACK.
             let below = number > 0 && left.before(seg.ack);
             if below || left_at >= right_at || !self.received.contains(left_at, right_at) {
                 let text = format!("block {number}: {left_at} to {right_at}");
@@ -326,13 +328,14 @@ impl Heard {
         if len == 0 {
             return Ok(());
         }
-        // RFC 6691 §2: the announced size is without options, what is sent is with them.
+        // RFC 6691 §2: the announced MSS does not count options, but a segment's options reduce its
+        // payload.
         if len + seg.options.len() as u32 > self.mss {
             let text = format!("{len} and options above {}", self.mss);
             return Err(("a segment is at most the peer's MSS", text));
         }
         let end = seg.seq.add(len);
-        // RFC 9293 §3.8.6.1: a probe is one byte beyond.
+        // RFC 9293 §3.8.6.1: a zero-window probe is one byte beyond the window.
         let allowed = self.edge.map(|edge| edge.add(u32::from(len == 1)));
         match allowed.filter(|edge| end.after(*edge)) {
             Some(edge) => {

@@ -1,8 +1,8 @@
-//! One thread of a program: a context, and the connections whose events come to it.
+//! One thread of a program: a context, and the connections whose events go to this context.
 //!
-//! A worker sleeps until its doorbell rings or one of its own timers is due, and then gives a turn
-//! to those connections only that an event or a timer named: a lost event shows as a connection
-//! that is stuck.
+//! A worker sleeps until its doorbell rings or one of its timers is due. The worker then serves
+//! only the connections that an event or a timer named, so that a lost event shows as a stuck
+//! connection.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -24,30 +24,30 @@ use crate::{
     side::{Book, Next, Side},
 };
 
-/// How often a worker looks for peers that went without a word.
+/// Interval of the checks for peers that are gone without a reset.
 const PATIENCE_INTERVAL: Duration = Duration::from_secs(20);
-/// When a full ring is tried again.
+/// Delay before a request is repeated that found its ring full.
 const FULL_RETRY: Duration = Duration::from_micros(50);
 
-/// A connection to open.
+/// A connection that is to be opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
-    /// When.
+    /// Time of the open.
     pub at: Instant,
-    /// Its number.
+    /// Number of the connection.
     pub id: u32,
-    /// Where to.
+    /// Address and port of the listener.
     pub to: Endpoint,
 }
 
-/// How a worker takes new connections.
+/// A listener that a worker accepts from.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepting {
-    /// The listener, as the service numbers it.
+    /// The service's number of the listener.
     pub listener: ListenerHandle,
-    /// The worker's own number for it.
+    /// The worker's own number of the listener.
     pub cookie: u64,
-    /// How long a connection waits before it is taken.
+    /// Time that a connection waits in the accept queue before the program takes it.
     pub delay: Duration,
 }
 
@@ -58,25 +58,25 @@ pub struct Worker {
     bell: Arc<AtomicBool>,
     rng: Rng,
     sides: BTreeMap<u32, Side<Stream>>,
-    /// Closed, and not yet released.
+    /// Slots that are closed and not yet released.
     closing: BTreeSet<u32>,
-    /// In use again before the word of their release came.
+    /// Slots that were used again before the event of their release was read.
     released_late: BTreeSet<u32>,
-    /// By slot: when a side wants a turn.
+    /// By slot: time of a side's next turn.
     timers: BTreeMap<u32, Instant>,
     starts: VecDeque<Start>,
     connecting: BTreeSet<u32>,
     accepting: Vec<Accepting>,
     to_accept: VecDeque<(Instant, ListenerHandle, Side<Stream>)>,
     next_patience: Instant,
-    /// Connections taken.
+    /// Connections accepted so far.
     pub accepted: u64,
-    /// Memory is short.
+    /// True if the program has little memory for stream buffers.
     pub thrifty: bool,
 }
 
 impl Worker {
-    /// A worker with a new context; `bell` is what the service rings.
+    /// Creates a worker with a new context; `bell` is the flag that the service's doorbell sets.
     pub fn new(program: Program, context: Context, bell: Arc<AtomicBool>, rng: Rng) -> Self {
         Self {
             context,
@@ -97,7 +97,7 @@ impl Worker {
         }
     }
 
-    /// Takes connections from now on.
+    /// Joins a listener and accepts its connections from now on.
     pub fn accept(&mut self, accepting: Accepting) {
         let joined = self
             .context
@@ -106,22 +106,22 @@ impl Worker {
         self.accepting.push(accepting);
     }
 
-    /// Opens a connection later. Calls come in the order of time.
+    /// Schedules an active open. The calls are in the order of time.
     pub fn open_later(&mut self, start: Start) {
         self.starts.push_back(start);
     }
 
-    /// Whether the doorbell rang since the last look.
+    /// Returns true if the doorbell rang since the last call.
     pub fn take_bell(&self) -> bool {
         self.bell.swap(false, Ordering::Relaxed)
     }
 
-    /// Connections that are not over.
+    /// Returns the sides that are not closed.
     pub fn open_sides(&self) -> impl Iterator<Item = (Option<u32>, Role)> {
         self.sides.values().map(Side::name)
     }
 
-    /// Whether nothing is open, closing, or still to be opened.
+    /// Returns true if no connection is open, closing, waiting for accept, or still to be opened.
     pub fn is_idle(&self) -> bool {
         self.sides.is_empty()
             && self.closing.is_empty()
@@ -130,12 +130,12 @@ impl Worker {
             && self.to_accept.is_empty()
     }
 
-    /// Slots that were closed and not released, for the report of a leak.
+    /// Returns the slots that were closed and not released, for the report of a leak.
     pub fn closing(&self) -> &BTreeSet<u32> {
         &self.closing
     }
 
-    /// Runs until it would sleep. When it wants to run again by itself.
+    /// Runs until the worker would sleep. Returns the time at which a timer wakes the worker.
     pub fn run(&mut self, now: Instant, book: &mut Book) -> Result<Option<Instant>, Violation> {
         self.context.cancel_sleep();
         self.bell.store(false, Ordering::Relaxed);
@@ -156,8 +156,8 @@ impl Worker {
         Ok(self.next_wake(now, full))
     }
 
-    /// Gives back send buffers that hold nothing: always where memory is short, for others wait for
-    /// it then.
+    /// Gives empty send buffers back: always where memory is short, because other connections then
+    /// wait for memory, and at random otherwise.
     fn rest(&mut self) {
         if self.thrifty || self.rng.chance_ppm(100_000) {
             let sides = &mut self.sides;
@@ -221,7 +221,8 @@ impl Worker {
         if self.sides.contains_key(&slot) {
             return Err(violation(now, rule, format!("slot {slot} is in use")));
         }
-        // Control events come first: the word that the slot was released may still be in the ring.
+        // Control events are read first: the event that released the slot may still be in the data
+        // ring.
         if self.closing.remove(&slot) {
             self.released_late.insert(slot);
         }
@@ -290,7 +291,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What `accept` does: hands out connections that have waited long enough.
+    /// Takes connections from the accept queue whose accept delay has passed.
     fn take_accepted(&mut self, now: Instant, ready: &mut BTreeSet<u32>) {
         while self.to_accept.front().is_some_and(|(at, ..)| *at <= now) {
             let Some((_, listener, mut side)) = self.to_accept.pop_front() else {
@@ -318,7 +319,7 @@ impl Worker {
         due
     }
 
-    /// Asks for connections that are due. Whether the ring was full.
+    /// Requests the active opens that are due. Returns true if the ring was full.
     fn start_connections(&mut self, now: Instant, book: &mut Book) -> bool {
         while let Some(start) = self.starts.front().filter(|start| start.at <= now).copied() {
             let request = Connect {

@@ -1,4 +1,4 @@
-//! The event loop: whatever comes next in virtual time happens next.
+//! Event loop of the simulator: takes the earliest event in virtual time and runs its handler.
 
 mod checks;
 mod mishaps;
@@ -27,16 +27,16 @@ use crate::{
     worker::Start,
 };
 
-/// Checkers that watch over time look this often.
+/// Interval of the checks that compare the run with virtual time.
 const TICK: Duration = Duration::from_secs(1);
-/// A run that has more events than this does not end.
+/// Events after which a run counts as endless.
 const EVENTS_MAX: u64 = 30_000_000;
-/// After so many bursts of random writes a run has seen enough.
+/// Bursts of random writes to shared memory in one run; the writers are killed after that many.
 const MISDEEDS_MAX: u64 = 50_000;
-/// Steps without anything to do that a host may take in a second: timers have a tick of 1 ms.
+/// Steps without work that a host may take in a second: the timer wheel has a tick of 1 ms.
 const VAIN_STEPS_MAX: u32 = 3_000;
 
-/// What comes next.
+/// An event of the simulation, with the index of the host, link or program that it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
     Arrive(usize),
@@ -51,7 +51,7 @@ enum Event {
     Tick,
 }
 
-/// Hosts, programs and wires.
+/// A run: hosts, programs, links and the virtual clock.
 pub struct World {
     scenario: Scenario,
     now: Instant,
@@ -59,25 +59,25 @@ pub struct World {
     machines: Vec<Machine>,
     foreign: Option<ForeignHost>,
     network: Network,
-    /// By host: arrived, and waiting for room.
+    /// By host: a frame that arrived while the port had no room.
     held: Vec<Option<Vec<u8>>>,
     wire_rules: WireRules,
     cwnd_rules: CwndRules,
     foreign_bytes: ForeignBytes,
     root: Rng,
     processes: Vec<Option<Process>>,
-    /// By program: when it comes back.
+    /// By program: the time at which a killed program starts again.
     returns: Vec<Option<Instant>>,
     mishaps: VecDeque<Mishap>,
     repair: Option<Instant>,
     next_tick: Instant,
     drain_until: Option<Instant>,
-    /// Since when all connections are over.
+    /// Time since which all connections have been over.
     over_since: Option<Instant>,
     vain_steps: Vec<u32>,
-    /// By host: its last step found nothing to do.
+    /// By host: true if the last step found nothing to do.
     idle: Vec<bool>,
-    /// By program: how far the sweep of one that misbehaves has come.
+    /// By program: words that its region fuzzer has swept; kept over a restart of the program.
     swept: Vec<u64>,
     digest: Digest,
     rng: Rng,
@@ -86,11 +86,12 @@ pub struct World {
 }
 
 impl World {
-    /// The world of `scenario` at its start.
+    /// Creates the world of `scenario` at time zero and starts its programs.
     pub fn new(scenario: Scenario) -> std::io::Result<Self> {
         let root = Rng::new(scenario.seed).fork(0x0770_771d);
         let mut ledger = Ledger::new(scenario.connections.iter().cloned());
-        // What finds no memory is dropped, and nothing else happens to its connection.
+        // The service drops payload for which the program has no memory, so the sender may time
+        // out.
         ledger.timeouts = scenario.has_awful_wire() || scenario.is_short_of_memory();
         ledger.refusals = scenario.has_low_limits();
         ledger.perfect_wire = scenario.has_perfect_wire();
@@ -156,7 +157,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs to the end. What was seen, or the first rule that did not hold.
+    /// Runs to the end. Returns the report of the run, or the first rule that did not hold.
     pub fn run(mut self) -> Result<Report, Violation> {
         while let Some((at, event)) = self.next_event() {
             if self.report.events >= EVENTS_MAX {
@@ -169,7 +170,7 @@ impl World {
         Err(self.violated("a run ends", "nothing is left to happen"))
     }
 
-    /// Runs until `until`, or to the end if that comes before.
+    /// Runs until `until`, or to the end of the run if that is earlier.
     pub(crate) fn run_until(&mut self, until: Instant) -> Result<(), Violation> {
         while let Some((at, event)) = self.next_event() {
             if at > until || self.happens(at, event)? {
@@ -179,12 +180,12 @@ impl World {
         Ok(())
     }
 
-    /// What all ends did so far.
+    /// The record of both ends of all connections.
     pub(crate) const fn ledger(&self) -> &Ledger {
         &self.book.ledger
     }
 
-    /// The counters of all hosts so far.
+    /// Returns the counters of all hosts.
     pub(crate) fn counters(&self) -> Vec<(String, u64)> {
         let machines = self.machines.iter();
         machines
@@ -192,7 +193,8 @@ impl World {
             .collect()
     }
 
-    /// Smoothed round-trip time of a host's first connection; none if it has none.
+    /// Returns the smoothed round-trip time of a host's first connection; None without a
+    /// connection.
     pub(crate) fn srtt(&self, host: usize) -> Option<Duration> {
         let sockets = self.machines.get(host)?.host.sockets();
         sockets
@@ -200,7 +202,7 @@ impl World {
             .find_map(|socket| Some(socket.info.as_ref()?.srtt))
     }
 
-    /// Lets the next event happen. True if the run is over.
+    /// Handles one event at time `at`. Returns true if the run is over.
     fn happens(&mut self, at: Instant, event: Event) -> Result<bool, Violation> {
         self.now = self.now.max(at);
         self.report.events += 1;
@@ -253,7 +255,7 @@ impl World {
         next
     }
 
-    /// Lets `event` happen. True if the run is over.
+    /// Runs the handler of `event`. Returns true if the run is over.
     fn happen(&mut self, event: Event) -> Result<bool, Violation> {
         match event {
             Event::Arrive(way) => self.arrive(way),
@@ -282,9 +284,9 @@ impl World {
         }
     }
 
-    /// Hands a frame to `host`, or keeps it until there is room.
+    /// Hands a frame to `host`, or holds it back until the port has room.
     fn deliver(&mut self, host: usize, frame: Vec<u8>) {
-        // Corrupted on its last hop: a NIC takes only what bears its address.
+        // A corrupted destination address: a NIC accepts only frames for its own address.
         if frame.first_chunk() != Some(&mac(host).0) {
             return;
         }
@@ -310,12 +312,12 @@ impl World {
     fn step(&mut self, index: usize) -> Result<(), Violation> {
         let now = self.now;
         let worked = self.machines[index].step(now);
-        // After work, one look for more is no waste.
+        // One idle step after a step with work is allowed: the host has to find out.
         let was_idle = std::mem::replace(&mut self.idle[index], !worked);
         self.vain_steps[index] += u32::from(was_idle && !worked);
-        // A program that misbehaves may ring all day.
+        // A hostile program may ring the doorbell without end.
         if self.vain_steps[index] > VAIN_STEPS_MAX && !self.book.ledger.strangers {
-            let text = format!("host {index} wakes up in vain, again and again");
+            let text = format!("host {index} wakes up without work, again and again");
             return Err(self.violated("an idle service sleeps", &text));
         }
         self.after_host(index)?;
@@ -328,7 +330,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes what a host sent, and wakes whom it rang.
+    /// Sends the frames that host `index` emitted, and wakes the workers whose doorbell it rang.
     fn after_host(&mut self, index: usize) -> Result<(), Violation> {
         let (now, network, rules) = (self.now, &mut self.network, &mut self.wire_rules);
         let mut checked = Ok(());
@@ -355,7 +357,7 @@ impl World {
         Ok(())
     }
 
-    /// Holds what `index` has just sent against the laws of congestion control.
+    /// Checks the segments that host `index` has just sent against the rules of congestion control.
     fn check_senders(&mut self, index: usize) -> Result<(), Violation> {
         let advances = std::mem::take(&mut self.wire_rules.advances);
         if !self.cwnd_rules.looks() {
@@ -373,7 +375,7 @@ impl World {
         let (at, worker) = &mut process.workers[worker];
         match worker.run(self.now, &mut self.book) {
             Ok(next) => *at = next,
-            // What it sees in memory that it scribbles over proves nothing.
+            // A program that overwrites its own shared memory may read anything there.
             Err(_) if bad => *at = None,
             Err(violation) => return Err(violation),
         }
@@ -381,7 +383,7 @@ impl World {
         Ok(())
     }
 
-    /// Wakes host `index` if a program rang.
+    /// Wakes host `index` if a program rang its doorbell.
     fn answer_bell(&mut self, index: usize) {
         let machine = &mut self.machines[index];
         if machine
@@ -392,7 +394,7 @@ impl World {
         }
     }
 
-    /// The connections that a program still has to open.
+    /// Returns the connections that a program has not opened yet.
     fn starts_of(&self, program: usize) -> Vec<Start> {
         let waiting = self.scenario.connections.iter().filter(|plan| {
             let record = self.book.ledger.end(plan.id, Role::Client);

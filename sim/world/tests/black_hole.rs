@@ -1,11 +1,11 @@
-//! A path that drops packets of more than 1280 bytes and says nothing (RFC 4821).
+//! A path that silently drops packets of more than 1280 bytes (RFC 4821).
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, Bulk};
 
 const RATE: u64 = 10_000_000;
-/// Ethernet's header and a packet of 1280 bytes.
+/// The Ethernet header and a packet of 1280 bytes.
 const FRAME_MAX: u32 = 14 + 1280;
 
 #[test]
@@ -34,9 +34,9 @@ fn transfers_get_through_at_nearly_the_whole_rate() {
             goodput.counter("mtu_probes")
         );
         assert_eq!(goodput.counter("mtu_black_holes"), 3, "{congestion}");
-        // From 1024 bytes to 1234 in five steps, each.
+        // Each flow goes from 1024 bytes to 1234 bytes in five steps.
         assert_eq!(goodput.counter("mtu_raised"), 15, "{congestion}");
-        // Headers are 5.2 % of such packets.
+        // Headers are 5.2 % of packets of this size.
         assert!(goodput.rate() > 0.9 * RATE as f64, "{congestion}");
     }
 }

@@ -3,7 +3,7 @@
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, Bloat, RoundTrips};
 
-/// Without a queue.
+/// Round-trip time without a queue.
 const ROUND_TRIP: Duration = Duration::from_millis(40);
 
 fn run(congestion: Algorithm) -> RoundTrips {
@@ -34,7 +34,7 @@ fn bbr_leaves_round_trips_as_they_were_and_cubic_fills_the_queue() {
             seen.longest(),
             seen.rate() / 1e6
         );
-        // To a millisecond, in which replies are looked for.
+        // Reply times have a resolution of a millisecond.
         let alone = seen.mean_alone();
         assert!(
             (ROUND_TRIP..ROUND_TRIP * 21u64 / 20u64).contains(&alone),
@@ -43,7 +43,7 @@ fn bbr_leaves_round_trips_as_they_were_and_cubic_fills_the_queue() {
     }
     assert!(bbr.mean(late()) < ROUND_TRIP * 2u64);
     assert!(bbr.rate() > 9e6 && cubic.rate() > 8e6);
-    // It takes CUBIC 14 s from where HyStart stopped to the end of the queue.
+    // CUBIC takes 14 s from the exit of HyStart to a full queue.
     assert!(cubic.mean(late()) > ROUND_TRIP * 10u64);
     let early = Duration::from_secs(1)..Duration::from_secs(3);
     assert!(cubic.mean(early) < ROUND_TRIP * 4u64);

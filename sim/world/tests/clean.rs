@@ -1,11 +1,11 @@
-//! A clean link: what is sent again was lost in its queue, and nothing is sent again needlessly.
+//! A clean link: only frames that the queue dropped are retransmitted.
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
 use tidelane_world::{Bulk, Goodput};
 
-/// A hundred flows over 2.5 Gbit/s and 20 us, as between the hosts of `bench/figures/tas-table4`,
-/// with a queue of so many frames.
+/// Runs a hundred flows over 2.5 Gbit/s and 20 us, as between the hosts of
+/// `bench/figures/tas-table4`, with a queue of `queue` frames.
 fn hundred_flows(queue: u32) -> Goodput {
     let way = LinkConfig {
         rate: 2_500_000_000,

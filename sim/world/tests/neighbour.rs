@@ -22,7 +22,7 @@ impl Bell for NoBell {
     }
 }
 
-/// Flags and destination of what has come out.
+/// Returns the flags and the destination of the frames that the host sent.
 fn sent(far: &mut MemPort) -> Vec<(TcpFlags, [u8; 6])> {
     let mut burst = far.new_burst();
     far.rx_burst(&mut burst, BURST_MAX);

@@ -1,4 +1,4 @@
-//! A path between two routers that is narrower than its ends, and says so (RFC 1191, RFC 8201).
+//! A path with an MTU below that of its ends, whose routers send ICMP errors (RFC 1191, RFC 8201).
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
@@ -41,7 +41,7 @@ fn transfers_go_on_with_the_size_that_the_router_names() {
             assert!((1..=u64::from(FLOWS)).contains(&lowered), "{lowered}");
             assert_eq!(goodput.counter("mtu_black_holes"), 0);
             assert_eq!(goodput.counter("timeouts"), 0);
-            // Headers are 5.1 % of such packets, or 6.7 %.
+            // Headers are 5.1 % of such packets over IPv4, and 6.7 % over IPv6.
             assert!(
                 goodput.rate() > 0.9 * RATE as f64,
                 "{family:?} {congestion}"

@@ -1,5 +1,5 @@
-//! Seeds that found something, by what they found. Those below were found when all was IPv4 and
-//! paths were as wide as their ends: each runs as it did then, to the last frame, and as it is
+//! Seeds that failed once, with the fault that each one found. They were found when all traffic was
+//! IPv4 and no path was narrow. Each runs twice: as it ran then, to the last frame, and as it is
 //! drawn now.
 
 use tidelane_world::{Scenario, Theme, run};
@@ -13,8 +13,8 @@ fn holds(theme: Theme, seed: u64) {
     }
 }
 
-/// What had arrived before accept was acknowledged and then dropped when the program had no memory
-/// for it: the program read what an earlier connection had left there.
+/// Data that arrived before accept was acknowledged and then dropped when the program had no memory
+/// for it. The program read bytes that an earlier connection had left in the buffer.
 #[test]
 fn bytes_that_wait_for_accept_survive_a_program_without_memory() {
     for seed in [126, 175, 316] {
@@ -22,8 +22,8 @@ fn bytes_that_wait_for_accept_survive_a_program_without_memory() {
     }
 }
 
-/// A connection whose bytes were acknowledged was reset when the program that was to accept it had
-/// no memory for them, and the peer of a reset that is lost waits for ever.
+/// A connection with acknowledged data was reset when the accepting program had no memory for the
+/// data. If such a reset is lost, the peer waits for ever.
 #[test]
 fn a_connection_that_waits_for_memory_is_not_reset() {
     for seed in [4_018_359, 4_027_024, 4_034_182] {
@@ -31,8 +31,8 @@ fn a_connection_that_waits_for_memory_is_not_reset() {
     }
 }
 
-/// The checker took what a step sent over the memory wire after a reduction for what had been in
-/// flight before.
+/// The checker took bytes that a step sent over the local path after a reduction for bytes in
+/// flight before the reduction.
 #[test]
 fn a_second_reduction_may_follow_when_the_first_one_s_window_is_over() {
     for seed in [5_001_599, 5_003_340] {
@@ -40,14 +40,14 @@ fn a_second_reduction_may_follow_when_the_first_one_s_window_is_over() {
     }
 }
 
-/// smoltcp, in LAST-ACK with bytes to send, does not see that a window opened.
+/// smoltcp in LAST-ACK with unsent data ignores a window update.
 #[test]
 fn the_foreign_stack_says_its_last_word_once_it_has_said_all() {
     holds(Theme::Foreign, 4_025_025);
 }
 
-/// A member of a listener whose connection could not be handed out counted it for ever as one that
-/// its program had yet to take, and the backlog shrank.
+/// A member of a listener counted a connection that could not be handed out as one that its program
+/// had yet to accept, for ever, and the backlog shrank.
 #[test]
 fn connections_that_were_never_handed_out_do_not_fill_the_backlog() {
     for seed in 500_000..500_010 {
@@ -55,22 +55,22 @@ fn connections_that_were_never_handed_out_do_not_fill_the_backlog() {
     }
 }
 
-/// A program that ended left more connections than its host's port had frames: the resets that
-/// found none were lost, and peers that had said all they had waited for ever.
+/// A program died with more connections than its host's port had frames. Resets that found no frame
+/// were lost, and peers that had sent everything waited for ever.
 #[test]
 fn every_connection_of_a_program_that_dies_is_reset() {
     holds(Theme::Death, 9_005_146);
 }
 
-/// A bit flipped in the link address that a SYN came from: all SYN,ACK went there, also after the
-/// SYN had come again from where its sender is.
+/// A bit error in the source link address of a SYN: all SYN,ACKs went to that address, even after
+/// the SYN had been retransmitted with the right address.
 #[test]
 fn a_handshake_follows_a_syn_that_comes_from_elsewhere() {
     holds(Theme::Any, 11_016_887);
 }
 
-/// A peer without memory refuses what is left of a connection that its program has closed, until
-/// the last timeout: that is the end of it, of which nobody tells the peer (as in Linux).
+/// A peer without memory takes no more data of a connection that its program has closed, until the
+/// last timeout. The abort sends nothing to the peer (as in Linux).
 #[test]
 fn who_is_given_up_waits_for_as_long_as_its_program_wishes() {
     holds(Theme::Memory, 12_059_222);

@@ -12,7 +12,7 @@ fn key() -> FlowKey {
     FlowKey::new(end(1, 5000), end(2, 80))
 }
 
-/// A sender with `flight` bytes in flight of `cwnd`, after `acked`.
+/// Returns a sender with `flight` bytes in flight and a window of `cwnd`, after `acked` bytes.
 fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
     FlowInfo {
         key: key(),
@@ -113,7 +113,7 @@ fn two_reductions_in_one_round_trip_are_seen() {
         }
         rules
     };
-    // All that was in flight before this step is acknowledged: another round trip.
+    // All data that was in flight before this step is acknowledged: another round trip.
     let before = flight - 3 * MSS;
     let later = info(u64::from(before), flight, flight, 5 * MSS);
     assert_eq!(look(&mut start(), later), Ok(()));
@@ -127,7 +127,7 @@ fn two_reductions_in_one_round_trip_are_seen() {
     assert_eq!(look(&mut start(), timed_out), Ok(()));
 }
 
-/// The step that reduced has sent three segments more.
+/// The step that reduced cwnd has also sent three segments.
 #[test]
 fn what_a_step_sent_over_the_memory_wire_is_not_taken_for_old() {
     let (flight, before) = (10 * MSS, 7 * MSS);
@@ -155,7 +155,7 @@ fn slow_start_that_ends_where_the_window_stands_is_no_reduction() {
     for ssthresh in [u32::MAX, flight] {
         assert_eq!(look(&mut rules, info(0, flight, flight, ssthresh)), Ok(()));
     }
-    // The first loss may follow at once; a second one may not.
+    // The first loss may follow at once, a second one may not.
     let lost = info(0, flight, 14 * MSS, 14 * MSS);
     assert_eq!(look(&mut rules, lost), Ok(()));
     let again = info(0, flight, 9 * MSS, 9 * MSS);

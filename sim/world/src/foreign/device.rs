@@ -1,4 +1,4 @@
-//! The foreign stack's way to the wire: it speaks IP, the wire speaks Ethernet.
+//! Adapter between smoltcp, which speaks IP, and the links, which carry Ethernet frames.
 
 use std::collections::VecDeque;
 
@@ -16,23 +16,23 @@ use crate::{
     topology::{Topology, address, mac, mac_of},
 };
 
-/// Frames that may wait to be processed: more are lost, as in any NIC.
+/// Frames that may wait for processing. The device drops frames beyond, as a NIC does.
 const WAITING_MAX: usize = 1024;
 
 /// Queues in both directions.
 pub struct Device {
     own: MacAddress,
     mtu: usize,
-    /// By address of a host: whose link address leads there.
+    /// By address of a host: link address of the next hop.
     hops: Vec<(IpAddress, MacAddress)>,
     waiting: VecDeque<Vec<u8>>,
-    /// The packet that the next poll sees.
+    /// Packet that the next poll receives.
     admitted: Option<Vec<u8>>,
     sent: Vec<Vec<u8>>,
 }
 
 impl Device {
-    /// The device of host `index`.
+    /// Creates the device of host `index`.
     pub fn new(index: usize, mtu: u32, topology: &Topology) -> Self {
         let hop = |family, to| {
             let addr = address(family, to);
@@ -52,7 +52,7 @@ impl Device {
         }
     }
 
-    /// A frame from the wire.
+    /// Receives a frame from the link.
     pub fn arrive(&mut self, frame: &[u8]) {
         let fits = frame.len() <= self.mtu + ETHERNET_HEADER_LEN;
         let is_ip = match frame.get(12..=ETHERNET_HEADER_LEN) {
@@ -66,8 +66,8 @@ impl Device {
         }
     }
 
-    /// Lets the next poll see one more packet: not a SYN between two ends that are `known`.
-    /// Whether there was one.
+    /// Lets the next poll receive one more packet, and drops SYNs between two endpoints that are
+    /// `known`. Returns true if there was a packet.
     pub fn admit(&mut self, known: impl Fn((Endpoint, Endpoint)) -> bool) -> bool {
         while self.admitted.is_none() {
             let Some(packet) = self.waiting.pop_front() else {
@@ -80,7 +80,7 @@ impl Device {
         true
     }
 
-    /// Takes what was sent, as frames.
+    /// Takes the packets that smoltcp sent, as frames.
     pub fn take_sent(&mut self) -> Vec<Vec<u8>> {
         let hops = &self.hops;
         let frame = |packet: Vec<u8>| {
@@ -103,7 +103,7 @@ fn parse(packet: &[u8]) -> Option<Packet<'_>> {
     parse_ipv4(packet).or_else(|_| parse_ipv6(packet)).ok()
 }
 
-/// The ends of a packet that is a SYN, the peer's first.
+/// Returns the endpoints of a packet that is a SYN, the peer's first.
 fn syn_ends(packet: &[u8]) -> Option<(Endpoint, Endpoint)> {
     let packet = parse(packet)?;
     let segment = parse_tcp(packet.payload).ok()?;
@@ -133,7 +133,7 @@ impl phy::Device for Device {
     }
 }
 
-/// One packet that has arrived.
+/// A received packet.
 pub struct RxToken(Vec<u8>);
 
 impl phy::RxToken for RxToken {
@@ -142,7 +142,7 @@ impl phy::RxToken for RxToken {
     }
 }
 
-/// Room for one packet to send.
+/// Space for one packet to send.
 pub struct TxToken<'a>(&'a mut Vec<Vec<u8>>);
 
 impl phy::TxToken for TxToken<'_> {

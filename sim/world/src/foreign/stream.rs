@@ -9,24 +9,24 @@ use tidelane_netem::Rng;
 use super::Sockets;
 use crate::{pipe::Pipe, plan::Role};
 
-/// One connection's socket, and what it went through.
+/// The socket of one connection, with its history.
 pub struct ForeignStream {
     sockets: Sockets,
     handle: SocketHandle,
-    /// The peer's FIN came.
+    /// True once the peer's FIN has arrived.
     fin: bool,
     shut: bool,
     closed: bool,
     established: bool,
     close_when_open: bool,
-    /// Read from the socket, which forgets what is unread when its TIME-WAIT ends, and not yet by
-    /// the program.
+    /// Data that was read from the socket and not yet by the program. smoltcp discards unread data
+    /// at the end of TIME-WAIT.
     kept: VecDeque<u8>,
     name: (Option<u32>, Role),
 }
 
 impl ForeignStream {
-    /// The stream of a socket that connects or is connected.
+    /// Creates the stream of a socket that connects or is connected.
     pub fn new(sockets: Sockets, handle: SocketHandle) -> Self {
         Self {
             sockets,
@@ -41,12 +41,12 @@ impl ForeignStream {
         }
     }
 
-    /// Remembers whose it was.
+    /// Stores the number of the connection, if it is known, and the role.
     pub fn named(self, name: (Option<u32>, Role)) -> Self {
         Self { name, ..self }
     }
 
-    /// Whose it was.
+    /// Returns the number of the connection, if it is known, and the role.
     pub fn name(&self) -> (Option<u32>, Role) {
         self.name
     }
@@ -68,7 +68,7 @@ impl ForeignStream {
         self.with(|socket| socket.state())
     }
 
-    /// Looks at the state after each frame.
+    /// Updates the history after each frame.
     pub fn observe(&mut self) {
         use tcp::State::{CloseWait, Closing, Established, FinWait1, FinWait2, LastAck, TimeWait};
         let state = self.state();
@@ -79,15 +79,16 @@ impl ForeignStream {
             let got = self.with(|socket| socket.recv_slice(&mut rest).unwrap_or(0));
             self.kept.extend(&rest[..got]);
         }
-        // Closed before it is open, a connection would never be (RFC 9293 §3.10.4 lets it wait). In
-        // LAST-ACK smoltcp 0.14 ignores acknowledgments of nothing new, and so windows that open.
+        // smoltcp drops a connection that is closed before it is open; RFC 9293 §3.10.4 lets it
+        // wait. In LAST-ACK smoltcp 0.14 ignores ACKs without new data, and therefore window
+        // updates.
         let unsent = state == CloseWait && self.with(|socket| socket.send_queue()) > 0;
         if self.established && !unsent && std::mem::take(&mut self.close_when_open) {
             self.with(tcp::Socket::close);
         }
     }
 
-    /// Reads what no program wants any more.
+    /// Discards data that no program reads any more.
     pub fn swallow(&mut self) {
         self.with(|socket| {
             while socket
@@ -97,12 +98,12 @@ impl ForeignStream {
         });
     }
 
-    /// Whether TCP is done with it.
+    /// Returns true if TCP is done with the connection.
     pub fn is_gone(&self) -> bool {
         self.state() == tcp::State::Closed
     }
 
-    /// Forgets the socket.
+    /// Removes the socket.
     pub fn remove(&mut self) {
         self.sockets.borrow_mut().remove(self.handle);
     }
@@ -114,7 +115,7 @@ impl Pipe for ForeignStream {
     }
 
     fn peek(&mut self, into: &mut [u8]) -> usize {
-        // All that comes before the FIN is still in the socket, all after it is kept.
+        // Data before the FIN is in the socket, and all data is in the buffer after the FIN.
         if self.fin {
             let kept = self.kept.iter().zip(into);
             return kept.map(|(from, to)| *to = *from).count();

@@ -1,16 +1,16 @@
-//! Which part of a stream has arrived.
+//! Ranges of a stream that have arrived.
 
 use std::collections::BTreeMap;
 
-/// Ranges of positions, counted from the SYN; none touches another.
+/// Ranges of positions, counted from the SYN. No two ranges touch.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// Start to end.
+    /// Maps the start of a range to its end.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl Received {
-    /// `start..end` has arrived.
+    /// Adds `start..end`.
     pub fn insert(&mut self, mut start: u64, mut end: u64) {
         if start >= end {
             return;
@@ -32,12 +32,12 @@ impl Received {
         self.ranges.insert(start, end);
     }
 
-    /// How far everything from the start has arrived.
+    /// Returns the end of the contiguous data from position zero.
     pub fn first_end(&self) -> u64 {
         self.ranges.get(&0).copied().unwrap_or(0)
     }
 
-    /// Whether all of `start..end` has arrived.
+    /// Returns true if all of `start..end` has arrived.
     pub fn contains(&self, start: u64, end: u64) -> bool {
         let at = self.ranges.range(..=start).next_back();
         at.is_some_and(|(_, last)| *last >= end)

@@ -7,7 +7,7 @@ use super::*;
 const HOST: [u8; 4] = [10, 0, 0, 1];
 const PEER: [u8; 4] = [10, 0, 0, 2];
 
-/// A segment from one end to the other, as a frame.
+/// Builds a frame with a segment from one end to the other.
 fn frame(from: [u8; 4], header: SegmentHeader, payload: &[u8]) -> Vec<u8> {
     let to = if from == HOST { PEER } else { HOST };
     let mut tcp = vec![0; 60];
@@ -46,7 +46,7 @@ fn header(from: [u8; 4], seq: u32, ack: u32, flags: TcpFlags) -> SegmentHeader {
     }
 }
 
-/// The same segment over IPv6.
+/// Converts an IPv4 frame to IPv6.
 fn over_v6(frame: &[u8]) -> Vec<u8> {
     let mut tcp = frame[ETHERNET_HEADER_LEN + 20..].to_vec();
     let [from, to] = [frame[29], frame[33]].map(|last| IpAddress([last; 16]));
@@ -66,7 +66,7 @@ fn over_v6(frame: &[u8]) -> Vec<u8> {
 
 const SYN_ACK: TcpFlags = TcpFlags::SYN.union(TcpFlags::ACK);
 
-/// Host 0 at 100 has a connection with a peer at 900 that grants it 1,000 bytes.
+/// Host 0 with ISS 100 has a connection with a peer with ISS 900, which grants it 1,000 bytes.
 fn established() -> WireRules {
     let mut rules = WireRules::default();
     let syn = header(HOST, 100, 0, TcpFlags::SYN);
@@ -161,7 +161,8 @@ fn a_window_does_not_move_back() {
     assert_eq!(refused.map_err(|violation| violation.rule), Err(rule));
 }
 
-/// Seed 23568: the unscaled window of a SYN,ACK that is sent again is no news.
+/// Seed 23568: the unscaled window of a retransmitted SYN,ACK says nothing about the current
+/// window.
 #[test]
 fn a_syn_ack_that_is_sent_again_does_not_move_the_window_back() {
     let mut rules = WireRules::default();
@@ -175,7 +176,7 @@ fn a_syn_ack_that_is_sent_again_does_not_move_the_window_back() {
     for sent in [&again, &scaled, &again] {
         assert_eq!(rules.sent(Instant::ZERO, 0, sent), Ok(()));
     }
-    // What was said with scale still holds.
+    // The scaled window still must not shrink.
     let mut narrow = header(HOST, 101, 901, TcpFlags::ACK);
     narrow.wnd = 500;
     let refused = rules.sent(Instant::ZERO, 0, &frame(HOST, narrow, &[]));
@@ -227,7 +228,7 @@ fn a_stream_may_be_longer_than_its_numbers() {
         seq = seq.wrapping_add(LEN);
         assert!(heard.allows(&segment(101, seq, &[])).is_ok());
     }
-    // Far from here: of another life.
+    // A sequence number far away belongs to another incarnation.
     heard.hear(&segment(seq.wrapping_add(1 << 31), 101, &payload), None);
     assert_eq!(heard.received.first_end(), 1 + 200_000 * u64::from(LEN));
 }

@@ -1,4 +1,4 @@
-//! The rules that hold over time and at the end: progress, and nothing left.
+//! Rules that hold over time and at the end: connections make progress, and nothing leaks.
 
 use tidelane_time::Duration;
 
@@ -10,15 +10,15 @@ use crate::{
     report::Report,
 };
 
-/// A connection that moves nothing for so long is stuck: fifteen timeouts of the longest kind. A
-/// lost acknowledgment whose repetition comes minutes later is a sample of minutes (RFC 7323 4.1,
-/// as in Linux), and then three lost segments are six minutes.
+/// Time without progress after which a connection is stuck: fifteen timeouts of the longest kind.
+/// An ACK that is lost and comes again minutes later gives an RTT sample of minutes (RFC 7323 §4.1,
+/// as in Linux), and three losses in a row then take six minutes.
 const STUCK_AFTER: Duration = Duration::from_secs(15 * 120);
-/// After the last connection everything is gone in twice the MSL and this.
+/// Time beyond twice the MSL in which all state goes away after the last connection.
 const DRAIN_MAX: Duration = Duration::from_secs(900);
 
 impl World {
-    /// Looks after what should have happened by now. True if the run is over.
+    /// Checks the rules that depend on time, once per [`TICK`]. Returns true if the run is over.
     pub(super) fn tick(&mut self) -> Result<bool, Violation> {
         self.next_tick = self.now + TICK;
         self.vain_steps.fill(0);
@@ -48,14 +48,14 @@ impl World {
             return Ok(true);
         }
         if self.now > until {
-            return Err(self.violated("nothing leaks", "something does not go away"));
+            return Err(self.violated("nothing leaks", "state is left after the drain time"));
         }
         Ok(false)
     }
 
-    /// Whether the server's host gave the connection up: its program had closed it, and the peer
-    /// did not take what was left until the last timeout. No RST tells of that (as in Linux), so
-    /// that the client waits for as long as its program wishes: here that is killed.
+    /// Returns true if the server's host aborted the connection on a timeout: its program had
+    /// closed the connection, and the peer took no more data. The abort sends no RST (as in Linux),
+    /// so the client waits for as long as its program does. The simulator kills that program.
     fn is_given_up(&self, entry: &Entry) -> bool {
         let host_of = |entry: &Entry| {
             let listener = &self.scenario.listeners[entry.plan.listener];
@@ -80,7 +80,7 @@ impl World {
         waits(&entry) && stuck.filter(waits).count() as u64 <= given_up
     }
 
-    /// No byte of another user may be in the memory of `program`.
+    /// Checks that the memory of `program` holds no byte of another user's connections.
     pub(super) fn check_memory(&mut self, program: usize) -> Result<(), Violation> {
         let user = self.scenario.programs[program].user;
         let Some(process) = &self.processes[program] else {
@@ -106,7 +106,7 @@ impl World {
         if self.good_processes_idle() {
             self.begin_drain()?;
         } else if self.now - since > DRAIN_MAX {
-            return Err(self.violated("a slot is released in the end", "one is not"));
+            return Err(self.violated("a slot is released in the end", "a slot is still in use"));
         }
         Ok(())
     }
@@ -126,7 +126,8 @@ impl World {
             && self.foreign.as_ref().is_none_or(ForeignHost::is_idle)
     }
 
-    /// All connections are over: what is left has to go by itself.
+    /// Starts the drain: all connections are over, and the remaining state has to go away by
+    /// timers.
     fn begin_drain(&mut self) -> Result<(), Violation> {
         let msl = self.scenario.hosts.iter().map(|host| host.engine.msl);
         let longest = msl.max().unwrap_or_default();
@@ -146,7 +147,7 @@ impl World {
             let refused = self.book.ledger.refusals && entry.ends[1].stage == Stage::NotYet;
             if entry.must_be_complete() && !entry.is_complete() && !refused {
                 let text = format!("{}; {:?}", entry.plan, entry.ends);
-                return Err(self.violated("what was planned was done", &text));
+                return Err(self.violated("every planned exchange completes", &text));
             }
             self.report.count(entry);
         }

@@ -1,4 +1,4 @@
-//! What goes wrong at its time, and comes right again.
+//! Faults: each takes effect at its time, and some end after a while.
 
 use tidelane_time::{Duration, Instant};
 
@@ -93,7 +93,7 @@ impl World {
         self.book.ledger.restart_clocks(self.now);
     }
 
-    /// The service of `host` ends with its programs; all of them are back after a while.
+    /// Stops the service and the programs of `host`, and starts all of them again after `lasts`.
     fn restart(&mut self, host: usize, lasts: Duration, orderly: bool) -> Result<(), Violation> {
         let back = self.now + lasts + Duration(1);
         let machine = &mut self.machines[host];
