@@ -1,4 +1,4 @@
-//! CUBIC (RFC 9438) in whole segments and ticks, as Linux counts it.
+//! CUBIC (RFC 9438) in whole segments and ticks, with the arithmetic of Linux.
 
 use crate::{
     hystart::{HyStart, Sample},
@@ -7,35 +7,35 @@ use crate::{
 
 /// RFC 9438 §4.1.2.
 const C: f64 = 0.4;
-/// K is counted in parts of a second, rounded down.
+/// Resolution of K, in parts of a second; K is rounded down.
 const K_PARTS: f64 = 1024.0;
-/// The factor of a reduction: 717 of 1024.
+/// Multiplicative decrease factor: 717 of 1024.
 const BETA: f64 = 717.0 / 1024.0;
-/// Windows that are acknowledged per segment of growth, at most, before anything was lost.
+/// Largest number of ACKed segments per segment of growth before the first loss.
 const GROWTH_UNKNOWN: u64 = 20;
-/// No threshold.
-pub(crate) const INFINITE: u64 = u64::MAX / 2;
+/// Initial value of ssthresh.
+pub(crate) const SSTHRESH_INFINITE: u64 = u64::MAX / 2;
 
-/// Window and threshold in segments, and CUBIC's own state.
+/// Congestion window and ssthresh in segments, and the state of CUBIC.
 #[derive(Debug)]
 pub(crate) struct Cubic {
     pub(crate) cwnd: u64,
     pub(crate) ssthresh: u64,
-    /// Acknowledged since the window last grew.
-    counted: u64,
+    /// Segments ACKed since the window last grew (`snd_cwnd_cnt`).
+    cwnd_cnt: u64,
     w_max: u64,
-    /// Ticks; what an epoch is measured from.
+    /// Tick at which the congestion avoidance epoch began.
     epoch: Option<u64>,
-    /// Seconds.
+    /// K in seconds.
     k: f64,
     origin: u64,
-    /// Window and tick of the last look at the function.
-    looked: (u64, u64),
-    /// Acknowledged segments per segment of growth.
-    pace: u64,
-    /// RFC 9438 §4.3.
+    /// Window and tick of the last evaluation of the cubic function.
+    last_update: (u64, u64),
+    /// ACKed segments per segment of growth (`cnt`).
+    cnt: u64,
+    /// Window of the Reno-friendly region (RFC 9438 §4.3).
     w_est: u64,
-    est_counted: u64,
+    ack_cnt: u64,
     delay_min: u64,
     hystart: HyStart,
     ticks: Ticks,
@@ -45,16 +45,16 @@ impl Cubic {
     pub(crate) fn new(cwnd: u64, ticks: Ticks) -> Self {
         Self {
             cwnd,
-            ssthresh: INFINITE,
-            counted: 0,
+            ssthresh: SSTHRESH_INFINITE,
+            cwnd_cnt: 0,
             w_max: 0,
             epoch: None,
             k: 0.0,
             origin: 0,
-            looked: (0, 0),
-            pace: 1,
+            last_update: (0, 0),
+            cnt: 1,
             w_est: 0,
-            est_counted: 0,
+            ack_cnt: 0,
             delay_min: 0,
             hystart: HyStart::default(),
             ticks,
@@ -65,7 +65,7 @@ impl Cubic {
         self.cwnd < self.ssthresh
     }
 
-    /// `acked` segments have arrived.
+    /// Grows the window after `acked` segments were ACKed.
     pub(crate) fn grow(&mut self, now: u64, acked: u64) {
         let mut left = acked;
         if self.in_slow_start() {
@@ -79,103 +79,104 @@ impl Cubic {
         }
     }
 
-    /// One segment per `pace` acknowledged ones.
+    /// Grows the window by one segment per `cnt` ACKed segments.
     fn count(&mut self, acked: u64) {
-        if self.counted >= self.pace {
-            (self.counted, self.cwnd) = (0, self.cwnd + 1);
+        if self.cwnd_cnt >= self.cnt {
+            (self.cwnd_cnt, self.cwnd) = (0, self.cwnd + 1);
         }
-        self.counted += acked;
-        self.cwnd += self.counted / self.pace;
-        self.counted %= self.pace;
+        self.cwnd_cnt += acked;
+        self.cwnd += self.cwnd_cnt / self.cnt;
+        self.cwnd_cnt %= self.cnt;
     }
 
-    /// Linux looks at the function once per tick, or 1/32 s if the window is the same.
+    /// Linux evaluates the function once per tick, and at most each 1/32 s while the window is the
+    /// same.
     fn update(&mut self, now: u64, acked: u64) {
         let tick = self.ticks.at(now);
-        self.est_counted += acked;
-        let (window, looked) = self.looked;
-        let since = self.ticks.span(tick - looked);
+        self.ack_cnt += acked;
+        let (window, last_update) = self.last_update;
+        let since = self.ticks.span(tick - last_update);
         if window == self.cwnd && since <= 1_000_000 / 32 {
             return;
         }
-        if self.epoch.is_none() || tick != looked {
-            self.looked = (self.cwnd, tick);
-            self.follow_function(tick, acked);
+        if self.epoch.is_none() || tick != last_update {
+            self.last_update = (self.cwnd, tick);
+            self.update_target(tick, acked);
         }
-        self.follow_reno();
-        // §4.4: at most half as much again per round trip.
-        self.pace = self.pace.max(2);
+        self.update_reno_estimate();
+        // RFC 9438 §4.4: the window grows by at most half of its size per round trip.
+        self.cnt = self.cnt.max(2);
     }
 
-    fn follow_function(&mut self, tick: u64, acked: u64) {
+    fn update_target(&mut self, tick: u64, acked: u64) {
         let epoch = match self.epoch {
             Some(epoch) => epoch,
             None => self.begin_epoch(tick, acked),
         };
-        // The shortest round trip counts as whole ticks.
+        // The least round trip is rounded up to whole ticks.
         let passed = self.ticks.span(tick - epoch) + self.ticks.round_up(self.delay_min);
         let t = passed as f64 / 1e6 - self.k;
-        // Whole segments from the origin, rounded towards it: below it, the target is above the
-        // window from the first look on.
+        // The distance from the origin is rounded down to whole segments. Below the origin, the
+        // target is therefore above the window from the first evaluation on.
         let distance = (C * t.abs().powi(3)) as u64;
         let target = match t {
             ..0.0 => self.origin - distance.min(self.origin),
             _ => self.origin + distance,
         };
-        self.pace = match target.checked_sub(self.cwnd) {
+        self.cnt = match target.checked_sub(self.cwnd) {
             Some(more @ 1..) => self.cwnd / more,
             _ => 100 * self.cwnd,
         };
         if self.w_max == 0 {
-            self.pace = self.pace.min(GROWTH_UNKNOWN);
+            self.cnt = self.cnt.min(GROWTH_UNKNOWN);
         }
     }
 
     fn begin_epoch(&mut self, tick: u64, acked: u64) -> u64 {
         self.epoch = Some(tick);
-        (self.est_counted, self.w_est) = (acked, self.cwnd);
+        (self.ack_cnt, self.w_est) = (acked, self.cwnd);
         self.origin = self.w_max.max(self.cwnd);
         let k = ((self.origin - self.cwnd) as f64 / C).cbrt();
         self.k = (k * K_PARTS).floor() / K_PARTS;
         tick
     }
 
-    /// RFC 9438 §4.3, with the estimate that Reno would have.
-    fn follow_reno(&mut self) {
+    /// RFC 9438 §4.3: the window is at least Reno's estimate.
+    fn update_reno_estimate(&mut self) {
         let alpha = 3.0 * (1.0 - BETA) / (1.0 + BETA);
         let per_segment = ((self.cwnd as f64 / alpha) as u64).max(1);
-        let grown = self.est_counted.saturating_sub(1) / per_segment;
-        self.est_counted -= grown * per_segment;
+        let grown = self.ack_cnt.saturating_sub(1) / per_segment;
+        self.ack_cnt -= grown * per_segment;
         self.w_est += grown;
         if let Some(ahead @ 1..) = self.w_est.checked_sub(self.cwnd) {
-            self.pace = self.pace.min(self.cwnd / ahead);
+            self.cnt = self.cnt.min(self.cwnd / ahead);
         }
     }
 
-    /// Congestion: the threshold, which the caller's reduction leads the window to.
+    /// Lowers ssthresh after a congestion signal; the caller lowers the window to ssthresh.
     pub(crate) fn reduce(&mut self) {
         self.epoch = None;
         self.w_max = if self.cwnd < self.w_max {
-            // §4.7, fast convergence.
+            // RFC 9438 §4.7, fast convergence.
             (self.cwnd as f64 * (1.0 + BETA) / 2.0) as u64
         } else {
             self.cwnd
         };
         self.ssthresh = ((self.cwnd as f64 * BETA) as u64).max(2);
-        self.counted = 0;
+        self.cwnd_cnt = 0;
     }
 
-    /// After a timeout nothing of before counts, the threshold apart.
+    /// Resets the state after a timeout, except for the window and ssthresh.
     pub(crate) fn reset(&mut self) {
         let (cwnd, ssthresh) = (self.cwnd, self.ssthresh);
         *self = Self::new(cwnd, self.ticks);
         self.ssthresh = ssthresh;
     }
 
-    /// A round trip was measured.
+    /// Handles a round-trip sample.
     pub(crate) fn on_sample(&mut self, sample: &Sample, mss: u64) {
         let tick = self.ticks.at(sample.now);
-        // Not within a second of a reduction.
+        // Samples within a second of a reduction do not count.
         let early = |epoch| self.ticks.span(tick - epoch) < 1_000_000;
         if self.epoch.is_some_and(early) {
             return;
@@ -194,7 +195,7 @@ impl Cubic {
 mod tests {
     use super::*;
 
-    /// Round trips of 100 ms, acknowledged segment by segment.
+    /// Runs `count` round trips of 100 ms with an ACK for each segment.
     fn rounds(cubic: &mut Cubic, from: u64, count: u64) {
         for round in 0..count {
             let window = cubic.cwnd;
@@ -204,7 +205,7 @@ mod tests {
         }
     }
 
-    fn avoiding(window: u64) -> Cubic {
+    fn in_congestion_avoidance(window: u64) -> Cubic {
         let mut cubic = Cubic::new(window, Ticks::new(1000));
         cubic.reduce();
         cubic.cwnd = cubic.ssthresh;
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_window_follows_the_cubic_function_and_is_back_after_k() {
-        let mut cubic = avoiding(1000);
+        let mut cubic = in_congestion_avoidance(1000);
         assert_eq!(cubic.cwnd, 700);
         // K = cbrt(300 / 0.4) = 9.1 s.
         let at = |t: f64| 1000.0 + C * (t - 9.086).powi(3);
@@ -229,27 +230,27 @@ mod tests {
 
     #[test]
     fn below_the_plateau_the_target_is_a_segment_ahead_at_once() {
-        let mut cubic = avoiding(5);
+        let mut cubic = in_congestion_avoidance(5);
         assert_eq!(cubic.cwnd, 3);
-        // The same tick: one segment per window, as long as the function is not looked at again.
+        // In the same tick the function is not evaluated again: one segment per window.
         (0..8).for_each(|_| cubic.grow(0, 1));
         assert_eq!(cubic.cwnd, 5);
     }
 
     #[test]
     fn a_small_window_grows_as_reno_would_with_this_factor() {
-        let mut cubic = avoiding(20);
+        let mut cubic = in_congestion_avoidance(20);
         for round in 0..60u64 {
             let window = cubic.cwnd;
             (0..window).for_each(|n| cubic.grow(round * 40_000 + n * 40_000 / window, 1));
         }
-        // 0.53 segments per round trip.
+        // The growth is 0.53 segments per round trip.
         assert!((14 + 28..=14 + 36).contains(&cubic.cwnd), "{}", cubic.cwnd);
     }
 
     #[test]
     fn fast_convergence_lowers_the_plateau() {
-        let mut cubic = avoiding(1000);
+        let mut cubic = in_congestion_avoidance(1000);
         cubic.reduce();
         assert_eq!((cubic.w_max, cubic.ssthresh), (595, 490));
         cubic.reset();
@@ -271,7 +272,7 @@ mod tests {
             cubic.on_sample(&sample, 1448);
             assert_eq!(
                 cubic.in_slow_start(),
-                n < 50.min(n + 1) && cubic.ssthresh == INFINITE
+                n < 50.min(n + 1) && cubic.ssthresh == SSTHRESH_INFINITE
             );
         }
         assert_eq!(cubic.ssthresh, 20);

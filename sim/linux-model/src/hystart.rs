@@ -1,17 +1,17 @@
-//! HyStart as in Linux: slow start ends before it overflows a queue.
+//! HyStart as in Linux: ends slow start before the queue overflows.
 
-/// Segments of window from which on it looks.
+/// Least window for HyStart, in segments.
 const WINDOW_MIN: u64 = 16;
-/// Samples of a round before its least one counts.
+/// Samples of a round that are needed before its least one counts.
 const SAMPLES_MIN: u32 = 8;
-/// Microseconds between acknowledgments of one train, at most.
+/// Largest gap between two ACKs of a train, in microseconds.
 const TRAIN_GAP: u64 = 2_000;
-/// Bounds of the increase that tells of a queue, in microseconds.
+/// Bounds of the increase in delay that shows a queue, in microseconds.
 const INCREASE: (u64, u64) = (4_000, 16_000);
-/// What batches may hold back: bytes, and microseconds at most.
-const BATCHES: (u64, u64) = (4 * 65_536, 1_000);
+/// ACK trains may be delayed by batching: bytes, and largest delay in microseconds.
+const BATCHING: (u64, u64) = (4 * 65_536, 1_000);
 
-/// What a sender is at when a round trip was measured.
+/// State of the sender at a round-trip sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) now: u64,
@@ -34,7 +34,7 @@ pub(crate) struct HyStart {
 }
 
 impl HyStart {
-    /// Whether slow start should end; `least` is the least round trip of all.
+    /// Returns true if slow start should end; `least` is the least round trip of the connection.
     pub(crate) fn on_sample(&mut self, sample: &Sample, least: u64, mss: u64) -> bool {
         if self.found || sample.cwnd < WINDOW_MIN {
             return false;
@@ -45,7 +45,7 @@ impl HyStart {
             (self.round_end, self.round_min, self.samples) = (sample.snd_nxt, u64::MAX, 0);
         }
         let train = self.is_long_train(sample, least, mss);
-        let slower = self.is_slower(sample.rtt, least);
+        let slower = self.is_delay_increased(sample.rtt, least);
         self.found = train || slower;
         self.found
     }
@@ -55,13 +55,13 @@ impl HyStart {
             return false;
         }
         self.last_ack = sample.now;
-        // Twice a window per round trip is the rate that slow start aims at.
+        // Slow start aims at a rate of twice the window per round trip.
         let rate = (2 * sample.cwnd * mss) as f64 / sample.srtt.max(1.0);
-        let batches = (BATCHES.0 as f64 / rate).min(BATCHES.1 as f64);
+        let batches = (BATCHING.0 as f64 / rate).min(BATCHING.1 as f64);
         sample.now - self.round_start > (least + batches as u64) / 2
     }
 
-    fn is_slower(&mut self, rtt: u64, least: u64) -> bool {
+    fn is_delay_increased(&mut self, rtt: u64, least: u64) -> bool {
         self.round_min = self.round_min.min(rtt);
         if self.samples < SAMPLES_MIN {
             self.samples += 1;

@@ -1,27 +1,27 @@
-//! What Linux' TCP does with a bulk transfer, as a model: a [`Sender`] and a [`Receiver`] that
-//! exchange abstract packets, to be compared with Tidelane over the same simulated network.
+//! A model of Linux's TCP in bulk transfer: a [`Sender`] and a [`Receiver`] that exchange abstract
+//! packets, as a reference for Tidelane over the same simulated network.
 //!
-//! Written from RFC 9438 (CUBIC), 8985 (RACK-TLP), 6937 (PRR), 5682 (F-RTO), 2883 and 3522 (undo),
-//! 6298, and from what is publicly known of Linux 6.x: its constants, HyStart, and the order in
-//! which an acknowledgment is processed. Everything is a function of its arguments: time comes in
-//! as microseconds, packets come out by [`Sender::take`] and as return values.
+//! The model is written from RFC 9438 (CUBIC), 8985 (RACK-TLP), 6937 (PRR), 5682 (F-RTO), 2883 and
+//! 3522 (undo), 6298, and from public knowledge of Linux 6.x: its constants, HyStart, and the order
+//! in which an ACK is processed. All functions depend only on their arguments. Time is an argument
+//! in microseconds; packets are return values, or are taken by [`Sender::take_segments`].
 //!
-//! A sequence number here is that of a full segment, and never wraps. Batches are modelled by what
-//! they do to acknowledgments: super-frames of at most half a window, with PSH at their end and put
-//! off while less than a third of it is free; runs that GRO makes one of; the backlog of a socket
-//! whose program reads; compressed reports. What is *not* modelled: the handshake (a flow begins
-//! with one sample of the round trip), time that a CPU takes (so a program reads only while a batch
-//! comes), TSQ, pacing (CUBIC has none without `fq`), buffers (the window is given), ECN, and the
-//! end.
+//! A sequence number is the number of a full segment and never wraps. Batching is modelled by its
+//! effects on ACKs: super-frames of at most half a window, with PSH at their end, deferred while
+//! less than a third of the window is free; runs that GRO merges; the backlog of a socket whose
+//! program reads; compressed SACKs. The model has *no* handshake (a flow begins with one round-trip
+//! sample), no CPU time (a program therefore reads only while a batch arrives), no TSQ, no pacing
+//! (CUBIC has none without `fq`), no buffer management (the window is given), no ECN, and no
+//! connection close.
 #![forbid(unsafe_code)]
 
-mod board;
 mod cubic;
 mod hystart;
 mod packet;
 mod rack;
 mod receiver;
 mod rtt;
+mod scoreboard;
 mod sender;
 mod ticks;
 

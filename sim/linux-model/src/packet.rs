@@ -1,4 +1,4 @@
-//! What goes over the wire.
+//! Packets that the sender and the receiver exchange.
 
 /// SACK blocks that fit beside timestamps (RFC 2018 §3).
 pub const BLOCKS_MAX: usize = 3;
@@ -6,27 +6,27 @@ pub const BLOCKS_MAX: usize = 3;
 /// A full segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Data {
-    /// Which.
+    /// Number of the segment.
     pub seq: u64,
     /// The sender's clock in milliseconds (RFC 7323).
     pub tsval: u64,
-    /// PSH: the last of several that were sent as one.
+    /// PSH: the last segment of a super-frame.
     pub push: bool,
 }
 
-/// An acknowledgment.
+/// An ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ack {
-    /// All segments before this one have arrived.
+    /// Cumulative ACK: number of the next segment that is expected.
     pub ack: u64,
-    /// The echoed clock.
+    /// Echoed timestamp.
     pub tsecr: u64,
-    /// Ranges that arrived besides, the latest first; empty ones mean nothing.
+    /// SACK blocks, the most recent one first; empty blocks are unused.
     pub blocks: [(u64, u64); BLOCKS_MAX],
 }
 
 impl Ack {
-    /// The first block, if it tells of a duplicate (RFC 2883 §4).
+    /// Returns the first block if it is a DSACK (RFC 2883 §4).
     pub fn duplicate(&self) -> Option<(u64, u64)> {
         let [(start, end), (left, right), _] = self.blocks;
         let below = end <= self.ack;
@@ -34,7 +34,7 @@ impl Ack {
         (start < end && (below || inside)).then_some((start, end))
     }
 
-    /// Blocks that are not empty.
+    /// Returns the blocks that are not empty.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
         self.blocks.into_iter().filter(|(start, end)| start < end)
     }

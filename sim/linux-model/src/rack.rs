@@ -1,37 +1,37 @@
-//! RACK (RFC 8985 §6): what is lost because something sent later has arrived.
+//! RACK (RFC 8985 §6): a segment is lost if a segment that was sent sufficiently later has arrived.
 
-use crate::board::{Board, Sent};
+use crate::scoreboard::{Scoreboard, Sent};
 
-/// DupThresh, and what a path is taken to reorder by until it shows more.
+/// DupThresh, and the initial reordering degree.
 pub(crate) const DUP_THRESH: u64 = 3;
-/// Linux' bound of that.
+/// Linux's bound of the reordering degree.
 const REORDERING_MAX: u64 = 300;
-/// Steps of a quarter round trip.
+/// Largest reordering window, in quarters of the least round trip.
 const STEPS_MAX: u64 = 255;
-/// Recoveries until a widened window is forgotten.
+/// Recoveries after which a widened window shrinks again.
 const PERSIST: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Rack {
-    /// Which transmission the latest-sent of what has arrived was. Between two of them a kernel's
-    /// clock moves; here it may not.
+    /// Highest transmission number of the segments that have arrived. Linux compares send times;
+    /// two transmissions of the model may have the same time.
     latest: u64,
     pub(crate) rtt: u64,
     pub(crate) advanced: bool,
     pub(crate) reordering_seen: bool,
-    /// Segments.
+    /// Reordering degree in segments.
     pub(crate) reordering: u64,
     pub(crate) dsack_seen: bool,
-    steps: u64,
-    pub(crate) persist: u32,
-    /// Delivered when the window was last widened.
+    reo_wnd_steps: u64,
+    pub(crate) reo_wnd_persist: u32,
+    /// Segments delivered when the window was last widened.
     last_delivered: u64,
 }
 
-/// What the reordering window depends on.
+/// Inputs of the reordering window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grace {
-    pub(crate) repairing: bool,
+pub(crate) struct WindowInputs {
+    pub(crate) recovering: bool,
     pub(crate) sacked: u64,
     pub(crate) rtt_min: u64,
     pub(crate) srtt: f64,
@@ -46,17 +46,17 @@ impl Rack {
             reordering_seen: false,
             reordering: DUP_THRESH,
             dsack_seen: false,
-            steps: 1,
-            persist: 0,
+            reo_wnd_steps: 1,
+            reo_wnd_persist: 0,
             last_delivered: 0,
         }
     }
 
-    /// §6.2 step 2: `sent` has arrived.
+    /// RFC 8985 §6.2 step 2: `sent` has arrived.
     pub(crate) fn advance(&mut self, now: u64, sent: &Sent, rtt_min: u64) {
         let rtt = now - sent.at;
-        if rtt < rtt_min && sent.again {
-            // The first one has arrived, not this.
+        if rtt < rtt_min && sent.retrans {
+            // The original transmission has arrived, not the retransmission.
             return;
         }
         self.advanced = true;
@@ -64,7 +64,7 @@ impl Rack {
         self.latest = self.latest.max(sent.order);
     }
 
-    /// §6.2 step 3: what begins at `seq` came late, and `high` was the farthest that had come.
+    /// RFC 8985 §6.2 step 3: `seq` arrived after the higher sequence number `high`.
     pub(crate) fn note_reordering(&mut self, seq: u64, high: u64) {
         if seq < high {
             let extent = (high - seq).min(REORDERING_MAX);
@@ -73,18 +73,18 @@ impl Rack {
         }
     }
 
-    /// §6.2 step 4: how much later than in order a segment may come.
-    pub(crate) fn window(&self, grace: &Grace) -> u64 {
-        let enough = grace.repairing || grace.sacked >= self.reordering;
+    /// RFC 8985 §6.2 step 4: returns the reordering window.
+    pub(crate) fn reo_wnd(&self, inputs: &WindowInputs) -> u64 {
+        let enough = inputs.recovering || inputs.sacked >= self.reordering;
         if !self.reordering_seen && enough {
             return 0;
         }
-        (grace.rtt_min / 4 * self.steps).min(grace.srtt as u64)
+        (inputs.rtt_min / 4 * self.reo_wnd_steps).min(inputs.srtt as u64)
     }
 
-    /// §6.2 step 4: a DSACK widens the window, once per round trip. `prior` is what had been
-    /// delivered when the latest-sent of what has now arrived was sent.
-    pub(crate) fn widen(&mut self, prior: Option<u64>, delivered: u64) {
+    /// RFC 8985 §6.2 step 4: a DSACK widens the window, once per round trip. `prior` is the number
+    /// of segments delivered when the latest-sent of the segments ACKed now was sent.
+    pub(crate) fn update_reo_wnd(&mut self, prior: Option<u64>, delivered: u64) {
         let Some(prior) = prior else {
             return;
         };
@@ -92,19 +92,25 @@ impl Rack {
             self.dsack_seen = false;
         }
         if std::mem::take(&mut self.dsack_seen) {
-            self.steps = (self.steps + 1).min(STEPS_MAX);
-            (self.last_delivered, self.persist) = (delivered, PERSIST);
-        } else if self.persist == 0 {
-            self.steps = 1;
+            self.reo_wnd_steps = (self.reo_wnd_steps + 1).min(STEPS_MAX);
+            (self.last_delivered, self.reo_wnd_persist) = (delivered, PERSIST);
+        } else if self.reo_wnd_persist == 0 {
+            self.reo_wnd_steps = 1;
         }
     }
 
-    /// §6.2 step 5: marks what is lost. Returned is in how many microseconds more may be.
-    pub(crate) fn find_lost(&self, board: &mut Board, now: u64, window: u64) -> Option<u64> {
+    /// RFC 8985 §6.2 step 5: marks lost segments. Returns the time in microseconds until more of
+    /// them may be lost.
+    pub(crate) fn detect_loss(
+        &self,
+        scoreboard: &mut Scoreboard,
+        now: u64,
+        window: u64,
+    ) -> Option<u64> {
         let mut lost = Vec::new();
         let mut wait = None;
-        for (seq, sent) in board.by_transmission() {
-            if sent.lost && !sent.again {
+        for (seq, sent) in scoreboard.by_transmission() {
+            if sent.lost && !sent.retrans {
                 continue;
             }
             if sent.order >= self.latest {
@@ -115,7 +121,7 @@ impl Rack {
                 _ => lost.push(seq),
             }
         }
-        lost.into_iter().for_each(|seq| board.lose(seq));
+        lost.into_iter().for_each(|seq| scoreboard.mark_lost(seq));
         wait
     }
 }
@@ -124,63 +130,66 @@ impl Rack {
 mod tests {
     use super::*;
 
-    fn grace(sacked: u64) -> Grace {
-        Grace {
-            repairing: false,
+    fn inputs(sacked: u64) -> WindowInputs {
+        WindowInputs {
+            recovering: false,
             sacked,
             rtt_min: 1_000,
             srtt: 1_100.0,
         }
     }
 
-    /// Five segments, 10 us apart; the last arrives.
-    fn five() -> (Board, Rack) {
-        let (mut board, mut rack) = (Board::default(), Rack::new());
+    /// Sends five segments, 10 us apart, of which the last one arrives.
+    fn five() -> (Scoreboard, Rack) {
+        let (mut scoreboard, mut rack) = (Scoreboard::default(), Rack::new());
         for n in 0..5 {
-            board.send(10 * n, 0);
+            scoreboard.send(10 * n, 0);
         }
-        let sent = board.sack(4).expect("news");
+        let sent = scoreboard.sack(4).expect("newly SACKed");
         rack.advance(1_040, &sent, 1_000);
-        (board, rack)
+        (scoreboard, rack)
     }
 
     #[test]
-    fn before_three_reports_a_quarter_round_trip_of_grace_and_none_after() {
-        let (mut board, rack) = five();
-        let window = rack.window(&grace(1));
+    fn the_reordering_window_is_zero_after_three_sacks() {
+        let (mut scoreboard, rack) = five();
+        let window = rack.reo_wnd(&inputs(1));
         assert_eq!(window, 250);
-        assert_eq!(rack.find_lost(&mut board, 1_040, window), Some(240));
-        assert_eq!(board.lost, 0);
-        assert_eq!(rack.window(&grace(3)), 0);
-        assert_eq!(rack.find_lost(&mut board, 1_040, 0), None);
-        assert_eq!((board.lost, board.in_flight()), (4, 0));
+        assert_eq!(rack.detect_loss(&mut scoreboard, 1_040, window), Some(240));
+        assert_eq!(scoreboard.lost, 0);
+        assert_eq!(rack.reo_wnd(&inputs(3)), 0);
+        assert_eq!(rack.detect_loss(&mut scoreboard, 1_040, 0), None);
+        assert_eq!((scoreboard.lost, scoreboard.in_flight()), (4, 0));
     }
 
     #[test]
-    fn what_was_sent_again_is_lost_when_something_sent_later_has_arrived() {
-        let (mut board, mut rack) = five();
-        rack.find_lost(&mut board, 1_040, 0);
-        board.send_again(0, 1_050, 1);
-        board.send_again(1, 1_051, 1);
-        assert_eq!(board.next_lost(), Some(2));
-        let sent = board.sack(1).expect("news");
+    fn a_retransmission_is_lost_when_a_segment_sent_later_arrives() {
+        let (mut scoreboard, mut rack) = five();
+        rack.detect_loss(&mut scoreboard, 1_040, 0);
+        scoreboard.retransmit(0, 1_050, 1);
+        scoreboard.retransmit(1, 1_051, 1);
+        assert_eq!(scoreboard.next_lost(), Some(2));
+        let sent = scoreboard.sack(1).expect("newly SACKed");
         rack.advance(2_051, &sent, 1_000);
-        rack.find_lost(&mut board, 2_051, 0);
-        assert_eq!((board.again, board.next_lost()), (0, Some(0)));
+        rack.detect_loss(&mut scoreboard, 2_051, 0);
+        assert_eq!(
+            (scoreboard.retrans_out, scoreboard.next_lost()),
+            (0, Some(0))
+        );
     }
 
     #[test]
     fn reordering_and_duplicates_widen_the_window_up_to_srtt() {
         let (_, mut rack) = five();
         rack.note_reordering(0, 7);
-        assert_eq!((rack.reordering, rack.window(&grace(9))), (7, 250));
+        assert_eq!((rack.reordering, rack.reo_wnd(&inputs(9))), (7, 250));
         for delivered in 1..9 {
             rack.dsack_seen = true;
-            rack.widen(Some(delivered), delivered);
+            rack.update_reo_wnd(Some(delivered), delivered);
         }
-        assert_eq!(rack.window(&grace(9)), 1_100);
-        rack.persist = 0;
-        rack.widen(Some(9), 9);
-        assert_eq!(rack.window(&grace(9)), 250);
+        assert_eq!(rack.reo_wnd(&inputs(9)), 1_100);
+        rack.reo_wnd_persist = 0;
+        rack.update_reo_wnd(Some(9), 9);
+        assert_eq!(rack.reo_wnd(&inputs(9)), 250);
     }
 }

@@ -1,98 +1,99 @@
-//! The receiver: when it acknowledges, and what it reports.
+//! The receiver: generation of ACKs, delayed ACKs and SACK blocks.
 
 use crate::{
     packet::{Ack, BLOCKS_MAX, Data},
     ticks::Ticks,
 };
 
-/// Acknowledgments that go at once in the beginning, and after trouble.
-const QUICK: u32 = 16;
-/// How long the acknowledgment of a single segment waits, in microseconds.
+/// Immediate ACKs at the start of a connection and after a disturbance (`TCP_MAX_QUICKACKS`).
+const QUICKACKS_MAX: u32 = 16;
+/// Delay of the ACK of a single segment, in microseconds (`TCP_DELACK_MIN`).
 const DELAY: u64 = 40_000;
-/// Reports of one hole that go at once.
-const REPORTS_AT_ONCE: u32 = 3;
-/// Microseconds that others wait (`tcp_comp_sack_delay_ns`, if a twentieth of the round trip is not
-/// less), and how much later the timer may be (`tcp_comp_sack_slack_ns`).
+/// Duplicate ACKs for one hole that are sent at once.
+const IMMEDIATE_DUP_ACKS: u32 = 3;
+/// Largest delay of compressed SACKs in microseconds (`tcp_comp_sack_delay_ns`; a twentieth of the
+/// round trip if that is less), and the slack of their timer (`tcp_comp_sack_slack_ns`).
 const COMPRESSION_MAX: u64 = 1_000;
 const COMPRESSION_SLACK: u64 = 100;
-/// Reports that wait, at most (`tcp_comp_sack_nr`).
+/// Largest number of compressed SACKs (`tcp_comp_sack_nr`).
 const COMPRESSED_MAX: u32 = 44;
-/// This end's own timeout, by the handshake: the least one, and a round trip.
+/// Retransmission timeout of the receiver, from the handshake: the least one, and a round trip.
 const TIMEOUT: u64 = 200_001;
-/// Segments that GRO makes one of, at most.
+/// Largest number of segments that GRO merges.
 const RUN_MAX: usize = 45;
 
-/// When what has arrived is acknowledged.
+/// Decision about the ACK of a run.
 #[derive(Debug)]
-enum Reply {
+enum AckDecision {
     Now(Ack),
-    /// When the backlog is done.
+    /// At the end of the backlog.
     Soon,
     Later,
 }
 
-/// By how many milliseconds a timestamp may be older than the latest one (RFC 7323 §5.3;
+/// Milliseconds by which a timestamp may be older than the latest one (RFC 7323 §5.3;
 /// TCP_PAWS_WINDOW).
 const PAWS_WINDOW: u64 = 1;
 
-/// One end that only receives, and whose program reads at once.
+/// An end that only receives, with a program that reads at once.
 #[derive(Debug)]
 pub struct Receiver {
     rcv_nxt: u64,
-    /// RCV.NXT when the last acknowledgment was sent.
+    /// RCV.NXT in the last ACK.
     acked: u64,
     ts_recent: u64,
-    /// Beyond RCV.NXT: apart from each other, the one that grew last first.
+    /// Out-of-order ranges beyond RCV.NXT, without contact; the one that grew last is the first.
     ranges: Vec<(u64, u64)>,
-    quick: u32,
-    /// When text last came in order.
-    heard: u64,
+    quickacks: u32,
+    /// Time at which RCV.NXT last advanced.
+    last_advance: u64,
     deadline: Option<u64>,
-    /// RCV.NXT, and reports that went at once since it is that.
-    reports: (u64, u32),
-    /// Reports that wait, and until when.
+    /// RCV.NXT, and the duplicate ACKs that were sent at once for it.
+    dup_acks: (u64, u32),
+    /// Compressed SACKs, and the time at which their ACK is due.
     compressed: u32,
-    report_at: Option<u64>,
-    /// The handshake's round trip in microseconds.
+    compressed_due: Option<u64>,
+    /// Round trip of the handshake in microseconds.
     rtt: u64,
     ticks: Ticks,
 }
 
 impl Receiver {
-    /// Nothing has arrived; timers tick `hz` times a second, the handshake took `rtt` microseconds.
+    /// Creates a receiver whose timers tick `hz` times a second, after a handshake of `rtt`
+    /// microseconds.
     pub fn new(hz: u64, rtt: u64) -> Self {
         Self {
             rcv_nxt: 0,
             acked: 0,
             ts_recent: 0,
             ranges: Vec::new(),
-            quick: QUICK,
-            heard: 0,
+            quickacks: QUICKACKS_MAX,
+            last_advance: 0,
             deadline: None,
-            reports: (0, 0),
+            dup_acks: (0, 0),
             compressed: 0,
-            report_at: None,
+            compressed_due: None,
             rtt,
             ticks: Ticks::new(hz),
         }
     }
 
-    /// Segments that arrived in order.
+    /// Returns the number of segments that arrived in order.
     pub const fn received(&self) -> u64 {
         self.rcv_nxt
     }
 
-    /// When [`Receiver::on_time`] is due.
+    /// Returns the time at which [`Receiver::on_timer`] is due.
     pub fn deadline(&self) -> Option<u64> {
-        let both = [self.deadline, self.report_at];
+        let both = [self.deadline, self.compressed_due];
         both.into_iter().flatten().min()
     }
 
-    /// Segments arrive at once. Returned is what is sent at once.
+    /// Handles segments that arrive at the same time. Returns the ACKs that are sent at once.
     ///
-    /// The first run wakes the program. While that reads, the others go to the socket's backlog,
-    /// for which there is one acknowledgment at the end (`tcp_backlog_ack_defer`), but for those
-    /// that do nothing but report holes.
+    /// The first run wakes the program. While the program reads, the other runs go to the socket's
+    /// backlog, which is acknowledged once at its end (`tcp_backlog_ack_defer`). Runs that only
+    /// cause duplicate ACKs are acknowledged separately.
     pub fn on_data(&mut self, now: u64, batch: &[Data]) -> Vec<Ack> {
         let runs = batch
             .chunk_by(|one, next| !one.push && next.seq == one.seq + 1 && next.tsval == one.tsval);
@@ -101,10 +102,10 @@ impl Receiver {
         let mut deferred = false;
         for (number, run) in runs.enumerate() {
             match self.on_run(now, run) {
-                Reply::Later => {}
-                Reply::Soon if number > 0 => deferred = true,
-                Reply::Soon => acks.push(self.acknowledge(None)),
-                Reply::Now(ack) => {
+                AckDecision::Later => {}
+                AckDecision::Soon if number > 0 => deferred = true,
+                AckDecision::Soon => acks.push(self.acknowledge(None)),
+                AckDecision::Now(ack) => {
                     deferred = false;
                     acks.push(ack);
                 }
@@ -114,78 +115,81 @@ impl Receiver {
         acks
     }
 
-    /// What GRO has made one of: segments in order, up to one with PSH.
-    fn on_run(&mut self, now: u64, run: &[Data]) -> Reply {
+    /// Handles segments that GRO has merged: consecutive segments up to one with PSH.
+    fn on_run(&mut self, now: u64, run: &[Data]) -> AckDecision {
         let (Some(first), Some(last)) = (run.first(), run.last()) else {
-            return Reply::Later;
+            return AckDecision::Later;
         };
         let (start, end) = (first.seq, last.seq + 1);
         let refused = first.tsval + PAWS_WINDOW < self.ts_recent;
         if refused || end <= self.rcv_nxt {
-            let twice = (start < self.rcv_nxt).then_some((start, end.min(self.rcv_nxt)));
-            if twice.is_some() {
-                self.quick = QUICK;
+            let dsack = (start < self.rcv_nxt).then_some((start, end.min(self.rcv_nxt)));
+            if dsack.is_some() {
+                self.quickacks = QUICKACKS_MAX;
             }
-            return Reply::Now(self.acknowledge(twice));
+            return AckDecision::Now(self.acknowledge(dsack));
         }
         if start <= self.acked {
             self.ts_recent = self.ts_recent.max(first.tsval);
         }
         let known = |(left, right): &(u64, u64)| *left <= start && end <= *right;
         if self.ranges.iter().any(known) {
-            return Reply::Now(self.acknowledge(Some((start, end))));
+            return AckDecision::Now(self.acknowledge(Some((start, end))));
         }
         let (before, holes) = (self.rcv_nxt, !self.ranges.is_empty());
         self.insert(start.max(before), end);
         if self.rcv_nxt > before {
-            self.note_gap(now);
+            self.note_idle(now);
         }
-        self.reply(now, holes, last.push)
+        self.decide_ack(now, holes, last.push)
     }
 
-    /// `holes`: there were some. `push`: the program, which reads at once, then acknowledges.
-    fn reply(&mut self, now: u64, holes: bool, push: bool) -> Reply {
+    /// Decides about the ACK. `holes`: there were out-of-order ranges before. `push`: the program
+    /// reads at once, and its read sends an ACK.
+    fn decide_ack(&mut self, now: u64, holes: bool, push: bool) -> AckDecision {
         let several = self.rcv_nxt > self.acked + 1;
         let filled = holes && self.ranges.is_empty();
-        if several || filled || push || self.quick > 0 {
-            return Reply::Soon;
+        if several || filled || push || self.quickacks > 0 {
+            return AckDecision::Soon;
         }
         if !self.ranges.is_empty() {
-            return self.reply_to_hole(now);
+            return self.decide_dup_ack(now);
         }
         let due = self.ticks.deadline(now, DELAY);
         self.deadline.get_or_insert(due);
-        Reply::Later
+        AckDecision::Later
     }
 
-    /// Three reports of the same RCV.NXT go at once, then one for all that comes within a while.
-    fn reply_to_hole(&mut self, now: u64) -> Reply {
-        let (at, count) = self.reports;
+    /// Sends three duplicate ACKs of the same RCV.NXT at once, and one for all later segments of an
+    /// interval.
+    fn decide_dup_ack(&mut self, now: u64) -> AckDecision {
+        let (at, count) = self.dup_acks;
         let count = if at == self.rcv_nxt { count } else { 0 };
-        if count < REPORTS_AT_ONCE {
-            self.reports = (self.rcv_nxt, count + 1);
-            return Reply::Now(self.acknowledge(None));
+        if count < IMMEDIATE_DUP_ACKS {
+            self.dup_acks = (self.rcv_nxt, count + 1);
+            return AckDecision::Now(self.acknowledge(None));
         }
         let after = (self.rtt / 20).min(COMPRESSION_MAX) + COMPRESSION_SLACK;
         self.compressed += 1;
         if self.compressed > COMPRESSED_MAX {
-            return Reply::Now(self.acknowledge(None));
+            return AckDecision::Now(self.acknowledge(None));
         }
-        self.report_at.get_or_insert(now + after);
-        Reply::Later
+        self.compressed_due.get_or_insert(now + after);
+        AckDecision::Later
     }
 
-    /// After a silence longer than a timeout the peer's window is small: it is answered quickly.
-    fn note_gap(&mut self, now: u64) {
-        let gap = self.ticks.at(now) - self.ticks.at(self.heard);
+    /// Sends immediate ACKs after an idle time longer than a timeout, because the peer's window has
+    /// shrunk.
+    fn note_idle(&mut self, now: u64) {
+        let gap = self.ticks.at(now) - self.ticks.at(self.last_advance);
         if self.ticks.span(gap) > self.ticks.round_up(TIMEOUT) {
-            self.quick = QUICK;
+            self.quickacks = QUICKACKS_MAX;
         }
-        self.heard = now;
+        self.last_advance = now;
     }
 
-    /// The delayed acknowledgment, or compressed reports, if they are due.
-    pub fn on_time(&mut self, now: u64) -> Option<Ack> {
+    /// Returns the delayed ACK or the ACK of compressed SACKs, if one is due.
+    pub fn on_timer(&mut self, now: u64) -> Option<Ack> {
         self.deadline()
             .is_some_and(|at| at <= now)
             .then(|| self.acknowledge(None))
@@ -208,8 +212,8 @@ impl Receiver {
 
     fn acknowledge(&mut self, duplicate: Option<(u64, u64)>) -> Ack {
         self.acked = self.rcv_nxt;
-        (self.deadline, self.report_at, self.compressed) = (None, None, 0);
-        self.quick = self.quick.saturating_sub(1);
+        (self.deadline, self.compressed_due, self.compressed) = (None, None, 0);
+        self.quickacks = self.quickacks.saturating_sub(1);
         let mut blocks = [(0, 0); BLOCKS_MAX];
         let all = duplicate.into_iter().chain(self.ranges.iter().copied());
         for (place, block) in blocks.iter_mut().zip(all) {
@@ -241,8 +245,8 @@ mod tests {
         acks.into_iter().map(|ack| ack.ack).collect()
     }
 
-    /// Sixteen single segments have arrived.
-    fn settled() -> Receiver {
+    /// Returns a receiver after sixteen single segments.
+    fn after_quickacks() -> Receiver {
         let mut receiver = Receiver::new(1000, 1_000);
         for seq in 0..16 {
             assert_eq!(run(&mut receiver, seq..seq + 1), [seq + 1]);
@@ -252,18 +256,18 @@ mod tests {
 
     #[test]
     fn every_second_segment_is_acknowledged_and_a_single_one_after_40_ms() {
-        let mut receiver = settled();
+        let mut receiver = after_quickacks();
         assert_eq!(run(&mut receiver, 16..17), []);
         assert_eq!(run(&mut receiver, 17..18), [18]);
         assert_eq!(run(&mut receiver, 18..19), []);
         let due = receiver.deadline().expect("an acknowledgment is owed");
         assert!((40_500..=42_000).contains(&due), "{due}");
-        assert_eq!(receiver.on_time(due).map(|ack| ack.ack), Some(19));
+        assert_eq!(receiver.on_timer(due).map(|ack| ack.ack), Some(19));
     }
 
     #[test]
-    fn a_run_is_acknowledged_once_and_what_follows_it_in_the_batch_once() {
-        let mut receiver = settled();
+    fn each_batch_has_one_ack_for_its_first_run_and_one_for_the_rest() {
+        let mut receiver = after_quickacks();
         let mut batch: Vec<_> = (16..26).map(data).collect();
         for end in [18, 20, 23] {
             batch[end - 16].push = true;
@@ -275,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_single_segment_with_push_is_acknowledged_as_the_program_reads_it() {
-        let mut receiver = settled();
+        let mut receiver = after_quickacks();
         let push = Data {
             push: true,
             ..data(16)
@@ -284,8 +288,8 @@ mod tests {
     }
 
     #[test]
-    fn after_a_silence_longer_than_a_timeout_it_is_quick_again() {
-        let mut receiver = settled();
+    fn quickacks_return_after_an_idle_time_longer_than_a_timeout() {
+        let mut receiver = after_quickacks();
         assert_eq!(run(&mut receiver, 16..17), []);
         for seq in 17..20 {
             assert_eq!(receiver.on_data(212_500, &[data(seq)]).len(), 1);
@@ -294,7 +298,7 @@ mod tests {
 
     #[test]
     fn holes_and_duplicates_are_reported_at_once_the_latest_first() {
-        let mut receiver = settled();
+        let mut receiver = after_quickacks();
         for seq in [18, 20, 19] {
             assert_eq!(run(&mut receiver, seq..seq + 1), [16]);
         }
@@ -306,33 +310,33 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_latest_is_refused_and_reported_if_it_came_before() {
-        let mut receiver = settled();
+    fn paws_drops_old_timestamps_and_reports_duplicates() {
+        let mut receiver = after_quickacks();
         let old = |seq, tsval| Data { tsval, ..data(seq) };
         receiver.on_data(500, &[old(16, 9)]);
-        // By one tick it is taken.
+        // A timestamp that is older by one tick is accepted.
         receiver.on_data(500, &[old(17, 8)]);
         assert_eq!(receiver.received(), 18);
         let ack = receiver.on_data(500, &[old(18, 7)])[0];
         assert_eq!((ack.ack, ack.tsecr, ack.duplicate()), (18, 9, None));
         let ack = receiver.on_data(500, &[old(16, 7)])[0];
         assert_eq!((ack.ack, ack.duplicate()), (18, Some((16, 17))));
-        // What came before moves no clock.
+        // A duplicate segment does not update TS.Recent.
         let ack = receiver.on_data(500, &[old(17, 20)])[0];
         assert_eq!(ack.tsecr, 9);
     }
 
     #[test]
-    fn the_fourth_report_of_a_hole_waits_for_others() {
-        let mut receiver = settled();
+    fn the_fourth_dup_ack_of_a_hole_is_compressed() {
+        let mut receiver = after_quickacks();
         for n in 0..3 {
             assert_eq!(run(&mut receiver, 17 + 2 * n..18 + 2 * n), [16]);
         }
         assert_eq!(run(&mut receiver, 23..24), []);
         assert_eq!(run(&mut receiver, 25..26), []);
-        // A twentieth of the round trip, and the timer's slack.
+        // A twentieth of the round trip, and the slack of the timer.
         assert_eq!(receiver.deadline(), Some(500 + 50 + 100));
-        let ack = receiver.on_time(650).expect("due");
+        let ack = receiver.on_timer(650).expect("due");
         assert_eq!((ack.ack, ack.blocks[0]), (16, (25, 26)));
     }
 }

@@ -1,24 +1,24 @@
-//! The round trip and the retransmission timeout: RFC 6298 with Linux' constants.
+//! Round-trip estimation and retransmission timeout: RFC 6298 with Linux's constants.
 //!
-//! Linux bounds not the timeout but its variance term: it is at least 200 ms, takes the largest
-//! deviation of a round trip at once, and forgets it by a quarter per round trip.
+//! Linux bounds the variance term instead of the timeout. The term is at least 200 ms. It follows
+//! the largest deviation of a round trip at once, and decays by a quarter per round trip.
 
-/// The least variance term, in microseconds.
+/// Least variance term, in microseconds.
 pub(crate) const RTO_MIN: f64 = 200_000.0;
-/// The longest timeout.
+/// Largest timeout, in microseconds.
 pub(crate) const RTO_MAX: u64 = 120_000_000;
 
 /// Estimates in microseconds.
 #[derive(Debug)]
 pub(crate) struct Rtt {
     pub(crate) srtt: f64,
-    /// The least sample; `u64::MAX` before there is one.
+    /// Least sample; `u64::MAX` before the first sample.
     pub(crate) min: u64,
     deviation: f64,
-    /// The largest term of this round trip, and the one in use.
+    /// Largest variance term of this round trip; the next field is the term in use.
     largest: f64,
     variance: f64,
-    /// The round trip ends when more than this is acknowledged.
+    /// SND.NXT at the start of this round trip, which ends when an ACK passes it.
     round: u64,
 }
 
@@ -45,7 +45,7 @@ impl Rtt {
         let error = us - self.srtt;
         self.srtt += error / 8.0;
         let more = error.abs() - self.deviation;
-        // A round trip that is shorter than ever should not lengthen the timeout much.
+        // A sample below the estimate should not lengthen the timeout much.
         let gain = if error < 0.0 && more > 0.0 { 32.0 } else { 4.0 };
         self.deviation += more / gain;
         self.largest = self.largest.max(4.0 * self.deviation);
@@ -60,7 +60,7 @@ impl Rtt {
         self.min = self.min.min(us.max(1));
     }
 
-    /// Without backoff.
+    /// Returns the timeout without backoff.
     pub(crate) fn rto(&self) -> u64 {
         ((self.srtt + self.variance) as u64).min(RTO_MAX)
     }

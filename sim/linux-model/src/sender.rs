@@ -1,4 +1,4 @@
-//! The sender: its state, and what happens to it.
+//! The sender: its state, and the events that change it.
 
 mod ack;
 mod output;
@@ -7,21 +7,21 @@ mod timers;
 mod undo;
 
 use crate::{
-    board::Board,
     cubic::Cubic,
     packet::{Ack, Data},
     rack::Rack,
     rtt::Rtt,
+    scoreboard::Scoreboard,
     ticks::Ticks,
 };
 
-/// Segments of the first window (RFC 6928).
+/// Initial window in segments (RFC 6928).
 const INITIAL_WINDOW: u64 = 10;
 
-/// What does not change.
+/// Parameters of a sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Ticks of the timers per second: 250 on Debian, 1000 elsewhere.
+    /// Timer ticks per second (CONFIG_HZ): 250 on Debian, 1000 elsewhere.
     pub hz: u64,
     /// Payload bytes of a segment.
     pub mss: u64,
@@ -29,30 +29,30 @@ pub struct Settings {
     pub window: u64,
 }
 
-/// What happened.
+/// Counters of a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Segments sent.
     pub out_segs: u64,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retrans_segs: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Timeouts that F-RTO took back.
+    /// Timeouts that F-RTO found spurious.
     pub spurious_timeouts: u64,
     /// Fast recoveries.
     pub fast_retrans: u64,
     /// Tail loss probes.
     pub loss_probes: u64,
-    /// Reductions taken back.
+    /// Reductions that were undone.
     pub undone: u64,
-    /// Duplicates that were reported.
+    /// Segments reported by DSACK.
     pub dsack_recv: u64,
 }
 
-/// Phases, in Linux' order: what comes later repairs losses.
+/// Linux's congestion states, in their order; the states from Recovery on retransmit lost segments.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Phase {
+enum CaState {
     Open,
     Disorder,
     Cwr,
@@ -60,85 +60,85 @@ enum Phase {
     Loss,
 }
 
-/// What the one timer is for.
+/// Purpose of the sender's only timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Timer {
-    Timeout,
-    Probe,
+    Rto,
+    LossProbe,
     Reordering,
 }
 
-/// RFC 6937 §3, in segments.
+/// State of proportional rate reduction in segments (RFC 6937 §3).
 #[derive(Clone, Copy, Debug, Default)]
-struct Reduction {
+struct Prr {
     prior_cwnd: u64,
     delivered: u64,
     out: u64,
 }
 
-/// What a reduction changed, to be taken back.
+/// State for the undo of a reduction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Undo {
-    /// SND.UNA when it began; `None`: there is nothing to take back.
+    /// SND.UNA at the reduction; None if there is nothing to undo.
     marker: Option<u64>,
-    /// Sent again and not reported as duplicates; `None`: nothing was sent again yet.
-    repairs: Option<u64>,
-    /// Window and threshold before; without them, only the marks are.
+    /// Retransmissions without a DSACK (`undo_retrans`); None before the first retransmission.
+    undo_retrans: Option<u64>,
+    /// Window and ssthresh before the reduction; None to undo only the loss marks.
     prior: Option<(u64, u64)>,
-    /// The clock, in milliseconds, when the first repair was sent.
-    first: Option<u64>,
+    /// Timestamp of the first retransmission in milliseconds (`retrans_stamp`).
+    retrans_stamp: Option<u64>,
 }
 
-/// One end that sends without end.
+/// An end that has unlimited data to send.
 #[derive(Debug)]
 pub struct Sender {
     settings: Settings,
     ticks: Ticks,
     now: u64,
-    board: Board,
+    scoreboard: Scoreboard,
     cubic: Cubic,
     rtt: Rtt,
     rack: Rack,
-    phase: Phase,
-    /// Repair ends when all before this is acknowledged.
+    ca_state: CaState,
+    /// SND.NXT at the start of the recovery, which ends when SND.UNA reaches it.
     high_seq: u64,
-    reduction: Reduction,
+    prr: Prr,
     undo: Undo,
     frto: bool,
-    /// Behind an outstanding probe, and whether that sent something again.
+    /// SND.NXT after an outstanding tail loss probe, and true if the probe was a retransmission.
     probe: Option<(u64, bool)>,
-    /// The next timeout, backoff included.
+    /// Retransmission timeout, backoff included.
     rto: u64,
     timeouts: u32,
     timer: Option<(Timer, u64)>,
-    /// The acknowledgment at hand has set it for reordering.
+    /// True if the ACK in process has set the reordering timer.
     reordering_armed: bool,
-    /// Segments that are known to have arrived.
+    /// Segments known to have arrived.
     delivered: u64,
-    /// What the acknowledgment at hand echoes.
+    /// TSecr of the ACK in process.
     tsecr: u64,
     cwnd_limited: bool,
-    /// When something was last sent.
-    written: u64,
+    /// Time of the last transmission.
+    last_sent: u64,
     queue: Vec<Data>,
     counters: Counters,
 }
 
 impl Sender {
-    /// A connection that the handshake has just opened, with its sample of the round trip.
+    /// Creates a sender after a handshake with the round trip `rtt`, and sends the initial window.
     pub fn new(settings: Settings, now: u64, rtt: u64) -> Self {
         let ticks = Ticks::new(settings.hz);
         let mut sender = Self {
             settings,
             ticks,
             now,
-            board: Board::default(),
+            scoreboard: Scoreboard::default(),
             cubic: Cubic::new(INITIAL_WINDOW, ticks),
             rtt: Rtt::new(),
             rack: Rack::new(),
-            phase: Phase::Open,
+            ca_state: CaState::Open,
             high_seq: 0,
-            reduction: Reduction::default(),
+            prr: Prr::default(),
             undo: Undo::default(),
             frto: false,
             probe: None,
@@ -149,66 +149,66 @@ impl Sender {
             delivered: 0,
             tsecr: 0,
             cwnd_limited: false,
-            written: now,
+            last_sent: now,
             queue: Vec::new(),
             counters: Counters::default(),
         };
-        sender.take_round_trip(rtt);
+        sender.update_rtt(rtt);
         sender.rtt.note_min(rtt);
         sender.write();
         sender
     }
 
-    /// An acknowledgment arrives.
+    /// Handles an arriving ACK.
     pub fn on_ack(&mut self, now: u64, ack: &Ack) {
         self.now = now;
-        if ack.ack <= self.board.nxt() {
+        if ack.ack <= self.scoreboard.snd_nxt() {
             self.process(ack);
             self.write();
         }
     }
 
-    /// Does what is due.
-    pub fn on_time(&mut self, now: u64) {
+    /// Handles the timer if it is due.
+    pub fn on_timer(&mut self, now: u64) {
         self.now = now;
         let due = self.timer.filter(|(_, at)| *at <= now);
         if let Some((timer, _)) = due {
             self.timer = None;
             match timer {
-                Timer::Timeout => self.on_timeout(),
-                Timer::Probe => self.send_probe(),
+                Timer::Rto => self.on_timeout(),
+                Timer::LossProbe => self.send_loss_probe(),
                 Timer::Reordering => self.on_reordering_timer(),
             }
         }
     }
 
-    /// When [`Sender::on_time`] is due.
+    /// Returns the time at which [`Sender::on_timer`] is due.
     pub fn deadline(&self) -> Option<u64> {
         self.timer.map(|(_, at)| at)
     }
 
-    /// Takes what is to be sent now, in order.
-    pub fn take(&mut self) -> Vec<Data> {
+    /// Takes the segments that are to be sent now, in order.
+    pub fn take_segments(&mut self) -> Vec<Data> {
         std::mem::take(&mut self.queue)
     }
 
-    /// The congestion window in segments.
+    /// Returns the congestion window in segments.
     pub const fn cwnd(&self) -> u64 {
         self.cubic.cwnd
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The smoothed round trip in microseconds.
+    /// Returns the smoothed round-trip time in microseconds.
     pub const fn srtt(&self) -> f64 {
         self.rtt.srtt
     }
 
     const fn is_reducing(&self) -> bool {
-        matches!(self.phase, Phase::Cwr | Phase::Recovery)
+        matches!(self.ca_state, CaState::Cwr | CaState::Recovery)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The coarse clock of Linux' timers.
+//! The tick clock of Linux's timers.
 
 /// Ticks ("jiffies") of equal length.
 #[derive(Clone, Copy, Debug)]
@@ -7,30 +7,30 @@ pub(crate) struct Ticks {
 }
 
 impl Ticks {
-    /// `hz` in a second.
+    /// Creates a clock with `hz` ticks per second.
     pub(crate) fn new(hz: u64) -> Self {
         Self {
             us: 1_000_000 / hz.clamp(1, 1_000_000),
         }
     }
 
-    /// The tick of a time.
+    /// Returns the tick at time `now`.
     pub(crate) const fn at(self, now: u64) -> u64 {
         now / self.us
     }
 
-    /// What `ticks` last, in microseconds.
+    /// Returns the duration of `ticks` in microseconds.
     pub(crate) const fn span(self, ticks: u64) -> u64 {
         ticks * self.us
     }
 
-    /// `span` in whole ticks, rounded up; in microseconds.
+    /// Returns `span` rounded up to whole ticks, in microseconds.
     pub(crate) const fn round_up(self, span: u64) -> u64 {
         span.div_ceil(self.us) * self.us
     }
 
-    /// When a timer for `span` expires: at a tick, and never early, for which the timer wheel adds
-    /// one to the tick that has begun.
+    /// Returns the expiry of a timer for `span`. Timers expire at a tick and never early, so the
+    /// timer wheel adds a tick for the one that has begun.
     pub(crate) const fn deadline(self, now: u64, span: u64) -> u64 {
         (now / self.us + span.div_ceil(self.us) + 1) * self.us
     }

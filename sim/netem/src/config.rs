@@ -1,62 +1,63 @@
-//! What a link does to frames, in the words of `tc netem` and `tc tbf`.
+//! Impairments of a link, in the terms of `tc netem` and `tc tbf`.
 
 use tidelane_time::Duration;
 
-/// Parts per million: a probability. A million and more is certainty.
+/// A probability in parts per million. A value of a million or more is certainty.
 pub type Ppm = u32;
 
-/// Loss in bursts, after Gilbert and Elliott: the link is in a good or a bad state.
+/// Burst loss by the Gilbert-Elliott model: the link is in a good or a bad state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BurstLoss {
-    /// Per frame: the chance that a good link turns bad.
+    /// Probability per frame that a good link turns bad.
     pub enter: Ppm,
-    /// Per frame: the chance that a bad link turns good.
+    /// Probability per frame that a bad link turns good.
     pub leave: Ppm,
-    /// The chance that a bad link loses a frame.
+    /// Probability that a bad link loses a frame.
     pub loss: Ppm,
 }
 
-/// The properties of one direction of a link. The default is a perfect one: no delay, no loss.
+/// Configuration of one direction of a link. The default is an ideal link: no delay, no loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkConfig {
     /// Time from the end of transmission to arrival.
     pub delay: Duration,
-    /// Largest deviation from `delay`, either way, spread evenly.
+    /// Largest deviation from `delay` in both directions, uniformly distributed.
     pub jitter: Duration,
-    /// Whether jitter lets frames overtake each other. If not, a frame waits for those before it.
+    /// True if jitter may reorder frames. If false, a frame arrives no earlier than the frames
+    /// before it.
     pub jitter_reorders: bool,
     /// Independent loss.
     pub loss: Ppm,
-    /// Loss in bursts, on top.
+    /// Burst loss in addition.
     pub burst_loss: BurstLoss,
-    /// The chance that a frame is held back by `reorder_delay`, so that others overtake it.
+    /// Probability that a frame is delayed by `reorder_delay`, so that others overtake it.
     pub reorder: Ppm,
-    /// See `reorder`.
+    /// Additional delay of a reordered frame.
     pub reorder_delay: Duration,
-    /// The chance that a frame arrives twice. The copy has a jitter of its own.
+    /// Probability that a frame arrives twice. The copy has a jitter of its own.
     pub duplicate: Ppm,
-    /// The chance that one bit of a frame is flipped.
+    /// Probability that one bit of a frame is flipped.
     pub corrupt: Ppm,
-    /// Longer frames are dropped without a word; zero: none are.
+    /// Longest frame; the link silently drops longer ones. Zero: no limit.
     pub frame_max: u32,
-    /// The longest packet that a router sends this way: of a longer one it tells the sender
-    /// (RFC 1191, RFC 8201). Zero: it sends all.
+    /// Longest packet that a router forwards on this link. The router answers a longer one with an
+    /// ICMP error (RFC 1191, RFC 8201). Zero: no limit.
     pub mtu: u32,
-    /// Bits per second of frame; zero is infinitely fast.
+    /// Rate in bits per second of frames; zero for no limit.
     pub rate: u64,
-    /// Bytes that may leave at once after a pause, and are paid for at `rate` later (tokens).
+    /// Size of the token bucket in bytes: frames that leave at once after a pause.
     pub burst: u32,
-    /// How much later than there are tokens again the bucket's timer looks. Until then all waits,
-    /// and leaves together.
+    /// Delay of the timer after the bucket has tokens again. All frames wait until the timer
+    /// expires, and leave together.
     pub timer: Duration,
-    /// Frames that may wait for transmission at `rate`; one more is dropped.
+    /// Queue length in frames; the link drops further frames.
     pub limit: u32,
-    /// An ECN-capable packet that finds at least so many frames waiting is marked CE.
+    /// Queue length from which on ECN-capable packets are marked CE.
     pub ecn_threshold: Option<u32>,
 }
 
 impl LinkConfig {
-    /// No delay, no loss, infinitely fast.
+    /// No delay, no loss, no rate limit.
     pub const PERFECT: Self = Self {
         delay: Duration::ZERO,
         jitter: Duration::ZERO,
@@ -80,7 +81,7 @@ impl LinkConfig {
         ecn_threshold: None,
     };
 
-    /// A perfect link with this delay.
+    /// Returns an ideal link with this delay.
     pub const fn with_delay(delay: Duration) -> Self {
         Self {
             delay,
@@ -88,7 +89,7 @@ impl LinkConfig {
         }
     }
 
-    /// How long a frame of `len` bytes occupies the transmitter.
+    /// Returns the time that a frame of `len` bytes occupies the transmitter.
     pub fn transmission_time(&self, len: usize) -> Duration {
         if self.rate == 0 {
             return Duration::ZERO;

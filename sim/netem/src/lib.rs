@@ -1,14 +1,14 @@
-//! A link in virtual time: what goes in at one end comes out at the other, late, or not, or twice.
+//! Links in virtual time, which delay, lose, duplicate, reorder, corrupt and mark frames.
 //!
 //! ```text
 //! push --loss?--> queue (limit, ECN mark) --rate--> [corrupt? duplicate?] --delay, jitter--> poll
 //! ```
 //!
-//! One [`Link`] is one direction. It has no clock: the driver passes `now` in, and asks
-//! [`Link::next_arrival`] when to come back. Chance comes from one seed; each kind of mishap draws
-//! from a stream of its own, so that a run with more loss has the same jitter, and one that
-//! duplicates nothing loses the same frames. Equal seeds, configurations and pushes give equal
-//! deliveries, on every machine. A [`Network`] joins links by switches and routers.
+//! One [`Link`] is one direction. A link has no clock: the driver passes `now`, and asks
+//! [`Link::next_arrival`] for the time of the next call. All random numbers derive from one seed.
+//! Each impairment draws from a stream of its own, so that the same seed gives the same jitter with
+//! more loss, and the same losses without duplicates. Equal seeds, configurations and pushes give
+//! equal deliveries on every machine. A [`Network`] joins links by switches and routers.
 #![forbid(unsafe_code)]
 
 mod config;

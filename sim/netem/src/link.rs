@@ -9,32 +9,32 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{config::LinkConfig, packets::mark_congestion_experienced, rng::Rng};
 
-/// Frames that a link can hold: a bound for links that are infinitely fast, and so have no queue.
+/// Frames that a link can hold: a bound for links without a rate, which have no queue.
 const IN_FLIGHT_MAX: usize = 1 << 20;
 
-/// What happened to the frames so far.
+/// Counters of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LinkCounters {
-    /// Frames that were pushed.
+    /// Frames pushed.
     pub pushed: u64,
-    /// Frames that were polled, copies included.
+    /// Frames polled, duplicates included.
     pub delivered: u64,
-    /// Frames lost by chance, or because they were too long.
+    /// Frames lost at random, or because they were too long.
     pub lost: u64,
-    /// Frames that found the queue full.
+    /// Frames dropped by a full queue.
     pub overflowed: u64,
-    /// Copies made.
+    /// Duplicates made.
     pub duplicated: u64,
     /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames held back so that others overtake them.
+    /// Frames delayed in order to be reordered.
     pub reordered: u64,
     /// Packets marked CE.
     pub marked: u64,
 }
 
 impl LinkCounters {
-    /// Adds those of another link.
+    /// Adds the counters of another link.
     pub fn add(&mut self, other: &Self) {
         self.pushed += other.pushed;
         self.delivered += other.delivered;
@@ -47,7 +47,7 @@ impl LinkCounters {
     }
 }
 
-/// A frame on its way. Ordered by arrival, then by the order in which frames were pushed.
+/// A frame in flight. The order is by arrival, then by the order of the pushes.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InFlight {
     arrival: Instant,
@@ -55,9 +55,9 @@ struct InFlight {
     frame: Vec<u8>,
 }
 
-/// A stream of chance for each kind of mishap.
+/// A random stream for each impairment.
 #[derive(Debug)]
-struct Chances {
+struct ImpairmentRngs {
     loss: Rng,
     burst: Rng,
     reorder: Rng,
@@ -67,10 +67,10 @@ struct Chances {
     copy_jitter: Rng,
 }
 
-/// What chance has in store for one frame. All of it is drawn for every frame, lost ones too, so
-/// that one mishap does not shift another.
+/// Impairments of one frame. All random numbers are drawn for every frame, even for lost ones, so
+/// that one impairment does not shift another.
 #[derive(Debug)]
-struct Fate {
+struct Impairments {
     lost: bool,
     held_back: bool,
     duplicated: bool,
@@ -85,16 +85,16 @@ struct Fate {
 #[derive(Debug)]
 pub struct Link {
     config: LinkConfig,
-    chances: Chances,
-    /// The burst-loss model is in its bad state.
+    rngs: ImpairmentRngs,
+    /// True in the bad state of the burst-loss model.
     in_burst: bool,
-    /// When each frame that waits for, or is in, transmission has left; ascending.
+    /// Departure times of the frames in the queue and in transmission, ascending.
     departures: VecDeque<Instant>,
-    /// When all that has left would have left without bursts.
-    paid: Instant,
-    /// When the timer of an empty bucket looks, or has looked.
-    look: Instant,
-    /// The latest arrival so far, for jitter that keeps order.
+    /// Virtual time of the token bucket: departure of all frames so far at `rate`, without bursts.
+    bucket_time: Instant,
+    /// Last or next expiry of the timer of an empty bucket.
+    timer_at: Instant,
+    /// Latest arrival so far, for jitter that keeps the order.
     last_arrival: Instant,
     in_flight: BinaryHeap<Reverse<InFlight>>,
     next_number: u64,
@@ -102,7 +102,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link with the mishaps of `seed`.
+    /// Creates a link whose impairments derive from `seed`.
     pub fn new(config: LinkConfig, seed: u64) -> Self {
         let root = Rng::new(seed);
         let [
@@ -116,7 +116,7 @@ impl Link {
         ] = [1, 2, 3, 4, 5, 6, 7].map(|name| root.fork(name));
         Self {
             config,
-            chances: Chances {
+            rngs: ImpairmentRngs {
                 loss,
                 burst,
                 reorder,
@@ -127,8 +127,8 @@ impl Link {
             },
             in_burst: false,
             departures: VecDeque::new(),
-            paid: Instant::ZERO,
-            look: Instant::ZERO,
+            bucket_time: Instant::ZERO,
+            timer_at: Instant::ZERO,
             last_arrival: Instant::ZERO,
             in_flight: BinaryHeap::new(),
             next_number: 0,
@@ -136,41 +136,42 @@ impl Link {
         }
     }
 
-    /// The link's properties.
+    /// Returns the configuration.
     pub const fn config(&self) -> &LinkConfig {
         &self.config
     }
 
-    /// Changes the properties for frames that are pushed from now on.
+    /// Changes the configuration for frames that are pushed from now on.
     pub fn set_config(&mut self, config: LinkConfig) {
         self.config = config;
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub const fn counters(&self) -> &LinkCounters {
         &self.counters
     }
 
-    /// Frames that were pushed and have neither been lost nor polled, copies included.
+    /// Returns the number of frames that were pushed and neither lost nor polled, duplicates
+    /// included.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Loses everything that is on the link: it was unplugged.
+    /// Loses all frames in flight, like an unplugged cable.
     pub fn clear(&mut self) {
         self.counters.lost += self.in_flight.len() as u64;
         self.in_flight.clear();
         self.departures.clear();
-        (self.paid, self.look) = (Instant::ZERO, Instant::ZERO);
+        (self.bucket_time, self.timer_at) = (Instant::ZERO, Instant::ZERO);
     }
 
-    /// A frame goes in.
+    /// Sends a frame.
     pub fn push(&mut self, now: Instant, frame: impl Into<Vec<u8>>) {
         let mut frame = frame.into();
         self.counters.pushed += 1;
-        let fate = self.draw_fate(frame.len());
+        let drawn = self.draw_impairments(frame.len());
         let most = self.config.frame_max as usize;
-        if fate.lost || most > 0 && frame.len() > most {
+        if drawn.lost || most > 0 && frame.len() > most {
             self.counters.lost += 1;
             return;
         }
@@ -178,24 +179,24 @@ impl Link {
             self.counters.overflowed += 1;
             return;
         };
-        if let Some(bit) = fate.flipped_bit {
+        if let Some(bit) = drawn.flipped_bit {
             self.counters.corrupted += 1;
             frame[bit as usize / 8] ^= 1 << (bit % 8);
         }
-        if fate.duplicated {
+        if drawn.duplicated {
             self.counters.duplicated += 1;
-            self.fly(departure + fate.copy_propagation, frame.clone());
+            self.schedule_in_order(departure + drawn.copy_propagation, frame.clone());
         }
-        let arrival = departure + fate.propagation;
-        if fate.held_back {
+        let arrival = departure + drawn.propagation;
+        if drawn.held_back {
             self.counters.reordered += 1;
-            self.land(arrival + self.config.reorder_delay, frame);
+            self.schedule(arrival + self.config.reorder_delay, frame);
         } else {
-            self.fly(arrival, frame);
+            self.schedule_in_order(arrival, frame);
         }
     }
 
-    /// The next frame that has arrived by `now`.
+    /// Returns the next frame that has arrived by `now`.
     pub fn poll(&mut self, now: Instant) -> Option<Vec<u8>> {
         if self.next_arrival()? > now {
             return None;
@@ -205,12 +206,12 @@ impl Link {
         Some(frame)
     }
 
-    /// When the next frame arrives.
+    /// Returns the time of the next arrival.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.in_flight.peek().map(|Reverse(next)| next.arrival)
     }
 
-    fn draw_fate(&mut self, frame_len: usize) -> Fate {
+    fn draw_impairments(&mut self, frame_len: usize) -> Impairments {
         let config = &self.config;
         let burst = config.burst_loss;
         let turn = if self.in_burst {
@@ -218,21 +219,22 @@ impl Link {
         } else {
             burst.enter
         };
-        self.in_burst ^= self.chances.burst.chance_ppm(turn);
-        let lost_in_burst = self.chances.burst.chance_ppm(burst.loss) && self.in_burst;
-        let corrupted = self.chances.corrupt.chance_ppm(config.corrupt) && frame_len > 0;
-        let bit = self.chances.corrupt.below(frame_len as u64 * 8);
-        Fate {
-            lost: self.chances.loss.chance_ppm(config.loss) || lost_in_burst,
-            held_back: self.chances.reorder.chance_ppm(config.reorder),
-            duplicated: self.chances.duplicate.chance_ppm(config.duplicate),
+        self.in_burst ^= self.rngs.burst.chance_ppm(turn);
+        let lost_in_burst = self.rngs.burst.chance_ppm(burst.loss) && self.in_burst;
+        let corrupted = self.rngs.corrupt.chance_ppm(config.corrupt) && frame_len > 0;
+        let bit = self.rngs.corrupt.below(frame_len as u64 * 8);
+        Impairments {
+            lost: self.rngs.loss.chance_ppm(config.loss) || lost_in_burst,
+            held_back: self.rngs.reorder.chance_ppm(config.reorder),
+            duplicated: self.rngs.duplicate.chance_ppm(config.duplicate),
             flipped_bit: corrupted.then_some(bit),
-            propagation: propagation(config, &mut self.chances.jitter),
-            copy_propagation: propagation(config, &mut self.chances.copy_jitter),
+            propagation: propagation(config, &mut self.rngs.jitter),
+            copy_propagation: propagation(config, &mut self.rngs.copy_jitter),
         }
     }
 
-    /// Queues the frame and tells when its last bit has left, or `None` if the queue is full.
+    /// Queues a frame. Returns the time at which its last bit has left, or None if the queue is
+    /// full.
     fn transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<Instant> {
         while self
             .departures
@@ -243,7 +245,7 @@ impl Link {
         }
         let waiting = self.departures.len();
         let limit = usize::try_from(self.config.limit).unwrap_or(usize::MAX);
-        // The frame in transmission does not wait.
+        // The frame in transmission does not count against the queue length.
         if waiting > limit || self.in_flight.len() >= IN_FLIGHT_MAX {
             return None;
         }
@@ -256,36 +258,36 @@ impl Link {
             self.counters.marked += 1;
         }
         let start = self.departures.back().map_or(now, |last| now.max(*last));
-        let departure = start.max(self.pay(now, frame.len()));
+        let departure = start.max(self.take_tokens(now, frame.len()));
         if departure > now {
             self.departures.push_back(departure);
         }
         Some(departure)
     }
 
-    /// When a frame of `len` bytes gets its tokens; takes them.
-    fn pay(&mut self, now: Instant, len: usize) -> Instant {
+    /// Takes the tokens of a frame of `len` bytes. Returns the time at which they are available.
+    fn take_tokens(&mut self, now: Instant, len: usize) -> Instant {
         let credit = self.config.transmission_time(self.config.burst as usize);
         let full = Instant(now.as_nanos().saturating_sub(credit.as_nanos()));
-        self.paid = self.paid.max(full) + self.config.transmission_time(len);
-        if self.paid > now.max(self.look) {
-            self.look = self.paid + self.config.timer;
+        self.bucket_time = self.bucket_time.max(full) + self.config.transmission_time(len);
+        if self.bucket_time > now.max(self.timer_at) {
+            self.timer_at = self.bucket_time + self.config.timer;
         }
-        self.look.max(now)
+        self.timer_at.max(now)
     }
 
-    /// As [`Link::land`], but not before the frames that went before.
-    fn fly(&mut self, arrival: Instant, frame: Vec<u8>) {
+    /// Schedules an arrival that does not overtake earlier frames, unless jitter reorders.
+    fn schedule_in_order(&mut self, arrival: Instant, frame: Vec<u8>) {
         let arrival = if self.config.jitter_reorders {
             arrival
         } else {
             arrival.max(self.last_arrival)
         };
         self.last_arrival = self.last_arrival.max(arrival);
-        self.land(arrival, frame);
+        self.schedule(arrival, frame);
     }
 
-    fn land(&mut self, arrival: Instant, frame: Vec<u8>) {
+    fn schedule(&mut self, arrival: Instant, frame: Vec<u8>) {
         let number = self.next_number;
         self.next_number += 1;
         self.in_flight.push(Reverse(InFlight {

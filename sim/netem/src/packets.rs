@@ -1,4 +1,4 @@
-//! What links and routers write into packets: a mark, a lower TTL, an ICMP error.
+//! Changes of packets by links and routers: CE marks, TTL, ICMP errors.
 
 use tidelane_wire::{
     ETHERNET_HEADER_LEN, Ecn, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpAddress, MacAddress, checksum,
@@ -9,25 +9,25 @@ use crate::network::Node;
 
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
-/// "Don't fragment", in the byte at 6 of an IPv4 header.
+/// The DF bit in byte 6 of an IPv4 header.
 const FLAG_DF: u8 = 0x40;
-/// TTL and hop limit of what a router sends itself.
+/// TTL and hop limit of a router's own packets.
 const TTL: u8 = 64;
-/// RFC 1812 §4.3.2.3: an error quotes what fits in so many bytes.
+/// RFC 1812 §4.3.2.3: length of an ICMP error with its quotation.
 const ERROR_LEN_MAX_V4: usize = 576;
-/// RFC 4443 §3.2: an error quotes what fits in IPv6's least MTU.
+/// RFC 4443 §3.2: an error quotes as much of the packet as fits in IPv6's least MTU.
 const ERROR_LEN_MAX_V6: usize = 1280;
 const ICMP_HEADER_LEN: usize = 8;
 
-/// The link header's type and the packet behind it.
-fn parts(frame: &mut [u8]) -> Option<([u8; 2], &mut [u8])> {
+/// Splits a frame into its Ethertype and its packet.
+fn split_frame(frame: &mut [u8]) -> Option<([u8; 2], &mut [u8])> {
     let (link, packet) = frame.split_at_mut_checked(ETHERNET_HEADER_LEN)?;
     Some(([link[12], link[13]], packet))
 }
 
-/// Sets CE in an Ethernet frame with an ECN-capable packet. False if it is not one.
+/// Sets CE in a frame with an ECN-capable packet. Returns false for any other frame.
 pub fn mark_congestion_experienced(frame: &mut [u8]) -> bool {
-    match parts(frame) {
+    match split_frame(frame) {
         Some((ETHERTYPE_IPV4, packet)) => mark_v4(packet),
         Some((ETHERTYPE_IPV6, packet)) => mark_v6(packet),
         _ => false,
@@ -54,7 +54,7 @@ fn mark_v4(packet: &mut [u8]) -> bool {
     true
 }
 
-/// The traffic class lies across the header's first two bytes.
+/// The traffic class spans the header's first two bytes.
 fn mark_v6(packet: &mut [u8]) -> bool {
     let Some(header) = packet.first_chunk_mut::<IPV6_HEADER_LEN>() else {
         return false;
@@ -66,27 +66,27 @@ fn mark_v6(packet: &mut [u8]) -> bool {
     true
 }
 
-/// TTL or hop limit is one less; IPv4's checksum is that of the new header.
-pub fn count_down(frame: &mut [u8]) -> Option<()> {
-    match parts(frame)? {
+/// Decrements TTL or hop limit, and updates the checksum of IPv4.
+pub fn decrement_ttl(frame: &mut [u8]) -> Option<()> {
+    match split_frame(frame)? {
         (ETHERTYPE_IPV4, packet) => {
             let header = packet.get_mut(..IPV4_HEADER_LEN)?;
             header[8] -= 1;
-            sum_up_v4(header);
+            set_checksum_v4(header);
         }
         (_, packet) => packet.get_mut(..IPV6_HEADER_LEN)?[7] -= 1,
     }
     Some(())
 }
 
-fn sum_up_v4(header: &mut [u8]) {
+fn set_checksum_v4(header: &mut [u8]) {
     header[10..12].fill(0);
     let sum = checksum::sum(header).checksum();
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// What `router` says of a frame whose packet is longer than `mtu`, as a frame to `hop`. None where
-/// routers would cut the packet instead.
+/// Builds the ICMP error of `router` for a packet that is longer than `mtu`, as a frame to `hop`.
+/// Returns None for an IPv4 packet without DF, which routers would fragment.
 pub fn too_big(frame: &[u8], router: &Node, hop: MacAddress, mtu: u32) -> Option<Vec<u8>> {
     let (link, packet) = frame.split_at_checked(ETHERNET_HEADER_LEN)?;
     let is_v4 = link[12..] == ETHERTYPE_IPV4;
@@ -100,7 +100,7 @@ pub fn too_big(frame: &[u8], router: &Node, hop: MacAddress, mtu: u32) -> Option
     Some(error)
 }
 
-/// RFC 1191 §4: unreachable (3), fragmentation needed (4), and the next hop's MTU.
+/// RFC 1191 §4: destination unreachable (3), fragmentation needed (4), with the next hop's MTU.
 fn too_big_v4(packet: &[u8], own: IpAddress, mtu: u32) -> Option<Vec<u8>> {
     if packet.get(6)? & FLAG_DF == 0 {
         return None;
@@ -119,7 +119,7 @@ fn too_big_v4(packet: &[u8], own: IpAddress, mtu: u32) -> Option<Vec<u8>> {
     header.extend([0, 0, 0, 0, TTL, protocol::ICMP, 0, 0]);
     header.extend(own.as_v4()?);
     header.extend(packet.get(12..16)?);
-    sum_up_v4(&mut header);
+    set_checksum_v4(&mut header);
     header.extend(icmp);
     Some(header)
 }

@@ -1,4 +1,4 @@
-//! Each mishap alone, and all together against conservation laws.
+//! Each impairment alone, and all together against conservation laws.
 
 use proptest::prelude::*;
 use tidelane_time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::{BurstLoss, Link, LinkConfig, LinkCounters, Rng};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Numbered frames, one each `gap`; returns what arrives as (time, number).
+/// Sends numbered frames with the interval `gap`. Returns the arrivals as (time, number).
 fn run(config: LinkConfig, seed: u64, count: u32, gap: Duration) -> (Vec<(Instant, u32)>, Link) {
     let mut link = Link::new(config, seed);
     let mut arrived = Vec::new();
@@ -28,7 +28,7 @@ fn numbered(number: u32) -> Vec<u8> {
     frame
 }
 
-/// Polls at each arrival up to `until`, as a driver would.
+/// Polls at each arrival up to `until`, like a driver.
 fn drain(link: &mut Link, until: Instant, arrived: &mut Vec<(Instant, u32)>) {
     while let Some(now) = link.next_arrival().filter(|arrival| *arrival <= until) {
         assert!(
@@ -66,7 +66,7 @@ fn delay_is_exact() {
 }
 
 #[test]
-fn jitter_spreads_evenly_and_reorders_only_if_told() {
+fn jitter_is_uniform_and_reorders_only_if_configured() {
     let config = LinkConfig {
         jitter: MS * 10u32,
         ..LinkConfig::with_delay(MS * 20u32)
@@ -117,7 +117,7 @@ fn loss_has_its_rate_and_its_bursts() {
         ..LinkConfig::default()
     };
     let (arrived, link) = run(config, 5, 100_000, MS);
-    // Bad for 1/21 of the time.
+    // The link is in the bad state for 1/21 of the time.
     assert!(
         (3_900..4_700).contains(&link.counters().lost),
         "{:?}",
@@ -131,7 +131,7 @@ fn loss_has_its_rate_and_its_bursts() {
 }
 
 #[test]
-fn certain_loss_is_a_cut_cable() {
+fn certain_loss_and_clear_lose_all_frames() {
     let mut link = Link::new(LinkConfig::with_delay(MS), 1);
     link.push(Instant::ZERO, numbered(0));
     link.clear();
@@ -144,8 +144,8 @@ fn certain_loss_is_a_cut_cable() {
 }
 
 #[test]
-fn a_burst_leaves_at_once_and_is_paid_for_later() {
-    // A frame of 100 bytes in a millisecond, four at once.
+fn a_burst_leaves_at_once_and_delays_later_frames() {
+    // A frame of 100 bytes takes a millisecond, and four frames leave at once.
     let mut link = Link::new(
         LinkConfig {
             rate: 800_000,
@@ -218,7 +218,7 @@ fn duplicates_and_flipped_bits_are_counted() {
     }
     assert_eq!(flipped, link.counters().corrupted);
     assert!((70..130).contains(&flipped));
-    // A frame without a bit cannot have one flipped.
+    // An empty frame has no bit to flip.
     link.set_config(LinkConfig {
         corrupt: 1_000_000,
         ..config
@@ -229,7 +229,7 @@ fn duplicates_and_flipped_bits_are_counted() {
 
 #[test]
 fn rate_spaces_frames_and_the_queue_has_a_limit() {
-    // 100 bytes at 800 kbit/s: one per millisecond.
+    // 100 bytes at 800 kbit/s: one frame per millisecond.
     let config = LinkConfig {
         rate: 800_000,
         limit: 5,
@@ -237,14 +237,14 @@ fn rate_spaces_frames_and_the_queue_has_a_limit() {
     };
     assert_eq!(config.transmission_time(100), MS);
     let (arrived, link) = run(config, 1, 20, Duration::ZERO);
-    // One is in transmission, five wait.
+    // One frame is in transmission, five wait.
     assert_eq!(numbers(&arrived), (0..6).collect::<Vec<_>>());
     for (at, number) in arrived {
         assert_eq!(at, Instant::from_millis(11 + u64::from(number)));
     }
     assert_eq!(link.counters().overflowed, 14);
 
-    // As fast as the link: no queue, no loss. After a pause it starts at once.
+    // At the rate of the link there is no queue and no loss. After a pause a frame leaves at once.
     let (arrived, link) = run(config, 1, 1_000, MS);
     assert_eq!((arrived.len(), link.counters().overflowed), (1_000, 0));
     let mut link = link;
@@ -264,7 +264,7 @@ fn ip_frame(ecn: Ecn, ends: [IpAddress; 2]) -> Vec<u8> {
 }
 
 #[test]
-fn queue_marks_what_can_be_marked() {
+fn a_long_queue_marks_ecn_capable_packets() {
     let config = LinkConfig {
         rate: 800_000,
         ecn_threshold: Some(3),
@@ -280,7 +280,7 @@ fn queue_marks_what_can_be_marked() {
         }
         let mut seen = Vec::new();
         while let Some(frame) = link.poll(Instant::MAX) {
-            // The checksum is right, or this would be an error.
+            // parse_frame fails if the checksum is wrong.
             seen.push(parse_frame(&frame).unwrap().ecn);
         }
         let marked = if ecn == Ecn::NotEct {
@@ -290,7 +290,7 @@ fn queue_marks_what_can_be_marked() {
         };
         assert_eq!(seen, [ecn, ecn, ecn, marked, marked, marked]);
     }
-    // Other frames pass unharmed.
+    // Other frames pass unchanged.
     let mut link = Link::new(
         LinkConfig {
             ecn_threshold: Some(0),
@@ -305,7 +305,7 @@ fn queue_marks_what_can_be_marked() {
 }
 
 #[test]
-fn one_mishap_does_not_shift_another() {
+fn one_impairment_does_not_shift_another() {
     let lossy = LinkConfig {
         loss: 100_000,
         ..LinkConfig::default()
@@ -323,7 +323,7 @@ fn one_mishap_does_not_shift_another() {
     assert_eq!(distinct, numbers(&lost_alone));
     assert_ne!(numbers(&run(lossy, 12, 1_000, MS).0), numbers(&lost_alone));
 
-    // Frames that are not lost arrive when they would have without loss.
+    // Without loss, the remaining frames arrive at the same times.
     let jittery = LinkConfig {
         jitter: MS * 9u32,
         jitter_reorders: true,
@@ -352,7 +352,7 @@ fn one_mishap_does_not_shift_another() {
     assert!(twice.len() > 1_400 && all.iter().all(|arrival| twice.contains(arrival)));
 }
 
-/// The generator's output is part of every recorded seed: it must never change. The numbers are
+/// The generator's output determines every recorded seed, so it must never change. The numbers are
 /// those of the published reference implementation for the state 1, 2, 3, 4.
 #[test]
 fn generator_is_the_published_one() {
@@ -442,13 +442,13 @@ proptest! {
             let sent = Instant::ZERO + Duration(gap) * *number;
             prop_assert!(*at >= sent + config.delay - config.jitter);
         }
-        // The same again.
+        // A second run gives the same arrivals.
         prop_assert_eq!(run(config, seed, 300, Duration(gap)).0, arrived);
     }
 }
 
 #[test]
-fn frames_that_are_too_long_are_lost_without_a_word() {
+fn frames_above_the_limit_are_lost_silently() {
     let config = LinkConfig {
         frame_max: 100,
         ..LinkConfig::PERFECT

@@ -1,4 +1,4 @@
-//! The figure of round trips beside a bulk transfer through a deep queue.
+//! The figure of latency under load: round trips beside a bulk transfer through a deep queue.
 
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, Bloat, RoundTrips, Violation};
@@ -7,19 +7,19 @@ use crate::cubic_model::{Bottleneck, mean_round_trip};
 
 const RATE: u64 = 10_000_000;
 const ONE_WAY: Duration = Duration::from_millis(20);
-/// Frames: 1.2 s of the rate; path and queue together hold 1,033.
+/// Queue length in frames: 1.2 s at the rate. Path and queue together hold 1,033 frames.
 const QUEUE: u32 = 1_000;
 const ALONE: Duration = Duration::from_secs(5);
 const TOGETHER: Duration = Duration::from_secs(120);
-/// Where the columns begin, in seconds since the bulk flow began; the last one is compared.
+/// Starts of the columns, in seconds since the start of the bulk flow. The last column is checked.
 const COLUMNS: [u64; 5] = [0, 2, 5, 10, 20];
 /// Bytes of a full frame.
 const FRAME: f64 = 1514.0;
-/// BBR: the round trip may be this many times what it is alone.
+/// Largest ratio of BBR's mean round trip to the round trip of the small flow alone.
 const BBR_MAX: f64 = 2.0;
-/// CUBIC: its mean may be this many times the ideal sender's.
+/// Largest ratio of CUBIC's mean round trip to that of an ideal sender.
 const CUBIC_MAX: f64 = 1.1;
-/// The least part of the rate that the bulk flow must have.
+/// Least share of the rate that the bulk flow must reach.
 const USED_MIN: f64 = 0.9;
 
 fn millis(span: Duration) -> f64 {
@@ -39,7 +39,7 @@ fn measure(congestion: Algorithm) -> Result<RoundTrips, Violation> {
     bloat.run()
 }
 
-/// Spans between the starts of columns, in seconds.
+/// Returns the spans of the columns in seconds.
 fn columns() -> impl Iterator<Item = (u64, u64)> {
     let ends = COLUMNS[1..].iter().copied().chain([TOGETHER.as_secs()]);
     COLUMNS.into_iter().zip(ends)
@@ -59,33 +59,35 @@ fn print_row(name: &str, alone: f64, means: impl Iterator<Item = f64>, rest: &st
     println!("  {name:<12}{alone:>9.1}{means}{rest}");
 }
 
-/// Measures and prints it. Whether what it must reach was reached.
+/// Measures and prints the figure. Returns true if the limits hold.
 pub fn run() -> Result<bool, Violation> {
     let seconds = TOGETHER.as_secs();
     println!("10 Mbit/s, 40 ms, a queue of {QUEUE} frames; a bulk flow for {seconds} s,");
-    println!("requests of 64 bytes one after another beside it; mean round trips of these in ms");
+    println!(
+        "requests of 64 bytes one after another beside it; mean round trips of the requests in ms"
+    );
     let heads = columns().map(|(from, to)| format!("{:>9}", format!("{from}-{to} s")));
     let heads: String = heads.collect();
     println!("  {:<12}{:>9}{heads}  longest   Mbit/s", "", "alone");
-    let mut held = true;
+    let mut passed = true;
     let mut last = Vec::new();
     for congestion in [Algorithm::Cubic, Algorithm::Bbr] {
-        let seen = measure(congestion)?;
+        let measured = measure(congestion)?;
         let mean = |(from, to)| {
             let span = Duration::from_secs(from)..Duration::from_secs(to);
-            millis(seen.mean(span))
+            millis(measured.mean(span))
         };
         let means: Vec<f64> = columns().map(mean).collect();
-        let (longest, rate) = (millis(seen.longest()), seen.rate() / 1e6);
+        let (longest, rate) = (millis(measured.longest()), measured.rate() / 1e6);
         let rest = format!("{longest:>9.1}{rate:>9.2}");
-        let alone = millis(seen.mean_alone());
+        let alone = millis(measured.mean_alone());
         print_row(congestion.name(), alone, means.iter().copied(), &rest);
-        held &= seen.rate() >= USED_MIN * RATE as f64;
+        passed &= measured.rate() >= USED_MIN * RATE as f64;
         last.push(means[COLUMNS.len() - 1] / alone);
     }
     let path = 2.0 * millis(ONE_WAY);
     print_row("ideal cubic", path, columns().map(ideal), "");
     let of_ideal = ideal((COLUMNS[COLUMNS.len() - 1], seconds)) / path;
-    held &= last[0] <= CUBIC_MAX * of_ideal && last[1] <= BBR_MAX;
-    Ok(held)
+    passed &= last[0] <= CUBIC_MAX * of_ideal && last[1] <= BBR_MAX;
+    Ok(passed)
 }

@@ -1,4 +1,4 @@
-//! Figures in virtual time: goodput of bulk transfer where the wire is bad.
+//! Figures in virtual time: goodput of bulk transfers over bad links.
 
 use clap::ValueEnum;
 use tidelane_netem::LinkConfig;
@@ -7,16 +7,16 @@ use tidelane_world::{Algorithm, Bulk, LinuxBulk, Violation};
 
 use crate::{bufferbloat, cubic_model, loss};
 
-/// What can be measured.
+/// The figures that can be measured.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Figure {
     /// One flow over 10 Gbit/s, 100 ms, 0.01 % loss, against an ideal CUBIC
     FatPath,
-    /// Flows over 1 Gbit/s or less: the penalty of loss and reordering, and that of Linux' model
+    /// Flows over 1 Gbit/s or less: penalty of loss and reordering, against Linux's model
     Loss,
     /// The same for 100 flows over 10 Gbit/s
     LossFast,
-    /// The same for 10 flows on a short path, over which a kernel was measured too
+    /// The same for 10 flows on a short path, on which a kernel was measured too
     LossShort,
     /// Equal flows over one bottleneck: Jain's index
     Fairness,
@@ -24,17 +24,17 @@ pub enum Figure {
     Bufferbloat,
 }
 
-/// Payload bytes of a full segment with timestamps over an MTU of 1,500.
+/// Payload bytes of a full segment with timestamps over an MTU of 1,500 bytes.
 const MSS: f64 = 1448.0;
-/// The least part of an ideal CUBIC's rate that is good enough.
+/// Least share of an ideal CUBIC's rate.
 const FAT_PATH_MIN: f64 = 0.9;
-/// The least fairness of equal flows that is good enough.
+/// Least fairness index of equal flows.
 const FAIRNESS_MIN: f64 = 0.9;
-/// Seeds of the fat path: the mean of one run still varies by some percent.
+/// Seeds of the fat path: the mean of one run varies by some percent.
 const FAT_PATH_SEEDS: u64 = 2;
 
 impl Figure {
-    /// Measures and prints it. Whether what it must reach was reached.
+    /// Measures and prints the figure. Returns true if the limits hold.
     pub fn run(self) -> Result<bool, Violation> {
         match self {
             Self::FatPath => fat_path(),
@@ -57,16 +57,16 @@ fn link(rate: u64, delay: Duration, limit: u32) -> LinkConfig {
 
 fn fat_path() -> Result<bool, Violation> {
     let (p, rtt) = (1e-4, 0.1);
-    let way = link(10_000_000_000, Duration::from_millis(50), 100_000);
+    let path = link(10_000_000_000, Duration::from_millis(50), 100_000);
     let (mut rates, mut linux) = (Vec::new(), 0.0);
     for seed in 0..FAT_PATH_SEEDS {
         let bulk = Bulk {
-            there: LinkConfig { loss: 100, ..way },
+            forward: LinkConfig { loss: 100, ..path },
             window: 64 << 20,
             warm_up: Duration::from_secs(100),
             measured: Duration::from_secs(600),
             seed,
-            ..Bulk::over(way)
+            ..Bulk::over(path)
         };
         let goodput = bulk.run()?;
         println!(
@@ -114,19 +114,19 @@ fn fairness() -> Result<bool, Violation> {
     let mut fair = true;
     for congestion in Algorithm::ALL {
         for flows in [2, 10, 30] {
-            let way = link(50_000_000, Duration::from_millis(10), 100);
+            let path = link(50_000_000, Duration::from_millis(10), 100);
             let marks = (congestion == Algorithm::Dctcp).then_some(20);
             let bulk = Bulk {
                 flows,
-                there: LinkConfig {
+                forward: LinkConfig {
                     ecn_threshold: marks,
-                    ..way
+                    ..path
                 },
                 congestion,
                 window: 4 << 20,
                 warm_up: Duration::from_secs(10),
                 measured: Duration::from_secs(30),
-                ..Bulk::over(way)
+                ..Bulk::over(path)
             };
             let goodput = bulk.run()?;
             let index = goodput.fairness();

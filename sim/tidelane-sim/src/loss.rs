@@ -1,4 +1,5 @@
-//! The figure of what loss and reordering take: Tidelane, and a model of Linux, over the same wire.
+//! The figure of the penalty of loss and reordering: Tidelane and a model of Linux on the same
+//! link.
 
 use std::{
     sync::{
@@ -12,37 +13,37 @@ use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
 use tidelane_world::{Bulk, Goodput, LinuxBulk, Violation};
 
-/// Ticks per second of the timers of Linux on Debian.
+/// Ticks per second of Linux's timers on Debian (CONFIG_HZ).
 pub const HZ: u64 = 250;
-/// Runs of each wire; medians are compared.
+/// Runs for each impairment, of which the medians are compared.
 const SEEDS: usize = 5;
-/// What may be noise at most, in points of percent, or the runs are too short to say anything.
+/// Largest allowance for noise in percentage points, so that short runs cannot hide a difference.
 const NOISE_MAX: f64 = 2.0;
 
-/// A path and what shares it.
+/// A path and the flows on it.
 #[derive(Clone, Copy)]
 pub struct Regime {
     name: &'static str,
     rate: u64,
-    /// Delay of each way.
+    /// Delay of each direction.
     one_way: Duration,
     flows: u32,
-    /// Frames.
+    /// Queue length in frames.
     queue: u32,
-    /// Bytes that may leave at once.
+    /// Size of the token bucket in bytes.
     burst: u32,
-    /// How late the token bucket looks again.
+    /// Delay of the token bucket's timer.
     timer: Duration,
-    /// What the wire does, it does to acknowledgments too.
-    both_ways: bool,
-    /// How long what is reordered is held back.
-    held_back: Duration,
+    /// True if the ACKs suffer the same impairment as the data.
+    both_directions: bool,
+    /// Additional delay of reordered frames.
+    reorder_delay: Duration,
     window: u32,
     warm_up: Duration,
     measured: Duration,
 }
 
-/// Paths on which a run takes seconds: few segments per flow, the queue's, and many.
+/// Paths on which a run takes seconds: a short queue, a long queue, and a long round trip.
 pub const SLOWER: [Regime; 3] = [
     Regime {
         name: "1 Gbit/s, 1 ms, 10 flows, queue of 100 frames",
@@ -52,8 +53,8 @@ pub const SLOWER: [Regime; 3] = [
         queue: 100,
         burst: 0,
         timer: Duration::ZERO,
-        both_ways: false,
-        held_back: Duration::from_micros(500),
+        both_directions: false,
+        reorder_delay: Duration::from_micros(500),
         window: 1 << 20,
         warm_up: Duration::from_secs(1),
         measured: Duration::from_secs(3),
@@ -66,8 +67,8 @@ pub const SLOWER: [Regime; 3] = [
         queue: 1_000,
         burst: 0,
         timer: Duration::ZERO,
-        both_ways: false,
-        held_back: Duration::from_micros(500),
+        both_directions: false,
+        reorder_delay: Duration::from_micros(500),
         window: 1 << 20,
         warm_up: Duration::from_secs(1),
         measured: Duration::from_secs(3),
@@ -80,15 +81,15 @@ pub const SLOWER: [Regime; 3] = [
         queue: 200,
         burst: 0,
         timer: Duration::ZERO,
-        both_ways: false,
-        held_back: Duration::from_millis(10),
+        both_directions: false,
+        reorder_delay: Duration::from_millis(10),
         window: 4 << 20,
         warm_up: Duration::from_secs(1),
         measured: Duration::from_secs(4),
     },
 ];
 
-/// Many flows, and a rate that none of them fills: a minute of one CPU for each wire.
+/// Many flows at a rate that none of them fills: a minute of CPU time for each impairment.
 pub const FASTER: [Regime; 1] = [Regime {
     name: "10 Gbit/s, 1 ms, 100 flows, queue of 1,000 frames",
     rate: 10_000_000_000,
@@ -97,14 +98,14 @@ pub const FASTER: [Regime; 1] = [Regime {
     queue: 1_000,
     burst: 0,
     timer: Duration::ZERO,
-    both_ways: false,
-    held_back: Duration::from_micros(500),
+    both_directions: false,
+    reorder_delay: Duration::from_micros(500),
     window: 1 << 20,
     warm_up: Duration::from_millis(200),
     measured: Duration::from_millis(200),
 }];
 
-/// The wire of `bench/figures/tas-fig7`: between hosts that are tens of microseconds apart, on
+/// The link of `bench/figures/tas-fig7`, between hosts at a distance of tens of microseconds, on
 /// which a real kernel was measured.
 pub const SHORT: [Regime; 1] = [Regime {
     name: "2.5 Gbit/s, 64 kB at once, 20 us, 10 flows, both ways, queue of 1,000 frames",
@@ -114,40 +115,40 @@ pub const SHORT: [Regime; 1] = [Regime {
     queue: 1_000,
     burst: 65_536,
     timer: Duration::from_micros(20),
-    both_ways: true,
-    held_back: Duration::from_millis(1),
+    both_directions: true,
+    reorder_delay: Duration::from_millis(1),
     window: 4 << 20,
     warm_up: Duration::from_secs(1),
     measured: Duration::from_secs(3),
 }];
 
-/// What a wire does, in parts per million.
+/// Impairment of a link, in parts per million.
 #[derive(Clone, Copy)]
-struct Wire {
+struct Impairment {
     name: &'static str,
     loss: u32,
     reorder: u32,
 }
 
-const fn wire(name: &'static str, loss: u32, reorder: u32) -> Wire {
-    Wire {
+const fn impairment(name: &'static str, loss: u32, reorder: u32) -> Impairment {
+    Impairment {
         name,
         loss,
         reorder,
     }
 }
 
-/// The first one is what the others are held against.
-const WIRES: [Wire; 9] = [
-    wire("clean", 0, 0),
-    wire("0.1 % lost", 1_000, 0),
-    wire("0.5 % lost", 5_000, 0),
-    wire("1 % lost", 10_000, 0),
-    wire("2 % lost", 20_000, 0),
-    wire("5 % lost", 50_000, 0),
-    wire("1 % reordered", 0, 10_000),
-    wire("5 % reordered", 0, 50_000),
-    wire("10 % reordered", 0, 100_000),
+/// Impairments; the first one is the reference for the penalties of the others.
+const IMPAIRMENTS: [Impairment; 9] = [
+    impairment("clean", 0, 0),
+    impairment("0.1 % lost", 1_000, 0),
+    impairment("0.5 % lost", 5_000, 0),
+    impairment("1 % lost", 10_000, 0),
+    impairment("2 % lost", 20_000, 0),
+    impairment("5 % lost", 50_000, 0),
+    impairment("1 % reordered", 0, 10_000),
+    impairment("5 % reordered", 0, 50_000),
+    impairment("10 % reordered", 0, 100_000),
 ];
 
 /// One run of each stack.
@@ -157,34 +158,34 @@ struct Pair {
 }
 
 impl Regime {
-    fn bulk(&self, wire: Wire, seed: usize) -> Bulk {
-        let way = LinkConfig {
+    fn bulk(&self, impairment: Impairment, seed: usize) -> Bulk {
+        let ideal = LinkConfig {
             rate: self.rate,
             limit: self.queue,
             burst: self.burst,
             timer: self.timer,
             ..LinkConfig::with_delay(self.one_way)
         };
-        let there = LinkConfig {
-            loss: wire.loss,
-            reorder: wire.reorder,
-            reorder_delay: self.held_back,
-            ..way
+        let forward = LinkConfig {
+            loss: impairment.loss,
+            reorder: impairment.reorder,
+            reorder_delay: self.reorder_delay,
+            ..ideal
         };
         Bulk {
             flows: self.flows,
-            there,
-            back: if self.both_ways { there } else { way },
+            forward,
+            reverse: if self.both_directions { forward } else { ideal },
             window: self.window,
             warm_up: self.warm_up,
             measured: self.measured,
             seed: seed as u64,
-            ..Bulk::over(way)
+            ..Bulk::over(ideal)
         }
     }
 
-    /// Runs with each seed, on all CPUs.
-    fn measure(&self, wire: Wire) -> Result<Vec<Pair>, Violation> {
+    /// Runs all seeds on all CPUs.
+    fn measure(&self, impairment: Impairment) -> Result<Vec<Pair>, Violation> {
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::new());
         let work = || {
@@ -193,7 +194,7 @@ impl Regime {
                 if seed >= SEEDS {
                     return;
                 }
-                let bulk = self.bulk(wire, seed);
+                let bulk = self.bulk(impairment, seed);
                 let linux = LinuxBulk { bulk, hz: HZ }.run();
                 let pair = bulk.run().map(|tidelane| Pair { tidelane, linux });
                 done.lock().expect("no run panics").push((seed, pair));
@@ -209,7 +210,7 @@ impl Regime {
         done.into_iter().map(|(_, pair)| pair).collect()
     }
 
-    /// Measures and prints it. Whether no penalty is larger than the model's.
+    /// Measures and prints a path. Returns true if no penalty is larger than that of the model.
     fn run(&self) -> Result<bool, Violation> {
         let (warm_up, measured) = (self.warm_up.as_millis(), self.measured.as_millis());
         println!("\n{}; {measured} ms after {warm_up} ms", self.name);
@@ -218,48 +219,49 @@ impl Regime {
             "{:>9}{:>9}{:>9}{:>8}",
             "Mbit/s", "penalty", "retrans", "RTOs"
         );
-        println!("  {:<16}{columns}  {columns}{:>8}", "wire", "noise");
-        let clean = self.measure(WIRES[0])?;
-        let mut held = true;
-        for wire in WIRES {
-            let pairs = match wire.loss + wire.reorder {
+        println!("  {:<16}{columns}  {columns}{:>8}", "impairment", "noise");
+        let clean = self.measure(IMPAIRMENTS[0])?;
+        let mut passed = true;
+        for impairment in IMPAIRMENTS {
+            let pairs = match impairment.loss + impairment.reorder {
                 0 => &clean,
-                _ => &self.measure(wire)?,
+                _ => &self.measure(impairment)?,
             };
-            let ours = Seen::new(pairs, &clean, |pair| &pair.tidelane);
-            let theirs = Seen::new(pairs, &clean, |pair| &pair.linux);
+            let ours = Results::new(pairs, &clean, |pair| &pair.tidelane);
+            let theirs = Results::new(pairs, &clean, |pair| &pair.linux);
             let noise = 2.0 * ours.error.hypot(theirs.error);
-            let holds = ours.penalty <= theirs.penalty + noise.min(NOISE_MAX);
-            held &= holds;
+            let within = ours.penalty <= theirs.penalty + noise.min(NOISE_MAX);
+            passed &= within;
             println!(
                 "  {:<16}{}  {}{noise:>8.2}{}",
-                wire.name,
+                impairment.name,
                 ours.columns(),
                 theirs.columns(),
-                if holds { "" } else { "  larger" }
+                if within { "" } else { "  larger" }
             );
         }
-        Ok(held)
+        Ok(passed)
     }
 }
 
-/// One stack over one wire: medians, but the penalty is one of means, with its standard error.
-struct Seen {
+/// Results of one stack with one impairment: medians, except for the penalty, which compares means
+/// and has a standard error.
+struct Results {
     mbits: f64,
-    /// Percent of the clean runs' mean.
+    /// Loss of goodput in percent of the clean runs' mean.
     penalty: f64,
     error: f64,
     retrans: f64,
     timeouts: f64,
 }
 
-impl Seen {
+impl Results {
     fn new(pairs: &[Pair], clean: &[Pair], stack: fn(&Pair) -> &Goodput) -> Self {
         let all = |of: fn(&Goodput) -> f64| pairs.iter().map(move |pair| of(stack(pair)));
         let rates: Vec<f64> = all(Goodput::rate).collect();
         let whole: Vec<f64> = clean.iter().map(|pair| stack(pair).rate()).collect();
         let kept = mean(&rates) / mean(&whole);
-        // Clean runs differ too, by the order in which flows find their rates.
+        // Clean runs differ too, by the order in which their flows converge.
         let error = standard_error(&rates).hypot(kept * standard_error(&whole));
         Self {
             mbits: median(all(|goodput| goodput.rate() / 1e6).collect()),
@@ -293,18 +295,18 @@ fn standard_error(all: &[f64]) -> f64 {
     (squares / (count - 1.0) / count).sqrt()
 }
 
-/// Measures and prints these. Whether no penalty is larger than the model's.
+/// Measures and prints the paths. Returns true if no penalty is larger than that of the model.
 pub fn run(regimes: &[Regime]) -> Result<bool, Violation> {
     println!(
-        "Bulk flows, CUBIC: goodput in Mbit/s, what of that of the clean wire is lost, in percent,"
+        "Bulk flows, CUBIC: goodput in Mbit/s, penalty in percent of the goodput on a clean link,"
     );
-    println!("segments sent again, timeouts; of {SEEDS} seeds. Noise: two standard errors of");
+    println!("retransmitted segments, timeouts; of {SEEDS} seeds. Noise: two standard errors of");
     println!(
         "the difference of penalties. Linux: the model of sim/linux-model, {HZ} ticks a second."
     );
-    let mut held = true;
+    let mut passed = true;
     for regime in regimes {
-        held &= regime.run()?;
+        passed &= regime.run()?;
     }
-    Ok(held)
+    Ok(passed)
 }

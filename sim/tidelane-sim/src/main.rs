@@ -1,7 +1,7 @@
-//! `tidelane-sim`: runs seeds of the world, one, many, or one again with everything written down.
+//! `tidelane-sim`: runs seeds of the world: one, many, or one again with a packet capture.
 //!
-//! A failure prints its whole scenario, writes what went over the wires, and ends with one line:
-//! the command that shows it again.
+//! A failure prints the whole scenario, writes the frames of all hosts, and ends with the command
+//! that reproduces it.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -15,10 +15,10 @@ mod seed;
 mod swarm;
 
 use figure::Figure;
-use seed::{About, report, run};
+use seed::{ScenarioOptions, report, run};
 use swarm::Swarm;
 
-/// Hosts, programs and wires in virtual time, from one seed.
+/// Hosts, programs and links in virtual time, derived from one seed.
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
@@ -34,11 +34,11 @@ enum Command {
         #[arg(long)]
         seed: u64,
         #[command(flatten)]
-        about: About,
+        options: ScenarioOptions,
     },
     /// Run many seeds, on all CPUs
     Swarm {
-        /// How many; without end if neither this nor --seconds is given
+        /// Number of seeds; without end if neither this nor --seconds is given
         #[arg(long)]
         seeds: Option<u64>,
         /// Stop after this time
@@ -54,23 +54,23 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         failures: u64,
         #[command(flatten)]
-        about: About,
+        options: ScenarioOptions,
     },
     /// Run one seed, print its scenario, and write its frames if asked to
     Replay {
         /// The seed
         seed: u64,
         #[command(flatten)]
-        about: About,
-        /// Write what each host's port carries to PREFIX-0.pcapng, PREFIX-1.pcapng, ...
+        options: ScenarioOptions,
+        /// Write the frames of each host's port to PREFIX-0.pcapng, PREFIX-1.pcapng, ...
         #[arg(long, value_name = "PREFIX")]
         pcap: Option<PathBuf>,
     },
-    /// Run the seeds that CI runs: some of each kind, in less than a minute
+    /// Run the seeds of CI: some of each topic, in less than a minute
     Lite,
     /// Measure goodput in virtual time
     Figure {
-        /// Which
+        /// Name of the figure
         #[arg(value_enum)]
         name: Figure,
     },
@@ -78,20 +78,24 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let held = match arguments.command {
-        Command::Run { seed, about } => report(about, seed, run(about.scenario(seed), None)),
+    let passed = match arguments.command {
+        Command::Run { seed, options } => report(options, seed, run(options.scenario(seed), None)),
         Command::Swarm {
             seeds,
             seconds,
             from,
             threads,
             failures,
-            about,
-        } => Swarm::new(about, from, seeds, seconds, failures).run(threads),
-        Command::Replay { seed, about, pcap } => {
-            let scenario = about.scenario(seed);
+            options,
+        } => Swarm::new(options, from, seeds, seconds, failures).run(threads),
+        Command::Replay {
+            seed,
+            options,
+            pcap,
+        } => {
+            let scenario = options.scenario(seed);
             println!("{scenario}\n");
-            report(about, seed, run(scenario, pcap.as_deref()))
+            report(options, seed, run(scenario, pcap.as_deref()))
         }
         Command::Lite => swarm::lite(),
         Command::Figure { name } => name.run().unwrap_or_else(|violation| {
@@ -99,7 +103,7 @@ fn main() -> ExitCode {
             false
         }),
     };
-    if held {
+    if passed {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

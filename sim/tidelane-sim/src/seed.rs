@@ -1,4 +1,4 @@
-//! One seed: its scenario, its run, and what is said of it.
+//! One seed: its scenario, its run, and the report of the run.
 
 use std::{
     fs::File,
@@ -10,21 +10,21 @@ use std::{
 use clap::ValueEnum;
 use tidelane_world::{Report, Scenario, Theme, World};
 
-/// What runs are about.
+/// Options that select the scenario of a seed.
 #[derive(clap::Args, Clone, Copy)]
-pub struct About {
-    /// What the runs are about; without it, the seed decides
+pub struct ScenarioOptions {
+    /// Topic of the runs; without it, the seed decides
     #[arg(long, value_enum)]
     theme: Option<ThemeName>,
-    /// IPv4 alone and no narrow paths: what seeds were before they drew these
+    /// IPv4 only and no narrow paths: the scenario of a seed before these were added
     #[arg(long)]
     plain: bool,
 }
 
-/// The themes, as they are called on the command line.
+/// The topics, under their names on the command line.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum ThemeName {
-    /// Hosts and wires of all kinds
+    /// Hosts and links of all kinds
     Any,
     /// Client and server on one host
     Memory,
@@ -42,8 +42,8 @@ pub enum ThemeName {
     Cores,
 }
 
-impl About {
-    /// Runs about `theme`.
+impl ScenarioOptions {
+    /// Returns options with a fixed topic.
     pub const fn theme(theme: ThemeName) -> Self {
         Self {
             theme: Some(theme),
@@ -51,9 +51,9 @@ impl About {
         }
     }
 
-    /// The scenario of `seed`.
+    /// Returns the scenario of `seed`.
     pub fn scenario(self, seed: u64) -> Scenario {
-        let scenario = self.drawn(seed);
+        let scenario = self.draw(seed);
         if self.plain {
             scenario.plain()
         } else {
@@ -61,11 +61,11 @@ impl About {
         }
     }
 
-    fn drawn(self, seed: u64) -> Scenario {
+    fn draw(self, seed: u64) -> Scenario {
         let theme = match self.theme {
             None => return Scenario::from_seed(seed),
             Some(ThemeName::Any) => Theme::Any,
-            Some(ThemeName::Memory) => Theme::MemoryWire,
+            Some(ThemeName::Memory) => Theme::LocalPath,
             Some(ThemeName::Death) => Theme::Death,
             Some(ThemeName::Misbehaviour) => Theme::Misbehaviour,
             Some(ThemeName::Faults) => Theme::Faults,
@@ -76,7 +76,7 @@ impl About {
         Scenario::with_theme(seed, theme)
     }
 
-    fn words(self) -> String {
+    fn arguments(self) -> String {
         let theme = self.theme.and_then(|theme| theme.to_possible_value());
         let theme = theme.map_or(String::new(), |theme| {
             format!(" --theme {}", theme.get_name())
@@ -85,14 +85,14 @@ impl About {
         theme + plain
     }
 
-    /// The command that shows the run of `seed` again.
+    /// Returns the command that reproduces the run of `seed`.
     fn command(self, seed: u64) -> String {
-        let theme = self.words();
+        let theme = self.arguments();
         format!("cargo run --release -p tidelane-sim -- replay {seed}{theme} --pcap seed-{seed}")
     }
 }
 
-/// Runs one scenario; a panic counts as a failure like any other.
+/// Runs one scenario. A panic counts as a failure.
 pub fn run(scenario: Scenario, pcap: Option<&Path>) -> Result<Report, String> {
     let hosts = scenario.hosts.len();
     let run = || -> Result<Report, String> {
@@ -112,12 +112,12 @@ pub fn run(scenario: Scenario, pcap: Option<&Path>) -> Result<Report, String> {
             .downcast_ref::<String>()
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(format!("panic: {}", text.unwrap_or("without a text")))
+        Err(format!("panic: {}", text.unwrap_or("without a message")))
     })
 }
 
-/// Prints how a run ended. Whether all rules held.
-pub fn report(about: About, seed: u64, outcome: Result<Report, String>) -> bool {
+/// Prints the result of a run. Returns true if all rules held.
+pub fn report(options: ScenarioOptions, seed: u64, outcome: Result<Report, String>) -> bool {
     match outcome {
         Ok(report) => {
             println!("seed {seed}: {report}");
@@ -127,26 +127,29 @@ pub fn report(about: About, seed: u64, outcome: Result<Report, String>) -> bool 
             true
         }
         Err(text) => {
-            eprintln!("seed {seed}: {text}\nreproduce: {}", about.command(seed));
+            eprintln!("seed {seed}: {text}\nreproduce: {}", options.command(seed));
             false
         }
     }
 }
 
-/// Says all there is to say of a seed that failed: its scenario, its frames, and why.
-pub fn explain(about: About, seed: u64, text: &str) {
+/// Prints the scenario of a failed seed, its failure, and the names of its packet captures.
+pub fn explain(options: ScenarioOptions, seed: u64, text: &str) {
     let folder = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let folder = Path::new(&folder).join("sim");
-    let prefix = folder.join(format!("seed-{seed}{}", about.words().replace(' ', "-")));
+    let prefix = folder.join(format!(
+        "seed-{seed}{}",
+        options.arguments().replace(' ', "-")
+    ));
     let mut files = "no capture".to_owned();
     if std::fs::create_dir_all(&folder).is_ok() {
-        // The same again, and so it fails again, but with its frames on disk.
-        let _ = run(about.scenario(seed), Some(&prefix));
+        // The second run fails in the same way, with its frames on disk.
+        let _ = run(options.scenario(seed), Some(&prefix));
         files = format!("{}-*.pcapng", prefix.display());
     }
     eprintln!(
         "{}\n\nseed {seed}: {text}\ncapture: {files}\nreproduce: {}",
-        about.scenario(seed),
-        about.command(seed)
+        options.scenario(seed),
+        options.command(seed)
     );
 }

@@ -11,41 +11,42 @@ use std::{
 
 use tidelane_world::Report;
 
-use crate::seed::{About, ThemeName, explain, run};
+use crate::seed::{ScenarioOptions, ThemeName, explain, run};
 
-/// Many seeds at once.
+/// A swarm of seeds.
 pub struct Swarm {
-    about: About,
+    options: ScenarioOptions,
     next: AtomicU64,
     end: u64,
     until: Option<Instant>,
     failed: AtomicU64,
     failures_max: u64,
-    /// One explanation at a time.
-    voice: Mutex<()>,
+    /// Held while a failure is printed.
+    output: Mutex<()>,
 }
 
 impl Swarm {
-    /// `seeds` seeds from `from` on, for `seconds` at most, until `failures` of them have failed.
+    /// Creates a swarm of `seeds` seeds from `from` on, which ends after `seconds` or `failures`
+    /// failures.
     pub fn new(
-        about: About,
+        options: ScenarioOptions,
         from: u64,
         seeds: Option<u64>,
         seconds: Option<u64>,
         failures: u64,
     ) -> Self {
         Self {
-            about,
+            options,
             next: AtomicU64::new(from),
             end: seeds.map_or(u64::MAX, |count| from.saturating_add(count)),
             until: seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
             failed: AtomicU64::new(0),
             failures_max: failures,
-            voice: Mutex::new(()),
+            output: Mutex::new(()),
         }
     }
 
-    /// Runs them all. Whether none failed.
+    /// Runs the swarm. Returns true if no seed failed.
     pub fn run(&self, threads: Option<usize>) -> bool {
         let (seeds, sum) = self.sum(threads);
         println!("{seeds} seeds: {sum}");
@@ -75,7 +76,7 @@ impl Swarm {
         (seeds, sum)
     }
 
-    /// Runs seeds until there are none, or too many failed.
+    /// Runs seeds until none is left or too many have failed.
     fn work(&self) -> (u64, Report) {
         let mut sum = Report::default();
         let mut count = 0;
@@ -86,12 +87,12 @@ impl Swarm {
             if seed >= self.end {
                 break;
             }
-            match run(self.about.scenario(seed), None) {
+            match run(self.options.scenario(seed), None) {
                 Ok(report) => sum.add(&report),
                 Err(text) => {
                     self.failed.fetch_add(1, Ordering::Relaxed);
-                    let _one = self.voice.lock();
-                    explain(self.about, seed, &text);
+                    let _one = self.output.lock();
+                    explain(self.options, seed, &text);
                     let _ = std::io::stderr().flush();
                 }
             }
@@ -101,7 +102,7 @@ impl Swarm {
     }
 }
 
-/// What CI runs: theme and number of seeds.
+/// Topics of CI's run, with their number of seeds.
 const LITE: [(ThemeName, u64); 8] = [
     (ThemeName::Any, 1_000),
     (ThemeName::Memory, 200),
@@ -113,17 +114,23 @@ const LITE: [(ThemeName, u64); 8] = [
     (ThemeName::Cores, 500),
 ];
 
-/// Where its seeds begin: apart from those of the unit tests.
+/// First seed of CI's run, apart from the seeds of the unit tests.
 const LITE_FROM: u64 = 500_000;
 
-/// Some seeds of each theme. Whether none failed, and all that a seed can meet was met.
+/// Runs some seeds of each topic. Returns true if none failed and the swarm covered all events.
 pub fn lite() -> bool {
     let mut sum = Report::default();
-    let mut held = true;
+    let mut passed = true;
     for (theme, seeds) in LITE {
-        let swarm = Swarm::new(About::theme(theme), LITE_FROM, Some(seeds), None, 1);
+        let swarm = Swarm::new(
+            ScenarioOptions::theme(theme),
+            LITE_FROM,
+            Some(seeds),
+            None,
+            1,
+        );
         let (_, report) = swarm.sum(None);
-        held &= swarm.failed.load(Ordering::Relaxed) == 0;
+        passed &= swarm.failed.load(Ordering::Relaxed) == 0;
         sum.add(&report);
     }
     println!("{sum}");
@@ -131,10 +138,10 @@ pub fn lite() -> bool {
     if !missed.is_empty() {
         eprintln!("never happened: {}", missed.join(", "));
     }
-    held && missed.is_empty()
+    passed && missed.is_empty()
 }
 
-/// What should have happened somewhere, and did not: a swarm without it proves less than it says.
+/// Returns the events that never occurred; a swarm without them proves less than it claims.
 fn missed(sum: &Report) -> Vec<&'static str> {
     let counter = |name: &str| sum.counters.get(name).copied().unwrap_or(0);
     let wanted = [

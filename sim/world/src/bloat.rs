@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Resolution of the measured reply times.
-const LOOK: Duration = Duration::from_millis(1);
+const RESOLUTION: Duration = Duration::from_millis(1);
 /// Bytes of a request, and of a reply.
 const REQUEST: u32 = 64;
 /// Requests of the small flow, more than any run completes.
@@ -105,7 +105,7 @@ impl Bloat {
         // The round trip of the first reply includes the handshake and is not counted.
         let (mut now, mut last, mut replies) = (Instant::ZERO, None, 0);
         while now < end {
-            now += LOOK;
+            now += RESOLUTION;
             world.run_until(now)?;
             let read = world.ledger().end(SMALL, Role::Client).read;
             if read / u64::from(REQUEST) == replies {
@@ -123,19 +123,19 @@ impl Bloat {
     }
 
     fn scenario(&self) -> Scenario {
-        let there = LinkConfig {
+        let forward = LinkConfig {
             rate: self.rate,
             limit: self.queue,
             ..LinkConfig::with_delay(self.delay)
         };
         let bulk = Bulk {
-            back: LinkConfig::with_delay(self.delay),
+            reverse: LinkConfig::with_delay(self.delay),
             congestion: self.congestion,
             window: 8 << 20,
             warm_up: self.alone,
             measured: self.together,
             seed: self.seed,
-            ..Bulk::over(there)
+            ..Bulk::over(forward)
         };
         let mut scenario = bulk.scenario();
         let round = Round {

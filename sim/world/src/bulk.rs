@@ -7,7 +7,7 @@ use tidelane_time::{Duration, Instant};
 use crate::{
     family::{Bound, Family, IPV6_MTU_MIN},
     ledger::Violation,
-    plan::{ConnectionPlan, Role, Round, quiet_end},
+    plan::{ConnectionPlan, Role, Round, steady_end},
     scenario::{AREA_LEN, Conduct, HostSpec, ListenerSpec, ProgramSpec, Scenario, Theme},
     topology::{Middle, Topology},
     world::World,
@@ -19,7 +19,7 @@ const CONNECTIONS_PER_PROGRAM: usize = 100;
 /// MTU of the hosts.
 const MTU: u32 = 1500;
 /// Samples of the senders' state in the measured time.
-const LOOKS: u64 = 50;
+const SAMPLES: u64 = 50;
 
 /// Parameters of a bulk transfer.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +27,9 @@ pub struct Bulk {
     /// Connections from one host to the other.
     pub flows: u32,
     /// Link in the direction of the data.
-    pub there: LinkConfig,
+    pub forward: LinkConfig,
     /// Link in the direction of the ACKs.
-    pub back: LinkConfig,
+    pub reverse: LinkConfig,
     /// IP version.
     pub family: Family,
     /// MTU of the path between two routers in front of the receiver; None without routers.
@@ -37,7 +37,7 @@ pub struct Bulk {
     /// Congestion control algorithm.
     pub congestion: Algorithm,
     /// Algorithm of a third host, which sends as many connections through the same bottleneck.
-    pub beside: Option<Algorithm>,
+    pub competing: Option<Algorithm>,
     /// Receive window and send limit of a connection, in bytes.
     pub window: u32,
     /// Time before the measurement, in which the flows converge.
@@ -89,15 +89,15 @@ impl Goodput {
 impl Bulk {
     /// One CUBIC flow over IPv4 for a second, with a window of 1 MiB and seed 1, over a symmetric
     /// link without competing traffic.
-    pub const fn over(way: LinkConfig) -> Self {
+    pub const fn over(link: LinkConfig) -> Self {
         Self {
             flows: 1,
-            there: way,
-            back: way,
+            forward: link,
+            reverse: link,
             family: Family::V4,
             path_mtu: None,
             congestion: Algorithm::Cubic,
-            beside: None,
+            competing: None,
             window: 1 << 20,
             warm_up: Duration::ZERO,
             measured: Duration::from_secs(1),
@@ -115,7 +115,7 @@ impl Bulk {
         let start = Instant::ZERO + self.warm_up;
         world.run_until(start)?;
         let before = world.read_by_servers();
-        let srtt = self.watch(&mut world, start)?;
+        let srtt = self.sample_srtt(&mut world, start)?;
         let after = world.read_by_servers();
         let bytes = after
             .iter()
@@ -130,10 +130,10 @@ impl Bulk {
     }
 
     /// Runs through the measured time. Returns the mean smoothed round-trip time.
-    fn watch(&self, world: &mut World, start: Instant) -> Result<Duration, Violation> {
+    fn sample_srtt(&self, world: &mut World, start: Instant) -> Result<Duration, Violation> {
         let (mut sum, mut seen) = (Duration::ZERO, 0u64);
-        for look in 1..=LOOKS {
-            world.run_until(start + self.measured / LOOKS * look)?;
+        for sample in 1..=SAMPLES {
+            world.run_until(start + self.measured / SAMPLES * sample)?;
             if let Some(srtt) = world.srtt(0) {
                 sum += srtt;
                 seen += 1;
@@ -144,7 +144,7 @@ impl Bulk {
 
     pub(crate) fn scenario(&self) -> Scenario {
         let per_host = (self.flows as usize).div_ceil(CONNECTIONS_PER_PROGRAM);
-        let senders = 1 + usize::from(self.beside.is_some());
+        let senders = 1 + usize::from(self.competing.is_some());
         let clients = senders * per_host;
         let of_sender = |number: usize| 2 * (number / per_host);
         let mut programs: Vec<ProgramSpec> = (0..clients).map(|n| program(of_sender(n))).collect();
@@ -163,17 +163,17 @@ impl Bulk {
         });
         let mut topology = Topology::star(1 + senders, LinkConfig::PERFECT);
         // The link from the switch to the receiver has the queue that all senders share.
-        topology.access[1] = [self.back, self.there];
+        topology.access[1] = [self.reverse, self.forward];
         topology.middle = self.path_mtu.map(|mtu| Middle {
             routed: true,
-            ways: [LinkConfig {
+            links: [LinkConfig {
                 mtu,
                 ..LinkConfig::PERFECT
             }; 2],
             far: (0..=senders).map(|host| host == 1).collect(),
         });
         let mut hosts = vec![self.host(self.congestion); 2];
-        hosts.extend(self.beside.map(|congestion| self.host(congestion)));
+        hosts.extend(self.competing.map(|congestion| self.host(congestion)));
         Scenario {
             seed: self.seed,
             theme: Theme::Any,
@@ -183,7 +183,7 @@ impl Bulk {
             programs,
             listeners: listeners.collect(),
             connections: connections.collect(),
-            mishaps: Vec::new(),
+            faults: Vec::new(),
         }
     }
 
@@ -221,7 +221,7 @@ fn program(host: usize) -> ProgramSpec {
 
 /// Returns a connection that sends more data than any run can move.
 fn endless(id: u32, number: usize, family: Family) -> ConnectionPlan {
-    let end = quiet_end();
+    let end = steady_end();
     let round = Round {
         up: u32::MAX,
         down: 0,

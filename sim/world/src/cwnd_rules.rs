@@ -19,7 +19,7 @@ const ABOVE_CWND_MAX: u32 = 4;
 /// probes.
 const PROBES_MAX: u32 = 2;
 /// Checks per run; each one needs a list of all sockets.
-const LOOKS_MAX: u64 = 20_000;
+const CHECKS_MAX: u64 = 20_000;
 
 /// Link number of the local path, which has no frames: the bytes sent in a step are not known
 /// there.
@@ -39,12 +39,12 @@ struct Sender {
 }
 
 /// The sender's figures of a host.
-pub trait Says {
+pub trait SenderFigures {
     /// Returns the host's sockets.
     fn sockets(&self) -> Vec<SocketReport>;
     /// Returns the number of signals so far that a retransmission was spurious, so that a reduction
     /// may be undone.
-    fn undone(&self) -> u64;
+    fn spurious_signals(&self) -> u64;
 }
 
 /// Known state of the senders of all hosts.
@@ -52,13 +52,13 @@ pub trait Says {
 pub struct CwndRules {
     senders: BTreeMap<(usize, FlowKey), Sender>,
     /// Checks so far.
-    pub looks: u64,
+    pub checks: u64,
 }
 
 impl CwndRules {
     /// Returns true while the run has checks left.
-    pub fn looks(&self) -> bool {
-        self.looks < LOOKS_MAX
+    pub fn has_checks_left(&self) -> bool {
+        self.checks < CHECKS_MAX
     }
 
     /// Forgets the connections of a host whose service restarts.
@@ -72,17 +72,17 @@ impl CwndRules {
         now: Instant,
         host: usize,
         advances: &[Advance],
-        says: &impl Says,
+        figures: &impl SenderFigures,
     ) -> Result<(), Violation> {
-        self.looks += 1;
-        for info in says
+        self.checks += 1;
+        for info in figures
             .sockets()
             .iter()
             .filter_map(|socket| socket.info.as_ref())
         {
             let own = advances.iter().filter(|advance| advance.key == info.key);
             let sent = own.map(|advance| advance.bytes).sum();
-            let broken = self.check_flow(host, info, sent, says);
+            let broken = self.check_flow(host, info, sent, figures);
             broken.map_err(|(rule, text)| {
                 violation(now, rule, format!("host {host}: {text}; {info:?}"))
             })?;
@@ -95,7 +95,7 @@ impl CwndRules {
         host: usize,
         info: &FlowInfo,
         sent: u32,
-        says: &impl Says,
+        figures: &impl SenderFigures,
     ) -> Result<(), (&'static str, String)> {
         let key = (host, info.key);
         let snd_nxt = info.bytes_acked + u64::from(info.flight_size);
@@ -122,25 +122,25 @@ impl CwndRules {
                 .max(info.bytes_acked),
         };
         // Undoing a reduction restores the old ssthresh, which may be the lower one.
-        let taken_back = info.ssthresh != before && info.cwnd > cwnd_before;
+        let restored = info.ssthresh != before && info.cwnd > cwnd_before;
 
         if info.ssthresh >= before {
-            in_flight_law(info, sent)?;
+            check_in_flight(info, sent)?;
         }
-        let lost_all = info.ca_state == CaState::Loss || info.timeouts > 0;
+        let timed_out = info.ca_state == CaState::Loss || info.timeouts > 0;
         sender.acked = info.bytes_acked;
-        if info.ssthresh > before || taken_back {
+        if info.ssthresh > before || restored {
             sender.lowered_at = None;
         } else if info.ssthresh < before && info.ssthresh < cwnd_before {
             // A reduction to the current cwnd is only the end of slow start (RFC 9438 §4.10).
-            let undone = says.undone();
+            let signals = figures.spurious_signals();
             // SYN and FIN take a sequence number each and are no bytes.
             let early = sender
                 .lowered_at
                 .filter(|(at, _)| info.bytes_acked + 1 < *at);
-            sender.lowered_at = Some((reduced_until, undone));
+            sender.lowered_at = Some((reduced_until, signals));
             // A reduction that was undone in between does not count.
-            let early = early.filter(|(_, then)| !lost_all && *then == undone);
+            let early = early.filter(|(_, then)| !timed_out && *then == signals);
             if let Some((at, _)) = early {
                 let text = format!("lowered again {} bytes before", at - info.bytes_acked);
                 return Err(("cwnd is lowered once per round trip", text));
@@ -152,11 +152,11 @@ impl CwndRules {
 
 /// RFC 5681 §3.1: FlightSize does not exceed cwnd. The rule does not apply to a step that has
 /// reduced cwnd, because its segments may have been sent before the reduction.
-fn in_flight_law(info: &FlowInfo, sent: u32) -> Result<(), (&'static str, String)> {
-    let calm = matches!(info.ca_state, CaState::Open | CaState::Disorder);
+fn check_in_flight(info: &FlowInfo, sent: u32) -> Result<(), (&'static str, String)> {
+    let not_reducing = matches!(info.ca_state, CaState::Open | CaState::Disorder);
     let in_flight = info.flight_size.saturating_sub(info.sacked);
     let allowed = info.cwnd.saturating_add(ABOVE_CWND_MAX * info.mss);
-    if sent > PROBES_MAX * info.mss && calm && in_flight > allowed {
+    if sent > PROBES_MAX * info.mss && not_reducing && in_flight > allowed {
         let text = format!("{in_flight} bytes in flight, cwnd {}", info.cwnd);
         return Err(("no more is in flight than cwnd allows", text));
     }

@@ -78,15 +78,15 @@ impl Scenario {
             .topology
             .middle
             .as_mut()
-            .filter(|way| some && way.routed)
+            .filter(|link| some && link.routed)
         else {
             return;
         };
         let mtu = PATH_MTUS[rng.below(PATH_MTUS.len() as u64) as usize];
         let both = rng.chance_ppm(500_000);
         let one = rng.below(2) as usize;
-        for (index, way) in middle.ways.iter_mut().enumerate() {
-            way.mtu = if both || index == one { mtu } else { 0 };
+        for (index, link) in middle.links.iter_mut().enumerate() {
+            link.mtu = if both || index == one { mtu } else { 0 };
         }
     }
 
@@ -100,8 +100,8 @@ impl Scenario {
             connection.family = Family::V4;
         }
         let middle = self.topology.middle.iter_mut();
-        for way in middle.flat_map(|middle| &mut middle.ways) {
-            way.mtu = 0;
+        for link in middle.flat_map(|middle| &mut middle.links) {
+            link.mtu = 0;
         }
         self
     }

@@ -31,7 +31,7 @@ use stream::ForeignStream;
 /// Longest delay from a frame's arrival to its processing, in nanoseconds.
 const WAKE_TIME_MAX: u64 = 20_000;
 /// Interval of the checks for peers that are gone without a reset.
-const PATIENCE_INTERVAL: Duration = Duration::from_secs(20);
+const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
 /// First port of the ephemeral range.
 const PORT_FIRST: u16 = 49_152;
 
@@ -39,7 +39,7 @@ const PORT_FIRST: u16 = 49_152;
 type Sockets = Rc<RefCell<SocketSet<'static>>>;
 
 /// A connection, with the time of its next turn.
-struct Seat {
+struct Connection {
     side: Side<ForeignStream>,
     at: Option<Instant>,
 }
@@ -54,11 +54,11 @@ pub struct ForeignHost {
     sockets: Sockets,
     /// Sockets that wait for a SYN, with their ports.
     listening: Vec<(u16, SocketHandle)>,
-    seats: Vec<Seat>,
+    connections: Vec<Connection>,
     /// Sockets that are closed by their program and not yet by TCP.
     lingering: Vec<ForeignStream>,
     starts: VecDeque<Start>,
-    next_patience: Instant,
+    next_gone_check: Instant,
     opened: u16,
     accepted: u64,
     rng: Rng,
@@ -109,10 +109,10 @@ impl ForeignHost {
             interface,
             sockets: Rc::new(RefCell::new(SocketSet::new(Vec::new()))),
             listening: Vec::new(),
-            seats: Vec::new(),
+            connections: Vec::new(),
             lingering: Vec::new(),
             starts,
-            next_patience: Instant::ZERO,
+            next_gone_check: Instant::ZERO,
             opened: 0,
             accepted: 0,
             rng: rng.fork(2),
@@ -159,7 +159,7 @@ impl ForeignHost {
 
     /// Returns true if the host's programs are done.
     pub fn is_idle(&self) -> bool {
-        self.seats.is_empty() && self.starts.is_empty()
+        self.connections.is_empty() && self.starts.is_empty()
     }
 
     /// Processes all frames that have arrived, and gives every program a turn.
@@ -179,13 +179,13 @@ impl ForeignHost {
         self.give_turns(now, book)?;
         self.poll(now);
         self.observe(now);
-        self.let_go(now, book);
+        self.remove_finished(now, book);
         let due = self.interface.poll_at(micros(now), &self.sockets.borrow());
         let due = due.map(|at| Instant::from_micros(at.total_micros().max(0) as u64));
-        let patience = (!self.seats.is_empty()).then_some(self.next_patience);
-        self.next = [due, patience, self.starts.front().map(|start| start.at)]
+        let gone_check = (!self.connections.is_empty()).then_some(self.next_gone_check);
+        self.next = [due, gone_check, self.starts.front().map(|start| start.at)]
             .into_iter()
-            .chain(self.seats.iter().map(|seat| seat.at))
+            .chain(self.connections.iter().map(|connection| connection.at))
             .flatten()
             .min()
             .map(|at| at.max(now + Duration::from_micros(1)));
@@ -200,8 +200,8 @@ impl ForeignHost {
 
     /// Updates the streams after a frame, and accepts new connections.
     fn observe(&mut self, now: Instant) {
-        for seat in &mut self.seats {
-            seat.side.stream().observe();
+        for connection in &mut self.connections {
+            connection.side.stream().observe();
         }
         self.lingering.iter_mut().for_each(ForeignStream::observe);
         let mut taken = Vec::new();
@@ -220,7 +220,7 @@ impl ForeignHost {
             stream.observe();
             let rng = self.rng.fork(self.accepted << 1 | 1);
             let side = Side::server(now, stream, rng);
-            self.seats.push(Seat { side, at: None });
+            self.connections.push(Connection { side, at: None });
         }
     }
 
@@ -240,52 +240,53 @@ impl ForeignHost {
             let stream = ForeignStream::new(self.sockets.clone(), handle);
             let rng = self.rng.fork(u64::from(start.id) << 1);
             let side = Side::client(now, stream, start.id, book.seed, rng);
-            self.seats.push(Seat { side, at: None });
+            self.connections.push(Connection { side, at: None });
         }
     }
 
     fn give_turns(&mut self, now: Instant, book: &mut Book) -> Result<(), Violation> {
-        let patience = now >= self.next_patience;
-        if patience {
-            self.next_patience = now + PATIENCE_INTERVAL;
+        let gone_check = now >= self.next_gone_check;
+        if gone_check {
+            self.next_gone_check = now + GONE_PEER_INTERVAL;
         }
-        let mut stay = Vec::new();
-        for mut seat in std::mem::take(&mut self.seats) {
-            let closed = match seat.side.turn(now, book)? {
+        let mut open = Vec::new();
+        for mut connection in std::mem::take(&mut self.connections) {
+            let closed = match connection.side.turn(now, book)? {
                 Next::Closed => true,
                 Next::At(at) => {
-                    seat.at = Some(at);
+                    connection.at = Some(at);
                     false
                 }
                 Next::Event => {
-                    seat.at = None;
+                    connection.at = None;
                     false
                 }
             };
-            if closed || (patience && seat.side.check_patience(now, book)?) {
-                let name = seat.side.name();
-                self.lingering.push(seat.side.into_stream().named(name));
+            if closed || (gone_check && connection.side.check_gone_peer(now, book)?) {
+                let name = connection.side.name();
+                self.lingering
+                    .push(connection.side.into_stream().named(name));
             } else {
-                stay.push(seat);
+                open.push(connection);
             }
         }
-        self.seats = stay;
+        self.connections = open;
         Ok(())
     }
 
     /// Removes sockets that TCP is done with.
-    fn let_go(&mut self, now: Instant, book: &mut Book) {
+    fn remove_finished(&mut self, now: Instant, book: &mut Book) {
         self.lingering.retain_mut(|stream| {
-            stream.swallow();
-            let gone = stream.is_gone();
-            if let (true, (Some(id), role)) = (gone, stream.name()) {
+            stream.discard_unread();
+            let finished = stream.is_finished();
+            if let (true, (Some(id), role)) = (finished, stream.name()) {
                 // A peer that still sends to the removed socket gets a reset.
-                book.ledger.break_off(now, id, role);
+                book.ledger.mark_broken(now, id, role);
             }
-            if gone {
+            if finished {
                 stream.remove();
             }
-            !gone
+            !finished
         });
     }
 }

@@ -13,7 +13,7 @@ const PART_LEN: u64 = 256 << 10;
 /// Size of the blocks that are skipped if they are zero, as most blocks are.
 const BLOCK: usize = 4096;
 /// Searches while a run goes on; more follow at its end.
-const LOOKS_MAX: u64 = 6;
+const SEARCHES_MAX: u64 = 6;
 
 /// Search for bytes of other users in the memory of programs.
 pub struct ForeignBytes {
@@ -21,7 +21,7 @@ pub struct ForeignBytes {
     /// By connection: the users of the client and the server.
     users: Vec<[u32; 2]>,
     /// Regions searched.
-    pub looks: u64,
+    pub searches: u64,
     /// Chooses the programs whose memory is searched during the run.
     rng: Rng,
     bytes: Vec<u8>,
@@ -38,7 +38,7 @@ impl ForeignBytes {
         Self {
             seed: scenario.seed,
             users: users.collect(),
-            looks: 0,
+            searches: 0,
             rng,
             bytes: Vec::new(),
         }
@@ -46,14 +46,14 @@ impl ForeignBytes {
 
     /// Returns one of `count` programs whose memory is to be searched now, if any.
     pub fn choose(&mut self, count: usize) -> Option<usize> {
-        let looks = self.looks < LOOKS_MAX && count > 0;
-        looks.then(|| self.rng.below(count as u64) as usize)
+        let search = self.searches < SEARCHES_MAX && count > 0;
+        search.then(|| self.rng.below(count as u64) as usize)
     }
 
     /// Searches the region of a program of `user`. Returns the first connection of another user of
     /// which a piece lies in the region.
     pub fn find(&mut self, user: u32, region: &ProgramRegion) -> Option<u32> {
-        self.looks += 1;
+        self.searches += 1;
         let layout = region.layout();
         let areas = [layout.rx_area(), layout.tx_area()];
         let head = 0..layout.rx_area().start;

@@ -76,19 +76,19 @@ pub struct Ledger {
     /// Payload bytes read and verified, of all connections.
     pub bytes: u64,
     /// True if connections may appear that no plan has, because a program is hostile.
-    pub strangers: bool,
+    pub unplanned_clients: bool,
     /// True if connections may time out, because the links are bad or memory is short.
     pub timeouts: bool,
     /// True if the service may refuse a connection, because a limit is low.
     pub refusals: bool,
     /// True if a host's clock may jump, which ends the wait for a neighbour or a port.
-    pub jumps: bool,
+    pub clock_jumps: bool,
     /// True if no link loses frames, so that every reset arrives.
-    pub perfect_wire: bool,
+    pub lossless: bool,
 }
 
 /// Time that an end waits for a peer that is gone and whose reset may have been lost.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const GONE_PEER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Ledger {
     /// Creates the records of `plans`, which are numbered from zero.
@@ -169,13 +169,13 @@ impl Ledger {
     }
 
     /// Records that an end closed before its plan was complete.
-    pub fn break_off(&mut self, now: Instant, id: u32, role: Role) {
+    pub fn mark_broken(&mut self, now: Instant, id: u32, role: Role) {
         let end = self.touch(now, id, role);
         end.broken_at.get_or_insert(now);
     }
 
     /// Records that a program closed its end.
-    pub fn end_end(&mut self, now: Instant, id: u32, role: Role) {
+    pub fn close_end(&mut self, now: Instant, id: u32, role: Role) {
         let end = self.touch(now, id, role);
         end.stage = Stage::Ended;
         end.finished = true;
@@ -265,7 +265,7 @@ impl Ledger {
     }
 
     /// Returns the time since which the peer of `role` is gone, and `role` may wait for nothing.
-    pub fn waits_in_vain_since(&self, id: u32, role: Role) -> Option<Instant> {
+    pub fn peer_gone_since(&self, id: u32, role: Role) -> Option<Instant> {
         let peer = self.end(id, role.peer());
         peer.broken_at.filter(|_| peer.stage != Stage::Open)
     }
@@ -283,7 +283,7 @@ impl Ledger {
         }
         let excuse = match cause {
             close_cause::TIMED_OUT if self.timeouts || self.refusals => Some("timed out"),
-            close_cause::HOST_UNREACHABLE | close_cause::NO_PORT if self.jumps => {
+            close_cause::HOST_UNREACHABLE | close_cause::NO_PORT if self.clock_jumps => {
                 Some("the clock jumped")
             }
             close_cause::ABORTED | close_cause::NO_PORT if self.refusals => Some("refused"),

@@ -24,17 +24,17 @@ mod bulk;
 mod cwnd_rules;
 mod digest;
 mod family;
+mod fault;
 mod foreign;
 mod foreign_bytes;
 mod ledger;
 mod linux_bulk;
 mod machine;
-mod misconduct;
-mod mishap;
 mod pattern;
 mod pipe;
 mod plan;
 mod program;
+mod region_fuzzer;
 mod report;
 mod scenario;
 mod service;
@@ -51,12 +51,12 @@ pub use crate::{
     bloat::{Bloat, RoundTrips},
     bulk::{Bulk, Goodput},
     family::{Bound, Family},
+    fault::Fault,
     ledger::Violation,
     linux_bulk::LinuxBulk,
-    misconduct::Misconduct,
-    mishap::Mishap,
     pattern::Content,
     plan::{ConnectionPlan, EndPlan, Ending, Role, Round, Traffic},
+    region_fuzzer::RegionFuzzer,
     report::Report,
     scenario::{Conduct, ForeignSpec, HostSpec, ListenerSpec, ProgramSpec, Scenario, Theme},
     topology::{Middle, Topology},

@@ -71,7 +71,7 @@ impl LinuxBulk {
     fn start(&self) -> Run {
         let scenario = self.bulk.scenario();
         let seed = Rng::new(scenario.seed).fork(200).next_u64();
-        let handshake = self.bulk.there.delay + self.bulk.back.delay;
+        let handshake = self.bulk.forward.delay + self.bulk.reverse.delay;
         let flows = scenario.connections.iter().map(|plan| Flow {
             sender: None,
             receiver: Receiver::new(self.hz, handshake.as_micros()),
@@ -89,7 +89,7 @@ impl LinuxBulk {
             },
             handshake,
         };
-        (0..run.flows.len()).for_each(|flow| run.plan(flow));
+        (0..run.flows.len()).for_each(|flow| run.schedule(flow));
         run
     }
 }
@@ -107,7 +107,7 @@ impl Run {
                 (_, Some((at, _))) if at < end && timer.is_none_or(|(due, _)| at <= due) => {
                     self.arrive(at);
                 }
-                (Some((due, flow)), _) if due < end => self.on_time(due, flow),
+                (Some((due, flow)), _) if due < end => self.on_timer(due, flow),
                 _ => return,
             }
         }
@@ -117,8 +117,8 @@ impl Run {
     /// interrupt delivers them.
     fn arrive(&mut self, now: Instant) {
         let mut batches: BTreeMap<usize, Vec<Data>> = BTreeMap::new();
-        while let Some((_, way)) = self.network.next_arrival().filter(|(at, _)| *at == now) {
-            let Some((host, frame)) = self.network.arrive(now, way) else {
+        while let Some((_, direction)) = self.network.next_arrival().filter(|(at, _)| *at == now) {
+            let Some((host, frame)) = self.network.arrive(now, direction) else {
                 continue;
             };
             match Packet::parse(&frame) {
@@ -137,7 +137,7 @@ impl Run {
             for ack in self.flows[flow].receiver.on_data(micros(now), &batch) {
                 self.send_ack(now, flow, &ack);
             }
-            self.plan(flow);
+            self.schedule(flow);
         }
     }
 
@@ -146,27 +146,27 @@ impl Run {
             sender.on_ack(micros(now), ack);
         }
         self.send_data(now, flow);
-        self.plan(flow);
+        self.schedule(flow);
     }
 
-    fn on_time(&mut self, now: Instant, flow: usize) {
+    fn on_timer(&mut self, now: Instant, flow: usize) {
         let ends = &mut self.flows[flow];
         if let Some(sender) = &mut ends.sender {
-            sender.on_time(micros(now));
+            sender.on_timer(micros(now));
         } else {
             let rtt = self.handshake.as_micros();
             ends.sender = Some(Sender::new(self.settings, micros(now), rtt));
         }
-        if let Some(ack) = ends.receiver.on_time(micros(now)) {
+        if let Some(ack) = ends.receiver.on_timer(micros(now)) {
             self.send_ack(now, flow, &ack);
         }
         self.send_data(now, flow);
-        self.plan(flow);
+        self.schedule(flow);
     }
 
     fn send_data(&mut self, now: Instant, flow: usize) {
         let sender = self.flows[flow].sender.as_mut();
-        for data in sender.map(Sender::take).unwrap_or_default() {
+        for data in sender.map(Sender::take_segments).unwrap_or_default() {
             let body = Body::Data(data);
             self.network
                 .send(now, SENDER, &Packet { flow, body }.emit());
@@ -180,7 +180,7 @@ impl Run {
     }
 
     /// Updates the deadline of a flow.
-    fn plan(&mut self, flow: usize) {
+    fn schedule(&mut self, flow: usize) {
         let ends = &self.flows[flow];
         let at = |us: u64| Instant::from_micros(us);
         let sender = match &ends.sender {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     fn bulk(loss: u32) -> LinuxBulk {
-        let way = LinkConfig {
+        let link = LinkConfig {
             rate: 100_000_000,
             limit: 100,
             ..LinkConfig::with_delay(Duration::from_millis(5))
@@ -334,18 +334,18 @@ mod tests {
         LinuxBulk {
             bulk: Bulk {
                 flows: 4,
-                there: LinkConfig { loss, ..way },
+                forward: LinkConfig { loss, ..link },
                 window: 4 << 20,
                 warm_up: Duration::from_secs(2),
                 measured: Duration::from_secs(4),
-                ..Bulk::over(way)
+                ..Bulk::over(link)
             },
             hz: 250,
         }
     }
 
     #[test]
-    fn a_clean_wire_is_filled_and_loss_takes_from_it() {
+    fn goodput_fills_a_clean_link_and_falls_with_loss() {
         let clean = bulk(0).run();
         // 1448 of 1514 bytes are payload.
         assert!(clean.rate() > 0.94 * 1e8, "{}", clean.rate());
@@ -360,9 +360,9 @@ mod tests {
     /// The link of `bench/figures/tas-fig7`, on which a kernel keeps 0.8 to 1 of the lossless rate
     /// at 1 and 2 % loss, and 0.10 to 0.13 at 5 %. At 5 % the model still keeps twice as much.
     #[test]
-    fn loss_takes_about_what_it_takes_from_a_kernel() {
+    fn loss_costs_about_as_much_as_on_a_kernel() {
         let rate = |loss| {
-            let way = LinkConfig {
+            let link = LinkConfig {
                 rate: 2_500_000_000,
                 burst: 65_536,
                 timer: Duration::from_micros(20),
@@ -373,8 +373,8 @@ mod tests {
             let mut run = bulk(0);
             run.bulk = Bulk {
                 flows: 10,
-                there: way,
-                back: way,
+                forward: link,
+                reverse: link,
                 warm_up: Duration::from_millis(300),
                 measured: Duration::from_millis(700),
                 ..run.bulk
@@ -390,7 +390,7 @@ mod tests {
     /// RFC 9438 §5.1 table 2: 187 segments at a loss of 0.01 % and a round trip of 0.1 s.
     #[test]
     fn a_single_flow_has_about_the_window_of_the_response_function() {
-        let way = LinkConfig {
+        let link = LinkConfig {
             rate: 1_000_000_000,
             limit: 10_000,
             ..LinkConfig::with_delay(Duration::from_millis(50))
@@ -398,8 +398,8 @@ mod tests {
         let mut lossy = bulk(0);
         lossy.bulk = Bulk {
             flows: 1,
-            there: LinkConfig { loss: 100, ..way },
-            back: way,
+            forward: LinkConfig { loss: 100, ..link },
+            reverse: link,
             warm_up: Duration::from_secs(100),
             measured: Duration::from_secs(300),
             ..lossy.bulk

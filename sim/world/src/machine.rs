@@ -23,7 +23,7 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::IpAddress;
 
 use crate::{
-    cwnd_rules::Says,
+    cwnd_rules::SenderFigures,
     family::Family,
     scenario::HostSpec,
     service::{ProgramIds, Service},
@@ -54,7 +54,7 @@ pub struct Machine {
     /// The service page, which the programs of this host read.
     pub page: Arc<ServicePageMap>,
     /// True if a program rang the service's doorbell.
-    pub rung: Arc<AtomicBool>,
+    pub doorbell_rang: Arc<AtomicBool>,
     /// Time of the next step; None if the service sleeps.
     pub next_step: Option<Instant>,
     /// Neither the service nor its programs run before this time.
@@ -108,7 +108,7 @@ impl Machine {
         Ok(Self {
             host,
             page: Arc::new(ServicePageMap::heap(spec.cores)?),
-            rung: Arc::new(AtomicBool::new(false)),
+            doorbell_rang: Arc::new(AtomicBool::new(false)),
             next_step: Some(Instant::ZERO),
             paused_until: Instant::ZERO,
             ahead: Duration::ZERO,
@@ -221,7 +221,7 @@ impl Machine {
         let lines = (0..page.cores()).filter_map(|core| page.core(core));
         let lines = lines.map(|line| &line.needs_wakeup);
         lines.clone().for_each(sleep::cancel_sleep);
-        self.rung.store(false, Ordering::Relaxed);
+        self.doorbell_rang.store(false, Ordering::Relaxed);
         self.down = false;
         let clock = self.clock(now);
         let worked = self.host.step(clock);
@@ -319,22 +319,22 @@ impl Machine {
     }
 }
 
-impl Says for Machine {
+impl SenderFigures for Machine {
     fn sockets(&self) -> Vec<SocketReport> {
         self.host.sockets()
     }
 
-    fn undone(&self) -> u64 {
+    fn spurious_signals(&self) -> u64 {
         let counters = self.host.counters();
-        let signs = counters
+        let counted = counters
             .iter()
-            .filter(|(name, _)| UNDO_SIGNS.contains(&name.as_str()));
-        signs.map(|(_, count)| count).sum()
+            .filter(|(name, _)| SPURIOUS_COUNTERS.contains(&name.as_str()));
+        counted.map(|(_, count)| count).sum()
     }
 }
 
 /// Counters that show a spurious retransmission.
-const UNDO_SIGNS: [&str; 2] = ["spurious_timeouts", "dsack_recv"];
+const SPURIOUS_COUNTERS: [&str; 2] = ["spurious_timeouts", "dsack_recv"];
 
 fn describe_socket(socket: &SocketReport) -> String {
     let SocketReport {

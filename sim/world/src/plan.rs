@@ -170,7 +170,7 @@ impl ConnectionPlan {
             client_waits: traffic != Traffic::Bulk && rng.chance_ppm(700_000),
             server_waits: traffic != Traffic::Bulk || rng.chance_ppm(500_000),
             rounds,
-            ends: [quiet_end(), quiet_end()],
+            ends: [steady_end(), steady_end()],
         };
         let moved = plan.total(Role::Client) + plan.total(Role::Server);
         plan.ends = [new_end(rng, moved), new_end(rng, moved)];
@@ -212,7 +212,7 @@ fn rounds_of(rng: &mut Rng, traffic: Traffic) -> Vec<Round> {
 }
 
 /// Returns an end that reads and writes without pauses and then closes.
-pub(crate) fn quiet_end() -> EndPlan {
+pub(crate) fn steady_end() -> EndPlan {
     EndPlan {
         ending: Ending::HalfClose,
         write_chunk: u32::MAX,
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_may_send_all() {
+    fn an_end_that_does_not_wait_may_send_everything() {
         let plan = plan(&[(20, 5), (30, 6)], false, false);
         assert_eq!(plan.allowed(Role::Client, 0), 50);
         assert_eq!(plan.allowed(Role::Server, 0), 11);

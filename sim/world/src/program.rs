@@ -15,7 +15,7 @@ use tidelane_wire::{Endpoint, IpAddress};
 use crate::{
     family::{Bound, Family},
     machine::Machine,
-    misconduct::Misconduct,
+    region_fuzzer::RegionFuzzer,
     scenario::{AREA_LEN, Conduct, ListenerSpec, ProgramSpec},
     service::ProgramIds,
     topology::address,
@@ -38,7 +38,7 @@ impl Bell for FlagBell {
 }
 
 /// Parameters of one start of a program.
-pub struct Life {
+pub struct Launch {
     /// Name in listings.
     pub name: String,
     /// Random numbers of this process.
@@ -58,7 +58,7 @@ pub struct Process {
     /// Threads, each with the time at which it runs next.
     pub workers: Vec<(Option<Instant>, Worker)>,
     /// Writer of random values to the shared memory, in a hostile program.
-    pub misconduct: Option<Misconduct>,
+    pub fuzzer: Option<RegionFuzzer>,
 }
 
 impl Process {
@@ -67,16 +67,16 @@ impl Process {
         now: Instant,
         spec: &ProgramSpec,
         machine: &mut Machine,
-        life: &Life,
+        launch: &Launch,
     ) -> std::io::Result<Self> {
-        let rng = &life.rng;
+        let rng = &launch.rng;
         let layout =
             Layout::new(SLOTS, spec.area_len, spec.area_len).expect("the layout is possible");
         let region = Arc::new(ProgramRegion::heap(&layout)?);
-        let rung = machine.rung.clone();
-        let ring = move || rung.store(true, Ordering::Relaxed);
+        let doorbell_rang = machine.doorbell_rang.clone();
+        let ring = move || doorbell_rang.store(true, Ordering::Relaxed);
         let program = Program::in_memory(region.clone(), machine.page.clone(), ring);
-        let id = machine.add_program(spec.user, &life.name, &region);
+        let id = machine.add_program(spec.user, &launch.name, &region);
         let mut workers = Vec::new();
         for number in 0..spec.workers {
             let bell = Arc::new(AtomicBool::new(false));
@@ -87,14 +87,14 @@ impl Process {
             let context = program.new_context().expect("a context");
             let rng = rng.fork(u64::from(number) + 10);
             let mut worker = Worker::new(program.clone(), context, bell, rng);
-            worker.thrifty = spec.area_len < AREA_LEN;
+            worker.memory_short = spec.area_len < AREA_LEN;
             workers.push((Some(now), worker));
         }
-        let misconduct = match spec.conduct {
+        let fuzzer = match spec.conduct {
             Conduct::Good => None,
             Conduct::Bad { every } => {
                 let region = region.clone();
-                Some(Misconduct::new(region, every, life.swept, rng.fork(2)))
+                Some(RegionFuzzer::new(region, every, launch.swept, rng.fork(2)))
             }
         };
         Ok(Self {
@@ -102,7 +102,7 @@ impl Process {
             program,
             region,
             workers,
-            misconduct,
+            fuzzer,
         })
     }
 

@@ -33,13 +33,13 @@ pub struct Report {
     /// Checks of senders against the rules of congestion control.
     pub checked_windows: u64,
     /// Searches through the memory of a program.
-    pub memory_looks: u64,
+    pub memory_searches: u64,
     /// Counters of the links.
     pub links: LinkCounters,
     /// ICMP errors of routers for packets above the path MTU.
     pub too_big: u64,
     /// Bursts of random writes to shared memory.
-    pub misdeeds: u64,
+    pub fuzz_bursts: u64,
     /// Times that a host went to sleep without a timer.
     pub sleeps: u64,
     /// Time at which the last connection was over.
@@ -79,11 +79,11 @@ impl Report {
         self.broken += other.broken;
         self.too_big += other.too_big;
         self.deaths += other.deaths;
-        self.misdeeds += other.misdeeds;
+        self.fuzz_bursts += other.fuzz_bursts;
         self.restarts += other.restarts;
         self.checked_segments += other.checked_segments;
         self.checked_windows += other.checked_windows;
-        self.memory_looks += other.memory_looks;
+        self.memory_searches += other.memory_searches;
         self.links.add(&other.links);
         self.sleeps += other.sleeps;
         self.busy = Instant(self.busy.0 + other.busy.0);
@@ -100,8 +100,8 @@ impl fmt::Display for Report {
             f,
             "{} connections complete ({} over IPv6), {} broken off; {} bytes, {} frames, \
              {} events in {:.1} s of traffic and {:.1} s in all; {} deaths, {} restarts, \
-             {} misdeeds; {} segments \
-             and {} windows checked, {} looks through memory; links: {} lost, {} overflowed, \
+             {} fuzz_bursts; {} segments \
+             and {} windows checked, {} searches through memory; links: {} lost, {} overflowed, \
              {} duplicated, {} corrupted, {} held back, {} marked, {} too big; digest {:016x}",
             self.complete,
             self.over_ipv6,
@@ -113,10 +113,10 @@ impl fmt::Display for Report {
             self.end.as_nanos() as f64 / 1e9,
             self.deaths,
             self.restarts,
-            self.misdeeds,
+            self.fuzz_bursts,
             self.checked_segments,
             self.checked_windows,
-            self.memory_looks,
+            self.memory_searches,
             self.links.lost,
             self.links.overflowed,
             self.links.duplicated,

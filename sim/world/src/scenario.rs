@@ -8,7 +8,7 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{
     family::Bound,
-    mishap::Mishap,
+    fault::Fault,
     plan::{ConnectionPlan, Role, Traffic},
     topology::Topology,
 };
@@ -91,7 +91,7 @@ pub enum Theme {
     /// Hosts, programs and links of all kinds.
     Any,
     /// Client and server on one host.
-    MemoryWire,
+    LocalPath,
     /// Programs die.
     Death,
     /// A program writes random values to its shared memory.
@@ -143,7 +143,7 @@ pub struct Scenario {
     /// Connections, by number.
     pub connections: Vec<ConnectionPlan>,
     /// Faults, in order of time.
-    pub mishaps: Vec<Mishap>,
+    pub faults: Vec<Fault>,
 }
 
 impl Scenario {
@@ -152,7 +152,7 @@ impl Scenario {
         let mut rng = Rng::new(seed).fork(0x5ce_4a10);
         let theme = match rng.below(16) {
             0..7 => Theme::Any,
-            7 => Theme::MemoryWire,
+            7 => Theme::LocalPath,
             8..10 => Theme::Death,
             10 => Theme::Misbehaviour,
             11 => Theme::Memory,
@@ -167,7 +167,7 @@ impl Scenario {
         let root = Rng::new(seed);
         let mut rng = root.fork(1);
         let host_count = match theme {
-            Theme::MemoryWire | Theme::Foreign => 1,
+            Theme::LocalPath | Theme::Foreign => 1,
             _ => 2 + rng.below(3).min(rng.below(3)) as usize,
         };
         let mut hosts = (0..host_count)
@@ -194,7 +194,7 @@ impl Scenario {
             programs: Vec::new(),
             listeners: Vec::new(),
             connections: Vec::new(),
-            mishaps: Vec::new(),
+            faults: Vec::new(),
         };
         if theme == Theme::Foreign {
             scenario.add_both_sides(&mut root.fork(3));
@@ -203,7 +203,7 @@ impl Scenario {
             scenario.add_clients(&mut root.fork(4));
         }
         scenario.add_connections(&mut root.fork(5));
-        scenario.add_mishaps(&mut root.fork(6));
+        scenario.add_faults(&mut root.fork(6));
         scenario.add_families(&root.fork(9));
         scenario.add_users(&mut root.fork(10));
         scenario
@@ -306,7 +306,7 @@ impl Scenario {
         }
     }
 
-    fn add_mishaps(&mut self, rng: &mut Rng) {
+    fn add_faults(&mut self, rng: &mut Rng) {
         let span = self.connections.last().map_or(0, |plan| plan.start.0);
         let at = |rng: &mut Rng| {
             let after = 1 << rng.between(16, 30);
@@ -317,46 +317,46 @@ impl Scenario {
             for _ in 0..rng.between(1, 4) {
                 let program = rng.below(self.programs.len() as u64) as usize;
                 let back = Duration::from_micros(rng.below(2_000_000));
-                let back_after = rng.chance_ppm(500_000).then_some(back);
+                let restart_after = rng.chance_ppm(500_000).then_some(back);
                 let at = at(rng);
-                self.mishaps.push(Mishap::Death {
+                self.faults.push(Fault::Death {
                     program,
                     at,
-                    back_after,
+                    restart_after,
                 });
             }
         }
         if self.theme == Theme::Any && rng.chance_ppm(150_000) {
             let (at, lasts) = (at(rng), Duration::from_micros(rng.below(10_000_000)));
-            self.mishaps.push(Mishap::Outage { at, lasts });
+            self.faults.push(Fault::Outage { at, lasts });
         }
         if rng.chance_ppm(150_000) {
             let (at, host) = (at(rng), rng.below(self.hosts.len() as u64) as usize);
-            self.mishaps.push(Mishap::NeighboursForgotten { host, at });
+            self.faults.push(Fault::NeighboursExpired { host, at });
         }
         if self.theme == Theme::Faults || (several && rng.chance_ppm(300_000)) {
             for _ in 0..rng.between(1, 4) {
                 let (at, fault) = (at(rng), self.new_fault(rng));
-                self.mishaps.push(fault.put_at(at));
+                self.faults.push(fault.with_time(at));
             }
         }
-        self.mishaps.sort_by_key(Mishap::at);
+        self.faults.sort_by_key(Fault::at);
     }
 
     /// Draws a fault of one host; the caller sets its time.
-    fn new_fault(&self, rng: &mut Rng) -> Mishap {
+    fn new_fault(&self, rng: &mut Rng) -> Fault {
         let host = rng.below(self.hosts.len() as u64) as usize;
         let at = Instant::ZERO;
         let bits = rng.between(6, 24);
         let lasts = Duration::from_micros(rng.below(1 << bits));
         match rng.below(3) {
-            0 => Mishap::Pause { host, at, lasts },
-            1 => Mishap::ClockJump {
+            0 => Fault::Pause { host, at, lasts },
+            1 => Fault::ClockJump {
                 host,
                 at,
                 by: lasts,
             },
-            _ => Mishap::Restart {
+            _ => Fault::Restart {
                 host,
                 at,
                 lasts,
@@ -366,27 +366,25 @@ impl Scenario {
     }
 
     /// Returns true if the links never lose a frame and no service restarts.
-    pub fn has_perfect_wire(&self) -> bool {
-        let breaks =
-            |mishap: &Mishap| matches!(mishap, Mishap::Outage { .. } | Mishap::Restart { .. });
+    pub fn is_lossless(&self) -> bool {
+        let breaks = |fault: &Fault| matches!(fault, Fault::Outage { .. } | Fault::Restart { .. });
         let topology = &self.topology;
         let lossy = topology.loss() > 0 || topology.has_bursts() || topology.has_queue();
-        !lossy && !self.mishaps.iter().any(breaks)
+        !lossy && !self.faults.iter().any(breaks)
     }
 
     /// Returns true if the links are so bad that a connection may time out.
-    pub fn has_awful_wire(&self) -> bool {
-        let outage = |mishap: &Mishap| matches!(mishap, Mishap::Outage { .. });
+    pub fn may_time_out(&self) -> bool {
+        let outage = |fault: &Fault| matches!(fault, Fault::Outage { .. });
         self.topology.loss() > 40_000
             || self.topology.has_bursts()
-            || self.mishaps.iter().any(outage)
+            || self.faults.iter().any(outage)
     }
 
     /// Returns true if a host's clock may jump, so that the host gives up waiting for an answer.
-    pub fn has_jumps(&self) -> bool {
-        let jump =
-            |mishap: &Mishap| matches!(mishap, Mishap::ClockJump { .. } | Mishap::Pause { .. });
-        self.mishaps.iter().any(jump)
+    pub fn has_clock_jumps(&self) -> bool {
+        let jump = |fault: &Fault| matches!(fault, Fault::ClockJump { .. } | Fault::Pause { .. });
+        self.faults.iter().any(jump)
     }
 
     /// Returns true if a limit is so low that the service may refuse a connection.
@@ -474,8 +472,8 @@ impl fmt::Display for Scenario {
         for plan in &self.connections {
             writeln!(f, "{plan}")?;
         }
-        for mishap in &self.mishaps {
-            writeln!(f, "{mishap:?}")?;
+        for fault in &self.faults {
+            writeln!(f, "{fault:?}")?;
         }
         let bytes: u64 = [Role::Client, Role::Server]
             .iter()

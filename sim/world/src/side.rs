@@ -5,7 +5,7 @@ use tidelane_netem::Rng;
 use tidelane_time::{Duration, Instant};
 
 use crate::{
-    ledger::{Ledger, PATIENCE, Violation, violation},
+    ledger::{GONE_PEER_TIMEOUT, Ledger, Violation, violation},
     pattern::{Content, HEADER_LEN},
     pipe::Pipe,
     plan::{Ending, Role},
@@ -18,7 +18,7 @@ const MEMORY_RETRY: Duration = Duration::from_millis(10);
 /// Delay of the next turn after a turn of [`TURN_MAX`] bytes.
 const TURN_TIME: Duration = Duration::from_micros(20);
 /// Time after which a server gives up on a client that has not sent its header.
-const STRANGER_PATIENCE: Duration = Duration::from_secs(400);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(400);
 
 /// State that the ends of all connections of a run share.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub struct Side<S> {
     paused_until: Instant,
     shut: bool,
     /// True if there was no memory for the last write.
-    starved: bool,
+    out_of_memory: bool,
     rng: Rng,
 }
 
@@ -95,7 +95,7 @@ impl<S: Pipe> Side<S> {
             pauses: 0,
             paused_until: Instant::ZERO,
             shut: false,
-            starved: false,
+            out_of_memory: false,
             rng,
         }
     }
@@ -120,7 +120,7 @@ impl<S: Pipe> Side<S> {
         if self.is_closed() {
             return Ok(Next::Closed);
         }
-        if self.id.is_none() && !self.learn_name(now, book)? {
+        if self.id.is_none() && !self.read_header(now, book)? {
             return Ok(if self.is_closed() {
                 Next::Closed
             } else {
@@ -146,7 +146,7 @@ impl<S: Pipe> Side<S> {
             Next::Closed
         } else if self.paused_until > now {
             Next::At(self.paused_until)
-        } else if self.starved {
+        } else if self.out_of_memory {
             Next::At(now + MEMORY_RETRY)
         } else {
             Next::Event
@@ -154,23 +154,23 @@ impl<S: Pipe> Side<S> {
     }
 
     /// Gives up if the peer is gone and its reset was lost. Returns true if the side closed.
-    pub fn check_patience(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+    pub fn check_gone_peer(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
         if self.is_closed() {
             return Ok(false);
         }
         let Some(id) = self.id else {
-            let over = now - self.opened > STRANGER_PATIENCE;
+            let over = now - self.opened > HEADER_TIMEOUT;
             if over {
                 self.stream.close(true);
             }
             return Ok(over);
         };
         let ledger = &mut book.ledger;
-        let gone = ledger.waits_in_vain_since(id, self.role);
-        if gone.is_none_or(|since| now - since.max(self.paused_until) < PATIENCE) {
+        let gone = ledger.peer_gone_since(id, self.role);
+        if gone.is_none_or(|since| now - since.max(self.paused_until) < GONE_PEER_TIMEOUT) {
             return Ok(false);
         }
-        if ledger.perfect_wire && !ledger.entry(id).tainted {
+        if ledger.lossless && !ledger.entry(id).tainted {
             let text = format!(
                 "{:?} of connection {id} waits for a peer that is gone",
                 self.role
@@ -186,14 +186,14 @@ impl<S: Pipe> Side<S> {
     }
 
     /// Reads the header. Returns true once the header has named the connection.
-    fn learn_name(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+    fn read_header(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
         let mut header = [0; HEADER_LEN as usize];
         let got = self.stream.peek(&mut header);
         if got < header.len() {
             let end_of_file = self.stream.at_end();
             if end_of_file || (self.stream.peer_closed() && self.stream.readable() == got) {
                 let orderly = self.stream.fin_received();
-                if orderly && got > 0 && !book.ledger.strangers {
+                if orderly && got > 0 && !book.ledger.unplanned_clients {
                     let text = format!("end of file after {got} bytes of header");
                     return Err(violation(now, "the end comes after the last byte", text));
                 }
@@ -213,7 +213,7 @@ impl<S: Pipe> Side<S> {
                 }
                 Ok(true)
             }
-            None if book.ledger.strangers => {
+            None if book.ledger.unplanned_clients => {
                 self.stream.close(true);
                 Ok(false)
             }
@@ -224,13 +224,18 @@ impl<S: Pipe> Side<S> {
         }
     }
 
-    fn known(&self) -> u32 {
+    fn connection_id(&self) -> u32 {
         self.id.expect("the header was read")
     }
 
     /// Closes or aborts if the plan says so at this point. Returns true if the side closed.
     fn leaves_early(&mut self, now: Instant, book: &mut Book) -> bool {
-        let ending = book.ledger.entry(self.known()).plan.end(self.role).ending;
+        let ending = book
+            .ledger
+            .entry(self.connection_id())
+            .plan
+            .end(self.role)
+            .ending;
         let moved = self.read + self.written;
         match ending {
             Ending::CloseEarly(after) if moved >= after => self.leave(now, book, false),
@@ -242,20 +247,20 @@ impl<S: Pipe> Side<S> {
 
     /// Closes before the plan is complete.
     fn leave(&mut self, now: Instant, book: &mut Book, abort: bool) {
-        let id = self.known();
-        book.ledger.break_off(now, id, self.role);
-        book.ledger.end_end(now, id, self.role);
+        let id = self.connection_id();
+        book.ledger.mark_broken(now, id, self.role);
+        book.ledger.close_end(now, id, self.role);
         self.stream.close(abort);
     }
 
     /// Closes after the plan is complete.
     fn close(&mut self, now: Instant, book: &mut Book) {
-        book.ledger.end_end(now, self.known(), self.role);
+        book.ledger.close_end(now, self.connection_id(), self.role);
         self.stream.close(false);
     }
 
     fn read_some(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
-        let id = self.known();
+        let id = self.connection_id();
         if now < self.paused_until {
             return Ok(false);
         }
@@ -289,14 +294,14 @@ impl<S: Pipe> Side<S> {
     }
 
     fn write_some(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
-        let id = self.known();
+        let id = self.connection_id();
         let plan = &book.ledger.entry(id).plan;
         let allowed = plan
             .allowed(self.role, self.read)
             .saturating_sub(self.written);
         let most = u64::from(plan.end(self.role).write_chunk).min(TURN_MAX);
         let most = allowed.min(most);
-        self.starved = false;
+        self.out_of_memory = false;
         if most == 0 || self.shut {
             return Ok(false);
         }
@@ -314,7 +319,7 @@ impl<S: Pipe> Side<S> {
             let text = format!("connection {id}: {taken} of {len} bytes were taken");
             return Err(violation(now, "no more is taken than given", text));
         }
-        self.starved = taken == 0 && self.stream.lacks_memory();
+        self.out_of_memory = taken == 0 && self.stream.lacks_memory();
         if taken > 0 {
             self.written += taken as u64;
             book.ledger.wrote(now, id, self.role, taken as u64);
@@ -324,7 +329,7 @@ impl<S: Pipe> Side<S> {
 
     /// Shuts down or closes if the plan is complete. Returns true if another call may do more.
     fn finish(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
-        let id = self.known();
+        let id = self.connection_id();
         let plan = &book.ledger.entry(id).plan;
         let (send, expect) = (plan.total(self.role), plan.total(self.role.peer()));
         let ending = plan.end(self.role).ending;
@@ -368,7 +373,7 @@ impl<S: Pipe> Side<S> {
 
     /// Handles the end of the connection that the service reported.
     fn ended(&mut self, now: Instant, book: &mut Book, cause: u32) -> Result<(), Violation> {
-        let id = self.known();
+        let id = self.connection_id();
         let fin = self.stream.fin_received();
         if fin {
             book.ledger.check_end_of_file(now, id, self.role)?;
@@ -376,7 +381,7 @@ impl<S: Pipe> Side<S> {
         let both_finished = fin && self.shut && cause == close_cause::FINISHED;
         if !both_finished {
             book.ledger.check_cause(now, id, self.role, cause)?;
-            book.ledger.break_off(now, id, self.role);
+            book.ledger.mark_broken(now, id, self.role);
         }
         self.close(now, book);
         Ok(())

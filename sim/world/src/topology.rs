@@ -19,7 +19,7 @@ pub struct Middle {
     /// True if the ends of the connection are routers, false if they are the switches.
     pub routed: bool,
     /// Links in the two directions.
-    pub ways: [LinkConfig; 2],
+    pub links: [LinkConfig; 2],
     /// By host: true if the host is on the second side.
     pub far: Vec<bool>,
 }
@@ -118,7 +118,7 @@ impl Topology {
         }
         let middle = rng.chance_ppm(350_000).then(|| Middle {
             routed: rng.chance_ppm(500_000),
-            ways: [20, 21].map(|name| new_queue(&mut rng.fork(name))),
+            links: [20, 21].map(|name| new_queue(&mut rng.fork(name))),
             far: (0..hosts).map(|_| rng.chance_ppm(500_000)).collect(),
         });
         Self { access, middle }
@@ -142,7 +142,7 @@ impl Topology {
         let mut edges: Vec<Edge> = (0..hosts)
             .map(|index| Edge {
                 ends: [index, hosts + usize::from(self.is_far(index))],
-                ways: self.access[index],
+                links: self.access[index],
             })
             .collect();
         if let Some(middle) = &self.middle {
@@ -158,12 +158,12 @@ impl Topology {
                     });
                     edges.push(Edge {
                         ends: [hosts + side, end],
-                        ways: [LinkConfig::PERFECT; 2],
+                        links: [LinkConfig::PERFECT; 2],
                     });
                 }
             }
-            let ways = middle.ways;
-            edges.push(Edge { ends, ways });
+            let links = middle.links;
+            edges.push(Edge { ends, links });
         }
         Network::new(nodes, &edges, seed)
     }
@@ -191,31 +191,32 @@ impl Topology {
     }
 
     /// Returns all links, in no particular order.
-    pub fn ways(&self) -> impl Iterator<Item = &LinkConfig> {
-        let middle = self.middle.iter().flat_map(|middle| &middle.ways);
+    pub fn links(&self) -> impl Iterator<Item = &LinkConfig> {
+        let middle = self.middle.iter().flat_map(|middle| &middle.links);
         self.access.iter().flatten().chain(middle)
     }
 
     /// Returns the probability in ppm that a frame is lost on the worst path, as an upper estimate.
     pub fn loss(&self) -> u32 {
-        let harm = |ways: &mut dyn Iterator<Item = &LinkConfig>| {
-            let losses = ways.map(|way| way.loss + way.corrupt);
+        let impairment = |links: &mut dyn Iterator<Item = &LinkConfig>| {
+            let losses = links.map(|link| link.loss + link.corrupt);
             losses.max().unwrap_or(0)
         };
-        let middle = self.middle.iter().flat_map(|middle| &middle.ways);
-        harm(&mut self.access.iter().map(|access| &access[0]))
-            + harm(&mut self.access.iter().map(|access| &access[1]))
-            + harm(&mut middle.into_iter())
+        let middle = self.middle.iter().flat_map(|middle| &middle.links);
+        impairment(&mut self.access.iter().map(|access| &access[0]))
+            + impairment(&mut self.access.iter().map(|access| &access[1]))
+            + impairment(&mut middle.into_iter())
     }
 
     /// Returns true if a queue may overflow.
     pub fn has_queue(&self) -> bool {
-        self.ways().any(|way| way.rate > 0 && way.limit < 10_000)
+        self.links()
+            .any(|link| link.rate > 0 && link.limit < 10_000)
     }
 
     /// Returns true if frames may be lost in bursts.
     pub fn has_bursts(&self) -> bool {
-        self.ways().any(|way| way.burst_loss.enter > 0)
+        self.links().any(|link| link.burst_loss.enter > 0)
     }
 }
 
@@ -245,7 +246,7 @@ fn new_wire(rng: &mut Rng) -> LinkConfig {
         ecn_threshold: marks.then(|| 1 + rng.below(60) as u32),
         ..LinkConfig::PERFECT
     };
-    let harm = match rng.below(8) {
+    let impairment = match rng.below(8) {
         0..2 => 0,
         2..5 => 10_000,
         5..7 => 80_000,
@@ -258,15 +259,15 @@ fn new_wire(rng: &mut Rng) -> LinkConfig {
             1_000
         }
     };
-    let part = |rng: &mut Rng| {
-        let some = rng.below(harm + 1) as u32;
+    let draw = |rng: &mut Rng| {
+        let some = rng.below(impairment + 1) as u32;
         if rng.chance_ppm(700_000) { some } else { 0 }
     };
-    wire.loss = part(rng);
-    wire.reorder = 2 * part(rng);
+    wire.loss = draw(rng);
+    wire.reorder = 2 * draw(rng);
     wire.reorder_delay = Duration(rng.below(2 * delay.0));
-    wire.duplicate = part(rng);
-    wire.corrupt = part(rng) / 4;
-    wire.jitter_reorders = harm > 0 && rng.chance_ppm(200_000);
+    wire.duplicate = draw(rng);
+    wire.corrupt = draw(rng) / 4;
+    wire.jitter_reorders = impairment > 0 && rng.chance_ppm(200_000);
     wire
 }

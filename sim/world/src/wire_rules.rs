@@ -19,7 +19,7 @@ use crate::ledger::{Violation, violation};
 use received::Received;
 
 /// Incarnations of a connection between two endpoints that are kept, because segments may be late.
-const LIVES_MAX: usize = 4;
+const INCARNATIONS_MAX: usize = 4;
 /// RFC 9293 §3.7.1 MUST-15: the send MSS for a peer that announced no MSS.
 const MSS_DEFAULT: u32 = 536;
 
@@ -37,7 +37,7 @@ struct Sent {
 
 /// Segments that reached a host in one incarnation of a connection.
 #[derive(Debug)]
-struct Heard {
+struct Incarnation {
     irs: SeqNumber,
     received: Received,
     wscale: Option<u8>,
@@ -55,7 +55,7 @@ struct Heard {
 struct End {
     sent: Option<Sent>,
     /// Oldest first.
-    heard: Vec<Heard>,
+    incarnations: Vec<Incarnation>,
 }
 
 /// New bytes that a host has sent on a connection.
@@ -119,15 +119,20 @@ impl WireRules {
             return;
         };
         let end = self.ends.entry((host, key.local, key.peer)).or_default();
-        if is_syn(&seg) && end.heard.iter().all(|heard| heard.irs != seg.seq) {
-            if end.heard.len() == LIVES_MAX {
-                end.heard.remove(0);
+        if is_syn(&seg)
+            && end
+                .incarnations
+                .iter()
+                .all(|incarnation| incarnation.irs != seg.seq)
+        {
+            if end.incarnations.len() == INCARNATIONS_MAX {
+                end.incarnations.remove(0);
             }
-            end.heard.push(Heard::new(&seg));
+            end.incarnations.push(Incarnation::new(&seg));
         }
         let own_scale = end.sent.as_ref().and_then(|sent| sent.wscale);
-        for heard in &mut end.heard {
-            heard.hear(&seg, own_scale);
+        for incarnation in &mut end.incarnations {
+            incarnation.record(&seg, own_scale);
         }
     }
 
@@ -171,12 +176,14 @@ impl End {
             return Ok(0);
         }
         let mut refused = None;
-        let heard = self.heard.iter_mut().rev();
-        let fits = heard.map(|heard| heard.allows(seg)).any(|allowed| {
-            let fits = allowed.is_ok();
-            refused = refused.take().or(allowed.err());
-            fits
-        });
+        let incarnations = self.incarnations.iter_mut().rev();
+        let fits = incarnations
+            .map(|incarnation| incarnation.allows(seg))
+            .any(|allowed| {
+                let fits = allowed.is_ok();
+                refused = refused.take().or(allowed.err());
+                fits
+            });
         match refused.filter(|_| !fits) {
             Some(broken) => return Err(broken),
             None if !fits => {
@@ -186,10 +193,17 @@ impl End {
             None => {}
         }
         // No data follows the peer's FIN, so the advertised window has no meaning after it.
-        if self.heard.iter().any(|heard| heard.fin == Some(seg.ack)) {
+        if self
+            .incarnations
+            .iter()
+            .any(|incarnation| incarnation.fin == Some(seg.ack))
+        {
             return Ok(sent);
         }
-        let peer_scale = self.heard.last().and_then(|heard| heard.wscale);
+        let peer_scale = self
+            .incarnations
+            .last()
+            .and_then(|incarnation| incarnation.wscale);
         let Some(own) = &mut self.sent else {
             return Ok(0);
         };
@@ -249,7 +263,7 @@ impl Sent {
     }
 }
 
-impl Heard {
+impl Incarnation {
     fn new(seg: &Segment<'_>) -> Self {
         Self {
             irs: seg.seq,
@@ -262,7 +276,7 @@ impl Heard {
         }
     }
 
-    fn hear(&mut self, seg: &Segment<'_>, own_scale: Option<u8>) {
+    fn record(&mut self, seg: &Segment<'_>, own_scale: Option<u8>) {
         let Some(start) = self.position(seg.seq) else {
             return;
         };

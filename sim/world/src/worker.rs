@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Interval of the checks for peers that are gone without a reset.
-const PATIENCE_INTERVAL: Duration = Duration::from_secs(20);
+const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
 /// Delay before a request is repeated that found its ring full.
 const FULL_RETRY: Duration = Duration::from_micros(50);
 
@@ -68,11 +68,11 @@ pub struct Worker {
     connecting: BTreeSet<u32>,
     accepting: Vec<Accepting>,
     to_accept: VecDeque<(Instant, ListenerHandle, Side<Stream>)>,
-    next_patience: Instant,
+    next_gone_check: Instant,
     /// Connections accepted so far.
     pub accepted: u64,
     /// True if the program has little memory for stream buffers.
-    pub thrifty: bool,
+    pub memory_short: bool,
 }
 
 impl Worker {
@@ -91,9 +91,9 @@ impl Worker {
             connecting: BTreeSet::new(),
             accepting: Vec::new(),
             to_accept: VecDeque::new(),
-            next_patience: Instant::ZERO,
+            next_gone_check: Instant::ZERO,
             accepted: 0,
-            thrifty: false,
+            memory_short: false,
         }
     }
 
@@ -112,7 +112,7 @@ impl Worker {
     }
 
     /// Returns true if the doorbell rang since the last call.
-    pub fn take_bell(&self) -> bool {
+    pub fn take_ring(&self) -> bool {
         self.bell.swap(false, Ordering::Relaxed)
     }
 
@@ -146,8 +146,8 @@ impl Worker {
         for slot in ready {
             self.give_turn(now, book, slot)?;
         }
-        self.check_patience(now, book)?;
-        self.rest();
+        self.check_gone_peer(now, book)?;
+        self.trim_buffers();
         full |= !self.context.prepare_to_sleep();
         if self.program.service_known_gone() {
             let text = "a ring of the service holds impossible values";
@@ -158,8 +158,8 @@ impl Worker {
 
     /// Gives empty send buffers back: always where memory is short, because other connections then
     /// wait for memory, and at random otherwise.
-    fn rest(&mut self) {
-        if self.thrifty || self.rng.chance_ppm(100_000) {
+    fn trim_buffers(&mut self) {
+        if self.memory_short || self.rng.chance_ppm(100_000) {
             let sides = &mut self.sides;
             self.context
                 .trim(&mut |slot| sides.get_mut(&slot).is_none_or(|side| side.stream().trim()));
@@ -265,8 +265,8 @@ impl Worker {
     ) -> Result<(), Violation> {
         let id = self.take_connecting(now, cookie)?;
         book.ledger.check_cause(now, id, Role::Client, cause)?;
-        book.ledger.break_off(now, id, Role::Client);
-        book.ledger.end_end(now, id, Role::Client);
+        book.ledger.mark_broken(now, id, Role::Client);
+        book.ledger.close_end(now, id, Role::Client);
         Ok(())
     }
 
@@ -363,17 +363,17 @@ impl Worker {
         self.closing.insert(slot);
     }
 
-    fn check_patience(&mut self, now: Instant, book: &mut Book) -> Result<(), Violation> {
-        if now < self.next_patience {
+    fn check_gone_peer(&mut self, now: Instant, book: &mut Book) -> Result<(), Violation> {
+        if now < self.next_gone_check {
             return Ok(());
         }
-        self.next_patience = now + PATIENCE_INTERVAL;
+        self.next_gone_check = now + GONE_PEER_INTERVAL;
         let slots: Vec<u32> = self.sides.keys().copied().collect();
         for slot in slots {
             let Some(side) = self.sides.get_mut(&slot) else {
                 continue;
             };
-            if side.check_patience(now, book)? {
+            if side.check_gone_peer(now, book)? {
                 self.context.submit(side.stream());
                 self.closed(slot);
             }
@@ -382,13 +382,13 @@ impl Worker {
     }
 
     fn next_wake(&self, now: Instant, full: bool) -> Option<Instant> {
-        let patience = (!self.sides.is_empty()).then_some(self.next_patience);
+        let gone_check = (!self.sides.is_empty()).then_some(self.next_gone_check);
         [
             full.then_some(now + FULL_RETRY),
             self.timers.values().min().copied(),
             self.starts.front().map(|start| start.at),
             self.to_accept.front().map(|(at, ..)| *at),
-            patience,
+            gone_check,
         ]
         .into_iter()
         .flatten()

@@ -1,7 +1,7 @@
 //! Event loop of the simulator: takes the earliest event in virtual time and runs its handler.
 
 mod checks;
-mod mishaps;
+mod faults;
 
 use std::{collections::VecDeque, io::Write};
 
@@ -12,13 +12,13 @@ use tidelane_wire::Endpoint;
 use crate::{
     cwnd_rules::CwndRules,
     digest::Digest,
+    fault::Fault,
     foreign::ForeignHost,
     foreign_bytes::ForeignBytes,
     ledger::{Ledger, Stage, Violation, violation},
     machine::Machine,
-    mishap::Mishap,
     plan::{ConnectionPlan, Role},
-    program::{Life, Process},
+    program::{Launch, Process},
     report::Report,
     scenario::{Conduct, Scenario},
     side::Book,
@@ -32,9 +32,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Events after which a run counts as endless.
 const EVENTS_MAX: u64 = 30_000_000;
 /// Bursts of random writes to shared memory in one run; the writers are killed after that many.
-const MISDEEDS_MAX: u64 = 50_000;
+const FUZZ_BURSTS_MAX: u64 = 50_000;
 /// Steps without work that a host may take in a second: the timer wheel has a tick of 1 ms.
-const VAIN_STEPS_MAX: u32 = 3_000;
+const IDLE_STEPS_MAX: u32 = 3_000;
 
 /// An event of the simulation, with the index of the host, link or program that it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,9 +44,9 @@ enum Event {
     Answer(usize),
     Foreign,
     Run(usize, usize),
-    Misbehave(usize),
-    Return(usize),
-    Mishap,
+    Fuzz(usize),
+    Launch(usize),
+    Fault,
     Repair,
     Tick,
 }
@@ -67,21 +67,21 @@ pub struct World {
     root: Rng,
     processes: Vec<Option<Process>>,
     /// By program: the time at which a killed program starts again.
-    returns: Vec<Option<Instant>>,
-    mishaps: VecDeque<Mishap>,
+    relaunches: Vec<Option<Instant>>,
+    faults: VecDeque<Fault>,
     repair: Option<Instant>,
     next_tick: Instant,
     drain_until: Option<Instant>,
     /// Time since which all connections have been over.
     over_since: Option<Instant>,
-    vain_steps: Vec<u32>,
+    idle_steps: Vec<u32>,
     /// By host: true if the last step found nothing to do.
     idle: Vec<bool>,
     /// By program: words that its region fuzzer has swept; kept over a restart of the program.
     swept: Vec<u64>,
     digest: Digest,
     rng: Rng,
-    lives: u64,
+    launches: u64,
     report: Report,
 }
 
@@ -92,11 +92,11 @@ impl World {
         let mut ledger = Ledger::new(scenario.connections.iter().cloned());
         // The service drops payload for which the program has no memory, so the sender may time
         // out.
-        ledger.timeouts = scenario.has_awful_wire() || scenario.is_short_of_memory();
+        ledger.timeouts = scenario.may_time_out() || scenario.is_short_of_memory();
         ledger.refusals = scenario.has_low_limits();
-        ledger.perfect_wire = scenario.has_perfect_wire();
-        ledger.jumps = scenario.has_jumps();
-        ledger.strangers = scenario
+        ledger.lossless = scenario.is_lossless();
+        ledger.clock_jumps = scenario.has_clock_jumps();
+        ledger.unplanned_clients = scenario
             .programs
             .iter()
             .any(|program| program.conduct != Conduct::Good);
@@ -117,7 +117,7 @@ impl World {
         let mut world = Self {
             now: Instant::ZERO,
             book: Book::new(ledger, scenario.seed),
-            vain_steps: vec![0; machines.len()],
+            idle_steps: vec![0; machines.len()],
             idle: vec![false; machines.len()],
             network: scenario.topology.build(root.fork(200).next_u64()),
             held: vec![None; machines.len()],
@@ -127,9 +127,9 @@ impl World {
             cwnd_rules: CwndRules::default(),
             foreign_bytes: ForeignBytes::new(&scenario, root.fork(600)),
             processes: scenario.programs.iter().map(|_| None).collect(),
-            returns: vec![None; scenario.programs.len()],
+            relaunches: vec![None; scenario.programs.len()],
             swept: vec![0; scenario.programs.len()],
-            mishaps: scenario.mishaps.iter().copied().collect(),
+            faults: scenario.faults.iter().copied().collect(),
             repair: None,
             next_tick: Instant::ZERO + TICK,
             drain_until: None,
@@ -137,7 +137,7 @@ impl World {
             digest: Digest::default(),
             rng: root.fork(300),
             root,
-            lives: 0,
+            launches: 0,
             report: Report::default(),
             scenario,
         };
@@ -163,7 +163,7 @@ impl World {
             if self.report.events >= EVENTS_MAX {
                 return Err(self.violated("a run ends", "too many events"));
             }
-            if self.happens(at, event)? {
+            if self.handle(at, event)? {
                 return self.finish();
             }
         }
@@ -173,7 +173,7 @@ impl World {
     /// Runs until `until`, or to the end of the run if that is earlier.
     pub(crate) fn run_until(&mut self, until: Instant) -> Result<(), Violation> {
         while let Some((at, event)) = self.next_event() {
-            if at > until || self.happens(at, event)? {
+            if at > until || self.handle(at, event)? {
                 return Ok(());
             }
         }
@@ -203,11 +203,11 @@ impl World {
     }
 
     /// Handles one event at time `at`. Returns true if the run is over.
-    fn happens(&mut self, at: Instant, event: Event) -> Result<bool, Violation> {
+    fn handle(&mut self, at: Instant, event: Event) -> Result<bool, Violation> {
         self.now = self.now.max(at);
         self.report.events += 1;
         self.digest.event(self.now, &event);
-        self.happen(event).map_err(|mut violation| {
+        self.dispatch(event).map_err(|mut violation| {
             violation.text += &format!("\n{}", self.describe());
             violation
         })
@@ -222,8 +222,8 @@ impl World {
                 next = Some((at, event));
             }
         };
-        if let Some((at, way)) = self.network.next_arrival() {
-            offer(Some(at), Event::Arrive(way));
+        if let Some((at, direction)) = self.network.next_arrival() {
+            offer(Some(at), Event::Arrive(direction));
         }
         for (index, machine) in self.machines.iter().enumerate() {
             offer(machine.due(), Event::Step(index));
@@ -235,51 +235,51 @@ impl World {
         );
         for (index, process) in self.processes.iter().enumerate() {
             let Some(process) = process else {
-                offer(self.returns[index], Event::Return(index));
+                offer(self.relaunches[index], Event::Launch(index));
                 continue;
             };
             let pause = self.machines[self.scenario.programs[index].host].paused_until;
             for (number, (at, _)) in process.workers.iter().enumerate() {
                 offer(at.map(|at| at.max(pause)), Event::Run(index, number));
             }
-            if let Some(misconduct) = &process.misconduct
+            if let Some(fuzzer) = &process.fuzzer
                 && self.drain_until.is_none()
-                && self.report.misdeeds < MISDEEDS_MAX
+                && self.report.fuzz_bursts < FUZZ_BURSTS_MAX
             {
-                offer(Some(misconduct.next), Event::Misbehave(index));
+                offer(Some(fuzzer.next), Event::Fuzz(index));
             }
         }
-        offer(self.mishaps.front().map(Mishap::at), Event::Mishap);
+        offer(self.faults.front().map(Fault::at), Event::Fault);
         offer(self.repair, Event::Repair);
         offer(Some(self.next_tick), Event::Tick);
         next
     }
 
     /// Runs the handler of `event`. Returns true if the run is over.
-    fn happen(&mut self, event: Event) -> Result<bool, Violation> {
+    fn dispatch(&mut self, event: Event) -> Result<bool, Violation> {
         match event {
-            Event::Arrive(way) => self.arrive(way),
+            Event::Arrive(direction) => self.arrive(direction),
             Event::Step(index) => self.step(index)?,
             Event::Answer(index) => {
                 self.machines[index].answer(self.now);
             }
             Event::Foreign => self.run_foreign()?,
             Event::Run(program, worker) => self.run_worker(program, worker)?,
-            Event::Misbehave(program) => self.misbehave(program)?,
-            Event::Return(program) => {
-                self.returns[program] = None;
+            Event::Fuzz(program) => self.run_fuzzer(program)?,
+            Event::Launch(program) => {
+                self.relaunches[program] = None;
                 self.start_program(program)
                     .map_err(|error| self.broken(&error))?;
             }
-            Event::Mishap => self.mishap()?,
+            Event::Fault => self.inject_fault()?,
             Event::Repair => self.repair(),
             Event::Tick => return self.tick(),
         }
         Ok(false)
     }
 
-    fn arrive(&mut self, way: usize) {
-        if let Some((host, frame)) = self.network.arrive(self.now, way) {
+    fn arrive(&mut self, direction: usize) {
+        if let Some((host, frame)) = self.network.arrive(self.now, direction) {
             self.deliver(host, frame);
         }
     }
@@ -314,9 +314,9 @@ impl World {
         let worked = self.machines[index].step(now);
         // One idle step after a step with work is allowed: the host has to find out.
         let was_idle = std::mem::replace(&mut self.idle[index], !worked);
-        self.vain_steps[index] += u32::from(was_idle && !worked);
+        self.idle_steps[index] += u32::from(was_idle && !worked);
         // A hostile program may ring the doorbell without end.
-        if self.vain_steps[index] > VAIN_STEPS_MAX && !self.book.ledger.strangers {
+        if self.idle_steps[index] > IDLE_STEPS_MAX && !self.book.ledger.unplanned_clients {
             let text = format!("host {index} wakes up without work, again and again");
             return Err(self.violated("an idle service sleeps", &text));
         }
@@ -348,7 +348,7 @@ impl World {
                 continue;
             };
             for (at, worker) in &mut process.workers {
-                if worker.take_bell() {
+                if worker.take_ring() {
                     let wake = now + Duration(self.rng.below(spec.wake_time_max.0 + 1));
                     *at = Some(at.map_or(wake, |at| at.min(wake)));
                 }
@@ -360,7 +360,7 @@ impl World {
     /// Checks the segments that host `index` has just sent against the rules of congestion control.
     fn check_senders(&mut self, index: usize) -> Result<(), Violation> {
         let advances = std::mem::take(&mut self.wire_rules.advances);
-        if !self.cwnd_rules.looks() {
+        if !self.cwnd_rules.has_checks_left() {
             return Ok(());
         }
         let machine = &self.machines[index];
@@ -371,7 +371,7 @@ impl World {
         let Some(process) = &mut self.processes[program] else {
             return Ok(());
         };
-        let bad = process.misconduct.is_some();
+        let bad = process.fuzzer.is_some();
         let (at, worker) = &mut process.workers[worker];
         match worker.run(self.now, &mut self.book) {
             Ok(next) => *at = next,
@@ -379,15 +379,15 @@ impl World {
             Err(_) if bad => *at = None,
             Err(violation) => return Err(violation),
         }
-        self.answer_bell(self.scenario.programs[program].host);
+        self.answer_doorbell(self.scenario.programs[program].host);
         Ok(())
     }
 
     /// Wakes host `index` if a program rang its doorbell.
-    fn answer_bell(&mut self, index: usize) {
+    fn answer_doorbell(&mut self, index: usize) {
         let machine = &mut self.machines[index];
         if machine
-            .rung
+            .doorbell_rang
             .swap(false, std::sync::atomic::Ordering::Relaxed)
         {
             machine.wake(self.now);
@@ -444,15 +444,15 @@ impl World {
     }
 
     fn start_program(&mut self, program: usize) -> std::io::Result<()> {
-        self.lives += 1;
+        self.launches += 1;
         let spec = &self.scenario.programs[program];
         let machine = &mut self.machines[spec.host];
-        let life = Life {
+        let launch = Launch {
             name: format!("program-{program}"),
-            rng: self.rng.fork(self.lives << 16 | program as u64),
+            rng: self.rng.fork(self.launches << 16 | program as u64),
             swept: self.swept[program],
         };
-        let mut process = Process::start(self.now, spec, machine, &life)?;
+        let mut process = Process::start(self.now, spec, machine, &launch)?;
         if let Some(listener) = self.scenario.listener_of(program) {
             let listener_spec = &self.scenario.listeners[listener];
             let listens = process.listen(machine, spec.host, listener, listener_spec);
@@ -467,17 +467,17 @@ impl World {
         Ok(())
     }
 
-    fn misbehave(&mut self, program: usize) -> Result<(), Violation> {
+    fn run_fuzzer(&mut self, program: usize) -> Result<(), Violation> {
         let host = self.scenario.programs[program].host;
         let Some(process) = &mut self.processes[program] else {
             return Ok(());
         };
-        let Some(misconduct) = &mut process.misconduct else {
+        let Some(fuzzer) = &mut process.fuzzer else {
             return Ok(());
         };
-        misconduct.act(self.now);
-        self.report.misdeeds += 1;
-        let old = misconduct.writes > 4096;
+        fuzzer.write_burst(self.now);
+        self.report.fuzz_bursts += 1;
+        let old = fuzzer.writes > 4096;
         if old {
             self.kill_program(program, Some(self.now + Duration(1)))?;
         } else {

@@ -10,18 +10,18 @@ const ONE_WAY: Duration = Duration::from_millis(20);
 const QUEUE: u32 = 264;
 
 fn narrow(congestion: Algorithm) -> Bulk {
-    let there = LinkConfig {
+    let forward = LinkConfig {
         rate: RATE,
         limit: QUEUE,
         ..LinkConfig::with_delay(ONE_WAY)
     };
     Bulk {
-        back: LinkConfig::with_delay(ONE_WAY),
+        reverse: LinkConfig::with_delay(ONE_WAY),
         congestion,
         window: 4 << 20,
         warm_up: Duration::from_secs(5),
         measured: Duration::from_secs(25),
-        ..Bulk::over(there)
+        ..Bulk::over(forward)
     }
 }
 
@@ -37,7 +37,7 @@ fn part(goodput: &Goodput) -> f64 {
 }
 
 #[test]
-fn it_fills_the_path_and_keeps_the_queue_small() {
+fn bbr_fills_the_path_and_keeps_the_queue_small() {
     let bbr = run(&narrow(Algorithm::Bbr));
     let cubic = run(&narrow(Algorithm::Cubic));
     println!("bbr {:.3} {:?}", part(&bbr), bbr.srtt);
@@ -49,10 +49,10 @@ fn it_fills_the_path_and_keeps_the_queue_small() {
 }
 
 #[test]
-fn random_loss_does_not_slow_it_down() {
+fn random_loss_does_not_slow_bbr_down() {
     let lossy = |congestion| {
         let mut bulk = narrow(congestion);
-        bulk.there.loss = 10_000;
+        bulk.forward.loss = 10_000;
         run(&bulk)
     };
     let (bbr, cubic) = (lossy(Algorithm::Bbr), lossy(Algorithm::Cubic));
@@ -65,8 +65,8 @@ fn random_loss_does_not_slow_it_down() {
 fn beside_cubic_neither_starves() {
     for queue in [33, QUEUE] {
         let mut bulk = narrow(Algorithm::Bbr);
-        bulk.there.limit = queue;
-        bulk.beside = Some(Algorithm::Cubic);
+        bulk.forward.limit = queue;
+        bulk.competing = Some(Algorithm::Cubic);
         bulk.measured = Duration::from_secs(55);
         let both = run(&bulk);
         let whole: u64 = both.bytes.iter().sum();
@@ -78,7 +78,7 @@ fn beside_cubic_neither_starves() {
 }
 
 #[test]
-fn flows_of_its_own_share_alike() {
+fn bbr_flows_share_the_path_fairly() {
     let mut bulk = narrow(Algorithm::Bbr);
     bulk.flows = 4;
     bulk.measured = Duration::from_secs(55);

@@ -11,7 +11,7 @@ const FRAME_MAX: u32 = 14 + 1280;
 #[test]
 fn transfers_get_through_at_nearly_the_whole_rate() {
     for congestion in Algorithm::ALL {
-        let way = LinkConfig {
+        let link = LinkConfig {
             rate: RATE,
             limit: 100,
             frame_max: FRAME_MAX,
@@ -22,7 +22,7 @@ fn transfers_get_through_at_nearly_the_whole_rate() {
             congestion,
             warm_up: Duration::from_secs(20),
             measured: Duration::from_secs(20),
-            ..Bulk::over(way)
+            ..Bulk::over(link)
         };
         let goodput = match bulk.run() {
             Ok(goodput) => goodput,

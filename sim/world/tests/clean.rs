@@ -7,7 +7,7 @@ use tidelane_world::{Bulk, Goodput};
 /// Runs a hundred flows over 2.5 Gbit/s and 20 us, as between the hosts of
 /// `bench/figures/tas-table4`, with a queue of `queue` frames.
 fn hundred_flows(queue: u32) -> Goodput {
-    let way = LinkConfig {
+    let link = LinkConfig {
         rate: 2_500_000_000,
         limit: queue,
         ..LinkConfig::with_delay(Duration::from_micros(10))
@@ -16,13 +16,13 @@ fn hundred_flows(queue: u32) -> Goodput {
         flows: 100,
         warm_up: Duration::from_millis(100),
         measured: Duration::from_millis(200),
-        ..Bulk::over(way)
+        ..Bulk::over(link)
     };
     bulk.run().expect("no rule is broken")
 }
 
 #[test]
-fn nothing_is_sent_again_needlessly() {
+fn no_retransmission_is_spurious() {
     for (queue, overflows) in [(1_000, true), (100_000, false)] {
         let goodput = hundred_flows(queue);
         assert!(goodput.rate() > 0.94 * 2.5e9, "{}", goodput.rate());

@@ -8,7 +8,7 @@ const RATE: u64 = 10_000_000;
 const FLOWS: u32 = 3;
 
 fn narrow(family: Family, congestion: Algorithm) -> Bulk {
-    let way = LinkConfig {
+    let link = LinkConfig {
         rate: RATE,
         limit: 100,
         ..LinkConfig::with_delay(Duration::from_millis(10))
@@ -20,7 +20,7 @@ fn narrow(family: Family, congestion: Algorithm) -> Bulk {
         congestion,
         warm_up: Duration::from_secs(5),
         measured: Duration::from_secs(10),
-        ..Bulk::over(way)
+        ..Bulk::over(link)
     }
 }
 

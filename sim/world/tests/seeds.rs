@@ -34,7 +34,7 @@ fn a_connection_that_waits_for_memory_is_not_reset() {
 /// The checker took bytes that a step sent over the local path after a reduction for bytes in
 /// flight before the reduction.
 #[test]
-fn a_second_reduction_may_follow_when_the_first_one_s_window_is_over() {
+fn a_second_reduction_may_follow_after_the_first_one_s_round_trip() {
     for seed in [5_001_599, 5_003_340] {
         holds(Theme::Memory, seed);
     }
@@ -42,7 +42,7 @@ fn a_second_reduction_may_follow_when_the_first_one_s_window_is_over() {
 
 /// smoltcp in LAST-ACK with unsent data ignores a window update.
 #[test]
-fn the_foreign_stack_says_its_last_word_once_it_has_said_all() {
+fn smoltcp_sends_all_its_data_before_last_ack() {
     holds(Theme::Foreign, 4_025_025);
 }
 
@@ -72,6 +72,6 @@ fn a_handshake_follows_a_syn_that_comes_from_elsewhere() {
 /// A peer without memory takes no more data of a connection that its program has closed, until the
 /// last timeout. The abort sends nothing to the peer (as in Linux).
 #[test]
-fn who_is_given_up_waits_for_as_long_as_its_program_wishes() {
+fn the_peer_of_an_aborted_connection_may_wait_without_a_reset() {
     holds(Theme::Memory, 12_059_222);
 }

@@ -42,8 +42,8 @@ fn two_hundred_seeds_break_no_rule() {
 }
 
 #[test]
-fn programs_of_one_host_talk_over_the_memory_wire() {
-    let sum = swarm(Some(Theme::MemoryWire), 1000..1020);
+fn programs_of_one_host_use_the_local_path() {
+    let sum = swarm(Some(Theme::LocalPath), 1000..1020);
     assert!(sum.bytes > 0 && sum.frames == 0, "{sum}");
     assert!(sum.counters["memory_segments"] > 0);
 }
@@ -85,8 +85,8 @@ fn another_stack_and_tidelane_understand_each_other() {
 #[test]
 fn random_values_in_shared_memory_harm_nobody_else() {
     let sum = swarm(Some(Theme::Misbehaviour), 3000..3020);
-    assert!(sum.misdeeds > 1000 && sum.complete > 50, "{sum}");
-    assert!(sum.memory_looks > 100, "{sum}");
+    assert!(sum.fuzz_bursts > 1000 && sum.complete > 50, "{sum}");
+    assert!(sum.memory_searches > 100, "{sum}");
 }
 
 #[test]

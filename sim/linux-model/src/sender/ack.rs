@@ -1,34 +1,34 @@
-//! What an acknowledgment says, in the order in which Linux looks at it.
+//! Processing of an ACK, in Linux's order (`tcp_ack`).
 
-use super::{Phase, Sender, output::Next};
-use crate::{board::Sent, hystart::Sample, packet::Ack, rack::DUP_THRESH};
+use super::{CaState, Sender, output::Next};
+use crate::{hystart::Sample, packet::Ack, rack::DUP_THRESH, scoreboard::Sent};
 
-/// What one acknowledgment has brought.
+/// Effects of one ACK.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct AckEffects {
     pub(super) prior_una: u64,
-    /// SND.UNA moved.
+    /// True if SND.UNA advanced.
     pub(super) advanced: bool,
-    /// Something was newly reported.
+    /// True if a segment was newly SACKed.
     pub(super) sacked: bool,
-    /// A duplicate was reported, and that of a probe.
+    /// True if the ACK has a DSACK; the next field, if the DSACK is for the tail loss probe.
     dsack: bool,
     dsack_of_probe: bool,
-    /// Something that was never sent again, from before the repair, has arrived.
-    pub(super) original: bool,
-    /// Something that was sent again was acknowledged.
-    again: bool,
-    pub(super) gave_up_repair: bool,
-    /// Where reordering begins.
+    /// True if a segment from before the recovery arrived without a retransmission.
+    pub(super) original_acked: bool,
+    /// True if a retransmitted segment was cumulatively ACKed.
+    retrans_acked: bool,
+    pub(super) lost_retrans: bool,
+    /// Lowest sequence number that arrived after a higher one.
     reordered: Option<u64>,
-    /// When the first and last of what is newly acknowledged, or reported, was sent.
+    /// Send times of the first and last segment newly ACKed; the next field has those newly SACKed.
     acked_sent: Option<(u64, u64)>,
     sacked_sent: Option<(u64, u64)>,
-    /// The latest-sent: order and what had been delivered by then.
+    /// Latest transmission: its number, and the segments delivered before it.
     latest: Option<(u64, u64)>,
 }
 
-impl Seen {
+impl AckEffects {
     pub(super) const fn is_duplicate(&self) -> bool {
         !(self.advanced || self.dsack)
     }
@@ -44,63 +44,64 @@ impl Seen {
 
 impl Sender {
     pub(super) fn process(&mut self, ack: &Ack) {
-        let (delivered, lost) = (self.delivered, self.board.lost_ever);
-        let high = self.board.high_sacked();
-        let mut seen = Seen {
-            prior_una: self.board.una,
-            advanced: ack.ack > self.board.una,
-            ..Seen::default()
+        let (delivered, lost) = (self.delivered, self.scoreboard.lost_total);
+        let high = self.scoreboard.high_sacked();
+        let mut effects = AckEffects {
+            prior_una: self.scoreboard.snd_una,
+            advanced: ack.ack > self.scoreboard.snd_una,
+            ..AckEffects::default()
         };
         self.tsecr = ack.tsecr;
-        if seen.advanced {
+        if effects.advanced {
             self.timeouts = 0;
         }
-        self.take_blocks(ack, &mut seen);
-        if ack.ack < self.board.una || self.board.out() == 0 {
-            if seen.sacked || seen.dsack {
-                let next = self.alert(&mut seen);
-                self.repair(next);
+        self.process_sack(ack, &mut effects);
+        if ack.ack < self.scoreboard.snd_una || self.scoreboard.packets_out() == 0 {
+            if effects.sacked || effects.dsack {
+                let next = self.process_dubious_ack(&mut effects);
+                self.xmit_recovery(next);
             }
             return;
         }
-        let rearm = self.take_acknowledged(ack, &mut seen, high);
-        let prior = seen.latest.map(|(_, delivered)| delivered);
-        self.rack.widen(prior, self.delivered);
-        self.check_probe(ack.ack, &seen);
-        let plain = seen.advanced && !seen.sacked && !seen.dsack;
+        let rearm = self.remove_acked(ack, &mut effects, high);
+        let prior = effects.latest.map(|(_, delivered)| delivered);
+        self.rack.update_reo_wnd(prior, self.delivered);
+        self.process_tlp_ack(ack.ack, &effects);
+        let plain = effects.advanced && !effects.sacked && !effects.dsack;
         let mut next = Next::Nothing;
         self.reordering_armed = false;
-        if !plain || self.phase != Phase::Open {
-            next = self.alert(&mut seen);
+        if !plain || self.ca_state != CaState::Open {
+            next = self.process_dubious_ack(&mut effects);
         }
-        // RACK's timer has precedence.
+        // The reordering timer has precedence.
         if rearm && !self.reordering_armed {
-            self.set_timer();
+            self.set_xmit_timer();
         }
         let delivered = self.delivered - delivered;
         if self.is_reducing() {
-            let more_lost = self.board.lost_ever > lost;
-            self.reduce(delivered, seen.advanced, more_lost);
+            let more_lost = self.scoreboard.lost_total > lost;
+            self.cwnd_reduction(delivered, effects.advanced, more_lost);
         } else {
-            self.raise(&seen, delivered);
+            self.grow_cwnd(&effects, delivered);
         }
-        self.repair(next);
+        self.xmit_recovery(next);
     }
 
-    fn raise(&mut self, seen: &Seen, delivered: u64) {
-        let progress = seen.advanced || self.rack.reordering > DUP_THRESH && seen.sacked;
-        let starting = self.cubic.in_slow_start() && self.cubic.cwnd < 2 * self.board.out();
+    fn grow_cwnd(&mut self, effects: &AckEffects, delivered: u64) {
+        let progress = effects.advanced || self.rack.reordering > DUP_THRESH && effects.sacked;
+        let starting =
+            self.cubic.in_slow_start() && self.cubic.cwnd < 2 * self.scoreboard.packets_out();
         if progress && (self.cwnd_limited || starting) {
             self.cubic.grow(self.now, delivered);
         }
     }
 
-    fn take_blocks(&mut self, ack: &Ack, seen: &mut Seen) {
+    fn process_sack(&mut self, ack: &Ack, effects: &mut AckEffects) {
         let duplicate = ack.duplicate();
         if let Some((start, end)) = duplicate {
-            self.take_duplicate(start, end, seen);
+            self.process_dsack(start, end, effects);
         }
-        let (una, nxt) = (self.board.una, self.board.nxt());
+        let (una, nxt) = (self.scoreboard.snd_una, self.scoreboard.snd_nxt());
         let skip = usize::from(duplicate.is_some());
         let mut blocks: Vec<_> = ack.blocks().skip(skip).collect();
         blocks.sort_unstable();
@@ -108,132 +109,141 @@ impl Sender {
             if seq < una || seq >= nxt {
                 continue;
             }
-            let high = self.board.high_sacked();
-            let Some(sent) = self.board.sack(seq) else {
+            let high = self.scoreboard.high_sacked();
+            let Some(sent) = self.scoreboard.sack(seq) else {
                 continue;
             };
-            seen.sacked = true;
+            effects.sacked = true;
             self.delivered += 1;
-            seen.note_latest(&sent);
+            effects.note_latest(&sent);
             self.rack.advance(self.now, &sent, self.rtt.min);
-            if sent.ever {
+            if sent.ever_retrans {
                 continue;
             }
             if seq < high {
-                seen.reordered = Some(seen.reordered.map_or(seq, |before| before.min(seq)));
+                effects.reordered = Some(effects.reordered.map_or(seq, |before| before.min(seq)));
             }
-            seen.original |= seq < self.high_seq;
-            Seen::note_sent(&mut seen.sacked_sent, sent.at);
+            effects.original_acked |= seq < self.high_seq;
+            AckEffects::note_sent(&mut effects.sacked_sent, sent.at);
         }
-        if self.phase != Phase::Loss || self.undo.marker.is_some() {
-            self.note_reordered(seen.reordered.take());
+        if self.ca_state != CaState::Loss || self.undo.marker.is_some() {
+            self.note_reordered(effects.reordered.take());
         }
     }
 
     fn note_reordered(&mut self, from: Option<u64>) {
         if let Some(seq) = from {
-            let high = self.board.high_sacked();
+            let high = self.scoreboard.high_sacked();
             self.rack.note_reordering(seq, high);
         }
     }
 
-    fn take_duplicate(&mut self, start: u64, end: u64, seen: &mut Seen) {
+    fn process_dsack(&mut self, start: u64, end: u64, effects: &mut AckEffects) {
         self.counters.dsack_recv += end - start;
-        // More than was ever sent again: the network duplicates.
+        // More DSACKs than retransmissions: the network duplicates segments.
         if self.counters.dsack_recv > self.counters.retrans_segs {
             return;
         }
-        seen.dsack = true;
+        effects.dsack = true;
         self.delivered += end - start;
         let of_probe = self.probe.is_some_and(|(high, _)| high == end);
-        seen.dsack_of_probe = of_probe;
+        effects.dsack_of_probe = of_probe;
         self.rack.dsack_seen |= !of_probe;
         let after = self.undo.marker.is_some_and(|marker| end > marker);
-        let own = start < self.board.una || self.board.get(start).is_some_and(|sent| sent.ever);
-        if let Some(repairs) = self.undo.repairs.as_mut().filter(|_| after && own) {
-            *repairs = repairs.saturating_sub(end - start);
+        let own = start < self.scoreboard.snd_una
+            || self
+                .scoreboard
+                .get(start)
+                .is_some_and(|sent| sent.ever_retrans);
+        if let Some(undo_retrans) = self.undo.undo_retrans.as_mut().filter(|_| after && own) {
+            *undo_retrans = undo_retrans.saturating_sub(end - start);
         }
     }
 
-    /// Whether the timer is to be set anew.
-    fn take_acknowledged(&mut self, ack: &Ack, seen: &mut Seen, high: u64) -> bool {
+    /// Removes cumulatively ACKed segments. Returns true if the timer has to be set again.
+    fn remove_acked(&mut self, ack: &Ack, effects: &mut AckEffects, high: u64) -> bool {
         let mut reordered = None;
-        while self.board.una < ack.ack {
-            let seq = self.board.una;
-            let Some(sent) = self.board.acknowledge() else {
+        while self.scoreboard.snd_una < ack.ack {
+            let seq = self.scoreboard.snd_una;
+            let Some(sent) = self.scoreboard.acknowledge() else {
                 break;
             };
-            seen.note_latest(&sent);
-            seen.again |= sent.ever;
+            effects.note_latest(&sent);
+            effects.retrans_acked |= sent.ever_retrans;
             if !sent.sacked {
                 self.delivered += 1;
-                let spurious = sent.again && self.tsecr < sent.at / 1000;
+                let spurious = sent.retrans && self.tsecr < sent.at / 1000;
                 if !spurious {
                     self.rack.advance(self.now, &sent, self.rtt.min);
                 }
             }
-            if !sent.ever && !sent.sacked {
-                Seen::note_sent(&mut seen.acked_sent, sent.at);
+            if !sent.ever_retrans && !sent.sacked {
+                AckEffects::note_sent(&mut effects.acked_sent, sent.at);
                 reordered.get_or_insert(seq);
-                seen.original |= seq < self.high_seq;
+                effects.original_acked |= seq < self.high_seq;
             }
         }
         if let Some(seq) = reordered.filter(|seq| *seq < high) {
-            let high = high.max(self.board.high_sacked());
+            let high = high.max(self.scoreboard.high_sacked());
             self.rack.note_reordering(seq, high);
         }
-        let sampled = self.sample(seen);
-        let head = self.board.get(self.board.una).map_or(self.now, |s| s.at);
-        let newer = seen.sacked_sent.is_some_and(|(first, _)| first < head);
-        seen.advanced || sampled && newer
+        let sampled = self.sample(effects);
+        let head = self
+            .scoreboard
+            .get(self.scoreboard.snd_una)
+            .map_or(self.now, |s| s.at);
+        let newer = effects.sacked_sent.is_some_and(|(first, _)| first < head);
+        effects.advanced || sampled && newer
     }
 
-    /// A round-trip sample: by what was acknowledged, else reported, else by the timestamp.
-    fn sample(&mut self, seen: &Seen) -> bool {
-        let acked = seen.acked_sent.filter(|_| !seen.again);
-        let clock = seen
+    /// Takes a round-trip sample from ACKed segments, else from SACKed segments, else from the
+    /// timestamp.
+    fn sample(&mut self, effects: &AckEffects) -> bool {
+        let acked = effects.acked_sent.filter(|_| !effects.retrans_acked);
+        let clock = effects
             .advanced
             .then(|| self.millis().saturating_sub(self.tsecr));
         let echoed = clock.map(|ms| self.now.saturating_sub(1000 * ms.max(1)));
-        let (first, last) = match (acked.or(seen.sacked_sent), echoed) {
+        let (first, last) = match (acked.or(effects.sacked_sent), echoed) {
             (Some(span), _) => span,
             (None, Some(at)) => (at, at),
             (None, None) => return false,
         };
         let rtt = self.now - last;
         self.rtt.note_min(rtt);
-        self.take_round_trip(self.now - first);
-        if acked.is_some() || seen.sacked_sent.is_some() {
+        self.update_rtt(self.now - first);
+        if acked.is_some() || effects.sacked_sent.is_some() {
             let sample = Sample {
                 now: self.now,
                 rtt,
                 srtt: self.rtt.srtt,
                 cwnd: self.cubic.cwnd,
-                snd_una: self.board.una,
-                snd_nxt: self.board.nxt(),
+                snd_una: self.scoreboard.snd_una,
+                snd_nxt: self.scoreboard.snd_nxt(),
             };
             self.cubic.on_sample(&sample, self.settings.mss);
         }
         true
     }
 
-    pub(super) fn take_round_trip(&mut self, us: u64) {
-        self.rtt.sample(us, self.board.una, self.board.nxt());
+    pub(super) fn update_rtt(&mut self, us: u64) {
+        self.rtt
+            .sample(us, self.scoreboard.snd_una, self.scoreboard.snd_nxt());
         self.rto = self.rtt.rto();
     }
 
-    /// RFC 8985 §7.4.2.
-    fn check_probe(&mut self, ack: u64, seen: &Seen) {
+    /// RFC 8985 §7.4.2: handles the ACK of a tail loss probe.
+    fn process_tlp_ack(&mut self, ack: u64, effects: &AckEffects) {
         let Some((end, again)) = self.probe.filter(|(end, _)| ack >= *end) else {
             return;
         };
-        let plain = !seen.advanced && !seen.sacked;
-        if !again || seen.dsack_of_probe || plain {
+        let plain = !effects.advanced && !effects.sacked;
+        if !again || effects.dsack_of_probe || plain {
             self.probe = None;
         } else if ack > end {
-            // It has repaired a loss.
+            // The probe has repaired a loss.
             self.begin_reduction();
-            self.phase = Phase::Cwr;
+            self.ca_state = CaState::Cwr;
             self.end_reduction();
             self.keep_open();
         }

@@ -1,63 +1,63 @@
-//! What is sent, new or again.
+//! Transmission and retransmission of segments.
 
-use super::{Phase, Sender, Timer};
+use super::{CaState, Sender, Timer};
 use crate::packet::Data;
 
-/// Bytes of a super-frame, at most.
+/// Largest super-frame in bytes.
 const BURST_BYTES: u64 = 65_536;
-/// Segments of a super-frame that is as long as it may be, at least.
+/// Least limit of a super-frame, in segments.
 const BURST_MIN: u64 = 2;
-/// Microseconds since something was sent after which nothing waits.
+/// Time in microseconds after a transmission for which a super-frame may be deferred.
 const DEFER_MAX: u64 = 1_000;
 
-/// What follows an acknowledgment.
+/// Transmission after an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     Nothing,
-    /// Repairs.
+    /// Retransmit lost segments.
     Lost,
-    /// F-RTO: new text first.
+    /// F-RTO: send new data first.
     New,
 }
 
 impl Sender {
-    /// The timestamp clock.
+    /// Timestamp clock in milliseconds.
     pub(super) const fn millis(&self) -> u64 {
         self.now / 1000
     }
 
     fn emit(&mut self, seq: u64) {
         self.counters.out_segs += 1;
-        self.written = self.now;
+        self.last_sent = self.now;
         self.queue.push(Data {
             seq,
             tsval: self.millis(),
-            push: self.board.get(seq).is_some_and(|sent| sent.push),
+            push: self.scoreboard.get(seq).is_some_and(|sent| sent.push),
         });
     }
 
-    /// One new segment, if the peer's window has room.
+    /// Sends one new segment, if the peer's window allows it.
     pub(super) fn send_new(&mut self, push: bool) -> bool {
-        if self.board.out() >= self.settings.window {
+        if self.scoreboard.packets_out() >= self.settings.window {
             return false;
         }
-        let was_empty = self.board.out() == 0;
-        let seq = self.board.send(self.now, self.delivered);
+        let was_empty = self.scoreboard.packets_out() == 0;
+        let seq = self.scoreboard.send(self.now, self.delivered);
         if push {
-            self.board.push();
+            self.scoreboard.push();
         }
         self.emit(seq);
-        if was_empty || matches!(self.timer, Some((Timer::Probe, _))) {
+        if was_empty || matches!(self.timer, Some((Timer::LossProbe, _))) {
             self.rearm();
         }
         true
     }
 
-    /// New segments, as many as the window lets go, in super-frames.
+    /// Sends new segments in super-frames, as far as the window allows (`tcp_write_xmit`).
     pub(super) fn write(&mut self) {
         let mut sent = 0;
         let mut deferred = false;
-        while self.board.in_flight() < self.cubic.cwnd && !deferred {
+        while self.scoreboard.in_flight() < self.cubic.cwnd && !deferred {
             let most = self.burst_max();
             deferred = self.defers(most);
             let count = if deferred { 0 } else { self.send_burst(most) };
@@ -68,15 +68,15 @@ impl Sender {
         }
         if sent > 0 {
             if self.is_reducing() {
-                self.reduction.out += sent;
+                self.prr.out += sent;
             }
-            self.schedule_probe(false);
+            self.schedule_loss_probe(false);
         }
-        self.cwnd_limited = deferred || self.board.in_flight() >= self.cubic.cwnd;
+        self.cwnd_limited = deferred || self.scoreboard.in_flight() >= self.cubic.cwnd;
     }
 
-    /// Segments of a super-frame, at most: about a millisecond at the rate that pacing would have,
-    /// and more the shorter the path is.
+    /// Returns the largest super-frame in segments: about a millisecond at the pacing rate, plus an
+    /// allowance for short paths (`tcp_tso_autosize`).
     fn burst_max(&self) -> u64 {
         let (cwnd, threshold) = (self.cubic.cwnd, self.cubic.ssthresh);
         let ahead = if cwnd < threshold / 2 { 2.0 } else { 1.2 };
@@ -89,24 +89,28 @@ impl Sender {
         (bytes / self.settings.mss).max(BURST_MIN)
     }
 
-    /// Whether a super-frame waits to become longer: less than a third of the window is free, and
-    /// the next acknowledgment is about to come.
+    /// Returns true if a super-frame is deferred in order to become longer: less than a third of
+    /// the window is free, and the next ACK is expected soon (`tcp_tso_should_defer`).
     fn defers(&self, most: u64) -> bool {
-        let free = self.cubic.cwnd - self.board.in_flight();
-        let Some(head) = self.board.get(self.board.una) else {
+        let free = self.cubic.cwnd - self.scoreboard.in_flight();
+        let Some(head) = self.scoreboard.get(self.scoreboard.snd_una) else {
             return false;
         };
-        let calm = self.phase < Phase::Recovery;
-        let recent = self.now - self.written <= DEFER_MAX;
+        let not_recovering = self.ca_state < CaState::Recovery;
+        let recent = self.now - self.last_sent <= DEFER_MAX;
         let due = (self.now - head.at) as f64 >= self.rtt.srtt / 2.0;
-        calm && recent && due && free < most && 3 * free < self.cubic.cwnd
+        not_recovering && recent && due && free < most && 3 * free < self.cubic.cwnd
     }
 
-    /// One super-frame: at most half a window. Its last segment has PSH, if there are several.
+    /// Sends one super-frame of at most half a window. Its last segment has PSH if there are
+    /// several.
     fn send_burst(&mut self, most: u64) -> u64 {
         let cwnd = self.cubic.cwnd;
-        let free = cwnd - self.board.in_flight();
-        let room = self.settings.window.saturating_sub(self.board.out());
+        let free = cwnd - self.scoreboard.in_flight();
+        let room = self
+            .settings
+            .window
+            .saturating_sub(self.scoreboard.packets_out());
         let count = (cwnd / 2).max(1).min(free).min(room).min(most);
         for n in 1..=count {
             self.send_new(n == count && count > 1);
@@ -114,45 +118,45 @@ impl Sender {
         count
     }
 
-    pub(super) fn send_again(&mut self, seq: u64) {
+    pub(super) fn retransmit(&mut self, seq: u64) {
         let (now, delivered) = (self.now, self.delivered);
-        self.board.send_again(seq, now, delivered);
+        self.scoreboard.retransmit(seq, now, delivered);
         self.counters.retrans_segs += 1;
         let millis = self.millis();
-        self.undo.first.get_or_insert(millis);
-        *self.undo.repairs.get_or_insert(0) += 1;
+        self.undo.retrans_stamp.get_or_insert(millis);
+        *self.undo.undo_retrans.get_or_insert(0) += 1;
         self.emit(seq);
     }
 
-    /// What was marked lost, as far as the window lets it go.
-    fn send_lost(&mut self) {
-        while self.board.in_flight() < self.cubic.cwnd {
-            let Some(seq) = self.board.next_lost() else {
+    /// Retransmits lost segments, as far as the window allows.
+    fn retransmit_lost(&mut self) {
+        while self.scoreboard.in_flight() < self.cubic.cwnd {
+            let Some(seq) = self.scoreboard.next_lost() else {
                 break;
             };
-            self.send_again(seq);
+            self.retransmit(seq);
             if self.is_reducing() {
-                self.reduction.out += 1;
+                self.prr.out += 1;
             }
             let reordering = matches!(self.timer, Some((Timer::Reordering, _)));
-            if seq == self.board.una && !reordering {
-                self.arm(Timer::Timeout, self.rto);
+            if seq == self.scoreboard.snd_una && !reordering {
+                self.arm(Timer::Rto, self.rto);
             }
         }
     }
 
-    pub(super) fn repair(&mut self, next: Next) {
+    pub(super) fn xmit_recovery(&mut self, next: Next) {
         match next {
             Next::Nothing => return,
             Next::Lost => {}
             Next::New => {
                 self.write();
-                if self.board.nxt() > self.high_seq {
+                if self.scoreboard.snd_nxt() > self.high_seq {
                     return;
                 }
                 self.frto = false;
             }
         }
-        self.send_lost();
+        self.retransmit_lost();
     }
 }

@@ -1,48 +1,51 @@
-//! From phase to phase: recovery (RFC 6675, 8985), proportional rate reduction (RFC 6937), F-RTO.
+//! State changes: recovery (RFC 6675, 8985), proportional rate reduction (RFC 6937), F-RTO.
 
-use super::{Phase, Reduction, Sender, Timer, ack::Seen, output::Next};
-use crate::{cubic::INFINITE, rack::Grace};
+use super::{CaState, Prr, Sender, Timer, ack::AckEffects, output::Next};
+use crate::{cubic::SSTHRESH_INFINITE, rack::WindowInputs};
 
-/// The least that the reordering timer waits beyond what is due, in microseconds.
+/// Least delay of the reordering timer beyond the computed time, in microseconds.
 const REORDERING_MIN: u64 = 2_000;
 
 impl Sender {
-    /// Looks for losses if something has arrived that was sent later than all before. Whether it
-    /// gave up something that had been sent again.
-    fn find_lost(&mut self) -> bool {
-        std::mem::take(&mut self.rack.advanced) && self.give_up_late()
+    /// Detects losses if the latest-sent delivered segment has changed. Returns true if a
+    /// retransmission was marked lost.
+    fn detect_loss(&mut self) -> bool {
+        std::mem::take(&mut self.rack.advanced) && self.run_rack()
     }
 
-    /// RACK. Whether it gave up something that had been sent again.
-    pub(super) fn give_up_late(&mut self) -> bool {
-        let grace = Grace {
-            repairing: self.phase >= Phase::Recovery,
-            sacked: self.board.sacked,
+    /// Runs RACK loss detection. Returns true if a retransmission was marked lost.
+    pub(super) fn run_rack(&mut self) -> bool {
+        let inputs = WindowInputs {
+            recovering: self.ca_state >= CaState::Recovery,
+            sacked: self.scoreboard.sacked,
             rtt_min: self.rtt.min,
             srtt: self.rtt.srtt,
         };
-        let (window, before) = (self.rack.window(&grace), self.board.again);
-        if let Some(wait) = self.rack.find_lost(&mut self.board, self.now, window) {
+        let (window, before) = (self.rack.reo_wnd(&inputs), self.scoreboard.retrans_out);
+        if let Some(wait) = self
+            .rack
+            .detect_loss(&mut self.scoreboard, self.now, window)
+        {
             self.arm(Timer::Reordering, wait + REORDERING_MIN);
             self.reordering_armed = true;
         }
-        self.board.again < before
+        self.scoreboard.retrans_out < before
     }
 
-    /// An acknowledgment that is not plain.
-    pub(super) fn alert(&mut self, seen: &mut Seen) -> Next {
-        if self.phase == Phase::Open {
-            self.undo.first = None;
-        } else if self.board.una >= self.high_seq {
-            match self.phase {
-                Phase::Cwr if self.board.una != self.high_seq => {
+    /// Handles an ACK that is dubious, or that arrives outside of Open (`tcp_fastretrans_alert`).
+    pub(super) fn process_dubious_ack(&mut self, effects: &mut AckEffects) -> Next {
+        if self.ca_state == CaState::Open {
+            self.undo.retrans_stamp = None;
+        } else if self.scoreboard.snd_una >= self.high_seq {
+            match self.ca_state {
+                CaState::Cwr if self.scoreboard.snd_una != self.high_seq => {
                     self.end_reduction();
-                    self.phase = Phase::Open;
+                    self.ca_state = CaState::Open;
                 }
-                Phase::Recovery => {
+                CaState::Recovery => {
                     let reduced = self.undo.marker.is_some();
-                    self.end_repair();
-                    // What was taken back stays so.
+                    self.try_undo_recovery();
+                    // An undone reduction keeps the restored window.
                     if reduced && self.undo.marker.is_some() {
                         self.cubic.cwnd = self.cubic.ssthresh;
                     }
@@ -50,34 +53,34 @@ impl Sender {
                 _ => {}
             }
         }
-        match self.phase {
-            Phase::Recovery => self.alert_in_recovery(seen),
-            Phase::Loss => {
-                let next = self.process_loss(seen);
-                seen.gave_up_repair |= self.find_lost();
-                if self.phase != Phase::Open && !seen.gave_up_repair {
+        match self.ca_state {
+            CaState::Recovery => self.process_recovery(effects),
+            CaState::Loss => {
+                let next = self.process_loss(effects);
+                effects.lost_retrans |= self.detect_loss();
+                if self.ca_state != CaState::Open && !effects.lost_retrans {
                     return next;
                 }
-                self.alert_elsewhere();
+                self.detect_and_recover();
                 Next::Lost
             }
             _ => {
-                self.alert_elsewhere();
+                self.detect_and_recover();
                 Next::Lost
             }
         }
     }
 
-    fn alert_in_recovery(&mut self, seen: &mut Seen) -> Next {
-        if seen.advanced && self.undo_partially(seen.prior_una) {
+    fn process_recovery(&mut self, effects: &mut AckEffects) -> Next {
+        if effects.advanced && self.undo_partially(effects.prior_una) {
             return Next::Nothing;
         }
-        if self.undo_by_duplicates() {
+        if self.undo_by_dsack() {
             self.try_to_open();
         }
-        self.find_lost();
-        if self.phase != Phase::Recovery {
-            if self.board.lost == 0 {
+        self.detect_loss();
+        if self.ca_state != CaState::Recovery {
+            if self.scoreboard.lost == 0 {
                 return Next::Nothing;
             }
             self.enter_recovery();
@@ -85,12 +88,12 @@ impl Sender {
         Next::Lost
     }
 
-    fn alert_elsewhere(&mut self) {
-        if self.phase <= Phase::Disorder {
-            self.undo_by_duplicates();
+    fn detect_and_recover(&mut self) {
+        if self.ca_state <= CaState::Disorder {
+            self.undo_by_dsack();
         }
-        self.find_lost();
-        if self.board.lost == 0 {
+        self.detect_loss();
+        if self.scoreboard.lost == 0 {
             self.try_to_open();
         } else {
             self.enter_recovery();
@@ -100,75 +103,76 @@ impl Sender {
     pub(super) fn enter_recovery(&mut self) {
         self.counters.fast_retrans += 1;
         if self.is_reducing() {
-            self.begin_undo(None);
+            self.init_undo(None);
         } else {
-            let prior = Some((self.cubic.cwnd, self.threshold_before()));
-            self.begin_undo(prior);
+            let prior = Some((self.cubic.cwnd, self.current_ssthresh()));
+            self.init_undo(prior);
             self.begin_reduction();
         }
-        self.phase = Phase::Recovery;
+        self.ca_state = CaState::Recovery;
     }
 
     pub(super) fn begin_reduction(&mut self) {
-        self.high_seq = self.board.nxt();
+        self.high_seq = self.scoreboard.snd_nxt();
         self.probe = None;
-        self.reduction = Reduction {
+        self.prr = Prr {
             prior_cwnd: self.cubic.cwnd,
-            ..Reduction::default()
+            ..Prr::default()
         };
         self.cubic.reduce();
     }
 
-    /// RFC 6937 §3.1, with the slow start part where SND.UNA moves and nothing more is lost.
-    pub(super) fn reduce(&mut self, delivered: u64, advanced: bool, more_lost: bool) {
-        let reduction = &mut self.reduction;
-        if delivered == 0 || reduction.prior_cwnd == 0 {
+    /// RFC 6937 §3.1, with the slow start reduction bound while SND.UNA advances without new
+    /// losses.
+    pub(super) fn cwnd_reduction(&mut self, delivered: u64, advanced: bool, more_lost: bool) {
+        let prr = &mut self.prr;
+        if delivered == 0 || prr.prior_cwnd == 0 {
             return;
         }
-        reduction.delivered += delivered;
-        let (flight, target) = (self.board.in_flight(), self.cubic.ssthresh);
+        prr.delivered += delivered;
+        let (flight, target) = (self.scoreboard.in_flight(), self.cubic.ssthresh);
         let count = if flight > target {
-            let share = (target * reduction.delivered).div_ceil(reduction.prior_cwnd);
-            share.saturating_sub(reduction.out)
+            let share = (target * prr.delivered).div_ceil(prr.prior_cwnd);
+            share.saturating_sub(prr.out)
         } else {
-            let conserved = reduction.delivered.saturating_sub(reduction.out);
+            let conserved = prr.delivered.saturating_sub(prr.out);
             let bonus = u64::from(advanced && !more_lost);
             (conserved.max(delivered) + bonus).min(target - flight)
         };
-        // The fast retransmission goes at once.
-        let count = count.max(u64::from(reduction.out == 0));
+        // The fast retransmission is sent at once.
+        let count = count.max(u64::from(prr.out == 0));
         self.cubic.cwnd = flight + count;
     }
 
     pub(super) fn end_reduction(&mut self) {
-        let reduced = self.phase == Phase::Cwr || self.undo.marker.is_some();
-        if self.cubic.ssthresh < INFINITE && reduced {
+        let reduced = self.ca_state == CaState::Cwr || self.undo.marker.is_some();
+        if self.cubic.ssthresh < SSTHRESH_INFINITE && reduced {
             self.cubic.cwnd = self.cubic.ssthresh;
         }
     }
 
-    /// RFC 5682 §3.1.
-    fn process_loss(&mut self, seen: &Seen) -> Next {
-        let recovered = self.board.una >= self.high_seq;
-        if seen.advanced && self.undo_timeout(false) {
+    /// RFC 5682 §3.1: F-RTO.
+    fn process_loss(&mut self, effects: &AckEffects) -> Next {
+        let recovered = self.scoreboard.snd_una >= self.high_seq;
+        if effects.advanced && self.undo_loss(false) {
             return Next::Lost;
         }
         if self.frto {
-            if seen.original && self.undo_timeout(true) {
+            if effects.original_acked && self.undo_loss(true) {
                 return Next::Lost;
             }
-            if self.board.nxt() > self.high_seq {
-                self.frto &= !(seen.sacked || seen.is_duplicate());
-            } else if seen.advanced && !recovered {
-                self.high_seq = self.board.nxt();
-                if self.board.out() < self.settings.window {
+            if self.scoreboard.snd_nxt() > self.high_seq {
+                self.frto &= !(effects.sacked || effects.is_duplicate());
+            } else if effects.advanced && !recovered {
+                self.high_seq = self.scoreboard.snd_nxt();
+                if self.scoreboard.packets_out() < self.settings.window {
                     return Next::New;
                 }
                 self.frto = false;
             }
         }
         if recovered {
-            self.end_repair();
+            self.try_undo_recovery();
         }
         Next::Lost
     }

@@ -24,21 +24,24 @@ fn numbers(sent: Vec<Data>) -> Vec<u64> {
     sent.into_iter().map(|data| data.seq).collect()
 }
 
-/// Ten segments were sent at 0.
+/// Returns a sender with ten segments sent at time 0.
 fn ten() -> Sender {
     let mut sender = Sender::new(settings(), 0, RTT);
-    assert_eq!(numbers(sender.take()), (0..10).collect::<Vec<_>>());
+    assert_eq!(numbers(sender.take_segments()), (0..10).collect::<Vec<_>>());
     sender
 }
 
 #[test]
-fn slow_start_sends_two_for_each_that_is_acknowledged() {
+fn slow_start_sends_two_segments_for_each_acked_one() {
     let mut sender = ten();
     sender.on_ack(RTT, &ack(1, 0, &[]));
-    assert_eq!((numbers(sender.take()), sender.cwnd()), (vec![10, 11], 11));
+    assert_eq!(
+        (numbers(sender.take_segments()), sender.cwnd()),
+        (vec![10, 11], 11)
+    );
     sender.on_ack(RTT, &ack(3, 0, &[]));
     assert_eq!(
-        (numbers(sender.take()), sender.cwnd()),
+        (numbers(sender.take_segments()), sender.cwnd()),
         (vec![12, 13, 14, 15], 13)
     );
 }
@@ -48,47 +51,54 @@ fn super_frames_are_half_a_window_and_wait_until_a_third_is_free() {
     let mut sender = Sender::new(settings(), 0, 400);
     let ends = |sent: Vec<Data>| sent.iter().map(|data| data.push).collect::<Vec<_>>();
     let five = [false, false, false, false, true];
-    assert_eq!(ends(sender.take()), [five, five].concat());
+    assert_eq!(ends(sender.take_segments()), [five, five].concat());
     sender.cubic.ssthresh = 10;
     for free in [1, 3] {
         sender.on_ack(400 + free, &ack(free, 0, &[]));
-        assert_eq!(numbers(sender.take()), [], "less than a third is free");
+        assert_eq!(
+            numbers(sender.take_segments()),
+            [],
+            "less than a third is free"
+        );
     }
     sender.on_ack(410, &ack(4, 0, &[]));
-    assert_eq!(ends(sender.take()), five[1..]);
-    // The first in flight was sent just now: the next acknowledgment is far.
+    assert_eq!(ends(sender.take_segments()), five[1..]);
+    // The first segment in flight was sent just now, so the next ACK is far off.
     sender.on_ack(420, &ack(10, 0, &[]));
-    sender.take();
+    sender.take_segments();
     sender.on_ack(430, &ack(11, 0, &[]));
-    assert_eq!(ends(sender.take()), [false]);
+    assert_eq!(ends(sender.take_segments()), [false]);
 }
 
 #[test]
-fn three_reports_begin_recovery_and_the_window_comes_down_in_proportion() {
+fn three_dup_acks_begin_recovery_with_proportional_rate_reduction() {
     let mut sender = ten();
     for n in 2..=3 {
         sender.on_ack(RTT, &ack(0, 0, &[(1, n)]));
-        assert_eq!(sender.phase, Phase::Disorder);
+        assert_eq!(sender.ca_state, CaState::Disorder);
         assert_eq!(sender.counters().retrans_segs, 0);
     }
-    // Limited transmit, but a single one waits for more if something has just been sent.
-    assert_eq!(numbers(sender.take()), [10]);
+    // Limited transmit; a single segment is deferred if another one has just been sent.
+    assert_eq!(numbers(sender.take_segments()), [10]);
     sender.on_ack(RTT + 10, &ack(0, 0, &[(1, 4)]));
-    assert_eq!((sender.phase, sender.cubic.ssthresh), (Phase::Recovery, 7));
-    let mut sent = numbers(sender.take());
+    assert_eq!(
+        (sender.ca_state, sender.cubic.ssthresh),
+        (CaState::Recovery, 7)
+    );
+    let mut sent = numbers(sender.take_segments());
     assert_eq!(sent, [0]);
     for n in 5..=10 {
         sender.on_ack(RTT + 20, &ack(0, 0, &[(1, n)]));
-        sent.extend(numbers(sender.take()));
+        sent.extend(numbers(sender.take_segments()));
     }
-    // Seven in flight for ten that were: 0 again, 10 and five more.
-    assert_eq!(sender.board.in_flight(), 7);
+    // Of ten segments seven are in flight: 0 retransmitted, 10, and five more.
+    assert_eq!(sender.scoreboard.in_flight(), 7);
     assert_eq!(sent, [0, 11, 12, 13, 14, 15]);
     sender.on_ack(2 * RTT, &ack(12, RTT, &[]));
     sender.on_ack(2 * RTT, &ack(16, RTT, &[]));
     assert_eq!(
-        (sender.phase, sender.counters().fast_retrans),
-        (Phase::Open, 1)
+        (sender.ca_state, sender.counters().fast_retrans),
+        (CaState::Open, 1)
     );
     assert!((7..=8).contains(&sender.cwnd()), "{}", sender.cwnd());
 }
@@ -97,80 +107,86 @@ fn three_reports_begin_recovery_and_the_window_comes_down_in_proportion() {
 fn a_silent_tail_is_probed_after_two_round_trips_and_then_times_out() {
     let mut sender = ten();
     let probe = sender.deadline().expect("armed");
-    // Two round trips and 2 ms, and a tick.
+    // Two round trips, 2 ms, and a tick.
     assert_eq!(probe, 43_000);
-    sender.on_time(probe);
+    sender.on_timer(probe);
     assert_eq!(
-        (numbers(sender.take()), sender.counters().loss_probes),
+        (
+            numbers(sender.take_segments()),
+            sender.counters().loss_probes
+        ),
         (vec![10], 1)
     );
     let timeout = sender.deadline().expect("armed");
-    // srtt + 200 ms, from the probe on.
+    // srtt + 200 ms, counted from the probe.
     assert_eq!(timeout, probe + 221_000);
-    sender.on_time(timeout);
-    assert_eq!(numbers(sender.take()), [0]);
+    sender.on_timer(timeout);
+    assert_eq!(numbers(sender.take_segments()), [0]);
     assert_eq!(
-        (sender.phase, sender.cwnd(), sender.cubic.ssthresh),
-        (Phase::Loss, 1, 7)
+        (sender.ca_state, sender.cwnd(), sender.cubic.ssthresh),
+        (CaState::Loss, 1, 7)
     );
     let again = sender.deadline().expect("armed");
     assert_eq!(again, timeout + 441_000, "twice as long");
-    // It was real: all is sent again, in slow start.
+    // The timeout is not spurious: everything is retransmitted in slow start.
     sender.on_ack(timeout + RTT, &ack(1, timeout, &[]));
     assert_eq!(
-        numbers(sender.take()),
+        numbers(sender.take_segments()),
         [11, 12],
         "F-RTO sends new segments first"
     );
     sender.on_ack(timeout + 2 * RTT, &ack(1, timeout, &[(11, 12)]));
-    assert_eq!((sender.frto, sender.phase), (false, Phase::Loss));
-    assert_eq!(numbers(sender.take())[0], 1);
+    assert_eq!((sender.frto, sender.ca_state), (false, CaState::Loss));
+    assert_eq!(numbers(sender.take_segments())[0], 1);
 }
 
 #[test]
-fn a_timeout_is_taken_back_when_what_was_sent_first_arrives() {
+fn a_timeout_is_undone_when_the_original_transmission_arrives() {
     let mut sender = ten();
-    sender.on_time(43_000);
+    sender.on_timer(43_000);
     let timeout = sender.deadline().expect("armed");
-    sender.on_time(timeout);
-    sender.take();
-    // The timestamp is that of the first transmission.
+    sender.on_timer(timeout);
+    sender.take_segments();
+    // The timestamp is that of the original transmission.
     sender.on_ack(timeout + 1_000, &ack(2, 0, &[]));
-    assert_eq!((sender.phase, sender.board.lost), (Phase::Open, 0));
+    assert_eq!(
+        (sender.ca_state, sender.scoreboard.lost),
+        (CaState::Open, 0)
+    );
     assert!(sender.cwnd() >= 10, "{}", sender.cwnd());
     assert_eq!(sender.counters().undone, 1);
 }
 
 #[test]
-fn a_repair_that_was_reported_as_duplicate_is_taken_back() {
+fn a_reduction_is_undone_when_a_dsack_reports_its_retransmission() {
     let mut sender = ten();
     for n in 2..=4 {
         sender.on_ack(RTT, &ack(0, 0, &[(1, n)]));
     }
-    assert_eq!(sender.phase, Phase::Recovery);
-    // 0 was merely late; what was sent again arrives after it.
+    assert_eq!(sender.ca_state, CaState::Recovery);
+    // Segment 0 was only reordered; its retransmission arrives later.
     sender.on_ack(RTT + 2_000, &ack(4, RTT + 1_000, &[]));
     sender.on_ack(RTT + 3_000, &ack(4, RTT + 1_000, &[(0, 1)]));
     assert_eq!(
-        (sender.phase, sender.cubic.ssthresh > 7),
-        (Phase::Open, true)
+        (sender.ca_state, sender.cubic.ssthresh > 7),
+        (CaState::Open, true)
     );
     assert_eq!(sender.counters().undone, 1);
 }
 
 #[test]
-fn a_single_report_waits_for_the_reordering_timer() {
+fn a_single_sack_waits_for_the_reordering_timer() {
     let mut sender = ten();
     sender.on_ack(RTT, &ack(8, 0, &[]));
-    sender.take();
+    sender.take_segments();
     sender.on_ack(RTT + 1, &ack(8, 0, &[(9, 10)]));
-    assert_eq!(sender.phase, Phase::Disorder);
+    assert_eq!(sender.ca_state, CaState::Disorder);
     let due = sender.deadline().expect("armed");
-    // A quarter of a round trip and 2 ms, and a tick.
+    // A quarter of a round trip, 2 ms, and a tick.
     assert_eq!(due, 28_000);
-    sender.on_time(due);
+    sender.on_timer(due);
     assert_eq!(
-        (sender.phase, numbers(sender.take())),
-        (Phase::Recovery, vec![8])
+        (sender.ca_state, numbers(sender.take_segments())),
+        (CaState::Recovery, vec![8])
     );
 }

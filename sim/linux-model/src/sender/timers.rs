@@ -1,12 +1,12 @@
-//! The one timer: retransmission timeout, tail loss probe (RFC 8985 §7), reordering.
+//! The sender's timer: retransmission timeout, tail loss probe (RFC 8985 §7), reordering.
 
-use super::{Phase, Sender, Timer, Undo, output::Next};
+use super::{CaState, Sender, Timer, Undo, output::Next};
 use crate::{
     rack::DUP_THRESH,
     rtt::{RTO_MAX, RTO_MIN},
 };
 
-/// The least that the probe and the reordering timer wait beyond what is due, in microseconds.
+/// Least delay of the probe timer beyond two round trips, in microseconds (`TCP_TIMEOUT_MIN`).
 const TIMEOUT_MIN: u64 = 2_000;
 
 impl Sender {
@@ -15,37 +15,42 @@ impl Sender {
         self.timer = Some((timer, self.ticks.deadline(self.now, span)));
     }
 
-    /// What is left of the timeout, counted from when the first segment in flight was sent.
+    /// Returns the rest of the timeout, counted from the transmission of the first segment in
+    /// flight.
     fn timeout_left(&self) -> u64 {
-        let sent = self.board.get(self.board.una).map_or(self.now, |s| s.at);
+        let sent = self
+            .scoreboard
+            .get(self.scoreboard.snd_una)
+            .map_or(self.now, |s| s.at);
         (sent + self.ticks.round_up(self.rto)).saturating_sub(self.now)
     }
 
     pub(super) fn rearm(&mut self) {
-        if self.board.out() == 0 {
+        if self.scoreboard.packets_out() == 0 {
             self.timer = None;
             return;
         }
-        let other = matches!(self.timer, Some((Timer::Reordering | Timer::Probe, _)));
+        let other = matches!(self.timer, Some((Timer::Reordering | Timer::LossProbe, _)));
         let span = if other { self.timeout_left() } else { self.rto };
-        self.arm(Timer::Timeout, span);
+        self.arm(Timer::Rto, span);
     }
 
-    /// After an acknowledgment.
-    pub(super) fn set_timer(&mut self) {
-        if !self.schedule_probe(true) {
+    /// Sets the timer after an ACK (`tcp_set_xmit_timer`).
+    pub(super) fn set_xmit_timer(&mut self) {
+        if !self.schedule_loss_probe(true) {
             self.rearm();
         }
     }
 
-    /// RFC 8985 §7.2. `advancing`: the timeout begins anew. Whether one was scheduled.
-    pub(super) fn schedule_probe(&mut self, advancing: bool) -> bool {
-        let calm = matches!(self.phase, Phase::Open | Phase::Cwr);
-        if !calm || self.board.out() == 0 {
+    /// RFC 8985 §7.2: schedules a tail loss probe. `advancing`: the timeout starts again. Returns
+    /// true if a probe was scheduled.
+    pub(super) fn schedule_loss_probe(&mut self, advancing: bool) -> bool {
+        let may_probe = matches!(self.ca_state, CaState::Open | CaState::Cwr);
+        if !may_probe || self.scoreboard.packets_out() == 0 {
             return false;
         }
-        // A single segment may wait for its delayed acknowledgment.
-        let more = match self.board.out() {
+        // The ACK of a single segment may be delayed.
+        let more = match self.scoreboard.packets_out() {
             1 => RTO_MIN as u64,
             _ => TIMEOUT_MIN,
         };
@@ -58,100 +63,100 @@ impl Sender {
         if left > 0 {
             span = span.min(left);
         }
-        self.arm(Timer::Probe, span);
+        self.arm(Timer::LossProbe, span);
         true
     }
 
-    /// RFC 8985 §7.3.
-    pub(super) fn send_probe(&mut self) {
-        if self.board.out() == 0 {
+    /// RFC 8985 §7.3: sends a tail loss probe.
+    pub(super) fn send_loss_probe(&mut self) {
+        if self.scoreboard.packets_out() == 0 {
             return;
         }
         if self.probe.is_none() {
             let new = self.send_new(false);
             if !new {
-                let last = self.board.nxt() - 1;
-                self.send_again(last);
+                let last = self.scoreboard.snd_nxt() - 1;
+                self.retransmit(last);
             }
             self.counters.loss_probes += 1;
-            self.probe = Some((self.board.nxt(), !new));
-            // From now, not from when the first segment was sent.
+            self.probe = Some((self.scoreboard.snd_nxt(), !new));
+            // The timeout counts from the probe instead of the first segment in flight.
             self.timer = None;
             return self.rearm();
         }
-        self.timer = Some((Timer::Probe, self.now));
+        self.timer = Some((Timer::LossProbe, self.now));
         self.rearm();
     }
 
-    /// RFC 8985 §6.3.
+    /// RFC 8985 §6.3: the reordering timer expired.
     pub(super) fn on_reordering_timer(&mut self) {
-        let before = self.board.in_flight();
-        self.give_up_late();
-        if self.board.in_flight() != before {
-            if self.phase != Phase::Recovery {
+        let before = self.scoreboard.in_flight();
+        self.run_rack();
+        if self.scoreboard.in_flight() != before {
+            if self.ca_state != CaState::Recovery {
                 self.enter_recovery();
-                self.reduce(1, false, true);
+                self.cwnd_reduction(1, false, true);
             }
-            self.repair(Next::Lost);
+            self.xmit_recovery(Next::Lost);
         }
-        if !matches!(self.timer, Some((Timer::Timeout, _))) {
+        if !matches!(self.timer, Some((Timer::Rto, _))) {
             self.timer.get_or_insert((Timer::Reordering, self.now));
             self.rearm();
         }
     }
 
-    /// RFC 6298 §5.4 to §5.6, and RFC 5682 step 1.
+    /// RFC 6298 §5.4 to §5.6 and RFC 5682 step 1: the retransmission timer expired.
     pub(super) fn on_timeout(&mut self) {
-        if self.board.out() == 0 {
+        if self.scoreboard.packets_out() == 0 {
             return;
         }
         self.counters.timeouts += 1;
         self.enter_loss();
         self.timeouts += 1;
-        self.send_again(self.board.una);
+        self.retransmit(self.scoreboard.snd_una);
         self.rto = (2 * self.rto).min(RTO_MAX);
-        self.arm(Timer::Timeout, self.rto);
+        self.arm(Timer::Rto, self.rto);
     }
 
     fn enter_loss(&mut self) {
-        let fresh = self.phase < Phase::Recovery;
-        self.give_up_old();
-        let again = self.phase == Phase::Loss && self.timeouts == 0;
-        if self.phase <= Phase::Disorder || self.high_seq <= self.board.una || again {
-            let prior = Some((self.cubic.cwnd, self.threshold_before()));
+        let fresh = self.ca_state < CaState::Recovery;
+        self.mark_old_lost();
+        let again = self.ca_state == CaState::Loss && self.timeouts == 0;
+        if self.ca_state <= CaState::Disorder || self.high_seq <= self.scoreboard.snd_una || again {
+            let prior = Some((self.cubic.cwnd, self.current_ssthresh()));
             self.cubic.reduce();
-            self.begin_undo(prior);
+            self.init_undo(prior);
         }
-        self.cubic.cwnd = self.board.in_flight() + 1;
-        if self.phase <= Phase::Disorder && self.board.sacked >= DUP_THRESH {
+        self.cubic.cwnd = self.scoreboard.in_flight() + 1;
+        if self.ca_state <= CaState::Disorder && self.scoreboard.sacked >= DUP_THRESH {
             self.rack.reordering = self.rack.reordering.min(DUP_THRESH);
         }
-        self.phase = Phase::Loss;
+        self.ca_state = CaState::Loss;
         self.cubic.reset();
-        self.high_seq = self.board.nxt();
+        self.high_seq = self.scoreboard.snd_nxt();
         self.probe = None;
         self.frto = fresh || self.timeouts > 0;
     }
 
-    /// All is lost but what was sent within a round trip.
-    fn give_up_old(&mut self) {
-        let (first, now, rtt) = (self.board.una, self.now, self.rack.rtt);
-        for seq in first..self.board.nxt() {
-            let sent = self.board.get(seq);
+    /// Marks the first segment lost, and all others except those sent within the last round trip.
+    fn mark_old_lost(&mut self) {
+        let (first, now, rtt) = (self.scoreboard.snd_una, self.now, self.rack.rtt);
+        for seq in first..self.scoreboard.snd_nxt() {
+            let sent = self.scoreboard.get(seq);
             let recent = sent.is_some_and(|sent| sent.at + rtt > now);
             if seq == first || !recent {
-                self.board.lose(seq);
+                self.scoreboard.mark_lost(seq);
             }
         }
     }
 
-    pub(super) fn begin_undo(&mut self, prior: Option<(u64, u64)>) {
-        let again = self.board.again;
+    pub(super) fn init_undo(&mut self, prior: Option<(u64, u64)>) {
+        let again = self.scoreboard.retrans_out;
         self.undo = Undo {
-            marker: Some(self.board.una),
-            repairs: (again > 0).then_some(again),
+            marker: Some(self.scoreboard.snd_una),
+            undo_retrans: (again > 0).then_some(again),
             prior,
-            first: self.undo.first,
+            retrans_stamp: self.undo.retrans_stamp,
         };
     }
 }

@@ -1,10 +1,10 @@
-//! Reductions that were not needed: taken back by DSACK (RFC 3708), timestamps (RFC 3522) or F-RTO.
+//! Undo of spurious reductions by DSACK (RFC 3708), timestamps (RFC 3522) or F-RTO.
 
-use super::{Phase, Sender};
+use super::{CaState, Sender};
 
 impl Sender {
-    /// What RFC 5681 would call the threshold before a reduction.
-    pub(super) fn threshold_before(&self) -> u64 {
+    /// Returns the ssthresh to restore after an undo (`tcp_current_ssthresh`).
+    pub(super) fn current_ssthresh(&self) -> u64 {
         if self.is_reducing() {
             return self.cubic.ssthresh;
         }
@@ -12,18 +12,21 @@ impl Sender {
         self.cubic.ssthresh.max(cwnd / 2 + cwnd / 4)
     }
 
-    /// Whether the acknowledgment at hand is for something sent before the first repair.
-    pub(super) fn is_merely_late(&self) -> bool {
-        self.undo.first.is_none_or(|first| self.tsecr < first)
+    /// Returns true if the ACK in process echoes a timestamp from before the first retransmission.
+    pub(super) fn acks_original_transmission(&self) -> bool {
+        self.undo
+            .retrans_stamp
+            .is_none_or(|first| self.tsecr < first)
     }
 
     fn may_undo(&self) -> bool {
-        self.undo.marker.is_some() && (self.undo.repairs == Some(0) || self.is_merely_late())
+        self.undo.marker.is_some()
+            && (self.undo.undo_retrans == Some(0) || self.acks_original_transmission())
     }
 
-    pub(super) fn take_back(&mut self, unmark: bool) {
+    pub(super) fn undo_reduction(&mut self, unmark: bool) {
         if unmark {
-            self.board.find_all();
+            self.scoreboard.unmark_lost();
         }
         if let Some((cwnd, ssthresh)) = self.undo.prior {
             self.cubic.cwnd = self.cubic.cwnd.max(cwnd);
@@ -34,75 +37,77 @@ impl Sender {
         self.rack.advanced = true;
     }
 
-    /// A repair is over.
-    pub(super) fn end_repair(&mut self) {
+    /// Ends a recovery, and undoes its reduction if it was spurious.
+    pub(super) fn try_undo_recovery(&mut self) {
         if self.may_undo() {
-            self.take_back(false);
+            self.undo_reduction(false);
         } else {
-            self.rack.persist = self.rack.persist.saturating_sub(1);
+            self.rack.reo_wnd_persist = self.rack.reo_wnd_persist.saturating_sub(1);
         }
-        self.phase = Phase::Open;
+        self.ca_state = CaState::Open;
     }
 
-    /// All that was sent again has been reported as duplicates.
-    pub(super) fn undo_by_duplicates(&mut self) -> bool {
-        let all = self.undo.marker.is_some() && self.undo.repairs == Some(0);
+    /// Undoes the reduction if a DSACK has arrived for each retransmission. Returns true if so.
+    pub(super) fn undo_by_dsack(&mut self) -> bool {
+        let all = self.undo.marker.is_some() && self.undo.undo_retrans == Some(0);
         if all {
-            self.take_back(false);
+            self.undo_reduction(false);
         }
         all
     }
 
-    /// A timeout; `arrived`: something that was never sent again has.
-    pub(super) fn undo_timeout(&mut self, arrived: bool) -> bool {
+    /// Undoes a timeout if it was spurious. `arrived`: an original transmission has arrived, which
+    /// proves it. Returns true if the timeout was undone.
+    pub(super) fn undo_loss(&mut self, arrived: bool) -> bool {
         if !arrived && !self.may_undo() {
             return false;
         }
-        self.take_back(true);
+        self.undo_reduction(true);
         self.counters.spurious_timeouts += u64::from(arrived);
         self.timeouts = 0;
-        self.phase = Phase::Open;
+        self.ca_state = CaState::Open;
         true
     }
 
-    /// In recovery SND.UNA moved, from `prior`. Whether nothing more should be marked lost.
+    /// Handles a partial ACK in recovery, which advanced SND.UNA from `prior`. Returns true if no
+    /// further segments should be marked lost.
     pub(super) fn undo_partially(&mut self, prior: u64) -> bool {
-        if self.undo.marker.is_none() || !self.is_merely_late() {
+        if self.undo.marker.is_none() || !self.acks_original_transmission() {
             return false;
         }
-        let high = self.board.high_sacked();
+        let high = self.scoreboard.high_sacked();
         self.rack.note_reordering(prior, high);
-        if self.board.again > 0 {
+        if self.scoreboard.retrans_out > 0 {
             return true;
         }
-        if !self.board.is_repaired() {
-            self.undo.first = None;
+        if !self.scoreboard.has_retransmissions() {
+            self.undo.retrans_stamp = None;
         }
-        self.take_back(true);
+        self.undo_reduction(true);
         self.keep_open();
         false
     }
 
-    /// Open, or disorder while something is missing or was sent again.
+    /// Enters Open, or Disorder while segments are SACKed, lost or retransmitted.
     pub(super) fn keep_open(&mut self) {
-        let missing = self.board.sacked + self.board.lost > 0;
-        let phase = if missing || self.board.is_repaired() {
-            Phase::Disorder
+        let missing = self.scoreboard.sacked + self.scoreboard.lost > 0;
+        let ca_state = if missing || self.scoreboard.has_retransmissions() {
+            CaState::Disorder
         } else {
-            Phase::Open
+            CaState::Open
         };
-        if phase != self.phase {
-            self.phase = phase;
-            self.high_seq = self.board.nxt();
+        if ca_state != self.ca_state {
+            self.ca_state = ca_state;
+            self.high_seq = self.scoreboard.snd_nxt();
         }
     }
 
-    /// The end of what an acknowledgment does where nothing is lost.
+    /// Ends the processing of an ACK without losses (`tcp_try_to_open`).
     pub(super) fn try_to_open(&mut self) {
-        if !self.board.is_repaired() {
-            self.undo.first = None;
+        if !self.scoreboard.has_retransmissions() {
+            self.undo.retrans_stamp = None;
         }
-        if self.phase != Phase::Cwr {
+        if self.ca_state != CaState::Cwr {
             self.keep_open();
         }
     }

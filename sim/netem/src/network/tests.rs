@@ -22,11 +22,11 @@ fn v6(index: u8) -> IpAddress {
 fn edge(a: usize, b: usize) -> Edge {
     Edge {
         ends: [a, b],
-        ways: [LinkConfig::with_delay(DELAY); 2],
+        links: [LinkConfig::with_delay(DELAY); 2],
     }
 }
 
-/// A minimal IPv4 packet from node `from` to node `to`, sent to the link address of `hop`.
+/// Returns a minimal IPv4 packet from node `from` to node `to`, with the link address of `hop`.
 fn frame(from: u8, hop: u8, to: u8, ttl: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, hop, 2, 0, 0, 0, 0, from, 8, 0];
     let mut header = [
@@ -39,7 +39,7 @@ fn frame(from: u8, hop: u8, to: u8, ttl: u8) -> Vec<u8> {
     frame
 }
 
-/// The same with IPv6 and so many bytes behind the header.
+/// Returns an IPv6 packet with `len` bytes of payload.
 fn frame_v6(from: u8, hop: u8, to: u8, len: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, hop, 2, 0, 0, 0, 0, from, 0x86, 0xdd];
     frame.extend([0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 6, 64]);
@@ -51,8 +51,8 @@ fn frame_v6(from: u8, hop: u8, to: u8, len: u16) -> Vec<u8> {
 
 fn drive(network: &mut Network) -> Vec<(Instant, usize, Vec<u8>)> {
     let mut arrived = Vec::new();
-    while let Some((at, way)) = network.next_arrival() {
-        arrived.extend(network.arrive(at, way).map(|(host, f)| (at, host, f)));
+    while let Some((at, link)) = network.next_arrival() {
+        arrived.extend(network.arrive(at, link).map(|(host, f)| (at, host, f)));
     }
     arrived
 }
@@ -77,9 +77,9 @@ fn routed() -> Network {
     routed_with(0)
 }
 
-/// The way between the routers carries packets of `mtu` bytes.
+/// The link between the routers has an MTU of `mtu` bytes.
 fn routed_with(mtu: u32) -> Network {
-    // 0 and 1 on switch 2, router 3, router 4, host 5.
+    // Hosts 0 and 1 on switch 2, router 3, router 4, host 5.
     let nodes = vec![
         node(Kind::Host, 0),
         node(Kind::Host, 1),
@@ -89,12 +89,12 @@ fn routed_with(mtu: u32) -> Network {
         node(Kind::Host, 5),
     ];
     let mut edges = [edge(0, 2), edge(1, 2), edge(2, 3), edge(3, 4), edge(4, 5)];
-    edges[3].ways = edges[3].ways.map(|way| LinkConfig { mtu, ..way });
+    edges[3].links = edges[3].links.map(|link| LinkConfig { mtu, ..link });
     Network::new(nodes, &edges, 1)
 }
 
 #[test]
-fn routers_count_down_and_write_link_addresses() {
+fn routers_decrement_ttl_and_write_link_addresses() {
     let mut network = routed();
     network.send(Instant::ZERO, 0, &frame(0, 3, 5, 64));
     network.send(Instant::ZERO, 5, &frame(5, 4, 1, 64));
@@ -125,7 +125,7 @@ fn routers_forward_ipv6_by_its_own_header() {
 }
 
 #[test]
-fn the_sender_of_a_packet_that_is_too_long_is_told() {
+fn a_packet_above_the_mtu_is_answered_with_an_icmp_error() {
     let mut network = routed_with(1280);
     for len in [1240, 1241] {
         network.send(Instant::ZERO, 0, &frame_v6(0, 3, 5, len));
@@ -139,7 +139,7 @@ fn the_sender_of_a_packet_that_is_too_long_is_told() {
     assert_eq!(hosts, [0, 0, 5]);
     assert_eq!((network.too_big(), network.unroutable()), (2, 0));
     let errors = [&arrived[0].2, &arrived[1].2].map(|frame| parse_frame(frame).expect("a packet"));
-    // Type and code, and the MTU; all that fits of the packet.
+    // Type, code and MTU, and as much of the packet as fits.
     assert_eq!(errors[0].src, IpAddress::from_v4([10, 0, 0, 3]));
     assert_eq!((errors[0].protocol, errors[0].payload.len()), (1, 556));
     assert_eq!(errors[0].payload[..2], [3, 4]);
@@ -155,7 +155,7 @@ fn the_sender_of_a_packet_that_is_too_long_is_told() {
 }
 
 #[test]
-fn a_packet_that_has_come_too_far_is_dropped() {
+fn a_packet_with_expired_ttl_is_dropped() {
     let mut network = routed();
     network.send(Instant::ZERO, 0, &frame(0, 3, 5, 2));
     assert_eq!(drive(&mut network), []);
@@ -163,7 +163,7 @@ fn a_packet_that_has_come_too_far_is_dropped() {
 }
 
 #[test]
-fn a_host_without_room_keeps_what_comes_to_it_waiting() {
+fn frames_to_a_blocked_host_wait() {
     let mut network = routed();
     network.send(Instant::ZERO, 0, &frame(0, 1, 1, 64));
     network.block(1, true);
@@ -173,7 +173,7 @@ fn a_host_without_room_keeps_what_comes_to_it_waiting() {
 }
 
 #[test]
-fn a_cut_network_loses_all_and_a_repaired_one_nothing() {
+fn a_cut_network_loses_everything_and_a_restored_one_nothing() {
     let mut network = routed();
     network.set_cut(true);
     network.send(Instant::ZERO, 0, &frame(0, 1, 1, 64));

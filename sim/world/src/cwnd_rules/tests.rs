@@ -62,19 +62,19 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
     }
 }
 
-struct Told(Vec<SocketReport>);
+struct FixedFigures(Vec<SocketReport>);
 
-impl Says for Told {
+impl SenderFigures for FixedFigures {
     fn sockets(&self) -> Vec<SocketReport> {
         self.0.clone()
     }
 
-    fn undone(&self) -> u64 {
+    fn spurious_signals(&self) -> u64 {
         0
     }
 }
 
-fn look(rules: &mut CwndRules, info: FlowInfo) -> Result<(), &'static str> {
+fn check(rules: &mut CwndRules, info: FlowInfo) -> Result<(), &'static str> {
     let socket = SocketReport {
         state: SocketState::Connection("ESTABLISHED".to_owned()),
         listener: None,
@@ -89,63 +89,63 @@ fn look(rules: &mut CwndRules, info: FlowInfo) -> Result<(), &'static str> {
         key: key(),
         bytes: 3 * MSS,
     };
-    let checked = rules.check(Instant::ZERO, 0, &[advance], &Told(vec![socket]));
+    let checked = rules.check(Instant::ZERO, 0, &[advance], &FixedFigures(vec![socket]));
     checked.map_err(|violation| violation.rule)
 }
 
 #[test]
-fn what_is_above_cwnd_is_seen() {
+fn a_flight_above_cwnd_is_reported() {
     let mut rules = CwndRules::default();
     let full = 10 * MSS;
-    assert_eq!(look(&mut rules, info(0, full, full, u32::MAX)), Ok(()));
+    assert_eq!(check(&mut rules, info(0, full, full, u32::MAX)), Ok(()));
     let above = full + ABOVE_CWND_MAX * MSS + 1;
     let rule = "no more is in flight than cwnd allows";
-    assert_eq!(look(&mut rules, info(0, above, full, u32::MAX)), Err(rule));
+    assert_eq!(check(&mut rules, info(0, above, full, u32::MAX)), Err(rule));
 }
 
 #[test]
-fn two_reductions_in_one_round_trip_are_seen() {
+fn two_reductions_in_one_round_trip_are_reported() {
     let flight = 10 * MSS;
     let start = || {
         let mut rules = CwndRules::default();
         for ssthresh in [u32::MAX, 7 * MSS] {
-            let _ = look(&mut rules, info(0, flight, flight, ssthresh));
+            let _ = check(&mut rules, info(0, flight, flight, ssthresh));
         }
         rules
     };
     // All data that was in flight before this step is acknowledged: another round trip.
     let before = flight - 3 * MSS;
     let later = info(u64::from(before), flight, flight, 5 * MSS);
-    assert_eq!(look(&mut start(), later), Ok(()));
+    assert_eq!(check(&mut start(), later), Ok(()));
     let early = info(u64::from(before) - 2, flight, flight, 5 * MSS);
     let rule = "cwnd is lowered once per round trip";
-    assert_eq!(look(&mut start(), early), Err(rule));
+    assert_eq!(check(&mut start(), early), Err(rule));
     let timed_out = FlowInfo {
         ca_state: CaState::Loss,
         ..info(0, flight, MSS, 5 * MSS)
     };
-    assert_eq!(look(&mut start(), timed_out), Ok(()));
+    assert_eq!(check(&mut start(), timed_out), Ok(()));
 }
 
 /// The step that reduced cwnd has also sent three segments.
 #[test]
-fn what_a_step_sent_over_the_memory_wire_is_not_taken_for_old() {
+fn bytes_of_the_reducing_step_over_the_local_path_do_not_count() {
     let (flight, before) = (10 * MSS, 7 * MSS);
-    let look = |rules: &mut CwndRules, info: FlowInfo| {
+    let check = |rules: &mut CwndRules, info: FlowInfo| {
         let link = MEMORY;
-        look(rules, FlowInfo { link, ..info })
+        check(rules, FlowInfo { link, ..info })
     };
     let start = || {
         let mut rules = CwndRules::default();
-        let _ = look(&mut rules, info(0, before, flight, u32::MAX));
-        let _ = look(&mut rules, info(0, flight, flight, 7 * MSS));
+        let _ = check(&mut rules, info(0, before, flight, u32::MAX));
+        let _ = check(&mut rules, info(0, flight, flight, 7 * MSS));
         rules
     };
     let later = info(u64::from(before), flight, flight, 5 * MSS);
-    assert_eq!(look(&mut start(), later), Ok(()));
+    assert_eq!(check(&mut start(), later), Ok(()));
     let early = info(u64::from(before) - 2, flight, flight, 5 * MSS);
     let rule = "cwnd is lowered once per round trip";
-    assert_eq!(look(&mut start(), early), Err(rule));
+    assert_eq!(check(&mut start(), early), Err(rule));
 }
 
 #[test]
@@ -153,12 +153,12 @@ fn slow_start_that_ends_where_the_window_stands_is_no_reduction() {
     let flight = 20 * MSS;
     let mut rules = CwndRules::default();
     for ssthresh in [u32::MAX, flight] {
-        assert_eq!(look(&mut rules, info(0, flight, flight, ssthresh)), Ok(()));
+        assert_eq!(check(&mut rules, info(0, flight, flight, ssthresh)), Ok(()));
     }
     // The first loss may follow at once, a second one may not.
     let lost = info(0, flight, 14 * MSS, 14 * MSS);
-    assert_eq!(look(&mut rules, lost), Ok(()));
+    assert_eq!(check(&mut rules, lost), Ok(()));
     let again = info(0, flight, 9 * MSS, 9 * MSS);
     let rule = "cwnd is lowered once per round trip";
-    assert_eq!(look(&mut rules, again), Err(rule));
+    assert_eq!(check(&mut rules, again), Err(rule));
 }

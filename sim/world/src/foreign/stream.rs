@@ -18,10 +18,10 @@ pub struct ForeignStream {
     shut: bool,
     closed: bool,
     established: bool,
-    close_when_open: bool,
+    close_pending: bool,
     /// Data that was read from the socket and not yet by the program. smoltcp discards unread data
     /// at the end of TIME-WAIT.
-    kept: VecDeque<u8>,
+    after_fin: VecDeque<u8>,
     name: (Option<u32>, Role),
 }
 
@@ -35,8 +35,8 @@ impl ForeignStream {
             shut: false,
             closed: false,
             established: false,
-            close_when_open: false,
-            kept: VecDeque::new(),
+            close_pending: false,
+            after_fin: VecDeque::new(),
             name: (None, Role::Server),
         }
     }
@@ -57,9 +57,9 @@ impl ForeignStream {
 
     fn take(&mut self, into: &mut [u8]) -> usize {
         if self.fin {
-            let count = into.len().min(self.kept.len());
-            let kept = self.kept.drain(..count);
-            return kept.zip(into).map(|(from, to)| *to = from).count();
+            let count = into.len().min(self.after_fin.len());
+            let after_fin = self.after_fin.drain(..count);
+            return after_fin.zip(into).map(|(from, to)| *to = from).count();
         }
         self.with(|socket| socket.recv_slice(into).unwrap_or(0))
     }
@@ -77,19 +77,19 @@ impl ForeignStream {
         if self.fin {
             let mut rest = vec![0; self.with(|socket| socket.recv_queue())];
             let got = self.with(|socket| socket.recv_slice(&mut rest).unwrap_or(0));
-            self.kept.extend(&rest[..got]);
+            self.after_fin.extend(&rest[..got]);
         }
         // smoltcp drops a connection that is closed before it is open; RFC 9293 §3.10.4 lets it
         // wait. In LAST-ACK smoltcp 0.14 ignores ACKs without new data, and therefore window
         // updates.
         let unsent = state == CloseWait && self.with(|socket| socket.send_queue()) > 0;
-        if self.established && !unsent && std::mem::take(&mut self.close_when_open) {
+        if self.established && !unsent && std::mem::take(&mut self.close_pending) {
             self.with(tcp::Socket::close);
         }
     }
 
     /// Discards data that no program reads any more.
-    pub fn swallow(&mut self) {
+    pub fn discard_unread(&mut self) {
         self.with(|socket| {
             while socket
                 .recv(|bytes| (bytes.len(), bytes.len()))
@@ -99,7 +99,7 @@ impl ForeignStream {
     }
 
     /// Returns true if TCP is done with the connection.
-    pub fn is_gone(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.state() == tcp::State::Closed
     }
 
@@ -111,14 +111,14 @@ impl ForeignStream {
 
 impl Pipe for ForeignStream {
     fn readable(&mut self) -> usize {
-        self.kept.len() + self.with(|socket| socket.recv_queue())
+        self.after_fin.len() + self.with(|socket| socket.recv_queue())
     }
 
     fn peek(&mut self, into: &mut [u8]) -> usize {
         // Data before the FIN is in the socket, and all data is in the buffer after the FIN.
         if self.fin {
-            let kept = self.kept.iter().zip(into);
-            return kept.map(|(from, to)| *to = *from).count();
+            let after_fin = self.after_fin.iter().zip(into);
+            return after_fin.map(|(from, to)| *to = *from).count();
         }
         self.with(|socket| socket.peek_slice(into).unwrap_or(0))
     }
@@ -138,13 +138,13 @@ impl Pipe for ForeignStream {
 
     fn shutdown_write(&mut self) {
         self.shut = true;
-        self.close_when_open = true;
+        self.close_pending = true;
         self.observe();
     }
 
     fn close(&mut self, abort: bool) {
         self.closed = true;
-        self.close_when_open = !abort;
+        self.close_pending = !abort;
         if abort {
             self.with(tcp::Socket::abort);
         }

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_those_of_a_bit_per_position() {
+    fn ranges_agree_with_a_bitmap() {
         let mut rng = tidelane_netem::Rng::new(1);
         for _ in 0..200 {
             let (mut ranges, mut bits) = (Received::default(), [false; 64]);

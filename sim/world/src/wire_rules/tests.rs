@@ -87,7 +87,7 @@ fn send(rules: &mut WireRules, seq: u32, ack: u32, len: usize) -> Result<(), &'s
 }
 
 #[test]
-fn what_is_in_order_passes_and_is_counted() {
+fn segments_in_order_pass_and_new_bytes_are_counted() {
     let mut rules = established();
     assert_eq!(send(&mut rules, 101, 901, 0), Ok(()));
     assert_eq!(send(&mut rules, 101, 901, 600), Ok(()));
@@ -98,7 +98,7 @@ fn what_is_in_order_passes_and_is_counted() {
 }
 
 #[test]
-fn each_rule_is_broken_by_what_breaks_it() {
+fn each_violation_names_its_rule() {
     let mss = "a segment is at most the peer's MSS";
     assert_eq!(send(&mut established(), 101, 901, 601), Err(mss));
     let mut rules = established();
@@ -112,7 +112,7 @@ fn each_rule_is_broken_by_what_breaks_it() {
 }
 
 #[test]
-fn the_rules_hold_over_ipv6_as_well() {
+fn the_rules_hold_over_ipv6() {
     let mut rules = WireRules::default();
     let syn = header(HOST, 100, 0, TcpFlags::SYN);
     let sent = rules.sent(Instant::ZERO, 0, &over_v6(&frame(HOST, syn, &[])));
@@ -209,11 +209,11 @@ fn a_stream_may_be_longer_than_its_numbers() {
         options: TcpOptions::NONE,
         payload,
     };
-    let mut heard = Heard::new(&Segment {
+    let mut incarnation = Incarnation::new(&Segment {
         flags: TcpFlags::SYN,
         ..segment(900, 0, &[])
     });
-    heard.hear(
+    incarnation.record(
         &Segment {
             flags: TcpFlags::SYN,
             ..segment(900, 0, &[])
@@ -222,13 +222,16 @@ fn a_stream_may_be_longer_than_its_numbers() {
     );
     let mut seq = 901u32;
     for _ in 0..200_000 {
-        heard.hear(&segment(seq, 101, &payload), None);
+        incarnation.record(&segment(seq, 101, &payload), None);
         let ahead = segment(101, seq.wrapping_add(LEN + 1), &[]);
-        assert!(heard.allows(&ahead).is_err());
+        assert!(incarnation.allows(&ahead).is_err());
         seq = seq.wrapping_add(LEN);
-        assert!(heard.allows(&segment(101, seq, &[])).is_ok());
+        assert!(incarnation.allows(&segment(101, seq, &[])).is_ok());
     }
     // A sequence number far away belongs to another incarnation.
-    heard.hear(&segment(seq.wrapping_add(1 << 31), 101, &payload), None);
-    assert_eq!(heard.received.first_end(), 1 + 200_000 * u64::from(LEN));
+    incarnation.record(&segment(seq.wrapping_add(1 << 31), 101, &payload), None);
+    assert_eq!(
+        incarnation.received.first_end(),
+        1 + 200_000 * u64::from(LEN)
+    );
 }

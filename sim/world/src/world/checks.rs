@@ -2,7 +2,7 @@
 
 use tidelane_time::Duration;
 
-use super::{MISDEEDS_MAX, TICK, World};
+use super::{FUZZ_BURSTS_MAX, TICK, World};
 use crate::{
     foreign::ForeignHost,
     ledger::{Entry, Stage, Violation},
@@ -21,7 +21,7 @@ impl World {
     /// Checks the rules that depend on time, once per [`TICK`]. Returns true if the run is over.
     pub(super) fn tick(&mut self) -> Result<bool, Violation> {
         self.next_tick = self.now + TICK;
-        self.vain_steps.fill(0);
+        self.idle_steps.fill(0);
         if let Some(program) = self.foreign_bytes.choose(self.processes.len()) {
             self.check_memory(program)?;
         }
@@ -35,7 +35,7 @@ impl World {
             return Err(self.violated("a connection moves on", &text));
         }
         let Some(until) = self.drain_until else {
-            return self.look_for_the_end().map(|()| false);
+            return self.check_end().map(|()| false);
         };
         let quiet = |machine: &Machine| {
             let (_, flows, bytes) = machine.host.usage();
@@ -95,9 +95,9 @@ impl World {
         }
     }
 
-    fn look_for_the_end(&mut self) -> Result<(), Violation> {
-        if self.report.misdeeds >= MISDEEDS_MAX {
-            self.kill_misbehaving()?;
+    fn check_end(&mut self) -> Result<(), Violation> {
+        if self.report.fuzz_bursts >= FUZZ_BURSTS_MAX {
+            self.kill_hostile()?;
         }
         if !self.book.ledger.all_over() {
             return Ok(());
@@ -111,9 +111,9 @@ impl World {
         Ok(())
     }
 
-    fn kill_misbehaving(&mut self) -> Result<(), Violation> {
+    fn kill_hostile(&mut self) -> Result<(), Violation> {
         for program in 0..self.processes.len() {
-            if matches!(&self.processes[program], Some(p) if p.misconduct.is_some()) {
+            if matches!(&self.processes[program], Some(p) if p.fuzzer.is_some()) {
                 self.kill_program(program, None)?;
             }
         }
@@ -122,7 +122,7 @@ impl World {
 
     fn good_processes_idle(&self) -> bool {
         let mut processes = self.processes.iter().flatten();
-        processes.all(|process| process.misconduct.is_some() || process.is_idle())
+        processes.all(|process| process.fuzzer.is_some() || process.is_idle())
             && self.foreign.as_ref().is_none_or(ForeignHost::is_idle)
     }
 
@@ -132,9 +132,9 @@ impl World {
         let msl = self.scenario.hosts.iter().map(|host| host.engine.msl);
         let longest = msl.max().unwrap_or_default();
         self.report.busy = self.now;
-        self.mishaps.clear();
-        self.returns.fill(None);
-        self.kill_misbehaving()?;
+        self.faults.clear();
+        self.relaunches.fill(None);
+        self.kill_hostile()?;
         if self.repair.is_some() {
             self.repair();
         }
@@ -179,10 +179,10 @@ impl World {
             }
             self.report.add_counters(machine.host.counters());
         }
-        self.report.memory_looks = self.foreign_bytes.looks;
+        self.report.memory_searches = self.foreign_bytes.searches;
         self.report.bytes = self.book.ledger.bytes;
         self.report.checked_segments = self.wire_rules.segments;
-        self.report.checked_windows = self.cwnd_rules.looks;
+        self.report.checked_windows = self.cwnd_rules.checks;
         self.report.links = self.network.counters();
         self.report.too_big = self.network.too_big();
         self.report.end = self.now;

@@ -5,9 +5,9 @@ use tidelane_time::{Duration, Instant};
 use super::World;
 use crate::{
     family::Family,
+    fault::Fault,
     ledger::Violation,
     machine::Machine,
-    mishap::Mishap,
     plan::{ConnectionPlan, Role},
     scenario::Conduct,
     topology::address,
@@ -25,8 +25,8 @@ impl World {
         let Some(process) = self.processes[program].take() else {
             return Ok(());
         };
-        if let Some(misconduct) = &process.misconduct {
-            self.swept[program] = misconduct.swept;
+        if let Some(fuzzer) = &process.fuzzer {
+            self.swept[program] = fuzzer.swept;
         }
         let (now, ledger) = (self.now, &mut self.book.ledger);
         for (_, worker) in &process.workers {
@@ -40,32 +40,32 @@ impl World {
         ledger.program_died(now, program, listener, back.is_some());
         let host = self.scenario.programs[program].host;
         process.kill(now, &mut self.machines[host]);
-        self.returns[program] = back;
+        self.relaunches[program] = back;
         self.report.deaths += 1;
         self.after_host(host)
     }
 
-    pub(super) fn mishap(&mut self) -> Result<(), Violation> {
+    pub(super) fn inject_fault(&mut self) -> Result<(), Violation> {
         let now = self.now;
-        match self.mishaps.pop_front() {
-            Some(Mishap::Death {
+        match self.faults.pop_front() {
+            Some(Fault::Death {
                 program,
-                back_after,
+                restart_after,
                 ..
-            }) => return self.kill_program(program, back_after.map(|after| now + after)),
-            Some(Mishap::Outage { lasts, .. }) => {
+            }) => return self.kill_program(program, restart_after.map(|after| now + after)),
+            Some(Fault::Outage { lasts, .. }) => {
                 self.network.set_cut(true);
                 self.repair = Some(now + lasts);
             }
-            Some(Mishap::NeighboursForgotten { host, .. }) => {
+            Some(Fault::NeighboursExpired { host, .. }) => {
                 self.forget_neighbours(host);
             }
-            Some(Mishap::Pause { host, lasts, .. }) => {
+            Some(Fault::Pause { host, lasts, .. }) => {
                 let machine = &mut self.machines[host];
                 machine.paused_until = machine.paused_until.max(now + lasts);
             }
-            Some(Mishap::ClockJump { host, by, .. }) => self.machines[host].jump(now, by),
-            Some(Mishap::Restart {
+            Some(Fault::ClockJump { host, by, .. }) => self.machines[host].jump(now, by),
+            Some(Fault::Restart {
                 host,
                 lasts,
                 orderly,
@@ -108,12 +108,12 @@ impl World {
             .map(|(program, _)| program)
             .collect();
         for program in here {
-            let again = self.returns[program].map_or(back, |at| at.max(back));
+            let again = self.relaunches[program].map_or(back, |at| at.max(back));
             let gone_for_good =
-                self.processes[program].is_none() && self.returns[program].is_none();
+                self.processes[program].is_none() && self.relaunches[program].is_none();
             if !gone_for_good {
                 self.kill_program(program, Some(again))?;
-                self.returns[program] = Some(again);
+                self.relaunches[program] = Some(again);
             }
         }
         let scenario = &self.scenario;
@@ -129,10 +129,10 @@ impl World {
     }
 
     fn renew(&mut self, host: usize, back: Instant) -> std::io::Result<()> {
-        self.lives += 1;
+        self.launches += 1;
         self.held[host] = None;
         self.network.block(host, false);
-        let rng = self.root.fork(400 + (self.lives << 16) + host as u64);
+        let rng = self.root.fork(400 + (self.launches << 16) + host as u64);
         let spec = &self.scenario.hosts[host];
         let new = Machine::new(host, spec, &self.scenario.topology, rng)?;
         self.report

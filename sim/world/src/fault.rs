@@ -4,7 +4,7 @@ use tidelane_time::{Duration, Instant};
 
 /// A fault that occurs at a certain time.
 #[derive(Clone, Copy, Debug)]
-pub enum Mishap {
+pub enum Fault {
     /// A program dies, and may start again.
     Death {
         /// Index of the program.
@@ -12,7 +12,7 @@ pub enum Mishap {
         /// Time of the fault.
         at: Instant,
         /// Time until the program starts again; None if it does not.
-        back_after: Option<Duration>,
+        restart_after: Option<Duration>,
     },
     /// All links are cut.
     Outage {
@@ -22,7 +22,7 @@ pub enum Mishap {
         lasts: Duration,
     },
     /// The neighbour entries of a host expire and must be resolved again.
-    NeighboursForgotten {
+    NeighboursExpired {
         /// Index of the host.
         host: usize,
         /// Time of the fault.
@@ -59,13 +59,13 @@ pub enum Mishap {
     },
 }
 
-impl Mishap {
+impl Fault {
     /// Returns the time of the fault.
     pub fn at(&self) -> Instant {
         match self {
             Self::Death { at, .. }
             | Self::Outage { at, .. }
-            | Self::NeighboursForgotten { at, .. }
+            | Self::NeighboursExpired { at, .. }
             | Self::Pause { at, .. }
             | Self::Restart { at, .. }
             | Self::ClockJump { at, .. } => *at,
@@ -73,11 +73,11 @@ impl Mishap {
     }
 
     /// Returns the same fault at another time.
-    pub fn put_at(mut self, time: Instant) -> Self {
+    pub fn with_time(mut self, time: Instant) -> Self {
         match &mut self {
             Self::Death { at, .. }
             | Self::Outage { at, .. }
-            | Self::NeighboursForgotten { at, .. }
+            | Self::NeighboursExpired { at, .. }
             | Self::Pause { at, .. }
             | Self::Restart { at, .. }
             | Self::ClockJump { at, .. } => *at = time,

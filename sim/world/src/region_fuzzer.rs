@@ -33,7 +33,7 @@ const EDGES: [u64; 8] = [
 const SWEEP_WORDS: u64 = 16;
 
 /// A series of random writes to one region.
-pub struct Misconduct {
+pub struct RegionFuzzer {
     region: Arc<ProgramRegion>,
     every: Duration,
     /// Time of the next burst.
@@ -45,7 +45,7 @@ pub struct Misconduct {
     rng: Rng,
 }
 
-impl Misconduct {
+impl RegionFuzzer {
     /// Creates a writer with a mean interval of `every`, whose sweep continues after `swept` words.
     pub fn new(region: Arc<ProgramRegion>, every: Duration, swept: u64, rng: Rng) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Misconduct {
     }
 
     /// Writes one burst and schedules the next one.
-    pub fn act(&mut self, now: Instant) {
+    pub fn write_burst(&mut self, now: Instant) {
         for _ in 0..self.rng.between(1, 16) {
             let (start, len) = self.target();
             let offset = start + self.rng.below(len);
