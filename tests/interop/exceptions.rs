@@ -1,5 +1,5 @@
 //! Sockets that are left to the kernel: by the user's choice, and because their program hands
-//! connections to other programs.
+//! connections to other programs or forks for each of them.
 
 use std::{fs, time::Duration};
 
@@ -140,6 +140,83 @@ pub fn a_server_that_hands_over() -> Outcome {
         ensure!(finished.status.success(), "a later client: {finished}");
     }
     await_left(&service, 7000, "hands connections")?;
+    drop(server);
+    Ok(())
+}
+
+/// Starts a server that forks for each connection, with a connection that lives for long.
+fn fork_server(wire: &Wire, service: &Service) -> Result<(Running, Running), Stop> {
+    let binary = wire.scratch().join("fork_server");
+    let source = tools::source_root().join("tests/interop/fork_server.c");
+    tools::compile(&binary, &[source])?;
+    let server = wire.program(Side::Server, &binary.to_string_lossy());
+    let server = wire.start_server(server.arg(7000), Some(service), 7000)?;
+    let client = echo_client(wire, Side::Client, 7000)?;
+    let client = client.args("--connections 20 --seconds 8").spawn()?;
+    wait_until(SHORT, "long connections", || {
+        let sockets = service.sockets()?;
+        let established = sockets.iter().filter(|s| s["state"] == "ESTABLISHED");
+        Ok(established.filter(|s| s["accelerated"] == true).count() == 20)
+    })?;
+    Ok((server, client))
+}
+
+/// Clients of a connection each, eight at once: none may fail.
+fn short_clients(wire: &Wire, total: u32) -> Outcome {
+    let client = wire.load_tool(Side::Client, "short-client")?;
+    let client = client.arg("--connect").arg(format!("{SERVER}:7000"));
+    let client = client
+        .args("--connections 8 --seconds 20 --total")
+        .arg(total);
+    let line = client.run(Duration::from_secs(30))?.json()?;
+    ensure!(line["errors"] == 0, "connections failed: {line}");
+    let served = line["requests"].as_u64();
+    ensure!(served >= Some(u64::from(total)), "not all served: {line}");
+    Ok(())
+}
+
+/// A server forks for each connection, and its children end at once: the kernel gets its
+/// connections. No client fails, and accelerated connections stay as they are.
+pub fn a_server_that_forks_for_each_connection() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let (server, long) = fork_server(&wire, &service)?;
+    short_clients(&wire, 300)?;
+    await_left(&service, 7000, "forks for each connection")?;
+    let kernels = wire.kernel_connections(Side::Server, 7000)?;
+    ensure!(kernels == 0, "{kernels} long connections are the kernel's");
+    let client = echo_client(&wire, Side::Client, 7000)?;
+    let client = client.args("--connections 4 --seconds 2").spawn()?;
+    wait_until(SHORT, "connections of the kernel, with the reason", || {
+        let sockets = service.sockets()?;
+        let said = |s: &&Value| {
+            let reason = s["reason"].as_str().unwrap_or_default();
+            s["state"] == "ESTABLISHED" && reason.contains("forks for each connection")
+        };
+        Ok(sockets.iter().filter(said).count() == 4)
+    })?;
+    check_load(&client.wait(SHORT)?.success()?.json()?)?;
+    check_load(&long.wait(Duration::from_secs(20))?.success()?.json()?)?;
+    drop(server);
+    Ok(())
+}
+
+/// A server forks for each connection, and its children live for long, as PostgreSQL's do: its
+/// connections are accelerated, beside a client now and then that ends at once.
+pub fn a_server_with_long_lived_children() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let (server, long) = fork_server(&wire, &service)?;
+    short_clients(&wire, 8)?;
+    check_load(&long.wait(Duration::from_secs(20))?.success()?.json()?)?;
+    let client = echo_client(&wire, Side::Client, 7000)?;
+    let client = client.args("--connections 4 --seconds 2").spawn()?;
+    wait_until(SHORT, "accelerated connections", || {
+        let sockets = service.sockets()?;
+        let established = sockets.iter().filter(|s| s["state"] == "ESTABLISHED");
+        Ok(established.filter(|s| s["accelerated"] == true).count() == 4)
+    })?;
+    check_load(&client.wait(SHORT)?.success()?.json()?)?;
     drop(server);
     Ok(())
 }

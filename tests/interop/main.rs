@@ -132,6 +132,8 @@ const CASES: &[Case] = cases![
     exceptions::an_address_by_choice 60,
     exceptions::connections_by_choice 60,
     exceptions::a_server_that_hands_over 60,
+    exceptions::a_server_that_forks_for_each_connection 60,
+    exceptions::a_server_with_long_lived_children 60,
     exceptions::git_daemon_is_known 60,
     backlog::a_child_for_each_of_a_hundred_clients 180,
     backlog::busybox_httpd 180,

@@ -22,6 +22,8 @@ use tidelane_ring::{
     registration::{RecvError, new_message, recv_message, send_message},
 };
 
+use crate::ListenerHandle;
+
 /// An answer that does not come within this time never comes.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 /// Own descriptors are moved to this number or above, if the program may have such numbers: low
@@ -212,17 +214,19 @@ impl Control {
     }
 
     /// Makes the session of a child that is about to come: it will hold what this process holds.
-    pub(crate) fn inherit(&self) -> Result<Control, Refusal> {
+    pub(crate) fn inherit(&self) -> Result<(Control, Option<ListenerHandle>), Refusal> {
         let (answer, descriptors) = self.exchange(&new_message(message::INHERIT), &[])?;
         if answer.refusal != 0 {
             return Err(Refusal::of(&answer));
         }
         let socket = descriptors.into_iter().next();
         let socket = socket.ok_or(Refusal::ServiceGone)?;
-        Control::over(socket).map_err(|error| match error {
+        let control = Control::over(socket).map_err(|error| match error {
             RegisterError::Io(error) => Refusal::Io(error),
             _ => Refusal::ServiceGone,
-        })
+        })?;
+        let given_up = (answer.listener != 0).then_some(ListenerHandle(answer.listener));
+        Ok((control, given_up))
     }
 
     /// This process does not hold `connection` any more, for which it has no slot.

@@ -10,7 +10,9 @@ use std::{
 use tidelane_abi::{message, not_accelerated, refusal};
 use tidelane_ring::{StreamBuffer, registration::new_message};
 
-use crate::{Program, Refusal, RegisterError, Stream, control::Control, session::Session};
+use crate::{
+    ListenerHandle, Program, Refusal, RegisterError, Stream, control::Control, session::Session,
+};
 
 /// How often a connection is asked for whose bytes another process is moving just now, and the
 /// pause between. That process may have been stopped meanwhile.
@@ -22,27 +24,41 @@ const TX_LOG2_MIN: u8 = 12;
 /// A child's session with the service: made by its parent before `fork`, used by the child. Who
 /// drops it, or ends, holds nothing of what was inherited.
 #[derive(Debug)]
-pub struct Heir(pub(crate) Control);
+pub struct Heir {
+    control: Control,
+    given_up: Option<ListenerHandle>,
+}
 
 impl Heir {
+    /// What a parent got for its child, and a listener that the parent is to give up.
+    pub(crate) fn new((control, given_up): (Control, Option<ListenerHandle>)) -> Self {
+        Self { control, given_up }
+    }
+
+    /// The kernel has the connections of this listener of the parent's from now on, because its
+    /// children live for a short time: [`tidelane_abi::not_accelerated::FORKS`].
+    pub fn given_up(&self) -> Option<ListenerHandle> {
+        self.given_up
+    }
+
     /// The session's descriptor, which the program must not close.
     pub fn descriptor(&self) -> RawFd {
-        self.0.socket().as_fd().as_raw_fd()
+        self.control.socket().as_fd().as_raw_fd()
     }
 
     /// For a child of this child.
     pub fn inherit(&self) -> Result<Heir, Refusal> {
-        self.0.inherit().map(Heir)
+        self.control.inherit().map(Heir::new)
     }
 
     /// This process closed a connection that it inherited.
     pub fn disown(&self, connection: u64) {
-        self.0.disown(connection);
+        self.control.disown(connection);
     }
 
     /// The child becomes a program, which can take what it inherited.
     pub fn register(self, name: &str) -> Result<Program, RegisterError> {
-        Program::register_over(self.0, name)
+        Program::register_over(self.control, name)
     }
 }
 

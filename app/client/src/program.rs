@@ -228,7 +228,10 @@ impl Program {
     /// Before `fork`: what the child will hold of this program's connections.
     pub fn inherit(&self) -> Result<Heir, Refusal> {
         let control = self.session.control.as_ref();
-        control.ok_or(Refusal::ServiceGone)?.inherit().map(Heir)
+        control
+            .ok_or(Refusal::ServiceGone)?
+            .inherit()
+            .map(Heir::new)
     }
 
     /// This program closed a connection that it inherited and never took.

@@ -27,9 +27,16 @@ pub struct Listener {
     pub group: Option<u32>,
     /// Time until which an ACK may return a SYN cookie of this listener.
     pub cookies_until: Instant,
+    /// Its port's SYNs go to another stack from now on.
+    pub leaving: bool,
 }
 
 impl Listener {
+    /// Returns true if no connection is on its way to the program.
+    pub fn is_idle(&self, now: Instant) -> bool {
+        self.syn_queue == 0 && self.accept_queue == 0 && now >= self.cookies_until
+    }
+
     /// Returns true if the SYN queue has room.
     pub fn syn_room(&self) -> bool {
         self.syn_queue < self.backlog.max(SYN_QUEUE_MIN)
@@ -111,6 +118,7 @@ impl Listeners {
             options,
             group,
             cookies_until: Instant(0),
+            leaving: false,
         };
         let index = match self.entries.iter().position(Option::is_none) {
             Some(index) => index,

@@ -1,6 +1,5 @@
 //! Rate-limited answers to unacceptable segments. Without the limit, two ends that disagree would
 //! answer each other endlessly, and an attacker could elicit any number of ACKs (RFC 5961 §10).
-//! 5961 §10).
 
 use tidelane_flow::{Env, flags};
 use tidelane_wire::{DropReason, Segment, TcpFlags};

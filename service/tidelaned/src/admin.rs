@@ -1,7 +1,7 @@
 //! The admin socket: one line of JSON there, one line back.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     time::Duration,
@@ -17,7 +17,7 @@ use tidelane_host::{
 use crate::{
     confine::Confinement,
     core::Port,
-    kernel_sockets::{KernelTables, tables_of_process},
+    kernel_sockets::{KernelSocket, KernelTables, tables_of_process},
     rules,
     session::Session,
     shared::Shared,
@@ -147,8 +147,10 @@ fn sockets<P: Port>(shared: &Shared<P>, sessions: &[&Session]) -> Value {
     let reports = joined(cores.into_iter().flatten());
     let mut sockets: Vec<Value> = reports.iter().map(accelerated).collect();
     let mut tables = KernelTables::new(shared.access.own_namespace(), tables_of_process);
+    let notes = sessions.iter().flat_map(|session| &session.notes);
+    let mut noted: HashSet<u64> = notes.map(|(inode, _)| *inode).collect();
     for session in sessions {
-        sockets.extend(kernel_sockets(session, &mut tables));
+        sockets.extend(kernel_sockets(session, &mut tables, &mut noted));
     }
     json!({"sockets": sockets})
 }
@@ -210,26 +212,43 @@ fn accelerated(report: &SocketReport) -> Value {
     })
 }
 
-/// The sockets of a program that stayed with the kernel, as far as they still exist.
-fn kernel_sockets<'s, R: FnMut(u32) -> String>(
-    session: &'s Session,
-    tables: &'s mut KernelTables<R>,
-) -> impl Iterator<Item = Value> + 's {
+/// The sockets of a program that stayed with the kernel, as far as they still exist. Connections of
+/// a listener that did are not noted: they have its reason. `noted` has the sockets that are shown.
+fn kernel_sockets<R: FnMut(u32) -> String>(
+    session: &Session,
+    tables: &mut KernelTables<R>,
+    noted: &mut HashSet<u64>,
+) -> Vec<Value> {
     let (namespace, pid) = (session.peer.namespace, session.peer.pid_number());
-    session.notes.iter().filter_map(move |(inode, reason)| {
-        let socket = tables.find(namespace, pid, *inode)?;
-        Some(json!({
-            "state": socket.state,
-            "recv_q": socket.recv_q,
-            "send_q": socket.send_q,
-            "local": socket.local,
-            "peer": socket.peer,
-            "program": session.name,
-            "pid": pid,
-            "accelerated": false,
-            "reason": reason_text(*reason, session.user()),
-            "info": null,
-        }))
+    let mut shown = Vec::new();
+    for (inode, reason) in &session.notes {
+        let Some(socket) = tables.find(namespace, pid, *inode).cloned() else {
+            continue;
+        };
+        if socket.is_listener() && *reason != not_accelerated::KERNEL_PEER {
+            for (inode, connection) in tables.connections_of(namespace, &socket) {
+                if noted.insert(inode) {
+                    shown.push(on_kernel(session, &connection, *reason));
+                }
+            }
+        }
+        shown.push(on_kernel(session, &socket, *reason));
+    }
+    shown
+}
+
+fn on_kernel(session: &Session, socket: &KernelSocket, reason: u32) -> Value {
+    json!({
+        "state": socket.state,
+        "recv_q": socket.recv_q,
+        "send_q": socket.send_q,
+        "local": socket.local,
+        "peer": socket.peer,
+        "program": session.name,
+        "pid": session.peer.pid_number(),
+        "accelerated": false,
+        "reason": reason_text(reason, session.user()),
+        "info": null,
     })
 }
 
@@ -255,6 +274,7 @@ fn reason_text(reason: u32, user: &User) -> String {
         not_accelerated::SERVICE_GONE => "the service is gone",
         not_accelerated::CHOSEN => "left to the kernel by an option of tidelane run",
         not_accelerated::HANDED_OVER => "its program hands connections to other programs (exec)",
+        not_accelerated::FORKS => "its program forks for each connection",
         _ => "unknown",
     };
     text.to_owned()

@@ -223,6 +223,17 @@ impl Claims {
         self.schedule(name, asks.then_some((now + ASK_AFTER_MIN, ASK_AFTER_MIN)));
     }
 
+    /// The kernel gets the SYNs of an owner's claims from now on: its own listener has them. The
+    /// owner keeps the claims, and their ports.
+    pub fn leave_syns(&mut self, owner: Owner) -> Result<(), SteeringError> {
+        let names: Vec<Name> = self.of_owner(owner).collect();
+        let left = names.into_iter().map(|name| {
+            self.schedule(name, None);
+            self.set_scope(name, Scope::BesideKernel)
+        });
+        left.fold(Ok(()), Result::and)
+    }
+
     /// Returns true if the owner of a claim has not left it.
     fn is_wanted(&self, name: Name) -> bool {
         let scope = self.holdings.get(&name).map(|holding| holding.scope);

@@ -15,6 +15,8 @@ use crate::netns::NetNs;
 /// ones are not shown.
 const NAMESPACES_MAX: usize = 16;
 
+const LISTEN: &str = "LISTEN";
+
 /// A socket of the kernel's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelSocket {
@@ -28,6 +30,25 @@ pub struct KernelSocket {
     pub recv_q: u32,
     /// Bytes written and not acknowledged.
     pub send_q: u32,
+}
+
+impl KernelSocket {
+    /// Returns true if it listens.
+    pub fn is_listener(&self) -> bool {
+        self.state == LISTEN
+    }
+
+    /// Returns true if a connection with this local end may have come to this listener.
+    fn has(&self, connection: &Self) -> bool {
+        let (Some((addr, port)), Some((at, of_port))) = (
+            self.local.rsplit_once(':'),
+            connection.local.rsplit_once(':'),
+        ) else {
+            return false;
+        };
+        let is_wildcard = matches!(addr, "0.0.0.0" | "[::]");
+        !connection.is_listener() && port == of_port && (is_wildcard || addr == at)
+    }
 }
 
 /// The sockets of a namespace, by inode.
@@ -80,6 +101,20 @@ impl<R: FnMut(u32) -> String> KernelTables<R> {
         });
         table.get(&inode)
     }
+
+    /// Connections that may have come to a listener, which was [found](Self::find) in `namespace`,
+    /// with their inodes. One that no process has any more has none.
+    pub fn connections_of(
+        &self,
+        namespace: NetNs,
+        listener: &KernelSocket,
+    ) -> Vec<(u64, KernelSocket)> {
+        let table = self.tables.get(&namespace).into_iter().flatten();
+        let of_it = table.filter(|(inode, socket)| **inode != 0 && listener.has(socket));
+        of_it
+            .map(|(inode, socket)| (*inode, socket.clone()))
+            .collect()
+    }
 }
 
 /// One line of a table; none if it is a heading.
@@ -124,7 +159,7 @@ fn state_of(code: &str) -> &'static str {
         "07" => "CLOSED",
         "08" => "CLOSE-WAIT",
         "09" => "LAST-ACK",
-        "0A" => "LISTEN",
+        "0A" => LISTEN,
         "0B" => "CLOSING",
         _ => "UNKNOWN",
     }
@@ -165,6 +200,15 @@ mod tests {
             );
             assert_eq!(listening.local, end.to_string());
             assert_eq!(connected.peer, end.to_string());
+            let accepted = tables.connections_of(own, &listening);
+            let peers: Vec<&str> = accepted.iter().map(|(_, s)| &s.peer[..]).collect();
+            assert!(peers.is_empty(), "no process has accepted one: {peers:?}");
+            let _accepted = listener.accept().expect("the client");
+            tables.tables.clear();
+            assert_eq!(tables.find(own, 0, 0), None);
+            let accepted = tables.connections_of(own, &listening);
+            let peers: Vec<&str> = accepted.iter().map(|(_, s)| &s.peer[..]).collect();
+            assert_eq!(peers, [connected.local]);
         }
     }
 

@@ -42,6 +42,7 @@ pub mod runtime;
 pub mod session;
 pub mod settings;
 pub mod shared;
+pub mod short_lived;
 pub mod sockets;
 pub mod somaxconn;
 pub mod source_settings;

@@ -92,6 +92,8 @@ pub struct Session {
     /// Sockets that are not accelerated: inode and reason.
     pub notes: Vec<(u64, u32)>,
     place: Place,
+    /// A child's: the listener of the first connection that it took over, and when that was.
+    served: Option<(u64, Instant)>,
 }
 
 /// The next step of a session.
@@ -155,6 +157,7 @@ impl Session {
             peer,
             notes: Vec::new(),
             place,
+            served: None,
         })
     }
 
@@ -186,6 +189,7 @@ impl Session {
             name: parent.name.clone(),
             notes: Vec::new(),
             place,
+            served: None,
         };
         Ok((heir, theirs))
     }
@@ -445,6 +449,7 @@ impl Session {
     /// The program is gone: all that it held is freed.
     pub fn end<P: Port>(mut self, shared: &mut Shared<P>) {
         shared.unclaim_all(Owner::Session(self.number), now());
+        self.note_life(shared);
         pace::rest();
         match self.registered.take() {
             Some(registered) => Self::free(registered, shared),

@@ -9,7 +9,7 @@ use std::{
 use rustix::event::Timespec;
 use tidelane_host::{Host, RuleSet, Stray};
 use tidelane_steering::SteeringError;
-use tidelane_time::Instant;
+use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress};
 
 use crate::{
@@ -27,11 +27,15 @@ use crate::{
     pace::{self, IsBesideCore},
     runtime,
     session::Session,
+    short_lived::ShortLived,
     somaxconn::SomaxConn,
 };
 
 /// Claims that are looked at in one turn: what the control thread has to do meanwhile waits.
 const CANDIDATES_MAX: usize = 256;
+
+/// A SYN that the demux gave to the service has reached its core within this time.
+const SYNS_ARRIVE_WITHIN: Duration = Duration::from_millis(250);
 
 /// The control thread's state that sessions use.
 pub struct Shared<P: Port> {
@@ -78,6 +82,12 @@ struct Listening {
     number: u32,
     /// Programs that have it.
     holders: usize,
+    /// It shares its port with other listeners (SO_REUSEPORT).
+    in_group: bool,
+    /// Children of its programs.
+    children: ShortLived,
+    /// Since when the kernel gets its SYNs.
+    left: Option<Instant>,
 }
 
 impl<P: Port> Shared<P> {
@@ -279,6 +289,9 @@ impl<P: Port> Shared<P> {
         let fresh = Listening {
             number: next,
             holders: 0,
+            in_group: false,
+            children: ShortLived::default(),
+            left: None,
         };
         let number = self.listeners.entry(cookie).or_insert(fresh).number;
         if number == next {
@@ -288,10 +301,50 @@ impl<P: Port> Shared<P> {
     }
 
     /// One more program has the kernel socket's listener.
-    pub fn hold_listener(&mut self, cookie: u64) {
+    pub fn hold_listener(&mut self, cookie: u64, in_group: bool) {
         if let Some(listening) = self.listeners.get_mut(&cookie) {
             listening.holders += 1;
+            listening.in_group = in_group;
         }
+    }
+
+    /// A child has ended that took a connection of this listener, so long after that. If its
+    /// program forks for each connection, the kernel gets the listener's SYNs from now on. What is
+    /// under way stays. A group (SO_REUSEPORT) has one claim, and stays as it is.
+    pub fn child_ended(&mut self, cookie: u64, now: Instant, lived: Duration) {
+        let Some(listening) = self.listeners.get_mut(&cookie) else {
+            return;
+        };
+        let leaves = listening.children.child_ended(now, lived);
+        if !leaves || listening.in_group || listening.left.is_some() {
+            return;
+        }
+        listening.left = Some(now);
+        if let Err(error) = self.claims.leave_syns(Owner::Listener(cookie)) {
+            eprintln!("tidelaned: cannot change claims: {error}");
+        }
+        self.cores
+            .call_each(|_| move |host: &mut Host<P>, _| host.leave_syns(cookie));
+    }
+
+    /// Returns true if the kernel gets the SYNs of this listener.
+    pub fn is_left(&self, cookie: u64) -> bool {
+        let listening = self.listeners.get(&cookie);
+        listening.is_some_and(|listening| listening.left.is_some())
+    }
+
+    /// Returns true if the kernel has got the SYNs of this listener for a while, and no connection
+    /// of it waits for its programs: they lose nothing when they give it up.
+    pub fn may_be_given_up(&self, cookie: u64, now: Instant) -> bool {
+        let listening = self.listeners.get(&cookie);
+        let left = listening.and_then(|listening| listening.left);
+        if left.is_none_or(|left| now - left < SYNS_ARRIVE_WITHIN) {
+            return false;
+        }
+        let idle = self
+            .cores
+            .call_each(|_| move |host: &mut Host<P>, now| host.is_listener_idle(now, cookie));
+        idle.is_some_and(|cores| cores.into_iter().all(|idle| idle))
     }
 
     /// A program has the kernel socket's listener no more.

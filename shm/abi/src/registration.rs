@@ -138,7 +138,9 @@ pub mod message {
     /// Anybody: do we have the same version? Answer: PROBE. Before REGISTER, or instead of it.
     pub const PROBE: u32 = 8;
     /// Program or heir, before fork: the child will hold what I hold. Answer: INHERIT, with the
-    /// child's registration socket, over which it may REGISTER.
+    /// child's registration socket, over which it may REGISTER. `listener` in the answer, if it is
+    /// not 0: the kernel has the connections of this listener from now on, for the reason
+    /// [`FORKS`](super::not_accelerated::FORKS); the program is to UNLISTEN it.
     pub const INHERIT: u32 = 9;
     /// Program: `connection`, which I hold and another process has, shall come to my context
     /// `context`. Answer: TAKE.
@@ -168,6 +170,9 @@ pub mod refusal {
     pub const BUSY: u32 = 7;
     /// TAKE: the send buffer is too small.
     pub const BUFFER: u32 = 8;
+    /// LISTEN: the kernel has the connections of this listener, for the reason
+    /// [`FORKS`](super::not_accelerated::FORKS).
+    pub const FORKS: u32 = 9;
     /// REGISTER, PROBE: programs of this network namespace are not admitted. As with the next two,
     /// the program may go on to send NOTE.
     pub const NAMESPACE: u32 = 16;
@@ -200,6 +205,8 @@ pub mod not_accelerated {
     pub const CHOSEN: u32 = 9;
     /// The program hands accepted connections to other programs.
     pub const HANDED_OVER: u32 = 10;
+    /// The program forks for each connection, and its children live for a short time.
+    pub const FORKS: u32 = 11;
     /// The service does not admit programs of this network namespace.
     pub const NAMESPACE: u32 = super::refusal::NAMESPACE;
     /// The service does not admit this user.

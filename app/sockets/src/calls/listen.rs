@@ -119,9 +119,11 @@ pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepte
             State::Free | State::Fresh | State::Kernel => return None,
             _ => return fail(libc::EINVAL),
         };
-        if exceptions::hands_over() && listening.handle.is_some() {
+        if let Some((handle, _)) = listening.handle
+            && let Some(reason) = exceptions::of_served(handle)
+        {
             listening.leave_to_kernel();
-            session::note(fd, not_accelerated::HANDED_OVER);
+            session::note(fd, reason);
         }
         if !listening.is_attended()
             && let Some(lane) = lanes::default()
@@ -173,7 +175,9 @@ fn take_one(
     };
     if listening.queue.is_empty() {
         let accepted = sys::accept4(fd, flags)?;
-        session::note(accepted, not_accelerated::KERNEL_PEER);
+        if !listening.is_kernels() {
+            session::note(accepted, not_accelerated::KERNEL_PEER);
+        }
         return Ok(accepted as usize);
     }
     let new_fd = session::placeholder(flags & libc::SOCK_CLOEXEC != 0)?;

@@ -4,12 +4,18 @@
 //! * The program hands its connections to other programs (`exec`), for which a connection of the
 //!   service means nothing. Some programs are known for that. Of others it is known once one of
 //!   their processes has done it: the listeners of all are the kernel's from then on.
+//! * The program forks for each connection, and its children live for a short time: the service
+//!   says so of a listener.
 
 use std::{ffi::OsStr, os::fd::RawFd, sync::atomic::Ordering};
 
 use tidelane_abi::not_accelerated;
-use tidelane_client::exceptions::{Exceptions, VARIABLE};
+use tidelane_client::{
+    ListenerHandle,
+    exceptions::{Exceptions, VARIABLE},
+};
 
+use super::session;
 use crate::sys::{self, Address, SharedWord, StaticCell, line};
 
 /// Servers that execute another program for each connection, by the names of their files.
@@ -70,9 +76,17 @@ impl Choice {
 }
 
 /// Returns true if connections that the program accepts go to other programs.
-pub(crate) fn hands_over() -> bool {
+fn hands_over() -> bool {
     let word = choice().hands_over.as_ref();
     word.is_some_and(|word| word.get().load(Ordering::Relaxed) != 0)
+}
+
+/// The reason to leave a listener that the service has to the kernel, if there is one now.
+pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
+    if hands_over() {
+        return Some(not_accelerated::HANDED_OVER);
+    }
+    session::takes_given_up(listener).then_some(not_accelerated::FORKS)
 }
 
 /// The program hands a connection to another one. Also for a child between `vfork` and `exec`.

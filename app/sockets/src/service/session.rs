@@ -8,7 +8,7 @@ use std::{
 };
 
 use tidelane_abi::not_accelerated;
-use tidelane_client::{Heir, NotAdmitted, Program, RegisterError};
+use tidelane_client::{Heir, ListenerHandle, NotAdmitted, Program, RegisterError};
 
 use crate::{
     sys::{self, Errno, Lock, Rank, StaticCell},
@@ -58,6 +58,8 @@ static COMPLAINED: AtomicBool = AtomicBool::new(false);
 static NOT_ADMITTED: Lock<Option<NotAdmitted>> = Lock::new(None);
 /// Why there is no session.
 static UNAVAILABLE: AtomicU32 = AtomicU32::new(not_accelerated::SERVICE_GONE);
+/// The service's number of a listener that is to be the kernel's; 0 if there is none.
+static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
 /// Lowest number for the library's own descriptors, 0 until known.
 static INTERNAL_BASE: AtomicU64 = AtomicU64::new(0);
 
@@ -305,7 +307,17 @@ pub(crate) fn make_heir() -> Option<Heir> {
     if let Some(heir) = &*HEIR.enter()? {
         return heir.inherit().ok();
     }
-    current()?.program.inherit().ok()
+    let heir = current()?.program.inherit().ok()?;
+    if let Some(listener) = heir.given_up() {
+        GIVEN_UP.store(listener.0, Ordering::Relaxed);
+    }
+    Some(heir)
+}
+
+/// Returns true, once, if the service wants this listener to be the kernel's.
+pub(crate) fn takes_given_up(listener: ListenerHandle) -> bool {
+    GIVEN_UP.load(Ordering::Relaxed) == listener.0
+        && GIVEN_UP.swap(0, Ordering::Relaxed) == listener.0
 }
 
 /// This process closed a connection that it inherited and never used.

@@ -36,10 +36,7 @@ impl Listening {
 
     /// After fork: the parent's listener, to be taken up again when this process wants it.
     pub(crate) fn inherited(&self) -> Self {
-        let retry_at_ns = match self.retry_at_ns {
-            NEVER => NEVER,
-            _ => 0,
-        };
+        let retry_at_ns = if self.is_kernels() { NEVER } else { 0 };
         Self {
             handle: None,
             backlog: self.backlog,
@@ -64,8 +61,13 @@ impl Listening {
             return false;
         }
         self.retry_at_ns = now + RETRY_NS;
-        let Ok(handle) = attach(fd, cookie, self.backlog, self.opening) else {
-            return false;
+        let handle = match attach(fd, cookie, self.backlog, self.opening) {
+            Ok(handle) => handle,
+            Err(not_accelerated::FORKS) => {
+                self.retry_at_ns = NEVER;
+                return false;
+            }
+            Err(_) => return false,
         };
         if self.handle.replace(handle).is_none() {
             outage::note_listener();
@@ -110,6 +112,11 @@ impl Listening {
                 session.program.unlisten(handle);
             }
         }
+    }
+
+    /// Returns true if the kernel has it alone, for good.
+    pub(crate) fn is_kernels(&self) -> bool {
+        self.retry_at_ns == NEVER
     }
 
     /// Closes what the program did not accept, and the service's listener.
@@ -266,6 +273,7 @@ pub(crate) fn attach(
         Err(Refusal::Refused(refusal::NOT_ACCELERATED | refusal::NOT_ENTITLED)) => {
             Err(not_accelerated::LOCAL_ADDRESS)
         }
+        Err(Refusal::Refused(refusal::FORKS)) => Err(not_accelerated::FORKS),
         Err(Refusal::Limit(reason)) => Err(reason),
         Err(_) => Err(not_accelerated::LIMIT),
     }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Returns true if the child needs a session that comes from its parent: the socket has a
-/// connection, which is shared from now on, or listens. A worker that serves a listener of its
+/// connection, which is shared from now on, or listens in both stacks. A worker that serves a listener of its
 /// parent may have become a user who could not connect to the service.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(mut inner) = socket.visit() else {
@@ -23,7 +23,7 @@ pub(crate) fn share(socket: &'static Socket) -> bool {
     };
     let has = matches!(inner.state, State::Inherited(_)) || inner.connection().is_some();
     inner.shared |= has;
-    has || matches!(inner.state, State::Listening(_))
+    has || matches!(&inner.state, State::Listening(listening) if !listening.is_kernels())
 }
 
 /// For the child after fork: what the socket is here. `inherits`: the parent had a session made

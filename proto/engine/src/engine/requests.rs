@@ -69,6 +69,21 @@ impl Engine {
         }
     }
 
+    /// The driver sends the SYNs of a listener's port to another stack from now on. SYNs that are
+    /// under way are answered still; opens within the host find no listener.
+    pub fn leave_syns(&mut self, id: ListenerId) {
+        if let Some(listener) = self.listeners.get_mut(id) {
+            listener.leaving = true;
+        }
+    }
+
+    /// Returns true if nothing is lost with a listener: it has no connection that is half open or
+    /// waits to be accepted, and no SYN cookie of it may come back.
+    pub fn is_listener_idle(&self, now: Instant, id: ListenerId) -> bool {
+        let listener = self.listeners.get(id);
+        listener.is_none_or(|listener| listener.is_idle(now))
+    }
+
     /// Returns a listener's backlog, or `None` if there is no such listener.
     pub fn backlog(&self, id: ListenerId) -> Option<u32> {
         Some(self.listeners.get(id)?.backlog)
@@ -329,9 +344,12 @@ impl Engine {
         &self.config
     }
 
-    /// Returns true if a SYN for `local` would find a listener.
+    /// Returns true if a SYN for `local` finds a listener that is to stay.
     pub fn has_listener(&self, local: Endpoint) -> bool {
-        self.listeners.find(&local).is_some()
+        let found = self.listeners.find(&local);
+        found
+            .and_then(|id| self.listeners.get(id))
+            .is_some_and(|listener| !listener.leaving)
     }
 
     /// Returns true if an active open with this 4-tuple is possible now: no flow has it, and it is

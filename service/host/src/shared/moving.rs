@@ -39,6 +39,8 @@ pub struct Taken {
     pub slot: u32,
     /// The slot's generation.
     pub generation: u32,
+    /// The kernel socket of the listener that it came to, while there is one.
+    pub listener: Option<u64>,
 }
 
 /// Why it was not taken.
@@ -196,6 +198,7 @@ impl<P: PacketIo> Host<P> {
         let taken = Taken {
             slot: room.slot,
             generation: room.generation,
+            listener: self.listener_key(place),
         };
         let (home, old_slot) = place;
         let old_region = self.region_of(home).ok();
@@ -216,6 +219,12 @@ impl<P: PacketIo> Host<P> {
         self.settle(self.io.now, take.connection, false);
         self.io.programs.remove_unused(home);
         taken
+    }
+
+    /// The kernel socket of the listener that a connection came to.
+    fn listener_key(&mut self, place: (ProgramId, u32)) -> Option<u64> {
+        let listener = self.binding_at(place)?.listener?;
+        Some(self.io.listeners.get(listener)?.key)
     }
 
     /// Gives the old home's receive buffers back.

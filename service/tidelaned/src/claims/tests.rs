@@ -174,6 +174,21 @@ fn a_port_with_several_owners_is_the_widest_and_goes_with_the_last() {
     assert_eq!(scene.scope(HERE, 80), None);
 }
 
+/// A listener gives its SYNs to the kernel, and keeps its connections' segments and its port until
+/// it ends.
+#[test]
+fn a_listener_that_leaves_its_syns_keeps_its_claim() {
+    let mut scene = Scene::new();
+    let any = IpAddress::UNSPECIFIED_V4;
+    scene.listen(1, any, 80);
+    scene.claims.leave_syns(Owner::Listener(1)).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
+    assert_eq!(scene.scope(THERE, 80), Some(Scope::BesideKernel));
+    assert_eq!(scene.claims.next_look(), None, "it ends with its owner");
+    scene.claims.leave_all(Owner::Listener(1), START).unwrap();
+    assert_eq!(scene.claims.due(START, 10).len(), 1);
+}
+
 #[test]
 fn wildcards_follow_the_addresses() {
     let mut scene = Scene::new();

@@ -7,7 +7,10 @@ use tidelane_host::{Take, TakeError, accounts::Refused};
 use tidelane_ring::registration::{new_message, send_message};
 
 use super::{Place, Session};
-use crate::{core::Port, shared::Shared};
+use crate::{
+    core::{Port, now},
+    shared::Shared,
+};
 
 impl Session {
     /// A child is about to be made that will hold what this process holds.
@@ -36,7 +39,12 @@ impl Session {
             return self.refuse(message::INHERIT, refused);
         }
         shared.heirs.push(heir);
-        let answer = new_message(message::INHERIT);
+        let registered = self.registered.as_ref();
+        let given_up = registered.and_then(|registered| registered.listener_to_give_up(shared));
+        let answer = Message {
+            listener: given_up.unwrap_or(0),
+            ..new_message(message::INHERIT)
+        };
         send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
     }
 
@@ -66,6 +74,9 @@ impl Session {
         let mut answer = new_message(message::TAKE);
         match taken {
             Ok(taken) => {
+                if self.heir && self.served.is_none() {
+                    self.served = taken.listener.map(|listener| (listener, now()));
+                }
                 answer.slot = taken.slot;
                 answer.generation = taken.generation;
             }
@@ -78,6 +89,14 @@ impl Session {
             }
         }
         send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    /// The process has ended. If it took over a connection, its length of life counts.
+    pub(super) fn note_life<P: Port>(&self, shared: &mut Shared<P>) {
+        if let Some((listener, since)) = self.served {
+            let now = now();
+            shared.child_ended(listener, now, now - since);
+        }
     }
 
     /// The process closed a connection that it had no slot for.

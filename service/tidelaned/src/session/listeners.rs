@@ -39,11 +39,22 @@ impl Registered {
         account: &Arc<Account>,
         cookie: u64,
     ) -> Result<Option<Charge>, Refused> {
-        let mut known = self.listeners.iter();
-        if known.any(|known| known.cookie == cookie) {
+        if self.has_listener(cookie) {
             return Ok(None);
         }
         account.charge(Resource::Listeners, 1).map(Some)
+    }
+
+    fn has_listener(&self, cookie: u64) -> bool {
+        let mut known = self.listeners.iter();
+        known.any(|known| known.cookie == cookie)
+    }
+
+    /// The number of a listener that the program is to give up, as it forks for each connection.
+    pub(super) fn listener_to_give_up<P: Port>(&self, shared: &Shared<P>) -> Option<u32> {
+        let mut listeners = self.listeners.iter();
+        let given_up = listeners.find(|held| shared.may_be_given_up(held.cookie, now()));
+        given_up.map(|held| held.number)
     }
 
     /// The program has a listener, if there is a charge for it: else it has it already. Returns
@@ -78,6 +89,10 @@ impl Session {
         let (policy, keys) = shared.fast_open.read();
         if !shared.is_served(socket.local.addr) {
             return self.answer(message::LISTEN, refusal::NOT_ACCELERATED);
+        }
+        let left = shared.is_left(socket.cookie);
+        if left && !registered.has_listener(socket.cookie) {
+            return self.answer(message::LISTEN, refusal::FORKS);
         }
         let charge = match registered.charge_listener(self.place.account(), socket.cookie) {
             Ok(charge) => charge,
@@ -116,9 +131,9 @@ impl Session {
             Err(error) => return self.listen_refused(shared, &listen, error),
         };
         if registered.hold(&listen, ids, charge) {
-            shared.hold_listener(socket.cookie);
+            shared.hold_listener(socket.cookie, listen.group.is_some());
         }
-        if let Err(error) = self.claim_ends(shared, &socket, reservation) {
+        if !left && let Err(error) = self.claim_ends(shared, &socket, reservation) {
             self.unlisten(shared, listen.number);
             return self.refuse_claim(message::LISTEN, socket.local, &error);
         }
