@@ -9,7 +9,8 @@ use tidelane_flow::{
     Route, SocketOptions, State, Timeouts, by_our_clock, flags,
 };
 use tidelane_slowpath::{
-    ANSWER_INTERVAL_MS, Connection, Fate, Paths, Slow, is_limited, iss, new_connection, reset_reply,
+    ANSWER_INTERVAL_MS, Connection, Outcome, PathMtuCache, Slow, is_rate_limited, iss,
+    new_connection, reset_reply,
 };
 use tidelane_time::{Duration, Instant, TimerHandle, TimerWheel};
 use tidelane_wire::{
@@ -18,8 +19,8 @@ use tidelane_wire::{
 
 use crate::{
     listeners::Listeners,
-    resets::Resets,
-    time_wait::{Entry, TimeWait},
+    resets::ResetLimiter,
+    time_wait::{Entry, TimeWaitTable},
 };
 
 /// A TCP engine with all of its flows, listeners and timers. The crate's documentation has an
@@ -32,7 +33,7 @@ pub struct Engine {
     table: FlowTable,
     connections: Vec<Option<Box<Connection>>>,
     listeners: Listeners,
-    time_wait: TimeWait,
+    time_wait: TimeWaitTable,
     wheel: TimerWheel<FlowId>,
     /// Flows to finish at the end of the batch. Each of them has the PENDING flag.
     pending: Vec<FlowId>,
@@ -41,17 +42,17 @@ pub struct Engine {
     /// Counters. `in_segs` excludes the segments in `fast_receives`.
     counters: Counters,
     /// Path MTUs by destination.
-    paths: Paths,
+    path_mtus: PathMtuCache,
     /// Time of the last call, in the units of flows.
     clock: Clock,
     /// Challenge ACKs that may still be sent in `second`.
     challenges: u32,
-    resets: Resets,
+    resets: ResetLimiter,
     second: u64,
     /// Half-open connections of all listeners.
     half_open: u32,
     /// Timer of the next check of TS.Recent ages.
-    look: TimerHandle,
+    ts_recent_timer: TimerHandle,
     fast_open: fast_open::FastOpenState,
 }
 
@@ -74,7 +75,7 @@ macro_rules! slow {
                 config: &$engine.config,
                 timeouts: &$engine.timeouts,
                 counters: &mut $engine.counters,
-                paths: &mut $engine.paths,
+                path_mtus: &mut $engine.path_mtus,
                 challenges: &mut $engine.challenges,
                 env: $env,
             }),
@@ -85,12 +86,12 @@ macro_rules! slow {
 
 // These modules use the macro, so they come after it.
 pub mod advance;
-mod allowance;
 mod batch;
 pub mod fast_open;
-mod look;
 mod passive;
+mod rate_limits;
 mod requests;
+mod ts_recent_check;
 mod urgent;
 
 impl Engine {
@@ -116,18 +117,18 @@ impl Engine {
             table: FlowTable::new(config.flows_max, seed),
             connections: Vec::new(),
             listeners: Listeners::new(seed),
-            time_wait: TimeWait::new(seed, config.time_wait_max),
+            time_wait: TimeWaitTable::new(seed, config.time_wait_max),
             wheel: TimerWheel::new(),
             pending: Vec::with_capacity(64),
             blocked: Vec::new(),
-            paths: Paths::default(),
+            path_mtus: PathMtuCache::default(),
             clock: Clock::at(Instant(0)),
             counters: Counters::default(),
             challenges: 0,
-            resets: Resets::new(),
+            resets: ResetLimiter::new(),
             second: u64::MAX,
             half_open: 0,
-            look: TimerHandle::NULL,
+            ts_recent_timer: TimerHandle::NULL,
             timeouts: Timeouts::of(&config),
             fast_open: fast_open::FastOpenState::new(&secret),
             secret,
@@ -146,16 +147,16 @@ impl Engine {
         env: &mut impl Env,
     ) {
         self.tick(now);
-        if !self.arrives_again(arrival, segment, env) {
+        if !self.receive_recent(arrival, segment, env) {
             let (arrival, segment) = (*arrival, segment.segment());
-            self.arrives_anew(&arrival, &segment, env);
+            self.receive_lookup(&arrival, &segment, env);
         }
     }
 
     /// Handles a segment if its flow is in the table's cache of recent flows. Returns false if it
     /// is not.
     #[inline(always)]
-    fn arrives_again(
+    fn receive_recent(
         &mut self,
         arrival: &Arrival,
         segment: &impl SegmentView,
@@ -174,14 +175,14 @@ impl Engine {
             }
             Ok(Listed(false)) => {
                 self.counters.fast_receives += 1;
-                self.pend(id);
+                self.push_pending(id);
             }
             Err(Punt) if !fast.flow.is_found() => return false,
             Err(Punt) => {
                 self.counters.in_segs += 1;
                 // The slow path gets a copy, so that the fast path's fields stay in registers.
                 let segment = segment.segment();
-                self.arrives_slowly(id, arrival.ecn, &segment, env);
+                self.slow_receive(id, arrival.ecn, &segment, env);
             }
         }
         true
@@ -197,14 +198,14 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn arrives_anew(&mut self, arrival: &Arrival, segment: &Segment<'_>, env: &mut impl Env) {
-        if !self.table.make_recent(&arrival.key) || !self.arrives_again(arrival, segment, env) {
-            self.arrives_without_flow(arrival, segment, env);
+    fn receive_lookup(&mut self, arrival: &Arrival, segment: &Segment<'_>, env: &mut impl Env) {
+        if !self.table.make_recent(&arrival.key) || !self.receive_recent(arrival, segment, env) {
+            self.receive_without_flow(arrival, segment, env);
         }
     }
 
     #[inline(never)]
-    fn arrives_slowly(&mut self, id: FlowId, ecn: Ecn, segment: &Segment<'_>, env: &mut impl Env) {
+    fn slow_receive(&mut self, id: FlowId, ecn: Ecn, segment: &Segment<'_>, env: &mut impl Env) {
         let clock = self.clock;
         self.refill(clock.now);
         let segment = &match self.table.get(id) {
@@ -217,39 +218,39 @@ impl Engine {
             return;
         };
         slow.cold.accept_queue_full = no_room;
-        let fate = slow.segment_arrives(segment, ecn);
+        let outcome = slow.segment_arrives(segment, ecn);
         if half_open && slow.hot.state != State::SynReceived {
-            let opened = slow.hot.state != State::Closed && fate != Fate::Release;
+            let opened = slow.hot.state != State::Closed && outcome != Outcome::Release;
             let listener = slow.cold.listener;
             self.leave_syn_queue(listener, opened);
         }
-        self.settle(clock, id, fate, env);
+        self.finish_slow(clock, id, outcome, env);
     }
 
     /// Applies the result of a slow-path call: frees the flow, moves it to TIME-WAIT, or schedules
     /// it for the end of the batch.
-    fn settle(&mut self, clock: Clock, id: FlowId, fate: Fate, env: &mut impl Env) {
-        self.settle_fast_open(clock.now, id, false);
-        match fate {
-            Fate::Keep => {
+    fn finish_slow(&mut self, clock: Clock, id: FlowId, outcome: Outcome, env: &mut impl Env) {
+        self.update_fast_open(clock.now, id, false);
+        match outcome {
+            Outcome::Keep => {
                 let over = |flow: &FlowState| flow.state == State::Closed;
                 if self.table.get(id).is_some_and(over) {
                     // A flow in CLOSED releases its 4-tuple, even if the application has not closed
                     // the socket yet.
                     self.table.unindex(id);
                 }
-                self.mark(id);
+                self.set_pending(id);
             }
-            Fate::TimeWait => {
+            Outcome::TimeWait => {
                 self.enter_time_wait(clock, id);
                 if self.is_orphan(id) {
                     self.release(id, env);
                 } else {
                     self.table.unindex(id);
-                    self.mark(id);
+                    self.set_pending(id);
                 }
             }
-            Fate::Release => self.release(id, env),
+            Outcome::Release => self.release(id, env),
         }
     }
 
@@ -257,12 +258,12 @@ impl Engine {
         matches!(self.connections.get(id.index()), Some(Some(cold)) if cold.is_orphan)
     }
 
-    fn mark(&mut self, id: FlowId) {
+    fn set_pending(&mut self, id: FlowId) {
         if let Some(flow) = self.table.get_mut(id)
             && flow.flags & flags::PENDING == 0
         {
             flow.flags |= flags::PENDING;
-            self.pend(id);
+            self.push_pending(id);
         }
     }
 
@@ -290,7 +291,7 @@ impl Engine {
     }
 
     fn release(&mut self, id: FlowId, env: &mut impl Env) {
-        self.settle_fast_open(self.clock.now, id, true);
+        self.update_fast_open(self.clock.now, id, true);
         let half_open = self.is_half_open(id);
         let Some(cold) = self.connections.get_mut(id.index()).and_then(Option::take) else {
             return;
@@ -302,13 +303,13 @@ impl Engine {
         env.event(id, Event::Released);
         self.table.remove(id);
         if self.table.is_empty() {
-            self.wheel.cancel(self.look);
-            self.look = TimerHandle::NULL;
+            self.wheel.cancel(self.ts_recent_timer);
+            self.ts_recent_timer = TimerHandle::NULL;
         }
     }
 
     #[inline(never)]
-    fn arrives_without_flow(
+    fn receive_without_flow(
         &mut self,
         arrival: &Arrival,
         segment: &Segment<'_>,
@@ -339,7 +340,7 @@ impl Engine {
         {
             // RFC 9293 §3.10.7.2 fourth: in LISTEN such a segment is dropped without an answer.
             self.counters.drops[DropReason::NoFlow.index()] += 1;
-        } else if !self.take_cookie(clock, arrival, segment, env) {
+        } else if !self.accept_cookie(clock, arrival, segment, env) {
             self.refuse(arrival, segment, DropReason::NoFlow, env);
         }
     }
@@ -390,14 +391,14 @@ impl Engine {
     }
 
     /// Returns true if a segment in TIME-WAIT may be answered, under the rate limit of
-    /// [`is_limited`].
+    /// [`is_rate_limited`].
     fn may_answer_in_time_wait(
         &mut self,
         now: Instant,
         entry: &Entry,
         segment: &Segment<'_>,
     ) -> bool {
-        if !is_limited(segment) {
+        if !is_rate_limited(segment) {
             return true;
         }
         let interval = Duration::from_millis(u64::from(ANSWER_INTERVAL_MS));
@@ -414,15 +415,15 @@ impl Engine {
             return;
         };
         let sent = slow.send_syn();
-        slow.time_syn();
+        slow.start_syn_timer();
         if sent.is_err() {
             slow.hot.set(flags::SEND_WANTED);
             self.block(id);
         }
-        self.mark(id);
+        self.set_pending(id);
     }
 
-    fn make_flow(
+    fn create_flow(
         &mut self,
         clock: Clock,
         key: FlowKey,
@@ -435,11 +436,11 @@ impl Engine {
             let beyond = old.snd_nxt.add(1 << 16);
             iss = iss.later_of(beyond);
         }
-        self.make_flow_from(clock, key, route, options, iss)
+        self.create_flow_with_iss(clock, key, route, options, iss)
     }
 
-    /// As [`Engine::make_flow`], with a given ISS.
-    fn make_flow_from(
+    /// As [`Engine::create_flow`], with a given ISS.
+    fn create_flow_with_iss(
         &mut self,
         clock: Clock,
         key: FlowKey,
@@ -448,8 +449,8 @@ impl Engine {
         iss: SeqNumber,
     ) -> Option<FlowId> {
         let id = self.table.insert(key)?;
-        if self.look == TimerHandle::NULL {
-            self.schedule_look(clock.now);
+        if self.ts_recent_timer == TimerHandle::NULL {
+            self.schedule_ts_recent_check(clock.now);
         }
         if self.time_wait.find(&key).is_some() {
             self.counters.time_wait_reused += 1;
@@ -458,8 +459,8 @@ impl Engine {
         let hot = self.table.get_mut(id)?;
         hot.link = route.link;
         let mut cold = new_connection(&self.config, &clock, (route.mtu, options), hot, iss);
-        if let Some(path) = self.paths.find(clock.now, key.peer.addr) {
-            cold.know_path(&clock, &path);
+        if let Some(path) = self.path_mtus.find(clock.now, key.peer.addr) {
+            cold.apply_path_mtu(&clock, &path);
         }
         hot.cwnd = cold.controller.cwnd();
         if self.connections.len() <= id.index() {
@@ -475,9 +476,9 @@ impl Engine {
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return;
         };
-        slow.link_mtu(mtu);
-        slow.settle();
-        self.settle(clock, id, Fate::Keep, env);
+        slow.apply_link_mtu(mtu);
+        slow.update_fast_path();
+        self.finish_slow(clock, id, Outcome::Keep, env);
     }
 
     /// Handles an ICMP error that quotes a segment of a flow.
@@ -489,8 +490,8 @@ impl Engine {
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return;
         };
-        let fate = slow.icmp_error(error);
-        slow.settle();
-        self.settle(clock, id, fate, env);
+        let outcome = slow.icmp_error(error);
+        slow.update_fast_path();
+        self.finish_slow(clock, id, outcome, env);
     }
 }

@@ -23,13 +23,13 @@ struct Bucket {
 
 /// RST limits of the present second.
 #[derive(Debug)]
-pub struct Resets {
+pub struct ResetLimiter {
     left: u32,
     second: u32,
     buckets: Box<[Bucket]>,
 }
 
-impl Resets {
+impl ResetLimiter {
     /// Limits before the first second.
     pub fn new() -> Self {
         Self {
@@ -88,7 +88,7 @@ mod tests {
         IpAddress::from_v4(number.to_be_bytes())
     }
 
-    fn taken(resets: &mut Resets, peer: IpAddress, limit: u32) -> u32 {
+    fn taken(resets: &mut ResetLimiter, peer: IpAddress, limit: u32) -> u32 {
         (0..1000)
             .map(|_| u32::from(resets.take(&SECRET, peer, limit)))
             .sum()
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn one_peer_has_its_share_and_leaves_the_others_theirs() {
-        let mut resets = Resets::new();
+        let mut resets = ResetLimiter::new();
         resets.refill(1, 100);
         assert_eq!(taken(&mut resets, peer(1), 30), 30);
         // RSTs to other peers reveal nothing while the shared limit is not exhausted.
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn peers_are_spread_over_the_buckets_as_the_secret_says() {
         let bucket = |secret: &[u8; 16], number| {
-            let mut resets = Resets::new();
+            let mut resets = ResetLimiter::new();
             resets.refill(1, 1);
             resets.take(secret, peer(number), 1);
             resets.buckets.iter().position(|bucket| bucket.sent > 0)

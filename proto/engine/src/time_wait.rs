@@ -50,14 +50,14 @@ impl Entry {
 
 /// All connections in TIME-WAIT.
 #[derive(Debug)]
-pub struct TimeWait {
+pub struct TimeWaitTable {
     entries: HashTable<Entry>,
     order: VecDeque<(Instant, FlowKey)>,
     seed: [u64; 2],
     max: usize,
 }
 
-impl TimeWait {
+impl TimeWaitTable {
     /// Creates an empty table for at most `max` connections.
     pub fn new(seed: [u64; 2], max: u32) -> Self {
         Self {

@@ -224,7 +224,7 @@ pub trait Env {
 
     /// R1 (RFC 9293 §3.8.3, MUST-20): the peer of `flow` has not answered for so many
     /// timeouts that the way to it is in doubt.
-    fn doubt_path(&mut self, flow: FlowId) {
+    fn negative_advice(&mut self, flow: FlowId) {
         let _ = flow;
     }
 

@@ -12,7 +12,7 @@ pub const ANSWER_INTERVAL_MS: u32 = 500;
 
 /// Returns true if the answer to `segment` is rate-limited. The answer to a data segment is not,
 /// because the data may be legitimate and the ACK resynchronizes the peer.
-pub fn is_limited(segment: &Segment<'_>) -> bool {
+pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
     segment.len() == 0 || segment.flags.contains(TcpFlags::SYN)
 }
 
@@ -30,7 +30,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Schedules the ACK that answers an unacceptable segment (RFC 9293 §3.10.7.4).
     pub(crate) fn answer_unacceptable(&mut self, segment: &Segment<'_>) {
-        if !is_limited(segment) || self.may_answer() {
+        if !is_rate_limited(segment) || self.may_answer() {
             self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
         }
     }

@@ -4,29 +4,30 @@ use tidelane_flow::{CaState, CloseCause, Env, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, TcpFlags};
 
 use crate::{
-    Fate, Slow, SynSeen, delivered::Delivery, open::is_wscale_impossible, recover::AckSeen,
+    Outcome, PeerSyn, Slow, delivered_data::DeliveredData, open::has_invalid_wscale,
+    recover::AckEffects,
 };
 
 /// Result of one check: continue with the next check, or stop.
-pub(crate) type Step = Result<(), Fate>;
+pub(crate) type Step = Result<(), Outcome>;
 
 impl<E: Env> Slow<'_, E> {
     /// Handles a segment for a flow in any state but LISTEN. A flow in CLOSED ignores the segment.
-    pub fn segment_arrives(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Fate {
+    pub fn segment_arrives(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Outcome {
         self.counters.slow_receives += 1;
-        self.cold.delivered = Delivery::default();
-        let fate = match self.hot.state {
+        self.cold.delivered = DeliveredData::default();
+        let outcome = match self.hot.state {
             State::SynSent => self.arrives_in_syn_sent(segment, ecn),
-            State::Closed => Fate::Keep,
+            State::Closed => Outcome::Keep,
             _ => match self.eight_checks(segment, ecn) {
-                Ok(()) => Fate::Keep,
-                Err(fate) => fate,
+                Ok(()) => Outcome::Keep,
+                Err(outcome) => outcome,
             },
         };
-        self.record_if_wanted();
+        self.start_scoreboard_if_wanted();
         self.forget_urgent();
-        self.settle();
-        fate
+        self.update_fast_path();
+        outcome
     }
 
     /// Runs the checks of §3.10.7.4 in the RFC's order.
@@ -42,16 +43,16 @@ impl<E: Env> Slow<'_, E> {
         self.check_ack(segment)?;
         self.note_timestamp(segment);
         self.check_urg(segment);
-        let (next, kept) = (self.hot.rcv_nxt, !self.cold.ooo.is_empty());
+        let (next, had_ooo) = (self.hot.rcv_nxt, !self.cold.ooo.is_empty());
         self.process_text(segment, ecn)?;
         self.check_fin(segment)?;
-        self.end_run_with(segment, next, kept);
+        self.end_run_with(segment, next, had_ooo);
         Ok(())
     }
 
     pub(crate) fn drop(&mut self, reason: DropReason) -> Step {
         self.counters.drops[reason.index()] += 1;
-        Err(Fate::Keep)
+        Err(Outcome::Keep)
     }
 
     /// First: sequence number, and PAWS before it (RFC 7323 §5.3).
@@ -61,9 +62,9 @@ impl<E: Env> Slow<'_, E> {
             .seq
             .add(segment.len())
             .at_or_before(self.hot.rcv_nxt);
-        if self.is_from_before(segment) {
+        if self.fails_paws(segment) {
             self.answer_unacceptable(segment);
-            self.note_stale_text(segment, stale);
+            self.note_duplicate_payload(segment, stale);
             return self.drop(DropReason::Paws);
         }
         if self.is_acceptable(segment) {
@@ -78,23 +79,21 @@ impl<E: Env> Slow<'_, E> {
         let recent = stale && segment.seq.at_or_after(oldest);
         let ack_counts = recent && segment.flags.contains(TcpFlags::ACK);
         if ack_counts && segment.ack.after(self.hot.snd_una) {
-            if let Err(over @ (Fate::TimeWait | Fate::Release)) = self.check_ack(segment) {
+            if let Err(over @ (Outcome::TimeWait | Outcome::Release)) = self.check_ack(segment) {
                 // The segment acknowledged our FIN, and the connection is complete.
                 let _ = self.send_ack();
                 return Err(over);
             }
         } else if ack_counts && self.take_sack(segment) {
-            self.after_ack(
-                segment,
-                AckSeen {
-                    news: true,
-                    ..AckSeen::default()
-                },
-            );
+            let effects = AckEffects {
+                newly_sacked: true,
+                ..AckEffects::default()
+            };
+            self.after_ack(segment, effects);
         }
         self.answer_unacceptable(segment);
         self.counters.dup_segs += u64::from(stale);
-        self.note_stale_text(segment, stale);
+        self.note_duplicate_payload(segment, stale);
         self.drop(if stale {
             DropReason::Duplicate
         } else {
@@ -105,16 +104,15 @@ impl<E: Env> Slow<'_, E> {
     /// Reports a duplicate payload by DSACK if the segment is `stale`, even if PAWS rejected it (as
     /// in Linux). A retransmission that the path delayed carries an older timestamp than later
     /// segments.
-    fn note_stale_text(&mut self, segment: &Segment<'_>, stale: bool) {
+    fn note_duplicate_payload(&mut self, segment: &Segment<'_>, stale: bool) {
         if stale && !segment.payload.is_empty() {
             self.note_duplicate(segment.seq, segment.seq.add(segment.payload.len() as u32));
         }
     }
 
     /// Applies the four cases of §3.10.7.4, except that a segment may start right at the window's
-    /// edge. A peer that has filled the window sends its ACKs from there, and so does a peer that
-    /// probes a closed window. No payload is accepted at the edge. Linux allows the same
-    /// (`tcp_sequence`).
+    /// edge (Linux: `tcp_sequence`). A peer that has filled the window sends its ACKs from there,
+    /// and so does a peer that probes a closed window. No payload is accepted at the edge.
     fn is_acceptable(&self, segment: &Segment<'_>) -> bool {
         let (next, len) = (self.hot.rcv_nxt, segment.len());
         let ends_in_window = if len == 0 {
@@ -145,7 +143,7 @@ impl<E: Env> Slow<'_, E> {
                 let _ = self.send_syn();
             }
         }
-        Err(Fate::Keep)
+        Err(Outcome::Keep)
     }
 
     /// Second: RST. An exact RST aborts the connection, another one gets a challenge ACK (RFC 5961
@@ -164,10 +162,10 @@ impl<E: Env> Slow<'_, E> {
         }
         if self.hot.state == State::SynReceived {
             self.counters.attempt_fails += 1;
-            if self.is_unseen() {
-                return Err(Fate::Release);
+            if self.is_half_open_passive() {
+                return Err(Outcome::Release);
             }
-            let pending = self.is_pending();
+            let pending = self.is_fast_open_pending();
             let cause = if pending {
                 CloseCause::Reset
             } else {
@@ -213,22 +211,22 @@ impl<E: Env> Slow<'_, E> {
             self.challenge_ack();
             return self.drop(DropReason::AckTooOld);
         }
-        self.note_heard();
+        self.note_peer_alive();
         self.cold.flight.before = self.hot.flight_size();
-        let news = self.take_sack(segment);
+        let newly_sacked = self.take_sack(segment);
         let window_changed = self.update_window(segment);
         let prior_una = self.hot.snd_una;
         if ack.after(prior_una) {
             let acked = ack.distance_from(prior_una);
-            let grows = self.on_ack_advance(segment, acked);
+            let may_grow = self.on_ack_advance(segment, acked);
             self.env.event(self.id, Event::Writable);
-            let seen = AckSeen {
+            let effects = AckEffects {
                 acked,
-                news,
-                grows,
+                newly_sacked,
+                may_grow,
                 duplicate: false,
             };
-            self.after_ack(segment, seen);
+            self.after_ack(segment, effects);
             return self.after_fin_acked();
         }
         self.check_probe_duplicate(segment);
@@ -237,40 +235,40 @@ impl<E: Env> Slow<'_, E> {
             && !window_changed
             && !segment.flags.intersects(TcpFlags::SYN | TcpFlags::FIN)
             && self.hot.flight_size() > 0;
-        let duplicate = duplicate && (news || !self.hot.has(flags::SACK));
-        let seen = AckSeen {
-            news,
+        let duplicate = duplicate && (newly_sacked || !self.hot.has(flags::SACK));
+        let effects = AckEffects {
+            newly_sacked,
             duplicate,
-            ..AckSeen::default()
+            ..AckEffects::default()
         };
-        self.after_ack(segment, seen);
+        self.after_ack(segment, effects);
         Ok(())
     }
 
     /// Updates congestion state after an ACK: loss detection, spurious RTOs, ECN echoes, PRR and
     /// window growth. An ACK that signals congestion does not grow the window first (as in Linux).
-    fn after_ack(&mut self, segment: &Segment<'_>, seen: AckSeen) {
+    fn after_ack(&mut self, segment: &Segment<'_>, effects: AckEffects) {
         if self.cold.ca_state == CaState::Loss {
-            self.on_ack_in_loss(segment, seen);
+            self.on_ack_in_loss(segment, effects);
         }
-        if seen.duplicate && !self.hot.has(flags::SACK) {
+        if effects.duplicate && !self.hot.has(flags::SACK) {
             self.cold.delivered.bytes += u32::from(self.hot.mss);
         }
-        let more_lost = self.detect_loss(seen.news, seen.duplicate);
-        self.take_ecn_echo(segment, seen.acked);
+        let more_lost = self.detect_loss(effects.newly_sacked, effects.duplicate);
+        self.take_ecn_echo(segment, effects.acked);
         let delivered = self.cold.delivered.bytes;
         if self.is_reducing() {
-            self.reduce(delivered, seen.acked > 0, more_lost);
-        } else if seen.grows {
-            self.grow(delivered, seen.acked);
-        } else if seen.news && seen.acked == 0 {
+            self.reduce(delivered, effects.acked > 0, more_lost);
+        } else if effects.may_grow {
+            self.grow(delivered, effects.acked);
+        } else if effects.newly_sacked && effects.acked == 0 {
             self.grow_out_of_order();
         }
-        self.tell_delivery();
+        self.report_rate_sample();
     }
 
     /// Notes that the peer is alive: it has sent an acceptable segment.
-    fn note_heard(&mut self) {
+    fn note_peer_alive(&mut self) {
         self.cold.last_arrival = self.clock.ms;
         self.hot.last_arrival = (self.clock.ms.0 >> 10) as u16;
         self.cold.unanswered_probes = 0;
@@ -279,9 +277,8 @@ impl<E: Env> Slow<'_, E> {
     /// Updates SND.WND, SND.WL1 and SND.WL2. Returns true if the window changed.
     ///
     /// RCV.NXT stands for SND.WL1 unless a later segment came out of order, because every segment
-    /// that the fast path took had SEG.SEQ = RCV.NXT. Among segments without payload and with equal
-    /// numbers, only a larger window or a zero window counts, because they may have been reordered
-    /// (as in Linux).
+    /// that the fast path took had SEG.SEQ = RCV.NXT. Segments without payload may be reordered, so
+    /// only a larger or a zero window counts among those with equal numbers (as in Linux).
     fn update_window(&mut self, segment: &Segment<'_>) -> bool {
         let wl1 = self.cold.snd_wl1.later_of(self.hot.rcv_nxt);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
@@ -329,13 +326,13 @@ impl<E: Env> Slow<'_, E> {
             self.reset_for(segment, key);
             return self.drop(DropReason::AckUnsent);
         }
-        if self.waits_for_text(segment) {
+        if self.waits_for_data(segment) {
             self.cold.deferred = true;
             self.hot.clear(flags::RTT_TIMING);
             return self.drop(DropReason::AcceptDeferred);
         }
         self.check_accept_queue()?;
-        let pending = self.is_pending();
+        let pending = self.is_fast_open_pending();
         self.hot.state = self.hot.state.next(StateEvent::SynAcked);
         self.hot.clear(flags::RTO_ARMED);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
@@ -348,10 +345,10 @@ impl<E: Env> Slow<'_, E> {
         self.note_window(self.hot.snd_wnd);
         self.established(segment);
         if !pending {
-            self.settle_syn_text(segment);
+            self.on_syn_data_acked(segment);
         }
         match self.cold.listener {
-            _ if pending => self.end_pending(),
+            _ if pending => self.end_fast_open_pending(),
             Some(listener) => {
                 self.counters.passive_opens += 1;
                 self.env.event(self.id, Event::Accepted(listener));
@@ -366,10 +363,10 @@ impl<E: Env> Slow<'_, E> {
 
     /// Returns true if the handshake stays incomplete because the ACK carries no data and the
     /// listener waits for data (TCP_DEFER_ACCEPT, as in Linux).
-    fn waits_for_text(&self, segment: &Segment<'_>) -> bool {
+    fn waits_for_data(&self, segment: &Segment<'_>) -> bool {
         let waits = self.cold.backoff < self.cold.options.defer_accept;
         let empty = segment.seq.add(segment.len()) == self.hot.irs.add(1);
-        waits && empty && self.is_unseen()
+        waits && empty && self.is_half_open_passive()
     }
 
     /// Returns true if the segment acknowledges our SYN and no unsent data.
@@ -380,7 +377,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Initializes the state of an ESTABLISHED flow, for active and passive opens.
     fn established(&mut self, segment: &Segment<'_>) {
-        self.note_heard();
+        self.note_peer_alive();
         self.cold.retrans_since = None;
         if self.hot.has(flags::RTT_TIMING) {
             self.hot.clear(flags::RTT_TIMING);
@@ -419,24 +416,24 @@ impl<E: Env> Slow<'_, E> {
                 self.cold.slow_deadline = Some(self.clock.ms.plus(wait));
                 Ok(())
             }
-            State::TimeWait => Err(self.finish(Fate::TimeWait)),
-            State::Closed => Err(self.finish(Fate::Release)),
+            State::TimeWait => Err(self.finish(Outcome::TimeWait)),
+            State::Closed => Err(self.finish(Outcome::Release)),
             _ => Ok(()),
         }
     }
 
     /// Ends a connection that both sides have closed. The flow is freed at once if the application
     /// has closed the socket.
-    pub(crate) fn finish(&mut self, fate: Fate) -> Fate {
+    pub(crate) fn finish(&mut self, outcome: Outcome) -> Outcome {
         if self.cold.is_orphan {
-            return fate;
+            return outcome;
         }
         if self.cold.cause.is_none() {
             self.cold.cause = Some(CloseCause::Finished);
             self.env.event(self.id, Event::Closed(CloseCause::Finished));
         }
-        match fate {
-            Fate::Release => Fate::Keep,
+        match outcome {
+            Outcome::Release => Outcome::Keep,
             other => other,
         }
     }
@@ -451,7 +448,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Handles a segment in SYN-SENT (§3.10.7.3).
-    fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Fate {
+    fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Outcome {
         let has_ack = segment.flags.contains(TcpFlags::ACK);
         let good_ack = has_ack && self.acks_syn(segment) && !self.echoes_no_syn(segment);
         if has_ack && !good_ack {
@@ -460,23 +457,23 @@ impl<E: Env> Slow<'_, E> {
                 self.reset_for(segment, key);
             }
             self.counters.drops[DropReason::AckUnsent.index()] += 1;
-            return Fate::Keep;
+            return Outcome::Keep;
         }
         if segment.flags.contains(TcpFlags::RST) {
             if !good_ack {
-                return Fate::Keep;
+                return Outcome::Keep;
             }
             self.counters.attempt_fails += 1;
             return self.end(CloseCause::Refused);
         }
         if !segment.flags.contains(TcpFlags::SYN) {
             self.counters.drops[DropReason::BadFlags.index()] += 1;
-            return Fate::Keep;
+            return Outcome::Keep;
         }
-        self.counters.impossible_wscales += u64::from(is_wscale_impossible(segment));
-        let mut syn = SynSeen::of(segment, ecn);
+        self.counters.impossible_wscales += u64::from(has_invalid_wscale(segment));
+        let mut syn = PeerSyn::of(segment, ecn);
         syn.ecn &= self.asks_for_ecn();
-        self.cold.see_syn(self.config, self.hot, &syn);
+        self.cold.apply_syn(self.config, self.hot, &syn);
         if good_ack {
             self.hot.state = self.hot.state.next(StateEvent::SynAckReceived);
             self.hot.clear(flags::RTO_ARMED);
@@ -487,17 +484,17 @@ impl<E: Env> Slow<'_, E> {
             self.hot.set(flags::ACK_OWED);
             self.hot
                 .put(flags::ACK_NOW, !self.cold.fast_open.more_follows);
-            self.settle_syn_text(segment);
+            self.on_syn_data_acked(segment);
             if self.hot.has(flags::FIN_QUEUED) {
                 self.hot.state = self.hot.state.next(StateEvent::CloseCall);
             }
-            return self.take_syn_ack_text(segment, ecn);
+            return self.receive_syn_ack_data(segment, ecn);
         } else {
             // Simultaneous open (§3.5, MUST-10).
             self.hot.state = self.hot.state.next(StateEvent::SynReceived);
             let _ = self.send_syn();
             self.arm_rto();
         }
-        Fate::Keep
+        Outcome::Keep
     }
 }

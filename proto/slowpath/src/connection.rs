@@ -8,9 +8,10 @@ use tidelane_flow::{
 use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{
-    blocks::Reported, delivered::Delivery, fast_open::FastOpen, frto::Frto, heard::Heard,
-    marks::Marks, mtu::MtuSearch, pacing::Pacing, prr::Prr, ranges::Ranges, reorder::Reordering,
-    rtt_min::RttMin, scoreboard::Scoreboard, undo::Undo, urgent::Urgent,
+    delivered_data::DeliveredData, fast_open::FastOpen, frto::Frto, mtu::MtuSearch, pacing::Pacing,
+    prr::Prr, ranges::Ranges, reorder::Reordering, rtt_min::RttMin, sack_blocks::SackReport,
+    scoreboard::Scoreboard, send_times::SendTimes, ts_recent_age::TsRecentAge, undo::Undo,
+    urgent::Urgent,
 };
 
 /// Recent values of FlightSize, in bytes.
@@ -44,17 +45,17 @@ pub struct Connection {
     pub ca_state: CaState,
     /// Unacknowledged transmissions, while losses are suspected or the congestion control needs a
     /// record of each transmission.
-    pub board: Option<Box<Scoreboard>>,
+    pub scoreboard: Option<Box<Scoreboard>>,
     /// True from the first sign of a loss until some round trips after the last one.
-    pub trouble: bool,
+    pub loss_suspected: bool,
     /// Transmission times of the data in flight, kept while there is no scoreboard.
-    pub marks: Marks,
+    pub send_times: SendTimes,
     /// Time of the last sign of a loss.
-    pub trouble_at: Millis,
+    pub loss_suspected_at: Millis,
     /// Out-of-order ranges that were received beyond RCV.NXT (RFC 9293 §3.10.7.4).
     pub ooo: Ranges,
     /// Order in which the SACK option reports those ranges (RFC 2018 §4).
-    pub reported: Reported,
+    pub sack_report: SackReport,
     /// Consecutive duplicate ACKs, on a connection without SACK.
     pub dup_acks: u32,
     /// SND.NXT when recovery began.
@@ -62,7 +63,7 @@ pub struct Connection {
     /// SND.NXT when the congestion window was last reduced.
     pub reduced_until: SeqNumber,
     /// The next retransmission ignores the congestion window: it is the first one of a recovery.
-    pub repair_first: bool,
+    pub retransmit_first: bool,
     /// Congestion state to restore if the recovery proves to be spurious.
     pub undo: Option<Undo>,
     /// Proportional rate reduction, in fast recovery and after an ECN echo.
@@ -70,7 +71,7 @@ pub struct Connection {
     /// State of pacing.
     pub pacing: Pacing,
     /// Data that the segment at hand is the first to acknowledge or SACK.
-    pub delivered: Delivery,
+    pub delivered: DeliveredData,
     /// Urgent data in both directions.
     pub urgent: Urgent,
     /// State of F-RTO, which finds out if an RTO was spurious (RFC 5682).
@@ -94,7 +95,7 @@ pub struct Connection {
     pub fin_alone: bool,
     /// SND.UNA after the last ACK that the slow path handled. A larger SND.UNA means that the fast
     /// path took ACKs since.
-    pub acked_here: SeqNumber,
+    pub snd_una_seen: SeqNumber,
     /// Recent values of FlightSize.
     pub flight: Flight,
     /// SND.WL1; RCV.NXT counts instead if it is later. SND.WL2 is SND.UNA, because the window of an
@@ -152,9 +153,9 @@ pub struct Connection {
     /// Time at which a segment last arrived here, or at which the flow was created.
     pub last_arrival: Millis,
     /// Time of the last segment in full width, to tell if TS.Recent has expired.
-    pub heard: Heard,
+    pub ts_recent_age: TsRecentAge,
     /// Stream position at which the next measurement for receive-buffer autotuning begins.
-    pub tune_from: u32,
+    pub autotune_from: u32,
     /// Range that arrived twice, for the next ACK to report (DSACK, RFC 2883).
     pub dsack: Option<(SeqNumber, SeqNumber)>,
     /// Entry in the timer wheel.

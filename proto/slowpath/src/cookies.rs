@@ -20,7 +20,7 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::{FlowKey, Segment, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
 use crate::{
-    SynSeen,
+    PeerSyn,
     open::{initial_window, rmss, window_scale},
     version::sizes,
 };
@@ -124,7 +124,7 @@ pub fn reply(
     };
     let theirs = syn.options.timestamps.filter(|_| config.timestamps);
     // ECN is encoded in TSval, so it needs timestamps.
-    let ecn = theirs.is_some() && SynSeen::of(syn, arrival.ecn).agrees_to_ecn(config, options);
+    let ecn = theirs.is_some() && PeerSyn::of(syn, arrival.ecn).agrees_to_ecn(config, options);
     let echo = if ecn { TcpFlags::ECE } else { TcpFlags::NONE };
     SegmentOut {
         flow: None,
@@ -139,7 +139,7 @@ pub fn reply(
             wscale: syn.options.wscale.map(|_| window_scale(config, options)),
             sack_permitted: asked.sack_permitted,
             timestamps: theirs.map(|theirs| Timestamps {
-                tsval: stamp(clock.ms.0, ecn),
+                tsval: tsval_with_ecn(clock.ms.0, ecn),
                 tsecr: theirs.tsval,
             }),
             ..TcpOptions::NONE
@@ -152,7 +152,7 @@ pub fn reply(
 }
 
 /// Returns the latest timestamp up to `now` whose lowest bit is `ecn`.
-fn stamp(now: u32, ecn: bool) -> u32 {
+fn tsval_with_ecn(now: u32, ecn: bool) -> u32 {
     let even = now & !1;
     match (ecn, now & 1 == 1) {
         (false, _) => even,
@@ -162,9 +162,9 @@ fn stamp(now: u32, ecn: bool) -> u32 {
 }
 
 /// Reconstructs the peer's SYN from its ACK and from `kept`, the options that the cookie encoded.
-pub fn remembered(kept: &TcpOptions, acknowledgment: &Segment<'_>) -> SynSeen {
+pub fn peer_syn(kept: &TcpOptions, acknowledgment: &Segment<'_>) -> PeerSyn {
     let timestamps = acknowledgment.options.timestamps;
-    SynSeen {
+    PeerSyn {
         irs: acknowledgment.seq.back(1),
         options: TcpOptions {
             timestamps,

@@ -6,12 +6,12 @@ use tidelane_cc::{CongestionControl, EcnFeedback};
 use tidelane_flow::{CaState, EcnPolicy, EngineConfig, Env, SocketOptions, State, flags};
 use tidelane_wire::{Ecn, Segment, TcpFlags};
 
-use crate::{Slow, SynSeen, prr::Prr};
+use crate::{PeerSyn, Slow, prr::Prr};
 
 /// Segments acknowledged at once after the first CE, so that the sender reacts soon.
 const QUICK_ACKS: u32 = 2;
 
-impl SynSeen {
+impl PeerSyn {
     /// Returns true if this end agrees to ECN. RFC 3168 does not allow a SYN with ECT; only a DCTCP
     /// listener accepts one (as in Linux).
     pub(crate) fn agrees_to_ecn(&self, config: &EngineConfig, options: &SocketOptions) -> bool {
@@ -103,7 +103,7 @@ impl<E: Env> Slow<'_, E> {
         });
         let once = matches!(self.cold.ca_state, CaState::Open | CaState::Disorder);
         let flight = self.hot.flight_size() + acked;
-        if !marked || !once || flight == 0 || self.is_reduced() {
+        if !marked || !once || flight == 0 || self.is_reduced_this_window() {
             return;
         }
         self.cold.ca_state = CaState::Cwr;

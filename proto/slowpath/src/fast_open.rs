@@ -4,7 +4,7 @@
 use tidelane_flow::{EngineConfig, Env, Event, ListenerId, SocketOptions, State, flags};
 use tidelane_wire::{Ecn, FastOpenOption, IpAddress, Segment, SeqNumber, TcpFlags};
 
-use crate::{Fate, Slow, delivered::Delivery, open::rmss};
+use crate::{Outcome, Slow, delivered_data::DeliveredData, open::rmss};
 
 /// Bytes of a SYN with data that are left for TCP options, including options that middleboxes add,
 /// so that the packet does not exceed the path MTU (as in Linux).
@@ -18,14 +18,14 @@ pub struct FastOpen {
     /// Bytes of data that the first SYN may carry.
     pub room: u32,
     /// The first SYN carries a Fast Open option or data.
-    pub asks: bool,
+    pub active: bool,
     /// The first SYN is delayed until the application writes the data for it.
     pub held: bool,
     /// The application got the flow before the handshake was complete.
     pub pending: bool,
     /// The flow counts against the listener's limit of pending Fast Open requests until the
     /// handshake is complete.
-    pub has_place: bool,
+    pub counts_as_pending: bool,
     /// The SYN was retransmitted.
     pub repeated: bool,
     /// The application waits to write more data than the SYN carried.
@@ -34,14 +34,14 @@ pub struct FastOpen {
     /// `None` if there was no option.
     pub asked_experimental: Option<bool>,
     /// The SYN carried data, and the peer acknowledged all of it (TCPI_OPT_SYN_DATA).
-    pub syn_text_taken: bool,
+    pub syn_data_acked: bool,
     /// Result of the handshake for the cookie cache, until the engine has taken it.
-    pub answer: Option<Answer>,
+    pub answer: Option<FastOpenAnswer>,
 }
 
 /// The server's answer to a SYN with Fast Open, for the cookie cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct FastOpenAnswer {
     /// MSS that the server announced.
     pub mss: Option<u16>,
     /// Cookie that the server granted, in the form of its option.
@@ -74,7 +74,7 @@ impl<E: Env> Slow<'_, E> {
     /// Returns true if data and FIN may be sent. A SYN with a valid cookie allows both in
     /// SYN-RECEIVED (RFC 7413 §4.2.2).
     pub(crate) fn may_send(&self) -> bool {
-        self.hot.state.sends() || self.is_pending()
+        self.hot.state.sends() || self.is_fast_open_pending()
     }
 
     /// Returns true if the SYN is delayed and the application has not written its data yet.
@@ -83,19 +83,19 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Returns true if the application has the flow while the handshake is still going on.
-    pub(crate) fn is_pending(&self) -> bool {
+    pub(crate) fn is_fast_open_pending(&self) -> bool {
         self.cold.fast_open.pending && self.hot.state == State::SynReceived
     }
 
     /// Returns true if this is a passive open that the application has not been given.
-    pub(crate) fn is_unseen(&self) -> bool {
+    pub(crate) fn is_half_open_passive(&self) -> bool {
         self.hot.state == State::SynReceived
             && self.cold.listener.is_some()
             && !self.cold.fast_open.pending
     }
 
     /// Returns the bytes of data for the SYN that is sent now. Only the first SYN carries data.
-    pub(crate) fn syn_text(&self) -> u32 {
+    pub(crate) fn syn_data_len(&self) -> u32 {
         let first = self.hot.state == State::SynSent && self.hot.snd_nxt == self.hot.iss;
         if !first {
             return 0;
@@ -106,7 +106,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Starts the retransmission timer and the RTT measurement when our SYN or SYN,ACK is sent for
     /// the first time.
-    pub fn time_syn(&mut self) {
+    pub fn start_syn_timer(&mut self) {
         self.hot.set(flags::RTT_TIMING);
         self.hot.rtt_seq = self.hot.iss.add(1);
         self.hot.rtt_stamp = self.clock.us();
@@ -133,7 +133,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Accepts a SYN with a valid cookie (RFC 7413 §4.2.2). The application gets the flow and the
     /// data of the SYN before the SYN,ACK is sent.
-    pub fn accept_at_once(&mut self, syn: &Segment<'_>, listener: ListenerId) {
+    pub fn accept_fast_open(&mut self, syn: &Segment<'_>, listener: ListenerId) {
         self.cold.fast_open.pending = true;
         let room = self.hot.rcv_wnd_limit as usize;
         let text = &syn.payload[..syn.payload.len().min(room)];
@@ -141,18 +141,18 @@ impl<E: Env> Slow<'_, E> {
         if !text.is_empty() && self.env.place(self.id, 0, text) {
             self.hot.rcv_nxt = self.hot.rcv_nxt.add(text.len() as u32);
             self.hot.rcv_mss = text.len().min(0xffff) as u16;
-            self.cold.fast_open.syn_text_taken = true;
+            self.cold.fast_open.syn_data_acked = true;
         }
         self.counters.passive_opens += 1;
         self.env.event(self.id, Event::Accepted(listener));
-        if self.cold.fast_open.syn_text_taken {
+        if self.cold.fast_open.syn_data_acked {
             self.env.event(self.id, Event::Readable);
         }
     }
 
     /// Completes the handshake of a flow that the application already has. The timer now covers the
     /// data that was sent meanwhile.
-    pub(crate) fn end_pending(&mut self) {
+    pub(crate) fn end_fast_open_pending(&mut self) {
         if self.hot.flight_size() > 0 {
             self.arm_rto();
         }
@@ -160,24 +160,24 @@ impl<E: Env> Slow<'_, E> {
 
     /// Handles the SYN,ACK's acknowledgment of our SYN and its data. Unacknowledged data of the SYN
     /// counts as unsent, and is sent again at once (RFC 7413 §4.2.2, client).
-    pub(crate) fn settle_syn_text(&mut self, syn_ack: &Segment<'_>) {
+    pub(crate) fn on_syn_data_acked(&mut self, syn_ack: &Segment<'_>) {
         let first = self.hot.iss.add(1);
         let text = self.hot.snd_nxt.after(first);
         let all = syn_ack.ack == self.hot.snd_nxt;
         let end = self.hot.snd_nxt;
         self.hot.snd_una = syn_ack.ack;
         self.hot.snd_nxt = syn_ack.ack;
-        if !self.cold.fast_open.asks && !text {
+        if !self.cold.fast_open.active && !text {
             return;
         }
-        self.cold.fast_open.syn_text_taken = text && all;
+        self.cold.fast_open.syn_data_acked = text && all;
         if syn_ack.ack.after(first) {
             self.env.event(self.id, Event::Writable);
         }
         let given = syn_ack.options.fast_open();
         let asked = self.cold.fast_open.asked_experimental;
         let cookie = given.filter(|option| asked.is_some() && !option.cookie.is_request());
-        self.cold.fast_open.answer = Some(Answer {
+        self.cold.fast_open.answer = Some(FastOpenAnswer {
             mss: syn_ack.options.mss,
             cookie,
             asked_experimental: asked,
@@ -185,19 +185,19 @@ impl<E: Env> Slow<'_, E> {
             repeated: self.cold.fast_open.repeated,
             lost: text && !all && cookie.is_none() && self.cold.fast_open.repeated,
         });
-        self.resend_syn_text(end);
+        self.retransmit_syn_data(end);
     }
 
     /// Retransmits the data of the SYN from SND.NXT up to `end`, within both windows. Nagle does
     /// not count it as a small segment, and it gives no RTT sample (Karn).
-    fn resend_syn_text(&mut self, end: SeqNumber) {
+    fn retransmit_syn_data(&mut self, end: SeqNumber) {
         let window = self.hot.snd_wnd.min(self.hot.cwnd);
         while self.hot.snd_nxt.before(end) {
             let left = end.distance_from(self.hot.snd_nxt);
             let len = left.min(u32::from(self.hot.mss));
             let fits = self.hot.flight_size() + len <= window;
             // The remaining data is sent as new data.
-            if !fits || self.send_text(len).is_err() {
+            if !fits || self.send_new_data(len).is_err() {
                 break;
             }
             self.counters.retrans_segs += 1;
@@ -208,23 +208,23 @@ impl<E: Env> Slow<'_, E> {
 
     /// Handles data and FIN in a SYN,ACK (RFC 7413 §4.2.2: a server may send before the handshake
     /// is complete). The receive window is that of our SYN.
-    pub(crate) fn take_syn_ack_text(&mut self, syn_ack: &Segment<'_>, ecn: Ecn) -> Fate {
+    pub(crate) fn receive_syn_ack_data(&mut self, syn_ack: &Segment<'_>, ecn: Ecn) -> Outcome {
         let more = !syn_ack.payload.is_empty() || syn_ack.flags.contains(TcpFlags::FIN);
-        if !self.cold.fast_open.asks || !more {
-            return Fate::Keep;
+        if !self.cold.fast_open.active || !more {
+            return Outcome::Keep;
         }
         let mut text = *syn_ack;
         text.seq = text.seq.add(1);
         text.flags.remove(TcpFlags::SYN);
-        self.cold.delivered = Delivery::default();
+        self.cold.delivered = DeliveredData::default();
         self.hot.rcv_adv = self.hot.rcv_nxt.add(self.hot.rcv_wnd_limit.min(0xffff));
         let taken = self.process_text(&text, ecn);
         match taken.and_then(|()| self.check_fin(&text)) {
             Ok(()) => {
                 self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
-                Fate::Keep
+                Outcome::Keep
             }
-            Err(fate) => fate,
+            Err(outcome) => outcome,
         }
     }
 }

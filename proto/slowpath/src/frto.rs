@@ -5,7 +5,7 @@
 use tidelane_flow::{CaState, Env, flags};
 use tidelane_wire::Segment;
 
-use crate::{Slow, recover::AckSeen};
+use crate::{Slow, recover::AckEffects};
 
 /// Step of the algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,14 +23,14 @@ pub enum Frto {
 impl<E: Env> Slow<'_, E> {
     /// Starts F-RTO after a timeout. F-RTO cannot tell after the first timeout of a fast recovery,
     /// in which everything may have been retransmitted (§2.1 step 1).
-    pub(crate) fn begin_frto(&mut self, was_repairing: bool) {
-        let may = !was_repairing || self.cold.timeouts > 1;
+    pub(crate) fn begin_frto(&mut self, was_recovering: bool) {
+        let may = !was_recovering || self.cold.timeouts > 1;
         self.cold.frto = if may { Frto::Waiting } else { Frto::Off };
     }
 
     /// Handles an ACK in the Loss phase.
-    pub(crate) fn on_ack_in_loss(&mut self, segment: &Segment<'_>, seen: AckSeen) {
-        if seen.acked > 0 && self.echoes_original(segment) {
+    pub(crate) fn on_ack_in_loss(&mut self, segment: &Segment<'_>, effects: AckEffects) {
+        if effects.acked > 0 && self.echoes_original(segment) {
             return self.undo_timeout();
         }
         let delivered = &self.cold.delivered;
@@ -38,16 +38,16 @@ impl<E: Env> Slow<'_, E> {
             .original_end
             .is_some_and(|end| end.at_or_before(self.cold.recovery_point));
         // Without SACK, the ACK of a retransmission may have moved SND.UNA past the whole range.
-        let original = original && (self.hot.has(flags::SACK) || !delivered.again);
-        let duplicate = seen.duplicate && !self.hot.has(flags::SACK);
+        let original = original && (self.hot.has(flags::SACK) || !delivered.retransmitted);
+        let duplicate = effects.duplicate && !self.hot.has(flags::SACK);
         match self.cold.frto {
             Frto::Off => {}
             // Step 3.b: data that was never retransmitted has arrived.
             _ if original => self.undo_timeout(),
             // Steps 3.a and 2.a.
-            Frto::Probing if seen.news || duplicate => self.cold.frto = Frto::Off,
+            Frto::Probing if effects.newly_sacked || duplicate => self.cold.frto = Frto::Off,
             Frto::Waiting if duplicate => self.cold.frto = Frto::Off,
-            Frto::Waiting if seen.acked > 0 => {
+            Frto::Waiting if effects.acked > 0 => {
                 self.cold.recovery_point = self.hot.snd_nxt;
                 self.cold.frto = Frto::SendNew;
             }
@@ -59,15 +59,15 @@ impl<E: Env> Slow<'_, E> {
     /// again.
     fn undo_timeout(&mut self) {
         self.cold.frto = Frto::Off;
-        if !self.take_back() {
+        if !self.undo_reduction() {
             return;
         }
         self.counters.spurious_timeouts += 1;
-        if let Some(board) = &mut self.cold.board {
-            board.find_all();
+        if let Some(scoreboard) = &mut self.cold.scoreboard {
+            scoreboard.unmark_lost();
         }
         self.cold.ca_state = CaState::Open;
-        self.cold.repair_first = false;
+        self.cold.retransmit_first = false;
         self.cold.cwr_queued = tidelane_wire::TcpFlags::NONE;
         self.hot.cwnd = self.cold.controller.cwnd();
         self.hot.set(flags::SEND_WANTED);

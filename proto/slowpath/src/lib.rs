@@ -7,56 +7,56 @@
 
 mod answer;
 mod arrive;
-mod blocks;
 mod connection;
 pub mod cookies;
-mod delivered;
-mod delivery;
+mod delivered_data;
+mod delivery_rate;
 mod ecn;
 mod fast_open;
 mod frto;
-mod heard;
+mod icmp;
 pub mod iss;
-mod marks;
 mod mtu;
 mod open;
 mod output;
 mod pacing;
-mod path;
-mod paths;
+mod path_mtu_cache;
 mod paws;
 mod probe;
 mod prr;
 pub mod ranges;
-mod records;
 mod recover;
 mod reorder;
 mod report;
-mod rtt;
 mod rtt_min;
+mod rtt_sample;
+mod sack_blocks;
 mod scoreboard;
+mod send_times;
 mod text;
 mod timeout;
+mod tracking;
+mod ts_recent_age;
 mod undo;
 mod urgent;
 mod version;
 
-pub use answer::{ANSWER_INTERVAL_MS, is_limited};
-pub use blocks::WithBlocks;
+pub use answer::{ANSWER_INTERVAL_MS, is_rate_limited};
 pub use connection::Connection;
-pub use fast_open::{Answer, FastOpen, syn_room};
-pub use heard::HEARD_INTERVAL;
-pub use open::{SynSeen, is_wscale_impossible, new_connection, put_options, window_most};
-pub use paths::{Path, Paths};
+pub use fast_open::{FastOpen, FastOpenAnswer, syn_room};
+pub use open::{PeerSyn, has_invalid_wscale, new_connection, set_option_flags, window_max};
+pub use path_mtu_cache::{PathMtu, PathMtuCache};
+pub use sack_blocks::WithSackBlocks;
+pub use ts_recent_age::TS_RECENT_CHECK_INTERVAL;
 pub use urgent::Urgent;
 
 use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
 };
 
-/// Tells the engine what to do with a flow after the slow path has handled it.
+/// Outcome of a slow-path call: what the engine does with the flow afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum Outcome {
     /// The flow stays in the table.
     Keep,
     /// The flow enters TIME-WAIT, which keeps only the 4-tuple and the sequence numbers.
@@ -82,7 +82,7 @@ pub struct Slow<'a, E> {
     /// Counters of the engine.
     pub counters: &'a mut Counters,
     /// Path MTUs that earlier connections have found, by destination.
-    pub paths: &'a mut Paths,
+    pub path_mtus: &'a mut PathMtuCache,
     /// Challenge ACKs that the engine may still send in this second (RFC 5961 §10).
     pub challenges: &'a mut u32,
     /// The driver.
@@ -91,16 +91,16 @@ pub struct Slow<'a, E> {
 
 impl<E: tidelane_flow::Env> Slow<'_, E> {
     /// Recomputes FAST_RECEIVE and FAST_SEND, which say if the fast path may handle the flow.
-    pub fn settle(&mut self) {
+    pub fn update_fast_path(&mut self) {
         // The fast path handles neither the persist timer nor a backed-off RTO.
-        let calm = self.config.fast_path
+        let eligible = self.config.fast_path
             && self.hot.state == State::Established
             && !self.hot.has(flags::PERSIST)
             && self.cold.ca_state == tidelane_flow::CaState::Open
             && self.cold.backoff == 0
             && self.cold.urgent.is_over()
-            && self.cold.board.is_none();
-        let receive = calm
+            && self.cold.scoreboard.is_none();
+        let receive = eligible
             && self.cold.ooo.is_empty()
             && self.cold.dsack.is_none()
             && self.cold.fin_at.is_none()
@@ -111,11 +111,11 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         self.hot
             .put(flags::FAST_RECEIVE, receive && !self.cold.is_orphan);
         // The fast path sends plain data segments: no CWR, no SACK blocks.
-        let plain = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE
+        let no_options = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE
             && (self.cold.ooo.is_empty() || !self.hot.has(flags::SACK));
         let searching = self.cold.mtu.is_open(self.cold.path_mss);
-        let ordinary = plain && !self.is_paced() && !searching;
-        self.hot.put(flags::FAST_SEND, calm && ordinary);
+        let plain_data = no_options && !self.is_paced() && !searching;
+        self.hot.put(flags::FAST_SEND, eligible && plain_data);
         self.hot.note_edge();
         let deadline = self.cold.slow_deadline.or(self.cold.path_deadline);
         self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
@@ -123,7 +123,7 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
 
     /// Moves the flow to CLOSED and tells the application why (RFC 9293 MUST-12). The flow is freed
     /// once the application has closed the socket.
-    pub fn end(&mut self, cause: tidelane_flow::CloseCause) -> Fate {
+    pub fn end(&mut self, cause: tidelane_flow::CloseCause) -> Outcome {
         self.hot.state = State::Closed;
         self.hot.clear(
             flags::RTO_ARMED
@@ -139,13 +139,13 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         self.cold.reorder_deadline = None;
         self.cold.pacing.deadline = None;
         if self.cold.is_orphan {
-            return Fate::Release;
+            return Outcome::Release;
         }
         if self.cold.cause.is_none() {
             self.cold.cause = Some(cause);
             self.env.event(self.id, Event::Closed(cause));
         }
-        Fate::Keep
+        Outcome::Keep
     }
 }
 

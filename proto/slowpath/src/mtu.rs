@@ -55,7 +55,7 @@ impl MtuSearch {
 
     /// Starts from the `size` that another connection's search has found. The next probe waits
     /// until that size expires.
-    pub(crate) fn rest_at(&mut self, size: u16) {
+    pub(crate) fn begin_at(&mut self, size: u16) {
         (self.on, self.high) = (true, size);
     }
 
@@ -73,7 +73,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Returns the largest size that the link and the peer's MSS allow.
-    fn whole_mss(&self) -> u16 {
+    fn largest_mss(&self) -> u16 {
         let both = self.cold.rmss.min(self.cold.smss);
         both.min(self.config.segment_max)
     }
@@ -88,7 +88,7 @@ impl<E: Env> Slow<'_, E> {
     fn search_from(&mut self, low: u16) {
         self.cold.mtu = MtuSearch {
             on: true,
-            high: self.whole_mss(),
+            high: self.largest_mss(),
             probe: None,
         };
         if low < self.cold.path_mss {
@@ -127,7 +127,7 @@ impl<E: Env> Slow<'_, E> {
         if !self.cold.mtu.on {
             return false;
         }
-        self.cold.mtu.high = self.whole_mss();
+        self.cold.mtu.high = self.largest_mss();
         self.cold.path_deadline = Some(self.clock.ms.plus(SEARCH_AGAIN_MS));
         true
     }
@@ -135,7 +135,7 @@ impl<E: Env> Slow<'_, E> {
     /// Sends a probe if one is due (RFC 4821 §7.3, §7.4).
     pub(crate) fn send_mtu_probe(&mut self) -> Result<(), TxFull> {
         let (low, high) = (self.cold.path_mss, self.cold.mtu.high);
-        if !self.cold.mtu.is_open(low) || self.cold.mtu.is_probing() || !self.is_calm() {
+        if !self.cold.mtu.is_open(low) || self.cold.mtu.is_probing() || !self.may_probe() {
             return Ok(());
         }
         let size = low + (high - low) / 2;
@@ -144,8 +144,8 @@ impl<E: Env> Slow<'_, E> {
         if !self.has_room_for_probe(len) {
             return Ok(());
         }
-        self.record();
-        self.note_sending();
+        self.ensure_scoreboard();
+        self.record_transmission();
         let (start, end) = (self.hot.snd_nxt, self.hot.snd_nxt.add(len));
         let mut out = self
             .hot
@@ -157,7 +157,7 @@ impl<E: Env> Slow<'_, E> {
         self.counters.mtu_probes += 1;
         self.hot.snd_nxt = end;
         self.note_sent(start);
-        self.note_out(len);
+        self.note_transmitted(len);
         if !self.hot.has(flags::RTO_ARMED) {
             self.arm_rto();
         }
@@ -166,10 +166,11 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Returns true if no data is missing and all segments have the size known to arrive.
-    fn is_calm(&self) -> bool {
-        let board = self.cold.board.as_ref();
+    fn may_probe(&self) -> bool {
+        let scoreboard = self.cold.scoreboard.as_ref();
         self.cold.ca_state == CaState::Open
-            && board.is_none_or(|board| board.sacked() == 0 && board.lost() == 0)
+            && scoreboard
+                .is_none_or(|scoreboard| scoreboard.sacked() == 0 && scoreboard.lost() == 0)
             && !self.hot.has(flags::PERSIST)
             && !self.cold.mss_bounded
             && self.cold.path_mss <= self.cold.smss
@@ -200,19 +201,19 @@ impl<E: Env> Slow<'_, E> {
         self.counters.mtu_raised += 1;
         self.cold.path_mss = probe.size;
         self.cold.refresh_mss(self.config, self.hot);
-        self.share_found();
+        self.cache_search_result();
     }
 
     /// Stores the result of a finished search for later connections (RFC 4821 §5.2).
-    fn share_found(&mut self) {
+    fn cache_search_result(&mut self) {
         let low = self.cold.path_mss;
         if self.cold.mtu.is_open(low) {
             return;
         }
-        if low.saturating_add(NEAR) > self.whole_mss() {
-            self.paths.forget(self.hot.key.peer.addr);
+        if low.saturating_add(NEAR) > self.largest_mss() {
+            self.path_mtus.forget(self.hot.key.peer.addr);
         } else {
-            self.share_path(true);
+            self.cache_path_mtu(true);
         }
     }
 
@@ -226,7 +227,7 @@ impl<E: Env> Slow<'_, E> {
         };
         self.cold.mtu.probe = None;
         self.cold.mtu.high = probe.size - 1;
-        self.share_found();
+        self.cache_search_result();
         lost <= probe.end.distance_from(probe.start)
     }
 

@@ -6,18 +6,18 @@ use tidelane_time::TimerHandle;
 use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 
 use crate::{
-    blocks::Reported,
     connection::{Connection, Flight},
-    delivered::Delivery,
+    delivered_data::DeliveredData,
     fast_open::FastOpen,
     frto::Frto,
-    heard::Heard,
-    marks::Marks,
     mtu::MtuSearch,
     pacing::Pacing,
     ranges::Ranges,
     reorder::Reordering,
     rtt_min::RttMin,
+    sack_blocks::SackReport,
+    send_times::SendTimes,
+    ts_recent_age::TsRecentAge,
     urgent::Urgent,
     version::sizes,
 };
@@ -33,7 +33,7 @@ const TIMESTAMPS_LEN: u16 = 12;
 const WSCALE_MAX: u8 = 14;
 
 /// Returns true if the SYN announces a window shift above 14 (RFC 7323 §2.3).
-pub fn is_wscale_impossible(segment: &Segment<'_>) -> bool {
+pub fn has_invalid_wscale(segment: &Segment<'_>) -> bool {
     segment
         .options
         .wscale
@@ -42,7 +42,7 @@ pub fn is_wscale_impossible(segment: &Segment<'_>) -> bool {
 
 /// Contents of the peer's SYN.
 #[derive(Clone, Copy, Debug)]
-pub struct SynSeen {
+pub struct PeerSyn {
     /// Initial receive sequence number.
     pub irs: SeqNumber,
     /// Options of the SYN.
@@ -55,7 +55,7 @@ pub struct SynSeen {
     pub ect: bool,
 }
 
-impl SynSeen {
+impl PeerSyn {
     /// Reads a SYN or SYN,ACK. A SYN,ACK with both ECE and CWR comes from a peer that reflects the
     /// bits, and does not agree to ECN.
     pub fn of(segment: &Segment<'_>, ecn: Ecn) -> Self {
@@ -130,19 +130,19 @@ fn begin(
     hot.rcv_wnd_limit = initial_window(config, rmss, options);
     hot.scales = window_scale(config, options);
     hot.set_quick_acks(if config.eager_acks { 15 } else { 8 });
-    put_options(hot, options);
+    set_option_flags(hot, options);
     rmss
 }
 
 /// Sets the flags for the application's socket options.
-pub fn put_options(hot: &mut FlowState, options: &SocketOptions) {
+pub fn set_option_flags(hot: &mut FlowState, options: &SocketOptions) {
     hot.put(flags::NODELAY, options.nodelay);
     hot.put(flags::CORK, options.cork);
     hot.put(flags::QUICKACK, options.quickack);
 }
 
 /// Returns the largest window that this flow can advertise.
-pub fn window_most(config: &EngineConfig, hot: &FlowState) -> u32 {
+pub fn window_max(config: &EngineConfig, hot: &FlowState) -> u32 {
     config.rx_window_max.min(0xffff << hot.rcv_wscale())
 }
 
@@ -164,20 +164,20 @@ pub fn new_connection(
     Connection {
         controller: first_controller(config, &options, hot.mss),
         ca_state: CaState::Open,
-        board: None,
-        trouble: false,
-        marks: Marks::default(),
-        trouble_at: clock.ms,
+        scoreboard: None,
+        loss_suspected: false,
+        send_times: SendTimes::default(),
+        loss_suspected_at: clock.ms,
         ooo: Ranges::default(),
-        reported: Reported::default(),
+        sack_report: SackReport::default(),
         dup_acks: 0,
         recovery_point: iss,
         reduced_until: iss,
-        repair_first: false,
+        retransmit_first: false,
         undo: None,
         prr: None,
         pacing: Pacing::new(),
-        delivered: Delivery::default(),
+        delivered: DeliveredData::default(),
         urgent: Urgent::default(),
         frto: Frto::Off,
         cwr_queued: TcpFlags::NONE,
@@ -189,7 +189,7 @@ pub fn new_connection(
         timeouts: 0,
         backoff: 0,
         fin_alone: false,
-        acked_here: iss,
+        snd_una_seen: iss,
         flight: Flight::none(iss),
         snd_wl1: SeqNumber(0),
         snd_wnd_max: 0,
@@ -210,8 +210,8 @@ pub fn new_connection(
         unanswered_probes: 0,
         answered_at: Millis(clock.ms.0.wrapping_sub(1 << 30)),
         last_arrival: clock.ms,
-        heard: Heard::at(clock),
-        tune_from: 0,
+        ts_recent_age: TsRecentAge::at(clock),
+        autotune_from: 0,
         path_deadline: None,
         retrans_since: None,
         persist_since: None,
@@ -226,7 +226,7 @@ pub fn new_connection(
 
 impl Connection {
     /// Applies the peer's SYN (RFC 9293 §3.7.1, RFC 7323 §2.2 and §3.2, RFC 2018 §2).
-    pub fn see_syn(&mut self, config: &EngineConfig, hot: &mut FlowState, syn: &SynSeen) {
+    pub fn apply_syn(&mut self, config: &EngineConfig, hot: &mut FlowState, syn: &PeerSyn) {
         hot.irs = syn.irs;
         hot.rcv_nxt = syn.irs.add(1);
         hot.rcv_adv = hot.rcv_nxt;
@@ -241,7 +241,7 @@ impl Connection {
             None => {
                 hot.scales = 0;
                 self.offer_wscale = false;
-                hot.rcv_wnd_limit = hot.rcv_wnd_limit.min(window_most(config, hot));
+                hot.rcv_wnd_limit = hot.rcv_wnd_limit.min(window_max(config, hot));
             }
         }
         let timestamps = config.timestamps && syn.options.timestamps.is_some();

@@ -3,7 +3,7 @@
 use tidelane_flow::{Env, SegmentOut, State, TxFull, flags};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
-use crate::{Slow, blocks::WithBlocks, frto::Frto};
+use crate::{Slow, frto::Frto, sack_blocks::WithSackBlocks};
 
 impl<E: Env> Slow<'_, E> {
     /// Sends a pure ACK, with SACK blocks if there is out-of-order data (RFC 2018 §4).
@@ -17,7 +17,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.transmit(&out)?;
         self.hot.note_acknowledged(out.wnd);
-        self.cold.reported.told = true;
+        self.cold.sack_report.sent = true;
         self.counters.dsack_sent += u64::from(self.cold.dsack.take().is_some());
         self.hot
             .set_quick_acks(self.hot.quick_acks().saturating_sub(1));
@@ -52,7 +52,7 @@ impl<E: Env> Slow<'_, E> {
         if let Some(option) = self.cold.fast_open.option {
             options.set_fast_open(option);
         }
-        let text = self.syn_text();
+        let text = self.syn_data_len();
         // Unread data of the peer's SYN reduces the window.
         let unread = self.hot.rx_head().wrapping_sub(self.hot.rx_read);
         let quota = self.hot.rcv_wnd_limit.saturating_sub(unread);
@@ -91,8 +91,8 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Sends `len` bytes of new data as one segment, regardless of Nagle.
-    pub fn send_text(&mut self, len: u32) -> Result<(), TxFull> {
-        self.note_sending();
+    pub fn send_new_data(&mut self, len: u32) -> Result<(), TxFull> {
+        self.record_transmission();
         let seq = self.hot.snd_nxt;
         let last = seq.add(len) == self.hot.tx_end;
         let control = if last { TcpFlags::PSH } else { TcpFlags::NONE };
@@ -114,7 +114,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Retransmits `[start, start + len)`.
     pub fn retransmit(&mut self, start: SeqNumber, len: u32) -> Result<(), TxFull> {
-        self.note_sending();
+        self.record_transmission();
         // A retransmission has another segment size than the MTU probe.
         self.forget_mtu_probe();
         let end = start.add(len);
@@ -139,8 +139,8 @@ impl<E: Env> Slow<'_, E> {
             let plain = out.options;
             self.add_sack(&mut out.options);
             // Options count against the segment's size (RFC 9293 §3.7.1).
-            let blocks = (out.options.len() - plain.len()) as u32;
-            if payload + blocks > u32::from(self.hot.mss) {
+            let sack_blocks = (out.options.len() - plain.len()) as u32;
+            if payload + sack_blocks > u32::from(self.hot.mss) {
                 out.options = plain;
             }
         }
@@ -156,12 +156,12 @@ impl<E: Env> Slow<'_, E> {
         self.counters.retrans_segs += 1;
         self.cold.retrans += 1;
         if let Some(undo) = &mut self.cold.undo {
-            undo.unneeded = undo.unneeded.saturating_add(len);
-            undo.first_sent.get_or_insert(self.clock.ms);
+            undo.undo_retrans = undo.undo_retrans.saturating_add(len);
+            undo.retrans_stamp.get_or_insert(self.clock.ms);
         }
-        self.note_out(len);
+        self.note_transmitted(len);
         let now = self.clock.us();
-        self.track().sent_again(start, len, now);
+        self.suspect_loss().on_retransmit(start, len, now);
         Ok(())
     }
 
@@ -195,13 +195,13 @@ impl<E: Env> Slow<'_, E> {
     /// each other.
     pub fn output(
         &mut self,
-        send_new: impl Fn(&mut Slow<'_, WithBlocks<'_, E>>) -> Result<u32, TxFull>,
+        send_new: impl Fn(&mut Slow<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<(), TxFull> {
         // The first SYN is sent here if it waited for data (RFC 7413) or for a free frame.
         let opening = matches!(self.hot.state, State::SynSent | State::SynReceived);
         if opening && self.hot.snd_nxt == self.hot.iss && !self.is_syn_held() {
             self.send_syn()?;
-            self.time_syn();
+            self.start_syn_timer();
         }
         if !self.may_send() {
             self.hot.clear(flags::SEND_WANTED);
@@ -209,12 +209,12 @@ impl<E: Env> Slow<'_, E> {
         }
         // F-RTO sends new data first. If there is none, F-RTO ends.
         if self.cold.frto != Frto::SendNew {
-            self.send_repairs()?;
+            self.send_retransmissions()?;
         }
         self.idle_restart();
         self.send_mtu_probe()?;
-        self.record_if_wanted();
-        self.note_sending();
+        self.start_scoreboard_if_wanted();
+        self.record_transmission();
         // Data in flight by FlightSize but not by `pipe` (RFC 6675) leaves room in the congestion
         // window.
         let cwnd = self.hot.cwnd;
@@ -228,7 +228,7 @@ impl<E: Env> Slow<'_, E> {
         let sent = if self.hot.has(flags::FIN_SENT) {
             Ok(0)
         } else {
-            self.send_with_blocks(send_new)
+            self.send_with_sack_blocks(send_new)
         };
         self.hot.cwnd = cwnd;
         if paced {
@@ -236,11 +236,11 @@ impl<E: Env> Slow<'_, E> {
             self.hot.put(flags::CWND_LIMITED, limited != 0);
         }
         self.note_sent(from);
-        self.note_out(self.hot.snd_nxt.distance_from(from));
+        self.note_transmitted(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
         // The fast path's sender computes the RTO from the RTT samples alone, without backoff or
         // probes.
-        let slow = self.cold.trouble || self.cold.backoff > 0 || self.hot.srtt == 0;
+        let slow = self.cold.loss_suspected || self.cold.backoff > 0 || self.hot.srtt == 0;
         if (slow && !timed || persisted) && self.hot.snd_nxt != from {
             // A probe timer restarts with each transmission (RFC 8985 §7.2), a retransmission timer
             // does not. The persist timer, if it still runs, does not cover data in flight.
@@ -251,7 +251,7 @@ impl<E: Env> Slow<'_, E> {
             let new = self.hot.snd_nxt.after(self.cold.recovery_point);
             self.cold.frto = if new { Frto::Probing } else { Frto::Off };
             if !new {
-                self.send_repairs()?;
+                self.send_retransmissions()?;
             }
         }
         self.send_fin()?;
@@ -263,18 +263,19 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Retransmits lost data as far as the congestion window allows (RFC 6675 §5 (C)).
-    fn send_repairs(&mut self) -> Result<(), TxFull> {
+    fn send_retransmissions(&mut self) -> Result<(), TxFull> {
         let mss = u32::from(self.hot.mss);
         loop {
-            let Some((start, len)) = self.cold.board.as_ref().and_then(|b| b.next_lost(mss)) else {
+            let Some((start, len)) = self.cold.scoreboard.as_ref().and_then(|b| b.next_lost(mss))
+            else {
                 return Ok(());
             };
-            let full = !self.cold.repair_first && self.pipe() + len > self.hot.cwnd;
+            let full = !self.cold.retransmit_first && self.pipe() + len > self.hot.cwnd;
             if full || self.is_held_back() {
                 return Ok(());
             }
             self.retransmit(start, len)?;
-            self.cold.repair_first = false;
+            self.cold.retransmit_first = false;
             if start == self.hot.snd_una || !self.hot.has(flags::RTO_ARMED) {
                 self.arm_rto();
             }
@@ -300,7 +301,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Schedules a window update if the application has read enough data.
-    pub fn tell_window(&mut self) {
+    pub fn schedule_window_update(&mut self) {
         let opens = self.hot.note_edge();
         if self.hot.window_update_due(opens) && self.hot.state.receives() {
             self.hot.set(flags::ACK_OWED | flags::ACK_NOW);

@@ -8,7 +8,7 @@ use tidelane_cc::CongestionControl;
 use tidelane_flow::{Clock, Env, FlowState, Millis, NO_PACING, flags};
 use tidelane_time::{Duration, Instant};
 
-use crate::{Connection, Slow, delivery::Sampler};
+use crate::{Connection, Slow, delivery_rate::Sampler};
 
 /// Time at the rate that one burst may take: one tick of the timer. A late timer allows up to the
 /// same amount in addition.
@@ -28,7 +28,7 @@ pub struct Pacing {
     /// Time at which the data sent so far has left, at the pacing rate.
     free_at: Instant,
     /// The unpaced segments of the connection's start have been sent.
-    begun: bool,
+    initial_burst_sent: bool,
     /// Time at which the flow may continue to send, if pacing held it back.
     pub deadline: Option<Millis>,
     /// Delivery rate sampling, for congestion control that uses it.
@@ -40,7 +40,7 @@ impl Pacing {
     pub const fn new() -> Self {
         Self {
             free_at: Instant::ZERO,
-            begun: false,
+            initial_burst_sent: false,
             deadline: None,
             sampler: None,
         }
@@ -106,7 +106,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Returns the unpaced bytes that were left before the last `len` bytes were sent.
     fn unpaced_before(&self, len: u32) -> u32 {
-        if self.cold.pacing.begun {
+        if self.cold.pacing.initial_burst_sent {
             return 0;
         }
         // The fast path may have handled the ACKs, so the stream position counts.
@@ -124,7 +124,7 @@ impl<E: Env> Slow<'_, E> {
     /// Accounts for `len` bytes that were sent or retransmitted.
     pub(crate) fn note_paced(&mut self, len: u32) {
         let len = len.saturating_sub(self.unpaced_before(len));
-        self.cold.pacing.begun |= self.unpaced_before(0) == 0;
+        self.cold.pacing.initial_burst_sent |= self.unpaced_before(0) == 0;
         if len == 0 {
             return;
         }
@@ -135,7 +135,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Starts the pacing timer if data waits for it.
     pub(crate) fn arm_pacing(&mut self) {
-        let lost = self.cold.board.as_ref().is_some_and(|b| b.lost() > 0);
+        let lost = self.cold.scoreboard.as_ref().is_some_and(|b| b.lost() > 0);
         let waits = lost || self.hot.tx_end.after(self.hot.snd_nxt);
         let held = waits && self.is_held_back();
         self.cold.pacing.deadline = held.then(|| self.cold.pacing.next_tick(&self.clock));

@@ -12,13 +12,13 @@ const WINDOW: i32 = 1;
 
 impl<E: Env> Slow<'_, E> {
     /// Returns true if PAWS rejects `segment` (§5.3 R1). PAWS never rejects a RST (§5.2).
-    pub(crate) fn is_from_before(&self, segment: &Segment<'_>) -> bool {
+    pub(crate) fn fails_paws(&self, segment: &Segment<'_>) -> bool {
         let Some(t) = segment.options.timestamps else {
             return false;
         };
         self.hot.has(flags::TIMESTAMPS)
             && !segment.flags.contains(TcpFlags::RST)
-            && self.behind(t.tsval) > WINDOW
+            && self.ticks_behind(t.tsval) > WINDOW
             && !self.is_ts_recent_old()
     }
 
@@ -29,14 +29,14 @@ impl<E: Env> Slow<'_, E> {
         if self.hot.has(flags::TIMESTAMPS)
             && let Some(t) = segment.options.timestamps
             && segment.seq.at_or_before(self.hot.last_ack_sent)
-            && !(1..=WINDOW).contains(&self.behind(t.tsval))
+            && !(1..=WINDOW).contains(&self.ticks_behind(t.tsval))
         {
             self.hot.ts_recent = t.tsval;
         }
     }
 
     /// Returns the ticks by which `tsval` is older than TS.Recent.
-    fn behind(&self, tsval: u32) -> i32 {
+    fn ticks_behind(&self, tsval: u32) -> i32 {
         self.hot.ts_recent.wrapping_sub(tsval) as i32
     }
 }

@@ -18,7 +18,7 @@ impl<E: Env> Slow<'_, E> {
             return;
         }
         self.cold.probe_end = None;
-        if !self.is_repairing() && !self.is_reducing() && !self.is_reduced() {
+        if !self.is_recovering() && !self.is_reducing() && !self.is_reduced_this_window() {
             let flight = self.flight_in_use();
             self.cold
                 .controller

@@ -71,7 +71,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Accounts for `len` bytes that were sent or retransmitted.
-    pub(crate) fn note_out(&mut self, len: u32) {
+    pub(crate) fn note_transmitted(&mut self, len: u32) {
         self.note_paced(len);
         if let Some(prr) = &mut self.cold.prr {
             prr.out += u64::from(len);

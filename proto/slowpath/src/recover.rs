@@ -9,55 +9,57 @@ use tidelane_cc::CongestionControl;
 use tidelane_flow::{CaState, Env, flags};
 use tidelane_wire::{SACK_BLOCKS_MAX, Segment, SeqNumber};
 
-use crate::{Slow, delivered::Delivery, frto::Frto, prr::Prr, scoreboard::Timing, undo::Undo};
+use crate::{
+    Slow, delivered_data::DeliveredData, frto::Frto, prr::Prr, scoreboard::Timing, undo::Undo,
+};
 
 /// DupThresh (RFC 5681 §3.2).
 pub const DUP_THRESH: u32 = 3;
 
 /// Effects of one ACK.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct AckSeen {
+pub(crate) struct AckEffects {
     /// Bytes by which the ACK advanced SND.UNA.
     pub acked: u32,
     /// The SACK blocks covered data that no earlier one had covered.
-    pub news: bool,
+    pub newly_sacked: bool,
     /// The ACK was a duplicate ACK.
     pub duplicate: bool,
     /// The congestion window may grow, unless the ACK signals congestion.
-    pub grows: bool,
+    pub may_grow: bool,
 }
 
 impl<E: Env> Slow<'_, E> {
     /// Returns true while the sender is in Recovery or Loss.
-    pub fn is_repairing(&self) -> bool {
+    pub fn is_recovering(&self) -> bool {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss)
     }
 
     /// Bytes in flight in the sense of RFC 6675 §4: neither SACKed nor lost.
     pub fn pipe(&self) -> u32 {
-        let Some(board) = &self.cold.board else {
+        let Some(scoreboard) = &self.cold.scoreboard else {
             return self.hot.flight_size();
         };
         if self.hot.has(flags::SACK) {
-            return board.out();
+            return scoreboard.in_flight();
         }
         // Each duplicate ACK means that one segment has left the network.
         let left = self.cold.dup_acks.saturating_mul(u32::from(self.hot.mss));
-        board.out().saturating_sub(left)
+        scoreboard.in_flight().saturating_sub(left)
     }
 
     /// Processes the SACK blocks of a segment. Returns true if they cover new data. Blocks below
     /// SND.UNA or beyond SND.NXT are ignored (RFC 2018 §5).
     pub fn take_sack(&mut self, segment: &Segment<'_>) -> bool {
-        if let Some(board) = &mut self.cold.board {
-            board.begin_segment();
+        if let Some(scoreboard) = &mut self.cold.scoreboard {
+            scoreboard.begin_segment();
         }
         if !self.hot.has(flags::SACK) || segment.options.sack.is_empty() {
             return false;
         }
         let (una, flight) = (self.hot.snd_una, self.hot.flight_size());
         let timing = self.timing();
-        let mut all = Delivery::default();
+        let mut all = DeliveredData::default();
         let is_dsack = self.is_dsack(segment);
         let mut blocks = [(una, una); SACK_BLOCKS_MAX];
         for (at, (start, end)) in segment.options.sack.as_slice().iter().enumerate() {
@@ -73,10 +75,10 @@ impl<E: Env> Slow<'_, E> {
         for (start, end) in blocks {
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
             if inside && start.before(end) && end.after(segment.ack) {
-                all.add(&self.track().sack(start, end, &timing));
+                all.add(&self.suspect_loss().sack(start, end, &timing));
             }
         }
-        self.note_delivery(&all);
+        self.note_delivered(&all);
         all.bytes > 0
     }
 
@@ -89,7 +91,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    fn note_delivery(&mut self, delivery: &Delivery) {
+    fn note_delivered(&mut self, delivery: &DeliveredData) {
         self.cold.delivered.add(delivery);
         if let Some(start) = delivery.reordered_from {
             self.note_reordering(start);
@@ -104,10 +106,10 @@ impl<E: Env> Slow<'_, E> {
     pub fn on_ack_advance(&mut self, segment: &Segment<'_>, acked: u32) -> bool {
         let ack = segment.ack;
         let timed = self.sample_timed_segment(ack);
-        if self.cold.acked_here != self.hot.snd_una {
-            self.note_unlimited_time();
+        if self.cold.snd_una_seen != self.hot.snd_una {
+            self.note_cwnd_unused();
         }
-        self.cold.acked_here = ack;
+        self.cold.snd_una_seen = ack;
         self.hot.snd_una = ack;
         self.cold.timeouts = 0;
         self.cold.retrans_since = None;
@@ -117,14 +119,14 @@ impl<E: Env> Slow<'_, E> {
             sent_before_us: self.echoed_before_us(segment),
             ..self.timing()
         };
-        if let Some(board) = &mut self.cold.board {
-            let delivery = board.acknowledge(ack, &timing);
-            self.note_delivery(&delivery);
-            self.tell_rtt(delivery.rtt_us);
+        if let Some(scoreboard) = &mut self.cold.scoreboard {
+            let delivery = scoreboard.acknowledge(ack, &timing);
+            self.note_delivered(&delivery);
+            self.report_rtt_sample(delivery.rtt_us);
             self.sample_echo(segment);
         } else {
             self.cold.delivered.bytes += acked;
-            self.tell_rtt(timed);
+            self.report_rtt_sample(timed);
         }
         if !self.hot.has(flags::SACK) {
             // Duplicate ACKs have already counted some of it as delivered (RFC 6937 §3).
@@ -132,11 +134,11 @@ impl<E: Env> Slow<'_, E> {
             self.cold.delivered.bytes = acked.saturating_sub(told);
         }
         // The window grows in the Loss phase, which is slow start (RFC 5681 §3.1).
-        let grows = !self.is_reducing();
-        self.check_repair(segment, ack.back(acked));
+        let may_grow = !self.is_reducing();
+        self.check_late_original(segment, ack.back(acked));
         if self.is_recovered(ack) {
             self.leave_recovery();
-        } else if !grows && !self.hot.has(flags::SACK) {
+        } else if !may_grow && !self.hot.has(flags::SACK) {
             self.on_partial_ack(acked);
         }
         if self.cold.ca_state != CaState::Recovery {
@@ -151,8 +153,8 @@ impl<E: Env> Slow<'_, E> {
             self.arm_rto();
         }
         self.hot.set(flags::SEND_WANTED);
-        self.forget_records();
-        grows
+        self.drop_scoreboard_if_idle();
+        may_grow
     }
 
     /// Returns true if `ack` ends the recovery or reduction. A reduction after ECE lasts until data
@@ -171,14 +173,14 @@ impl<E: Env> Slow<'_, E> {
     fn on_partial_ack(&mut self, acked: u32) {
         let mss = u32::from(self.hot.mss);
         self.cold.dup_acks = self.cold.dup_acks.saturating_sub(acked / mss);
-        self.cold.repair_first = true;
-        self.track().lose_first(mss);
+        self.cold.retransmit_first = true;
+        self.suspect_loss().mark_first_lost(mss);
     }
 
     /// Returns true if data is in flight that was sent before the window was last reduced. Its loss
     /// or marking does not reduce the window again: once per window of data (RFC 5681 §3.2, RFC
     /// 3168 §6.1.2).
-    pub(crate) fn is_reduced(&self) -> bool {
+    pub(crate) fn is_reduced_this_window(&self) -> bool {
         let ahead = self.cold.reduced_until.distance_from(self.hot.snd_una);
         ahead > 0 && ahead <= self.hot.flight_size()
     }
@@ -206,17 +208,17 @@ impl<E: Env> Slow<'_, E> {
 
     /// Tells the congestion control that the window was not in use while the fast path took the
     /// ACKs, because that time must not count (RFC 9438 §5.8).
-    fn note_unlimited_time(&mut self) {
+    fn note_cwnd_unused(&mut self) {
         let (now, srtt) = (self.clock.now, self.srtt());
         self.cold.controller.on_ack(now, 0, srtt, false);
     }
 
-    /// Grows the window after `news` bytes were delivered and SND.UNA advanced by `acked`.
-    pub(crate) fn grow(&mut self, news: u32, acked: u32) {
+    /// Grows the window after `delivered` bytes were delivered and SND.UNA advanced by `acked`.
+    pub(crate) fn grow(&mut self, delivered: u32, acked: u32) {
         let limited = self.is_cwnd_limited(acked);
         self.cold
             .controller
-            .on_ack(self.clock.now, news, self.srtt(), limited);
+            .on_ack(self.clock.now, delivered, self.srtt(), limited);
         self.hot.cwnd = self.cold.controller.cwnd();
     }
 
@@ -233,9 +235,9 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Detects losses after an ACK with new SACK information (`news`) or a `duplicate` ACK. Returns
-    /// true if more data was lost.
-    pub fn detect_loss(&mut self, news: bool, duplicate: bool) -> bool {
+    /// Detects losses after an ACK with new SACK information (`newly_sacked`) or a `duplicate` ACK.
+    /// Returns true if more data was lost.
+    pub fn detect_loss(&mut self, newly_sacked: bool, duplicate: bool) -> bool {
         if self.hot.flight_size() == 0 {
             self.cold.reorder_deadline = None;
             return false;
@@ -245,22 +247,22 @@ impl<E: Env> Slow<'_, E> {
             self.cold.dup_acks = self.cold.dup_acks.saturating_add(1);
         }
         if self.hot.has(flags::SACK) {
-            more_lost = self.find_lost();
+            more_lost = self.rack_detect_loss();
         } else if duplicate {
             self.count_duplicates();
         }
         let early = self.cold.dup_acks > 0
             || self
                 .cold
-                .board
+                .scoreboard
                 .as_ref()
-                .is_some_and(|board| board.sacked() > 0);
+                .is_some_and(|scoreboard| scoreboard.sacked() > 0);
         match self.cold.ca_state {
             CaState::Open if early => self.cold.ca_state = CaState::Disorder,
             CaState::Disorder if !early => self.cold.ca_state = CaState::Open,
             _ => {}
         }
-        if news || duplicate {
+        if newly_sacked || duplicate {
             self.hot.set(flags::SEND_WANTED);
         }
         more_lost
@@ -269,10 +271,10 @@ impl<E: Env> Slow<'_, E> {
     /// Counts duplicate ACKs, and starts fast retransmit on a flow without SACK (RFC 6582 §3.2 step
     /// 2).
     fn count_duplicates(&mut self) {
-        self.track();
-        if self.cold.dup_acks == DUP_THRESH && !self.is_repairing() {
+        self.suspect_loss();
+        if self.cold.dup_acks == DUP_THRESH && !self.is_recovering() {
             let first = self.first_segment_len();
-            self.track().lose_first(first);
+            self.suspect_loss().mark_first_lost(first);
             self.begin_recovery(first);
         }
     }
@@ -281,11 +283,11 @@ impl<E: Env> Slow<'_, E> {
     /// MTU probe was lost.
     fn begin_recovery(&mut self, lost: u32) {
         let probe = self.is_lost_probe(lost);
-        if self.is_repairing() {
+        if self.is_recovering() {
             return;
         }
         if probe {
-            self.begin_repair(CaState::Recovery);
+            self.enter_ca_state(CaState::Recovery);
         } else {
             self.enter_recovery();
         }
@@ -293,18 +295,18 @@ impl<E: Env> Slow<'_, E> {
 
     /// Runs RACK's loss detection (RFC 8985 §6.2 step 5), after an ACK or when the reordering timer
     /// expires. Returns true if data was marked lost.
-    pub fn find_lost(&mut self) -> bool {
+    pub fn rack_detect_loss(&mut self) -> bool {
         let grace = self.reorder_us();
-        let Some(board) = &mut self.cold.board else {
+        let Some(scoreboard) = &mut self.cold.scoreboard else {
             return false;
         };
-        let (lost, again, next) = board.find_lost(self.clock.us(), grace);
+        let (lost, again, next) = scoreboard.rack_detect_loss(self.clock.us(), grace);
         // A deadline expires at the start of its millisecond, so one more is added.
         self.cold.reorder_deadline = next.map(|us| self.clock.ms.plus(us.div_ceil(1000) + 1));
         if lost == 0 {
             return false;
         }
-        self.cold.trouble_at = self.clock.ms;
+        self.cold.loss_suspected_at = self.clock.ms;
         self.note_lost(lost);
         self.counters.lost_retransmit += u64::from(again.div_ceil(u32::from(self.hot.mss)));
         self.hot.set(flags::SEND_WANTED);
@@ -317,14 +319,14 @@ impl<E: Env> Slow<'_, E> {
     fn enter_recovery(&mut self) {
         self.counters.fast_retrans += 1;
         let begun = self.cold.prr.filter(|_| self.is_reducing());
-        self.begin_repair(CaState::Recovery);
+        self.enter_ca_state(CaState::Recovery);
         if begun.is_some() {
             self.cold.prr = begun;
             return;
         }
         let flight = self.flight_in_use();
         self.cold.prr = Some(Prr::begin(flight));
-        if self.is_reduced() {
+        if self.is_reduced_this_window() {
             return;
         }
         self.cold
@@ -343,12 +345,12 @@ impl<E: Env> Slow<'_, E> {
         self.cold.flight.before.max(self.hot.flight_size())
     }
 
-    fn begin_repair(&mut self, state: CaState) {
-        if !self.is_repairing() {
+    fn enter_ca_state(&mut self, state: CaState) {
+        if !self.is_recovering() {
             self.cold.undo = Some(Undo {
                 controller: self.cold.controller,
-                unneeded: 0,
-                first_sent: None,
+                undo_retrans: 0,
+                retrans_stamp: None,
             });
         }
         if state != CaState::Loss {
@@ -357,17 +359,17 @@ impl<E: Env> Slow<'_, E> {
         self.cold.ca_state = state;
         self.cold.prr = None;
         self.cold.recovery_point = self.hot.snd_nxt;
-        self.cold.repair_first = true;
+        self.cold.retransmit_first = true;
         self.cold.probe_end = None;
         self.hot.set(flags::SEND_WANTED);
     }
 
     /// Retransmits all data in flight in smaller segments after the path MTU was lowered, which is
     /// no congestion signal (RFC 1191 §6.4).
-    pub fn resend_all(&mut self) {
+    pub fn retransmit_flight(&mut self) {
         if self.hot.flight_size() > 0 {
-            self.track().lose_all(false);
-            self.begin_repair(CaState::Recovery);
+            self.suspect_loss().mark_all_lost(false);
+            self.enter_ca_state(CaState::Recovery);
         }
     }
 
@@ -377,17 +379,17 @@ impl<E: Env> Slow<'_, E> {
         self.counters.timeouts += 1;
         let (now, srtt, grace) = (self.clock.us(), self.hot.srtt >> 3, self.reorder_us());
         let (mss, sack) = (u32::from(self.hot.mss), self.hot.has(flags::SACK));
-        let board = self.track();
+        let scoreboard = self.suspect_loss();
         // The peer may discard data that it has SACKed (RFC 2018 §8).
-        let reneged = board.is_reneged();
+        let reneged = scoreboard.is_reneged();
         if sack && !reneged && srtt != 0 {
-            let rtt = board.rack_rtt_us().unwrap_or(srtt);
-            board.lose_old(mss, now, rtt.saturating_add(grace));
+            let rtt = scoreboard.rack_rtt_us().unwrap_or(srtt);
+            scoreboard.mark_old_lost(mss, now, rtt.saturating_add(grace));
         } else {
-            board.lose_all(reneged);
+            scoreboard.mark_all_lost(reneged);
         }
-        self.begin_frto(self.is_repairing());
-        self.begin_repair(CaState::Loss);
+        self.begin_frto(self.is_recovering());
+        self.enter_ca_state(CaState::Loss);
         self.queue_cwr();
         self.cold
             .controller

@@ -42,7 +42,7 @@ impl Reordering {
 impl<E: Env> Slow<'_, E> {
     /// Notes that data from `start` was sent only once and arrived late.
     pub(crate) fn note_reordering(&mut self, start: SeqNumber) {
-        let extent = self.track().extent_from(start);
+        let extent = self.suspect_loss().extent_from(start);
         let segments = extent.div_ceil(u32::from(self.hot.mss)).min(REORDERING_MAX);
         let known = &mut self.cold.reordering;
         known.seen = known.seen.saturating_add(1);
@@ -52,8 +52,8 @@ impl<E: Env> Slow<'_, E> {
     /// Grows the window after new SACK information without an advance of SND.UNA. On a path with
     /// much reordering, most data arrives out of order (as in Linux).
     pub(crate) fn grow_out_of_order(&mut self) {
-        let calm = matches!(self.cold.ca_state, CaState::Open | CaState::Disorder);
-        if calm && self.cold.reordering.degree > DUP_THRESH {
+        let not_reducing = matches!(self.cold.ca_state, CaState::Open | CaState::Disorder);
+        if not_reducing && self.cold.reordering.degree > DUP_THRESH {
             self.grow(self.cold.delivered.bytes, 0);
         }
     }
@@ -61,12 +61,10 @@ impl<E: Env> Slow<'_, E> {
     /// RACK's reordering window in us: how much later than in order a segment may arrive (RFC 8985
     /// §6.2 step 4).
     pub(crate) fn reorder_us(&self) -> u32 {
-        let enough = self
-            .cold
-            .board
-            .as_ref()
-            .is_some_and(|board| board.sacked() > (DUP_THRESH - 1) * u32::from(self.hot.mss));
-        if self.cold.reordering.seen == 0 && (enough || self.is_repairing()) {
+        let enough = self.cold.scoreboard.as_ref().is_some_and(|scoreboard| {
+            scoreboard.sacked() > (DUP_THRESH - 1) * u32::from(self.hot.mss)
+        });
+        if self.cold.reordering.seen == 0 && (enough || self.is_recovering()) {
             return 0;
         }
         let quarter = (self.rtt_min_us() / 4).max(1);
@@ -79,8 +77,8 @@ impl<E: Env> Slow<'_, E> {
     /// clocks the retransmissions here, so one segment is sent, and the others follow the next
     /// ACKs.
     pub(crate) fn on_reorder_timeout(&mut self) {
-        let was_repairing = self.is_repairing();
-        if self.find_lost() && !was_repairing {
+        let was_recovering = self.is_recovering();
+        if self.rack_detect_loss() && !was_recovering {
             self.reduce(u32::from(self.hot.mss), false, true);
         }
     }

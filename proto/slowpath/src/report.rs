@@ -37,12 +37,21 @@ impl Connection {
             timestamps: flow.has(flags::TIMESTAMPS),
             sack: flow.has(flags::SACK),
             ecn: flow.has(flags::ECN),
-            syn_data: self.fast_open.syn_text_taken,
+            syn_data: self.fast_open.syn_data_acked,
             fast_open_pending: self.fast_open.pending && flow.state == State::SynReceived,
             flight_size: flow.flight_size(),
-            sacked: self.board.as_ref().map_or(0, |board| board.sacked()),
-            lost: self.board.as_ref().map_or(0, |board| board.lost()),
-            retrans_out: self.board.as_ref().map_or(0, |board| board.out_again()),
+            sacked: self
+                .scoreboard
+                .as_ref()
+                .map_or(0, |scoreboard| scoreboard.sacked()),
+            lost: self
+                .scoreboard
+                .as_ref()
+                .map_or(0, |scoreboard| scoreboard.lost()),
+            retrans_out: self
+                .scoreboard
+                .as_ref()
+                .map_or(0, |scoreboard| scoreboard.retrans_out()),
             reordering: self.reordering.degree,
             reorder_seen: self.reordering.seen,
             unsent: if flow.tx_end.after(flow.snd_nxt) {

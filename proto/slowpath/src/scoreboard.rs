@@ -7,8 +7,8 @@
 //! RACK (RFC 8985) needs these times to find lost segments and lost retransmissions.
 //!
 //! ```text
-//! snd_una                                                        snd_nxt
-//!    | Lost | Sacked ........ | Out (again) | Sacked | Out .......... |
+//! snd_una                                                                     snd_nxt
+//!    | Lost | Sacked ........ | InFlight (retransmitted) | Sacked | InFlight ... |
 //! ```
 
 use std::collections::VecDeque;
@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 use tidelane_wire::SeqNumber;
 
 use crate::{
-    delivered::{Delivery, earlier},
-    marks::Mark,
+    delivered_data::{DeliveredData, earlier},
+    send_times::SendTime,
 };
 
 /// Largest number of records. Further SACK blocks are ignored.
@@ -25,9 +25,9 @@ const RECORDS_MAX: usize = 16_384;
 
 /// State of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum RangeState {
     /// In flight.
-    Out,
+    InFlight,
     /// SACKed by the peer (RFC 2018).
     Sacked,
     /// Lost, and to be retransmitted.
@@ -41,9 +41,9 @@ struct Record {
     end: SeqNumber,
     /// Time of the last transmission, in microseconds modulo 2^32.
     sent_us: u32,
-    fate: Fate,
+    state: RangeState,
     /// The range was retransmitted.
-    again: bool,
+    retransmitted: bool,
     /// `sent_us` is exact.
     timed: bool,
 }
@@ -56,7 +56,7 @@ impl Record {
     /// Returns true if an ACK that arrives now must be that of the original transmission: there was
     /// no other, or the retransmission was less than a minimum RTT ago (RFC 8985 §6.2 step 2).
     fn is_original(&self, timing: &Timing) -> bool {
-        !self.again || timing.now_us.wrapping_sub(self.sent_us) < timing.rtt_min_us
+        !self.retransmitted || timing.now_us.wrapping_sub(self.sent_us) < timing.rtt_min_us
     }
 }
 
@@ -92,7 +92,7 @@ struct Rack {
 #[derive(Clone, Debug, Default)]
 pub struct Scoreboard {
     records: VecDeque<Record>,
-    out: u32,
+    in_flight: u32,
     sacked: u32,
     lost: u32,
     rack: Option<Rack>,
@@ -103,28 +103,28 @@ pub struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Starts a scoreboard with the data from `una` in flight. Each entry of `marks` is the end of
-    /// a range and its transmission time.
-    pub fn begin(una: SeqNumber, marks: &[Mark]) -> Self {
-        let mut board = Self {
+    /// Starts a scoreboard with the data from `una` in flight. Each entry of `send_times` is the
+    /// end of a range and its transmission time.
+    pub fn begin(una: SeqNumber, send_times: &[SendTime]) -> Self {
+        let mut scoreboard = Self {
             fack: una,
             fack_before: una,
             ..Self::default()
         };
         let mut start = una;
-        for (end, sent_us) in marks {
-            board.sent(start, *end, *sent_us);
+        for (end, sent_us) in send_times {
+            scoreboard.on_send(start, *end, *sent_us);
             start = *end;
         }
-        for record in &mut board.records {
+        for record in &mut scoreboard.records {
             record.timed = false;
         }
-        board
+        scoreboard
     }
 
     /// Bytes in flight.
-    pub fn out(&self) -> u32 {
-        self.out
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
     }
 
     /// SACKed bytes.
@@ -138,12 +138,12 @@ impl Scoreboard {
     }
 
     /// Retransmitted bytes in flight.
-    pub fn out_again(&self) -> u32 {
-        let again = self
+    pub fn retrans_out(&self) -> u32 {
+        let retransmitted = self
             .records
             .iter()
-            .filter(|r| r.again && r.fate == Fate::Out);
-        again.map(Record::len).sum()
+            .filter(|r| r.retransmitted && r.state == RangeState::InFlight);
+        retransmitted.map(Record::len).sum()
     }
 
     /// Bytes from `start` to the highest SACKed byte.
@@ -152,13 +152,13 @@ impl Scoreboard {
     }
 
     /// Records a transmission of new data.
-    pub fn sent(&mut self, start: SeqNumber, end: SeqNumber, sent_us: u32) {
+    pub fn on_send(&mut self, start: SeqNumber, end: SeqNumber, sent_us: u32) {
         if start == end {
             return;
         }
-        self.out += end.distance_from(start);
+        self.in_flight += end.distance_from(start);
         if let Some(last) = self.records.back_mut() {
-            let alike = last.fate == Fate::Out && !last.again && last.timed;
+            let alike = last.state == RangeState::InFlight && !last.retransmitted && last.timed;
             if alike && last.sent_us == sent_us && last.end == start {
                 last.end = end;
                 return;
@@ -168,38 +168,38 @@ impl Scoreboard {
             start,
             end,
             sent_us,
-            fate: Fate::Out,
-            again: false,
+            state: RangeState::InFlight,
+            retransmitted: false,
             timed: true,
         });
     }
 
-    fn account(&mut self, fate: Fate) -> &mut u32 {
-        match fate {
-            Fate::Out => &mut self.out,
-            Fate::Sacked => &mut self.sacked,
-            Fate::Lost => &mut self.lost,
+    fn bytes_in(&mut self, state: RangeState) -> &mut u32 {
+        match state {
+            RangeState::InFlight => &mut self.in_flight,
+            RangeState::Sacked => &mut self.sacked,
+            RangeState::Lost => &mut self.lost,
         }
     }
 
-    fn set_fate(&mut self, at: usize, fate: Fate) {
+    fn set_state(&mut self, at: usize, state: RangeState) {
         let Some(record) = self.records.get_mut(at) else {
             return;
         };
-        let (old, len) = (record.fate, record.len());
-        record.fate = fate;
-        *self.account(old) -= len;
-        *self.account(fate) += len;
+        let (old, len) = (record.state, record.len());
+        record.state = state;
+        *self.bytes_in(old) -= len;
+        *self.bytes_in(state) += len;
     }
 
     /// Index of the record that contains `seq`, or of the first one after it.
-    fn place_of(&self, seq: SeqNumber) -> usize {
+    fn index_of(&self, seq: SeqNumber) -> usize {
         self.records.partition_point(|r| r.end.at_or_before(seq))
     }
 
     /// Splits the record that contains `seq`, so that a record begins there. Returns its index.
     fn split(&mut self, seq: SeqNumber) -> usize {
-        let at = self.place_of(seq);
+        let at = self.index_of(seq);
         if let Some(record) = self.records.get_mut(at)
             && record.start.before(seq)
         {
@@ -219,15 +219,15 @@ impl Scoreboard {
     }
 
     /// Updates RACK for a range that was delivered (RFC 8985 §6.2 steps 1 to 3).
-    fn note_arrival(&mut self, record: &Record, timing: &Timing, delivery: &mut Delivery) {
+    fn note_arrival(&mut self, record: &Record, timing: &Timing, delivery: &mut DeliveredData) {
         delivery.bytes += record.len();
-        delivery.again |= record.again;
+        delivery.retransmitted |= record.retransmitted;
         let rtt_us = timing.now_us.wrapping_sub(record.sent_us);
-        if record.again && (record.is_original(timing) || timing.echoes_earlier(record)) {
+        if record.retransmitted && (record.is_original(timing) || timing.echoes_earlier(record)) {
             return;
         }
         delivery.note_newest(record.sent_us);
-        if !record.again {
+        if !record.retransmitted {
             delivery.note_original(record.end);
             delivery.rtt_us = record.timed.then_some(rtt_us).or(delivery.rtt_us);
         }
@@ -245,8 +245,8 @@ impl Scoreboard {
     }
 
     /// Removes all records below `una`, the new SND.UNA.
-    pub fn acknowledge(&mut self, una: SeqNumber, timing: &Timing) -> Delivery {
-        let mut delivery = Delivery::default();
+    pub fn acknowledge(&mut self, una: SeqNumber, timing: &Timing) -> DeliveredData {
+        let mut delivery = DeliveredData::default();
         while let Some(first) = self.records.front().copied() {
             if first.start.at_or_after(una) {
                 break;
@@ -256,8 +256,8 @@ impl Scoreboard {
                 end: first.end.earlier_of(una),
                 ..first
             };
-            *self.account(first.fate) -= part.len();
-            if first.fate != Fate::Sacked {
+            *self.bytes_in(first.state) -= part.len();
+            if first.state != RangeState::Sacked {
                 if part.is_original(timing) && part.end.before(self.fack_before) {
                     delivery.note_reordered(part.start);
                 }
@@ -276,8 +276,8 @@ impl Scoreboard {
 
     /// Marks `[start, end)`, which lies within the outstanding data, as SACKed. The timestamp of
     /// such a segment does not tell which transmission arrived.
-    pub fn sack(&mut self, start: SeqNumber, end: SeqNumber, timing: &Timing) -> Delivery {
-        let mut delivery = Delivery::default();
+    pub fn sack(&mut self, start: SeqNumber, end: SeqNumber, timing: &Timing) -> DeliveredData {
+        let mut delivery = DeliveredData::default();
         if self.is_sacked(start, end) || self.records.len() + 2 > RECORDS_MAX {
             return delivery;
         }
@@ -287,33 +287,33 @@ impl Scoreboard {
             let Some(record) = self.records.get(at).copied() else {
                 break;
             };
-            if record.fate != Fate::Sacked {
+            if record.state != RangeState::Sacked {
                 if record.is_original(timing) && record.end.before(self.fack) {
                     delivery.note_reordered(record.start);
                 }
                 self.note_arrival(&record, timing, &mut delivery);
-                self.set_fate(at, Fate::Sacked);
+                self.set_state(at, RangeState::Sacked);
             }
         }
         self.fack = self.fack.later_of(end);
-        self.join(first, past);
+        self.merge_sacked(first, past);
         delivery
     }
 
     fn is_sacked(&self, start: SeqNumber, end: SeqNumber) -> bool {
-        self.records.get(self.place_of(start)).is_some_and(|r| {
-            r.fate == Fate::Sacked && r.start.at_or_before(start) && end.at_or_before(r.end)
+        self.records.get(self.index_of(start)).is_some_and(|r| {
+            r.state == RangeState::Sacked && r.start.at_or_before(start) && end.at_or_before(r.end)
         })
     }
 
     /// Merges adjacent SACKed records from `first` to `past`, including both neighbours.
-    fn join(&mut self, first: usize, past: usize) {
+    fn merge_sacked(&mut self, first: usize, past: usize) {
         let mut at = first.saturating_sub(1);
         let mut left = past.saturating_sub(first) + 2;
         while left > 0 && at + 1 < self.records.len() {
             left -= 1;
             let (a, b) = (self.records[at], self.records[at + 1]);
-            if a.fate == Fate::Sacked && b.fate == Fate::Sacked {
+            if a.state == RangeState::Sacked && b.state == RangeState::Sacked {
                 self.records[at].end = b.end;
                 self.records.remove(at + 1);
             } else {
@@ -325,7 +325,7 @@ impl Scoreboard {
     /// Marks data lost that was sent before RACK.segment and is overdue by `reorder_us` (RFC 8985
     /// §6.2 step 5). Returns the lost bytes, the retransmitted bytes among them, and the us until
     /// the next range may be lost.
-    pub fn find_lost(&mut self, now_us: u32, reorder_us: u32) -> (u32, u32, Option<u32>) {
+    pub fn rack_detect_loss(&mut self, now_us: u32, reorder_us: u32) -> (u32, u32, Option<u32>) {
         let Some(rack) = self.rack else {
             return (0, 0, None);
         };
@@ -335,21 +335,25 @@ impl Scoreboard {
             let before = earlier(record.sent_us, rack.sent_us)
                 || (record.sent_us == rack.sent_us && record.end.before(rack.end));
             if !before {
-                if record.again || record.fate != Fate::Out {
+                if record.retransmitted || record.state != RangeState::InFlight {
                     continue;
                 }
                 // All later records are first transmissions that were sent after RACK.segment.
                 break;
             }
-            if record.fate != Fate::Out {
+            if record.state != RangeState::InFlight {
                 continue;
             }
             let age = now_us.wrapping_sub(record.sent_us);
             let limit = rack.rtt_us.saturating_add(reorder_us);
             if age >= limit {
                 lost += record.len();
-                lost_again += if record.again { record.len() } else { 0 };
-                self.set_fate(at, Fate::Lost);
+                lost_again += if record.retransmitted {
+                    record.len()
+                } else {
+                    0
+                };
+                self.set_state(at, RangeState::Lost);
             } else {
                 next = next.max(Some(limit - age));
             }
@@ -359,12 +363,14 @@ impl Scoreboard {
 
     /// Marks data lost after a timeout (RFC 8985 §6.3): the first segment of at most `mss` bytes,
     /// and all data in flight that was sent at least `limit_us` ago.
-    pub fn lose_old(&mut self, mss: u32, now_us: u32, limit_us: u32) {
-        self.lose_first(mss);
+    pub fn mark_old_lost(&mut self, mss: u32, now_us: u32, limit_us: u32) {
+        self.mark_first_lost(mss);
         for at in 0..self.records.len() {
             let record = self.records[at];
-            if record.fate == Fate::Out && now_us.wrapping_sub(record.sent_us) >= limit_us {
-                self.set_fate(at, Fate::Lost);
+            if record.state == RangeState::InFlight
+                && now_us.wrapping_sub(record.sent_us) >= limit_us
+            {
+                self.set_state(at, RangeState::Lost);
             }
         }
         self.rack = None;
@@ -377,41 +383,43 @@ impl Scoreboard {
 
     /// Marks all data lost that is not SACKed (RFC 6298 §5). If `reneged`, SACKed data is lost,
     /// too.
-    pub fn lose_all(&mut self, reneged: bool) {
+    pub fn mark_all_lost(&mut self, reneged: bool) {
         for at in 0..self.records.len() {
-            if reneged || self.records[at].fate != Fate::Sacked {
-                self.set_fate(at, Fate::Lost);
+            if reneged || self.records[at].state != RangeState::Sacked {
+                self.set_state(at, RangeState::Lost);
             }
         }
         self.rack = None;
     }
 
     /// Marks all lost data as in flight again.
-    pub fn find_all(&mut self) {
+    pub fn unmark_lost(&mut self) {
         for at in 0..self.records.len() {
-            if self.records[at].fate == Fate::Lost {
-                self.set_fate(at, Fate::Out);
+            if self.records[at].state == RangeState::Lost {
+                self.set_state(at, RangeState::InFlight);
             }
         }
     }
 
     /// Marks the first `len` bytes lost if they are in flight (RFC 6582).
-    pub fn lose_first(&mut self, len: u32) {
+    pub fn mark_first_lost(&mut self, len: u32) {
         let Some(first) = self.records.front().copied() else {
             return;
         };
-        if first.fate != Fate::Out {
+        if first.state != RangeState::InFlight {
             return;
         }
         if len < first.len() {
             self.split(first.start.add(len));
         }
-        self.set_fate(0, Fate::Lost);
+        self.set_state(0, RangeState::Lost);
     }
 
     /// Returns true if the data at SND.UNA is SACKed: the peer has reneged (RFC 2018 §8).
     pub fn is_reneged(&self) -> bool {
-        self.records.front().is_some_and(|r| r.fate == Fate::Sacked)
+        self.records
+            .front()
+            .is_some_and(|r| r.state == RangeState::Sacked)
     }
 
     /// Returns the start and length of the first lost range, at most `mss` bytes.
@@ -419,10 +427,13 @@ impl Scoreboard {
         if self.lost == 0 {
             return None;
         }
-        let at = self.records.iter().position(|r| r.fate == Fate::Lost)?;
+        let at = self
+            .records
+            .iter()
+            .position(|r| r.state == RangeState::Lost)?;
         let (start, mut len) = (self.records[at].start, 0);
         for record in self.records.range(at..) {
-            if record.fate != Fate::Lost || len >= mss {
+            if record.state != RangeState::Lost || len >= mss {
                 break;
             }
             len += record.len();
@@ -431,27 +442,37 @@ impl Scoreboard {
     }
 
     /// Records the retransmission of `[start, start + len)`.
-    pub fn sent_again(&mut self, start: SeqNumber, len: u32, sent_us: u32) {
+    pub fn on_retransmit(&mut self, start: SeqNumber, len: u32, sent_us: u32) {
         let first = self.split(start);
         let past = self.split(start.add(len));
         for at in first..past {
-            if self.records.get(at).is_some_and(|r| r.fate != Fate::Sacked) {
-                self.set_fate(at, Fate::Out);
+            if self
+                .records
+                .get(at)
+                .is_some_and(|r| r.state != RangeState::Sacked)
+            {
+                self.set_state(at, RangeState::InFlight);
                 self.records[at].sent_us = sent_us;
-                self.records[at].again = true;
+                self.records[at].retransmitted = true;
             }
         }
     }
 
     /// Returns the start and length of the first range in flight, at most `mss` bytes.
-    pub fn first_out(&self, mss: u32) -> Option<(SeqNumber, u32)> {
-        let first = self.records.iter().find(|r| r.fate == Fate::Out)?;
+    pub fn first_in_flight(&self, mss: u32) -> Option<(SeqNumber, u32)> {
+        let first = self
+            .records
+            .iter()
+            .find(|r| r.state == RangeState::InFlight)?;
         Some((first.start, first.len().min(mss)))
     }
 
     /// Returns the start and length of the last range, at most `mss` bytes, unless it is SACKed.
     pub fn last(&self, mss: u32) -> Option<(SeqNumber, u32)> {
-        let last = self.records.back().filter(|r| r.fate != Fate::Sacked)?;
+        let last = self
+            .records
+            .back()
+            .filter(|r| r.state != RangeState::Sacked)?;
         let len = last.len().min(mss);
         Some((last.end.back(len), len))
     }
@@ -465,14 +486,25 @@ mod tests {
         SeqNumber(n)
     }
 
-    fn sums(board: &Scoreboard) -> [u32; 3] {
-        let sum = |fate| {
-            let of_fate = board.records.iter().filter(|r| r.fate == fate);
+    fn sums(scoreboard: &Scoreboard) -> [u32; 3] {
+        let sum = |state| {
+            let of_fate = scoreboard.records.iter().filter(|r| r.state == state);
             of_fate.map(Record::len).sum::<u32>()
         };
-        let sums = [sum(Fate::Out), sum(Fate::Sacked), sum(Fate::Lost)];
-        assert_eq!(sums, [board.out, board.sacked, board.lost]);
-        for (a, b) in board.records.iter().zip(board.records.iter().skip(1)) {
+        let sums = [
+            sum(RangeState::InFlight),
+            sum(RangeState::Sacked),
+            sum(RangeState::Lost),
+        ];
+        assert_eq!(
+            sums,
+            [scoreboard.in_flight, scoreboard.sacked, scoreboard.lost]
+        );
+        for (a, b) in scoreboard
+            .records
+            .iter()
+            .zip(scoreboard.records.iter().skip(1))
+        {
             assert_eq!(a.end, b.start, "records are contiguous");
         }
         sums
@@ -488,105 +520,106 @@ mod tests {
 
     #[test]
     fn a_hole_is_lost_once_later_data_arrived_and_time_passed() {
-        let mut board = Scoreboard::begin(s(0), &[(s(1000), 0)]);
-        let delivery = board.sack(s(200), s(500), &timing(100, 50));
+        let mut scoreboard = Scoreboard::begin(s(0), &[(s(1000), 0)]);
+        let delivery = scoreboard.sack(s(200), s(500), &timing(100, 50));
         assert_eq!(delivery.bytes, 300);
-        assert_eq!(sums(&board), [700, 300, 0]);
+        assert_eq!(sums(&scoreboard), [700, 300, 0]);
         // The hole was sent 100 us before the SACK, and the reordering window of 25 us is not over.
-        assert_eq!(board.find_lost(110, 25), (0, 0, Some(15)));
-        assert_eq!(board.find_lost(125, 25), (200, 0, None));
-        assert_eq!(board.next_lost(150), Some((s(0), 150)));
-        board.sent_again(s(0), 150, 130);
-        assert_eq!(sums(&board), [650, 300, 50]);
-        assert_eq!(board.next_lost(150), Some((s(150), 50)));
+        assert_eq!(scoreboard.rack_detect_loss(110, 25), (0, 0, Some(15)));
+        assert_eq!(scoreboard.rack_detect_loss(125, 25), (200, 0, None));
+        assert_eq!(scoreboard.next_lost(150), Some((s(0), 150)));
+        scoreboard.on_retransmit(s(0), 150, 130);
+        assert_eq!(sums(&scoreboard), [650, 300, 50]);
+        assert_eq!(scoreboard.next_lost(150), Some((s(150), 50)));
     }
 
     #[test]
     fn rfc8985_section_6_3_after_a_timeout_what_was_sent_lately_is_not_lost() {
-        let mut board = Scoreboard::begin(s(0), &[(s(3000), 0), (s(4000), 700), (s(5000), 950)]);
-        board.sack(s(2000), s(2500), &timing(800, 50));
-        board.lose_old(1000, 1000, 300);
-        assert_eq!(sums(&board), [1000, 500, 3500]);
-        assert_eq!(board.first_out(1000), Some((s(4000), 1000)));
+        let mut scoreboard =
+            Scoreboard::begin(s(0), &[(s(3000), 0), (s(4000), 700), (s(5000), 950)]);
+        scoreboard.sack(s(2000), s(2500), &timing(800, 50));
+        scoreboard.mark_old_lost(1000, 1000, 300);
+        assert_eq!(sums(&scoreboard), [1000, 500, 3500]);
+        assert_eq!(scoreboard.first_in_flight(1000), Some((s(4000), 1000)));
         // The first segment is lost, however recently it was sent.
-        let mut board = Scoreboard::begin(s(0), &[(s(3000), 990)]);
-        board.lose_old(1000, 1000, 300);
-        assert_eq!(sums(&board), [2000, 0, 1000]);
-        assert_eq!(board.next_lost(5000), Some((s(0), 1000)));
+        let mut scoreboard = Scoreboard::begin(s(0), &[(s(3000), 990)]);
+        scoreboard.mark_old_lost(1000, 1000, 300);
+        assert_eq!(sums(&scoreboard), [2000, 0, 1000]);
+        assert_eq!(scoreboard.next_lost(5000), Some((s(0), 1000)));
     }
 
     #[test]
     fn rfc8985_section_5_2_each_part_of_what_is_in_flight_has_its_time() {
-        let marks = [(s(1000), 0), (s(2000), 400), (s(3000), 800)];
-        let mut board = Scoreboard::begin(s(0), &marks);
-        assert_eq!(sums(&board), [3000, 0, 0]);
+        let send_times = [(s(1000), 0), (s(2000), 400), (s(3000), 800)];
+        let mut scoreboard = Scoreboard::begin(s(0), &send_times);
+        assert_eq!(sums(&scoreboard), [3000, 0, 0]);
         // The second range arrives after 600 us. The first one is lost; the third one was sent
         // later.
-        board.sack(s(1000), s(2000), &timing(1000, 50));
-        assert_eq!(board.find_lost(1000, 0), (1000, 0, None));
-        assert_eq!(sums(&board), [1000, 1000, 1000]);
+        scoreboard.sack(s(1000), s(2000), &timing(1000, 50));
+        assert_eq!(scoreboard.rack_detect_loss(1000, 0), (1000, 0, None));
+        assert_eq!(sums(&scoreboard), [1000, 1000, 1000]);
     }
 
     #[test]
     fn a_lost_retransmission_is_found() {
-        let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
-        board.sack(s(100), s(300), &timing(100, 50));
-        assert_eq!(board.find_lost(100, 0).0, 100);
-        board.sent_again(s(0), 100, 110);
-        board.sent(s(300), s(400), 120);
-        board.sack(s(300), s(400), &timing(220, 50));
-        assert_eq!(board.find_lost(220, 0), (100, 100, None));
+        let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+        scoreboard.sack(s(100), s(300), &timing(100, 50));
+        assert_eq!(scoreboard.rack_detect_loss(100, 0).0, 100);
+        scoreboard.on_retransmit(s(0), 100, 110);
+        scoreboard.on_send(s(300), s(400), 120);
+        scoreboard.sack(s(300), s(400), &timing(220, 50));
+        assert_eq!(scoreboard.rack_detect_loss(220, 0), (100, 100, None));
     }
 
     #[test]
     fn late_arrivals_of_first_transmissions_are_reordering() {
-        let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
-        let first = board.sack(s(200), s(300), &timing(100, 50));
+        let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+        let first = scoreboard.sack(s(200), s(300), &timing(100, 50));
         assert_eq!(first.reordered_from, None);
-        let late = board.sack(s(0), s(100), &timing(101, 50));
+        let late = scoreboard.sack(s(0), s(100), &timing(101, 50));
         assert_eq!(late.reordered_from, Some(s(0)));
-        assert_eq!(board.extent_from(s(0)), 300);
-        let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
-        board.begin_segment();
-        board.sack(s(200), s(300), &timing(100, 50));
-        let acknowledged = board.acknowledge(s(100), &timing(100, 50));
+        assert_eq!(scoreboard.extent_from(s(0)), 300);
+        let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+        scoreboard.begin_segment();
+        scoreboard.sack(s(200), s(300), &timing(100, 50));
+        let acknowledged = scoreboard.acknowledge(s(100), &timing(100, 50));
         assert_eq!(acknowledged.reordered_from, None, "all in one segment");
-        assert_eq!(board.acknowledge(s(200), &timing(102, 50)).bytes, 100);
-        assert_eq!(sums(&board), [0, 100, 0]);
-        assert_eq!(board.acknowledge(s(300), &timing(102, 50)).bytes, 0);
-        assert!(board.records.is_empty());
+        assert_eq!(scoreboard.acknowledge(s(200), &timing(102, 50)).bytes, 100);
+        assert_eq!(sums(&scoreboard), [0, 100, 0]);
+        assert_eq!(scoreboard.acknowledge(s(300), &timing(102, 50)).bytes, 0);
+        assert!(scoreboard.records.is_empty());
     }
 
     #[test]
     fn an_arrival_too_soon_is_that_of_the_first_transmission() {
-        let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
-        board.lose_first(100);
-        board.sent_again(s(0), 100, 90);
+        let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+        scoreboard.mark_first_lost(100);
+        scoreboard.on_retransmit(s(0), 100, 90);
         // The ACK comes 10 us after the retransmission, on a path with an RTT of 50 us: no other
         // data is lost.
-        let delivery = board.acknowledge(s(100), &timing(100, 50));
+        let delivery = scoreboard.acknowledge(s(100), &timing(100, 50));
         assert_eq!((delivery.bytes, delivery.rtt_us), (100, None));
-        assert_eq!(board.find_lost(100, 0), (0, 0, None));
+        assert_eq!(scoreboard.rack_detect_loss(100, 0), (0, 0, None));
         // The ACK comes 60 us after the retransmission: data that was sent before it is lost.
-        let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
-        board.lose_first(100);
-        board.sent_again(s(0), 100, 90);
-        board.acknowledge(s(100), &timing(150, 50));
-        assert_eq!(board.find_lost(150, 0), (200, 0, None));
+        let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+        scoreboard.mark_first_lost(100);
+        scoreboard.on_retransmit(s(0), 100, 90);
+        scoreboard.acknowledge(s(100), &timing(150, 50));
+        assert_eq!(scoreboard.rack_detect_loss(150, 0), (200, 0, None));
     }
 
     #[test]
     fn an_arrival_with_an_older_echo_is_that_of_the_first_transmission() {
         let repaired = |sent_before_us| {
-            let mut board = Scoreboard::begin(s(0), &[(s(300), 0)]);
-            board.lose_first(100);
-            board.sent_again(s(0), 100, 90);
+            let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+            scoreboard.mark_first_lost(100);
+            scoreboard.on_retransmit(s(0), 100, 90);
             let timing = Timing {
                 sent_before_us,
                 ..timing(150, 50)
             };
-            assert_eq!(board.acknowledge(s(100), &timing).bytes, 100);
-            board.find_lost(150, 0).0
+            assert_eq!(scoreboard.acknowledge(s(100), &timing).bytes, 100);
+            scoreboard.rack_detect_loss(150, 0).0
         };
         // An echo of the retransmission: data that was sent before it is lost.
         assert_eq!(repaired(Some(91)), 200);
@@ -608,41 +641,44 @@ mod tests {
             let base = next(u32::MAX);
             let mut una = s(base);
             let mut nxt = una.add(next(5000) + 1);
-            let mut board = Scoreboard::begin(una, &[(nxt, 0)]);
+            let mut scoreboard = Scoreboard::begin(una, &[(nxt, 0)]);
             for now in 1..200 {
                 let flight = nxt.distance_from(una);
                 match next(7) {
                     0 => {
                         let more = nxt.add(next(3000));
-                        board.sent(nxt, more, now);
+                        scoreboard.on_send(nxt, more, now);
                         nxt = more;
                     }
                     1 => {
                         una = una.add(next(flight + 1));
-                        board.acknowledge(una, &timing(now, 3));
+                        scoreboard.acknowledge(una, &timing(now, 3));
                     }
                     2 if flight > 1 => {
                         let start = una.add(next(flight - 1));
                         let end = start.add(1 + next(nxt.distance_from(start)));
-                        board.sack(start, end, &timing(now, 3));
+                        scoreboard.sack(start, end, &timing(now, 3));
                     }
                     3 => {
-                        board.find_lost(now, 2);
+                        scoreboard.rack_detect_loss(now, 2);
                     }
                     4 => {
-                        if let Some((start, len)) = board.next_lost(700) {
-                            board.sent_again(start, len, now);
+                        if let Some((start, len)) = scoreboard.next_lost(700) {
+                            scoreboard.on_retransmit(start, len, now);
                         }
                     }
-                    5 => board.lose_first(500),
-                    _ if next(10) == 0 => board.lose_all(false),
+                    5 => scoreboard.mark_first_lost(500),
+                    _ if next(10) == 0 => scoreboard.mark_all_lost(false),
                     _ => {
-                        if let Some((start, len)) = board.last(700) {
-                            board.sent_again(start, len, now);
+                        if let Some((start, len)) = scoreboard.last(700) {
+                            scoreboard.on_retransmit(start, len, now);
                         }
                     }
                 }
-                assert_eq!(sums(&board).iter().sum::<u32>(), nxt.distance_from(una));
+                assert_eq!(
+                    sums(&scoreboard).iter().sum::<u32>(),
+                    nxt.distance_from(una)
+                );
             }
         }
     }

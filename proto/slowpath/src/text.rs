@@ -3,7 +3,7 @@
 use tidelane_flow::{CloseCause, Env, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
 
-use crate::{Fate, Slow, arrive::Step, blocks::QUICK_ACKS};
+use crate::{Outcome, Slow, arrive::Step, sack_blocks::QUICK_ACKS};
 
 impl<E: Env> Slow<'_, E> {
     /// Seventh: segment text. Out-of-order data is kept (RFC 9293 SHLD-31) and acknowledged at once
@@ -58,18 +58,18 @@ impl<E: Env> Slow<'_, E> {
         if !self.env.place(self.id, self.hot.rx_pos(start), text) {
             return self.drop(DropReason::RxBufferFull);
         }
-        let twice = match skip {
+        let duplicate = match skip {
             0 => self.cold.ooo.overlap(start, end),
             _ => Some((segment.seq, next)),
         };
-        self.keep(start, end, twice);
+        self.record_placed(start, end, duplicate);
         if start != next {
             return Ok(());
         }
         let in_order_before = self.cold.ooo.is_empty();
         self.advance_rcv_nxt(end);
         // A segment that fills a hole is acknowledged at once (RFC 5681 §4.2).
-        let at_once = at_once || !in_order_before || twice.is_some();
+        let at_once = at_once || !in_order_before || duplicate.is_some();
         self.hot.put(flags::ACK_NOW, at_once);
         self.hot.owe_ack(text.len() as u32, self.timeouts);
         self.env.event(self.id, Event::Readable);
@@ -80,16 +80,16 @@ impl<E: Env> Slow<'_, E> {
     /// it.
     fn end_run_before(&mut self, start: SeqNumber) {
         let in_order = self.cold.ooo.is_empty() && start == self.hot.rcv_nxt;
-        if !in_order && !self.cold.reported.grows_at(start, &self.cold.ooo) {
+        if !in_order && !self.cold.sack_report.continues_at(start, &self.cold.ooo) {
             self.end_run();
         }
     }
 
     /// Ends the run after a segment that filled a hole, or after one with PSH that lies behind a
     /// hole or behind another segment of the batch. `next` is RCV.NXT before the segment, and
-    /// `kept` says if there was out-of-order data.
-    pub(crate) fn end_run_with(&mut self, segment: &Segment<'_>, next: SeqNumber, kept: bool) {
-        let filled = kept && self.hot.rcv_nxt != next;
+    /// `had_ooo` says if there was out-of-order data.
+    pub(crate) fn end_run_with(&mut self, segment: &Segment<'_>, next: SeqNumber, had_ooo: bool) {
+        let filled = had_ooo && self.hot.rcv_nxt != next;
         let behind = !self.cold.ooo.is_empty() || self.hot.has(flags::PENDING);
         if filled || behind && segment.flags.contains(TcpFlags::PSH) {
             self.end_run();
@@ -110,16 +110,21 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Records `[start, end)` after its payload was placed. The part `twice` is a duplicate.
-    fn keep(&mut self, start: SeqNumber, end: SeqNumber, twice: Option<(SeqNumber, SeqNumber)>) {
-        self.cold.reported.told = false;
+    /// Records `[start, end)` after its payload was placed. The part `duplicate` is a duplicate.
+    fn record_placed(
+        &mut self,
+        start: SeqNumber,
+        end: SeqNumber,
+        duplicate: Option<(SeqNumber, SeqNumber)>,
+    ) {
+        self.cold.sack_report.sent = false;
         if start != self.hot.rcv_nxt {
             self.counters.ofo_queue += 1;
             self.hot.set_quick_acks(QUICK_ACKS);
             self.cold.ooo.insert(start, end);
-            self.cold.reported.arrived(start, &self.cold.ooo);
+            self.cold.sack_report.arrived(start, &self.cold.ooo);
         }
-        if let Some((left, right)) = twice {
+        if let Some((left, right)) = duplicate {
             self.report_duplicate(left, right);
         }
     }
@@ -168,7 +173,7 @@ impl<E: Env> Slow<'_, E> {
         self.env.event(self.id, Event::PeerClosed);
         if self.hot.state == State::TimeWait {
             let _ = self.send_ack();
-            return Err(self.finish(Fate::TimeWait));
+            return Err(self.finish(Outcome::TimeWait));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use tidelane_flow::{CaState, CloseCause, Env, Millis, State, flags};
 
 use tidelane_wire::{SeqNumber, TcpFlags};
 
-use crate::{Fate, Slow};
+use crate::{Outcome, Slow};
 
 /// Assumed delayed-ACK time of the peer in a tail loss probe's timeout, in ms. RFC 8985 has 200 ms,
 /// which is RTO_MIN itself; nearly all receivers delay by 40 ms.
@@ -42,7 +42,7 @@ impl<E: Env> Slow<'_, E> {
             .arm_rto(&self.clock, self.timeouts, rto, probe, several);
         // On a path with losses, a single segment is probed for, too (RFC 8985 §7.2 (2)), and the
         // PTO is shorter.
-        if probe && self.cold.trouble {
+        if probe && self.cold.loss_suspected {
             let late = if several { 0 } else { PROBE_DELAYED_ACK_MS };
             let pto = ((self.hot.srtt >> 2) / 1000 + PROBE_MS_MIN).saturating_add(late);
             if pto < rto {
@@ -72,12 +72,12 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Handles all expired timers.
-    pub fn on_time(&mut self) -> Fate {
+    pub fn on_time(&mut self) -> Outcome {
         if self.hot.has(flags::RTO_ARMED) && self.hot.rto_deadline.is_due(self.clock.ms) {
             self.hot.clear(flags::RTO_ARMED);
-            let fate = self.on_retransmission_timeout();
-            if fate != Fate::Keep || self.hot.state == State::Closed {
-                return fate;
+            let outcome = self.on_retransmission_timeout();
+            if outcome != Outcome::Keep || self.hot.state == State::Closed {
+                return outcome;
             }
         }
         if self
@@ -106,23 +106,23 @@ impl<E: Env> Slow<'_, E> {
             .is_some_and(|at| at.is_due(self.clock.ms))
         {
             self.cold.path_deadline = None;
-            self.widen_path();
+            self.raise_path_mtu();
         }
-        Fate::Keep
+        Outcome::Keep
     }
 
-    fn on_retransmission_timeout(&mut self) -> Fate {
+    fn on_retransmission_timeout(&mut self) -> Outcome {
         if self.hot.has(flags::PERSIST) {
             return self.on_persist();
         }
         if self.hot.has(flags::PROBE) {
             self.hot.clear(flags::PROBE);
-            return self.on_probe();
+            return self.on_probe_timeout();
         }
         if self.hot.flight_size() == 0 && self.hot.state.is_synchronized() {
-            return Fate::Keep;
+            return Outcome::Keep;
         }
-        if self.has_waited_enough() && !self.is_deferred() {
+        if self.is_past_r2() && !self.is_deferred() {
             return self.give_up();
         }
         let acknowledged = self.is_deferred();
@@ -130,10 +130,10 @@ impl<E: Env> Slow<'_, E> {
         self.cold.timeouts = self.cold.timeouts.saturating_add(1);
         if acknowledged && self.is_deferred() {
             self.arm_rto();
-            return Fate::Keep;
+            return Outcome::Keep;
         }
         if self.cold.timeouts == R1 {
-            self.env.doubt_path(self.id);
+            self.env.negative_advice(self.id);
         }
         self.cold.retrans_since.get_or_insert(self.clock.ms);
         self.note_unanswered();
@@ -158,17 +158,17 @@ impl<E: Env> Slow<'_, E> {
                 self.arm_rto();
             }
         }
-        Fate::Keep
+        Outcome::Keep
     }
 
     /// Returns true if the connection has to be given up at R2 (RFC 9293 §3.8.3, MUST-20): after
     /// the largest number of retransmissions, or after USER TIMEOUT if the application set it. A
     /// peer that answers with a closed window is alive (§3.8.6.1, MUST-37). The same holds for a
     /// peer that has shrunk its window to less than the oldest segment (§3.8.6, SHLD-17).
-    fn has_waited_enough(&self) -> bool {
+    fn is_past_r2(&self) -> bool {
         let retries = self.retries_max();
         let synchronized = self.hot.state.is_synchronized();
-        if self.is_user_timeout(self.cold.retrans_since) || self.has_opened_long_enough() {
+        if self.is_user_timeout(self.cold.retrans_since) || self.is_syn_timed_out() {
             return true;
         }
         if synchronized && !self.cold.options.user_timeout.is_zero() {
@@ -181,7 +181,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Returns true if an active open has lasted as long as its exponential timeouts alone would
     /// (Linux: `retransmits_timed_out`).
-    fn has_opened_long_enough(&self) -> bool {
+    fn is_syn_timed_out(&self) -> bool {
         if self.hot.state != State::SynSent {
             return false;
         }
@@ -223,54 +223,54 @@ impl<E: Env> Slow<'_, E> {
         self.cold.deferred && self.cold.backoff < self.cold.options.defer_accept
     }
 
-    fn give_up(&mut self) -> Fate {
+    fn give_up(&mut self) -> Outcome {
         let cause = self.cold.soft_error.unwrap_or(CloseCause::TimedOut);
         self.counters.abort_on_timeout += u64::from(self.hot.state.is_synchronized());
-        if self.is_unseen() {
+        if self.is_half_open_passive() {
             self.counters.attempt_fails += 1;
-            return Fate::Release;
+            return Outcome::Release;
         }
         self.end(cause)
     }
 
     /// Sends a tail loss probe (RFC 8985 §7.3): new data, or else the last segment again. Its ACK
     /// shows what is lost.
-    fn on_probe(&mut self) -> Fate {
+    fn on_probe_timeout(&mut self) -> Outcome {
         self.cold.probed = true;
         self.counters.loss_probes += 1;
         let mss = u32::from(self.hot.mss);
-        self.track();
-        if self.is_repairing() {
+        self.suspect_loss();
+        if self.is_recovering() {
             // Beyond RFC 8985: if all retransmissions were lost, no later segment can show it.
-            if let Some((start, len)) = self.track().first_out(mss) {
+            if let Some((start, len)) = self.suspect_loss().first_in_flight(mss) {
                 let _ = self.retransmit(start, len);
             }
-        } else if !self.probe_with_new_text(mss)
+        } else if !self.probe_with_new_data(mss)
             && let Some((start, len)) = self.last_sent(mss)
             && self.retransmit(start, len).is_ok()
         {
             self.cold.probe_end = Some(start.add(len));
         }
         self.arm_rto();
-        Fate::Keep
+        Outcome::Keep
     }
 
     /// Returns the last segment that was sent, or the FIN if that was sent without payload.
     fn last_sent(&mut self, mss: u32) -> Option<(SeqNumber, u32)> {
-        let last = self.track().last(mss);
+        let last = self.suspect_loss().last(mss);
         if self.cold.fin_alone {
             return Some((self.hot.tx_end, 1));
         }
         last
     }
 
-    fn probe_with_new_text(&mut self, mss: u32) -> bool {
+    fn probe_with_new_data(&mut self, mss: u32) -> bool {
         if self.hot.has(flags::FIN_SENT) {
             return false;
         }
         let len = self.hot.tx_end.distance_from(self.hot.snd_nxt).min(mss);
         let fits = self.hot.flight_size().saturating_add(len) <= self.hot.snd_wnd;
-        len > 0 && fits && self.send_text(len).is_ok()
+        len > 0 && fits && self.send_new_data(len).is_ok()
     }
 
     /// Handles the persist timeout: probes a closed window, or sends the part of a segment that a
@@ -279,22 +279,22 @@ impl<E: Env> Slow<'_, E> {
     /// The probe is a segment without payload before SND.UNA, as in Linux. The peer answers it in
     /// any state of its window, and it does not count as in flight. A peer that answers is never
     /// given up (MUST-37).
-    fn on_persist(&mut self) -> Fate {
+    fn on_persist(&mut self) -> Outcome {
         self.hot.clear(flags::PERSIST);
         if self.hot.flight_size() > 0 || !self.hot.tx_end.after(self.hot.snd_nxt) {
             self.cold.persist_since = None;
             if self.hot.flight_size() > 0 {
                 self.arm_rto();
             }
-            return Fate::Keep;
+            return Outcome::Keep;
         }
         if self.hot.snd_wnd > 0 {
             let unsent = self.hot.tx_end.distance_from(self.hot.snd_nxt);
             let len = self.hot.snd_wnd.min(unsent).min(u32::from(self.hot.mss));
             self.counters.window_probes += 1;
             // If no frame is free, the data is sent at the next timeout.
-            if self.send_text(len).is_ok() {
-                return Fate::Keep;
+            if self.send_new_data(len).is_ok() {
+                return Outcome::Keep;
             }
         } else {
             // USER TIMEOUT also bounds the wait for a window, even if the peer answers (as in
@@ -309,7 +309,7 @@ impl<E: Env> Slow<'_, E> {
             self.cold.backoff = self.cold.backoff.saturating_add(1);
         }
         self.arm_persist();
-        Fate::Keep
+        Outcome::Keep
     }
 
     /// Returns the rest of USER TIMEOUT in ms (RFC 9293 §3.10.8, RFC 5482; TCP_USER_TIMEOUT),
@@ -367,21 +367,21 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    fn on_slow_deadline(&mut self) -> Fate {
+    fn on_slow_deadline(&mut self) -> Outcome {
         if self.hot.state == State::FinWait2 && self.cold.is_orphan {
             // The flow does not move to TIME-WAIT. In TIME-WAIT, a late FIN would never be
             // acknowledged, because RCV.NXT is before it. Without state it gets a RST, as in Linux.
             return self.end(CloseCause::Finished);
         }
-        if !self.cold.options.keepalive || !self.is_kept_alive() {
-            return Fate::Keep;
+        if !self.cold.options.keepalive || !self.keepalive_applies() {
+            return Outcome::Keep;
         }
         self.on_keepalive()
     }
 
     /// Handles the keepalive timer (RFC 9293 §3.8.4: MUST-24 to MUST-29). While data is outstanding
     /// or unsent, the other timers detect a dead peer.
-    fn on_keepalive(&mut self) -> Fate {
+    fn on_keepalive(&mut self) -> Outcome {
         let idle = self.keepalive_idle_ms();
         let silent = self.silent_ms();
         let sending = self.hot.flight_size() > 0 || self.hot.tx_end.after(self.hot.snd_nxt);
@@ -390,7 +390,7 @@ impl<E: Env> Slow<'_, E> {
         } else if silent < idle {
             self.cold.unanswered_probes = 0;
             idle - silent
-        } else if self.is_dead(silent) {
+        } else if self.is_peer_dead(silent) {
             self.send_reset();
             self.counters.abort_on_timeout += 1;
             return self.end(self.cold.soft_error.unwrap_or(CloseCause::TimedOut));
@@ -401,12 +401,12 @@ impl<E: Env> Slow<'_, E> {
             interval.clamp(1, DEADLINE_MAX_MS) as u32
         };
         self.cold.slow_deadline = Some(self.clock.ms.plus(wait));
-        Fate::Keep
+        Outcome::Keep
     }
 
     /// Returns true if the peer counts as dead: after the largest number of unanswered probes, or
     /// after USER TIMEOUT if the application set it (as in Linux).
-    fn is_dead(&self, silent_ms: u32) -> bool {
+    fn is_peer_dead(&self, silent_ms: u32) -> bool {
         let limit = self.cold.options.user_timeout;
         if limit.is_zero() {
             return self.cold.unanswered_probes >= self.cold.options.keepalive_probes;
@@ -432,7 +432,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Returns true if keepalive applies: a connection that both sides have closed is not probed.
-    fn is_kept_alive(&self) -> bool {
+    fn keepalive_applies(&self) -> bool {
         self.hot.state.receives() || self.hot.state.sends()
     }
 
@@ -442,7 +442,7 @@ impl<E: Env> Slow<'_, E> {
         if self.cold.is_orphan {
             return;
         }
-        let on = self.cold.options.keepalive && self.is_kept_alive();
+        let on = self.cold.options.keepalive && self.keepalive_applies();
         self.cold.slow_deadline = on.then(|| {
             let idle = self.keepalive_idle_ms();
             let left = idle.saturating_sub(self.silent_ms());

@@ -19,9 +19,9 @@ pub struct Undo {
     /// Congestion control before the recovery.
     pub controller: Controller,
     /// Retransmitted bytes that no DSACK has reported as duplicates (Linux: `undo_retrans`).
-    pub unneeded: u32,
+    pub undo_retrans: u32,
     /// Timestamp of the first retransmission (Linux: `retrans_stamp`).
-    pub first_sent: Option<Millis>,
+    pub retrans_stamp: Option<Millis>,
 }
 
 impl<E: Env> Slow<'_, E> {
@@ -54,15 +54,15 @@ impl<E: Env> Slow<'_, E> {
         let Some(undo) = &mut self.cold.undo else {
             return;
         };
-        undo.unneeded = undo.unneeded.saturating_sub(end.distance_from(start));
-        if undo.unneeded == 0 {
-            self.take_back();
+        undo.undo_retrans = undo.undo_retrans.saturating_sub(end.distance_from(start));
+        if undo.undo_retrans == 0 {
+            self.undo_reduction();
             self.end_reduction();
             if self
                 .cold
-                .board
+                .scoreboard
                 .as_ref()
-                .is_none_or(|board| board.lost() == 0)
+                .is_none_or(|scoreboard| scoreboard.lost() == 0)
             {
                 self.cold.ca_state = CaState::Open;
             }
@@ -71,7 +71,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Notes reordering if, in fast recovery, the ACK that advanced SND.UNA from `prior_una` echoes
     /// the original transmission (as in Linux).
-    pub(crate) fn check_repair(&mut self, segment: &Segment<'_>, prior_una: SeqNumber) {
+    pub(crate) fn check_late_original(&mut self, segment: &Segment<'_>, prior_una: SeqNumber) {
         if self.cold.ca_state == CaState::Recovery && self.echoes_original(segment) {
             self.note_reordering(prior_una);
         }
@@ -79,7 +79,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Returns true if the echoed timestamp is older than the first retransmission (RFC 3522 §3.2).
     pub(crate) fn echoes_original(&self, segment: &Segment<'_>) -> bool {
-        let first = self.cold.undo.and_then(|undo| undo.first_sent);
+        let first = self.cold.undo.and_then(|undo| undo.retrans_stamp);
         match (first, segment.options.timestamps) {
             (Some(first), Some(t)) if self.hot.has(flags::TIMESTAMPS) => {
                 (t.tsecr.wrapping_sub(first.0) as i32) < 0
@@ -90,7 +90,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Restores the window from before the recovery, or keeps the present one if it is larger.
     /// Returns false if there was no recovery to undo.
-    pub(crate) fn take_back(&mut self) -> bool {
+    pub(crate) fn undo_reduction(&mut self) -> bool {
         let Some(undo) = self.cold.undo.take() else {
             return false;
         };

@@ -96,7 +96,7 @@ impl<E: Env> Slow<'_, E> {
         let up = self.hot.iss.add(1).add(pos);
         let known = self.cold.urgent.snd_up;
         self.cold.urgent.snd_up = Some(known.map_or(up, |known| up.later_of(known)));
-        self.settle();
+        self.update_fast_path();
     }
 
     /// Sends `out`, with URG and the pointer if urgent data is ahead of it.

@@ -13,21 +13,21 @@ pub(crate) struct Sizes {
     /// `min_pmtu`). IPv6: every link supports it (RFC 8201 §4).
     pub path_mtu_min: u16,
     /// A report below `path_mtu_min` counts as `path_mtu_min`. IPv6 discards it (RFC 8201 §4).
-    pub less_is_least: bool,
+    pub clamps_to_min: bool,
 }
 
 const V4: Sizes = Sizes {
     headers: 20 + 20,
     mss_default: 536,
     path_mtu_min: 552,
-    less_is_least: true,
+    clamps_to_min: true,
 };
 
 const V6: Sizes = Sizes {
     headers: 40 + 20,
     mss_default: 1220,
     path_mtu_min: 1280,
-    less_is_least: false,
+    clamps_to_min: false,
 };
 
 /// Returns the sizes for the IP version of `address`.

@@ -342,7 +342,7 @@ impl<P: PacketIo> Env for HostIo<P> {
         }
     }
 
-    fn doubt_path(&mut self, flow: FlowId) {
+    fn negative_advice(&mut self, flow: FlowId) {
         self.ask_again(flow);
     }
 

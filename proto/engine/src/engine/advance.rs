@@ -1,7 +1,7 @@
 //! Read and write positions of applications, and the receive window that follows from them.
 
 use tidelane_flow::{EngineConfig, Env, FlowId, FlowState, Misuse, State, flags};
-use tidelane_slowpath::window_most;
+use tidelane_slowpath::window_max;
 use tidelane_time::Instant;
 
 use super::Engine;
@@ -31,8 +31,9 @@ impl Engine {
     #[inline(always)]
     pub fn advance(&mut self, id: FlowId, to: &Advance) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
-        if to.rx_read != flow.rx_read && note_read(flow, &self.config, to.rx_read) != Read::Usual {
-            self.read_unusually(id, to.rx_read)?;
+        if to.rx_read != flow.rx_read && note_read(flow, &self.config, to.rx_read) != Read::NoChange
+        {
+            self.slow_read(id, to.rx_read)?;
         }
         let limit = self.config.tx_limit.min(to.tx_room);
         self.note_written(id, to.tx_head, limit)
@@ -81,11 +82,11 @@ impl Engine {
         // case.
         let unacked = end.distance_from(flow.snd_una);
         // The position moves forwards, so by no more than the data that is then unacknowledged.
-        let usual = end.after(flow.tx_end)
+        let valid = end.after(flow.tx_end)
             && unacked <= limit
             && flow.state != State::Closed
             && flow.flags & flags::FIN_QUEUED == 0;
-        if !usual {
+        if !valid {
             match may_advance(flow, tx_head, limit) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
@@ -99,7 +100,7 @@ impl Engine {
         let pending = flow.has(flags::PENDING);
         flow.set(flags::SEND_WANTED | flags::PENDING);
         if !pending {
-            self.pend(id);
+            self.push_pending(id);
         }
         Ok(())
     }
@@ -116,14 +117,14 @@ impl Engine {
         let _ = (now, env);
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
         match note_read(flow, &self.config, rx_read) {
-            Read::Usual => Ok(()),
-            _ => self.read_unusually(id, rx_read),
+            Read::NoChange => Ok(()),
+            _ => self.slow_read(id, rx_read),
         }
     }
 
     /// Handles a read that may change the window, or an invalid read position.
     #[inline(never)]
-    fn read_unusually(&mut self, id: FlowId, rx_read: u32) -> Result<(), Misuse> {
+    fn slow_read(&mut self, id: FlowId, rx_read: u32) -> Result<(), Misuse> {
         if self
             .table
             .get(id)
@@ -132,15 +133,15 @@ impl Engine {
             self.counters.misuses += 1;
             return Err(Misuse::RxRead);
         }
-        self.look_at_window(id);
+        self.update_receive_window(id);
         Ok(())
     }
 
     /// Grows the receive window if autotuning says so, and schedules a window update if one is due.
-    fn look_at_window(&mut self, id: FlowId) {
+    fn update_receive_window(&mut self, id: FlowId) {
         let may_grow = |flow: &FlowState| flow.rcv_wnd_limit < self.config.rx_window_max;
         if self.table.get(id).is_some_and(may_grow) {
-            self.tune_window(id);
+            self.autotune_window(id);
         }
         let Some(flow) = self.table.get_mut(id) else {
             return;
@@ -148,22 +149,23 @@ impl Engine {
         let opens = flow.note_edge();
         if flow.window_update_due(opens) && flow.state.receives() {
             flow.flags |= flags::ACK_OWED | flags::ACK_NOW;
-            self.mark(id);
+            self.set_pending(id);
         }
     }
 
     /// Doubles the quota once a full window was read since it last grew (receive-buffer
     /// autotuning).
-    fn tune_window(&mut self, id: FlowId) {
+    fn autotune_window(&mut self, id: FlowId) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get_mut(id), self.connections.get_mut(id.index()))
         else {
             return;
         };
         let window = &cold.options.window;
-        if window.is_tuned() && flow.rx_read.wrapping_sub(cold.tune_from) >= flow.rcv_wnd_limit {
-            cold.tune_from = flow.rx_read;
-            let most = window_most(&self.config, flow);
+        if window.is_tuned() && flow.rx_read.wrapping_sub(cold.autotune_from) >= flow.rcv_wnd_limit
+        {
+            cold.autotune_from = flow.rx_read;
+            let most = window_max(&self.config, flow);
             flow.rcv_wnd_limit = window.quota(flow.rcv_wnd_limit * 2, most);
             flow.note_edge();
         }
@@ -174,7 +176,7 @@ impl Engine {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Read {
     /// The receive window stays as it is.
-    Usual,
+    NoChange,
     /// The window may grow, or a window update is due.
     Window,
     /// The position is invalid, and was not applied.
@@ -198,7 +200,7 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
     if flow.window_update_due(opens) {
         Read::Window
     } else {
-        Read::Usual
+        Read::NoChange
     }
 }
 

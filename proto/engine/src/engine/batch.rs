@@ -5,20 +5,24 @@ use tidelane_flow::{Clock, Env, FlowId, FlowState, Millis, TxFull, flags};
 use tidelane_slowpath::Slow;
 use tidelane_time::{Instant, TimerHandle};
 
-use super::{Engine, look::LOOK};
+use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 
 /// Least idle time in us after which a flow's window is checked before it sends. No RTO is shorter.
 const IDLE_US_MIN: u32 = 10_000;
 
-/// Flags of a flow that the fast path may finish: all of `USUAL` and none of `ODD`.
-const USUAL: u32 = flags::FAST_SEND | flags::FAST_RECEIVE;
-const ODD: u32 = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
+/// Flags of a flow that the fast path may finish: all of `FAST_FLAGS` and none of `SLOW_FLAGS`.
+const FAST_FLAGS: u32 = flags::FAST_SEND | flags::FAST_RECEIVE;
+const SLOW_FLAGS: u32 = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
 /// Masks for the flags of a pending flow. ACK_LOOK: an ACK is due, and nothing else. TEXT_LOOK:
 /// data is to be sent, as a single segment. NOTHING_LOOK: nothing is to be sent now.
-const ACK_LOOK: u32 =
-    USUAL | ODD | flags::SEND_WANTED | flags::ACK_NOW | flags::EDGE_MOVES | flags::RTO_ARMED;
-const TEXT_LOOK: u32 = USUAL | ODD | flags::SEND_WANTED | NOT_ALONE;
-const NOTHING_LOOK: u32 = USUAL | ODD | flags::SEND_WANTED | flags::ACK_NOW;
+const ACK_MASK: u32 = FAST_FLAGS
+    | SLOW_FLAGS
+    | flags::SEND_WANTED
+    | flags::ACK_NOW
+    | flags::EDGE_MOVES
+    | flags::RTO_ARMED;
+const DATA_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | NOT_ALONE;
+const IDLE_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | flags::ACK_NOW;
 
 impl Engine {
     /// Ends a batch of segments and requests. Sends the ACKs that are still owed, at most one per
@@ -26,33 +30,33 @@ impl Engine {
     #[inline(always)]
     pub fn batch_end(&mut self, now: Instant, env: &mut impl Env) {
         // Flows that become pending during this loop are finished at the end of the next batch.
-        let marked = self.pending.len();
-        if marked > 0 {
+        let count = self.pending.len();
+        if count > 0 {
             self.tick(now);
-            for at in 0..marked {
+            for at in 0..count {
                 let Some(id) = self.pending.get(at).copied() else {
                     break;
                 };
-                if !self.finish_usual(id, env) {
+                if !self.finish_fast(id, env) {
                     self.finish_flow(id, env);
                 }
             }
-            self.forget_pending(marked);
+            self.drain_pending(count);
         }
         self.table.recycle();
     }
 
     /// Adds a flow to the list of pending flows.
     #[inline(always)]
-    pub(super) fn pend(&mut self, id: FlowId) {
+    pub(super) fn push_pending(&mut self, id: FlowId) {
         if self.pending.len() == self.pending.capacity() {
-            return self.pend_with_room(id);
+            return self.push_pending_grow(id);
         }
         self.pending.push(id);
     }
 
     #[inline(never)]
-    fn pend_with_room(&mut self, id: FlowId) {
+    fn push_pending_grow(&mut self, id: FlowId) {
         self.pending.push(id);
     }
 
@@ -60,39 +64,39 @@ impl Engine {
     #[inline(always)]
     pub(super) fn tick(&mut self, now: Instant) {
         if !self.clock.moves_to(now) {
-            self.turn_clock(now);
+            self.set_clock(now);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn turn_clock(&mut self, now: Instant) {
+    fn set_clock(&mut self, now: Instant) {
         self.clock = Clock::at(now);
     }
 
     #[inline]
-    fn forget_pending(&mut self, marked: usize) {
-        if self.pending.len() == marked {
+    fn drain_pending(&mut self, count: usize) {
+        if self.pending.len() == count {
             return self.pending.clear();
         }
-        self.keep_pending_from(marked);
+        self.drain_pending_front(count);
     }
 
     #[cold]
     #[inline(never)]
-    fn keep_pending_from(&mut self, marked: usize) {
-        self.pending.drain(..marked);
+    fn drain_pending_front(&mut self, count: usize) {
+        self.pending.drain(..count);
     }
 
     /// Finishes a flow on the fast path: sends one data segment or a pure ACK, or delays an ACK.
     /// Returns false, without any effect, if the flow needs [`Engine::finish_flow`].
     #[inline(always)]
-    fn finish_usual(&mut self, id: FlowId, env: &mut impl Env) -> bool {
+    fn finish_fast(&mut self, id: FlowId, env: &mut impl Env) -> bool {
         let Some(flow) = self.table.place_mut(id) else {
             return true;
         };
         let (before, clock) = (flow.flags, &self.clock);
-        let scheduled = if before & ACK_LOOK == USUAL | flags::ACK_NOW {
+        let scheduled = if before & ACK_MASK == FAST_FLAGS | flags::ACK_NOW {
             // The ACK needs no SACK blocks, because no data is out of order.
             let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
             if fast.acknowledge_directly(before).is_err() {
@@ -100,9 +104,9 @@ impl Engine {
             }
             self.counters.pure_acks += 1;
             return true;
-        } else if before & TEXT_LOOK == USUAL | flags::SEND_WANTED {
+        } else if before & DATA_MASK == FAST_FLAGS | flags::SEND_WANTED {
             let now_us = clock.us();
-            if flow.srtt == 0 || flow.snd_nxt != flow.snd_una || rested(flow, now_us) {
+            if flow.srtt == 0 || flow.snd_nxt != flow.snd_una || has_been_idle(flow, now_us) {
                 return false;
             }
             let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
@@ -112,14 +116,14 @@ impl Engine {
             let on_wheel = is_on_wheel(flow, flow.rto_deadline);
             self.counters.out_segs += 1;
             on_wheel
-        } else if before & NOTHING_LOOK == USUAL {
+        } else if before & IDLE_MASK == FAST_FLAGS {
             if before & (flags::ACK_OWED | flags::DELACK_ARMED) == flags::ACK_OWED {
-                owe_until(flow, clock.ms.plus(self.timeouts.delayed_ack_ms));
+                arm_delack(flow, clock.ms.plus(self.timeouts.delayed_ack_ms));
             }
             flow.flags &= !flags::PENDING;
             is_scheduled(flow, clock)
         } else {
-            return before & NOTHING_LOOK == USUAL | flags::ACK_NOW && self.finish_ack(id, env);
+            return before & IDLE_MASK == FAST_FLAGS | flags::ACK_NOW && self.finish_ack(id, env);
         };
         if !scheduled {
             self.schedule(id);
@@ -127,7 +131,7 @@ impl Engine {
         true
     }
 
-    /// Sends a pure ACK for [`Engine::finish_usual`] if the window's edge may move or the
+    /// Sends a pure ACK for [`Engine::finish_fast`] if the window's edge may move or the
     /// retransmission timer runs.
     #[inline(never)]
     fn finish_ack(&mut self, id: FlowId, env: &mut impl Env) -> bool {
@@ -157,7 +161,7 @@ impl Engine {
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let usual = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
-            if usual && flow.srtt != 0 && !idle(flow, clock.us()) {
+            if usual && flow.srtt != 0 && !is_idle(flow, clock.us()) {
                 let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
                 match fast.send() {
                     Ok(sent) => {
@@ -172,14 +176,14 @@ impl Engine {
                 }
             }
             if mark {
-                self.mark_time(id);
+                self.record_send_time(id);
                 let Some(again) = self.table.get_mut(id) else {
                     return;
                 };
                 flow = again;
             }
             if !full && flow.flags & flags::SEND_WANTED != 0 {
-                full = self.output_slowly(id, env);
+                full = self.slow_output(id, env);
                 let Some(again) = self.table.get_mut(id) else {
                     return;
                 };
@@ -200,7 +204,7 @@ impl Engine {
             };
             flow = again;
         } else if flow.flags & (flags::ACK_OWED | flags::DELACK_ARMED) == flags::ACK_OWED {
-            owe_until(flow, clock.ms.plus(self.timeouts.delayed_ack_ms));
+            arm_delack(flow, clock.ms.plus(self.timeouts.delayed_ack_ms));
         }
         let scheduled = is_scheduled(flow, &clock);
         if full {
@@ -213,16 +217,16 @@ impl Engine {
 
     /// Records the transmission time of data that was sent behind other data in flight.
     #[inline(never)]
-    fn mark_time(&mut self, id: FlowId) {
+    fn record_send_time(&mut self, id: FlowId) {
         if let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))
         {
-            cold.marks.note(flow, self.clock.us());
+            cold.send_times.note(flow, self.clock.us());
         }
     }
 
     #[inline(never)]
-    fn output_slowly(&mut self, id: FlowId, env: &mut impl Env) -> bool {
+    fn slow_output(&mut self, id: FlowId, env: &mut impl Env) -> bool {
         let clock = self.clock;
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return false;
@@ -242,7 +246,7 @@ impl Engine {
             slow.counters.out_segs += u64::from(*new.as_ref().unwrap_or(&0));
             new
         });
-        slow.settle();
+        slow.update_fast_path();
         result.is_err()
     }
 
@@ -256,9 +260,9 @@ impl Engine {
             slow.hot.clear(flags::ACK_NOW | flags::ACK_OWED);
             return false;
         }
-        let due = slow.hot.has(flags::ACK_NOW) || slow.has_untold_sack();
+        let due = slow.hot.has(flags::ACK_NOW) || slow.has_unsent_sack();
         let full = due && slow.send_ack().is_err();
-        slow.settle();
+        slow.update_fast_path();
         full
     }
 
@@ -316,8 +320,8 @@ impl Engine {
         let clock = Clock::at(now);
         self.time_wait.expire(now);
         while let Some(id) = self.wheel.expire_next(now) {
-            if id == LOOK {
-                self.look_who_was_heard(now);
+            if id == TS_RECENT_CHECK {
+                self.check_ts_recent_ages(now);
             }
             let Some(flow) = self.table.get_mut(id) else {
                 continue;
@@ -332,9 +336,9 @@ impl Engine {
                 continue;
             };
             slow.cold.timer = TimerHandle::NULL;
-            let fate = slow.on_time();
-            slow.settle();
-            self.settle(clock, id, fate, env);
+            let outcome = slow.on_time();
+            slow.update_fast_path();
+            self.finish_slow(clock, id, outcome, env);
         }
     }
 
@@ -363,14 +367,14 @@ impl Engine {
             if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
                 cold.tx_blocked = false;
             }
-            self.mark(id);
+            self.set_pending(id);
         }
     }
 }
 
 /// Delays an ACK until `deadline`, unless a data segment carries it before.
 #[inline]
-fn owe_until(flow: &mut FlowState, deadline: Millis) {
+fn arm_delack(flow: &mut FlowState, deadline: Millis) {
     flow.delack_at = deadline.0 as u16;
     flow.flags |= flags::DELACK_ARMED;
 }
@@ -395,13 +399,13 @@ fn is_on_wheel(flow: &FlowState, deadline: Millis) -> bool {
 
 /// Returns true if the flow was idle so long that its window must be checked before it sends.
 #[inline]
-fn idle(flow: &FlowState, now_us: u32) -> bool {
-    flow.snd_nxt == flow.snd_una && rested(flow, now_us)
+fn is_idle(flow: &FlowState, now_us: u32) -> bool {
+    flow.snd_nxt == flow.snd_una && has_been_idle(flow, now_us)
 }
 
-/// As [`idle`], for a flow with nothing in flight.
+/// As [`is_idle`], for a flow with nothing in flight.
 #[inline]
-fn rested(flow: &FlowState, now_us: u32) -> bool {
+fn has_been_idle(flow: &FlowState, now_us: u32) -> bool {
     // `rtt_stamp` is a transmission time of the last flight.
     now_us.wrapping_sub(flow.rtt_stamp) > IDLE_US_MIN
 }

@@ -11,7 +11,7 @@ use tidelane_wire::{Endpoint, FastOpenOption, FlowKey, IpAddress, Segment};
 use super::Engine;
 use crate::fast_open::{
     cache::{Cache, Offer},
-    keys::{FastOpenKeys, Worth},
+    keys::{CookieValidity, FastOpenKeys},
     queue::Queues,
 };
 
@@ -43,9 +43,9 @@ impl FastOpenState {
 
 /// Decision on a SYN that asks for Fast Open.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Verdict {
+pub(super) struct FastOpenVerdict {
     /// The application gets the flow and the data of the SYN at once.
-    pub at_once: bool,
+    pub accept: bool,
     /// Option of the SYN,ACK.
     pub option: Option<FastOpenOption>,
 }
@@ -109,59 +109,59 @@ impl Engine {
         self.fast_open.queues.remove(id);
         for cold in self.connections.iter_mut().flatten() {
             if cold.listener == Some(id) {
-                cold.fast_open.has_place = false;
+                cold.fast_open.counts_as_pending = false;
             }
         }
     }
 
     /// Decides whether a SYN is accepted at once, and which cookie the SYN,ACK carries (RFC 7413
     /// §4.2.2).
-    pub(super) fn judge_fast_open(
+    pub(super) fn check_fast_open(
         &mut self,
         now: Instant,
         key: &FlowKey,
         syn: &Segment<'_>,
         id: ListenerId,
-    ) -> Verdict {
+    ) -> FastOpenVerdict {
         let policy = self.config.fast_open;
         let asked = syn.options.fast_open();
         if !policy.server || (asked.is_none() && syn.payload.is_empty()) {
-            return Verdict::default();
+            return FastOpenVerdict::default();
         }
         let state = &mut self.fast_open;
         let Some(queue) = state.queues.get_mut(id) else {
-            return Verdict::default();
+            return FastOpenVerdict::default();
         };
         if !queue.has_room(now) {
             self.counters.fast_open_overflows += 1;
-            return Verdict::default();
+            return FastOpenVerdict::default();
         }
         if policy.server_without_cookie || queue.without_cookie {
             let option = None;
-            return Verdict {
-                at_once: true,
+            return FastOpenVerdict {
+                accept: true,
                 option,
             };
         }
         let Some(asked) = asked else {
-            return Verdict::default();
+            return FastOpenVerdict::default();
         };
         let keys = queue.keys.unwrap_or(state.keys);
-        let worth = keys.check(key, &asked.cookie);
-        let given = match worth {
-            Worth::Good => None,
-            Worth::Outdated(cookie) => Some(cookie),
-            Worth::Bad => Some(keys.cookie(key)),
+        let validity = keys.check(key, &asked.cookie);
+        let given = match validity {
+            CookieValidity::Valid => None,
+            CookieValidity::Outdated(cookie) => Some(cookie),
+            CookieValidity::Invalid => Some(keys.cookie(key)),
         };
-        let at_once = worth != Worth::Bad;
-        let failed = !at_once && !asked.cookie.is_request();
+        let accept = validity != CookieValidity::Invalid;
+        let failed = !accept && !asked.cookie.is_request();
         self.counters.fast_open_passive_fails += u64::from(failed);
         let option = given.map(|cookie| FastOpenOption { cookie, ..asked });
-        Verdict { at_once, option }
+        FastOpenVerdict { accept, option }
     }
 
     /// Gives a half-open flow to the application at once.
-    pub(super) fn accept_at_once(
+    pub(super) fn accept_fast_open(
         &mut self,
         clock: Clock,
         id: FlowId,
@@ -176,10 +176,10 @@ impl Engine {
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return;
         };
-        slow.cold.fast_open.has_place = true;
-        slow.accept_at_once(syn, listener);
+        slow.cold.fast_open.counts_as_pending = true;
+        slow.accept_fast_open(syn, listener);
         self.counters.fast_open_passive += 1;
-        self.fast_open.queues.of(listener).take();
+        self.fast_open.queues.of(listener).acquire();
         self.half_open = self.half_open.saturating_sub(1);
         if let Some(entry) = self.listeners.get_mut(listener) {
             entry.syn_queue = entry.syn_queue.saturating_sub(1);
@@ -189,7 +189,7 @@ impl Engine {
 
     /// Updates Fast Open state after a segment or a timer: a flow whose handshake is complete no
     /// longer counts as pending, and a server's answer goes into the cookie cache.
-    pub(super) fn settle_fast_open(&mut self, now: Instant, id: FlowId, gone: bool) {
+    pub(super) fn update_fast_open(&mut self, now: Instant, id: FlowId, gone: bool) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))
         else {
@@ -197,19 +197,19 @@ impl Engine {
         };
         let fast_open = &mut cold.fast_open;
         if let Some(answer) = fast_open.answer.take() {
-            let taken = u64::from(fast_open.syn_text_taken);
+            let taken = u64::from(fast_open.syn_data_acked);
             self.counters.fast_open_active += taken;
             self.counters.fast_open_active_fails += u64::from(answer.text) - taken;
             self.fast_open.cache.learn(now, flow.key.peer.addr, &answer);
         }
-        if fast_open.has_place && (gone || flow.state != State::SynReceived) {
-            fast_open.has_place = false;
+        if fast_open.counts_as_pending && (gone || flow.state != State::SynReceived) {
+            fast_open.counts_as_pending = false;
             let reset = flow.state == State::Closed && !gone;
             if let Some(queue) = cold
                 .listener
                 .and_then(|listener| self.fast_open.queues.get_mut(listener))
             {
-                queue.give_back(now, reset);
+                queue.release(now, reset);
             }
         }
     }
@@ -260,7 +260,7 @@ impl Engine {
             cold.fast_open.option = offer.option;
             cold.fast_open.room = if offer.text { room } else { 0 };
             cold.fast_open.more_follows = request.more_follows;
-            cold.fast_open.asks = offer.text || offer.option.is_some();
+            cold.fast_open.active = offer.text || offer.option.is_some();
             cold.fast_open.held = request.held && offer.text && room > 0;
         }
         self.want_to_send(id);
@@ -271,7 +271,7 @@ impl Engine {
         if let Some(flow) = self.table.get_mut(id) {
             flow.set(flags::SEND_WANTED);
         }
-        self.mark(id);
+        self.set_pending(id);
     }
 
     /// Sends a held SYN at the end of the batch, with or without data.

@@ -4,7 +4,7 @@
 use tidelane_flow::{
     Admission, Arrival, Clock, Env, FlowId, FlowState, Judgement, ListenerId, State, StateEvent,
 };
-use tidelane_slowpath::{Slow, SynSeen, cookies, is_wscale_impossible};
+use tidelane_slowpath::{PeerSyn, Slow, cookies, has_invalid_wscale};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, Segment, TcpFlags};
 
@@ -12,7 +12,7 @@ use super::Engine;
 use crate::listeners::Listener;
 
 /// Lifetime of the last cookie that a listener sent.
-const COOKIES_LAST: Duration = Duration::from_secs(128);
+const COOKIE_LIFETIME: Duration = Duration::from_secs(128);
 
 impl Engine {
     /// Handles a SYN for a listener (RFC 9293 §3.10.7.2). As in Linux, a full accept queue drops
@@ -28,10 +28,10 @@ impl Engine {
         let Some(listener) = self.listeners.get(id).copied() else {
             return;
         };
-        if !self.may_open(arrival, segment, id, env) {
+        if !self.passes_rules(arrival, segment, id, env) {
             return;
         }
-        self.counters.impossible_wscales += u64::from(is_wscale_impossible(segment));
+        self.counters.impossible_wscales += u64::from(has_invalid_wscale(segment));
         if !listener.accept_room() {
             self.counters.listen_overflows += 1;
             return self.drop_syn(DropReason::AcceptQueueFull);
@@ -42,7 +42,7 @@ impl Engine {
             false => Admission::Cookie,
         };
         match admission {
-            Admission::Flow => self.open_half(clock, arrival, segment, (id, &listener), env),
+            Admission::Flow => self.create_half_open(clock, arrival, segment, (id, &listener), env),
             Admission::Cookie if self.config.syn_cookies => {
                 self.send_cookie(clock, arrival, segment, (id, &listener), env);
             }
@@ -53,7 +53,7 @@ impl Engine {
 
     /// Returns true if the driver's rules let the peer open a connection. If not, the segment is
     /// rejected as the rules say.
-    fn may_open(
+    fn passes_rules(
         &mut self,
         arrival: &Arrival,
         segment: &Segment<'_>,
@@ -105,7 +105,7 @@ impl Engine {
         self.counters.drops[reason.index()] += 1;
     }
 
-    fn open_half(
+    fn create_half_open(
         &mut self,
         clock: Clock,
         arrival: &Arrival,
@@ -113,32 +113,32 @@ impl Engine {
         listener: (ListenerId, &Listener),
         env: &mut impl Env,
     ) {
-        let verdict = self.judge_fast_open(clock.now, &arrival.key, segment, listener.0);
+        let verdict = self.check_fast_open(clock.now, &arrival.key, segment, listener.0);
         let route = env.route(&arrival.key, arrival.link);
-        let Some(id) = self.make_flow(clock, arrival.key, route, listener.1.options) else {
+        let Some(id) = self.create_flow(clock, arrival.key, route, listener.1.options) else {
             return self.drop_syn(DropReason::FlowTableFull);
         };
         env.made(id, &arrival.key, route.link);
         env.admitted(id);
         self.set_headers(id, env);
-        let syn = SynSeen::of(segment, arrival.ecn);
-        self.see_syn(clock, id, listener.0, &syn, env);
+        let syn = PeerSyn::of(segment, arrival.ecn);
+        self.apply_syn(clock, id, listener.0, &syn, env);
         if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
             cold.fast_open.option = verdict.option;
         }
-        if verdict.at_once {
-            self.accept_at_once(clock, id, arrival, (listener.0, segment), env);
+        if verdict.accept {
+            self.accept_fast_open(clock, id, arrival, (listener.0, segment), env);
         }
         self.send_first_syn(clock, id, env);
     }
 
     /// Applies the peer's SYN to a new half-open flow.
-    fn see_syn(
+    fn apply_syn(
         &mut self,
         clock: Clock,
         id: tidelane_flow::FlowId,
         listener: ListenerId,
-        syn: &SynSeen,
+        syn: &PeerSyn,
         env: &mut impl Env,
     ) {
         let Some(slow) = slow!(self, id, clock, env) else {
@@ -146,7 +146,7 @@ impl Engine {
         };
         slow.hot.state = State::Closed.next(StateEvent::PassiveSyn);
         slow.cold.listener = Some(listener);
-        slow.cold.see_syn(slow.config, slow.hot, syn);
+        slow.cold.apply_syn(slow.config, slow.hot, syn);
         self.half_open += 1;
         if let Some(entry) = self.listeners.get_mut(listener) {
             entry.syn_queue += 1;
@@ -167,7 +167,7 @@ impl Engine {
         let out = cookies::reply(&self.secret, &self.config, &clock, arrival, segment, socket);
         self.counters.syncookies_sent += 1;
         if let Some(entry) = self.listeners.get_mut(listener.0) {
-            entry.cookies_until = clock.now + COOKIES_LAST;
+            entry.cookies_until = clock.now + COOKIE_LIFETIME;
         }
         let fields = listener.1.options.ip.to(arrival.key.peer.addr);
         // A SYN,ACK without a free frame is lost, as the network may lose it. The peer retransmits
@@ -177,7 +177,7 @@ impl Engine {
 
     /// Creates a flow if the segment is an ACK that returns a valid cookie, and passes the segment
     /// to the flow. Returns false if it is not.
-    pub(super) fn take_cookie(
+    pub(super) fn accept_cookie(
         &mut self,
         clock: Clock,
         arrival: &Arrival,
@@ -203,7 +203,7 @@ impl Engine {
             self.counters.syncookies_failed += 1;
             return false;
         };
-        if !self.may_open(arrival, segment, id, env) {
+        if !self.passes_rules(arrival, segment, id, env) {
             return true;
         }
         if !listener.accept_room() {
@@ -217,7 +217,7 @@ impl Engine {
             return true;
         }
         let route = env.route(&arrival.key, arrival.link);
-        let made = self.make_flow_from(clock, arrival.key, route, listener.options, cookie);
+        let made = self.create_flow_with_iss(clock, arrival.key, route, listener.options, cookie);
         let Some(flow) = made else {
             self.drop_syn(DropReason::FlowTableFull);
             return true;
@@ -226,12 +226,12 @@ impl Engine {
         env.made(flow, &arrival.key, route.link);
         env.admitted(flow);
         self.set_headers(flow, env);
-        self.see_syn(clock, flow, id, &cookies::remembered(&kept, segment), env);
+        self.apply_syn(clock, flow, id, &cookies::peer_syn(&kept, segment), env);
         if let Some(mut slow) = slow!(self, flow, clock, env) {
             cookies::resume(slow.hot, &clock, segment);
             slow.arm_rto();
         }
-        self.arrives_slowly(flow, arrival.ecn, segment, env);
+        self.slow_receive(flow, arrival.ecn, segment, env);
         true
     }
 }

@@ -6,7 +6,7 @@ use tidelane_flow::{
     Clock, Counters, EngineConfig, Env, FlowId, FlowInfo, FlowState, IpFields, ListenError,
     ListenerId, OpenError, Route, SocketOptions, State, StateEvent, Timeouts, flags,
 };
-use tidelane_slowpath::{Connection, Slow, put_options, window_most};
+use tidelane_slowpath::{Connection, Slow, set_option_flags, window_max};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, FlowKey};
 
@@ -14,7 +14,7 @@ use super::Engine;
 use crate::time_wait::Entry;
 
 /// Time after which an active open may reuse a 4-tuple in TIME-WAIT, if both ends used timestamps.
-const TIME_WAIT_REST: Duration = Duration::from_secs(1);
+const TIME_WAIT_REUSE_DELAY: Duration = Duration::from_secs(1);
 /// Least MTU of a link over which a connection is opened (RFC 791).
 const MTU_MIN: u32 = 68;
 
@@ -155,7 +155,7 @@ impl Engine {
             return Err(OpenError::InUse);
         }
         let id = self
-            .make_flow(clock, key, route, options)
+            .create_flow(clock, key, route, options)
             .ok_or(OpenError::Full)?;
         if let Some(flow) = self.table.get_mut(id) {
             flow.state = State::Closed.next(StateEvent::ActiveOpen);
@@ -178,7 +178,7 @@ impl Engine {
         if flow.state != State::SynReceived {
             flow.state = flow.state.next(StateEvent::CloseCall);
         }
-        self.mark(id);
+        self.set_pending(id);
     }
 
     /// CLOSE: the application releases the flow. Sends a FIN, or a RST if received bytes are unread
@@ -215,7 +215,7 @@ impl Engine {
                 cold.slow_deadline = Some(clock.ms.plus(wait));
             }
         }
-        self.mark(id);
+        self.set_pending(id);
     }
 
     /// ABORT: sends a RST. The event [`Released`](tidelane_flow::Event::Released) comes before this
@@ -248,24 +248,24 @@ impl Engine {
         let Some(mut slow) = slow!(self, id, clock, env) else {
             return;
         };
-        put_options(slow.hot, &options);
+        set_option_flags(slow.hot, &options);
         slow.hot.set(flags::SEND_WANTED);
         let before = std::mem::replace(&mut slow.cold.options, options);
         if before.window != options.window {
-            let most = window_most(slow.config, slow.hot);
+            let most = window_max(slow.config, slow.hot);
             slow.hot.rcv_wnd_limit = options.window.quota(slow.hot.rcv_wnd_limit, most);
             slow.hot.note_edge();
-            slow.tell_window();
+            slow.schedule_window_update();
         }
         let algorithm = slow.cold.algorithm(slow.config);
         slow.cold.controller.switch_to(algorithm);
         slow.arm_keepalive();
-        slow.settle();
+        slow.update_fast_path();
         if before.ip != options.ip {
             let fields = options.ip.to(slow.hot.key.peer.addr);
             slow.env.headers(id, fields);
         }
-        self.mark(id);
+        self.set_pending(id);
     }
 
     /// Tells the driver the IP fields of a new flow, if they are not the default.
@@ -358,7 +358,7 @@ impl Engine {
     pub fn is_free(&self, now: Instant, key: &FlowKey) -> bool {
         let rested = |entry: &Entry| {
             let left = (entry.until - now).0;
-            entry.ts_recent.is_some() && left + TIME_WAIT_REST.0 <= self.config.msl.0 * 2
+            entry.ts_recent.is_some() && left + TIME_WAIT_REUSE_DELAY.0 <= self.config.msl.0 * 2
         };
         self.table.find(key).is_none() && self.time_wait.find(key).is_none_or(rested)
     }

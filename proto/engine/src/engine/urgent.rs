@@ -32,7 +32,7 @@ impl Engine {
         }
         if slow.hot.state != State::Closed && !slow.hot.has(flags::FIN_SENT) {
             slow.write_urgent(tx_up);
-            self.mark(id);
+            self.set_pending(id);
         }
         Ok(())
     }

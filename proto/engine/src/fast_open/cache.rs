@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tidelane_flow::FastOpenPolicy;
-use tidelane_slowpath::Answer;
+use tidelane_slowpath::FastOpenAnswer;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{FastOpenCookie, FastOpenOption, IpAddress};
 
@@ -92,7 +92,7 @@ impl Cache {
     }
 
     /// Stores the answer of a server.
-    pub fn learn(&mut self, now: Instant, peer: IpAddress, answer: &Answer) {
+    pub fn learn(&mut self, now: Instant, peer: IpAddress, answer: &FastOpenAnswer) {
         let server = self.touch(peer);
         server.mss = answer.mss.or(server.mss);
         match (answer.cookie, answer.asked_experimental) {
@@ -148,7 +148,7 @@ mod tests {
 
     const ON: FastOpenPolicy = FastOpenPolicy::from_bits(1);
     const NOW: Instant = Instant(77_000_000_000);
-    const NOTHING: Answer = Answer {
+    const NOTHING: FastOpenAnswer = FastOpenAnswer {
         mss: Some(1000),
         cookie: None,
         asked_experimental: Some(false),
@@ -177,7 +177,7 @@ mod tests {
     fn rfc7413_section_4_1_3_cookie_and_mss_are_remembered() {
         let mut cache = Cache::default();
         assert!(!offer(&cache, NOW).text);
-        let given = Answer {
+        let given = FastOpenAnswer {
             cookie: Some(cookie(3)),
             ..NOTHING
         };
@@ -201,7 +201,7 @@ mod tests {
             let experimental = offer(&cache, NOW).option.unwrap().experimental;
             forms.push(experimental);
             let asked_experimental = Some(experimental);
-            let answer = Answer {
+            let answer = FastOpenAnswer {
                 asked_experimental,
                 ..NOTHING
             };
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn rfc7413_section_4_1_3_1_a_path_that_loses_syns_with_text_gets_none_for_a_while() {
         let mut cache = Cache::default();
-        let lost = Answer {
+        let lost = FastOpenAnswer {
             text: true,
             lost: true,
             ..NOTHING
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn the_cache_is_bounded_and_forgets_what_was_unused_longest() {
         let mut cache = Cache::default();
-        let given = Answer {
+        let given = FastOpenAnswer {
             cookie: Some(cookie(3)),
             ..NOTHING
         };

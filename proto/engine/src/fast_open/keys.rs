@@ -19,11 +19,11 @@ pub struct FastOpenKeys {
 
 /// Validity of a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Worth {
+pub enum CookieValidity {
     /// The cookie was not made by any of the keys.
-    Bad,
+    Invalid,
     /// The cookie was made by the primary key.
-    Good,
+    Valid,
     /// The cookie was made by the backup key. The SYN,ACK carries the new cookie.
     Outdated(FastOpenCookie),
 }
@@ -66,14 +66,14 @@ impl FastOpenKeys {
     }
 
     /// Checks `cookie` of the client at `key.peer`.
-    pub fn check(&self, key: &FlowKey, cookie: &FastOpenCookie) -> Worth {
+    pub fn check(&self, key: &FlowKey, cookie: &FastOpenCookie) -> CookieValidity {
         let current = self.cookie(key);
         if *cookie == current {
-            return Worth::Good;
+            return CookieValidity::Valid;
         }
         match self.backup {
-            Some(backup) if *cookie == make(&backup, key) => Worth::Outdated(current),
-            _ => Worth::Bad,
+            Some(backup) if *cookie == make(&backup, key) => CookieValidity::Outdated(current),
+            _ => CookieValidity::Invalid,
         }
     }
 }
@@ -145,11 +145,11 @@ mod tests {
             backup: None,
         };
         let (client, cookie) = (v4(2), old.cookie(&v4(2)));
-        assert_eq!(old.check(&client, &cookie), Worth::Good);
+        assert_eq!(old.check(&client, &cookie), CookieValidity::Valid);
         let now = KEYS.cookie(&client);
-        assert_eq!(KEYS.check(&client, &cookie), Worth::Outdated(now));
-        assert_eq!(KEYS.check(&client, &now), Worth::Good);
-        assert_eq!(KEYS.check(&v4(3), &now), Worth::Bad);
-        assert_eq!(old.check(&client, &now), Worth::Bad);
+        assert_eq!(KEYS.check(&client, &cookie), CookieValidity::Outdated(now));
+        assert_eq!(KEYS.check(&client, &now), CookieValidity::Valid);
+        assert_eq!(KEYS.check(&v4(3), &now), CookieValidity::Invalid);
+        assert_eq!(old.check(&client, &now), CookieValidity::Invalid);
     }
 }

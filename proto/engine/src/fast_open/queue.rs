@@ -10,7 +10,7 @@ use super::keys::FastOpenKeys;
 
 /// Time for which a request that was reset still counts. The owner of a spoofed address answers the
 /// SYN,ACK by a RST; without this delay an attacker could keep any number of applications busy.
-const RESET_LASTS: Duration = Duration::from_secs(60);
+const RESET_HOLD: Duration = Duration::from_secs(60);
 
 /// Pending Fast Open requests of one listener.
 #[derive(Debug, Default)]
@@ -42,15 +42,15 @@ impl Queue {
     }
 
     /// Counts a new pending request.
-    pub fn take(&mut self) {
+    pub fn acquire(&mut self) {
         self.taken += 1;
     }
 
     /// Ends a pending request. `reset`: the client's address answered by a RST.
-    pub fn give_back(&mut self, now: Instant, reset: bool) {
+    pub fn release(&mut self, now: Instant, reset: bool) {
         self.taken = self.taken.saturating_sub(1);
         if reset {
-            self.resets.push_back(now + RESET_LASTS);
+            self.resets.push_back(now + RESET_HOLD);
         }
     }
 }
@@ -86,15 +86,15 @@ mod tests {
         let now = Instant(1_000_000_000);
         assert!(!queue.has_room(now), "none without places");
         queue.set_max(2);
-        queue.take();
+        queue.acquire();
         assert!(queue.has_room(now));
-        queue.take();
+        queue.acquire();
         assert!(!queue.has_room(now));
-        queue.give_back(now, false);
+        queue.release(now, false);
         assert!(queue.has_room(now));
-        queue.give_back(now, true);
+        queue.release(now, true);
         assert!(queue.has_room(now), "one is free, one reset");
-        queue.take();
+        queue.acquire();
         assert!(!queue.has_room(now + Duration::from_secs(59)));
         assert!(queue.has_room(now + Duration::from_secs(60)));
     }

@@ -186,7 +186,7 @@ impl Env for Side {
         self.burst_len
     }
 
-    fn doubt_path(&mut self, _: FlowId) {
+    fn negative_advice(&mut self, _: FlowId) {
         self.doubts += 1;
     }
 

@@ -10,22 +10,22 @@ use crate::{Slow, scoreboard::Scoreboard};
 
 /// The scoreboard is kept for this many round trips after the last sign of a loss, and for at least
 /// RECORD_MS_MIN.
-const RECORD_ROUND_TRIPS: u32 = 8;
+const SCOREBOARD_ROUND_TRIPS: u32 = 8;
 /// Least time in ms that the scoreboard is kept after the last sign of a loss.
-const RECORD_MS_MIN: u32 = 1000;
+const SCOREBOARD_MS_MIN: u32 = 1000;
 
 impl<E: Env> Slow<'_, E> {
     /// Returns the scoreboard, starting one if necessary, and notes a sign of a loss.
-    pub fn track(&mut self) -> &mut Scoreboard {
-        self.cold.trouble_at = self.clock.ms;
-        self.cold.trouble = true;
-        self.record()
+    pub fn suspect_loss(&mut self) -> &mut Scoreboard {
+        self.cold.loss_suspected_at = self.clock.ms;
+        self.cold.loss_suspected = true;
+        self.ensure_scoreboard()
     }
 
     /// Returns true if transmissions are to be recorded although no loss is suspected. While cwnd
     /// limits the flow, every ACK comes to the slow path anyway. A flow without outstanding and
     /// unsent data needs no records, and its next request may take the fast path.
-    fn wants_records(&self) -> bool {
+    fn wants_scoreboard(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
         let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_samples();
         let told = limited || self.cold.controller.models_delivery();
@@ -33,31 +33,31 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Starts a scoreboard if the flow needs one.
-    pub(crate) fn record_if_wanted(&mut self) {
-        if self.cold.board.is_none() && self.wants_records() {
-            self.record();
+    pub(crate) fn start_scoreboard_if_wanted(&mut self) {
+        if self.cold.scoreboard.is_none() && self.wants_scoreboard() {
+            self.ensure_scoreboard();
         }
     }
 
-    pub(crate) fn record(&mut self) -> &mut Scoreboard {
-        let (hot, marks, now) = (&*self.hot, &self.cold.marks, self.clock.us());
-        self.cold.board.get_or_insert_with(|| {
-            let marks = marks.in_flight(hot, now);
-            Box::new(Scoreboard::begin(hot.snd_una, &marks))
+    pub(crate) fn ensure_scoreboard(&mut self) -> &mut Scoreboard {
+        let (hot, send_times, now) = (&*self.hot, &self.cold.send_times, self.clock.us());
+        self.cold.scoreboard.get_or_insert_with(|| {
+            let send_times = send_times.in_flight(hot, now);
+            Box::new(Scoreboard::begin(hot.snd_una, &send_times))
         })
     }
 
     /// Records new data or a FIN that was sent from `start` to SND.NXT.
     pub fn note_sent(&mut self, start: SeqNumber) {
-        if let Some(board) = &mut self.cold.board {
-            board.sent(start, self.hot.snd_nxt, self.clock.us());
+        if let Some(scoreboard) = &mut self.cold.scoreboard {
+            scoreboard.on_send(start, self.hot.snd_nxt, self.clock.us());
         } else if start != self.hot.snd_nxt {
-            self.cold.marks.note(self.hot, self.clock.us());
+            self.cold.send_times.note(self.hot, self.clock.us());
         }
     }
 
     /// Gives the congestion control the RTT sample of an ACK.
-    pub(crate) fn tell_rtt(&mut self, rtt_us: Option<u32>) {
+    pub(crate) fn report_rtt_sample(&mut self, rtt_us: Option<u32>) {
         let Some(rtt_us) = rtt_us else { return };
         let sample = RttSample {
             rtt: Duration::from_micros(u64::from(rtt_us)),
@@ -70,24 +70,26 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Drops the scoreboard some time after the last sign of a loss.
-    pub(crate) fn forget_records(&mut self) {
-        let calm = self.cold.board.as_ref().is_some_and(|board| {
-            self.cold.ca_state == CaState::Open && board.sacked() == 0 && board.lost() == 0
+    pub(crate) fn drop_scoreboard_if_idle(&mut self) {
+        let no_losses = self.cold.scoreboard.as_ref().is_some_and(|scoreboard| {
+            self.cold.ca_state == CaState::Open
+                && scoreboard.sacked() == 0
+                && scoreboard.lost() == 0
         });
-        let since = self.clock.ms.0.wrapping_sub(self.cold.trouble_at.0);
-        let round_trips = (self.hot.srtt >> 3) / 1000 * RECORD_ROUND_TRIPS;
-        if !calm || self.cold.trouble && since <= round_trips.max(RECORD_MS_MIN) {
+        let since = self.clock.ms.0.wrapping_sub(self.cold.loss_suspected_at.0);
+        let round_trips = (self.hot.srtt >> 3) / 1000 * SCOREBOARD_ROUND_TRIPS;
+        if !no_losses || self.cold.loss_suspected && since <= round_trips.max(SCOREBOARD_MS_MIN) {
             return;
         }
-        if self.cold.trouble {
-            self.cold.trouble = false;
+        if self.cold.loss_suspected {
+            self.cold.loss_suspected = false;
             self.cold.undo = None;
         }
-        if !self.wants_records() {
-            self.cold.board = None;
+        if !self.wants_scoreboard() {
+            self.cold.scoreboard = None;
             // The transmission times are lost with the scoreboard. All data in flight gets the
             // present time.
-            self.cold.marks.note(self.hot, self.clock.us());
+            self.cold.send_times.note(self.hot, self.clock.us());
             self.cold.reorder_deadline = None;
             self.hot.clear(flags::RTT_TIMING);
         }

@@ -4,7 +4,7 @@ use tidelane_flow::{Clock, CloseCause, Env, Event, State};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
 
-use crate::{Connection, Fate, Path, Slow, open::rmss, version::sizes};
+use crate::{Connection, Outcome, PathMtu, Slow, open::rmss, version::sizes};
 
 /// Time in ms after which a lowered path MTU expires (RFC 1191 §6.3: ten minutes, at least five).
 const PATH_MTU_AGE_MS: u32 = 600_000;
@@ -29,25 +29,25 @@ impl<E: Env> Slow<'_, E> {
     /// MUST-54, MUST-56). The application may read a soft error, and it becomes the cause if the
     /// connection then times out. RFC 9293 SHLD-26 would abort the connection on codes 2 to 4,
     /// which would let an attacker end it by guessing 32 bits (RFC 5927 §5.2).
-    pub fn icmp_error(&mut self, error: &IcmpError) -> Fate {
+    pub fn icmp_error(&mut self, error: &IcmpError) -> Outcome {
         // With Fast Open, SND.UNA is beyond an unacknowledged SYN,ACK.
-        let oldest = match self.is_pending() {
+        let oldest = match self.is_fast_open_pending() {
             true => self.hot.iss,
             false => self.hot.snd_una,
         };
         let flight = self.hot.snd_nxt.distance_from(oldest).max(1);
         if !error.seq.in_window(oldest, flight) {
             self.counters.drops[DropReason::IcmpOutOfWindow.index()] += 1;
-            return Fate::Keep;
+            return Outcome::Keep;
         }
         self.counters.icmp_errors += 1;
         if let IcmpErrorKind::FragmentationNeeded { mtu } = error.kind {
             let sizes = sizes(self.hot.key.peer.addr);
-            match sizes.less_is_least || mtu >= sizes.path_mtu_min {
-                true => self.shrink_path(mtu),
+            match sizes.clamps_to_min || mtu >= sizes.path_mtu_min {
+                true => self.lower_path_mtu(mtu),
                 false => self.counters.drops[DropReason::BadIcmp.index()] += 1,
             }
-            return Fate::Keep;
+            return Outcome::Keep;
         }
         let cause = cause_of(error.kind);
         match self.hot.state {
@@ -58,22 +58,22 @@ impl<E: Env> Slow<'_, E> {
             // Linux drops the request on the same errors (`tcp_req_err`).
             State::SynReceived if self.cold.listener.is_some() && is_unreachable(error.kind) => {
                 self.counters.attempt_fails += 1;
-                match self.is_unseen() {
-                    true => Fate::Release,
+                match self.is_half_open_passive() {
+                    true => Outcome::Release,
                     false => self.end(cause),
                 }
             }
             _ => {
                 self.cold.soft_error = Some(cause);
                 self.env.event(self.id, Event::SoftError(cause));
-                Fate::Keep
+                Outcome::Keep
             }
         }
     }
 
     /// Lowers the path MTU to `mtu` and retransmits the flight in smaller segments (RFC 1191 §6.4,
     /// RFC 8201 §5.4).
-    fn shrink_path(&mut self, mtu: u16) {
+    fn lower_path_mtu(&mut self, mtu: u16) {
         let sizes = sizes(self.hot.key.peer.addr);
         // The peer's MSS is unknown in SYN-SENT.
         let of_peer = match self.hot.state {
@@ -97,8 +97,8 @@ impl<E: Env> Slow<'_, E> {
         self.cold.path_deadline = Some(self.clock.ms.plus(PATH_MTU_AGE_MS));
         self.cold.refresh_mss(self.config, self.hot);
         if self.hot.state.is_synchronized() {
-            self.share_path(false);
-            self.resend_all();
+            self.cache_path_mtu(false);
+            self.retransmit_flight();
         } else if self.hot.state == State::SynSent && self.hot.flight_size() > 1 {
             // The data made the SYN too long. The retransmission carries no data, and announces an
             // MSS that fits the path.
@@ -111,7 +111,7 @@ impl<E: Env> Slow<'_, E> {
     /// Applies a new MTU of the flow's link, as in Linux (`tcp_sync_mss`). If the MTU is smaller,
     /// the flight is retransmitted in smaller segments. If it is larger, segments grow up to the
     /// peer's MSS, unless the path has a lower limit of its own.
-    pub fn link_mtu(&mut self, mtu: u32) {
+    pub fn apply_link_mtu(&mut self, mtu: u32) {
         let link = rmss(self.config, self.hot.key.peer.addr, mtu, &self.cold.options);
         let before = std::mem::replace(&mut self.cold.rmss, link);
         if link < self.cold.path_mss {
@@ -119,7 +119,7 @@ impl<E: Env> Slow<'_, E> {
             self.cold.mtu.bound(link);
             self.cold.refresh_mss(self.config, self.hot);
             if self.hot.state.is_synchronized() {
-                self.resend_all();
+                self.retransmit_flight();
             }
         } else if self.cold.path_mss == before {
             self.cold.path_mss = link;
@@ -128,18 +128,18 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Stores the path MTU for later connections to this destination (RFC 1191 §6.2).
-    pub(crate) fn share_path(&mut self, silent: bool) {
-        let path = Path {
+    pub(crate) fn cache_path_mtu(&mut self, probed: bool) {
+        let path = PathMtu {
             mss: self.cold.path_mss,
             until: self.clock.now + Duration::from_millis(PATH_MTU_AGE_MS.into()),
-            silent,
+            probed,
         };
-        self.paths.learn(self.hot.key.peer.addr, path);
+        self.path_mtus.learn(self.hot.key.peer.addr, path);
     }
 
     /// Raises the path MTU again after its time (RFC 1191 §6.3). A later full segment shows if the
     /// path has changed.
-    pub(crate) fn widen_path(&mut self) {
+    pub(crate) fn raise_path_mtu(&mut self) {
         if self.search_again() {
             return;
         }
@@ -152,15 +152,15 @@ impl<E: Env> Slow<'_, E> {
 impl Connection {
     /// Starts from the path MTU that an earlier connection has found (RFC 1191 §6.2), for the rest
     /// of its time.
-    pub fn know_path(&mut self, clock: &Clock, path: &Path) {
+    pub fn apply_path_mtu(&mut self, clock: &Clock, path: &PathMtu) {
         if path.mss >= self.path_mss {
             return;
         }
         let left = (path.until - clock.now).as_millis();
         self.path_mss = path.mss;
         self.path_deadline = Some(clock.ms.plus(left.clamp(1, PATH_MTU_AGE_MS.into()) as u32));
-        if path.silent {
-            self.mtu.rest_at(path.mss);
+        if path.probed {
+            self.mtu.begin_at(path.mss);
         }
     }
 }

@@ -11,26 +11,26 @@ const PATHS_MAX: usize = 1024;
 
 /// Path MTU to one destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Path {
+pub struct PathMtu {
     /// Path MTU as an MSS: without IP and TCP headers.
     pub mss: u16,
     /// Time at which the entry expires.
     pub until: Instant,
     /// The size was found by probes, as no router on the path sends ICMP errors.
-    pub silent: bool,
+    pub probed: bool,
 }
 
 /// Entries by destination, for those whose path MTU is below the link's.
 #[derive(Debug, Default)]
-pub struct Paths {
-    known: BTreeMap<IpAddress, Path>,
+pub struct PathMtuCache {
+    known: BTreeMap<IpAddress, PathMtu>,
     /// Destinations in order of insertion, each once.
     order: VecDeque<IpAddress>,
 }
 
-impl Paths {
+impl PathMtuCache {
     /// Returns the entry of `peer` unless it has expired at `now`.
-    pub fn find(&self, now: Instant, peer: IpAddress) -> Option<Path> {
+    pub fn find(&self, now: Instant, peer: IpAddress) -> Option<PathMtu> {
         if self.known.is_empty() {
             return None;
         }
@@ -39,7 +39,7 @@ impl Paths {
     }
 
     /// Stores the path MTU to `peer`.
-    pub fn learn(&mut self, peer: IpAddress, path: Path) {
+    pub fn learn(&mut self, peer: IpAddress, path: PathMtu) {
         if self.known.insert(peer, path).is_some() {
             return;
         }
@@ -67,37 +67,38 @@ mod tests {
         IpAddress::from_v4(n.to_be_bytes())
     }
 
-    fn path(mss: u16, until: u64) -> Path {
+    fn path(mss: u16, until: u64) -> PathMtu {
         let until = Instant::from_secs(until);
-        let silent = false;
-        Path { mss, until, silent }
+        let probed = false;
+        PathMtu { mss, until, probed }
     }
 
     #[test]
     fn a_path_is_known_for_its_time() {
-        let mut paths = Paths::default();
-        paths.learn(peer(1), path(1000, 10));
-        let find = |paths: &Paths, s| paths.find(Instant::from_secs(s), peer(1)).map(|p| p.mss);
-        assert_eq!((find(&paths, 9), find(&paths, 10)), (Some(1000), None));
-        paths.learn(peer(1), path(900, 20));
-        assert_eq!(find(&paths, 10), Some(900));
-        paths.forget(peer(1));
-        assert_eq!(find(&paths, 10), None);
-        assert!(paths.order.is_empty());
+        let mut cache = PathMtuCache::default();
+        cache.learn(peer(1), path(1000, 10));
+        let find =
+            |cache: &PathMtuCache, s| cache.find(Instant::from_secs(s), peer(1)).map(|p| p.mss);
+        assert_eq!((find(&cache, 9), find(&cache, 10)), (Some(1000), None));
+        cache.learn(peer(1), path(900, 20));
+        assert_eq!(find(&cache, 10), Some(900));
+        cache.forget(peer(1));
+        assert_eq!(find(&cache, 10), None);
+        assert!(cache.order.is_empty());
     }
 
     #[test]
     fn the_oldest_makes_room() {
-        let mut paths = Paths::default();
+        let mut cache = PathMtuCache::default();
         for n in 0..2_000 {
-            paths.learn(peer(n), path(1000, 10));
-            paths.learn(peer(n), path(900, 10));
+            cache.learn(peer(n), path(1000, 10));
+            cache.learn(peer(n), path(900, 10));
         }
         assert_eq!(
-            (paths.known.len(), paths.order.len()),
+            (cache.known.len(), cache.order.len()),
             (PATHS_MAX, PATHS_MAX)
         );
-        assert_eq!(paths.find(Instant::ZERO, peer(975)), None);
-        assert!(paths.find(Instant::ZERO, peer(976)).is_some());
+        assert_eq!(cache.find(Instant::ZERO, peer(975)), None);
+        assert!(cache.find(Instant::ZERO, peer(976)).is_some());
     }
 }

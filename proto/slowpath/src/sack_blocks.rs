@@ -15,14 +15,14 @@ const BLOCKS_MAX: usize = 4;
 
 /// State of the SACK reports to the peer.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Reported {
+pub struct SackReport {
     /// A sequence number in each of the most recently reported ranges, the latest first.
     latest: [Option<SeqNumber>; BLOCKS_MAX],
     /// True if the peer was sent the present out-of-order ranges.
-    pub told: bool,
+    pub sent: bool,
 }
 
-impl Reported {
+impl SackReport {
     /// Moves the range that contains `start`, where data has just arrived, to the front.
     pub fn arrived(&mut self, start: SeqNumber, ranges: &Ranges) {
         let Some(range) = ranges.containing(start) else {
@@ -39,7 +39,7 @@ impl Reported {
 
     /// Returns true if the range that grew last ends at `start`, so that data from `start` extends
     /// it.
-    pub fn grows_at(&self, start: SeqNumber, ranges: &Ranges) -> bool {
+    pub fn continues_at(&self, start: SeqNumber, ranges: &Ranges) -> bool {
         let latest = self.latest[0].and_then(|seq| ranges.containing(seq));
         latest.is_some_and(|range| range.1 == start)
     }
@@ -83,8 +83,8 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Returns true if there are SACK blocks that no segment has carried yet.
-    pub fn has_untold_sack(&self) -> bool {
-        self.has_sack() && (self.cold.dsack.is_some() || !self.cold.reported.told)
+    pub fn has_unsent_sack(&self) -> bool {
+        self.has_sack() && (self.cold.dsack.is_some() || !self.cold.sack_report.sent)
     }
 
     /// Adds the DSACK block first, then the out-of-order ranges, the most recent first.
@@ -94,7 +94,7 @@ impl<E: Env> Slow<'_, E> {
         if let Some((start, end)) = self.cold.dsack {
             options.sack.push(start, end);
         }
-        for range in self.cold.reported.in_order(&self.cold.ooo) {
+        for range in self.cold.sack_report.in_order(&self.cold.ooo) {
             let blocks = options.sack.as_slice();
             if blocks.len() >= room {
                 break;
@@ -118,7 +118,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Returns the SACK blocks that a data segment carries, and their length in bytes. DSACK blocks
     /// are sent once, in a pure ACK.
-    fn blocks_beside_text(&self) -> (SackBlocks, u16) {
+    fn blocks_for_data(&self) -> (SackBlocks, u16) {
         let none = (SackBlocks::EMPTY, 0);
         if !self.hot.has(flags::SACK) || self.cold.ooo.is_empty() || self.cold.dsack.is_some() {
             return none;
@@ -137,11 +137,11 @@ impl<E: Env> Slow<'_, E> {
 
     /// Sends new data by `send_new`, with SACK blocks while there is out-of-order data. The
     /// segments are shorter by the length of the blocks (RFC 9293 §3.7.1).
-    pub(crate) fn send_with_blocks(
+    pub(crate) fn send_with_sack_blocks(
         &mut self,
-        send_new: impl Fn(&mut Slow<'_, WithBlocks<'_, E>>) -> Result<u32, TxFull>,
+        send_new: impl Fn(&mut Slow<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<u32, TxFull> {
-        let (blocks, len) = self.blocks_beside_text();
+        let (blocks, len) = self.blocks_for_data();
         let before = self.hot.snd_nxt;
         let snd_up = self.cold.urgent.snd_up;
         let held = self.hot.flags & (flags::CORK | flags::NODELAY);
@@ -159,9 +159,9 @@ impl<E: Env> Slow<'_, E> {
             config: self.config,
             timeouts: self.timeouts,
             counters: self.counters,
-            paths: self.paths,
+            path_mtus: self.path_mtus,
             challenges: self.challenges,
-            env: &mut WithBlocks {
+            env: &mut WithSackBlocks {
                 env: self.env,
                 blocks,
                 snd_up,
@@ -170,19 +170,19 @@ impl<E: Env> Slow<'_, E> {
         self.hot.mss += len;
         self.hot.clear(flags::CORK | flags::NODELAY);
         self.hot.set(held);
-        self.cold.reported.told |= len > 0 && self.hot.snd_nxt != before;
+        self.cold.sack_report.sent |= len > 0 && self.hot.snd_nxt != before;
         sent
     }
 }
 
 /// A driver that adds SACK blocks and the urgent pointer to the segments that pass through.
-pub struct WithBlocks<'a, E> {
+pub struct WithSackBlocks<'a, E> {
     env: &'a mut E,
     blocks: SackBlocks,
     snd_up: Option<SeqNumber>,
 }
 
-impl<E: Env> Env for WithBlocks<'_, E> {
+impl<E: Env> Env for WithSackBlocks<'_, E> {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         // A segment with new data begins at SND.NXT.
         let pointer = urgent::pointer(self.snd_up, out.seq, out.seq);
@@ -236,8 +236,8 @@ impl<E: Env> Env for WithBlocks<'_, E> {
         self.env.fragments(flow, allowed);
     }
 
-    fn doubt_path(&mut self, flow: FlowId) {
-        self.env.doubt_path(flow);
+    fn negative_advice(&mut self, flow: FlowId) {
+        self.env.negative_advice(flow);
     }
 
     fn route(&mut self, key: &FlowKey, link: LinkId) -> Route {
@@ -255,12 +255,12 @@ mod tests {
 
     #[test]
     fn rfc2018_section_4_the_range_that_grew_last_comes_first_then_those_before_it() {
-        let (mut ranges, mut reported) = (Ranges::default(), Reported::default());
+        let (mut ranges, mut sack_report) = (Ranges::default(), SackReport::default());
         let mut arrive = |start: u32, end: u32| {
             ranges.insert(s(start), s(end));
-            reported.arrived(s(start), &ranges);
+            sack_report.arrived(s(start), &ranges);
             let mut order = Vec::new();
-            for range in reported.in_order(&ranges) {
+            for range in sack_report.in_order(&ranges) {
                 if !order.contains(&range.0.0) {
                     order.push(range.0.0);
                 }

@@ -107,7 +107,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Records a transmission, before it is sent.
-    pub(crate) fn note_sending(&mut self) {
+    pub(crate) fn record_transmission(&mut self) {
         if !self.models_delivery() {
             return;
         }
@@ -127,7 +127,11 @@ impl<E: Env> Slow<'_, E> {
             return;
         }
         let nothing = !self.hot.tx_end.after(self.hot.snd_nxt);
-        let lost = self.cold.board.as_ref().map_or(0, |board| board.lost());
+        let lost = self
+            .cold
+            .scoreboard
+            .as_ref()
+            .map_or(0, |scoreboard| scoreboard.lost());
         let pipe = self.pipe();
         if nothing && lost == 0 && pipe < self.hot.cwnd {
             let sampler = self.cold.pacing.sampler.get_or_insert_default();
@@ -143,7 +147,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Gives the congestion control a rate sample for the ACK at hand.
-    pub(crate) fn tell_delivery(&mut self) {
+    pub(crate) fn report_rate_sample(&mut self) {
         if !self.models_delivery() {
             return;
         }

@@ -10,20 +10,20 @@ use tidelane_time::{Duration, Instant};
 use crate::Slow;
 
 /// Interval at which the engine checks each flow for new segments.
-pub const HEARD_INTERVAL: Duration = Duration::from_secs(8 * 3600);
+pub const TS_RECENT_CHECK_INTERVAL: Duration = Duration::from_secs(8 * 3600);
 /// Age at which TS.Recent expires. A clock of 1 ms wraps by half of its range in 24.8 days.
 const TS_RECENT_AGE: Duration = Duration::from_secs(24 * 86_400);
 
 /// Result of the last check that found a new segment.
 #[derive(Clone, Copy, Debug)]
-pub struct Heard {
+pub struct TsRecentAge {
     /// Time of that check.
     at: Instant,
     /// Low bits of the second in which the segment arrived.
     second: u16,
 }
 
-impl Heard {
+impl TsRecentAge {
     /// State of a new connection.
     pub fn at(clock: &Clock) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Heard {
     }
 
     /// Records the time if a segment has arrived since the last check.
-    pub fn look(&mut self, now: Instant, hot: &FlowState) {
+    pub fn update(&mut self, now: Instant, hot: &FlowState) {
         if self.second != hot.last_arrival {
             self.at = now;
             self.second = hot.last_arrival;
@@ -44,7 +44,8 @@ impl Heard {
 impl<E: Env> Slow<'_, E> {
     /// Returns true if TS.Recent has expired, so that PAWS must not use it.
     pub(crate) fn is_ts_recent_old(&self) -> bool {
-        let heard = self.cold.heard;
-        heard.second == self.hot.last_arrival && self.clock.now - heard.at > TS_RECENT_AGE
+        let ts_recent_age = self.cold.ts_recent_age;
+        ts_recent_age.second == self.hot.last_arrival
+            && self.clock.now - ts_recent_age.at > TS_RECENT_AGE
     }
 }

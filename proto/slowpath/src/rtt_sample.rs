@@ -29,7 +29,7 @@ impl<E: Env> Slow<'_, E> {
             return None;
         }
         self.hot.clear(flags::RTT_TIMING);
-        if self.cold.board.is_some() {
+        if self.cold.scoreboard.is_some() {
             return None;
         }
         let rtt = self.clock.us().wrapping_sub(self.hot.rtt_stamp);

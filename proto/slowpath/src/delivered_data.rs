@@ -4,7 +4,7 @@ use tidelane_wire::SeqNumber;
 
 /// The data that one ACK newly acknowledges or SACKs (RFC 6937: DeliveredData).
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Delivery {
+pub struct DeliveredData {
     /// Newly delivered bytes.
     pub bytes: u32,
     /// RTT of the last newly delivered segment that was sent only once, in us.
@@ -17,12 +17,12 @@ pub struct Delivery {
     /// Lowest end of a newly delivered segment that was sent only once.
     pub original_end: Option<SeqNumber>,
     /// Some of the newly delivered data was retransmitted.
-    pub again: bool,
+    pub retransmitted: bool,
     /// The ACK gave an RTT sample.
     pub sampled: bool,
 }
 
-impl Delivery {
+impl DeliveredData {
     /// Adds the data that another part of the same ACK reports.
     pub fn add(&mut self, other: &Self) {
         self.bytes += other.bytes;
@@ -33,7 +33,7 @@ impl Delivery {
         if let Some(start) = other.reordered_from {
             self.note_reordered(start);
         }
-        self.again |= other.again;
+        self.retransmitted |= other.retransmitted;
         if let Some(end) = other.original_end {
             self.note_original(end);
         }
