@@ -1,22 +1,21 @@
-//! Established flows in the common case: in-order data, acknowledgments that advance, new data out.
+//! The fast path: in-order data, ACKs that advance SND.UNA, and new data of established flows.
 //!
-//! Nothing here allocates, waits or looks anything up. What is not recognised is punted, untouched,
-//! to whoever called.
+//! The fast path neither allocates nor waits nor looks up anything. It punts every other segment to
+//! the caller, without any change to the flow.
 #![forbid(unsafe_code)]
 
 use tidelane_flow::{Clock, Env, Event, FlowId, FlowState, Timeouts, TxFull, flags};
 use tidelane_wire::{Ecn, SegmentView, SeqNumber, TcpFlags};
 
-/// The fast path did not take the segment; the flow is unchanged.
+/// The fast path did not handle the segment. The flow is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Punt;
 
-/// The segment was received; whether the flow was on the list of batch end before. It has the flag
-/// now.
+/// The fast path handled the segment, and the flow is pending. True if it was pending before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listed(pub bool);
 
-/// Flags of a flow that sends in another way than [`Fast::send_alone`].
+/// Flags of a flow that [`Fast::send_single`] does not handle.
 pub const NOT_ALONE: u32 = flags::EDGE_MOVES
     | flags::RTO_ARMED
     | flags::RTT_TIMING
@@ -24,24 +23,24 @@ pub const NOT_ALONE: u32 = flags::EDGE_MOVES
     | flags::CORK
     | flags::SMALL_SENT;
 
-/// One flow in the fast path's hands.
+/// One flow, for the length of one fast-path call.
 pub struct Fast<'a, E> {
-    /// Its number.
+    /// Id of the flow.
     pub id: FlowId,
-    /// Hot state.
+    /// Hot state of the flow.
     pub flow: &'a mut FlowState,
-    /// The time.
+    /// Time of the call.
     pub clock: &'a Clock,
-    /// Bounds of timeouts.
+    /// Timeouts of the configuration.
     pub timeouts: &'a Timeouts,
-    /// Control bits for the first segment of new text: CWR (RFC 3168 §6.1.2), or none.
+    /// Flags of the first new data segment: CWR (RFC 3168 §6.1.2), or none.
     pub first: TcpFlags,
     /// The driver.
     pub env: &'a mut E,
 }
 
 impl<'a, E: Env> Fast<'a, E> {
-    /// One with no control bits to send.
+    /// Creates a call without CWR.
     #[inline(always)]
     pub fn new(
         id: FlowId,
@@ -61,14 +60,14 @@ impl<'a, E: Env> Fast<'a, E> {
         }
     }
 
-    /// Header prediction after Van Jacobson: a segment of an established flow that is next in
-    /// order, or an acknowledgment that advances, with nothing unusual in it.
+    /// Header prediction after Van Jacobson: handles the next segment in order, or an ACK that
+    /// advances SND.UNA, of an established flow. Punts everything else.
     #[inline(always)]
     pub fn receive(&mut self, segment: &impl SegmentView, ecn: Ecn) -> Result<Listed, Punt> {
         let flow = &mut *self.flow;
         let usual = segment.flags().0 & !TcpFlags::PSH.0 == TcpFlags::ACK.0;
-        // A mark, or its absence while one is being echoed, is news. `Ce` is the one field value
-        // whose successor has bit 2.
+        // Leave the fast path when the CE state differs from the state that ECE reports. `Ce` is
+        // the one value for which `ecn + 1` has bit 2 set.
         let marked = ((ecn as u32 + 1) << (flags::ECE_SHIFT - 2)) & flags::ECE;
         let calm = flags::FOUND | flags::FAST_RECEIVE;
         let before = flow.flags;
@@ -79,8 +78,8 @@ impl<'a, E: Env> Fast<'a, E> {
         let len = segment.payload().len() as u32;
         let acked = segment.ack().distance_from(flow.snd_una);
         let wnd = u32::from(segment.wnd()) << flow.snd_wscale();
-        // What was never sent, a closed window, text beyond ours, and pure duplicates are the slow
-        // path's; so is growth of the congestion window, while it limits.
+        // The slow path handles ACKs of unsent data, a closed window, data beyond our window, pure
+        // duplicates, and ACKs while cwnd limits the flow, because cwnd may then grow.
         let limited = acked > 0 && before & flags::CWND_LIMITED != 0;
         if acked > flow.flight_size()
             || len > flow.rcv_adv.distance_from(flow.rcv_nxt)
@@ -93,7 +92,7 @@ impl<'a, E: Env> Fast<'a, E> {
         }
         let mut tsval = flow.ts_recent;
         if before & flags::TIMESTAMPS != 0 {
-            // PAWS (RFC 7323 §5.3 R1) in the common direction.
+            // PAWS (RFC 7323 §5.3 R1), for timestamps that did not go back.
             match segment.timestamps() {
                 Some(t) if (t.tsval.wrapping_sub(tsval) as i32) >= 0 => tsval = t.tsval,
                 _ => return Err(Punt),
@@ -108,7 +107,7 @@ impl<'a, E: Env> Fast<'a, E> {
             flow.rcv_nxt = segment.seq().add(len);
             wanted |= flow.ack_duty(before, len, self.timeouts);
         }
-        // R3: a delayed acknowledgment echoes the first segment that it covers.
+        // R3: a delayed ACK echoes the timestamp of the first segment that it covers.
         if segment.seq().at_or_before(flow.last_ack_sent) {
             flow.ts_recent = tsval;
         }
@@ -134,8 +133,8 @@ impl<'a, E: Env> Fast<'a, E> {
         Ok(Listed(before & flags::PENDING != 0))
     }
 
-    /// Sends a pure acknowledgment of all that has arrived, for a flow with nothing out of order.
-    /// That is the end of its batch.
+    /// Sends a pure ACK of all received data, for a flow without out-of-order data. The flow is no
+    /// longer pending.
     #[inline(always)]
     pub fn acknowledge_now(&mut self) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
@@ -144,15 +143,15 @@ impl<'a, E: Env> Fast<'a, E> {
         Ok(())
     }
 
-    /// The segment just taken has PSH and is not its flow's first in this batch: a run ends, as it
-    /// does for GRO. What is owed for two segments is sent now, and what is owed for a whole one at
-    /// the end of the batch. If that had a single acknowledgment for all, and it got lost, a sender
-    /// with a small window would have to wait for its probe. True if one was sent.
+    /// Ends a run of segments after one with PSH that is not the first of its flow in this batch,
+    /// as GRO does. An ACK for two segments is sent now, and an ACK for one full segment at the end
+    /// of the batch. If a batch had a single ACK and that were lost, a sender with a small window
+    /// would have to wait for its probe timeout. Returns true if an ACK was sent.
     pub fn end_run(&mut self) -> bool {
         let before = self.flow.flags;
         if before & flags::ACK_NOW != 0 {
-            // One that finds no frame is sent at the end of the batch, for which the flow stays
-            // listed.
+            // If no frame is free, the ACK is sent at the end of the batch, so the flow stays
+            // pending.
             let sent = self.acknowledge_now().is_ok();
             self.flow.flags |= flags::PENDING;
             return sent;
@@ -163,7 +162,8 @@ impl<'a, E: Env> Fast<'a, E> {
         false
     }
 
-    /// [`Fast::acknowledge_now`] where the window's edge stays. The flow's flags are `before`.
+    /// As [`Fast::acknowledge_now`], for a right edge that does not move. `before` are the present
+    /// flags.
     #[inline(always)]
     pub fn acknowledge_directly(&mut self, before: u32) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
@@ -176,7 +176,7 @@ impl<'a, E: Env> Fast<'a, E> {
         Ok(())
     }
 
-    /// A pure acknowledgment was sent; the flags were `before`.
+    /// Updates the flags, which were `before`, after a pure ACK was sent.
     #[inline(always)]
     fn note_acknowledged(&mut self, before: u32) {
         let mut now = before & !(flags::ACK_DUTIES | flags::PENDING);
@@ -186,8 +186,8 @@ impl<'a, E: Env> Fast<'a, E> {
         self.flow.flags = now;
     }
 
-    /// `ack` is new: moves SND.UNA, takes a round-trip sample, and restarts the timer
-    /// (RFC 6298 (5.2), (5.3)).
+    /// Advances SND.UNA to `ack`, takes an RTT sample, and restarts the timer (RFC 6298 (5.2),
+    /// (5.3)).
     #[inline(always)]
     fn acknowledge(&mut self, ack: SeqNumber) {
         let flow = &mut *self.flow;
@@ -203,11 +203,11 @@ impl<'a, E: Env> Fast<'a, E> {
         }
     }
 
-    /// Sends all that is unsent, where that is one segment within all windows and nothing is in
-    /// flight: what a request or a reply mostly is, and the end of its batch. Anything else is for
-    /// [`Fast::send`]. The caller has seen that SRTT is known and that none of [`NOT_ALONE`] is
-    /// among the flow's flags, which are `before`; `now_us` is [`Clock::us`], which it has looked
-    /// at, too.
+    /// Sends all unsent data if it is one segment within all windows and nothing is in flight, as
+    /// most requests and responses are. The flow is then no longer pending. Punts otherwise;
+    /// [`Fast::send`] handles the other cases. The caller has checked that SRTT is known and that
+    /// the flow has none of [`NOT_ALONE`]. `before` are the flow's flags, and `now_us` is
+    /// [`Clock::us`].
     #[inline(always)]
     pub fn send_alone(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
@@ -215,7 +215,7 @@ impl<'a, E: Env> Fast<'a, E> {
         let len = flow.tx_end.distance_from(flow.snd_nxt);
         debug_assert!(before == flow.flags && before & NOT_ALONE == 0);
         debug_assert!(flow.snd_nxt == flow.snd_una);
-        // More than half a window may make it grow: see `limited`.
+        // A flight of more than half of cwnd may grow it: see `limited`.
         if len.wrapping_sub(1) >= mss
             || len > flow.snd_wnd
             || len > flow.cwnd / 2
@@ -239,8 +239,8 @@ impl<'a, E: Env> Fast<'a, E> {
         Ok(())
     }
 
-    /// Sends what window, congestion window and Nagle allow, and FIN with the last byte. Returns
-    /// how many segments that were; `Err` if the driver has no frame.
+    /// Sends new data as far as the window, cwnd and Nagle allow, and a queued FIN after the last
+    /// byte. Returns the number of segments, or `Err` if no frame is free.
     pub fn send(&mut self) -> Result<u32, TxFull> {
         let sent = self.send_segments();
         let flight = self.flow.flight_size();
@@ -250,13 +250,13 @@ impl<'a, E: Env> Fast<'a, E> {
         sent
     }
 
-    /// Sends as much as the windows allow, in several segments or none.
+    /// Sends the segments for [`Fast::send`], without the timer.
     fn send_segments(&mut self) -> Result<u32, TxFull> {
         let mss = u32::from(self.flow.mss);
         let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);
         let cwnd_end = self.flow.snd_una.add(self.flow.cwnd);
         let now_us = self.clock.us();
-        // Segments, and bytes since the last PSH.
+        // Number of segments, and bytes since the last PSH.
         let (mut sent, mut run) = (0, 0);
         loop {
             let flow = &mut *self.flow;
@@ -266,8 +266,9 @@ impl<'a, E: Env> Fast<'a, E> {
                 return Ok(sent);
             }
             let len = unsent.min(mss);
-            // Sender's silly window avoidance (RFC 9293 §3.8.6.2.1): no part of a segment. A window
-            // that never has room for a whole one is the persist timer's.
+            // Sender's silly window avoidance (RFC 9293 §3.8.6.2.1): never send a part of a
+            // segment. If the window is always smaller than a segment, the persist timer sends the
+            // part.
             if len > room_until(wnd_end, flow.snd_nxt) {
                 return Ok(sent);
             }
@@ -290,9 +291,9 @@ impl<'a, E: Env> Fast<'a, E> {
             if small && held(flow) {
                 return Ok(sent);
             }
-            // What is cut ends with PSH, as in Linux: a receiver that puts it together again is to
-            // pass it on, and acknowledge it, without waiting for more. So does half a window of
-            // what is not.
+            // A burst that the link splits ends with PSH, as in Linux, so that a receiver with GRO
+            // delivers and acknowledges it without waiting for more. Other segments get PSH after
+            // each half of cwnd.
             run += len;
             let push = last || len > mss || run + mss > flow.cwnd / 2;
             if push {
@@ -310,9 +311,9 @@ impl<'a, E: Env> Fast<'a, E> {
         }
     }
 
-    /// How much of `usable` bytes goes out at once: whole segments, as many as the link cuts, but
-    /// no more than half a window (as in Linux). A receiver acknowledges what came at once with one
-    /// segment; of two that are under way one may be lost.
+    /// Returns the length of the next burst, of `usable` bytes: full segments, up to the limit of
+    /// the link and to half of cwnd (as in Linux). A receiver acknowledges a burst by one ACK, and
+    /// with two bursts in flight one of the ACKs may be lost.
     #[inline]
     fn burst(&self, usable: u32, mss: u32) -> u32 {
         let most = usable.min(self.env.burst_len(self.id));
@@ -320,7 +321,7 @@ impl<'a, E: Env> Fast<'a, E> {
         (most / mss).max(1) * mss
     }
 
-    /// Sends `len` new bytes: one segment, or several that the link cuts.
+    /// Sends `len` bytes of new data: one segment, or a burst that the link splits.
     #[inline(always)]
     fn transmit(&mut self, control: TcpFlags, len: u32, now_us: u32) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
@@ -330,14 +331,15 @@ impl<'a, E: Env> Fast<'a, E> {
         Ok(())
     }
 
-    /// `len` new bytes were sent; the flags are `before`. Returns what they are to be.
+    /// Updates the flow after `len` bytes of new data were sent. Returns the new value of the
+    /// flags, which were `before`.
     #[inline(always)]
     fn note_sent(&mut self, before: u32, control: TcpFlags, len: u32, now_us: u32) -> u32 {
         let flow = &mut *self.flow;
         let mut now = before & !flags::ACK_DUTIES;
         let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);
         if before & flags::ACK_OWED != 0 || eager {
-            // The two sides take turns: acknowledgments go with answers.
+            // The two ends alternate, so data segments carry the ACKs: leave quick-ack mode.
             now &= !(15 << flags::QUICK_SHIFT);
         }
         flow.snd_nxt = flow.snd_nxt.add(len);
@@ -354,13 +356,14 @@ impl<'a, E: Env> Fast<'a, E> {
     }
 }
 
-/// [`FlowState::restart_rto`] for segments of a longer flight, out of the way of all others.
+/// [`FlowState::restart_rto`], not inlined, so that flows with a single segment in flight do not
+/// pay for it.
 #[inline(never)]
 fn restart_timer(flow: &mut FlowState, clock: &Clock, timeouts: &Timeouts) {
     flow.restart_rto(flow.flight_size(), clock, timeouts);
 }
 
-/// Sequence numbers from `from` to `end`, none if `end` is before it.
+/// Number of sequence numbers from `from` to `end`; zero if `end` is before `from`.
 #[inline]
 fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
     if end.after(from) {
@@ -370,8 +373,8 @@ fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
     }
 }
 
-/// The flag to set when nothing is unsent any more, and `flight` bytes are not acknowledged: a
-/// window of which more than half is in use may still grow in slow start.
+/// Returns CWND_LIMITED if more than half of cwnd is in use after all data was sent: cwnd may still
+/// grow in slow start.
 #[inline]
 const fn limited(flow: &FlowState, flight: u32) -> u32 {
     if flight > flow.cwnd / 2 {
@@ -381,9 +384,9 @@ const fn limited(flow: &FlowState, flight: u32) -> u32 {
     }
 }
 
-/// Whether a segment that is not full must wait: for a cork, or for the acknowledgment of another
-/// one like it (Nagle, RFC 9293 §3.7.4, as Minshall refined it and Linux has it: a full segment in
-/// flight does not count, or the end of each long write would wait for a delayed acknowledgment).
+/// Returns true if a small segment must wait for a cork or for Nagle (RFC 9293 §3.7.4). As in
+/// Linux, Minshall's variant applies: only a small segment in flight counts, not a full one.
+/// Otherwise the end of each long write would wait for a delayed ACK.
 #[inline]
 fn held(flow: &FlowState) -> bool {
     match flow.flags & (flags::CORK | flags::NODELAY) {

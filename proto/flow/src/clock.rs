@@ -1,54 +1,54 @@
-//! One reading of the driver's clock in the units that flows keep.
+//! The driver's clock in the units of flows.
 //!
-//! Hot state has no room for 64-bit instants. Deadlines are kept in milliseconds modulo 2^32 (which
-//! is also the RFC 7323 timestamp clock), round-trip stamps in microseconds modulo 2^32.
+//! Hot state has no room for 64-bit instants. Deadlines are milliseconds modulo 2^32, which is also
+//! the timestamp clock of RFC 7323. Transmission times are microseconds modulo 2^32.
 
 use tidelane_time::Instant;
 
-/// A point in time in milliseconds modulo 2^32; comparisons hold within 24 days.
+/// A time in milliseconds modulo 2^32. Comparisons hold within 24 days.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Millis(pub u32);
 
 impl Millis {
-    /// The point `ms` milliseconds later.
+    /// Returns the time `ms` milliseconds later.
     pub const fn plus(self, ms: u32) -> Self {
         Self(self.0.wrapping_add(ms))
     }
 
-    /// Whether `self` is at or before `now`.
+    /// Returns true if `self` is at or before `now`.
     pub const fn is_due(self, now: Self) -> bool {
         now.0.wrapping_sub(self.0) as i32 >= 0
     }
 
-    /// Whether `self` precedes `other`.
+    /// Returns true if `self` is before `other`.
     pub const fn before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
-    /// Milliseconds from `now` to `self`, zero if it is past.
+    /// Milliseconds from `now` to `self`; zero if `self` has passed.
     pub const fn until(self, now: Self) -> u32 {
         let left = self.0.wrapping_sub(now.0);
         if (left as i32) < 0 { 0 } else { left }
     }
 }
 
-/// Nanoseconds of a millisecond.
+/// Nanoseconds per millisecond.
 const MS: u64 = 1_000_000;
 
-/// What the clock says, in every unit that the engine uses.
+/// One reading of the clock, in every unit that the engine uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// The instant itself.
+    /// The time of the reading.
     pub now: Instant,
-    /// When the next millisecond begins.
+    /// Start of the next millisecond.
     turns_at: Instant,
-    /// Milliseconds: deadlines, and `tsval` (RFC 7323 §5.4: a tick of 1 ms).
+    /// Milliseconds, for deadlines and for TSval (RFC 7323 §5.4: a tick of 1 ms).
     pub ms: Millis,
 }
 
 impl Clock {
-    /// Reads `now` in all units.
+    /// Converts `now` to all units.
     pub const fn at(now: Instant) -> Self {
         let ms = now.0 / MS;
         Self {
@@ -58,8 +58,8 @@ impl Clock {
         }
     }
 
-    /// Moves on to `now`, which is not before it. False, and nothing changes, if that is not in the
-    /// same millisecond, as most readings are: then it is to be read anew.
+    /// Advances the clock to `now`, which is not earlier, if that lies in the same millisecond.
+    /// Returns false, without any effect, if it does not; the caller then makes a new reading.
     #[inline(always)]
     pub const fn moves_to(&mut self, now: Instant) -> bool {
         let within = now.0 < self.turns_at.0;
@@ -69,18 +69,18 @@ impl Clock {
         within
     }
 
-    /// Microseconds modulo 2^32: round-trip times. Few segments need it.
+    /// Microseconds modulo 2^32, for RTT samples. Computed on demand, because few segments need it.
     #[inline]
     pub const fn us(&self) -> u32 {
         (self.now.0 / 1_000) as u32
     }
 
-    /// When the present millisecond began, as [`us`](Self::us) counts.
+    /// Start of the present millisecond, in the unit of [`us`](Self::us).
     pub const fn turned_us(&self) -> u32 {
         (self.now.0 / MS * 1_000) as u32
     }
 
-    /// The first instant at which `deadline` is due.
+    /// Returns the first instant at which `deadline` has passed.
     pub const fn instant_of(&self, deadline: Millis) -> Instant {
         let left = deadline.until(self.ms);
         if left == 0 {

@@ -1,4 +1,4 @@
-//! What the driver decides once, and what a program decides per connection.
+//! Configuration of an engine, and socket options of a connection.
 
 use core::fmt;
 
@@ -10,28 +10,28 @@ use crate::{
     socket_options::{FinWait2, IpOptions, WindowOptions},
 };
 
-/// Policy of one engine. All limits are per engine or per flow, as each field says.
+/// Configuration of one engine. Each limit is per engine or per flow, as its field says.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Largest receive window of a flow in bytes. Decides the window scale (RFC 7323 §2).
+    /// Largest receive window of a flow in bytes. Determines the window scale (RFC 7323 §2).
     pub rx_window_max: u32,
-    /// Receive window of a new flow in bytes; it grows towards `rx_window_max` with use.
+    /// Receive window of a new flow in bytes. Autotuning grows it up to `rx_window_max`.
     pub rx_window_initial: u32,
-    /// Bytes that a program may have written and the peer not yet acknowledged, per flow.
+    /// Largest number of bytes per flow that are written and not acknowledged.
     pub tx_limit: u32,
-    /// Flows at once. Their table's address space is reserved at start.
+    /// Largest number of flows. The table reserves their address space at the start.
     pub flows_max: u32,
     /// Congestion control of new flows.
     pub congestion: Algorithm,
     /// Initial window in segments (RFC 6928).
     pub initial_window: u32,
-    /// Maximum segment lifetime: TIME-WAIT lasts twice this (RFC 9293 §3.4.2). Linux: 30 s.
+    /// Maximum segment lifetime. TIME-WAIT lasts 2 MSL (RFC 9293 §3.4.2). Linux: 30 s.
     pub msl: Duration,
-    /// Longest delay of an acknowledgment (RFC 1122 §4.2.3.2 allows 500 ms; Linux: 40 ms).
+    /// Longest delay of an ACK (RFC 1122 §4.2.3.2 allows 500 ms; Linux: 40 ms).
     pub delayed_ack: Duration,
-    /// Whether, as in Linux, quick-ack mode is for small segments too and a FIN is acknowledged at
-    /// once. Without it an answer has time to carry the acknowledgment: a segment less for each
-    /// short exchange.
+    /// If true, quick-ack mode also applies to small segments, and a FIN is acknowledged at once,
+    /// as in Linux. If false, the application's response can carry the ACK, which saves a segment
+    /// in each short exchange.
     pub eager_acks: bool,
     /// Lower bound of the retransmission timeout (RFC 6298 (2.4) wants 1 s; Linux: 200 ms).
     pub rto_min: Duration,
@@ -41,75 +41,74 @@ pub struct EngineConfig {
     pub rto_initial: Duration,
     /// Lower bound of the tail loss probe's timeout (RFC 8985 §7.2).
     pub pto_min: Duration,
-    /// Half-open connections at once, all listeners together.
+    /// Largest number of half-open connections of all listeners.
     pub half_open_max: u32,
-    /// Whether a SYN that finds no room is answered with a cookie (RFC 4987 §3.6).
+    /// If true, a SYN is answered by a SYN cookie when the SYN queue is full (RFC 4987 §3.6).
     pub syn_cookies: bool,
     /// Retransmissions of SYN before an active open fails. Linux: 6.
     pub syn_retries: u8,
-    /// So many retransmissions of SYN wait no longer than the first, and come before those of
-    /// `syn_retries`. A deviation from RFC 6298 (5.5), which doubles each time, as in Linux
-    /// (`tcp_syn_linear_timeouts`): one or two lost SYNs are far more likely than congestion that a
-    /// SYN adds to, and a program waits.
+    /// Number of SYN retransmissions without backoff, which precede those of `syn_retries`. A
+    /// deviation from RFC 6298 (5.5), which doubles the timeout each time, as in Linux
+    /// (`tcp_syn_linear_timeouts`): the loss of one or two SYNs is far more likely than congestion
+    /// to which a SYN contributes, and an application waits.
     pub syn_linear_timeouts: u8,
     /// Retransmissions of SYN,ACK before a half-open flow is dropped. Linux: 5.
     pub syn_ack_retries: u8,
     /// Retransmissions of data before the connection is given up. Linux: 15.
     pub retries: u8,
-    /// The same for a flow whose program is gone. Linux: 8.
+    /// As `retries`, for an orphan. Linux: 8.
     pub orphan_retries: u8,
-    /// How long a flow without program stays in FIN-WAIT-2. Linux: 60 s.
+    /// Time of an orphan in FIN-WAIT-2. Linux: 60 s.
     pub fin_wait_2: Duration,
-    /// TIME-WAIT entries at once; the oldest makes room for a new one.
+    /// Largest number of connections in TIME-WAIT. A new one replaces the oldest.
     pub time_wait_max: u32,
-    /// Largest segment that may be sent where the route allows it, in payload bytes.
+    /// Largest payload of a segment in bytes, where the link allows more.
     pub segment_max: u16,
-    /// Challenge ACKs per second, all flows together (RFC 5961 §7); the limit of each flow is what
-    /// holds normally. Linux: none.
+    /// Challenge ACKs per second of all flows (RFC 5961 §7). The limit per flow normally suffices.
+    /// Linux: no limit.
     pub challenge_acks_per_second: u32,
-    /// RST segments per second for segments that belong to no flow.
+    /// RSTs per second in answer to segments without a connection.
     pub resets_per_second: u32,
-    /// Of these to one peer, or to several that a secret puts together.
+    /// RSTs per second of these to one peer. A keyed hash makes some peers share a limit.
     pub peer_resets_per_second: u32,
-    /// DiffServ field and TTL where no program set others (RFC 1122 §3.2.1.7; Linux:
+    /// DiffServ field and TTL for sockets that set none (RFC 1122 §3.2.1.7; Linux:
     /// `ip_default_ttl`, `hop_limit`).
     pub ip: IpOptions,
-    /// Whether timestamps are offered and accepted (RFC 7323).
+    /// If true, timestamps are offered and accepted (RFC 7323).
     pub timestamps: bool,
-    /// Whether SACK is offered and accepted (RFC 2018).
+    /// If true, SACK is offered and accepted (RFC 2018).
     pub sack: bool,
-    /// Whether ECN is offered and accepted (RFC 3168).
+    /// Policy for ECN (RFC 3168).
     pub ecn: EcnPolicy,
-    /// When larger or smaller segments are tried than routers tell of (RFC 4821).
+    /// Policy for packetization layer path MTU discovery (RFC 4821).
     pub mtu_probing: MtuProbing,
-    /// Whether Fast Open is offered and accepted (RFC 7413).
+    /// Policy for Fast Open (RFC 7413).
     pub fast_open: FastOpenPolicy,
-    /// Whether flows may take the fast path. Off, the slow path has all segments, and nothing else
-    /// is different: tests compare the two.
+    /// If false, the slow path handles all segments, with the same results. Tests compare the two.
     pub fast_path: bool,
 }
 
-/// When connections search for the size that their path carries (Linux: `tcp_mtu_probing`).
+/// Time at which a connection begins to search for its path MTU (Linux: `tcp_mtu_probing`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MtuProbing {
-    /// Never: Linux' default. A path that drops what is too large without a word stalls.
+    /// Never: the default of Linux. Connections stall on a path with an MTU black hole.
     Off,
-    /// Once several timeouts in a row say so; it costs nothing before.
+    /// After several consecutive timeouts. Other connections pay nothing.
     #[default]
     BlackHole,
-    /// From the beginning, with small segments.
+    /// When the connection is established, starting with small segments.
     Always,
 }
 
-/// When connections use ECN (Linux: `tcp_ecn`). Those whose congestion control needs it always ask.
+/// Use of ECN (Linux: `tcp_ecn`). Congestion control that needs ECN always requests it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EcnPolicy {
     /// Never.
     Off,
-    /// If the peer asks for it: Linux' default.
+    /// If the peer requests it: the default of Linux.
     #[default]
     Accept,
-    /// Also asked for.
+    /// Requested by active opens as well.
     Request,
 }
 
@@ -153,14 +152,14 @@ impl Default for EngineConfig {
     }
 }
 
-/// Why a configuration cannot be used.
+/// Reason to reject a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConfigError {
-    /// A window or limit is zero, above 2^30, or the initial window above the maximum.
+    /// A window or limit is zero or above 2^30, or the initial window is above the maximum.
     Window,
     /// `flows_max` is zero or above 2^24.
     Flows,
-    /// A duration is zero, or the timeout's bounds are in the wrong order.
+    /// A duration is zero, or `rto_min` is above `rto_max`.
     Duration,
 }
 
@@ -177,12 +176,12 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 impl EngineConfig {
-    /// Flows that a table may be made for.
+    /// Largest number of flows that a table can have.
     pub const FLOWS_MAX: u32 = 1 << 24;
-    /// Largest window or send limit: RFC 7323 §2.3.
+    /// Largest window or send limit (RFC 7323 §2.3).
     pub const WINDOW_MAX: u32 = 1 << 30;
 
-    /// Whether the engine can run with this.
+    /// Checks the limits of all fields.
     pub fn check(&self) -> Result<(), ConfigError> {
         let windows = [self.rx_window_max, self.rx_window_initial, self.tx_limit];
         if windows.iter().any(|w| *w == 0 || *w > Self::WINDOW_MAX)
@@ -209,47 +208,48 @@ impl EngineConfig {
     }
 }
 
-/// No bound of the rate, and no pacing for its sake.
+/// Value of [`SocketOptions::pacing_rate_max`] for a socket without a limit.
 pub const NO_PACING: u64 = u64::MAX;
 
-/// What a program sets on one socket.
+/// Options of one socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketOptions {
-    /// TCP_NODELAY: no Nagle.
+    /// TCP_NODELAY: turns off Nagle.
     pub nodelay: bool,
-    /// TCP_CORK, or MSG_MORE on the last write: only full segments.
+    /// TCP_CORK, or MSG_MORE on the last write: sends full segments only.
     pub cork: bool,
-    /// TCP_QUICKACK: acknowledge at once.
+    /// TCP_QUICKACK: sends ACKs at once.
     pub quickack: bool,
-    /// SO_KEEPALIVE (RFC 9293 §3.8.4, MUST-24, MUST-25: off unless asked for).
+    /// SO_KEEPALIVE (RFC 9293 §3.8.4, MUST-24, MUST-25: off by default).
     pub keepalive: bool,
     /// TCP_KEEPIDLE: idle time before the first probe (MUST-27, MUST-28). Linux: 2 h.
     pub keepalive_idle: Duration,
-    /// TCP_KEEPINTVL: time between probes. Linux: 75 s.
+    /// TCP_KEEPINTVL: interval between probes. Linux: 75 s.
     pub keepalive_interval: Duration,
-    /// TCP_KEEPCNT: unanswered probes that end the connection. Linux: 9.
+    /// TCP_KEEPCNT: number of unanswered probes after which the connection ends. Linux: 9.
     pub keepalive_probes: u8,
-    /// TCP_USER_TIMEOUT: how long data may stay unacknowledged (RFC 9293 MUST-21); zero: by
-    /// retransmission count.
+    /// TCP_USER_TIMEOUT: longest time that data stays unacknowledged (RFC 9293 MUST-21). Zero: the
+    /// number of retransmissions decides.
     pub user_timeout: Duration,
-    /// TCP_MAXSEG: largest segment to announce and send; zero: by route.
+    /// TCP_MAXSEG: largest MSS to announce and to use. Zero: no limit of the socket.
     pub mss_max: u16,
-    /// TCP_CONGESTION; the engine's own if absent.
+    /// TCP_CONGESTION. `None`: the engine's default.
     pub congestion: Option<Algorithm>,
-    /// SO_MAX_PACING_RATE: bytes per second at most; [`NO_PACING`] if the program set none.
+    /// SO_MAX_PACING_RATE in bytes per second; [`NO_PACING`] if the application set none.
     pub pacing_rate_max: u64,
-    /// IPV6_V6ONLY of a listener at `::`: connections over IPv4 are not its own.
+    /// IPV6_V6ONLY: a listener at `::` does not accept connections over IPv4.
     pub v6_only: bool,
-    /// DiffServ field and TTL.
+    /// DiffServ field and TTL of the socket's packets.
     pub ip: IpOptions,
-    /// TCP_SYNCNT: retransmissions of SYN or SYN,ACK before the open fails; zero: the engine's own.
+    /// TCP_SYNCNT: retransmissions of SYN or SYN,ACK before the open fails. Zero: the engine's
+    /// default.
     pub syn_retries: u8,
-    /// TCP_DEFER_ACCEPT of a listener: for so many timeouts of the SYN,ACK its connections wait for
-    /// their first text before they are accepted; zero: not at all.
+    /// TCP_DEFER_ACCEPT of a listener: number of SYN,ACK timeouts for which a connection waits for
+    /// data before it is accepted. Zero: connections do not wait.
     pub defer_accept: u8,
-    /// TCP_LINGER2.
+    /// TCP_LINGER2: time of an orphan in FIN-WAIT-2.
     pub fin_wait_2: FinWait2,
-    /// SO_RCVBUF and what else bounds the window.
+    /// SO_RCVBUF and the other limits of the receive window.
     pub window: WindowOptions,
 }
 

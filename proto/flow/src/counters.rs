@@ -1,14 +1,14 @@
-//! What one engine has done, in the names of RFC 4898 and Linux' `TcpExt`.
+//! Counters of an engine, with the names of RFC 4898 and of Linux's `TcpExt`.
 
 use tidelane_wire::DropReason;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// Counters of one engine. They only grow.
+        /// Counters of one engine. They never decrease.
         #[derive(Clone, Debug)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+
-            /// Segments that were discarded, by [`DropReason::index`].
+            /// Discarded segments, by [`DropReason::index`].
             pub drops: [u64; DropReason::COUNT],
         }
 
@@ -19,7 +19,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Each counter but the drops, with its name.
+            /// Iterates over all counters but the drops, with their names.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)+].into_iter()
             }
@@ -28,13 +28,13 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Segments that arrived.
+    /// Segments received.
     in_segs,
     /// Segments sent, without retransmissions.
     out_segs,
-    /// Segments that the fast path received alone.
+    /// Segments that the fast path handled without the slow path.
     fast_receives,
-    /// Segments that the slow path received.
+    /// Segments that the slow path handled.
     slow_receives,
     /// Segments retransmitted.
     retrans_segs,
@@ -44,7 +44,7 @@ counters! {
     active_opens,
     /// Passive opens.
     passive_opens,
-    /// Opens that failed.
+    /// Failed opens.
     attempt_fails,
     /// Connections reset by the peer or aborted once established.
     estab_resets,
@@ -54,27 +54,27 @@ counters! {
     listen_drops,
     /// SYN cookies sent.
     syncookies_sent,
-    /// Connections opened by a SYN cookie that came back.
+    /// Connections opened by the ACK of a SYN cookie.
     syncookies_recv,
-    /// Acknowledgments that might have brought a SYN cookie and did not.
+    /// ACKs without a connection and without a valid SYN cookie, while cookies were outstanding.
     syncookies_failed,
-    /// Text with SYN that servers took (RFC 7413).
+    /// SYNs whose data the server acknowledged (RFC 7413).
     fast_open_active,
-    /// Text with SYN that had to be sent again.
+    /// SYNs whose data had to be retransmitted.
     fast_open_active_fails,
-    /// Connections that were accepted with their SYN.
+    /// Connections accepted with the data of their SYN.
     fast_open_passive,
-    /// Cookies that came and were none of ours.
+    /// Fast Open cookies that were not valid.
     fast_open_passive_fails,
-    /// SYNs with text or a cookie for which no place was left.
+    /// SYNs with data or a cookie while the listener had too many pending requests.
     fast_open_overflows,
-    /// Acknowledgments sent late, by timer.
+    /// ACKs sent by the delayed-ACK timer.
     delayed_acks,
-    /// Pure acknowledgments sent.
+    /// Pure ACKs sent.
     pure_acks,
-    /// Segments placed out of order.
+    /// Segments received out of order.
     ofo_queue,
-    /// Segments merged or dropped because they had arrived before.
+    /// Duplicate segments.
     dup_segs,
     /// DSACK blocks sent.
     dsack_sent,
@@ -84,13 +84,13 @@ counters! {
     challenge_acks,
     /// Retransmission timeouts.
     timeouts,
-    /// Retransmission timeouts that were not needed, taken back (RFC 5682, RFC 3522).
+    /// Spurious retransmission timeouts that were undone (RFC 5682, RFC 3522).
     spurious_timeouts,
-    /// Windows reduced because the peer echoed congestion (RFC 3168).
+    /// Window reductions after ECE (RFC 3168).
     ecn_reductions,
     /// Fast retransmit episodes.
     fast_retrans,
-    /// Retransmissions found lost themselves.
+    /// Segments marked lost after they were retransmitted.
     lost_retransmit,
     /// Tail loss probes sent.
     loss_probes,
@@ -98,37 +98,37 @@ counters! {
     window_probes,
     /// Keepalive probes sent.
     keepalive_probes,
-    /// SYN and SYN,ACK segments sent again.
+    /// Retransmitted SYN and SYN,ACK segments.
     syn_retrans,
-    /// Congestion windows reset after idling.
+    /// Congestion windows reduced after an idle time.
     slow_start_restarts,
-    /// Connections ended by a time limit.
+    /// Connections ended by a timeout.
     abort_on_timeout,
-    /// Connections reset because the program left bytes unread.
+    /// Connections reset because the application closed them with unread data.
     abort_on_close,
-    /// Connections reset because data came after close.
+    /// Connections reset because data arrived for a closed socket.
     abort_on_data,
     /// Connections that entered TIME-WAIT.
     time_waits,
-    /// TIME-WAIT entries replaced by a new connection of the same ends.
+    /// TIME-WAIT entries replaced by a new connection with the same 4-tuple.
     time_wait_reused,
-    /// TIME-WAIT entries that made room before their time.
+    /// TIME-WAIT entries replaced early because the table was full.
     time_wait_overflows,
-    /// SYNs with a window scale above 14, which was taken for 14 (RFC 7323 §2.3).
+    /// SYNs with a window scale above 14, which counts as 14 (RFC 7323 §2.3).
     impossible_wscales,
-    /// Segments that the driver had no frame for; sent later.
+    /// Flows that had to wait because the driver had no free frame.
     tx_full,
-    /// ICMP errors believed.
+    /// ICMP errors that passed all checks.
     icmp_errors,
-    /// Segment sizes lowered by ICMP (RFC 1191).
+    /// Path MTUs lowered by ICMP errors (RFC 1191).
     pmtu_lowered,
-    /// Probes of a larger segment size sent (RFC 4821).
+    /// MTU probes sent (RFC 4821).
     mtu_probes,
-    /// Those that arrived.
+    /// MTU probes acknowledged.
     mtu_raised,
-    /// Paths that dropped full segments without a word (RFC 4821).
+    /// Paths on which full segments were dropped without an ICMP error (RFC 4821).
     mtu_black_holes,
-    /// Requests of programs that were refused.
+    /// Invalid requests of applications.
     misuses,
 }
 

@@ -1,4 +1,4 @@
-//! What the engine and its driver say to each other: arrivals, segments, events, refusals.
+//! The interface between the engine and its driver: segments in and out, events, errors.
 
 use core::fmt;
 
@@ -12,58 +12,59 @@ use crate::{
     state::State,
 };
 
-/// Where a segment came from.
+/// Source of a received segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
-    /// Both ends, as this host sees them.
+    /// 4-tuple, as this host sees it.
     pub key: FlowKey,
-    /// The link that it came over. Stored with the flow; the flow sends there.
+    /// Link on which the segment arrived. The flow sends on that link.
     pub link: LinkId,
-    /// The ECN field of its IP header.
+    /// ECN field of the IP header.
     pub ecn: Ecn,
 }
 
-/// How to reach a peer.
+/// Route to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// The link to send over.
+    /// Link to send on.
     pub link: LinkId,
-    /// Bytes of the largest IP packet on it.
+    /// MTU of the link in bytes.
     pub mtu: u32,
 }
 
 /// A segment to send. The driver adds link and IP headers, payload and checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentOut {
-    /// The flow it belongs to; `None` for an answer to a segment that belongs to none.
+    /// Flow of the segment; `None` for an answer to a segment without a connection.
     pub flow: Option<FlowId>,
-    /// Both ends.
+    /// 4-tuple.
     pub key: FlowKey,
-    /// The link to send over.
+    /// Link to send on.
     pub link: LinkId,
     /// SEG.SEQ.
     pub seq: SeqNumber,
-    /// SEG.ACK; zero without ACK.
+    /// SEG.ACK; zero if ACK is not set.
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// The window field, scaled already.
+    /// Window field, already scaled.
     pub wnd: u16,
     /// Options.
     pub options: TcpOptions,
     /// Stream position of the first payload byte in the flow's send buffer.
     pub payload_pos: u32,
-    /// Bytes of payload. They lie between `tx_acked` and `tx_head`.
+    /// Payload length in bytes. The payload lies between `tx_acked` and `tx_head`.
     pub payload_len: u32,
-    /// Bytes of payload of one segment. Where `payload_len` is more ([`Env::burst_len`] allowed
-    /// it), the link cuts it; PSH and FIN go with the last piece.
+    /// Payload bytes per segment. If `payload_len` is larger, as [`Env::burst_len`] allowed, the
+    /// link splits the payload (GSO). PSH and FIN go with the last segment.
     pub segment_size: u16,
-    /// The ECN field for the IP header.
+    /// ECN field for the IP header.
     pub ecn: Ecn,
 }
 
 impl SegmentOut {
-    /// The segment as it arrives, uncut, with `payload` and no urgent pointer.
+    /// Returns the segment as the receiver sees it, before any split, with `payload` and no urgent
+    /// pointer.
     #[inline(always)]
     pub fn segment<'a>(&self, payload: &'a [u8]) -> Segment<'a> {
         Segment {
@@ -80,55 +81,55 @@ impl SegmentOut {
     }
 }
 
-/// The driver has no frame to send with. It calls `resume_transmit` when it has one again.
+/// The driver has no free frame. It calls `resume_transmit` once it has one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxFull;
 
-/// A driver's verdict on a connection that a peer asks for. See [`Env::judge`].
+/// A driver's decision on a connection that a peer requests. See [`Env::judge`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Judgement {
-    /// The connection may open.
+    /// The connection may be opened.
     Accept,
-    /// The connection is refused, and the peer gets a reset.
+    /// The connection is refused by a RST.
     Refuse,
-    /// The connection is refused, and the peer gets no answer.
+    /// The segment is dropped without an answer.
     Drop,
 }
 
-/// A driver's room for one more connection. See [`Env::admit`].
+/// A driver's decision on resources for one more connection. See [`Env::admit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// The flow.
+    /// A flow may be created.
     Flow,
-    /// No more half-open flows: a SYN cookie has to do.
+    /// No further half-open flow may be created. The SYN is answered by a SYN cookie.
     Cookie,
-    /// Nothing: the peer may try again later.
+    /// The SYN is dropped. The peer may retransmit it later.
     Nothing,
 }
 
-/// What the engine needs from its driver. Called from within the engine's methods.
+/// Functions that the engine needs from its driver. The engine calls them within its own methods.
 pub trait Env {
     /// Sends one segment.
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull>;
 
-    /// Whether the driver has code of its own for single segments of `flow`, with text or without.
+    /// Returns true if the driver has a separate path for single segments of `flow`, with or
+    /// without payload.
     #[inline(always)]
     fn takes_directly(&self, flow: FlowId, text: bool) -> bool {
         let _ = (flow, text);
         false
     }
 
-    /// As [`transmit`](Self::transmit), for what is sent most: one segment with text, or an
-    /// acknowledgment, of a flow that [`takes_directly`](Self::takes_directly) such. Inlined, it
-    /// never has the whole of `out` in memory.
+    /// As [`transmit`](Self::transmit), for the most frequent segments of a flow for which
+    /// [`takes_directly`](Self::takes_directly) returned true: one data segment, or a pure ACK. The
+    /// call is inlined, so that the fields of `out` stay in registers.
     #[inline(always)]
     fn transmit_directly(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         self.transmit(out)
     }
 
-    /// As [`transmit`](Self::transmit), with URG among the flags and `pointer` in the field for it
-    /// (RFC 9293 §3.8.5); never more than one segment. A driver without this sends urgent text as
-    /// any other.
+    /// As [`transmit`](Self::transmit), for one segment with URG, whose urgent pointer is `pointer`
+    /// (RFC 9293 §3.8.5). The default implementation sends the segment without URG.
     fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
         let _ = pointer;
         let mut out = *out;
@@ -136,14 +137,15 @@ pub trait Env {
         self.transmit(&out)
     }
 
-    /// As [`transmit`](Self::transmit), for the reset of a flow that ends: nobody sends it again. A
-    /// driver that has no frame may keep it until it has one; the flow is gone by then.
+    /// As [`transmit`](Self::transmit), for the RST of a flow that ends, which is never
+    /// retransmitted. A driver without a free frame may keep the RST until it has one. The flow no
+    /// longer exists then.
     fn transmit_reset(&mut self, out: &SegmentOut) {
         let _ = self.transmit(out);
     }
 
-    /// As [`transmit`](Self::transmit), for an answer to a segment without flow, whose IP header
-    /// says this. A driver without this has one header for all of them.
+    /// As [`transmit`](Self::transmit), for an answer to a segment without a connection, with the
+    /// given IP fields. The default implementation ignores them.
     fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
         let _ = fields;
         self.transmit(out)
@@ -151,15 +153,16 @@ pub trait Env {
 
     /// Copies `payload` to stream position `pos` of the flow's receive buffer, in order or not.
     ///
-    /// `pos + payload.len()` is at most one receive window after `rx_read`. False if there is no
-    /// memory: the engine treats the payload as not arrived.
+    /// `pos + payload.len()` is at most one receive window beyond `rx_read`. Returns false if there
+    /// is no memory; the engine then drops the payload as if it had not arrived.
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool;
 
-    /// Something that the program must see. The driver gathers these and reads the getters later.
+    /// Reports an event for the application. The driver may collect events and read the flow's
+    /// positions later.
     fn event(&mut self, flow: FlowId, event: Event);
 
-    /// [`Event::Readable`], [`Event::Writable`] or both, from one segment. A driver to which they
-    /// are the same may take it as one.
+    /// Reports [`Event::Readable`], [`Event::Writable`] or both after one segment. A driver that
+    /// treats both alike may handle them as one event.
     #[inline]
     fn progress(&mut self, flow: FlowId, readable: bool, writable: bool) {
         if readable {
@@ -170,77 +173,79 @@ pub trait Env {
         }
     }
 
-    /// Bytes of payload that one [`transmit`](Self::transmit) of `flow` may carry, if the link cuts
-    /// it into segments; zero if not.
+    /// Largest payload of one [`transmit`](Self::transmit) of `flow`, if the link splits it into
+    /// segments (GSO). Zero if it does not.
     fn burst_len(&self, flow: FlowId) -> u32 {
         let _ = flow;
         0
     }
 
-    /// A flow was made before anything is sent on it: by a SYN cookie that came back, or with
-    /// [`headers`](Self::headers) of its own.
+    /// Reports a new flow before its first segment is sent: a flow from a SYN cookie, or one with
+    /// [IP fields](Self::headers) of its own.
     fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
         let _ = (flow, key, link);
     }
 
-    /// A peer asks `listener` for the connection `key`: the first that is done about a SYN that
-    /// could open one, and about a SYN cookie that came back.
+    /// Asks whether `listener` may accept the connection `key`. The engine asks before it does
+    /// anything else with a SYN or with the ACK of a SYN cookie.
     fn judge(&mut self, listener: ListenerId, key: &FlowKey) -> Judgement {
         let _ = (listener, key);
         Judgement::Accept
     }
 
-    /// A peer wants a connection from `listener`, in whose SYN queue it takes a place if it is
-    /// `half_open`. Says what the driver, which may keep accounts, has room for; without this,
-    /// everything. If it is [`Admission::Flow`], [`admitted`](Self::admitted) follows.
+    /// Asks for the resources of a new connection of `listener`, which enters the SYN queue if
+    /// `half_open`. If the answer is [`Admission::Flow`], [`admitted`](Self::admitted) follows. The
+    /// default implementation allows every connection.
     fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
         let _ = (listener, half_open);
         Admission::Flow
     }
 
-    /// `flow` is what was admitted last. It was [`made`](Self::made) before.
+    /// Reports the flow of the last admission. [`made`](Self::made) has reported it before.
     fn admitted(&mut self, flow: FlowId) {
         let _ = flow;
     }
 
-    /// From now on the IP headers of `flow`, which was sent on or [`made`](Self::made), say this.
+    /// Sets the IP fields of `flow`, for all later segments.
     fn headers(&mut self, flow: FlowId, fields: IpFields) {
         let _ = (flow, fields);
     }
 
-    /// How far ahead of the engine's clock the driver sends TSval on segments with these ends
-    /// (RFC 7323 §7.1); the engine takes as much off TSecr. The same for every connection of two
-    /// addresses, so that TIME-WAIT sees time go on (RFC 6191 §2).
+    /// Offset that the driver adds to TSval for this 4-tuple (RFC 7323 §7.1). The engine subtracts
+    /// it from TSecr. The offset depends on the two addresses only, so that the timestamps of a
+    /// later connection are larger than those in TIME-WAIT (RFC 6191 §2).
     fn timestamp_offset(&self, key: &FlowKey, link: LinkId) -> u32 {
         let _ = (key, link);
         0
     }
 
-    /// Whether routers may cut packets of `flow`: not at first, and only where a path takes none of
-    /// the least size that segments have (RFC 1191 §3). IPv6 has no such thing.
+    /// Sets whether routers may fragment packets of `flow`. They may not by default. The engine
+    /// allows it on a path whose MTU is below the least segment size (RFC 1191 §3). IPv6 has no
+    /// such fragmentation.
     fn fragments(&mut self, flow: FlowId, allowed: bool) {
         let _ = (flow, allowed);
     }
 
-    /// R1 (RFC 9293 §3.8.3, MUST-20): the peer of `flow` has not answered for so many
-    /// timeouts that the way to it is in doubt.
+    /// Reports R1 retransmission timeouts (RFC 9293 §3.8.3, MUST-20): negative advice about the
+    /// path to the peer of `flow`.
     fn negative_advice(&mut self, flow: FlowId) {
         let _ = flow;
     }
 
-    /// Returns true if a segment without a flow may come from the peer of `key`; the driver counts
-    /// those that may not, and they have no other effect. Peers of flows are not asked about again.
+    /// Returns true if the peer of `key` may send a segment without a flow. If it returns false,
+    /// the driver counts the segment and the engine drops it. The engine does not ask again for
+    /// peers of flows.
     fn admits(&mut self, key: &FlowKey, link: LinkId) -> bool {
         let _ = (key, link);
         true
     }
 
-    /// The route back to the peer of a passive open that came over `link`.
+    /// Returns the route to the peer of a passive open that arrived on `link`.
     fn route(&mut self, key: &FlowKey, link: LinkId) -> Route;
 }
 
-/// `segment`, which arrived from the peer of `key` over `link`, with what it echoes in the engine's
-/// clock (see [`Env::timestamp_offset`]). The fast path does without, as it reads no echo.
+/// Returns `segment` with the driver's offset subtracted from TSecr (see
+/// [`Env::timestamp_offset`]). The fast path does not need this, because it does not read TSecr.
 #[inline(never)]
 pub fn by_our_clock<'s>(
     segment: &Segment<'s>,
@@ -255,59 +260,59 @@ pub fn by_our_clock<'s>(
     segment
 }
 
-/// What happened to a flow.
+/// An event of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// `rx_head` moved.
+    /// `rx_head` has advanced.
     Readable,
-    /// `tx_acked` moved.
+    /// `tx_acked` has advanced.
     Writable,
     /// An active open is complete.
     Connected,
-    /// A passive open is complete and counts in the listener's accept queue.
+    /// A passive open is complete, and the connection is in the listener's accept queue.
     Accepted(ListenerId),
-    /// The peer's FIN is in order: end of file after `rx_head`.
+    /// The peer's FIN has arrived in order: end of file at `rx_head`.
     PeerClosed,
-    /// The peer has urgent data: its last byte is, or will be, at this stream position (RFC 9293
-    /// MUST-32). It is at or after `rx_head`, and after that of an earlier event.
+    /// The last byte of urgent data is, or will be, at this stream position (RFC 9293 MUST-32). The
+    /// position is at or after `rx_head`, and after that of an earlier event.
     Urgent(u32),
-    /// That byte; it comes in the stream, too.
+    /// The last byte of urgent data. The stream contains it, too.
     UrgentByte(u8),
     /// Our FIN is acknowledged.
     FinAcked,
-    /// A soft error of the path (RFC 9293 MUST-47): the connection goes on.
+    /// A soft error of the path (RFC 9293 MUST-47). The connection continues.
     SoftError(CloseCause),
-    /// The connection is over for the program. What was received can still be read: the flow stays
-    /// (in CLOSED) until `close` or `abort`.
+    /// The connection is over. Received data can still be read: the flow stays in CLOSED until
+    /// `close` or `abort`.
     Closed(CloseCause),
-    /// The last event: after `close` or `abort`, or when a half-open flow ends. The flow's number
-    /// is not given out again before the next `batch_end` has returned. TIME-WAIT does not
-    /// delay it.
+    /// The last event of a flow: after `close` or `abort`, or at the end of a half-open flow. The
+    /// id is not reused before the next `batch_end` has returned. TIME-WAIT does not delay this
+    /// event.
     Released,
 }
 
-/// Why a connection ended. The numbers are those of the `close_cause` values at the boundary.
+/// Reason for the end of a connection. The values are those of `close_cause` in the shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum CloseCause {
-    /// Both sides finished.
+    /// Both sides have closed the connection.
     Finished = 1,
     /// The peer sent RST.
     Reset = 2,
-    /// The peer refused: RST in SYN-SENT.
+    /// The peer refused the connection by a RST in SYN-SENT.
     Refused = 3,
-    /// No answer.
+    /// The peer did not answer in time.
     TimedOut = 4,
     /// ICMP: host unreachable.
     HostUnreachable = 5,
     /// ICMP: network unreachable.
     NetUnreachable = 6,
-    /// Aborted on this side.
+    /// Aborted by this end.
     Aborted = 8,
 }
 
 impl CloseCause {
-    /// The number at the boundary.
+    /// Returns the value of `close_cause`.
     pub const fn to_u32(self) -> u32 {
         self as u32
     }
@@ -334,49 +339,50 @@ macro_rules! refusal {
 }
 
 refusal! {
-    /// Why a listener was not made.
+    /// Reason why a listener was not created.
     ListenError {
-        /// There is a listener on the same end.
+        /// A listener has the same address and port.
         InUse => "there is a listener on this address and port",
-        /// Listeners are at their bound.
+        /// The largest number of listeners is reached.
         Full => "too many listeners",
-        /// Port zero, or a group address.
+        /// The port is zero, or the address is multicast or broadcast.
         BadEndpoint => "not an end that can be listened on",
     }
 }
 
 refusal! {
-    /// Why an active open was not started.
+    /// Reason why an active open was not started.
     OpenError {
-        /// There is a flow with the same ends, or one in TIME-WAIT that may not be replaced.
+        /// A flow has this 4-tuple, or a TIME-WAIT entry that may not be reused.
         InUse => "a connection with these ends exists",
-        /// Flows are at their bound.
+        /// The largest number of flows is reached.
         Full => "too many flows",
-        /// A port is zero, an address unspecified or a group's, or the MTU too small.
+        /// A port is zero, an address is unspecified, multicast or broadcast, or the MTU is too
+        /// small.
         BadEndpoint => "not ends that can be connected",
     }
 }
 
 refusal! {
-    /// The program asked for what it may not: its request was ignored.
+    /// Reason why a request of an application was ignored.
     Misuse {
         /// There is no such flow.
         NoFlow => "no such flow",
-        /// `tx_head` went backwards, or past the send buffer's limit.
+        /// `tx_head` went backwards or beyond the limit of the send buffer.
         TxHead => "tx_head went backwards or past the limit",
-        /// `tx_head` moved after shutdown for writing.
+        /// `tx_head` advanced after the sending direction was closed.
         TxAfterShutdown => "tx_head moved after shutdown",
-        /// Urgent data ends before what is acknowledged, or past the limit.
+        /// The urgent data ends before SND.UNA or beyond the limit of the send buffer.
         Urgent => "urgent data ends outside of what may be written",
-        /// `rx_read` went backwards, or past what was received.
+        /// `rx_read` went backwards or beyond the received data.
         RxRead => "rx_read went backwards or past rx_head",
     }
 }
 
-/// A flow in the words of `ss -ti`.
+/// State of a flow for `TCP_INFO` and `ss -ti`.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowInfo {
-    /// Both ends.
+    /// 4-tuple.
     pub key: FlowKey,
     /// Connection state.
     pub state: State,
@@ -384,84 +390,85 @@ pub struct FlowInfo {
     pub ca_state: CaState,
     /// Name of the congestion control.
     pub congestion: &'static str,
-    /// What its congestion control knows beyond the window (Linux: TCP_CC_INFO).
+    /// State of the congestion control beyond the window (Linux: TCP_CC_INFO).
     pub details: Details,
-    /// Smoothed round-trip time; zero before the first sample.
+    /// Smoothed RTT; zero before the first sample.
     pub srtt: Duration,
-    /// Its variation.
+    /// RTT variation.
     pub rttvar: Duration,
-    /// Least round-trip time seen.
+    /// Windowed minimum of the RTT.
     pub rtt_min: Duration,
-    /// Retransmission timeout with its present backoff.
+    /// Retransmission timeout, with its present backoff.
     pub rto: Duration,
     /// Congestion window in bytes.
     pub cwnd: u32,
-    /// Bytes per second at which it sends if it is paced, or would (Linux: `tcpi_pacing_rate`).
+    /// Pacing rate in bytes per second, also for a flow that is not paced (Linux:
+    /// `tcpi_pacing_rate`).
     pub pacing_rate: u64,
-    /// SO_MAX_PACING_RATE; [`NO_PACING`](crate::NO_PACING) without.
+    /// SO_MAX_PACING_RATE; [`NO_PACING`](crate::NO_PACING) if not set.
     pub pacing_rate_max: u64,
     /// Slow start threshold in bytes; `u32::MAX` before the first loss.
     pub ssthresh: u32,
     /// Eff.snd.MSS: payload bytes of a full segment.
     pub mss: u32,
-    /// Payload bytes of the largest recent segment of the peer.
+    /// Largest recent payload of the peer's segments, in bytes.
     pub rcv_mss: u32,
     /// The peer's window in bytes.
     pub snd_wnd: u32,
-    /// The largest that it was seen to be.
+    /// Largest window that the peer has offered, in bytes.
     pub snd_wnd_max: u32,
     /// Our window in bytes, as last advertised.
     pub rcv_wnd: u32,
-    /// Shift of the peer's window.
+    /// Window shift of the peer.
     pub snd_wscale: u8,
-    /// Shift of our window.
+    /// Our window shift.
     pub rcv_wscale: u8,
-    /// Whether timestamps are in use.
+    /// True if timestamps are in use.
     pub timestamps: bool,
-    /// Whether SACK is in use.
+    /// True if SACK is in use.
     pub sack: bool,
-    /// Whether ECN is in use.
+    /// True if ECN is in use.
     pub ecn: bool,
-    /// Whether SYN carried text and all of it was taken (RFC 7413).
+    /// True if the SYN carried data and the peer acknowledged all of it (RFC 7413).
     pub syn_data: bool,
-    /// Whether the program may write although the handshake has not ended (RFC 7413).
+    /// True if the application has the flow before the handshake is complete (RFC 7413).
     pub fast_open_pending: bool,
     /// Bytes sent and not acknowledged.
     pub flight_size: u32,
-    /// Those of them that the peer reported as arrived.
+    /// SACKed bytes in flight.
     pub sacked: u32,
-    /// Those of them that are taken for lost.
+    /// Bytes marked lost and not retransmitted.
     pub lost: u32,
-    /// Bytes in flight that were sent again.
+    /// Retransmitted bytes in flight.
     pub retrans_out: u32,
-    /// The farthest that a segment was seen to be overtaken, in segments; 3 before that.
+    /// Largest distance by which a segment was overtaken, in segments; at least 3.
     pub reordering: u32,
-    /// How often the path was seen to reorder.
+    /// Number of times that the path was seen to reorder.
     pub reorder_seen: u32,
     /// Bytes written and not sent.
     pub unsent: u32,
     /// Bytes received in order and not read.
     pub unread: u32,
-    /// Out-of-order ranges held.
+    /// Number of out-of-order ranges.
     pub ooo_ranges: u32,
-    /// Bytes acknowledged by the peer since the start.
+    /// Bytes acknowledged since the connection was established.
     pub bytes_acked: u64,
-    /// Bytes received in order since the start.
+    /// Bytes received in order since the connection was established.
     pub bytes_received: u64,
-    /// Segments retransmitted since the start.
+    /// Segments retransmitted since the connection was opened.
     pub retrans: u32,
     /// Timeouts since SND.UNA last advanced.
     pub timeouts: u8,
-    /// How often the timeout was doubled since the last round-trip sample (RFC 6298 §5).
+    /// Number of times that the RTO was doubled since the last RTT sample (RFC 6298 §5).
     pub backoff: u8,
-    /// Probes of a closed window without an answer.
+    /// Unanswered probes of a closed window.
     pub probes: u8,
-    /// Duplicates that the peer reported (RFC 2883).
+    /// Number of received DSACK blocks (RFC 2883).
     pub dsacks: u32,
-    /// Payload bytes of the largest segment that the path takes.
+    /// Path MTU as an MSS, in bytes.
     pub path_mss: u32,
-    /// The link.
+    /// Link of the flow.
     pub link: LinkId,
-    /// The listener that it came from.
+    /// Listener of a passive open.
     pub listener: Option<ListenerId>,
 }

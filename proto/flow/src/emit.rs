@@ -1,4 +1,4 @@
-//! What every segment of a synchronized flow has in common: window, acknowledgment, timestamps.
+//! Fields that all segments of a synchronized flow have in common: window, ACK, timestamps.
 
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
@@ -11,9 +11,9 @@ use crate::{
 };
 
 impl FlowState {
-    /// The right edge that the window may be moved to: what the program has read plus the quota,
-    /// never left of what was advertised (RFC 9293 §3.8.6, SHLD-14), and moved only when that opens
-    /// it by a segment or half the quota (§3.8.6.2.2, MUST-39).
+    /// Returns the right edge of the window to advertise: the read position plus the quota. The
+    /// edge never moves left (RFC 9293 §3.8.6, SHLD-14). It moves only if the window opens by a
+    /// segment or by half the quota (§3.8.6.2.2, MUST-39).
     #[inline(always)]
     fn right_edge(&self) -> SeqNumber {
         let quota = self.irs.add(1).add(self.rx_read).add(self.rcv_wnd_limit);
@@ -22,8 +22,8 @@ impl FlowState {
         if opens >= least { quota } else { self.rcv_adv }
     }
 
-    /// Notes whether the right edge moves ([`flags::EDGE_MOVES`]): for whoever changed what it
-    /// follows from. Returns by how much.
+    /// Updates [`flags::EDGE_MOVES`] after a change of the fields that [`FlowState::right_edge`]
+    /// reads. Returns the bytes by which the edge can move.
     #[inline(always)]
     pub fn note_edge(&mut self) -> u32 {
         let opens = self.right_edge().distance_from(self.rcv_adv);
@@ -33,24 +33,24 @@ impl FlowState {
         opens
     }
 
-    /// Whether an acknowledgment now would tell the peer of a window that matters, where the right
-    /// edge moves by `opens`: it was closed, or nearly, or opens by half the quota.
+    /// Returns true if a window update is due, for an edge that moves by `opens` bytes: the window
+    /// was closed or nearly closed, or it opens by half the quota.
     #[inline(always)]
     pub fn window_update_due(&self, opens: u32) -> bool {
         let left = self.rcv_adv.distance_from(self.rcv_nxt);
         opens != 0 && (opens >= self.rcv_wnd_limit / 2 || left < u32::from(self.mss) * 2)
     }
 
-    /// `len` more bytes arrived in order and are to be acknowledged: at once for every second full
-    /// segment (RFC 5681 §4.2), where the program wants it, and for each full one in quick-ack
-    /// mode: while the peer's window is small, because it begins or lost something. With eager
-    /// acknowledgments, for any in that mode.
+    /// Schedules an ACK after `len` bytes arrived in order. The ACK is sent at once after every
+    /// second full segment (RFC 5681 §4.2), with TCP_QUICKACK, and for each full segment in
+    /// quick-ack mode, in which the peer's window is small after a start or a loss. With
+    /// `eager_acks`, quick-ack mode applies to small segments, too.
     pub fn owe_ack(&mut self, len: u32, timeouts: &Timeouts) {
         self.flags |= self.ack_duty(self.flags, len, timeouts);
     }
 
-    /// [`FlowState::owe_ack`] for a caller who has other flags to set: those that it would set. The
-    /// flags are `before`.
+    /// As [`FlowState::schedule_ack`], for a caller that sets other flags as well: returns the
+    /// flags to set. `before` are the present flags.
     #[inline(always)]
     pub fn ack_duty(&mut self, before: u32, len: u32, timeouts: &Timeouts) -> u32 {
         if len > u32::from(self.rcv_mss) {
@@ -66,14 +66,14 @@ impl FlowState {
         flags::ACK_OWED | if now { flags::ACK_NOW } else { 0 }
     }
 
-    /// Whether an acknowledgment is owed for at least one whole segment.
+    /// Returns true if an ACK is owed for at least one full segment.
     pub fn owes_for_whole(&self) -> bool {
         let unacked = self.rcv_nxt.distance_from(self.last_ack_sent);
         self.flags & flags::ACK_OWED != 0 && unacked >= u32::from(self.rcv_mss)
     }
 
-    /// A segment of this flow with `seq` and `control`, acknowledging all that has arrived. Once it
-    /// is sent, [`FlowState::note_acknowledged`] notes what it said.
+    /// Builds a segment with `seq` and `control` that acknowledges all received data. The caller
+    /// calls [`FlowState::note_ack_sent`] once the segment is sent.
     pub fn segment_out(
         &self,
         id: FlowId,
@@ -90,9 +90,9 @@ impl FlowState {
         self.segment_to(self.right_edge(), id, clock, text)
     }
 
-    /// Sends a segment with the next sequence number, and notes what it said of the window and of
-    /// what has arrived; that no acknowledgment is owed any more ([`flags::ACK_DUTIES`]) is left to
-    /// the caller, who has other flags to change. Without a frame the flow stays as it was.
+    /// Sends a segment at SND.NXT, and updates the advertised window and Last.ACK.sent. The caller
+    /// clears [`flags::ACK_FLAGS`], together with other changes of the flags. If there is no free
+    /// frame, the flow does not change.
     #[inline(always)]
     pub fn transmit(
         &mut self,
@@ -105,7 +105,7 @@ impl FlowState {
         self.transmit_next::<false>(id, clock, control, payload_len, env)
     }
 
-    /// [`FlowState::transmit`] by [`Env::transmit_directly`].
+    /// As [`FlowState::transmit`], by [`Env::transmit_directly`].
     #[inline(always)]
     pub fn transmit_directly(
         &mut self,
@@ -128,7 +128,7 @@ impl FlowState {
         env: &mut impl Env,
     ) -> Result<(), TxFull> {
         let seq = self.snd_nxt;
-        // Made twice: what another function looks at lies in memory.
+        // Build the segment in each branch so that its fields stay in registers.
         let text = || Text {
             seq,
             control,
@@ -148,7 +148,7 @@ impl FlowState {
         Ok(())
     }
 
-    /// [`FlowState::transmit`] where the right edge moves.
+    /// As [`FlowState::transmit`], for a segment that moves the right edge.
     #[inline(never)]
     fn transmit_window(
         &mut self,
@@ -164,7 +164,7 @@ impl FlowState {
         Ok(())
     }
 
-    /// A segment that advertises a window up to `edge`.
+    /// Builds a segment that advertises a window up to `edge`.
     #[inline(always)]
     fn segment_to(&self, edge: SeqNumber, id: FlowId, clock: &Clock, text: Text) -> SegmentOut {
         let Text {
@@ -173,15 +173,16 @@ impl FlowState {
             payload_len,
         } = text;
         let scale = self.rcv_wscale();
-        // Rounded down: a right edge that seems to go back by less than the unit is what RFC 7323
-        // §2.4 warns of, but rounded up it would promise more than the quota.
+        // Round the field down. The right edge may then seem to move left by less than the unit of
+        // the field (RFC 7323 §2.4), but rounding up would promise more than the quota.
         let open = edge.distance_from(self.rcv_nxt);
         let field = (open >> scale).min(0xffff);
         let timestamps = (self.flags & flags::TIMESTAMPS != 0).then_some(Timestamps {
             tsval: clock.ms.0,
             tsecr: self.ts_recent,
         });
-        // RFC 3168 §6.1.3: until the peer has answered; §6.1.5: only new text is ECN-capable.
+        // ECE is sent until the peer answers by CWR (RFC 3168 §6.1.3). Only new data is ECT
+        // (§6.1.5).
         let echo = (self.flags >> (flags::ECE_SHIFT - TcpFlags::ECE.0.trailing_zeros())) as u8;
         let echo = TcpFlags(echo & TcpFlags::ECE.0);
         let ecn = if self.flags & flags::ECN != 0 && payload_len > 0 {
@@ -205,7 +206,8 @@ impl FlowState {
         }
     }
 
-    /// A segment went out that acknowledges all that has arrived, with `wnd` in its window field.
+    /// Updates the flow after a segment was sent that acknowledges all received data, with `wnd` in
+    /// its window field.
     pub fn note_acknowledged(&mut self, wnd: u16) {
         self.last_ack_sent = self.rcv_nxt;
         self.clear(flags::ACK_DUTIES);
@@ -219,7 +221,7 @@ impl FlowState {
     }
 }
 
-/// What a segment carries.
+/// Fields of a segment that its caller chooses.
 struct Text {
     seq: SeqNumber,
     control: TcpFlags,

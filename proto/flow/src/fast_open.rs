@@ -1,22 +1,23 @@
-//! Who may use Fast Open (RFC 7413).
+//! Policy for Fast Open (RFC 7413).
 
-/// The bits of Linux' `tcp_fastopen`, as far as they mean something here.
+/// The bits of Linux's `tcp_fastopen` that are supported.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FastOpenPolicy {
-    /// 0x1: SYNs of ours may ask for a cookie, and carry text with one.
+    /// 0x1: active opens may request a cookie, and send data with a cookie.
     pub client: bool,
-    /// 0x2: listeners that were given places for it take text with a SYN.
+    /// 0x2: listeners with a limit of pending requests accept data in a SYN.
     pub server: bool,
-    /// 0x4: SYNs of ours carry text without a cookie.
+    /// 0x4: active opens send data without a cookie.
     pub client_without_cookie: bool,
-    /// 0x200: listeners ask for no cookie.
+    /// 0x200: listeners accept data without a cookie.
     pub server_without_cookie: bool,
-    /// 0x400: a listener has as many places for it as its backlog, unless it is given others.
+    /// 0x400: a listener's limit of pending requests is its backlog, unless the application sets
+    /// another.
     pub every_listener: bool,
 }
 
 impl FastOpenPolicy {
-    /// What Linux' sysctl `net.ipv4.tcp_fastopen` says with this value.
+    /// Returns the policy for a value of the sysctl `net.ipv4.tcp_fastopen`.
     pub const fn from_bits(bits: u32) -> Self {
         Self {
             client: bits & 0x1 != 0,
@@ -29,7 +30,7 @@ impl FastOpenPolicy {
 }
 
 impl Default for FastOpenPolicy {
-    /// Linux': clients may, if a program asks for it.
+    /// Linux's default: active opens may use Fast Open if the application asks for it.
     fn default() -> Self {
         Self::from_bits(1)
     }

@@ -1,6 +1,6 @@
-//! The hot state of a flow: all that fast path and slow path share, two cache lines.
+//! The hot state of a flow, which the fast path and the slow path share: two cache lines.
 //!
-//! |  at | field           | RFC name, or what it is                       | written by          |
+//! |  at | field           | RFC name, or meaning                          | written by          |
 //! |-----|-----------------|-----------------------------------------------|---------------------|
 //! |   0 | `rcv_nxt`       | RCV.NXT                                       | receive, slow       |
 //! |   4 | `rcv_adv`       | right edge advertised: RCV.NXT + RCV.WND      | send (any ACK)      |
@@ -20,19 +20,20 @@
 //! |  52 | `delack_at`     | low bits of the delayed ACK's deadline in ms  | engine (batch end)  |
 //! |  54 | `last_arrival`  | low bits of the last arrival in s (keepalive) | receive, slow       |
 //! |  56 | `rtt_seq`       | the timed segment's end                       | send                |
-//! |  60 | `rtt_stamp`     | when it was sent, us                          | send                |
-//! |  64 | `key`           | both ends; compared by the lookup             | slow (open)         |
-//! | 100 | `link`          | where to send                                 | slow                |
+//! |  60 | `rtt_stamp`     | time of its transmission, us                  | send                |
+//! |  64 | `key`           | 4-tuple; compared by the lookup               | slow (open)         |
+//! | 100 | `link`          | link to send on                               | slow                |
 //! | 102 | `mss`           | Eff.snd.MSS                                   | slow                |
 //! | 104 | `cwnd`          | cwnd, bytes                                   | slow                |
 //! | 108 | `rcv_wnd_limit` | quota of the receive window                   | slow                |
-//! | 112 | `rx_read`       | stream position that the program has read to  | rx_advance          |
+//! | 112 | `rx_read`       | stream position of the application's reads    | rx_advance          |
 //! | 116 | `srtt`          | SRTT, us times 8 (RFC 6298)                   | receive, slow       |
 //! | 120 | `rttvar`        | RTTVAR, us times 4                            | receive, slow       |
-//! | 124 | `wheel_at`      | when the flow's one wheel entry fires         | engine              |
+//! | 124 | `wheel_at`      | time at which the wheel entry fires           | engine              |
 //!
-//! Receiving in-order data touches the first line only, apart from the lookup's look at `key`.
-//! SND.WL1 lives with the slow path: what the fast path accepts has SEG.SEQ = RCV.NXT.
+//! The reception of in-order data touches only the first line, apart from the comparison of `key`.
+//! SND.WL1 is in the slow path's state, because every segment that the fast path accepts has
+//! SEG.SEQ = RCV.NXT.
 
 use tidelane_wire::{FlowKey, SeqNumber};
 
@@ -44,99 +45,98 @@ pub mod flags {
     pub const TIMESTAMPS: u32 = 1 << 0;
     /// SACK is in use (RFC 2018).
     pub const SACK: u32 = 1 << SACK_SHIFT;
-    /// The place of [`SACK`].
+    /// Bit number of [`SACK`].
     pub const SACK_SHIFT: u32 = 1;
-    /// No Nagle.
+    /// TCP_NODELAY: Nagle is off.
     pub const NODELAY: u32 = 1 << 2;
-    /// Full segments only.
+    /// TCP_CORK: only full segments are sent.
     pub const CORK: u32 = 1 << 3;
-    /// Acknowledge at once.
+    /// TCP_QUICKACK: ACKs are sent at once.
     pub const QUICKACK: u32 = 1 << 4;
-    /// The fast path may receive: ESTABLISHED, nothing out of order, no loss being repaired.
+    /// The fast path may receive: ESTABLISHED, no out-of-order data, no loss recovery.
     pub const FAST_RECEIVE: u32 = 1 << 5;
-    /// The fast path may send: no loss being repaired, so transmissions need no record.
+    /// The fast path may send: no loss recovery, so that transmissions need no record.
     pub const FAST_SEND: u32 = 1 << 6;
-    /// Something arrived that is not acknowledged yet.
+    /// Received data is not acknowledged yet.
     pub const ACK_OWED: u32 = 1 << 7;
-    /// The acknowledgment must not wait for a timer.
+    /// An ACK is sent at the end of the batch, without delay.
     pub const ACK_NOW: u32 = 1 << 8;
-    /// The flow is in the list that batch end works off.
+    /// The flow is in the engine's list of pending flows.
     pub const PENDING: u32 = 1 << 9;
-    /// Batch end should try to send data.
+    /// The end of the batch should try to send data.
     pub const SEND_WANTED: u32 = 1 << 10;
-    /// `rto_deadline` holds.
+    /// `rto_deadline` is valid.
     pub const RTO_ARMED: u32 = 1 << 11;
-    /// `delack_at` holds.
+    /// `delack_at` is valid.
     pub const DELACK_ARMED: u32 = 1 << 12;
-    /// The flow has a wheel entry, and `wheel_at` holds.
+    /// The flow has an entry in the timer wheel, and `wheel_at` is valid.
     pub const WHEEL_ARMED: u32 = 1 << 13;
-    /// `rtt_seq` and `rtt_stamp` hold.
+    /// A segment is being timed, and `rtt_seq` and `rtt_stamp` are valid.
     pub const RTT_TIMING: u32 = 1 << 14;
-    /// FIN goes after `tx_end`.
+    /// A FIN follows `tx_end`.
     pub const FIN_QUEUED: u32 = 1 << 15;
-    /// FIN was sent: it is part of `snd_nxt`.
+    /// The FIN was sent, and `snd_nxt` includes it.
     pub const FIN_SENT: u32 = 1 << 16;
-    /// FIN of the peer is in order: it is part of `rcv_nxt`.
+    /// The peer's FIN has arrived in order, and `rcv_nxt` includes it.
     pub const FIN_RECEIVED: u32 = 1 << 17;
-    /// The window's right edge moves with the next segment that is sent.
+    /// The next segment moves the right edge of the window.
     pub const EDGE_MOVES: u32 = 1 << 18;
-    /// The congestion window stopped the last send: the controller may be asked for more.
+    /// The congestion window stopped the last transmission, so that it may grow.
     pub const CWND_LIMITED: u32 = 1 << 19;
-    /// A segment that was not full was sent since all was last acknowledged (Minshall's addition to
-    /// Nagle).
+    /// A small segment was sent since all data was last acknowledged (Minshall's variant of Nagle).
     pub const SMALL_SENT: u32 = 1 << 20;
-    /// Every segment echoes congestion: ECE (RFC 3168 §6.1.3), or DCTCP.CE (RFC 8257 §3.2).
+    /// Segments carry ECE (RFC 3168 §6.1.3), or DCTCP.CE is set (RFC 8257 §3.2).
     pub const ECE: u32 = 1 << ECE_SHIFT;
-    /// The place of [`ECE`].
+    /// Bit number of [`ECE`].
     pub const ECE_SHIFT: u32 = 21;
     /// `rto_deadline` is the persist timeout.
     pub const PERSIST: u32 = 1 << 22;
-    /// `rto_deadline` is a tail loss probe's.
+    /// `rto_deadline` is the tail loss probe timeout.
     pub const PROBE: u32 = 1 << PROBE_SHIFT;
-    /// The place of [`PROBE`].
+    /// Bit number of [`PROBE`].
     pub const PROBE_SHIFT: u32 = 23;
-    /// All that says what `rto_deadline` is.
+    /// All flags that give the meaning of `rto_deadline`.
     pub const TIMER: u32 = RTO_ARMED | PERSIST | PROBE;
     /// The slow path has a deadline of its own (keepalive, FIN-WAIT-2, path MTU).
     pub const SLOW_DEADLINE: u32 = 1 << 24;
     /// ECN is in use: new data is sent as ECT (RFC 3168).
     pub const ECN: u32 = 1 << 25;
-    /// The flow can be found by its key.
+    /// The flow is in the index, so that segments with its 4-tuple find it.
     pub const INDEXED: u32 = 1 << 26;
-    /// The slot is in use.
+    /// The entry of the flow table is in use.
     pub const USED: u32 = 1 << 27;
-    /// What a flow has that is found by its ends.
+    /// Flags of a flow that segments with its 4-tuple find.
     pub const FOUND: u32 = INDEXED | USED;
-    /// What any segment that is sent does away with.
+    /// Flags that every transmitted segment clears.
     pub const ACK_DUTIES: u32 = ACK_OWED | ACK_NOW | DELACK_ARMED;
-    /// Acknowledgments still to be sent at once (quick-ack mode): four bits.
+    /// First bit of the quick-ack counter, the number of ACKs to send at once: four bits.
     pub const QUICK_SHIFT: u32 = 28;
 }
 
-/// Phase of the sender, in Linux' terms.
+/// Phase of the sender (Linux: `tcp_ca_state`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum CaState {
-    /// Nothing unusual.
+    /// No sign of a loss or of congestion.
     #[default]
     Open,
-    /// Duplicate acknowledgments or SACK blocks came; not sure of a loss yet.
+    /// Duplicate ACKs or SACK blocks arrived, but no loss is certain.
     Disorder,
-    /// The window is being reduced without loss.
+    /// The window is being reduced after ECE.
     Cwr,
-    /// Fast retransmit.
+    /// Fast recovery.
     Recovery,
     /// After a retransmission timeout.
     Loss,
 }
 
-/// See the module's table.
+/// Hot state of one flow; the module's table describes the fields.
 #[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 pub struct FlowState {
     /// RCV.NXT.
     pub rcv_nxt: SeqNumber,
-    /// Right edge of the window as advertised; never goes back.
+    /// Right edge of the advertised window. It never moves left.
     pub rcv_adv: SeqNumber,
     /// Last.ACK.sent.
     pub last_ack_sent: SeqNumber,
@@ -152,9 +152,9 @@ pub struct FlowState {
     pub irs: SeqNumber,
     /// ISS.
     pub iss: SeqNumber,
-    /// After the last byte that the program wrote.
+    /// Sequence number after the last byte that the application has written.
     pub tx_end: SeqNumber,
-    /// See [`flags::RTO_ARMED`].
+    /// Deadline of the timer that [`flags::TIMER`] describes.
     pub rto_deadline: Millis,
     /// Bits of [`flags`].
     pub flags: u32,
@@ -162,33 +162,33 @@ pub struct FlowState {
     pub state: State,
     /// Snd.Wind.Shift in the high half, Rcv.Wind.Shift in the low.
     pub scales: u8,
-    /// Largest recent payload of the peer.
+    /// Largest recent payload of the peer's segments, in bytes.
     pub rcv_mss: u16,
-    /// See [`flags::DELACK_ARMED`].
+    /// Low 16 bits of the delayed ACK's deadline, valid with [`flags::DELACK_ARMED`].
     pub delack_at: u16,
-    /// Units of 1024 ms.
+    /// Time of the last segment, in units of 1024 ms.
     pub last_arrival: u16,
-    /// See [`flags::RTT_TIMING`].
+    /// End of the timed segment, valid with [`flags::RTT_TIMING`].
     pub rtt_seq: SeqNumber,
-    /// Microseconds.
+    /// Transmission time of the timed segment, in microseconds.
     pub rtt_stamp: u32,
-    /// Both ends.
+    /// 4-tuple.
     pub key: FlowKey,
-    /// Where to send.
+    /// Link to send on.
     pub link: LinkId,
-    /// Eff.snd.MSS: payload of a full segment, options deducted.
+    /// Eff.snd.MSS: payload of a full segment, without options.
     pub mss: u16,
-    /// Congestion window, bytes.
+    /// Congestion window, in bytes.
     pub cwnd: u32,
-    /// Receive quota, bytes.
+    /// Quota of the receive window, in bytes.
     pub rcv_wnd_limit: u32,
-    /// Stream position read to.
+    /// Stream position up to which the application has read.
     pub rx_read: u32,
     /// SRTT in us, times 8; zero before the first sample.
     pub srtt: u32,
     /// RTTVAR in us, times 4.
     pub rttvar: u32,
-    /// See [`flags::WHEEL_ARMED`].
+    /// Time at which the wheel entry fires, valid with [`flags::WHEEL_ARMED`].
     pub wheel_at: Millis,
 }
 
@@ -196,17 +196,17 @@ const _: () = {
     use core::mem::{align_of, offset_of, size_of};
     assert!(size_of::<FlowState>() == 128);
     assert!(align_of::<FlowState>() == 64);
-    // What receiving in-order data touches is the first line.
+    // The reception of in-order data touches the first line.
     assert!(offset_of!(FlowState, rcv_nxt) == 0);
     assert!(offset_of!(FlowState, flags) == 44);
     assert!(offset_of!(FlowState, rtt_stamp) == 60);
-    // What sending and the lookup need besides is the second.
+    // Transmission and lookup also touch the second line.
     assert!(offset_of!(FlowState, key) == 64);
     assert!(offset_of!(FlowState, wheel_at) == 124);
 };
 
 impl FlowState {
-    /// Both ends.
+    /// 4-tuple of the flow.
     pub const fn key(&self) -> FlowKey {
         self.key
     }
@@ -223,12 +223,12 @@ impl FlowState {
         self.rx_pos(self.rcv_nxt).wrapping_sub(fin)
     }
 
-    /// Stream position that the program has read to.
+    /// Stream position up to which the application has read.
     pub const fn rx_read(&self) -> u32 {
         self.rx_read
     }
 
-    /// Stream position after the last byte written.
+    /// Stream position after the last byte that the application has written.
     #[inline]
     pub const fn tx_head(&self) -> u32 {
         self.tx_pos(self.tx_end)
@@ -254,8 +254,8 @@ impl FlowState {
         }
     }
 
-    /// Bytes of receive window that the program may count on. It grows with use, so a driver that
-    /// tells the program when to announce reads reads this again with each event.
+    /// Receive window in bytes that the application may count on. It may grow with every event, so
+    /// a driver reads it again after each.
     pub const fn rx_window(&self) -> u32 {
         self.rcv_wnd_limit
     }
@@ -272,19 +272,20 @@ impl FlowState {
         seq.0.wrapping_sub(self.iss.0).wrapping_sub(1)
     }
 
-    /// Whether all of `bits` are set.
+    /// Returns true if all of `bits` are set.
     #[inline]
     pub const fn has(&self, bits: u32) -> bool {
         self.flags & bits == bits
     }
 
-    /// Whether any of `bits` is set.
+    /// Returns true if any of `bits` is set.
     #[inline]
     pub const fn has_any(&self, bits: u32) -> bool {
         self.flags & bits != 0
     }
 
-    /// Whether the flow is found by its ends: they may have another one by now.
+    /// Returns true if segments with the flow's 4-tuple find this flow. A flow in CLOSED or
+    /// TIME-WAIT may have lost its 4-tuple to another one.
     #[inline]
     pub const fn is_found(&self) -> bool {
         self.has(flags::FOUND)
@@ -311,7 +312,7 @@ impl FlowState {
         }
     }
 
-    /// FlightSize (RFC 5681): sent and not acknowledged, SYN and FIN included.
+    /// FlightSize (RFC 5681): bytes sent and not acknowledged, with SYN and FIN.
     #[inline]
     pub const fn flight_size(&self) -> u32 {
         self.snd_nxt.distance_from(self.snd_una)
@@ -329,13 +330,13 @@ impl FlowState {
         self.scales & 15
     }
 
-    /// Acknowledgments left in quick-ack mode.
+    /// Number of ACKs left in quick-ack mode.
     #[inline]
     pub const fn quick_acks(&self) -> u32 {
         self.flags >> flags::QUICK_SHIFT
     }
 
-    /// Sets how many acknowledgments are sent at once, at most 15.
+    /// Sets the number of ACKs in quick-ack mode, at most 15.
     pub const fn set_quick_acks(&mut self, count: u32) {
         let count = if count > 15 { 15 } else { count };
         self.flags = self.flags & !(15 << flags::QUICK_SHIFT) | count << flags::QUICK_SHIFT;

@@ -1,4 +1,4 @@
-//! The numbers by which the engine and its driver name things.
+//! Ids that the engine and its driver use.
 
 use core::fmt;
 
@@ -18,29 +18,30 @@ macro_rules! id {
 }
 
 id!(
-    /// A flow's place in the flow table. The number comes back for another flow after
-    /// [`Event::Released`](crate::Event::Released): a driver that keeps it longer adds a
+    /// Index of a flow in the flow table. The id is reused for another flow after
+    /// [`Event::Released`](crate::Event::Released). A driver that keeps ids for longer must add a
     /// generation.
     FlowId(u32)
 );
 id!(
-    /// A listener's place in the listener table.
+    /// Index of a listener in the listener table.
     ListenerId(u32)
 );
 id!(
-    /// The driver's number for a link (a NIC queue, the memory wire). The engine only stores it.
+    /// The driver's id of a link: a NIC queue, or the local path between programs of one host. The
+    /// engine only stores it.
     LinkId(u16)
 );
 
 impl FlowId {
-    /// The place as an index.
+    /// The id as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl ListenerId {
-    /// The place as an index.
+    /// The id as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }

@@ -1,7 +1,7 @@
-//! What fast path and slow path share: the hot state of a flow, its name, and the driver's side.
+//! Types that the fast path and the slow path share: hot state, flow table, driver interface.
 //!
-//! The two paths never name each other. They meet in [`FlowState`], 128 bytes per connection, and
-//! in [`FlowTable`], which finds it. Everything that only the slow path needs lives there.
+//! The two paths do not depend on each other. They share [`FlowState`], 128 bytes per connection,
+//! and [`FlowTable`], which finds it. State that only the slow path needs is in that crate.
 //!
 //! ```text
 //!          engine

@@ -1,11 +1,10 @@
-//! Parts of [`SocketOptions`](crate::SocketOptions): what a program sets of IP headers, of its
-//! receive window, and of the end.
+//! Parts of [`SocketOptions`](crate::SocketOptions): IP header fields, receive window, FIN-WAIT-2.
 
 use tidelane_time::Duration;
 use tidelane_wire::{IpAddress, IpFields};
 
-/// IP_TOS and IP_TTL, and the same of IPv6. A socket has both: one of AF_INET6 may be connected
-/// over IPv4.
+/// Fields of the IP header for both versions, because an AF_INET6 socket may be connected over
+/// IPv4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IpOptions {
     /// IP_TOS and IP_TTL.
@@ -15,26 +14,26 @@ pub struct IpOptions {
 }
 
 impl IpOptions {
-    /// Those for packets to `peer`.
+    /// Returns the fields of packets to `peer`.
     pub fn to(&self, peer: IpAddress) -> IpFields {
         if peer.is_v4() { self.v4 } else { self.v6 }
     }
 }
 
-/// What bounds the receive window of one connection, in bytes; zero: not set.
+/// Limits of a connection's receive window in bytes. Zero means that the option is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WindowOptions {
-    /// SO_RCVBUF, as the bytes of payload that it stands for: the window is this, and does not grow
-    /// with use.
+    /// SO_RCVBUF, as the payload bytes that it allows. The window has this size, without
+    /// autotuning.
     pub buffer: u32,
-    /// TCP_WINDOW_CLAMP: the window is never larger.
+    /// TCP_WINDOW_CLAMP: upper bound of the window.
     pub clamp: u32,
-    /// SO_RCVLOWAT: the window is at least twice this, or the program would wait for ever.
+    /// SO_RCVLOWAT: the window is at least twice this, or the application would never be woken.
     pub low: u32,
 }
 
 impl WindowOptions {
-    /// The window where use would make it `tuned`, and no window may be above `most`.
+    /// Returns the window, given the autotuned size `tuned` and the upper bound `most`.
     pub fn quota(&self, tuned: u32, most: u32) -> u32 {
         let wanted = match self.buffer {
             0 => tuned.max(self.low.saturating_mul(2)),
@@ -43,27 +42,27 @@ impl WindowOptions {
         wanted.min(self.largest(most))
     }
 
-    /// The largest window that there may be, below `most`.
+    /// Returns the largest window that the options allow, at most `most`.
     pub fn largest(&self, most: u32) -> u32 {
         let of_buffer = if self.buffer == 0 { most } else { self.buffer };
         let of_clamp = if self.clamp == 0 { most } else { self.clamp };
         of_buffer.min(of_clamp).min(most)
     }
 
-    /// Whether the window grows with use.
+    /// Returns true if the window is autotuned.
     pub fn is_tuned(&self) -> bool {
         self.buffer == 0
     }
 }
 
-/// TCP_LINGER2: how long a connection that its program has closed waits for the peer's FIN.
+/// TCP_LINGER2: time of an orphan in FIN-WAIT-2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FinWait2 {
-    /// As long as the engine's configuration says.
+    /// The time of the engine's configuration.
     #[default]
     Usual,
-    /// So long.
+    /// A time that the application set.
     For(Duration),
-    /// Not at all: it is reset.
+    /// No FIN-WAIT-2: the connection is reset.
     Never,
 }

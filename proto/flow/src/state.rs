@@ -1,6 +1,6 @@
-//! The connection states of RFC 9293 §3.3.2 and every transition between them, as one table.
+//! The connection states of RFC 9293 §3.3.2 and their transitions, as one table.
 //!
-//! The table is what the slow path runs, not a picture of it: [`State::next`] looks the event up.
+//! The slow path executes this table: [`State::next`] looks up the event.
 
 use core::fmt;
 
@@ -11,55 +11,55 @@ pub enum State {
     /// No connection.
     #[default]
     Closed = 0,
-    /// Waiting for a SYN. Listeners are kept apart; no flow is ever in this state.
+    /// Waiting for a SYN. Listeners are a type of their own, so no flow is in this state.
     Listen = 1,
-    /// SYN sent, waiting for a matching one.
+    /// SYN sent, waiting for the peer's SYN.
     SynSent = 2,
-    /// SYN received and sent, waiting for the acknowledgment.
+    /// SYN received and sent, waiting for the ACK of our SYN.
     SynReceived = 3,
-    /// Data can flow both ways.
+    /// Both SYNs are acknowledged.
     Established = 4,
-    /// We sent FIN; neither its acknowledgment nor the peer's FIN have come.
+    /// Our FIN is sent, or queued. Neither its ACK nor the peer's FIN has arrived.
     FinWait1 = 5,
-    /// Our FIN is acknowledged; the peer may still send.
+    /// Our FIN is acknowledged. The peer may still send data.
     FinWait2 = 6,
-    /// The peer sent FIN; we may still send.
+    /// The peer's FIN has arrived. We may still send data.
     CloseWait = 7,
-    /// Both sent FIN at once; ours is not acknowledged yet.
+    /// Both ends have sent a FIN, and ours is not acknowledged yet.
     Closing = 8,
-    /// The peer sent FIN, then we did; waiting for the acknowledgment.
+    /// The peer's FIN arrived first. Our FIN is not acknowledged yet.
     LastAck = 9,
-    /// Both FINs are acknowledged. Kept in a compact table of its own.
+    /// Both FINs are acknowledged. The engine has a table of its own for these connections.
     TimeWait = 10,
 }
 
-/// What can move a connection to another state.
+/// Events that change the state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StateEvent {
     /// OPEN call, active.
     ActiveOpen,
-    /// A SYN came to a listener: a new flow is made.
+    /// A SYN arrived at a listener.
     PassiveSyn,
-    /// A SYN that acknowledges ours.
+    /// A SYN,ACK arrived that acknowledges our SYN.
     SynAckReceived,
-    /// A SYN without acknowledgment (simultaneous open).
+    /// A SYN without ACK arrived (simultaneous open).
     SynReceived,
     /// Our SYN is acknowledged.
     SynAcked,
-    /// CLOSE call or shutdown for writing: FIN is queued after the data.
+    /// CLOSE call, also of the sending direction alone. The FIN follows the data.
     CloseCall,
-    /// The peer's FIN is in order.
+    /// The peer's FIN arrived in order.
     FinReceived,
     /// Our FIN is acknowledged.
     FinAcked,
-    /// Reset in either direction, ABORT, or a time limit.
+    /// RST sent or received, ABORT call, or a timeout.
     Abort,
     /// 2 MSL have passed in TIME-WAIT.
     TimeWaitTimeout,
 }
 
-/// RFC 9293 §3.3.2, Figure 5, and §3.10. A pair that is not listed does not happen or changes
-/// nothing.
+/// All transitions (RFC 9293 §3.3.2, Figure 5, and §3.10). Other pairs do not occur, or do not
+/// change the state.
 pub const TRANSITIONS: &[(State, StateEvent, State)] = {
     use State as S;
     use StateEvent as E;
@@ -93,7 +93,7 @@ pub const TRANSITIONS: &[(State, StateEvent, State)] = {
 };
 
 impl State {
-    /// Every state, in the order of their numbers.
+    /// All states, in the order of their numbers.
     pub const ALL: [Self; 11] = [
         Self::Closed,
         Self::Listen,
@@ -108,7 +108,7 @@ impl State {
         Self::TimeWait,
     ];
 
-    /// The state after `event`; the same state where [`TRANSITIONS`] has no entry.
+    /// Returns the state after `event`; the same state if [`TRANSITIONS`] has no entry.
     pub fn next(self, event: StateEvent) -> Self {
         TRANSITIONS
             .iter()
@@ -116,7 +116,7 @@ impl State {
             .map_or(self, |(_, _, to)| *to)
     }
 
-    /// Whether both SYNs are acknowledged and the connection is not over.
+    /// Returns true if both SYNs are acknowledged and the connection is not over.
     pub const fn is_synchronized(self) -> bool {
         !matches!(
             self,
@@ -124,12 +124,12 @@ impl State {
         )
     }
 
-    /// Whether the peer may still send data: its FIN has not come.
+    /// Returns true if the peer may still send data, because its FIN has not arrived.
     pub const fn receives(self) -> bool {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
 
-    /// Whether data of ours may still be sent or sent again: our FIN is not acknowledged.
+    /// Returns true if we may still send or retransmit data, because our FIN is not acknowledged.
     pub const fn sends(self) -> bool {
         matches!(
             self,

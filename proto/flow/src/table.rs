@@ -1,4 +1,4 @@
-//! Where flows are: a slab of hot states, and the index that finds one by its ends.
+//! The flow table: a slab of hot states, and a hash index by 4-tuple.
 
 use hashbrown::HashTable;
 use tidelane_wire::FlowKey;
@@ -8,18 +8,19 @@ use crate::{
     ids::FlowId,
 };
 
-/// Flows that are found without the index while their segments keep coming.
+/// Size of the cache of recently used flows.
 const RECENT: usize = 4096;
 
 /// All flows of one engine.
 ///
-/// Numbers of released flows rest until [`FlowTable::recycle`], so that a driver that gathers
-/// events never meets an old number with a new meaning.
+/// Ids of freed flows are not reused before [`FlowTable::recycle`], so that a driver that collects
+/// events never confuses two flows.
 #[derive(Debug)]
 pub struct FlowTable {
     index: HashTable<FlowId>,
     states: Vec<FlowState>,
-    /// The flow found last for each value of [`FlowKey::quick_hash`]: a guess that is checked.
+    /// The last flow looked up for each value of [`FlowKey::quick_hash`]. The caller compares the
+    /// key.
     recent: Box<[FlowId; RECENT]>,
     free: Vec<FlowId>,
     resting: Vec<FlowId>,
@@ -28,9 +29,9 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// An empty table for at most `flows_max` flows; `seed` keys the hash.
+    /// Creates an empty table for at most `flows_max` flows. `seed` keys the hash.
     ///
-    /// Address space for all states is reserved now, so that growing never moves them.
+    /// The address space of all states is reserved now, so that growth never moves them.
     pub fn new(flows_max: u32, seed: [u64; 2]) -> Self {
         Self {
             index: HashTable::new(),
@@ -43,9 +44,8 @@ impl FlowTable {
         }
     }
 
-    /// The flow that was found last for ends like these, if it has these. It is theirs only if it
-    /// [is found](FlowState::is_found) by them: that is left to the caller, who looks at other
-    /// flags, too.
+    /// Returns the cached flow if its key is `key`. The flow may have left the index since; the
+    /// caller checks [`FlowState::is_indexed`] together with other flags.
     #[inline(always)]
     pub fn recent(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
         let guess = self.recent[key.quick_hash() as usize % RECENT];
@@ -53,7 +53,7 @@ impl FlowTable {
         (state.key == *key).then_some((guess, state))
     }
 
-    /// Makes a flow the one that [`FlowTable::recent`] gives for its ends. False if there is none.
+    /// Looks up a flow and puts it into the cache. Returns false if there is none.
     #[inline(never)]
     pub fn make_recent(&mut self, key: &FlowKey) -> bool {
         let Some(id) = self.find(key) else {
@@ -63,7 +63,7 @@ impl FlowTable {
         true
     }
 
-    /// Finds a flow by its ends.
+    /// Looks up a flow by its 4-tuple.
     #[inline(never)]
     pub fn find(&self, key: &FlowKey) -> Option<FlowId> {
         let states = &self.states;
@@ -76,7 +76,7 @@ impl FlowTable {
             .copied()
     }
 
-    /// Makes a flow with these ends. `None` if the table is full, or there is one already.
+    /// Adds a flow. Returns `None` if the table is full or a flow has this 4-tuple.
     pub fn insert(&mut self, key: FlowKey) -> Option<FlowId> {
         if self.find(&key).is_some() {
             return None;
@@ -102,7 +102,7 @@ impl FlowTable {
         Some(id)
     }
 
-    /// Makes a flow unfindable; its state stays.
+    /// Removes a flow from the index. Its state stays.
     pub fn unindex(&mut self, id: FlowId) {
         let seed = self.seed;
         let Some(state) = self.get_mut(id) else {
@@ -118,7 +118,7 @@ impl FlowTable {
         }
     }
 
-    /// Ends a flow. Its number rests until [`FlowTable::recycle`].
+    /// Removes a flow. Its id is not reused before [`FlowTable::recycle`].
     pub fn remove(&mut self, id: FlowId) {
         self.unindex(id);
         if let Some(state) = self.get_mut(id) {
@@ -127,7 +127,7 @@ impl FlowTable {
         }
     }
 
-    /// Gives resting numbers free.
+    /// Makes the ids of removed flows available again.
     #[inline]
     pub fn recycle(&mut self) {
         if !self.resting.is_empty() {
@@ -135,7 +135,7 @@ impl FlowTable {
         }
     }
 
-    /// The state of a flow.
+    /// Returns the state of a flow.
     #[inline]
     pub fn get(&self, id: FlowId) -> Option<&FlowState> {
         self.states
@@ -143,7 +143,7 @@ impl FlowTable {
             .filter(|state| state.has(flags::USED))
     }
 
-    /// The state of a flow.
+    /// Returns the state of a flow.
     #[inline]
     pub fn get_mut(&mut self, id: FlowId) -> Option<&mut FlowState> {
         self.states
@@ -151,28 +151,28 @@ impl FlowTable {
             .filter(|state| state.has(flags::USED))
     }
 
-    /// What is at a flow's place, in use or not: then it has no flags.
+    /// Returns the table's entry for an id. An entry that is not in use has no flags.
     #[inline]
     pub fn place_mut(&mut self, id: FlowId) -> Option<&mut FlowState> {
         self.states.get_mut(id.index())
     }
 
-    /// Flows in use.
+    /// Number of flows.
     pub fn len(&self) -> usize {
         self.states.len() - self.free.len() - self.resting.len()
     }
 
-    /// Whether no flow is in use.
+    /// Returns true if there is no flow.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Places that were ever in use: every [`FlowId`] is below this.
+    /// Upper bound of all ids that were ever in use.
     pub fn bound(&self) -> u32 {
         self.states.len() as u32
     }
 
-    /// All flows in use.
+    /// Iterates over all flows.
     pub fn iter(&self) -> impl Iterator<Item = (FlowId, &FlowState)> {
         (0..)
             .map(FlowId)

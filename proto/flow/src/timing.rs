@@ -1,4 +1,4 @@
-//! Round-trip samples and what follows from them: retransmission and tail loss probe timeouts.
+//! RTT samples, and the timeouts that follow from them: retransmission and tail loss probe.
 
 use tidelane_time::Duration;
 
@@ -8,38 +8,38 @@ use crate::{
     flow_state::{FlowState, flags},
 };
 
-/// Longest timeout that is kept in milliseconds modulo 2^32.
+/// Longest timeout that can be compared in milliseconds modulo 2^32.
 const TIMEOUT_MS_MAX: u64 = 1 << 30;
-/// Longest round-trip time that is believed, in us: about a minute.
+/// Longest RTT that a sample may have, in us: about a minute.
 const RTT_US_MAX: u32 = 1 << 26;
-/// Longest delay of an acknowledgment (RFC 9293 §3.8.6.3, MUST-40).
+/// Upper bound of the ACK delay (RFC 9293 §3.8.6.3, MUST-40).
 const DELAYED_ACK_MS_MAX: u32 = 500;
-/// WCDelAckT of RFC 8985 §7.2: the longest that most receivers delay an acknowledgment.
+/// WCDelAckT of RFC 8985 §7.2: longest ACK delay of most receivers.
 const PROBE_DELAYED_ACK_MS: u32 = 200;
-/// Least timeout of an established connection without a sample (RFC 6298 (5.7)).
+/// Least RTO of an established connection without an RTT sample (RFC 6298 (5.7)).
 const RTO_OPENED_MS: u32 = 3000;
-/// Backoff by which no timeout grows any more.
+/// Number of backoffs after which the timeout does not grow any more.
 const BACKOFF_MAX: u8 = 12;
 
-/// The timeouts of [`EngineConfig`] in the unit of flows.
+/// The timeouts of [`EngineConfig`] in the units of flows.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Lower bound of the retransmission timeout.
+    /// Lower bound of the RTO.
     pub rto_min_ms: u32,
-    /// Its upper bound.
+    /// Upper bound of the RTO.
     pub rto_max_ms: u32,
-    /// The one before the first sample.
+    /// RTO before the first RTT sample.
     pub rto_initial_ms: u32,
-    /// Lower bound of the tail loss probe's.
+    /// Lower bound of the PTO.
     pub pto_min_ms: u32,
-    /// RTTVAR below which a single segment's timer is that of the timeout, with the lower bound as
-    /// its variance's term; zero if there is none.
+    /// Bound of RTTVAR, as stored, below which the variance term of the RTO is its lower bound, and
+    /// the probe for a single segment is not sooner than that RTO. Zero if there is no such bound.
     pub steady_us: u32,
-    /// Longest delay of an acknowledgment.
+    /// Longest delay of an ACK.
     pub delayed_ack_ms: u32,
-    /// FIN-WAIT-2 without a program.
+    /// Time of an orphan in FIN-WAIT-2.
     pub fin_wait_2_ms: u32,
-    /// Small segments are acknowledged at once in quick-ack mode, too.
+    /// Quick-ack mode applies to small segments, too.
     pub eager_acks: bool,
 }
 
@@ -47,7 +47,7 @@ const fn at_most(value: u32, max: u32) -> u32 {
     if value > max { max } else { value }
 }
 
-/// A span in whole milliseconds, at least one.
+/// Converts a duration to milliseconds, rounded up, at least one.
 const fn to_ms(span: Duration) -> u32 {
     let ms = span.0.div_ceil(1_000_000);
     if ms == 0 {
@@ -60,10 +60,11 @@ const fn to_ms(span: Duration) -> u32 {
 }
 
 impl Timeouts {
-    /// Those of `config`.
+    /// Converts the timeouts of `config`.
     pub const fn of(config: &EngineConfig) -> Self {
         let rto_min_ms = to_ms(config.rto_min);
-        // Two SRTT and the delay, which the probe waits, are no less than SRTT and the variance.
+        // The PTO of a single segment, 2 SRTT plus the ACK delay, is then not below SRTT plus
+        // RTO_MIN.
         let steady_us = if rto_min_ms <= PROBE_DELAYED_ACK_MS {
             (rto_min_ms + 1) * 1000
         } else {
@@ -83,7 +84,7 @@ impl Timeouts {
 }
 
 impl FlowState {
-    /// One sample of the round-trip time in microseconds (RFC 6298 (2.2), (2.3)).
+    /// Takes an RTT sample in microseconds (RFC 6298 (2.2), (2.3)).
     #[inline]
     pub fn sample_rtt(&mut self, rtt_us: u32) {
         let rtt = rtt_us.clamp(1, RTT_US_MAX);
@@ -98,7 +99,7 @@ impl FlowState {
         self.srtt = self.srtt - srtt + rtt;
     }
 
-    /// RTO in ms (RFC 6298 (2.3)); as in Linux the lower bound is that of the variance's term.
+    /// RTO in ms (RFC 6298 (2.3)). As in Linux, the lower bound applies to the variance term.
     #[inline(always)]
     pub fn rto_ms(&self, timeouts: &Timeouts) -> u32 {
         if self.srtt == 0 {
@@ -108,8 +109,9 @@ impl FlowState {
         ((self.srtt >> 3) / 1000 + variance).min(timeouts.rto_max_ms)
     }
 
-    /// RTO in ms, doubled `backoff` times (RFC 6298 (5.5)). An open that gave no sample, as its SYN
-    /// timed out, may have found a slow path (5.7): the fast path leaves such a flow alone.
+    /// RTO in ms after `backoff` doublings (RFC 6298 (5.5)). If the SYN timed out, the handshake
+    /// gave no sample and the RTO is at least 3 s (5.7). The fast path does not send on such a
+    /// flow.
     pub fn rto_ms_after(&self, timeouts: &Timeouts, backoff: u8) -> u32 {
         let mut rto = self.rto_ms(timeouts);
         if self.srtt == 0 && self.state.is_synchronized() {
@@ -119,29 +121,29 @@ impl FlowState {
             .min(timeouts.rto_max_ms)
     }
 
-    /// Whether a tail loss probe may help: a SACK tells what it finds.
+    /// Returns true if a tail loss probe is useful: the SACK that it elicits shows losses.
     #[inline]
     pub const fn may_probe(&self) -> bool {
         self.flags & flags::SACK != 0 && self.srtt != 0
     }
 
-    /// Whether more than one segment is in flight: then the acknowledgment is not delayed.
+    /// Returns true if more than one segment is in flight, so that the peer does not delay its ACK.
     #[inline]
     pub const fn has_several_in_flight(&self) -> bool {
         self.snd_nxt.distance_from(self.snd_una) > self.mss as u32
     }
 
-    /// Starts the retransmission timer, or that of a tail loss probe, when something was sent or
-    /// acknowledged (RFC 6298 (5.1), (5.3)). `flight` is [`flight_size`](Self::flight_size).
+    /// Restarts the retransmission or probe timer after a transmission or an ACK (RFC 6298 (5.1),
+    /// (5.3)). `flight` is [`flight_size`](Self::flight_size).
     #[inline(always)]
     pub fn restart_rto(&mut self, flight: u32, clock: &Clock, timeouts: &Timeouts) {
         let (rto, several) = (self.rto_ms(timeouts), flight > u32::from(self.mss));
         self.arm_rto(clock, timeouts, rto, self.may_probe(), several);
     }
 
-    /// [`restart_rto`](Self::restart_rto) for a single segment in flight, where a sample was taken
-    /// and RTTVAR is below [`Timeouts::steady_us`]. The flags were `before`. Returns those to set;
-    /// what of [`flags::TIMER`] is not among them is to be cleared.
+    /// As [`restart_rto`](Self::restart_rto), for a single segment in flight after an RTT sample,
+    /// and with RTTVAR below [`Timeouts::steady_us`]. `before` are the present flags. Returns the
+    /// flags to set; the caller clears the others of [`flags::TIMER`].
     #[inline(always)]
     pub fn restart_steady(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
         debug_assert!(self.srtt != 0 && self.rttvar < timeouts.steady_us);
@@ -151,10 +153,9 @@ impl FlowState {
         flags::RTO_ARMED | probe
     }
 
-    /// Starts the retransmission timer with `rto` ms, or, where `probe` allows it, that of a tail
-    /// loss probe (RFC 8985 §7.2): 2 SRTT, for a single segment with the time that its
-    /// acknowledgment may be delayed by, and never later than the timeout would be. `several`:
-    /// [`has_several_in_flight`](Self::has_several_in_flight).
+    /// Starts the retransmission timer with `rto` ms. If `probe`, starts the probe timer instead
+    /// (RFC 8985 §7.2): 2 SRTT, for a single segment plus the peer's ACK delay, but at most `rto`.
+    /// `several` is [`has_several_in_flight`](Self::has_several_in_flight).
     #[inline(always)]
     pub fn arm_rto(
         &mut self,
@@ -173,7 +174,7 @@ impl FlowState {
             wait = pto.min(rto);
         }
         self.flags = self.flags & !flags::TIMER | armed;
-        // A deadline is due when its millisecond begins: one more, or it would come early.
+        // A deadline passes at the start of its millisecond, so one more is added.
         self.rto_deadline = clock.ms.plus(wait + 1);
     }
 }
