@@ -1,7 +1,7 @@
-//! Compiles the eBPF programs with clang-14 if it is there; otherwise takes the checked-in objects.
+//! Compiles the eBPF programs with clang-14 if it is installed, else copies the checked-in objects.
 //!
-//! The objects are checked in so that a build needs neither clang nor libbpf's headers. A test
-//! compares their instructions with what clang makes of the sources.
+//! The objects are checked in so that a build needs neither clang nor the headers of libbpf. A test
+//! compares their instructions with the output of clang.
 
 use std::{
     env, fs,
@@ -12,7 +12,7 @@ use std::{
 const PROGRAMS: [&str; 2] = ["demux", "impair"];
 const CLANG: &str = "clang-14";
 
-/// Compiles one program; false if there is no compiler, or it fails, which is said.
+/// Compiles one program. Returns false if there is no compiler, or, with a warning, if it fails.
 fn compile(source: &Path, object: &Path) -> bool {
     let folder = source.parent().expect("a source lies in a folder");
     let include = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);

@@ -1,4 +1,4 @@
-//! How a socket is bound to a queue: the best of the wishes that kernel and driver can fulfil.
+//! Binding of a socket to a queue, with the most features that the kernel and the driver have.
 
 use std::{io, thread, time::Duration};
 
@@ -12,15 +12,15 @@ use crate::{
     umem_unsafe::Umem,
 };
 
-/// Bytes of socket memory that the kernel charges for one frame under way, rounded up.
+/// Bytes of socket memory that the kernel charges for one frame in flight, rounded up.
 const SEND_BUFFER_PER_FRAME: usize = 4096;
-/// Frames that a copy-mode `sendto` sends at least, if there are as many.
+/// Least number of frames that one copy-mode `sendto` may send.
 const TX_BUDGET_MIN: u32 = 32;
-/// How often, and how far apart, a busy queue is tried.
+/// Number of attempts to bind to a busy queue, and the pause between two of them.
 const BIND_TRIES_MAX: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 
-/// A socket that is bound, and what it got.
+/// A bound socket, with the features that it got.
 pub(crate) struct Bound {
     pub(crate) socket: XskSocket,
     pub(crate) rings: Rings,
@@ -31,7 +31,7 @@ pub(crate) struct Bound {
 
 /// The four rings of a socket.
 ///
-/// Kernels up to 6.1 refuse, with EBUSY, to map a ring of a socket that is bound.
+/// The rings are mapped before `bind`: kernels up to 6.1 refuse a later mmap with EBUSY.
 pub(crate) struct Rings {
     pub(crate) fill: Ring<u64>,
     pub(crate) completion: Ring<u64>,
@@ -59,14 +59,14 @@ impl Rings {
     }
 }
 
-/// Which of the wishes one attempt to bind tries.
+/// Features that one attempt to bind requests.
 #[derive(Clone, Copy)]
 struct Attempt {
     mode: XdpMode,
     metadata: bool,
 }
 
-/// The memory and the queue that a socket is bound to, and how.
+/// Parameters of a socket that is to be bound.
 pub(crate) struct Binding<'a> {
     pub(crate) umem: &'a Umem,
     pub(crate) shape: Shape,
@@ -77,16 +77,16 @@ pub(crate) struct Binding<'a> {
 }
 
 impl Binding<'_> {
-    /// Binds with the best of the wishes that the kernel and the driver can fulfil.
-    pub(crate) fn best(&self) -> Result<Bound, XdpError> {
+    /// Binds with the most features that the kernel and the driver have.
+    pub(crate) fn bind_best(&self) -> Result<Bound, XdpError> {
         let mut failure = None;
         for attempt in self.attempts() {
-            match self.bind_patiently(attempt) {
+            match self.bind_with_retries(attempt) {
                 Ok(bound) => return Ok(bound),
                 Err((call, error)) => {
                     let code = error.raw_os_error().unwrap_or(0);
-                    // Only these say "not this way"; EINVAL is also "no such queue" and "unknown
-                    // flag", which the last attempt tells apart.
+                    // Only these errors stand for a missing feature. EINVAL also stands for an
+                    // unknown queue or flag, which shows in the last attempt.
                     let again = matches!(code, libc::EOPNOTSUPP | libc::EINVAL);
                     failure = Some((call, error));
                     if !again {
@@ -102,17 +102,18 @@ impl Binding<'_> {
     fn attempts(&self) -> Vec<Attempt> {
         let mut attempts = Vec::with_capacity(3);
         if self.config.prefer_zero_copy {
-            // Whether a zero-copy driver finishes checksums is not known here, so it is not asked.
+            // A zero-copy driver may lack the checksum offload, so this attempt does without
+            // metadata.
             attempts.push(Attempt {
                 mode: XdpMode::ZeroCopy,
                 metadata: false,
             });
         }
-        // Without an offload the kernel would compute the checksum in software, and Linux 6.12 on
-        // virtio-net not at all.
+        // Without an offload the kernel computes the checksum in software, and Linux 6.12 on
+        // virtio-net does not compute it at all.
         let offload = || sys::interface_finishes_checksums(self.interface).unwrap_or(false);
-        // With metadata the kernel wants room for it before the data of each descriptor, but the
-        // frames of one packet lie without gaps.
+        // With metadata the kernel needs space before the data of each descriptor, but the frames
+        // of a long packet are adjacent without gaps.
         let asks = self.config.tx_checksum && self.config.tx_metadata;
         if asks && !self.shape.multi_buffer && offload() {
             attempts.push(Attempt {
@@ -152,10 +153,10 @@ impl Binding<'_> {
         counts.is_ok_and(|counts| self.queue < counts.rx)
     }
 
-    /// Like [`bind_once`](Self::bind_once), but waits a little for a queue that is busy: the kernel
-    /// frees the queue of a closed socket from a work queue, some milliseconds after `close`, or
-    /// after its process died.
-    fn bind_patiently(&self, attempt: Attempt) -> Result<Bound, (&'static str, io::Error)> {
+    /// Calls [`bind_once`](Self::bind_once) until the queue is free. The kernel frees the queue of
+    /// a closed socket from a work queue, some milliseconds after `close` or the death of its
+    /// process.
+    fn bind_with_retries(&self, attempt: Attempt) -> Result<Bound, (&'static str, io::Error)> {
         for _ in 1..BIND_TRIES_MAX {
             match self.bind_once(attempt) {
                 Err((_, error)) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -185,8 +186,8 @@ impl Binding<'_> {
                 .map_err(at("setsockopt of a ring"))?;
         }
         let rings = Rings::map(&socket, shape)?;
-        // Both only help: an older kernel, or a caller with fewer rights, transmits in smaller
-        // steps.
+        // Both options are optional: an older kernel, or a caller with fewer rights, transmits in
+        // smaller batches.
         let send_buffer = shape.tx_ring_len() as usize * SEND_BUFFER_PER_FRAME;
         let _ = socket.set_send_buffer(send_buffer);
         let budget = shape.tx_ring_len().max(TX_BUDGET_MIN);
@@ -224,7 +225,7 @@ impl Binding<'_> {
         })
     }
 
-    /// Gives the kernel the memory of the frames.
+    /// Registers the UMEM with the socket.
     fn register(&self, socket: &XskSocket, attempt: Attempt) -> io::Result<()> {
         let (flags, tx_metadata_len) = if attempt.metadata {
             (libc::XDP_UMEM_TX_METADATA_LEN, TX_METADATA_LEN)

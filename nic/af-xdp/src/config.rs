@@ -1,60 +1,62 @@
-//! What a port is asked to be.
+//! Configuration of a port.
 
 use crate::XdpError;
 
-/// Bytes that the kernel keeps free before the data of every received frame.
+/// Headroom in bytes that the kernel keeps before the data of every received frame.
 pub(crate) const RX_HEADROOM: u32 = 256;
-/// Bytes before the data of every transmitted frame: a cache line, whose end holds the metadata.
+/// Headroom in bytes before the data of every transmitted frame: a cache line that ends with the
+/// metadata.
 pub(crate) const TX_HEADROOM: u32 = 64;
-/// Ethernet header with one VLAN tag.
+/// Length of an Ethernet header with one VLAN tag.
 pub(crate) const LINK_HEADER_LEN_MAX: u32 = 18;
-/// Largest number of frames in either half of the UMEM.
+/// Largest number of frames in each half of the UMEM.
 const FRAMES_MAX: u32 = 1 << 20;
-/// Frame sizes that the kernel takes on every machine: a power of two, and at most a page.
+/// Frame sizes that every kernel accepts: powers of two, at most a page.
 const FRAME_SIZES: [u32; 2] = [2048, 4096];
-/// Largest MTU of an interface that a port serves: jumbo frames.
+/// Largest MTU of an interface that a port can serve: jumbo frames.
 pub const MTU_MAX: u32 = 9216;
 
-/// Busy polling: the socket's own thread runs the driver's receive loop from its system calls.
+/// Busy polling: the thread that calls the socket runs the driver's receive loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// How long one call may spin, in microseconds (`SO_BUSY_POLL`).
+    /// Time that one call may spin, in microseconds (`SO_BUSY_POLL`).
     pub timeout_us: u32,
     /// Packets that one call may process (`SO_BUSY_POLL_BUDGET`).
     pub budget: u32,
 }
 
-/// The shape and the wishes of an [`XdpPort`](crate::XdpPort).
+/// Sizes and optional features of an [`XdpPort`](crate::XdpPort).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
     /// Frames for receiving, a power of two; also the length of the FILL and RX rings.
     pub rx_frames: u32,
     /// Frames for transmitting, a power of two; also the length of the TX and COMPLETION rings.
     pub tx_frames: u32,
-    /// Bytes of a frame: 2048 or 4096, and 4096 with zero-copy. Received data has 256 bytes less,
-    /// transmitted 64 less. A packet of an interface with a larger MTU takes several frames (Linux
-    /// 6.6).
+    /// Bytes of a frame: 2048 or 4096, and 4096 with zero-copy. Received data has 256 bytes less
+    /// space, transmitted data 64 bytes less. A packet above the frame size takes several frames
+    /// (Linux 6.6).
     pub frame_size: u32,
-    /// Try zero-copy first; a driver that lacks it (veth does) gets copy mode.
+    /// Tries zero-copy first; a driver without it (veth) gets copy mode.
     pub prefer_zero_copy: bool,
-    /// Put the UMEM on huge pages if there are free ones.
+    /// Puts the UMEM on huge pages if enough of them are free.
     pub huge_pages: bool,
-    /// Let the peer or the device finish transmit checksums (in copy mode, by transmit metadata).
-    /// Off where the frames pass another XDP program before a kernel: it forgets that the
-    /// checksum is unfinished.
+    /// Lets the peer or the device finish transmit checksums (in copy mode, by transmit metadata).
+    /// Must be off where frames pass another XDP program on their way to a kernel, because that
+    /// kernel then does not know that the checksum is unfinished.
     pub tx_checksum: bool,
-    /// The kernel may be asked for checksums by transmit metadata. Some kernels ignore that with
+    /// Allows transmit metadata for the checksum offload. Some kernels ignore the metadata with
     /// some drivers.
     pub tx_metadata: bool,
-    /// The other end is on this machine (veth): what it sends may have unfinished checksums.
+    /// True if the other end is on this machine (veth), so that received checksums may be
+    /// unfinished.
     pub rx_checksum_may_be_partial: bool,
-    /// Take super-frames, which the peer or the device cuts (on a veth towards a kernel nobody
-    /// does). Needs CAP_NET_RAW; without it there are none.
+    /// Sends super-frames, which the peer or the device segments (a kernel behind a veth takes them
+    /// whole). Needs CAP_NET_RAW; without it the port has no super-frames.
     pub super_frames: bool,
-    /// Packets may come that are longer than the MTU: a veth without an XDP program in the driver
-    /// hands over segments that its other end leaves to the link to cut. Takes Linux 6.6.
+    /// True if packets above the MTU may arrive: a veth without a native XDP program passes on GSO
+    /// packets that its other end has not segmented. Needs Linux 6.6.
     pub long_packets: bool,
-    /// Busy polling, if wanted.
+    /// Busy polling; None to leave it off.
     pub busy_poll: Option<BusyPoll>,
 }
 
@@ -77,7 +79,7 @@ impl Default for XdpConfig {
 }
 
 impl XdpConfig {
-    /// The configuration for one end of a veth pair.
+    /// Returns the configuration for one end of a veth pair.
     pub fn for_veth() -> Self {
         Self {
             prefer_zero_copy: false,
@@ -86,8 +88,8 @@ impl XdpConfig {
         }
     }
 
-    /// The configuration with the smallest frames that each hold a packet of this MTU; with the
-    /// largest where none do.
+    /// Returns the configuration with the smallest frame size that holds a packet of this MTU, or
+    /// the largest frame size if none does.
     #[must_use]
     pub fn sized_for(self, mtu: u32) -> Self {
         let holds = |size: &u32| mtu <= mtu_of(*size);
@@ -98,7 +100,7 @@ impl XdpConfig {
         }
     }
 
-    /// The largest MTU whose packets fit into one receive frame each.
+    /// Returns the largest MTU whose packets fit into one receive frame.
     pub fn single_frame_mtu(&self) -> u32 {
         mtu_of(self.frame_size)
     }
@@ -117,23 +119,23 @@ impl XdpConfig {
     }
 }
 
-/// The largest MTU whose packets fit into one receive frame of this size.
+/// Returns the largest MTU whose packets fit into one receive frame of this size.
 fn mtu_of(frame_size: u32) -> u32 {
     frame_size - RX_HEADROOM - LINK_HEADER_LEN_MAX
 }
 
-/// How the packets of one interface lie in the UMEM: the configuration, and its MTU.
+/// Layout of an interface's packets in the UMEM, from the configuration and the MTU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// Bytes of a frame.
     pub(crate) frame_size: u32,
-    /// Frames for receiving.
+    /// Number of receive frames.
     pub(crate) rx_frames: u32,
-    /// Packets that may be under way to the wire.
+    /// Number of packets that may be in transmission.
     pub(crate) tx_packets: u32,
-    /// Adjacent frames of each of them.
+    /// Adjacent frames of one packet.
     pub(crate) tx_packet_frames: u32,
-    /// Packets may take several frames (`XDP_USE_SG`).
+    /// True if a packet may take several frames (`XDP_USE_SG`).
     pub(crate) multi_buffer: bool,
 }
 
@@ -150,18 +152,18 @@ impl Shape {
         }
     }
 
-    /// Bytes of the UMEM.
+    /// Returns the size of the UMEM in bytes.
     pub(crate) fn umem_len(&self) -> usize {
         (self.rx_frames as usize + self.tx_frames() as usize) * self.frame_size as usize
     }
 
-    /// Entries of the TX and COMPLETION rings, which hold the frames of all packets.
+    /// Returns the length of the TX and COMPLETION rings, which hold the frames of all packets.
     pub(crate) fn tx_ring_len(&self) -> u32 {
         self.tx_frames().next_power_of_two()
     }
 
-    /// Bytes of the longest packet that can be transmitted. A longer one than can be received is
-    /// not transmitted: the peer may send as much as is sent to it.
+    /// Returns the length of the longest packet that can be transmitted. The limit is not above
+    /// that of receiving, because a peer may send packets as long as those that it receives.
     pub(crate) fn tx_packet_len_max(&self) -> u32 {
         let room = self.tx_packet_frames * self.frame_size - TX_HEADROOM;
         if self.multi_buffer {

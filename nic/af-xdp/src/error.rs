@@ -1,36 +1,36 @@
-//! Why a port could not be opened, and the command that mends it.
+//! Errors of opening a port, with the command that resolves each one.
 
 use std::{error::Error, fmt, io};
 
-/// Why an AF_XDP port could not be opened.
+/// The reason for which an AF_XDP port could not be opened.
 #[derive(Debug)]
 pub enum XdpError {
-    /// No interface of that name or index in this network namespace.
+    /// This network namespace has no interface of that name or index.
     NoSuchInterface(String),
     /// The interface has no such queue.
     NoSuchQueue {
         /// The interface.
         interface: String,
-        /// The queue that was asked for.
+        /// Number of the requested queue.
         queue: u32,
     },
-    /// Another AF_XDP socket has the queue.
+    /// Another AF_XDP socket is bound to the queue.
     QueueBusy {
         /// The interface.
         interface: String,
-        /// The queue that was asked for.
+        /// Number of the requested queue.
         queue: u32,
     },
     /// The caller lacks a capability.
     NotPermitted,
     /// The kernel was built without AF_XDP.
     NoKernelSupport,
-    /// The memory of the frames exceeds what the process may lock.
+    /// The UMEM exceeds the memory that the process may lock.
     MemoryLimit {
-        /// Bytes that the port wants.
+        /// Size of the UMEM.
         bytes: usize,
     },
-    /// The packets of the interface are longer than any port carries.
+    /// The MTU of the interface is too large for any port.
     MtuTooLarge {
         /// The interface.
         interface: String,
@@ -39,26 +39,26 @@ pub enum XdpError {
         /// The largest MTU of a port ([`MTU_MAX`](crate::MTU_MAX)).
         mtu_max: u32,
     },
-    /// The interface's packets take several frames each, which the kernel does not have.
+    /// Packets of the interface need several frames each, which this kernel does not support.
     NoMultiBuffer {
         /// The interface.
         interface: String,
-        /// The largest MTU whose packets take one frame each.
+        /// Largest MTU whose packets take one frame each.
         mtu_max: u32,
     },
-    /// The configuration itself is wrong: what it must be.
+    /// The configuration is invalid; the text names the rule.
     InvalidConfig(&'static str),
     /// Any other failed system call.
     System {
-        /// The call.
+        /// Name of the call.
         call: &'static str,
-        /// What the kernel said.
+        /// Error of the call.
         error: io::Error,
     },
 }
 
 impl XdpError {
-    /// The reason why an AF_XDP socket could not be made.
+    /// Converts the error of the AF_XDP `socket` call.
     pub(crate) fn of_socket(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EAFNOSUPPORT) => Self::NoKernelSupport,
@@ -77,7 +77,7 @@ impl fmt::Display for XdpError {
             Self::NoSuchInterface(interface) => {
                 write!(
                     f,
-                    "no interface {interface} here; `ip -brief link` lists those there are"
+                    "no interface {interface} here; `ip -brief link` lists the interfaces"
                 )
             }
             Self::NoSuchQueue { interface, queue } => write!(

@@ -1,4 +1,4 @@
-//! AF_XDP: frames of one NIC queue in and out through memory shared with the kernel.
+//! AF_XDP port: receives and transmits the frames of one NIC queue through shared memory.
 //!
 //! ```text
 //!            UMEM, one mapping, cut into frames ("chunks")
@@ -7,14 +7,14 @@
 //!             RX ring    --> rx_burst        COMPLETION ring --> reaped by tx_flush, tx_frame
 //! ```
 //!
-//! Every ring is at least as long as its half of the UMEM has frames, so no ring can ever be
-//! over-full and nothing has to be kept aside. A frame is at any time in exactly one place: a ring,
-//! the free stack of transmit packets, or the caller's hands.
+//! Every ring is at least as long as its half of the UMEM has frames. A ring can therefore never
+//! overflow, and no entry has to be queued elsewhere. Each frame is in exactly one place at any
+//! time: a ring, the free stack of transmit packets, or the caller's burst.
 //!
-//! Packets of a jumbo MTU take several frames (multi-buffer, Linux 6.6). Received ones are copied
-//! together; transmitted ones lie in adjacent frames. The caller sees whole packets only.
+//! Packets of a jumbo MTU take several frames (multi-buffer, Linux 6.6). Received frames are copied
+//! into one packet; transmitted frames are adjacent. The caller sees only whole packets.
 //!
-//! What a program needs, together with `tidelane-steering`:
+//! A program uses the port together with `tidelane-steering`:
 //!
 //! 1. `Demux::load_and_attach(ifindex, queue_counts(name)?.rx, Buffers::One)`;
 //! 2. for every queue [`XdpPort::open`], then `demux.register_xsk(queue, port.fd())`. *Every*
@@ -23,10 +23,10 @@
 //! 4. loop: `rx_burst`, `tx_frame`, `tx_commit`, `rx_release`, `tx_flush`
 //!    ([`PacketIo`](tidelane_packet_io::PacketIo)); sleep by polling [`XdpPort::fd`] for input.
 //!
-//! Super-frames leave by a packet socket beside it (`super_frames.rs`).
+//! Super-frames are sent through a packet socket (`super_frames.rs`).
 //!
-//! Copy mode (every driver, veth too) and zero-copy (drivers that have it) look the same to the
-//! caller; [`XdpPort::mode`] tells which it is.
+//! Copy mode (every driver, including veth) and zero-copy (drivers with support) have the same
+//! interface; [`XdpPort::mode`] tells them apart.
 
 mod bind;
 mod config;

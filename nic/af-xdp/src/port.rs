@@ -1,4 +1,4 @@
-//! The port: opening it, and [`PacketIo`] over its two halves.
+//! The port: opening, and [`PacketIo`] over its receive and transmit halves.
 
 use std::{
     io,
@@ -19,23 +19,23 @@ use crate::{
     umem_unsafe::{Umem, UmemMemory},
 };
 
-/// Smallest frames with zero-copy. NICs of some drivers (igb, igc) use whole KiB of the room behind
-/// the headroom: one in a frame of 2048 bytes, so that a longer packet would be cut.
+/// Least frame size with zero-copy. Some drivers (igb, igc) use only whole KiB of the space behind
+/// the headroom: one in a frame of 2048 bytes, so that longer packets would be truncated.
 const ZERO_COPY_FRAME_SIZE: u32 = 4096;
 
-/// How the kernel moves frames between the NIC and the UMEM.
+/// Path of frames between the NIC and the UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// The NIC reads and writes the UMEM itself.
+    /// The NIC reads and writes the UMEM directly.
     ZeroCopy,
     /// The kernel copies each frame, and transmits only within a system call.
     Copy,
 }
 
-/// What the kernel counted for one socket (`XDP_STATISTICS`).
+/// The kernel's counters of a socket (`XDP_STATISTICS`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpStatistics {
-    /// Frames dropped for other reasons than the rings, such as being too long.
+    /// Frames dropped for other reasons than full rings, for example because of their length.
     pub rx_dropped: u64,
     /// Frames dropped because the RX ring was full.
     pub rx_ring_full: u64,
@@ -49,12 +49,12 @@ pub struct XdpStatistics {
     pub tx_ring_empty: u64,
 }
 
-/// What the port itself counted.
+/// The port's own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpCounters {
     /// Packets received.
     pub rx_frames: u64,
-    /// Received packets dropped because no IP packet is that long.
+    /// Received packets dropped because they were longer than an IP packet can be.
     pub rx_too_long: u64,
     /// Packets queued for transmission.
     pub tx_frames: u64,
@@ -64,13 +64,13 @@ pub struct XdpCounters {
     pub tx_kicks: u64,
     /// `recvfrom` calls made so that the kernel receives.
     pub rx_kicks: u64,
-    /// Flushes after which the kernel had left frames in the TX ring.
+    /// Flushes that left frames in the TX ring.
     pub tx_stalls: u64,
-    /// `sendto` calls that failed for another reason than being asked for too much.
+    /// `sendto` calls that failed for a reason other than backpressure.
     pub tx_errors: u64,
 }
 
-/// One NIC queue through AF_XDP.
+/// A NIC queue through AF_XDP.
 pub struct XdpPort {
     rx: RxQueue,
     tx: TxQueue,
@@ -92,8 +92,8 @@ fn system(call: &'static str) -> impl FnOnce(io::Error) -> XdpError {
 }
 
 impl XdpPort {
-    /// Finds out whether the kernel has AF_XDP, and this process may use it, before anything is
-    /// changed for the sake of it.
+    /// Checks that the kernel has AF_XDP and that this process may use it, before the caller
+    /// changes any setting.
     pub fn check_support() -> Result<(), XdpError> {
         XskSocket::new().map(drop).map_err(XdpError::of_socket)
     }
@@ -122,7 +122,8 @@ impl XdpPort {
         if port.mode == XdpMode::Copy || config.frame_size >= ZERO_COPY_FRAME_SIZE {
             return Ok(port);
         }
-        // Only the driver knows whether it has zero-copy.
+        // Only the driver knows if it supports zero-copy, so the port is opened again with larger
+        // frames.
         drop(port);
         let config = XdpConfig {
             frame_size: ZERO_COPY_FRAME_SIZE,
@@ -164,7 +165,7 @@ impl XdpPort {
             metadata,
             long_batches,
             mode,
-        } = binding.best()?;
+        } = binding.bind_best()?;
         let memory = umem.memory();
         Ok(Self {
             rx: RxQueue::new(Arc::clone(&umem), rings.fill, rings.rx, &shape),
@@ -185,23 +186,23 @@ impl XdpPort {
         })
     }
 
-    /// The socket: readable when frames wait, writable when the TX ring has room. For
-    /// `Demux::register_xsk` and for polling.
+    /// Returns the socket for `Demux::register_xsk` and for polling. The socket is readable while
+    /// frames wait, and writable while the TX ring has space.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Index of the interface.
+    /// Returns the index of the interface.
     pub fn ifindex(&self) -> u32 {
         self.ifindex
     }
 
-    /// The queue.
+    /// Returns the queue number.
     pub fn queue(&self) -> u32 {
         self.queue
     }
 
-    /// Whether frames are copied.
+    /// Returns the mode in which the kernel moves frames.
     pub fn mode(&self) -> XdpMode {
         self.mode
     }
@@ -211,34 +212,35 @@ impl XdpPort {
         self.tx.has_metadata()
     }
 
-    /// Returns true if the port takes super-frames.
+    /// Returns true if the port can send super-frames.
     pub fn sends_super_frames(&self) -> bool {
         self.super_frames.is_some()
     }
 
-    /// Returns true if one system call transmits all frames that wait: zero-copy has no limit, and
-    /// copy mode has one of 32 frames before Linux 6.17.
+    /// Returns true if one system call transmits all queued frames: zero-copy has no limit, and
+    /// copy mode has a limit of 32 frames before Linux 6.17.
     pub fn sends_long_batches(&self) -> bool {
         self.long_batches || self.mode == XdpMode::ZeroCopy
     }
 
-    /// What pages the frames lie on.
+    /// Returns the kind of pages of the UMEM.
     pub fn memory(&self) -> UmemMemory {
         self.memory
     }
 
-    /// Descriptors that the kernel has not yet taken from the TX ring. If not zero after a flush,
-    /// the link is busy: flush again soon.
+    /// Returns the number of descriptors that the kernel has not taken from the TX ring. If the
+    /// number is not zero after a flush, the link is busy and the caller should flush again soon.
     pub fn tx_pending(&mut self) -> u32 {
         self.tx.pending()
     }
 
-    /// Frames that can be filled before [`PacketIo::tx_frame`] must look for finished ones.
+    /// Returns the number of packets that can be filled before [`PacketIo::tx_frame`] has to reap
+    /// the COMPLETION ring.
     pub fn tx_free(&self) -> usize {
         self.tx.free_packets()
     }
 
-    /// What the kernel counted.
+    /// Reads the kernel's counters.
     pub fn statistics(&self) -> io::Result<XdpStatistics> {
         let raw: libc::xdp_statistics = self.socket.get_xdp(libc::XDP_STATISTICS)?;
         Ok(XdpStatistics {
@@ -251,7 +253,7 @@ impl XdpPort {
         })
     }
 
-    /// What the port counted.
+    /// Returns the port's own counters.
     pub fn counters(&self) -> XdpCounters {
         XdpCounters {
             rx_frames: self.rx.received(),
@@ -261,24 +263,24 @@ impl XdpPort {
         }
     }
 
-    /// The last transmit error and forgets it: ENETDOWN while the interface is down, ENXIO once it
-    /// is gone.
+    /// Returns and clears the last transmit error: ENETDOWN while the interface is down, ENXIO
+    /// after its removal.
     pub fn take_tx_error(&mut self) -> Option<io::Error> {
         self.tx_error.take()
     }
 
-    /// Calls `sendto` until the kernel has taken all that is in the TX ring, or takes no more.
+    /// Calls `sendto` until the kernel has taken all descriptors, or takes no more.
     fn kick_tx(&mut self) {
         let mut pending = self.tx.pending();
-        // Each round but the last takes at least one budget, so the rounds are bounded.
+        // Each round but the last uses up at least one budget, so the number of rounds is bounded.
         while pending > 0 && self.tx.needs_wakeup() {
             self.counters.tx_kicks += 1;
             let outcome = self.socket.kick_tx();
             let left = self.tx.pending();
             if let Err(error) = outcome {
                 let code = error.raw_os_error().unwrap_or(0);
-                // EAGAIN: the budget of one call is used up, or the send buffer or the
-                // completion ring is full. EBUSY: the link dropped one. ENOBUFS: no memory now.
+                // EAGAIN: the budget of the call is used up, or the send buffer or the completion
+                // ring is full. EBUSY: the link dropped a frame. ENOBUFS: temporarily no memory.
                 if !matches!(
                     code,
                     libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR

@@ -1,4 +1,4 @@
-//! How many queues an interface has.
+//! Number of queues of an interface.
 
 use std::{fs, io};
 
@@ -7,16 +7,16 @@ use crate::sys;
 /// Queues of an interface that are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Receive queues: each needs a port.
+    /// Number of receive queues, each of which needs a port.
     pub rx: u32,
-    /// Transmit queues: only ports of queues below this number can transmit.
+    /// Number of transmit queues; only ports of queues below this number can transmit.
     pub tx: u32,
 }
 
-/// The queues of an interface of this thread's network namespace.
+/// Returns the queues of an interface in this thread's network namespace.
 ///
-/// Drivers that cannot tell have one queue each way; `sysfs` may know better, but it shows the
-/// namespace that it was mounted in, so it is asked only then.
+/// The channels of ethtool are preferred. For a driver without them the queues are counted in
+/// `sysfs`, which shows the network namespace in which it was mounted.
 pub fn queue_counts(interface: &str) -> io::Result<QueueCounts> {
     sys::interface_index(interface)?;
     match sys::interface_channels(interface) {

@@ -1,8 +1,10 @@
-//! One of the four rings: single producer, single consumer, the kernel at the other end.
+//! One of the four AF_XDP rings: single producer, single consumer, with the kernel at the other
+//! end.
 //!
-//! Indices are 32 bits and run freely; they are only ever subtracted (wrapping) and masked. Each
-//! side owns one index; ours is kept in a private copy and stored once per batch, the kernel's is
-//! loaded once per batch. The kernel is trusted here: it is the one that hands out the frames.
+//! Indices are free-running 32-bit numbers, which are only subtracted (wrapping) and masked. Each
+//! side owns one index. The port keeps its own index in a private copy and stores it once per
+//! batch; it loads the kernel's index once per batch. The ring trusts the kernel, which hands out
+//! the frames.
 
 use std::{
     io,
@@ -13,7 +15,7 @@ use std::{
 
 use crate::sys::{Mapping, XskSocket};
 
-/// A frame in the RX or TX ring: `struct xdp_desc`.
+/// An entry of the RX or TX ring: `struct xdp_desc`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descriptor {
@@ -36,20 +38,20 @@ unsafe impl Entry for Descriptor {}
 // SAFETY: an integer.
 unsafe impl Entry for u64 {}
 
-/// A mapped ring. Which of the two roles it has is a matter of which methods its owner calls.
+/// A mapped ring. The owner uses it either as producer or as consumer.
 pub(crate) struct Ring<T> {
     mapping: Mapping,
     offsets: libc::xdp_ring_offset,
     mask: u32,
-    /// The producer's index: ours when producing, the last seen when consuming.
+    /// Producer index: our own on a ring that we produce, else the last value seen.
     producer: u32,
-    /// The consumer's index: ours when consuming, the last seen when producing.
+    /// Consumer index: our own on a ring that we consume, else the last value seen.
     consumer: u32,
     entries: PhantomData<T>,
 }
 
 impl<T: Entry> Ring<T> {
-    /// Maps the ring of `len` entries that lies at page offset `at` of the socket.
+    /// Maps the ring of `len` entries at page offset `at` of the socket.
     pub(crate) fn map(
         socket: &XskSocket,
         len: u32,
@@ -60,7 +62,7 @@ impl<T: Entry> Ring<T> {
         Ok(Self::over(socket.map_ring(bytes, at)?, len, offsets))
     }
 
-    /// The ring of `len` entries in a mapping.
+    /// Creates the ring of `len` entries in a mapping.
     fn over(mapping: Mapping, len: u32, offsets: libc::xdp_ring_offset) -> Self {
         assert!(len.is_power_of_two());
         assert!(offsets.desc as usize + len as usize * size_of::<T>() <= mapping.len());
@@ -106,7 +108,7 @@ impl<T: Entry> Ring<T> {
         }
     }
 
-    /// Whether the kernel wants a system call to notice what we produced.
+    /// Returns true if the kernel needs a system call to notice new entries.
     pub(crate) fn needs_wakeup(&self) -> bool {
         let flags = self.word(self.offsets.flags).load(Ordering::Relaxed);
         flags & libc::XDP_RING_NEED_WAKEUP != 0
@@ -114,10 +116,10 @@ impl<T: Entry> Ring<T> {
 
     // -- producing ----------------------------------------------------------------------------
 
-    /// Puts an entry behind those already there; [`publish`](Self::publish) shows it.
+    /// Appends an entry; [`publish`](Self::publish) makes it visible.
     ///
-    /// The kernel's index does not tell whether there is a place: it hands a received frame over
-    /// before it shows that it consumed that frame's entry of the fill ring.
+    /// The kernel's index does not show if the ring has space: the kernel hands over a received
+    /// frame before it publishes that it consumed the frame's FILL entry.
     pub(crate) fn push(&mut self, entry: T) {
         // SAFETY: `entry` gives a valid place; the kernel does not read it before `publish`, and
         // the owner never has more entries than the ring has places.
@@ -125,13 +127,13 @@ impl<T: Entry> Ring<T> {
         self.producer = self.producer.wrapping_add(1);
     }
 
-    /// Shows the kernel all pushed entries.
+    /// Makes all pushed entries visible to the kernel.
     pub(crate) fn publish(&mut self) {
         self.word(self.offsets.producer)
             .store(self.producer, Ordering::Release);
     }
 
-    /// Entries that the kernel has not consumed yet.
+    /// Returns the number of entries that the kernel has not consumed.
     pub(crate) fn unconsumed(&mut self) -> u32 {
         self.consumer = self.word(self.offsets.consumer).load(Ordering::Acquire);
         self.producer.wrapping_sub(self.consumer)
@@ -139,7 +141,8 @@ impl<T: Entry> Ring<T> {
 
     // -- consuming ----------------------------------------------------------------------------
 
-    /// Entries to take. Looks at the kernel's index only if fewer than `wanted` are known.
+    /// Returns the number of entries that can be popped. Loads the kernel's index only if fewer
+    /// than `wanted` entries are known.
     pub(crate) fn available(&mut self, wanted: u32) -> u32 {
         if self.producer.wrapping_sub(self.consumer) < wanted {
             self.producer = self.word(self.offsets.producer).load(Ordering::Acquire);
@@ -147,7 +150,7 @@ impl<T: Entry> Ring<T> {
         self.producer.wrapping_sub(self.consumer)
     }
 
-    /// Takes one of the [`available`](Self::available) entries.
+    /// Pops one of the [`available`](Self::available) entries.
     pub(crate) fn pop(&mut self) -> T {
         debug_assert_ne!(self.producer, self.consumer);
         // SAFETY: a valid place whose entry the kernel released by the index that `available`
@@ -157,7 +160,7 @@ impl<T: Entry> Ring<T> {
         entry
     }
 
-    /// Gives the places of all popped entries back.
+    /// Returns the slots of all popped entries to the kernel.
     pub(crate) fn release(&mut self) {
         self.word(self.offsets.consumer)
             .store(self.consumer, Ordering::Release);
@@ -170,7 +173,7 @@ mod tests {
 
     const LEN: u32 = 8;
 
-    /// A ring whose indices start close below the wrap at 2^32.
+    /// Returns a ring whose indices start just below the wrap at 2^32.
     fn ring_before_wrap() -> Ring<u64> {
         let mapping = Mapping::anonymous(4096, false).unwrap();
         let offsets = libc::xdp_ring_offset {
@@ -186,7 +189,7 @@ mod tests {
         Ring::over(mapping, LEN, offsets)
     }
 
-    /// Plays the kernel's part: stores its index.
+    /// Stores an index in the place of the kernel.
     fn store(ring: &Ring<u64>, offset: u64, index: u32) {
         ring.word(offset).store(index, Ordering::Release);
     }

@@ -1,7 +1,7 @@
-//! The receiving half: FILL ring, RX ring, and which frames are in bursts.
+//! The receive half: FILL ring, RX ring, and the frames that are lent out in bursts.
 //!
-//! A packet that takes several frames (multi-buffer) is copied together, and its frames return to
-//! the FILL ring at once. Packets that fit into one frame are lent out as they lie in the UMEM.
+//! The frames of a packet that takes several of them (multi-buffer) are copied into one buffer and
+//! return to the FILL ring at once. A packet in one frame is lent out in the UMEM.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::{
     umem_unsafe::Umem,
 };
 
-/// Bytes of the longest packet: an Ethernet header with a tag, and the longest IP packet. On a
-/// veth, packets longer than the MTU come from a kernel that leaves their cutting to the link.
+/// Length of the longest packet: an Ethernet header with a tag, and the longest IP packet. On a
+/// veth, packets above the MTU come from a kernel that leaves segmentation to the link.
 const PACKET_LEN_MAX: usize = LINK_HEADER_LEN_MAX as usize + 65_535;
-/// Option of a descriptor in a burst: the packet lies at this offset of the burst's own memory.
+/// Descriptor option in a burst: `addr` is an offset in the burst's own buffer.
 const ASSEMBLED: u32 = 1 << 31;
 
-/// Packets that a port received. The kernel has none of their frames: they are taken from the RX
-/// ring, and go to the FILL ring when the burst is released. There is no copy of a burst, so nobody
-/// else has them either.
+/// Packets that a port received. Their frames were taken from the RX ring and return to the FILL
+/// ring when the burst is released, so the kernel does not write to them. A burst cannot be copied,
+/// so each frame has one owner.
 pub struct XdpBurst {
     umem: Arc<Umem>,
     packets: Vec<Descriptor>,
-    /// The packets that took several frames, one behind the other.
+    /// Buffer of the packets that took several frames, one after the other.
     assembled: Vec<u8>,
 }
 
@@ -52,12 +52,12 @@ pub(crate) struct RxQueue {
     umem: Arc<Umem>,
     fill: Ring<u64>,
     rx: Ring<Descriptor>,
-    /// Logarithm of a frame's size.
+    /// Binary logarithm of the frame size.
     frame_log2: u32,
-    /// By frame number: it is in a burst.
-    held: Box<[bool]>,
-    /// The bytes so far of a packet whose last frame has not come.
-    partial: Vec<u8>,
+    /// By frame number: true if the frame is in a burst.
+    lent: Box<[bool]>,
+    /// Bytes received so far of a packet whose last frame has not arrived.
+    incomplete: Vec<u8>,
     received: u64,
     too_long: u64,
 }
@@ -69,14 +69,14 @@ impl RxQueue {
         rx: Ring<Descriptor>,
         shape: &Shape,
     ) -> Self {
-        let held = vec![false; shape.rx_frames as usize].into_boxed_slice();
+        let lent = vec![false; shape.rx_frames as usize].into_boxed_slice();
         let mut queue = Self {
             umem,
             fill,
             rx,
             frame_log2: shape.frame_size.trailing_zeros(),
-            held,
-            partial: Vec::new(),
+            lent,
+            incomplete: Vec::new(),
             received: 0,
             too_long: 0,
         };
@@ -87,12 +87,12 @@ impl RxQueue {
         queue
     }
 
-    /// Packets received so far.
+    /// Returns the number of packets received.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
 
-    /// Packets dropped so far because no IP packet is that long.
+    /// Returns the number of packets dropped because they were longer than an IP packet can be.
     pub(crate) fn too_long(&self) -> u64 {
         self.too_long
     }
@@ -110,11 +110,11 @@ impl RxQueue {
         }
     }
 
-    /// Appends up to `max` packets to `burst`; returns how many. Zero means that there is none: the
-    /// frames of a long packet are gathered until it is whole, or the ring is empty.
+    /// Appends up to `max` packets to `burst`. Returns their number. Zero means that the ring is
+    /// empty: the frames of a long packet are collected until the packet is complete.
     pub(crate) fn burst(&mut self, burst: &mut XdpBurst, max: usize) -> usize {
         self.check(burst);
-        let max = max.min(self.held.len()) as u32;
+        let max = max.min(self.lent.len()) as u32;
         let before = burst.packets.len();
         while self.take(burst, max) > 0 && burst.packets.len() == before {}
         let packets = burst.packets.len() - before;
@@ -122,23 +122,23 @@ impl RxQueue {
         packets
     }
 
-    /// Takes up to `max` frames from the RX ring, into `burst` or into the packet that is not whole
-    /// yet; returns how many.
+    /// Takes up to `max` frames from the RX ring, into `burst` or into the incomplete packet.
+    /// Returns their number.
     fn take(&mut self, burst: &mut XdpBurst, max: u32) -> u32 {
         let count = self.rx.available(max).min(max);
         for _ in 0..count {
             let mut frame = self.rx.pop();
             self.umem.prefetch(frame.addr);
             let number = self.number(frame.addr);
-            assert!(!self.held[number], "the kernel gave a frame twice");
+            assert!(!self.lent[number], "the kernel gave a frame twice");
             let end = (frame.addr + u64::from(frame.len)).saturating_sub(1);
             assert_eq!(self.number(end), number, "bytes of one frame");
             let continues = frame.options & libc::XDP_PKT_CONTD != 0;
-            if continues || !self.partial.is_empty() {
+            if continues || !self.incomplete.is_empty() {
                 self.assemble(burst, frame, continues);
                 continue;
             }
-            self.held[number] = true;
+            self.lent[number] = true;
             frame.options = 0;
             burst.packets.push(frame);
         }
@@ -148,36 +148,36 @@ impl RxQueue {
         count
     }
 
-    /// Appends the bytes of `frame` to the packet that is not whole yet. If no frame continues the
-    /// packet, the burst gets it. The kernel has the frame again.
+    /// Appends the bytes of `frame` to the incomplete packet, returns the frame to the FILL ring,
+    /// and moves the packet to the burst if no frame continues it.
     #[cold]
     fn assemble(&mut self, burst: &mut XdpBurst, frame: Descriptor, continues: bool) {
         // SAFETY: the frame was taken from the RX ring and is not in the FILL ring yet, so the
         // kernel does not write to it; received frames are never borrowed mutably.
         let bytes = unsafe { self.umem.bytes(frame.addr, frame.len as usize) };
-        // One byte more than allowed shows that the packet is too long.
-        let room = (PACKET_LEN_MAX + 1).saturating_sub(self.partial.len());
-        self.partial.extend(bytes.iter().take(room));
+        // One byte above the limit shows that the packet is too long.
+        let room = (PACKET_LEN_MAX + 1).saturating_sub(self.incomplete.len());
+        self.incomplete.extend(bytes.iter().take(room));
         let number = self.number(frame.addr) as u64;
         self.fill.push(number << self.frame_log2);
         self.fill.publish();
         if continues {
             return;
         }
-        if self.partial.len() > PACKET_LEN_MAX {
+        if self.incomplete.len() > PACKET_LEN_MAX {
             self.too_long += 1;
         } else {
             burst.packets.push(Descriptor {
                 addr: burst.assembled.len() as u64,
-                len: self.partial.len() as u32,
+                len: self.incomplete.len() as u32,
                 options: ASSEMBLED,
             });
-            burst.assembled.extend_from_slice(&self.partial);
+            burst.assembled.extend_from_slice(&self.incomplete);
         }
-        self.partial.clear();
+        self.incomplete.clear();
     }
 
-    /// A burst of another port would get its frames from there, or give them away.
+    /// Checks that the burst belongs to this port, whose frames its release would return.
     fn check(&self, burst: &XdpBurst) {
         let ours = Arc::ptr_eq(&self.umem, &burst.umem);
         assert!(ours, "a burst belongs to the port that made it");
@@ -190,7 +190,7 @@ impl RxQueue {
                 continue;
             }
             let number = self.number(packet.addr);
-            self.held[number] = false;
+            self.lent[number] = false;
             self.fill.push((number as u64) << self.frame_log2);
         }
         if !burst.packets.is_empty() {

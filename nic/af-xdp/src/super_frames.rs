@@ -1,10 +1,11 @@
-//! Super-frames out: a raw packet socket that takes a segmentation header.
+//! Transmission of super-frames (GSO packets) through a raw packet socket with `PACKET_VNET_HDR`.
 //!
-//! AF_XDP carries frames of the link's MTU and, in copy mode, pays for each as a packet socket pays
-//! for one that is cut into 40 (or, on a veth, never cut). So bulk data takes this way out. It
-//! passes the queueing discipline, which AF_XDP does not: what bypasses it is dropped where
-//! software must cut (Linux, `__dev_direct_xmit`). Receiving is not affected: the socket
-//! is bound to no protocol. The payload goes from the stream buffer to the kernel in one copy.
+//! AF_XDP carries frames up to the link's MTU. In copy mode a frame costs as much as a packet
+//! socket needs for a super-frame of 40 segments, which a veth does not even segment. Bulk data
+//! therefore takes the packet socket. Its packets pass the queueing discipline, unlike those of
+//! AF_XDP; a packet that bypasses the qdisc is dropped where software has to segment it (Linux,
+//! `__dev_direct_xmit`). Receiving is not affected, because the socket is bound to no protocol. The
+//! payload is copied once, from the stream buffer to the kernel.
 
 use std::io;
 
@@ -12,13 +13,13 @@ use tidelane_packet_io::{LinkFull, SharedPayload, SuperFrame};
 
 use crate::sys::PacketSocket;
 
-/// Bytes of `struct virtio_net_hdr`.
+/// Length of `struct virtio_net_hdr`.
 const SEGMENTATION_HEADER_LEN: usize = 10;
-/// An Ethernet header and the longest IPv4 packet.
+/// Length of an Ethernet header and the longest IPv4 packet.
 const FRAME_LEN_MAX: usize = 14 + 65_535;
-/// Room for an Ethernet header, an IPv6 header and a TCP header with all options.
+/// Length of an Ethernet header, an IPv6 header and a TCP header with all options.
 const HEADERS_LEN_MAX: usize = 14 + 40 + 60;
-/// Room for some super-frames under way, as the kernel charges them.
+/// Send buffer for several super-frames in flight, as the kernel charges them.
 const SEND_BUFFER: usize = 4 << 20;
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
@@ -28,7 +29,7 @@ const TCP_CHECKSUM_AT: u16 = 16;
 
 pub(crate) struct SuperFrames {
     socket: PacketSocket,
-    /// The segmentation header, then the frame's own.
+    /// The virtio header, followed by the headers of the frame.
     headers: [u8; SEGMENTATION_HEADER_LEN + HEADERS_LEN_MAX],
 }
 
@@ -48,7 +49,7 @@ impl SuperFrames {
         &mut self.headers[SEGMENTATION_HEADER_LEN..]
     }
 
-    /// Sends the headers, and `payload` behind them.
+    /// Sends the headers, followed by `payload`.
     pub(crate) fn send(
         &mut self,
         payload: SharedPayload<'_>,
@@ -63,7 +64,7 @@ impl SuperFrames {
         header[8..10].copy_from_slice(&TCP_CHECKSUM_AT.to_ne_bytes());
         let headers = &self.headers[..SEGMENTATION_HEADER_LEN + usize::from(cut.headers_len)];
         match self.socket.send(headers, payload) {
-            // A frame that the device drops is lost on the wire, as any may be.
+            // A super-frame that the device drops counts as lost on the wire.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(LinkFull),
             _ => Ok(()),
         }

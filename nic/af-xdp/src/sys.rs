@@ -1,4 +1,4 @@
-//! The system calls of AF_XDP, each behind a safe function.
+//! The system calls of AF_XDP, each with a safe wrapper.
 
 use std::{
     ffi::{CStr, CString, c_int, c_void},
@@ -10,7 +10,7 @@ use std::{
 
 use tidelane_packet_io::SharedPayload;
 
-/// `setsockopt(SOL_XDP)`: how many frames one `sendto` may send in copy mode (Linux 6.17).
+/// `setsockopt(SOL_XDP)`: number of frames that one `sendto` may send in copy mode (Linux 6.17).
 pub(crate) const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const SO_PREFER_BUSY_POLL: c_int = 69;
@@ -32,7 +32,7 @@ unsafe impl OptionValue for libc::xdp_options {}
 // SAFETY: an integer.
 unsafe impl OptionValue for c_int {}
 
-/// One of the structures that begin like `sockaddr`.
+/// A structure that begins like `sockaddr`.
 ///
 /// # Safety
 /// Its first field is the address family.
@@ -65,14 +65,14 @@ fn set_option<T: OptionValue>(
     check(result).map(drop)
 }
 
-/// Room for that many bytes of frames on their way; the limit is lifted if we may.
+/// Sets the send buffer to `bytes`, beyond the system's limit if the process may.
 fn set_send_buffer(fd: &OwnedFd, bytes: usize) -> io::Result<()> {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2);
     set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
         .or_else(|_| set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
 }
 
-/// Binds to one of the `sockaddr` structures.
+/// Binds a socket to an address structure.
 fn bind<T: SocketAddress>(fd: &OwnedFd, address: &T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: `address` is a sockaddr of `len` bytes that lives through the call.
@@ -121,7 +121,7 @@ impl XskSocket {
         }
     }
 
-    /// Room for that many bytes of frames on their way.
+    /// Sets the send buffer to `bytes`.
     pub(crate) fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
         set_send_buffer(&self.0, bytes)
     }
@@ -144,7 +144,7 @@ impl XskSocket {
         bind(&self.0, &address)
     }
 
-    /// Makes the kernel look at the TX ring.
+    /// Makes the kernel process the TX ring.
     pub(crate) fn kick_tx(&self) -> io::Result<()> {
         let fd = self.0.as_raw_fd();
         // SAFETY: an empty message and no address: no memory is passed.
@@ -157,7 +157,8 @@ impl XskSocket {
         }
     }
 
-    /// Makes the kernel look at the FILL ring, and run the driver if busy polling is on.
+    /// Makes the kernel process the FILL ring, and runs the driver's receive loop with busy
+    /// polling.
     pub(crate) fn kick_rx(&self) {
         let fd = self.0.as_raw_fd();
         // SAFETY: an empty buffer and no address: no memory is passed. The call transfers nothing,
@@ -193,7 +194,7 @@ impl AsFd for XskSocket {
 pub(crate) struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    /// Bound to the interface, with room for `send_buffer` bytes.
+    /// Opens a socket that is bound to the interface, with a send buffer of `send_buffer` bytes.
     pub(crate) fn open(ifindex: u32, send_buffer: usize) -> io::Result<Self> {
         // SAFETY: no pointers; the result is checked before it is owned.
         let fd = unsafe {
@@ -241,7 +242,7 @@ impl PacketSocket {
     }
 }
 
-/// Memory that is unmapped when it goes.
+/// A memory mapping that is unmapped on drop.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
@@ -274,7 +275,7 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// Private memory, present at once.
+    /// Maps private memory and populates it.
     pub(crate) fn anonymous(len: usize, huge_pages: bool) -> io::Result<Self> {
         let huge = if huge_pages { libc::MAP_HUGETLB } else { 0 };
         Self::new(
@@ -302,7 +303,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The index of an interface of this thread's network namespace.
+/// Returns the index of an interface in this thread's network namespace.
 pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
     let name = CString::new(name)?;
     // SAFETY: `name` is a C string.
@@ -312,7 +313,7 @@ pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
     }
 }
 
-/// The name of an interface of this thread's network namespace.
+/// Returns the name of an interface in this thread's network namespace.
 pub(crate) fn interface_name(index: u32) -> io::Result<String> {
     let mut name = [0u8; libc::IF_NAMESIZE];
     // SAFETY: the buffer has the size that the call is defined to need.
@@ -323,7 +324,7 @@ pub(crate) fn interface_name(index: u32) -> io::Result<String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// Asks the kernel about an interface: one `ioctl` that takes an `ifreq`.
+/// Runs an interface `ioctl` that takes an `ifreq`.
 ///
 /// # Safety
 /// `request` is one that reads or writes the `ifreq` and, for `SIOCETHTOOL`, the structure that
@@ -355,7 +356,7 @@ unsafe fn interface_request(
     }
 }
 
-/// The MTU of an interface, by `SIOCGIFMTU`.
+/// Returns the MTU of an interface (`SIOCGIFMTU`).
 pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
     // SAFETY: SIOCGIFMTU fills in `ifru_mtu` if it succeeds, and touches no other memory.
     unsafe {
@@ -371,8 +372,7 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Returns true if the interface finishes the checksums of what it transmits, by
-/// `ETHTOOL_GTXCSUM`.
+/// Returns true if the interface has transmit checksum offload (`ETHTOOL_GTXCSUM`).
 pub(crate) fn interface_finishes_checksums(name: &str) -> io::Result<bool> {
     const ETHTOOL_GTXCSUM: u32 = 0x16;
     let mut value = EthtoolValue {
@@ -404,7 +404,7 @@ pub(crate) struct EthtoolChannels {
     pub(crate) combined: u32,
 }
 
-/// The channels of an interface, by `ETHTOOL_GCHANNELS`.
+/// Returns the channels of an interface (`ETHTOOL_GCHANNELS`).
 pub(crate) fn interface_channels(name: &str) -> io::Result<EthtoolChannels> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
     let mut channels = EthtoolChannels {

@@ -1,8 +1,8 @@
-//! The transmitting half: TX ring, COMPLETION ring, and the stack of free packets.
+//! The transmit half: TX ring, COMPLETION ring, and the stack of free packets.
 //!
-//! A *packet* here is the room for one: adjacent frames of the UMEM, one of them unless the MTU is
-//! larger than a frame. Its bytes are contiguous in memory, and a descriptor tells the kernel of
-//! each frame that they lie in.
+//! A *packet* is the space for one packet: one frame of the UMEM, or several adjacent frames if the
+//! MTU is above the frame size. The bytes of a packet are contiguous, with a descriptor for each of
+//! its frames.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::{
     umem_unsafe::Umem,
 };
 
-/// Bytes of transmit metadata, directly before a frame's data.
+/// Length of the transmit metadata, which is directly before a frame's data.
 pub(crate) const TX_METADATA_LEN: u32 = 16;
 const _: () = assert!(size_of::<libc::xsk_tx_metadata>() == TX_METADATA_LEN as usize);
 const _: () = assert!(TX_METADATA_LEN <= TX_HEADROOM);
-/// An Ethernet header: the kernel refuses anything shorter.
+/// Length of an Ethernet header; the kernel refuses shorter frames.
 const FRAME_LEN_MIN: usize = 14;
 
 pub(crate) struct TxQueue {
@@ -26,16 +26,16 @@ pub(crate) struct TxQueue {
     tx: Ring<Descriptor>,
     completion: Ring<u64>,
     shape: Shape,
-    /// Bytes of a packet's room, and of its longest contents.
+    /// Size of a packet in bytes; the next field has the length of its longest contents.
     packet_size: u64,
     packet_len_max: u32,
-    /// First frame of the transmitting half.
+    /// Address of the first frame of the transmit half.
     area_start: u64,
-    /// Data addresses of free packets. A stack, so that the frames in use stay in the cache.
-    /// `frame` lends out the last one.
+    /// Data addresses of free packets. The list is a stack, so that the frames in use stay in the
+    /// cache. `frame` lends out the last one.
     free: Vec<u64>,
-    /// By packet number: frames that the kernel has, less one.
-    further: Box<[u8]>,
+    /// By packet number: frames in the kernel's possession, minus one.
+    extra_frames: Box<[u8]>,
     metadata: bool,
     committed: u64,
 }
@@ -62,23 +62,23 @@ impl TxQueue {
             packet_len_max: shape.tx_packet_len_max(),
             area_start,
             free,
-            further: vec![0; shape.tx_packets as usize].into_boxed_slice(),
+            extra_frames: vec![0; shape.tx_packets as usize].into_boxed_slice(),
             metadata,
             committed: 0,
         }
     }
 
-    /// Bytes of the longest packet.
+    /// Returns the length of the longest packet.
     pub(crate) fn packet_len_max(&self) -> u32 {
         self.packet_len_max
     }
 
-    /// Packets queued so far.
+    /// Returns the number of packets queued.
     pub(crate) fn committed(&self) -> u64 {
         self.committed
     }
 
-    /// Whether unfinished checksums are declared to the kernel.
+    /// Returns true if unfinished checksums are declared to the kernel.
     pub(crate) fn has_metadata(&self) -> bool {
         self.metadata
     }
@@ -115,7 +115,7 @@ impl TxQueue {
         self.committed += 1;
     }
 
-    /// Queues each frame that the `len` bytes at `addr` lie in.
+    /// Queues a descriptor for each frame of the `len` bytes at `addr`.
     #[cold]
     fn push_frames(&mut self, addr: u64, len: u32, mut options: u32) {
         let number = self.number(addr);
@@ -133,11 +133,11 @@ impl TxQueue {
             left -= here;
             room = self.shape.frame_size;
             options = 0;
-            self.further[number] += u8::from(continues != 0);
+            self.extra_frames[number] += u8::from(continues != 0);
         }
     }
 
-    /// The number of the packet that `addr` lies in.
+    /// Returns the number of the packet at `addr`.
     fn number(&self, addr: u64) -> usize {
         ((addr - self.area_start) / self.packet_size) as usize
     }
@@ -145,7 +145,7 @@ impl TxQueue {
     /// Declares an unfinished checksum in the frame's metadata, or finishes it here.
     fn declare(&mut self, addr: u64, len: usize, start: u16, offset: u16) -> u32 {
         let field_end = usize::from(start) + usize::from(offset) + 2;
-        // The kernel would refuse the descriptor and never get past it.
+        // The kernel would refuse such a descriptor and never advance past it.
         assert!(
             field_end <= len,
             "the checksum field lies outside the frame"
@@ -167,12 +167,12 @@ impl TxQueue {
         libc::XDP_TX_METADATA
     }
 
-    /// Shows the kernel what was committed.
+    /// Makes the committed packets visible to the kernel.
     pub(crate) fn publish(&mut self) {
         self.tx.publish();
     }
 
-    /// Descriptors that the kernel has not taken from the ring.
+    /// Returns the number of descriptors that the kernel has not taken from the ring.
     pub(crate) fn pending(&mut self) -> u32 {
         self.tx.unconsumed()
     }
@@ -181,14 +181,14 @@ impl TxQueue {
         self.tx.needs_wakeup()
     }
 
-    /// Takes back the packets that the kernel is done with.
+    /// Returns completed packets to the free stack.
     pub(crate) fn reap(&mut self) {
         let count = self.completion.available(u32::MAX);
         for _ in 0..count {
             let addr = self.completion.pop();
             let number = self.number(addr);
-            if self.further[number] > 0 {
-                self.further[number] -= 1;
+            if self.extra_frames[number] > 0 {
+                self.extra_frames[number] -= 1;
                 continue;
             }
             let start = self.area_start + number as u64 * self.packet_size;
@@ -199,7 +199,7 @@ impl TxQueue {
         }
     }
 
-    /// Packets that are free now.
+    /// Returns the number of free packets.
     pub(crate) fn free_packets(&self) -> usize {
         self.free.len()
     }

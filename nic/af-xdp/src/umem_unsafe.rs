@@ -1,4 +1,4 @@
-//! The memory that holds all frames of a port.
+//! The UMEM: the memory of all frames of a port.
 
 use std::io;
 
@@ -6,19 +6,18 @@ use crate::{config::Shape, sys::Mapping};
 
 const HUGE_PAGE: usize = 2 << 20;
 
-/// What kind of pages a UMEM got.
+/// Kind of pages of a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UmemMemory {
-    /// Huge pages (2 MiB).
+    /// Huge pages of 2 MiB.
     HugePages,
-    /// Ordinary pages, because huge ones were not asked for.
+    /// Normal pages, because huge pages were not requested.
     Pages,
-    /// Ordinary pages, because too few huge pages are free (`sysctl vm.nr_hugepages` has the
-    /// number).
+    /// Normal pages, because too few huge pages are free (see `sysctl vm.nr_hugepages`).
     PagesForLackOfHugePages,
 }
 
-/// Frames in one mapping: first those for receiving, then those for transmitting.
+/// A mapping with the receive frames, followed by the transmit frames.
 pub(crate) struct Umem {
     mapping: Mapping,
     memory: UmemMemory,
@@ -85,7 +84,7 @@ impl Umem {
         unsafe { std::slice::from_raw_parts_mut(self.place(addr, len), len) }
     }
 
-    /// Asks the CPU to fetch the cache line at `addr`.
+    /// Prefetches the cache line at `addr`.
     pub(crate) fn prefetch(&self, addr: u64) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch has no effect that a program can observe, at any address.

@@ -1,7 +1,7 @@
 //! A layer that writes every frame of a port to a pcapng stream.
 //!
-//! The layer has no clock: the driver says with [`Capture::set_time`] when the next frames pass, in
-//! real or in virtual time. A write error ends the capture, never the traffic.
+//! The layer has no clock: the driver sets the time of the next frames with [`Capture::set_time`],
+//! in real or in virtual time. A write error ends the capture, never the traffic.
 
 use std::{
     io::{self, Write},
@@ -17,7 +17,7 @@ const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const LINKTYPE_ETHERNET: u16 = 1;
 const OPTION_IF_TSRESOL: u16 = 9;
 const OPTION_EPB_FLAGS: u16 = 2;
-/// Which way a frame went, as pcapng's `epb_flags` has it.
+/// Direction of a frame in pcapng's `epb_flags`.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
@@ -77,7 +77,7 @@ impl<W: Write> PcapngWriter<W> {
     }
 }
 
-/// A port whose frames are also written as pcapng.
+/// A port that also writes its frames as pcapng.
 pub struct Capture<P, W> {
     port: P,
     writer: PcapngWriter<W>,
@@ -101,23 +101,22 @@ impl<P: PacketIo, W: Write> Capture<P, W> {
         })
     }
 
-    /// The time stamp of the frames that follow, in nanoseconds since the epoch of the driver's
-    /// choice.
+    /// Sets the timestamp of the next frames, in nanoseconds since an epoch of the driver's choice.
     pub fn set_time(&mut self, time_ns: u64) {
         self.time_ns = time_ns;
     }
 
-    /// The port below.
+    /// Returns the port below.
     pub fn port(&self) -> &P {
         &self.port
     }
 
-    /// The port below; frames that pass through it directly are not captured.
+    /// Returns the port below. Frames that pass through it directly are not captured.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.port
     }
 
-    /// Ends the capture: the port, and the writer or what made it fail.
+    /// Ends the capture. Returns the port, and the writer or the error that ended the capture.
     pub fn finish(mut self) -> (P, io::Result<W>) {
         let flushed = match self.error.take() {
             Some(error) => Err(error),

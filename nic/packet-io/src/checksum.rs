@@ -1,6 +1,6 @@
-//! The Internet checksum (RFC 1071), for ports that must finish a frame themselves.
+//! The Internet checksum (RFC 1071), for ports that have to finish a frame themselves.
 
-/// Sums `bytes` as big-endian 16-bit words, an odd last byte padded with zero; not folded.
+/// Sums `bytes` as big-endian 16-bit words without folding, with an odd last byte padded with zero.
 fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(2);
     let last = words
@@ -13,11 +13,11 @@ fn sum(bytes: &[u8]) -> u64 {
         + last
 }
 
-/// Finishes a frame that was handed over as [`TxChecksum::Partial`](crate::TxChecksum::Partial).
+/// Finishes the checksum of a frame with [`TxChecksum::Partial`](crate::TxChecksum::Partial).
 ///
-/// The field at `start + offset` holds the sum of the pseudo-header, so summing everything from
-/// `start` and storing the complement completes it. Returns false, and changes nothing, if the
-/// field does not lie within the frame.
+/// The field at `start + offset` holds the sum of the pseudo-header. The function sums all bytes
+/// from `start` and stores the complement. Returns false, and changes nothing, if the field is not
+/// within the frame.
 pub fn finish_checksum(frame: &mut [u8], start: u16, offset: u16) -> bool {
     let start = usize::from(start);
     let field = start + usize::from(offset);
@@ -28,8 +28,8 @@ pub fn finish_checksum(frame: &mut [u8], start: u16, offset: u16) -> bool {
     while folded > 0xffff {
         folded = (folded & 0xffff) + (folded >> 16);
     }
-    // A UDP checksum of zero means "none" (RFC 768); the other representation of zero is the same
-    // number and harmless to TCP.
+    // A UDP checksum of zero means "no checksum" (RFC 768). The other representation of zero has
+    // the same value, and TCP accepts it.
     let complement = match !(folded as u16) {
         0 => 0xffff,
         value => value,
@@ -42,7 +42,7 @@ pub fn finish_checksum(frame: &mut [u8], start: u16, offset: u16) -> bool {
 mod tests {
     use super::finish_checksum;
 
-    /// UDP datagram 10.0.0.1:1 -> 10.0.0.2:2 with three bytes of payload.
+    /// Returns a UDP datagram from 10.0.0.1:1 to 10.0.0.2:2 with three bytes of payload.
     fn datagram() -> Vec<u8> {
         let mut bytes = vec![0u8; 14 + 20];
         bytes.extend([0, 1, 0, 2, 0, 11, 0, 0, b'a', b'b', b'c']);

@@ -1,8 +1,8 @@
-//! Packets in and out: the trait between a host and whatever carries its frames.
+//! Packet I/O: the interface between a host and its NIC queue or link.
 //!
-//! A *frame* is one Ethernet frame without its check sequence. Frames live in the port's memory; a
-//! receiver gets a [`Burst`] of them, looks at the bytes while it sends through the same port, and
-//! gives the burst back. A transmitter fills the next free frame in place.
+//! A *frame* is one Ethernet frame without its check sequence. Frames are in the port's memory. A
+//! receiver gets a [`Burst`] of frames, may send through the same port while it reads them, and
+//! then releases the burst. A transmitter fills the next free frame in place.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU8;
@@ -18,116 +18,117 @@ pub use mem::{MemBurst, MemConfig, MemPort};
 /// Frames that one burst may hold.
 pub const BURST_MAX: usize = 64;
 
-/// Received frames that a port has lent out, oldest first: from [`PacketIo::rx_burst`] to
-/// [`PacketIo::rx_release`]. It is apart from the port, so that they can be read while the port
-/// sends. What is dropped without a release is lost to the port.
+/// Received frames that a port has lent out, oldest first, from [`PacketIo::rx_burst`] to
+/// [`PacketIo::rx_release`]. A burst is a value apart from the port, so that its frames can be read
+/// while the port sends. The port loses the frames of a burst that is dropped without a release.
 pub trait Burst {
-    /// How many there are.
+    /// Returns the number of frames.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns true if the burst has no frame.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of frame `at`, counted from zero. `None` if there are no more than `at`.
+    /// Returns the bytes of frame `at`, counted from zero; None if there is no such frame.
     fn frame(&self, at: usize) -> Option<&[u8]>;
 
-    /// The bytes of all frames.
+    /// Iterates over the bytes of all frames.
     #[inline]
     fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map_while(|at| self.frame(at))
     }
 }
 
-/// What the port does with the transport checksum of a frame it transmits.
+/// State of the transport checksum in a frame that is to be transmitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxChecksum {
-    /// The frame is complete.
+    /// The checksum is complete.
     Done,
-    /// The field holds the pseudo-header sum; the port, or the peer if it is on the same machine,
-    /// finishes it. Offsets in bytes from the frame's start, and from there to the field.
+    /// The field holds the pseudo-header sum. The port finishes the checksum, or the peer if it is
+    /// on the same machine. Both offsets are in bytes.
     Partial {
-        /// Where summing starts.
+        /// Start of the summed range, from the start of the frame.
         start: u16,
-        /// The field's offset from `start`.
+        /// Offset of the field from `start`.
         offset: u16,
     },
 }
 
-/// What a port can do; asked once at start.
+/// Capabilities of a port, which do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Largest frame that can be transmitted, in bytes.
     pub tx_frame_len_max: u32,
-    /// [`TxChecksum::Partial`] is finished by the port.
+    /// True if the port finishes [`TxChecksum::Partial`].
     pub tx_checksum: bool,
-    /// A received frame that comes from this same machine may have an unfinished checksum (the
-    /// field holds the pseudo-header sum): veth, and the memory port.
+    /// True if a frame received from this machine may have an unfinished checksum (the field holds
+    /// the pseudo-header sum): veth, and the memory port.
     pub rx_checksum_may_be_partial: bool,
-    /// Largest super-frame that can be transmitted, in bytes; zero where there are none.
+    /// Largest super-frame in bytes; zero if the port has no super-frames.
     pub tx_super_len_max: u32,
 }
 
-/// How the link cuts a super-frame into frames (segmentation offload): each gets the headers, with
-/// lengths, sequence numbers and checksums as TCP has them, and a piece of the payload.
+/// Parameters for the segmentation of a super-frame (GSO packet) by the link. Each segment gets the
+/// headers, with its own lengths, sequence number and checksums, and a part of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuperFrame {
-    /// Bytes of all headers, link to TCP.
+    /// Length of all headers from the link header to the TCP header.
     pub headers_len: u16,
-    /// Bytes of payload of each frame but the last.
+    /// Payload bytes of each segment but the last (MSS).
     pub segment_size: u16,
-    /// Where the TCP header begins. Its checksum field holds the pseudo-header sum of the whole.
+    /// Offset of the TCP header, whose checksum field holds the pseudo-header sum of the
+    /// super-frame.
     pub tcp_start: u16,
-    /// The IP header is IPv6's.
+    /// True if the IP header is IPv6.
     pub is_v6: bool,
 }
 
-/// Bytes of a super-frame's payload, in memory that somebody else may be writing: two runs,
-/// because a stream buffer wraps.
+/// Payload of a super-frame in memory that a program may be writing to: two parts, because a stream
+/// buffer wraps.
 pub type SharedPayload<'a> = [&'a [AtomicU8]; 2];
 
-/// The link has no room for a super-frame now.
+/// The link has no space for a super-frame now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkFull;
 
-/// A port: one NIC queue, a memory link, a simulated link. Never blocks.
+/// A port: one NIC queue, a memory link, or a simulated link. No method blocks.
 pub trait PacketIo {
     /// Received frames in the port's memory.
     type Burst: Burst;
 
-    /// What this port can do.
+    /// Returns the capabilities of this port.
     fn capabilities(&self) -> Capabilities;
 
-    /// A burst without frames, for this port.
+    /// Returns an empty burst for this port.
     fn new_burst(&self) -> Self::Burst;
 
-    /// Appends up to `max` received frames to `burst`, oldest first; returns how many.
+    /// Appends up to `max` received frames to `burst`, oldest first. Returns their number.
     fn rx_burst(&mut self, burst: &mut Self::Burst, max: usize) -> usize;
 
-    /// Takes the frames of `burst` back, which came from this port. It is empty afterwards.
+    /// Takes back the frames of `burst`, which must come from this port, and empties the burst.
     fn rx_release(&mut self, burst: &mut Self::Burst);
 
-    /// Frames that came and were lost because the port had no room for them, ever.
+    /// Returns the number of frames lost so far because the port had no space for them.
     fn rx_overruns(&self) -> u64 {
         0
     }
 
-    /// The next free transmit frame, `tx_frame_len_max` bytes long, or `None` when all are in
-    /// flight. Calling it again without [`tx_commit`](Self::tx_commit) gives the same frame.
+    /// Returns the next free transmit frame of `tx_frame_len_max` bytes; None while all are in
+    /// flight. Returns the same frame again until [`tx_commit`](Self::tx_commit).
     fn tx_frame(&mut self) -> Option<&mut [u8]>;
 
-    /// Queues the frame last given by [`tx_frame`](Self::tx_frame), its first `len` bytes.
+    /// Queues the first `len` bytes of the frame that [`tx_frame`](Self::tx_frame) returned last.
     fn tx_commit(&mut self, len: usize, checksum: TxChecksum);
 
-    /// Where the headers of a super-frame are written; empty where there are none.
+    /// Returns the buffer for the headers of a super-frame; empty if the port has no super-frames.
     fn tx_super_headers(&mut self) -> &mut [u8] {
         &mut []
     }
 
-    /// Hands the first `cut.headers_len` bytes of [`tx_super_headers`](Self::tx_super_headers) and
-    /// the payload behind them to the link, after all frames that were committed before. The
-    /// payload is read once, at any time during the call.
+    /// Sends the first `cut.headers_len` bytes of [`tx_super_headers`](Self::tx_super_headers),
+    /// followed by the payload, after all frames committed before. The call reads the payload once,
+    /// at any time.
     fn tx_super_send(
         &mut self,
         payload: SharedPayload<'_>,
@@ -137,10 +138,11 @@ pub trait PacketIo {
         Err(LinkFull)
     }
 
-    /// Hands all queued frames to the link and collects finished ones.
+    /// Hands all queued frames to the link and reclaims transmitted frames.
     fn tx_flush(&mut self);
 
-    /// Whether the link has not taken all flushed frames yet: flush again soon.
+    /// Returns true if the link has not taken all flushed frames, so that the caller should flush
+    /// again.
     fn tx_pending(&mut self) -> bool {
         false
     }

@@ -1,12 +1,13 @@
-//! A link in memory: two ports joined by bounded queues, or one port that hears itself.
+//! A link in memory: two ports joined by bounded queues, or one port in loopback.
 //!
-//! Frames are boxes that travel: a transmitter takes an empty one from the direction's pool, fills
-//! it, and queues it; the receiver has it in its burst, and a release puts it back into the pool.
-//! So nothing is copied and, after the start, nothing is allocated. A full direction pushes back
-//! ([`PacketIo::tx_frame`] gives `None`) instead of dropping: loss is a link emulator's business.
+//! Frames are boxes that change hands. A transmitter takes an empty box from the pool of its
+//! direction, fills it and queues it. The receiver has the box in its burst, and the release
+//! returns it to the pool. No byte is copied, and no memory is allocated after the start. A full
+//! direction applies backpressure ([`PacketIo::tx_frame`] returns None) instead of dropping: loss
+//! is the task of a link emulator.
 //!
-//! The lock of a direction is taken once per flush, per refill, and per burst while there are
-//! frames, so the ports of a pair may live on different threads.
+//! The lock of a direction is taken once per flush, per refill, and per burst while frames are
+//! queued, so that the two ports may be used by different threads.
 
 use std::{
     mem,
@@ -18,15 +19,15 @@ use std::{
 
 use crate::{BURST_MAX, Burst, Capabilities, PacketIo, TxChecksum, finish_checksum};
 
-/// The shape of a memory link.
+/// Configuration of a memory link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemConfig {
     /// Largest frame in bytes.
     pub frame_len_max: u32,
-    /// Frames that one direction holds: free, queued and being read.
+    /// Frames of one direction: free, queued, and in bursts.
     pub frames: u32,
-    /// Whether unfinished checksums travel as they are. If not, the port finishes them, as a NIC
-    /// would: choose this where bytes may be corrupted on the way and must be caught.
+    /// True if unfinished checksums pass unchanged. If false, the port finishes them like a NIC, so
+    /// that the receiver detects bytes that were corrupted on the way.
     pub partial_checksums: bool,
 }
 
@@ -64,23 +65,23 @@ impl Burst for MemBurst {
     }
 }
 
-/// One direction of a link. `free`, `queued`, what the two ports hold and what is in bursts are
-/// always `frames` boxes.
+/// One direction of a link. The boxes in `free`, in `queued`, in the two ports and in bursts are
+/// always `frames` in sum.
 struct Direction {
     queued: Vec<FullFrame>,
     free: Vec<Box<[u8]>>,
 }
 
-/// A direction, and whether frames are queued in it: to look costs no lock.
-struct Shared {
+/// A direction with a flag for queued frames, which a receiver can read without the lock.
+struct Channel {
     waiting: AtomicBool,
     direction: Mutex<Direction>,
 }
 
-type SharedDirection = Arc<Shared>;
+type SharedDirection = Arc<Channel>;
 
-impl Shared {
-    /// Moves frames to a burst that has some, or cannot have all.
+impl Channel {
+    /// Moves frames to a burst that already has some, or that cannot take all of them.
     #[cold]
     #[inline(never)]
     fn take_some(&self, queued: &mut Vec<FullFrame>, burst: &mut MemBurst, max: usize) -> usize {
@@ -91,7 +92,7 @@ impl Shared {
     }
 }
 
-/// The receiver has not taken what was flushed before.
+/// Appends to a queue whose earlier frames the receiver has not taken.
 #[cold]
 #[inline(never)]
 fn append(queued: &mut Vec<FullFrame>, staged: &mut Vec<FullFrame>) {
@@ -108,13 +109,13 @@ fn new_direction(config: &MemConfig) -> SharedDirection {
         queued: Vec::with_capacity(count),
         free,
     });
-    Arc::new(Shared {
+    Arc::new(Channel {
         waiting: AtomicBool::new(false),
         direction,
     })
 }
 
-/// A panic elsewhere cannot leave a direction half-changed: critical sections only move boxes.
+/// A panic cannot leave a direction half-changed: critical sections only move boxes.
 fn lock(direction: &SharedDirection) -> MutexGuard<'_, Direction> {
     let direction = direction.direction.lock();
     direction.unwrap_or_else(PoisonError::into_inner)
@@ -131,24 +132,25 @@ pub struct MemPort {
     config: MemConfig,
     tx: SharedDirection,
     rx: SharedDirection,
-    /// Empty frames taken from `tx`; the last one is what `tx_frame` gives.
+    /// Empty frames taken from `tx`; `tx_frame` lends out the last one.
     tx_free: Vec<Box<[u8]>>,
     tx_staged: Vec<FullFrame>,
-    /// Released, not yet back in the pool of `rx`.
+    /// Released frames that are not yet back in the pool of `rx`.
     rx_released: Vec<Box<[u8]>>,
-    /// So many are given back at the latest: never so many that the other side has none.
+    /// Number of released frames that are returned at the latest, so that the peer does not run
+    /// out.
     rx_released_max: usize,
 }
 
 impl MemPort {
-    /// Two ports joined to each other.
+    /// Creates two ports that are joined to each other.
     pub fn pair(config: MemConfig) -> (Self, Self) {
-        let (there, back) = (new_direction(&config), new_direction(&config));
-        let near = Self::new(config, Arc::clone(&there), Arc::clone(&back));
-        (near, Self::new(config, back, there))
+        let (forward, reverse) = (new_direction(&config), new_direction(&config));
+        let near = Self::new(config, Arc::clone(&forward), Arc::clone(&reverse));
+        (near, Self::new(config, reverse, forward))
     }
 
-    /// One port that receives what it transmits.
+    /// Creates one port that receives its own frames.
     pub fn looped(config: MemConfig) -> Self {
         let direction = new_direction(&config);
         Self::new(config, Arc::clone(&direction), direction)
@@ -167,7 +169,7 @@ impl MemPort {
         }
     }
 
-    /// Frames that wait to be received.
+    /// Returns the number of frames that wait to be received.
     pub fn rx_queued(&self) -> usize {
         lock(&self.rx).queued.len()
     }
@@ -185,14 +187,14 @@ impl MemPort {
     }
 
     #[inline(never)]
-    fn give_back(&mut self) {
+    fn return_frames(&mut self) {
         lock(&self.rx).free.append(&mut self.rx_released);
     }
 
-    /// Makes room in the list. Apart, so that nobody saves registers for it.
+    /// Grows the list. The function is separate so that its caller saves no registers for it.
     #[cold]
     #[inline(never)]
-    fn stage_with_room(&mut self, full: FullFrame) {
+    fn grow_and_stage(&mut self, full: FullFrame) {
         self.tx_staged.push(full);
     }
 
@@ -237,7 +239,7 @@ impl PacketIo for MemPort {
             self.rx_released.push(full.bytes);
         }
         if self.rx_released.len() >= self.rx_released_max {
-            self.give_back();
+            self.return_frames();
         }
     }
 
@@ -266,7 +268,7 @@ impl PacketIo for MemPort {
             len: len as u32,
         };
         if self.tx_staged.len() == self.tx_staged.capacity() {
-            return self.stage_with_room(full);
+            return self.grow_and_stage(full);
         }
         self.tx_staged.push(full);
     }

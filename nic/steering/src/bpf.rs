@@ -1,4 +1,4 @@
-//! The only module that names `aya`: loading one object, attaching its programs, and its maps.
+//! The only module that uses `aya`: loads an object, attaches its programs and opens its maps.
 
 use std::{
     error::Error,
@@ -22,45 +22,45 @@ use crate::{
     shared_words_unsafe::SharedWords,
 };
 
-/// The demux, from its source or the checked-in object (see `build.rs`).
+/// The demux, compiled or checked in (see `build.rs`).
 pub(crate) const DEMUX_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/demux.bpf.o"));
 
-/// The bad wire, likewise.
+/// The impaired link, compiled or checked in.
 pub(crate) const IMPAIR_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
 
-/// Words of `struct xdp_md`, and two of them.
+/// Words of `struct xdp_md`, and the indices of two of them.
 const CONTEXT_WORDS: usize = 6;
 const CONTEXT_DATA_END: usize = 1;
 const CONTEXT_IFINDEX: usize = 3;
 
-/// How often, and how far apart, an occupied interface is tried.
+/// Number of attempts to attach to an occupied interface, and the pause between two of them.
 const ATTACH_TRIES_MAX: u32 = 15;
 const ATTACH_PAUSE: Duration = Duration::from_millis(20);
 
-/// How the kernel runs an attached program.
+/// Place in which the kernel runs an attached program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachMode {
-    /// In the driver, before a socket buffer is made.
+    /// In the driver, before the socket buffer exists.
     Native,
-    /// In the stack, after one was made: works with every driver, slower.
+    /// In the stack, after the socket buffer was made: slower, but works with every driver.
     Generic,
 }
 
-/// How the kernel is asked to run a program.
+/// Requested place of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachWish {
-    /// In the driver; in the stack where the driver runs no programs.
+    /// In the driver, or in the stack if the driver cannot run programs.
     #[default]
     Best,
-    /// In the driver, or not at all.
+    /// In the driver only.
     Native,
-    /// In the stack.
+    /// In the stack only.
     Generic,
 }
 
-/// Refuses early, with one message instead of the first of many possible ones.
+/// Checks the capabilities, so that their lack has one message instead of several.
 pub(crate) fn check_permission() -> Result<(), SteeringError> {
     let held = capabilities(None).map_err(|error| SteeringError::System {
         action: "reading the capabilities of this process",
@@ -78,8 +78,8 @@ pub(crate) fn check_permission() -> Result<(), SteeringError> {
     }
 }
 
-/// The innermost I/O error of a chain, if there is one.
-fn io_code(error: &(dyn Error + 'static)) -> Option<i32> {
+/// Returns the first errno in a chain of errors.
+fn errno_of(error: &(dyn Error + 'static)) -> Option<i32> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(code) = error
@@ -93,8 +93,8 @@ fn io_code(error: &(dyn Error + 'static)) -> Option<i32> {
     None
 }
 
-/// An error with its causes in one line.
-fn one_line(error: &(dyn Error + 'static)) -> String {
+/// Formats an error with its causes in one line.
+fn chain_text(error: &(dyn Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
@@ -108,7 +108,7 @@ fn one_line(error: &(dyn Error + 'static)) -> String {
 }
 
 fn failed(action: &'static str, error: &(dyn Error + 'static)) -> SteeringError {
-    match io_code(error) {
+    match errno_of(error) {
         Some(libc::EPERM | libc::EACCES) => SteeringError::NotPermitted,
         Some(libc::E2BIG | libc::ENOSPC) => SteeringError::TooManyClaims,
         Some(code) => SteeringError::System {
@@ -117,40 +117,42 @@ fn failed(action: &'static str, error: &(dyn Error + 'static)) -> SteeringError 
         },
         None => SteeringError::System {
             action,
-            error: io::Error::other(one_line(error)),
+            error: io::Error::other(chain_text(error)),
         },
     }
 }
 
-/// Here EACCES is the verifier's verdict on the program, not one on the caller.
+/// Converts an error of loading, where EACCES is a rejection by the verifier and not a lack of
+/// rights.
 fn load_failed(error: &(dyn Error + 'static)) -> SteeringError {
-    match io_code(error) {
+    match errno_of(error) {
         Some(libc::EPERM) => SteeringError::NotPermitted,
-        _ => SteeringError::NoKernelSupport(one_line(error)),
+        _ => SteeringError::NoKernelSupport(chain_text(error)),
     }
 }
 
-/// A loaded program with its attachments. Everything is undone when it goes, or the process.
+/// A loaded object with its attachments, which all end when the value is dropped or the process
+/// ends.
 pub(crate) struct Object {
     ebpf: Ebpf,
     program: &'static str,
     links: Vec<FdLink>,
 }
 
-/// The program of that name.
-fn named<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, SteeringError> {
+/// Returns the program of that name.
+fn program_named<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, SteeringError> {
     let program = ebpf.program_mut(name).expect("the object has the program");
     let program: Result<&mut Xdp, ProgramError> = program.try_into();
     program.map_err(|error| load_failed(&error))
 }
 
 fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<(), SteeringError> {
-    named(ebpf, name)?
+    program_named(ebpf, name)?
         .load()
         .map_err(|error| load_failed(&error))
 }
 
-/// What keeps a program from being attached in one mode.
+/// Reason for which a program could not be attached in one mode.
 enum AttachFailure {
     Occupied,
     Other(SteeringError),
@@ -158,7 +160,7 @@ enum AttachFailure {
 
 impl Object {
     /// Loads the program of that name from an object. `sizes` replaces the number of entries of
-    /// maps, `globals` the values of constants.
+    /// maps, `globals` replaces the values of constants.
     pub(crate) fn load(
         object: &[u8],
         program: &'static str,
@@ -175,7 +177,7 @@ impl Object {
         let mut ebpf = loader
             .load(object)
             .map_err(|error: EbpfError| load_failed(&error))?;
-        // Now, since the program refers to maps that are about to be taken.
+        // The program refers to maps, so it is loaded before they are taken.
         load_program(&mut ebpf, program)?;
         Ok(Self {
             ebpf,
@@ -184,17 +186,17 @@ impl Object {
         })
     }
 
-    /// Loads one more program of the object, for [`receive`](Self::receive).
+    /// Loads another program of the object, for [`receive`](Self::receive).
     pub(crate) fn load_also(&mut self, program: &'static str) -> Result<(), SteeringError> {
         load_program(&mut self.ebpf, program)
     }
 
     fn program(&mut self) -> Result<&mut Xdp, SteeringError> {
-        named(&mut self.ebpf, self.program)
+        program_named(&mut self.ebpf, self.program)
     }
 
-    /// The kernel receives a frame as if it had come by an interface, past the program that is
-    /// attached there; `program` decides about the frame (Linux 5.18).
+    /// Makes the kernel receive a frame as if it had arrived on an interface, without the program
+    /// that is attached there. `program` decides about the frame (Linux 5.18).
     pub(crate) fn receive(
         &mut self,
         program: &'static str,
@@ -211,25 +213,25 @@ impl Object {
             attrs: TestRunAttrs::new().xdp_live_frames(1),
             ..TestRunOptions::new()
         };
-        let run = named(&mut self.ebpf, program)?.test_run(options);
+        let run = program_named(&mut self.ebpf, program)?.test_run(options);
         run.map(drop)
             .map_err(|error| failed("handing a frame to the kernel", &error))
     }
 
-    /// Attaches a program as wished. The second of the result is the reason why not natively, where
-    /// the wish leaves that open.
+    /// Attaches the program in the requested place. Returns the mode, and with [`AttachWish::Best`]
+    /// the reason for which native mode failed.
     pub(crate) fn attach(
         &mut self,
         ifindex: u32,
         interface: &str,
-        wish: AttachWish,
+        request: AttachWish,
     ) -> Result<(AttachMode, Option<String>), SteeringError> {
-        let attached = self.attach_as_wished(ifindex, wish);
+        let attached = self.attach_as_requested(ifindex, request);
         let programs = xdp_programs(ifindex);
         let offloaded = |(place, _): &&(XdpPlace, u32)| *place == XdpPlace::Offloaded;
         let other = match &attached {
             Err(AttachFailure::Occupied) => programs.first(),
-            // Frames would come through a program of somebody else before they come to this one.
+            // Frames would pass an offloaded program of somebody else first.
             Ok(_) => programs.iter().find(offloaded),
             Err(AttachFailure::Other(_)) => None,
         };
@@ -245,18 +247,18 @@ impl Object {
         }
     }
 
-    fn attach_as_wished(
+    fn attach_as_requested(
         &mut self,
         ifindex: u32,
-        wish: AttachWish,
+        request: AttachWish,
     ) -> Result<(AttachMode, Option<String>), AttachFailure> {
-        if wish == AttachWish::Generic {
-            self.attach_patiently(ifindex, XdpMode::Skb)?;
+        if request == AttachWish::Generic {
+            self.attach_with_retries(ifindex, XdpMode::Skb)?;
             return Ok((AttachMode::Generic, None));
         }
-        let native = match self.attach_patiently(ifindex, XdpMode::Driver) {
+        let native = match self.attach_with_retries(ifindex, XdpMode::Driver) {
             Ok(()) => return Ok((AttachMode::Native, None)),
-            Err(AttachFailure::Other(error)) if wish == AttachWish::Best => error,
+            Err(AttachFailure::Other(error)) if request == AttachWish::Best => error,
             Err(failure) => return Err(failure),
         };
         if matches!(native, SteeringError::NotPermitted) {
@@ -266,9 +268,9 @@ impl Object {
         Ok((AttachMode::Generic, Some(native.to_string())))
     }
 
-    /// Like [`attach_in`](Self::attach_in), but waits a little for a program that is about to go: a
-    /// process that was killed takes a moment to close what it held.
-    fn attach_patiently(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachFailure> {
+    /// Calls [`attach_in`](Self::attach_in) until the interface is free: a killed process takes
+    /// some milliseconds to close its attachment.
+    fn attach_with_retries(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachFailure> {
         for _ in 1..ATTACH_TRIES_MAX {
             match self.attach_in(ifindex, mode) {
                 Err(AttachFailure::Occupied) => thread::sleep(ATTACH_PAUSE),
@@ -284,8 +286,9 @@ impl Object {
         let link = attached
             .and_then(|id| program.take_link(id))
             .map_err(|error| {
-                // The kernel says EBUSY for a program in the same mode, EEXIST for one in another.
-                match io_code(&error) {
+                // The kernel returns EBUSY for a program in the same mode, EEXIST for one in
+                // another mode.
+                match errno_of(&error) {
                     Some(libc::EBUSY | libc::EEXIST) => AttachFailure::Occupied,
                     Some(libc::ENODEV) => {
                         AttachFailure::Other(SteeringError::NoSuchInterface(ifindex))
@@ -293,8 +296,8 @@ impl Object {
                     _ => AttachFailure::Other(failed("attaching the XDP program", &error)),
                 }
             })?;
-        // Where bpf_link is missing the loader attaches over netlink instead. Such a program would
-        // outlive the process and hold back its packets for ever; the failed conversion drops it.
+        // Without bpf_link the loader attaches over netlink. Such a program would outlive the
+        // process and keep its packets for ever, so the failed conversion drops it.
         let link = FdLink::try_from(link).map_err(|_| {
             AttachFailure::Other(SteeringError::NoKernelSupport(
                 "no bpf_link for XDP".to_owned(),
@@ -310,7 +313,7 @@ impl Object {
             .expect("the object has the map, and it is taken once")
     }
 
-    /// Takes a hash map whose keys and values are given as bytes.
+    /// Opens a hash map with keys and values of bytes.
     pub(crate) fn table<const K: usize, const V: usize>(
         &mut self,
         name: &str,
@@ -321,7 +324,7 @@ impl Object {
         })
     }
 
-    /// Takes the map of AF_XDP sockets.
+    /// Opens the map of AF_XDP sockets.
     pub(crate) fn sockets(&mut self, name: &str) -> Result<Sockets, SteeringError> {
         let map = XskMap::try_from(self.take_map(name));
         Ok(Sockets {
@@ -329,7 +332,7 @@ impl Object {
         })
     }
 
-    /// Takes an array that this process writes as memory, and maps `len` words of it.
+    /// Opens an array that this process writes as memory, and maps `len` words of it.
     pub(crate) fn memory(&mut self, name: &str, len: usize) -> Result<SharedWords, SteeringError> {
         let Map::Array(map) = self.take_map(name) else {
             unreachable!("the object has an array of that name");
@@ -349,7 +352,7 @@ impl Object {
         Ok(())
     }
 
-    /// Takes an array of one entry.
+    /// Opens an array of one entry.
     pub(crate) fn value<const V: usize>(&mut self, name: &str) -> Result<Value<V>, SteeringError> {
         let map = Array::try_from(self.take_map(name));
         Ok(Value {
@@ -357,7 +360,7 @@ impl Object {
         })
     }
 
-    /// Takes a per-CPU array whose only entry is a set of counters.
+    /// Opens a per-CPU array whose only entry is a set of counters.
     pub(crate) fn counters<const N: usize>(
         &mut self,
         name: &str,
@@ -368,7 +371,7 @@ impl Object {
         })
     }
 
-    /// Runs the program on the bytes of a frame, without any interface; the XDP action it returns.
+    /// Runs the program on the bytes of a frame without an interface. Returns the XDP action.
     #[cfg(test)]
     pub(crate) fn run(&mut self, frame: &[u8]) -> u32 {
         let program = self.program().expect("the program loads");
@@ -386,7 +389,7 @@ impl Object {
 /// Keys and values of a [`Table`].
 pub(crate) type Entries<const K: usize, const V: usize> = Vec<([u8; K], [u8; V])>;
 
-/// A value in the kernel that a program reads.
+/// An array of one entry that the eBPF program reads.
 pub(crate) struct Value<const V: usize> {
     map: Array<MapData, [u8; V]>,
 }
@@ -418,12 +421,12 @@ where
             .map_err(|error| failed("writing a map", &error))
     }
 
-    /// Removes an entry; false if there was none.
+    /// Removes an entry. Returns false if there was none.
     pub(crate) fn remove(&mut self, key: &[u8; K]) -> Result<bool, SteeringError> {
         match self.map.remove(key) {
             Ok(()) => Ok(true),
             Err(MapError::KeyNotFound | MapError::ElementNotFound) => Ok(false),
-            Err(error) if io_code(&error) == Some(libc::ENOENT) => Ok(false),
+            Err(error) if errno_of(&error) == Some(libc::ENOENT) => Ok(false),
             Err(error) => Err(failed("removing from a map", &error)),
         }
     }
@@ -448,19 +451,19 @@ impl Sockets {
     pub(crate) fn unset(&mut self, queue: u32) -> Result<(), SteeringError> {
         match self.map.unset(queue) {
             Ok(()) => Ok(()),
-            Err(error) if io_code(&error) == Some(libc::ENOENT) => Ok(()),
+            Err(error) if errno_of(&error) == Some(libc::ENOENT) => Ok(()),
             Err(error) => Err(failed("removing an AF_XDP socket", &error)),
         }
     }
 }
 
-/// Counters that every CPU has its own set of.
+/// Counters with a set per CPU.
 pub(crate) struct PerCpuCounters<const N: usize> {
     map: PerCpuArray<MapData, [u64; N]>,
 }
 
 impl<const N: usize> PerCpuCounters<N> {
-    /// The sums over all CPUs.
+    /// Returns the sums over all CPUs.
     pub(crate) fn sum(&self) -> Result<[u64; N], SteeringError> {
         let sets = self
             .map
@@ -476,7 +479,7 @@ impl<const N: usize> PerCpuCounters<N> {
     }
 }
 
-/// The XDP programs of an interface, those in the NIC first.
+/// Returns the XDP programs of an interface, offloaded ones first.
 fn xdp_programs(ifindex: u32) -> Vec<(XdpPlace, u32)> {
     let mirror = Mirror::open().ok();
     let link = mirror.as_ref().and_then(|mirror| mirror.link(ifindex));

@@ -1,4 +1,4 @@
-//! The demux: claimed 3-tuples go to the service, everything else to the kernel.
+//! The demux: sends packets of claimed 3-tuples to the service, all others to the kernel.
 
 use std::{os::fd::BorrowedFd, sync::Arc};
 
@@ -10,43 +10,43 @@ use crate::{
     mirror,
 };
 
-/// The program, for packets in one buffer each, and for packets that may have several.
+/// Name of the program for packets in one buffer; the next name is for packets in several buffers.
 const PROGRAM: &str = "tidelane_demux";
 const PROGRAM_OF_FRAGS: &str = "tidelane_frags";
-/// The program that lets every frame pass.
+/// Name of the program that passes every frame.
 const PROGRAM_OF_HAND_BACK: &str = "tidelane_return";
 /// Receive queues that one demux can serve; `QUEUES_MAX` of the program.
 const QUEUES_MAX: u32 = 64;
-/// A frame to no link address, of no protocol: the kernel drops it.
-const NOBODYS_FRAME: [u8; 60] = [0; 60];
-/// `struct claim_key`: address 16, port 2, protocol 1, zero 1.
+/// Frame without a link address or protocol, which the kernel drops.
+const PROBE_FRAME: [u8; 60] = [0; 60];
+/// Length of `struct claim_key`: address 16, port 2, protocol 1, zero 1.
 const KEY_LEN: usize = 20;
-/// `struct claim`: stack 4, flags 4, zero 8.
+/// Length of `struct claim`: stack 4, flags 4, zero 8.
 const OWNER_LEN: usize = 16;
 /// `CLAIM_KERNEL_CONNECTIONS` and `CLAIM_KERNEL_LISTENS` of the program.
 const KERNEL_CONNECTIONS: u32 = 1;
 const KERNEL_LISTENS: u32 = 2;
-/// `struct link_addresses`: own address 6, zero 2, address of returned frames 6, zero 2.
+/// Length of `struct link_addresses`: own address 6, zero 2, source of returned frames 6, zero 2.
 const LINK_ADDRESS_LEN: usize = 16;
-/// The source address of a frame.
+/// Bytes of the source address in a frame.
 const SOURCE: std::ops::Range<usize> = 6..12;
-/// `struct counters`.
+/// Number of counters in `struct counters`.
 const COUNTERS: usize = 13;
 
-/// Which stack a claim belongs to. Zero is the service itself.
+/// The stack that owns a claim. Zero is the service itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u32);
 
-/// Which packets of a claimed 3-tuple go to the service.
+/// The packets of a claimed 3-tuple that go to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// All packets.
     Whole,
-    /// Packets that belong to no connection of the kernel. The kernel keeps the segments of its
-    /// connections, also of those half open or in TIME-WAIT, and answers to its SYN cookies.
+    /// Packets without a connection in the kernel. The kernel keeps the segments of its
+    /// connections, including those in SYN-RECEIVED and TIME-WAIT, and the ACKs of its SYN cookies.
     BesideConnections,
-    /// Packets for which the kernel has no socket: as before, and the kernel keeps the SYNs for its
-    /// own listener.
+    /// Packets without any socket in the kernel. In addition to `BesideConnections`, the kernel
+    /// keeps the SYNs for its own listener.
     BesideKernel,
 }
 
@@ -91,36 +91,36 @@ impl Claim {
     }
 }
 
-/// Frames that the demux saw, by what became of them.
+/// Frames that the demux has processed, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DemuxCounters {
-    /// To the service: claimed TCP or UDP.
+    /// Redirected to the service: claimed TCP or UDP.
     pub redirected: u64,
-    /// To the service: ICMP errors that quote a claimed 3-tuple.
+    /// Redirected to the service: ICMP errors that quote a claimed 3-tuple.
     pub redirected_icmp: u64,
-    /// Claimed, but the queue had no socket: passed to the kernel.
+    /// Passed to the kernel: claimed, but the queue had no socket.
     pub no_socket: u64,
-    /// TCP or UDP that nobody claims: passed to the kernel.
+    /// Passed to the kernel: TCP or UDP without a claim.
     pub unclaimed: u64,
-    /// Fragments of what nobody claims, or of unknown datagrams: passed to the kernel.
+    /// Passed to the kernel: fragments without a claim, or of unknown datagrams.
     pub fragments: u64,
-    /// ICMP that is the kernel's.
+    /// Passed to the kernel: other ICMP.
     pub icmp: u64,
-    /// Other protocols, and malformed headers: passed to the kernel.
+    /// Passed to the kernel: other protocols, and malformed headers.
     pub other_ip: u64,
-    /// Neither IPv4 nor IPv6, or link-level broadcast or multicast: passed to the kernel.
+    /// Passed to the kernel: neither IPv4 nor IPv6, or link-level broadcast or multicast.
     pub not_ip: u64,
-    /// To the service: fragments of claimed TCP or UDP.
+    /// Redirected to the service: fragments of claimed TCP or UDP.
     pub redirected_fragments: u64,
-    /// Claimed, but the kernel has a socket for them: passed to the kernel.
+    /// Passed to the kernel: claimed, but the kernel has a socket for the packet.
     pub kernels: u64,
-    /// Claimed, but the core of the queue shows no life: passed to the kernel, which has a socket
-    /// for it, or has all frames by now.
+    /// Passed to the kernel: claimed, but the heartbeat of the queue's core is missing, and the
+    /// kernel has a socket for the packet or the heartbeat is missing for long enough.
     pub no_life: u64,
-    /// To another link address, heard by a promiscuous interface: passed to the kernel, which drops
-    /// it.
+    /// Passed to the kernel: destined to another link address on a promiscuous interface. The
+    /// kernel drops these frames.
     pub other_host: u64,
-    /// Handed back by the service: passed to the kernel.
+    /// Passed to the kernel: handed back by the service.
     pub returned: u64,
 }
 
@@ -158,7 +158,7 @@ impl DemuxCounters {
         }
     }
 
-    /// Frames that went on to the kernel.
+    /// Returns the number of frames that were passed to the kernel.
     pub fn passed(&self) -> u64 {
         [
             self.no_socket,
@@ -177,33 +177,34 @@ impl DemuxCounters {
     }
 }
 
-/// In how many buffers of the driver a packet may lie.
+/// Number of driver buffers that a packet may occupy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers {
-    /// In one: a driver refuses an MTU for which one is too small.
+    /// One buffer. A driver refuses an MTU that does not fit.
     One,
-    /// In several (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
+    /// Several buffers (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
     Several,
 }
 
-/// Sends claimed packets to the service: the demux, or a stand-in of a test.
+/// Steering of claimed packets to the service: the demux, or a stand-in of a test.
 pub trait Steering: Send {
-    /// Sends the packets of a claim that are within `scope` to the service from now on.
+    /// Sends the packets of a claim within `scope` to the service from now on.
     fn claim(&mut self, claim: &Claim, owner: StackId, scope: Scope) -> Result<(), SteeringError>;
 
-    /// Leaves the claim's packets to the kernel from now on. Returns false if it was not claimed.
+    /// Leaves the packets of a claim to the kernel from now on. Returns false if there was no such
+    /// claim.
     fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError>;
 
-    /// Frames so far, by their destination.
+    /// Returns the counters of frames, by destination.
     fn counters(&self) -> Result<DemuxCounters, SteeringError>;
 
-    /// The kernel gets this frame, which came to the service although it is the kernel's. Its
-    /// checksums are complete.
+    /// Hands a frame to the kernel that was redirected to the service by mistake. The checksums of
+    /// the frame must be complete.
     ///
     /// # Errors
     ///
-    /// The frame is lost where the kernel takes none (before Linux 5.18), or none that long (about
-    /// 3,500 bytes).
+    /// The frame is lost if the kernel takes no frames back (before Linux 5.18), or none of that
+    /// length (above about 3,500 bytes).
     fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
         let _ = frame;
         Ok(())
@@ -214,16 +215,16 @@ pub trait Steering: Send {
         false
     }
 
-    /// The interface's link address is this one from now on: frames to others are the kernel's. A
-    /// stand-in that sees no frames need not know it.
+    /// Sets the interface's link address; frames to other addresses belong to the kernel. A
+    /// stand-in without frames ignores the address.
     fn set_link_address(&mut self, address: [u8; 6]) -> Result<(), SteeringError> {
         let _ = address;
         Ok(())
     }
 }
 
-/// The demux on one interface. Dropping it, or the end of the process however it ends, detaches it,
-/// and the kernel has all packets again.
+/// The demux on one interface. The demux is detached when the value is dropped, or when the process
+/// ends in any way. The kernel then receives all packets again.
 pub struct Demux {
     mode: AttachMode,
     native_refusal: Option<String>,
@@ -232,18 +233,18 @@ pub struct Demux {
     counters: PerCpuCounters<COUNTERS>,
     heartbeats: Arc<Heartbeats>,
     link_address: Value<LINK_ADDRESS_LEN>,
-    /// The interface.
+    /// Index of the interface.
     ifindex: u32,
     takes_frames_back: bool,
-    /// The source of frames that are handed back: random, so that nobody else sends such frames.
-    mark: [u8; 6],
-    /// Holds the programs and the attachment.
+    /// Source address of frames that are handed back: random, so that no other sender uses it.
+    hand_back_source: [u8; 6],
+    /// Owner of the programs and the attachment.
     object: Object,
 }
 
 impl Demux {
-    /// Loads the demux and attaches it to an interface with that many receive queues: in the
-    /// driver, or if that cannot be, generically ([`mode`](Self::mode) tells).
+    /// Loads the demux and attaches it to an interface with `queues` receive queues: in the driver,
+    /// or generically if the driver cannot run it (see [`mode`](Self::mode)).
     pub fn load_and_attach(
         ifindex: u32,
         queues: u32,
@@ -252,7 +253,7 @@ impl Demux {
         Self::load_and_attach_as(ifindex, queues, buffers, AttachWish::Best)
     }
 
-    /// As [`load_and_attach`](Self::load_and_attach), where the caller wishes.
+    /// Like [`load_and_attach`](Self::load_and_attach), in the place that the caller requests.
     pub fn load_and_attach_as(
         ifindex: u32,
         queues: u32,
@@ -290,32 +291,33 @@ impl Demux {
             link_address,
             ifindex,
             takes_frames_back: false,
-            mark: random_address()?,
+            hand_back_source: random_address()?,
             object,
         };
-        demux.takes_frames_back = demux.hand_back(&NOBODYS_FRAME).is_ok();
+        demux.takes_frames_back = demux.hand_back(&PROBE_FRAME).is_ok();
         if let Some(address) = own_address(ifindex)? {
             demux.set_link_address(address)?;
         }
         Ok(demux)
     }
 
-    /// How the kernel runs the program.
+    /// Returns the place in which the kernel runs the program.
     pub fn mode(&self) -> AttachMode {
         self.mode
     }
 
-    /// Where the cores show life. Until a core has, its queue is not watched.
+    /// Returns the heartbeats of the cores. A queue is not watched before its core's first
+    /// heartbeat.
     pub fn heartbeats(&self) -> &Arc<Heartbeats> {
         &self.heartbeats
     }
 
-    /// Why the program does not run in the driver, if it does not.
+    /// Returns the reason for which the program does not run in the driver, if it does not.
     pub fn native_refusal(&self) -> Option<&str> {
         self.native_refusal.as_deref()
     }
 
-    /// All claims, as the kernel has them.
+    /// Reads all claims from the kernel's map.
     pub fn claims(&self) -> Result<Vec<(Claim, StackId)>, SteeringError> {
         let entries = self.claims.entries()?;
         Ok(entries
@@ -327,8 +329,8 @@ impl Demux {
             .collect())
     }
 
-    /// Sends the claimed packets of a receive queue to this AF_XDP socket, which is bound to that
-    /// queue. Closing the socket undoes it.
+    /// Sends the claimed packets of a receive queue to this AF_XDP socket, which must be bound to
+    /// that queue. Closing the socket removes it from the map.
     pub fn register_xsk(
         &mut self,
         queue: u32,
@@ -357,9 +359,9 @@ impl Steering for Demux {
 
     fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
         let mut frame = frame.to_vec();
-        // The kernel does not look at the source of a packet that is not ARP.
+        // The kernel ignores the source address of a packet that is not ARP.
         if let Some(source) = frame.get_mut(SOURCE) {
-            source.copy_from_slice(&self.mark);
+            source.copy_from_slice(&self.hand_back_source);
         }
         self.object
             .receive(PROGRAM_OF_HAND_BACK, &frame, self.ifindex)
@@ -372,7 +374,7 @@ impl Steering for Demux {
     fn set_link_address(&mut self, address: [u8; 6]) -> Result<(), SteeringError> {
         let mut value = [0; LINK_ADDRESS_LEN];
         value[..6].copy_from_slice(&address);
-        value[8..14].copy_from_slice(&self.mark);
+        value[8..14].copy_from_slice(&self.hand_back_source);
         self.link_address.set(&value)
     }
 
@@ -381,7 +383,7 @@ impl Steering for Demux {
     }
 }
 
-/// A link address that nobody has: locally administered, of one host.
+/// Returns a random unicast address, locally administered, that no host has.
 fn random_address() -> Result<[u8; 6], SteeringError> {
     let mut address = [0; 6];
     rustix::rand::getrandom(&mut address, rustix::rand::GetRandomFlags::empty())
@@ -390,7 +392,7 @@ fn random_address() -> Result<[u8; 6], SteeringError> {
     Ok(address)
 }
 
-/// The link address of an interface of this thread's namespace.
+/// Returns the link address of an interface of this thread's namespace.
 fn own_address(ifindex: u32) -> Result<Option<[u8; 6]>, SteeringError> {
     let address = mirror::link_address(ifindex);
     let address = address.map_err(SteeringError::system(
@@ -399,7 +401,7 @@ fn own_address(ifindex: u32) -> Result<Option<[u8; 6]>, SteeringError> {
     Ok(address.map(|address| address.0))
 }
 
-/// The name of an interface of this thread's namespace.
+/// Returns the name of an interface of this thread's namespace.
 fn interface_name(ifindex: u32) -> Result<String, SteeringError> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)
         .map_err(|error| SteeringError::system("opening a socket")(error.into()))?;

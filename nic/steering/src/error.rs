@@ -1,47 +1,47 @@
-//! Why steering failed, and the command that mends it.
+//! Errors of steering, with the command that resolves each one.
 
 use std::{error::Error, fmt, io};
 
 use crate::{firewall::Program, mirror::XdpPlace};
 
-/// Why the demux, or the mirror of the kernel's tables, could not do what it was asked.
+/// The reason for which the demux or the netlink mirror failed.
 #[derive(Debug)]
 pub enum SteeringError {
     /// The caller lacks a capability.
     NotPermitted,
-    /// No interface with that index in this network namespace.
+    /// This network namespace has no interface with that index.
     NoSuchInterface(u32),
-    /// The kernel cannot load or attach the program at all.
+    /// The kernel cannot load or attach the program.
     NoKernelSupport(String),
-    /// The interface has an XDP program that is not ours.
+    /// The interface has an XDP program that does not belong to this service.
     OtherProgram {
         /// The interface.
         interface: String,
-        /// Place of the program, unless the program has gone by now.
+        /// Place of the program; None if it has been removed meanwhile.
         place: Option<XdpPlace>,
-        /// The program, likewise.
+        /// The program; None if it has been removed meanwhile.
         program: Option<Program>,
     },
-    /// More receive queues than the program's table has places.
+    /// The interface has more receive queues than the program's table has entries.
     TooManyQueues {
-        /// Queues asked for.
+        /// Receive queues of the interface.
         queues: u32,
-        /// Places there are.
+        /// Entries of the table.
         queues_max: u32,
     },
-    /// All places for claims are taken.
+    /// The table of claims is full.
     TooManyClaims,
-    /// Any other failure: what was tried, and what came of it.
+    /// Any other failed system call.
     System {
-        /// What was tried.
+        /// Description of the attempt.
         action: &'static str,
-        /// What the kernel said.
+        /// Error of the call.
         error: io::Error,
     },
 }
 
 impl SteeringError {
-    /// Turns a failed system call into the error that its code stands for.
+    /// Converts a failed system call into the error that its errno stands for.
     pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
@@ -50,10 +50,10 @@ impl SteeringError {
     }
 }
 
-/// Name of the program in which libxdp runs those of its users, one after the other.
+/// Name of the program in which libxdp runs the programs of its users, one after the other.
 const DISPATCHER: &str = "xdp_dispatcher";
 
-/// The word of `ip link set` for a place.
+/// Returns the keyword of `ip link set` for a place.
 fn switch_of(place: Option<XdpPlace>) -> &'static str {
     match place {
         Some(XdpPlace::Offloaded) => "xdpoffload",
@@ -73,7 +73,7 @@ impl fmt::Display for SteeringError {
             ),
             Self::NoSuchInterface(ifindex) => write!(
                 f,
-                "no interface with index {ifindex} here; `ip -brief link` lists those there are"
+                "no interface with index {ifindex} here; `ip -brief link` lists the interfaces"
             ),
             Self::NoKernelSupport(detail) => write!(
                 f,

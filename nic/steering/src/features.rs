@@ -1,4 +1,4 @@
-//! Features of an interface, as `ethtool -k` shows and `ethtool -K` changes them.
+//! Features of an interface (`ethtool -k` and `ethtool -K`).
 
 use std::{
     io,
@@ -14,36 +14,36 @@ const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
-/// The set of strings that has the names of features.
+/// Number of the string set with the names of features.
 const ETH_SS_FEATURES: u32 = 4;
-/// Bytes of a name.
+/// Length of a name in bytes.
 const NAME_LEN: usize = 32;
 /// Words of `struct ethtool_drvinfo`, whose second field is the driver's name.
 const DRIVER_INFO_WORDS: usize = 49;
-/// Features that a kernel may know at most: there are some 70.
+/// Largest number of features; kernels have some 70.
 const FEATURES_MAX: u32 = 256;
 
-/// A feature's number, which a kernel keeps as long as it runs.
+/// Number of a feature, which a kernel keeps as long as it runs.
 pub type FeatureNumber = u32;
 
 /// The state of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// An operator may change it.
+    /// True if an operator may change the feature.
     pub changeable: bool,
-    /// The feature is asked for. The driver may be unable to have it on at present.
+    /// True if the feature is requested. The driver may be unable to enable it at present.
     pub wanted: bool,
-    /// The feature is on.
+    /// True if the feature is on.
     pub active: bool,
 }
 
-/// A text that ends with a zero, or with its field.
+/// Returns a text that ends with a zero byte or with its field.
 fn text_of(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&field[..end.unwrap_or(field.len())]).into_owned()
 }
 
-/// The features of an interface, whatever its name is.
+/// The features of an interface; a rename of the interface does not matter.
 #[derive(Debug)]
 pub struct Features {
     socket: OwnedFd,
@@ -51,44 +51,44 @@ pub struct Features {
 }
 
 impl Features {
-    /// The features of an interface of this thread's network namespace.
+    /// Opens the features of an interface of this thread's network namespace.
     pub fn of(ifindex: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
         Ok(Self { socket, ifindex })
     }
 
-    /// The interface.
+    /// Returns the index of the interface.
     pub fn ifindex(&self) -> u32 {
         self.ifindex
     }
 
-    /// The interface's present name.
+    /// Returns the interface's current name.
     pub fn interface(&self) -> io::Result<String> {
         Ok(netdevice::index_to_name(&self.socket, self.ifindex)?)
     }
 
-    fn ask(&self, mut words: Vec<u32>) -> io::Result<Vec<u32>> {
+    fn ioctl(&self, mut words: Vec<u32>) -> io::Result<Vec<u32>> {
         let name = self.interface()?;
         sys::ethtool(self.socket.as_fd(), &name, &mut words)?;
         Ok(words)
     }
 
-    /// The name of the driver.
+    /// Returns the name of the driver.
     pub fn driver(&self) -> io::Result<String> {
         let mut info = vec![0; DRIVER_INFO_WORDS];
         info[0] = ETHTOOL_GDRVINFO;
-        let info = self.ask(info)?;
+        let info = self.ioctl(info)?;
         let words = info.iter().skip(1).take(NAME_LEN / 4);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
         Ok(text_of(&bytes))
     }
 
-    /// The names of all features, each at its number, in the kernel's spelling (`rx-gro`, which
+    /// Returns the names of all features by number, in the kernel's spelling (`rx-gro`, which
     /// `ethtool` shows as `generic-receive-offload`).
     pub fn names(&self) -> io::Result<Vec<String>> {
         // `struct ethtool_sset_info`: command, zero, mask of sets (64 bits), a count for each set.
-        let info = self.ask(vec![ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0])?;
+        let info = self.ioctl(vec![ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0])?;
         let [_, _, known, _, count, ..] = info[..] else {
             return Err(io::ErrorKind::InvalidData.into());
         };
@@ -96,18 +96,18 @@ impl Features {
             return Err(io::ErrorKind::Unsupported.into());
         }
         // `struct ethtool_gstrings`: command, set, count, the names.
-        let names = self.ask(vec![ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count])?;
+        let names = self.ioctl(vec![ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count])?;
         let words = names.iter().skip(3);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
         let names = bytes.chunks_exact(NAME_LEN).take(count as usize);
         Ok(names.map(text_of).collect())
     }
 
-    /// The state of each feature, at its number.
+    /// Returns the state of each feature by number.
     pub fn states(&self) -> io::Result<Vec<Feature>> {
-        // `struct ethtool_gfeatures`: command, number of blocks; available, wanted, active and
-        // never changed in each, 32 features to a block.
-        let answer = self.ask(vec![ETHTOOL_GFEATURES, FEATURES_MAX / 32])?;
+        // `struct ethtool_gfeatures`: command, number of blocks; each block of 32 features has the
+        // words available, wanted, active and never changed.
+        let answer = self.ioctl(vec![ETHTOOL_GFEATURES, FEATURES_MAX / 32])?;
         let known = answer.get(1).copied().unwrap_or(0).min(FEATURES_MAX / 32);
         let blocks = answer.iter().skip(2).copied().collect::<Vec<u32>>();
         let (blocks, _) = blocks.as_chunks::<4>();
@@ -122,16 +122,17 @@ impl Features {
         Ok(states.collect())
     }
 
-    /// The state of one feature; `None` if the kernel knows fewer.
+    /// Returns the state of one feature; None if the kernel has no such feature.
     pub fn state(&self, number: FeatureNumber) -> io::Result<Option<Feature>> {
         Ok(self.states()?.get(number as usize).copied())
     }
 
-    /// Asks for a feature, or for its end. The driver may be unable to follow: look again.
+    /// Requests a feature to be on or off. The driver may be unable to follow, so the caller reads
+    /// the state again.
     pub fn want(&self, number: FeatureNumber, on: bool) -> io::Result<()> {
-        // `struct ethtool_sfeatures`: command, number of blocks; those to change and their new
-        // state in each. The kernel wants as many blocks as it has.
-        let answer = self.ask(vec![ETHTOOL_GFEATURES, 0])?;
+        // `struct ethtool_sfeatures`: command, number of blocks; each block has the words of
+        // features to change and of their new state. The kernel requires its own number of blocks.
+        let answer = self.ioctl(vec![ETHTOOL_GFEATURES, 0])?;
         let blocks = answer.get(1).copied().unwrap_or(0).min(FEATURES_MAX / 32);
         let mut words = vec![0; 2 + 2 * blocks as usize];
         (words[0], words[1]) = (ETHTOOL_SFEATURES, blocks);
@@ -141,7 +142,7 @@ impl Features {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         (*change, *state) = (bit, if on { bit } else { 0 });
-        self.ask(words).map(drop)
+        self.ioctl(words).map(drop)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Hooks of the kernel that see an interface's traffic: netfilter chains, tc filters, BPF programs.
+//! Hooks of the kernel in an interface's traffic: netfilter chains, tc filters, BPF programs.
 //!
-//! Packets of the service pass none of them: they leave the kernel in XDP, before all of these
-//! hooks, and enter it behind them. An operator who relies on a hook must know that, so
-//! [`Firewall::look`] names each one that there is.
+//! Packets of the service pass none of these hooks: they leave the kernel in XDP, before all of
+//! them, and enter it behind them. An operator who relies on a hook must know that, so
+//! [`Firewall::look`] names each hook.
 //!
 //! ```text
 //!   NIC -> XDP -> tc, tcx -> netdev ingress -> prerouting -> input -> cgroup ingress -> socket
@@ -23,7 +23,7 @@ use std::{fmt, io};
 
 pub use bpf::{CgroupHooks, CgroupTree, Naming};
 
-/// A part of the kernel in which hooks are looked for.
+/// A part of the kernel that has hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subsystem {
     /// nf_tables, also behind `iptables-nft`.
@@ -50,12 +50,12 @@ impl fmt::Display for Subsystem {
     }
 }
 
-/// A way of a packet relative to this host.
+/// Direction of a packet relative to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Packets that come in.
+    /// Incoming packets.
     Ingress,
-    /// Packets that go out.
+    /// Outgoing packets.
     Egress,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// A loaded BPF program. Two are the same if their numbers are: only the privileged see names.
+/// A loaded BPF program. Programs are compared by number, because only privileged users see names.
 #[derive(Clone, Debug, Eq)]
 pub struct Program {
     id: u32,
@@ -99,43 +99,43 @@ pub enum Hook {
         family: &'static str,
         /// Name of its table.
         table: String,
-        /// Its name.
+        /// Name of the chain.
         chain: String,
-        /// Where it is hooked in.
+        /// Name of the netfilter hook.
         hook: &'static str,
     },
     /// A table of `iptables-legacy` with a rule, or a policy other than ACCEPT.
     Table {
         /// `iptables` or `ip6tables`.
         command: &'static str,
-        /// Its name.
+        /// Name of the table.
         table: String,
     },
     /// A filter of tc.
     Filter {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// Where it is; none for a filter of the interface's root qdisc.
+        /// Direction; None for a filter of the interface's root qdisc.
         side: Option<Side>,
-        /// Its kind, such as `u32` or `bpf`.
+        /// Kind of the filter, such as `u32` or `bpf`.
         kind: String,
-        /// Its preference number.
+        /// Preference number.
         pref: u16,
     },
     /// A BPF program on the interface (tcx).
     Tcx {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// Where it is.
+        /// Direction.
         side: Side,
         /// The program.
         program: Program,
     },
     /// A BPF program of a cgroup.
     Cgroup {
-        /// The cgroup's path.
+        /// Path of the cgroup.
         cgroup: String,
-        /// Its attach type, as `bpftool` spells it.
+        /// Attach type in the spelling of `bpftool`.
         attach_type: &'static str,
         /// The program.
         program: Program,
@@ -183,7 +183,7 @@ impl fmt::Display for Hook {
     }
 }
 
-/// Why hooks could not be looked for.
+/// Error of the search for hooks.
 #[derive(Debug)]
 pub struct LookError {
     subsystem: Subsystem,
@@ -198,7 +198,7 @@ impl fmt::Display for LookError {
 
 impl std::error::Error for LookError {}
 
-/// Looks for the hooks of one interface, in the network namespace of the calling thread.
+/// Search for the hooks of one interface, in the network namespace of the calling thread.
 #[derive(Clone, Debug)]
 pub struct Firewall {
     interface: String,
@@ -208,7 +208,7 @@ pub struct Firewall {
 }
 
 impl Firewall {
-    /// For interface `interface`, whose index is `ifindex`.
+    /// Creates a search for interface `interface` with index `ifindex`.
     pub fn of(interface: &str, ifindex: u32) -> Result<Self, LookError> {
         let subsystem = Subsystem::Cgroups;
         let cgroups = CgroupTree::find().map_err(|error| LookError { subsystem, error })?;
@@ -220,7 +220,7 @@ impl Firewall {
         })
     }
 
-    /// From now on BPF programs have their numbers only: names are for who is privileged.
+    /// Reports BPF programs by number only, for callers whose readers are not privileged.
     #[must_use]
     pub fn without_names(self) -> Self {
         Self {
@@ -229,7 +229,7 @@ impl Firewall {
         }
     }
 
-    /// Every hook that there is now. A subsystem that the kernel does not have has none.
+    /// Returns all current hooks. A subsystem that the kernel lacks has no hooks.
     pub fn look(&self) -> Result<Vec<Hook>, LookError> {
         let of = |subsystem| move |error| LookError { subsystem, error };
         let mut hooks = nftables::chains(&self.interface).map_err(of(Subsystem::Nftables))?;
@@ -246,8 +246,8 @@ impl Firewall {
     }
 }
 
-/// Security modules of this kernel that judge a program's connections (`connect`, `listen`), which
-/// those over a service do not pass.
+/// Returns the kernel's security modules that control connections (`connect`, `listen`).
+/// Connections over a service do not pass them.
 pub fn network_security_modules() -> Vec<String> {
     const WITH_SOCKET_HOOKS: [&str; 5] = ["selinux", "apparmor", "smack", "tomoyo", "bpf"];
     let list = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();

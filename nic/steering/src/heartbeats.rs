@@ -1,9 +1,9 @@
-//! Signs of life of the cores, for the demux: see `docs/design/watchdog.md`.
+//! Heartbeats of the cores for the demux: see `docs/design/watchdog.md`.
 //!
-//! A core writes the time of its steps to memory that the demux looks at before it sends the core a
-//! frame. When a core has shown no life for 800 ms, though it has a frame, the kernel takes new
-//! connections. After 30 s the kernel has all frames. That holds also for a service that cannot
-//! act because it is stopped, or hangs in the kernel.
+//! A core writes the time of its steps to memory that the demux reads before it redirects a frame.
+//! If a core with a waiting frame has written no heartbeat for 800 ms, the kernel takes new
+//! connections. After 30 s the kernel receives all frames. The mechanism also covers a service that
+//! cannot act because it is stopped, or hangs in the kernel.
 
 use std::sync::{
     Arc,
@@ -12,13 +12,13 @@ use std::sync::{
 
 use crate::shared_words_unsafe::SharedWords;
 
-/// Queues that there is room for; `QUEUES_MAX` of the program.
+/// Number of queues with a heartbeat; `QUEUES_MAX` of the program.
 const QUEUES_MAX: usize = 64;
-/// `struct heartbeat`: the word, and the rest of its cache line.
+/// Words of `struct heartbeat`: the heartbeat, and the rest of its cache line.
 const WORDS_PER_QUEUE: usize = 8;
-/// The core waits for a frame, which starts its time.
+/// The core sleeps until a frame arrives, which starts its time.
 const ASLEEP: u64 = 1;
-/// The service wants no more frames. It is longer ago than any time.
+/// The service takes no more frames. As a time, the value is older than any other.
 const GIVEN_UP: u64 = 2;
 
 /// The heartbeats of all queues.
@@ -26,19 +26,20 @@ const GIVEN_UP: u64 = 2;
 pub struct Heartbeats(SharedWords);
 
 impl Heartbeats {
-    /// Words that they take.
+    /// Words of all heartbeats.
     pub(crate) const LEN: usize = QUEUES_MAX * WORDS_PER_QUEUE;
 
     pub(crate) fn new(words: SharedWords) -> Self {
         Self(words)
     }
 
-    /// Heartbeats that no demux looks at, for tests of what a core writes.
+    /// Creates heartbeats without a demux, for tests of the writer.
     pub fn unobserved() -> std::io::Result<Self> {
         SharedWords::private(Self::LEN).map(Self)
     }
 
-    /// The heartbeat of a queue's core. It is not watched before its first beat or sleep.
+    /// Returns the heartbeat of a queue's core, which is not watched before its first beat or
+    /// sleep.
     pub fn of_queue(self: &Arc<Self>, queue: u32) -> Heartbeat {
         assert!((queue as usize) < QUEUES_MAX, "queue {queue}");
         Heartbeat {
@@ -47,7 +48,7 @@ impl Heartbeats {
         }
     }
 
-    /// Leaves the frames of all queues to the kernel from now on, whatever the cores do.
+    /// Leaves the frames of all queues to the kernel from now on, regardless of the cores.
     pub fn give_up(&self) {
         for queue in 0..QUEUES_MAX {
             self.0
@@ -65,18 +66,18 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// The core made a step, at a time of the monotonic clock.
+    /// Records a step of the core at a time of the monotonic clock.
     pub fn beat(&self, now_ns: u64) {
         self.word().store(now_ns, Ordering::Release);
     }
 
-    /// The core is about to wait for a frame.
+    /// Records that the core is about to wait for a frame.
     pub fn sleep(&self) {
         self.word().store(ASLEEP, Ordering::Release);
     }
 
-    /// Returns true if the demux sent a frame since the core went to sleep, and the core has not
-    /// shown life since.
+    /// Returns true if the demux has redirected a frame since the core went to sleep, and the core
+    /// has not written a heartbeat since.
     pub fn is_awaited(&self) -> bool {
         self.word().load(Ordering::Acquire) > GIVEN_UP
     }
@@ -100,7 +101,7 @@ mod tests {
         assert!(!last.is_awaited());
         one.sleep();
         assert!(!one.is_awaited());
-        // As the demux does with a frame.
+        // The demux writes the time of a frame.
         one.beat(2_000_000_000);
         assert!(one.is_awaited());
         all.give_up();

@@ -1,8 +1,8 @@
-//! A bad wire for tests: two interfaces joined by an eBPF program that loses packets and sets
-//! others aside. Never part of the service.
+//! An impaired link for tests: two interfaces joined by an eBPF program that loses some packets and
+//! redirects others. It is never part of the service.
 //!
-//! The program drops a share of the IPv4 packets and hands another share to AF_XDP sockets, whose
-//! owner sends them on later: `examples/tidelane-impair` does that.
+//! The program drops a share of the IPv4 packets and redirects another share to AF_XDP sockets,
+//! whose owner sends them later: see `examples/tidelane-impair`.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,30 +11,30 @@ use crate::{
     bpf::{IMPAIR_OBJECT, Object, PerCpuCounters, Sockets, check_permission},
 };
 
-/// `struct both`: two directions of three counters.
+/// Number of counters in `struct both`: three for each of two directions.
 const COUNTERS: usize = 6;
 
-/// How bad the wire is, in packets per million.
+/// Probabilities of impairments, in packets per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impairment {
-    /// Packets that are dropped.
+    /// Share of packets that are dropped.
     pub loss_ppm: u32,
-    /// Packets that are set aside. Without a socket for them they are dropped, too.
+    /// Share of packets that are redirected; without a socket they are dropped.
     pub hold_ppm: u32,
 }
 
-/// Frames of one direction.
+/// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounters {
-    /// Sent on at once.
+    /// Frames forwarded at once.
     pub forwarded: u64,
-    /// Dropped on purpose.
+    /// Frames dropped on purpose.
     pub lost: u64,
-    /// Set aside.
+    /// Frames redirected.
     pub held: u64,
 }
 
-/// A bad wire between two interfaces. Dropping it separates them.
+/// An impaired link between two interfaces, which is removed on drop.
 pub struct BadWire {
     holders: Sockets,
     counters: PerCpuCounters<COUNTERS>,
@@ -42,8 +42,8 @@ pub struct BadWire {
 }
 
 impl BadWire {
-    /// Joins the interfaces with these indices. Both need drivers with native XDP, and what is
-    /// redirected into a veth arrives only if its other end has NAPI (`ethtool -K <end> gro on`).
+    /// Joins the interfaces with these indices. Both drivers need native XDP. A frame that is
+    /// redirected into a veth arrives only if the other end has NAPI (`ethtool -K <end> gro on`).
     pub fn join(ends: [u32; 2], impairment: &Impairment) -> Result<Self, SteeringError> {
         check_permission()?;
         let globals = [
@@ -70,13 +70,13 @@ impl BadWire {
         })
     }
 
-    /// Gives the packets set aside of one direction (0: those that arrive at the first interface)
-    /// to a socket that is bound to that interface's queue 0.
+    /// Redirects delayed packets of one direction (0: those that arrive at the first interface) to
+    /// a socket that is bound to queue 0 of that interface.
     pub fn hold(&mut self, direction: u32, socket: BorrowedFd<'_>) -> Result<(), SteeringError> {
         self.holders.set(direction, socket)
     }
 
-    /// What happened to the frames so far, by direction.
+    /// Returns the counters, by direction.
     pub fn counters(&self) -> Result<[DirectionCounters; 2], SteeringError> {
         let [a, b, c, d, e, f] = self.counters.sum()?;
         Ok([

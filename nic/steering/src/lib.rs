@@ -1,16 +1,16 @@
-//! Which packets come to the service, and what the kernel knows about the network.
+//! Steering of packets to the service, and a mirror of the kernel's network configuration.
 //!
-//! * [`Demux`] loads the eBPF program that sends claimed packets to AF_XDP sockets, and feeds it
-//!   claims. All use of the eBPF loader is in one module, `bpf`, since its interface moves.
+//! * [`Demux`] loads the eBPF program that redirects claimed packets to AF_XDP sockets, and updates
+//!   its claims. Only the module `bpf` uses the eBPF loader, whose interface changes often.
 //! * [`mirror::Mirror`] follows the kernel's links, addresses, routes and neighbors over netlink,
 //!   and asks the kernel to resolve a neighbor: the service has no ARP of its own.
-//! * [`firewall::Firewall`] names the hooks of the kernel that packets of the service do not pass.
-//! * [`PortReservation`] holds a port in the kernel, so that nobody else gets it.
-//! * [`features::Features`] are what `ethtool -k` shows of an interface.
-//! * [`Heartbeats`] are signs of life, without which the demux leaves the packets to the kernel.
-//! * [`Lookup`] asks the kernel to which listening socket it would deliver.
+//! * [`firewall::Firewall`] lists the hooks of the kernel that packets of the service do not pass.
+//! * [`PortReservation`] holds a port in the kernel, so that no other program gets it.
+//! * [`features::Features`] reads and changes the features that `ethtool -k` shows.
+//! * [`Heartbeats`] let the demux leave packets to the kernel when a core stops.
+//! * [`Lookup`] asks the kernel for the listening socket that it would deliver a SYN to.
 //!
-//! All of it acts on the network namespace of the calling thread.
+//! All functions act on the network namespace of the calling thread.
 #![deny(unsafe_code)]
 
 mod bpf;

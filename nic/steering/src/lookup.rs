@@ -1,8 +1,8 @@
-//! The kernel's answers to "which socket gets a segment for this address and port?", and to "which
-//! ports have connections?".
+//! Queries to the kernel: the socket that receives a segment for an address and port, and the ports
+//! that have connections.
 //!
-//! The questions go over NETLINK_SOCK_DIAG. The kernel looks as it does for a packet: namespace,
-//! interface, address, groups of SO_REUSEPORT and programs at the socket lookup included.
+//! The queries go over NETLINK_SOCK_DIAG. The kernel searches as it does for a packet: by
+//! namespace, interface, address, SO_REUSEPORT group and socket lookup programs.
 
 use std::{
     collections::HashSet,
@@ -27,20 +27,21 @@ const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 /// `NLM_F_ROOT | NLM_F_MATCH`: all sockets.
 const NLM_F_DUMP: u16 = 0x300;
-/// `struct nlmsghdr`, `struct inet_diag_req_v2`, `struct inet_diag_msg`.
+/// Lengths of `struct nlmsghdr`, `struct inet_diag_req_v2` and `struct inet_diag_msg`.
 const HEADER_LEN: usize = 16;
 const REQUEST_LEN: usize = 56;
 const ANSWER_LEN: usize = 72;
-/// `TCP_LISTEN` and `TCP_CLOSE` among the states, and sets of states: all, and of connections.
+/// The states `TCP_LISTEN` and `TCP_CLOSE`, and the sets of all states and of the states of
+/// connections.
 const LISTEN: u8 = 10;
 const CLOSE: u8 = 7;
 const ALL_STATES: u32 = u32::MAX;
 const CONNECTIONS: u32 = !(1 << LISTEN | 1 << CLOSE);
-/// Room for a part of a long answer; the kernel fills at most 32 KiB at a time.
+/// Receive buffer for a part of a long answer; the kernel fills at most 32 KiB at a time.
 const PART_LEN: usize = 32 << 10;
-/// `INET_DIAG_NOCOOKIE`: whichever socket it is.
+/// `INET_DIAG_NOCOOKIE`: matches any socket.
 const ANY_COOKIE: u64 = u64::MAX;
-/// Interface of loopback in every namespace.
+/// Index of the loopback interface in every namespace.
 const LOOPBACK: u32 = 1;
 
 /// A listening socket of the kernel.
@@ -48,20 +49,20 @@ const LOOPBACK: u32 = 1;
 pub struct FoundListener {
     /// Identity of the socket (SO_COOKIE).
     pub cookie: u64,
-    /// Its local address, IPv4 as `::ffff:a.b.c.d`; unspecified for a wildcard.
+    /// Local address, IPv4 as `::ffff:a.b.c.d`; unspecified for a wildcard.
     pub addr: [u8; 16],
-    /// Its owner.
+    /// User id of the owner.
     pub uid: u32,
 }
 
-/// Asks the kernel of the calling thread's network namespace.
+/// Queries in the network namespace of the calling thread.
 pub struct Lookup {
     socket: OwnedFd,
     sequence: u32,
 }
 
 impl Lookup {
-    /// Opens the way to the kernel.
+    /// Opens the netlink socket.
     pub fn open() -> io::Result<Self> {
         let socket = socket_with(
             AddressFamily::NETLINK,
@@ -76,13 +77,13 @@ impl Lookup {
         })
     }
 
-    /// Asks for a socket of its own. Fails on a kernel that cannot answer (CONFIG_INET_DIAG): such
-    /// a kernel says of every socket that there is none.
+    /// Queries for a socket of its own. Fails on a kernel without CONFIG_INET_DIAG, which answers
+    /// that no socket exists.
     pub fn try_out(&mut self) -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC;
         let kind = SocketType::STREAM;
         let own = socket_with(AddressFamily::INET, kind, flags, Some(ipproto::TCP))?;
-        // Nobody else can connect to it.
+        // The interface restriction keeps others from connecting.
         sys::bind_to_interface(own.as_fd(), LOOPBACK)?;
         bind(&own, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         listen(&own, 1)?;
@@ -96,13 +97,13 @@ impl Lookup {
         Ok(())
     }
 
-    /// Local ports of the kernel's connections, also of those half open or in TIME-WAIT. The kernel
-    /// walks through all its sockets for that, once for each IP version.
+    /// Returns the local ports of the kernel's connections, including those in SYN-RECEIVED and
+    /// TIME-WAIT. The kernel walks through all its sockets, once for each IP version.
     pub fn connected_ports(&mut self) -> io::Result<HashSet<u16>> {
         let mut ports = HashSet::new();
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             self.sequence = self.sequence.wrapping_add(1);
-            let question = Question {
+            let request = Request {
                 family,
                 states: CONNECTIONS,
                 flags: NLM_F_REQUEST | NLM_F_DUMP,
@@ -111,7 +112,7 @@ impl Lookup {
             };
             send(
                 &self.socket,
-                &question.encode(self.sequence),
+                &request.encode(self.sequence),
                 SendFlags::empty(),
             )?;
             while !self.take_part(&mut ports)? {}
@@ -119,7 +120,7 @@ impl Lookup {
         Ok(ports)
     }
 
-    /// Reads one part of an answer with many sockets. Returns true if it was the last.
+    /// Reads one part of an answer with many sockets. Returns true if it was the last part.
     fn take_part(&mut self, ports: &mut HashSet<u16>) -> io::Result<bool> {
         let mut bytes = vec![0; PART_LEN];
         let (len, _) = match recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
@@ -139,31 +140,31 @@ impl Lookup {
         Ok(false)
     }
 
-    /// Returns true if the kernel has a connection, or half of one, between these ends (IPv4 as
-    /// `::ffff:a.b.c.d`), local first.
+    /// Returns true if the kernel has a connection between these endpoints (IPv4 as
+    /// `::ffff:a.b.c.d`), local first, in any state from SYN-SENT or SYN-RECEIVED on.
     pub fn has_connection(&mut self, ends: [([u8; 16], u16); 2], ifindex: u32) -> io::Result<bool> {
-        let answer = self.ask(ends, ifindex)?;
+        let answer = self.query(ends, ifindex)?;
         Ok(answer.is_some_and(|found| found.state != LISTEN))
     }
 
-    /// The listening socket that gets a SYN for `port` of `addr` (IPv4 as `::ffff:a.b.c.d`) over
-    /// the interface. Of a group that shares the port, it is any one.
+    /// Returns the listening socket that receives a SYN for `port` of `addr` (IPv4 as
+    /// `::ffff:a.b.c.d`) on the interface. Of an SO_REUSEPORT group it is any member.
     pub fn listener(
         &mut self,
         addr: [u8; 16],
         port: u16,
         ifindex: u32,
     ) -> io::Result<Option<FoundListener>> {
-        let answer = self.ask([(addr, port), ([0; 16], 0)], ifindex)?;
+        let answer = self.query([(addr, port), ([0; 16], 0)], ifindex)?;
         let listening = answer.filter(|found| found.state == LISTEN);
         Ok(listening.map(|found| found.socket))
     }
 
-    /// The socket that gets a segment from the second to the first of the ends.
-    fn ask(&mut self, ends: [([u8; 16], u16); 2], ifindex: u32) -> io::Result<Option<Found>> {
+    /// Returns the socket that receives a segment from the second endpoint to the first.
+    fn query(&mut self, ends: [([u8; 16], u16); 2], ifindex: u32) -> io::Result<Option<Found>> {
         self.sequence = self.sequence.wrapping_add(1);
         let v4 = matches!(Ipv6Addr::from(ends[0].0).to_canonical(), IpAddr::V4(_));
-        let question = Question {
+        let request = Request {
             family: if v4 {
                 AddressFamily::INET
             } else {
@@ -176,7 +177,7 @@ impl Lookup {
         };
         send(
             &self.socket,
-            &question.encode(self.sequence),
+            &request.encode(self.sequence),
             SendFlags::empty(),
         )?;
         let mut bytes = [0; 4096];
@@ -192,7 +193,7 @@ impl Lookup {
     }
 }
 
-/// A netlink message without its header, and the header's type and sequence number.
+/// A netlink message without its header, with the header's type and sequence number.
 struct Message<'a> {
     kind: u16,
     sequence: u32,
@@ -200,12 +201,12 @@ struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Its type, if it answers the request of that number.
+    /// Returns the type if the message answers the request of that number.
     fn answers(&self, sequence: u32) -> Option<u16> {
         (self.sequence == sequence).then_some(self.kind)
     }
 
-    /// Of NLMSG_ERROR: the kernel's error.
+    /// Returns the errno of an NLMSG_ERROR message.
     fn error(&self) -> io::Error {
         let code = self
             .body
@@ -214,14 +215,14 @@ impl Message<'_> {
         io::Error::from_raw_os_error(-code)
     }
 
-    /// Of `struct inet_diag_msg`: `id.idiag_sport`.
+    /// Returns `id.idiag_sport` of a `struct inet_diag_msg`.
     fn local_port(&self) -> Option<u16> {
         let port = self.body.get(4..)?.first_chunk()?;
         Some(u16::from_be_bytes(*port))
     }
 }
 
-/// The first message of several, and the others.
+/// Splits the first message from the following ones.
 fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
     let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let message = Message {
@@ -229,7 +230,7 @@ fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
         sequence: u32::from_ne_bytes(*bytes.get(8..)?.first_chunk()?),
         body: bytes.get(HEADER_LEN..len)?,
     };
-    // The next one is aligned.
+    // Messages are aligned.
     Some((
         message,
         bytes.get(len.next_multiple_of(4)..).unwrap_or_default(),
@@ -237,7 +238,7 @@ fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
 }
 
 /// `struct inet_diag_req_v2` with its header.
-struct Question {
+struct Request {
     family: AddressFamily,
     states: u32,
     flags: u16,
@@ -246,7 +247,7 @@ struct Question {
     ifindex: u32,
 }
 
-impl Question {
+impl Request {
     fn encode(&self, sequence: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_LEN + REQUEST_LEN);
         bytes.extend(((HEADER_LEN + REQUEST_LEN) as u32).to_ne_bytes());
@@ -263,7 +264,7 @@ impl Question {
         bytes
     }
 
-    /// An address as the family has it.
+    /// Returns an address in the form of the family.
     fn address(&self, addr: [u8; 16]) -> [u8; 16] {
         let mut bytes = addr;
         if self.family == AddressFamily::INET {
@@ -274,7 +275,7 @@ impl Question {
     }
 }
 
-/// A socket, listening or connected.
+/// A listening or connected socket.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     state: u8,
@@ -284,7 +285,7 @@ struct Found {
 struct Answer(io::Result<Option<Found>>);
 
 impl Answer {
-    /// The kernel's answer to the request of that number; `None` if it is to another one.
+    /// Parses the answer to the request of that number; None for an answer to another request.
     fn parse(bytes: &[u8], sequence: u32) -> Option<Self> {
         let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
         if u32::from_ne_bytes(*bytes.get(8..)?.first_chunk()?) != sequence {
@@ -332,15 +333,16 @@ mod tests {
         lookup.try_out().expect("the kernel answers");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("its name").port();
-        let mut look = |addr, port, ifindex| lookup.listener(addr, port, ifindex).expect("answer");
-        let found = look(LOCALHOST, port, LOOPBACK).expect("a listener");
+        let mut listener_at =
+            |addr, port, ifindex| lookup.listener(addr, port, ifindex).expect("answer");
+        let found = listener_at(LOCALHOST, port, LOOPBACK).expect("a listener");
         assert_eq!(found.cookie, sockopt::socket_cookie(&listener).unwrap());
         assert_eq!(found.addr, LOCALHOST);
         assert_eq!(found.uid, rustix::process::geteuid().as_raw());
         let other = Ipv4Addr::new(127, 0, 0, 2).to_ipv6_mapped().octets();
-        assert_eq!(look(other, port, LOOPBACK), None);
+        assert_eq!(listener_at(other, port, LOOPBACK), None);
         drop(listener);
-        assert_eq!(look(LOCALHOST, port, LOOPBACK), None);
+        assert_eq!(listener_at(LOCALHOST, port, LOOPBACK), None);
     }
 
     #[test]
@@ -350,13 +352,13 @@ mod tests {
         let listener = TcpListener::bind("[::]:0").expect("a port");
         let port = listener.local_addr().expect("its name").port();
         let cookie = sockopt::socket_cookie(&listener).unwrap();
-        let mut look = |addr, ifindex| lookup.listener(addr, port, ifindex).expect("answer");
+        let mut listener_at = |addr, ifindex| lookup.listener(addr, port, ifindex).expect("answer");
         for addr in [LOCALHOST, Ipv6Addr::LOCALHOST.octets(), [0; 16]] {
-            let found = look(addr, LOOPBACK).expect("a listener");
+            let found = listener_at(addr, LOOPBACK).expect("a listener");
             assert_eq!((found.cookie, found.addr), (cookie, [0; 16]));
         }
         if sys::bind_to_interface(listener.as_fd(), LOOPBACK).is_ok() {
-            assert_eq!(look(LOCALHOST, LOOPBACK + 1), None);
+            assert_eq!(listener_at(LOCALHOST, LOOPBACK + 1), None);
         }
     }
 
@@ -373,9 +375,9 @@ mod tests {
             let ends = [local, peer].map(|end| (address_of(end), end.port()));
             assert!(lookup.has_connection(ends, LOOPBACK).expect("answer"));
             assert!(lookup.connected_ports().expect("answer").contains(&port));
-            let stranger = [ends[0], (ends[1].0, 9)];
-            assert!(!lookup.has_connection(stranger, LOOPBACK).expect("answer"));
-            // The server closes first: its end is in TIME-WAIT.
+            let other_port = [ends[0], (ends[1].0, 9)];
+            assert!(!lookup.has_connection(other_port, LOOPBACK).expect("answer"));
+            // The server closes first, so that its end is in TIME-WAIT.
             drop(listener.accept().expect("it is there"));
             drop((client, listener));
             assert!(lookup.connected_ports().expect("answer").contains(&port));

@@ -1,16 +1,16 @@
-//! What the kernel knows about the network, followed over netlink.
+//! Mirror of the kernel's network configuration, kept up to date over netlink.
 //!
 //! The service has no addresses, routes or ARP of its own: it reads the kernel's, and asks the
-//! kernel to resolve a neighbor or to keep it fresh. [`Mirror::open`] subscribes first and then
-//! dumps everything, so that nothing falls between; [`Mirror::poll`] applies what happened since.
-//! If the kernel had more to say than the socket holds, the mirror dumps everything again.
+//! kernel to resolve a neighbor or to keep it fresh. [`Mirror::open`] subscribes to events first
+//! and then dumps everything, so that no change is missed. [`Mirror::poll`] applies the events
+//! since. After an overrun of the socket the mirror dumps everything again.
 //!
-//! Routes are dumped again after any event that can touch them instead of being patched, because
-//! the kernel does not announce all of their changes: it removes those of a link that goes down, or
-//! of an address that goes, without a word. A host has few routes and changes them rarely.
+//! Routes are dumped again after any event that can affect them, because the kernel does not
+//! announce all of their changes: it silently removes the routes of a link that goes down, or of an
+//! address that is removed. A host has few routes and changes them rarely.
 //!
-//! Policy routing is not mirrored: the local table and then the main one, as without rules of one's
-//! own. Addresses are 16 bytes, IPv4 as `::ffff:a.b.c.d`; IPv6 has its room but is not dumped.
+//! Policy routing is not mirrored: the lookup uses the local table and then the main table, as the
+//! default rules do. Addresses are 16 bytes, IPv4 as `::ffff:a.b.c.d`.
 
 use std::{
     fmt, io,
@@ -46,12 +46,12 @@ const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6]
 /// An address of either family, IPv4 as `::ffff:a.b.c.d`.
 pub type Address = [u8; 16];
 
-/// The 16-byte form of an IPv4 address.
+/// Returns the 16-byte form of an IPv4 address.
 pub const fn address_from_ipv4(addr: Ipv4Addr) -> Address {
     addr.to_ipv6_mapped().octets()
 }
 
-/// The 16-byte form of an IP address.
+/// Returns the 16-byte form of an IP address.
 pub const fn address_from_ip(addr: IpAddr) -> Address {
     match addr {
         IpAddr::V4(addr) => address_from_ipv4(addr),
@@ -59,7 +59,7 @@ pub const fn address_from_ip(addr: IpAddr) -> Address {
     }
 }
 
-/// The IPv4 address that a 16-byte form stands for, if it does.
+/// Returns the IPv4 address of a 16-byte form, if it is one.
 pub fn address_to_ipv4(addr: &Address) -> Option<Ipv4Addr> {
     Ipv6Addr::from(*addr).to_ipv4_mapped()
 }
@@ -81,37 +81,37 @@ impl fmt::Debug for MacAddress {
     }
 }
 
-/// Something that changed.
+/// A change in the kernel's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A link is new or different: [`Mirror::link`].
+    /// A link was added or changed: [`Mirror::link`].
     Link(u32),
-    /// A link is gone, with its addresses, routes and neighbors.
+    /// A link was removed, with its addresses, routes and neighbors.
     LinkGone(u32),
-    /// An address is new or different.
+    /// An address was added or changed.
     Address {
-        /// The link that has it.
+        /// Index of its link.
         ifindex: u32,
         /// The address.
         addr: Address,
     },
-    /// An address is gone.
+    /// An address was removed.
     AddressGone {
-        /// The link that had it.
+        /// Index of its link.
         ifindex: u32,
         /// The address.
         addr: Address,
     },
-    /// The routes are different.
+    /// The routes changed.
     Routes,
-    /// A neighbor is new, different or gone: [`Mirror::neighbor`].
+    /// A neighbor was added, changed or removed: [`Mirror::neighbor`].
     Neighbor {
-        /// The link behind which it is.
+        /// Index of the link to the neighbor.
         ifindex: u32,
-        /// Its address.
+        /// Address of the neighbor.
         addr: Address,
     },
-    /// Events were lost and everything was read again: look at all.
+    /// Events were lost and everything was read again, so that anything may have changed.
     Resync,
 }
 
@@ -124,7 +124,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Subscribes and reads everything, in the network namespace of this thread.
+    /// Subscribes to events and reads everything, in the network namespace of this thread.
     pub fn open() -> io::Result<Self> {
         let mut mirror = Self {
             events: Channel::subscribed()?,
@@ -136,12 +136,12 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Readable when [`poll`](Self::poll) has something to do.
+    /// Returns the socket, which is readable when [`poll`](Self::poll) has something to do.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// Applies what happened since the last call and tells what it was. Never blocks.
+    /// Applies the events since the last call. Returns the changes. Never blocks.
     pub fn poll(&mut self) -> io::Result<Vec<Change>> {
         let mut changes = Vec::new();
         let mut routes_touched = false;
@@ -170,22 +170,22 @@ impl Mirror {
         Ok(changes)
     }
 
-    /// The link with this index.
+    /// Returns the link with this index.
     pub fn link(&self, ifindex: u32) -> Option<&LinkRecord> {
         self.tables.links.get(&ifindex)
     }
 
-    /// The link with this name.
+    /// Returns the link with this name.
     pub fn link_by_name(&self, name: &str) -> Option<&LinkRecord> {
         self.links().find(|link| link.name == name)
     }
 
-    /// All links.
+    /// Returns all links.
     pub fn links(&self) -> impl Iterator<Item = &LinkRecord> {
         self.tables.links.values()
     }
 
-    /// The addresses of a link, in the kernel's order of preference.
+    /// Returns the addresses of a link, in the kernel's order of preference.
     pub fn addresses(&self, ifindex: u32) -> impl Iterator<Item = &AddressRecord> {
         self.tables
             .addresses
@@ -193,7 +193,7 @@ impl Mirror {
             .filter(move |record| record.ifindex == ifindex)
     }
 
-    /// Where a packet to `dst` goes: the longest prefix of the local table, else of the main one.
+    /// Returns the route to `dst`: the longest prefix of the local table, else of the main table.
     /// The source address is the route's, or else one of the link's addresses.
     pub fn route_lookup(&self, dst: &Address) -> Option<RouteInfo> {
         let mut info = self.routes.lookup(dst)?;
@@ -210,38 +210,37 @@ impl Mirror {
         Some(info)
     }
 
-    /// All mirrored routes: prefix, its length in the 16-byte form, and where it leads.
+    /// Returns all mirrored routes: prefix, length of the prefix in the 16-byte form, and route.
     pub fn routes(&self) -> impl Iterator<Item = (Address, u8, RouteInfo)> {
         self.routes.all()
     }
 
-    /// The same by table, in the order in which the kernel asks them.
+    /// Returns all mirrored routes by table, in the order of the kernel's lookup.
     pub fn tables(&self) -> impl Iterator<Item = Vec<(Address, u8, RouteInfo)>> {
         self.routes.by_table()
     }
 
-    /// The kernel's entries for the neighbors behind a link.
+    /// Returns the kernel's entries for the neighbors on a link.
     pub fn neighbors(&self, ifindex: u32) -> impl Iterator<Item = (Address, Neighbor)> {
         let behind = (ifindex, [0; 16])..=(ifindex, [0xff; 16]);
         let known = self.tables.neighbors.range(behind);
         known.map(|((_, addr), neighbor)| (*addr, *neighbor))
     }
 
-    /// What the kernel knows of a neighbor.
+    /// Returns the kernel's entry for a neighbor.
     pub fn neighbor(&self, ifindex: u32, addr: &Address) -> Option<Neighbor> {
         self.tables.neighbors.get(&(ifindex, *addr)).copied()
     }
 
-    /// Asks the kernel to resolve a neighbor, or to confirm one that is in use, as `ip neighbor add
-    /// .. use` does. The answer comes by [`poll`](Self::poll). Call it again from time to time
-    /// while a neighbor that is [`NeighborState::Stale`] is in use: the kernel does not see our
-    /// traffic.
+    /// Asks the kernel to resolve a neighbor, or to confirm one that is in use, like `ip neighbor
+    /// add .. use`. The result comes by [`poll`](Self::poll). The caller repeats the call from time
+    /// to time while it uses a neighbor in state [`NeighborState::Stale`], because the kernel does
+    /// not see the traffic of the service.
     ///
-    /// An entry that needs no resolution, or was set by hand, stays as it is. The request would
-    /// make it an ordinary one, so the kernel is asked first: for a neighbor that the kernel does
-    /// not know the request is one that only makes new entries, and one with an answer, or that is
-    /// being asked for, needs none. What is left is an ordinary entry that becomes a permanent one
-    /// between two system calls.
+    /// A permanent or NOARP entry must not change, but the request would make it an ordinary one.
+    /// The entry is therefore read first. An unknown neighbor gets a request that only creates
+    /// entries, and an entry that is valid or in resolution needs no request. An entry that becomes
+    /// permanent between the two system calls is still changed.
     pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
         use NeighborState::{Failed, None as Unknown, Stale};
         let mut message = neighbor_message(ifindex, addr);
@@ -287,7 +286,7 @@ impl Mirror {
     }
 }
 
-/// The link address of an interface in the network namespace of this thread, if it has one.
+/// Returns the link address of an interface in the network namespace of this thread, if it has one.
 pub fn link_address(ifindex: u32) -> io::Result<Option<MacAddress>> {
     let mut tables = Tables::default();
     let links = RouteNetlinkMessage::GetLink(LinkMessage::default());

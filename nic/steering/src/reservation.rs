@@ -1,4 +1,4 @@
-//! A port held in the kernel.
+//! Reservations of ports in the kernel.
 
 use std::{
     io,
@@ -15,7 +15,7 @@ use rustix::{
 
 use crate::sys;
 
-/// A kernel TCP socket that is bound and does nothing else, so that nobody else gets the port.
+/// A bound kernel TCP socket without any other use, which keeps others from getting the port.
 #[derive(Debug)]
 pub struct PortReservation {
     socket: OwnedFd,
@@ -23,32 +23,32 @@ pub struct PortReservation {
     port: u16,
 }
 
-/// A bound socket of a program, as far as it decides whether another socket may be bound beside it.
+/// A bound socket of a program, with the properties that decide about sockets bound beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Twin {
     /// Local address (IPv4 as `::ffff:a.b.c.d`), unspecified for a wildcard.
     pub addr: [u8; 16],
     /// Local port.
     pub port: u16,
-    /// A socket of `::` that leaves IPv4 to others (IPV6_V6ONLY).
+    /// True for a socket of `::` that leaves IPv4 to others (IPV6_V6ONLY).
     pub v6_only: bool,
-    /// The interface to which the socket is restricted (SO_BINDTOIFINDEX), or 0.
+    /// Index of the interface to which the socket is restricted (SO_BINDTOIFINDEX), or 0.
     pub ifindex: u32,
-    /// The owner of the socket if other sockets of the same owner may join it (SO_REUSEPORT).
+    /// Owner of the socket, if other sockets of that owner may share its port (SO_REUSEPORT).
     pub reuse_port: Option<u32>,
 }
 
 impl PortReservation {
-    /// Reserves `port` of `addr` (IPv4 as `::ffff:a.b.c.d`), or if it is 0, one of the kernel's
-    /// choice. The error is the kernel's: EADDRINUSE, EACCES for a privileged port, EADDRNOTAVAIL.
+    /// Reserves `port` of `addr` (IPv4 as `::ffff:a.b.c.d`), or a port of the kernel's choice if it
+    /// is 0. Returns the kernel's error: EADDRINUSE, EACCES for a privileged port, EADDRNOTAVAIL.
     pub fn new(addr: [u8; 16], port: u16) -> io::Result<Self> {
         let socket = new_socket(addr)?;
         Self::bind(socket, addr, port)
     }
 
-    /// Reserves the port of a program's socket beside that socket. From now on the port is held
-    /// even if the program closes its socket, or makes it give up the port (`shutdown`,
-    /// `connect(AF_UNSPEC)`). Other sockets can be bound only where `twin.reuse_port` allows it, or
+    /// Reserves the port of a program's socket beside that socket. The reservation holds the port
+    /// even if the program closes its socket or makes the socket release the port (`shutdown`,
+    /// `connect(AF_UNSPEC)`). Other sockets can be bound only if `twin.reuse_port` allows it, or
     /// after [`set_shared`](Self::set_shared).
     pub fn beside(twin: &Twin) -> io::Result<Self> {
         let socket = new_socket(twin.addr)?;
@@ -79,23 +79,23 @@ impl PortReservation {
         })
     }
 
-    /// Lets other sockets with SO_REUSEADDR be bound to the port, as beside a connection.
+    /// Lets other sockets with SO_REUSEADDR bind to the port, as beside a connection.
     pub fn set_shared(&self, shared: bool) -> io::Result<()> {
         Ok(sockopt::set_socket_reuseaddr(&self.socket, shared)?)
     }
 
-    /// The address.
+    /// Returns the address.
     pub fn addr(&self) -> [u8; 16] {
         self.addr
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 }
 
-/// A TCP socket for addresses of the version of `addr`.
+/// Opens a TCP socket for the IP version of `addr`.
 fn new_socket(addr: [u8; 16]) -> io::Result<OwnedFd> {
     let family = if Ipv6Addr::from(addr).to_canonical().is_ipv4() {
         AddressFamily::INET

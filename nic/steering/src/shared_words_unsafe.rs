@@ -1,4 +1,4 @@
-//! Memory of 64-bit words that the kernel, or an eBPF program, reads and writes as well.
+//! Memory of 64-bit words that is shared with the kernel or an eBPF program.
 
 use std::{
     io,
@@ -9,7 +9,7 @@ use std::{
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// Words that are mapped until this goes.
+/// A mapping of words, which is removed on drop.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
     start: NonNull<AtomicU64>,
@@ -22,7 +22,7 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// The first `len` words of a map that was made with `BPF_F_MMAPABLE`.
+    /// Maps the first `len` words of a map with `BPF_F_MMAPABLE`.
     pub(crate) fn of_map(map: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a free place, and refuses a length that the map has not.
@@ -30,7 +30,7 @@ impl SharedWords {
         Ok(Self::new(start?.cast(), len))
     }
 
-    /// Words of this process alone.
+    /// Maps private words of this process.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a free place.
@@ -43,7 +43,7 @@ impl SharedWords {
         Self { start, len }
     }
 
-    /// The word at `index`.
+    /// Returns the word at `index`.
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.len, "word {index} of {}", self.len);
         // SAFETY: the index is within the mapping, which is aligned to pages, lives as long as

@@ -1,11 +1,11 @@
-//! Socket options that no safe wrapper has.
+//! Socket options without a safe wrapper.
 
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// TCP_REPAIR without the window probe that ends a repair otherwise.
+/// TCP_REPAIR_OFF_NO_WP: ends the repair mode without a window probe.
 const REPAIR_OFF: libc::c_int = -1;
 
 /// Switches the repair mode of a TCP socket, in which `bind` succeeds beside any other socket.

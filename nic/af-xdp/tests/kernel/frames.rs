@@ -1,4 +1,4 @@
-//! Frames made by hand.
+//! Frames for the tests.
 
 use tidelane_packet_io::finish_checksum;
 
@@ -10,7 +10,7 @@ pub const IP_LEN: usize = 20;
 pub const UDP_LEN: usize = 8;
 pub const PAYLOAD_AT: usize = ETHERNET_LEN + IP_LEN + UDP_LEN;
 
-/// An IPv4 header with its checksum.
+/// Returns an IPv4 header with its checksum.
 pub fn ipv4(proto: u8, source: [u8; 4], dest: [u8; 4], payload_len: usize) -> Vec<u8> {
     let len = (IP_LEN + payload_len) as u16;
     let mut header = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, proto, 0, 0];
@@ -21,7 +21,7 @@ pub fn ipv4(proto: u8, source: [u8; 4], dest: [u8; 4], payload_len: usize) -> Ve
     header
 }
 
-/// A UDP frame whose checksum field holds the sum of the pseudo-header.
+/// Returns a UDP frame whose checksum field holds the pseudo-header sum.
 pub fn udp(
     macs: ([u8; 6], [u8; 6]),
     addrs: ([u8; 4], [u8; 4]),

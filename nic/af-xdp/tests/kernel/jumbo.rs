@@ -10,10 +10,11 @@ use crate::{
     ports::{Bench, CLAIMED_PORT, endpoint, small},
 };
 
-/// Bytes of the longest datagram that is not fragmented.
+/// Length of the longest datagram that is not fragmented.
 const PAYLOAD_MAX: usize = MTU_MAX as usize - IP_LEN - UDP_LEN;
 
-/// A bench of the largest MTU; none where the kernel has no multi-buffer, which is said.
+/// Returns a bench with the largest MTU, or None (with a message) if the kernel has no
+/// multi-buffer.
 fn bench(config: XdpConfig) -> Option<Bench> {
     let pair = Pair::with_mtu(MTU_MAX);
     let opened = pair.host.run(|| XdpPort::open("veth0", 0, &config));
@@ -21,12 +22,12 @@ fn bench(config: XdpConfig) -> Option<Bench> {
         eprintln!("skipped: {error}");
         return None;
     }
-    // Another failure shows when the bench opens the port.
+    // The bench reports any other error when it opens the port.
     drop(opened);
     Some(Bench::over(pair, Buffers::Several, config))
 }
 
-/// Payload lengths around those at which a packet takes one frame more, and the longest.
+/// Payload lengths around those at which a packet needs one more frame, and the longest.
 fn lengths(frame_size: usize) -> Vec<usize> {
     let mut lengths = vec![1, 100, PAYLOAD_MAX - 1, PAYLOAD_MAX];
     for frames in 1..=PAYLOAD_MAX / frame_size {
@@ -38,7 +39,7 @@ fn lengths(frame_size: usize) -> Vec<usize> {
     lengths
 }
 
-/// Bytes that differ by place and by datagram.
+/// Returns bytes that differ by position and by datagram.
 fn payload(number: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (at * 7 + at / 256 + number) as u8)
@@ -50,7 +51,7 @@ fn receive_all_lengths(config: XdpConfig) {
         return;
     };
     let peer = bench.peer_socket();
-    // More datagrams than frames, so that the frames come round.
+    // The rounds send more datagrams than there are frames, so that every frame is reused.
     for round in 0..20 {
         for len in lengths(config.frame_size as usize) {
             let sent = payload(round, len);
@@ -111,7 +112,7 @@ fn packets_that_find_no_frames_are_dropped_whole() {
         return;
     };
     let peer = bench.peer_socket();
-    // Six frames each of 64: ten find room.
+    // Each packet takes six of 64 frames, so that ten packets fit.
     for number in 0..30 {
         let sent = payload(number, PAYLOAD_MAX);
         peer.send_to(&sent, endpoint(CLAIMED_PORT)).unwrap();

@@ -1,4 +1,4 @@
-//! Ports on a veth pair against the kernel at the other end. Needs root.
+//! Ports on a veth pair with a kernel at the other end. Needs root.
 
 #[path = "../../../steering/tests/kernel/net.rs"]
 mod net;

@@ -1,4 +1,4 @@
-//! What a port receives and transmits, and what the kernel keeps.
+//! Packets that a port receives and transmits, and packets that the kernel keeps.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -24,11 +24,11 @@ use crate::{
     net::{Namespace, Pair, privileged},
 };
 
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub const TIMEOUT: Duration = Duration::from_secs(3);
 pub const CLAIMED_PORT: u16 = 7777;
 const TCP: u8 = 6;
 
-/// A pair whose host end has a demux and a port.
+/// A veth pair with a demux and a port at its host end.
 pub struct Bench {
     pair: Pair,
     demux: Demux,
@@ -92,7 +92,7 @@ impl Bench {
         let start = Instant::now();
         while self.port.rx_burst(&mut self.burst, 1) == 0 {
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TIMEOUT,
                 "no frame came: {:?}",
                 self.port.statistics()
             );
@@ -107,7 +107,7 @@ impl Bench {
         bytes
     }
 
-    /// Queues a UDP frame to the peer, its checksum declared as unfinished.
+    /// Queues a UDP frame to the peer with a declared unfinished checksum.
     pub fn send(&mut self, dest_port: u16, payload: &[u8]) -> bool {
         let ports = (CLAIMED_PORT, dest_port);
         let frame = frames::udp(self.macs, (HOST, PEER), ports, payload);
@@ -127,7 +127,7 @@ impl Bench {
             .peer
             .run(|| UdpSocket::bind("10.77.0.2:0"))
             .unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket
     }
 }
@@ -136,7 +136,7 @@ pub fn endpoint(port: u16) -> SocketAddr {
     SocketAddr::from((HOST, port))
 }
 
-/// A small port, so that rings and frames come round many times.
+/// A small configuration, so that rings and frames are reused many times.
 pub fn small() -> XdpConfig {
     XdpConfig {
         rx_frames: 64,
@@ -191,10 +191,10 @@ fn claimed_packets_come_here_and_all_others_stay_with_the_kernel() {
     assert_eq!(bench.port.counters().rx_frames, counters.redirected);
 }
 
-/// UDP, TCP and pings that nobody has claimed.
+/// Checks unclaimed UDP, TCP and ICMP echo.
 fn the_kernel_still_serves(pair: &Pair, udp: &UdpSocket) {
     let kernel_udp = pair.host.run(|| UdpSocket::bind(endpoint(9999))).unwrap();
-    kernel_udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    kernel_udp.set_read_timeout(Some(TIMEOUT)).unwrap();
     udp.send_to(b"for the kernel", endpoint(9999)).unwrap();
     let mut buffer = [0; 64];
     assert_eq!(kernel_udp.recv(&mut buffer).unwrap(), 14);
@@ -238,7 +238,7 @@ fn icmp_errors_about_claimed_connections_come_here() {
     }
     let mut bench = Bench::new(XdpConfig::for_veth());
     let icmp = raw_icmp(&bench.pair.peer);
-    // Fragmentation needed, next hop's MTU 1200; quotes a segment from the claimed port.
+    // Fragmentation needed, next-hop MTU 1200, with a quoted segment from the claimed port.
     let mut message = vec![3, 4, 0, 0, 0, 0, 0x04, 0xb0];
     message.extend(frames::ipv4(TCP, HOST, PEER, 8));
     message.extend(CLAIMED_PORT.to_be_bytes());
@@ -253,12 +253,12 @@ fn icmp_errors_about_claimed_connections_come_here() {
     sendto(&icmp, &message, SendFlags::empty(), &endpoint(0)).unwrap();
     let start = Instant::now();
     while bench.demux.counters().unwrap().icmp == 0 {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     assert_eq!(bench.demux.counters().unwrap().redirected_icmp, 1);
 }
 
-/// Sends over a small port until every frame was used many times, as the peer's kernel receives.
+/// Sends through a small port until every frame was used many times, while the peer receives.
 fn transmit_many(config: XdpConfig) {
     const DATAGRAMS: u32 = 5000;
     const BATCH: u32 = 50;
@@ -287,7 +287,7 @@ fn transmit_many(config: XdpConfig) {
         (counters.tx_frames, counters.tx_errors),
         (u64::from(DATAGRAMS), 0)
     );
-    // One call moves a whole batch where its budget can be raised (Linux 6.17), else 32 frames.
+    // One call sends a whole batch if its budget can be raised (Linux 6.17), else 32 frames.
     assert!(
         counters.tx_kicks <= 2 * u64::from(DATAGRAMS / BATCH),
         "{counters:?}"
@@ -329,7 +329,7 @@ fn received_frames_come_round() {
         let start = Instant::now();
         while held.len() < 50 {
             bench.port.rx_burst(&mut held, BURST_MAX);
-            assert!(start.elapsed() < PATIENCE, "{} came", held.len());
+            assert!(start.elapsed() < TIMEOUT, "{} came", held.len());
         }
         for (number, bytes) in (0..).zip(held.iter()) {
             assert_eq!(
@@ -339,19 +339,19 @@ fn received_frames_come_round() {
         }
         bench.port.rx_release(&mut held);
     }
-    // All 64 frames are in the caller's hands: the kernel has to drop, and counts it.
+    // All 64 frames are lent out, so the kernel drops and counts further frames.
     for _ in 0..64 + 10 {
         peer.send_to(b"more", endpoint(CLAIMED_PORT)).unwrap();
     }
     let start = Instant::now();
     while held.len() < 64 {
         bench.port.rx_burst(&mut held, BURST_MAX);
-        assert!(start.elapsed() < PATIENCE, "{} came", held.len());
+        assert!(start.elapsed() < TIMEOUT, "{} came", held.len());
     }
     peer.send_to(b"lost", endpoint(CLAIMED_PORT)).unwrap();
     let start = Instant::now();
     while bench.port.rx_overruns() != 11 {
-        assert!(start.elapsed() < PATIENCE, "{:?}", bench.port.statistics());
+        assert!(start.elapsed() < TIMEOUT, "{:?}", bench.port.statistics());
     }
     assert_eq!(bench.port.statistics().unwrap().rx_fill_ring_empty, 11);
     bench.port.rx_release(&mut held);
@@ -381,7 +381,7 @@ fn a_link_that_is_down_holds_frames_back_and_says_so() {
     let start = Instant::now();
     while bench.port.tx_free() < 64 {
         bench.port.tx_flush();
-        assert!(start.elapsed() < PATIENCE, "{:?}", bench.port.counters());
+        assert!(start.elapsed() < TIMEOUT, "{:?}", bench.port.counters());
     }
     assert!(bench.send(dest, b"on time"));
     bench.port.tx_flush();
@@ -391,7 +391,7 @@ fn a_link_that_is_down_holds_frames_back_and_says_so() {
         .recv(&mut buffer)
         .is_ok_and(|len| &buffer[..len] != b"on time")
     {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
 }
 
@@ -458,7 +458,7 @@ fn errors_name_what_is_wrong() {
     });
     assert!(matches!(unprivileged, XdpError::NotPermitted));
     drop(held);
-    // The kernel frees the queue a little after the socket: opening waits for that.
+    // The kernel frees the queue shortly after the socket, and opening waits for that.
     let again = open(
         0,
         XdpConfig {

@@ -1,4 +1,4 @@
-//! Super-frames: whole where the peer takes them whole, cut where it does not.
+//! Super-frames: whole at a peer that accepts them, segmented at a peer that does not.
 
 use std::{
     sync::atomic::AtomicU8,
@@ -16,14 +16,14 @@ use crate::{
     ports::mac,
 };
 
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 const TCP: u8 = 6;
 const TCP_LEN: usize = 20;
 const SEGMENT_SIZE: usize = 1000;
 const FIRST_SEQ: u32 = 7000;
 const FIN_PSH_ACK: u8 = 0x19;
 
-/// A TCP super-frame; the checksum field holds the sum of the pseudo-header.
+/// Returns a TCP super-frame whose checksum field holds the pseudo-header sum.
 fn tcp(macs: ([u8; 6], [u8; 6]), payload: &[u8]) -> Vec<u8> {
     let mut frame = macs.1.to_vec();
     frame.extend(macs.0);
@@ -46,7 +46,7 @@ fn tcp(macs: ([u8; 6], [u8; 6]), payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends one super-frame of `payload`; returns the TCP segments that the peer's kernel saw.
+/// Sends one super-frame of `payload`. Returns the TCP segments that the peer's kernel received.
 fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
     let pair = Pair::new();
     let mut port = pair
@@ -78,7 +78,7 @@ fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
     let (start, mut seen, mut bytes) = (Instant::now(), Vec::new(), 0);
     let mut buffer = vec![0; 70_000];
     while bytes < payload.len() {
-        assert!(start.elapsed() < PATIENCE, "{bytes} bytes came");
+        assert!(start.elapsed() < TIMEOUT, "{bytes} bytes came");
         if let Ok((len, _)) = recv(&peer, &mut buffer[..], RecvFlags::DONTWAIT) {
             seen.push(buffer[IP_LEN..len].to_vec());
             bytes += len - IP_LEN - TCP_LEN;
@@ -116,7 +116,7 @@ fn towards_an_xdp_program_a_super_frame_is_cut() {
         assert_eq!(segment[4..8], seq.to_be_bytes());
         let end = payload.len().min(at + SEGMENT_SIZE);
         assert_eq!(segment[TCP_LEN..], payload[at..end]);
-        // FIN and PSH go with the last piece.
+        // The last segment carries FIN and PSH.
         let flags = if end == payload.len() {
             FIN_PSH_ACK
         } else {

@@ -1,14 +1,14 @@
-//! A flood of SYNs from addresses that nobody has, for tests in network namespaces.
+//! A SYN flood from unused addresses, for tests in network namespaces.
 //!
 //! ```text
 //! tidelane-flood --interface IF --to ADDR:PORT --to-mac MAC --from ADDR --hosts N
 //!                --rate SYNS_PER_SECOND --count N
 //! ```
 //!
-//! Each SYN looks like one of Linux' and comes from one of the `--hosts` addresses from `--from`
-//! on, from any port. They leave evenly at `--rate`, and no more than `--count` of them; a machine
-//! that cannot keep the rate sends as fast as it can. It says `ready` once it sends, and at its end
-//! how many it sent, and in how many seconds.
+//! Each SYN looks like a SYN of Linux. Its source is one of the `--hosts` addresses from `--from`
+//! on, with a random port. The SYNs leave evenly at `--rate`, and at most `--count` of them; a
+//! machine that cannot reach the rate sends as fast as it can. The program prints `ready` when it
+//! starts to send, and at its end the number of SYNs and the seconds that they took.
 
 use std::{
     error::Error,
@@ -29,10 +29,10 @@ mod syn;
 
 const USAGE: &str = "usage: tidelane-flood --interface IF --to ADDR:PORT --to-mac MAC \
                      --from ADDR --hosts N --rate SYNS_PER_SECOND --count N";
-/// Frames that are handed over at once.
+/// Frames that are queued before a flush.
 const BURST: u64 = 32;
-/// How long it sleeps when it is ahead of its rate.
-const NAP: Duration = Duration::from_micros(100);
+/// Sleep while the program is ahead of its rate.
+const SLEEP: Duration = Duration::from_micros(100);
 
 struct Arguments {
     interface: String,
@@ -66,7 +66,7 @@ fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, Box<dyn Error
     Ok(arguments)
 }
 
-/// Sends all of it; how many, and in what time.
+/// Sends all SYNs. Returns their number and the time that they took.
 fn flood(arguments: &Arguments) -> Result<(u64, Duration), Box<dyn Error>> {
     let path = format!("/sys/class/net/{}/address", arguments.interface);
     let own = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -86,7 +86,7 @@ fn flood(arguments: &Arguments) -> Result<(u64, Duration), Box<dyn Error>> {
         let due = start.elapsed().as_nanos() * u128::from(arguments.rate) / 1_000_000_000;
         let due = u64::try_from(due)?.min(arguments.count);
         if sent >= due {
-            thread::sleep(NAP);
+            thread::sleep(SLEEP);
             continue;
         }
         for _ in 0..(due - sent).min(BURST) {

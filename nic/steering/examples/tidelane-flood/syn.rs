@@ -1,4 +1,4 @@
-//! SYNs as Linux sends them, each from another address and port.
+//! SYNs in the form of Linux, each from another address and port.
 
 use std::net::SocketAddr;
 
@@ -7,20 +7,20 @@ use tidelane_wire::{
     TcpOptions, Timestamps, checksum, emit_tcp, write_tcp_checksum,
 };
 
-/// Ports from here on look like those of clients.
+/// First source port; lower ports are not those of clients.
 const PORT_FIRST: u16 = 1024;
 
-/// Makes SYNs.
+/// Generator of SYNs.
 pub struct SynSource {
     macs: (MacAddress, MacAddress),
     to: Endpoint,
     first: IpAddress,
     hosts: u32,
     state: u64,
-    made: u32,
+    count: u32,
 }
 
-/// An address such as `02:00:5e:00:53:01`.
+/// Parses a link address such as `02:00:5e:00:53:01`.
 pub fn parse_mac(text: &str) -> Result<MacAddress, String> {
     let bytes: Result<Vec<u8>, _> = text
         .split(':')
@@ -33,7 +33,8 @@ pub fn parse_mac(text: &str) -> Result<MacAddress, String> {
 }
 
 impl SynSource {
-    /// SYNs from one link address to the other, for `to`, from so many addresses from the first on.
+    /// Creates a generator of SYNs between two link addresses, to `to`, from `hosts` addresses that
+    /// begin with `first`.
     pub fn new(
         macs: (MacAddress, MacAddress),
         to: SocketAddr,
@@ -49,11 +50,11 @@ impl SynSource {
             first,
             hosts,
             state: 0x9e37_79b9_7f4a_7c15,
-            made: 0,
+            count: 0,
         })
     }
 
-    /// Marsaglia's xorshift64*.
+    /// Random number by Marsaglia's xorshift64*.
     fn random(&mut self) -> u64 {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -61,14 +62,14 @@ impl SynSource {
         self.state.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Writes the next one's frame; its length.
+    /// Writes the next SYN into `frame`. Returns the length of the frame.
     pub fn write(&mut self, frame: &mut [u8]) -> usize {
         let random = self.random();
         let host = u128::from((random >> 32) as u32 % self.hosts);
         let from = IpAddress((u128::from_be_bytes(self.first.0) + host).to_be_bytes());
         let template = HeaderTemplate::new(self.macs.0, self.macs.1, from, self.to.addr)
             .expect("both addresses are of one version");
-        self.made = self.made.wrapping_add(1);
+        self.count = self.count.wrapping_add(1);
         let header = SegmentHeader {
             src_port: (random as u16).max(PORT_FIRST),
             dst_port: self.to.port,
@@ -82,7 +83,7 @@ impl SynSource {
                 wscale: Some(7),
                 sack_permitted: true,
                 timestamps: Some(Timestamps {
-                    tsval: self.made,
+                    tsval: self.count,
                     tsecr: 0,
                 }),
                 ..TcpOptions::NONE
@@ -90,7 +91,7 @@ impl SynSource {
         };
         let tcp_start = template.headers_len();
         let tcp_len = header.len();
-        template.write(frame, tcp_len as u16, Ecn::NotEct, self.made as u16);
+        template.write(frame, tcp_len as u16, Ecn::NotEct, self.count as u16);
         let tcp = &mut frame[tcp_start..tcp_start + tcp_len];
         emit_tcp(tcp, &header);
         let pseudo = template.pseudo_header(tcp_len as u16);

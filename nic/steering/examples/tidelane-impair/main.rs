@@ -1,4 +1,4 @@
-//! A bad wire between two interfaces, for tests in network namespaces.
+//! An impaired link between two interfaces, for tests in network namespaces.
 //!
 //! ```text
 //! tidelane-impair --in IF_A --out IF_B --loss PPM --reorder PPM [--hold-us US] [--seconds N]
@@ -8,10 +8,10 @@
 //! ethtool -K veth0 gro on                          ethtool -K veth0 gro on
 //! ```
 //!
-//! Both directions lose `--loss` of a million IPv4 packets, and hold `--reorder` of a million back
-//! for `--hold-us` microseconds (1000 if not given) while others pass. It says `ready` on its
-//! standard output once the interfaces are joined, runs for `--seconds`, or until its standard
-//! input ends, and then prints what it counted.
+//! Both directions lose `--loss` of a million IPv4 packets, and delay `--reorder` of a million by
+//! `--hold-us` microseconds (1000 by default) while others pass. The program prints `ready` to its
+//! standard output when the interfaces are joined. It runs for `--seconds`, or until the end of its
+//! standard input, and then prints its counters.
 
 use std::{
     error::Error,
@@ -90,7 +90,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             break;
         }
         let until = end.unwrap_or(now + tick).min(now + tick);
-        // With a time limit the standard input is not looked at; it may be closed from the start.
+        // With a time limit the standard input is ignored, because it may be closed from the start.
         let stop = end.is_none().then(|| input.as_fd());
         if wire.step(until, stop)? {
             break;

@@ -1,4 +1,4 @@
-//! The part of the bad wire that runs here: holding packets back, so that others overtake them.
+//! The part of the impaired link in user space, which delays packets so that others overtake them.
 
 use std::{
     collections::VecDeque,
@@ -14,34 +14,34 @@ use tidelane_af_xdp::{XdpBurst, XdpConfig, XdpPort, queue_counts};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_steering::impair::{BadWire, DirectionCounters, Impairment};
 
-/// What a wire is asked to be.
+/// Configuration of an impaired link.
 #[derive(Clone, Debug)]
 pub struct WireConfig {
-    /// Names of the interfaces that it joins.
+    /// Names of the two interfaces.
     pub ends: [String; 2],
-    /// Loss and reordering.
+    /// Probabilities of loss and reordering.
     pub impairment: Impairment,
-    /// How long a packet is held.
+    /// Delay of a reordered packet.
     pub hold: Duration,
 }
 
-/// What became of one direction's frames.
+/// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WireCounters {
-    /// By the eBPF program.
+    /// Counters of the eBPF program.
     pub program: DirectionCounters,
-    /// Held packets that were sent on.
+    /// Delayed packets that were sent.
     pub released: u64,
-    /// Of those, how many saw at least one other frame of their direction pass while held.
+    /// Delayed packets that at least one other frame of their direction has overtaken.
     pub overtaken: u64,
-    /// Held packets that the link did not take.
+    /// Delayed packets for which the port had no free frame.
     pub refused: u64,
 }
 
 struct HeldPacket {
     bytes: Vec<u8>,
     due: Instant,
-    /// Frames of this direction that had been forwarded when this one was taken in.
+    /// Frames of this direction that were forwarded before this packet was received.
     forwarded_before: u64,
 }
 
@@ -53,10 +53,10 @@ struct Direction {
     refused: u64,
 }
 
-/// A running wire.
+/// A running impaired link.
 pub struct Wire {
     program: BadWire,
-    /// Direction `n` comes in by port `n` and leaves by the other.
+    /// Direction `n` enters by port `n` and leaves by the other port.
     ports: [XdpPort; 2],
     directions: [Direction; 2],
     hold: Duration,
@@ -99,8 +99,8 @@ impl Wire {
         })
     }
 
-    /// Waits until there is something to hold or to release, or `until`, or input on `stop`, and
-    /// does it. True if there was input on `stop`.
+    /// Waits for a packet to delay, a delayed packet that is due, `until`, or input on `stop`, and
+    /// handles it. Returns true if there was input on `stop`.
     pub fn step(
         &mut self,
         until: Instant,
@@ -127,13 +127,13 @@ impl Wire {
         let stopped = fds.get(2).is_some_and(|stop| !stop.revents().is_empty());
         let forwarded = self.program.counters()?.map(|counters| counters.forwarded);
         for (direction, forwarded) in forwarded.into_iter().enumerate() {
-            self.take_in(direction, forwarded);
+            self.receive(direction, forwarded);
             self.release_due(direction, forwarded);
         }
         Ok(stopped)
     }
 
-    fn take_in(&mut self, direction: usize, forwarded: u64) {
+    fn receive(&mut self, direction: usize, forwarded: u64) {
         let (port, burst) = (&mut self.ports[direction], &mut self.bursts[direction]);
         port.rx_burst(burst, BURST_MAX);
         let due = Instant::now() + self.hold;
@@ -169,7 +169,7 @@ impl Wire {
         }
     }
 
-    /// What became of the frames so far: from the first end, from the second.
+    /// Returns the counters, by the end at which a direction enters.
     pub fn counters(&self) -> Result<[WireCounters; 2], Box<dyn Error>> {
         let programs = self.program.counters()?;
         Ok([0, 1].map(|number| {

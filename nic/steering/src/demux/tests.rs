@@ -1,4 +1,4 @@
-//! The program on the bytes of frames, without any interface.
+//! The program on the bytes of frames, without an interface.
 
 mod beside_kernel;
 mod fragments;
@@ -14,17 +14,17 @@ const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const HOST: [u8; 4] = [10, 0, 0, 1];
 const PEER: [u8; 4] = [10, 0, 0, 2];
-/// Where all frames go.
+/// Destination address of all frames.
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// The source of frames that are handed back.
-const MARK: [u8; 6] = [2, 7, 7, 7, 7, 7];
+/// Source address of frames that are handed back.
+const HAND_BACK_SOURCE: [u8; 6] = [2, 7, 7, 7, 7, 7];
 
 fn mapped(addr: [u8; 4]) -> [u8; 16] {
     std::net::Ipv4Addr::from(addr).to_ipv6_mapped().octets()
 }
 
-/// An IPv4 header with `options` words of no-operation.
+/// Returns an IPv4 header with `options` words of no-operation.
 fn ipv4(proto: u8, source: [u8; 4], dest: [u8; 4], options: usize) -> Vec<u8> {
     let mut header = vec![
         0x45 + options as u8,
@@ -67,7 +67,7 @@ fn transport(proto: u8, source_port: u16, dest_port: u16, options: usize) -> Vec
     packet
 }
 
-/// An ICMP message from a router, quoting a packet of `HOST`'s port 80.
+/// Returns an ICMP message from a router that quotes a packet from port 80 of `HOST`.
 fn icmp_error(kind: u8, quoted: &[u8]) -> Vec<u8> {
     let mut packet = ipv4(ICMP, [10, 0, 0, 9], HOST, 0);
     packet.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
@@ -81,8 +81,8 @@ fn quoted(options: usize) -> Vec<u8> {
     packet
 }
 
-/// The demux with TCP port 80 and UDP port 53 of `HOST` claimed, over IPv4 and IPv6; no socket
-/// anywhere.
+/// The demux with TCP port 80 and UDP port 53 of `HOST` claimed, over IPv4 and IPv6, without
+/// sockets.
 struct Bench {
     object: Object,
     counters: PerCpuCounters<COUNTERS>,
@@ -113,7 +113,7 @@ impl Bench {
         Some(bench)
     }
 
-    /// What one frame adds to the counters. Without sockets every frame passes.
+    /// Returns the counters that one frame increments. Without sockets every frame passes.
     fn seen(&mut self, frame: &[u8]) -> DemuxCounters {
         let before = self.counters.sum().unwrap();
         assert_eq!(self.object.run(frame), XDP_PASS);
@@ -177,7 +177,7 @@ fn icmp_errors_follow_the_packet_they_quote() {
             claimed
         );
     }
-    // Echo request and redirect are no errors, whatever they carry.
+    // Echo request and redirect are not errors, whatever they quote.
     for kind in [0, 5, 8] {
         assert_eq!(
             bench.seen(&ethernet(&icmp_error(kind, &quoted(0)))),
@@ -227,7 +227,7 @@ fn what_is_not_plainly_understood_is_the_kernels() {
     assert_eq!(bench.seen(&vlan), not_ip);
 }
 
-/// The kernel, too, takes a tag of VLAN 0 for a priority and nothing else.
+/// A tag with VLAN 0 is only a priority, as for the kernel.
 #[test]
 fn a_priority_is_no_vlan() {
     let Some(mut bench) = Bench::new() else {
@@ -246,7 +246,7 @@ fn a_priority_is_no_vlan() {
             assert_eq!(bench.seen(&tagged(80, priority | vlan)).not_ip, 1);
         }
     }
-    // One tag behind another is a VLAN's, or nobody's.
+    // A second tag belongs to a VLAN.
     let mut twice = tagged(80, 0);
     twice.splice(12..12, [0x81, 0, 0, 0]);
     assert_eq!(bench.seen(&twice).not_ip, 1);
@@ -262,7 +262,7 @@ fn no_cut_of_a_frame_is_misread() {
     let tcp = ethernet(&transport(TCP, 4000, 80, 10));
     let error = ethernet(&icmp_error(3, &quoted(10)));
     for (frame, ports_end) in [(tcp, 14 + 60 + 4), (error, 14 + 20 + 8 + 60 + 4)] {
-        // The kernel's test run takes no less than an Ethernet header.
+        // The kernel's test run needs at least an Ethernet header.
         for len in 14..frame.len() {
             let claimed = bench.seen(&frame[..len]).no_socket == 1;
             assert_eq!(claimed, len >= ports_end, "cut to {len} bytes");
@@ -294,7 +294,7 @@ fn the_checked_in_objects_are_what_clang_makes() {
     }
 }
 
-/// The bytes of a section of a 64-bit little-endian ELF file.
+/// Returns the bytes of a section of a 64-bit little-endian ELF file.
 fn elf_section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let number = |at: usize, len: usize| {
         file[at..at + len]
@@ -319,11 +319,11 @@ fn elf_section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
 fn link_address_of(mac: [u8; 6]) -> [u8; LINK_ADDRESS_LEN] {
     let mut value = [0; LINK_ADDRESS_LEN];
     value[..6].copy_from_slice(&mac);
-    value[8..14].copy_from_slice(&MARK);
+    value[8..14].copy_from_slice(&HAND_BACK_SOURCE);
     value
 }
 
-/// A generic program sees a frame again that the service handed to the kernel.
+/// A program in generic mode sees a frame again that the service handed to the kernel.
 #[test]
 fn frames_that_are_handed_back_are_the_kernels() {
     let Some(mut bench) = Bench::new() else {
@@ -335,7 +335,7 @@ fn frames_that_are_handed_back_are_the_kernels() {
     };
     for at in SOURCE {
         let mut frame = ethernet(&transport(TCP, 40_000, 80, 0));
-        frame[SOURCE].copy_from_slice(&MARK);
+        frame[SOURCE].copy_from_slice(&HAND_BACK_SOURCE);
         assert_eq!(bench.seen(&frame), returned);
         frame[at] ^= 1;
         assert_eq!(bench.seen(&frame).returned, 0, "byte {at}");
@@ -372,7 +372,7 @@ fn frames_to_nobody_in_particular_are_the_kernels() {
     }
 }
 
-/// A claimed segment with these options of IPv4.
+/// Returns a claimed segment with these IPv4 options.
 fn with_ip_options(options: &[u8]) -> Vec<u8> {
     let words = options.len() / 4;
     let mut packet = transport(TCP, 40_000, 80, words);
@@ -402,10 +402,10 @@ fn source_routes_are_the_kernels_and_other_options_the_services() {
     for options in [
         &[1, 1, 1, 1][..],
         &[148, 4, 0, 0],
-        // Bytes within an option are no options, nor are bytes behind the end of the list.
+        // Bytes within an option are not options, nor are bytes after the end of the list.
         &[7, 7, 4, 131, 137, 131, 131, 0],
         &[0, 131, 3, 4],
-        // Broken.
+        // Malformed options.
         &[7, 0, 131, 3],
         &[7, 200, 131, 3],
     ] {

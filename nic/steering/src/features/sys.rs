@@ -1,4 +1,4 @@
-//! The `ioctl` of ethtool: one request that takes a structure of 32-bit words.
+//! The `ioctl` of ethtool with a structure of 32-bit words.
 #![allow(unsafe_code)]
 
 use std::{
@@ -8,16 +8,15 @@ use std::{
 };
 
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
-/// Most words that any command of this module reads or writes: names of 256 features of 32 bytes.
+/// Largest structure of this module's commands in words: names of 256 features of 32 bytes.
 const WORDS_MAX: usize = 256 * 8 + 3;
 
-/// Runs the command that the first word of `words` names on the interface called `name`. The
-/// kernel's answer replaces the words.
+/// Runs the command in the first word of `words` on the interface called `name`. The kernel's
+/// answer replaces the words.
 ///
-/// Every command that this module's callers run has a structure of a fixed length
-/// (`ETHTOOL_GDRVINFO`), or the length of its structure in a word of it (`ETHTOOL_GSSET_INFO`,
-/// `ETHTOOL_GSTRINGS`, `ETHTOOL_GFEATURES`, `ETHTOOL_SFEATURES`), and the kernel writes no more
-/// than the `WORDS_MAX` words that are there.
+/// Every command of this module has a structure of a fixed length (`ETHTOOL_GDRVINFO`), or the
+/// length in one of its words (`ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GFEATURES`,
+/// `ETHTOOL_SFEATURES`). The kernel therefore writes at most the `WORDS_MAX` words of the buffer.
 pub(super) fn ethtool(socket: BorrowedFd<'_>, name: &str, words: &mut Vec<u32>) -> io::Result<()> {
     let len = words.len();
     words.resize(WORDS_MAX.max(len), 0);

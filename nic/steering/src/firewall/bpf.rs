@@ -19,8 +19,7 @@ use super::{
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
 
-/// Attach types of cgroup programs that see connections of a program, or decide on them, with the
-/// names that `bpftool` has for them.
+/// Attach types of cgroup programs that see or control connections, with their names in `bpftool`.
 const ATTACH_TYPES: [(u32, &str); 18] = [
     (0, "cgroup_inet_ingress"),
     (1, "cgroup_inet_egress"),
@@ -42,7 +41,7 @@ const ATTACH_TYPES: [(u32, &str); 18] = [
     (43, "lsm_cgroup"),
 ];
 
-/// How programs are named.
+/// Form in which programs are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
     /// By name and number.
@@ -51,7 +50,7 @@ pub enum Naming {
     Numbers,
 }
 
-/// The tcx programs of an interface.
+/// Returns the tcx programs of an interface.
 pub(super) fn tcx(interface: &str, ifindex: u32, naming: Naming) -> io::Result<Vec<Hook>> {
     let mut hooks = Vec::new();
     for (attach_type, side) in [
@@ -69,7 +68,7 @@ pub(super) fn tcx(interface: &str, ifindex: u32, naming: Naming) -> io::Result<V
     Ok(hooks)
 }
 
-/// The program with this number.
+/// Returns the program with this number.
 fn program(id: u32, naming: Naming) -> Program {
     if naming == Naming::Numbers {
         return Program { id, name: None };
@@ -78,7 +77,8 @@ fn program(id: u32, naming: Naming) -> Program {
 }
 
 impl Program {
-    /// The program with this number; without a name if it is gone, or the caller may not see it.
+    /// Returns the program with this number; without a name if it is gone, or the caller may not
+    /// see it.
     pub(crate) fn numbered(id: u32) -> Self {
         let mut programs = loaded_programs().filter_map(Result::ok);
         let known = programs.find(|program| program.id() == id);
@@ -87,12 +87,12 @@ impl Program {
         Self { id, name }
     }
 
-    /// The name, if it is known.
+    /// Returns the name, if it is known.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// A program of this name, whether or not there is one.
+    /// Returns a program of this name, which need not exist.
     #[cfg(test)]
     pub(crate) fn named(id: u32, name: &str) -> Self {
         let name = Some(name.to_owned());
@@ -100,15 +100,15 @@ impl Program {
     }
 }
 
-/// The cgroup2 hierarchy, as this process sees it.
+/// The cgroup2 hierarchy in the view of this process.
 #[derive(Clone, Debug)]
 pub struct CgroupTree {
     root: Arc<OwnedFd>,
 }
 
 impl CgroupTree {
-    /// The hierarchy where it is mounted, or else (as under `ip netns exec`) a mount of it that
-    /// only this process has. `None` if the kernel has no cgroups.
+    /// Opens the hierarchy at its mount point, or else (as under `ip netns exec`) in a detached
+    /// mount of this process. Returns None if the kernel has no cgroups.
     pub fn find() -> io::Result<Option<Self>> {
         let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo")?;
         let root = match mount_point(&mounts) {
@@ -123,20 +123,20 @@ impl CgroupTree {
         }))
     }
 
-    /// The directory of the root.
+    /// Returns the root directory.
     pub fn directory(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 
-    /// The programs that act on cgroup `path` of the hierarchy, those of its ancestors included.
+    /// Returns the programs that act on cgroup `path`, including those of its ancestors.
     pub fn hooks_at(&self, path: &str) -> io::Result<CgroupHooks> {
         let relative = Path::new(path.trim_start_matches('/'));
-        // A cgroup outside of the mounted part is shown as "/../..".
+        // The kernel shows a cgroup outside of the mounted part as "/../..".
         if relative
             .components()
             .any(|part| part == Component::ParentDir)
         {
-            let text = format!("cgroup {path} is outside of what is mounted here");
+            let text = format!("cgroup {path} is outside of the mounted hierarchy");
             return Err(io::Error::new(io::ErrorKind::NotFound, text));
         }
         let here = Path::new(".");
@@ -151,7 +151,7 @@ impl CgroupTree {
         Ok(CgroupHooks(programs))
     }
 
-    /// The programs that act on the cgroup of process `pid`, with its path.
+    /// Returns the programs that act on the cgroup of process `pid`, with its path.
     pub fn hooks_of_process(&self, pid: u32) -> io::Result<(String, CgroupHooks)> {
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
         let path = groups.lines().find_map(|line| line.strip_prefix("0::"));
@@ -163,7 +163,7 @@ impl CgroupTree {
     }
 }
 
-/// Where the whole hierarchy is mounted.
+/// Returns the mount point of the whole hierarchy.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
     let path = mounts.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
@@ -184,14 +184,14 @@ impl CgroupHooks {
         self.0.is_empty()
     }
 
-    /// Without the programs that act on `other` too, such as those of the root.
+    /// Returns the programs that do not act on `other` too, for example on the root.
     #[must_use]
     pub fn without(mut self, other: &Self) -> Self {
         self.0.retain(|program| !other.0.contains(program));
         self
     }
 
-    /// The same with names, as programs of the cgroup at `path`.
+    /// Returns the programs with their names, as programs of the cgroup at `path`.
     pub fn into_hooks(self, path: &str, naming: Naming) -> impl Iterator<Item = Hook> {
         self.0
             .into_iter()

@@ -1,5 +1,5 @@
-//! Filters of tc: on ingress, on egress (clsact), and on the root qdisc, which frames of the
-//! service do not pass either.
+//! Filters of tc: on ingress, on egress (clsact), and on the root qdisc. Frames of the service pass
+//! none of them.
 
 use std::io;
 
@@ -9,17 +9,18 @@ use super::{
 };
 
 const RTM_GETTFILTER: u16 = 46;
-/// Bytes of `struct tcmsg`.
+/// Length of `struct tcmsg`.
 const TCMSG_LEN: usize = 20;
 const TCA_KIND: u16 = 1;
-/// Parents of filters (`TC_H_CLSACT` with `TC_H_MIN_INGRESS`, `TC_H_MIN_EGRESS`; the root qdisc).
+/// Parents of filters: `TC_H_CLSACT` with `TC_H_MIN_INGRESS` and `TC_H_MIN_EGRESS`, and the root
+/// qdisc.
 const PARENTS: [(u32, Option<Side>); 3] = [
     (0xffff_fff2, Some(Side::Ingress)),
     (0xffff_fff3, Some(Side::Egress)),
     (0, None),
 ];
 
-/// The filters of an interface.
+/// Returns the filters of an interface.
 pub(super) fn filters(interface: &str, ifindex: u32) -> io::Result<Vec<Hook>> {
     let mut hooks = Vec::new();
     for (parent, side) in PARENTS {

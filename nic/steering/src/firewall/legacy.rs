@@ -1,11 +1,11 @@
-//! Tables of `iptables-legacy`. `iptables-legacy -L` makes a table that only accepts, which is no
-//! hook: a table counts if it has a rule, or a policy other than ACCEPT.
+//! Tables of `iptables-legacy`. A table is a hook if it has a rule, or a policy other than ACCEPT:
+//! `iptables-legacy -L` creates a table that accepts everything, which does not count.
 
 use std::io;
 
 use super::{Hook, sys};
 
-/// The IP versions of the tables: the names of their list and command, and the place of a rule's
+/// Parameters of an IP version: the names of its table list and command, and the offset of a rule's
 /// target.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Version {
@@ -36,7 +36,7 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// The tables that do something.
+/// Returns the tables that filter or change packets.
 pub(super) fn tables() -> io::Result<Vec<Hook>> {
     let mut hooks = Vec::new();
     for version in VERSIONS {
@@ -62,16 +62,16 @@ pub(super) fn tables() -> io::Result<Vec<Hook>> {
 /// The kernel's description of a table (`struct ipt_getinfo` without the name).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
-    /// Bits of the netfilter hooks that it is on.
+    /// Bits of the netfilter hooks that use the table.
     pub(super) valid_hooks: u32,
-    /// Offsets of the rules that are the policies, by hook.
+    /// Offsets of the policy rules, by hook.
     pub(super) underflow: [u32; 5],
-    /// Rules, policies and the final error included.
+    /// Number of rules, including the policies and the final error rule.
     pub(super) entries: u32,
 }
 
 impl Table {
-    /// Returns true if the table has no rules beside its policies, and these accept.
+    /// Returns true if the table has only its policies, and all of them accept.
     fn only_accepts(&self, version: &Version, rules: &[u8]) -> bool {
         let hooks = (0..5).filter(|hook| self.valid_hooks & 1 << hook != 0);
         self.entries == self.valid_hooks.count_ones() + 1
@@ -82,16 +82,16 @@ impl Table {
     }
 }
 
-/// A standard target's verdict is `-verdict - 1`, and NF_ACCEPT is 1.
+/// Verdict field for ACCEPT: a standard target stores `-verdict - 1`, and NF_ACCEPT is 1.
 const ACCEPT: i32 = -2;
-/// Bytes of `struct xt_entry_target` before the verdict of a standard target.
+/// Length of `struct xt_entry_target` before the verdict of a standard target.
 const TARGET_LEN: usize = 32;
 
-/// The verdict of the rule at the start of `rule`, if it has a standard target.
+/// Returns the verdict of the rule at the start of `rule`, if it has a standard target.
 fn verdict(version: &Version, rule: &[u8]) -> Option<i32> {
     let offset = rule.get(version.target_offset_at..)?.first_chunk()?;
     let target = rule.get(usize::from(u16::from_ne_bytes(*offset))..)?;
-    // A standard target has no name.
+    // A standard target has an empty name.
     let standard = *target.get(2)? == 0;
     let verdict = i32::from_ne_bytes(*target.get(TARGET_LEN..)?.first_chunk()?);
     standard.then_some(verdict)
@@ -101,7 +101,7 @@ fn verdict(version: &Version, rule: &[u8]) -> Option<i32> {
 mod tests {
     use super::*;
 
-    /// Policies of a table of IPv4 with one hook, and the rule after them that stands for an error.
+    /// Returns the policy rule of an IPv4 table with one hook, followed by the error rule.
     fn rules(policy: i32, name: u8) -> Vec<u8> {
         let mut rule = vec![0; 112 + 40];
         rule[88..90].copy_from_slice(&112u16.to_ne_bytes());

@@ -1,7 +1,7 @@
-//! Dumps over netlink, as bytes: the callers read the few attributes that they need.
+//! Netlink dumps as bytes, from which the callers read the few attributes that they need.
 //!
-//! A hook that is overlooked is a rule that silently does not hold, so that nothing here skips what
-//! it cannot read: it is an error.
+//! An overlooked hook is a firewall rule that silently does not apply. A message that cannot be
+//! read is therefore an error instead of being skipped.
 
 use std::{io, time::Duration};
 
@@ -13,13 +13,14 @@ use rustix::{
     },
 };
 
-/// The kernel makes netlink messages of at most 32 KiB.
+/// Receive buffer; netlink messages of the kernel have at most 32 KiB.
 const BUFFER_LEN: usize = 64 << 10;
-/// How often a dump that was overtaken by a change is repeated.
+/// Attempts to get a dump without an interruption by a change.
 const DUMPS_MAX: usize = 8;
-/// The kernel answers at once; a thread must not wait for an answer that was lost.
+/// Time limit for an answer; the kernel answers at once, and a lost answer must not block the
+/// thread.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Bytes of `struct nlmsghdr`.
+/// Length of `struct nlmsghdr`.
 const HEADER_LEN: usize = 16;
 
 const NLM_F_REQUEST: u16 = 0x1;
@@ -28,23 +29,23 @@ const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-/// The form that the kernel's bytes should have had.
+/// Returns the error for bytes of the kernel in an unexpected form.
 pub(super) fn malformed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "malformed netlink message")
 }
 
-/// The messages that the kernel answers to dump request `kind` with `body`, without their headers.
-/// `None` if the kernel does not have the subsystem.
+/// Returns the messages of a dump request of type `kind` with `body`, without their headers; None
+/// if the kernel lacks the subsystem.
 pub(super) fn dump(
     protocol: Option<rustix::net::Protocol>,
     kind: u16,
     body: &[u8],
 ) -> io::Result<Option<Vec<Vec<u8>>>> {
     let flags = SocketFlags::CLOEXEC;
-    let made = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol);
-    let socket = match made {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol);
+    let socket = match socket {
         Err(Errno::PROTONOSUPPORT) => return Ok(None),
-        made => made?,
+        socket => socket?,
     };
     bind(&socket, &SocketAddrNetlink::new(0, 0))?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_MAX))?;
@@ -58,7 +59,7 @@ pub(super) fn dump(
                 return Err(malformed());
             }
             match dump.take(&buffer[..len]) {
-                // nfnetlink: no such subsystem.
+                // nfnetlink answers EINVAL for an unknown subsystem.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(None),
                 taken => taken?,
             }
@@ -85,9 +86,9 @@ fn request(kind: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
 /// The answers to one dump request, up to its end.
 pub(super) struct Dump {
     sequence: u32,
-    /// Bodies so far.
+    /// Bodies of the messages received.
     pub(super) messages: Vec<Vec<u8>>,
-    /// They are of one moment.
+    /// True while no change has interrupted the dump.
     consistent: bool,
     done: bool,
 }
@@ -102,7 +103,7 @@ impl Dump {
         }
     }
 
-    /// Takes the messages of a received datagram.
+    /// Appends the messages of a received datagram.
     pub(super) fn take(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() && !self.done {
             let header: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or_else(malformed)?;
@@ -134,7 +135,7 @@ impl Dump {
 pub(super) struct Attributes<'a>(pub(super) &'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// The first attribute of type `kind`.
+    /// Returns the first attribute of type `kind`.
     pub(super) fn find(&self, kind: u16) -> io::Result<Option<&'a [u8]>> {
         for attribute in Attributes(self.0) {
             let (found, value) = attribute?;
@@ -145,7 +146,7 @@ impl<'a> Attributes<'a> {
         Ok(None)
     }
 
-    /// The text of the first attribute of type `kind`, without its final NUL.
+    /// Returns the text of the first attribute of type `kind`, without its final NUL.
     pub(super) fn text(&self, kind: u16) -> io::Result<Option<String>> {
         Ok(self.find(kind)?.map(text))
     }
@@ -173,13 +174,13 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// The text of an attribute, without its final NUL.
+/// Returns the text of an attribute without its final NUL.
 pub(super) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&value[..end.unwrap_or(value.len())]).into_owned()
 }
 
-/// The protocol of netfilter's messages.
+/// The netlink protocol of netfilter.
 pub(super) const NETFILTER: rustix::net::Protocol = netlink::NETFILTER;
 
 #[cfg(test)]

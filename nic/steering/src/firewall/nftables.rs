@@ -1,5 +1,5 @@
-//! Base chains of nf_tables: each is a hook, whatever rules it has now. Chains without a hook are
-//! only jumped to, and tables without a base chain do nothing.
+//! Base chains of nf_tables. Each base chain is a hook, even without rules. Chains without a hook
+//! are only jump targets, and tables without a base chain have no effect.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use super::{
 
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFT_MSG_GETCHAIN: u16 = 4;
-/// Bytes of `struct nfgenmsg`; zeros ask for all families.
+/// Length of `struct nfgenmsg`; zeros select all families.
 const NFGENMSG_LEN: usize = 4;
 
 const NFTA_CHAIN_TABLE: u16 = 1;
@@ -20,7 +20,7 @@ const NFTA_HOOK_HOOKNUM: u16 = 1;
 const NFTA_HOOK_DEV: u16 = 3;
 const NFTA_HOOK_DEVS: u16 = 4;
 
-/// The base chains that packets to or from this host on `interface` pass.
+/// Returns the base chains that packets to or from this host on `interface` pass.
 pub(super) fn chains(interface: &str) -> io::Result<Vec<Hook>> {
     let kind = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN;
     let dump = netlink::dump(Some(netlink::NETFILTER), kind, &[0; NFGENMSG_LEN])?;
@@ -29,7 +29,7 @@ pub(super) fn chains(interface: &str) -> io::Result<Vec<Hook>> {
     chains.filter_map(Result::transpose).collect()
 }
 
-/// The chain that `message` describes, if it is a base chain that matters.
+/// Returns the chain that `message` describes, if it is a relevant base chain.
 fn chain(message: &[u8], interface: &str) -> io::Result<Option<Hook>> {
     let family = *message.first().ok_or_else(malformed)?;
     let attributes = Attributes(message.get(NFGENMSG_LEN..).ok_or_else(malformed)?);
@@ -42,7 +42,7 @@ fn chain(message: &[u8], interface: &str) -> io::Result<Option<Hook>> {
     let Some((family, hook_name)) = place(family, number) else {
         return Ok(None);
     };
-    if !is_on(&Attributes(hook), interface)? {
+    if !applies_to(&Attributes(hook), interface)? {
         return Ok(None);
     }
     Ok(Some(Hook::Chain {
@@ -53,7 +53,7 @@ fn chain(message: &[u8], interface: &str) -> io::Result<Option<Hook>> {
     }))
 }
 
-/// The names of a family and a hook; `None` for hooks that no packet of this host's own passes
+/// Returns the names of a family and a hook; None for hooks that packets of this host never pass
 /// (forwarding, bridges, ARP).
 fn place(family: u8, hook: u32) -> Option<(&'static str, &'static str)> {
     const INET: [Option<&str>; 6] = [
@@ -72,13 +72,13 @@ fn place(family: u8, hook: u32) -> Option<(&'static str, &'static str)> {
         10 => ("ip6", &INET[..]),
         _ => return None,
     };
-    // A hook that this program does not know is named, and not passed over.
+    // An unknown hook is reported instead of being skipped.
     let name = hooks.get(hook as usize).copied();
     Some((family, name.unwrap_or(Some("unknown"))?))
 }
 
-/// Returns true if a hook is not bound to devices, or bound to `interface`.
-fn is_on(hook: &Attributes<'_>, interface: &str) -> io::Result<bool> {
+/// Returns true if a hook is bound to no device or to `interface`.
+fn applies_to(hook: &Attributes<'_>, interface: &str) -> io::Result<bool> {
     let mut devices = Vec::new();
     devices.extend(hook.text(NFTA_HOOK_DEV)?);
     for device in Attributes(hook.find(NFTA_HOOK_DEVS)?.unwrap_or_default()) {
@@ -91,7 +91,7 @@ fn is_on(hook: &Attributes<'_>, interface: &str) -> io::Result<bool> {
 mod tests {
     use super::{super::netlink::Dump, *};
 
-    /// The answer of Linux 6.18 to the request above where there are these tables:
+    /// Answer of Linux 6.18 to the request above with these tables:
     ///
     /// ```text
     /// table inet filter {
@@ -156,7 +156,7 @@ mod tests {
     fn a_message_that_ends_early_is_an_error_or_says_less() {
         for message in messages() {
             for end in 0..message.len() {
-                // Never a panic; a hook that is cut off is an error, one that is missing is none.
+                // A truncated hook is an error, a missing hook is not, and nothing panics.
                 let _ = chain(&message[..end], "eth1");
             }
         }

@@ -1,5 +1,5 @@
-//! The two system calls that no safe wrapper has: which BPF programs are attached, and what the
-//! legacy tables hold.
+//! The two system calls without a safe wrapper: the query for attached BPF programs, and the query
+//! for the contents of legacy tables.
 #![allow(unsafe_code)]
 
 use std::{
@@ -9,12 +9,12 @@ use std::{
 
 use super::legacy::{Table, Version};
 
-/// Where programs are attached.
+/// Object to which programs are attached.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target<'a> {
     /// The interface with this index.
     Interface(u32),
-    /// The cgroup with this directory; programs of its ancestors count.
+    /// The cgroup with this directory, including the programs of its ancestors.
     Cgroup(BorrowedFd<'a>),
 }
 
@@ -29,7 +29,7 @@ struct Query {
     prog_ids: u64,
     prog_cnt: u32,
     pad: u32,
-    /// Where the kernel would write more, if it were not null.
+    /// Pointers to further output; null for none.
     more: [u64; 4],
 }
 
@@ -37,11 +37,11 @@ const _: () = assert!(size_of::<Query>() == 64);
 
 const BPF_PROG_QUERY: libc::c_long = 16;
 const BPF_F_QUERY_EFFECTIVE: u32 = 1;
-/// Programs that are named; more are attached nowhere.
+/// Programs that are reported; no target has more.
 const PROGRAMS_MAX: usize = 64;
 
-/// The numbers of the programs of `attach_type` at `target`. None where the kernel does not know
-/// the type.
+/// Returns the numbers of the programs of `attach_type` at `target`; none if the kernel does not
+/// know the attach type.
 pub(super) fn attached_programs(target: Target<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
     let mut ids = [0u32; PROGRAMS_MAX];
     let (target, query_flags) = match target {
@@ -65,7 +65,7 @@ pub(super) fn attached_programs(target: Target<'_>, attach_type: u32) -> io::Res
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
         _ if result == 0 => {}
-        // There are more than fit; those that do are named.
+        // There are more programs than fit; those that fit are reported.
         Some(libc::ENOSPC) => {}
         Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => return Ok(Vec::new()),
         _ => return Err(error),
@@ -74,7 +74,7 @@ pub(super) fn attached_programs(target: Target<'_>, attach_type: u32) -> io::Res
     Ok(ids[..count].to_vec())
 }
 
-/// A mount of the cgroup2 hierarchy that is in no directory.
+/// Mounts the cgroup2 hierarchy without a directory.
 pub(super) fn mount_cgroup2() -> io::Result<OwnedFd> {
     const FSOPEN_CLOEXEC: libc::c_uint = 1;
     const FSMOUNT_CLOEXEC: libc::c_uint = 1;
@@ -93,8 +93,9 @@ pub(super) fn mount_cgroup2() -> io::Result<OwnedFd> {
     let fd = context.as_raw_fd();
     let null = std::ptr::null::<libc::c_void>();
     // SAFETY: this command takes no key and no value.
-    let made = unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, null, null, 0) };
-    if made != 0 {
+    let created =
+        unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, null, null, 0) };
+    if created != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: no pointers.
@@ -119,17 +120,17 @@ const _: () = assert!(size_of::<TableInfo>() == 84);
 const SO_GET_INFO: i32 = 64;
 /// `IPT_SO_GET_ENTRIES`, `IP6T_SO_GET_ENTRIES`.
 const SO_GET_ENTRIES: i32 = 65;
-/// Bytes of `struct ipt_get_entries` before the rules.
+/// Length of `struct ipt_get_entries` before the rules.
 const ENTRIES_AT: usize = 40;
-/// Longest rules that are read; longer ones are taken for rules unseen.
+/// Longest rule set that is read; a longer one counts as having rules.
 const RULES_LEN_MAX: usize = 16 << 20;
 
-/// Table `name` and its rules. `None` if it has gone meanwhile.
+/// Returns table `name` and its rules; None if the table has gone meanwhile.
 pub(super) fn legacy_table(version: &Version, name: &str) -> io::Result<Option<(Table, Vec<u8>)>> {
     let mut info = TableInfo::default();
     let len = name.len().min(info.name.len() - 1);
     info.name[..len].copy_from_slice(&name.as_bytes()[..len]);
-    let socket = any_socket(version.domain)?;
+    let socket = option_socket(version.domain)?;
     let size = size_of::<TableInfo>();
     let into = (&raw mut info).cast();
     // SAFETY: `into` points to `size` writable bytes, and any bytes are a `TableInfo`.
@@ -152,7 +153,7 @@ pub(super) fn legacy_table(version: &Version, name: &str) -> io::Result<Option<(
     // SAFETY: `into` points to `size` writable bytes.
     match unsafe { option(&socket, version, SO_GET_ENTRIES, into, size) } {
         Ok(()) => Ok(Some((table, bytes.split_off(ENTRIES_AT)))),
-        // The rules have just become others: they are some.
+        // The rules are being replaced, so the table has rules.
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(Some((table, Vec::new()))),
         Err(error) => gone(error),
     }
@@ -165,8 +166,8 @@ fn gone<T>(error: io::Error) -> io::Result<Option<T>> {
     }
 }
 
-/// The options of the tables are those of any socket of the IP version.
-fn any_socket(domain: i32) -> io::Result<OwnedFd> {
+/// Opens a socket of the IP version; the options of the tables work on any socket.
+fn option_socket(domain: i32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {

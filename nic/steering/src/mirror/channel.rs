@@ -18,20 +18,20 @@ use rustix::{
     },
 };
 
-/// Groups of the old numbering (`RTMGRP_*`): link, neighbor, address and route of IPv4 and IPv6.
+/// Multicast groups (`RTMGRP_*`): link, neighbor, address and route of IPv4 and IPv6.
 const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x100 | 0x400;
-/// The kernel makes netlink messages of at most 32 KiB.
+/// Receive buffer; netlink messages of the kernel have at most 32 KiB.
 const BUFFER_LEN: usize = 64 << 10;
-/// Room for events between two polls, if the kernel grants it.
+/// Receive buffer for events between two polls, if the kernel grants it.
 const EVENTS_LEN: usize = 1 << 20;
-/// How often a dump that was overtaken by a change is repeated.
+/// Attempts to get a dump without an interruption by a change.
 const DUMPS_MAX: usize = 8;
 
-/// What a look at the events brought.
+/// Result of reading events.
 pub(super) enum Received {
-    /// There was a batch; look again.
+    /// A batch was read; there may be more.
     Some,
-    /// There is nothing more.
+    /// No event is left.
     Nothing,
     /// Events were lost.
     Overrun,
@@ -44,12 +44,12 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// A socket for requests.
+    /// Opens a socket for requests.
     pub(super) fn new() -> io::Result<Self> {
         Self::bound_to(0)
     }
 
-    /// A socket for events.
+    /// Opens a socket for events.
     pub(super) fn subscribed() -> io::Result<Self> {
         let channel = Self::bound_to(GROUPS)?;
         let forced = sockopt::set_socket_recv_buffer_size_force(&channel.socket, EVENTS_LEN);
@@ -70,7 +70,7 @@ impl Channel {
         })
     }
 
-    /// Everything that the kernel answers to a dump request, unchanged from start to end.
+    /// Returns all answers to a dump request, of a state that did not change in between.
     pub(super) fn dump(
         &mut self,
         request: RouteNetlinkMessage,
@@ -87,7 +87,7 @@ impl Channel {
         ))
     }
 
-    /// The kernel's description of one object; nothing if there is no such object.
+    /// Returns the kernel's description of one object; nothing if there is no such object.
     pub(super) fn get(
         &mut self,
         request: RouteNetlinkMessage,
@@ -95,24 +95,24 @@ impl Channel {
         self.send(request, NLM_F_REQUEST | NLM_F_ACK)?;
         let mut answers = Vec::new();
         match self.collect(&mut answers) {
-            Err(error) if is(&error, Errno::NOENT) => Ok(Vec::new()),
+            Err(error) if has_errno(&error, Errno::NOENT) => Ok(Vec::new()),
             collected => collected.map(|_| answers),
         }
     }
 
-    /// Makes the kernel create something; what there is already stays as it is.
+    /// Makes the kernel create an object; an existing one stays unchanged.
     pub(super) fn create_new(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
         let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK;
-        self.verdict(request, flags, Errno::EXIST)
+        self.send_acked(request, flags, Errno::EXIST)
     }
 
-    /// Makes the kernel change something, if it still is there.
+    /// Makes the kernel change an object, if it exists.
     pub(super) fn change(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
-        self.verdict(request, NLM_F_REQUEST | NLM_F_ACK, Errno::NOENT)
+        self.send_acked(request, NLM_F_REQUEST | NLM_F_ACK, Errno::NOENT)
     }
 
-    /// Sends a request and waits for the kernel's verdict; `allowed` is as good as none.
-    fn verdict(
+    /// Sends a request and waits for the acknowledgment. The error `allowed` counts as success.
+    fn send_acked(
         &mut self,
         request: RouteNetlinkMessage,
         flags: u16,
@@ -120,7 +120,7 @@ impl Channel {
     ) -> io::Result<()> {
         self.send(request, flags)?;
         match self.collect(&mut Vec::new()) {
-            Err(error) if is(&error, allowed) => Ok(()),
+            Err(error) if has_errno(&error, allowed) => Ok(()),
             collected => collected.map(drop),
         }
     }
@@ -138,7 +138,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Reads the answers to the last request up to its end. False if they are not of one moment.
+    /// Reads the answers to the last request up to its end. Returns false if a change interrupted
+    /// them.
     fn collect(&mut self, answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
         let mut consistent = true;
         loop {
@@ -166,7 +167,7 @@ impl Channel {
         }
     }
 
-    /// Hands over the next batch of events, if there is one.
+    /// Reads the next batch of events, if there is one.
     pub(super) fn receive(
         &mut self,
         mut on_message: impl FnMut(RouteNetlinkMessage),
@@ -193,16 +194,16 @@ impl AsFd for Channel {
     }
 }
 
-fn is(error: &io::Error, errno: Errno) -> bool {
+fn has_errno(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// Kinds of messages that the library does not know, or finds malformed, are passed over.
+/// Parses a message; messages of unknown types, or malformed ones, are skipped.
 fn parse(bytes: &[u8]) -> Option<NetlinkMessage<RouteNetlinkMessage>> {
     NetlinkMessage::deserialize(bytes).ok()
 }
 
-/// The netlink messages of a buffer, each aligned to four bytes.
+/// The netlink messages in a buffer, each aligned to four bytes.
 struct Messages<'a>(&'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {

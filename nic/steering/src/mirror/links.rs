@@ -1,4 +1,4 @@
-//! Links: what the kernel says about an interface.
+//! Links: the kernel's record of an interface.
 
 use std::fmt;
 
@@ -11,19 +11,19 @@ use super::MacAddress;
 /// The kind of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LinkKind {
-    /// A device of the machine, or of its hypervisor: the kernel names no kind.
+    /// A physical or virtual device, for which the kernel names no kind.
     #[default]
     Device,
-    /// One end of a pair on this machine: checksums may be unfinished.
+    /// One end of a veth pair, where checksums may be unfinished.
     Veth,
-    /// The loopback.
+    /// The loopback interface.
     Loopback,
-    /// Another link that the kernel makes, by the name of its kind (IFLA_INFO_KIND): `bond`,
-    /// `bridge`, `vlan`, ...
+    /// Another virtual link, with the name of its kind (IFLA_INFO_KIND): `bond`, `bridge`, `vlan`,
+    /// ...
     Virtual(String),
 }
 
-/// The place of an XDP program in the way of a packet. The places are in the order of that way.
+/// Place of an XDP program. The order is that in which a received packet passes the places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XdpPlace {
     /// In the NIC.
@@ -51,28 +51,28 @@ pub struct LinkRecord {
     pub ifindex: u32,
     /// Name of the link.
     pub name: String,
-    /// Link-layer address, if the link has one of six bytes.
+    /// Link-layer address; None if the link has no address of six bytes.
     pub mac: Option<MacAddress>,
-    /// Largest packet, in bytes.
+    /// MTU in bytes.
     pub mtu: u32,
     /// Kind of the link.
     pub kind: LinkKind,
-    /// Returns true for a link whose frames have an Ethernet header.
+    /// True for a link whose frames have an Ethernet header.
     pub ethernet: bool,
-    /// Switched on (IFF_UP), whether or not the carrier is there.
+    /// True if the link is switched on (IFF_UP), with or without a carrier.
     pub up: bool,
-    /// Index of the bond, bridge, team, VRF or the like of which it is a port.
+    /// Index of the bond, bridge, team, VRF or similar master of the link.
     pub master: Option<u32>,
     /// Index of the link that carries its frames, or of the other end of a veth.
     pub lower: Option<u32>,
-    /// The link that `lower` names is in another network namespace.
+    /// True if the link that `lower` names is in another network namespace.
     pub lower_is_elsewhere: bool,
-    /// XDP programs that are attached, with their numbers.
+    /// Attached XDP programs, with their numbers.
     pub xdp_programs: Vec<(XdpPlace, u32)>,
 }
 
 impl LinkRecord {
-    /// Takes over all that a message says about the link.
+    /// Takes over everything that a message contains about the link.
     pub(super) fn apply(&mut self, message: &LinkMessage) {
         self.up = message.header.flags.contains(LinkFlags::Up);
         self.ethernet = message.header.link_layer_type == LinkLayerType::Ether;
@@ -81,7 +81,7 @@ impl LinkRecord {
         }
         let names = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(_));
         if message.attributes.iter().any(names) {
-            // A whole description: what it does not name is not there.
+            // The message is a complete description, so an absent attribute is unset.
             (self.master, self.lower, self.lower_is_elsewhere) = (None, None, false);
         }
         for attribute in &message.attributes {
@@ -144,7 +144,7 @@ mod tests {
         let mut link = LinkRecord::default();
         link.apply(&described(vec![LinkAttribute::Controller(7)]));
         assert_eq!((link.master, link.ethernet), (Some(7), true));
-        // Events about something else are no whole descriptions.
+        // Events about other properties are not complete descriptions.
         link.apply(&LinkMessage::default());
         assert_eq!((link.master, link.ethernet), (Some(7), false));
         link.apply(&described(Vec::new()));

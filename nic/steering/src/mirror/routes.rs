@@ -15,34 +15,34 @@ use super::{Address, address_from_ip, address_to_ipv4};
 const TABLE_DEFAULT: u32 = 253;
 const TABLE_MAIN: u32 = 254;
 const TABLE_LOCAL: u32 = 255;
-/// Tables in the order in which the kernel's standard rules ask them.
+/// Tables in the order of the kernel's default rules.
 const TABLES: [u32; 3] = [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT];
 
-/// What becomes of a packet that takes a route.
+/// Type of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RouteKind {
-    /// It is sent on the link.
+    /// Packets are sent on the link.
     Unicast,
-    /// It is for this machine itself.
+    /// Packets are delivered to this machine.
     Local,
-    /// It is for everyone on the link, or for a group.
+    /// Packets are broadcast or multicast on the link.
     Broadcast,
-    /// It is refused.
+    /// Packets are rejected or dropped.
     Unreachable,
 }
 
-/// Where a packet goes.
+/// Result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteInfo {
-    /// What becomes of it.
+    /// Type of the route.
     pub kind: RouteKind,
-    /// The link: of [`RouteKind::Local`], the one that has the address.
+    /// Index of the link; for [`RouteKind::Local`], the link that has the address.
     pub ifindex: u32,
-    /// The router to send it to, if the destination is not on the link itself.
+    /// Next-hop router; None if the destination is on the link.
     pub gateway: Option<Address>,
-    /// The source address to choose.
+    /// Preferred source address.
     pub prefsrc: Option<Address>,
-    /// Largest packet: the route's MTU or the link's, whichever is less.
+    /// Least of the route's and the link's MTU.
     pub mtu: u32,
 }
 
@@ -68,16 +68,16 @@ impl Route {
     }
 }
 
-/// Position in [`TABLES`], bits of the prefix, and the prefix.
+/// Index in [`TABLES`], length of the prefix, and the prefix.
 type Prefix = (u8, u8, Address);
 
-/// Routes by prefix; of each prefix the one with the least metric.
+/// Routes by prefix; for each prefix the route with the least metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RouteTable {
     routes: BTreeMap<Prefix, Route>,
-    /// The lengths that occur in each table, so that a lookup asks for no others.
+    /// Prefix lengths that occur in each table, so that a lookup tries only these.
     lengths: [u128; TABLES.len()],
-    /// Whether a table has a route of length 128; `lengths` has bits for 0 to 127 only.
+    /// True if a table has a route of length 128; `lengths` has bits for 0 to 127 only.
     hosts: [bool; TABLES.len()],
 }
 
@@ -101,19 +101,20 @@ impl RouteTable {
             _ => self.lengths[usize::from(rank)] |= 1 << length,
         }
         let best = self.routes.entry(prefix).or_insert(route);
-        // Of equal metrics the kernel prefers the one that it lists first.
+        // The kernel prefers the first one of routes with equal metrics.
         if route.metric < best.metric {
             *best = route;
         }
     }
 
-    /// Each prefix with its length and route, the tables in the order in which they are asked.
+    /// Returns all prefixes with their length and route, with the tables in the order of the
+    /// lookup.
     pub(super) fn all(&self) -> impl Iterator<Item = (Address, u8, RouteInfo)> {
         let routes = self.routes.iter();
         routes.map(|((_, length, prefix), route)| (*prefix, *length, route.info()))
     }
 
-    /// The same by table, in the order in which the tables are asked.
+    /// Returns the routes by table, in the order of the lookup.
     pub(super) fn by_table(&self) -> impl Iterator<Item = Vec<(Address, u8, RouteInfo)>> {
         (0..TABLES.len()).map(|rank| {
             let of_table = self.routes.iter();
@@ -139,7 +140,7 @@ impl RouteTable {
         }
         let mut left = self.lengths[rank];
         if address_to_ipv4(dst).is_some() {
-            // In a shorter prefix, which is IPv6's, no IPv4 address lies.
+            // Shorter prefixes are IPv6 and contain no IPv4 address.
             left &= u128::MAX << 96;
         }
         while left != 0 {
@@ -153,7 +154,7 @@ impl RouteTable {
     }
 }
 
-/// The first `length` bits of an address.
+/// Returns the first `length` bits of an address.
 fn masked(addr: &Address, length: u8) -> Address {
     let mask = u128::MAX
         .checked_shl(128 - u32::from(length.min(128)))
@@ -169,7 +170,7 @@ fn parse_address(addr: &RouteAddress) -> Option<Address> {
     }
 }
 
-/// A route of the tables and kinds that are mirrored.
+/// Parses a route, if its table and type are mirrored.
 fn parse_route(message: &RouteMessage) -> Option<(Prefix, Route)> {
     let header = &message.header;
     let kind = match header.kind {
@@ -181,7 +182,7 @@ fn parse_route(message: &RouteMessage) -> Option<(Prefix, Route)> {
         }
         _ => return None,
     };
-    // Routes for one type of service only are not for packets that ask for none.
+    // Routes for a single type of service do not apply to packets without one.
     if header.tos != 0 {
         return None;
     }
@@ -228,7 +229,7 @@ fn apply_route_attribute(route: &mut Route, attribute: &RouteAttribute) {
                 _ => None,
             });
         }
-        // Of several next hops the first is taken for all; the kernel would spread flows.
+        // The first of several next hops is used for all flows; the kernel would spread them.
         RouteAttribute::MultiPath(hops) => {
             if let Some(hop) = hops.first() {
                 route.ifindex = hop.interface_index;

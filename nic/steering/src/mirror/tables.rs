@@ -1,4 +1,4 @@
-//! Links, addresses and neighbors, kept up message by message.
+//! Links, addresses and neighbors, updated by each message.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,16 @@ use super::{
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRecord {
-    /// The link.
+    /// Index of the link.
     pub ifindex: u32,
     /// The address.
     pub addr: Address,
-    /// Bits of its network, counted in the 16-byte form (an IPv4 /24 has 120).
+    /// Length of the network prefix in the 16-byte form (120 for an IPv4 /24).
     pub prefix_len: u8,
 }
 
 impl AddressRecord {
-    /// Whether `other` is in this address's network.
+    /// Returns true if `other` is in this address's network.
     pub fn contains(&self, other: &Address) -> bool {
         let kept = u32::from(self.prefix_len.min(128));
         let different = u128::from_be_bytes(self.addr) ^ u128::from_be_bytes(*other);
@@ -34,38 +34,38 @@ impl AddressRecord {
     }
 }
 
-/// How sure the kernel is of a neighbor (`NUD_*`).
+/// State of a neighbor entry (`NUD_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighborState {
-    /// Being asked for; no answer yet.
+    /// In resolution, without an answer (INCOMPLETE).
     Incomplete,
-    /// Confirmed lately.
+    /// Confirmed recently (REACHABLE).
     Reachable,
-    /// Not confirmed lately; usable, but ask for confirmation.
+    /// Not confirmed recently (STALE): usable, but the caller should request confirmation.
     Stale,
-    /// Used while stale, about to be asked.
+    /// Used while stale, confirmation follows (DELAY).
     Delay,
-    /// Being asked for confirmation.
+    /// Confirmation requested (PROBE).
     Probe,
-    /// Did not answer.
+    /// No answer (FAILED).
     Failed,
-    /// Needs no resolution, or was set by hand.
+    /// Permanent, or without resolution (NOARP).
     Permanent,
-    /// Known to exist, nothing else.
+    /// Entry without a state (NONE).
     None,
 }
 
-/// A neighbor.
+/// A neighbor entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbor {
-    /// Its link-layer address, if known.
+    /// Link-layer address, if known.
     pub mac: Option<MacAddress>,
-    /// How sure that is.
+    /// State of the entry.
     pub state: NeighborState,
 }
 
 impl Neighbor {
-    /// The address to send to, unless it is known not to answer.
+    /// Returns the address to send to, unless the neighbor is known not to answer.
     pub fn usable_mac(&self) -> Option<MacAddress> {
         use NeighborState::{Failed, Incomplete, None as Unknown};
         match self.state {
@@ -83,7 +83,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Applies one message; what it changed, if anything.
+    /// Applies one message. Returns the change, if any.
     pub(super) fn apply(&mut self, message: RouteNetlinkMessage) -> Option<Change> {
         match message {
             RouteNetlinkMessage::NewLink(link) => self.apply_link(&link),
@@ -178,13 +178,14 @@ fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
         AddressFamily::Inet6 => 0,
         _ => return None,
     };
-    // Nobody may use it yet, or at all: another host may have it (RFC 4862 §5.4). The kernel tells
-    // when that is known.
+    // A tentative or duplicate address must not be used (RFC 4862 §5.4). The kernel sends another
+    // message when the state changes.
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     if message.header.flags.intersects(unusable) {
         return None;
     }
-    // On a point-to-point link "address" is the peer's and "local" ours; elsewhere they are equal.
+    // On a point-to-point link "address" is the peer's and "local" is ours; elsewhere they are
+    // equal.
     let local = message
         .attributes
         .iter()
@@ -219,7 +220,7 @@ fn neighbor_address(message: &NeighbourMessage) -> Option<Address> {
         })
 }
 
-/// The state of the neighbor that a message is about, if it is about one.
+/// Returns the state of the neighbor entry in a message, if it has one.
 pub(super) fn neighbor_state_in(message: &RouteNetlinkMessage) -> Option<NeighborState> {
     match message {
         RouteNetlinkMessage::NewNeighbour(neighbor) => Some(neighbor_state(neighbor)),

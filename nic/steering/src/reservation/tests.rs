@@ -28,7 +28,7 @@ fn twin(addr: [u8; 16], port: u16) -> Twin {
     }
 }
 
-/// The result of a bind of the port by a program of user `owner` with these options.
+/// Binds the port for user `owner` with these options. Returns the result.
 fn bind_as(owner: u32, port: u16, reuse_addr: bool, reuse_port: bool) -> io::Result<OwnedFd> {
     let socket = new_socket(LOOPBACK)?;
     fchown(&socket, Some(Uid::from_raw(owner)), None::<Gid>)?;
@@ -64,8 +64,8 @@ fn an_address_of_another_machine_is_refused() {
     assert_eq!(refused.kind(), io::ErrorKind::AddrNotAvailable);
 }
 
-/// The listener of a program, which the kernel still serves, has a reservation beside it. It holds
-/// the port through everything that the program can do with the socket.
+/// A program's listener, which the kernel still serves, has a reservation beside it. The
+/// reservation holds the port through every call of the program on the socket.
 #[test]
 fn a_reservation_outlives_what_a_program_does_to_its_listener() {
     if !may_reserve() {
@@ -83,7 +83,7 @@ fn a_reservation_outlives_what_a_program_does_to_its_listener() {
         let held = PortReservation::beside(&twin(addr, port)).unwrap();
         assert_eq!(held.port(), port);
         drop(TcpStream::connect(("127.0.0.1", port)).expect("the kernel's listener takes it"));
-        // The kernel gives the port of such a socket away, as long as nobody else holds it.
+        // Without a reservation the kernel would give the port of such a socket to others.
         shutdown(&listener, Shutdown::Both).unwrap();
         for reuse_addr in [false, true] {
             assert!(is_in_use(&bind_as(0, port, reuse_addr, false)));

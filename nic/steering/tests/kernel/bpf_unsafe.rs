@@ -1,11 +1,11 @@
-//! BPF programs that let everything pass, made without a loader.
+//! BPF programs that accept everything, made without a loader.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// `BPF_PROG_TYPE_SCHED_CLS`, `BPF_PROG_TYPE_CGROUP_SKB`.
+/// Program types `BPF_PROG_TYPE_SCHED_CLS` and `BPF_PROG_TYPE_CGROUP_SKB`.
 pub const SCHED_CLS: u32 = 3;
 pub const CGROUP_SKB: u32 = 8;
-/// `BPF_CGROUP_INET_EGRESS`, `BPF_TCX_INGRESS`.
+/// Attach types `BPF_CGROUP_INET_EGRESS` and `BPF_TCX_INGRESS`.
 pub const CGROUP_INET_EGRESS: u32 = 1;
 pub const TCX_INGRESS: u32 = 46;
 
@@ -35,7 +35,7 @@ struct Attach {
     flags: u32,
 }
 
-/// Loads `return 1` as a program of this type, called "passes".
+/// Loads `return 1` as a program of this type, with the name "passes".
 pub fn load(prog_type: u32, expected_attach_type: u32) -> OwnedFd {
     // r0 = 1; exit
     let insns = [0x0000_0001_0000_00b7u64, 0x0000_0000_0000_0095];
@@ -78,7 +78,7 @@ pub fn attach(program: &OwnedFd, target: u32, attach_type: u32) -> std::io::Resu
     }
 }
 
-/// Gives the calling thread mounts of its own.
+/// Gives the calling thread a mount namespace of its own.
 pub fn own_mounts() {
     let flags = rustix::thread::UnshareFlags::NEWNS;
     // SAFETY: descriptors stay shared; what changes is where this thread's paths lead.

@@ -1,4 +1,4 @@
-//! The demux on a veth: what it takes, what it leaves, and how it goes.
+//! The demux on a veth: redirected frames, passed frames, and detaching.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind},
@@ -17,7 +17,7 @@ use crate::net::{Pair, privileged};
 
 const HOST_PORT: &str = "10.77.0.1:8080";
 const SECOND: Duration = Duration::from_secs(1);
-/// Tells a child process of the test which interface it is to hold.
+/// Environment variable that names the interface for a child process of the test.
 const HOLD_VARIABLE: &str = "TIDELANE_TEST_HOLD_IFINDEX";
 
 fn web_claim() -> Claim {
@@ -37,8 +37,8 @@ fn has_xdp(pair: &Pair) -> bool {
     })
 }
 
-/// The program goes with the last descriptor of its attachment; another test that starts a process
-/// in this moment has a copy of it until `exec`.
+/// Waits until the program is detached, with the last descriptor of its attachment. Another test
+/// that starts a process at this moment has a copy of the descriptor until `exec`.
 fn assert_gone(pair: &Pair) {
     let start = Instant::now();
     while has_xdp(pair) {
@@ -90,7 +90,7 @@ fn without_a_socket_or_a_claim_the_kernel_answers() {
     assert_gone(&pair);
 }
 
-/// A UDP datagram over Ethernet from the peer to the host, whose link address is given.
+/// Returns a UDP datagram over Ethernet from the peer to the host with the given link address.
 fn datagram(to: [u8; 6], port: u16, text: &[u8]) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 28 + text.len() as u8, 0, 1, 0, 0, 64, 17, 0, 0];
     ip.extend([10, 77, 0, 2, 10, 77, 0, 1]);
@@ -110,14 +110,13 @@ fn datagram(to: [u8; 6], port: u16, text: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame that came to the service and is the kernel's goes to the kernel, past the claim.
+/// A frame that was redirected to the service by mistake goes to the kernel, despite the claim.
 #[test]
 fn the_kernel_gets_frames_that_are_handed_back() {
     if !privileged("the_kernel_gets_frames_that_are_handed_back") {
         return;
     }
-    // In the driver, and in the stack: a veth whose peer may send jumbo frames takes no native
-    // program.
+    // Both modes: a veth whose peer may send jumbo frames accepts no native program.
     for (pair, mode) in [
         (Pair::new(), AttachMode::Native),
         (Pair::with_mtu(9000), AttachMode::Generic),
@@ -189,7 +188,7 @@ fn where_the_driver_cannot_the_stack_runs_it() {
     if !privileged("where_the_driver_cannot_the_stack_runs_it") {
         return;
     }
-    // A veth whose peer may send jumbo frames takes no native program.
+    // A veth whose peer may send jumbo frames accepts no native program.
     let pair = Pair::with_mtu(9000);
     let ifindex = pair.host.index("veth0");
     let demux = pair
@@ -239,7 +238,7 @@ fn errors_name_what_is_wrong() {
     assert!(unprivileged.to_string().contains("setcap"));
 }
 
-/// Not a test of its own: what `a_killed_process_leaves_nothing` runs as another process.
+/// Helper for `a_killed_process_leaves_nothing`, which runs this test in another process.
 #[test]
 fn child_that_holds_a_claim() {
     let Ok(ifindex) = std::env::var(HOLD_VARIABLE) else {

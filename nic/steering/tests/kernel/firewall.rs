@@ -1,4 +1,4 @@
-//! Hooks are found where the kernel has them, and named.
+//! Hooks in the kernel are found and named.
 
 use std::{fs, os::fd::AsRawFd, process::Command};
 
@@ -11,7 +11,7 @@ use crate::{
     net::{Namespace, Pair, privileged},
 };
 
-/// The hooks of `veth0`, in words. Programs of the root cgroup are the machine's own.
+/// Returns the hooks of `veth0` as text, without the machine's own programs of the root cgroup.
 fn hooks(namespace: &Namespace) -> Vec<String> {
     let firewall = Firewall::of("veth0", namespace.index("veth0")).expect("cgroups");
     let found = namespace.run(|| firewall.look()).expect("a look");
@@ -19,7 +19,7 @@ fn hooks(namespace: &Namespace) -> Vec<String> {
     words.filter(|hook| !hook.contains(" on cgroup ")).collect()
 }
 
-/// Whether `command` is installed; says loudly if not.
+/// Returns true if `command` is installed; prints a message if not.
 fn has(command: &str, package: &str) -> bool {
     let there = Command::new(command).arg("-V").output();
     let there = there.is_ok_and(|output| output.status.success());
@@ -63,7 +63,7 @@ fn base_chains_of_nftables_are_hooks() {
         "nftables chain \"e\" of table netdev n (hook egress)",
     ];
     assert_eq!(hooks(&pair.host), expected);
-    // Another namespace has its own.
+    // Another namespace has its own hooks.
     assert_eq!(hooks(&pair.peer), [""; 0]);
 }
 
@@ -143,7 +143,7 @@ fn cgroups_are_found_where_none_is_mounted() {
     assert_eq!(looked.join().expect("a look"), here);
 }
 
-/// A cgroup with a program, removed with this.
+/// A cgroup with a program, removed on drop.
 struct Cgroup(String);
 
 impl Drop for Cgroup {
@@ -198,6 +198,6 @@ fn programs_of_a_cgroup_act_on_its_children_and_on_nobody_else() {
         own.starts_with('/') && hooks.without(&before).is_empty(),
         "{own}"
     );
-    // The child goes first.
+    // The child is removed first.
     drop(child);
 }

@@ -1,4 +1,4 @@
-//! The bad wire: it loses and reorders as asked, and what arrives is whole.
+//! The impaired link loses and reorders as configured, and packets arrive intact.
 
 use std::{
     io::{Read, Write},
@@ -18,7 +18,7 @@ use crate::{
 const HOST: &str = "10.77.0.1:9000";
 const TICK: Duration = Duration::from_millis(50);
 
-/// Steps in which the wire sends on what it holds when the work is done.
+/// Steps in which the link sends its delayed packets at the end.
 const STEPS_AFTER_MAX: u32 = 200;
 
 fn has_released_all(counters: &[WireCounters; 2]) -> bool {
@@ -27,7 +27,7 @@ fn has_released_all(counters: &[WireCounters; 2]) -> bool {
         .all(|from| from.released + from.refused >= from.program.held)
 }
 
-/// Client and host with a wire of two veth pairs between them.
+/// Client and host with an impaired link of two veth pairs between them.
 struct Bench {
     client: Namespace,
     host: Namespace,
@@ -59,7 +59,7 @@ impl Bench {
         bench
     }
 
-    /// Runs `work` while the wire carries; what the wire counted.
+    /// Runs `work` while the link forwards. Returns the link's counters.
     fn carry(&self, impairment: Impairment, work: impl FnOnce()) -> [WireCounters; 2] {
         let ends = ["end-a".to_owned(), "end-b".to_owned()];
         let config = WireConfig {
@@ -74,7 +74,7 @@ impl Bench {
                 while !done.load(Ordering::Relaxed) {
                     wire.step(Instant::now() + TICK, None).unwrap();
                 }
-                // Where cores are short, the work may end before this thread got to run.
+                // On a busy machine the work may end before this thread runs.
                 for _ in 0..STEPS_AFTER_MAX {
                     if has_released_all(&wire.counters().unwrap()) {
                         break;
@@ -142,8 +142,8 @@ fn packets_are_lost_and_overtaken_as_often_as_asked() {
         (from_client.program.held, 0)
     );
     assert!(from_client.overtaken <= from_client.released);
-    // Datagrams that a later one preceded, as the receiver saw it: the wire itself counts late, and
-    // then too few, where cores are short.
+    // Counts datagrams that a later one preceded at the receiver. The link's own counter is late on
+    // a busy machine, and then too low.
     let mut latest = 0;
     let late = arrived.iter().filter(|number| {
         latest = latest.max(**number);
@@ -154,7 +154,7 @@ fn packets_are_lost_and_overtaken_as_often_as_asked() {
         share(late, from_client.released) > 50,
         "{late} late, {from_client:?}"
     );
-    // The receiver's own queue may overflow, a little.
+    // The receiver's own queue may overflow slightly.
     let carried = sent - from_client.program.lost;
     assert!(
         share(arrived.len() as u64, carried) > 90,
@@ -195,8 +195,8 @@ fn a_kernel_connection_survives_the_wire() {
     assert!(received == bytes, "{} of {LEN} bytes came", received.len());
     let lost: u64 = counters.iter().map(|from| from.program.lost).sum();
     let released: u64 = counters.iter().map(|from| from.released).sum();
-    // How many of them were overtaken, only the receiver knows: where cores are short, the wire
-    // counts late.
+    // Only the receiver knows how many were overtaken: the link's counter is late on a busy
+    // machine.
     let overtaken: u64 = counters.iter().map(|from| from.overtaken).sum();
     assert!(lost > 0 && released >= overtaken.max(1), "{counters:?}");
 }

@@ -1,4 +1,4 @@
-//! Steering against the running kernel, in network namespaces of its own. Needs root.
+//! Steering with the running kernel, in network namespaces of the test. Needs root.
 
 mod bpf_unsafe;
 mod demux;

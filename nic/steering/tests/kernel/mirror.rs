@@ -1,4 +1,4 @@
-//! The mirror against the kernel it mirrors.
+//! The mirror compared with the kernel's tables.
 
 use std::{
     net::Ipv4Addr,
@@ -17,7 +17,7 @@ fn addr(a: u8, b: u8, c: u8, d: u8) -> Address {
     address_from_ipv4(Ipv4Addr::new(a, b, c, d))
 }
 
-/// Polls until `wanted` holds; everything that changed meanwhile.
+/// Polls until `wanted` holds. Returns all changes meanwhile.
 fn poll_until(mirror: &mut Mirror, mut wanted: impl FnMut(&Mirror) -> bool) -> Vec<Change> {
     let start = Instant::now();
     let mut changes = Vec::new();
@@ -135,7 +135,7 @@ fn changes_are_followed() {
     });
     assert_eq!(mirror.route_lookup(&addr(10, 77, 0, 2)).unwrap().mtu, 1400);
 
-    // The kernel does not announce the routes that go with a link that is switched off.
+    // The kernel does not announce the removal of the routes of a link that is switched off.
     pair.host.ip("route add 203.0.113.0/24 via 10.77.0.2");
     let routed = addr(203, 0, 113, 1);
     poll_until(&mut mirror, |mirror| mirror.route_lookup(&routed).is_some());
@@ -211,7 +211,7 @@ fn lost_events_are_made_up_for() {
     let pair = Pair::new();
     let ifindex = pair.host.index("veth0");
     let mut mirror = pair.host.run(Mirror::open).unwrap();
-    // More events than the socket's megabyte holds, in one batch without a poll.
+    // More events than the socket's megabyte holds, without a poll in between.
     let mut batch = String::new();
     for number in 0..ADDRESSES {
         let (high, low) = (number >> 8, number & 0xff);
@@ -236,13 +236,13 @@ fn lost_events_are_made_up_for() {
     );
 }
 
-/// The line of `ip neigh` about a neighbour behind veth0.
+/// Returns the line of `ip neigh` for a neighbour on veth0.
 fn neighbor_line(pair: &Pair, addr: &str) -> String {
     pair.host
         .ip(&format!("neigh show {addr} dev veth0 nud all"))
 }
 
-/// The kernel turns a permanent entry into an ordinary one where it is asked to use it.
+/// A request to use a permanent entry would make it an ordinary one.
 #[test]
 fn what_an_administrator_set_by_hand_stays() {
     if !privileged("what_an_administrator_set_by_hand_stays") {
@@ -293,12 +293,12 @@ fn what_the_kernel_does_not_know_or_not_for_sure_is_asked_for() {
         pair.host
             .ip(&format!("neigh change 10.77.0.2 nud {state} dev veth0"));
         mirror.resolve(ifindex, &peer).unwrap();
-        // Of a stale one confirmation is asked for after a while.
+        // A stale entry is confirmed after a while.
         poll_until(&mut mirror, |mirror| {
             found(mirror, NeighborState::Delay) || found(mirror, NeighborState::Reachable)
         });
     }
-    // Of one that is being asked for nothing more is asked.
+    // An entry in resolution gets no further request.
     let nobody = addr(10, 77, 0, 99);
     mirror.resolve(ifindex, &nobody).unwrap();
     mirror.resolve(ifindex, &nobody).unwrap();

@@ -1,4 +1,4 @@
-//! Network namespaces of a test's own, joined by veth pairs; removed when they go.
+//! Network namespaces of a test, joined by veth pairs and removed on drop.
 #![allow(dead_code)] // Several test binaries include this file; each uses a part.
 
 use std::{
@@ -13,7 +13,7 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
-/// Whether the test may make namespaces; says loudly if not.
+/// Returns true if the test may create namespaces; prints a message if not.
 pub fn privileged(test: &str) -> bool {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED {test}: needs root for network namespaces (sudo -E cargo test)");
@@ -57,21 +57,21 @@ impl Namespace {
         namespace
     }
 
-    /// Runs `ip` with these words in the namespace.
+    /// Runs `ip` with these arguments in the namespace.
     pub fn ip(&self, words: &str) -> String {
         let mut args = vec!["-n", &self.name];
         args.extend(words.split_whitespace());
         String::from_utf8(run_command("ip", &args).stdout).expect("ip prints text")
     }
 
-    /// Runs any command in the namespace.
+    /// Runs a command in the namespace.
     pub fn command(&self, words: &str) -> Output {
         let mut args = vec!["netns", "exec", &self.name];
         args.extend(words.split_whitespace());
         run_command("ip", &args)
     }
 
-    /// Runs `work` on a thread that is in the namespace; what it opens stays there.
+    /// Runs `work` on a thread in the namespace; its descriptors stay in the namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let path = format!("/run/netns/{}", self.name);
         thread::scope(|scope| {
@@ -88,7 +88,7 @@ impl Namespace {
         })
     }
 
-    /// The index of an interface.
+    /// Returns the index of an interface.
     pub fn index(&self, interface: &str) -> u32 {
         self.run(|| {
             let any = socket(AddressFamily::INET, SocketType::DGRAM, None).expect("a socket");
@@ -105,7 +105,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Two namespaces joined by a veth pair, `veth0` in each: the host has 10.77.0.1, the peer
+/// Two namespaces joined by a veth pair, `veth0` in each: the host has 10.77.0.1, the peer has
 /// 10.77.0.2.
 pub struct Pair {
     pub host: Namespace,

@@ -1,4 +1,4 @@
-//! Claims beside sockets of the kernel: the kernel keeps the packets of its own.
+//! Claims beside sockets of the kernel: the kernel keeps the packets of its own sockets.
 //!
 //! The program runs on frames of loopback addresses, for which this test has sockets.
 
@@ -13,7 +13,7 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
-/// The service's, if it had a socket.
+/// The packet would be redirected if the queue had a socket.
 const SERVICES: DemuxCounters = DemuxCounters {
     no_socket: 1,
     ..NOTHING
@@ -22,11 +22,11 @@ const KERNELS: DemuxCounters = DemuxCounters {
     kernels: 1,
     ..NOTHING
 };
-/// A port that no socket of this test has.
-const STRANGER: u16 = 9;
+/// A port without a socket of this test.
+const UNKNOWN_PORT: u16 = 9;
 
 /// A listener of the kernel with a connection, and a claim on its port.
-struct Scene {
+struct Fixture {
     bench: Bench,
     listener: TcpListener,
     accepted: TcpStream,
@@ -34,7 +34,7 @@ struct Scene {
     local: SocketAddr,
 }
 
-impl Scene {
+impl Fixture {
     fn new(ip: IpAddr, scope: Scope) -> Option<Self> {
         let mut bench = Bench::without_claims()?;
         let listener = TcpListener::bind((ip, 0)).expect("a port");
@@ -68,7 +68,7 @@ impl Scene {
         self.client.local_addr().expect("its name").port()
     }
 
-    /// A segment from `port` of the same address to the claimed port.
+    /// Returns a segment from `port` of the same address to the claimed port.
     fn segment(&self, port: u16, flags: u8) -> Vec<u8> {
         let mut packet = header(self.local.ip(), TCP);
         packet.extend(port.to_be_bytes());
@@ -99,44 +99,44 @@ const LOOPBACKS: [IpAddr; 2] = [
 #[test]
 fn the_kernel_keeps_its_connections_and_its_listener() {
     for ip in LOOPBACKS {
-        let Some(mut scene) = Scene::new(ip, Scope::BesideKernel) else {
+        let Some(mut fixture) = Fixture::new(ip, Scope::BesideKernel) else {
             return;
         };
-        let client = scene.of_client();
+        let client = fixture.of_client();
         for flags in [ACK, SYN, RST, FIN | ACK] {
-            assert_eq!(scene.seen(client, flags), KERNELS, "{ip} {flags}");
+            assert_eq!(fixture.seen(client, flags), KERNELS, "{ip} {flags}");
         }
-        assert_eq!(scene.seen(STRANGER, SYN), KERNELS);
-        // Of a connection of the service, or of none.
+        assert_eq!(fixture.seen(UNKNOWN_PORT, SYN), KERNELS);
+        // These segments belong to a connection of the service, or to none.
         for flags in [ACK, SYN | ACK, RST, FIN | ACK] {
-            assert_eq!(scene.seen(STRANGER, flags), SERVICES, "{ip} {flags}");
+            assert_eq!(fixture.seen(UNKNOWN_PORT, flags), SERVICES, "{ip} {flags}");
         }
     }
 }
 
-/// A core that has been silent for a second: the kernel takes new connections on a port that is the
-/// service's alone, and keeps those that it has. The others wait for the core.
+/// A core without a heartbeat for a second: the kernel takes new connections on a port that only
+/// the service has, and keeps its own connections. Other segments wait for the core.
 #[test]
 fn the_kernel_takes_new_connections_of_a_silent_core() {
-    const LEFT: DemuxCounters = DemuxCounters {
+    const NO_HEARTBEAT: DemuxCounters = DemuxCounters {
         no_life: 1,
         ..NOTHING
     };
     for ip in LOOPBACKS {
-        let Some(mut scene) = Scene::new(ip, Scope::Whole) else {
+        let Some(mut fixture) = Fixture::new(ip, Scope::Whole) else {
             return;
         };
-        let (client, all) = (scene.of_client(), Arc::new(scene.heartbeats()));
+        let (client, all) = (fixture.of_client(), Arc::new(fixture.heartbeats()));
         let core = all.of_queue(0);
-        for (age_ms, ours) in [(0, SERVICES), (1000, LEFT)] {
+        for (age_ms, ours) in [(0, SERVICES), (1000, NO_HEARTBEAT)] {
             core.beat(super::heartbeats::now_ns() - age_ms * 1_000_000);
-            assert_eq!(scene.seen(STRANGER, SYN), ours, "{ip} {age_ms}");
+            assert_eq!(fixture.seen(UNKNOWN_PORT, SYN), ours, "{ip} {age_ms}");
             for flags in [ACK, SYN, RST, FIN | ACK] {
-                assert_eq!(scene.seen(client, flags), ours, "{ip} {age_ms} {flags}");
+                assert_eq!(fixture.seen(client, flags), ours, "{ip} {age_ms} {flags}");
             }
             for flags in [ACK, SYN | ACK, RST, FIN | ACK] {
                 assert_eq!(
-                    scene.seen(STRANGER, flags),
+                    fixture.seen(UNKNOWN_PORT, flags),
                     SERVICES,
                     "{ip} {age_ms} {flags}"
                 );
@@ -145,20 +145,20 @@ fn the_kernel_takes_new_connections_of_a_silent_core() {
     }
 }
 
-/// A program that listens in both stacks: connections that the kernel made before the claim go on
-/// there, and new ones are the service's.
+/// A program that listens in both stacks: connections that the kernel had before the claim stay
+/// with the kernel, and new ones go to the service.
 #[test]
 fn the_kernel_keeps_its_connections_and_gets_no_new_ones() {
     for ip in LOOPBACKS {
-        let Some(mut scene) = Scene::new(ip, Scope::BesideConnections) else {
+        let Some(mut fixture) = Fixture::new(ip, Scope::BesideConnections) else {
             return;
         };
-        let client = scene.of_client();
+        let client = fixture.of_client();
         for flags in [ACK, SYN, RST, FIN | ACK] {
-            assert_eq!(scene.seen(client, flags), KERNELS, "{ip} {flags}");
+            assert_eq!(fixture.seen(client, flags), KERNELS, "{ip} {flags}");
         }
         for flags in [SYN, ACK, SYN | ACK, RST, FIN | ACK] {
-            assert_eq!(scene.seen(STRANGER, flags), SERVICES, "{ip} {flags}");
+            assert_eq!(fixture.seen(UNKNOWN_PORT, flags), SERVICES, "{ip} {flags}");
         }
     }
 }
@@ -166,47 +166,47 @@ fn the_kernel_keeps_its_connections_and_gets_no_new_ones() {
 #[test]
 fn without_its_listener_the_kernel_keeps_what_is_left_of_its_connections() {
     for ip in LOOPBACKS {
-        let Some(mut scene) = Scene::new(ip, Scope::BesideKernel) else {
+        let Some(mut fixture) = Fixture::new(ip, Scope::BesideKernel) else {
             return;
         };
-        let client = scene.of_client();
+        let client = fixture.of_client();
         let other = TcpListener::bind((ip, 0)).expect("a port");
-        drop(std::mem::replace(&mut scene.listener, other));
-        assert_eq!(scene.seen(STRANGER, SYN), SERVICES);
-        assert_eq!(scene.seen(client, ACK), KERNELS);
-        // The server closes first: its end is in TIME-WAIT.
+        drop(std::mem::replace(&mut fixture.listener, other));
+        assert_eq!(fixture.seen(UNKNOWN_PORT, SYN), SERVICES);
+        assert_eq!(fixture.seen(client, ACK), KERNELS);
+        // The server closes first, so that its end is in TIME-WAIT.
         let spare = TcpListener::bind((ip, 0)).expect("a port");
         let replaced = TcpStream::connect(spare.local_addr().unwrap()).expect("a connection");
-        drop(std::mem::replace(&mut scene.accepted, replaced));
+        drop(std::mem::replace(&mut fixture.accepted, replaced));
         let far = spare.accept().expect("it is there").0;
-        drop(std::mem::replace(&mut scene.client, far));
-        assert_eq!(scene.seen(client, ACK), KERNELS);
+        drop(std::mem::replace(&mut fixture.client, far));
+        assert_eq!(fixture.seen(client, ACK), KERNELS);
     }
 }
 
 #[test]
 fn a_whole_claim_does_not_ask_the_kernel() {
     for ip in LOOPBACKS {
-        let Some(mut scene) = Scene::new(ip, Scope::Whole) else {
+        let Some(mut fixture) = Fixture::new(ip, Scope::Whole) else {
             return;
         };
-        let client = scene.of_client();
-        assert_eq!(scene.seen(client, ACK), SERVICES);
-        assert_eq!(scene.seen(STRANGER, SYN), SERVICES);
+        let client = fixture.of_client();
+        assert_eq!(fixture.seen(client, ACK), SERVICES);
+        assert_eq!(fixture.seen(UNKNOWN_PORT, SYN), SERVICES);
     }
 }
 
 #[test]
 fn fragments_and_errors_follow_the_connection() {
     for ip in LOOPBACKS {
-        let Some(mut scene) = Scene::new(ip, Scope::BesideKernel) else {
+        let Some(mut fixture) = Fixture::new(ip, Scope::BesideKernel) else {
             return;
         };
-        for (port, whose) in [(scene.of_client(), NOTHING), (STRANGER, SERVICES)] {
+        for (port, whose) in [(fixture.of_client(), NOTHING), (UNKNOWN_PORT, SERVICES)] {
             let kernels = whose == NOTHING;
-            // A packet of the claimed port to `port`, quoted.
+            // A quoted packet from the claimed port to `port`.
             let mut quoted = header(ip, TCP);
-            quoted.extend(scene.local.port().to_be_bytes());
+            quoted.extend(fixture.local.port().to_be_bytes());
             quoted.extend(port.to_be_bytes());
             quoted.extend([0; 4]);
             let (proto, kind) = if ip.is_ipv4() { (ICMP, 3) } else { (ICMPV6, 1) };
@@ -215,17 +215,21 @@ fn fragments_and_errors_follow_the_connection() {
             error.extend(quoted);
             let icmp = DemuxCounters { icmp: 1, ..NOTHING };
             let expected = if kernels { icmp } else { SERVICES };
-            assert_eq!(scene.bench.seen(&ethernet(&error)), expected, "{ip} {port}");
+            assert_eq!(
+                fixture.bench.seen(&ethernet(&error)),
+                expected,
+                "{ip} {port}"
+            );
             if ip.is_ipv4() {
-                let mut first = scene.segment(port, ACK);
-                // The first fragment of more.
+                let mut first = fixture.segment(port, ACK);
+                // The fragment is the first of several.
                 first[6] = 0x20;
                 let fragments = DemuxCounters {
                     fragments: 1,
                     ..NOTHING
                 };
                 let expected = if kernels { fragments } else { SERVICES };
-                assert_eq!(scene.bench.seen(&ethernet(&first)), expected, "{port}");
+                assert_eq!(fixture.bench.seen(&ethernet(&first)), expected, "{port}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Datagrams in fragments: all of one go where the ports of its first say.
+//! Fragmented datagrams: all fragments follow the ports in the first one.
 
 use super::*;
 
@@ -12,8 +12,8 @@ const KERNELS: DemuxCounters = DemuxCounters {
 };
 const MORE: u16 = 1;
 
-/// A fragment over IPv4 whose payload starts at unit `offset` (of eight bytes); `bytes` of a TCP or
-/// UDP header follow.
+/// Returns an IPv4 fragment at `offset` (in units of eight bytes), followed by `bytes` of a TCP or
+/// UDP header.
 fn fragment(proto: u8, from: [u8; 4], id: u16, offset: u16, more: u16, bytes: &[u8]) -> Vec<u8> {
     let mut packet = ipv4(proto, from, HOST, 0);
     packet[4..6].copy_from_slice(&id.to_be_bytes());
@@ -27,7 +27,7 @@ fn first(proto: u8, from: [u8; 4], id: u16, port: u8) -> Vec<u8> {
 }
 
 fn later(proto: u8, from: [u8; 4], id: u16) -> Vec<u8> {
-    // As a header it would be of a claimed port.
+    // Read as a header, the payload would be for a claimed port.
     fragment(proto, from, id, 1, 0, &[0x9c, 0x40, 0, 80, 1, 2, 3, 4])
 }
 
@@ -43,7 +43,7 @@ fn all_fragments_follow_the_first() {
             assert_eq!(bench.seen(&later(proto, PEER, 7)), CLAIMED);
         }
     }
-    // No other host's, no other protocol's, and nothing without ports.
+    // Fragments of another host or protocol, or without ports, do not match.
     assert_eq!(bench.seen(&later(TCP, [10, 0, 0, 3], 7)), KERNELS);
     for _ in 0..2 {
         assert_eq!(bench.seen(&first(ICMP, PEER, 7, 80)), KERNELS);
@@ -69,19 +69,20 @@ fn a_fragment_before_the_first_goes_where_the_others_of_its_host_went() {
     let Some(mut bench) = Bench::new() else {
         return;
     };
-    // Nothing is known of this host, so the kernel has it; nor would UDP say anything of TCP.
+    // The demux knows nothing of this host, so the kernel gets the fragment. UDP does not count for
+    // TCP.
     assert_eq!(bench.seen(&later(TCP, PEER, 1)), KERNELS);
     assert_eq!(bench.seen(&first(UDP, PEER, 1, 53)), CLAIMED);
     assert_eq!(bench.seen(&later(TCP, PEER, 1)), KERNELS);
     assert_eq!(bench.seen(&first(TCP, PEER, 1, 80)), CLAIMED);
     assert_eq!(bench.seen(&later(TCP, PEER, 2)), CLAIMED);
-    // From now on the host has both kinds.
+    // From here on the host has claimed and unclaimed datagrams.
     assert_eq!(bench.seen(&first(TCP, PEER, 3, 81)), KERNELS);
     assert_eq!(bench.seen(&later(TCP, PEER, 4)), KERNELS);
     assert_eq!(bench.seen(&later(TCP, PEER, 1)), CLAIMED);
 }
 
-/// A fragment over IPv6 behind `extensions`.
+/// Returns an IPv6 fragment behind `extensions`.
 fn fragment_v6(id: u32, word: u16, next: u8, extensions: &[(u8, u8)], bytes: &[u8]) -> Vec<u8> {
     let mut packet = ipv6::ipv6(ipv6::FRAGMENT, ipv6::PEER, ipv6::HOST, extensions);
     packet.extend([next, 0]);
@@ -107,12 +108,12 @@ fn fragments_over_ipv6() {
         assert_eq!(seen(id, 8, TCP, extensions, 80), KERNELS);
         assert_eq!(seen(id, 1, TCP, extensions, 80), CLAIMED);
         assert_eq!(seen(id, 8, TCP, extensions, 9), CLAIMED);
-        // The first says the protocol; the others need not repeat it (RFC 8200 §4.5).
+        // The first fragment names the protocol; later ones need not repeat it (RFC 8200 §4.5).
         assert_eq!(seen(id, 8 | 1, UDP, extensions, 9), CLAIMED);
         assert_eq!(seen(id, 1, ipv6::ICMPV6, extensions, 80), KERNELS);
         assert_eq!(seen(id, 8, ipv6::ICMPV6, extensions, 80), KERNELS);
     }
-    // A fragment that is all of its packet is none (RFC 6946).
+    // An atomic fragment is treated as a whole packet (RFC 6946).
     let unclaimed = DemuxCounters {
         unclaimed: 1,
         ..ipv6::NOTHING

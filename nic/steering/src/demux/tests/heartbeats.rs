@@ -1,4 +1,4 @@
-//! A core that shows no life gets no new connections, and in the end no frames.
+//! A core without heartbeat gets no new connections, and after a while no frames.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -6,13 +6,13 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// The clock of the program.
+/// Returns the time of the program's clock.
 pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1000 * MS + now.tv_nsec as u64
 }
 
-/// The demux with its claims, the heartbeats, and a frame for the service.
+/// Returns the demux with its claims, the heartbeats, and a frame for the service.
 fn bench() -> Option<(Bench, Arc<Heartbeats>, Vec<u8>)> {
     let mut bench = Bench::new()?;
     let words = bench.object.memory("HEARTBEATS", Heartbeats::LEN).unwrap();
@@ -20,12 +20,12 @@ fn bench() -> Option<(Bench, Arc<Heartbeats>, Vec<u8>)> {
     Some((bench, Arc::new(Heartbeats::new(words)), frame))
 }
 
-/// Frames that were meant for the service. No queue has a socket here.
-const SENT: DemuxCounters = DemuxCounters {
+/// A frame for the service; no queue has a socket here.
+const REDIRECTED: DemuxCounters = DemuxCounters {
     no_socket: 1,
     ..ipv6::NOTHING
 };
-const LEFT: DemuxCounters = DemuxCounters {
+const NO_HEARTBEAT: DemuxCounters = DemuxCounters {
     no_life: 1,
     ..ipv6::NOTHING
 };
@@ -35,7 +35,7 @@ fn a_queue_is_not_watched_until_its_core_shows_life() {
     let Some((mut bench, all, frame)) = bench() else {
         return;
     };
-    assert_eq!(bench.seen(&frame), SENT);
+    assert_eq!(bench.seen(&frame), REDIRECTED);
     assert!(!all.of_queue(0).is_awaited());
 }
 
@@ -46,19 +46,24 @@ fn a_core_that_is_silent_keeps_its_connections_until_it_counts_as_dead() {
     };
     let core = all.of_queue(0);
     // The kernel of this test has no socket for the frame.
-    for (age_ms, expected) in [(0, SENT), (900, SENT), (29_000, SENT), (31_000, LEFT)] {
+    for (age_ms, expected) in [
+        (0, REDIRECTED),
+        (900, REDIRECTED),
+        (29_000, REDIRECTED),
+        (31_000, NO_HEARTBEAT),
+    ] {
         core.beat(now_ns() - age_ms * MS);
         assert_eq!(bench.seen(&frame), expected, "{age_ms} ms ago");
     }
-    // A beat of a clock that is a little ahead.
+    // A heartbeat with a clock that is slightly ahead.
     core.beat(now_ns() + MS);
-    assert_eq!(bench.seen(&frame), SENT);
-    // The core goes on.
+    assert_eq!(bench.seen(&frame), REDIRECTED);
+    // The core continues.
     core.beat(now_ns());
-    assert_eq!(bench.seen(&frame), SENT);
-    // The others' queues are their own.
+    assert_eq!(bench.seen(&frame), REDIRECTED);
+    // The heartbeats of other queues do not matter.
     all.of_queue(1).beat(now_ns() - 60_000 * MS);
-    assert_eq!(bench.seen(&frame), SENT);
+    assert_eq!(bench.seen(&frame), REDIRECTED);
 }
 
 #[test]
@@ -69,11 +74,11 @@ fn a_frame_starts_the_time_of_a_sleeping_core() {
     let core = all.of_queue(0);
     core.sleep();
     assert!(!core.is_awaited());
-    assert_eq!(bench.seen(&frame), SENT);
+    assert_eq!(bench.seen(&frame), REDIRECTED);
     assert!(core.is_awaited());
-    assert_eq!(bench.seen(&frame), SENT);
+    assert_eq!(bench.seen(&frame), REDIRECTED);
     core.sleep();
-    // Frames that are not for the service wake nobody.
+    // Frames that are not for the service do not start the core's time.
     bench.seen(&ethernet(&transport(TCP, 4000, 81, 0)));
     assert!(!core.is_awaited());
 }
@@ -85,5 +90,5 @@ fn a_service_that_gave_up_gets_nothing() {
     };
     all.of_queue(0).beat(now_ns());
     all.give_up();
-    assert_eq!(bench.seen(&frame), LEFT);
+    assert_eq!(bench.seen(&frame), NO_HEARTBEAT);
 }

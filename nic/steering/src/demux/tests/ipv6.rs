@@ -39,8 +39,8 @@ pub const NOTHING: DemuxCounters = DemuxCounters {
     no_life: 0,
 };
 
-/// A header, then extension headers (their numbers, and lengths in units of 8 bytes beyond the
-/// first).
+/// Returns an IPv6 header with extension headers, given by their numbers and their lengths in units
+/// of 8 bytes beyond the first.
 pub fn ipv6(proto: u8, source: [u8; 16], dest: [u8; 16], extensions: &[(u8, u8)]) -> Vec<u8> {
     let numbers = extensions.iter().map(|(number, _)| *number);
     let mut next = numbers.chain([proto]);
@@ -63,7 +63,7 @@ fn transport(proto: u8, dest: [u8; 16], dest_port: u16, extensions: &[(u8, u8)])
     packet
 }
 
-/// An ICMPv6 message that quotes a packet of `HOST`'s `port`.
+/// Returns an ICMPv6 message that quotes a packet from `port` of `HOST`.
 fn icmp_error(kind: u8, port: u8, extensions: &[(u8, u8)]) -> Vec<u8> {
     let mut packet = ipv6(ICMPV6, PEER, HOST, &[]);
     packet.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
@@ -114,7 +114,7 @@ fn icmp_errors_follow_the_packet_they_quote() {
         assert_eq!(seen(&icmp_error(kind, 80, &[(DESTINATION, 1)])), CLAIMED);
         assert_eq!(seen(&icmp_error(kind, 81, &[])), KERNELS_ICMP);
     }
-    // Echo, and neighbour discovery above all.
+    // Echo, and above all neighbour discovery.
     for kind in [0, 5, 128, 129, 135, 136] {
         assert_eq!(seen(&icmp_error(kind, 80, &[])), KERNELS_ICMP);
     }
