@@ -1,11 +1,12 @@
-//! The layout of every byte that crosses the boundary between a program and the service.
+//! The layout of all memory and messages that cross the boundary between a program and the service.
 //!
-//! Data only: no functions beyond constants and assertions (STYLE rule 7). All structures are
-//! `repr(C)`, hold offsets instead of pointers, and have no implicit padding. Three memories exist:
+//! The crate holds only data: no functions beyond constants and assertions (STYLE rule 7). All
+//! structures are `repr(C)`, hold offsets instead of pointers, and have no implicit padding. The
+//! boundary consists of three memories:
 //!
-//! * the **program region**: three sealed, sparse memfds per program, made by the service, which
-//!   both map side by side. The program can only read the receive buffers. Nothing that the
-//!   service reads from the rest is trusted.
+//! * the **program region**: three sealed, sparse memfds per program, which the service creates and
+//!   both sides map next to each other. The program can only read the receive buffers. The service
+//!   trusts nothing that it reads from the rest.
 //! * the **service page**: one sealed memfd per service, mapped read-only by every program.
 //! * **registration messages**: fixed-size datagrams over a `SOCK_SEQPACKET` unix socket.
 //!
@@ -16,10 +17,10 @@
 //! |          | 1 MiB each      | 256 B each        | service allocates  | program alloc. |
 //! ```
 //!
-//! A **stream position** (`u32`, wrapping) counts payload bytes of one direction of one connection;
-//! the first byte has position 0. A **stream buffer** of `2^log2` bytes at region offset `o` keeps
-//! the byte of position `p` at `o + (p & (2^log2 - 1))`, so a buffer can be replaced by a larger
-//! one by copying each byte to its place under the new mask.
+//! A **stream position** (`u32`, wrapping) counts payload bytes of one direction of a connection;
+//! the first byte has position 0. A **stream buffer** of `2^log2` bytes at region offset `o` holds
+//! the byte at position `p` at `o + (p & (2^log2 - 1))`. A larger buffer can therefore replace a
+//! buffer by copying each byte to its offset under the new mask.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -32,40 +33,42 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 pub use options::{FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, congestion};
 pub use registration::{FlowNumbers, Message, flow_features, message, not_accelerated, refusal};
 
-/// Changes with every change to this crate. A mismatch is refused at registration.
+/// Version of the ABI, increased with every change of this crate. Registration refuses another
+/// version.
 pub const ABI_VERSION: u32 = 12;
-/// First eight bytes of a program region.
+/// Magic number at the start of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
-/// First eight bytes of the service page.
+/// Magic number at the start of the service page.
 pub const SERVICE_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNSP");
-/// First eight bytes of every registration message.
+/// Magic number at the start of every registration message.
 pub const MESSAGE_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNMS");
 
-/// Bytes of the region header.
+/// Length of the region header in bytes.
 pub const HEADER_LEN: u64 = 4096;
-/// Bytes of region that belong to one context (rings and their indices).
+/// Length of a context's part of the region in bytes (rings and indices).
 pub const CONTEXT_LEN: u64 = 1 << 20;
-/// Sets of rings that one program may have: one per context and fast-path core.
+/// Largest number of ring sets of a program: one per context and fast-path core.
 pub const CONTEXTS_MAX: u32 = 128;
-/// Fast-path cores that one service may have.
+/// Largest number of fast-path cores of a service.
 pub const CORES_MAX: usize = 16;
-/// Entries of the route table in the service page.
+/// Number of entries of the route table in the service page.
 pub const ROUTES_MAX: usize = 256;
 /// Smallest stream buffer: 2 KiB.
 pub const STREAM_BUFFER_LOG2_MIN: u8 = 11;
 /// Largest stream buffer: 8 MiB.
 pub const STREAM_BUFFER_LOG2_MAX: u8 = 23;
-/// Entries of each data ring (power of two).
+/// Number of entries of each data ring (power of two).
 pub const DATA_RING_LEN: u32 = 8192;
-/// Entries of each control ring (power of two).
+/// Number of entries of each control ring (power of two).
 pub const CONTROL_RING_LEN: u32 = 1024;
 
-/// Region offset of context `n`.
+/// Returns the region offset of context `n`.
 pub const fn context_offset(n: u32) -> u64 {
     HEADER_LEN + n as u64 * CONTEXT_LEN
 }
 
-/// Start of the program region. Written by the service before the program sees it, constant after.
+/// Header of the program region. The service writes it before the program maps the region, and it
+/// is constant afterwards.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
@@ -73,54 +76,56 @@ pub struct Header {
     pub magic: u64,
     /// [`ABI_VERSION`].
     pub abi_version: u32,
-    /// Connections that the program can have at once.
+    /// Number of slots: connections that the program can have at the same time.
     pub slots_max: u32,
-    /// Bytes of the region.
+    /// Length of the region in bytes.
     pub region_len: u64,
     /// Region offset of the slot array.
     pub slots_offset: u64,
-    /// Region offset and length of the receive-buffer area (allocated by the service).
+    /// Region offset of the receive-buffer area, which the service allocates from.
     pub rx_offset: u64,
-    /// See `rx_offset`.
+    /// Length of the receive-buffer area in bytes.
     pub rx_len: u64,
-    /// Region offset and length of the send-buffer area (allocated by the program).
+    /// Region offset of the send-buffer area, which the program allocates from.
     pub tx_offset: u64,
-    /// See `tx_offset`.
+    /// Length of the send-buffer area in bytes.
     pub tx_len: u64,
 }
 
-/// Producer and consumer index of a single-producer single-consumer ring, a cache line each.
+/// Producer and consumer index of a single-producer single-consumer ring, in a cache line each.
 ///
-/// Indices count entries since the start and wrap at 2^32; an entry's place is `index & (len - 1)`.
+/// Indices count entries since the start and wrap at 2^32. The slot of an entry is `index & (len -
+/// 1)`.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct RingIndex {
-    /// Entries produced. Written by the producer only.
+    /// Number of entries produced. Only the producer writes it.
     pub produced: AtomicU32,
     _pad0: [u32; 15],
-    /// Entries consumed. Written by the consumer only.
+    /// Number of entries consumed. Only the consumer writes it.
     pub consumed: AtomicU32,
     _pad1: [u32; 15],
 }
 
-/// Start of a context: indices of its four rings, then the sleep words.
+/// Start of a context: the indices of its four rings, followed by the sleep words.
 ///
-/// The rings' entries follow at fixed offsets from the context's start.
+/// The entries of the rings follow at fixed offsets from the start of the context.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ContextHead {
-    /// Program to service, entries are words of [`data_request`].
+    /// Program to service; entries are words of [`data_request`].
     pub data_request: RingIndex,
-    /// Service to program, entries are words of [`data_event`].
+    /// Service to program; entries are words of [`data_event`].
     pub data_event: RingIndex,
-    /// Program to service, entries are [`ControlRequest`].
+    /// Program to service; entries are [`ControlRequest`].
     pub control_request: RingIndex,
-    /// Service to program, entries are [`ControlEvent`].
+    /// Service to program; entries are [`ControlEvent`].
     pub control_event: RingIndex,
-    /// 1 while the program sleeps, or is about to, and wants its doorbell rung. The program sets
-    /// it, looks at the event rings once more, and sleeps; the service clears it when it rings.
+    /// 1 while the program sleeps or is about to sleep, and needs its doorbell rung. The program
+    /// sets the word, checks the event rings once more, and sleeps. The service clears the word
+    /// when it rings.
     pub needs_wakeup: AtomicU32,
-    /// The CPU that the context's thread last ran on plus one, 0 if unknown. A hint.
+    /// CPU on which the context's thread ran last, plus one; 0 if unknown. This is a hint.
     pub cpu_hint: AtomicU32,
     _pad: [u32; 14],
 }
@@ -134,27 +139,27 @@ pub const CONTROL_REQUEST_OFFSET: u64 = DATA_EVENT_OFFSET + 8 * DATA_RING_LEN as
 /// Offset of the control-event entries (64 bytes each) from the context's start.
 pub const CONTROL_EVENT_OFFSET: u64 = CONTROL_REQUEST_OFFSET + 128 * CONTROL_RING_LEN as u64;
 
-/// A word of the data-request ring: `kind << 56 | arg << 32 | slot`.
+/// Words of the data-request ring: `kind << 56 | arg << 32 | slot`.
 pub mod data_request {
-    /// The program's half of the slot has changed: bytes written, bytes read, flags.
+    /// The program's half of the slot has changed: bytes written, bytes read, or flags.
     pub const ADVANCE: u8 = 1;
-    /// Events of the slot go to context `arg` from now on; its present state is announced there.
+    /// Sends the events of the slot to context `arg` from now on, beginning with its current state.
     pub const ASSIGN: u8 = 2;
-    /// The program took `arg` connections from the accept queue of listener `slot`.
+    /// The program has accepted `arg` connections of listener `slot`.
     pub const ACCEPT_TAKEN: u8 = 3;
 }
 
-/// A word of the data-event ring: `kind << 56 | slot`.
+/// Words of the data-event ring: `kind << 56 | slot`.
 pub mod data_event {
     /// The service's half of the slot has changed.
     pub const READY: u8 = 1;
-    /// The service is done with the slot: its send buffer is the program's again, and the slot's
-    /// number may come back with another generation. Last event of a connection.
+    /// Last event of a connection: the service has released the slot. The send buffer belongs to
+    /// the program again, and the slot may be reused with another generation.
     pub const RELEASED: u8 = 2;
 }
 
-/// What the program knows of a connection and shares with the service, and the reverse. Two hot
-/// lines, one written by each side, then the cold lines, written by the service once.
+/// State of a connection that the program and the service share. Each side writes one hot cache
+/// line. Two cold lines follow.
 #[repr(C, align(256))]
 #[derive(Debug)]
 pub struct Slot {
@@ -162,57 +167,59 @@ pub struct Slot {
     pub service: ServiceHalf,
     /// Written by the program.
     pub program: ProgramHalf,
-    /// Written by the service before the slot is announced.
+    /// Written by the service before it announces the slot.
     pub names: SlotNames,
-    /// Written by the program, seldom.
+    /// Written by the program, rarely.
     pub options: SlotOptions,
 }
 
-/// The service's half of a [`Slot`]. The program only reads it.
+/// The service's half of a [`Slot`], which the program only reads.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ServiceHalf {
-    /// Where received bytes lie: see [`BufferWord`]. Stored before `rx_head`. With
-    /// [`buffer_word::MARKED`]: what lies from the position in `urgent` on is not read as the rest.
+    /// Receive buffer: see [`BufferWord`]. Stored before `rx_head`. With [`buffer_word::MARKED`],
+    /// bytes from the position in `urgent` on are not read like ordinary data.
     pub rx_buffer: AtomicU64,
-    /// The last value of the program's `tx_buffer` that the service uses: an older buffer is free.
+    /// Last value of the program's `tx_buffer` that the service uses. An older buffer is free.
     pub tx_buffer_seen: AtomicU64,
-    /// Counts uses of this slot: even while free, odd while a connection has it.
+    /// Number of uses of this slot: even while free, odd while a connection has the slot.
     pub generation: AtomicU32,
     /// Stream position after the last in-order byte received.
     pub rx_head: AtomicU32,
-    /// Stream position after the last byte that the peer acknowledged: older ones may be
+    /// Stream position after the last byte that the peer acknowledged. Older bytes may be
     /// overwritten.
     pub tx_acked: AtomicU32,
     /// Bits of [`service_flags`].
     pub flags: AtomicU32,
-    /// What ended the connection, as [`CloseCause`]; 0 while it lives.
+    /// Cause of the connection's end, as [`CloseCause`]; 0 while it lives.
     pub cause: AtomicU32,
-    /// Receive window limit in bytes: the program announces its reads (ADVANCE) when it has read a
-    /// quarter of this since its last announcement.
+    /// Receive window limit in bytes. The program announces its reads (ADVANCE) when it has read a
+    /// quarter of the limit since its last announcement.
     pub rx_window: AtomicU32,
-    /// Bytes that the program may have written and not yet acknowledged (the send buffer's limit).
+    /// Limit of bytes that are written and not acknowledged: the limit of the send buffer.
     pub tx_limit: AtomicU32,
     /// With [`SlotOptions::tx_reports`]: stream position after the last byte that was sent.
     pub tx_sent: AtomicU32,
-    /// With SOFT_ERROR: the last one, as `count << 8 | cause`, the cause as [`CloseCause`].
+    /// With SOFT_ERROR: the last error, as `count << 8 | cause`, with the cause as [`CloseCause`].
     pub soft_error: AtomicU32,
-    /// With URGENT: stream position of the urgent byte before the one in `urgent`, or that one's.
+    /// With URGENT: stream position of the urgent byte before the one in `urgent`, or the same
+    /// position.
     pub urgent_before: AtomicU32,
-    /// With URGENT: the last urgent byte, as `position << 32 | state << 8 | byte`, the state one of
-    /// [`urgent_state`]; the byte counts once it is there. Stored before `rx_head`.
+    /// With URGENT: the last urgent byte, as `position << 32 | state << 8 | byte`. The state is one
+    /// of [`urgent_state`]; the byte is valid in state THERE. Stored before `rx_head`.
     pub urgent: AtomicU64,
 }
 
-/// The program's half of a [`Slot`]. The service reads each field once per use and validates it.
+/// The program's half of a [`Slot`]. The service reads each field once per use and validates the
+/// value.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ProgramHalf {
-    /// Where bytes to send lie: see [`BufferWord`]. Stored before `tx_head`.
+    /// Send buffer: see [`BufferWord`]. Stored before `tx_head`.
     pub tx_buffer: AtomicU64,
-    /// The last value of the service's `rx_buffer` that the program uses: an older one is free.
+    /// Last value of the service's `rx_buffer` that the program uses. An older buffer is free.
     pub rx_buffer_seen: AtomicU64,
-    /// Equals the generation that the program acts for; others are ignored.
+    /// Generation that the program acts for. The service ignores a half with another generation.
     pub generation: AtomicU32,
     /// Stream position after the last byte that the program wrote.
     pub tx_head: AtomicU32,
@@ -222,67 +229,69 @@ pub struct ProgramHalf {
     pub flags: AtomicU32,
     /// SO_LINGER seconds plus one, 0 if off. Linger 0 is CLOSE with ABORT.
     pub linger: AtomicU32,
-    /// Not 0 while the program moves bytes of a SHARED connection: it is not to be taken away now.
+    /// Not 0 while the program moves bytes of a SHARED connection, which must not be taken away
+    /// then.
     pub held: AtomicU32,
     _pad: [u32; 6],
 }
 
-/// A stream buffer in one word: `kib << 8 | log2`, `kib` the region offset in units of 1 KiB.
-/// Zero: no buffer.
+/// A stream buffer in one word: `kib << 8 | log2`, where `kib` is the region offset in units of 1
+/// KiB. Zero: no buffer.
 pub mod buffer_word {
-    /// Bits of the size's logarithm.
+    /// Number of bits of the logarithm of the size.
     pub const LOG2_BITS: u32 = 8;
-    /// Unit of the offset.
+    /// Unit of the offset in bytes.
     pub const OFFSET_UNIT: u64 = 1024;
-    /// A receive buffer in which there is, or will be, urgent data: no part of the word's meaning.
+    /// Flag of a receive buffer that has, or will have, urgent data. The flag does not change the
+    /// buffer.
     pub const MARKED: u64 = 1 << 63;
 }
 
-/// See [`buffer_word`].
+/// A buffer as a word: see [`buffer_word`].
 pub type BufferWord = u64;
 
 /// Bits of [`ServiceHalf::flags`].
 pub mod service_flags {
     /// The handshake is complete.
     pub const ESTABLISHED: u32 = 1 << 0;
-    /// The peer sent FIN and all before it is in the buffer: end of file after `rx_head`.
+    /// The peer sent FIN and all data before it is in the buffer: end of file after `rx_head`.
     pub const FIN_RECEIVED: u32 = 1 << 1;
-    /// The connection is over; `cause` says why. Unread bytes can still be read.
+    /// The connection is over, and `cause` has the reason. Unread bytes can still be read.
     pub const CLOSED: u32 = 1 << 2;
-    /// Our FIN was acknowledged.
+    /// The peer has acknowledged our FIN.
     pub const FIN_ACKED: u32 = 1 << 3;
-    /// The connection stays within this service (the memory wire).
+    /// The connection stays within this service: the local path.
     pub const MEMORY_WIRE: u32 = 1 << 4;
     /// Other processes hold the connection too (fork).
     pub const SHARED: u32 = 1 << 5;
-    /// With SHARED: another process has the connection at present; nothing else in this slot is
-    /// true any more. TAKE brings it back.
+    /// With SHARED: another process has the connection at present, and nothing else in this slot is
+    /// valid any more. TAKE brings the connection back.
     pub const ELSEWHERE: u32 = 1 << 6;
-    /// With ELSEWHERE: something happened to it since it went, or that process is gone.
+    /// With ELSEWHERE: the connection has changed since it moved, or the other process is gone.
     pub const NEWS: u32 = 1 << 7;
-    /// There was an error of the path that did not end the connection: `soft_error` says which.
+    /// A path error occurred that did not end the connection: see `soft_error`.
     pub const SOFT_ERROR: u32 = 1 << 8;
-    /// There is urgent data that the program has not read beyond: `urgent` says where.
+    /// The program has not read beyond the urgent data: see `urgent`.
     pub const URGENT: u32 = 1 << 9;
 }
 
-/// What is known of an urgent byte, in [`ServiceHalf::urgent`].
+/// State of an urgent byte in [`ServiceHalf::urgent`].
 pub mod urgent_state {
-    /// It is announced, and has not come.
+    /// The peer has announced the byte, and the byte has not arrived.
     pub const ANNOUNCED: u8 = 1;
-    /// It came, though perhaps not all before it.
+    /// The byte has arrived, possibly before all data that precedes it.
     pub const THERE: u8 = 2;
 }
 
 /// Bits of [`ProgramHalf::flags`].
 pub mod program_flags {
-    /// No more bytes after `tx_head`: send FIN.
+    /// No data follows `tx_head`: send FIN.
     pub const SHUT_WRITE: u32 = 1 << 0;
-    /// The program discards what arrives from now on (shutdown for reading).
+    /// The program discards data that arrives from now on (shutdown for reading).
     pub const SHUT_READ: u32 = 1 << 1;
-    /// The program closed the socket: it will not look at this slot again.
+    /// The program closed the socket and does not read this slot again.
     pub const CLOSE: u32 = 1 << 2;
-    /// With CLOSE: reset instead of FIN.
+    /// With CLOSE: send RST instead of FIN.
     pub const ABORT: u32 = 1 << 3;
     /// TCP_NODELAY.
     pub const NODELAY: u32 = 1 << 4;
@@ -290,22 +299,24 @@ pub mod program_flags {
     pub const CORK: u32 = 1 << 5;
     /// SO_KEEPALIVE.
     pub const KEEPALIVE: u32 = 1 << 6;
-    /// The program has taken this connection from the accept queue.
+    /// The program has accepted this connection.
     pub const TAKEN: u32 = 1 << 7;
     /// TCP_QUICKACK.
     pub const QUICKACK: u32 = 1 << 8;
-    /// A SYN that waits for text shall leave without ([`syn_room`](super::ControlEvent::syn_room)).
+    /// A SYN that waits for data is sent without data
+    /// ([`syn_room`](super::ControlEvent::syn_room)).
     pub const OPEN_NOW: u32 = 1 << 9;
-    /// The bits from here on count the changes of [`SlotOptions`](super::SlotOptions).
+    /// Unit of the counter in the upper bits, which counts changes of
+    /// [`SlotOptions`](super::SlotOptions).
     pub const OPTIONS_ONE: u32 = 1 << 10;
-    /// The bits of that count.
+    /// Mask of that counter.
     pub const OPTIONS: u32 = !(OPTIONS_ONE - 1);
 }
 
-/// See [`close_cause`].
+/// Reason for the end of a connection: see [`close_cause`].
 pub type CloseCause = u32;
 
-/// Addresses of a connection. IPv4 is kept as `::ffff:a.b.c.d`. Ports are in host byte order.
+/// Addresses of a connection, with IPv4 as `::ffff:a.b.c.d`. Ports are in host byte order.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotNames {
@@ -319,37 +330,38 @@ pub struct SlotNames {
     pub peer_port: u16,
     /// Effective send MSS when the connection was established.
     pub mss: u32,
-    /// Identity of the connection, unique while the service lives.
+    /// Identity of the connection, unique during the life of the service.
     pub connection: u64,
     /// Zero.
     pub reserved: [u64; 2],
 }
 
-/// One entry of the control-request ring.
+/// An entry of the control-request ring.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
 pub struct ControlRequest {
     /// One of [`control_request`].
     pub kind: u32,
-    /// Option bits of [`program_flags`] that hold from the start.
+    /// Initial option bits of [`program_flags`].
     pub flags: u32,
-    /// The program's own number for the socket; comes back in events.
+    /// The program's own number for the socket, which events return.
     pub cookie: u64,
-    /// CONNECT: peer.
+    /// CONNECT: peer's address.
     pub peer_addr: [u8; 16],
-    /// CONNECT: local address, zero to let the service choose.
+    /// CONNECT: local address; zero lets the service choose.
     pub local_addr: [u8; 16],
     /// CONNECT: peer's port, host byte order.
     pub peer_port: u16,
-    /// CONNECT: local port of a reservation made before (RESERVE message), zero to choose.
+    /// CONNECT: local port of a reservation made before (RESERVE message); zero lets the service
+    /// choose.
     pub local_port: u16,
-    /// Listener number (LISTENER_*).
+    /// LISTENER_*: number of the listener.
     pub listener: u32,
-    /// CONNECT: bits of [`fast_open`]; 0: none of it.
+    /// CONNECT: bits of [`fast_open`]; 0 for no Fast Open.
     pub fast_open: u32,
     /// Zero.
     pub reserved_word: u32,
-    /// CONNECT: what the SYN depends on.
+    /// CONNECT: options that affect the SYN.
     pub options: OpenOptions,
     /// Zero.
     pub reserved: [u64; 3],
@@ -357,7 +369,7 @@ pub struct ControlRequest {
 
 /// Bits of [`ControlRequest::fast_open`].
 pub mod fast_open {
-    /// Text may go with SYN, or a cookie is asked for (TCP_FASTOPEN_CONNECT, MSG_FASTOPEN).
+    /// Sends data with the SYN, or requests a cookie (TCP_FASTOPEN_CONNECT, MSG_FASTOPEN).
     pub const ASK: u32 = 1 << 0;
     /// TCP_FASTOPEN_NO_COOKIE.
     pub const WITHOUT_COOKIE: u32 = 1 << 1;
@@ -365,33 +377,32 @@ pub mod fast_open {
 
 /// Kinds of [`ControlRequest`].
 pub mod control_request {
-    /// Active open. Answered by CONNECT_STARTED and CONNECTED, or CONNECT_FAILED.
+    /// Active open. The answer is CONNECT_STARTED, CONNECT_FAILED or CONNECT_KERNEL.
     pub const CONNECT: u32 = 1;
-    /// This context wants connections of `listener` (it called accept, or waits for it).
+    /// This context accepts connections of `listener` (it called accept, or waits for it).
     pub const LISTENER_JOIN: u32 = 2;
-    /// This context wants no more connections of `listener`.
+    /// This context accepts no more connections of `listener`.
     pub const LISTENER_LEAVE: u32 = 3;
 }
 
-/// One entry of the control-event ring.
+/// An entry of the control-event ring.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
 pub struct ControlEvent {
     /// One of [`control_event`].
     pub kind: u32,
-    /// The connection's slot.
+    /// Slot of the connection.
     pub slot: u32,
-    /// The request's cookie (CONNECT_*), or the listener's (ACCEPTED).
+    /// Cookie of the request (CONNECT_*) or of the listener (ACCEPTED).
     pub cookie: u64,
-    /// The slot's generation.
+    /// Generation of the slot.
     pub generation: u32,
-    /// CONNECT_FAILED: a [`close_cause`]. CONNECT_KERNEL: one of
-    /// [`not_accelerated`].
+    /// CONNECT_FAILED: a [`close_cause`]. CONNECT_KERNEL: one of [`not_accelerated`].
     pub cause: u32,
-    /// ACCEPTED: the listener's number.
+    /// ACCEPTED: number of the listener.
     pub listener: u32,
-    /// CONNECT_STARTED: SYN waits for the program to write, or to set OPEN_NOW, and will carry so
-    /// many bytes. 0: it is on its way.
+    /// CONNECT_STARTED: number of bytes that the SYN can carry, while it waits for the program to
+    /// write or to set OPEN_NOW. 0: the SYN has been sent.
     pub syn_room: u32,
     /// Zero.
     pub reserved: [u32; 8],
@@ -399,19 +410,19 @@ pub struct ControlEvent {
 
 /// Kinds of [`ControlEvent`].
 pub mod control_event {
-    /// The SYN is on its way; `slot` is the connection's, its names are valid.
+    /// The connection has `slot`, whose names are valid. The SYN has been sent, or waits for data.
     pub const CONNECT_STARTED: u32 = 1;
-    /// There will be no slot: `cause`. (A later failure is seen in the slot.)
+    /// The open failed and there is no slot: see `cause`. (A later failure shows in the slot.)
     pub const CONNECT_FAILED: u32 = 2;
-    /// A connection for a listener, established, in `slot`; its names are valid.
+    /// An established connection of a listener, in `slot`, whose names are valid.
     pub const ACCEPTED: u32 = 3;
-    /// The service does not carry this destination (its own address, and no accelerated program
-    /// listens there), or a limit was reached: connect with the kernel. Only for routes with
-    /// [`super::ROUTE_ASK`].
+    /// The service does not carry this destination (its own address, without an accelerated
+    /// listener), or a limit was reached: the program connects with the kernel. Only for routes
+    /// with [`super::ROUTE_ASK`].
     pub const CONNECT_KERNEL: u32 = 4;
 }
 
-/// Read-only for programs. One per service.
+/// The service page: one per service, read-only for programs.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ServicePage {
@@ -419,38 +430,38 @@ pub struct ServicePage {
     pub magic: u64,
     /// [`ABI_VERSION`].
     pub abi_version: u32,
-    /// Fast-path cores in use.
+    /// Number of fast-path cores in use.
     pub cores: u32,
-    /// Counts changes of `routes`: odd while one is being made (a sequence lock).
+    /// Sequence lock of `routes`: odd while the service changes the table.
     pub routes_sequence: AtomicU32,
-    /// Entries of `routes` in use, longest prefix first.
+    /// Number of entries of `routes` in use, longest prefix first.
     pub routes_len: AtomicU32,
     _pad: [u64; 5],
-    /// One line per core.
+    /// A cache line per core.
     pub core: [CoreLine; CORES_MAX],
-    /// Which destinations are accelerated.
+    /// Routes that decide if a destination is accelerated.
     pub routes: [RouteEntry; ROUTES_MAX],
 }
 
-/// What a program may know of a fast-path core.
+/// The part of a fast-path core's state that programs may read.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct CoreLine {
-    /// 1 while the core sleeps, or is about to, and wants its doorbell rung.
+    /// 1 while the core sleeps or is about to sleep, and needs its doorbell rung.
     pub needs_wakeup: AtomicU32,
-    /// The CPU it runs on plus one, 0 if it is not pinned.
+    /// CPU of the core plus one; 0 if the core is not pinned.
     pub cpu: AtomicU32,
     _pad: [u32; 14],
 }
 
-/// One prefix. Addresses as in [`SlotNames`]; words so that they can be read under the sequence
-/// lock.
+/// An address prefix, with addresses as in [`SlotNames`]. The fields are words, so that they can be
+/// read under the sequence lock.
 #[repr(C)]
 #[derive(Debug)]
 pub struct RouteEntry {
-    /// The address' two halves, big-endian bytes read as native words.
+    /// The two halves of the address: big-endian bytes, read as native words.
     pub addr: [AtomicU64; 2],
-    /// Prefix length on the 128-bit form (IPv4: 96 more than usual).
+    /// Prefix length in the 128-bit form (for IPv4, 96 more than the usual length).
     pub prefix_len: AtomicU32,
     /// [`ROUTE_KERNEL`], [`ROUTE_ACCELERATED`] or [`ROUTE_ASK`].
     pub accelerated: AtomicU32,
@@ -460,8 +471,9 @@ pub struct RouteEntry {
 pub const ROUTE_KERNEL: u32 = 0;
 /// Connections to this prefix are accelerated.
 pub const ROUTE_ACCELERATED: u32 = 1;
-/// The interface's own address: the service knows at CONNECT whether an accelerated program listens
-/// there, so wait for the first answer (CONNECT_STARTED or CONNECT_KERNEL) before connect returns.
+/// The interface's own address: the service knows at CONNECT if an accelerated program listens
+/// there. The program waits for the first answer (CONNECT_STARTED or CONNECT_KERNEL) before connect
+/// returns.
 pub const ROUTE_ASK: u32 = 2;
 
 const _: () = {

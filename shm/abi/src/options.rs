@@ -1,9 +1,9 @@
-//! What programs set on their connections.
+//! Options that programs set on their connections.
 
 use core::sync::atomic::AtomicU32;
 
 /// Options of a [`Slot`](crate::Slot) beyond the bits of [`program_flags`](crate::program_flags).
-/// Zero: the service's default.
+/// Zero stands for the service's default.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct SlotOptions {
@@ -19,7 +19,7 @@ pub struct SlotOptions {
     pub mss_max: AtomicU32,
     /// TCP_CONGESTION: one of [`congestion`].
     pub congestion: AtomicU32,
-    /// SO_RCVBUF, as the bytes of payload that it stands for: the window, which does not grow.
+    /// SO_RCVBUF, in bytes of payload: the receive window, which then does not grow.
     pub rx_buffer: AtomicU32,
     /// TCP_WINDOW_CLAMP in bytes.
     pub window_clamp: AtomicU32,
@@ -31,10 +31,10 @@ pub struct SlotOptions {
     pub ip_fields: AtomicU32,
     /// TCP_SYNCNT.
     pub syn_retries: AtomicU32,
-    /// Not 0: the program wants READY when bytes were sent, and to know how many
-    /// ([`tx_sent`](crate::ServiceHalf::tx_sent), for TCP_NOTSENT_LOWAT).
+    /// Not 0: the program needs READY when bytes were sent, and their number in
+    /// [`tx_sent`](crate::ServiceHalf::tx_sent) (TCP_NOTSENT_LOWAT).
     pub tx_reports: AtomicU32,
-    /// Counts changes of `tx_urgent`.
+    /// Number of changes of `tx_urgent`.
     pub tx_urgents: AtomicU32,
     /// Stream position after urgent data (MSG_OOB). Changed before [`tx_head`] moves there.
     ///
@@ -44,7 +44,7 @@ pub struct SlotOptions {
     pub pacing_rate_max: AtomicU32,
 }
 
-/// Options that matter before a connection has a slot. Zero: the service's default.
+/// Options that take effect before a connection has a slot. Zero stands for the service's default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -54,7 +54,7 @@ pub struct OpenOptions {
     pub mss_max: u16,
     /// TCP_CONGESTION: one of [`congestion`].
     pub congestion: u16,
-    /// See [`SlotOptions::rx_buffer`].
+    /// SO_RCVBUF: see [`SlotOptions::rx_buffer`].
     pub rx_buffer: u32,
     /// TCP_WINDOW_CLAMP in bytes.
     pub window_clamp: u32,
@@ -72,18 +72,19 @@ pub struct OpenOptions {
     pub hop_limit: u8,
     /// TCP_SYNCNT.
     pub syn_retries: u8,
-    /// TCP_DEFER_ACCEPT: timeouts of the SYN,ACK that a connection waits for its first text.
+    /// TCP_DEFER_ACCEPT: number of SYN,ACK timeouts for which a connection waits for its first
+    /// data.
     pub defer_accept: u8,
     /// Zero.
     pub reserved: [u8; 2],
-    /// SO_MAX_PACING_RATE in bytes per second, of less than 4 GiB/s.
+    /// SO_MAX_PACING_RATE in bytes per second, up to 4 GiB/s.
     pub pacing_rate_max: u64,
 }
 
-/// Value of [`OpenOptions::fin_wait_2_s`]: the connection does not wait, it is reset.
+/// Value of [`OpenOptions::fin_wait_2_s`]: the connection skips FIN-WAIT-2 and is reset.
 pub const FIN_WAIT_2_NEVER: u32 = u32::MAX;
 
-/// Congestion control algorithms by number.
+/// Numbers of congestion control algorithms.
 pub mod congestion {
     /// NewReno.
     pub const RENO: u16 = 1;

@@ -2,15 +2,15 @@
 
 use std::{fmt, str::FromStr};
 
-/// Longest name: a socket's path with it must fit into `sockaddr_un`.
+/// Longest name: the path of a socket with this name has to fit into `sockaddr_un`.
 pub const NAME_LEN_MAX: usize = 64;
 
-/// The name of a service: one path component, since it names a directory and a file.
+/// The name of a service. The name is one path component, because it names a directory and a file.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ServiceName(String);
 
 impl ServiceName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -40,7 +40,7 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// As its text, in quotes.
+/// Shows the name in quotes.
 impl fmt::Debug for ServiceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

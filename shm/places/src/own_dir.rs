@@ -1,4 +1,4 @@
-//! A directory that nobody but this process's user can write to.
+//! A directory that only this process's user can write to.
 
 use std::{
     fs::File,
@@ -13,8 +13,8 @@ use rustix::{
     process::geteuid,
 };
 
-/// A directory whose entries only this process's user makes, renames and removes. What is opened
-/// in it is therefore what this user put there, also through its path.
+/// A directory in which only this process's user creates, renames and removes entries. A file that
+/// is opened in it, even by its path, was therefore created by this user.
 #[derive(Debug)]
 pub struct OwnDir {
     fd: OwnedFd,
@@ -22,8 +22,8 @@ pub struct OwnDir {
 }
 
 impl OwnDir {
-    /// Opens a directory of the system, such as `/run`. Links on the way to it are its
-    /// administrator's; they are followed.
+    /// Opens a directory of the system, such as `/run`. Links in its path belong to the
+    /// administrator and are followed.
     pub fn of_system(path: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
@@ -31,27 +31,27 @@ impl OwnDir {
         Ok(Self { fd, path })
     }
 
-    /// Makes the directory `name` in this one, or opens the one that is there. It is refused if it
-    /// is a link, belongs to somebody else, or others may write to it.
+    /// Creates the directory `name` in this one, or opens an existing one. Refuses a link, a
+    /// directory of another user, and a directory that others may write to.
     pub fn child(&self, name: &str) -> io::Result<Self> {
         let path = self.path.join(name);
         let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
-        let made = match mkdirat(&self.fd, name, mode) {
+        let created = match mkdirat(&self.fd, name, mode) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
-            Err(error) => return Err(because(&path, "cannot be made", error)),
+            Err(error) => return Err(failed(&path, "cannot be made", error)),
         };
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(&self.fd, name, flags, Mode::empty()).map_err(|error| match error {
             Errno::LOOP | Errno::NOTDIR => {
                 refused(&path, "is no directory, or a link to one; remove it")
             }
-            error => because(&path, "cannot be opened", error),
+            error => failed(&path, "cannot be opened", error),
         })?;
         let found = fstat(&fd)?;
         check_owner(&path, &found)?;
-        if made {
-            // Whatever the file mode creation mask took.
+        if created {
+            // The umask may have removed bits of the mode.
             fchmod(&fd, mode)?;
         } else if Mode::from_raw_mode(found.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
             let path = path.display();
@@ -61,20 +61,19 @@ impl OwnDir {
         Ok(Self { fd, path })
     }
 
-    /// Opens the regular file `name`, which is made with `mode` if it is not there, with further
-    /// `flags` (none that truncates it). It is refused if it is a link, has another name too, or is
-    /// somebody else's.
+    /// Opens the regular file `name`, or creates it with `mode`, with further `flags` (except
+    /// O_TRUNC). Refuses a link, a file with a second name, and a file of another user.
     pub fn open(&self, name: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
         assert!(
             !flags.contains(OFlags::TRUNC),
-            "it is not known yet what it is"
+            "the file is not checked yet"
         );
         let path = self.path.join(name);
-        // A pipe that somebody left would make the call wait.
+        // O_NONBLOCK keeps a FIFO that somebody left from blocking the call.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = openat(&self.fd, name, flags, mode).map_err(|error| match error {
             Errno::LOOP => refused(&path, "is a link; remove it"),
-            error => because(&path, "cannot be opened", error),
+            error => failed(&path, "cannot be opened", error),
         })?;
         let found = fstat(&fd)?;
         check_owner(&path, &found)?;
@@ -84,11 +83,11 @@ impl OwnDir {
         Ok(fd.into())
     }
 
-    /// Removes the entry `name`, if there is one.
+    /// Removes the entry `name`, if it exists.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(because(&self.path.join(name), "cannot be removed", error)),
+            Err(error) => Err(failed(&self.path.join(name), "cannot be removed", error)),
         }
     }
 
@@ -97,7 +96,7 @@ impl OwnDir {
         Ok(unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// The path at which it was found.
+    /// Returns the path under which the directory was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -123,7 +122,7 @@ fn refused(path: &Path, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-fn because(path: &Path, what: &str, error: Errno) -> io::Error {
+fn failed(path: &Path, what: &str, error: Errno) -> io::Error {
     let error = io::Error::from(error);
     io::Error::new(error.kind(), format!("{} {what}: {error}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! Gives out stream buffers from an area of a region: a buddy allocator with quick lists.
+//! Allocator of stream buffers in an area of a region: a buddy allocator with quick lists.
 //!
 //! ```text
 //! alloc -> quick list of the size (LIFO, unmerged) -> buddy lists, split -> merge quick lists
@@ -6,10 +6,10 @@
 //! free  -> quick list; when that is full, its older half is merged into the buddy lists
 //! ```
 //!
-//! What is freed last is given out first, so that memory which is warm in the caches stays in use,
-//! and echo traffic costs a pop and a push. All state is private: nothing here is read from shared
-//! memory. Chunks (8 MiB) are begun as needed, each with 36 KiB of state of its own; apart from
-//! that nothing allocates.
+//! The buffer that was freed last is allocated first, so that memory in the caches stays in use;
+//! echo traffic costs a pop and a push. All state is private: the allocator reads nothing from
+//! shared memory. Chunks of 8 MiB are added as needed, each with 36 KiB of state; the allocator has
+//! no other memory.
 
 use std::{fmt::Debug, ops::Range};
 
@@ -23,16 +23,16 @@ const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
 const CHUNK: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
 const UNITS_PER_CHUNK: usize = (CHUNK / UNIT) as usize;
 const CHUNK_BITS: u32 = UNITS_PER_CHUNK.trailing_zeros();
-/// Blocks of one size that wait unmerged.
+/// Largest number of unmerged blocks of one size.
 const QUICK_MAX: usize = 64;
 const NONE: u32 = u32::MAX;
 
-/// What is known of the block that begins at a unit.
+/// State of the block that begins at a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// No block begins here.
     Inside,
-    /// Given out, with this order.
+    /// Allocated, with this order.
     Allocated(u8),
     /// On the quick list of this order.
     Quick(u8),
@@ -42,8 +42,8 @@ enum State {
     Clean(u8),
 }
 
-/// State of the units of one chunk. The program's thread that begins one may have a small stack, so
-/// the arrays never lie there.
+/// State of the units of one chunk. The arrays are never on the stack, because the program's thread
+/// that adds a chunk may have a small one.
 #[derive(Debug)]
 struct Chunk {
     state: Box<[State; UNITS_PER_CHUNK]>,
@@ -52,7 +52,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// A chunk in which no block begins.
+    /// Creates a chunk in which no block begins.
     fn new() -> Self {
         Self {
             state: boxed(State::Inside),
@@ -62,7 +62,7 @@ impl Chunk {
     }
 }
 
-/// An array of equal values that was never on the stack.
+/// Returns an array of equal values that was never on the stack.
 fn boxed<T: Clone + Debug, const N: usize>(value: T) -> Box<[T; N]> {
     let values = vec![value; N].into_boxed_slice();
     values.try_into().expect("N values")
@@ -74,7 +74,7 @@ struct QuickList {
     len: usize,
 }
 
-/// See the module.
+/// Allocator of stream buffers: see the module's documentation.
 #[derive(Debug)]
 pub struct BufferAllocator {
     area: Range<u64>,
@@ -83,16 +83,16 @@ pub struct BufferAllocator {
     free: [u32; ORDERS],
     quick: Box<[QuickList; ORDERS]>,
     allocated: u64,
-    /// See [`is_loose`](BufferAllocator::is_loose).
+    /// True if blocks became free since [`lend`](BufferAllocator::lend) found none.
     loose: bool,
 }
 
 impl BufferAllocator {
-    /// An allocator for the region offsets of `area`, of which all is free.
+    /// Creates an allocator for the region offsets of `area`, all of which are free.
     pub fn new(area: Range<u64>) -> BufferAllocator {
         let start = area.start.next_multiple_of(UNIT);
         let end = (area.end / UNIT * UNIT).max(start);
-        // Units are counted in 32 bits, of which one value means none.
+        // Unit numbers have 32 bits, and one value stands for none.
         let end = end.min(start.saturating_add(u64::from(NONE >> CHUNK_BITS) * CHUNK));
         let chunks_max = (end - start).div_ceil(CHUNK) as usize;
         BufferAllocator {
@@ -109,7 +109,7 @@ impl BufferAllocator {
         }
     }
 
-    /// A buffer of `2^log2` bytes. None: no room, or no such size.
+    /// Allocates a buffer of `2^log2` bytes. Returns None if there is no space or no such size.
     pub fn alloc(&mut self, log2: u8) -> Option<StreamBuffer> {
         let order = log2
             .checked_sub(MIN)
@@ -129,8 +129,8 @@ impl BufferAllocator {
         })
     }
 
-    /// Takes a buffer back. False, and nothing happens, if it was not given out by this allocator
-    /// or is free already.
+    /// Frees a buffer. Returns false, without effect, if this allocator has not allocated it or it
+    /// is already free.
     pub fn free(&mut self, buffer: StreamBuffer) -> bool {
         let Some(unit) = self.unit_of(buffer) else {
             return false;
@@ -148,17 +148,17 @@ impl BufferAllocator {
         true
     }
 
-    /// Bytes that are given out.
+    /// Returns the number of allocated bytes.
     pub fn allocated_bytes(&self) -> u64 {
         self.allocated
     }
 
-    /// Bytes of the area.
+    /// Returns the size of the area in bytes.
     pub fn capacity(&self) -> u64 {
         self.area.end - self.area.start
     }
 
-    /// Bytes of the longest buffer that there can be when nothing is given out.
+    /// Returns the size of the largest buffer that an empty area can hold.
     pub fn longest(&self) -> u32 {
         self.capacity().checked_ilog2().map_or(0, |log2| {
             let log2 = log2.min(u32::from(STREAM_BUFFER_LOG2_MAX));
@@ -171,9 +171,9 @@ impl BufferAllocator {
         self.loose
     }
 
-    /// Takes a free block of at least `len_min` bytes whose pages may be resident, so that they can
-    /// be given back (as in `Region::punch_hole`) while nobody has it: the longest there is. Merges
-    /// all that can be merged first.
+    /// Merges all free blocks, and takes the largest free block of at least `len_min` bytes whose
+    /// pages may be resident. The caller releases the pages (`Region::punch_hole`) while nobody
+    /// else has the block.
     pub fn lend(&mut self, len_min: u64) -> Option<StreamBuffer> {
         self.merge_all();
         let orders = (0..ORDERS as u8).rev();
@@ -194,7 +194,8 @@ impl BufferAllocator {
         Some(block)
     }
 
-    /// Takes a block back from [`lend`](Self::lend), without its pages. False as in `free`.
+    /// Returns a block from [`lend`](Self::lend) whose pages were released. Returns false like
+    /// `free`.
     pub fn take_back(&mut self, block: StreamBuffer) -> bool {
         let Some(unit) = self.unit_of(block) else {
             return false;
@@ -210,7 +211,7 @@ impl BufferAllocator {
             if self.state(unit) == State::Dirty(order) {
                 return Some(unit);
             }
-            unit = self.chunk(unit).next[place(unit)];
+            unit = self.chunk(unit).next[index_in_chunk(unit)];
         }
         None
     }
@@ -223,7 +224,7 @@ impl BufferAllocator {
         if let Some(unit) = self.take_block(order) {
             return Some(unit);
         }
-        // Only the last chunk can be incomplete, so this ends.
+        // Only the last chunk can be incomplete, so the loop ends.
         while self.begin_chunk() {
             if let Some(unit) = self.take_block(order) {
                 return Some(unit);
@@ -232,7 +233,8 @@ impl BufferAllocator {
         None
     }
 
-    /// A block of `order` from the buddy lists, split from the smallest larger one if need be.
+    /// Takes a block of `order` from the buddy lists, by splitting the smallest larger one if
+    /// necessary.
     fn take_block(&mut self, order: u8) -> Option<u32> {
         let from = (order..ORDERS as u8).find(|&from| self.free[from as usize] != NONE)?;
         let unit = self.free[from as usize];
@@ -279,7 +281,8 @@ impl BufferAllocator {
         quick.len -= count;
     }
 
-    /// Puts a block on the buddy lists, united with its free buddies. `clean`: it has no pages.
+    /// Puts a block on the buddy lists, merged with its free buddies. `clean`: the block has no
+    /// pages.
     fn merge(&mut self, mut unit: u32, mut order: u8, mut clean: bool) {
         self.set_state(unit, State::Inside);
         while (order as usize) < ORDERS - 1 {
@@ -299,12 +302,12 @@ impl BufferAllocator {
     fn link(&mut self, unit: u32, order: u8, clean: bool) {
         let head = std::mem::replace(&mut self.free[order as usize], unit);
         if head != NONE {
-            self.chunk_mut(head).previous[place(head)] = unit;
+            self.chunk_mut(head).previous[index_in_chunk(head)] = unit;
         }
         let chunk = self.chunk_mut(unit);
-        chunk.next[place(unit)] = head;
-        chunk.previous[place(unit)] = NONE;
-        chunk.state[place(unit)] = if clean {
+        chunk.next[index_in_chunk(unit)] = head;
+        chunk.previous[index_in_chunk(unit)] = NONE;
+        chunk.state[index_in_chunk(unit)] = if clean {
             State::Clean(order)
         } else {
             State::Dirty(order)
@@ -313,19 +316,22 @@ impl BufferAllocator {
 
     fn unlink(&mut self, unit: u32, order: u8) {
         let chunk = self.chunk_mut(unit);
-        let (next, previous) = (chunk.next[place(unit)], chunk.previous[place(unit)]);
-        chunk.state[place(unit)] = State::Inside;
+        let (next, previous) = (
+            chunk.next[index_in_chunk(unit)],
+            chunk.previous[index_in_chunk(unit)],
+        );
+        chunk.state[index_in_chunk(unit)] = State::Inside;
         if next != NONE {
-            self.chunk_mut(next).previous[place(next)] = previous;
+            self.chunk_mut(next).previous[index_in_chunk(next)] = previous;
         }
         if previous != NONE {
-            self.chunk_mut(previous).next[place(previous)] = next;
+            self.chunk_mut(previous).next[index_in_chunk(previous)] = next;
         } else {
             self.free[order as usize] = next;
         }
     }
 
-    /// The unit of a buffer that is given out.
+    /// Returns the unit of an allocated buffer.
     fn unit_of(&self, buffer: StreamBuffer) -> Option<u32> {
         let inside = buffer.offset.checked_sub(self.area.start)?;
         let order = buffer.log2.checked_sub(MIN)?;
@@ -338,11 +344,11 @@ impl BufferAllocator {
     }
 
     fn state(&self, unit: u32) -> State {
-        self.chunk(unit).state[place(unit)]
+        self.chunk(unit).state[index_in_chunk(unit)]
     }
 
     fn set_state(&mut self, unit: u32, state: State) {
-        self.chunk_mut(unit).state[place(unit)] = state;
+        self.chunk_mut(unit).state[index_in_chunk(unit)] = state;
     }
 
     fn chunk(&self, unit: u32) -> &Chunk {
@@ -354,8 +360,8 @@ impl BufferAllocator {
     }
 }
 
-/// A unit's place in its chunk.
-fn place(unit: u32) -> usize {
+/// Returns the index of a unit in its chunk.
+fn index_in_chunk(unit: u32) -> usize {
     unit as usize % UNITS_PER_CHUNK
 }
 

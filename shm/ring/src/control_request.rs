@@ -1,8 +1,8 @@
-//! Control requests before they are filled in.
+//! Control requests with default values.
 
 use tidelane_abi::{ControlRequest, OpenOptions};
 
-/// A request of this kind (one of [`tidelane_abi::control_request`]), everything else zero.
+/// Returns a request of this kind (one of [`tidelane_abi::control_request`]), with all else zero.
 pub fn new_control_request(kind: u32) -> ControlRequest {
     ControlRequest {
         kind,

@@ -1,8 +1,7 @@
-//! Control messages of the kernel beside a message: descriptors, and the sender.
+//! Ancillary data of a message: descriptors, and the credentials of the sender.
 //!
-//! `rustix` receives the message and does not get to read what is beside it: to `rustix` a process
-//! id is never zero, while the kernel says zero for a sender that the receiver's PID namespace does
-//! not have.
+//! `rustix` receives the message but does not parse the ancillary data, because its process ids are
+//! never zero. The kernel reports zero for a sender outside of the receiver's PID namespace.
 
 use std::{
     io::IoSliceMut,
@@ -16,7 +15,7 @@ use rustix::{
     process::Pid,
 };
 
-/// `struct cmsghdr`: the length of the whole, the level, the type.
+/// Length of `struct cmsghdr`: the total length, the level and the type.
 const HEADER_LEN: usize = 16;
 const SOL_SOCKET: i32 = 1;
 const SCM_RIGHTS: i32 = 1;
@@ -25,16 +24,16 @@ const SCM_CREDENTIALS: i32 = 2;
 /// The sender of a message, in the receiver's namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// The process, if the receiver's PID namespace has it.
+    /// Process id, if the sender is in the receiver's PID namespace.
     pub pid: Option<Pid>,
-    /// Its effective user.
+    /// Effective user id.
     pub uid: u32,
-    /// Its effective group.
+    /// Effective group id.
     pub gid: u32,
 }
 
 impl Sender {
-    /// From `struct ucred`.
+    /// Parses a `struct ucred`.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (words, _) = bytes.as_chunks::<4>();
         let [pid, uid, gid] = *words.first_chunk::<3>()?;
@@ -46,31 +45,31 @@ impl Sender {
     }
 }
 
-/// A message that arrived.
+/// A received message.
 #[derive(Debug)]
-pub(crate) struct Arrived {
-    /// Its length.
+pub(crate) struct ReceivedMessage {
+    /// Length of the message.
     pub(crate) len: usize,
-    /// Returns true if there was no room for all that was beside it.
+    /// True if the ancillary data was truncated.
     pub(crate) truncated: bool,
-    /// The descriptors beside it (close-on-exec).
+    /// Received descriptors (close-on-exec).
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// The sender, if the socket asks for that.
+    /// The sender, if the socket has SO_PASSCRED.
     pub(crate) sender: Option<Sender>,
 }
 
-/// Receives a message into `bytes`, and what is beside it, for which there are `SPACE` bytes.
+/// Receives a message into `bytes`, with up to `SPACE` bytes of ancillary data.
 pub(crate) fn receive<const SPACE: usize>(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
-) -> rustix::io::Result<Arrived> {
+) -> rustix::io::Result<ReceivedMessage> {
     loop {
-        // Zeros: a header of length zero ends what the kernel wrote.
+        // A header of length zero ends the data that the kernel wrote.
         let mut space = [MaybeUninit::new(0_u8); SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let iov = &mut [IoSliceMut::new(bytes)];
         let received = recvmsg(socket, iov, &mut control, RecvFlags::CMSG_CLOEXEC);
-        // Its drop would read the messages.
+        // The drop of the buffer would read the messages.
         forget(control);
         let received = match received {
             Err(Errno::INTR) => continue,
@@ -80,7 +79,7 @@ pub(crate) fn receive<const SPACE: usize>(
         let space = space.map(|byte| unsafe { byte.assume_init() });
         // SAFETY: the kernel has just made the descriptors of these messages, for this receiver.
         let (descriptors, sender) = unsafe { take(&space) };
-        return Ok(Arrived {
+        return Ok(ReceivedMessage {
             len: received.bytes,
             truncated: received.flags.intersects(ReturnFlags::CTRUNC),
             descriptors,
@@ -89,10 +88,10 @@ pub(crate) fn receive<const SPACE: usize>(
     }
 }
 
-/// The descriptors and the sender that `control` names.
+/// Returns the descriptors and the sender in `control`.
 ///
 /// # Safety
-/// Nobody owns the descriptors.
+/// Nobody else owns the descriptors.
 unsafe fn take(control: &[u8]) -> (Vec<OwnedFd>, Option<Sender>) {
     let mut descriptors = Vec::new();
     let mut sender = None;
@@ -111,7 +110,7 @@ unsafe fn take(control: &[u8]) -> (Vec<OwnedFd>, Option<Sender>) {
     (descriptors, sender)
 }
 
-/// The messages of a control buffer: level, type and data of each.
+/// Returns the level, type and data of each message in a control buffer.
 fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from_ne_bytes(*control.first_chunk::<8>()?);
@@ -146,8 +145,8 @@ mod tests {
         control(SCM_CREDENTIALS, &words.concat())
     }
 
-    /// The process that these messages name, zero for one that is not visible here. They have no
-    /// descriptors.
+    /// Returns the process id in these messages, which have no descriptors; zero for a process that
+    /// is not visible here.
     fn sender(control: &[u8]) -> Option<i32> {
         // SAFETY: the messages of these tests have no descriptors.
         let (descriptors, sender) = unsafe { take(control) };

@@ -1,6 +1,6 @@
-//! How several fast-path cores divide a program's region and its connections.
+//! Division of a program's region and connections among several fast-path cores.
 //!
-//! Both sides of the boundary compute it; see `docs/design/cores.md`.
+//! Both sides of the boundary compute the division: see `docs/design/cores.md`.
 
 use std::ops::Range;
 
@@ -8,43 +8,43 @@ use tidelane_abi::CONTEXTS_MAX;
 
 use crate::{Layout, layout::UNIT};
 
-/// The core that has the connections between these two ports, in either order.
+/// Returns the core of the connections between these two ports, in either order.
 ///
-/// The addresses are left out: a program that bound its port must know the core before the route
-/// says which local address there is.
+/// The addresses do not count, because a program that bound its port needs the core before the
+/// route determines the local address.
 #[inline]
 pub fn core_of(port: u16, other: u16, cores: u32) -> u32 {
-    // The golden ratio spreads ports that differ in low bits only, as ephemeral ports do.
+    // The golden ratio spreads ports that differ only in low bits, like ephemeral ports.
     let hash = u32::from(port ^ other).wrapping_mul(0x9e37_79b1);
     ((u64::from(hash) * u64::from(cores)) >> 32) as u32
 }
 
-/// What one core has of a program's region.
+/// The part of a program's region that belongs to one core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Its slots.
+    /// Numbers of the core's slots.
     pub slots: Range<u32>,
-    /// Its part of the receive-buffer area.
+    /// The core's part of the receive-buffer area.
     pub rx_area: Range<u64>,
     core: u32,
     cores: u32,
 }
 
 impl Share {
-    /// Number in the region of this core's rings of context `context`, if there are such.
+    /// Returns the number of this core's ring set for context `context`, if it exists.
     pub fn rings(&self, context: u32) -> Option<u32> {
         let number = context.checked_mul(self.cores)?.checked_add(self.core)?;
         (context < contexts_max(self.cores)).then_some(number)
     }
 }
 
-/// Contexts that a program may have beside `cores` cores.
+/// Returns the largest number of contexts of a program with `cores` cores.
 pub fn contexts_max(cores: u32) -> u32 {
     CONTEXTS_MAX / cores.max(1)
 }
 
 impl Layout {
-    /// What `core` of `cores` has of the region.
+    /// Returns the part of the region that belongs to `core` of `cores` cores.
     pub fn share(&self, core: u32, cores: u32) -> Share {
         let area = self.rx_area();
         let len = (area.end - area.start) / u64::from(cores) / UNIT * UNIT;
@@ -61,11 +61,11 @@ impl Layout {
         }
     }
 
-    /// A slot's number shifted right by this is its core's number. None if there are fewer slots
-    /// than cores.
+    /// Returns the shift from a slot number to the number of its core; None if there are fewer
+    /// slots than cores.
     pub fn slots_shift(&self, cores: u32) -> Option<u32> {
         match cores {
-            // All of them, whatever their number is.
+            // Every slot number is shifted to zero.
             1 => Some(u32::BITS - 1),
             _ => (self.slots_max() / cores).checked_ilog2(),
         }
@@ -80,7 +80,7 @@ mod tests {
     fn both_ends_of_a_connection_are_on_one_core_and_cores_get_equal_parts() {
         for cores in 1..=16 {
             let mut counts = vec![0; cores as usize];
-            // As Linux chooses them: every other one.
+            // Linux chooses every second port.
             for port in (32_768..60_000).step_by(2) {
                 let core = core_of(port, 80, cores);
                 assert_eq!(core, core_of(80, port, cores));
@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(rings.len() as u32, contexts_max(cores) * cores);
             assert!(rings.iter().all(|number| *number < CONTEXTS_MAX));
         }
-        // More cores than slots: nobody has any.
+        // With more cores than slots, no core has any.
         assert_eq!(Layout::new(1, 0, 0).unwrap().share(0, 2).slots, 0..0);
     }
 }

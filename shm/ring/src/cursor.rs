@@ -1,19 +1,19 @@
-//! The indices of a single-producer single-consumer ring whose other side may be hostile.
+//! Indices of a single-producer single-consumer ring whose other side may be hostile.
 //!
-//! Each side works with private copies. The peer's index is compared and, if it is possible,
-//! remembered; an impossible one is [`Corrupt`] and ends the session. So a place that is derived
-//! from a cursor is always in the ring, whatever the peer writes.
+//! Each side works with private copies of both indices. The peer's index is compared and, if it is
+//! possible, stored; an impossible index is [`Corrupt`] and ends the session. A ring position that
+//! is derived from a cursor is therefore always inside the ring, whatever the peer writes.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// The peer wrote an impossible index: the session must end.
+/// The peer wrote an impossible index, so the session has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// Why an entry was not pushed.
+/// Reason for which an entry was not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
-    /// The consumer is behind.
+    /// The ring is full.
     Full,
     /// The consumer's index is impossible.
     Corrupt,
@@ -29,7 +29,7 @@ pub struct ProducerCursor {
 }
 
 impl ProducerCursor {
-    /// A cursor of a new ring of `len` (a power of two) entries.
+    /// Creates the cursor of a new ring of `len` (a power of two) entries.
     pub fn new(len: u32) -> ProducerCursor {
         assert!(len.is_power_of_two() && len < 1 << 31);
         ProducerCursor {
@@ -40,7 +40,7 @@ impl ProducerCursor {
         }
     }
 
-    /// The same, of a ring whose indices stand at `index` (tests of the wrap).
+    /// Creates a cursor with its indices at `index`, for tests of the wrap.
     pub fn starting_at(len: u32, index: u32) -> ProducerCursor {
         ProducerCursor {
             produced: index,
@@ -50,7 +50,7 @@ impl ProducerCursor {
         }
     }
 
-    /// The place for the next entry. Write it, then `commit`.
+    /// Returns the position for the next entry. The caller writes the entry, then calls `commit`.
     #[inline]
     pub fn claim(&mut self, consumed: &AtomicU32) -> Result<usize, PushError> {
         if self.produced.wrapping_sub(self.consumed) > self.mask {
@@ -63,13 +63,13 @@ impl ProducerCursor {
         Ok((self.produced & self.mask) as usize)
     }
 
-    /// The entry at the claimed place is written.
+    /// Records that the entry at the claimed position was written.
     #[inline]
     pub fn commit(&mut self) {
         self.produced = self.produced.wrapping_add(1);
     }
 
-    /// Makes committed entries visible to the consumer. Whether there were any.
+    /// Makes committed entries visible to the consumer. Returns true if there were any.
     #[inline]
     pub fn publish(&mut self, produced: &AtomicU32) -> bool {
         if self.produced == self.published {
@@ -80,12 +80,12 @@ impl ProducerCursor {
         true
     }
 
-    /// Committed and not yet published entries.
+    /// Returns the number of entries committed and not published.
     pub fn unpublished(&self) -> u32 {
         self.produced.wrapping_sub(self.published)
     }
 
-    /// Entries that can be pushed now.
+    /// Returns the number of entries that can be pushed now.
     pub fn room(&mut self, consumed: &AtomicU32) -> Result<u32, Corrupt> {
         self.refresh(consumed)?;
         Ok(self.mask + 1 - self.produced.wrapping_sub(self.consumed))
@@ -93,7 +93,7 @@ impl ProducerCursor {
 
     #[inline]
     fn refresh(&mut self, consumed: &AtomicU32) -> Result<(), Corrupt> {
-        // Acquire: the consumer has read the entries before this, so they may be overwritten.
+        // Acquire: the consumer has read the entries before this index, so they may be overwritten.
         let theirs = consumed.load(Ordering::Acquire);
         if theirs.wrapping_sub(self.consumed) > self.published.wrapping_sub(self.consumed) {
             return Err(Corrupt);
@@ -113,7 +113,7 @@ pub struct ConsumerCursor {
 }
 
 impl ConsumerCursor {
-    /// A cursor of a new ring of `len` (a power of two) entries.
+    /// Creates the cursor of a new ring of `len` (a power of two) entries.
     pub fn new(len: u32) -> ConsumerCursor {
         assert!(len.is_power_of_two() && len < 1 << 31);
         ConsumerCursor {
@@ -124,7 +124,7 @@ impl ConsumerCursor {
         }
     }
 
-    /// The same, of a ring whose indices stand at `index` (tests of the wrap).
+    /// Creates a cursor with its indices at `index`, for tests of the wrap.
     pub fn starting_at(len: u32, index: u32) -> ConsumerCursor {
         ConsumerCursor {
             produced: index,
@@ -134,7 +134,8 @@ impl ConsumerCursor {
         }
     }
 
-    /// The place of the next entry, if there is one. Copy it out, then `commit`.
+    /// Returns the position of the next entry, if there is one. The caller copies the entry, then
+    /// calls `commit`.
     #[inline]
     pub fn claim(&mut self, produced: &AtomicU32) -> Result<Option<usize>, Corrupt> {
         if self.consumed == self.produced && !self.refresh(produced)? {
@@ -143,14 +144,14 @@ impl ConsumerCursor {
         Ok(Some((self.consumed & self.mask) as usize))
     }
 
-    /// The entry at the claimed place was copied out.
+    /// Records that the entry at the claimed position was copied.
     #[inline]
     pub fn commit(&mut self) {
         self.consumed = self.consumed.wrapping_add(1);
     }
 
-    /// How many entries there are, at least: without a look at the producer's index while some are
-    /// known.
+    /// Returns a lower bound of the number of entries. Loads the producer's index only if no entry
+    /// is known.
     #[inline]
     pub fn known(&mut self, produced: &AtomicU32) -> Result<u32, Corrupt> {
         if self.consumed == self.produced {
@@ -159,19 +160,19 @@ impl ConsumerCursor {
         Ok(self.produced.wrapping_sub(self.consumed))
     }
 
-    /// The place of entry `ahead`, which is less than [`known`](Self::known) said.
+    /// Returns the position of entry `ahead`, which must be less than [`known`](Self::known).
     #[inline]
     pub fn ahead(&self, ahead: u32) -> usize {
         (self.consumed.wrapping_add(ahead) & self.mask) as usize
     }
 
-    /// The first `count` entries were copied out.
+    /// Records that the first `count` entries were copied.
     #[inline]
     pub fn commit_many(&mut self, count: u32) {
         self.consumed = self.consumed.wrapping_add(count);
     }
 
-    /// Gives the places of committed entries back to the producer.
+    /// Returns the positions of committed entries to the producer.
     #[inline]
     pub fn release(&mut self, consumed: &AtomicU32) {
         if self.released != self.consumed {
@@ -180,7 +181,8 @@ impl ConsumerCursor {
         }
     }
 
-    /// Whether there is no entry. An impossible index counts as one: `claim` will tell.
+    /// Returns true if there is no entry. An impossible index counts as an entry: `claim` reports
+    /// it.
     #[inline]
     pub fn is_empty(&self, produced: &AtomicU32) -> bool {
         self.consumed == self.produced && produced.load(Ordering::Acquire) == self.consumed

@@ -1,4 +1,4 @@
-//! A file descriptor that closes itself by a system call of its own.
+//! A file descriptor that is closed by a direct system call.
 
 use std::{
     io,
@@ -9,13 +9,13 @@ use std::{
 use rustix::io::DupFlags;
 
 /// An owned descriptor. Unlike `OwnedFd`, its drop does not call libc's `close`, which a preloaded
-/// library may be interposing at that very moment.
+/// library may be interposing.
 #[derive(Debug)]
 pub struct Descriptor(ManuallyDrop<OwnedFd>);
 
 impl Descriptor {
-    /// Makes this number another name of `other`. What it named before is closed, as far as this
-    /// process is concerned; whoever still knows the number does no harm.
+    /// Makes this descriptor number refer to the file of `other` (dup3) and closes its previous
+    /// file. Code that still uses the number does no harm.
     pub fn replace_with(&self, other: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: the number is open and stays so: dup3 replaces what it names in one step. The
         // second owner is never dropped.
@@ -51,13 +51,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replaced_number_closes_what_it_named() {
+    fn a_replaced_descriptor_closes_its_previous_file() {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let write = Descriptor::from(write);
         let number = write.as_fd().as_raw_fd();
         write.replace_with(read.as_fd()).unwrap();
         assert_eq!(write.as_fd().as_raw_fd(), number);
-        // End of file: nobody holds the writing end any more.
+        // End of file: the writing end is closed.
         assert_eq!(rustix::io::read(&read, &mut [0; 1]).unwrap(), 0);
         drop(write);
         assert!(rustix::io::dup(read).is_ok());

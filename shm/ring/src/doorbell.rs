@@ -1,13 +1,13 @@
 //! A doorbell: an eventfd that wakes a side that sleeps on descriptors.
 //!
-//! A sleeper waits for it edge-triggered (EPOLLET), so it need not be drained: a ring is an edge,
-//! and the counter never fills by honest rings.
+//! The sleeper waits edge-triggered (EPOLLET) and need not drain the eventfd: each ring is an edge,
+//! and honest rings never fill the counter.
 //!
-//! An eventfd has one set of status flags, however many processes hold it. A hostile program that
+//! An eventfd has one set of status flags for all processes that hold it. A hostile program that
 //! clears O_NONBLOCK of its own doorbell *and* fills its counter makes the service's `ring` block.
-//! Therefore a service makes one doorbell per program for the other direction and never drains it,
-//! takes only eventfds from programs, and watches over the threads that ring: a signal ends the
-//! write, `ring` then returns false, and the program is thrown out.
+//! The service therefore makes one doorbell per program for the other direction and never drains
+//! it, accepts only eventfds from programs, and watches the threads that ring. A signal interrupts
+//! a blocked write; `ring` then returns false, and the service ends the program's session.
 
 use std::{
     io,
@@ -22,24 +22,24 @@ use rustix::{
 
 use crate::Descriptor;
 
-/// An eventfd. Readable: it was rung and not drained since.
+/// An eventfd, readable if it was rung and not drained since.
 #[derive(Debug)]
 pub struct Doorbell(Descriptor);
 
 impl Doorbell {
-    /// A new one, nonblocking and close-on-exec.
+    /// Creates a nonblocking, close-on-exec doorbell.
     pub fn new() -> io::Result<Doorbell> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Doorbell(fd.into()))
     }
 
-    /// One that a trusted side sent.
+    /// Wraps a doorbell from a trusted side.
     pub fn from_trusted(fd: impl Into<Descriptor>) -> Doorbell {
         Doorbell(fd.into())
     }
 
-    /// One that a hostile side may have sent: it must be an eventfd (writes to other files may
-    /// block whatever their flags say), and is made nonblocking.
+    /// Wraps a doorbell from a side that may be hostile. The descriptor must be an eventfd, because
+    /// a write to another file may block whatever its flags are. The function makes it nonblocking.
     pub fn from_untrusted(fd: OwnedFd) -> io::Result<Doorbell> {
         let fd = Descriptor::from(fd);
         let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
@@ -55,27 +55,28 @@ impl Doorbell {
         Ok(Doorbell(fd))
     }
 
-    /// Wakes who sleeps on it. False if it is broken, or the write was interrupted: see the module.
+    /// Wakes the sleeper. Returns false if the eventfd is broken, or the write was interrupted: see
+    /// the module's documentation.
     pub fn ring(&self) -> bool {
         match rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
-            // EAGAIN: the counter is full, so it is readable.
+            // EAGAIN: the counter is full, so the eventfd is readable.
             Ok(_) | Err(Errno::AGAIN) => true,
             Err(_) => false,
         }
     }
 
-    /// Makes it unreadable. Whether it had been rung.
+    /// Makes the eventfd unreadable. Returns true if it had been rung.
     pub fn drain(&self) -> bool {
         let mut count = [0; 8];
         matches!(rustix::io::read(&self.0, &mut count), Ok(8))
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     pub fn descriptor(&self) -> &Descriptor {
         &self.0
     }
 
-    /// To poll for readability, or to send to the other side.
+    /// Returns the descriptor to poll for readability, or to send to the other side.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_s_eventfd_is_made_nonblocking() {
+    fn an_untrusted_eventfd_is_made_nonblocking() {
         let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let copy = Doorbell::from_untrusted(rustix::io::dup(&bell).unwrap()).unwrap();
         assert!(!copy.drain());
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_taken_from_a_stranger() {
+    fn an_untrusted_descriptor_must_be_an_eventfd() {
         let file = rustix::fs::memfd_create("[eventfd]", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         assert!(Doorbell::from_untrusted(file).is_err());
         let (read, write) = rustix::pipe::pipe().unwrap();

@@ -1,4 +1,4 @@
-//! Where things lie in a program region.
+//! Layout of a program region.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use tidelane_abi::{
 
 use crate::memories::MEMORIES;
 
-/// The validated layout of a program region: a private copy, never read again from the region.
+/// A validated layout of a program region. The layout is a private copy and is never read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     slots_max: u32,
@@ -21,25 +21,25 @@ pub struct Layout {
     tx_len: u64,
 }
 
-/// Why a header was not accepted.
+/// Reason for which a header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayoutError {
-    /// It does not begin with the magic.
+    /// The header does not begin with the magic number.
     Magic,
-    /// It has this version of the ABI, not ours.
+    /// The header has this version of the ABI instead of ours.
     Version(u32),
-    /// Its numbers make no sense.
+    /// The offsets and lengths are invalid.
     Range,
 }
 
 pub(crate) const SLOT_LEN: u64 = size_of::<Slot>() as u64;
 const AREA_ALIGN: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
-/// Areas begin and end at multiples of this.
+/// Alignment of the start and end of areas.
 pub(crate) const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
 
 impl Layout {
-    /// The layout for `slots_max` connections and areas of at least `rx_len` and `tx_len` bytes.
-    /// None if the sum overflows.
+    /// Creates the layout for `slots_max` connections and areas of at least `rx_len` and `tx_len`
+    /// bytes. Returns None if the sum overflows.
     pub fn new(slots_max: u32, rx_len: u64, tx_len: u64) -> Option<Layout> {
         let slots_offset = context_offset(CONTEXTS_MAX);
         let slots_end = slots_offset.checked_add(u64::from(slots_max) * SLOT_LEN)?;
@@ -64,7 +64,7 @@ impl Layout {
         (region_len <= i64::MAX as u64).then_some(layout)
     }
 
-    /// The header that says the same.
+    /// Returns the header with this layout.
     pub fn header(&self) -> Header {
         Header {
             magic: REGION_MAGIC,
@@ -79,7 +79,7 @@ impl Layout {
         }
     }
 
-    /// The layout that a header describes, if all of it lies in `mapped_len` bytes and in order.
+    /// Validates a header: all parts have to be in order and within `mapped_len` bytes.
     pub fn from_header(header: &Header, mapped_len: u64) -> Result<Layout, LayoutError> {
         if header.magic != REGION_MAGIC {
             return Err(LayoutError::Magic);
@@ -116,35 +116,35 @@ impl Layout {
         })
     }
 
-    /// Connections that the program can have at once.
+    /// Returns the number of slots.
     pub fn slots_max(&self) -> u32 {
         self.slots_max
     }
 
-    /// Bytes of the region.
+    /// Returns the length of the region in bytes.
     pub fn region_len(&self) -> u64 {
         self.region_len
     }
 
-    /// Lengths of the memories that a region consists of: control, received, sent.
+    /// Returns the lengths of the region's memories: control, received, sent.
     pub fn parts(&self) -> [u64; MEMORIES] {
         let rx_len = self.tx_offset - self.rx_offset;
         [self.rx_offset, rx_len, self.region_len - self.tx_offset]
     }
 
-    /// Region offset of slot `n`, if there is one.
+    /// Returns the region offset of slot `n`, if the slot exists.
     #[inline]
     pub fn slot_offset(&self, n: u32) -> Option<u64> {
         (n < self.slots_max).then(|| self.slots_offset + u64::from(n) * SLOT_LEN)
     }
 
-    /// The receive-buffer area.
+    /// Returns the receive-buffer area.
     #[inline]
     pub fn rx_area(&self) -> Range<u64> {
         self.rx_offset..self.rx_offset + self.rx_len
     }
 
-    /// The send-buffer area.
+    /// Returns the send-buffer area.
     #[inline]
     pub fn tx_area(&self) -> Range<u64> {
         self.tx_offset..self.tx_offset + self.tx_len

@@ -1,20 +1,20 @@
-//! The shared memory between a program and the service, and all atomics of the project.
+//! Shared memory between a program and the service, with all atomics of the project.
 //!
 //! ```text
-//! Region            one range of addresses: bounds-checked copies, pages given back
-//! Memories          the files behind a program's region: who writes, who punches
+//! Region            one range of addresses: bounds-checked copies, release of pages
+//! Memories          the memfds of a program's region: rights to write and to punch holes
 //! ProgramRegion     Region + validated Layout: contexts, slots        (program <-> service)
 //! ServicePageMap    Region: core lines, route table under a seqlock   (service -> programs)
 //! Producer/Consumer one side of a ring, with private copies of both indices
-//! sleep, Doorbell   who sleeps is rung once, and never misses an event
-//! StreamBuffer      a circular buffer in a region; BufferAllocator gives them out
-//! Share, core_of    what each fast-path core has of a region and of the connections
+//! sleep, Doorbell   a sleeper is woken once, and never misses an event
+//! StreamBuffer      a circular buffer in a region; allocated by BufferAllocator
+//! Share, core_of    the part of a region and the connections of each fast-path core
 //! registration      messages and descriptors over the unix socket
 //! ```
 //!
-//! The rules of memory that a hostile peer may write: an index of the peer is only *compared*
-//! (never used as one), an entry is copied out once and the copy is validated, payload bytes are
-//! copied by pointer and never seen through a reference. Unsafe code lives in `*_unsafe.rs`.
+//! Rules for memory that a hostile peer may write: the peer's index is only *compared* (never used
+//! as an index), an entry is copied once and the copy is validated, and payload is copied by
+//! pointer and never accessed through a reference. Unsafe code is in `*_unsafe.rs`.
 //!
 //! Under `cfg(loom)` only the index and sleep protocols are built, for `tests/loom.rs`.
 

@@ -1,7 +1,8 @@
-//! The three memories of a program region: who may write them, and who may take their pages away.
+//! The three memories of a program region, with the rights to write them and to remove their pages.
 //!
-//! A page fault in a range that is being punched waits until all of the range is done, so whoever
-//! can punch a memory can delay whoever uses it. `docs/design/memory.md` has the reasons.
+//! A page fault in a range that is being punched waits until the whole range is done. A process
+//! that can punch a memory can therefore delay any process that uses the memory.
+//! `docs/design/memory.md` has the reasons for the rules.
 //!
 //! ```text
 //!            control                  received                 sent
@@ -22,19 +23,19 @@ use rustix::fs::{
 
 use crate::{Part, Region};
 
-/// How many there are.
+/// Number of memories of a region.
 pub const MEMORIES: usize = 3;
-/// Which of them is for received bytes.
+/// Index of the memory for received bytes.
 const RECEIVED: usize = 1;
-/// They can change their lengths no more.
-const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// Seals that fix the length of a memory.
+const FIXED_LENGTH_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// The descriptors of a program's memories, as the program gets them.
+/// Descriptors of a program's memories, as the program receives them.
 #[derive(Debug)]
 pub struct Memories([OwnedFd; MEMORIES]);
 
 impl Memories {
-    /// Makes memories of these lengths, and maps them side by side.
+    /// Creates memories of these lengths, and maps them next to each other.
     pub(crate) fn create(name: &str, lens: [u64; MEMORIES]) -> io::Result<(Region, Memories)> {
         let control = memory(name, lens[0])?;
         let received = memory(&format!("{name}-rx"), lens[RECEIVED])?;
@@ -50,13 +51,14 @@ impl Memories {
         Ok((region, Memories([control, received, sent])))
     }
 
-    /// Their descriptors, in the order of a message.
+    /// Returns the descriptors in the order of a message.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; MEMORIES] {
         self.0.each_ref().map(AsFd::as_fd)
     }
 
-    /// Returns true if the program has mapped and sealed them: nobody can punch what it writes.
-    /// A punch that was under way held up the seal, not this call.
+    /// Returns true if the program has mapped and sealed the memories, so that nobody can punch the
+    /// memory that the program writes. The check does not wait: a hole punch in progress delayed
+    /// the seal, and does not delay this call.
     pub fn are_sealed(&self) -> bool {
         let mut written = self.0.iter().enumerate().filter(|(n, _)| *n != RECEIVED);
         written.all(|(_, memory)| {
@@ -65,13 +67,13 @@ impl Memories {
     }
 }
 
-/// Maps the memories that a service sent, side by side. They must be unable to shrink: otherwise
-/// their maker could turn accesses into SIGBUS.
+/// Maps the memories that a service sent, next to each other. The memories must be sealed against
+/// shrinking: otherwise their creator could turn accesses into SIGBUS.
 pub(crate) fn map(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<(Region, [u64; MEMORIES])> {
     let mut lens = [0; MEMORIES];
     for (len, memory) in lens.iter_mut().zip(memories) {
         *len = u64::try_from(fstat(memory)?.st_size).unwrap_or(0);
-        if !fcntl_get_seals(memory)?.contains(FIXED) {
+        if !fcntl_get_seals(memory)?.contains(FIXED_LENGTH_SEALS) {
             let why = "the shared memory is not sealed";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
@@ -84,8 +86,8 @@ pub(crate) fn map(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<(Region, [
     Ok((Region::join(&parts)?, lens))
 }
 
-/// The program has mapped its memories: from now on nobody can punch what it writes. The service
-/// uses none of them before.
+/// Seals the memories after the program has mapped them, so that nobody can punch the memory that
+/// the program writes. The service uses the memories only afterwards.
 pub(crate) fn seal(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<()> {
     for (n, memory) in memories.into_iter().enumerate() {
         if n != RECEIVED {
@@ -95,17 +97,17 @@ pub(crate) fn seal(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<()> {
     Ok(())
 }
 
-/// A memory that keeps its length. It is sparse: pages come with use.
+/// Creates a sparse memory of fixed length, whose pages are allocated on use.
 fn memory(name: &str, len: u64) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, len)?;
-    fcntl_add_seals(&fd, FIXED)?;
+    fcntl_add_seals(&fd, FIXED_LENGTH_SEALS)?;
     Ok(fd)
 }
 
-/// A descriptor of the memory that can neither be written, punched nor opened again for writing,
-/// except by root. What is mapped already can be written and punched. Without `/proc` the whole
-/// memory is sealed instead, and keeps all its pages.
+/// Returns a descriptor that permits neither writing nor punching, and that nobody but root can
+/// reopen for writing. Existing mappings can still write and punch. Without `/proc` the whole
+/// memory is sealed instead, and its pages can never be released.
 fn read_only(memory: OwnedFd) -> io::Result<OwnedFd> {
     fchmod(&memory, Mode::RUSR)?;
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_writes_all_but_what_it_received() {
+    fn a_program_cannot_write_its_receive_memory() {
         let (_ours, theirs, memories, layout) = both();
         let (rx, tx) = (layout.rx_area(), layout.tx_area());
         assert!(theirs.copy_in(rx.start - 4, &[1; 4]) && theirs.copy_in(tx.start, &[1; 4]));
@@ -168,7 +170,7 @@ mod tests {
         assert!(Region::join(&[part]).is_err());
     }
 
-    /// Neither by a descriptor nor through a mapping that may be written.
+    /// A program can punch neither through a descriptor nor through a writable mapping.
     #[test]
     fn a_program_can_punch_nothing() {
         let (_ours, theirs, memories, layout) = both();
@@ -207,11 +209,11 @@ mod tests {
     fn memories_that_could_shrink_are_not_mapped() {
         let (_ours, _theirs, memories, layout) = both();
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let loose = memfd_create("test", flags).expect("a memfd");
-        ftruncate(&loose, layout.parts()[2]).expect("it can grow");
+        let unsealed = memfd_create("test", flags).expect("a memfd");
+        ftruncate(&unsealed, layout.parts()[2]).expect("it can grow");
         let [control, received, sent] = memories.descriptors();
-        assert!(map([control, received, loose.as_fd()]).is_err());
-        // In another order the layout does not fit them.
+        assert!(map([control, received, unsealed.as_fd()]).is_err());
+        // In another order the memories do not fit the layout.
         let swapped = ProgramRegion::map([sent, received, control], layout.region_len());
         assert!(swapped.is_err());
         let shorter = ProgramRegion::map(memories.descriptors(), layout.region_len() - 4096);

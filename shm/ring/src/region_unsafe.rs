@@ -1,8 +1,8 @@
 //! Mappings of shared memory, with bounds-checked copies.
 //!
-//! The bytes of a region may change under our hands at any time: another process may write them.
-//! They are therefore copied in and out by pointer and never seen through a reference. Typed views
-//! (`views_unsafe`) give references to atomics only.
+//! Another process may write the bytes of a region at any time. The bytes are therefore copied by
+//! pointer and never accessed through a reference. Typed views (`views_unsafe`) give references
+//! only to atomics.
 
 use std::{
     io,
@@ -21,35 +21,35 @@ use rustix::{
     },
 };
 
-/// Bytes of a page, the unit of `punch_hole`.
+/// Page size in bytes, the unit of `punch_hole`.
 pub(crate) const PAGE: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backing {
-    /// A sealed memfd: pages are shared with other processes.
+    /// A sealed memfd, whose pages are shared with other processes.
     Memfd,
     /// Anonymous memory of this process.
     Heap,
 }
 
-/// One mapping. Unmapped when dropped.
+/// A mapping, which is unmapped on drop.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
     backing: Backing,
-    /// Parts that this side cannot write: none, all, or one.
+    /// Range that this side cannot write: empty, the whole region, or one part.
     read_only: Range<u64>,
 }
 
 /// A memory that becomes a part of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'fd> {
-    /// The memory, which cannot shrink.
+    /// The memory, which must be sealed against shrinking.
     pub memory: BorrowedFd<'fd>,
-    /// Its length: whole pages.
+    /// Length of the memory in bytes, a multiple of the page size.
     pub len: u64,
-    /// This side may write it.
+    /// True if this side may write the memory.
     pub writable: bool,
 }
 
@@ -61,21 +61,20 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A new memfd of `len` bytes that can neither shrink, grow nor be sealed further, mapped
-    /// read-write. Whoever gets the descriptor can only map it read-only. It is sparse: pages come
-    /// with use.
+    /// Creates a sparse memfd of `len` bytes and maps it read-write. The memfd cannot shrink, grow
+    /// or be sealed further, and a receiver of the descriptor can only map it read-only.
     pub fn create_one_way(name: &str, len: u64) -> io::Result<(Region, OwnedFd)> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len)?;
-        // Mapped before it is sealed: FUTURE_WRITE forbids later writable mappings, ours too.
+        // The mapping precedes the seal, because FUTURE_WRITE forbids later writable mappings.
         let region = map_shared(fd.as_fd(), len, true)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals | SealFlags::FUTURE_WRITE)?;
         Ok((region, fd))
     }
 
-    /// Maps a memfd that another process made. It must have `len` bytes and be unable to shrink:
-    /// otherwise its maker could turn our accesses into SIGBUS.
+    /// Maps a memfd of another process. The memfd must have `len` bytes and be sealed against
+    /// shrinking: otherwise its creator could turn our accesses into SIGBUS.
     pub fn map(fd: BorrowedFd<'_>, len: u64, writable: bool) -> io::Result<Region> {
         let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         if u64::try_from(fstat(fd)?.st_size) != Ok(len) {
@@ -87,8 +86,8 @@ impl Region {
         map_shared(fd, len, writable)
     }
 
-    /// Maps memories side by side in one range of addresses, so that offsets run through them. No
-    /// more than one of them is read-only.
+    /// Maps memories next to each other in one range of addresses, so that offsets run through all
+    /// of them. At most one of them may be read-only.
     pub fn join(parts: &[Part<'_>]) -> io::Result<Region> {
         let total = parts.iter().try_fold(0u64, |sum, part| {
             let whole_pages = part.len.is_multiple_of(PAGE);
@@ -131,9 +130,9 @@ impl Region {
         Ok(region)
     }
 
-    /// Keeps the pages of `range` in memory once this side has used them, where the system allows
-    /// that (RLIMIT_MEMLOCK, CAP_IPC_LOCK): whoever shares them cannot have them written to a swap
-    /// device then.
+    /// Keeps the pages of `range` in memory after their first use, where the system allows it
+    /// (RLIMIT_MEMLOCK, CAP_IPC_LOCK). A process that shares the pages then cannot force them to
+    /// swap.
     pub fn keep_resident(&self, range: Range<u64>) {
         let within = range.start <= range.end && range.end <= self.len();
         assert!(within, "part of the region");
@@ -145,7 +144,7 @@ impl Region {
         };
     }
 
-    /// Anonymous zero memory of this process, sparse: for the simulator and for tests.
+    /// Maps sparse anonymous memory of this process, for the simulator and tests.
     pub fn heap(len: u64) -> io::Result<Region> {
         let len = length(len)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -160,28 +159,29 @@ impl Region {
         })
     }
 
-    /// Bytes of the region.
+    /// Returns the length of the region in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> u64 {
         self.len as u64
     }
 
-    /// Returns true if this side may write all of it.
+    /// Returns true if this side may write the whole region.
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.read_only.is_empty()
     }
 
-    /// Keeps the mapping out of children that fork.
+    /// Keeps the mapping out of forked children.
     pub fn dont_fork(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping; the advice only affects children.
         unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork)? };
         Ok(())
     }
 
-    /// In the child of a fork, after [`Self::dont_fork`]: puts private zero memory where the
-    /// mapping was, so that a late access is harmless. Fails if something else is there by now.
+    /// Maps private zero memory in place of the mapping, in the child of a fork after
+    /// [`Self::dont_fork`], so that a late access is harmless. Fails if the addresses are in use
+    /// again.
     pub fn replace_after_fork(&self) -> io::Result<()> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
@@ -195,8 +195,8 @@ impl Region {
         Ok(())
     }
 
-    /// Gives the whole pages within `[offset, offset + len)` back to the system; they read as zero
-    /// afterwards. Pages that are only partly in the range stay.
+    /// Releases the whole pages within `[offset, offset + len)`, which read as zero afterwards.
+    /// Pages that are only partly in the range stay.
     pub fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         let Some(end) = offset
             .checked_add(len)
@@ -221,7 +221,8 @@ impl Region {
         Ok(())
     }
 
-    /// Copies `bytes` to `offset`. False if they do not lie in the region or it is read-only.
+    /// Copies `bytes` to `offset`. Returns false if the range is outside of the region or
+    /// read-only.
     #[inline]
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(to) = self.writable_range(offset, bytes.len()) else {
@@ -233,8 +234,8 @@ impl Region {
         true
     }
 
-    /// The bytes at `offset`, as what they are: atomics that anybody may change at any time. `None`
-    /// if they do not lie in the region or it is read-only.
+    /// Returns the bytes at `offset` as atomics, because another process may change them at any
+    /// time; None if the range is outside of the region or read-only.
     pub fn bytes(&self, offset: u64, len: usize) -> Option<&[AtomicU8]> {
         let start = self.writable_range(offset, len)?;
         // SAFETY: `range` checked that the bytes are within the mapping, which outlives the borrow,
@@ -243,7 +244,7 @@ impl Region {
         Some(unsafe { slice::from_raw_parts(start.cast::<AtomicU8>(), len) })
     }
 
-    /// Fills `bytes` from `offset`. False if they do not lie in the region.
+    /// Fills `bytes` from `offset`. Returns false if the range is outside of the region.
     #[inline]
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> bool {
         let Some(from) = self.range(offset, bytes.len()) else {
@@ -255,7 +256,7 @@ impl Region {
         true
     }
 
-    /// Copies `len` bytes from one place of the region to another. False as in `copy_in`.
+    /// Copies `len` bytes within the region. Returns false like `copy_in`.
     pub fn copy_within(&self, from: u64, to: u64, len: usize) -> bool {
         let (Some(from), Some(to)) = (self.range(from, len), self.writable_range(to, len)) else {
             return false;
@@ -265,20 +266,20 @@ impl Region {
         true
     }
 
-    /// Where the mapping starts: at a page.
+    /// Returns the start of the mapping, which is page-aligned.
     #[inline]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// A pointer to `T` at `offset`, if it lies in the region and is aligned.
+    /// Returns a pointer to `T` at `offset`, if the range is within the region and aligned.
     #[inline]
     pub(crate) fn pointer<T>(&self, offset: u64) -> Option<NonNull<T>> {
         let at = self.range(offset, size_of::<T>())?;
         (at.addr().is_multiple_of(align_of::<T>())).then(|| non_null(at.cast()))
     }
 
-    /// As `range`, if this side may write there.
+    /// Returns `range`, if this side may write there.
     #[inline]
     fn writable_range(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let start = self.range(offset, len)?;

@@ -1,4 +1,4 @@
-//! The registration socket: messages of fixed size, with descriptors beside them.
+//! The registration socket: messages of fixed size, with descriptors as ancillary data.
 
 use std::{
     fmt,
@@ -19,29 +19,29 @@ pub use crate::{
     message_unsafe::{MESSAGE_LEN, new_message},
 };
 use crate::{
-    control_unsafe::{Arrived, receive},
+    control_unsafe::{ReceivedMessage, receive},
     memories::MEMORIES,
     message_unsafe::{from_bytes, to_bytes},
 };
 
-/// Descriptors that one message may carry: a program's memories, the service page and a doorbell
-/// per core.
+/// Largest number of descriptors of a message: a program's memories, the service page and a
+/// doorbell per core.
 pub const DESCRIPTORS_MAX: usize = MEMORIES + 1 + CORES_MAX;
-/// Descriptors that the kernel lets one message carry (SCM_MAX_FD).
+/// Largest number of descriptors that the kernel allows in a message (SCM_MAX_FD).
 const KERNEL_MAX: usize = 253;
 
-/// Why no message was received.
+/// Reason for which no message was received.
 #[derive(Debug)]
 pub enum RecvError {
-    /// The call failed; `WouldBlock` on a nonblocking or timed-out socket.
+    /// The call failed; `WouldBlock` for a nonblocking socket or after a timeout.
     Io(io::Error),
-    /// The sender has this version of the ABI, not ours. The connection is still usable.
+    /// The sender has this version of the ABI instead of ours. The connection is still usable.
     Version(u32),
-    /// Wrong size, wrong magic, or too many descriptors: end the connection.
+    /// Wrong size, wrong magic number, or too many descriptors: the connection has to end.
     Malformed,
 }
 
-/// Sends one message. A full socket of a nonblocking descriptor is `WouldBlock`.
+/// Sends one message. Returns `WouldBlock` if a nonblocking socket is full.
 pub fn send_message(
     socket: BorrowedFd<'_>,
     message: &Message,
@@ -70,20 +70,20 @@ pub fn send_message(
     }
 }
 
-/// A message as the receiver got it.
+/// A received message.
 #[derive(Debug)]
 pub struct Received {
-    /// The message; `None` if the peer closed.
+    /// The message; None if the peer closed.
     pub message: Result<Option<Message>, RecvError>,
-    /// All descriptors that came (close-on-exec), beside whatever came. Closing one that a stranger
-    /// sent may take any time.
+    /// All received descriptors (close-on-exec), even those of an invalid message. Closing a
+    /// descriptor from an untrusted sender may take any time.
     pub descriptors: Vec<OwnedFd>,
-    /// Who sent it, on a socket with SO_PASSCRED.
+    /// The sender, on a socket with SO_PASSCRED.
     pub sender: Option<Sender>,
 }
 
-/// Receives one message with its descriptors, from a trusted peer: those of a refused message are
-/// closed. None: the peer closed.
+/// Receives one message with its descriptors from a trusted peer, and closes the descriptors of a
+/// refused message. Returns None if the peer closed.
 pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<OwnedFd>)>, RecvError> {
     let Received {
         message,
@@ -96,20 +96,20 @@ pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Owned
     }
 }
 
-/// Receives one message of a peer that is not trusted. Descriptors that there is no room for are
-/// closed by the kernel at once, in this thread: there is room for all that a message may have.
+/// Receives one message from an untrusted peer. The buffer has space for all descriptors that a
+/// message may have, because the kernel would close excess ones in this thread.
 pub fn recv_signed(socket: BorrowedFd<'_>) -> Received {
-    // One byte more than a message, so that a longer one is seen as such.
+    // One byte more than a message shows that a message is too long.
     let mut bytes = [0; MESSAGE_LEN + 1];
-    // Descriptors in it are the receiver's, whatever becomes of the message.
+    // The receiver owns all descriptors, whether or not the message is valid.
     const SPACE: usize = cmsg_space!(ScmRights(KERNEL_MAX), ScmCredentials(1));
-    let Arrived {
+    let ReceivedMessage {
         len,
         truncated,
         descriptors,
         sender,
     } = match receive::<SPACE>(socket, &mut bytes) {
-        Ok(arrived) => arrived,
+        Ok(received) => received,
         Err(error) => {
             return Received {
                 message: Err(RecvError::Io(error.into())),
@@ -130,7 +130,7 @@ pub fn recv_signed(socket: BorrowedFd<'_>) -> Received {
     }
 }
 
-/// Magic and version come first in every version of the ABI, whatever the rest.
+/// Parses a message. Magic number and version come first in every version of the ABI.
 fn parse(bytes: &[u8]) -> Result<Message, RecvError> {
     let magic = bytes.first_chunk().map(|chunk| u64::from_ne_bytes(*chunk));
     if magic != Some(MESSAGE_MAGIC) {

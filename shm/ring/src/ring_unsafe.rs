@@ -1,4 +1,4 @@
-//! The four rings of a context: cursors plus entries in shared memory.
+//! The four rings of a context: cursors, with entries in shared memory.
 
 use std::{marker::PhantomData, ptr::NonNull, sync::Arc};
 
@@ -13,19 +13,19 @@ use crate::{
     cursor::{ConsumerCursor, Corrupt, ProducerCursor, PushError},
 };
 
-/// Which of a context's rings: where it lies and what its entries are.
+/// A kind of ring: its offset in a context and its type of entries.
 ///
 /// # Safety
 ///
 /// `LEN` entries from `OFFSET` on must lie in the context, and any bits must be an `Entry`.
 pub unsafe trait Ring {
-    /// An entry.
+    /// Type of the entries.
     type Entry: Copy + std::fmt::Debug;
     /// Number of entries, a power of two.
     const LEN: u32;
     /// Offset of the entries from the context's start.
     const OFFSET: u64;
-    /// The ring's indices.
+    /// Returns the indices of the ring.
     fn index(head: &ContextHead) -> &RingIndex;
 }
 
@@ -88,24 +88,24 @@ pub type ControlEventProducer = Producer<ControlEvents>;
 /// The program's end of the control-event ring.
 pub type ControlEventConsumer = Consumer<ControlEvents>;
 
-/// A ring in a region that it keeps mapped.
+/// Location of a ring in a region that it keeps mapped.
 #[derive(Debug)]
-struct Place<R: Ring> {
+struct RingMemory<R: Ring> {
     index: NonNull<RingIndex>,
     entries: NonNull<R::Entry>,
     _region: Arc<ProgramRegion>,
     _ring: PhantomData<R>,
 }
 
-impl<R: Ring> Place<R> {
-    fn new(region: Arc<ProgramRegion>, context: u32) -> Option<Place<R>> {
+impl<R: Ring> RingMemory<R> {
+    fn new(region: Arc<ProgramRegion>, context: u32) -> Option<RingMemory<R>> {
         let head = region.context(context)?.head;
         let index = NonNull::from(R::index(head));
         let start = context_offset(context) + R::OFFSET;
         let last = u64::from(R::LEN - 1) * size_of::<R::Entry>() as u64;
         region.pointer::<R::Entry>(start + last)?;
         let entries = region.pointer(start)?;
-        Some(Place {
+        Some(RingMemory {
             index,
             entries,
             _region: region,
@@ -128,134 +128,134 @@ impl<R: Ring> Place<R> {
     }
 }
 
-/// The producing end of a ring. There must be one per ring.
+/// The producing end of a ring. There must be only one per ring.
 #[derive(Debug)]
 pub struct Producer<R: Ring> {
     cursor: ProducerCursor,
-    place: Place<R>,
+    memory: RingMemory<R>,
 }
 
 // SAFETY: the pointers are into the mapping that `_region` keeps and belong to no thread.
 unsafe impl<R: Ring> Send for Producer<R> {}
 
 impl<R: Ring> Producer<R> {
-    /// The producer of a context's new ring; None if there can be no such context.
+    /// Creates the producer of a context's new ring; None if the context cannot exist.
     pub fn new(region: Arc<ProgramRegion>, context: u32) -> Option<Producer<R>> {
-        let place = Place::new(region, context)?;
+        let memory = RingMemory::new(region, context)?;
         Some(Producer {
             cursor: ProducerCursor::new(R::LEN),
-            place,
+            memory,
         })
     }
 
-    /// Writes an entry, which the consumer sees after `publish`.
+    /// Writes an entry, which becomes visible to the consumer with `publish`.
     #[inline]
     pub fn push(&mut self, entry: R::Entry) -> Result<(), PushError> {
-        let at = self.cursor.claim(&self.place.index().consumed)?;
+        let at = self.cursor.claim(&self.memory.index().consumed)?;
         // SAFETY: `entry` is a valid, aligned place; see there.
-        unsafe { self.place.entry(at).write_volatile(entry) };
+        unsafe { self.memory.entry(at).write_volatile(entry) };
         self.cursor.commit();
         Ok(())
     }
 
-    /// Makes pushed entries visible: one store. Whether there were any; then see
+    /// Makes pushed entries visible with one store. Returns true if there were any; then see
     /// [`crate::sleep::should_ring`].
     #[inline]
     pub fn publish(&mut self) -> bool {
-        self.cursor.publish(&self.place.index().produced)
+        self.cursor.publish(&self.memory.index().produced)
     }
 
-    /// Pushed and not yet published entries.
+    /// Returns the number of entries pushed and not published.
     pub fn unpublished(&self) -> u32 {
         self.cursor.unpublished()
     }
 
-    /// Entries that can be pushed now.
+    /// Returns the number of entries that can be pushed now.
     pub fn room(&mut self) -> Result<u32, Corrupt> {
-        self.cursor.room(&self.place.index().consumed)
+        self.cursor.room(&self.memory.index().consumed)
     }
 }
 
-/// The consuming end of a ring. There must be one per ring.
+/// The consuming end of a ring. There must be only one per ring.
 #[derive(Debug)]
 pub struct Consumer<R: Ring> {
     cursor: ConsumerCursor,
-    place: Place<R>,
+    memory: RingMemory<R>,
 }
 
 // SAFETY: as for `Producer`.
 unsafe impl<R: Ring> Send for Consumer<R> {}
 
 impl<R: Ring> Consumer<R> {
-    /// The consumer of a context's new ring; None if there can be no such context.
+    /// Creates the consumer of a context's new ring; None if the context cannot exist.
     pub fn new(region: Arc<ProgramRegion>, context: u32) -> Option<Consumer<R>> {
-        let place = Place::new(region, context)?;
+        let memory = RingMemory::new(region, context)?;
         Some(Consumer {
             cursor: ConsumerCursor::new(R::LEN),
-            place,
+            memory,
         })
     }
 
-    /// The next entry: a copy, made once. Its fields are the peer's and not validated.
+    /// Takes a copy of the next entry. The fields come from the peer and are not validated.
     #[inline]
     pub fn pop(&mut self) -> Result<Option<R::Entry>, Corrupt> {
-        let Some(at) = self.cursor.claim(&self.place.index().produced)? else {
+        let Some(at) = self.cursor.claim(&self.memory.index().produced)? else {
             return Ok(None);
         };
         // SAFETY: `entry` is a valid, aligned place, and any bytes are an entry. Volatile: read
         // exactly once, so what is validated is what is used.
-        let entry = unsafe { self.place.entry(at).read_volatile() };
+        let entry = unsafe { self.memory.entry(at).read_volatile() };
         self.cursor.commit();
         Ok(Some(entry))
     }
 
-    /// How many entries can be popped, at least; zero only if there are none.
+    /// Returns a lower bound of the number of entries; zero only if there are none.
     #[inline]
     pub fn known(&mut self) -> Result<u32, Corrupt> {
-        self.cursor.known(&self.place.index().produced)
+        self.cursor.known(&self.memory.index().produced)
     }
 
-    /// The next entries, as [`pop`](Self::pop) gives them, and their places are the producer's
-    /// again. How many; zero only if there are none.
+    /// Takes several entries, like [`pop`](Self::pop), and returns their positions to the producer.
+    /// Returns the number of entries; zero only if there are none.
     #[inline]
     pub fn take(&mut self, entries: &mut [R::Entry]) -> Result<usize, Corrupt> {
-        let known = self.cursor.known(&self.place.index().produced)?;
+        let known = self.cursor.known(&self.memory.index().produced)?;
         let count = known.min(entries.len() as u32);
         for (ahead, entry) in (0..count).zip(entries) {
             let at = self.cursor.ahead(ahead);
             // SAFETY: as in `pop`.
-            *entry = unsafe { self.place.entry(at).read_volatile() };
+            *entry = unsafe { self.memory.entry(at).read_volatile() };
         }
         self.cursor.commit_many(count);
         self.release();
         Ok(count as usize)
     }
 
-    /// Entry `ahead` of those that [`known`](Self::known) said there are, as `pop` gives it; they
-    /// stay until `drop_known`.
+    /// Returns entry `ahead`, which must be less than [`known`](Self::known), like `pop`. The
+    /// entries stay in the ring until `drop_known`.
     #[inline]
     pub fn peek(&self, ahead: u32) -> R::Entry {
         // SAFETY: as in `pop`.
-        unsafe { self.place.entry(self.cursor.ahead(ahead)).read_volatile() }
+        unsafe { self.memory.entry(self.cursor.ahead(ahead)).read_volatile() }
     }
 
-    /// Gives the first `count` entries, which were looked at, back to the producer.
+    /// Returns the first `count` entries, which the caller has read, to the producer.
     #[inline]
     pub fn drop_known(&mut self, count: u32) {
         self.cursor.commit_many(count);
         self.release();
     }
 
-    /// Gives the places of popped entries back to the producer: one store.
+    /// Returns the positions of popped entries to the producer with one store.
     #[inline]
     pub fn release(&mut self) {
-        self.cursor.release(&self.place.index().consumed);
+        self.cursor.release(&self.memory.index().consumed);
     }
 
-    /// Whether there is nothing to pop. One load.
+    /// Returns true if there is no entry. Costs one load.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.cursor.is_empty(&self.place.index().produced)
+        self.cursor.is_empty(&self.memory.index().produced)
     }
 }
 

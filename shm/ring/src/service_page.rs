@@ -1,5 +1,5 @@
-//! The route table in the service page: written by the service, read by programs under a
-//! sequence lock.
+//! The route table in the service page: written by the service, read by programs under a sequence
+//! lock.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -7,33 +7,33 @@ use tidelane_abi::{ROUTES_MAX, RouteEntry};
 
 use crate::ServicePageMap;
 
-/// A prefix and whether connections to it are accelerated.
+/// An address prefix with its handling of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// IPv4 as `::ffff:a.b.c.d`.
+    /// Address, IPv4 as `::ffff:a.b.c.d`.
     pub addr: [u8; 16],
-    /// On the 128-bit form: for IPv4 96 more than usual.
+    /// Prefix length in the 128-bit form (for IPv4, 96 more than the usual length).
     pub prefix_len: u8,
     /// [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED` or `ROUTE_ASK`.
     pub accelerated: u32,
 }
 
-/// Why a route table was not taken.
+/// Reason for which a route table was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutesError {
-    /// More than [`ROUTES_MAX`].
+    /// The table has more than [`ROUTES_MAX`] entries.
     TooMany,
-    /// A prefix is longer than 128.
+    /// A prefix length is above 128.
     PrefixLen,
-    /// The page is a program's.
+    /// The page is mapped read-only, in a program.
     ReadOnly,
 }
 
-/// Attempts of one lookup before it gives up on a writer that never finishes.
+/// Attempts of a lookup before it gives up on an unfinished write.
 const ATTEMPTS_MAX: u32 = 1000;
 
 impl ServicePageMap {
-    /// Replaces the table. The caller sees to it that there is one writer at a time.
+    /// Replaces the table. The caller ensures that there is one writer at a time.
     pub fn set_routes(&self, routes: &[Route]) -> Result<(), RoutesError> {
         if !self.region().is_writable() {
             return Err(RoutesError::ReadOnly);
@@ -50,7 +50,7 @@ impl ServicePageMap {
         let sequence = page.routes_sequence.load(Ordering::Relaxed);
         page.routes_sequence
             .store(sequence.wrapping_add(1), Ordering::Relaxed);
-        // Release: no store below comes before the odd sequence.
+        // Release: no store below moves before the odd sequence number.
         fence(Ordering::Release);
         for (entry, route) in page.routes.iter().zip(&sorted) {
             let [high, low] = halves(route.addr);
@@ -70,8 +70,8 @@ impl ServicePageMap {
         Ok(())
     }
 
-    /// What the longest prefix of `addr` says; None if there is none. A writer that never finishes
-    /// (the service died within a change) gives None too.
+    /// Returns the handling of the longest prefix of `addr`; None without such a prefix, and None
+    /// if a write is never finished (the service died within a change).
     pub fn lookup(&self, addr: [u8; 16]) -> Option<u32> {
         let page = self.page();
         for _ in 0..ATTEMPTS_MAX {
@@ -85,7 +85,7 @@ impl ServicePageMap {
                 .iter()
                 .find(|entry| matches(entry, addr))
                 .map(|entry| entry.accelerated.load(Ordering::Relaxed));
-            // Acquire: no load above comes after the second look at the sequence.
+            // Acquire: no load above moves after the second load of the sequence number.
             fence(Ordering::Acquire);
             if page.routes_sequence.load(Ordering::Relaxed) == before {
                 return found;
@@ -95,10 +95,10 @@ impl ServicePageMap {
     }
 }
 
-/// What the 16-byte form of an IPv4 address starts with.
+/// First bytes of an IPv4 address in the 16-byte form.
 const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// The words hold the bytes in memory order, so a value of them is native.
+/// Splits an address into native words that hold its bytes in memory order.
 fn halves(addr: [u8; 16]) -> [u64; 2] {
     let (high, low) = addr.split_at(8);
     [high, low].map(|half| u64::from_ne_bytes(half.try_into().expect("half of 16 is 8")))
@@ -111,7 +111,7 @@ fn matches(entry: &RouteEntry, addr: [u8; 16]) -> bool {
     };
     let theirs = bits([0, 1].map(|n| entry.addr[n].load(Ordering::Relaxed)));
     let differing = bits(halves(addr)) ^ theirs;
-    // No IPv4 address is in a prefix of IPv6, not even in `::/0`.
+    // An IPv4 address is in no IPv6 prefix, not even in `::/0`.
     let prefix_len_min = if addr.starts_with(&V4_PREFIX) { 96 } else { 0 };
     match entry.prefix_len.load(Ordering::Relaxed) {
         prefix_len if prefix_len < prefix_len_min || prefix_len > 128 => false,

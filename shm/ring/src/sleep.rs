@@ -1,4 +1,4 @@
-//! The sleep protocol: a sleeper is rung when something was published, and never misses it.
+//! The sleep protocol: a sleeper is woken after a publication, and never misses one.
 //!
 //! ```text
 //! sleeper                          waker
@@ -8,20 +8,20 @@
 //! sleep, unless there is something
 //! ```
 //!
-//! Of the two fences one comes first. If the sleeper's does, the waker sees the flag; if the
-//! waker's does, the sleeper sees what was published. `tests/loom.rs` checks it.
+//! One of the two fences comes first. If it is the sleeper's, the waker sees the flag; if it is the
+//! waker's, the sleeper sees the published entry. `tests/loom.rs` checks the protocol.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Announces that this side is about to sleep. Look at the rings after it, then sleep, or
-/// [`cancel_sleep`].
+/// Announces that this side is about to sleep. The caller then checks the rings once more, and
+/// sleeps or calls [`cancel_sleep`].
 #[inline]
 pub fn prepare_to_sleep(needs_wakeup: &AtomicU32) {
     needs_wakeup.store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
-/// Takes the announcement back, after waking up or instead of sleeping.
+/// Revokes the announcement, after waking up or instead of sleeping.
 #[inline]
 pub fn cancel_sleep(needs_wakeup: &AtomicU32) {
     if needs_wakeup.load(Ordering::Relaxed) != 0 {
@@ -29,15 +29,16 @@ pub fn cancel_sleep(needs_wakeup: &AtomicU32) {
     }
 }
 
-/// After publishing: whether this side must ring. Clears the flag, so that only one rings.
+/// Returns true if this side has to ring after it published. Clears the flag, so that only one
+/// waker rings.
 #[inline]
 pub fn should_ring(needs_wakeup: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
     needs_wakeup.load(Ordering::Relaxed) != 0 && needs_wakeup.swap(0, Ordering::Relaxed) != 0
 }
 
-/// `should_ring` for a waker that cannot write the flag: whether the other side sleeps. It clears
-/// the flag itself when it wakes.
+/// Returns true if the other side sleeps: `should_ring` for a waker that cannot write the flag. The
+/// sleeper clears the flag when it wakes up.
 #[inline]
 pub fn sleeps(needs_wakeup: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);

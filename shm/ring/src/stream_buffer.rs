@@ -9,18 +9,19 @@ use tidelane_abi::{
 
 use crate::Region;
 
-/// A buffer of `2^log2` bytes; the byte of stream position `p` is at `p & (2^log2 - 1)` in it.
+/// A buffer of `2^log2` bytes, which holds the byte at stream position `p` at `p & (2^log2 - 1)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBuffer {
     /// Region offset, a multiple of [`OFFSET_UNIT`].
     pub offset: u64,
-    /// Logarithm of the size.
+    /// Binary logarithm of the size.
     pub log2: u8,
 }
 
 impl StreamBuffer {
-    /// The buffer of a word that the other side wrote; None if it is not a whole buffer within
-    /// `area`, of an allowed size. (Zero, "no buffer", is None: no area begins there.)
+    /// Parses a word from the other side. Returns None if the word is not a whole buffer of an
+    /// allowed size within `area`. (Zero, "no buffer", is None, because no area begins at offset
+    /// zero.)
     #[inline]
     pub fn from_word(word: BufferWord, area: Range<u64>) -> Option<StreamBuffer> {
         let log2 = (word & ((1 << LOG2_BITS) - 1)) as u8;
@@ -32,31 +33,31 @@ impl StreamBuffer {
         (area.start <= offset && end <= area.end).then_some(StreamBuffer { offset, log2 })
     }
 
-    /// As it stands in a slot.
+    /// Returns the buffer as a word of a slot.
     #[inline]
     pub fn to_word(self) -> BufferWord {
         debug_assert!(self.offset.is_multiple_of(OFFSET_UNIT));
         (self.offset / OFFSET_UNIT) << LOG2_BITS | BufferWord::from(self.log2)
     }
 
-    /// Bytes of the buffer.
+    /// Returns the size in bytes.
     #[inline]
     pub const fn len(self) -> u32 {
         1 << self.log2
     }
 
-    /// Never: the smallest buffer has 2 KiB.
+    /// Returns false: the smallest buffer has 2 KiB.
     pub const fn is_empty(self) -> bool {
         false
     }
 
-    /// Its place in the region.
+    /// Returns the range of region offsets.
     pub const fn range(self) -> Range<u64> {
         self.offset..self.offset + (1 << self.log2)
     }
 
-    /// Copies `bytes` to stream position `pos` and after. False if they are more than the buffer
-    /// holds, or the buffer does not lie in the region.
+    /// Copies `bytes` to stream position `pos` and after. Returns false if the bytes exceed the
+    /// buffer, or the buffer is not within the region.
     #[inline(always)]
     pub fn write(self, region: &Region, pos: u32, bytes: &[u8]) -> bool {
         if bytes.len() > self.len() as usize {
@@ -66,16 +67,16 @@ impl StreamBuffer {
         if first == bytes.len() {
             return region.copy_in(at, bytes);
         }
-        self.write_around(region, at, first, bytes)
+        self.write_wrapped(region, at, first, bytes)
     }
 
     #[inline(never)]
-    fn write_around(self, region: &Region, at: u64, first: usize, bytes: &[u8]) -> bool {
+    fn write_wrapped(self, region: &Region, at: u64, first: usize, bytes: &[u8]) -> bool {
         let (before_wrap, after_wrap) = bytes.split_at(first);
         region.copy_in(at, before_wrap) && region.copy_in(self.offset, after_wrap)
     }
 
-    /// Fills `bytes` from stream position `pos` and after. False as in `write`.
+    /// Fills `bytes` from stream position `pos` and after. Returns false like `write`.
     #[inline(always)]
     pub fn read(self, region: &Region, pos: u32, bytes: &mut [u8]) -> bool {
         if bytes.len() > self.len() as usize {
@@ -85,17 +86,18 @@ impl StreamBuffer {
         if first == bytes.len() {
             return region.copy_out(at, bytes);
         }
-        self.read_around(region, at, first, bytes)
+        self.read_wrapped(region, at, first, bytes)
     }
 
     #[inline(never)]
-    fn read_around(self, region: &Region, at: u64, first: usize, bytes: &mut [u8]) -> bool {
+    fn read_wrapped(self, region: &Region, at: u64, first: usize, bytes: &mut [u8]) -> bool {
         let (before_wrap, after_wrap) = bytes.split_at_mut(first);
         region.copy_out(at, before_wrap) && region.copy_out(self.offset, after_wrap)
     }
 
-    /// The `len` bytes from stream position `pos` on, where they lie: two runs, the second one
-    /// behind the wrap. `None` if the buffer does not hold as many, or does not lie in the region.
+    /// Returns the `len` bytes from stream position `pos` on in place, as the parts before and
+    /// after the wrap. Returns None if `len` exceeds the buffer, or the buffer is not within the
+    /// region.
     pub fn runs(self, region: &Region, pos: u32, len: usize) -> Option<[&[AtomicU8]; 2]> {
         if len > self.len() as usize {
             return None;
@@ -107,8 +109,8 @@ impl StreamBuffer {
         ])
     }
 
-    /// Copies the bytes of positions `[start, end)` to their places in `to`. False if either buffer
-    /// cannot hold them all, or does not lie in the region.
+    /// Copies the bytes of positions `[start, end)` to their offsets in `to`. Returns false if
+    /// either buffer is too small for them, or not within the region.
     pub fn relocate(self, region: &Region, to: StreamBuffer, start: u32, end: u32) -> bool {
         let total = end.wrapping_sub(start);
         if total > self.len().min(to.len()) {
@@ -128,7 +130,7 @@ impl StreamBuffer {
         true
     }
 
-    /// Where position `pos` is, and how many of `len` bytes lie there before the buffer wraps.
+    /// Returns the region offset of position `pos`, and how many of `len` bytes precede the wrap.
     #[inline]
     fn split(self, pos: u32, len: usize) -> (u64, usize) {
         let inside = pos & (self.len() - 1);
@@ -204,7 +206,7 @@ mod tests {
     proptest! {
         #[test]
         fn hostile_words_never_leave_the_area(word: u64) {
-            // Small offsets too, not only astronomic ones.
+            // The shift gives small offsets too.
             for word in [word, word >> 44] {
                 if let Some(buffer) = StreamBuffer::from_word(word, AREA) {
                     prop_assert!(AREA.start <= buffer.offset && buffer.range().end <= AREA.end);

@@ -1,4 +1,4 @@
-//! The atomics that the protocols use: the processor's, or loom's where they are model-checked.
+//! The atomics of the protocols: those of the processor, or loom's for model checking.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, Ordering, fence};

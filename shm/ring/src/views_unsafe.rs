@@ -1,4 +1,4 @@
-//! Typed views of shared memory: references to atomics, and plain data by copy.
+//! Typed views of shared memory: references to atomics, and copies of plain data.
 
 use std::{
     fmt, io,
@@ -19,7 +19,7 @@ use crate::{
     memories::{self, MEMORIES},
 };
 
-// What views of slots and contexts rely on, beside the layout.
+// Assumptions of the views of slots and contexts, besides the layout.
 const _: () = {
     assert!(size_of::<Slot>() as u64 == SLOT_LEN && align_of::<Slot>() as u64 <= SLOT_LEN);
     assert!(size_of::<ContextHead>() as u64 <= CONTEXT_LEN);
@@ -27,39 +27,40 @@ const _: () = {
     assert!((first | CONTEXT_LEN).is_multiple_of(align_of::<ContextHead>() as u64));
 };
 
-/// A program region: a mapping and its validated layout.
+/// A program region: a mapping with its validated layout.
 #[derive(Debug)]
 pub struct ProgramRegion {
     region: Region,
     layout: Layout,
 }
 
-/// Why shared memory that the other side sent was not accepted.
+/// Reason for which shared memory from the other side was refused.
 #[derive(Debug)]
 pub enum MapError {
-    /// It cannot be mapped, or is not sealed as it must be.
+    /// The memory cannot be mapped, or lacks a seal.
     Io(io::Error),
-    /// It is no program region or service page, or of another version.
+    /// The memory is no program region or service page, or has another version.
     Layout(LayoutError),
 }
 
 impl ProgramRegion {
-    /// The service makes a new region; the descriptors are for the program.
+    /// Creates a region, in the service. The descriptors are for the program.
     pub fn create(name: &str, layout: &Layout) -> io::Result<(ProgramRegion, Memories)> {
         let (region, memories) = Memories::create(name, layout.parts())?;
-        // Rings and slots are looked at in each turn. Of what is locked, nothing could be given
-        // back (MADV_REMOVE), so buffers are not.
+        // The service reads rings and slots in each turn. Locked pages cannot be released
+        // (MADV_REMOVE), so the buffers are not locked.
         region.keep_resident(0..layout.rx_area().start);
         Ok((ProgramRegion::with_header(region, layout), memories))
     }
 
-    /// A region within this process (simulator, tests).
+    /// Creates a region within this process (simulator, tests).
     pub fn heap(layout: &Layout) -> io::Result<ProgramRegion> {
         let region = Region::heap(layout.region_len())?;
         Ok(ProgramRegion::with_header(region, layout))
     }
 
-    /// The program maps the region that it was sent, and seals what it will write.
+    /// Maps a region from the service, in the program, and seals the memories that the program
+    /// writes.
     pub fn map(
         descriptors: [BorrowedFd<'_>; MEMORIES],
         len: u64,
@@ -94,19 +95,19 @@ impl ProgramRegion {
         }
     }
 
-    /// The private copy of the layout.
+    /// Returns the private copy of the layout.
     #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The mapping, for payload.
+    /// Returns the mapping, for payload.
     #[inline]
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// The head of context `n`, if there can be such a context.
+    /// Returns the head of context `n`, if the context can exist.
     pub fn context(&self, n: u32) -> Option<ContextView<'_>> {
         if n >= CONTEXTS_MAX {
             return None;
@@ -121,7 +122,7 @@ impl ProgramRegion {
         Some(ContextView { head })
     }
 
-    /// Slot `n`, if there is one.
+    /// Returns a view of slot `n`, if the slot exists.
     #[inline]
     pub fn slot(&self, n: u32) -> Option<SlotView<'_>> {
         let slot = self.slot_pointer(n)?;
@@ -151,11 +152,11 @@ impl Deref for ProgramRegion {
 /// The head of a context.
 #[derive(Clone, Copy, Debug)]
 pub struct ContextView<'r> {
-    /// Indices and sleep words.
+    /// Indices of the rings, and sleep words.
     pub head: &'r ContextHead,
 }
 
-/// A slot.
+/// A view of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotView<'r> {
     slot: NonNull<Slot>,
@@ -163,7 +164,7 @@ pub struct SlotView<'r> {
 }
 
 impl<'r> SlotView<'r> {
-    /// The service's half.
+    /// Returns the service's half.
     #[inline]
     pub fn service(&self) -> &'r ServiceHalf {
         // SAFETY: the slot is aligned and in the mapping, which lives for 'r. The half is of
@@ -171,27 +172,27 @@ impl<'r> SlotView<'r> {
         unsafe { &(*self.slot.as_ptr()).service }
     }
 
-    /// The program's half.
+    /// Returns the program's half.
     #[inline]
     pub fn program(&self) -> &'r ProgramHalf {
         // SAFETY: as in `service`.
         unsafe { &(*self.slot.as_ptr()).program }
     }
 
-    /// The program's options.
+    /// Returns the program's options.
     #[inline]
     pub fn options(&self) -> &'r SlotOptions {
         // SAFETY: as in `service`.
         unsafe { &(*self.slot.as_ptr()).options }
     }
 
-    /// A copy of the names.
+    /// Returns a copy of the names.
     pub fn names(&self) -> SlotNames {
         // SAFETY: aligned and in the mapping, which lives for 'r; any bytes are a `SlotNames`.
         unsafe { (&raw const (*self.slot.as_ptr()).names).read_volatile() }
     }
 
-    /// Writes the names: by the service, before it announces the slot.
+    /// Writes the names. The service does so before it announces the slot.
     pub fn set_names(&self, names: &SlotNames) {
         // SAFETY: aligned and in the mapping, which lives for 'r and, of a program region, is
         // always writable.
@@ -212,13 +213,13 @@ unsafe impl Send for SlotHandle {}
 unsafe impl Sync for SlotHandle {}
 
 impl SlotHandle {
-    /// Slot `n` of `region`, if there is one.
+    /// Returns slot `n` of `region`, if the slot exists.
     pub fn new(region: Arc<ProgramRegion>, n: u32) -> Option<SlotHandle> {
         let slot = region.slot_pointer(n)?;
         Some(SlotHandle { slot, region })
     }
 
-    /// A view of the slot.
+    /// Returns a view of the slot.
     #[inline]
     pub fn view(&self) -> SlotView<'_> {
         SlotView {
@@ -227,14 +228,14 @@ impl SlotHandle {
         }
     }
 
-    /// The region.
+    /// Returns the region.
     #[inline]
     pub fn region(&self) -> &Arc<ProgramRegion> {
         &self.region
     }
 }
 
-/// The service page: written by the service, read by programs.
+/// The mapped service page: written by the service, read by programs.
 #[derive(Debug)]
 pub struct ServicePageMap {
     region: Region,
@@ -251,13 +252,14 @@ unsafe impl Sync for ServicePageMap {}
 const SERVICE_PAGE_LEN: u64 = (size_of::<ServicePage>() as u64).next_multiple_of(4096);
 
 impl ServicePageMap {
-    /// The service makes its page; the descriptor is for programs, who can only read it.
+    /// Creates the page, in the service. The descriptor is for programs, which can only read the
+    /// page.
     pub fn create(cores: u32) -> io::Result<(ServicePageMap, OwnedFd)> {
         let (region, fd) = Region::create_one_way("tidelane-service-page", SERVICE_PAGE_LEN)?;
         Ok((ServicePageMap::with_header(region, cores), fd))
     }
 
-    /// A page within this process (simulator, tests).
+    /// Creates a page within this process (simulator, tests).
     pub fn heap(cores: u32) -> io::Result<ServicePageMap> {
         Ok(ServicePageMap::with_header(
             Region::heap(SERVICE_PAGE_LEN)?,
@@ -265,7 +267,7 @@ impl ServicePageMap {
         ))
     }
 
-    /// A program maps the page that it was sent.
+    /// Maps a page from the service, in a program.
     pub fn map(fd: BorrowedFd<'_>) -> Result<ServicePageMap, MapError> {
         let region = Region::map(fd, SERVICE_PAGE_LEN, false).map_err(MapError::Io)?;
         let Some(page) = region.pointer::<ServicePage>(0) else {
@@ -315,25 +317,25 @@ impl ServicePageMap {
         }
     }
 
-    /// The page. A program's is read-only: storing to its atomics is a SIGSEGV, so writers are
-    /// offered by this crate only where `is_writable`.
+    /// Returns the page. A program's mapping is read-only, and a store to its atomics is a SIGSEGV.
+    /// This crate therefore offers writers only for a page that `is_writable`.
     pub(crate) fn page(&self) -> &ServicePage {
         // SAFETY: aligned and in the mapping that `self` owns. The plain fields are constant since
         // before the page was shared, and only the service can write it.
         unsafe { self.page.as_ref() }
     }
 
-    /// The mapping.
+    /// Returns the mapping.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Fast-path cores in use.
+    /// Returns the number of fast-path cores in use.
     pub fn cores(&self) -> u32 {
         self.cores
     }
 
-    /// What may be known of core `n`. Programs must not store to it.
+    /// Returns the line of core `n`, which programs must not store to.
     pub fn core(&self, n: u32) -> Option<&CoreLine> {
         self.page().core[..self.cores as usize].get(n as usize)
     }
@@ -344,10 +346,10 @@ impl fmt::Display for MapError {
         match self {
             MapError::Io(error) => error.fmt(f),
             MapError::Layout(LayoutError::Magic) => write!(f, "not shared memory of tidelane"),
-            MapError::Layout(LayoutError::Version(theirs)) => {
+            MapError::Layout(LayoutError::Version(peer_version)) => {
                 write!(
                     f,
-                    "shared-memory version mismatch: ours {ABI_VERSION}, theirs {theirs}"
+                    "shared-memory version mismatch: ours {ABI_VERSION}, theirs {peer_version}"
                 )
             }
             MapError::Layout(LayoutError::Range) => write!(f, "impossible layout"),

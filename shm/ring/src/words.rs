@@ -1,13 +1,13 @@
-//! Words of the data rings: `kind << 56 | arg << 32 | slot`, `arg` of 24 bits.
+//! Words of the data rings: `kind << 56 | arg << 32 | slot`, with an `arg` of 24 bits.
 
-/// A word of a data ring, taken apart. The fields come from the peer: nothing is validated.
+/// A decoded word of a data ring. The fields come from the peer and are not validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataWord {
     /// One of [`tidelane_abi::data_request`] or [`tidelane_abi::data_event`].
     pub kind: u8,
-    /// At most [`ARG_MAX`].
+    /// Argument, at most [`ARG_MAX`].
     pub arg: u32,
-    /// The slot (or listener).
+    /// Number of the slot (or listener).
     pub slot: u32,
 }
 
@@ -15,26 +15,26 @@ pub struct DataWord {
 pub const ARG_MAX: u32 = (1 << 24) - 1;
 
 impl DataWord {
-    /// A word without argument.
+    /// Creates a word without argument.
     #[inline]
     pub const fn new(kind: u8, slot: u32) -> DataWord {
         DataWord { kind, arg: 0, slot }
     }
 
-    /// A word with argument.
+    /// Creates a word with argument.
     #[inline]
     pub const fn with_arg(kind: u8, arg: u32, slot: u32) -> DataWord {
         debug_assert!(arg <= ARG_MAX);
         DataWord { kind, arg, slot }
     }
 
-    /// As it stands in the ring.
+    /// Encodes the word for the ring.
     #[inline]
     pub const fn encode(self) -> u64 {
         (self.kind as u64) << 56 | ((self.arg & ARG_MAX) as u64) << 32 | self.slot as u64
     }
 
-    /// From the ring.
+    /// Decodes a word from the ring.
     #[inline]
     pub const fn decode(word: u64) -> DataWord {
         DataWord {

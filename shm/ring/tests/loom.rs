@@ -15,9 +15,9 @@ struct Shared {
     produced: AtomicU32,
     consumed: AtomicU32,
     needs_wakeup: AtomicU32,
-    /// The doorbell: 1 when rung.
+    /// The doorbell: 1 after a ring.
     bell: AtomicU32,
-    /// Relaxed: a place that is not properly handed over shows an old value.
+    /// Entries. A relaxed load shows an old value if the position was not handed over properly.
     ring: [AtomicU32; LEN as usize],
 }
 
@@ -65,7 +65,7 @@ fn entries_are_handed_over_whole_and_in_order() {
             }
         });
         let mut cursor = ProducerCursor::new(LEN);
-        // Three into two places: the third needs a place that the consumer gave back.
+        // Three entries in two positions: the third one needs a released position.
         let mut value = 1;
         for _ in 0..3 {
             if push(&shared, &mut cursor, value) {
@@ -107,7 +107,7 @@ fn wake_up(should_ring: fn(&AtomicU32) -> bool) {
             sleep::cancel_sleep(&shared.needs_wakeup);
         }
         waker.join().unwrap();
-        // Asleep with an entry in the ring: then the bell must have been rung.
+        // Asleep with an entry in the ring: the doorbell must have been rung.
         let left = !cursor.is_empty(&shared.produced);
         assert!(!(sleeps && left) || shared.bell.load(Ordering::Acquire) == 1);
         assert!(first.is_none_or(|value| value == 1));

@@ -6,7 +6,7 @@ use std::{
 
 use super::*;
 
-/// A directory of a test's own, removed at its end.
+/// A directory of a test, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -49,9 +49,9 @@ fn mode_of(path: &Path) -> u32 {
 #[test]
 fn a_directory_is_made_once_and_found_again() {
     let scratch = Scratch::new();
-    let made = scratch.dir().child("run").expect("it is made");
-    assert_eq!(mode_of(made.path()), 0o755);
-    made.open("pid", create(), owner_only()).expect("a file");
+    let created = scratch.dir().child("run").expect("it is made");
+    assert_eq!(mode_of(created.path()), 0o755);
+    created.open("pid", create(), owner_only()).expect("a file");
     let again = scratch.dir().child("run").expect("it is found");
     assert!(again.path().join("pid").exists());
     assert_eq!(mode_of(&again.path().join("pid")), 0o600);
@@ -98,7 +98,7 @@ fn a_pipe_does_not_make_the_service_wait() {
 }
 
 #[test]
-fn what_others_may_write_to_is_refused() {
+fn directories_that_others_may_write_to_are_refused() {
     let scratch = Scratch::new();
     for mode in [0o775, 0o757, 0o1777] {
         let path = scratch.0.join(format!("open-{mode:o}"));
@@ -111,7 +111,7 @@ fn what_others_may_write_to_is_refused() {
 }
 
 #[test]
-fn what_is_of_another_user_is_refused() {
+fn entries_of_another_user_are_refused() {
     if !geteuid().is_root() {
         eprintln!("skipped: needs root to make files of another user");
         return;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn what_was_freed_last_comes_first() {
+fn the_buffer_freed_last_is_allocated_first() {
     let mut allocator = BufferAllocator::new(4096..1 << 30);
     let a = allocator.alloc(12).unwrap();
     let b = allocator.alloc(12).unwrap();
@@ -16,7 +16,7 @@ fn what_was_freed_last_comes_first() {
 
 #[test]
 fn all_of_an_area_is_given_out_and_merged_again() {
-    // Not a multiple of a chunk, nor of the smallest buffer.
+    // The area is not a multiple of a chunk, nor of the smallest buffer.
     let mut allocator = BufferAllocator::new(1000..(20 << 20) + 1000);
     let mut given = Vec::new();
     while let Some(buffer) = allocator.alloc(11) {
@@ -59,7 +59,7 @@ fn sizes_out_of_range_and_foreign_buffers_are_refused() {
     assert!(BufferAllocator::new(0..u64::MAX).alloc(11).is_some());
 }
 
-/// All blocks that `lend` gives.
+/// Returns all blocks that `lend` gives.
 fn lent(allocator: &mut BufferAllocator, len_min: u64) -> Vec<StreamBuffer> {
     std::iter::from_fn(|| allocator.lend(len_min)).collect()
 }
@@ -77,7 +77,7 @@ fn each_used_block_is_lent_once() {
     let given = lent(&mut allocator, 1 << 16);
     assert!(!allocator.is_loose());
     let total: u64 = given.iter().map(|block| u64::from(block.len())).sum();
-    // All that was used, and what was merged with it; never the block in use.
+    // The blocks cover all used memory and its merged neighbours, but never the block in use.
     assert!((100 << 16..(1 << 24)).contains(&total), "{total}");
     assert_eq!(allocator.allocated_bytes(), total + (1 << 16));
     let (start, end) = (kept.range().start, kept.range().end);

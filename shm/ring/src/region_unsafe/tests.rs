@@ -4,7 +4,7 @@ fn resident_blocks(fd: &OwnedFd) -> i64 {
     fstat(fd).unwrap().st_blocks
 }
 
-/// A memory of its own, with nothing beside it.
+/// Returns a region that consists of one memory.
 fn shared(len: u64) -> (Region, OwnedFd) {
     let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&fd, len).unwrap();

@@ -69,7 +69,7 @@ fn wrong_sizes_magic_and_version_are_refused() {
             bad.len()
         );
     }
-    // A future version may have another size: it is still recognised.
+    // A future version is recognised even if its messages have another size.
     long[8..12].copy_from_slice(&(ABI_VERSION + 7).to_ne_bytes());
     send(&a, &long, SendFlags::empty()).unwrap();
     let Err(RecvError::Version(theirs)) = recv_message(b.as_fd()) else {
@@ -78,8 +78,8 @@ fn wrong_sizes_magic_and_version_are_refused() {
     assert_eq!(theirs, ABI_VERSION + 7);
 }
 
-// Counts the process's descriptors, so everything that could leak is tried in this one test; the
-// count is compared with slack for the other tests' descriptors that come and go meanwhile.
+// Counts the process's descriptors, so this test covers everything that could leak. The comparison
+// has slack for descriptors of concurrent tests.
 #[test]
 fn refused_descriptors_are_closed() {
     let (a, b) = pair();

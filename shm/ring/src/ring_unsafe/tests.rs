@@ -72,10 +72,10 @@ fn impossible_indices_are_corrupt() {
     producer.push(1).unwrap();
     producer.publish();
     assert_eq!(consumer.pop(), Ok(Some(1)));
-    // The producer takes back what was consumed.
+    // The producer revokes consumed entries.
     index.produced.store(0, Ordering::Relaxed);
     assert_eq!(consumer.pop(), Err(Corrupt));
-    // The consumer claims to have consumed what was not published.
+    // The consumer claims to have consumed unpublished entries.
     index.consumed.store(2, Ordering::Relaxed);
     assert_eq!(producer.room(), Err(Corrupt));
     index.consumed.store(u32::MAX, Ordering::Relaxed);
@@ -207,7 +207,8 @@ proptest! {
                 producer.commit();
                 producer.publish(&ours);
             }
-            // A peer cannot make one pop more than the ring holds between two releases.
+            // A peer cannot make a consumer pop more entries than the ring has between two
+            // releases.
             let mut popped = 0;
             while let Ok(Some(at)) = consumer.claim(&peer) {
                 prop_assert!(at < LEN as usize);
