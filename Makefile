@@ -1,7 +1,7 @@
 # make build | demo | test | proofs | bench FIGURE=... | programs | lab KERNEL=... NIC=... | clean
 #
-# Each target installs what it lacks (scripts/setup.sh), shows its progress and cleans up after
-# itself, also after Ctrl-C. CARGO_TARGET_DIR is honoured.
+# Each target installs missing packages (scripts/setup.sh), shows its progress and cleans up, also
+# after Ctrl-C. CARGO_TARGET_DIR is honoured.
 
 .PHONY: help build demo test proofs bench programs lab clean
 
@@ -31,8 +31,8 @@ test:
 	@scripts/setup.sh test
 	@cargo xtask ci
 
-# What `make test` runs in a smaller size: 1 GiB and 10,000 connections through 5 % loss, 200 deaths
-# of programs in a row, 10 million forged packets, 200,000 SYN/s (which prints what goodput is left).
+# The long forms of tests in `make test`: 1 GiB and 10,000 connections through 5 % loss, 200 deaths
+# of programs in a row, 10 million forged packets, 200,000 SYN/s (prints the remaining goodput).
 proofs:
 	@scripts/setup.sh test
 	@cargo xtask ci build
@@ -47,14 +47,14 @@ bench:
 	cargo build --release --workspace
 	@cargo xtask bench $(FIGURE)
 
-# Each program brings its own packages.
+# Each program's catalogue entry names its packages.
 programs:
 	@scripts/setup.sh bench
 	cargo build --release --workspace
 	cargo build --release --package tidelane-steering --examples
 	@cargo xtask programs $(PROGRAMS)
 
-# KERNEL and NIC are lists with commas, or all; SMALL=1 runs a few minutes' part.
+# KERNEL and NIC are comma-separated lists, or all. SMALL=1 runs a part of a few minutes.
 lab:
 	@scripts/setup.sh lab
 	@cargo xtask ci build

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Sees to it that this machine has what a make target needs; does nothing where all is there.
+# Installs the packages that a make target needs; does nothing if all are installed.
 #
 #   scripts/setup.sh build|demo|test|bench|lab
 #   scripts/setup.sh programs PACKAGE...
 #
-# Packages come through apt, without starting the services in them. Without root, or on another
-# distribution, the missing things are named with the command that brings them.
+# Packages come from apt, and their services are not started. Without root, or on another
+# distribution, the script names the missing packages and the command that installs them.
 set -u
 
 group=${1:-build}
@@ -13,7 +13,7 @@ need_root=no
 packages='gcc libc6-dev'
 optional=''
 emulator='qemu-system-x86 kmod xz-utils'
-# Two packages have it, and each removes the other.
+# busybox and busybox-static conflict, so install one only if neither is there.
 command -v busybox >/dev/null 2>&1 || emulator="$emulator busybox-static"
 case "$group" in
     build) ;;
@@ -24,7 +24,7 @@ case "$group" in
         packages="$packages redis-server redis-tools memcached libmemcached-tools"
         packages="$packages nftables iptables"
         packages="$packages clang-14 libbpf-dev"
-        # Without these the tests on other kernels are skipped.
+        # Without these packages the tests on other kernels are skipped.
         optional="$emulator"
         ;;
     lab)
@@ -32,7 +32,7 @@ case "$group" in
         packages="$packages redis-server redis-tools"
         ;;
     programs)
-        # What one program of bench/programs/catalog names.
+        # Packages that a program of bench/programs/catalog names.
         shift
         packages="$*"
         ;;
@@ -56,7 +56,7 @@ if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ]; then
     fail "Tidelane runs on Linux on x86-64, not on $(uname -s) on $(uname -m)"
 fi
 
-# Names those of the given packages that are not installed.
+# Prints the given packages that are not installed.
 not_installed() {
     for package in "$@"; do
         state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)
@@ -86,15 +86,15 @@ if [ "$(id -u)" != 0 ]; then
     [ -n "$missing" ] || exit 0
     command="apt-get install --yes --no-install-recommends$missing"
     if [ "$group" = test ]; then
-        # The tests that need them say so and are counted as skipped.
+        # Tests that need a missing package name it and count as skipped.
         echo "setup: missing:$missing; to install them: sudo $command" >&2
         command -v cc >/dev/null 2>&1 && exit 0
     fi
     fail "missing:$missing; run: sudo $command"
 fi
 
-# A package's own server would take ports of this machine: forbid starting it. A policy of the
-# administrator's stays in force.
+# The server of a package would take ports of this machine, so forbid starting it. A policy that
+# the administrator set stays in force.
 policy=/usr/sbin/policy-rc.d
 ours=no
 if [ ! -e "$policy" ]; then

@@ -1,10 +1,10 @@
-# Removes what a run made, whatever ended the run.
+# Removes the resources of a test run, also if the run was killed.
 #
-# Standard input names the things, one per line, before each is made: "netns NAME", "dir PATH",
-# "run NAME" (a service's run directory and log), "cgroup PATH"; and before it is taken, "nic
-# ADDRESS": a NIC by its link address, which goes back. The end of input is the end of the owner:
-# it closed the pipe, failed, was interrupted or was killed. Only processes inside the named
-# namespaces, which the owner made, are ended.
+# Standard input names each resource on a line before the owner makes it: "netns NAME", "dir PATH",
+# "run NAME" (a service's run directory and log), "cgroup PATH". A line "nic ADDRESS" names a NIC by
+# its link address before the owner takes it; the NIC is given back. The end of input means that the
+# owner has closed the pipe, or has ended in any way. The script ends only processes inside the named
+# namespaces, which the owner made.
 trap '' HUP INT TERM PIPE
 spaces=''
 dirs=''
@@ -35,9 +35,8 @@ for signal in TERM KILL KILL; do
         tries=$((tries + 1))
     done
 done
-# The kernel puts a NIC back when its namespace is gone. A connection that a killed program left
-# unfinished keeps the namespace for minutes.
-# What is made of a NIC, such as a VLAN, has its address, too, but no device.
+# The kernel returns a NIC when its namespace ends. A connection that a killed program left open
+# keeps the namespace for minutes. A VLAN on top of a NIC has the same address, but no device.
 find_nic='for device in /sys/class/net/*/device; do
     place="${device%/device}"
     [ "$(cat "$place/address" 2>/dev/null)" = "$0" ] && basename "$place"

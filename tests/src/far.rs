@@ -1,4 +1,4 @@
-//! Tests over two machines: one end of the wire here, and a talk with the test at the other end.
+//! Tests over two machines: this machine's end of the wire, and a connection to the other half.
 //!
 //! ```text
 //!   machine of the server              machine of the client
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Both machines run the same tests in the same order. TIDELANE_PEER_NIC is the link address of the
-//! NIC that hangs on the wire. The two halves of a test meet over a connection of the kernel's own
-//! stack, beside the service: the client asks, the server answers.
+//! NIC on the wire. The two halves of a test coordinate over a connection of the kernel's stack:
+//! the client asks, the server answers.
 
 use std::{
     env,
@@ -24,31 +24,31 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{Side, Stop, Wire, fail, tools, wire::SERVER};
 
-/// The port of the talk.
+/// Port of the connection between the halves.
 const PORT: u16 = 4700;
-/// How long the other machine may take to come to a test: it may boot yet.
+/// Time limit for the other machine to reach a test, which includes its boot.
 const MEET_MAX: Duration = Duration::from_secs(60);
-/// How long the other half of a test may take for a step.
+/// Time limit for one step of the other half.
 const STEP_MAX: Duration = Duration::from_secs(60);
-/// Between two attempts to meet.
+/// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The role of this machine, from the environment.
 #[derive(Clone, Debug)]
 pub struct Far {
-    /// The side of the wire that is here.
+    /// The side of the wire at this machine.
     pub side: Side,
     nic: String,
 }
 
-/// A talk between the halves of a test.
+/// The connection between the halves of a test.
 #[derive(Debug)]
 pub struct Talk {
     stream: BufReader<TcpStream>,
 }
 
 impl Far {
-    /// The role that this machine has; skips if it has none.
+    /// Returns the role of this machine. Skips if it has none.
     pub fn here() -> Result<Self, Stop> {
         let side = match env::var("TIDELANE_PEER").as_deref() {
             Ok("server") => Side::Server,
@@ -63,12 +63,12 @@ impl Far {
         Ok(Self { side, nic })
     }
 
-    /// This machine's end of the wire.
+    /// Returns this machine's end of the wire.
     pub fn wire(&self) -> Result<Wire, Stop> {
         Wire::near_end(self.side, &self.nic)
     }
 
-    /// Meets the other half of test number `test`.
+    /// Connects to the other half of test number `test`.
     pub fn meet(&self, wire: &Wire, test: u32) -> Result<Talk, Stop> {
         match self.side {
             Side::Server => Talk::accept(wire, test),
@@ -89,7 +89,7 @@ impl Talk {
                 continue;
             };
             let mut talk = Self::over(stream)?;
-            // A client that has gone comes again, or is missed in the end.
+            // A client that disconnected tries again, or the time limit ends the test.
             let Ok(Ok(other)) = talk.hear().map(|line| line.parse::<u32>()) else {
                 continue;
             };
@@ -119,7 +119,7 @@ impl Talk {
             match said.map(|line| line.parse::<u32>()) {
                 Ok(Ok(other)) if other == test => return Ok(talk),
                 Ok(Ok(other)) if other > test => fail!("the server is past this test"),
-                // It is at an earlier test, or at the end of one.
+                // The other half is still at an earlier test.
                 _ => thread::sleep(PAUSE),
             }
         }
@@ -140,7 +140,7 @@ impl Talk {
         Ok(writeln!(self.stream.get_mut(), "{line}")?)
     }
 
-    /// The next line of the other half; a failure if that has ended.
+    /// Returns the next line of the other half. Fails if the other half has ended.
     pub fn hear(&mut self) -> Result<String, Stop> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
@@ -150,14 +150,14 @@ impl Talk {
         }
     }
 
-    /// Asks the other half, and gives its answer.
+    /// Sends a line and returns the answer of the other half.
     pub fn ask(&mut self, question: &str) -> Result<String, Stop> {
         self.say(question)?;
         self.hear()
     }
 }
 
-/// Does `work` on a thread in a network namespace; what it opens stays there.
+/// Runs `work` on a thread in a network namespace. Sockets that it opens belong to the namespace.
 fn within<T: Send>(space: &str, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let space = File::open(format!("/run/netns/{space}"))?;
     let enter = || move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network));

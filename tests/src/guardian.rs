@@ -1,9 +1,9 @@
-//! Cleaning up even when the owner cannot: a shell that waits for the end of its input.
+//! Cleanup that also works if the owner is killed.
 //!
-//! `Drop` does not run after SIGKILL, Ctrl-C or an abort. The guardian is a process of its own in
-//! its own process group; the owner names each thing before it makes it and holds the other end of
-//! the guardian's standard input. However the owner ends, the input ends with it, and the guardian
-//! removes everything that was named.
+//! `Drop` does not run after SIGKILL, Ctrl-C or an abort. The guardian is a shell in a process group
+//! of its own. The owner holds the other end of the shell's standard input, and names each resource
+//! there before it makes it. The input ends with the owner in every case, and the guardian then
+//! removes all named resources.
 
 use std::{
     io::{self, Write},
@@ -12,7 +12,7 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-/// The process that cleans up; dropping it cleans up now and waits for that.
+/// The process that cleans up. `drop` cleans up at once and waits for the end.
 #[derive(Debug)]
 pub struct Guardian {
     input: Option<ChildStdin>,
@@ -34,8 +34,7 @@ impl Guardian {
         Ok(Self { input, shell })
     }
 
-    /// Names a thing that is about to be made: `kind` is `netns`, `dir`, `run`
-    /// or `cgroup`.
+    /// Names a resource before it is made. `kind` is `netns`, `dir`, `run` or `cgroup`.
     pub fn name(&mut self, kind: &str, name: &str) -> io::Result<()> {
         match &mut self.input {
             Some(input) => writeln!(input, "{kind} {name}"),
@@ -43,8 +42,8 @@ impl Guardian {
         }
     }
 
-    /// A standard input for a command that makes what was named: while the command runs, the
-    /// guardian waits, so that nothing comes into being after it has cleaned up.
+    /// Returns a standard input for a command that makes a named resource. The guardian waits while
+    /// the command runs, so that the resource cannot appear after the cleanup.
     pub fn hold(&self) -> io::Result<Stdio> {
         match &self.input {
             Some(input) => Ok(input.as_fd().try_clone_to_owned()?.into()),
@@ -56,7 +55,7 @@ impl Guardian {
 impl Drop for Guardian {
     fn drop(&mut self) {
         drop(self.input.take());
-        // Nothing can be done about a guardian that failed; its work is best effort then.
+        // The owner can do nothing about a failed guardian.
         let _ = self.shell.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! A wire that loses and reorders: an eBPF program in a namespace between the two ends.
+//! A wire with loss and reordering, made by an eBPF program in a namespace between the two ends.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use crate::{
     wire::{BOTTLENECK, INTERFACE, MIDDLE},
 };
 
-/// What happens to the IPv4 packets of each direction, in packets per million.
+/// Loss and reordering of IPv4 packets in each direction, per million packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impairment {
-    /// Lost.
+    /// Dropped packets.
     pub loss_ppm: u32,
-    /// Held back for a millisecond while others pass.
+    /// Packets delayed by a millisecond, so that later packets overtake them.
     pub reorder_ppm: u32,
 }
 
-/// A wire with a middle that impairs it for at most `seconds`, and the program that does so: it
-/// prints what it counted when its time is over.
+/// Makes a wire whose middle namespace impairs it for at most `seconds`. Also returns the program
+/// in the middle, which prints its counts at the end.
 pub fn impaired_wire(
     options: &WireOptions,
     impairment: &Impairment,
@@ -47,7 +47,7 @@ pub fn impaired_wire(
         );
         Ok(impair.written().0.contains("ready"))
     })?;
-    // What is redirected into a veth arrives only if its other end has NAPI.
+    // A frame redirected into a veth arrives only if the other end has NAPI.
     let mut ends = vec![(Side::Server, INTERFACE), (Side::Client, INTERFACE)];
     ends.extend(options.bottleneck.map(|_| (Side::Middle, BOTTLENECK.1)));
     for (side, interface) in ends {

@@ -1,8 +1,8 @@
 //! The harness of the interop tests, the demo and the benches.
 //!
-//! A [`Wire`] is two network namespaces and a veth pair of its own, a [`Service`] is Tidelane on
-//! one end of it, a [`Program`] runs in a namespace on either stack. All of it goes when the
-//! [`Wire`] goes, also when the process that made it was killed: see [`guardian`].
+//! A [`Wire`] consists of two network namespaces and a veth pair, a [`Service`] is Tidelane on one
+//! end of it, and a [`Program`] runs in a namespace on either stack. All of them end with the
+//! [`Wire`], also if the process that made it was killed: see [`guardian`].
 #![forbid(unsafe_code)]
 
 pub mod far;
@@ -27,10 +27,10 @@ pub use runner::Case;
 pub use service::Service;
 pub use wire::{Side, Wire, WireOptions};
 
-/// Why a test ends before its end.
+/// Reason why a test stops early.
 #[derive(Debug)]
 pub enum Stop {
-    /// The machine lacks something; says what, and the command that mends it.
+    /// The machine lacks a tool or a privilege. Names it, and the command that provides it.
     Skip(String),
     /// The test failed.
     Fail(String),
@@ -42,7 +42,7 @@ impl<E: std::error::Error> From<E> for Stop {
     }
 }
 
-/// How a test ends.
+/// Result of a test.
 pub type Outcome = Result<(), Stop>;
 
 /// Fails the test with a formatted text.
@@ -63,12 +63,13 @@ macro_rules! ensure {
     };
 }
 
-/// Runs a short command to its end; its standard output, or a failure with its standard error.
+/// Runs a short command to its end. Returns its standard output, or a failure with its standard
+/// error.
 pub fn command(arguments: &[&str]) -> Result<String, Stop> {
     command_with(arguments, Stdio::null())
 }
 
-/// As [`command`], with this standard input.
+/// Runs a command as [`command`] does, with this standard input.
 pub fn command_with(arguments: &[&str], input: Stdio) -> Result<String, Stop> {
     let program = tools::find_tool(arguments[0]).unwrap_or_else(|| arguments[0].into());
     let output = Command::new(program)

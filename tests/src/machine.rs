@@ -1,10 +1,10 @@
-//! What a result is kept with: the machine, the commit, and the middle of its rounds.
+//! Descriptions that a kept result needs: machine and commit. Also the median of its rounds.
 
 use std::{fs, process::Command};
 
 use crate::tools::source_root;
 
-/// CPU model, number of CPUs, kernel.
+/// Returns CPU model, number of CPUs and kernel.
 pub fn describe() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -26,7 +26,7 @@ pub fn describe() -> String {
     format!("{cpus} x {model}{kind}, Linux {}", release.trim())
 }
 
-/// The commit of the tree, marked if files differ from it.
+/// Returns the commit of the tree, with a suffix if tracked files differ from it.
 pub fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")
@@ -41,7 +41,7 @@ pub fn commit() -> String {
         return "unknown".to_owned();
     };
     let changed = git(&["status", "--porcelain", "--untracked-files=no"]).unwrap_or_default();
-    // The kept results themselves do not make a tree another one.
+    // Changed results do not count as changes of the tree.
     let kept = [
         "bench/figures/",
         "bench/programs/result.json",
@@ -56,7 +56,7 @@ pub fn commit() -> String {
     }
 }
 
-/// The middle value, or the mean of the two in the middle; 0 of nothing.
+/// Returns the median, or 0 for no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

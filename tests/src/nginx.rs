@@ -1,4 +1,4 @@
-//! Debian's nginx with a configuration of its own: no path outside the wire's directory.
+//! Debian's nginx with a generated configuration, all of whose paths lie in the wire's directory.
 
 use std::{
     fs,
@@ -13,20 +13,20 @@ use crate::{
     wire::{Side, Wire, write_random_file},
 };
 
-/// Files that every nginx serves, by name and size.
+/// Served files, by name and size.
 pub const FILES: [(&str, u64); 3] = [("64", 64), ("1k", 1024), ("1m", 1 << 20)];
 
-/// How long nginx may take to listen.
+/// Time limit until nginx listens.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// How nginx is to run.
+/// Configuration of nginx.
 #[derive(Clone, Debug)]
 pub struct NginxOptions {
-    /// Worker processes.
+    /// Number of worker processes.
     pub workers: u32,
     /// Port to listen on.
     pub port: u16,
-    /// A listener for each worker (SO_REUSEPORT).
+    /// True for one listener per worker (SO_REUSEPORT).
     pub reuseport: bool,
     /// CPUs of the master and the workers.
     pub cpus: Option<String>,
@@ -49,14 +49,14 @@ impl Default for NginxOptions {
     }
 }
 
-/// A running nginx, master and workers. Dropping it ends them.
+/// A running nginx, master and workers. `drop` ends them.
 #[derive(Debug)]
 pub struct Nginx {
-    /// The master.
+    /// The master process.
     pub master: Running,
-    /// Where its files are.
+    /// Folder of the served files.
     pub root: PathBuf,
-    /// The port.
+    /// Port of the listeners.
     pub port: u16,
 }
 
@@ -93,7 +93,7 @@ impl Nginx {
         })
     }
 
-    /// Writes files and configuration; the program to start, and its directory.
+    /// Writes files and configuration. Returns the program to start, and its directory.
     fn prepare(
         wire: &Wire,
         side: Side,
@@ -113,12 +113,12 @@ impl Nginx {
         Ok((program, home))
     }
 
-    /// A served file on disk.
+    /// Returns the path of a served file.
     pub fn file(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// Process ids of the workers.
+    /// Returns the process ids of the workers.
     pub fn workers(&self) -> Result<Vec<u32>, Stop> {
         let pid = self.master.pid();
         let path = format!("/proc/{pid}/task/{pid}/children");
@@ -130,7 +130,7 @@ impl Nginx {
     }
 }
 
-/// A failure with what nginx wrote to its log.
+/// Adds nginx's error log to a failure.
 fn explain(stop: Stop, home: &Path) -> Stop {
     let log = fs::read_to_string(home.join("error.log")).unwrap_or_default();
     match stop {

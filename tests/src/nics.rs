@@ -1,8 +1,8 @@
-//! Wires over NICs that this machine has, instead of a veth pair.
+//! Wires over two NICs of this machine instead of a veth pair.
 //!
-//! TIDELANE_WIRE_NICS names two NICs that hang on one link, by their link addresses with a comma
-//! between: `52:54:00:00:00:01,52:54:00:00:00:02`. A wire takes them into its namespaces, and puts
-//! them back at its end; the next wire finds them by their addresses.
+//! TIDELANE_WIRE_NICS names two NICs on one link by their link addresses, separated by a comma:
+//! `52:54:00:00:00:01,52:54:00:00:00:02`. A wire moves them into its namespaces and back at its end.
+//! The next wire finds them by their addresses.
 
 use std::{env, fs, path::Path, time::Duration};
 
@@ -12,20 +12,20 @@ use crate::{
     wire::INTERFACE,
 };
 
-/// How long the NICs of an earlier wire may take to come back.
+/// Time limit for the return of the NICs from an earlier wire.
 const BACK_MAX: Duration = Duration::from_secs(20);
 
-/// Time that a NIC may take to find its link.
+/// Time limit for a NIC to report its carrier.
 const CARRIER_MAX: Duration = Duration::from_secs(10);
-/// The variable that names the NICs.
+/// Environment variable that names the NICs.
 const VARIABLE: &str = "TIDELANE_WIRE_NICS";
 
-/// Returns true if wires are over NICs.
+/// Returns true if wires use NICs.
 pub fn are_named() -> bool {
     env::var_os(VARIABLE).is_some()
 }
 
-/// The present names of the two NICs; none if a wire is to be a veth pair.
+/// Returns the present names of the two NICs. `None` if wires are veth pairs.
 pub fn names() -> Result<Option<[String; 2]>, Stop> {
     let Ok(addresses) = env::var(VARIABLE) else {
         return Ok(None);
@@ -36,7 +36,7 @@ pub fn names() -> Result<Option<[String; 2]>, Stop> {
     Ok(Some([present(one)?, present(other)?]))
 }
 
-/// The present name of the NIC with this link address, once it is back from an earlier wire.
+/// Waits for the NIC with this link address to return from an earlier wire. Returns its name.
 pub fn present(address: &str) -> Result<String, Stop> {
     let mut name = None;
     wait_until(BACK_MAX, "the NIC", || {
@@ -46,11 +46,12 @@ pub fn present(address: &str) -> Result<String, Stop> {
     name.ok_or_else(|| Stop::Fail(format!("no NIC {address}")))
 }
 
-/// The NIC with this link address. What is made of it, such as a VLAN, has no device.
+/// Returns the name of the NIC with this link address. A VLAN on top of it has the same address,
+/// but no device.
 fn name_of(address: &str) -> Result<Option<String>, Stop> {
     for entry in fs::read_dir(Path::new("/sys/class/net"))? {
         let entry = entry?;
-        // An interface may go between the two calls.
+        // An interface may disappear between the two calls.
         let found = fs::read_to_string(entry.path().join("address")).unwrap_or_default();
         if found.trim() == address && entry.path().join("device").exists() {
             return Ok(Some(entry.file_name().to_string_lossy().into_owned()));
@@ -59,7 +60,7 @@ fn name_of(address: &str) -> Result<Option<String>, Stop> {
     Ok(None)
 }
 
-/// Waits for the link of an end, which takes some NICs seconds.
+/// Waits for the carrier of an end, which takes seconds on some NICs.
 pub fn wait_for_carrier(space: &str) -> Outcome {
     wait_until(CARRIER_MAX, "the carrier", || {
         let link = command(&["ip", "-n", space, "link", "show", "dev", INTERFACE])?;
@@ -67,7 +68,7 @@ pub fn wait_for_carrier(space: &str) -> Outcome {
     })
 }
 
-/// Gives both ends this many queues: each a namespace and its NIC. Skips where a driver cannot.
+/// Sets the number of queues at both ends, each a namespace and its NIC. Skips if a driver cannot.
 pub fn set_queues(ends: [(&str, &str); 2], count: u64) -> Outcome {
     require_tools(&["ethtool"])?;
     let mut ends = ends.into_iter();
@@ -79,7 +80,7 @@ fn set_queues_of(space: &str, interface: &str, count: u64) -> Outcome {
         let enter = ["ip", "netns", "exec", space, "ethtool"];
         command(&[&enter[..], arguments].concat())
     };
-    // Drivers that cannot tell have one.
+    // A driver without this ioctl has one queue.
     let told = ethtool(&["-l", interface]).ok();
     let present = told.and_then(|text| present_queues(&text)).unwrap_or(1);
     if present == count {
@@ -91,7 +92,7 @@ fn set_queues_of(space: &str, interface: &str, count: u64) -> Outcome {
     }
 }
 
-/// The queues that a NIC has now, in the text of `ethtool -l`. The largest number comes before.
+/// Returns the current number of queues in the output of `ethtool -l`, behind the maximum.
 fn present_queues(text: &str) -> Option<u64> {
     let mut numbers = text
         .lines()

@@ -1,4 +1,4 @@
-//! Programs of a wire: in which namespace, on which CPU, on which stack.
+//! Programs of a wire, with their namespace, CPUs and stack.
 
 use std::{
     fs::{self, File},
@@ -23,7 +23,7 @@ use crate::{
 
 static PROGRAMS: AtomicU32 = AtomicU32::new(0);
 
-/// How a program is to be started.
+/// A program to start, with its arguments and surroundings.
 #[derive(Debug)]
 pub struct Program {
     namespace: String,
@@ -39,17 +39,17 @@ pub struct Program {
 /// A program that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it wrote to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Standard error.
     pub stderr: String,
-    /// Its command line, for messages.
+    /// Command line, for messages.
     pub line: String,
 }
 
-/// A program that runs. Dropping it kills it.
+/// A running program. `drop` kills it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -110,7 +110,7 @@ impl Program {
         self
     }
 
-    /// As [`accelerated`](Self::accelerated), if there is a service.
+    /// Runs the program under `tidelane run` if there is a service, else on the kernel's stack.
     pub fn on(self, service: Option<&Service>) -> Self {
         match service {
             Some(service) => self.accelerated(service),
@@ -118,19 +118,19 @@ impl Program {
         }
     }
 
-    /// With `--strict`: what would fall back to the kernel fails instead.
+    /// Adds `--strict`: a call that would fall back to the kernel fails instead.
     pub fn strict(self) -> Self {
         self.run_options("--strict")
     }
 
-    /// With options of `tidelane run`, separated by spaces.
+    /// Adds options of `tidelane run`, separated by spaces.
     pub fn run_options(mut self, options: &str) -> Self {
         self.run_options
             .extend(options.split_whitespace().map(str::to_owned));
         self
     }
 
-    /// The whole command line.
+    /// Returns the whole command line.
     fn command_line(&self) -> Result<Vec<String>, Stop> {
         let mut line: Vec<String> = ["ip", "netns", "exec"].map(str::to_owned).to_vec();
         line.push(self.namespace.clone());
@@ -150,7 +150,7 @@ impl Program {
         Ok(line)
     }
 
-    /// Starts the program. The process has the program's own pid: each wrapper only calls exec.
+    /// Starts the program. The pid is the program's own, since each wrapper only calls exec.
     pub fn spawn(self) -> Result<Running, Stop> {
         let line = self.command_line()?;
         let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
@@ -172,19 +172,19 @@ impl Program {
         })
     }
 
-    /// Starts the program and waits for its end, whatever its exit status.
+    /// Starts the program and waits for its end, with any exit status.
     pub fn finish(self, limit: Duration) -> Result<Finished, Stop> {
         self.spawn()?.wait(limit)
     }
 
-    /// Starts the program, waits for its end, and demands success.
+    /// Starts the program and waits for its end. Fails unless the exit status is 0.
     pub fn run(self, limit: Duration) -> Result<Finished, Stop> {
         self.finish(limit)?.success()
     }
 }
 
 impl Finished {
-    /// Itself, or a failure that shows the output.
+    /// Returns `self`, or a failure with the output unless the exit status is 0.
     pub fn success(self) -> Result<Self, Stop> {
         if self.status.success() {
             return Ok(self);
@@ -192,13 +192,13 @@ impl Finished {
         Err(Stop::Fail(self.to_string()))
     }
 
-    /// Standard output as JSON, from its last line.
+    /// Parses the last line of standard output as JSON.
     pub fn json(&self) -> Result<Value, Stop> {
         let line = self.stdout.lines().last().unwrap_or_default();
         serde_json::from_str(line).map_err(|error| Stop::Fail(format!("{error}: {self}")))
     }
 
-    /// Whether a signal ended it.
+    /// Returns the signal that ended the program, if one did.
     pub fn signal(&self) -> Option<i32> {
         self.status.signal()
     }
@@ -221,7 +221,7 @@ impl std::fmt::Display for Finished {
     }
 }
 
-/// The last part of a text, enough for a message.
+/// Returns the end of a text, in a length that fits a message.
 fn tail(text: &str) -> &str {
     let mut from = text.len().saturating_sub(2000);
     while !text.is_char_boundary(from) {
@@ -231,17 +231,17 @@ fn tail(text: &str) -> &str {
 }
 
 impl Running {
-    /// The program's process id.
+    /// Returns the process id of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it runs.
+    /// Returns true if the program still runs.
     pub fn alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// A failure with its output if it has ended.
+    /// Fails with the output if the program has ended.
     pub fn check_alive(&mut self) -> Result<(), Stop> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -254,7 +254,7 @@ impl Running {
         send_signal(self.pid(), signal)
     }
 
-    /// Whether it ends within `limit`.
+    /// Waits for `limit`. Returns true if the program has ended.
     pub fn ends_within(&mut self, limit: Duration) -> Result<bool, Stop> {
         let start = Instant::now();
         while self.child.try_wait()?.is_none() {
@@ -266,17 +266,18 @@ impl Running {
         Ok(true)
     }
 
-    /// Kills it and all that it left behind, if it made itself the leader of a process group.
+    /// Kills the program, and its process group if the program is the leader of one.
     pub fn kill_group(&self) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
-            // There is no such group if it did not, or if nobody is left.
+            // The group does not exist if the program made none, or if all members have ended.
             let _ = kill_process_group(pid, Signal::KILL);
             let _ = kill_process(pid, Signal::KILL);
         }
     }
 
-    /// Waits for its end; kills it and fails after `limit`, which [`tools::patience`] extends.
+    /// Waits for the end. Kills the program and fails after `limit`, which [`tools::patience`]
+    /// multiplies.
     pub fn wait(mut self, limit: Duration) -> Result<Finished, Stop> {
         let limit = limit * tools::patience();
         let start = Instant::now();
@@ -294,7 +295,7 @@ impl Running {
         }
     }
 
-    /// What it wrote until now, standard output and standard error.
+    /// Returns standard output and standard error so far.
     pub fn written(&self) -> (String, String) {
         let read = |path| {
             fs::read(path)
@@ -323,7 +324,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Its namespace's guardian ends children that it leaves behind.
+        // The guardian of the namespace ends children that the program leaves behind.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

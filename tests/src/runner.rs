@@ -1,9 +1,9 @@
 //! Runs test cases one after another, each in a process of its own with a time limit.
 //!
-//! libtest runs tests as threads of one process: a hang is for ever, a skip is silent and the
-//! output of a passing test is lost. Here each case is this same program started again with the
-//! case's name; it may hang, crash or leak without touching the next one, a skip is printed with
-//! its reason, and the last line is libtest's, so that whoever counts tests need not care.
+//! libtest runs tests as threads of one process: a hang never ends, a skip is silent, and the
+//! output of a passing test is lost. This runner starts its own program again for each case, with
+//! the name of the case. A case may hang, crash or leak without an effect on the next one. A skip is
+//! printed with its reason. The last line has libtest's format, so that tools can count the tests.
 
 use std::{
     env,
@@ -15,11 +15,11 @@ use std::{
 
 use crate::{Outcome, Stop, tools};
 
-/// Set for the process that runs one case.
+/// Environment variable of the process that runs one case: its name.
 const CASE_VARIABLE: &str = "TIDELANE_TEST_CASE";
 /// Exit status of a skipped case.
 const SKIPPED: u8 = 77;
-/// What starts the line with a skip's reason.
+/// Prefix of the line with the reason of a skip.
 const SKIP_MARK: &str = "SKIP: ";
 
 /// One test case.
@@ -27,13 +27,13 @@ const SKIP_MARK: &str = "SKIP: ";
 pub struct Case {
     /// Name, as `file::function`.
     pub name: &'static str,
-    /// The test.
+    /// Function to run.
     pub run: fn() -> Outcome,
-    /// Seconds after which it has failed.
+    /// Time limit in seconds.
     pub seconds: u64,
 }
 
-/// The beginning of a line with a passing case's remark.
+/// Prefix of the line with the remark of a passing case.
 const NOTE_MARK: &str = "NOTE: ";
 
 /// Counts of a run.
@@ -44,8 +44,8 @@ struct Tally {
     skipped: u32,
 }
 
-/// The main function of a test program: arguments are filters as with libtest; `--list` lists,
-/// `--nocapture` shows all output, `--exact` makes a filter match whole names.
+/// The main function of a test program. Its arguments are those of libtest: filters, `--list`,
+/// `--nocapture` for all output, and `--exact` for filters that match whole names.
 pub fn main(cases: &[Case]) -> ExitCode {
     if let Ok(name) = env::var(CASE_VARIABLE) {
         return run_case(cases, &name);
@@ -163,7 +163,7 @@ impl Tally {
     }
 }
 
-/// Runs a case in a child; its status, none after a timeout, and its output.
+/// Runs a case in a child. Returns the status, `None` after a timeout, and the output.
 fn run_child(case: &Case, show: bool) -> std::io::Result<(Option<ExitStatus>, String)> {
     let stdio = || {
         if show {
@@ -185,7 +185,7 @@ fn run_child(case: &Case, show: bool) -> std::io::Result<(Option<ExitStatus>, St
         match child.try_wait()? {
             Some(status) => break Some(status),
             None if Instant::now() > deadline => {
-                // Its wires' guardians see the end of their owner and clean up.
+                // The guardians of its wires notice the end of their owner and clean up.
                 child.kill()?;
                 child.wait()?;
                 break None;
@@ -208,7 +208,7 @@ fn run_child(case: &Case, show: bool) -> std::io::Result<(Option<ExitStatus>, St
 fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is still worth showing.
+        // Show the output that was read before an error.
         let _ = from.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })

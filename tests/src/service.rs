@@ -1,4 +1,4 @@
-//! A running service: started by `tidelane up`, asked over its admin socket.
+//! A running service, started by `tidelane up` and queried over its admin socket.
 
 use std::{
     fs,
@@ -17,10 +17,10 @@ use crate::{
     wire::{INTERFACE, Side, Wire},
 };
 
-/// How long an answer of the service may take.
+/// Time limit for an answer of the service.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// A service of a wire. Dropping it takes it down.
+/// A service of a wire. `drop` stops it.
 #[derive(Debug)]
 pub struct Service {
     name: String,
@@ -31,7 +31,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// `tidelane up` of an interface in a namespace of the wire; returns when the service is ready.
+    /// Runs `tidelane up` for an interface in a namespace of the wire.
     pub(crate) fn up(
         wire: &Wire,
         (side, interface): (Side, &str),
@@ -67,7 +67,8 @@ impl Service {
         Self::started(name, config)
     }
 
-    /// As [`up`](Self::up), without a configuration, on a host whose `/etc/group` is `groups`.
+    /// Starts a service as [`up`](Self::up) does, without a configuration, with `groups` as
+    /// `/etc/group`.
     pub(crate) fn up_with_groups(
         wire: &Wire,
         side: Side,
@@ -88,7 +89,7 @@ impl Service {
         Self::started(name, config)
     }
 
-    /// The service that `tidelane up` has started.
+    /// Returns the service that `tidelane up` has started.
     fn started(name: &str, config: PathBuf) -> Result<Self, Stop> {
         let pid = fs::read_to_string(run_dir(name).join("pid"))?;
         Ok(Self {
@@ -99,8 +100,8 @@ impl Service {
         })
     }
 
-    /// As [`up`](Self::up), in a PID namespace of its own, with a `/proc` of its own. The namespace
-    /// ends with its first process, which waits.
+    /// Starts a service as [`up`](Self::up) does, in a new PID namespace with its own `/proc`. The
+    /// first process of the namespace only waits; the namespace ends with it.
     pub(crate) fn up_in_pid_namespace(wire: &Wire, side: Side, name: &str) -> Result<Self, Stop> {
         let tidelane = tools::binary("tidelane")?;
         let config = open_config(wire)?;
@@ -119,7 +120,7 @@ impl Service {
             first.check_alive()?;
             Ok(UnixStream::connect(&socket).is_ok())
         })?;
-        // The listening process, as this PID namespace knows it.
+        // SO_PEERCRED gives the process id in this PID namespace.
         let peer = rustix::net::sockopt::socket_peercred(UnixStream::connect(&socket)?)?;
         let service = Self {
             name: name.to_owned(),
@@ -131,12 +132,12 @@ impl Service {
         Ok(service)
     }
 
-    /// Its name.
+    /// Returns the name of the service.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Replaces its configuration file, and has it read by `tidelane reload`. What that said.
+    /// Replaces the configuration file and runs `tidelane reload`. Returns the error of the reload.
     pub fn reload(&self, config: &str) -> Result<Result<(), String>, Stop> {
         fs::write(&self.config, config)?;
         let tidelane = tools::binary("tidelane")?;
@@ -151,18 +152,18 @@ impl Service {
         })
     }
 
-    /// Replaces its configuration file and sends SIGHUP; its log says what came of that.
+    /// Replaces the configuration file and sends SIGHUP. The service logs the result.
     pub fn hang_up(&self, config: &str) -> Result<(), Stop> {
         fs::write(&self.config, config)?;
         program::send_signal(self.pid, Signal::HUP)
     }
 
-    /// Its process id.
+    /// Returns the process id of the service.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Asks the admin socket one thing.
+    /// Sends the request `op` to the admin socket and returns the answer.
     pub fn ask(&self, op: &str) -> Result<Value, Stop> {
         let mut stream = UnixStream::connect(run_dir(&self.name).join("admin.sock"))?;
         stream.set_read_timeout(Some(ANSWER_MAX))?;
@@ -172,25 +173,25 @@ impl Service {
         serde_json::from_str(&line).map_err(|e| Stop::Fail(format!("{op} answered {line:?}: {e}")))
     }
 
-    /// The sockets that it knows, as `tidelane ss` shows them.
+    /// Returns the sockets that `tidelane ss` shows.
     pub fn sockets(&self) -> Result<Vec<Value>, Stop> {
         let answer = self.ask("ss")?;
         Ok(answer["sockets"].as_array().cloned().unwrap_or_default())
     }
 
-    /// The sockets of one process.
+    /// Returns the sockets of one process.
     pub fn sockets_of(&self, pid: u32) -> Result<Vec<Value>, Stop> {
         let mut sockets = self.sockets()?;
         sockets.retain(|socket| socket["pid"] == pid);
         Ok(sockets)
     }
 
-    /// The counters.
+    /// Returns the counters that `tidelane stat` shows.
     pub fn counters(&self) -> Result<Value, Stop> {
         Ok(self.ask("stat")?["counters"].take())
     }
 
-    /// Whether an accelerated listener has `port`.
+    /// Returns true if an accelerated listener has `port`.
     pub fn has_listener(&self, port: u16) -> Result<bool, Stop> {
         let end = format!(":{port}");
         Ok(self.sockets()?.iter().any(|socket| {
@@ -199,7 +200,7 @@ impl Service {
         }))
     }
 
-    /// Resident memory in KiB.
+    /// Returns the resident memory in KiB.
     pub fn resident_kib(&self) -> Result<u64, Stop> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -209,29 +210,30 @@ impl Service {
             .parse()?)
     }
 
-    /// Open descriptors.
+    /// Returns the number of open descriptors.
     pub fn descriptors(&self) -> Result<usize, Stop> {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Open descriptors, less those that hold the ports of claims: the pool of ephemeral ports
-    /// grows with use, and gives ports back after a minute.
+    /// Returns the number of open descriptors that do not reserve a port. The number of reserved
+    /// ports grows with use, since the pool of ephemeral ports returns unused ones only after a
+    /// minute.
     pub fn descriptors_beside_claims(&self) -> Result<usize, Stop> {
         let claims = self.counters()?["claims"].as_u64().unwrap_or(0);
         Ok(self.descriptors()?.saturating_sub(claims as usize))
     }
 
-    /// CPU time so far, user and system.
+    /// Returns the CPU time so far, user and system.
     pub fn cpu_time(&self) -> Result<Duration, Stop> {
         cpu_time_of(self.pid)
     }
 
-    /// Kills the service process at once.
+    /// Kills the service process with SIGKILL.
     pub fn kill(&self) -> Result<(), Stop> {
         program::send_signal(self.pid, Signal::KILL)
     }
 
-    /// `tidelane down`, for tests of that command; dropping the service does it too.
+    /// Runs `tidelane down`, for tests of that command.
     pub fn down(&self) -> Result<(), Stop> {
         let tidelane = tools::binary("tidelane")?;
         let output = Command::new(tidelane)
@@ -245,7 +247,7 @@ impl Service {
         ))
     }
 
-    /// Whether its process is there (a zombie is not).
+    /// Returns true if the service process runs. A zombie does not run.
     pub fn alive(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let state = stat
@@ -259,14 +261,13 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         if self.alive() {
-            // A service that does not go down is killed with its namespace.
+            // The guardian kills a service that does not stop.
             let _ = self.down();
         }
     }
 }
 
-/// A configuration that admits everybody: a test of anything else is not about who may use the
-/// service.
+/// Writes a configuration that admits all users, for tests that are not about admission.
 fn open_config(wire: &Wire) -> Result<PathBuf, Stop> {
     let path = wire.scratch().join("open.toml");
     let everybody = "[access]\nnamespaces = ['*']\nusers = ['*']\n";
@@ -274,7 +275,7 @@ fn open_config(wire: &Wire) -> Result<PathBuf, Stop> {
     Ok(path)
 }
 
-/// CPU time of a process so far, user and system, all its threads.
+/// Returns the CPU time of all threads of a process so far, user and system.
 pub fn cpu_time_of(pid: u32) -> Result<Duration, Stop> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields: Vec<&str> = stat
@@ -295,7 +296,7 @@ pub fn cpu_time_of(pid: u32) -> Result<Duration, Stop> {
     ))
 }
 
-/// A service's run directory.
+/// Returns the run directory of the service `name`.
 pub fn run_dir(name: &str) -> PathBuf {
     Path::new("/run/tidelane").join(name)
 }

@@ -1,10 +1,10 @@
-//! What the programs of a namespace are doing at this moment: for the report of a test that hangs.
+//! A snapshot of the threads of a namespace, for the report of a test that hangs.
 
 use std::{fmt::Write, fs, path::Path};
 
 use crate::command;
 
-/// A line for each thread in the namespace: its name, its state, and where in the kernel it is.
+/// Returns one line for each thread in the namespace: name, state, and position in the kernel.
 pub fn of_namespace(namespace: &str) -> String {
     let pids = command(&["ip", "netns", "pids", namespace]).unwrap_or_default();
     let mut text = format!("  in {namespace}:\n");
@@ -30,7 +30,7 @@ fn thread_line(dir: &Path) -> String {
         .rsplit(')')
         .next()
         .and_then(|rest| rest.split_whitespace().next());
-    // The number of the system call and its arguments, the first of them a descriptor as a rule.
+    // Number and arguments of the system call. The first argument is mostly a descriptor.
     let syscall = read("syscall");
     let call: Vec<&str> = syscall.split_whitespace().take(4).collect();
     let comm = read("comm");

@@ -1,4 +1,4 @@
-//! What a test needs from its machine: privilege, tools, Tidelane's own binaries.
+//! Requirements of a test: privilege, tools, Tidelane's binaries.
 
 use std::{
     env,
@@ -10,7 +10,7 @@ use std::{
 
 use crate::Stop;
 
-/// Tools by the Debian package that has them.
+/// Tools, each with its Debian package.
 const PACKAGES: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("ss", "iproute2"),
@@ -33,7 +33,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
 ];
 
-/// Where a tool is, looking at PATH and the system directories that a user's PATH may lack.
+/// Finds a tool in PATH, or in system directories that a user's PATH may lack.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| path.is_file());
@@ -45,7 +45,7 @@ pub fn find_tool(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Skips, naming the package, unless all of `tools` are there.
+/// Skips unless all of `tools` are installed. Names the missing packages.
 pub fn require_tools(tools: &[&str]) -> Result<(), Stop> {
     for tool in tools {
         if find_tool(tool).is_none() {
@@ -61,7 +61,7 @@ pub fn require_tools(tools: &[&str]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Makes a program out of C sources; skips if there is no compiler.
+/// Compiles a program from C sources. Skips if there is no compiler.
 pub fn compile(binary: &Path, sources: &[PathBuf]) -> Result<(), Stop> {
     const WARNINGS: [&str; 4] = [
         "-Wall",
@@ -84,7 +84,7 @@ pub fn compile(binary: &Path, sources: &[PathBuf]) -> Result<(), Stop> {
     Err(Stop::Fail(errors.into_owned()))
 }
 
-/// Skips unless this is root, which namespaces and AF_XDP need.
+/// Skips unless the user is root, which namespaces and AF_XDP need.
 pub fn require_root() -> Result<(), Stop> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -94,18 +94,18 @@ pub fn require_root() -> Result<(), Stop> {
     ))
 }
 
-/// The root of the source tree.
+/// Returns the root of the source tree.
 pub fn source_root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
-/// Where cargo puts what it builds.
+/// Returns cargo's target directory.
 pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| source_root().join("target"), PathBuf::from)
 }
 
-/// One of Tidelane's own release binaries; an error that names the command if it is not built.
+/// Returns the path of a release binary of Tidelane. The error names the command that builds it.
 pub fn binary(name: &str) -> Result<PathBuf, Stop> {
     let dir =
         env::var_os("TIDELANE_BIN_DIR").map_or_else(|| target_dir().join("release"), PathBuf::from);
@@ -119,13 +119,13 @@ pub fn binary(name: &str) -> Result<PathBuf, Stop> {
     }
 }
 
-/// How many times as long as usual everything may take: TIDELANE_PATIENCE, for slow machines.
+/// Returns the factor for time limits on slow machines: TIDELANE_PATIENCE, or 1.
 pub fn patience() -> u32 {
     u32::try_from(env_number("TIDELANE_PATIENCE", 1)).map_or(1, |times| times.max(1))
 }
 
-/// Calls `ready` until it is true; fails with `what` in its text after `limit`, which
-/// [`patience`] extends.
+/// Calls `ready` until it returns true. Fails after `limit`, which [`patience`] multiplies; `what`
+/// names the condition in the message.
 pub fn wait_until(
     limit: Duration,
     what: &str,
@@ -147,7 +147,7 @@ pub fn wait_until(
     }
 }
 
-/// A number from the environment, for how long a test goes on.
+/// Returns a number from the environment, such as the size of a long test.
 pub fn env_number(name: &str, default: u64) -> u64 {
     env::var(name)
         .ok()

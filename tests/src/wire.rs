@@ -1,4 +1,4 @@
-//! Two network namespaces joined by a veth pair: the wire that every test and bench uses.
+//! The wire of tests and benches: two network namespaces joined by a veth pair.
 //!
 //! ```text
 //!   server namespace            client namespace
@@ -6,9 +6,9 @@
 //!        fd77::1/64                  fd77::2/64
 //! ```
 //!
-//! With [`WireOptions::middle`] a third namespace lies between the two, with `left` and `right`,
-//! so that something can be done to the frames on their way. Two NICs of this machine can take the
-//! place of the veth pair at the server: [`nics`].
+//! With [`WireOptions::middle`] a third namespace with the interfaces `left` and `right` lies
+//! between the two, so that a program there can impair the frames. Two NICs of this machine can
+//! replace the veth pair at the server: [`nics`].
 
 use std::{
     cell::RefCell,
@@ -28,67 +28,67 @@ use crate::{
     tools::{self, require_root, require_tools},
 };
 
-/// Address of the server's end.
+/// IPv4 address of the server's end.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// Address of the client's end.
+/// IPv4 address of the client's end.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// The server's address over IPv6.
+/// IPv6 address of the server's end.
 pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
-/// The client's address over IPv6.
+/// IPv6 address of the client's end.
 pub const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// Interface at both ends.
 pub const INTERFACE: &str = "eth1";
 /// Interfaces of the middle namespace.
 pub const MIDDLE: (&str, &str) = ("left", "right");
-/// With a bottleneck: a pair of interfaces within the middle namespace. Frames go from `right`
+/// The pair of interfaces in the middle namespace that a bottleneck adds. Frames go from `right`
 /// through `inner` and `outer`, over a bridge, to `left`.
 pub const BOTTLENECK: (&str, &str) = ("inner", "outer");
-/// The MTU of Ethernet, which interfaces have unless told otherwise.
+/// The MTU of Ethernet, the default of interfaces.
 const MTU: u32 = 1500;
-/// Bytes that wait before a bottleneck: more are dropped.
+/// Queue limit of a bottleneck in bytes.
 const BOTTLENECK_QUEUE: &str = "1500000";
 
 /// One of the namespaces of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Where the service and the servers run.
+    /// The namespace of the service and the servers.
     Server,
-    /// Where the clients run.
+    /// The namespace of the clients.
     Client,
-    /// Between the two, if there is one.
+    /// The namespace between the two, if there is one.
     Middle,
 }
 
-/// What a wire is to be; the default is a plain pair as the kernel makes it.
+/// Options of a wire. The default is a plain veth pair.
 #[derive(Clone, Debug, Default)]
 pub struct WireOptions {
-    /// Put a namespace between the two ends.
+    /// True for a namespace between the two ends.
     pub middle: bool,
-    /// With a middle: it passes no more than so many Mbit/s towards the server. What is done to
-    /// the frames must be done between `right` and `inner` ([`BOTTLENECK`]).
+    /// Rate limit of the middle towards the server, in Mbit/s. Frames must be impaired between
+    /// `right` and `inner` ([`BOTTLENECK`]).
     pub bottleneck: Option<u32>,
-    /// The client's interface sends no more than so many Mbit/s.
+    /// Rate limit of the client's interface, in Mbit/s.
     pub line: Option<u32>,
     /// Congestion control of the kernel at both ends, such as `cubic`.
     pub congestion: Option<String>,
-    /// Queues of each interface, if not one for each core of a service. The kernel lets one
-    /// become more later.
+    /// Number of queues of each interface (default: one for each core of a service). The kernel can
+    /// raise it later from 1.
     pub queues: Option<u64>,
-    /// The MTU of both ends, if not Ethernet's. Skips where the driver has none that large.
+    /// MTU of both ends (default: Ethernet's). Skips if the driver does not support it.
     pub mtu: Option<u32>,
 }
 
-/// The namespaces, and everything that runs in them. Dropping it removes all of it.
+/// The namespaces and all programs in them. `drop` removes them.
 #[derive(Debug)]
 pub struct Wire {
     id: String,
     scratch: PathBuf,
     services: RefCell<u32>,
-    /// Last: it ends what the fields above may still use.
+    /// The last field, because its `drop` removes resources that the fields above may use.
     guardian: RefCell<Guardian>,
 }
 
-/// Fast-path cores of services that are not told otherwise: TIDELANE_CORES, or one.
+/// Returns the default number of fast-path cores of a service: TIDELANE_CORES, or 1.
 fn cores() -> u64 {
     tools::env_number("TIDELANE_CORES", 1).max(1)
 }
@@ -99,12 +99,12 @@ type End<'a> = (&'a str, &'a str);
 static WIRES: AtomicU32 = AtomicU32::new(0);
 
 impl Wire {
-    /// A plain wire. Skips without the privilege or the tools that it needs.
+    /// Makes a plain wire. Skips without root or the needed tools.
     pub fn new() -> Result<Self, Stop> {
         Self::with(&WireOptions::default())
     }
 
-    /// A wire with options.
+    /// Makes a wire with options.
     pub fn with(options: &WireOptions) -> Result<Self, Stop> {
         let wire = Self::bare()?;
         wire.make_namespaces(options)?;
@@ -114,7 +114,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// One end of a wire whose other end is on another machine: the NIC with this link address.
+    /// Makes one end of a wire whose other end is on another machine. `nic` is a link address.
     pub(crate) fn near_end(side: Side, nic: &str) -> Result<Self, Stop> {
         let wire = Self::bare()?;
         let space = wire.namespace(side);
@@ -129,11 +129,11 @@ impl Wire {
         Ok(wire)
     }
 
-    /// A wire without namespaces.
+    /// Returns a wire without namespaces.
     fn bare() -> Result<Self, Stop> {
         require_root()?;
         require_tools(&["ip", "taskset", "ss"])?;
-        // The number alone repeats in another pid namespace of the same machine; time does not.
+        // Another PID namespace of this machine may have the same process id, so add the time.
         let stamp = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)?
             .subsec_nanos();
@@ -181,7 +181,7 @@ impl Wire {
         nics::wait_for_carrier(&client)
     }
 
-    /// A bridge between `left` and `outer`, and a token bucket towards the server.
+    /// Adds a bridge between `left` and `outer`, and a token bucket towards the server.
     fn add_bottleneck(&self, options: &WireOptions, space: &str, mbit: u32) -> Result<(), Stop> {
         let (inner, outer) = BOTTLENECK;
         self.add_veth(options, (space, inner), (space, outer))?;
@@ -196,7 +196,7 @@ impl Wire {
         self.add_bucket(space, MIDDLE.0, mbit)
     }
 
-    /// A token bucket for what an interface sends.
+    /// Limits the rate at which an interface sends with a token bucket.
     fn add_bucket(&self, space: &str, interface: &str, mbit: u32) -> Result<(), Stop> {
         let rate = format!("{mbit}mbit");
         let bucket = ["rate", &rate, "burst", "65536", "limit", BOTTLENECK_QUEUE];
@@ -216,8 +216,8 @@ impl Wire {
         })
     }
 
-    /// Gives the interface of an end its addresses. Nobody else can have them: duplicates are not
-    /// looked for, which takes seconds in which neighbours cannot be found.
+    /// Sets the addresses of an end. Duplicate address detection is off, since nobody else is on the
+    /// link and it blocks neighbour discovery for seconds.
     fn set_up_end(&self, space: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<(), Stop> {
         let (v4, v6) = (format!("{v4}/24"), format!("{v6}/64"));
         let add = ["ip", "-n", space, "address", "add", "dev", INTERFACE];
@@ -228,8 +228,8 @@ impl Wire {
         self.setup(&["ip", "-n", space, "link", "set", INTERFACE, "up"])
     }
 
-    /// Adds a pair of interfaces without addresses to a namespace: what is sent into one of them
-    /// is taken by nobody. Gives its name.
+    /// Adds a pair of interfaces without addresses to a namespace. Returns the name of one; frames
+    /// sent there reach nobody.
     pub fn add_dead_end(&self, side: Side) -> Result<&'static str, Stop> {
         let space = self.namespace(side);
         let (near, far) = ("dead0", "dead1");
@@ -247,25 +247,25 @@ impl Wire {
         Ok(())
     }
 
-    /// Runs a command that makes something; the guardian does not clean up before its end.
+    /// Runs a command that makes a named resource. The guardian does not clean up before its end.
     fn setup(&self, arguments: &[&str]) -> Result<(), Stop> {
         let hold = self.guardian.borrow().hold()?;
         command_with(arguments, hold).map(drop)
     }
 
-    /// The link at the server's end: the NICs that are named in the environment, or a veth pair.
+    /// Makes the link at the server's end: the NICs that the environment names, or a veth pair.
     fn add_link(&self, options: &WireOptions, one: End<'_>, other: End<'_>) -> Result<(), Stop> {
         let Some(names) = nics::names()? else {
             return self.add_veth(options, one, other);
         };
         let mut ends = names.iter().zip([one, other]);
         ends.try_for_each(|(name, end)| self.add_nic(name, end))?;
-        // Without a wish a NIC has what its driver gave it.
+        // Without an explicit number a NIC keeps its driver's default.
         let wished = options.queues.or(Some(cores()).filter(|count| *count > 1));
         wished.map_or(Ok(()), |count| nics::set_queues([one, other], count))
     }
 
-    /// Takes a NIC of this machine to an end.
+    /// Moves a NIC of this machine into the namespace of an end.
     fn add_nic(&self, name: &str, (space, interface): End<'_>) -> Result<(), Stop> {
         let address = fs::read_to_string(format!("/sys/class/net/{name}/address"))?;
         self.guardian.borrow_mut().name("nic", address.trim())?;
@@ -279,13 +279,14 @@ impl Wire {
         let count = options.queues.unwrap_or_else(cores).to_string();
         let all = ["numrxqueues", &count, "numtxqueues", &count];
         let queues = if count == "1" { &[][..] } else { &all };
-        // From within: Linux 6.1 wants the name to be free where the command runs, too.
+        // Linux 6.1 requires the name to be free in the namespace of the command, too, so run the
+        // command in the namespace of the end.
         let near = ["ip", "-n", one.0, "link", "add", one.1];
         let far = ["type", "veth", "peer", "name", other.1, "netns", other.0];
         self.setup(&[&near[..], queues, &far, queues].concat())
     }
 
-    /// Name of a namespace.
+    /// Returns the name of a namespace.
     pub fn namespace(&self, side: Side) -> String {
         let letter = match side {
             Side::Server => 's',
@@ -295,7 +296,7 @@ impl Wire {
         format!("{}{letter}", self.id)
     }
 
-    /// Directory for files of this run; removed with the wire. World-readable.
+    /// Returns the directory for files of this run. It is world-readable and removed with the wire.
     pub fn scratch(&self) -> &Path {
         &self.scratch
     }
@@ -307,10 +308,10 @@ impl Wire {
         command(&["ip", "netns", "exec", &space, "sysctl", "-qw", &assignment]).map(drop)
     }
 
-    /// Chooses the kernel's congestion control in both end namespaces.
+    /// Sets the kernel's congestion control in both end namespaces.
     ///
-    /// A namespace may only choose an algorithm that the host's list of allowed ones has. The list
-    /// is changed under a lock for the moment of choosing, and put back.
+    /// A namespace may only choose an algorithm from the host's list of allowed ones. A lock guards
+    /// the list while this function adds the algorithm and restores the list.
     fn set_congestion(&self, algorithm: &str) -> Result<(), Stop> {
         const LOCK: &str = "/run/lock/tidelane-congestion.lock";
         const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
@@ -330,36 +331,36 @@ impl Wire {
         chosen
     }
 
-    /// A service on the server's interface, started and ready.
+    /// Starts a service on the server's interface and waits until it is ready.
     pub fn service(&self) -> Result<Service, Stop> {
         self.service_with(Side::Server, &[])
     }
 
-    /// `tidelane up` after the death of a service of the server's side, under its name: its
-    /// programs find the new one.
+    /// Starts a service under the name of a dead one of the server's side, so that its programs find
+    /// the new one.
     pub fn service_again(&self, dead: &Service) -> Result<Service, Stop> {
         Service::up(self, (Side::Server, INTERFACE), dead.name(), &[], None)
     }
 
-    /// As [`service_again`](Self::service_again), at the client's side.
+    /// Does the same as [`service_again`](Self::service_again) at the client's side.
     pub fn client_service_again(&self, dead: &Service) -> Result<Service, Stop> {
         Service::up(self, (Side::Client, INTERFACE), dead.name(), &[], None)
     }
 
-    /// A service on one side, all of it on the CPUs of `cores`, with more options for
+    /// Starts a service on one side, with all threads on the CPUs of `cores`. `options` are for
     /// `tidelane up`.
     pub fn service_on(&self, side: Side, cores: &str, options: &[&str]) -> Result<Service, Stop> {
         let options = [&["--cores", cores], options].concat();
         self.start_service((side, INTERFACE), &options, Some(cores))
     }
 
-    /// Names a thing that the guardian removes at the end, before it is made.
+    /// Names a resource, before it is made, that the guardian removes at the end.
     pub fn guard(&self, kind: &str, name: &str) -> Result<(), Stop> {
         Ok(self.guardian.borrow_mut().name(kind, name)?)
     }
 
-    /// A service on the server's side with this configuration file, and more options for
-    /// `tidelane up`. Other services of a wire admit everybody.
+    /// Starts a service on the server's side with this configuration. `options` are for
+    /// `tidelane up`. The other functions configure a service that admits all users.
     pub fn configured_service(&self, config: &str, options: &[&str]) -> Result<Service, Stop> {
         let path = self
             .scratch
@@ -369,29 +370,29 @@ impl Wire {
         self.service_with(Side::Server, &[&["--config", &path], options].concat())
     }
 
-    /// A service on one side, with more options for `tidelane up`.
+    /// Starts a service on one side. `options` are for `tidelane up`.
     pub fn service_with(&self, side: Side, options: &[&str]) -> Result<Service, Stop> {
         self.start_service((side, INTERFACE), options, None)
     }
 
-    /// A service on another interface of the server's side.
+    /// Starts a service on another interface of the server's side.
     pub fn service_of(&self, interface: &str, options: &[&str]) -> Result<Service, Stop> {
         self.start_service((Side::Server, interface), options, None)
     }
 
-    /// A service on the server's side, in a PID namespace of its own.
+    /// Starts a service on the server's side in a new PID namespace.
     pub fn service_in_pid_namespace(&self) -> Result<Service, Stop> {
         Service::up_in_pid_namespace(self, Side::Server, &self.name_service()?)
     }
 
-    /// A service on the server's side, without a configuration, on a host with these groups.
+    /// Starts a service on the server's side without a configuration, with `groups` as `/etc/group`.
     pub fn service_with_groups(&self, groups: &str) -> Result<Service, Stop> {
         let path = self.scratch.join("group");
         fs::write(&path, groups)?;
         Service::up_with_groups(self, Side::Server, &self.name_service()?, &path)
     }
 
-    /// A name for one more service. The guardian removes the service's files.
+    /// Returns a name for a further service and registers its files with the guardian.
     fn name_service(&self) -> Result<String, Stop> {
         let name = {
             let mut services = self.services.borrow_mut();
@@ -414,24 +415,24 @@ impl Wire {
         let added = if as_told { &[][..] } else { &["--cores", &all] };
         let service = Service::up(self, end, &name, &[options, added].concat(), cpus)?;
         if nics::are_named() && end.1 == INTERFACE {
-            // Drivers set their rings up for the service, and some look for the link again.
+            // Drivers set up new rings for the service, and some lose the carrier meanwhile.
             nics::wait_for_carrier(&self.namespace(end.0))?;
         }
         Ok(service)
     }
 
-    /// A program of one side.
+    /// Returns a program to start on one side.
     pub fn program(&self, side: Side, name: &str) -> Program {
         Program::new(self, side, name)
     }
 
-    /// A load tool of the server's side.
+    /// Returns a tool of `tidelane-load` to start on one side.
     pub fn load_tool(&self, side: Side, tool: &str) -> Result<Program, Stop> {
         let path = tools::binary("tidelane-load")?;
         Ok(self.program(side, &path.to_string_lossy()).arg(tool))
     }
 
-    /// Whether something listens on `port` in the kernel of one side.
+    /// Returns true if a kernel socket of one side listens on `port`.
     pub fn listens(&self, side: Side, port: u16) -> Result<bool, Stop> {
         let space = self.namespace(side);
         let filter = format!("sport = :{port}");
@@ -439,8 +440,8 @@ impl Wire {
         Ok(!command(&arguments)?.trim().is_empty())
     }
 
-    /// Starts a server of the server's side, on `service` if there is one, and waits until it
-    /// listens on `port` there. Fails with its output if it ends instead.
+    /// Starts a server on the server's side, on `service` if there is one, and waits until it
+    /// listens on `port`. Fails with the server's output if the server ends.
     pub fn start_server(
         &self,
         program: Program,
@@ -474,7 +475,7 @@ impl Wire {
         }
     }
 
-    /// Established kernel connections of one side that have `port` at either end.
+    /// Counts the established kernel connections of one side that have `port` at either end.
     pub fn kernel_connections(&self, side: Side, port: u16) -> Result<usize, Stop> {
         let space = self.namespace(side);
         let filter = format!("( sport = :{port} or dport = :{port} )");
@@ -493,14 +494,14 @@ impl Wire {
     }
 }
 
-/// Writes `len` bytes that do not repeat in short cycles to `path`; the same bytes for one seed.
+/// Writes `len` pseudo-random bytes to `path`. A seed always gives the same bytes.
 pub fn write_random_file(path: &Path, len: u64, seed: u64) -> io::Result<()> {
     use std::io::Write;
     let mut file = io::BufWriter::new(fs::File::create(path)?);
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut left = len;
     while left > 0 {
-        // Marsaglia's xorshift64*: fast, and no two blocks of a file are equal.
+        // Marsaglia's xorshift64* is fast, and no two blocks of a file are equal.
         state ^= state >> 12;
         state ^= state << 25;
         state ^= state >> 27;

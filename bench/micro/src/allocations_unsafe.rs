@@ -1,4 +1,4 @@
-//! Counts allocations: none may happen per packet.
+//! A global allocator that counts, since the packet path may not allocate.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -7,30 +7,30 @@ use std::{
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, counted.
+/// The system's allocator with a counter of `alloc` and `realloc` calls.
 pub struct Counting;
 
-// SAFETY: every call is passed on to the system's allocator unchanged.
+// SAFETY: each method passes its arguments to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller promised us.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised us.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller promised us.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::realloc`.
         unsafe { System.realloc(at, layout, new_size) }
     }
 }
 
-/// Allocations so far.
+/// Returns the number of allocations since the process started.
 pub fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! Runs a load under callgrind and reads its count.
+//! Runs a load of this binary under callgrind and reads the instruction count.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -6,27 +6,27 @@ use tidelane_tests::tools::find_tool;
 
 use crate::Tally;
 
-/// What to run, and where to count.
+/// A load and the functions within which callgrind counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Measurement {
     /// Name of the load.
     pub load: &'static str,
-    /// Connections.
+    /// Number of connections.
     pub connections: u32,
-    /// Functions that switch counting on.
+    /// Symbols that callgrind counts in, from entry to return.
     pub toggles: &'static [&'static str],
 }
 
-/// What a measurement found.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
     /// Instructions per segment or request.
     pub instructions: u64,
-    /// What the load says of itself.
+    /// The counters that the load printed.
     pub tally: Tally,
 }
 
-/// A folder that goes with its value.
+/// A temporary folder, which `drop` removes.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -39,12 +39,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A folder that is left over in the temporary directory does no harm.
+        // A folder left in the temporary directory does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Runs `measurement`.
+/// Runs `measurement` and divides its instructions by the segments or requests of the load.
 pub fn run(measurement: &Measurement) -> Result<Counted, String> {
     let valgrind = find_tool("valgrind")
         .ok_or("no valgrind here; apt-get install valgrind (make bench does it)")?;
@@ -73,7 +73,7 @@ pub fn run(measurement: &Measurement) -> Result<Counted, String> {
     if !output.status.success() {
         return Err(format!("{}: {}", measurement.load, errors.trim()));
     }
-    let tally = parse_tally(&text).ok_or_else(|| format!("a load says {text:?}"))?;
+    let tally = parse_tally(&text).ok_or_else(|| format!("a load printed {text:?}"))?;
     let counts = fs::read_to_string(&out).map_err(|error| format!("callgrind: {error}"))?;
     let total = parse_total(&counts).ok_or("callgrind's file has no total")?;
     if total == 0 || tally.count == 0 {
@@ -98,7 +98,7 @@ fn parse_tally(text: &str) -> Option<Tally> {
     })
 }
 
-/// Instructions in all: the `summary:` line, or `totals:` where there is none.
+/// Returns the total of instructions: the `summary:` line, or `totals:` if there is none.
 fn parse_total(counts: &str) -> Option<u64> {
     let of = |name: &str| {
         let line = counts.lines().find_map(|line| line.strip_prefix(name))?;

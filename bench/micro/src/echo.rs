@@ -1,4 +1,4 @@
-//! Requests of 64 bytes and their replies, through service and library.
+//! Requests of 64 bytes and their replies, through the service and the library.
 
 use tidelane_abi::program_flags;
 use tidelane_client::{ClientEvent, Connect, Context, Program, Stream};
@@ -12,23 +12,23 @@ use crate::{
     toggles,
 };
 
-/// Bytes of a request, and of a reply.
+/// Length of a request, and of a reply.
 const LEN: usize = 64;
 const PORT: u16 = 7;
-/// Time between two steps.
+/// Virtual time between two steps of a host.
 const STEP: Duration = Duration::from_micros(5);
-/// Steps that a handshake of all connections may take.
+/// Steps within which all connections must be established.
 const SETUP_STEPS_MAX: u32 = 2_000;
 
-/// A program: it answers everything that it reads with as many bytes.
+/// A program: an echo server, or its client.
 pub struct Side {
     program: Program,
     context: Context,
     streams: Vec<Option<Stream>>,
     events: Vec<ClientEvent>,
-    /// Bytes read.
+    /// Bytes read over all connections.
     read: u64,
-    /// A client does not answer; [`Side::ask`] writes its requests.
+    /// True for the server. [`Side::ask`] writes the requests of a client.
     answers: bool,
 }
 
@@ -44,7 +44,7 @@ impl Side {
         }
     }
 
-    /// What a program does when it wakes up: poll, read, write, submit, flush.
+    /// Handles one wake-up of the program: poll, read, write, submit, flush.
     pub fn turn(&mut self) {
         let events = &mut self.events;
         self.context.poll(&mut |event| events.push(event));
@@ -92,7 +92,7 @@ impl Side {
         }
     }
 
-    /// Writes a request on each connection.
+    /// Writes one request on each connection.
     pub fn ask(&mut self) {
         for stream in self.streams.iter_mut().flatten() {
             assert_eq!(stream.write(&[0x77; LEN]), LEN);
@@ -120,7 +120,7 @@ impl Side {
     }
 }
 
-/// Counted or not: the first turns warm everything up.
+/// The clock of a load and its counters. Counting starts after the warm-up turns.
 struct Meter {
     now: Instant,
     counting: bool,
@@ -150,7 +150,7 @@ impl Meter {
     }
 }
 
-/// Over a memory port: what is counted is the server's service and library.
+/// Runs the load between two hosts over a memory port. Counts the server's service and library.
 pub fn port(load: Load) -> Tally {
     let (near, far) = MemPort::pair(MemConfig::default());
     let mut here = Machine::new(1, near);
@@ -188,8 +188,9 @@ pub fn port(load: Load) -> Tally {
     meter.finish(load)
 }
 
-/// Over the memory wire: service and both libraries are counted.
-pub fn memory(load: Load) -> Tally {
+/// Runs the load between two programs of one host, over the local path. Counts the service and
+/// both libraries.
+pub fn local(load: Load) -> Tally {
     let mut here = Machine::new(1, MemPort::looped(MemConfig::default()));
     let at = Endpoint::new(address(1), PORT);
     let mut server = Side::new(here.program(Some(at)), true);
@@ -211,7 +212,7 @@ pub fn memory(load: Load) -> Tally {
         meter.counting = turn >= load.warmup;
         let expected = client.read + (LEN * connections) as u64;
         meter.ask(&mut client);
-        // The request is taken and sent; it arrives; the reply is taken and sent; it arrives.
+        // Each direction takes two steps: one sends the bytes, the next delivers them.
         meter.service(&mut here);
         meter.service(&mut here);
         meter.library(&mut server);

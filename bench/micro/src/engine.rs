@@ -1,4 +1,4 @@
-//! The engine alone: one flow, an environment that does nothing.
+//! The engine alone, with one flow and a driver that does nothing.
 
 use std::hint::black_box;
 
@@ -10,14 +10,13 @@ use tidelane_engine::{
 
 use crate::{Load, Tally, allocations_unsafe, toggles};
 
-/// Bytes of payload.
+/// Payload of every data segment.
 static PAYLOAD: [u8; 64] = [0x5a; 64];
 const LINK: LinkId = LinkId(1);
-/// Time between two segments.
+/// Virtual time between two segments.
 const STEP: Duration = Duration::from_micros(20);
 
-/// What a driver needs of a segment that it has a header template for: all that differs from one
-/// to the next.
+/// The fields in which the segments of a flow differ, which a driver with a header template writes.
 #[derive(Clone, Copy)]
 struct Sent {
     seq: SeqNumber,
@@ -26,8 +25,8 @@ struct Sent {
     flags: TcpFlags,
     ecn: Ecn,
     timestamps: Option<Timestamps>,
-    /// Position and length of text.
-    text: Option<(u32, u32)>,
+    /// Stream position and length of the payload.
+    payload: Option<(u32, u32)>,
 }
 
 impl Sent {
@@ -40,7 +39,7 @@ impl Sent {
             flags: out.flags,
             ecn: out.ecn,
             timestamps: out.options.timestamps,
-            text: match out.payload_len {
+            payload: match out.payload_len {
                 0 => None,
                 len => Some((out.payload_pos, len)),
             },
@@ -48,7 +47,7 @@ impl Sent {
     }
 }
 
-/// Takes everything.
+/// A driver that accepts every segment and keeps the last one.
 #[derive(Default)]
 pub struct Sink {
     last: Option<Sent>,
@@ -60,7 +59,7 @@ pub struct Sink {
 impl Env for Sink {
     #[inline]
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        // All of it is there for a driver to read.
+        // Force the engine to build the whole segment, as a real driver may read every field.
         self.last = Some(Sent::of(black_box(out)));
         self.sent += 1;
         Ok(())
@@ -71,7 +70,7 @@ impl Env for Sink {
         true
     }
 
-    /// As the service's driver does, which writes each field into a frame.
+    /// Reads the fields that the service's driver writes into a frame.
     #[inline(always)]
     fn transmit_directly(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         self.last = Some(Sent::of(out));
@@ -95,21 +94,21 @@ impl Env for Sink {
     }
 }
 
-/// An engine with one established flow, and what its peer would send next.
+/// An engine with one established flow, and the state of its peer.
 pub struct OneFlow {
     engine: Engine,
     env: Sink,
     now: Instant,
     arrival: Arrival,
     flow: FlowId,
-    /// The peer's next sequence number, and what it acknowledges.
+    /// SEG.SEQ and SEG.ACK of the peer's next segment.
     seq: SeqNumber,
     ack: SeqNumber,
     wnd: u16,
     position: u32,
 }
 
-fn ends() -> FlowKey {
+fn flow_key() -> FlowKey {
     FlowKey::new(
         Endpoint::v4([10, 0, 0, 1], 80),
         Endpoint::v4([10, 0, 0, 2], 40_000),
@@ -117,9 +116,9 @@ fn ends() -> FlowKey {
 }
 
 impl OneFlow {
-    /// A flow that a peer opened; `options` are the program's.
+    /// Returns a flow that the peer opened to a listener with `options`.
     pub fn new(options: SocketOptions) -> Self {
-        let key = ends();
+        let key = flow_key();
         let mut engine = Engine::new(EngineConfig::default(), [3; 16]);
         engine
             .listen(key.local, 16, options)
@@ -176,13 +175,13 @@ impl OneFlow {
         self.receive(&segment);
     }
 
-    /// A segment of the peer and the end of its batch.
+    /// Lets a segment of the peer arrive, and ends its batch.
     fn pass(&mut self, flags: TcpFlags, payload: &[u8]) {
         let options = TcpOptions::timestamps(self.tsval(), self.tsval());
         self.arrive(flags, options, payload);
     }
 
-    /// The peer's next data segment.
+    /// Returns the peer's next data segment.
     fn data(&self) -> Segment<'static> {
         let options = TcpOptions::timestamps(self.tsval(), self.tsval());
         self.segment(TcpFlags::ACK.union(TcpFlags::PSH), options, &PAYLOAD)
@@ -195,7 +194,7 @@ impl OneFlow {
         }
     }
 
-    /// One parsed segment arrives, and its batch ends.
+    /// Passes a parsed segment to the engine and ends its batch.
     #[inline]
     pub fn receive(&mut self, segment: &Segment<'_>) {
         self.engine
@@ -203,7 +202,7 @@ impl OneFlow {
         self.engine.batch_end(self.now, &mut self.env);
     }
 
-    /// The program wrote one segment's bytes.
+    /// Advances the send buffer by one segment, as after the program's write.
     pub fn send(&mut self) {
         let written = self
             .engine
@@ -213,14 +212,14 @@ impl OneFlow {
     }
 }
 
-/// What every segment of the loads says.
+/// Checks the fields that all segments of the loads have in common.
 fn check(sent: &Sent) {
     assert!(sent.wnd > 0, "the window is open");
     assert!(sent.timestamps.is_some(), "timestamps are in use");
     assert_eq!(sent.ecn, Ecn::NotEct, "ECN is not");
 }
 
-/// In-order segments of 64 bytes, each acknowledged at the end of its batch.
+/// Receives in-order segments of 64 bytes, each acknowledged at the end of its batch.
 pub fn receive(load: Load) -> Tally {
     let options = SocketOptions {
         quickack: true,
@@ -246,7 +245,7 @@ pub fn receive(load: Load) -> Tally {
         one.seq = one.seq.add(len);
         let out = one.env.last.expect("an acknowledgment");
         check(&out);
-        assert_eq!((out.ack, out.text), (one.seq, None), "it acknowledges");
+        assert_eq!((out.ack, out.payload), (one.seq, None), "it acknowledges");
         one.position = one.position.wrapping_add(len);
         let read = one
             .engine
@@ -280,7 +279,7 @@ pub fn send(load: Load) -> Tally {
         assert_eq!(one.env.sent - sent, 1, "one segment");
         let out = one.env.last.expect("a segment");
         check(&out);
-        assert_eq!(out.text, Some((one.position.wrapping_sub(len), len)));
+        assert_eq!(out.payload, Some((one.position.wrapping_sub(len), len)));
         one.ack = out.seq.add(len);
         one.pass(TcpFlags::ACK, &[]);
     }

@@ -1,4 +1,4 @@
-//! The figures: what is measured, what is to be reached, and the table and file of it.
+//! The measured cases with their targets and limits, and the table and file of the results.
 
 use std::{fs, process::Command};
 
@@ -10,20 +10,20 @@ use crate::callgrind::{self, Measurement};
 const SERVICE: &[&str] = &["tidelane_micro_service"];
 const LIBRARY: &[&str] = &["tidelane_micro_library"];
 const BOTH: &[&str] = &["tidelane_micro_service", "tidelane_micro_library"];
-const MEMORY: &[&str] = &[
+const LOCAL: &[&str] = &[
     "tidelane_micro_service",
     "tidelane_micro_library",
     "tidelane_micro_ask",
 ];
 
-/// A row of the table.
+/// One measured case, a row of the table.
 struct Figure {
     case: &'static str,
     measurement: Measurement,
-    /// Instructions to be reached.
+    /// Target in instructions.
     target: Option<u64>,
-    /// Instructions that `--check` fails above: what is measured, and a little for compilers to
-    /// differ by.
+    /// Instructions above which `--check` fails: the measured count plus a margin for differences
+    /// between compilers.
     limit: u64,
 }
 
@@ -46,7 +46,7 @@ const fn figure(
     }
 }
 
-/// The first targets of the project; TARGETS.md has the later ones.
+/// All cases.
 const FIGURES: &[Figure] = &[
     figure(
         "engine: receive 64 B in order and acknowledge",
@@ -97,17 +97,17 @@ const FIGURES: &[Figure] = &[
         Some(2500),
         1560,
     ),
-    figure("memory wire, both ends", ("memory", 1), MEMORY, None, 4460),
+    figure("local path, both ends", ("local", 1), LOCAL, None, 4460),
     figure(
-        "memory wire, both ends, 64 at once",
-        ("memory", 64),
-        MEMORY,
+        "local path, both ends, 64 at once",
+        ("local", 64),
+        LOCAL,
         None,
         2880,
     ),
 ];
 
-/// Measures everything, prints it, and writes `target/bench/instructions.json`.
+/// Measures all cases, prints the table, and writes `target/bench/instructions.json`.
 pub fn run(check: bool) -> Result<(), String> {
     println!("instructions per segment or request, and allocations (callgrind)\n");
     let mut rows = Vec::new();
@@ -169,7 +169,7 @@ fn write(rows: Vec<Value>) -> Result<(), String> {
     Ok(())
 }
 
-/// The commit of the tree, marked if files differ from it.
+/// Returns the commit of the tree, with the suffix `-dirty` if tracked files differ from it.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")

@@ -1,9 +1,9 @@
-//! Instruction counts: what the engine, the service and the library cost per segment and request.
+//! Instruction counts of the engine, the service and the library per segment and request.
 //!
 //! `tidelane-micro` runs itself under callgrind, once per figure, with counting switched on only
 //! within the functions of [`toggles`], and writes `target/bench/instructions.json`. The counts
-//! repeat from run to run, which times on a shared machine do not. Each load also counts its
-//! allocations, of which there may be none.
+//! repeat from run to run, unlike times on a shared machine. Each load also counts allocations;
+//! a load that allocates fails `--check`.
 
 mod allocations_unsafe;
 mod callgrind;
@@ -35,12 +35,12 @@ struct Arguments {
 enum Command {
     /// Run one load, as the bench does under callgrind; prints turns and allocations
     Load {
-        /// receive, send, port or memory
+        /// receive, send, port or local
         name: String,
-        /// Turns that are counted
+        /// Turns to count
         #[arg(long, default_value_t = 1000)]
         count: u32,
-        /// Turns before
+        /// Warm-up turns, which are not counted
         #[arg(long, default_value_t = 2000)]
         warmup: u32,
         /// Connections, each with one request per turn
@@ -49,18 +49,18 @@ enum Command {
     },
 }
 
-/// How much of a load.
+/// The size of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Turns that are counted.
+    /// Turns to count.
     pub count: u32,
-    /// Turns before.
+    /// Warm-up turns, which are not counted.
     pub warmup: u32,
-    /// Connections.
+    /// Number of connections, each with one request per turn.
     pub connections: u32,
 }
 
-/// What a load did while it was counted.
+/// Counters of a load over its counted turns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Segments or requests.
@@ -101,8 +101,8 @@ fn run_load(name: &str, load: Load) -> Result<(), String> {
         "receive" => engine::receive(load),
         "send" => engine::send(load),
         "port" => echo::port(load),
-        "memory" => echo::memory(load),
-        _ => return Err(format!("no load {name:?}: receive, send, port or memory")),
+        "local" => echo::local(load),
+        _ => return Err(format!("no load {name:?}: receive, send, port or local")),
     };
     println!("count {} allocations {}", tally.count, tally.allocations);
     Ok(())

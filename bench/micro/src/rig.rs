@@ -1,4 +1,4 @@
-//! A service with programs, without sockets and clocks: what a driver does, in one place.
+//! A host with programs, driven by hand: memory ports instead of a NIC, virtual time, no sockets.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use tidelane_wire::{Endpoint, MacAddress};
 
 /// Connections that a program can have.
 const SLOTS: u32 = 1024;
-/// Bytes of each of its buffer areas.
+/// Length of each of a program's buffer areas, in bytes.
 const AREA_LEN: u64 = 64 << 20;
-/// Ports for active opens.
+/// First of the ports for active opens.
 const PORT_FIRST: u16 = 40_000;
 
-/// Nobody sleeps here.
+/// A doorbell without an effect, since no program sleeps here.
 struct NoBell;
 
 impl Bell for NoBell {
@@ -25,15 +25,15 @@ impl Bell for NoBell {
     }
 }
 
-/// A host, and what its driver has to know.
+/// A host and the state of its driver.
 pub struct Machine {
-    /// The service.
+    /// The driven host.
     pub host: Host<MemPort>,
     page: Arc<ServicePageMap>,
     ports_given: bool,
 }
 
-/// Address of machine `number`.
+/// Returns the address of machine `number`.
 pub fn address(number: u8) -> IpAddress {
     IpAddress::from_v4([10, 0, 0, number])
 }
@@ -43,7 +43,7 @@ fn mac(number: u8) -> MacAddress {
 }
 
 impl Machine {
-    /// Machine `number` behind `port`.
+    /// Returns machine `number` behind `port`.
     pub fn new(number: u8, port: MemPort) -> Self {
         let interface = Interface {
             link: LinkId(1),
@@ -68,7 +68,7 @@ impl Machine {
         }
     }
 
-    /// A program with one context; with `listen_at`, its listener.
+    /// Adds a program with one context, and a listener at `listen_at` if there is one.
     pub fn program(&mut self, listen_at: Option<Endpoint>) -> (Program, Context) {
         let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
@@ -94,7 +94,7 @@ impl Machine {
         (program, context)
     }
 
-    /// A step, and netlink's answers.
+    /// Runs one step of the host and answers its requests to the control plane.
     pub fn step(&mut self, now: Instant) {
         self.host.step(now);
         while let Some(request) = self.host.take_request() {

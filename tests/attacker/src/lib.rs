@@ -1,15 +1,16 @@
 //! A hostile program for the interop tests.
 //!
-//! The program speaks the registration protocol itself, with any message and any descriptor, and
-//! owns its region. The library that programs use would refuse many of these attempts.
+//! The program implements the registration protocol itself, so that it can send any message and any
+//! descriptor, and it can write anywhere in its region. The library would refuse many of these
+//! attempts.
 //!
 //! ```text
 //! protocol   Service: the registration socket, any message
 //! sockets    kernel sockets in every state that a claim might be tried with
-//! region     Program: a registration, its memory, what lies there
-//! link       frames by hand
-//! rings      connections carried by hand
-//! attacks    one file each; each prints lines of JSON: what was refused, what was obtained
+//! region     Program: a registration, its memory and the bytes in it
+//! link       raw frames
+//! rings      connections over raw rings
+//! attacks    one file each; an attack prints lines of JSON with refusals and successes
 //! ```
 //!
 //! Attack only services that the test itself started, in namespaces that it made.
@@ -28,23 +29,23 @@ pub mod rings;
 pub mod sockets;
 mod sys;
 
-/// The service that is attacked, by its control socket.
+/// The attacked service, by its control socket.
 #[derive(Clone, Debug)]
 pub struct Target(pub PathBuf);
 
 impl Target {
-    /// The service of this name.
+    /// Returns the service called `name`.
     pub fn of_name(name: &str) -> Target {
         Target(PathBuf::from(format!("/run/tidelane/{name}/control.sock")))
     }
 
-    /// A new connection to the control socket.
+    /// Opens a new connection to the control socket.
     pub fn connect(&self) -> Result<Service, Failure> {
         Service::connect(&self.0)
     }
 }
 
-/// Prints one line that a test can wait for.
+/// Prints one line for which a test can wait.
 fn report(line: &Value) {
     // Standard output is line-buffered, even into a file.
     println!("{line}");

@@ -1,4 +1,4 @@
-//! An interface's link, to send any frame and to hear all of them.
+//! A raw socket on an interface, to send any frame and to receive all frames.
 
 use std::{
     io,
@@ -10,18 +10,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{protocol::Failure, sys};
 
-/// Bytes of the longest frame that is of interest.
+/// Longest received frame, in bytes.
 const FRAME_LEN_MAX: usize = 2048;
 
 /// A raw socket on one interface.
 pub struct Link {
     socket: OwnedFd,
-    /// The interface's own address.
+    /// Link address of the interface.
     pub address: [u8; 6],
 }
 
 impl Link {
-    /// Opens the interface with this name, which takes root.
+    /// Opens the interface called `interface`. Needs root.
     pub fn open(interface: &str) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::from(error);
         let address = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"));
@@ -33,13 +33,13 @@ impl Link {
         Ok(Self { socket, address })
     }
 
-    /// Sends a frame as it is.
+    /// Sends a frame unchanged.
     pub fn send(&self, frame: &[u8]) -> Result<(), Failure> {
         rustix::io::write(&self.socket, frame).map_err(io::Error::from)?;
         Ok(())
     }
 
-    /// The next frame that passes the interface, in or out, until `until`.
+    /// Returns the next frame that the interface receives or sends, or `None` after `until`.
     pub fn receive(&self, until: Instant) -> Result<Option<Vec<u8>>, Failure> {
         let left = until.saturating_duration_since(Instant::now());
         let left = left.max(Duration::from_millis(1));
@@ -58,7 +58,7 @@ impl Link {
     }
 }
 
-/// A link address as `ip link` writes it.
+/// Parses a link address as `ip link` writes it.
 pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let parts: Option<Vec<u8>> = text
         .split(':')

@@ -1,6 +1,6 @@
 //! `tidelane-attacker`: one attack per subcommand.
 //!
-//! The exit status is 0 whenever the attack was carried out: the test judges what came of it.
+//! The exit status is 0 if the attack was carried out. The test judges its effect.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -23,15 +23,15 @@ struct Command {
 
 #[derive(Subcommand, Debug)]
 enum Attack {
-    /// Makes a connection by hand, from any address, with frames of any link address.
+    /// Makes a connection with raw frames, from any IP and link address.
     Frames(attacks::frames::Options),
-    /// Asks whether the service answers at all.
+    /// Checks that the service answers.
     Probe,
-    /// Binds and listens to a port, asks for its clients, and serves those that come.
+    /// Listens on a port, claims its clients, and serves them.
     Listen(attacks::listen::Options),
-    /// Asks for the port of a socket that may not be entitled to it.
+    /// Reserves the port of a socket that may not be entitled to it.
     Reserve(attacks::reserve::Options),
-    /// Makes the service hold more and more.
+    /// Makes the service allocate ever more.
     Grow(attacks::grow::Options),
     /// Registers many times and stays.
     IdleRegistrations(attacks::idle_registrations::Options),
@@ -39,13 +39,13 @@ enum Attack {
     Barrage(attacks::barrage::Options),
     /// Sends descriptors that take long to close.
     Linger(attacks::linger::Options),
-    /// Carries connections, and looks for bytes of others in all memory that the service gave.
+    /// Carries connections, and searches all memory from the service for bytes of others.
     Scan(attacks::scan::Options),
-    /// Uses the CPU and does nothing else, for comparison.
+    /// Only uses the CPU, for comparison.
     Spin(attacks::spin::Options),
-    /// Takes pages away from its own region while the service looks at it.
+    /// Punches holes in its own region while the service reads it.
     Punch(attacks::punch::Options),
-    /// Accepts late, and looks for bytes of others beside those that waited.
+    /// Accepts late, and searches for bytes of others beside the queued ones.
     Staged(attacks::staged::Options),
 }
 

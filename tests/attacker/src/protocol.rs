@@ -1,4 +1,4 @@
-//! The registration protocol, without the manners of the library that programs use.
+//! The registration protocol without the checks of the library.
 
 use std::{
     fmt, io,
@@ -23,7 +23,7 @@ use tidelane_ring::registration::{RecvError, new_message, recv_message, send_mes
 
 /// Descriptors that the kernel lets one message carry (SCM_MAX_FD).
 pub const DESCRIPTORS_MAX: usize = 253;
-/// An answer that does not come within this time never comes.
+/// Time limit for an answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// A connection to a service's registration socket.
@@ -35,20 +35,20 @@ pub struct Service {
 /// A message of the service, and its descriptors.
 #[derive(Debug)]
 pub struct Answer {
-    /// The message: no refusal.
+    /// The message, which is no refusal.
     pub message: Message,
-    /// Descriptors that came beside it.
+    /// Descriptors that came with the message.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Why there was no answer to a request.
+/// Reason why a request had no answer.
 #[derive(Debug)]
 pub enum Failure {
-    /// The control socket could not be connected: none is there, or access was denied.
+    /// Connecting to the control socket failed: it does not exist, or access was denied.
     Unreachable(io::Error),
     /// The service refused: one of [`refusal`].
     Refused(u32),
-    /// The service hung up.
+    /// The service closed the connection.
     HungUp,
     /// A call of this process failed.
     Io(io::Error),
@@ -64,7 +64,7 @@ impl Service {
         Self::over(socket)
     }
 
-    /// Talks over a socket that came with an answer to INHERIT.
+    /// Uses a socket from the answer to INHERIT.
     pub fn over(socket: OwnedFd) -> Result<Service, Failure> {
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(ANSWER_TIME_MAX))?;
@@ -78,17 +78,17 @@ impl Service {
         request: &Message,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Answer, Failure> {
-        self.tell(request, descriptors)?;
+        self.send(request, descriptors)?;
         self.receive()
     }
 
-    /// Sends a message; whether the service answers it is the caller's concern.
-    pub fn tell(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+    /// Sends a message without waiting for an answer.
+    pub fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> Result<(), Failure> {
         send_message(self.socket.as_fd(), message, descriptors).map_err(Failure::of_send)
     }
 
     /// Sends bytes that may be no message, with up to [`DESCRIPTORS_MAX`] descriptors.
-    pub fn tell_bytes(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+    pub fn send_bytes(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Failure> {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
@@ -101,7 +101,7 @@ impl Service {
             .map_err(|errno| Failure::of_send(errno.into()))
     }
 
-    /// The next message of the service.
+    /// Receives the next message of the service.
     pub fn receive(&self) -> Result<Answer, Failure> {
         match recv_message(self.socket.as_fd()) {
             Ok(Some((message, descriptors))) if message.refusal == 0 => Ok(Answer {
@@ -115,12 +115,12 @@ impl Service {
         }
     }
 
-    /// PROBE.
+    /// Sends PROBE.
     pub fn probe(&self) -> Result<(), Failure> {
         self.ask(&new_message(message::PROBE), &[]).map(drop)
     }
 
-    /// REGISTER.
+    /// Sends REGISTER.
     pub fn register(&self, name: &str) -> Result<Answer, Failure> {
         let mut request = new_message(message::REGISTER);
         let len = name.len().min(request.name.len());
@@ -128,21 +128,21 @@ impl Service {
         self.ask(&request, &[])
     }
 
-    /// CONTEXT with `bell` for its doorbell.
+    /// Sends CONTEXT with the doorbell `bell`.
     pub fn context(&self, number: u32, bell: BorrowedFd<'_>) -> Result<(), Failure> {
         let mut request = new_message(message::CONTEXT);
         request.context = number;
         self.ask(&request, &[bell]).map(drop)
     }
 
-    /// LISTEN with any descriptor. The service's number for the listener.
+    /// Sends LISTEN with any descriptor. Returns the service's number for the listener.
     pub fn listen(&self, socket: BorrowedFd<'_>, backlog: u32) -> Result<u32, Failure> {
         let mut request = new_message(message::LISTEN);
         request.backlog = backlog;
         Ok(self.ask(&request, &[socket])?.message.listener)
     }
 
-    /// UNLISTEN of any number.
+    /// Sends UNLISTEN with any number.
     pub fn unlisten(&self, listener: u32) -> Result<(), Failure> {
         let mut request = new_message(message::UNLISTEN);
         request.listener = listener;
@@ -150,28 +150,28 @@ impl Service {
         self.ask(&request, &[]).map(drop)
     }
 
-    /// RESERVE with any descriptor. The port.
+    /// Sends RESERVE with any descriptor. Returns the port.
     pub fn reserve(&self, socket: BorrowedFd<'_>) -> Result<u32, Failure> {
         let answer = self.ask(&new_message(message::RESERVE), &[socket])?;
         Ok(answer.message.port)
     }
 
-    /// NOTE.
+    /// Sends NOTE.
     pub fn note(&self, inode: u64, reason: u32) -> Result<(), Failure> {
         let mut request = new_message(message::NOTE);
         request.inode = inode;
         request.reason = reason;
-        self.tell(&request, &[])
+        self.send(&request, &[])
     }
 
-    /// INHERIT: a registration socket for a child that there may never be.
+    /// Sends INHERIT. Returns a registration socket for a child, which may never exist.
     pub fn inherit(&self) -> Result<Service, Failure> {
         let answer = self.ask(&new_message(message::INHERIT), &[])?;
         let socket = answer.descriptors.into_iter().next();
         Service::over(socket.ok_or(Failure::HungUp)?)
     }
 
-    /// TAKE of any connection.
+    /// Sends TAKE for any connection.
     pub fn take(&self, connection: u64, context: u32, tx_buffer: u64) -> Result<Answer, Failure> {
         let mut request = new_message(message::TAKE);
         request.connection = connection;
@@ -180,14 +180,14 @@ impl Service {
         self.ask(&request, &[])
     }
 
-    /// DISOWN of any connection.
+    /// Sends DISOWN for any connection.
     pub fn disown(&self, connection: u64) -> Result<(), Failure> {
         let mut request = new_message(message::DISOWN);
         request.connection = connection;
-        self.tell(&request, &[])
+        self.send(&request, &[])
     }
 
-    /// NUMBERS of any slot.
+    /// Sends NUMBERS for any slot.
     pub fn numbers(&self, slot: u32, generation: u32) -> Result<Answer, Failure> {
         let mut request = new_message(message::NUMBERS);
         request.slot = slot;
@@ -204,14 +204,14 @@ impl Failure {
         }
     }
 
-    /// Whether the service kept what was asked for from the attacker: by a refusal, by hanging up,
-    /// or by not letting it in at all.
+    /// Returns true if the service denied the request: by a refusal, by closing the connection, or
+    /// by denying the connection.
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Failure::Io(_))
     }
 }
 
-/// The word for one request in an attack's line: `"obtained"`, or why not.
+/// Returns the verdict on one request for an attack's output: `"obtained"`, or the failure.
 pub fn verdict<T>(result: &Result<T, Failure>) -> Value {
     match result {
         Ok(_) => json!("obtained"),

@@ -1,4 +1,4 @@
-//! A registered program that owns its region: nothing keeps it from writing anything there.
+//! A registered program that can write any bytes to its region.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -25,22 +25,22 @@ pub struct Program {
     pub region: Arc<ProgramRegion>,
     /// The page that the service shares with all programs.
     pub page: ServicePageMap,
-    /// To ring the cores.
+    /// Doorbells of the cores.
     bells: Vec<Doorbell>,
-    /// Every memory that the service sent, as a file.
+    /// Descriptors of all memory that the service sent.
     memories: Vec<OwnedFd>,
 }
 
-/// Where a pattern was found.
+/// Result of a search for a pattern.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Bytes of memory that were looked at.
+    /// Bytes of searched memory.
     pub scanned: u64,
-    /// Places where the pattern begins.
+    /// Number of occurrences of the pattern.
     pub places: u64,
 }
 
-/// Bytes that are looked at in one go.
+/// Bytes that are read at once.
 const CHUNK: usize = 1 << 20;
 
 impl Program {
@@ -51,7 +51,7 @@ impl Program {
         Program::from_answer(service, answer)
     }
 
-    /// The program that `answer` to REGISTER over `service` made.
+    /// Returns the program that the answer to REGISTER describes.
     pub fn from_answer(service: Service, answer: Answer) -> Result<Program, Failure> {
         let mut descriptors = answer.descriptors;
         if descriptors.len() <= MEMORIES {
@@ -81,8 +81,7 @@ impl Program {
         Ok(rings.with_bell(bell))
     }
 
-    /// Calls `act` with the service's events, of which there may be none, each millisecond for some
-    /// seconds.
+    /// Calls `act` every millisecond for some seconds, with the service's events since the last call.
     pub fn carry(
         &self,
         rings: &mut Rings,
@@ -98,19 +97,19 @@ impl Program {
         }
     }
 
-    /// Wakes all cores, whether they sleep or not.
+    /// Rings the doorbells of all cores, also of cores that do not sleep.
     pub fn ring_cores(&self) {
         for bell in &self.bells {
             bell.ring();
         }
     }
 
-    /// Every memory that the service sent, as a file.
+    /// Returns descriptors of all memory that the service sent.
     pub fn memories(&self) -> &[OwnedFd] {
         &self.memories
     }
 
-    /// Looks for `pattern` in all memory that the service gave this program.
+    /// Searches for `pattern` in all memory that the service gave this program.
     pub fn scan(&self, pattern: &[u8]) -> Result<Found, Failure> {
         assert!(!pattern.is_empty());
         let mut found = Found::default();
@@ -122,9 +121,9 @@ impl Program {
         Ok(found)
     }
 
-    /// Shows `see` all memory that the service gave this program, in pieces of which each begins
-    /// with the last `overlap` bytes of the one before. Reads the files rather than the mappings:
-    /// pages that nobody has written stay absent, and are not shown.
+    /// Passes all memory that the service gave this program to `see`, in pieces. A piece begins with
+    /// the last `overlap` bytes of the piece before. Reads the files instead of the mappings, so that
+    /// pages that nobody has written stay absent; `see` does not get these.
     pub fn look(&self, overlap: usize, mut see: impl FnMut(&[u8])) -> Result<(), Failure> {
         let files = self.memories.iter();
         files

@@ -1,4 +1,4 @@
-//! A context's rings, and connections carried over them by hand.
+//! The rings of a context, and connections over them without the library.
 
 use std::{
     os::fd::BorrowedFd,
@@ -14,10 +14,10 @@ use tidelane_ring::{
     ProgramRegion, StreamBuffer, new_control_request, words::DataWord,
 };
 
-/// Logarithm of the size of the send buffer that each slot has by its number.
+/// Binary logarithm of the size of a slot's send buffer. The slot's number gives its place.
 const TX_LOG2: u8 = 12;
 
-/// One context's rings with every core.
+/// The rings of one context with all cores.
 #[derive(Debug)]
 pub struct Rings {
     region: Arc<ProgramRegion>,
@@ -25,7 +25,7 @@ pub struct Rings {
     bell: Option<Doorbell>,
 }
 
-/// One context's rings with one core.
+/// The rings of one context with one core.
 #[derive(Debug)]
 pub struct CoreRings {
     /// Program to service.
@@ -41,28 +41,28 @@ pub struct CoreRings {
 /// A connection by its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// The slot.
+    /// Index of the slot.
     pub slot: u32,
-    /// Its generation.
+    /// Generation of the slot.
     pub generation: u32,
     core: usize,
 }
 
-/// The service's messages.
+/// Events from the service.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// A connection for a listener.
+    /// A new connection of a listener.
     Accepted(Connection),
-    /// A connection that was asked for; its SYN is on its way.
+    /// A requested connection, whose SYN was sent.
     Started(Connection),
-    /// There will be no such connection.
+    /// A requested connection could not be opened.
     Failed,
-    /// Something changed in a slot.
+    /// A slot changed.
     Ready(u32),
 }
 
 impl Rings {
-    /// The rings of context `number` with each of `cores` cores.
+    /// Returns the rings of context `number` with each of `cores` cores.
     pub fn new(region: &Arc<ProgramRegion>, number: u32, cores: u32) -> Option<Rings> {
         let of_core = |core| {
             let number = region.layout().share(core, cores).rings(number)?;
@@ -80,18 +80,18 @@ impl Rings {
         })
     }
 
-    /// Keeps the doorbell that the service was told of.
+    /// Keeps the doorbell that was registered with the service.
     pub fn with_bell(mut self, bell: Doorbell) -> Rings {
         self.bell = Some(bell);
         self
     }
 
-    /// The doorbell.
+    /// Returns the doorbell, if there is one.
     pub fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.bell.as_ref().map(Doorbell::fd)
     }
 
-    /// By core.
+    /// Returns the rings by core.
     pub fn cores(&mut self) -> &mut [CoreRings] {
         &mut self.cores
     }
@@ -116,7 +116,7 @@ impl Rings {
         });
     }
 
-    /// Everything that the service said since the last call. A ring that makes no sense is empty.
+    /// Returns all events since the last call. A ring with invalid indices counts as empty.
     pub fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for (number, core) in self.cores.iter_mut().enumerate() {
@@ -140,10 +140,10 @@ impl Rings {
         self.write_flags(connection, program_flags::TAKEN);
         let word = DataWord::with_arg(data_request::ACCEPT_TAKEN, 1, listener);
         self.advance(connection);
-        self.tell(connection.core, word);
+        self.push_request(connection.core, word);
     }
 
-    /// Bytes that have come in all, and whether the peer has finished.
+    /// Returns the number of received bytes, and true if the peer has sent FIN.
     pub fn received(&self, connection: Connection) -> Option<(u32, bool)> {
         let service = self.region.slot(connection.slot)?.service();
         let over = service_flags::FIN_RECEIVED | service_flags::CLOSED;
@@ -151,7 +151,7 @@ impl Rings {
         Some((head, service.flags.load(Ordering::Acquire) & over != 0))
     }
 
-    /// Copies bytes that have come from stream position `pos` on. False if they do not lie in a
+    /// Copies received bytes from stream position `pos` on. Returns false if they do not lie in a
     /// buffer of the service.
     pub fn read(&self, connection: Connection, pos: u32, into: &mut [u8]) -> bool {
         let Some(slot) = self.region.slot(connection.slot) else {
@@ -162,7 +162,7 @@ impl Rings {
         buffer.is_some_and(|buffer| buffer.read(&self.region, pos, into))
     }
 
-    /// Marks all bytes as read that have come.
+    /// Marks all received bytes as read.
     pub fn read_all(&mut self, connection: Connection) {
         let Some(slot) = self.region.slot(connection.slot) else {
             return;
@@ -176,8 +176,8 @@ impl Rings {
         self.advance(connection);
     }
 
-    /// Sends `bytes` at stream position `pos`, no more than a buffer holds. Every connection has
-    /// one buffer; what was written before `pos` and is not acknowledged must still fit.
+    /// Sends `bytes` at stream position `pos`. They must fit into the connection's buffer together
+    /// with the unacknowledged bytes before `pos`.
     pub fn send(&mut self, connection: Connection, pos: u32, bytes: &[u8]) {
         let area = self.region.layout().tx_area();
         let offset = area.start + (u64::from(connection.slot) << TX_LOG2);
@@ -220,14 +220,14 @@ impl Rings {
 
     fn advance(&mut self, connection: Connection) {
         let word = DataWord::new(data_request::ADVANCE, connection.slot);
-        self.tell(connection.core, word);
+        self.push_request(connection.core, word);
     }
 
-    fn tell(&mut self, core: usize, word: DataWord) {
+    fn push_request(&mut self, core: usize, word: DataWord) {
         let Some(core) = self.cores.get_mut(core) else {
             return;
         };
-        // A full ring loses the word: an attacker does not care.
+        // A full ring loses the request, which does not matter to an attacker.
         let _ = core.data_requests.push(word.encode());
         core.data_requests.publish();
     }

@@ -9,7 +9,7 @@ use rustix::net::{
 
 use crate::sys;
 
-/// A TCP socket that is bound, and perhaps more.
+/// Options of a bound TCP socket.
 #[derive(Args, Clone, Debug)]
 pub struct Bound {
     /// Address and port that the socket is bound to

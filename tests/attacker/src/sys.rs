@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-/// SO_BINDTODEVICE.
+/// Binds a socket to an interface (SO_BINDTODEVICE).
 pub fn bind_to_device(socket: &OwnedFd, device: &str) -> io::Result<()> {
     let len = libc::socklen_t::try_from(device.len()).map_err(io::Error::other)?;
     // SAFETY: the pointer is to `len` readable bytes; the call keeps no reference.
@@ -25,7 +25,7 @@ pub fn bind_to_device(socket: &OwnedFd, device: &str) -> io::Result<()> {
     }
 }
 
-/// A raw socket that sends to, and hears, one interface.
+/// Opens a raw socket that sends and receives on one interface.
 pub fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     let name = std::ffi::CString::new(interface).map_err(io::Error::other)?;
     // SAFETY: the name is a string that ends with a zero; the call keeps no reference.

@@ -1,52 +1,52 @@
-//! A script as the parser leaves it: times in microseconds, words as they were written.
+//! The syntax tree of a script. Times are in microseconds, and words are unchanged.
 
 use crate::release::Range;
 
-/// A place in a script, both counted from one.
+/// A position in a script. Line and column count from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Position {
-    /// Line.
+    /// Number of the line.
     pub line: u32,
-    /// Column.
+    /// Number of the column.
     pub column: u32,
 }
 
 /// A whole script.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Script {
-    /// What a comment says of a stack: `// kernel: differs: ...`.
+    /// Remarks on a stack in comments: `// kernel: differs: ...`.
     pub remarks: Vec<Remark>,
     /// `--name=value` lines.
     pub options: Vec<(String, String)>,
-    /// What happens, in order.
+    /// Events in order.
     pub events: Vec<Event>,
 }
 
-/// What a script knows of how a stack fares with it.
+/// A remark that excuses the failure of a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Remark {
-    /// The stack, `kernel` or `engine`: over whatever; `kernel-ipv6` and the like: over that.
+    /// The stack: `kernel` or `engine` for all IP versions, `kernel-ipv6` and the like for one.
     pub stack: String,
-    /// The releases of the kernel that it is about.
+    /// Kernel releases that the remark is about.
     pub releases: Range,
-    /// The stack lacks something, and does not only differ.
+    /// True if the stack lacks a feature, false if it only differs.
     pub lacks: bool,
-    /// What it does instead, and why that is right, or what it lacks.
+    /// The different behaviour and its reason, or the lacking feature.
     pub reason: String,
 }
 
-/// Something that happens at a time.
+/// A timed event of a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// Where it is written.
+    /// Position in the script.
     pub at: Position,
-    /// When.
+    /// Time of the event.
     pub time: Time,
-    /// What.
+    /// Action of the event.
     pub action: Action,
 }
 
-/// When an event happens, in microseconds.
+/// Time of an event, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Time {
     /// After the start of the script.
@@ -57,11 +57,11 @@ pub enum Time {
     AbsoluteRange(u64, u64),
     /// Between two times after the event before.
     RelativeRange(u64, u64),
-    /// Whenever it does.
+    /// At any time.
     Any,
 }
 
-/// What happens.
+/// The action of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// The program makes a call.
@@ -79,28 +79,28 @@ pub enum Action {
 /// A system call and its result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallSpec {
-    /// For a call that blocks: when it returns, counted from where the event's time is counted.
+    /// Time of return of a blocking call, relative to the same base as the event's time.
     pub until: Option<u64>,
-    /// Its name.
+    /// Name of the call.
     pub name: String,
-    /// Its arguments.
+    /// Arguments in order.
     pub arguments: Vec<Expr>,
-    /// What it returns.
+    /// Expected return value.
     pub result: Expr,
-    /// The name of the error, for a result of -1.
+    /// Expected error, by name, for a result of -1.
     pub errno: Option<String>,
 }
 
 /// An argument.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expr {
-    /// `...`: does not matter.
+    /// `...`: any value.
     Any,
     /// A number.
     Number(i64),
     /// A constant of C.
     Word(String),
-    /// Bits, joined by `|`.
+    /// Bits joined by `|`.
     Or(Vec<Expr>),
     /// `"text"`
     Text(String),
@@ -110,7 +110,7 @@ pub enum Expr {
     Struct(Vec<(String, Expr)>),
 }
 
-/// A packet, as far as the script says what it is.
+/// A packet. Fields that the script leaves open are optional.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PacketSpec {
     /// A segment.
@@ -119,7 +119,7 @@ pub enum PacketSpec {
     Icmp(IcmpSpec),
 }
 
-/// The ECN field that a packet has or should have.
+/// The ECN field of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EcnSpec {
     /// Exactly these two bits.
@@ -131,23 +131,23 @@ pub enum EcnSpec {
 /// A segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcpSpec {
-    /// `[ect0]` and the like.
+    /// ECN field in brackets, such as `[ect0]`.
     pub ecn: Option<EcnSpec>,
-    /// Source and destination, where the script names them.
+    /// Source and destination port, if the script names them.
     pub ports: Option<(u16, u16)>,
     /// The eight control bits as on the wire.
     pub flags: u8,
-    /// First sequence number, relative to the initial one for what the stack sends.
+    /// Sequence number, relative to ISS for segments of the stack.
     pub seq: u32,
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     pub len: u32,
-    /// Acknowledgment number; relative to the stack's initial one for what arrives.
+    /// Acknowledgment number, relative to the stack's ISS for arriving segments.
     pub ack: Option<u32>,
-    /// The window field; any if the script is silent.
+    /// Window field. `None` for any.
     pub win: Option<u16>,
-    /// The urgent pointer.
+    /// Urgent pointer.
     pub urgent: u16,
-    /// Options in order; none: any.
+    /// Options in order. `None` for any.
     pub options: Option<Vec<TcpOption>>,
 }
 
@@ -170,37 +170,37 @@ pub enum TcpOption {
     Timestamps(u32, u32),
     /// A Fast Open cookie, or the request for one (RFC 7413).
     FastOpen(Vec<u8>),
-    /// Any other: kind and data.
+    /// Another option, by kind and data.
     Other(u8, Vec<u8>),
 }
 
 /// An ICMP error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IcmpSpec {
-    /// Type and code in IPv4's ICMP, if it has the error.
+    /// Type and code in ICMP, if it has this error.
     pub v4: Option<(u8, u8)>,
-    /// The same in ICMPv6.
+    /// Type and code in ICMPv6, if it has this error.
     pub v6: Option<(u8, u8)>,
-    /// The MTU that "fragmentation needed" or "packet too big" names.
+    /// MTU of "fragmentation needed" or "packet too big".
     pub mtu: Option<u16>,
-    /// Sequence number and length of the segment that it is about.
+    /// Sequence number and length of the quoted segment.
     pub about: (u32, u32),
 }
 
 /// `assert condition, message`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assertion {
-    /// Where it is written.
+    /// Position in the script.
     pub at: Position,
-    /// As it is written.
+    /// Text of the assertion.
     pub text: String,
-    /// What must not be zero.
+    /// Term that must not be zero.
     pub condition: Term,
-    /// What to show if it is.
+    /// Term to show in the message.
     pub shown: Option<Term>,
 }
 
-/// A term over the fields of `tcp_info`; truth is 1 and 0.
+/// A term over the fields of `tcp_info`. True is 1, false is 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Term {
     /// A number.

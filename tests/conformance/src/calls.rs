@@ -1,4 +1,4 @@
-//! System calls of a script, as values: names resolved, descriptors the stack's own.
+//! System calls of a script as values, with resolved constants and the stack's descriptors.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use crate::{
 /// A descriptor of the stack.
 pub type Fd = i32;
 
-/// The port that scripts listen on.
+/// Port of a script's listener.
 pub const LISTEN_PORT: u16 = 8080;
-/// The port that scripts connect to.
+/// Port that a script's `connect` goes to.
 pub const CONNECT_PORT: u16 = 8080;
 
-/// A call. Addresses are the run's, and bytes written are the stream's pattern, so neither is
-/// here.
+/// A call. It contains neither addresses, which are constants of the run, nor written bytes, which
+/// are the pattern of the stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Call {
@@ -87,7 +87,7 @@ pub enum Call {
         entries: Vec<(Fd, i16)>,
         timeout_ms: i32,
     },
-    /// An `ioctl` that gives an int.
+    /// An `ioctl` that returns an int.
     Count {
         fd: Fd,
         request: u64,
@@ -100,7 +100,7 @@ macro_rules! constants {
     };
 }
 
-/// What scripts may name.
+/// Constants that scripts may use.
 const CONSTANTS: &[(&str, i64)] = constants! {
     AF_INET SOCK_STREAM SOCK_NONBLOCK SOCK_CLOEXEC IPPROTO_TCP IPPROTO_IP IPPROTO_ICMP
     SOL_SOCKET SOL_TCP SOL_IP
@@ -132,19 +132,19 @@ const SOCKIOS: [(&str, i64); 4] = [
     ("SIOCATMARK", SIOCATMARK as i64),
 ];
 
-/// The number of an error.
+/// Returns the number of an error.
 pub fn errno(name: &str) -> Option<i32> {
     let found = ERRORS.iter().find(|(known, _)| *known == name);
     found.map(|(_, number)| *number as i32)
 }
 
-/// The name of an error.
+/// Returns the name of an error.
 pub fn errno_name(number: i32) -> String {
     let found = ERRORS.iter().find(|(_, known)| *known == i64::from(number));
     found.map_or_else(|| format!("errno {number}"), |(name, _)| (*name).to_owned())
 }
 
-/// The value of a number, a constant, or several.
+/// Returns the value of a number, a constant, or several joined by `|`.
 pub fn number(expr: &Expr) -> Result<i64, String> {
     match expr {
         Expr::Number(number) => Ok(*number),
@@ -163,19 +163,19 @@ pub fn number(expr: &Expr) -> Result<i64, String> {
     }
 }
 
-/// Descriptors of a script, and the stack's own.
+/// The stack's descriptor for each descriptor of the script.
 #[derive(Debug, Default)]
 pub struct Descriptors(HashMap<i64, Fd>);
 
 impl Descriptors {
-    /// The stack gave `live` where the script says `scripted`.
+    /// Records that the stack's descriptor for `scripted` is `live`.
     pub fn note(&mut self, scripted: i64, live: Fd) {
         self.0.insert(scripted, live);
     }
 
     fn live(&self, expr: &Expr) -> Result<Fd, String> {
         let scripted = number(expr)?;
-        // One that the script never opened is passed on, to see what the stack makes of it.
+        // A descriptor that the script never opened is passed unchanged, to test the error.
         Ok(self
             .0
             .get(&scripted)
@@ -184,7 +184,7 @@ impl Descriptors {
     }
 }
 
-/// The arguments of a call, taken one after another.
+/// The arguments of a call.
 struct Arguments<'a> {
     spec: &'a CallSpec,
     descriptors: &'a Descriptors,
@@ -208,7 +208,7 @@ impl Arguments<'_> {
         self.descriptors.live(self.at(0)?)
     }
 
-    /// The value of an option: a list with a number, a string, or a structure.
+    /// Returns the value of an option: a list with a number, a string, or a structure.
     fn value(&self, index: usize) -> Result<Vec<u8>, String> {
         let int = |expr: &Expr| Ok::<_, String>((number(expr)? as i32).to_ne_bytes().to_vec());
         match self.at(index)? {
@@ -237,7 +237,7 @@ impl Arguments<'_> {
         }
     }
 
-    /// `[{fd=4, events=POLLIN, revents=POLLIN}]`: what is asked for.
+    /// Returns the requested events in `[{fd=4, events=POLLIN, revents=POLLIN}]`.
     fn poll_entries(&self) -> Result<Vec<(Fd, i16)>, String> {
         let Expr::List(entries) = self.at(0)? else {
             return Err("poll takes a list of {fd=, events=, revents=}".to_owned());
@@ -260,8 +260,8 @@ fn field<'a>(entry: &'a Expr, name: &str) -> Result<&'a Expr, String> {
         .ok_or(format!("there is no {name}="))
 }
 
-/// What the script asks for. `domain` is that of sockets for which it names none; `pattern` gives
-/// the bytes to write on a descriptor.
+/// Resolves a call of the script. `domain` is the default domain of sockets; `pattern` returns the
+/// bytes to write to a descriptor.
 pub fn resolve(
     spec: &CallSpec,
     descriptors: &Descriptors,
@@ -294,7 +294,7 @@ pub fn resolve(
     }
 }
 
-/// Calls that move bytes.
+/// Resolves a call that moves bytes.
 fn resolve_transfer(
     arguments: &Arguments<'_>,
     pattern: impl Fn(Fd, usize) -> Vec<u8>,
@@ -309,7 +309,7 @@ fn resolve_transfer(
     }
     let bytes = pattern(fd, len);
     let connects = flags & libc::MSG_FASTOPEN != 0;
-    // A signal would end the runner.
+    // SIGPIPE would end the runner.
     let flags = flags | libc::MSG_NOSIGNAL;
     Ok(match connects {
         true => Call::SendConnect {
@@ -322,7 +322,7 @@ fn resolve_transfer(
     })
 }
 
-/// Calls about what a socket is set to.
+/// Resolves a call on socket options.
 fn resolve_option(arguments: &Arguments<'_>) -> Result<Call, String> {
     let (fd, command) = (arguments.fd()?, arguments.int(1)?);
     Ok(match arguments.spec.name.as_str() {
@@ -351,7 +351,7 @@ fn resolve_option(arguments: &Arguments<'_>) -> Result<Call, String> {
     })
 }
 
-/// Calls of a descriptor and numbers.
+/// Resolves a call whose arguments are a descriptor and numbers.
 fn resolve_plain(arguments: &Arguments<'_>) -> Result<Call, String> {
     let name = arguments.spec.name.as_str();
     if !["bind", "listen", "accept", "connect", "shutdown", "close"].contains(&name) {
@@ -380,7 +380,7 @@ fn resolve_plain(arguments: &Arguments<'_>) -> Result<Call, String> {
     })
 }
 
-/// Holds what a call gave against what the script says; what differs, if anything.
+/// Compares the answer of a call with the script. The error names the difference.
 pub fn check(spec: &CallSpec, answer: &Answer) -> Result<(), String> {
     let expected = match (&spec.errno, &spec.result) {
         (Some(name), _) => Some(Err(
@@ -393,7 +393,7 @@ pub fn check(spec: &CallSpec, answer: &Answer) -> Result<(), String> {
         Ok(value) => value.to_string(),
         Err(number) => format!("-1 {}", errno_name(*number)),
     };
-    // Scripts and stacks number descriptors each in their own way.
+    // The descriptor numbers of scripts and stacks differ.
     let opens = ["socket", "accept"].contains(&spec.name.as_str());
     match expected {
         Some(Ok(_)) if opens && answer.result.is_ok() => Ok(()),
@@ -441,7 +441,7 @@ fn check_output(spec: &CallSpec, output: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// `output` has two bytes of events for each entry.
+/// Compares the events of `poll`. `output` has two bytes of events for each entry.
 fn check_poll(entries: &[Expr], output: &[u8]) -> Result<(), String> {
     for (entry, found) in entries.iter().zip(output.chunks_exact(2)) {
         let should = number(field(entry, "revents")?)? as i16;

@@ -1,7 +1,7 @@
 //! Tidelane's engine in virtual time: the driver of `tests/packetdrill`, with one program.
 //!
-//! Nothing here waits. Time moves to the next timer of the stack, as far as the runner asks; a call
-//! that would block is tried again after everything that happens.
+//! Nothing here sleeps. The clock advances to the next timer of the stack, up to the time that the
+//! runner asks for. A call that would block is tried again after every event.
 
 use std::net::IpAddr;
 
@@ -20,38 +20,38 @@ use crate::{
     stack::{Answer, Micros, Returned, Sent, Stack},
 };
 
-/// The first descriptor.
+/// First descriptor number.
 const FD_FIRST: Fd = 3;
-/// Sysctls that set up the kernel, and that the engine has no need of.
+/// Sysctls of the kernel's set-up that the engine does not need.
 const KERNEL_ONLY: [&str; 3] = [
     "tcp_invalid_ratelimit",
     "tcp_comp_sack_nr",
     "tcp_autocorking",
 ];
 
-/// Segments leave one by one, as from the kernel to a device that cuts nothing; when they are
-/// acknowledged is the service's choice, not Linux's.
+/// Flags of the driver: no segmentation offload, and the ACK timing of the service instead of
+/// Linux'.
 const RUN: &str = "offload=0,service=1,tcp_fastopen=1";
 
-/// A call that is not over.
+/// A blocked call.
 #[derive(Debug)]
 struct Pending {
     call: Call,
-    /// It was tried before.
+    /// True after the first try.
     begun: bool,
-    /// It opens the connection, too.
+    /// True if the call also opens the connection.
     opens: bool,
-    /// Bytes written.
+    /// Number of written bytes.
     done: usize,
-    /// When `poll` gives up.
+    /// End of the timeout of `poll`.
     deadline: Option<Instant>,
 }
 
-/// See the module.
+/// The engine as a stack under test.
 #[derive(Debug, Default)]
 pub struct Engine {
     version: Version,
-    /// Made at the first use, when the settings stand.
+    /// The driver, which the first use makes after the script has set its sysctls.
     driver: Option<Driver>,
     settings: Vec<String>,
     next_fd: Fd,
@@ -63,7 +63,7 @@ fn endpoint(ip: IpAddr, port: u16) -> Endpoint {
     Endpoint::new(IpAddress::from(ip), port)
 }
 
-/// The instant at which scripts start: where the driver's clock does.
+/// Returns the start of scripts, which is the start of the driver's clock.
 fn origin() -> Instant {
     Driver::new(
         Settings::new("").unwrap_or_else(|_| unreachable!()),
@@ -73,7 +73,7 @@ fn origin() -> Instant {
 }
 
 impl Engine {
-    /// An engine on a host that a script reaches over `version`.
+    /// Returns an engine on a host that scripts reach over `version`.
     pub fn new(version: Version) -> Self {
         Self {
             version,
@@ -85,10 +85,10 @@ impl Engine {
         let (mtu, settings) = (self.version.mtu(), self.settings.join(","));
         let flags = format!("{RUN},mtu={mtu},{settings}");
         self.driver.get_or_insert_with(|| {
-            // Each setting was tried when it was made.
+            // `set` has checked each setting.
             let settings = Settings::new(&flags).unwrap_or_else(|why| unreachable!("{why}"));
             let mut driver = Driver::new(settings, Reading::default());
-            driver.settle_settings(&Reading::default());
+            driver.end_preamble(&Reading::default());
             driver
         })
     }
@@ -101,7 +101,7 @@ impl Engine {
         origin() + Duration::from_micros(at)
     }
 
-    /// Runs what is due until `to`; stops early when `enough`.
+    /// Advances the clock to `to` and runs due timers. Stops early when `enough` returns true.
     fn advance(&mut self, to: Instant, enough: impl Fn(&Self) -> bool) {
         while !enough(self) {
             let deadline = self.pending.as_ref().and_then(|pending| pending.deadline);
@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Tries a call: none if it blocks.
+    /// Tries a call. `None` if it blocks.
     fn attempt(&mut self, pending: &mut Pending) -> Option<Answer> {
         let begun = std::mem::replace(&mut pending.begun, true);
         let call = &pending.call;
@@ -194,7 +194,7 @@ impl Engine {
         }
     }
 
-    /// Whether a call that would block fails instead.
+    /// Returns true if a call that would block fails instead.
     fn returns_at_once(&mut self, call: &Call) -> bool {
         let (fd, flags) = match call {
             Call::Accept { fd } | Call::Connect { fd, .. } => (*fd, 0),
@@ -219,7 +219,7 @@ impl Engine {
         self.next_fd - 1
     }
 
-    /// Calls that never block and give no bytes.
+    /// Makes a call that never blocks and returns no bytes.
     fn at_once(&mut self, call: &Call) -> Result<i64, Errno> {
         match *call {
             Call::Socket {
@@ -289,7 +289,7 @@ impl Engine {
         }
     }
 
-    /// `sendto` with MSG_FASTOPEN, or the first write after a `connect` that waits for it.
+    /// `sendto` with MSG_FASTOPEN, or the first write after a deferred `connect`.
     fn send_connect(
         &mut self,
         (fd, to): (Fd, Option<Address>),
@@ -415,7 +415,7 @@ impl Stack for Engine {
     }
 
     fn sleep_until(&mut self, at: Micros) {
-        // Before the first event there is no stack yet, and nothing that time could change.
+        // Before the first event there is no stack whose time could advance.
         if at > 0 || self.driver.is_some() {
             let at = Self::instant(at);
             if at > self.driver().now() {

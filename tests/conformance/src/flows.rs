@@ -1,8 +1,8 @@
-//! The connections of a run: what the script's numbers are on the wire.
+//! The connections of a run, which translate between the script's numbers and the wire.
 //!
-//! A script counts the stack's sequence numbers from zero and chooses those of the remote host
-//! itself, so only the former are translated, and the stack's timestamps. What a stream carries is
-//! a function of the position in it, so that every byte in either direction is checked.
+//! A script counts the stack's sequence numbers from zero and chooses those of the remote host.
+//! Only the stack's sequence numbers and timestamps are therefore translated. The bytes of a stream
+//! are a function of their position, so that every byte in either direction is checked.
 
 use std::collections::HashMap;
 
@@ -13,50 +13,50 @@ use crate::{
     wire::{ACK, PUSH, Packet, SYN, URG, icmp_error},
 };
 
-/// The remote host's port for connections that the script opens without naming ports.
+/// Remote port of connections for which the script names no port.
 const REMOTE_PORT: u16 = 40_000;
-/// Length of the pattern in a stream.
+/// Period of the pattern in a stream, in bytes.
 const PATTERN_LEN: u32 = 251;
 
 /// One connection.
 #[derive(Clone, Debug, Default)]
 struct Flow {
-    /// The stack's initial sequence number, once seen.
+    /// Initial sequence number of the stack, once seen.
     iss: Option<u32>,
-    /// The remote host's.
+    /// Initial sequence number of the remote host, once seen.
     irs: Option<u32>,
-    /// A new SYN came: the stack may choose another initial number.
+    /// True after a new SYN, so that the stack may choose another ISS.
     reopened: bool,
-    /// The stack's timestamps: the script's, and what they are on the wire.
+    /// Timestamps of the stack: the script's number, and the number on the wire.
     timestamps: Vec<(u32, u32)>,
 }
 
 /// Both ports: the stack's, then the remote host's.
 type Ports = (u16, u16);
 
-/// See the module.
+/// The connections of a run.
 #[derive(Debug, Default)]
 pub struct Flows {
     version: Version,
     flows: HashMap<Ports, Flow>,
     /// The connection that packets without ports belong to.
     current: Option<Ports>,
-    /// Whether PSH is not looked at in segments that leave.
+    /// True if PSH of sent segments is not compared.
     push_ignored: bool,
-    /// Bytes read and written by descriptor.
+    /// Number of bytes read and written, by descriptor.
     positions: HashMap<Fd, (u32, u32)>,
     /// Stream positions of the urgent bytes that the script injects.
-    marks: Vec<u32>,
+    urgent_positions: Vec<u32>,
 }
 
-/// The bytes of a stream from position `from` on.
+/// Returns the bytes of a stream from position `from` on.
 fn pattern(from: u32, len: usize) -> Vec<u8> {
     let byte = |at: u32| (from.wrapping_add(at) % PATTERN_LEN) as u8;
     (0..len as u32).map(byte).collect()
 }
 
 impl Flows {
-    /// Those of a run over `version`.
+    /// Returns the connections of a new run over `version`.
     pub fn new(version: Version) -> Self {
         Self {
             version,
@@ -64,27 +64,27 @@ impl Flows {
         }
     }
 
-    /// PSH may be in any segment that leaves (RFC 9293 §3.9.1: only the last of what was written
-    /// has to have it).
+    /// Ignores PSH in sent segments. Only the last segment of a write must have it (RFC 9293
+    /// §3.9.1).
     pub fn ignore_push(&mut self) {
         self.push_ignored = true;
     }
 
-    /// What a program writes next.
+    /// Returns the bytes that the program writes next.
     pub fn pattern(&self, fd: Fd, len: usize) -> Vec<u8> {
         let (_, written) = self.positions.get(&fd).copied().unwrap_or_default();
         pattern(written, len)
     }
 
-    /// A program read `bytes`, or wrote `count` of them.
+    /// Records and checks `bytes` that the program read, or records `count` written ones.
     pub fn note_transfer(&mut self, fd: Fd, count: i64, bytes: &[u8]) -> Result<(), String> {
         let (read, written) = self.positions.entry(fd).or_default();
         if bytes.is_empty() {
             *written = written.wrapping_add(count as u32);
             return Ok(());
         }
-        // An urgent byte is left out, unless it is in line.
-        if bytes != pattern(*read, bytes.len()) && self.marks.contains(read) {
+        // `recv` skips an urgent byte without SO_OOBINLINE.
+        if bytes != pattern(*read, bytes.len()) && self.urgent_positions.contains(read) {
             *read = read.wrapping_add(1);
         }
         if bytes != pattern(*read, bytes.len()) {
@@ -94,16 +94,21 @@ impl Flows {
         Ok(())
     }
 
-    /// A program read `bytes` with MSG_OOB: the farthest of the urgent bytes that were announced.
+    /// Checks `bytes` that the program read with MSG_OOB: the latest urgent byte.
     pub fn check_urgent(&self, bytes: &[u8]) -> Result<(), String> {
-        let last = self.marks.iter().max().copied().unwrap_or_default();
+        let last = self
+            .urgent_positions
+            .iter()
+            .max()
+            .copied()
+            .unwrap_or_default();
         if bytes.is_empty() || bytes == pattern(last, 1) {
             return Ok(());
         }
         Err("this is not the last urgent byte".to_owned())
     }
 
-    /// A packet that the script injects.
+    /// Returns the packet that the script injects.
     pub fn inbound(&mut self, spec: &TcpSpec) -> Result<Packet, String> {
         let ports = match spec.ports {
             Some((from, to)) => (to, from),
@@ -122,7 +127,7 @@ impl Flows {
         let first = flow.irs.map_or(0, |irs| irs.wrapping_add(1));
         if spec.flags & URG != 0 {
             let before = u32::from(spec.urgent).saturating_sub(1);
-            self.marks
+            self.urgent_positions
                 .push(spec.seq.wrapping_sub(first).wrapping_add(before));
         }
         let translate = |option: &TcpOption| flow.inbound_option(option, iss);
@@ -141,7 +146,7 @@ impl Flows {
             win: spec.win.unwrap_or(0),
             urgent: spec.urgent,
             options: options.collect::<Result<_, _>>()?,
-            // What comes with SYN is the stream's beginning.
+            // Data in the SYN is the beginning of the stream.
             payload: pattern(
                 spec.seq.wrapping_sub(first).wrapping_add(opens.into()),
                 spec.len as usize,
@@ -149,7 +154,7 @@ impl Flows {
         })
     }
 
-    /// An ICMP error that the script injects.
+    /// Returns the ICMP error that the script injects.
     pub fn inbound_icmp(&mut self, spec: &IcmpSpec) -> Result<Vec<u8>, String> {
         let ports = self
             .current
@@ -166,7 +171,7 @@ impl Flows {
         Ok(icmp_error(self.version, error, ports, (seq, spec.about.1)))
     }
 
-    /// Holds a packet that the stack sent against what the script expects.
+    /// Compares a packet of the stack with the script. The error names the difference.
     pub fn check_outbound(&mut self, spec: &TcpSpec, bytes: &[u8]) -> Result<(), String> {
         let packet =
             Packet::parse(self.version, bytes).ok_or("not a packet to the remote host")??;
@@ -192,8 +197,8 @@ impl Flows {
                 "a packet of another connection, {ports:?}: > {relative}"
             ));
         }
-        let looked_at = if self.push_ignored { !PUSH } else { !0 };
-        if let Some(what) = difference(spec, &relative, looked_at) {
+        let flag_mask = if self.push_ignored { !PUSH } else { !0 };
+        if let Some(what) = difference(spec, &relative, flag_mask) {
             return Err(format!("the {what} should be another: > {relative}"));
         }
         if let Some(iss) = flow.iss {
@@ -222,8 +227,8 @@ impl Flow {
         })
     }
 
-    /// What the script calls `echo`, as the stack sent it. A number that it did not send is passed
-    /// on at the same distance from one that it did.
+    /// Translates the timestamp `echo` of the script to the stack's. A number that the stack did not
+    /// send keeps its distance from one that it sent.
     fn live_timestamp(&self, echo: u32) -> u32 {
         let known = self
             .timestamps
@@ -249,10 +254,10 @@ impl Flow {
         }
     }
 
-    /// `packet` in the script's numbers.
+    /// Translates `packet` to the script's numbers.
     fn relative(&self, packet: &Packet) -> Packet {
         let mut relative = packet.clone();
-        // Without a SYN seen, the numbers stay the stack's own.
+        // Before the first SYN the numbers are not translated.
         relative.seq = packet.seq.wrapping_sub(self.iss.unwrap_or(0));
         for option in &mut relative.options {
             if let TcpOption::Timestamps(value, _) = option {
@@ -264,8 +269,9 @@ impl Flow {
     }
 }
 
-/// What of `packet` is not as `spec` says, if anything; of its flags those in `looked_at` count.
-fn difference(spec: &TcpSpec, packet: &Packet, looked_at: u8) -> Option<&'static str> {
+/// Returns the name of the first field in which `packet` differs from `spec`, if it does. Only the
+/// flags in `flag_mask` are compared.
+fn difference(spec: &TcpSpec, packet: &Packet, flag_mask: u8) -> Option<&'static str> {
     let ecn_differs = match spec.ecn {
         Some(EcnSpec::Bits(bits)) => bits != packet.ecn,
         Some(EcnSpec::Capable) => !matches!(packet.ecn, 1 | 2),
@@ -273,7 +279,7 @@ fn difference(spec: &TcpSpec, packet: &Packet, looked_at: u8) -> Option<&'static
     };
     let with_ack = spec.flags & ACK != 0;
     let checks = [
-        ((spec.flags ^ packet.flags) & looked_at != 0, "flags"),
+        ((spec.flags ^ packet.flags) & flag_mask != 0, "flags"),
         (spec.seq != packet.seq, "sequence number"),
         (spec.len as usize != packet.payload.len(), "length"),
         (

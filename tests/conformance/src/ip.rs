@@ -1,22 +1,22 @@
-//! IP under the segments of a run: the version, the addresses, headers to bytes and back.
+//! The IP layer of a run: versions, addresses and headers.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// Protocol numbers.
+/// Protocol number of ICMP.
 pub const ICMP: u8 = 1;
-/// See [`ICMP`].
+/// Protocol number of TCP.
 pub const TCP: u8 = 6;
-/// See [`ICMP`].
+/// Protocol number of ICMPv6.
 pub const ICMPV6: u8 = 58;
-/// Headers without options.
+/// Lengths of headers without options.
 const V4_LEN: usize = 20;
 const V6_LEN: usize = 40;
 const HOP_LIMIT: u8 = 64;
 
-/// What a script runs over, in packetdrill's words.
+/// The IP version of a run, in packetdrill's terms.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Version {
     /// IPv4.
@@ -24,22 +24,22 @@ pub enum Version {
     V4,
     /// IPv6.
     V6,
-    /// IPv4, with sockets of IPv6 that name it by mapped addresses.
+    /// IPv4 packets and IPv6 sockets, which use IPv4-mapped addresses.
     Mapped,
 }
 
-/// The host under test.
+/// Addresses of the host under test.
 const LOCAL_V4: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 const LOCAL_V6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1);
-/// Whom it talks to: the script.
+/// Addresses of the remote host, which the script plays.
 const REMOTE_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const REMOTE_V6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1);
 
 impl Version {
-    /// All of them.
+    /// All versions.
     pub const ALL: [Self; 3] = [Self::V4, Self::V6, Self::Mapped];
 
-    /// The word for it in `--ip_version=`.
+    /// Returns the name in `--ip_version=`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::V4 => "ipv4",
@@ -48,17 +48,17 @@ impl Version {
         }
     }
 
-    /// The version of that name.
+    /// Returns the version called `name`.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.name() == name)
     }
 
-    /// Whether its packets are those of IPv6.
+    /// Returns true if the packets are IPv6.
     pub const fn is_v6(self) -> bool {
         matches!(self, Self::V6)
     }
 
-    /// The domain of its sockets.
+    /// Returns the domain of the sockets.
     pub const fn domain(self) -> i32 {
         match self {
             Self::V4 => libc::AF_INET,
@@ -66,7 +66,7 @@ impl Version {
         }
     }
 
-    /// MTU of the device: as much of a segment fits into a packet of either version.
+    /// Returns the MTU of the device. Packets of both versions have room for the same payload.
     pub const fn mtu(self) -> u32 {
         1500 + if self.is_v6() {
             (V6_LEN - V4_LEN) as u32
@@ -75,7 +75,7 @@ impl Version {
         }
     }
 
-    /// The host under test, as programs name it.
+    /// Returns the address of the host under test that programs use.
     pub const fn local(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(LOCAL_V4),
@@ -84,7 +84,7 @@ impl Version {
         }
     }
 
-    /// The remote host, as programs name it.
+    /// Returns the address of the remote host that programs use.
     pub const fn remote(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(REMOTE_V4),
@@ -93,7 +93,7 @@ impl Version {
         }
     }
 
-    /// Local and remote address as they are in packets.
+    /// Returns the local and the remote address in packets.
     fn ends(self) -> [Vec<u8>; 2] {
         match self.is_v6() {
             true => [LOCAL_V6, REMOTE_V6].map(|address| address.octets().to_vec()),
@@ -108,7 +108,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The Internet checksum, with what was summed before.
+/// Computes the Internet checksum, starting with the sum `before`.
 pub fn checksum(bytes: &[u8], before: u32) -> u16 {
     let mut sum = before;
     for pair in bytes.chunks(2) {
@@ -119,13 +119,14 @@ pub fn checksum(bytes: &[u8], before: u32) -> u16 {
     !(sum as u16)
 }
 
-/// The sum over the pseudo-header; it is the same in both directions.
+/// Computes the sum over the pseudo-header, which is the same in both directions.
 pub fn pseudo_sum(version: Version, protocol: u8, len: usize) -> u32 {
     let addresses = version.ends().concat();
     u32::from(!checksum(&addresses, u32::from(protocol) + len as u32))
 }
 
-/// The header before `len` bytes of `protocol`, from the remote host or from the one under test.
+/// Returns the IP header of `len` bytes of `protocol`. `inbound` is true for packets from the remote
+/// host.
 pub fn header(version: Version, protocol: u8, ecn: u8, len: usize, inbound: bool) -> Vec<u8> {
     let [local, remote] = version.ends();
     let ends = match inbound {
@@ -148,17 +149,17 @@ pub fn header(version: Version, protocol: u8, ecn: u8, len: usize, inbound: bool
     header
 }
 
-/// What the IP header of a packet said, and the segment behind it.
+/// A packet of the host under test.
 pub struct Received<'a> {
     /// ECN field.
     pub ecn: u8,
-    /// Whether it forbids fragmentation.
+    /// True if the packet must not be fragmented.
     pub dont_fragment: bool,
-    /// Its end: header and payload.
+    /// TCP header and payload.
     pub tcp: &'a [u8],
 }
 
-/// Reads a packet of the host under test. `None` if it is not TCP to the remote host.
+/// Parses a packet of the host under test. `None` if it is not TCP to the remote host.
 pub fn parse(version: Version, bytes: &[u8]) -> Option<Result<Received<'_>, String>> {
     let [_, remote] = version.ends();
     if version.is_v6() {

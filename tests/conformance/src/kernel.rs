@@ -1,9 +1,8 @@
 //! The kernel's TCP behind a tun device, in a network namespace of its own, in real time.
 //!
-//! The namespace belongs to the thread that makes the [`Kernel`] and to the two threads that this
-//! starts: one reads the device, one makes the program's calls, because a call may block. There is
-//! no name and no mount, so the namespace is gone when they are and their descriptors are closed,
-//! however the run ends.
+//! The thread that makes the [`Kernel`] enters a new namespace and starts two threads there: one
+//! reads the device, the other makes the program's calls, which may block. The namespace has no name
+//! and no mount, so it ends with the threads and their descriptors in every case.
 
 use std::{
     collections::HashSet,
@@ -28,21 +27,22 @@ use crate::{
 
 mod sys;
 
-/// The device.
+/// Name of the tun device.
 const DEVICE: &str = "tun0";
-/// Bytes of the largest packet, as in every other place of a run.
+/// Largest packet in bytes.
 const PACKET_MAX: usize = 65_536;
-/// Routes of IPv6 in the thread's own namespace: one per line, flags in the ninth word.
+/// IPv6 routes of the thread's namespace: one per line, with the flags in the ninth word.
 const ROUTES: &str = "/proc/thread-self/net/ipv6_route";
-/// `linux/ipv6_route.h`: the route to an address of this host.
+/// Flag of a route to an address of this host (`linux/ipv6_route.h`).
 const RTF_LOCAL: u32 = 0x8000_0000;
-/// How long an address may take.
+/// Time limit for an address to become usable.
 const ADDRESS_WAIT_MS: u32 = 10_000;
-/// How often the reader looks whether the run is over.
-const READER_LOOK_MS: i32 = 20;
-/// How late the machine may be: a tick of the kernel's timers (at most 10 ms), and being scheduled.
+/// Interval at which the reader checks for the end of the run.
+const READER_POLL_MS: i32 = 20;
+/// Lateness that is not the stack's fault: a tick of the kernel's timers (at most 10 ms), and
+/// scheduling.
 const SLACK: Micros = 12_000;
-/// Settings of every run, the same ones that the engine starts from.
+/// Settings of every run, equal to the engine's defaults.
 const SETTINGS: [(&str, &str); 12] = [
     ("tcp_timestamps", "1"),
     ("tcp_sack", "1"),
@@ -58,18 +58,19 @@ const SETTINGS: [(&str, &str); 12] = [
     ("tcp_fastopen", "1"),
 ];
 
-/// Settings that kernels before 6.5 lack, with the value that says what those do.
+/// Settings that kernels before 6.5 lack, with the value that matches the behaviour of these
+/// kernels.
 const SETTINGS_LACKING: [(&str, &str); 1] = [("tcp_syn_linear_timeouts", "0")];
 
-/// The sysctl that is not set as one.
+/// The sysctl that is set as a socket option instead.
 const CONGESTION: &str = "tcp_congestion_control";
-/// Its value unless a script sets it.
+/// Default congestion control.
 const CONGESTION_DEFAULT: &str = "cubic";
 
-/// Sockets that are open.
+/// The open sockets.
 type OpenSockets = Arc<Mutex<HashSet<Fd>>>;
 
-/// See the module.
+/// The kernel as a stack under test.
 #[derive(Debug)]
 pub struct Kernel {
     version: Version,
@@ -84,8 +85,8 @@ pub struct Kernel {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Why the kernel cannot be tested on this machine, if so.
-pub fn why_not() -> Option<String> {
+/// Returns the reason why the kernel cannot be tested on this machine, if it cannot.
+pub fn unavailable() -> Option<String> {
     if !sys::is_root() {
         return Some("needs root, for a network namespace and a tun device".to_owned());
     }
@@ -109,17 +110,18 @@ fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/net/ipv4/{name}"), value)
 }
 
-/// The device has one address and all routes; what the kernel would say of itself, it does not.
+/// Gives the device one address and all routes, and silences the packets that the kernel would send
+/// on its own.
 fn set_up_device(version: Version) -> io::Result<()> {
     ip("link set dev lo up")?;
     let setting = |name: &str, value: &str| {
         let path = format!("/proc/sys/net/ipv6/conf/{DEVICE}/{name}");
-        // A kernel without IPv6 says nothing over it.
+        // The file does not exist in a kernel without IPv6.
         let _ = fs::write(path, value);
     };
     let local = match version.is_v6() {
         true => {
-            // No link-local address, and no search for routers.
+            // No link-local address, and no router solicitation.
             setting("addr_gen_mode", "1");
             setting("accept_ra", "0");
             format!("-6 address add {}/48 dev {DEVICE} nodad", version.local())
@@ -141,7 +143,7 @@ fn set_up_device(version: Version) -> io::Result<()> {
     ip(&format!("{family} route add default dev {DEVICE}"))
 }
 
-/// The kernel puts an IPv6 address in force a moment after it was added.
+/// Waits for a new IPv6 address, which the kernel activates a moment after it was added.
 fn wait_for_address(address: Ipv6Addr) -> io::Result<()> {
     let wanted: String = address.octets().map(|byte| format!("{byte:02x}")).concat();
     let in_force = |line: &str| {
@@ -161,8 +163,8 @@ fn wait_for_address(address: Ipv6Addr) -> io::Result<()> {
 }
 
 impl Kernel {
-    /// Takes the calling thread, and what it starts from now on, to a new network namespace, where
-    /// a script is reached over `version`.
+    /// Moves the calling thread, and the threads that it starts later, to a new network namespace
+    /// for a script over `version`.
     pub fn new(version: Version) -> io::Result<Self> {
         sys::new_network_namespace()?;
         sys::take_precedence();
@@ -217,7 +219,7 @@ impl Kernel {
 fn read_device(device: &OwnedFd, over: &AtomicBool, to: &Sender<(Instant, Vec<u8>)>) {
     let mut buffer = vec![0; PACKET_MAX];
     while !over.load(Ordering::Relaxed) {
-        if !sys::wait_readable(device.as_raw_fd(), READER_LOOK_MS) {
+        if !sys::wait_readable(device.as_raw_fd(), READER_POLL_MS) {
             continue;
         }
         let now = Instant::now();
@@ -228,7 +230,7 @@ fn read_device(device: &OwnedFd, over: &AtomicBool, to: &Sender<(Instant, Vec<u8
     }
 }
 
-/// The thread that makes calls.
+/// The thread that makes the program's calls.
 struct Caller {
     version: Version,
     open: OpenSockets,
@@ -275,8 +277,8 @@ impl Stack for Kernel {
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         if name == CONGESTION {
-            // A namespace may choose only what the machine allows everybody; root sets it anyway,
-            // on each socket.
+            // A namespace may only choose an algorithm of the host's list of allowed ones. Root may
+            // set any as a socket option.
             let mut congestion = self
                 .congestion
                 .lock()
@@ -301,7 +303,7 @@ impl Stack for Kernel {
 
     fn start(&mut self, call: Call) {
         if let Some(calls) = &self.calls {
-            // Fails only when the caller is gone, and then no answer will come either.
+            // Fails only if the caller thread has ended, and then no answer comes either.
             let _ = calls.send(call);
         }
     }
@@ -313,7 +315,7 @@ impl Stack for Kernel {
     }
 
     fn inject(&mut self, packet: &[u8]) {
-        // A packet that the device refuses is missed by what the script expects next.
+        // If the device refuses the packet, the next expectation of the script fails.
         let _ = sys::write(self.device.as_raw_fd(), packet);
     }
 
@@ -321,7 +323,7 @@ impl Stack for Kernel {
         loop {
             let (at, bytes) = self.packets.recv_timeout(self.until(by)).ok()?;
             let at = self.micros(at);
-            // Only TCP: the kernel says other things on a device too.
+            // The kernel also sends packets that are not TCP.
             if crate::wire::Packet::parse(self.version, &bytes).is_some() {
                 return Some(Sent { at, bytes });
             }
@@ -337,10 +339,10 @@ impl Drop for Kernel {
             let open = open.lock().unwrap_or_else(PoisonError::into_inner);
             open.iter().copied().collect()
         };
-        // This ends a call that blocks.
+        // `shutdown` ends a blocked call.
         sockets(&self.open).into_iter().for_each(sys::shutdown);
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
+            // A thread that panicked has printed its message.
             let _ = thread.join();
         }
         sockets(&self.open).into_iter().for_each(sys::close);

@@ -1,8 +1,8 @@
 //! Packet scripts in packetdrill's notation, run against Tidelane's engine and the Linux kernel.
 //!
-//! `docs/design/conformance.md` says how a script is written and what the two stacks have in
-//! common. A text becomes a [`Script`](ast::Script) in [`parse`]; [`run`] takes it event by event
-//! to a [`Stack`](stack::Stack), of which there are two.
+//! `docs/design/conformance.md` describes the notation and the two stacks. [`parse`] turns a text
+//! into a [`Script`](ast::Script). [`run`] executes its events on a [`Stack`](stack::Stack), of
+//! which there are two.
 
 pub mod ast;
 pub mod calls;

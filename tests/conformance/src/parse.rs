@@ -1,5 +1,5 @@
-//! From text to [`Script`]: a descent over the characters, because what a character means depends
-//! on where it stands (`.` is a flag, a time's point, and part of `...`).
+//! The parser of scripts, a recursive descent over characters. There is no tokenizer, because the
+//! meaning of a character depends on the context: `.` is a flag, a decimal point, and part of `...`.
 
 use crate::ast::{Action, Event, Script, Time};
 
@@ -109,8 +109,7 @@ fn time(cursor: &mut Cursor<'_>) -> Parsed<Time> {
     })
 }
 
-/// A block of shell commands. No shell runs: the only command is `sysctl`, which both stacks
-/// understand.
+/// Parses a block of shell commands. Only `sysctl` is allowed, and no shell runs.
 fn settings(cursor: &mut Cursor<'_>) -> Parsed<Vec<(String, String)>> {
     cursor.take(1);
     let mut found = Vec::new();

@@ -1,14 +1,14 @@
-//! Releases of Linux, and the range of them that a remark is about.
+//! Releases of Linux, and the range of releases in a remark.
 
 use std::fs;
 
-/// The numbers of a release: major, minor, and that of the stable update. Some distributions put
-/// another number in the last place, as in `6.1.0-50-amd64`.
+/// The numbers of a release: major, minor, stable update. Some distributions use another number in
+/// the last place, as in `6.1.0-50-amd64`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Release(pub u32, pub u32, pub u32);
 
 impl Release {
-    /// The numbers that `text` begins with, as in `6.12.117+deb13-amd64`.
+    /// Parses the numbers at the start of `text`, such as `6.12.117+deb13-amd64`.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let end = text.find(|c: char| c != '.' && !c.is_ascii_digit());
@@ -20,23 +20,23 @@ impl Release {
         }
     }
 
-    /// The release of the kernel that runs.
+    /// Returns the release of the running kernel.
     pub fn running() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/sys/kernel/osrelease").ok()?)
     }
 }
 
-/// Releases from one on, before one, or both. The default is all of them.
+/// A range of releases. The default contains all releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Range {
-    /// The first.
+    /// First release of the range.
     pub from: Option<Release>,
-    /// The first that does not belong to them any more.
+    /// First release behind the range.
     pub before: Option<Release>,
 }
 
 impl Range {
-    /// Reads `< 6.10`, `>= 6.2`, or `>= 6.2 < 6.10`; an empty text is all releases.
+    /// Parses `< 6.10`, `>= 6.2`, or `>= 6.2 < 6.10`. An empty text stands for all releases.
     pub fn parse(text: &str) -> Option<Self> {
         let mut range = Self::default();
         let mut words = text.split_whitespace();
@@ -51,7 +51,8 @@ impl Range {
         Some(range)
     }
 
-    /// Returns true if the release is in the range. An unknown one is in no range but that of all.
+    /// Returns true if the release is in the range. An unknown release is only in the range of all
+    /// releases.
     pub fn has(&self, release: Option<Release>) -> bool {
         let Some(release) = release else {
             return *self == Self::default();

@@ -1,4 +1,4 @@
-//! Runs a script on a stack: event by event, in the order of the script.
+//! Executes the events of a script on a stack, in their order.
 
 use std::fmt;
 
@@ -11,24 +11,24 @@ use crate::{
     tcp_info::{TCP_INFO_LEN, TcpInfo},
 };
 
-/// What a script allows unless it says `--tolerance_usecs`.
+/// Default of `--tolerance_usecs`.
 const TOLERANCE: Micros = 10_000;
-/// How long a packet at `*` is waited for.
+/// Time limit for a packet at `*`.
 const ANY_TIME_MAX: Micros = 10_000_000;
-/// How much longer than allowed a packet is waited for, so as to tell how late it was.
+/// Time that a late packet is still awaited, so that the message can tell its lateness.
 const LATE_MAX: Micros = 1_000_000;
 
-/// How late the runner may be before a busy machine is blamed for a failure.
+/// Lateness of the runner above which a failure may be the fault of a busy machine.
 const LATE_ENOUGH: Micros = 3_000;
 
-/// Why a run failed.
+/// The failure of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The event.
+    /// Position of the failed event.
     pub at: Position,
-    /// What went wrong.
+    /// Description of the failure.
     pub message: String,
-    /// A time was wrong, or the runner late: a busy machine may be to blame.
+    /// True if a time was wrong or the runner was late, so that a busy machine may be the cause.
     pub timing: bool,
 }
 
@@ -48,34 +48,34 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A call that was made and is not checked yet.
+/// A call whose result is not checked yet.
 struct Pending<'a> {
     at: Position,
     spec: &'a CallSpec,
-    /// When it should return.
+    /// Expected time of return.
     until: Micros,
     fd: Option<Fd>,
-    /// It reads urgent data.
+    /// True if the call reads urgent data.
     urgent: bool,
 }
 
-/// A run.
+/// The state of a run.
 struct Run<'a, S> {
     stack: &'a mut S,
     version: Version,
     flows: Flows,
     descriptors: Descriptors,
-    /// The connection that assertions are about.
+    /// Descriptor of the connection that assertions read.
     subject: Option<Fd>,
     pending: Option<Pending<'a>>,
-    /// The time that `+` counts from.
+    /// Base of relative times.
     base: Micros,
     tolerance: Micros,
-    /// How late the runner itself was at worst.
+    /// Largest lateness of the runner.
     late: Micros,
 }
 
-/// Runs `script` over `version` on `stack`, which was made for it.
+/// Runs `script` over `version` on a new `stack`.
 pub fn run(script: &Script, version: Version, stack: &mut impl Stack) -> Result<(), Failure> {
     let start = Position { line: 1, column: 1 };
     let mut tolerance = TOLERANCE;
@@ -83,7 +83,7 @@ pub fn run(script: &Script, version: Version, stack: &mut impl Stack) -> Result<
     for (name, value) in &script.options {
         match (name.as_str(), value.parse()) {
             ("tolerance_usecs", Ok(micros)) => tolerance = micros,
-            // Who runs the script has looked at it.
+            // The caller has handled this option.
             ("ip_version", _) => {}
             (name, _) if name.starts_with("define") => {}
             ("push", _) if value == "any" => flows.ignore_push(),
@@ -110,7 +110,7 @@ pub fn run(script: &Script, version: Version, stack: &mut impl Stack) -> Result<
     let result = steps.find(Result::is_err).unwrap_or(Ok(()));
     let result = result.and_then(|()| run.finish_call());
     result.map_err(|failure| Failure {
-        // What came late may have found the stack in another state.
+        // A late event may have met the stack in another state.
         timing: failure.timing || run.late > LATE_ENOUGH,
         ..failure
     })
@@ -183,7 +183,7 @@ impl<'a, S: Stack> Run<'a, S> {
         };
         let urgent = matches!(call, Call::Receive { flags, .. } if flags & libc::MSG_OOB != 0);
         let fd = match call {
-            // What is only looked at is read again.
+            // MSG_PEEK does not advance the stream.
             Call::Receive { flags, .. } if flags & libc::MSG_PEEK != 0 => None,
             Call::Receive { fd, .. } | Call::Send { fd, .. } => Some(fd),
             Call::SendConnect { fd, .. } => Some(fd),
@@ -203,7 +203,7 @@ impl<'a, S: Stack> Run<'a, S> {
         }
     }
 
-    /// The call that was made last has to be over.
+    /// Waits for the end of the last call and checks its result.
     fn finish_call(&mut self) -> Result<(), Failure> {
         let Some(Pending {
             at,
@@ -340,7 +340,7 @@ impl<'a, S: Stack> Run<'a, S> {
     }
 }
 
-/// A time as scripts write it.
+/// Formats a time in the notation of scripts.
 fn seconds(at: Micros) -> String {
     format!("{}.{:06} s", at / 1_000_000, at % 1_000_000)
 }

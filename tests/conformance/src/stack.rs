@@ -1,4 +1,4 @@
-//! What a stack under test has to do: the only view that the runner has of one.
+//! The interface between the runner and a stack under test.
 
 use crate::calls::Call;
 
@@ -8,23 +8,23 @@ pub type Micros = u64;
 /// A packet that the stack sent, from the IP header on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sent {
-    /// When.
+    /// Time of sending.
     pub at: Micros,
-    /// What.
+    /// Bytes of the packet.
     pub bytes: Vec<u8>,
 }
 
-/// What a call gave.
+/// The answer of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// Its result, or the error number.
+    /// Return value, or the error number.
     pub result: Result<i64, i32>,
-    /// What it wrote for the caller: bytes read, an option's value, events of `poll`.
+    /// Output for the caller: received bytes, the value of an option, events of `poll`.
     pub output: Vec<u8>,
 }
 
 impl Answer {
-    /// A result without output.
+    /// Returns an answer without output.
     pub fn of(result: Result<i64, i32>) -> Self {
         Self {
             result,
@@ -33,39 +33,38 @@ impl Answer {
     }
 }
 
-/// A call that is over.
+/// A finished call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Returned {
-    /// When it returned.
+    /// Time of return.
     pub at: Micros,
-    /// With what.
+    /// Answer of the call.
     pub answer: Answer,
 }
 
 /// A TCP stack, its program and its wire.
 pub trait Stack {
-    /// The time.
+    /// Returns the time.
     fn now(&self) -> Micros;
 
-    /// How much later than it ought to something may be seen, for reasons that are not the stack's:
-    /// zero in virtual time.
+    /// Returns the lateness of an event that is not the stack's fault: zero in virtual time.
     fn slack(&self) -> Micros;
 
-    /// Sets a sysctl below `net.ipv4`; what is wrong with it otherwise.
+    /// Sets a sysctl below `net.ipv4`. The error says why it is refused.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String>;
 
-    /// Lets time pass.
+    /// Lets time pass until `at`.
     fn sleep_until(&mut self, at: Micros);
 
-    /// The program makes a call. There is never more than one.
+    /// Starts a call of the program. At most one call is under way.
     fn start(&mut self, call: Call);
 
-    /// The call, once it is over. Waits for that, if need be, until `by`.
+    /// Waits for the end of the call until `by`. `None` if it still blocks.
     fn returned(&mut self, by: Micros) -> Option<Returned>;
 
-    /// A packet arrives.
+    /// Lets a packet arrive.
     fn inject(&mut self, packet: &[u8]);
 
-    /// The next packet that leaves; waits for one, if need be, until `by`.
+    /// Waits for the next sent packet until `by`. `None` if there is none.
     fn next_packet(&mut self, by: Micros) -> Option<Sent>;
 }

@@ -1,4 +1,4 @@
-//! All scripts of a folder on both stacks, over IPv4 and IPv6, and one line for each.
+//! Runs all scripts of a folder on both stacks and all IP versions, and prints a line for each.
 
 use std::{
     collections::VecDeque,
@@ -19,20 +19,19 @@ use crate::{
     run::{self, Failure},
 };
 
-/// Scripts that wait for the kernel at the same time, unless told otherwise. They sleep nearly
-/// always.
+/// Default number of concurrent runs on the kernel, which nearly always sleep.
 pub const KERNEL_RUNS: usize = 12;
-/// Runs on the kernel before a failure counts that is one of time: the machine has other work.
+/// Number of runs on the kernel after which a failure by time counts, as the machine may be busy.
 const KERNEL_TRIES: u32 = 8;
-/// The pause before such a run, times the number of those before it: that work may last.
+/// Pause before a repeated run. It is multiplied by the number of earlier runs.
 const KERNEL_PAUSE: Duration = Duration::from_millis(500);
 
-/// A stack.
+/// A stack under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StackName {
-    /// Tidelane's, in virtual time.
+    /// Tidelane's engine, in virtual time.
     Engine,
-    /// Linux's, behind a tun device.
+    /// The Linux kernel, behind a tun device.
     Kernel,
 }
 
@@ -45,17 +44,17 @@ impl fmt::Display for StackName {
     }
 }
 
-/// What a script runs on: a stack, and what lies under TCP.
+/// A stack and the IP version under it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Platform {
-    /// The stack.
+    /// Stack under test.
     pub stack: StackName,
-    /// What the script is over.
+    /// IP version of the run.
     pub version: Version,
 }
 
 impl fmt::Display for Platform {
-    /// `engine` over IPv4, `engine-ipv6`: so remarks name them.
+    /// Formats the name that remarks use: `engine` for IPv4, `engine-ipv6`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.version {
             Version::V4 => write!(f, "{}", self.stack),
@@ -64,43 +63,43 @@ impl fmt::Display for Platform {
     }
 }
 
-/// A script that was read.
+/// A script file.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Its path below the folder of scripts, without `.pkt`.
+    /// Path below the folder of scripts, without `.pkt`.
     pub name: String,
     path: PathBuf,
-    /// What is in it, or what is wrong with it, by what it is for.
+    /// The parsed script, or its error, for each IP version.
     scripts: Vec<(Version, Result<Script, String>)>,
 }
 
-/// How a script fared on a stack.
+/// The verdict on a script on a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// As the script says.
+    /// The stack behaves as the script says.
     Passed,
-    /// Not as the script says, which a remark says too: why.
+    /// The stack differs for the reason in a remark.
     Differs(String),
-    /// Not as the script says, and it should be: what is lacking, as a remark says.
+    /// The stack lacks the feature in a remark.
     Lacks(String),
-    /// The stack cannot be tested here.
+    /// The stack cannot be tested here, for this reason.
     Skipped(String),
-    /// Not as the script says.
+    /// The stack differs without a remark.
     Failed(String),
 }
 
-/// A script on a stack.
+/// The result of a script on a stack.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The script.
+    /// Name of the script.
     pub name: String,
-    /// What it ran on.
+    /// Stack and IP version.
     pub platform: Platform,
-    /// How it fared.
+    /// Verdict on the run.
     pub verdict: Verdict,
-    /// How long that took.
+    /// Duration of the run.
     pub took: Duration,
-    /// It failed, and a busy machine may be to blame.
+    /// True if a busy machine may be the cause of the failure.
     may_repeat: bool,
 }
 
@@ -144,7 +143,7 @@ impl Source {
         found.map(|(_, script)| script)
     }
 
-    /// All scripts in and below `folder`, by name.
+    /// Reads all scripts in and below `folder`, sorted by name.
     pub fn read_all(folder: &Path) -> io::Result<Vec<Self>> {
         let mut found = Vec::new();
         let mut folders = vec![folder.to_owned()];
@@ -182,8 +181,8 @@ impl Source {
         }
     }
 
-    /// Runs the script in a thread of its own: the stack may panic, or keep the thread's
-    /// namespace. Says what failed, and whether a busy machine may be to blame.
+    /// Runs the script in a new thread, because the stack may panic or change the thread's
+    /// namespace. The error has the message, and true if a busy machine may be the cause.
     fn run_script(&self, platform: Platform, script: &Script) -> Result<(), (String, bool)> {
         let copy = script.clone();
         let run = thread::spawn(move || run_on(platform, &copy));
@@ -197,7 +196,7 @@ impl Source {
         }
     }
 
-    /// What a remark makes of a result. A remark that is not true any more is a failure.
+    /// Applies the remarks to a result. A remark that does not hold is a failure.
     fn judge(&self, platform: Platform, script: &Script, result: Result<(), String>) -> Verdict {
         let names = [platform.stack.to_string(), platform.to_string()];
         let release = Release::running();
@@ -218,7 +217,7 @@ impl Source {
     }
 }
 
-/// Whether a script is for `version`: its `--ip_version=` names it, or it has none.
+/// Returns true if the script's `--ip_version=` has `version`, or the script has no such option.
 fn is_for(version: Version, script: &Script) -> Result<bool, String> {
     let mut options = script.options.iter();
     let Some((_, names)) = options.find(|(name, _)| name == "ip_version") else {
@@ -245,7 +244,7 @@ fn run_on(platform: Platform, script: &Script) -> Result<(), Failure> {
     }
 }
 
-/// Runs a script again by itself that may have failed because the machine was busy.
+/// Runs a script alone again if a busy machine may be the cause of its failure.
 fn repeat(sources: &[Source], outcome: &mut Outcome) {
     let Some(source) = sources.iter().find(|source| source.name == outcome.name) else {
         return;
@@ -258,14 +257,14 @@ fn repeat(sources: &[Source], outcome: &mut Outcome) {
     }
 }
 
-/// Runs those of `sources` that are for one of `versions` on `stack`, on the kernel `kernel_runs`
-/// at a time; `tell` hears of each in order.
+/// Runs the scripts of `sources` that support one of `versions` on `stack`, with `kernel_runs`
+/// concurrent runs on the kernel. Calls `report` with each result in order.
 pub fn run_all(
     sources: &[Source],
     stack: StackName,
     versions: &[Version],
     kernel_runs: usize,
-    mut tell: impl FnMut(&Outcome),
+    mut report: impl FnMut(&Outcome),
 ) {
     let runs = versions.iter().flat_map(|version| {
         let platform = Platform {
@@ -279,11 +278,11 @@ pub fn run_all(
     });
     let missing = match stack {
         StackName::Engine => None,
-        StackName::Kernel => kernel::why_not(),
+        StackName::Kernel => kernel::unavailable(),
     };
     if let Some(reason) = missing {
         for (platform, source) in runs {
-            tell(&Outcome {
+            report(&Outcome {
                 name: source.name.clone(),
                 platform,
                 verdict: Verdict::Skipped(reason.clone()),
@@ -302,10 +301,10 @@ pub fn run_all(
         repeat(sources, outcome);
     }
     done.sort_by(|a, b| (a.platform.version, &a.name).cmp(&(b.platform.version, &b.name)));
-    done.iter().for_each(tell);
+    done.iter().for_each(report);
 }
 
-/// Runs all of `queue`, `workers` at a time.
+/// Runs all scripts of `queue`, at most `workers` at the same time.
 fn run_together(queue: VecDeque<(Platform, &Source)>, workers: usize) -> Vec<Outcome> {
     let queue = Mutex::new(queue);
     let next = || {

@@ -1,9 +1,9 @@
 //! `struct tcp_info`, field by field.
 
-/// Bytes of `struct tcp_info` that are asked for.
+/// Requested length of `struct tcp_info`, in bytes.
 pub const TCP_INFO_LEN: usize = 256;
 
-/// Offsets and sizes of the fields. The two that share a byte are in [`TcpInfo::field`].
+/// Offsets and sizes of the fields. [`TcpInfo::field`] handles the two fields that share a byte.
 const FIELDS: [(&str, usize, usize); 52] = [
     ("tcpi_state", 0, 1),
     ("tcpi_ca_state", 1, 1),
@@ -59,17 +59,17 @@ const FIELDS: [(&str, usize, usize); 52] = [
     ("tcpi_snd_wnd", 228, 4),
 ];
 
-/// What `getsockopt(TCP_INFO)` gave.
+/// The output of `getsockopt(TCP_INFO)`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcpInfo(Vec<u8>);
 
 impl TcpInfo {
-    /// Of the bytes that the call gave.
+    /// Wraps the bytes that the call returned.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// A field by its name; none if there is no such field.
+    /// Returns a field by its name. `None` if there is no such field.
     pub fn field(&self, name: &str) -> Option<i64> {
         let shared = self.0.get(6).copied().unwrap_or(0);
         match name {

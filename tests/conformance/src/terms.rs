@@ -1,4 +1,4 @@
-//! What terms over `tcp_info` are worth, and how they read.
+//! Evaluation and formatting of terms over `tcp_info`.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::{
     tcp_info::TcpInfo,
 };
 
-/// Constants that scripts use beside the fields.
+/// Constants that scripts use besides the fields.
 const CONSTANTS: [(&str, i64); 23] = [
     ("True", 1),
     ("False", 0),
@@ -35,7 +35,7 @@ const CONSTANTS: [(&str, i64); 23] = [
 ];
 
 impl Term {
-    /// Its value; what is wrong with it otherwise.
+    /// Evaluates the term. The error says why it has no value.
     pub fn value(&self, info: &TcpInfo) -> Result<i64, String> {
         match self {
             Self::Number(number) => Ok(*number),

@@ -1,4 +1,4 @@
-//! Packets to bytes and back. The engine's own codec is under test here, so this is another.
+//! Conversion of packets to bytes and back. It does not use the engine's codec, which is under test.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use crate::{
     ip::{self, ICMP, ICMPV6, TCP, Version, checksum, pseudo_sum},
 };
 
-/// A header without options.
+/// Length of a TCP header without options.
 const TCP_LEN: usize = 20;
-/// SYN.
+/// Control bit SYN.
 pub const SYN: u8 = 2;
-/// PSH.
+/// Control bit PSH.
 pub const PUSH: u8 = 8;
-/// ACK.
+/// Control bit ACK.
 pub const ACK: u8 = 16;
-/// URG.
+/// Control bit URG.
 pub const URG: u8 = 32;
 
-/// A segment with all that scripts speak of.
+/// A segment with the fields that scripts name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
     /// ECN field of the IP header.
     pub ecn: u8,
-    /// Whether the IP header forbids fragmentation.
+    /// True if the packet must not be fragmented.
     pub dont_fragment: bool,
-    /// Ports.
+    /// Source port.
     pub from_port: u16,
-    /// See `from_port`.
+    /// Destination port.
     pub to_port: u16,
     /// Sequence number.
     pub seq: u32,
@@ -120,7 +120,7 @@ fn parse_options(mut bytes: &[u8]) -> Result<Vec<TcpOption>, String> {
 }
 
 impl Packet {
-    /// The packet as the remote host sends it.
+    /// Returns the packet from the remote host.
     pub fn emit(&self, version: Version) -> Vec<u8> {
         let mut options = emit_options(&self.options);
         options.resize(options.len().next_multiple_of(4), 0);
@@ -142,7 +142,7 @@ impl Packet {
         [header, tcp].concat()
     }
 
-    /// Reads a packet of the host under test. `None` if it is not TCP to the remote host.
+    /// Parses a packet of the host under test. `None` if it is not TCP to the remote host.
     pub fn parse(version: Version, bytes: &[u8]) -> Option<Result<Self, String>> {
         let received = ip::parse(version, bytes)?;
         Some(received.and_then(|received| Self::parse_tcp(version, &received)))
@@ -178,7 +178,7 @@ impl Packet {
     }
 }
 
-/// An ICMP or ICMPv6 error about a segment of the host under test.
+/// Returns an ICMP or ICMPv6 error about a segment of the host under test.
 pub fn icmp_error(
     version: Version,
     (kind, code, mtu): (u8, u8, u16),
@@ -223,7 +223,7 @@ impl fmt::Display for TcpOption {
 }
 
 impl fmt::Display for Packet {
-    /// In the notation of scripts.
+    /// Formats the packet in the notation of scripts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = ["", "[ect1] ", "[ect0] ", "[ce] "];
         f.write_str(words[usize::from(self.ecn & 3)])?;
@@ -276,12 +276,12 @@ mod tests {
         }
     }
 
-    /// `packet`, in the other direction.
+    /// Returns `packet` in the other direction.
     fn outbound(version: Version) -> Vec<u8> {
         let inbound = packet().emit(version);
         let header = ip::header(version, TCP, packet().ecn, 0, false);
         let mut bytes = [&header, &inbound[header.len()..]].concat();
-        // The length, and with it IPv4's checksum, are those of the other one.
+        // The length differs, and with it the checksum of IPv4.
         let same = if version.is_v6() { 4..6 } else { 2..12 };
         bytes[same.clone()].copy_from_slice(&inbound[same]);
         bytes

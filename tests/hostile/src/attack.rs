@@ -1,4 +1,4 @@
-//! A campaign: forged packets to one engine, between the packets of flows that are verified.
+//! A campaign of forged packets against one engine, mixed with the packets of verified flows.
 
 use std::collections::BTreeSet;
 
@@ -12,33 +12,33 @@ use tidelane_wire::parse_tcp;
 use tidelane_world::Content;
 
 use crate::{
-    forge::{Sight, forge},
+    forge::{Edges, forge},
     party::{Packet, Party},
 };
 
 const VICTIM: [u8; 4] = [10, 0, 0, 1];
 const FRIEND: [u8; 4] = [10, 0, 0, 2];
-/// Forgers are 10.9.x.y.
+/// First two octets of the forgers' addresses, 10.9.x.y.
 const FORGERS: [u8; 2] = [10, 9];
-/// Where the friend listens, and where the victim does, for friends and for everyone.
+/// Ports of listeners: the friend's, the victim's for the friend, and the victim's for everyone.
 const FRIEND_PORT: u16 = 7000;
 const FOR_FRIENDS: u16 = 7001;
 const FOR_ALL: u16 = 80;
-/// Verified flows at once.
+/// Number of concurrent verified flows.
 const VERIFIED: usize = 6;
-/// Bytes of a verified flow and direction before it is closed and another one is opened.
+/// Bytes that a verified flow carries in each direction before it is closed and replaced.
 const VERIFIED_LEN: u32 = 40_000;
-/// Flows of forgers at once; beyond, no new ones are begun.
+/// Bound on the concurrent flows of forgers.
 const TARGETS_MAX: usize = 96;
-/// Forged packets between two looks at the victim's flows.
+/// Forged packets between two updates of the forger's knowledge of the victim's flows.
 const BATCH: u64 = 24;
 
-/// What a campaign did.
+/// Counters of a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Toll {
-    /// Forged packets that the parser let through.
+pub struct Counts {
+    /// Forged packets that the parser accepted.
     pub forged: u64,
-    /// Forged packets that it did not.
+    /// Forged packets that the parser rejected.
     pub unparsable: u64,
     /// Forged ICMP errors.
     pub icmp: u64,
@@ -50,7 +50,7 @@ pub struct Toll {
     pub verified_bytes: u64,
 }
 
-/// A verified flow as both parties see it.
+/// A verified flow, by its ids at both parties.
 #[derive(Clone, Copy, Debug)]
 struct Verified {
     key: FlowKey,
@@ -69,7 +69,7 @@ pub struct Campaign {
     opened: u32,
     targets: BTreeSet<FlowId>,
     packet: Vec<u8>,
-    toll: Toll,
+    counts: Counts,
 }
 
 fn config(rng: &mut Rng) -> EngineConfig {
@@ -91,7 +91,7 @@ fn contents(number: u32) -> [Content; 2] {
 }
 
 impl Campaign {
-    /// The campaign of `seed` at its start.
+    /// Returns the campaign of `seed` before its first packet.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let mut victim = Party::new(config(&mut rng), [7; 16]);
@@ -115,17 +115,17 @@ impl Campaign {
             opened: 0,
             targets: BTreeSet::new(),
             packet: Vec::new(),
-            toll: Toll::default(),
+            counts: Counts::default(),
         }
     }
 
-    /// Sends `count` forged packets; then everything ends and nothing may be left.
-    pub fn run(mut self, count: u64) -> Toll {
+    /// Sends `count` forged packets. Then closes all flows and checks that no state is left.
+    pub fn run(mut self, count: u64) -> Counts {
         let mut moved = 0;
         let mut next_look = 50_000;
-        while self.toll.forged + self.toll.unparsable < count {
+        while self.counts.forged + self.counts.unparsable < count {
             self.batch();
-            if self.toll.forged > next_look {
+            if self.counts.forged > next_look {
                 next_look += 50_000;
                 let verified = self.victim.verified + self.friend.verified;
                 assert!(
@@ -136,10 +136,10 @@ impl Campaign {
                 moved = verified;
             }
         }
-        self.toll.verified_bytes = self.victim.verified + self.friend.verified;
+        self.counts.verified_bytes = self.victim.verified + self.friend.verified;
         let now = self.victim.assert_empty(self.now);
         self.friend.assert_empty(now);
-        self.toll
+        self.counts
     }
 
     fn describe(&self) -> String {
@@ -182,10 +182,10 @@ impl Campaign {
         self.use_targets();
     }
 
-    /// A segment of `key`'s peer near the edges of `sight`.
-    fn send_forged(&mut self, key: FlowKey, sight: &Sight, timestamps: bool) {
+    /// Forges a segment from the peer of `key`, with fields near the edges of `edges`.
+    fn send_forged(&mut self, key: FlowKey, edges: &Edges, timestamps: bool) {
         let ports = (key.peer.port, key.local.port);
-        forge(&mut self.rng, sight, ports, timestamps, &mut self.packet);
+        forge(&mut self.rng, edges, ports, timestamps, &mut self.packet);
         self.send_packet(key);
     }
 
@@ -193,9 +193,9 @@ impl Campaign {
         match parse_tcp(&self.packet) {
             Ok(segment) => {
                 self.victim.receive(self.now, key, &segment);
-                self.toll.forged += 1;
+                self.counts.forged += 1;
             }
-            Err(_) => self.toll.unparsable += 1,
+            Err(_) => self.counts.unparsable += 1,
         }
     }
 
@@ -217,13 +217,13 @@ impl Campaign {
             return;
         }
         let key = FlowKey::new(Endpoint::v4(VICTIM, FOR_ALL), forger);
-        let sight = Sight {
+        let edges = Edges {
             seqs: [SeqNumber(self.rng.next_u32()); 4],
-            ..Sight::default()
+            ..Edges::default()
         };
         let (mut header, rng) = (Vec::new(), &mut self.rng);
-        forge(rng, &sight, (forger.port, FOR_ALL), false, &mut header);
-        // Mostly a SYN: without one there is no flow to attack.
+        forge(rng, &edges, (forger.port, FOR_ALL), false, &mut header);
+        // Most segments are SYNs, since an attack needs a flow.
         if rng.chance_ppm(900_000) {
             header[13] = TcpFlags::SYN.0;
         }
@@ -238,21 +238,21 @@ impl Campaign {
         let Some(state) = target.and_then(|flow| self.victim.engine.flow(flow)) else {
             return self.forge_stranger();
         };
-        let (key, sight) = (state.key(), Sight::of(state));
+        let (key, edges) = (state.key(), Edges::of(state));
         let timestamps = state.has(flags::TIMESTAMPS);
-        self.send_forged(key, &sight, timestamps);
+        self.send_forged(key, &edges, timestamps);
     }
 
     fn forge_stranger(&mut self) {
         let forger = self.forger();
         let port = [FOR_ALL, 0, 20_000, 9][self.rng.below(4) as usize];
         let key = FlowKey::new(Endpoint::v4(VICTIM, port), forger);
-        let sight = Sight {
+        let edges = Edges {
             seqs: [SeqNumber(self.rng.next_u32()); 4],
             acks: [SeqNumber(self.rng.next_u32()); 4],
             ts_recent: self.rng.next_u32(),
         };
-        self.send_forged(key, &sight, false);
+        self.send_forged(key, &edges, false);
     }
 
     fn forge_icmp(&mut self) {
@@ -267,7 +267,7 @@ impl Campaign {
         let Some(state) = flow.and_then(|flow| self.victim.engine.flow(flow)) else {
             return;
         };
-        // A connection that is being opened may be refused by ICMP, a verified one too.
+        // An ICMP error may legitimately refuse a connection in SYN-SENT or SYN-RECEIVED.
         if !of_target && state.state() != State::Established {
             return;
         }
@@ -285,10 +285,10 @@ impl Campaign {
         self.victim
             .engine
             .icmp_error(self.now, &error, &mut self.victim.env);
-        self.toll.icmp += 1;
+        self.counts.icmp += 1;
     }
 
-    /// A segment that the RFCs make harmless, to a verified flow.
+    /// Sends a verified flow a forged segment that the RFCs require it to survive.
     fn forge_harmless(&mut self) {
         let chosen = self.rng.below(VERIFIED as u64) as usize;
         let flow = self.verified.get(chosen).and_then(|flow| flow.at_victim);
@@ -298,36 +298,36 @@ impl Campaign {
         if state.state() != State::Established {
             return;
         }
-        let (key, sight) = (state.key(), Sight::of(state));
+        let (key, edges) = (state.key(), Edges::of(state));
         let (rcv_nxt, rcv_adv, snd_nxt) = (state.rcv_nxt, state.rcv_adv, state.snd_nxt);
         let timestamps = state.has(flags::TIMESTAMPS);
         let ports = (key.peer.port, key.local.port);
-        forge(&mut self.rng, &sight, ports, timestamps, &mut self.packet);
+        forge(&mut self.rng, &edges, ports, timestamps, &mut self.packet);
         let header_len = usize::from(self.packet[12] >> 4) * 4;
         if header_len < 20 || header_len > self.packet.len() {
-            self.toll.unparsable += 1;
+            self.counts.unparsable += 1;
             return;
         }
         let len = (self.packet.len() - header_len) as u32;
         let below = |rng: &mut Rng, bound: u32| rng.below(u64::from(bound)) as u32;
         let rng = &mut self.rng;
         let (seq, ack, bits) = match rng.below(5) {
-            // After the window (RFC 9293 §3.10.7.4, first check).
+            // Right of the window (RFC 9293 §3.10.7.4, first check).
             0 => (rcv_adv.0.wrapping_add(1 + below(rng, 1 << 30)), None, None),
-            // Long before it: from just before, an acknowledgment may count.
+            // Far left of the window. Just left of it, the segment's ACK may be processed.
             1 => {
                 let back = len + (1 << 18) + below(rng, 1 << 30);
                 (rcv_nxt.0.wrapping_sub(back), None, None)
             }
-            // RST in the window, and not at its start (RFC 5961 §3.2).
+            // RST inside the window but not at RCV.NXT (RFC 5961 §3.2).
             2 => {
                 let window = rcv_adv.0.wrapping_sub(rcv_nxt.0);
                 let seq = rcv_nxt.0.wrapping_add(1 + below(rng, window.max(2) - 1));
                 (seq, None, Some(TcpFlags::RST))
             }
-            // SYN anywhere (RFC 5961 §4.2).
+            // SYN with any sequence number (RFC 5961 §4.2).
             3 => (rng.next_u32(), None, Some(TcpFlags::SYN)),
-            // Acknowledges what was never sent (RFC 5961 §5.2).
+            // ACK of data that was never sent (RFC 5961 §5.2).
             _ => {
                 let ack = snd_nxt.0.wrapping_add(1 + below(rng, 1 << 30));
                 (rcv_nxt.0, Some(ack), Some(TcpFlags::ACK))
@@ -343,7 +343,7 @@ impl Campaign {
         self.send_packet(key);
     }
 
-    /// Opens, uses and closes the flows whose bytes are checked.
+    /// Opens, uses and closes the verified flows.
     fn use_verified(&mut self) {
         while self.verified.len() < VERIFIED {
             self.open_verified();
@@ -409,17 +409,17 @@ impl Campaign {
         self.verified.push(flow);
     }
 
-    /// Ends the batch: packets between victim and friend, then what the engines report.
+    /// Ends the batch: delivers packets between victim and friend, then handles their events.
     fn exchange(&mut self) {
         for _ in 0..3 {
-            self.victim.settle(self.now);
+            self.victim.end_batch(self.now);
             if self.victim.env.refuse > 0 && self.rng.chance_ppm(500_000) {
                 self.victim.env.refuse = 0;
                 self.victim
                     .engine
                     .resume_transmit(self.now, &mut self.victim.env);
             }
-            self.friend.settle(self.now);
+            self.friend.end_batch(self.now);
             self.take_events();
             for packet in std::mem::take(&mut self.victim.env.sent) {
                 if packet.out.key.peer.addr == Endpoint::v4(FRIEND, 0).addr {
@@ -431,8 +431,8 @@ impl Campaign {
                 self.victim.receive_packet(self.now, &packet);
             }
         }
-        self.victim.settle(self.now);
-        self.friend.settle(self.now);
+        self.victim.end_batch(self.now);
+        self.friend.end_batch(self.now);
         self.take_events();
     }
 
@@ -490,7 +490,7 @@ impl Campaign {
                     let binding = self.victim.env.bindings.entry(flow).or_default();
                     [binding.sends, binding.expects] = [Some(ours), Some(theirs)];
                 } else {
-                    self.toll.established += 1;
+                    self.counts.established += 1;
                 }
             }
             Event::Closed(cause) => {
@@ -516,7 +516,8 @@ impl Campaign {
         }
     }
 
-    /// One end of a verified flow was released; when both are, another flow takes its place.
+    /// Handles the release of one end of a verified flow. When both ends are released, a new flow
+    /// can take its place.
     fn drop_verified(
         &mut self,
         is_it: impl Fn(&Verified) -> bool,
@@ -529,11 +530,11 @@ impl Campaign {
         let flow = self.verified[index];
         if flow.at_victim.is_none() && flow.at_friend.is_none() {
             self.verified.swap_remove(index);
-            self.toll.verified_flows += 1;
+            self.counts.verified_flows += 1;
         }
     }
 
-    /// What programs do with connections of strangers: anything.
+    /// Performs random calls of the victim's program on the forgers' connections.
     fn use_targets(&mut self) {
         let forgers = |key: &FlowKey| key.peer.addr.as_v4().is_some_and(|v4| v4[..2] == FORGERS);
         let victim = &self.victim.engine;

@@ -1,5 +1,5 @@
-//! Segments that no honest peer would send: a plausible one, with some of its fields changed to
-//! values near the edges of the receiver's state, and then perhaps some of its bytes.
+//! Forged segments: a plausible segment, some of whose fields have values near the edges of the
+//! receiver's state, and some of whose bytes may be random.
 
 use tidelane_engine::{FlowState, SeqNumber, TcpFlags, TcpOptions};
 use tidelane_netem::Rng;
@@ -8,19 +8,19 @@ use tidelane_wire::{SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, Timestamps, e
 /// Longest payload of a forged segment.
 const PAYLOAD_MAX: u64 = 1460;
 
-/// What the forger knows of the receiver's flow.
+/// The receiver's state as far as the forger knows it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sight {
-    /// Sequence numbers that mean something to the receiver.
+pub struct Edges {
+    /// Sequence numbers at edges of the receive window.
     pub seqs: [SeqNumber; 4],
-    /// Acknowledgment numbers that mean something to the receiver.
+    /// Acknowledgment numbers at edges of the send window.
     pub acks: [SeqNumber; 4],
-    /// Its TS.Recent.
+    /// TS.Recent of the receiver.
     pub ts_recent: u32,
 }
 
-impl Sight {
-    /// What there is to know of `state`.
+impl Edges {
+    /// Returns the forger's knowledge of a flow in `state`.
     pub fn of(state: &FlowState) -> Self {
         Self {
             seqs: [state.rcv_nxt, state.rcv_adv, state.irs, state.last_ack_sent],
@@ -30,7 +30,7 @@ impl Sight {
     }
 }
 
-/// A number near one of `edges`, or any.
+/// Returns a number near one of `edges`, or a random one.
 fn near(rng: &mut Rng, edges: &[SeqNumber; 4]) -> SeqNumber {
     let edge = edges[rng.below(4) as usize].0;
     SeqNumber(match rng.below(8) {
@@ -55,7 +55,7 @@ fn any_flags(rng: &mut Rng) -> TcpFlags {
     }
 }
 
-fn any_options(rng: &mut Rng, sight: &Sight) -> TcpOptions {
+fn any_options(rng: &mut Rng, edges: &Edges) -> TcpOptions {
     let mut options = TcpOptions::NONE;
     let edge = |rng: &mut Rng, of: u32| of.wrapping_add(rng.below(5) as u32).wrapping_sub(2);
     if rng.chance_ppm(400_000) {
@@ -67,7 +67,7 @@ fn any_options(rng: &mut Rng, sight: &Sight) -> TcpOptions {
     options.sack_permitted = rng.chance_ppm(300_000);
     if rng.chance_ppm(500_000) {
         let tsval = if rng.chance_ppm(500_000) {
-            edge(rng, sight.ts_recent)
+            edge(rng, edges.ts_recent)
         } else {
             rng.next_u32()
         };
@@ -79,29 +79,29 @@ fn any_options(rng: &mut Rng, sight: &Sight) -> TcpOptions {
     if rng.chance_ppm(400_000) {
         let mut sack = SackBlocks::EMPTY;
         for _ in 0..rng.between(1, 3) {
-            sack.push(near(rng, &sight.acks), near(rng, &sight.acks));
+            sack.push(near(rng, &edges.acks), near(rng, &edges.acks));
         }
         options.sack = sack;
     }
-    // What does not fit is left out, as a sender would.
+    // Leave out options that do not fit, as a sender does.
     if options.len() > 40 {
         options.sack = SackBlocks::EMPTY;
     }
     options
 }
 
-/// The next segment that an honest peer would send.
-fn plausible(rng: &mut Rng, sight: &Sight, ports: (u16, u16), timestamps: bool) -> SegmentHeader {
+/// Returns a segment that an honest peer could send next.
+fn plausible(rng: &mut Rng, edges: &Edges, ports: (u16, u16), timestamps: bool) -> SegmentHeader {
     let options = if timestamps {
-        TcpOptions::timestamps(sight.ts_recent, rng.next_u32())
+        TcpOptions::timestamps(edges.ts_recent, rng.next_u32())
     } else {
         TcpOptions::NONE
     };
     SegmentHeader {
         src_port: ports.0,
         dst_port: ports.1,
-        seq: sight.seqs[0],
-        ack: sight.acks[rng.below(2) as usize],
+        seq: edges.seqs[0],
+        ack: edges.acks[rng.below(2) as usize],
         flags: TcpFlags::ACK,
         wnd: 1000,
         urgent: 0,
@@ -109,22 +109,22 @@ fn plausible(rng: &mut Rng, sight: &Sight, ports: (u16, u16), timestamps: bool) 
     }
 }
 
-/// Writes a forged segment to `into`; its length.
+/// Writes a forged segment to `into` and returns its length.
 pub fn forge(
     rng: &mut Rng,
-    sight: &Sight,
+    edges: &Edges,
     ports: (u16, u16),
     timestamps: bool,
     into: &mut Vec<u8>,
 ) -> usize {
-    let mut header = plausible(rng, sight, ports, timestamps);
+    let mut header = plausible(rng, edges, ports, timestamps);
     for _ in 0..rng.below(4) {
         match rng.below(8) {
-            0 | 1 => header.seq = near(rng, &sight.seqs),
-            2 | 3 => header.ack = near(rng, &sight.acks),
+            0 | 1 => header.seq = near(rng, &edges.seqs),
+            2 | 3 => header.ack = near(rng, &edges.acks),
             4 => header.flags = any_flags(rng),
             5 => header.wnd = [0, 1, 2, 65_535, rng.next_u32() as u16][rng.below(5) as usize],
-            6 => header.options = any_options(rng, sight),
+            6 => header.options = any_options(rng, edges),
             _ => {
                 header.urgent = rng.next_u32() as u16;
                 header.flags.insert(TcpFlags::URG);
@@ -141,7 +141,7 @@ pub fn forge(
     into.truncate(header_len);
     into.resize(header_len + payload as usize, 0xa5);
     if rng.chance_ppm(100_000) {
-        // Data offset and raw option bytes too.
+        // Random bytes also hit the data offset and the raw options.
         for _ in 0..rng.between(1, 4) {
             let at = rng.between(12, header_len as u64 - 1) as usize;
             into[at] = rng.next_u32() as u8;

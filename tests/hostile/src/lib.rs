@@ -1,4 +1,5 @@
-//! Hostile input: packets that no honest peer would send, and programs that write what they like.
+//! Hostile input: packets that no honest peer would send, and programs that overwrite their shared
+//! memory.
 //!
 //! ```text
 //!   verified peer (an engine) <==== flows whose every byte is checked ====> victim (an engine)
@@ -6,8 +7,8 @@
 //!           and harmless by the RFCs to the verified ones
 //! ```
 //!
-//! The victim's environment checks what the engine promises its driver: bytes are placed within the
-//! receive window and sent from what was written.
+//! The victim's driver checks the promises of the engine: payload is placed within the receive
+//! window, and only written bytes are sent.
 #![forbid(unsafe_code)]
 
 pub mod attack;

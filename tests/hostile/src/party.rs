@@ -1,4 +1,4 @@
-//! An engine with an environment that holds it to its promises.
+//! An engine with a driver that checks the engine's promises.
 
 use std::collections::BTreeMap;
 
@@ -11,53 +11,53 @@ use tidelane_world::Content;
 /// The only link.
 pub const LINK: LinkId = LinkId(1);
 
-/// A segment with its payload, on its way.
+/// A segment in flight, with its payload.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Headers.
+    /// Header fields.
     pub out: SegmentOut,
-    /// Payload.
+    /// Payload bytes.
     pub payload: Vec<u8>,
 }
 
-/// What the driver knows of a flow.
+/// The driver's state of a flow.
 #[derive(Clone, Debug, Default)]
 pub struct Binding {
-    /// What this end sends, if it sends.
+    /// Content of the sent stream, if this end sends.
     pub sends: Option<Content>,
-    /// What it expects, if that is checked.
+    /// Expected content of the received stream, if it is checked.
     pub expects: Option<Content>,
-    /// Bytes written.
+    /// Stream position up to which the program has written.
     pub tx_head: u32,
-    /// Bytes read.
+    /// Stream position up to which the program has read.
     pub rx_read: u32,
-    /// The receive buffer, the size of the largest window.
+    /// Receive buffer, as long as the largest window.
     pub rx: Vec<u8>,
-    /// The program closed it.
+    /// True once the program has closed the flow.
     pub closed: bool,
-    /// The engine said that the connection is over.
+    /// True once the engine has reported the end of the connection.
     pub over: bool,
-    /// `closed` and `over` were answered with close or abort.
+    /// True once the program has answered `closed` and `over` with close or abort.
     pub left: bool,
 }
 
-/// The environment: buffers, outgoing packets, events.
-pub struct Surroundings {
-    /// By flow.
+/// The driver: buffers, outgoing packets, events.
+pub struct CheckingDriver {
+    /// State of each flow.
     pub bindings: BTreeMap<FlowId, Binding>,
-    /// Sent and not yet taken.
+    /// Sent packets that are not delivered yet.
     pub sent: Vec<Packet>,
-    /// Events since they were last taken.
+    /// Events that are not handled yet.
     pub events: Vec<(FlowId, Event)>,
     /// Largest receive window.
     window: u32,
-    /// Segments of flows sent.
+    /// Number of sent segments that belong to flows.
     pub transmitted: u64,
-    /// Sends answered with [`TxFull`] from now on.
+    /// Number of next transmissions to answer with [`TxFull`].
     pub refuse: u32,
 }
 
-impl Env for Surroundings {
+impl Env for CheckingDriver {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         if self.refuse > 0 {
             self.refuse -= 1;
@@ -115,24 +115,24 @@ impl Env for Surroundings {
     }
 }
 
-/// An engine and its surroundings.
+/// An engine and its driver.
 pub struct Party {
-    /// The engine.
+    /// The engine under test.
     pub engine: Engine,
-    /// Its environment.
-    pub env: Surroundings,
-    /// Payload bytes found right.
+    /// Its driver.
+    pub env: CheckingDriver,
+    /// Number of received payload bytes that were right.
     pub verified: u64,
     scratch: Vec<u8>,
     bytes: Vec<u8>,
 }
 
 impl Party {
-    /// A party whose flows are as `config` says.
+    /// Returns a party with this configuration.
     pub fn new(config: EngineConfig, secret: [u8; 16]) -> Self {
         assert!(config.rx_window_max.is_power_of_two());
         Self {
-            env: Surroundings {
+            env: CheckingDriver {
                 bindings: BTreeMap::new(),
                 sent: Vec::new(),
                 events: Vec::new(),
@@ -147,7 +147,7 @@ impl Party {
         }
     }
 
-    /// A segment arrives.
+    /// Lets a segment arrive.
     pub fn receive(&mut self, now: Instant, key: FlowKey, segment: &Segment<'_>) {
         let arrival = Arrival {
             key,
@@ -158,22 +158,22 @@ impl Party {
             .segment_arrives(now, &arrival, segment, &mut self.env);
     }
 
-    /// A packet of another party arrives.
+    /// Lets a packet of another party arrive.
     pub fn receive_packet(&mut self, now: Instant, packet: &Packet) {
         let out = &packet.out;
         let segment = out.segment(&packet.payload);
         self.receive(now, out.key.reversed(), &segment);
     }
 
-    /// Timers and the end of the batch.
-    pub fn settle(&mut self, now: Instant) {
+    /// Runs due timers and ends the batch.
+    pub fn end_batch(&mut self, now: Instant) {
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
             self.engine.advance_time(now, &mut self.env);
         }
         self.engine.batch_end(now, &mut self.env);
     }
 
-    /// Opens a connection whose bytes are `sends` and `expects`.
+    /// Opens a connection. `contents` are the sent and the expected stream.
     pub fn open(
         &mut self,
         now: Instant,
@@ -195,7 +195,7 @@ impl Party {
         Some(flow)
     }
 
-    /// Writes up to `count` more bytes, as many as the engine takes.
+    /// Writes up to `count` more bytes, as many as the engine accepts.
     pub fn write(&mut self, now: Instant, flow: FlowId, count: u32) {
         let limit = self.engine.config().tx_limit;
         let Some(acked) = self.engine.flow(flow).map(|state| state.tx_acked()) else {
@@ -248,7 +248,7 @@ impl Party {
         assert_eq!(taken, Ok(()), "what was received can be read");
     }
 
-    /// Leaves the flow.
+    /// Closes the flow, or aborts it.
     pub fn leave(&mut self, now: Instant, flow: FlowId, abort: bool) {
         if let Some(binding) = self.env.bindings.get_mut(&flow) {
             binding.closed = true;
@@ -260,20 +260,20 @@ impl Party {
         }
     }
 
-    /// Checks that nothing is left once all flows are closed and twice the MSL is over.
+    /// Checks that the engine has no state left after all flows are closed and 2 MSL have passed.
     pub fn assert_empty(&mut self, now: Instant) -> Instant {
         let flows: Vec<FlowId> = self.engine.flows().collect();
         for flow in flows {
             self.engine.abort(now, flow, &mut self.env);
         }
-        self.settle(now);
+        self.end_batch(now);
         let mut now = now;
         for _ in 0..1_000_000 {
             let Some(at) = self.engine.next_timeout() else {
                 break;
             };
             now = at.max(now + Duration::from_micros(1));
-            self.settle(now);
+            self.end_batch(now);
         }
         assert_eq!(self.engine.flows().count(), 0, "flows are left");
         assert_eq!(self.engine.time_wait_len(), 0, "TIME-WAIT does not empty");

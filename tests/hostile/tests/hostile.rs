@@ -1,10 +1,10 @@
-//! Hostile packets and hostile programs. `TIDELANE_HOSTILE_PACKETS` says how many packets.
+//! Hostile packets and hostile programs. `TIDELANE_HOSTILE_PACKETS` is the number of packets.
 
-use tidelane_hostile::attack::{Campaign, Toll};
+use tidelane_hostile::attack::{Campaign, Counts};
 use tidelane_time::Duration;
 use tidelane_world::{Conduct, Scenario, Theme, run};
 
-/// Campaigns, each with limits and options of its own, that share the packets.
+/// Number of campaigns that share the packets. Each has limits and options of its own.
 const CAMPAIGNS: u64 = 10;
 
 fn env_number(name: &str, default: u64) -> u64 {
@@ -16,19 +16,19 @@ fn env_number(name: &str, default: u64) -> u64 {
 fn forged_packets_neither_break_nor_leak_nor_disturb() {
     let packets = env_number("TIDELANE_HOSTILE_PACKETS", 1_000_000);
     let first = env_number("TIDELANE_HOSTILE_SEED", 0);
-    let mut sum = Toll::default();
+    let mut sum = Counts::default();
     for seed in first..first + CAMPAIGNS {
         println!("campaign {seed}");
-        let toll = Campaign::new(seed).run(packets / CAMPAIGNS);
-        sum.forged += toll.forged;
-        sum.unparsable += toll.unparsable;
-        sum.icmp += toll.icmp;
-        sum.established += toll.established;
-        sum.verified_flows += toll.verified_flows;
-        sum.verified_bytes += toll.verified_bytes;
+        let counts = Campaign::new(seed).run(packets / CAMPAIGNS);
+        sum.forged += counts.forged;
+        sum.unparsable += counts.unparsable;
+        sum.icmp += counts.icmp;
+        sum.established += counts.established;
+        sum.verified_flows += counts.verified_flows;
+        sum.verified_bytes += counts.verified_bytes;
     }
     println!("{sum:?}");
-    // Otherwise the forgeries have missed what they were aimed at.
+    // Too few established connections would mean that the forged segments miss the edges.
     assert!(sum.established > packets / 5_000, "{sum:?}");
     assert!(sum.verified_flows > packets / 50_000, "{sum:?}");
 }
@@ -38,7 +38,7 @@ fn equal_campaigns_take_an_equal_toll() {
     assert_eq!(Campaign::new(3).run(20_000), Campaign::new(3).run(20_000));
 }
 
-/// Every byte of the region of one program is overwritten, again and again, while others on the
+/// One program overwrites every byte of its region again and again, while other programs of the
 /// same host exchange bytes that are checked.
 #[test]
 fn a_program_that_scribbles_over_its_region_disturbs_nobody() {

@@ -4,20 +4,20 @@ use tidelane_engine::{Endpoint, IpAddress};
 
 use crate::errno::{Answer, Errno};
 
-/// Bytes of each.
+/// Sizes of the two structures in bytes.
 const IN_LEN: usize = 16;
 const IN6_LEN: usize = 28;
 
-/// What an address says.
+/// A parsed socket address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Address {
-    /// `AF_UNSPEC`: none.
+    /// `AF_UNSPEC`.
     None,
-    /// A host and a port.
+    /// An IP address and a port.
     Of(Endpoint),
 }
 
-/// Reads one. The IPv6 wildcard counts as everybody's.
+/// Parses a socket address. The IPv6 wildcard stands for the wildcard of both families.
 pub fn parse(bytes: &[u8]) -> Answer<Address> {
     let family = bytes.first_chunk().ok_or(Errno::INVAL)?;
     let port = |at: &[u8]| Ok(u16::from_be_bytes(*at.first_chunk().ok_or(Errno::INVAL)?));
@@ -38,7 +38,7 @@ pub fn parse(bytes: &[u8]) -> Answer<Address> {
     }
 }
 
-/// `end` in the form of `domain`.
+/// Returns `end` as the socket address structure of `domain`.
 pub fn emit(end: Endpoint, domain: i32) -> Vec<u8> {
     let mut bytes = (domain as u16).to_ne_bytes().to_vec();
     bytes.extend(end.port.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The slots that move bytes. On descriptors that are not ours they are the kernel's calls.
+//! The interface slots that move bytes. Descriptors of the kernel are passed to the kernel's calls.
 
 use std::{
     ffi::{c_int, c_void},
@@ -19,7 +19,7 @@ use crate::{
 
 type User = *mut c_void;
 
-/// Parts that one buffer of the send queue holds if they are not copied.
+/// Fragments of one send queue buffer without a copy (MAX_SKB_FRAGS).
 const PARTS_MAX: usize = 17;
 
 /// Receives into the parts of a message.
@@ -34,7 +34,7 @@ unsafe fn receive(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Ans
     let mut rest = received.bytes.as_slice();
     for part in parts {
         let (now, later) = rest.split_at(rest.len().min(part.iov_len));
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { bytes_mut(part.iov_base, now.len()) }.copy_from_slice(now);
         rest = later;
     }
@@ -47,7 +47,7 @@ unsafe fn receive(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Ans
 ///
 /// Each part is valid for reading.
 unsafe fn transmit(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Answer<usize> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { transmit_to(shared, fd, parts, flags, None) }
 }
 
@@ -71,19 +71,19 @@ unsafe fn transmit_to(
     if parts.len() > PARTS_MAX && asked && flags & libc::MSG_ZEROCOPY != 0 {
         let (now, later) = parts.split_at(PARTS_MAX);
         let ends = flags & !libc::MSG_ZEROCOPY | libc::MSG_EOR;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe {
             let sent = transmit_to(shared, fd, now, ends, to)?;
             Ok(sent + transmit(shared, fd, later, flags)?)
         };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let gather = |part: &iovec| unsafe { bytes(part.iov_base, part.iov_len) }.to_vec();
     let all: Vec<u8> = parts.iter().flat_map(gather).collect();
     shared.send_to(fd, &all, flags, to)
 }
 
-/// No part is null, as scripts have it to see what becomes of it.
+/// Fails with EFAULT if a part is null, which scripts pass on purpose.
 fn check(parts: &[iovec]) -> Answer<()> {
     let bad = |part: &iovec| part.iov_base.is_null() && part.iov_len > 0;
     match parts.iter().any(bad) {
@@ -92,7 +92,7 @@ fn check(parts: &[iovec]) -> Answer<()> {
     }
 }
 
-/// The parts of a message.
+/// Returns the parts of a message.
 ///
 /// # Safety
 ///
@@ -101,7 +101,7 @@ unsafe fn parts<'a>(parts: *const iovec, count: usize) -> &'a [iovec] {
     if parts.is_null() || count == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { slice::from_raw_parts(parts, count) }
 }
 
@@ -112,11 +112,11 @@ const fn part(base: *mut c_void, len: usize) -> iovec {
     }
 }
 
-// SAFETY (of all functions below): packetdrill passes the `userdata` that it was given, and
-// pointers as the system call of the same name takes them.
+// SAFETY (of all functions below): packetdrill passes the `userdata` of the interface, and the
+// pointers that the system call of the same name takes.
 
 pub unsafe extern "C" fn read(user: User, fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe {
         let shared = stack(user);
         if !shared.call(|stack| stack.has(fd)) {
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn read(user: User, fd: c_int, to: *mut c_void, len: size_
 }
 
 pub unsafe extern "C" fn readv(user: User, fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe {
         let shared = stack(user);
         if !shared.call(|stack| stack.has(fd)) {
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn recv(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let received = unsafe { receive(stack(user), fd, &[part(to, len)], flags) };
     answer(received.map(|received| received.bytes.len()))
 }
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn recvfrom(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe {
         let shared = stack(user);
         let received = receive(shared, fd, &[part(to, len)], flags);
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn recvmsg(
     message: *mut msghdr,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe {
         let shared = stack(user);
         let message = &mut *message;
@@ -213,7 +213,7 @@ unsafe fn copy_control(message: &mut msghdr, control: &[Control], flags: c_int) 
         true => 0,
         false => message.msg_controllen.min(bytes.len()),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { bytes_mut(message.msg_control, room) }.copy_from_slice(&bytes[..room]);
     let cut = if room < bytes.len() {
         libc::MSG_CTRUNC
@@ -224,7 +224,7 @@ unsafe fn copy_control(message: &mut msghdr, control: &[Control], flags: c_int) 
 }
 
 pub unsafe extern "C" fn write(user: User, fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe {
         let shared = stack(user);
         if !shared.call(|stack| stack.has(fd)) {
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn writev(
     from: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe {
         let shared = stack(user);
         if !shared.call(|stack| stack.has(fd)) {
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     answer(unsafe { transmit(stack(user), fd, &[part(from.cast_mut(), len)], flags) })
 }
 
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn sendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe {
         let to = destination(to.cast(), to_len, flags);
         let from = part(from.cast_mut(), len);
@@ -278,8 +278,8 @@ pub unsafe extern "C" fn sendto(
     }
 }
 
-/// Where MSG_FASTOPEN connects to. Other calls ignore the address, as Linux does on a connected
-/// socket.
+/// Returns the destination of MSG_FASTOPEN. Without that flag the address is ignored, as on a
+/// connected socket of Linux.
 ///
 /// # Safety
 ///
@@ -288,7 +288,7 @@ unsafe fn destination(to: *const c_void, len: socklen_t, flags: c_int) -> Answer
     if to.is_null() || flags & libc::MSG_FASTOPEN == 0 {
         return Ok(None);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     address::parse(unsafe { bytes(to, len as usize) }).map(Some)
 }
 
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn sendmsg(
     message: *const msghdr,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe {
         let message = &*message;
         let from = parts(message.msg_iov, message.msg_iovlen);

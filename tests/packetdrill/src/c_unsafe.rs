@@ -1,4 +1,4 @@
-//! Between C's conventions and ours: the stack behind `userdata`, slices, errno, descriptors.
+//! Conversions between C and Rust: the stack behind `userdata`, slices, errno, descriptors.
 
 use std::{
     ffi::{c_int, c_void},
@@ -12,28 +12,28 @@ use crate::{
     stack::Fd,
 };
 
-/// The stack of the interface that was made last, for calls that come without `userdata`.
+/// The stack of the latest interface, for calls without `userdata`.
 static LOADED: Mutex<Option<Arc<Shared>>> = Mutex::new(None);
 
-/// That stack.
+/// Returns the stack of the latest interface.
 pub fn loaded() -> Option<Arc<Shared>> {
     let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     loaded.clone()
 }
 
-/// Makes a stack the one that [`loaded`] gives, and what `userdata` points to.
+/// Makes [`loaded`] return this stack, and returns a `userdata` for it.
 pub fn load(shared: Arc<Shared>) -> *mut c_void {
     *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&shared));
     Arc::into_raw(shared).cast_mut().cast()
 }
 
-/// Ends what [`load`] began. Descriptors stay open: packetdrill closes those it knows of.
+/// Drops the reference that [`load`] made. Descriptors stay open: packetdrill closes its own.
 ///
 /// # Safety
 ///
 /// `userdata` is from [`load`] and is not used afterwards.
 pub unsafe fn unload(userdata: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let shared: Arc<Shared> = unsafe { Arc::from_raw(userdata.cast_const().cast()) };
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     if loaded
@@ -44,17 +44,17 @@ pub unsafe fn unload(userdata: *mut c_void) {
     }
 }
 
-/// The stack behind `userdata`.
+/// Returns the stack behind `userdata`.
 ///
 /// # Safety
 ///
 /// `userdata` is from [`load`] and outlives the reference.
 pub unsafe fn stack<'a>(userdata: *mut c_void) -> &'a Shared {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { &*userdata.cast_const().cast() }
 }
 
-/// The number that a C function returns, with `errno` set.
+/// Returns the result of a C function, and sets `errno`.
 pub fn answer(result: Answer<usize>) -> isize {
     match result {
         Ok(value) => value as isize,
@@ -66,12 +66,12 @@ pub fn answer(result: Answer<usize>) -> isize {
     }
 }
 
-/// As [`answer`], for a call that has nothing to say.
+/// Returns 0 or -1 for a call without a value, and sets `errno`.
 pub fn done(result: Answer<()>) -> c_int {
     answer(result.map(|()| 0)) as c_int
 }
 
-/// As [`answer`], for a system call that was made.
+/// Converts the result of a system call.
 pub fn kernel(result: isize) -> Answer<usize> {
     usize::try_from(result).map_err(|_| {
         // SAFETY: `errno` is a thread-local integer that is always there.
@@ -79,7 +79,7 @@ pub fn kernel(result: isize) -> Answer<usize> {
     })
 }
 
-/// A buffer to read from; null is an empty one.
+/// Returns a buffer to read from. Null is an empty buffer.
 ///
 /// # Safety
 ///
@@ -88,11 +88,11 @@ pub unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
     if pointer.is_null() || len == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { slice::from_raw_parts(pointer.cast(), len) }
 }
 
-/// A buffer to write to; null is an empty one.
+/// Returns a buffer to write to. Null is an empty buffer.
 ///
 /// # Safety
 ///
@@ -101,12 +101,12 @@ pub unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> &'a mut [u8] {
     if pointer.is_null() || len == 0 {
         return &mut [];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { slice::from_raw_parts_mut(pointer.cast(), len) }
 }
 
-/// Copies a value out as C calls do: as much as there is room for, `len` says how much that was or,
-/// of an address, how much there is.
+/// Copies a value to the caller, up to `*len` bytes. Sets `*len` to the number of copied bytes, or,
+/// with `whole` (for addresses), to the length of the value.
 ///
 /// # Safety
 ///
@@ -115,7 +115,7 @@ pub unsafe fn copy_out(value: &[u8], to: *mut c_void, len: *mut libc::socklen_t,
     if to.is_null() || len.is_null() {
         return;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let room = value.len().min(*len as usize);
         bytes_mut(to, room).copy_from_slice(&value[..room]);
@@ -123,7 +123,7 @@ pub unsafe fn copy_out(value: &[u8], to: *mut c_void, len: *mut libc::socklen_t,
     }
 }
 
-/// A descriptor that the kernel knows: of `/dev/null`.
+/// Opens `/dev/null`, to get a descriptor number that the kernel does not use again.
 pub fn open_descriptor() -> Answer<Fd> {
     use std::os::fd::IntoRawFd;
     let file = std::fs::File::open("/dev/null");
@@ -131,8 +131,8 @@ pub fn open_descriptor() -> Answer<Fd> {
         .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EMFILE)))
 }
 
-/// Closes a descriptor, ours or not.
+/// Closes a descriptor of the kernel.
 pub fn close_descriptor(fd: Fd) -> Answer<()> {
-    // SAFETY: closing touches no memory; whose descriptor it is, the caller knows.
+    // SAFETY: closing touches no memory, and the caller owns the descriptor.
     kernel(unsafe { libc::close(fd) } as isize).map(|_| ())
 }

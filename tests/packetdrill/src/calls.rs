@@ -1,4 +1,4 @@
-//! Calls that may wait, and calls on sockets that need no C.
+//! The calls that may block, without their C types.
 
 use tidelane_engine::{Duration, Endpoint};
 
@@ -14,22 +14,22 @@ use crate::{
 /// One entry of `poll`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Polled {
-    /// The descriptor.
+    /// Descriptor to poll.
     pub fd: Fd,
-    /// What is asked for.
+    /// Requested events.
     pub events: u32,
 }
 
-/// How long a call on a socket waits, and what it says when that has passed.
+/// The blocking behaviour of a call.
 #[derive(Clone, Copy)]
 enum Patience {
-    /// It does not wait.
+    /// The call does not block.
     None,
-    /// So long, or for ever.
+    /// The call blocks up to this time, or without a limit.
     Within(Option<Duration>),
 }
 
-/// A timeout in milliseconds, negative for ever.
+/// Converts a timeout in milliseconds. Negative values mean no limit.
 pub fn timeout_ms(ms: i32) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
 }
@@ -63,7 +63,7 @@ impl Shared {
         }
     }
 
-    /// `accept(2)`: `open` gives the new descriptor.
+    /// `accept(2)`. `open` returns the new descriptor.
     pub fn accept(
         &self,
         fd: Fd,
@@ -130,8 +130,8 @@ impl Shared {
         }
     }
 
-    /// `sendto(2)`: `to` means something with MSG_FASTOPEN only, as on Linux. What SYN may carry
-    /// goes with it, the rest once the connection is complete.
+    /// `sendto(2)`. `to` only has an effect with MSG_FASTOPEN, as on Linux: the SYN carries as much
+    /// data as it may, and the rest follows after the handshake.
     pub fn send_to(&self, fd: Fd, bytes: &[u8], flags: i32, to: Option<Address>) -> Answer<usize> {
         let with_syn = self.call(|stack| stack.sends_with_syn(fd, flags))?;
         let patience = self.patience(fd, flags, false)?;
@@ -187,7 +187,7 @@ impl Shared {
         }
     }
 
-    /// `poll(2)`: what is ready of each entry, and how many are.
+    /// `poll(2)`. Returns the ready events of each entry.
     pub fn poll(&self, entries: &[Polled], ms: i32, other: impl Fn(Fd) -> u32) -> Vec<u32> {
         let always = (libc::POLLERR | libc::POLLHUP) as u32;
         let look = |stack: &mut Stack| -> Vec<u32> {
@@ -212,7 +212,7 @@ impl Shared {
         result.unwrap_or_else(|_| vec![0; entries.len()])
     }
 
-    /// `epoll_wait(2)`: empty when the time is over.
+    /// `epoll_wait(2)`. Returns an empty list after the timeout.
     pub fn epoll_wait(&self, epoll: Fd, max: usize, ms: i32) -> Answer<Vec<Ready>> {
         if max == 0 {
             return Err(Errno::INVAL);
@@ -230,7 +230,7 @@ impl Shared {
 }
 
 impl Stack {
-    /// MSG_MORE corks for this write; a write without it ends that.
+    /// Corks for a write with MSG_MORE. The next write without MSG_MORE removes the cork.
     pub fn more_to_come(&mut self, fd: Fd, more: bool) -> Answer<()> {
         let mut options = self.socket(fd)?.options.engine;
         let Some(id) = self.flow_of(fd)? else {
@@ -248,13 +248,13 @@ impl Stack {
             options.cork = true;
             self.drive(|engine, now, wire| engine.set_options(now, id, options, wire));
         } else {
-            // The write that follows goes out with what was held back, so nothing is sent yet.
-            self.quietly(|engine, now, wire| engine.set_options(now, id, options, wire));
+            // Send nothing yet, so that the held data leaves together with the next write.
+            self.call_in_batch(|engine, now, wire| engine.set_options(now, id, options, wire));
         }
         Ok(())
     }
 
-    /// A write of `len` bytes is done.
+    /// Records a completed write of `len` bytes.
     fn note_written(&mut self, fd: Fd, len: usize, zero_copy: bool) {
         let id = self.flow_of(fd).ok().flatten();
         let head = id.and_then(|id| self.wire.written(id));
@@ -268,7 +268,7 @@ impl Stack {
         }
     }
 
-    /// Whether a writer that went to sleep wakes up.
+    /// Returns true if a blocked writer must wake up.
     fn has_write_space(&self, fd: Fd) -> bool {
         match self.flow_of(fd) {
             Ok(Some(id)) => self.is_writable(fd, id),

@@ -1,15 +1,15 @@
-//! The clock of a run. It moves when it is asked to, and by a microsecond whenever it is read.
+//! The virtual clock of a run. It advances on request, and by a microsecond at each reading.
 
 use tidelane_engine::{Duration, Instant};
 
-/// Where the clock starts, in microseconds of the Unix epoch: some day in 2023.
+/// Start of the clock in microseconds since the Unix epoch, a day in 2023.
 const EPOCH_US: u64 = 1_700_000_000_000_000;
-/// The engine's time at the start. Not zero: what happened before the start has a time too.
+/// The engine's time at the start. It is not zero, so that earlier instants exist.
 const START: Instant = Instant::from_secs(1000);
-/// What one look at the clock takes.
+/// Time that one reading of the clock takes.
 const READ: Duration = Duration::from_micros(1);
 
-/// See the module.
+/// The virtual clock.
 #[derive(Clone, Copy, Debug)]
 pub struct VirtualClock {
     now: Instant,
@@ -22,24 +22,24 @@ impl Default for VirtualClock {
 }
 
 impl VirtualClock {
-    /// The time.
+    /// Returns the time without advancing it.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Moves to `to`, unless it is past.
+    /// Advances to `to`, unless `to` lies in the past.
     pub fn advance_to(&mut self, to: Instant) {
         self.now = self.now.max(to);
     }
 
-    /// Looks at the clock: microseconds since the Unix epoch.
+    /// Reads the clock, which advances it. Returns microseconds since the Unix epoch.
     pub fn read_us(&mut self) -> u64 {
         self.now += READ;
         wall_us(self.now)
     }
 }
 
-/// Microseconds of the Unix epoch at `at`.
+/// Converts `at` to microseconds since the Unix epoch.
 pub fn wall_us(at: Instant) -> u64 {
     EPOCH_US + (at.as_micros() - START.as_micros())
 }

@@ -10,20 +10,20 @@ use crate::{
     stack::{Fd, Object, Stack},
 };
 
-/// Bits that are reported whether asked for or not.
+/// Events that are always reported.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 
-/// What one epoll instance watches of one descriptor.
+/// The interest of an epoll instance in one descriptor.
 #[derive(Clone, Copy, Debug)]
 struct Watch {
     events: u32,
     data: u64,
-    /// Something happened since the descriptor was last reported.
-    rung: bool,
+    /// True if an event occurred since the descriptor was last reported.
+    pending: bool,
 }
 
 /// An epoll instance.
@@ -32,17 +32,17 @@ pub struct Epoll {
     watches: BTreeMap<Fd, Watch>,
 }
 
-/// What `epoll_wait` reports.
+/// An entry that `epoll_wait` reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
-    /// Bits of `EPOLLIN` and so on.
+    /// Bits such as `EPOLLIN`.
     pub events: u32,
-    /// What the program gave with the descriptor.
+    /// User data that the program registered with the descriptor.
     pub data: u64,
 }
 
 impl Stack {
-    /// What `poll` would say of `fd`, with the numbers of `epoll`, which are the same.
+    /// Returns the ready events of `fd`. The bits of `poll` and `epoll` are the same.
     pub fn readiness(&self, fd: Fd) -> u32 {
         let Some(Object::Socket(socket)) = self.objects.get(&fd) else {
             return libc::EPOLLIN as u32 * u32::from(self.has_ready(fd));
@@ -85,18 +85,18 @@ impl Stack {
         events
     }
 
-    /// Something happened to `fd`.
-    pub(crate) fn ring(&mut self, fd: Fd) {
+    /// Marks `fd` as pending in all epoll instances, after an event.
+    pub(crate) fn mark_pending(&mut self, fd: Fd) {
         for object in self.objects.values_mut() {
             if let Object::Epoll(epoll) = object
                 && let Some(watch) = epoll.watches.get_mut(&fd)
             {
-                watch.rung = true;
+                watch.pending = true;
             }
         }
     }
 
-    /// `fd` goes, and with it what watched it.
+    /// Removes `fd` from all epoll instances.
     pub(crate) fn leave_epolls(&mut self, fd: Fd) {
         for object in self.objects.values_mut() {
             if let Object::Epoll(epoll) = object {
@@ -105,7 +105,7 @@ impl Stack {
         }
     }
 
-    /// `epoll_create(2)`: what `fd` stands for from now on.
+    /// `epoll_create(2)` for the new descriptor `fd`.
     pub fn epoll_create(&mut self, fd: Fd) {
         self.objects.insert(fd, Object::Epoll(Epoll::default()));
     }
@@ -128,7 +128,7 @@ impl Stack {
         let watch = Watch {
             events: ready.events,
             data: ready.data,
-            rung: true,
+            pending: true,
         };
         match operation {
             libc::EPOLL_CTL_ADD if known => return Err(Errno(libc::EEXIST)),
@@ -146,10 +146,10 @@ impl Stack {
         Ok(())
     }
 
-    /// What `watch` has to report of `fd`.
+    /// Returns the events of `fd` that `watch` has to report.
     fn report(&self, fd: Fd, watch: &Watch) -> u32 {
-        let quiet = watch.events & EDGE != 0 && !watch.rung;
-        // A one-shot watch that has fired is left with nothing to watch for.
+        let quiet = watch.events & EDGE != 0 && !watch.pending;
+        // A one-shot watch has no events left after it fired.
         let spent = watch.events & !(EDGE | ONE_SHOT) == 0 && watch.events & ONE_SHOT != 0;
         if quiet || spent {
             return 0;
@@ -167,7 +167,7 @@ impl Stack {
         }
     }
 
-    /// `epoll_wait(2)` without waiting. EAGAIN if there is nothing.
+    /// `epoll_wait(2)` without waiting. Fails with EAGAIN if nothing is ready.
     pub fn epoll_ready(&mut self, epoll: Fd, max: usize) -> Answer<Vec<Ready>> {
         let watches = self.epoll_mut(epoll)?.watches.clone();
         let mut ready = Vec::new();
@@ -179,7 +179,7 @@ impl Stack {
             let data = watch.data;
             ready.push(Ready { events, data });
             if let Some(watch) = self.epoll_mut(epoll)?.watches.get_mut(&fd) {
-                watch.rung = false;
+                watch.pending = false;
                 if watch.events & ONE_SHOT != 0 {
                     watch.events &= EDGE | ONE_SHOT;
                 }

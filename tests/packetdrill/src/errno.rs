@@ -1,4 +1,4 @@
-//! Error numbers, as the calls of the interface give them.
+//! Error numbers of the interface's calls.
 
 use tidelane_engine::CloseCause;
 
@@ -6,19 +6,20 @@ use tidelane_engine::CloseCause;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
-/// What a call gives.
+/// Result of a call.
 pub type Answer<T = usize> = Result<T, Errno>;
 
 impl Errno {
-    /// The call would block, or has to be made again.
+    /// The call would block, or must be repeated.
     pub const AGAIN: Self = Self(libc::EAGAIN);
-    /// Not a descriptor.
+    /// The descriptor is not open.
     pub const BADF: Self = Self(libc::EBADF);
-    /// An argument that the call does not take.
+    /// An argument is invalid.
     pub const INVAL: Self = Self(libc::EINVAL);
 }
 
-/// What Linux reports for a connection that ended this way; none for an orderly end.
+/// Returns the error that Linux reports for a connection that ended this way. `None` for an orderly
+/// end.
 pub fn of_cause(cause: CloseCause) -> Option<Errno> {
     Some(Errno(match cause {
         CloseCause::Finished => return None,

@@ -1,5 +1,5 @@
-//! TCP Fast Open as Linux' sockets have it: the options, `sendto(MSG_FASTOPEN)`, and `connect` that
-//! waits for the first write (TCP_FASTOPEN_CONNECT).
+//! TCP Fast Open with the socket calls of Linux: the options, `sendto(MSG_FASTOPEN)`, and a `connect`
+//! that is deferred to the first write (TCP_FASTOPEN_CONNECT).
 
 use tidelane_engine::{
     Endpoint, FastOpenKeys, FastOpenPolicy, FastOpenRequest, IpAddress, Route, State,
@@ -14,7 +14,7 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// What a socket has to do with it.
+/// Fast Open state of a socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastOpen {
     /// TCP_FASTOPEN, once set.
@@ -25,11 +25,11 @@ pub struct FastOpen {
     on_connect: bool,
     /// TCP_FASTOPEN_NO_COOKIE.
     without_cookie: bool,
-    /// `connect` was called, and SYN goes with the first write.
+    /// Peer of a deferred `connect`, whose SYN leaves with the first write.
     pub deferred: Option<Endpoint>,
-    /// `connect` asked for a cookie, so MSG_FASTOPEN comes too late.
+    /// True if `connect` sent a cookie request, so that MSG_FASTOPEN comes too late.
     asked: bool,
-    /// No call has heard yet that the connection is complete.
+    /// True until a call has reported that the connection is established.
     pub connecting: bool,
 }
 
@@ -43,25 +43,25 @@ impl FastOpen {
     }
 }
 
-/// The keys in `bytes`, or EINVAL.
+/// Parses the keys in `bytes`. Fails with EINVAL.
 fn keys(bytes: &[u8]) -> Answer<FastOpenKeys> {
     FastOpenKeys::from_bytes(bytes).ok_or(Errno::INVAL)
 }
 
 impl Settings {
-    /// `tcp_fastopen`.
+    /// Returns the policy of the sysctl `tcp_fastopen`.
     pub fn fast_open(&self) -> FastOpenPolicy {
         FastOpenPolicy::from_bits(self.number("tcp_fastopen") as u32)
     }
 
-    /// `tcp_fastopen_key`.
+    /// Returns the keys of the sysctl `tcp_fastopen_key`.
     pub fn fast_open_keys(&self) -> Option<FastOpenKeys> {
         FastOpenKeys::from_text(self.text("tcp_fastopen_key"))
     }
 }
 
 impl Stack {
-    /// `setsockopt` of one of these options; `None` if it is another.
+    /// `setsockopt` of a Fast Open option. `None` for any other option.
     pub fn set_fast_open(&mut self, fd: Fd, name: i32, value: &[u8]) -> Option<Answer<()>> {
         let set = match name {
             libc::TCP_FASTOPEN => Self::set_places,
@@ -81,10 +81,10 @@ impl Stack {
 
     fn set_keys(&mut self, fd: Fd, keys: FastOpenKeys) -> Answer<()> {
         self.socket_mut(fd)?.fast_open.keys = Some(keys);
-        self.tell_listener(fd)
+        self.update_listener(fd)
     }
 
-    /// Only a socket that is no connection.
+    /// Fails unless the socket is in CLOSED or LISTEN.
     fn check_idle(&self, fd: Fd) -> Answer<()> {
         match self.state_of(fd)? {
             State::Closed | State::Listen => Ok(()),
@@ -96,7 +96,7 @@ impl Stack {
         self.check_idle(fd)?;
         let places = u32::try_from(number).map_err(|_| Errno::INVAL)?;
         self.socket_mut(fd)?.fast_open.places = Some(places);
-        self.tell_listener(fd)
+        self.update_listener(fd)
     }
 
     fn set_on_connect(&mut self, fd: Fd, number: i32) -> Answer<()> {
@@ -115,11 +115,11 @@ impl Stack {
         let on = flag(number)?;
         self.check_idle(fd)?;
         self.socket_mut(fd)?.fast_open.without_cookie = on;
-        self.tell_listener(fd)
+        self.update_listener(fd)
     }
 
-    /// The engine hears what was set at a listener, or before it listened.
-    pub(crate) fn tell_listener(&mut self, fd: Fd) -> Answer<()> {
+    /// Passes the options of a listener to the engine.
+    pub(crate) fn update_listener(&mut self, fd: Fd) -> Answer<()> {
         let socket = self.socket(fd)?;
         let Role::Listener { id, .. } = socket.role else {
             return Ok(());
@@ -137,7 +137,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `getsockopt` of one of these options; `None` if it is another.
+    /// `getsockopt` of a Fast Open option. `None` for any other option.
     pub fn fast_open_option(&self, fd: Fd, name: i32) -> Option<Vec<u8>> {
         let set = &self.socket(fd).ok()?.fast_open;
         let number = match name {
@@ -159,7 +159,7 @@ impl Stack {
         Some(number.to_ne_bytes().to_vec())
     }
 
-    /// The shell flushed what the kernel knows of servers.
+    /// Drops the cookies of servers, as `ip tcp_metrics flush` does in the kernel.
     pub fn forget_servers(&mut self) {
         self.drive(|engine, _, _| engine.forget_fast_open_servers());
     }
@@ -171,8 +171,8 @@ impl Stack {
         Ok(self.drive(|engine, now, _| engine.fast_open_room(now, to, mtu, &options, request)))
     }
 
-    /// `connect` with TCP_FASTOPEN_CONNECT: false if it is not set. SYN waits for the first write
-    /// if it may carry text, and else asks for a cookie.
+    /// Handles `connect` with TCP_FASTOPEN_CONNECT. Returns false if the option is not set. The SYN
+    /// waits for the first write if it may carry data, and otherwise requests a cookie.
     pub(crate) fn connect_fast(&mut self, fd: Fd, to: Endpoint) -> Answer<bool> {
         if !self.socket(fd)?.fast_open.on_connect {
             return Ok(false);
@@ -180,7 +180,7 @@ impl Stack {
         if self.syn_room(fd, to.addr)?.is_some() {
             let fast_open = &mut self.socket_mut(fd)?.fast_open;
             (fast_open.deferred, fast_open.connecting) = (Some(to), true);
-            self.ring(fd);
+            self.mark_pending(fd);
             return Ok(true);
         }
         self.open_fast(fd, to, &[], false)?;
@@ -188,32 +188,33 @@ impl Stack {
         Ok(true)
     }
 
-    /// SYN leaves, with `text`, which fits.
-    fn open_fast(&mut self, fd: Fd, to: Endpoint, text: &[u8], more: bool) -> Answer<()> {
+    /// Sends the SYN with `data`, which must fit.
+    fn open_fast(&mut self, fd: Fd, to: Endpoint, data: &[u8], more: bool) -> Answer<()> {
         let local = self.local_for_connect(fd, to)?;
         let mtu = self.wire.mtu;
         let route = Route { link: LINK, mtu };
         let socket = self.socket(fd)?;
         let how = (socket.options.engine, socket.fast_open.request(more));
         let id = self
-            .quietly(|engine, now, wire| engine.open_fast(now, (local, to), route, how, wire))
+            .call_in_batch(|engine, now, wire| engine.open_fast(now, (local, to), route, how, wire))
             .map_err(crate::socket::errno_of_open)?;
         self.become_flow(fd, id, local, to)?;
-        match text {
+        match data {
             [] => self.drive(|_, _, _| ()),
-            text => self.append(id, text, true, false)?,
+            data => self.append(id, data, true, false)?,
         }
         Ok(())
     }
 
-    /// Whether `send` with these flags opens the connection, too.
+    /// Returns true if `send` with these flags also opens the connection.
     pub fn sends_with_syn(&self, fd: Fd, flags: i32) -> Answer<bool> {
         let deferred = self.socket(fd)?.fast_open.deferred.is_some();
         Ok(deferred || flags & libc::MSG_FASTOPEN != 0)
     }
 
-    /// Opens the connection with as much of `bytes` as SYN may carry: how much that is. `None`: it
-    /// is open already, and `bytes` go as always. The program `waits` to write the rest, or not.
+    /// Opens the connection with as many of `bytes` as the SYN may carry, and returns their number.
+    /// `None` if the connection is open already, so that `bytes` are sent normally. `waits` is true
+    /// if the program blocks to write the rest.
     pub fn send_with_syn(
         &mut self,
         fd: Fd,
@@ -239,13 +240,13 @@ impl Stack {
             _ => return Err(Errno::INVAL),
         };
         let room = self.syn_room(fd, to.addr)?.unwrap_or(0) as usize;
-        let text = &bytes[..bytes.len().min(room)];
-        let more = waits && text.len() < bytes.len();
-        self.open_fast(fd, to, text, more)?;
-        Ok(Some(text.len()))
+        let data = &bytes[..bytes.len().min(room)];
+        let more = waits && data.len() < bytes.len();
+        self.open_fast(fd, to, data, more)?;
+        Ok(Some(data.len()))
     }
 
-    /// MSG_FASTOPEN once more.
+    /// Handles MSG_FASTOPEN on a socket that has sent its SYN.
     fn send_again(&mut self, fd: Fd) -> Answer<Option<usize>> {
         match self.state_of(fd)? {
             State::SynSent | State::SynReceived => Err(Errno(libc::EALREADY)),

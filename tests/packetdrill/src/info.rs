@@ -9,7 +9,7 @@ use crate::{
 
 /// TCP_MAXSEG before there is a connection (RFC 9293 §3.7.1, MUST-15).
 pub const MSS_DEFAULT: u32 = 536;
-/// Bytes of `struct tcp_info`, as the newest scripts expect it.
+/// Size of `struct tcp_info` that the newest scripts expect, in bytes.
 const TCP_INFO_LEN: usize = 280;
 /// `snd_ssthresh` before the first loss.
 const SSTHRESH_INFINITE: u32 = 0x7fff_ffff;
@@ -23,7 +23,7 @@ const OPTION_WSCALE: u8 = 4;
 const OPTION_ECN: u8 = 8;
 const OPTION_SYN_DATA: u8 = 32;
 
-/// The number of a state in `tcp_info`.
+/// Returns the number of a state in `tcp_info`.
 const fn state_number(state: State) -> u8 {
     match state {
         State::Established => 1,
@@ -31,7 +31,7 @@ const fn state_number(state: State) -> u8 {
         State::SynReceived => 3,
         State::FinWait1 => 4,
         State::FinWait2 => 5,
-        // The kernel's socket is closed once TIME-WAIT has its own.
+        // Linux moves TIME-WAIT to a socket of its own, and the program's socket is closed.
         State::TimeWait | State::Closed => 7,
         State::CloseWait => 8,
         State::LastAck => 9,
@@ -40,7 +40,7 @@ const fn state_number(state: State) -> u8 {
     }
 }
 
-/// A C structure in the making.
+/// Builder of a C structure.
 #[derive(Default)]
 struct Fields(Vec<u8>);
 
@@ -65,21 +65,21 @@ impl Fields {
     }
 }
 
-/// What the driver knows besides.
+/// Values of the driver that the engine does not know.
 struct Times {
     /// Milliseconds since bytes arrived.
     received_ms: u32,
-    /// Busy, limited by the window, limited by the buffer.
+    /// Microseconds busy, limited by the window, limited by the buffer.
     busy_us: [u64; 3],
-    /// Bytes not sent.
+    /// Unsent bytes.
     unsent: u32,
-    /// The largest packet that the path takes.
+    /// Path MTU.
     pmtu: u32,
-    /// MSS that was announced.
+    /// MSS that this end announced.
     advmss: u32,
 }
 
-/// `info` in the kernel's layout.
+/// Returns `info` in the kernel's layout.
 fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
     let mss = info.mss.max(1);
     let options = [
@@ -96,7 +96,7 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
         bytes => bytes / mss,
     };
     let us = |span: tidelane_engine::Duration| (span.0 / 1000) as u32;
-    // Linux counts what was lost until it is acknowledged, also while it is in flight again.
+    // Linux counts a lost segment until it is acknowledged, also after its retransmission.
     let lost = match info.ca_state {
         CaState::Recovery | CaState::Loss => info.lost + info.retrans_out,
         _ => info.lost,

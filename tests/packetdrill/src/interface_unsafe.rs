@@ -1,4 +1,5 @@
-//! `packetdrill_interface_init` and the slots that make, bind, set and end sockets, and the device.
+//! `packetdrill_interface_init`, and the slots that open, bind, configure and close sockets, and
+//! those of the device.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulong, c_void},
@@ -29,7 +30,7 @@ use crate::{
 
 type User = *mut c_void;
 
-/// The table that packetdrill hands in to be filled: `userdata` and 32 functions.
+/// The table that packetdrill passes to be filled: `userdata` and 32 functions.
 #[repr(C)]
 pub struct Interface {
     userdata: User,
@@ -97,8 +98,8 @@ const _: () = {
     assert!(mem::size_of::<off_t>() == mem::size_of::<loff_t>());
 };
 
-/// What packetdrill looks up in the library: fills `interface` for a new stack. `flags` is what
-/// `--so_flags` says; null is none.
+/// Fills `interface` for a new stack. packetdrill looks up this symbol in the library. `flags` is
+/// the value of `--so_flags`, or null.
 ///
 /// # Safety
 ///
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(
 ) {
     let flags = match flags.is_null() {
         true => String::new(),
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         false => unsafe { CStr::from_ptr(flags) }
             .to_string_lossy()
             .into_owned(),
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(
     });
     let stack = Stack::new(settings, Reading::now());
     let userdata = load(Arc::new(Shared::new(stack)));
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { interface.write(table(userdata)) };
 }
 
@@ -163,7 +164,7 @@ fn table(userdata: User) -> Interface {
     }
 }
 
-/// A new descriptor, made into an object by `make`; closed again if that fails.
+/// Opens a descriptor and calls `make` to attach an object. Closes the descriptor if `make` fails.
 pub(crate) fn new_descriptor(make: impl FnOnce(Fd) -> Answer<()>) -> Answer<usize> {
     let fd = open_descriptor()?;
     match make(fd) {
@@ -175,23 +176,23 @@ pub(crate) fn new_descriptor(make: impl FnOnce(Fd) -> Answer<()>) -> Answer<usiz
     }
 }
 
-// SAFETY (of all functions below): packetdrill passes the `userdata` that it was given, and
-// pointers as the system call of the same name takes them.
+// SAFETY (of all functions below): packetdrill passes the `userdata` of the interface, and the
+// pointers that the system call of the same name takes.
 
 unsafe extern "C" fn free(user: User) {
-    // SAFETY: the last call of the interface.
+    // SAFETY: this is the last call of the interface.
     unsafe { unload(user) };
 }
 
 unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     let make = |fd| shared.call(|stack| stack.socket_call(fd, domain, kind, protocol));
     answer(new_descriptor(make)) as c_int
 }
 
 unsafe extern "C" fn bind(user: User, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let (shared, to) = unsafe { (stack(user), bytes(to.cast(), len as usize)) };
     done(address::parse(to).and_then(|to| match to {
         Address::Of(to) => shared.call(|stack| stack.bind(fd, to)),
@@ -200,7 +201,7 @@ unsafe extern "C" fn bind(user: User, fd: c_int, to: *const sockaddr, len: sockl
 }
 
 unsafe extern "C" fn listen(user: User, fd: c_int, backlog: c_int) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     done(shared.call(|stack| stack.listen(fd, backlog)))
 }
@@ -211,19 +212,19 @@ unsafe extern "C" fn accept(
     peer: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     answer(shared.accept(fd, 0, open_descriptor).map(|(new, end)| {
         let domain = shared.call(|stack| stack.socket(new).map(|socket| socket.domain));
         let value = address::emit(end, domain.unwrap_or(libc::AF_INET));
-        // SAFETY: as said above.
+        // SAFETY: by the contract above.
         unsafe { copy_out(&value, peer.cast(), len, true) };
         new as usize
     })) as c_int
 }
 
 unsafe extern "C" fn connect(user: User, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let (shared, to) = unsafe { (stack(user), bytes(to.cast(), len as usize)) };
     done(address::parse(to).and_then(|to| match to {
         Address::Of(to) => shared.connect(fd, to),
@@ -232,7 +233,7 @@ unsafe extern "C" fn connect(user: User, fd: c_int, to: *const sockaddr, len: so
 }
 
 unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     let ours = shared.call(|stack| match stack.has(fd) {
         true => stack.close(fd),
@@ -242,7 +243,7 @@ unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
 }
 
 unsafe extern "C" fn shutdown(user: User, fd: c_int, how: c_int) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     let how = match how {
         libc::SHUT_RD => (true, false),
@@ -255,7 +256,7 @@ unsafe extern "C" fn shutdown(user: User, fd: c_int, how: c_int) -> c_int {
 }
 
 unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_long) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     let ours = shared.call(|stack| match stack.has_socket(fd) {
         true => stack.control(fd, command, argument as c_int),
@@ -263,16 +264,16 @@ unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_lo
     });
     match ours {
         Some(result) => answer(result) as c_int,
-        // SAFETY: as said above; packetdrill's commands take integers.
+        // SAFETY: by the contract above; packetdrill's commands take integers.
         None => unsafe { libc::fcntl(fd, command, argument) },
     }
 }
 
 unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut c_void) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     if !shared.call(|stack| stack.has(fd)) {
-        // SAFETY: as said above.
+        // SAFETY: by the contract above.
         return unsafe { libc::ioctl(fd, request, value) };
     }
     let result = shared.call(|stack| match request {
@@ -281,7 +282,7 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
         SIOCOUTQNSD => stack.unsent(fd),
         SIOCATMARK => stack.at_mark(fd),
         libc::FIONBIO => {
-            // SAFETY: the argument of this request.
+            // SAFETY: the argument of this request is a valid `int`.
             stack.socket_mut(fd)?.nonblocking = unsafe { *value.cast::<c_int>() } != 0;
             Ok(0)
         }
@@ -289,15 +290,15 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
     });
     done(result.map(|number| {
         if request != libc::FIONBIO && !value.is_null() {
-            // SAFETY: the argument of these requests.
+            // SAFETY: the argument of these requests is a valid `int`.
             unsafe { *value.cast::<c_int>() = number as c_int };
         }
     }))
 }
 
-/// Whether urgent data is next.
+/// Tells whether the next byte is the urgent mark.
 const SIOCATMARK: c_ulong = 0x8905;
-/// Bytes written and not sent: Linux' `sockios.h`.
+/// Number of written bytes that are not sent yet (Linux' `sockios.h`).
 const SIOCOUTQNSD: c_ulong = 0x894b;
 
 unsafe extern "C" fn getsockopt(
@@ -308,11 +309,11 @@ unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe { option_of(stack(user), fd, level, name, value, len) }
 }
 
-/// `getsockopt` of a socket of ours.
+/// `getsockopt` of a socket of this stack.
 ///
 /// # Safety
 ///
@@ -331,7 +332,7 @@ pub(crate) unsafe fn option_of(
     done(
         shared
             .call(|stack| stack.option(fd, level, name))
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             .map(|bytes| unsafe { copy_out(&bytes, value, len, false) }),
     )
 }
@@ -344,13 +345,13 @@ unsafe extern "C" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let (shared, value) = unsafe { (stack(user), bytes(value, len as usize)) };
     done(shared.call(|stack| stack.set_option(fd, level, name, value)))
 }
 
 unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let (shared, packet) = unsafe { (stack(user), bytes(packet, len)) };
     shared.call(|stack| stack.inject(packet));
     0
@@ -362,10 +363,10 @@ unsafe extern "C" fn netdev_receive(
     len: *mut size_t,
     time_us: *mut c_longlong,
 ) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     let sent = shared.next_sent();
-    // SAFETY: as said above: `buffer` has room for `*len` bytes.
+    // SAFETY: by the contract above: `buffer` has room for `*len` bytes.
     unsafe {
         let Some(sent) = sent else {
             *len = 0;
@@ -380,20 +381,20 @@ unsafe extern "C" fn netdev_receive(
 }
 
 unsafe extern "C" fn usleep(user: User, us: useconds_t) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     shared.sleep(Duration::from_micros(us.into()));
     0
 }
 
 unsafe extern "C" fn gettimeofday(user: User, to: *mut timeval, _zone: *mut c_void) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let us = unsafe { stack(user) }.read_clock_us();
     let time = timeval {
         tv_sec: (us / 1_000_000) as libc::time_t,
         tv_usec: (us % 1_000_000) as libc::suseconds_t,
     };
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe { to.write(time) };
     0
 }

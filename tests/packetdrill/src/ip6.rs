@@ -1,4 +1,4 @@
-//! IPv6 packets, as far as scripts need them: no extension headers.
+//! IPv6 packets without extension headers, which scripts do not need.
 
 use tidelane_engine::{
     Arrival, Ecn, Endpoint, FlowKey, IcmpError, IcmpErrorKind, IpAddress, IpFields, SegmentOut,
@@ -11,9 +11,9 @@ use tidelane_wire::{
 
 use crate::packet::{Inbound, LINK};
 
-/// Bytes of the header.
+/// Length of the header in bytes.
 const HEADER_LEN: usize = 40;
-/// ICMPv6 as a next header.
+/// Next header value of ICMPv6.
 const ICMP6: u8 = 58;
 
 struct Header {
@@ -47,7 +47,7 @@ fn header(bytes: &[u8]) -> Result<(Header, &[u8]), DropReason> {
     Ok((header, rest))
 }
 
-/// Parses one packet, as [`crate::packet::parse`] does those of IPv4.
+/// Parses one packet. [`crate::packet::parse`] does so for IPv4.
 pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     let (header, rest) = header(bytes)?;
     let payload = rest.get(..header.len).ok_or(DropReason::Truncated)?;
@@ -72,7 +72,7 @@ pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     }
 }
 
-/// RFC 4443 §3: an error that quotes a segment of ours.
+/// Parses an ICMPv6 error that quotes a segment of this stack (RFC 4443 §3).
 fn parse_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     let (fixed, quote) = icmp.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
     let [kind, code, .., mtu_high, mtu_low] = *fixed;
@@ -102,7 +102,7 @@ fn parse_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     Ok(IcmpError { kind, key, seq })
 }
 
-/// The packet for `out`, as [`crate::packet::emit_with`] makes those of IPv4.
+/// Returns the packet for `out`. [`crate::packet::emit_with`] does so for IPv4.
 pub fn emit(
     out: &SegmentOut,
     tcp: &SegmentHeader,

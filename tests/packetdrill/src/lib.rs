@@ -1,8 +1,8 @@
 //! Tidelane's TCP behind packetdrill's interface for stacks under test, in virtual time.
 //!
-//! `docs/design/packetdrill.md` says how it is used, whose clock it is, and what a blocking call
-//! waits for. Everything but the C functions themselves is safe; [`stack`] and below also serve the
-//! conformance scripts of this project.
+//! `docs/design/packetdrill.md` describes its use, its clock, and blocking calls. Only the C
+//! functions are unsafe. The conformance scripts of this project also use [`stack`] and the modules
+//! below it.
 
 pub mod address;
 mod bytes_unsafe;

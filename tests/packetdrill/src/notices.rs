@@ -1,5 +1,5 @@
-//! The error queue: what became of bytes that a program wants to hear of (`SO_TIMESTAMPING`,
-//! `MSG_ZEROCOPY`), and control messages in general.
+//! The error queue, with reports on sent bytes (`SO_TIMESTAMPING`, `MSG_ZEROCOPY`), and control
+//! messages in general.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ const STAMP_ONLY: i32 = 1 << 11;
 /// `ee_origin` of `struct sock_extended_err`.
 const ORIGIN_TIMESTAMPING: u8 = 4;
 const ORIGIN_ZEROCOPY: u8 = 5;
-/// `ee_code`: the bytes were copied after all.
+/// `ee_code` of a write whose bytes were copied.
 const ZEROCOPY_COPIED: u8 = 1;
 /// `SCM_TSTAMP_*`.
 const STAMP_KIND_SENT: u32 = 0;
@@ -30,34 +30,34 @@ const STAMP_KIND_ACKNOWLEDGED: u32 = 2;
 /// One entry of an error queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Notice {
-    /// When, of a time stamp.
+    /// Time of a time stamp.
     at: Option<Instant>,
-    /// Whether it brings the bytes along, for which a reader has no room.
+    /// True if the entry carries the sent bytes, which no reader has room for.
     bytes: bool,
     info: u32,
     data: u32,
 }
 
-/// Written bytes whose way is followed.
+/// A write whose progress the program wants to know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mark {
-    /// The last byte of a write: what was asked for and is not reported yet.
+enum Tracked {
+    /// The last byte of a write, with the time stamps that are not reported yet.
     Stamp { key: u32, wanted: i32 },
-    /// A write without a copy, by its number.
+    /// A zero-copy write, by its number.
     ZeroCopy(u32),
 }
 
-/// What a socket reports of its bytes.
+/// Error queue of a socket, and the writes that it reports on.
 #[derive(Clone, Debug, Default)]
 pub struct Notices {
     queue: VecDeque<Notice>,
-    /// Stream position after the bytes, and what is to be said of them.
-    marks: Vec<(u32, Mark)>,
-    /// Number of the next write without a copy.
+    /// Tracked writes, each with the stream position of its end.
+    tracked: Vec<(u32, Tracked)>,
+    /// Number of the next zero-copy write.
     zero_copies: u32,
-    /// SO_TIMESTAMPING.
+    /// Value of SO_TIMESTAMPING.
     stamping: i32,
-    /// The stream position that has the number zero.
+    /// Stream position of byte number zero.
     stamp_base: u32,
 }
 
@@ -68,17 +68,17 @@ pub struct Control {
     pub level: i32,
     /// `cmsg_type`.
     pub kind: i32,
-    /// What follows the header.
+    /// Bytes after the header.
     pub data: Vec<u8>,
 }
 
 impl Notices {
-    /// Whether a reader finds something.
+    /// Returns true if the error queue is empty.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// SO_TIMESTAMPING is set: numbers count from `base` on.
+    /// Sets SO_TIMESTAMPING. Bytes are numbered from the stream position `base` on.
     pub fn set_stamping(&mut self, value: i32, base: u32) {
         if value & STAMP_BY_ID != 0 && self.stamping & STAMP_BY_ID == 0 {
             self.stamp_base = base;
@@ -86,36 +86,37 @@ impl Notices {
         self.stamping = value;
     }
 
-    /// A write ended at stream position `end`.
+    /// Records a write that ends at stream position `end`.
     pub fn written(&mut self, end: u32, zero_copy: bool) {
         let wanted = self.stamping & (STAMP_SENT | STAMP_SCHEDULED | STAMP_ACKNOWLEDGED);
         if wanted != 0 {
             let by_id = self.stamping & STAMP_BY_ID != 0;
             let number = end.wrapping_sub(1).wrapping_sub(self.stamp_base);
             let key = if by_id { number } else { 0 };
-            self.marks.push((end, Mark::Stamp { key, wanted }));
+            self.tracked.push((end, Tracked::Stamp { key, wanted }));
         }
         if zero_copy {
-            self.marks.push((end, Mark::ZeroCopy(self.zero_copies)));
+            self.tracked
+                .push((end, Tracked::ZeroCopy(self.zero_copies)));
             self.zero_copies += 1;
         }
     }
 
-    /// Bytes were sent and acknowledged up to these positions. Whether that is news.
+    /// Reports the progress of sent and acknowledged bytes. Returns true if an entry was queued.
     fn resolve(&mut self, now: Instant, sent: u32, acked: u32) -> bool {
-        let mut news = false;
+        let mut reported = false;
         let bytes = self.stamping & STAMP_ONLY == 0;
-        let mut marks = std::mem::take(&mut self.marks);
-        marks.retain_mut(|(end, mark)| {
+        let mut tracked = std::mem::take(&mut self.tracked);
+        tracked.retain_mut(|(end, what)| {
             let reached = |position: u32| position.wrapping_sub(*end) as i32 >= 0;
-            match mark {
-                Mark::ZeroCopy(number) if reached(acked) => {
-                    news = true;
+            match what {
+                Tracked::ZeroCopy(number) if reached(acked) => {
+                    reported = true;
                     self.note_zero_copy(*number);
                     false
                 }
-                Mark::ZeroCopy(_) => true,
-                Mark::Stamp { key, wanted } => {
+                Tracked::ZeroCopy(_) => true,
+                Tracked::Stamp { key, wanted } => {
                     let steps = [
                         (STAMP_SCHEDULED, STAMP_KIND_SCHEDULED, sent),
                         (STAMP_SENT, STAMP_KIND_SENT, sent),
@@ -124,7 +125,7 @@ impl Notices {
                     for (bit, info, position) in steps {
                         if *wanted & bit != 0 && reached(position) {
                             *wanted &= !bit;
-                            news = true;
+                            reported = true;
                             let (at, data) = (Some(now), *key);
                             self.queue.push_back(Notice {
                                 at,
@@ -138,11 +139,11 @@ impl Notices {
                 }
             }
         });
-        self.marks = marks;
-        news
+        self.tracked = tracked;
+        reported
     }
 
-    /// Consecutive writes without a copy are one range.
+    /// Queues the completion of a zero-copy write. Consecutive ones share an entry.
     fn note_zero_copy(&mut self, number: u32) {
         if let Some(last) = self.queue.back_mut()
             && last.at.is_none()
@@ -159,10 +160,10 @@ impl Notices {
         });
     }
 
-    /// The connection is over: nothing of it is held any longer.
+    /// Completes all zero-copy writes at the end of the connection.
     pub fn give_up(&mut self) {
-        for (_, mark) in std::mem::take(&mut self.marks) {
-            if let Mark::ZeroCopy(number) = mark {
+        for (_, what) in std::mem::take(&mut self.tracked) {
+            if let Tracked::ZeroCopy(number) = what {
                 self.note_zero_copy(number);
             }
         }
@@ -193,14 +194,14 @@ impl Notice {
         data.extend([origin, 0, code, 0]);
         data.extend(self.info.to_ne_bytes());
         data.extend(self.data.to_ne_bytes());
-        // The address of who caused it: nobody.
+        // The offender's address is empty.
         data.resize(data.len() + address_len, 0);
         all.push(Control { level, kind, data });
         all
     }
 }
 
-/// Control messages in C's form, each aligned as `CMSG_NXTHDR` expects.
+/// Returns control messages in C's layout, aligned as `CMSG_NXTHDR` expects.
 pub fn emit(all: &[Control]) -> Vec<u8> {
     const HEADER_LEN: usize = 16;
     let mut bytes = Vec::new();
@@ -216,7 +217,7 @@ pub fn emit(all: &[Control]) -> Vec<u8> {
 }
 
 impl Stack {
-    /// `recvmsg` with MSG_ERRQUEUE: the first entry's control messages, and `msg_flags`.
+    /// `recvmsg` with MSG_ERRQUEUE. Returns the control messages of the first entry, and `msg_flags`.
     pub fn notice(&mut self, fd: Fd) -> Answer<(Vec<Control>, i32)> {
         let socket = self.socket_mut(fd)?;
         let notice = socket.notices.queue.pop_front().ok_or(Errno::AGAIN)?;
@@ -225,8 +226,8 @@ impl Stack {
         Ok((control, libc::MSG_ERRQUEUE | truncated))
     }
 
-    /// TCP_INQ: how much there is still to read, if the program asked to be told. The end of the
-    /// stream counts as a byte.
+    /// Returns the control message of TCP_INQ, the number of bytes left to read, if the program set
+    /// the option. The end of the stream counts as one byte.
     pub fn left_to_read(&self, fd: Fd, left: u32) -> Option<Control> {
         let socket = self.socket(fd).ok()?;
         if !socket.options.is_on(libc::IPPROTO_TCP, libc::TCP_INQ) {
@@ -241,7 +242,7 @@ impl Stack {
         })
     }
 
-    /// After each batch: whoever follows bytes of `id` hears of them.
+    /// Updates the error queue of the socket of `id` after a batch.
     pub(crate) fn resolve_notices(&mut self, id: FlowId) {
         let now = self.now();
         let Some(flow) = self.flow(id) else {
@@ -253,7 +254,7 @@ impl Stack {
         if let Ok(socket) = self.socket_mut(fd)
             && socket.notices.resolve(now, sent, acked)
         {
-            self.ring(fd);
+            self.mark_pending(fd);
         }
     }
 }

@@ -1,24 +1,24 @@
-//! Segmentation offload: scripts see what Linux hands to a device that cuts large packets itself.
+//! Segmentation offload: scripts see the large packets that Linux passes to a device with TSO.
 //!
-//! The segments that the engine sends in one batch are joined again, as far as Linux would have
-//! sent them as one: so many that they take a millisecond at the pacing rate, two at least, half
-//! the congestion window at most, and never across the ends of packets that were sent before.
+//! The segments that the engine sends in one batch are joined to the packets that Linux would have
+//! sent: as many segments as take a millisecond at the pacing rate, at least two, at most half the
+//! congestion window, and never across the ends of packets that were sent before.
 
 use tidelane_engine::{FlowInfo, SegmentOut, TcpFlags};
 
-/// Bytes of the largest packet to the device.
+/// Largest packet to the device, in bytes.
 const GSO_MAX: u64 = 65_536;
-/// The part of a second that one packet may take at the pacing rate, as a shift: a millisecond.
+/// Duration of one packet at the pacing rate, as a binary fraction of a second: a millisecond.
 const PACING_SHIFT: u32 = 10;
 
-/// The sysctls that decide.
+/// The sysctls that determine packet sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizing {
-    /// Whether there is offload at all.
+    /// True if the device has segmentation offload.
     pub offload: bool,
     /// `tcp_min_tso_segs`.
     pub segments_min: u32,
-    /// `tcp_tso_rtt_log`; zero switches it off.
+    /// `tcp_tso_rtt_log`; 0 switches it off.
     pub rtt_log: u32,
     /// `tcp_pacing_ss_ratio`, percent.
     pub slow_start_ratio: u64,
@@ -27,7 +27,8 @@ pub struct Sizing {
 }
 
 impl Sizing {
-    /// Segments of one packet at most (Linux' `tcp_tso_autosize`, and half the window).
+    /// Returns the largest number of segments in a packet (Linux' `tcp_tso_autosize`, and half the
+    /// window).
     pub fn segments(&self, info: &FlowInfo) -> u32 {
         if !self.offload {
             return 1;
@@ -47,7 +48,7 @@ impl Sizing {
     }
 }
 
-/// Linux' `tcp_update_pacing_rate`, bytes per second.
+/// Returns the rate of Linux' `tcp_update_pacing_rate`, in bytes per second.
 fn pacing_rate(sizing: &Sizing, info: &FlowInfo) -> u64 {
     let srtt_us = info.srtt.0 / 1000;
     if srtt_us == 0 {
@@ -61,21 +62,21 @@ fn pacing_rate(sizing: &Sizing, info: &FlowInfo) -> u64 {
     u64::from(info.cwnd.max(info.flight_size)) * 1_000_000 * ratio / 100 / srtt_us
 }
 
-/// A segment or several.
+/// A packet of one or several consecutive segments.
 #[derive(Clone, Debug)]
 pub struct Large {
-    /// The header of all.
+    /// Header of the packet.
     pub out: SegmentOut,
-    /// The bytes of all.
+    /// Payload of all segments.
     pub payload: Vec<u8>,
-    /// The urgent pointer; a segment with URG stays alone.
+    /// Urgent pointer. A segment with URG is not joined.
     pub urgent: u16,
-    /// How many.
+    /// Number of segments.
     segments: u32,
 }
 
 impl Large {
-    /// One segment.
+    /// Returns a packet of one segment.
     pub fn new(out: SegmentOut, payload: Vec<u8>) -> Self {
         Self {
             out,
@@ -85,17 +86,17 @@ impl Large {
         }
     }
 
-    /// The stream position after its last byte.
+    /// Returns the stream position after the last byte.
     pub fn end(&self) -> u32 {
         self.out.payload_pos.wrapping_add(self.payload.len() as u32)
     }
 
-    /// Whether it is one segment only.
+    /// Returns true if the packet has only one segment.
     pub fn is_single(&self) -> bool {
         self.segments == 1
     }
 
-    /// Cuts off the first `len` bytes, which are a segment of their own then.
+    /// Splits off the first `len` bytes as a segment of their own.
     pub fn take_front(&mut self, len: u32) -> Self {
         let later = self.payload.split_off(len as usize);
         let mut front = Self::new(self.out, std::mem::replace(&mut self.payload, later));
@@ -107,7 +108,7 @@ impl Large {
         front
     }
 
-    /// Cuts off the first of several segments. Only the last has PSH then.
+    /// Splits off the first of several segments. PSH stays on the last one.
     pub fn cut_first(&mut self) -> Self {
         let each = self.out.payload_len;
         let mut first = self.take_front(each);
@@ -117,7 +118,8 @@ impl Large {
         first
     }
 
-    /// Takes in `next` if it continues this one and there are at most `most` then.
+    /// Appends `next` if it is consecutive and the packet then has at most `most` segments. Returns
+    /// true if it did.
     pub fn join(&mut self, next: &Self, most: u32) -> bool {
         let (a, b) = (&self.out, &next.out);
         let each = self.payload.len() / self.segments as usize;
@@ -138,7 +140,7 @@ impl Large {
         if joins {
             self.payload.extend(&next.payload);
             self.segments += 1;
-            // Linux sets PSH on all that a receiver's offload might otherwise hold back.
+            // Linux sets PSH so that GRO at the receiver does not hold the packet back.
             self.out.flags = b.flags | TcpFlags::PSH;
         }
         joins

@@ -14,14 +14,14 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// Least SO_SNDBUF and SO_RCVBUF that Linux keeps.
+/// Least values of SO_SNDBUF and SO_RCVBUF in Linux.
 const SNDBUF_MIN: u32 = 4608;
 const RCVBUF_MIN: u32 = 2304;
 /// Largest TCP_LINGER2 in seconds.
 const LINGER2_MAX: i32 = 120;
-/// The bits of IP_TOS and IPV6_TCLASS that are not ECN's.
+/// The DSCP bits of IP_TOS and IPV6_TCLASS. The others are the ECN field.
 const DSCP: u8 = 0xfc;
-/// Options of an integer that are kept and given back, and change nothing on a wire.
+/// Integer options that are stored and returned, without an effect on packets.
 const KEPT: [(i32, i32); 19] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -44,16 +44,16 @@ const KEPT: [(i32, i32); 19] = [
     (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
 ];
 
-/// What a program set on one socket.
+/// The options of a socket.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the engine knows of.
+    /// Options of the engine.
     pub engine: SocketOptions,
-    /// SO_SNDBUF, as the kernel counts: twice what was asked for.
+    /// SO_SNDBUF as the kernel reports it: twice the value that the program set.
     pub sndbuf: u32,
-    /// Whether the program set it, so that it does not grow by itself.
+    /// True if the program set SO_SNDBUF, which disables its automatic growth.
     pub sndbuf_fixed: bool,
-    /// SO_RCVBUF, likewise.
+    /// SO_RCVBUF as the kernel reports it.
     pub rcvbuf: u32,
     /// SO_LINGER in seconds.
     pub linger: Option<u32>,
@@ -63,20 +63,20 @@ pub struct Options {
     pub send_timeout: Option<Duration>,
     /// SO_RCVLOWAT.
     pub rcvlowat: u32,
-    /// TCP_NOTSENT_LOWAT; zero is what the sysctl says.
+    /// TCP_NOTSENT_LOWAT; 0 stands for the sysctl's value.
     notsent_lowat: u32,
-    /// The sysctl.
+    /// Value of the sysctl `tcp_notsent_lowat`.
     notsent_lowat_default: u32,
-    /// TCP_SYNCNT, as the sysctl says.
+    /// Default of TCP_SYNCNT, the value of the sysctl `tcp_syn_retries`.
     syn_retries_default: u32,
     /// TCP_CONGESTION.
     congestion: String,
-    /// See [`KEPT`].
+    /// Values of the options in [`KEPT`].
     kept: BTreeMap<(i32, i32), i32>,
 }
 
 impl Options {
-    /// Those of a new socket.
+    /// Returns the options of a new socket.
     pub fn new(settings: &Settings) -> Self {
         Self {
             engine: SocketOptions::default(),
@@ -95,7 +95,7 @@ impl Options {
         }
     }
 
-    /// How many bytes may wait to be sent before a program must wait, too.
+    /// Returns the number of unsent bytes above which a writer blocks.
     pub fn unsent_max(&self) -> u32 {
         match self.notsent_lowat {
             0 => self.notsent_lowat_default,
@@ -103,7 +103,7 @@ impl Options {
         }
     }
 
-    /// Whether `(level, name)` was set to anything but zero.
+    /// Returns true if the option `(level, name)` is not zero.
     pub fn is_on(&self, level: i32, name: i32) -> bool {
         self.kept
             .get(&(level, name))
@@ -187,7 +187,7 @@ impl Options {
         Ok(())
     }
 
-    /// IP_TOS and its like, which may be a single byte, too.
+    /// Sets IP_TOS and similar options, whose value may also be a single byte.
     fn set_of_ip(&mut self, level: i32, name: i32, value: &[u8]) -> Answer<()> {
         let number = match value {
             [byte] => i32::from(*byte),
@@ -296,7 +296,8 @@ impl Options {
     }
 }
 
-/// TCP_DEFER_ACCEPT: `seconds` as a number of timeouts of the SYN,ACK: 1 s, doubling up to 120 s.
+/// Converts the seconds of TCP_DEFER_ACCEPT to a number of SYN,ACK timeouts: 1 s, doubling up to
+/// 120 s.
 fn defer_timeouts(seconds: i32) -> u8 {
     let long_enough = |count: &u8| i64::from(timeouts_as_seconds(*count)) >= seconds.into();
     (0..=u8::MAX).find(long_enough).unwrap_or(u8::MAX)
@@ -311,7 +312,7 @@ fn int(value: &[u8]) -> Answer<i32> {
     Ok(i32::from_ne_bytes(*bytes))
 }
 
-/// SO_MAX_PACING_RATE: 32 bits or 64, in bytes per second; all bits set for none.
+/// Parses SO_MAX_PACING_RATE, 32 or 64 bits, in bytes per second. All ones mean no limit.
 fn rate(value: &[u8]) -> Answer<u64> {
     if let Some(long) = value.first_chunk() {
         return Ok(u64::from_ne_bytes(*long));
@@ -328,7 +329,7 @@ fn of_int(value: u32) -> Vec<u8> {
     value.to_ne_bytes().to_vec()
 }
 
-/// A `struct timeval`; none for "as long as it takes".
+/// Parses a `struct timeval`. `None` for zero, which means no timeout.
 fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
     let word = |at: usize| {
         let bytes = value.get(at..).and_then(|rest| rest.first_chunk());
@@ -369,7 +370,7 @@ impl Stack {
             return Ok(());
         };
         if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && engine.nodelay {
-            // As Linux: what a cork held goes out now.
+            // As in Linux, removing the cork sends the held data.
             let free = SocketOptions {
                 cork: false,
                 ..engine
@@ -380,7 +381,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Time stamps are numbered from what is not acknowledged yet, as in Linux.
+    /// Sets SO_TIMESTAMPING. As in Linux, byte numbers count from SND.UNA.
     fn set_stamping(&mut self, fd: Fd, value: i32) -> Answer<()> {
         let flow = self.flow_of(fd)?.and_then(|id| self.flow(id));
         let base = flow.map_or(0, |flow| flow.tx_acked());
@@ -388,7 +389,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `getsockopt(2)`: the value's bytes, of which the caller takes as many as it has room for.
+    /// `getsockopt(2)`. Returns the bytes of the value, which the caller may truncate.
     pub fn option(&mut self, fd: Fd, level: i32, name: i32) -> Answer<Vec<u8>> {
         let state = self.state_of(fd)?;
         let id = self.flow_of(fd)?;
@@ -409,7 +410,7 @@ impl Stack {
             (libc::SOL_SOCKET, libc::SO_DOMAIN) => Some(of_int(socket.domain as u32)),
             (libc::SOL_SOCKET, libc::SO_MEMINFO) => Some(self.memory_info(fd, id)?),
             (libc::IPPROTO_TCP, libc::TCP_INFO) => Some(self.tcp_info(fd)?),
-            // No algorithm here has more to say than TCP_INFO does.
+            // No congestion control here reports more than TCP_INFO does.
             (libc::IPPROTO_TCP, libc::TCP_CC_INFO) => Some(Vec::new()),
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => Some(self.mss(fd, id)?),
             (libc::SOL_SOCKET, _) => socket.options.get_of_socket(name),

@@ -1,4 +1,4 @@
-//! Raw IP packets to what the engine takes, and from what it gives.
+//! Conversion of raw IP packets to the engine's segments and back.
 
 use tidelane_engine::{
     Arrival, Endpoint, FlowKey, IcmpError, IpFields, LinkId, Segment, SegmentOut,
@@ -10,23 +10,23 @@ use tidelane_wire::{
 
 use crate::ip6;
 
-/// Bytes of the Ethernet header that [`HeaderTemplate`] writes first.
+/// Length of the Ethernet header that [`HeaderTemplate`] writes first, in bytes.
 const ETHERNET_HEADER_LEN: usize = 14;
-/// IPv4 and Ethernet.
+/// Length of the Ethernet and IPv4 headers.
 const BELOW_TCP: usize = 34;
 /// The only link.
 pub const LINK: LinkId = LinkId(0);
 
-/// What a packet carries.
+/// Content of a received packet.
 #[derive(Debug)]
 pub enum Inbound<'a> {
-    /// A segment, and where it comes from.
+    /// A segment with its addresses.
     Segment(Arrival, Segment<'a>),
-    /// An ICMP error about one of ours.
+    /// An ICMP error about a segment of this stack.
     Error(IcmpError),
 }
 
-/// Parses one packet, as the kernel would on receipt: lengths and checksums.
+/// Parses one packet, and checks lengths and checksums as the kernel does.
 pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     if bytes.first().is_some_and(|first| first >> 4 == 6) {
         return ip6::parse(bytes);
@@ -53,12 +53,13 @@ pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     }
 }
 
-/// The packet for `out`, with `ip_id` and complete checksums. `None` if there is no such packet.
+/// Returns the packet for `out`, with `ip_id` and complete checksums. `None` if its options do not
+/// fit.
 pub fn emit(out: &SegmentOut, payload: &[u8], ip_id: u16) -> Option<Vec<u8>> {
     emit_with((out, 0), payload, ip_id, IpFields::default())
 }
 
-/// As [`emit`], with an urgent pointer, DiffServ field and TTL.
+/// Returns the packet for `out` with an urgent pointer, DiffServ field and TTL.
 pub fn emit_with(
     (out, urgent): (&SegmentOut, u16),
     payload: &[u8],

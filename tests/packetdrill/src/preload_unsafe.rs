@@ -1,5 +1,5 @@
-//! For a library that is preloaded as well: the names of libc that packetdrill calls past the
-//! interface. Whatever is not about a socket of ours goes to the kernel.
+//! The libc functions that packetdrill calls directly instead of through the interface, for a
+//! library that is preloaded as well. Calls on other descriptors go to the kernel.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -16,10 +16,10 @@ use crate::{
     stack::Fd,
 };
 
-/// How iproute2 is told to forget servers.
+/// The command of iproute2 that drops the metrics of servers, cookies included.
 const FLUSH: &str = "tcp_metrics flush";
 
-/// The stack, if `fd` is a socket of it.
+/// Returns the stack if `fd` is one of its sockets.
 fn owner(fd: Fd) -> Option<Arc<Shared>> {
     loaded().filter(|shared| shared.call(|stack| stack.has_socket(fd)))
 }
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match owner(fd) {
             Some(shared) => option_of(&shared, fd, level, name, value, len),
@@ -46,8 +46,7 @@ pub unsafe extern "C" fn getsockopt(
     }
 }
 
-/// `system(3)`: a command that flushes what the kernel knows of servers makes the stack forget its
-/// cookies, too.
+/// `system(3)`. A command that flushes the kernel's TCP metrics also drops the stack's cookies.
 ///
 /// # Safety
 ///
@@ -55,7 +54,7 @@ pub unsafe extern "C" fn getsockopt(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     type System = unsafe extern "C" fn(*const c_char) -> c_int;
-    // SAFETY: the caller's promise; libc has a function of this name and type.
+    // SAFETY: guaranteed by the caller; libc has a function of this name and type.
     unsafe {
         let text = (!command.is_null()).then(|| CStr::from_ptr(command).to_string_lossy());
         if text.is_some_and(|text| text.contains(FLUSH))
@@ -79,10 +78,10 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, at: *mut off_t, len: size_t) -> ssize_t {
     let Some(shared) = owner(to) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { libc::syscall(libc::SYS_sendfile, to, from, at, len) } as ssize_t;
     };
-    // SAFETY: the caller's promise; with a position the file's own does not move.
+    // SAFETY: guaranteed by the caller; with a position the file's own does not move.
     unsafe {
         if at.is_null() {
             return answer(out_of_file(&shared, from, to, len, 0));

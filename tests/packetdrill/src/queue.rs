@@ -1,7 +1,7 @@
-//! The send queue as Linux has it: in buffers of several segments, some of whose ends are pushed.
+//! The send queue of Linux, which consists of buffers (skbs) of several segments.
 //!
-//! The engine knows only a stream of bytes. Where Linux ends a buffer, a packet ends too; and a
-//! packet of one segment has PSH only at the end of a write (or half a window after the last).
+//! The engine only has a stream of bytes. In Linux a packet also ends at the end of a buffer, and a
+//! packet of one segment has PSH only at the end of a write, or half a window after the last PSH.
 
 use std::collections::VecDeque;
 
@@ -12,35 +12,35 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// What Linux counts for a buffer of the send queue besides its bytes.
+/// Bytes that Linux accounts for a buffer of the send queue besides its payload.
 const BUFFER_OVERHEAD: u32 = 896;
-/// Most bytes in one such buffer: what segmentation offload takes.
+/// Largest payload of a buffer, the limit of segmentation offload.
 const BUFFER_MAX: u32 = 65_536 - 320;
-/// Segments that go to the device in one buffer at most: the rest of a buffer is split off.
+/// Bound on the segments that leave in one packet. The rest of a buffer is split off.
 const BURST_SEGMENTS: u32 = 10;
 
-/// Positions in the send stream that matter to packets.
+/// Positions in the send stream at which packets end.
 #[derive(Debug, Default)]
-pub struct Marks {
-    /// Ends of packets that were sent, and of buffers, ascending.
+pub struct PacketEnds {
+    /// Ends of sent packets and of buffers, ascending.
     ends: VecDeque<u32>,
-    /// Ends of records: no packet goes beyond one, be it sent again.
+    /// Ends of records. No packet crosses one, not even a retransmission.
     records: VecDeque<u32>,
-    /// Ends of writes.
+    /// Ends of writes, which get PSH.
     pushes: VecDeque<u32>,
-    /// The last of them.
+    /// The last position with PSH.
     pushed: u32,
-    /// Where the last buffer begins.
+    /// Start of the last buffer.
     tail: u32,
 }
 
-/// Whether position `a` is before `b`.
+/// Returns true if position `a` is before `b`.
 const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-impl Marks {
-    /// A packet or buffer ends here.
+impl PacketEnds {
+    /// Adds the end of a packet or buffer.
     pub fn end(&mut self, at: u32) {
         let later = self.ends.iter().position(|end| !before(*end, at));
         match later {
@@ -50,47 +50,47 @@ impl Marks {
         }
     }
 
-    /// A record ends here.
+    /// Adds the end of a record.
     pub fn end_record(&mut self, at: u32) {
         self.records.push_back(at);
         self.end(at);
     }
 
-    /// The first end of a record between `start` and `end`, if there is one.
+    /// Returns the first end of a record between `start` and `end`, if there is one.
     pub fn record_within(&self, start: u32, end: u32) -> Option<u32> {
         let within = |at: &&u32| before(start, **at) && before(**at, end);
         self.records.iter().find(within).copied()
     }
 
-    /// Whether one does.
+    /// Returns true if a packet or buffer ends at `at`.
     pub fn is_end(&self, at: u32) -> bool {
         self.ends.contains(&at)
     }
 
-    /// A write ends here.
+    /// Adds a position with PSH.
     pub fn push(&mut self, at: u32) {
         self.pushes.push_back(at);
         self.pushed = at;
     }
 
-    /// Whether one does.
+    /// Returns true if the segment that ends at `at` has PSH.
     pub fn is_push(&self, at: u32) -> bool {
         self.pushes.contains(&at)
     }
 
-    /// All before `acked` is done with.
+    /// Removes all positions up to `acked`.
     pub fn forget_before(&mut self, acked: u32) {
-        for marks in [&mut self.ends, &mut self.pushes, &mut self.records] {
-            while marks.front().is_some_and(|at| !before(acked, *at)) {
-                marks.pop_front();
+        for packet_ends in [&mut self.ends, &mut self.pushes, &mut self.records] {
+            while packet_ends.front().is_some_and(|at| !before(acked, *at)) {
+                packet_ends.pop_front();
             }
         }
     }
 }
 
 impl Stack {
-    /// How many bytes the next buffer of the send queue takes: what is left of the last one, or,
-    /// while the queue is below its limit, a new one.
+    /// Returns the free space for the next write: the rest of the last buffer, or a new buffer while
+    /// the queue is below its limit.
     pub(crate) fn room(&mut self, fd: Fd, id: FlowId) -> Answer<u32> {
         let flow = self.flow(id).ok_or(Errno(libc::EPIPE))?;
         let (sent, known) = (flow.tx_pos(flow.snd_nxt), flow.tx_head());
@@ -100,9 +100,9 @@ impl Stack {
         let full = self.queued(id) >= sndbuf || self.unsent_of(id) >= unsent_max;
         let streams = self.wire.streams(id);
         let written = streams.written.unwrap_or(known);
-        let begin = match before(streams.marks.tail, sent) {
+        let begin = match before(streams.packet_ends.tail, sent) {
             true => sent,
-            false => streams.marks.tail,
+            false => streams.packet_ends.tail,
         };
         let tail = written.wrapping_sub(begin);
         let ended = streams.record_ends.back() == Some(&written);
@@ -112,15 +112,15 @@ impl Stack {
         if full {
             return Ok(0);
         }
-        streams.marks.tail = written;
+        streams.packet_ends.tail = written;
         if tail > 0 {
-            streams.marks.end(written);
+            streams.packet_ends.end(written);
         }
         Ok(goal)
     }
 
-    /// A send buffer that is in the way of the congestion window grows with it (Linux'
-    /// `tcp_sndbuf_expand`), unless the program set it.
+    /// Grows a send buffer that limits the congestion window (Linux' `tcp_sndbuf_expand`), unless the
+    /// program set SO_SNDBUF.
     pub(crate) fn expand_buffer(&mut self, fd: Fd, id: FlowId) {
         let most = self.settings.sndbuf_max();
         let Some(info) = self.flow_info(id) else {
@@ -137,18 +137,18 @@ impl Stack {
         }
     }
 
-    /// Bytes go into the queue that end at `end`; `last`: and the write with them.
+    /// Decides on PSH at `end`, where a part of a write ends. `last` is true at the write's end.
     pub(crate) fn mark_push(&mut self, id: FlowId, end: u32, last: bool) {
         let window = self.flow_info(id).map_or(0, |info| info.snd_wnd_max);
-        let marks = &mut self.wire.streams(id).marks;
-        let forced = end.wrapping_sub(marks.pushed) > window / 2;
+        let packet_ends = &mut self.wire.streams(id).packet_ends;
+        let forced = end.wrapping_sub(packet_ends.pushed) > window / 2;
         if last || forced {
-            marks.push(end);
+            packet_ends.push(end);
         }
     }
 
-    /// Bytes of a full buffer: whole segments, at most half of the largest window that the peer
-    /// offered.
+    /// Returns the size of a full buffer: whole segments, at most half of the largest window that the
+    /// peer has offered.
     fn buffer_goal(&self, id: FlowId) -> u32 {
         let info = self.flow_info(id);
         let (mss, wnd) = info.map_or((1, 0), |info| (info.mss.max(1), info.snd_wnd_max));
@@ -156,7 +156,7 @@ impl Stack {
         most - most % mss
     }
 
-    /// What the send queue counts for: bytes, and what each buffer costs besides.
+    /// Returns the accounted size of the send queue: payload plus the overhead of each buffer.
     pub(crate) fn queued(&self, id: FlowId) -> u32 {
         let Some(info) = self.flow_info(id) else {
             return 0;
@@ -175,13 +175,13 @@ mod tests {
 
     #[test]
     fn ends_stay_in_order_and_go_when_acknowledged() {
-        let mut marks = Marks::default();
+        let mut packet_ends = PacketEnds::default();
         for at in [300, 100, 200, 100] {
-            marks.end(at);
+            packet_ends.end(at);
         }
-        marks.push(300);
-        assert_eq!(marks.ends, [100, 200, 300]);
-        marks.forget_before(200);
-        assert!(!marks.is_end(200) && marks.is_end(300) && marks.is_push(300));
+        packet_ends.push(300);
+        assert_eq!(packet_ends.ends, [100, 200, 300]);
+        packet_ends.forget_before(200);
+        assert!(!packet_ends.is_end(200) && packet_ends.is_end(300) && packet_ends.is_push(300));
     }
 }

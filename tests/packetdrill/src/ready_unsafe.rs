@@ -1,4 +1,4 @@
-//! The slots that wait for readiness, and those of pipes.
+//! The interface slots that wait for readiness, and the slots of pipes.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -19,23 +19,23 @@ use crate::{
 
 type User = *mut c_void;
 
-/// What the kernel says of a descriptor that is not ours, without waiting.
+/// Polls a descriptor of the kernel without waiting.
 fn poll_kernel(fd: Fd) -> u32 {
     let mut entry = pollfd {
         fd,
         events: libc::POLLIN | libc::POLLOUT,
         revents: 0,
     };
-    // SAFETY: one entry, and no time to wait.
+    // SAFETY: the pointer is to one valid entry.
     unsafe { libc::poll(&mut entry, 1, 0) };
     u32::from(entry.revents as u16)
 }
 
-// SAFETY (of all functions below): packetdrill passes the `userdata` that it was given, and
-// pointers as the system call of the same name takes them.
+// SAFETY (of all functions below): packetdrill passes the `userdata` of the interface, and the
+// pointers that the system call of the same name takes.
 
 pub unsafe extern "C" fn poll(user: User, to: *mut pollfd, count: nfds_t, ms: c_int) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let (shared, entries) = unsafe {
         let entries = match count {
             0 => &mut [],
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn epoll_create(user: User, size: c_int) -> c_int {
     if size <= 0 {
         return done(Err(Errno::INVAL));
     }
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     let make = |fd| {
         shared.call(|stack| stack.epoll_create(fd));
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let (shared, ready) = unsafe {
         let (events, data) = match event.is_null() {
             true => (0, 0),
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn epoll_wait(
     max: c_int,
     ms: c_int,
 ) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     let result = shared.epoll_wait(epoll, max.max(0) as usize, ms);
     answer(result.map(|ready| {
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn epoll_wait(
                 events: ready.events,
                 u64: ready.data,
             };
-            // SAFETY: as said above; there are at most `max`.
+            // SAFETY: by the contract above; there are at most `max`.
             unsafe { to.add(at).write_unaligned(event) };
         }
         ready.len()
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn epoll_wait(
 }
 
 pub unsafe extern "C" fn pipe(_user: User, ends: *mut c_int) -> c_int {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     unsafe { libc::pipe(ends) }
 }
 
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    // SAFETY: as said above.
+    // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     let (source, sink) = shared.call(|stack| (stack.has_socket(from), stack.has_socket(to)));
     let flags_of_socket = match flags & libc::SPLICE_F_NONBLOCK {
@@ -133,22 +133,22 @@ pub unsafe extern "C" fn splice(
     answer(match (source, sink) {
         (true, false) => into_pipe(shared, from, to, len, flags_of_socket),
         (false, true) => out_of_file(shared, from, to, len, flags_of_socket),
-        // SAFETY: as said above.
+        // SAFETY: by the contract above.
         (false, false) => unsafe { kernel(libc::splice(from, from_at, to, to_at, len, flags)) },
         (true, true) => Err(Errno::INVAL),
     })
 }
 
-/// From a socket into a pipe, no more than the pipe takes.
+/// Moves bytes from a socket into a pipe, at most as many as the pipe holds.
 fn into_pipe(shared: &Shared, from: Fd, to: Fd, len: usize, flags: c_int) -> Answer<usize> {
-    // SAFETY: a request without memory.
+    // SAFETY: this request takes no pointer.
     let room = kernel(unsafe { libc::fcntl(to, libc::F_GETPIPE_SZ) } as isize)?;
     let received = shared.recv(from, len.min(room), flags)?.bytes;
-    // SAFETY: the bytes just received.
+    // SAFETY: the pointer and length are those of a vector.
     kernel(unsafe { libc::write(to, received.as_ptr().cast(), received.len()) })
 }
 
-/// From a pipe or a file to a socket: what the socket does not take now, it takes after a wait.
+/// Moves bytes from a pipe or file to a socket, and waits until the socket has accepted all.
 pub(crate) fn out_of_file(
     shared: &Shared,
     from: Fd,
@@ -157,7 +157,7 @@ pub(crate) fn out_of_file(
     flags: c_int,
 ) -> Answer<usize> {
     let mut buffer = vec![0; len];
-    // SAFETY: a buffer of that length.
+    // SAFETY: the pointer and length are those of a buffer.
     let got = unsafe {
         let room = bytes_mut(buffer.as_mut_ptr().cast(), len);
         kernel(libc::read(from, room.as_mut_ptr().cast(), len))?

@@ -1,6 +1,6 @@
-//! Ends of records in the send stream: what is written after MSG_EOR does not share a packet with
-//! what was written before. The engine is told of the bytes behind one only when it has sent all
-//! before it.
+//! Ends of records in the send stream. Bytes written after MSG_EOR never share a packet with the
+//! bytes before it. The driver therefore advances the engine past the end of a record only once all
+//! bytes before it are sent.
 
 use tidelane_engine::{FlowId, SocketOptions};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Stack {
-    /// Appends to the send stream; `ends_record`: what follows must not be joined with this.
+    /// Appends to the send stream. With `ends_record` a record ends behind these bytes.
     pub(crate) fn append(
         &mut self,
         id: FlowId,
@@ -30,12 +30,12 @@ impl Stack {
         let streams = self.wire.streams(id);
         if ends_record {
             streams.record_ends.push_back(written);
-            streams.marks.end_record(written);
+            streams.packet_ends.end_record(written);
         }
         self.release_records(id)
     }
 
-    /// Tells the engine of all that it may know.
+    /// Advances the engine up to the next end of a record.
     pub(crate) fn release_records(&mut self, id: FlowId) -> Answer<()> {
         loop {
             let Some(flow) = self.flow(id) else {
@@ -58,14 +58,14 @@ impl Stack {
         }
     }
 
-    /// All at once: nothing will follow.
+    /// Advances the engine past all ends of records, at the end of the stream.
     pub(crate) fn release_all(&mut self, id: FlowId) -> Answer<()> {
         self.wire.streams(id).record_ends.clear();
         self.release_records(id)
     }
 
-    /// `followed`: there is more behind, so a small segment does not wait (as in Linux, where Nagle
-    /// is for the last buffer of the queue only).
+    /// Advances the engine to `to`. `followed` is true if more bytes are queued: a small segment then
+    /// does not wait, because Linux applies Nagle only to the last buffer of the queue.
     fn advance(&mut self, id: FlowId, to: u32, followed: bool) -> Answer<()> {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let options = owner
@@ -81,12 +81,12 @@ impl Stack {
         })
         .map_err(|_| Errno(libc::EPIPE))?;
         if let Some(options) = pushed {
-            self.quietly(|engine, now, wire| engine.set_options(now, id, options, wire));
+            self.call_in_batch(|engine, now, wire| engine.set_options(now, id, options, wire));
         }
         Ok(())
     }
 
-    /// Bytes written and not sent, those included that the engine does not know of yet.
+    /// Returns the number of unsent bytes, including the bytes behind the end of a record.
     pub(crate) fn unsent_of(&self, id: FlowId) -> u32 {
         let (Some(flow), Some(info)) = (self.flow(id), self.flow_info(id)) else {
             return 0;

@@ -1,25 +1,26 @@
-//! The round-trip time as Linux measures it: a sample for each acknowledgment. The engine times one
-//! segment per flight, which is enough for its timeouts; the sizes of Linux' packets follow from
-//! the pacing rate, and that from this.
+//! The round-trip time as Linux measures it, with a sample for each ACK.
+//!
+//! The engine times one segment per flight, which is enough for its timeouts. The size of Linux'
+//! packets depends on the pacing rate, and that on Linux' smoothed RTT.
 
 use std::collections::VecDeque;
 
 use tidelane_engine::{Duration, Instant};
 
-/// Packets that are timed at most.
+/// Bound on the timed packets.
 const PACKETS_MAX: usize = 1024;
 
-/// The packets of one flow that are not acknowledged, and what came of the others.
+/// The unacknowledged packets of a flow, and its smoothed RTT.
 #[derive(Debug, Default)]
 pub struct RoundTrips {
-    /// Ends in the stream, ascending, and when they left.
+    /// Stream position of each packet's end, ascending, and its time of sending.
     sent: VecDeque<(u32, Instant)>,
     srtt: Option<Duration>,
 }
 
 impl RoundTrips {
-    /// A packet that ends at `end` left. One that was sent before ends all measurements: its
-    /// acknowledgment may be for either (RFC 6298 §3).
+    /// Records the sending of a packet that ends at `end`. A retransmission ends all measurements,
+    /// because its ACK may be for either transmission (RFC 6298 §3).
     pub fn sent(&mut self, end: u32, now: Instant) {
         let newest = self.sent.back();
         if newest.is_some_and(|(last, _)| (end.wrapping_sub(*last) as i32) <= 0) {
@@ -29,8 +30,8 @@ impl RoundTrips {
         }
     }
 
-    /// All before `acked` is acknowledged: a sample from the oldest of it. `first` is the smoothed
-    /// time before the first sample here.
+    /// Takes a sample from the oldest packet that an ACK up to `acked` covers. `first` is the
+    /// smoothed RTT before the first sample.
     pub fn acknowledged(&mut self, acked: u32, now: Instant, first: Duration) {
         let mut oldest = None;
         while let Some((end, at)) = self.sent.front().copied()
@@ -42,12 +43,12 @@ impl RoundTrips {
         if let Some(at) = oldest {
             let srtt = self.srtt.unwrap_or(first);
             let sample = now.since(at);
-            // RFC 6298 (2.3): an eighth of the difference.
+            // RFC 6298 (2.3): alpha is 1/8.
             self.srtt = Some(Duration((srtt.0 * 7 + sample.0) / 8));
         }
     }
 
-    /// The smoothed time, once something was measured.
+    /// Returns the smoothed RTT, once there was a sample.
     pub fn srtt(&self) -> Option<Duration> {
         self.srtt
     }
@@ -69,7 +70,7 @@ mod tests {
         assert_eq!(trips.srtt(), None);
         trips.acknowledged(2000, at(26), first);
         assert_eq!(trips.srtt(), Some(Duration::from_millis(9)));
-        // Sent again: nothing is known of what is in flight.
+        // A retransmission invalidates the measurements in flight.
         trips.sent(3000, at(30));
         trips.acknowledged(3000, at(90), first);
         assert_eq!(trips.srtt(), Some(Duration::from_millis(9)));

@@ -1,4 +1,4 @@
-//! What the stack is set to: constants that scripts' preambles agree on, and what a script changes.
+//! The settings of the stack: the defaults of scripts' preambles, and the sysctls that a script sets.
 
 use std::{
     collections::BTreeMap,
@@ -11,9 +11,9 @@ use tidelane_engine::{Algorithm, Duration, EcnPolicy, EngineConfig, MtuProbing};
 
 use crate::offload::Sizing;
 
-/// Where the kernel keeps sysctls of TCP.
+/// Folder of the kernel's TCP sysctls.
 const SYSCTLS: &str = "/proc/sys/net/ipv4";
-/// The sysctls that mean something here, with the values that stand unless a script changes them.
+/// The supported sysctls with their defaults.
 const DEFAULTS: [(&str, &str); 21] = [
     ("tcp_timestamps", "1"),
     ("tcp_sack", "1"),
@@ -41,33 +41,34 @@ const DEFAULTS: [(&str, &str); 21] = [
 const KEY: &str = "tcp_fastopen_key";
 /// MTU unless `--so_flags` says otherwise.
 const MTU: u32 = 1500;
-/// packetdrill's default for the host under test.
+/// packetdrill's default address of the host under test.
 const LOCAL_IP: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
-/// The same over IPv6.
+/// packetdrill's default IPv6 address of the host under test.
 const LOCAL_IP6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1);
-/// Most connections at once. A script has a few, and packetdrill locks all memory.
+/// Bound on concurrent connections. It is low because packetdrill locks all memory.
 const FLOWS_MAX: u32 = 1024;
 
-/// See the module.
+/// The settings of a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     sysctls: BTreeMap<String, String>,
-    /// Bytes of the largest packet.
+    /// MTU of the device in bytes.
     pub mtu: u32,
-    /// Whether packets may be as large as those for a device that cuts them.
+    /// True for segmentation offload (TSO or GSO).
     pub offload: bool,
-    /// Whether the device cuts them itself. Otherwise the kernel does, right before.
+    /// True if the device segments packets (TSO). Otherwise the kernel does so before the device
+    /// (GSO).
     pub tso: bool,
-    /// Whether acknowledgments and probes are timed as in the service, not as in Linux.
+    /// True for the timing of ACKs and probes that the service uses, instead of Linux' timing.
     pub service: bool,
-    /// Where connections come from that a script does not bind.
+    /// IPv4 source address of unbound sockets.
     pub local_ip: Ipv4Addr,
-    /// The same over IPv6.
+    /// IPv6 source address of unbound sockets.
     pub local_ip6: Ipv6Addr,
 }
 
 impl Settings {
-    /// The defaults, changed by `flags`: `key=value` pairs, comma-separated.
+    /// Returns the defaults, changed by `flags`, comma-separated `key=value` pairs.
     pub fn new(flags: &str) -> Result<Self, String> {
         let mut settings = Self {
             sysctls: DEFAULTS
@@ -111,8 +112,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Follows the sysctls that a script changed: those whose values differ between two readings;
-    /// and the key of cookies, which means nothing to a script that does not set it.
+    /// Applies the sysctls whose values differ between two readings. Also applies the key of
+    /// cookies, which does not matter to a script that does not set it.
     pub fn follow(&mut self, before: &Reading, after: &Reading) {
         for (name, value) in &after.0 {
             let changed = before.0.get(name) != Some(value) || name == KEY;
@@ -122,7 +123,7 @@ impl Settings {
         }
     }
 
-    /// The words of a sysctl.
+    /// Returns the text of a sysctl.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.sysctls.get(name).map_or("", String::as_str)
     }
@@ -140,40 +141,40 @@ impl Settings {
         words.filter_map(number).collect()
     }
 
-    /// SO_SNDBUF of a new socket.
+    /// Returns SO_SNDBUF of a new socket.
     pub fn sndbuf(&self) -> u32 {
         self.numbers("tcp_wmem")
             .get(1)
             .map_or(1 << 18, |n| *n as u32)
     }
 
-    /// The largest send buffer that grows by itself.
+    /// Returns the limit of automatic growth of send buffers.
     pub fn sndbuf_max(&self) -> u32 {
         self.numbers("tcp_wmem")
             .get(2)
             .map_or(1 << 22, |n| *n as u32)
     }
 
-    /// SO_RCVBUF of a new socket.
+    /// Returns SO_RCVBUF of a new socket.
     pub fn rcvbuf(&self) -> u32 {
         self.numbers("tcp_rmem")
             .get(1)
             .map_or(1 << 17, |n| *n as u32)
     }
 
-    /// TCP_NOTSENT_LOWAT of a socket that does not set it.
+    /// Returns the default of TCP_NOTSENT_LOWAT.
     pub fn notsent_lowat(&self) -> u32 {
         self.number("tcp_notsent_lowat").min(u64::from(u32::MAX)) as u32
     }
 
-    /// Name of the congestion control of new sockets.
+    /// Returns the name of the congestion control of new sockets.
     pub fn congestion(&self) -> &str {
         self.sysctls
             .get("tcp_congestion_control")
             .map_or("cubic", String::as_str)
     }
 
-    /// How large packets may be that a device cuts.
+    /// Returns the sysctls that determine packet sizes.
     pub fn sizing(&self) -> Sizing {
         Sizing {
             offload: self.offload,
@@ -184,7 +185,7 @@ impl Settings {
         }
     }
 
-    /// The engine's policy.
+    /// Returns the configuration of the engine.
     pub fn engine(&self) -> EngineConfig {
         let largest = self.numbers("tcp_rmem").get(2).copied();
         let rx_window_max = largest.unwrap_or(6 << 20).clamp(1 << 16, 1 << 30) as u32;
@@ -233,17 +234,17 @@ impl Settings {
     }
 }
 
-/// The kernel's sysctls at one moment. Those that it does not have are left out.
+/// A reading of the kernel's sysctls. Sysctls that the kernel lacks are left out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reading(BTreeMap<String, String>);
 
 impl Reading {
-    /// Whether nothing was read.
+    /// Returns true if no sysctl was read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Reads those of the network namespace of this process.
+    /// Reads the sysctls of this process' network namespace.
     pub fn now() -> Self {
         let read = |name: &str| {
             let text = fs::read_to_string(Path::new(SYSCTLS).join(name)).ok()?;

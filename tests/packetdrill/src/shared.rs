@@ -1,4 +1,4 @@
-//! The stack as several threads see it: who waits, who moves the clock, and who waits for whom.
+//! The stack shared between threads: blocked calls, and the thread that advances the clock.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -14,43 +14,43 @@ use crate::{
     wire::Sent,
 };
 
-/// How long, of real time, the first thread waits for another to come out of its call.
+/// Real time that the first thread waits for another thread to leave its call.
 const RETURN_MAX: time::Duration = time::Duration::from_secs(1);
 
 /// A thread in a blocking call.
 #[derive(Debug)]
 struct Waiter {
     thread: ThreadId,
-    /// The round in which it last tried.
+    /// The last round in which the thread tried its call.
     tried: u64,
-    /// When it gives up.
+    /// End of the call's timeout.
     deadline: Option<Instant>,
-    /// Its call is over, but it has not taken the time yet.
+    /// True if the call is over and the thread has not read the clock yet.
     returning: bool,
 }
 
 #[derive(Debug)]
 struct Inside {
     stack: Stack,
-    /// Counts changes to the stack.
+    /// Number of changes to the stack.
     round: u64,
     waiters: Vec<Waiter>,
 }
 
-/// See the module.
+/// The shared stack.
 #[derive(Debug)]
 pub struct Shared {
-    /// The thread that made the interface: it moves the clock.
+    /// The thread that made the interface, which advances the clock.
     first: ThreadId,
     inside: Mutex<Inside>,
-    /// The round went on.
+    /// Signalled at the start of a round.
     changed: Condvar,
-    /// A waiter tried, or took the time.
-    settled: Condvar,
+    /// Signalled after a waiter has tried its call or read the clock.
+    waiter_done: Condvar,
 }
 
 impl Shared {
-    /// The calling thread is the first.
+    /// Returns a shared stack whose first thread is the caller.
     pub fn new(stack: Stack) -> Self {
         let inside = Inside {
             stack,
@@ -61,7 +61,7 @@ impl Shared {
             first: thread::current().id(),
             inside: Mutex::new(inside),
             changed: Condvar::new(),
-            settled: Condvar::new(),
+            waiter_done: Condvar::new(),
         }
     }
 
@@ -69,16 +69,15 @@ impl Shared {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call that does not wait.
+    /// Makes a call that does not block.
     pub fn call<R>(&self, call: impl FnOnce(&mut Stack) -> R) -> R {
         let mut inside = self.lock();
         let result = call(&mut inside.stack);
-        drop(self.settle(inside));
+        drop(self.run_waiters(inside));
         result
     }
 
-    /// A call that waits while it gives EAGAIN: until there is an answer, or `within` has passed,
-    /// and then gives `late`.
+    /// Makes a call that blocks while it fails with EAGAIN. Returns `late` after `within`.
     pub fn wait<R>(
         &self,
         within: Option<Duration>,
@@ -101,7 +100,7 @@ impl Shared {
             let is_late = deadline.is_some_and(|deadline| deadline <= now);
             let over = answer.is_some() || is_late;
             inside.note(deadline, over && waited, over);
-            self.settled.notify_all();
+            self.waiter_done.notify_all();
             if over {
                 return answer.unwrap_or(Err(late));
             }
@@ -113,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// Nobody else moves the clock: this call does.
+    /// Blocks in the first thread, which has to advance the clock itself.
     fn wait_in_first<'a, R>(
         &'a self,
         mut inside: MutexGuard<'a, Inside>,
@@ -123,9 +122,9 @@ impl Shared {
     ) -> Answer<R> {
         loop {
             match attempt(&mut inside.stack) {
-                Err(Errno::AGAIN) => inside = self.settle(inside),
+                Err(Errno::AGAIN) => inside = self.run_waiters(inside),
                 answer => {
-                    drop(self.settle(inside));
+                    drop(self.run_waiters(inside));
                     return answer;
                 }
             }
@@ -140,13 +139,13 @@ impl Shared {
                         error => error,
                     });
                 }
-                // It would block for ever.
+                // No event can end the wait.
                 None => return Err(Errno::AGAIN),
             }
         }
     }
 
-    /// What `gettimeofday` says. A thread that comes out of a call has its time with this.
+    /// `gettimeofday(2)`. A thread that has left a blocking call gets its time here.
     pub fn read_clock_us(&self) -> u64 {
         let mut inside = self.lock();
         let me = thread::current().id();
@@ -154,13 +153,13 @@ impl Shared {
         inside
             .waiters
             .retain(|waiter| waiter.thread != me || !waiter.returning);
-        self.settled.notify_all();
+        self.waiter_done.notify_all();
         us
     }
 
-    /// Lets `span` of virtual time pass, with all that is due on the way.
+    /// Advances the clock by `span` and runs all timers that become due.
     pub fn sleep(&self, span: Duration) {
-        let mut inside = self.settle(self.lock());
+        let mut inside = self.run_waiters(self.lock());
         let until = inside.stack.now() + span;
         while let Some(next) = inside.next_timeout().filter(|next| *next <= until) {
             inside = self.run_until(inside, next);
@@ -168,9 +167,10 @@ impl Shared {
         drop(self.run_until(inside, until));
     }
 
-    /// The next packet out; the clock moves until there is one. `None` if there will be none.
+    /// Returns the next sent packet, and advances the clock until there is one. `None` if no timer
+    /// can send one.
     pub fn next_sent(&self) -> Option<Sent> {
-        let mut inside = self.settle(self.lock());
+        let mut inside = self.run_waiters(self.lock());
         loop {
             if let Some(sent) = inside.stack.pop_sent() {
                 return Some(sent);
@@ -180,7 +180,7 @@ impl Shared {
         }
     }
 
-    /// How many calls wait.
+    /// Returns the number of blocked calls.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.lock().waiters.len()
@@ -192,22 +192,23 @@ impl Shared {
         to: Instant,
     ) -> MutexGuard<'a, Inside> {
         inside.stack.advance_to(to);
-        self.settle(inside)
+        self.run_waiters(inside)
     }
 
-    /// The stack may have changed: all waiters try again, and who is done takes the time.
-    fn settle<'a>(&'a self, mut inside: MutexGuard<'a, Inside>) -> MutexGuard<'a, Inside> {
+    /// Lets all waiters try their calls again after a change of the stack, and waits until finished
+    /// ones have read the clock.
+    fn run_waiters<'a>(&'a self, mut inside: MutexGuard<'a, Inside>) -> MutexGuard<'a, Inside> {
         if inside.waiters.is_empty() || thread::current().id() != self.first {
             return inside;
         }
         inside.round += 1;
         self.changed.notify_all();
         let (mut inside, late) = self
-            .settled
-            .wait_timeout_while(inside, RETURN_MAX, |inside| !inside.is_settled())
+            .waiter_done
+            .wait_timeout_while(inside, RETURN_MAX, |inside| !inside.all_waiters_done())
             .unwrap_or_else(PoisonError::into_inner);
         if late.timed_out() {
-            // A caller that does not ask for the time: nothing to wait for.
+            // This caller does not read the clock, so do not wait for it.
             inside.waiters.retain(|waiter| !waiter.returning);
         }
         inside
@@ -223,12 +224,13 @@ impl Inside {
             .min()
     }
 
-    fn is_settled(&self) -> bool {
-        let settled = |waiter: &Waiter| waiter.tried == self.round && !waiter.returning;
-        self.waiters.iter().all(settled)
+    fn all_waiters_done(&self) -> bool {
+        let done = |waiter: &Waiter| waiter.tried == self.round && !waiter.returning;
+        self.waiters.iter().all(done)
     }
 
-    /// This thread has tried in this round; is its call over, and has anybody seen it wait?
+    /// Records that this thread has tried its call in this round. `over` is true if the call is
+    /// over, `returning` if the thread still has to read the clock after it.
     fn note(&mut self, deadline: Option<Instant>, returning: bool, over: bool) {
         let me = thread::current().id();
         self.waiters.retain(|waiter| waiter.thread != me);

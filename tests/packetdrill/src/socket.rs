@@ -1,4 +1,4 @@
-//! A socket, and the calls that open, bind and end it.
+//! A socket, and the calls that open, bind and close it.
 
 use std::collections::VecDeque;
 
@@ -16,44 +16,44 @@ use crate::{
     stack::{Fd, Flow, Object, Stack},
 };
 
-/// What a socket is to the engine.
+/// The engine's object behind a socket.
 #[derive(Debug)]
 pub enum Role {
-    /// Nothing yet.
+    /// None yet.
     Fresh,
-    /// A listener, with the connections that nobody accepted yet.
+    /// A listener with its accept queue.
     Listener {
-        /// Its number.
+        /// The engine's id of the listener.
         id: ListenerId,
-        /// Established, in order.
+        /// The accept queue.
         queue: VecDeque<FlowId>,
     },
     /// A connection.
     Flow(FlowId),
-    /// A connection that the engine has let go.
+    /// A connection that the engine has released.
     Over,
 }
 
-/// See the module.
+/// A socket.
 #[derive(Debug)]
 pub struct Socket {
-    /// What it is to the engine.
+    /// The engine's object behind the socket.
     pub role: Role,
     /// `AF_INET` or `AF_INET6`.
     pub domain: i32,
     /// O_NONBLOCK.
     pub nonblocking: bool,
-    /// Where it is bound, or connected from.
+    /// Local endpoint of a bound or connected socket.
     pub local: Option<Endpoint>,
-    /// Where it is connected to.
+    /// Peer of a connected socket.
     pub peer: Option<Endpoint>,
-    /// Options.
+    /// Socket options.
     pub options: Options,
     /// SO_ERROR.
     pub error: Option<Errno>,
-    /// What SO_ERROR says if there is no other: an error that ended nothing.
+    /// A soft error, which SO_ERROR returns if there is no other.
     pub soft_error: Option<Errno>,
-    /// TCP Fast Open.
+    /// Fast Open state.
     pub fast_open: FastOpen,
     /// The error queue.
     pub notices: Notices,
@@ -82,7 +82,7 @@ impl Socket {
     }
 }
 
-/// What Linux says of an open that did not start.
+/// Returns the error of Linux for an open that could not start.
 pub(crate) const fn errno_of_open(error: OpenError) -> Errno {
     Errno(match error {
         OpenError::InUse => libc::EADDRNOTAVAIL,
@@ -91,17 +91,17 @@ pub(crate) const fn errno_of_open(error: OpenError) -> Errno {
     })
 }
 
-/// `how` of `shutdown`.
+/// The argument `how` of `shutdown`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shutdown {
-    /// Nothing more is read.
+    /// True to end reading.
     pub read: bool,
-    /// Nothing more is written.
+    /// True to end writing.
     pub write: bool,
 }
 
 impl Stack {
-    /// `socket(2)`: what `fd` stands for from now on.
+    /// `socket(2)` for the new descriptor `fd`.
     pub fn socket_call(&mut self, fd: Fd, domain: i32, kind: i32, protocol: i32) -> Answer<()> {
         if domain != libc::AF_INET && domain != libc::AF_INET6 {
             return Err(Errno(libc::EAFNOSUPPORT));
@@ -114,7 +114,7 @@ impl Stack {
             return Err(Errno(libc::EPROTONOSUPPORT));
         }
         let reading = Reading::now();
-        self.settle_settings(&reading);
+        self.end_preamble(&reading);
         self.follow_settings(&reading);
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
         let socket = Socket::new(domain, nonblocking, Options::new(&self.settings));
@@ -122,7 +122,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `bind(2)`. Port zero: any.
+    /// `bind(2)`. Port 0 stands for any port.
     pub fn bind(&mut self, fd: Fd, to: Endpoint) -> Answer<()> {
         let socket = self.socket(fd)?;
         if socket.local.is_some() || !matches!(socket.role, Role::Fresh) {
@@ -172,10 +172,10 @@ impl Stack {
         let queue = VecDeque::new();
         socket.role = Role::Listener { id, queue };
         self.listeners.insert(id, fd);
-        self.tell_listener(fd)
+        self.update_listener(fd)
     }
 
-    /// Whether `accept` would have something to take; the error if it never will.
+    /// Returns true if the accept queue is not empty. Fails if the socket is no listener.
     pub fn accept_ready(&self, fd: Fd) -> Answer<bool> {
         match &self.socket(fd)?.role {
             Role::Listener { queue, .. } => Ok(!queue.is_empty()),
@@ -183,7 +183,7 @@ impl Stack {
         }
     }
 
-    /// `accept(2)`: the first connection in the queue gets `new` as its descriptor.
+    /// `accept(2)`. The first connection of the accept queue gets the descriptor `new`.
     pub fn accept(&mut self, fd: Fd, new: Fd, nonblocking: bool) -> Answer<Endpoint> {
         let socket = self.socket_mut(fd)?;
         let domain = socket.domain;
@@ -198,12 +198,12 @@ impl Stack {
         child.role = Role::Flow(flow);
         (child.local, child.peer) = (Some(key.local), Some(key.peer));
         self.objects.insert(new, Object::Socket(Box::new(child)));
-        self.own(flow, new);
+        self.assign_owner(flow, new);
         Ok(key.peer)
     }
 
-    /// `flow` belongs to `fd`; what happened to it before counts.
-    fn own(&mut self, flow: FlowId, fd: Fd) {
+    /// Assigns `flow` to `fd`, and reports earlier events of the flow to the socket.
+    fn assign_owner(&mut self, flow: FlowId, fd: Fd) {
         let known = self.flows.entry(flow).or_default();
         known.owner = Some(fd);
         if let Some(cause) = known.cause {
@@ -211,7 +211,7 @@ impl Stack {
         }
     }
 
-    /// Starts `connect(2)`: sends SYN. Whether it is complete is [`Stack::connect_result`]'s.
+    /// Starts `connect(2)` by sending a SYN. [`Stack::connect_result`] returns its result.
     pub fn connect(&mut self, fd: Fd, to: Endpoint) -> Answer<()> {
         let socket = self.socket(fd)?;
         let options = socket.options.engine;
@@ -235,7 +235,7 @@ impl Stack {
         self.become_flow(fd, id, local, to)
     }
 
-    /// The socket is the connection `id` from now on, which is being opened.
+    /// Turns the socket into the connection `id`, which is being opened.
     pub(crate) fn become_flow(
         &mut self,
         fd: Fd,
@@ -284,7 +284,7 @@ impl Stack {
         Ok(Endpoint::new(addr, port))
     }
 
-    /// How a connection that was started stands: EAGAIN while there is no answer.
+    /// Returns the result of a started `connect`. Fails with EAGAIN during the handshake.
     pub fn connect_result(&mut self, fd: Fd) -> Answer<()> {
         if let Some(error) = self.socket_mut(fd)?.error.take() {
             return Err(error);
@@ -320,11 +320,11 @@ impl Stack {
             self.release_all(id)?;
             self.drive(|engine, now, wire| engine.shutdown_write(now, id, wire));
         }
-        self.ring(fd);
+        self.mark_pending(fd);
         Ok(())
     }
 
-    /// Ends a listener. Who is in its queue is reset, as Linux does.
+    /// Closes a listener. Resets the connections of its accept queue, as Linux does.
     fn unlisten(&mut self, fd: Fd) -> Answer<()> {
         let socket = self.socket_mut(fd)?;
         let Role::Listener { id, queue } = &mut socket.role else {
@@ -340,7 +340,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `close(2)`, of a socket or an epoll instance. The descriptor itself is the caller's matter.
+    /// `close(2)` of a socket or an epoll instance. The caller closes the descriptor.
     pub fn close(&mut self, fd: Fd) -> Answer<()> {
         if !self.has(fd) {
             return Err(Errno::BADF);
@@ -364,7 +364,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `connect` with `AF_UNSPEC`: the socket is as new.
+    /// `connect` with `AF_UNSPEC`, which makes the socket reusable.
     pub fn disconnect(&mut self, fd: Fd) -> Answer<()> {
         self.unlisten(fd)?;
         if let Some(id) = self.flow_of(fd)? {
@@ -380,7 +380,7 @@ impl Stack {
 }
 
 impl Stack {
-    /// `fcntl(2)`, as far as it is about the socket and not its descriptor.
+    /// `fcntl(2)` for the commands that concern the socket. `None` for commands on the descriptor.
     pub fn control(&mut self, fd: Fd, command: i32, argument: i32) -> Option<Answer<usize>> {
         let socket = match self.socket_mut(fd) {
             Ok(socket) => socket,

@@ -1,4 +1,4 @@
-//! The stack as one thread sees it: engine, clock, wire, and the objects behind descriptors.
+//! The stack without threads: engine, clock, wire, and the objects behind descriptors.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,21 +15,21 @@ use crate::{
     settings::{Reading, Settings},
     socket::{Role, Socket},
     stats::Stats,
-    urgent::Mark,
+    urgent::UrgentMark,
     wire::{Sent, Wire},
 };
 
-/// Keys initial sequence numbers: one run is as another.
+/// Key of initial sequence numbers. It is constant, so that runs repeat.
 const SECRET: [u8; 16] = *b"packetdrill runs";
-/// First port that is given to a socket without one.
+/// First port of unbound sockets.
 const EPHEMERAL_FIRST: u16 = 32_768;
-/// How far the clock may jump in search of a packet: past every timeout that Linux has.
+/// Bound on the advance of the clock while waiting for a packet, beyond every timeout of Linux.
 const JUMP_MAX: Duration = Duration::from_secs(4 * 3600);
 
 /// A descriptor.
 pub type Fd = i32;
 
-/// What a descriptor of ours stands for.
+/// The object behind a descriptor of this stack.
 #[derive(Debug)]
 pub enum Object {
     /// A TCP socket.
@@ -38,22 +38,22 @@ pub enum Object {
     Epoll(Epoll),
 }
 
-/// What the driver keeps of a flow besides its streams.
+/// The driver's state of a flow besides its streams.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Flow {
-    /// The socket that has it, once accepted.
+    /// Descriptor of the flow's socket, once accepted.
     pub owner: Option<Fd>,
-    /// Why it ended.
+    /// Reason of the connection's end.
     pub cause: Option<CloseCause>,
-    /// The peer's FIN is in order.
+    /// True once the peer's FIN was received in order.
     pub fin: bool,
-    /// The last urgent byte.
-    pub mark: Option<Mark>,
-    /// Times.
+    /// The urgent mark: the last urgent byte.
+    pub mark: Option<UrgentMark>,
+    /// Time statistics.
     pub stats: Stats,
 }
 
-/// See the module.
+/// The stack.
 #[derive(Debug)]
 pub struct Stack {
     pub(crate) clock: VirtualClock,
@@ -63,16 +63,16 @@ pub struct Stack {
     pub(crate) flows: HashMap<FlowId, Flow>,
     pub(crate) listeners: HashMap<ListenerId, Fd>,
     pub(crate) next_port: u16,
-    /// Flows whose last write said MSG_MORE.
+    /// Flows whose last write had MSG_MORE.
     pub(crate) corked: HashSet<FlowId>,
-    /// Flows whose program could not write all that it wanted.
-    pub(crate) waits_for_room: HashSet<FlowId>,
+    /// Flows whose program could not write all its bytes.
+    pub(crate) blocked_writers: HashSet<FlowId>,
     engine: Option<Engine>,
     loaded: Reading,
 }
 
 impl Stack {
-    /// An empty stack. `loaded` is what the kernel's sysctls are before the script runs.
+    /// Returns an empty stack. `loaded` is the reading of the kernel's sysctls before the script.
     pub fn new(settings: Settings, loaded: Reading) -> Self {
         Self {
             clock: VirtualClock::default(),
@@ -82,15 +82,15 @@ impl Stack {
             listeners: HashMap::new(),
             next_port: EPHEMERAL_FIRST,
             corked: HashSet::new(),
-            waits_for_room: HashSet::new(),
+            blocked_writers: HashSet::new(),
             engine: None,
             settings,
             loaded,
         }
     }
 
-    /// The script's preamble is over: from here on the settings stand.
-    pub fn settle_settings(&mut self, reading: &Reading) {
+    /// Makes the engine with the sysctls of `reading`, at the end of the script's preamble.
+    pub fn end_preamble(&mut self, reading: &Reading) {
         if self.engine.is_none() {
             self.settings.follow(&self.loaded, reading);
             self.make_engine();
@@ -98,8 +98,8 @@ impl Stack {
         }
     }
 
-    /// What the script changed since it was last looked at holds from now on. A stack that was made
-    /// without a reading has its settings from elsewhere.
+    /// Applies the sysctls that the script changed since the last reading. Does nothing in a stack
+    /// that was made without a reading.
     pub fn follow_settings(&mut self, reading: &Reading) {
         if self.loaded.is_empty() || *reading == self.loaded {
             return;
@@ -123,23 +123,23 @@ impl Stack {
         self.engine = Some(engine);
     }
 
-    /// The time.
+    /// Returns the time of the clock.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// What `gettimeofday` says.
+    /// `gettimeofday(2)`.
     pub fn read_clock_us(&mut self) -> u64 {
         self.clock.read_us()
     }
 
-    /// One batch: calls the engine, ends the batch, and takes note of what happened.
+    /// Runs one batch: calls the engine, ends the batch, and handles its packets and events.
     pub(crate) fn drive<R>(
         &mut self,
         call: impl FnOnce(&mut Engine, Instant, &mut Wire) -> R,
     ) -> R {
         let sizing = self.settings.sizing();
-        self.quietly(|engine, now, wire| {
+        self.call_in_batch(|engine, now, wire| {
             let result = call(engine, now, wire);
             engine.batch_end(now, wire);
             wire.time_packets(|id| Some((engine.flow(id)?.tx_acked(), engine.info(id)?.srtt)));
@@ -158,37 +158,37 @@ impl Stack {
         let ids: Vec<FlowId> = owned.map(|(id, _)| *id).collect();
         for id in ids {
             self.resolve_notices(id);
-            self.note_room(id);
+            self.wake_blocked_writer(id);
             self.note_limit(id);
         }
     }
 
-    /// Whether a program that could not write all that it wanted hears of room now.
-    fn note_room(&mut self, id: FlowId) {
+    /// Wakes a blocked writer if there is enough write space now.
+    fn wake_blocked_writer(&mut self, id: FlowId) {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
-        let Some(fd) = owner.filter(|_| self.waits_for_room.contains(&id)) else {
+        let Some(fd) = owner.filter(|_| self.blocked_writers.contains(&id)) else {
             return;
         };
         self.expand_buffer(fd, id);
         if self.is_writable(fd, id) {
-            self.waits_for_room.remove(&id);
-            self.ring(fd);
+            self.blocked_writers.remove(&id);
+            self.mark_pending(fd);
         }
     }
 
-    /// What was held back behind the end of a record goes when its time has come.
+    /// Releases the bytes behind ends of records that the engine has reached.
     fn release_all_records(&mut self) {
         let ids: Vec<FlowId> = self.flows.keys().copied().collect();
         for id in ids {
             if self.wire.has_records(id) {
-                // A flow that is over takes nothing any more, and its program is told otherwise.
+                // A closed flow takes no bytes, and its program learns of the end from an event.
                 let _ = self.release_records(id);
             }
         }
     }
 
-    /// Calls the engine within a batch that the next call ends.
-    pub(crate) fn quietly<R>(
+    /// Calls the engine without ending the batch.
+    pub(crate) fn call_in_batch<R>(
         &mut self,
         call: impl FnOnce(&mut Engine, Instant, &mut Wire) -> R,
     ) -> R {
@@ -207,9 +207,9 @@ impl Stack {
         result
     }
 
-    /// The packet that arrives.
+    /// Lets a packet arrive.
     pub fn inject(&mut self, bytes: &[u8]) {
-        // As in Linux, MSG_MORE holds back at the write only: an acknowledgment lets go.
+        // As in Linux, MSG_MORE holds data back only until the next ACK.
         let corked = self.uncork();
         match packet::parse(bytes) {
             Ok(Inbound::Segment(arrival, segment)) => self.drive(|engine, now, wire| {
@@ -218,16 +218,16 @@ impl Stack {
             Ok(Inbound::Error(error)) => {
                 self.drive(|engine, now, wire| engine.icmp_error(now, &error, wire));
             }
-            // What does not parse is dropped, as a kernel does.
+            // A packet that does not parse is dropped, as in the kernel.
             Err(_) => {}
         }
         for (id, options) in corked {
-            self.quietly(|engine, now, wire| engine.set_options(now, id, options, wire));
+            self.call_in_batch(|engine, now, wire| engine.set_options(now, id, options, wire));
         }
         self.release_all_records();
     }
 
-    /// Lets go of what MSG_MORE holds; gives what to set again afterwards.
+    /// Removes the corks of MSG_MORE. Returns the options to restore afterwards.
     fn uncork(&mut self) -> Vec<(FlowId, SocketOptions)> {
         let mut all = Vec::new();
         for id in self.corked.iter().copied() {
@@ -238,24 +238,24 @@ impl Stack {
         }
         for (id, options) in &mut all {
             let free = *options;
-            self.quietly(|engine, now, wire| engine.set_options(now, *id, free, wire));
+            self.call_in_batch(|engine, now, wire| engine.set_options(now, *id, free, wire));
             options.cork = true;
         }
         all
     }
 
-    /// The next packet that left, if one is queued.
+    /// Takes the next sent packet, if there is one.
     pub fn pop_sent(&mut self) -> Option<Sent> {
         self.wire.sent.pop_front()
     }
 
-    /// When a timer is due.
+    /// Returns the time of the next timer.
     pub fn next_timeout(&self) -> Option<Instant> {
         let next = self.engine.as_ref()?.next_timeout()?;
         (next <= self.now() + JUMP_MAX).then_some(next.max(self.now()))
     }
 
-    /// Moves the clock and runs what is due.
+    /// Advances the clock and runs due timers.
     pub fn advance_to(&mut self, to: Instant) {
         self.clock.advance_to(to);
         self.wire.on_timer = true;
@@ -280,16 +280,16 @@ impl Stack {
                     {
                         queue.push_back(id);
                     }
-                    self.ring(fd);
+                    self.mark_pending(fd);
                 }
             }
             Event::Writable => {
                 if let Some(acked) = self.flow(id).map(FlowState::tx_acked) {
                     let streams = self.wire.streams(id);
                     streams.tx.drop_before(acked);
-                    streams.marks.forget_before(acked);
+                    streams.packet_ends.forget_before(acked);
                 }
-                // Room is announced to who waits for it: see `note_room`.
+                // `wake_blocked_writer` handles write space.
                 return;
             }
             Event::PeerClosed => self.flows.entry(id).or_default().fin = true,
@@ -298,7 +298,7 @@ impl Stack {
             Event::Released => {
                 self.wire.forget(id);
                 self.corked.remove(&id);
-                self.waits_for_room.remove(&id);
+                self.blocked_writers.remove(&id);
                 self.leave_queues(id);
                 if let Some(flow) = self.flows.remove(&id)
                     && let Some(socket) = flow.owner.and_then(|fd| self.socket_mut(fd).ok())
@@ -313,7 +313,7 @@ impl Stack {
             Event::FinAcked => {}
         }
         if let Some(fd) = self.flows.get(&id).and_then(|flow| flow.owner) {
-            self.ring(fd);
+            self.mark_pending(fd);
         }
     }
 
@@ -332,8 +332,8 @@ impl Stack {
         }
     }
 
-    /// The connection is over: the error waits for whoever asks. As in Linux a reset in CLOSE-WAIT
-    /// is a broken pipe, not a lost connection.
+    /// Records the end of a connection, and its error for the next call. As in Linux, a reset in
+    /// CLOSE-WAIT is EPIPE and not ECONNRESET.
     pub(crate) fn note_end(&mut self, id: FlowId, cause: CloseCause) {
         let flow = self.flows.entry(id).or_default();
         flow.cause = Some(cause);
@@ -347,7 +347,8 @@ impl Stack {
         }
     }
 
-    /// As in Linux: an error of the connection with IP_RECVERR, else one that only SO_ERROR tells.
+    /// Records a soft error. As in Linux, it is an error of the connection with IP_RECVERR, and
+    /// otherwise only visible in SO_ERROR.
     fn note_soft_error(&mut self, id: FlowId, cause: CloseCause) {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let Some(Ok(socket)) = owner.map(|fd| self.socket_mut(fd)) else {
@@ -364,7 +365,7 @@ impl Stack {
         }
     }
 
-    /// The socket behind `fd`.
+    /// Returns the socket behind `fd`.
     pub(crate) fn socket(&self, fd: Fd) -> Answer<&Socket> {
         match self.objects.get(&fd) {
             Some(Object::Socket(socket)) => Ok(socket),
@@ -373,7 +374,7 @@ impl Stack {
         }
     }
 
-    /// The socket behind `fd`, to change it.
+    /// Returns the mutable socket behind `fd`.
     pub(crate) fn socket_mut(&mut self, fd: Fd) -> Answer<&mut Socket> {
         match self.objects.get_mut(&fd) {
             Some(Object::Socket(socket)) => Ok(socket),
@@ -382,7 +383,7 @@ impl Stack {
         }
     }
 
-    /// The flow behind `fd`, if it has one.
+    /// Returns the flow behind `fd`, if it has one.
     pub(crate) fn flow_of(&self, fd: Fd) -> Answer<Option<FlowId>> {
         Ok(match self.socket(fd)?.role {
             Role::Flow(id) => Some(id),
@@ -390,17 +391,17 @@ impl Stack {
         })
     }
 
-    /// The hot state of a flow.
+    /// Returns the hot state of a flow.
     pub(crate) fn flow(&self, id: FlowId) -> Option<&FlowState> {
         self.engine.as_ref()?.flow(id)
     }
 
-    /// A flow in the words of `ss`.
+    /// Returns the values of a flow that `tcp_info` shows.
     pub(crate) fn flow_info(&self, id: FlowId) -> Option<FlowInfo> {
         self.engine.as_ref()?.info(id)
     }
 
-    /// The connection state behind `fd`.
+    /// Returns the TCP state behind `fd`.
     pub(crate) fn state_of(&self, fd: Fd) -> Answer<State> {
         let socket = self.socket(fd)?;
         Ok(match &socket.role {
@@ -411,17 +412,17 @@ impl Stack {
         })
     }
 
-    /// Whether `fd` is one of ours.
+    /// Returns true if `fd` belongs to this stack.
     pub fn has(&self, fd: Fd) -> bool {
         self.objects.contains_key(&fd)
     }
 
-    /// Whether `fd` is one of our sockets.
+    /// Returns true if `fd` is a socket of this stack.
     pub fn has_socket(&self, fd: Fd) -> bool {
         matches!(self.objects.get(&fd), Some(Object::Socket(_)))
     }
 
-    /// Puts the time of a packet in packetdrill's unit.
+    /// Returns the time of a packet in microseconds, packetdrill's unit.
     pub fn stamp_us(sent: &Sent) -> u64 {
         wall_us(sent.at)
     }

@@ -1,27 +1,27 @@
-//! What `tcp_info` says about time: since when, and what a sender was limited by (RFC 4898).
+//! The times in `tcp_info`: last arrival, and the sender's limits (RFC 4898).
 
 use tidelane_engine::{Duration, FlowId, Instant};
 
 use crate::stack::Stack;
 
-/// What holds a sender back, as Linux' `tcp_chrono` has it.
+/// The limit of a sender, as in Linux' `tcp_chrono`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Limit {
-    /// Nothing to send, nothing in flight.
+    /// The sender has no data to send and none in flight.
     #[default]
     Idle,
-    /// The path.
+    /// Congestion window or pacing.
     Path,
-    /// The peer's window.
+    /// Receive window of the peer.
     Window,
-    /// The send buffer: all is sent, and the program waits to write more.
+    /// Send buffer: all is sent, and the program waits to write more.
     Buffer,
 }
 
 /// Times of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// When bytes last arrived; at first, when the connection began.
+    /// Time of the last arrival of data, or the start of the connection.
     pub received_at: Instant,
     limit: Limit,
     since: Instant,
@@ -45,7 +45,7 @@ impl Stats {
         (self.since, self.limit) = (now, limit);
     }
 
-    /// Microseconds busy in all, limited by the peer's window, and limited by the send buffer.
+    /// Returns the microseconds busy, limited by the peer's window, and limited by the send buffer.
     pub fn busy_us(&self, now: Instant) -> [u64; 3] {
         let mut at_now = *self;
         at_now.enter(now, self.limit);
@@ -55,7 +55,7 @@ impl Stats {
 }
 
 impl Stack {
-    /// After each batch: what limits `id` now.
+    /// Updates the limit of `id` after a batch.
     pub(crate) fn note_limit(&mut self, id: FlowId) {
         let now = self.now();
         let Some(info) = self.flow_info(id) else {
@@ -63,7 +63,7 @@ impl Stack {
         };
         let unsent = self.unsent_of(id);
         let room = info.snd_wnd.saturating_sub(info.flight_size);
-        let waits = self.waits_for_room.contains(&id);
+        let waits = self.blocked_writers.contains(&id);
         let limit = match (unsent, info.flight_size) {
             (0, 0) => Limit::Idle,
             (0, _) if waits => Limit::Buffer,

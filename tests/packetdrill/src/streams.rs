@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tidelane_engine::IpFields;
 
-use crate::{queue::Marks, rtt::RoundTrips};
+use crate::{queue::PacketEnds, rtt::RoundTrips};
 
 /// One direction of a connection: the bytes from position `base` on.
 #[derive(Debug, Default)]
@@ -14,12 +14,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Appends what a program wrote.
+    /// Appends bytes that a program wrote.
     pub fn append(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
     }
 
-    /// Puts bytes at `pos`, in order or not. What lies between is filled with zeros until it comes.
+    /// Places bytes at `pos`, in any order. Gaps hold zeros until their bytes arrive.
     pub fn put(&mut self, pos: u32, bytes: &[u8]) {
         let from = pos.wrapping_sub(self.base) as usize;
         let end = from + bytes.len();
@@ -31,13 +31,13 @@ impl Stream {
         }
     }
 
-    /// `len` bytes from `pos` on, fewer if there are not so many.
+    /// Returns up to `len` bytes from `pos` on.
     pub fn copy(&self, pos: u32, len: usize) -> Vec<u8> {
         let from = pos.wrapping_sub(self.base) as usize;
         self.bytes.iter().skip(from).take(len).copied().collect()
     }
 
-    /// Forgets what lies before `pos`.
+    /// Drops the bytes before `pos`.
     pub fn drop_before(&mut self, pos: u32) {
         let gone = pos.wrapping_sub(self.base) as usize;
         if gone <= self.bytes.len() {
@@ -47,22 +47,22 @@ impl Stream {
     }
 }
 
-/// Both directions.
+/// Both directions of a connection.
 #[derive(Debug, Default)]
 pub struct Streams {
-    /// Written and not acknowledged.
+    /// Written bytes that are not acknowledged.
     pub tx: Stream,
-    /// Received and not read.
+    /// Received bytes that are not read.
     pub rx: Stream,
-    /// Stream position after the last byte written, once there is one.
+    /// Stream position after the last written byte, once there is one.
     pub written: Option<u32>,
-    /// Where records end that the engine has not sent all of.
+    /// Ends of records that the engine has not sent completely.
     pub record_ends: VecDeque<u32>,
-    /// Where packets end.
-    pub marks: Marks,
-    /// How long they take.
+    /// Positions at which packets end.
+    pub packet_ends: PacketEnds,
+    /// Measurement of the round-trip time.
     pub round_trips: RoundTrips,
-    /// DiffServ field and TTL of what is sent.
+    /// DiffServ field and TTL of sent packets.
     pub fields: IpFields,
 }
 

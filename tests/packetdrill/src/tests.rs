@@ -1,4 +1,4 @@
-//! The stack against a peer that is a few lines of test: in virtual time, from several threads.
+//! The stack against a hand-written peer, in virtual time, from several threads.
 
 use std::{sync::Arc, thread};
 
@@ -23,7 +23,7 @@ const CLIENT: Fd = 1002;
 const LOCAL: Endpoint = Endpoint::v4([192, 168, 0, 1], 8080);
 const PEER: Endpoint = Endpoint::v4([192, 0, 2, 1], 4242);
 
-/// What left, as far as the tests look at it.
+/// The fields of a sent packet that the tests compare.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     at_us: u64,
@@ -39,7 +39,7 @@ fn shared() -> Shared {
     Shared::new(Stack::new(settings, Reading::now()))
 }
 
-/// A segment of the peer, to `to`.
+/// Returns a segment of the peer to `to`.
 fn segment(to: Endpoint, flags: TcpFlags, seq: u32, ack: u32, len: usize) -> SegmentOut {
     let options = match flags.contains(TcpFlags::SYN) {
         true => TcpOptions {
@@ -70,7 +70,7 @@ fn segment(to: Endpoint, flags: TcpFlags, seq: u32, ack: u32, len: usize) -> Seg
     }
 }
 
-/// The same as a packet.
+/// Returns a segment of the peer as a packet.
 fn packet(to: Endpoint, flags: TcpFlags, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
     let out = segment(to, flags, seq, ack, payload.len());
     packet::emit(&out, payload, 1).unwrap()
@@ -105,7 +105,7 @@ fn listen(shared: &Shared) {
         .unwrap();
 }
 
-/// The peer opens a connection to the listener; gives the first number that is ours.
+/// Opens a connection from the peer to the listener. Returns ISS + 1 of the stack.
 fn shake_hands(shared: &Shared) -> u32 {
     let syn = packet(LOCAL, TcpFlags::SYN, 0, 0, &[]);
     shared.call(|stack| stack.inject(&syn));
@@ -130,7 +130,7 @@ fn connected() -> (Shared, u32) {
 fn bytes_go_both_ways() {
     let (shared, first) = connected();
     assert_eq!(shared.send(ACCEPTED, &[7; 1500], 0), Ok(1500));
-    // As one packet, as a device with segmentation offload gets it.
+    // A device with segmentation offload gets one packet.
     let data = next(&shared).unwrap();
     assert_eq!((data.seq, data.payload), (first, 1500));
     assert!(data.flags.contains(TcpFlags::PSH));
@@ -167,8 +167,8 @@ fn a_syn_without_answer_is_sent_again_at_its_time_and_not_before() {
     });
     assert_eq!(shared.connect(CLIENT, PEER), Err(Errno(libc::EINPROGRESS)));
     shared.sleep(Duration::from_millis(7500));
-    // The engine's timers have a tick of a millisecond and are never early. The first four wait
-    // alike.
+    // The engine's timers have a tick of a millisecond and are never early. The first four timeouts
+    // are equal.
     let times: Vec<u64> = std::iter::from_fn(|| shared.call(Stack::pop_sent))
         .map(|sent| sent.at.since(begin).0 / 10_000_000)
         .collect();
@@ -227,8 +227,8 @@ fn nothing_to_look_for_is_said_at_once() {
     assert_eq!(next(&shared), None);
 }
 
-/// Runs `call` in a second thread as packetdrill does: the first goes on only when it sleeps or is
-/// over, and its time is taken when it is over.
+/// Runs `call` in a second thread as packetdrill does: the first thread goes on once the second one
+/// sleeps or is done. The second one reads the clock at its end.
 fn in_second<R: Send + 'static>(
     shared: &Arc<Shared>,
     call: impl FnOnce(&Shared) -> R + Send + 'static,
@@ -339,7 +339,7 @@ fn buffer_sizes_are_doubled_and_unknown_options_refused() {
     });
 }
 
-/// All that is queued, without waiting for more.
+/// Returns all queued packets without waiting for more.
 fn queued(shared: &Shared) -> Vec<Seen> {
     let mut all = Vec::new();
     while let Some(sent) = shared.call(Stack::pop_sent) {
@@ -376,7 +376,7 @@ fn a_lost_tail_of_one_segment_is_probed_for_before_it_times_out() {
     let times: Vec<u64> = (0..3)
         .map(|_| next(&shared).unwrap().at_us / 10_000)
         .collect();
-    // SRTT + 200 ms: the probe, which is not the timeout, so that the next one is not later.
+    // The probe comes after SRTT + 200 ms. It is no timeout, so the next one has no backoff.
     assert_eq!((times[1] - times[0], times[2] - times[1]), (30, 30));
     let info = shared.call(|stack| stack.flow_info(stack.flow_of(ACCEPTED).unwrap().unwrap()));
     assert_eq!(info.unwrap().backoff, 1);

@@ -1,4 +1,4 @@
-//! Bytes in and out of a connection.
+//! Receiving and sending bytes.
 
 use tidelane_engine::{FlowId, State};
 
@@ -7,20 +7,20 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// What arrived for a `recv`.
+/// Result of a `recv`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Received {
-    /// The bytes; none at the end of the stream.
+    /// Received bytes; empty at the end of the stream.
     pub bytes: Vec<u8>,
-    /// How many bytes are left to read.
+    /// Number of bytes left to read.
     pub left: u32,
-    /// Urgent data is next, so no more bytes are given with these.
+    /// True if the urgent mark is next, which ends this `recv`.
     pub stops: bool,
 }
 
 impl Stack {
-    /// `recv(2)` of at most `len` bytes. EAGAIN while there are fewer than `least`, unless no more
-    /// will come.
+    /// `recv(2)` of at most `len` bytes. Fails with EAGAIN while there are fewer than `least` and
+    /// more can arrive.
     pub fn recv(&mut self, fd: Fd, len: usize, flags: i32, least: usize) -> Answer<Received> {
         if flags & libc::MSG_OOB != 0 {
             return self.recv_urgent(fd, len, flags);
@@ -61,7 +61,7 @@ impl Stack {
         Ok(Received { bytes, left, stops })
     }
 
-    /// Nothing will come: the end of the stream, or the error that ended it.
+    /// Returns the end of the stream, or the error that ended it.
     fn recv_nothing(&mut self, fd: Fd) -> Answer<Received> {
         let fin = self.had_fin(fd)?;
         let socket = self.socket_mut(fd)?;
@@ -83,7 +83,7 @@ impl Stack {
         Ok(flow.is_some_and(|flow| flow.fin))
     }
 
-    /// Whether no further byte can arrive.
+    /// Returns true if no further byte can arrive.
     pub(crate) fn is_input_over(&self, fd: Fd, id: FlowId) -> Answer<bool> {
         let socket = self.socket(fd)?;
         let known = self.flows.get(&id).copied().unwrap_or_default();
@@ -94,12 +94,12 @@ impl Stack {
     pub(crate) fn consume(&mut self, id: FlowId, read: u32, len: u32) {
         let to = read.wrapping_add(len);
         self.wire.streams(id).rx.drop_before(to);
-        // The engine refuses only what the driver computed wrongly, and that is its state's.
+        // The engine refuses only a wrong position, and this one comes from the engine's state.
         let accepted = self.drive(|engine, now, wire| engine.rx_advance(now, id, to, wire));
         debug_assert_eq!(accepted, Ok(()));
     }
 
-    /// Bytes that could be read now: SIOCINQ.
+    /// Returns the number of readable bytes (SIOCINQ).
     pub fn unread(&self, fd: Fd) -> Answer<u32> {
         if self.state_of(fd)? == State::Listen {
             return Err(Errno::INVAL);
@@ -111,7 +111,7 @@ impl Stack {
         }))
     }
 
-    /// Bytes written and not acknowledged: SIOCOUTQ. A FIN in flight counts, as in Linux.
+    /// Returns the number of unacknowledged bytes (SIOCOUTQ). A FIN in flight counts, as in Linux.
     pub fn unacknowledged(&self, fd: Fd) -> Answer<u32> {
         if self.state_of(fd)? == State::Listen {
             return Err(Errno::INVAL);
@@ -123,12 +123,12 @@ impl Stack {
         Ok(head.wrapping_sub(flow.tx_acked()))
     }
 
-    /// Bytes written and never sent: SIOCOUTQNSD.
+    /// Returns the number of unsent bytes (SIOCOUTQNSD).
     pub fn unsent(&self, fd: Fd) -> Answer<u32> {
         Ok(self.flow_of(fd)?.map_or(0, |id| self.unsent_of(id)))
     }
 
-    /// `send(2)`, as far as there is room: EAGAIN if there is none.
+    /// `send(2)` of as many bytes as fit. Fails with EAGAIN if none fit.
     pub fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize> {
         let id = self.sender(fd)?;
         if bytes.is_empty() {
@@ -155,7 +155,7 @@ impl Stack {
             if let Some(written) = written {
                 self.mark_push(id, written, true);
             }
-            self.waits_for_room.insert(id);
+            self.blocked_writers.insert(id);
             self.note_limit(id);
         }
         if done == 0 {
@@ -164,7 +164,7 @@ impl Stack {
         Ok(done)
     }
 
-    /// The flow that a program may write to.
+    /// Returns the flow of a socket that can be written to.
     fn sender(&mut self, fd: Fd) -> Answer<FlowId> {
         let state = self.state_of(fd)?;
         let id = self.flow_of(fd)?;
@@ -181,14 +181,15 @@ impl Stack {
         }
     }
 
-    /// Whether the handshake of a connection goes on that a program already has (RFC 7413).
+    /// Returns true if a program has the connection although its handshake is not complete
+    /// (RFC 7413).
     fn is_pending(&self, id: FlowId) -> bool {
         self.flow_info(id)
             .is_some_and(|info| info.fast_open_pending)
     }
 
-    /// Whether a program that waits to write is woken: a third of the queue's limit is free, and
-    /// little is unsent.
+    /// Returns true if a third of the send queue is free and the unsent bytes are below
+    /// TCP_NOTSENT_LOWAT, so that a blocked writer wakes up.
     pub(crate) fn is_writable(&self, fd: Fd, id: FlowId) -> bool {
         let Ok(socket) = self.socket(fd) else {
             return false;

@@ -1,5 +1,5 @@
-//! Urgent data as Linux' sockets have it: one byte that `recv` stops before and then leaves out,
-//! unless SO_OOBINLINE is set, and that MSG_OOB reads.
+//! Urgent data with the semantics of Linux' sockets: `recv` stops before the urgent byte and then
+//! skips it, unless SO_OOBINLINE is set. MSG_OOB reads it.
 
 use tidelane_engine::{FlowId, State};
 
@@ -9,19 +9,19 @@ use crate::{
     transfer::Received,
 };
 
-/// The last urgent byte that was announced, until the program has read beyond it.
+/// The urgent mark: the last announced urgent byte, until the program has read past it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
-    /// Its stream position.
+pub struct UrgentMark {
+    /// Stream position of the byte.
     pub pos: u32,
-    /// It, once it came.
+    /// The byte, once received.
     pub byte: Option<u8>,
-    /// MSG_OOB has read it.
+    /// True once MSG_OOB has read the byte.
     pub taken: bool,
 }
 
 impl Stack {
-    /// The next `len` bytes that are written are urgent.
+    /// Declares the next `len` written bytes urgent.
     pub(crate) fn write_urgent(&mut self, id: FlowId, len: usize) -> Answer<()> {
         let head = self.flow(id).ok_or(Errno(libc::EPIPE))?.tx_head();
         let up = self
@@ -29,13 +29,13 @@ impl Stack {
             .written(id)
             .unwrap_or(head)
             .wrapping_add(len as u32);
-        // The engine refuses only what the driver computed wrongly, and that is its state's.
-        let accepted = self.quietly(|engine, now, wire| engine.tx_urgent(now, id, up, wire));
+        // The engine refuses only a wrong position, and this one comes from the engine's state.
+        let accepted = self.call_in_batch(|engine, now, wire| engine.tx_urgent(now, id, up, wire));
         debug_assert_eq!(accepted, Ok(()));
         Ok(())
     }
 
-    /// The engine announces a byte.
+    /// Handles an urgent pointer to `pos`.
     pub(crate) fn note_mark(&mut self, id: FlowId, pos: u32) {
         let before = self.flows.entry(id).or_default().mark;
         let read = self.flow(id).map_or(0, |flow| flow.rx_read());
@@ -43,14 +43,14 @@ impl Stack {
         let inline = owner.is_some_and(|fd| self.is_inline(fd));
         let came = self.flow(id).is_some_and(|flow| flow.rx_head() != read);
         if before.is_some_and(|mark| mark.pos == read) && came && !inline {
-            // It was next, and is left out although it is the mark no more.
+            // The old mark was next. Skip its byte, although the mark has moved.
             self.consume(id, read, 1);
         }
         let (byte, taken) = (None, false);
-        self.flows.entry(id).or_default().mark = Some(Mark { pos, byte, taken });
+        self.flows.entry(id).or_default().mark = Some(UrgentMark { pos, byte, taken });
     }
 
-    /// The byte itself came.
+    /// Handles the arrival of the urgent byte.
     pub(crate) fn note_urgent_byte(&mut self, id: FlowId, byte: u8) {
         if let Some(mark) = &mut self.flows.entry(id).or_default().mark {
             mark.byte = Some(byte);
@@ -62,16 +62,16 @@ impl Stack {
         options.is_ok_and(|options| options.is_on(libc::SOL_SOCKET, libc::SO_OOBINLINE))
     }
 
-    /// The mark of `fd`, unless all up to it was read.
-    pub(crate) fn mark(&self, fd: Fd) -> Option<Mark> {
+    /// Returns the mark of `fd`, unless the program has read past it.
+    pub(crate) fn mark(&self, fd: Fd) -> Option<UrgentMark> {
         let id = self.flow_of(fd).ok()??;
         let mark = self.flows.get(&id)?.mark?;
         let ahead = mark.pos.wrapping_sub(self.flow(id)?.rx_read());
         ((ahead as i32) >= 0).then_some(mark)
     }
 
-    /// How many bytes `recv` leaves out at `read`, and how many of the `unread` ones after these
-    /// it may give.
+    /// Returns the number of bytes that `recv` skips at `read`, and the number of following bytes
+    /// that it may return.
     pub(crate) fn around_mark(&self, fd: Fd, read: u32, unread: u32) -> (u32, u32) {
         let Some(mark) = self.mark(fd) else {
             return (0, unread);
@@ -84,12 +84,12 @@ impl Stack {
         }
     }
 
-    /// Whether a `recv` that has some bytes ends here.
+    /// Returns true if the mark is next, which ends a `recv` that already has bytes.
     pub(crate) fn stops_at_mark(&self, fd: Fd) -> bool {
         self.at_mark(fd).is_ok_and(|at| at != 0)
     }
 
-    /// SIOCATMARK.
+    /// Returns 1 if the mark is next (SIOCATMARK).
     pub fn at_mark(&self, fd: Fd) -> Answer<u32> {
         let id = self.flow_of(fd)?;
         let read = id.and_then(|id| self.flow(id)).map(|flow| flow.rx_read());
@@ -97,7 +97,7 @@ impl Stack {
         Ok(at.into())
     }
 
-    /// `recv` with MSG_OOB. It never waits.
+    /// `recv` with MSG_OOB, which never blocks.
     pub(crate) fn recv_urgent(&mut self, fd: Fd, len: usize, flags: i32) -> Answer<Received> {
         let mark = self.mark(fd).filter(|mark| !mark.taken);
         let Some(mark) = mark.filter(|_| !self.is_inline(fd)) else {
@@ -130,7 +130,7 @@ impl Stack {
         })
     }
 
-    /// SIOCINQ: bytes up to the mark.
+    /// Returns the number of readable bytes up to the mark (SIOCINQ).
     pub(crate) fn unread_to_mark(&self, fd: Fd, unread: u32, read: u32) -> u32 {
         match self.mark(fd) {
             Some(mark) if !self.is_inline(fd) => unread.min(mark.pos.wrapping_sub(read)),
@@ -138,7 +138,7 @@ impl Stack {
         }
     }
 
-    /// What `poll` counts as readable: the urgent byte is not, if it is next.
+    /// Returns the number of readable bytes for `poll`, without the urgent byte if it is next.
     pub(crate) fn pollable(&self, fd: Fd) -> u32 {
         let flow = self.flow_of(fd).ok().flatten().and_then(|id| self.flow(id));
         let unread = flow.map_or(0, |flow| flow.rx_head().wrapping_sub(flow.rx_read()));
@@ -146,7 +146,7 @@ impl Stack {
         unread.saturating_sub(hidden.into())
     }
 
-    /// Whether EPOLLPRI holds.
+    /// Returns true if EPOLLPRI holds.
     pub(crate) fn has_urgent(&self, fd: Fd) -> bool {
         self.mark(fd)
             .is_some_and(|mark| mark.byte.is_some() && !mark.taken)

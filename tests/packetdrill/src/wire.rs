@@ -1,4 +1,4 @@
-//! What the engine needs from its driver: stream buffers, a queue of packets out, a list of events.
+//! The engine's driver: stream buffers, a queue of sent packets, a list of events.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,40 +9,40 @@ use tidelane_engine::{
 
 use crate::{offload::Large, packet, streams::Streams};
 
-/// A packet that left, and when.
+/// A sent packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sent {
-    /// When.
+    /// Time of sending.
     pub at: Instant,
-    /// From the IP header on.
+    /// The packet, from the IP header on.
     pub bytes: Vec<u8>,
 }
 
-/// See the module.
+/// The engine's driver.
 #[derive(Debug)]
 pub struct Wire {
-    /// The time that packets out are stamped with.
+    /// Time stamp of sent packets.
     pub now: Instant,
-    /// Bytes of the largest packet.
+    /// MTU of the device in bytes.
     pub mtu: u32,
-    /// Whether packets are those for a device that cuts them.
+    /// True for segmentation offload (TSO or GSO).
     pub offload: bool,
-    /// Whether the device cuts them, and not the kernel right before.
+    /// True if the device segments packets (TSO), false for GSO.
     pub tso: bool,
-    /// Whether a timer sends, and not a program or an acknowledgment.
+    /// True while a timer, and not a program or an ACK, makes the engine send.
     pub on_timer: bool,
-    /// Packets that nobody has looked at yet.
+    /// Sent packets that are not taken yet.
     pub sent: VecDeque<Sent>,
-    /// Segments of this batch, not yet packets.
+    /// Segments of this batch, which are not joined to packets yet.
     pub segments: Vec<Large>,
-    /// What happened since the list was last emptied.
+    /// Events that are not handled yet.
     pub events: Vec<(FlowId, Event)>,
     streams: HashMap<FlowId, Streams>,
     ip_id: u16,
 }
 
 impl Wire {
-    /// Without streams or packets.
+    /// Returns a driver without streams and packets.
     pub fn new(mtu: u32, offload: bool, tso: bool) -> Self {
         Self {
             now: Instant::ZERO,
@@ -58,25 +58,25 @@ impl Wire {
         }
     }
 
-    /// The buffers of a flow, made when first asked for.
+    /// Returns the buffers of a flow, which the first call makes.
     pub fn streams(&mut self, flow: FlowId) -> &mut Streams {
         self.streams.entry(flow).or_default()
     }
 
-    /// Whether something is held back behind the end of a record.
+    /// Returns true if bytes are held back behind the end of a record.
     pub fn has_records(&self, flow: FlowId) -> bool {
         self.streams
             .get(&flow)
             .is_some_and(|streams| !streams.record_ends.is_empty())
     }
 
-    /// Stream position after the last byte that was written to a flow.
+    /// Returns the stream position after the last written byte of a flow.
     pub fn written(&self, flow: FlowId) -> Option<u32> {
         self.streams.get(&flow)?.written
     }
 
-    /// Takes times from the acknowledgments of this batch; `now_acked` gives how far those of a
-    /// flow go, and its smoothed round-trip time.
+    /// Takes RTT samples from the ACKs of this batch. `now_acked` returns the acknowledged position
+    /// of a flow, and its smoothed RTT in the engine.
     pub fn time_packets(&mut self, now_acked: impl Fn(FlowId) -> Option<(u32, Duration)>) {
         let is_writable =
             |(id, event): &(FlowId, Event)| (*event == Event::Writable).then_some(*id);
@@ -89,12 +89,12 @@ impl Wire {
         }
     }
 
-    /// The smoothed round-trip time of a flow's packets, once one was measured.
+    /// Returns the smoothed RTT of a flow's packets, once there was a sample.
     pub fn srtt(&self, flow: FlowId) -> Option<Duration> {
         self.streams.get(&flow)?.round_trips.srtt()
     }
 
-    /// The batch is over: its segments become packets, of at most `most(flow, srtt)` segments each.
+    /// Joins the segments of the batch to packets of at most `most(flow, srtt)` segments.
     pub fn finish_batch(&mut self, most: impl Fn(FlowId, Option<Duration>) -> u32) {
         let mut segments = std::mem::take(&mut self.segments).into_iter();
         let Some(mut large) = segments.next() else {
@@ -104,7 +104,7 @@ impl Wire {
             let flow = large.out.flow;
             let joins = flow.is_some_and(|flow| {
                 let most = most(flow, self.srtt(flow));
-                !self.streams(flow).marks.is_end(large.end()) && large.join(&next, most)
+                !self.streams(flow).packet_ends.is_end(large.end()) && large.join(&next, most)
             });
             if !joins {
                 self.send(std::mem::replace(&mut large, next));
@@ -113,7 +113,7 @@ impl Wire {
         self.send(large);
     }
 
-    /// `out` with its payload.
+    /// Returns `out` with its payload.
     fn fill(&mut self, out: &SegmentOut) -> Large {
         let payload = match out.flow {
             Some(flow) if out.payload_len > 0 => {
@@ -125,11 +125,11 @@ impl Wire {
         Large::new(*out, payload)
     }
 
-    /// Takes from `rest` what lies before the end of a record.
+    /// Splits off the part of `rest` before the end of a record.
     fn split_at_record(&mut self, rest: &mut Large) -> Option<Large> {
         let start = rest.out.payload_pos;
-        let marks = &self.streams.get(&rest.out.flow?)?.marks;
-        let at = marks.record_within(start, rest.end())?;
+        let packet_ends = &self.streams.get(&rest.out.flow?)?.packet_ends;
+        let at = packet_ends.record_within(start, rest.end())?;
         Some(rest.take_front(at.wrapping_sub(start)))
     }
 
@@ -139,10 +139,10 @@ impl Wire {
         {
             let (end, now) = (large.end(), self.now);
             self.streams(flow).round_trips.sent(end, now);
-            let marks = &mut self.streams(flow).marks;
-            marks.end(end);
-            let pushed = marks.is_push(end);
-            // As the buffer has it, also when it is sent again. SYN never has it.
+            let packet_ends = &mut self.streams(flow).packet_ends;
+            packet_ends.end(end);
+            let pushed = packet_ends.is_push(end);
+            // A retransmission has PSH where the buffer has it. A SYN never has PSH.
             let syn = large.out.flags.contains(TcpFlags::SYN);
             let single = self.offload && large.is_single() && !syn;
             if single && pushed {
@@ -173,7 +173,7 @@ impl Wire {
         }
     }
 
-    /// The flow is over and read.
+    /// Removes the streams of a closed flow, whose bytes are all read.
     pub fn forget(&mut self, flow: FlowId) {
         self.streams.remove(&flow);
     }

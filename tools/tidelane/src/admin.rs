@@ -1,4 +1,4 @@
-//! Asking a running service: one line of JSON there, one line back.
+//! Requests to a running service over its admin socket: one line of JSON each way.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -13,12 +13,12 @@ use serde_json::json;
 
 use crate::failure::{Context, Failure};
 
-/// How long an answer may take.
+/// Time limit for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Longest answer: a line per socket of a million would still fit.
+/// Longest answer in bytes, enough to list a million sockets.
 const ANSWER_LEN_MAX: u64 = 1 << 30;
 
-/// Which service is meant.
+/// The option that selects the service.
 #[derive(Args, Clone, Debug)]
 pub struct ServiceName {
     /// Name of the service
@@ -27,18 +27,18 @@ pub struct ServiceName {
 }
 
 impl ServiceName {
-    /// Its run directory.
+    /// Returns the service's run directory.
     pub fn run_dir(&self) -> PathBuf {
         tidelane_places::run_dir(&self.name)
     }
 
-    /// The socket that programs register at.
+    /// Returns the path of the socket that programs register at.
     pub fn control_socket(&self) -> PathBuf {
         self.run_dir().join("control.sock")
     }
 
-    /// Returns true if a service with this name answers. A killed one takes connections until its
-    /// last thread has ended, and closes them.
+    /// Returns true if a service with this name answers. A connection alone does not prove that: a
+    /// killed service accepts connections until its last thread has ended.
     pub fn is_running(&self) -> bool {
         match self.exchange("status") {
             Ok(line) => !line.is_empty(),
@@ -49,7 +49,7 @@ impl ServiceName {
         }
     }
 
-    /// The failure of every command that needs a running service.
+    /// Returns the failure of a command that needs a running service.
     pub fn not_running(&self) -> Failure {
         let name = &self.name;
         let option = if name.as_str() == "default" {
@@ -62,7 +62,7 @@ impl ServiceName {
         ))
     }
 
-    /// Asks the service `op` and parses the answer.
+    /// Sends the request `op` and parses the answer.
     pub fn ask<T: DeserializeOwned>(&self, op: &str) -> Result<T, Failure> {
         let line = match self.exchange(op) {
             Ok(line) => line,
@@ -112,7 +112,7 @@ impl ServiceName {
     }
 }
 
-/// The directory of this program, where its companions are.
+/// Returns the path of the program or library `name`, which is installed beside this program.
 pub fn companion(name: &str) -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let path = own.with_file_name(name);

@@ -1,4 +1,4 @@
-//! `tidelane down`: asks the service to end and waits until it has.
+//! `tidelane down`: tells the service to end and waits for its end.
 
 use std::{
     fs, thread,
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{admin::ServiceName, failure::Failure};
 
-/// How long the service may take to end.
+/// Time limit for the end of the service.
 const ENDED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Stops the service.
@@ -28,7 +28,7 @@ pub fn down(service: &ServiceName) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a process with this number runs; one that nobody has waited for yet does not.
+/// Returns true if the process `pid` runs. A zombie does not run.
 fn runs(pid: &str) -> bool {
     if pid.is_empty() {
         return false;

@@ -1,26 +1,26 @@
-//! How a command fails: one line and an exit status.
+//! The failure of a command: one line and an exit status.
 
 use std::{fmt::Display, io};
 
-/// Exit status of a failure that has none of its own.
+/// Exit status of a failure unless it has a specific one.
 const STATUS: u8 = 1;
 
-/// One line for the user, and the exit status.
+/// A failed command.
 #[derive(Debug)]
 pub struct Failure {
-    /// The line, without the program's name.
+    /// The line for the user, without the program's name.
     pub text: String,
     /// The exit status.
     pub status: u8,
 }
 
 impl Failure {
-    /// A failure with the usual status. Only the first line of `text` is kept.
+    /// Returns a failure with exit status 1. Only the first line of `text` is kept.
     pub fn new(text: impl Display) -> Self {
         Self::with_status(text, STATUS)
     }
 
-    /// A failure with a status of its own.
+    /// Returns a failure with a specific exit status.
     pub fn with_status(text: impl Display, status: u8) -> Self {
         let text = text.to_string();
         let line = text
@@ -34,9 +34,9 @@ impl Failure {
     }
 }
 
-/// Says what failed in front of an error.
+/// Adds context to an error.
 pub trait Context<T> {
-    /// `what` in front of the error's text.
+    /// Puts `what`, the failed operation, in front of the error's text.
     fn context(self, what: impl Display) -> Result<T, Failure>;
 }
 

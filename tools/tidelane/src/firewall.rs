@@ -1,8 +1,8 @@
-//! The hooks that a service bypasses, above its listings.
+//! The warning about bypassed firewall rules, above the listings of a service.
 
 use serde::Deserialize;
 
-/// A service's knowledge of the host's own rules.
+/// The service's answer about the host's rules.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub struct Firewall {
@@ -10,7 +10,7 @@ pub struct Firewall {
 }
 
 impl Firewall {
-    /// Names on standard error what connections of the service bypass: scripts read the other one.
+    /// Prints the bypassed rules to standard error, since scripts read standard output.
     pub fn warn(&self) {
         for hook in &self.bypassed {
             eprintln!("tidelane: bypassed by connections of this service: {hook}");

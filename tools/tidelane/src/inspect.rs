@@ -1,7 +1,7 @@
-//! Programs that the library cannot serve, found out before they start.
+//! Detects programs that the library cannot serve, before they start.
 //!
-//! The dynamic loader loads the library into a program, and the library sees the calls that the
-//! program makes by way of libc. See `docs/socket-calls.md`.
+//! The library needs the dynamic loader to load it, and sees only the calls that a program makes
+//! through libc. See `docs/socket-calls.md`.
 
 use std::{
     env,
@@ -22,25 +22,25 @@ use rustix::{
     process::{getegid, geteuid},
 };
 
-/// Interpreters of interpreters that are looked at, as many as Linux follows.
+/// Depth to which interpreters of interpreters are followed, the same as in Linux.
 const INTERPRETERS_MAX: u32 = 4;
-/// The longest first line of a script that Linux reads.
+/// Longest first line of a script that Linux reads, in bytes.
 const SCRIPT_LINE_MAX: u64 = 256;
 const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
-/// The attribute that has a file's capabilities.
+/// Extended attribute that holds the capabilities of a file.
 const CAPABILITIES: &str = "security.capability";
-/// The section by which a program tells that Go's tools made it.
+/// ELF section of every program that Go's linker made.
 const GO_SECTION: &[u8] = b".go.buildinfo";
 
-/// The reason for which a program's sockets stay with the kernel, as the rest of a sentence that
+/// Returns the reason why a program's sockets stay with the kernel, as the rest of a sentence that
 /// begins with the program's name. `None` if there is none, or if the program cannot be read.
 pub fn obstacle(program: &OsStr) -> Option<String> {
     let path = find(program)?;
     obstacle_of(&path, INTERPRETERS_MAX)
 }
 
-/// The program's file, as `execvp` finds it.
+/// Returns the program's file, as `execvp` finds it.
 fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(program));
@@ -72,7 +72,7 @@ fn obstacle_of(path: &Path, interpreters: u32) -> Option<String> {
     obstacle_in(&ReadCache::new(File::open(path).ok()?))
 }
 
-/// Returns true if the program has another user, group or capabilities than its caller.
+/// Returns true if the program runs with another user, group or capabilities than its caller.
 fn gains_rights(path: &Path, file: &Metadata) -> bool {
     let by_user = file.mode() & SET_USER != 0 && file.uid() != geteuid().as_raw();
     let by_group = file.mode() & SET_GROUP != 0 && file.gid() != getegid().as_raw();
@@ -82,7 +82,7 @@ fn gains_rights(path: &Path, file: &Metadata) -> bool {
     by_user || by_group || by_capabilities
 }
 
-/// The interpreter that the first line of a script names.
+/// Returns the interpreter that the first line of a script names.
 fn interpreter_of_script(file: &File) -> Option<OsString> {
     let mut line = Vec::new();
     let mut start = BufReader::new(file.take(SCRIPT_LINE_MAX));
@@ -93,7 +93,7 @@ fn interpreter_of_script(file: &File) -> Option<OsString> {
     Some(OsStr::from_bytes(interpreter).to_owned())
 }
 
-/// The obstacle in an ELF file. A file of another kind is left to `exec`.
+/// Returns the obstacle in an ELF file. Other kinds of files are left to `exec`.
 fn obstacle_in<'data>(data: impl ReadRef<'data>) -> Option<String> {
     match FileKind::parse(data).ok()? {
         FileKind::Elf64 => {}
@@ -137,12 +137,12 @@ mod tests {
 
     use super::*;
 
-    /// A 64-bit ELF file of no sections with one segment: of the loader, or of code.
+    /// Returns a 64-bit ELF file without sections and with one segment: PT_INTERP, or code.
     fn elf(loader: Option<&[u8]>) -> Vec<u8> {
         let mut file = vec![0; 64 + 56];
         file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         (file[16], file[18], file[20]) = (2, 62, 1);
-        // Program headers: where, their length, and how many.
+        // Program headers: offset, size and number.
         (file[32], file[54], file[56]) = (64, 56, 1);
         (file[52], file[58]) = (64, 64);
         file[64] = if loader.is_some() { 3 } else { 1 };
@@ -161,7 +161,7 @@ mod tests {
         assert!(text(None).contains("statically linked"));
         assert_eq!(obstacle_in(&b"no program"[..]), None);
         for len in 0..64 + 56 {
-            // Each cut of the file has an answer, and no panic.
+            // A truncated file must not cause a panic.
             let _ = obstacle_in(&elf(None)[..len]);
         }
         let mut narrow = elf(None);

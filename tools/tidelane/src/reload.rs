@@ -1,10 +1,11 @@
-//! `tidelane reload`: the service reads its configuration again.
+//! `tidelane reload`: makes the service read its configuration again.
 
 use serde_json::Value;
 
 use crate::{admin::ServiceName, failure::Failure};
 
-/// Has the configuration read again. If it makes no sense, the service keeps what it has.
+/// Makes the service read its configuration again. The service rejects an invalid one and keeps the
+/// old one.
 pub fn reload(service: &ServiceName) -> Result<(), Failure> {
     service.ask::<Value>("reload")?;
     println!(

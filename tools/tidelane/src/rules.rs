@@ -1,4 +1,4 @@
-//! `tidelane rules`: the operator's rules, and how many connections each decided on.
+//! `tidelane rules`: the operator's rules, each with the number of connections that it matched.
 
 use serde::Deserialize;
 
@@ -15,7 +15,7 @@ struct Rule {
     hits: u64,
 }
 
-/// Prints a line per rule, in their order; the default is the last.
+/// Prints one line per rule in their order, the default last.
 pub fn rules(service: &ServiceName) -> Result<(), Failure> {
     let answer: Answer = service.ask("rules")?;
     println!("{:>12}  RULE", "HITS");

@@ -20,9 +20,9 @@ use crate::{
     inspect,
 };
 
-/// Exit status when the program is not found, as in a shell.
+/// Exit status if the program is not found, as in a shell.
 const NOT_FOUND: u8 = 127;
-/// Exit status when the program cannot be executed, as in a shell.
+/// Exit status if the program cannot be executed, as in a shell.
 const NOT_EXECUTABLE: u8 = 126;
 
 /// Options of `run`.
@@ -43,7 +43,7 @@ pub struct Options {
     program: Vec<OsString>,
 }
 
-/// Sockets that stay with the kernel.
+/// Options that leave sockets to the kernel.
 #[derive(Args, Debug)]
 struct Left {
     /// Leave all listeners to the kernel
@@ -61,7 +61,7 @@ struct Left {
 }
 
 impl Left {
-    /// The options, as the library reads them.
+    /// Returns the options in the form that the library reads.
     fn exceptions(&self) -> Exceptions {
         Exceptions {
             listeners: self.no_listen,
@@ -76,7 +76,7 @@ impl Left {
 pub fn run(options: &Options) -> Result<(), Failure> {
     let library = companion("libtidelane.so")?;
     let socket = options.service.control_socket();
-    // The preloaded library would have to leave a service of another version to the kernel.
+    // With a service of another version the library would leave all sockets to the kernel.
     match Program::probe(&socket) {
         Ok(()) => {}
         Err(RegisterError::NotRunning) => return Err(options.service.not_running()),
@@ -118,7 +118,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
-/// Says why the library cannot serve the program, if so; a failure with `strict`.
+/// Warns if the library cannot serve the program. With `strict` this is a failure.
 fn warn_of_obstacle(program: &OsStr, strict: bool) -> Result<(), Failure> {
     let Some(reason) = inspect::obstacle(program) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `tidelane ss`: the sockets of the programs that run on the service, in the look of `ss -ti`.
+//! `tidelane ss`: the sockets of the programs that run on the service, in the format of `ss -ti`.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::{admin::ServiceName, failure::Failure, firewall::Firewall};
 pub struct Options {
     #[command(flatten)]
     service: ServiceName,
-    /// The service's answer as it came
+    /// Print the service's answer unchanged, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -24,7 +24,7 @@ struct Answer {
     firewall: Firewall,
 }
 
-/// A socket, on whichever stack it is.
+/// A socket on either stack.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 struct Socket {
@@ -36,12 +36,12 @@ struct Socket {
     program: String,
     pid: u32,
     accelerated: bool,
-    /// Why it is not accelerated.
+    /// Reason why the socket is not accelerated.
     reason: String,
     info: Option<Info>,
 }
 
-/// What `ss -i` shows of a connection; a service may know less.
+/// The TCP variables that `ss -i` shows. The service's answer may lack some.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 struct Info {
@@ -119,8 +119,8 @@ fn line(cells: &[String; 7], widths: &[usize; 7]) -> String {
 }
 
 impl Socket {
-    /// The program as `ss -p` shows it; nothing for a connection whose program is gone. The service
-    /// knows no process id (zero) of a program outside of its PID namespace.
+    /// Returns the program as `ss -p` shows it. Empty for a connection whose program is gone. The
+    /// process id is 0 for a program outside of the service's PID namespace.
     fn users(&self) -> String {
         if self.program.is_empty() && self.pid == 0 {
             return String::new();
@@ -151,7 +151,7 @@ impl Socket {
     }
 }
 
-/// The names that `ss` uses for RFC 9293's states.
+/// Returns the name that `ss` uses for a state of RFC 9293.
 fn short_state(state: &str) -> &str {
     match state {
         "ESTABLISHED" => "ESTAB",
@@ -194,7 +194,7 @@ impl Info {
 mod tests {
     use super::*;
 
-    /// The answer as the service gives it, a field that this command does not know included.
+    /// An answer of a service, with a field that this command does not know.
     const ANSWER: &str = r#"{"sockets":[
         {"state":"LISTEN","recv_q":0,"send_q":511,"local":"0.0.0.0:80","peer":"0.0.0.0:*",
          "program":"nginx","pid":123,"accelerated":true,"reason":"","info":null},

@@ -14,13 +14,13 @@ mod users;
 pub struct Options {
     #[command(flatten)]
     service: ServiceName,
-    /// Usage and limits of each user, instead of the counters
+    /// Show usage and limits of each user instead of the counters
     #[arg(long)]
     users: bool,
-    /// Also what is zero
+    /// Show counters that are zero, too
     #[arg(long, short)]
     all: bool,
-    /// The service's answer as it came
+    /// Print the service's answer unchanged, as JSON
     #[arg(long)]
     json: bool,
 }

@@ -23,12 +23,12 @@ use crate::{
     failure::{Context, Failure},
 };
 
-/// How long the service may take until it is ready.
+/// Time limit for the service to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// How the service's own lines begin, and those of its parser of options.
+/// Prefix of the service's own log lines, and of the lines of its option parser.
 const OWN_LINE: &str = "tidelaned: ";
 const USAGE_ERROR: &str = "error: ";
-/// Pause between two questions whether it is.
+/// Pause between two checks for readiness.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
 /// Options of `up`.
@@ -63,7 +63,7 @@ pub struct Options {
     rest: Vec<String>,
 }
 
-/// Starts the service; returns when it answers.
+/// Starts the service and returns when the service answers.
 pub fn up(options: &Options) -> Result<(), Failure> {
     check_machine(&options.interface)?;
     let service = &options.service;
@@ -99,7 +99,7 @@ pub fn up(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What can be said before the service is tried.
+/// Checks conditions that the service needs, for a clear message before the start.
 fn check_machine(interface: &str) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         let text = "up needs root (AF_XDP and eBPF); use: sudo tidelane up";
@@ -125,7 +125,7 @@ fn check_machine(interface: &str) -> Result<(), Failure> {
     }
 }
 
-/// Opens the service's log in `dir`, which is made if it is not there. No link is followed.
+/// Opens the service's log in `dir`, and makes `dir` if it does not exist. Follows no link.
 fn open_log(dir: &Path, service: &ServiceName) -> io::Result<File> {
     let (Some(system), Some(own)) = (dir.parent(), dir.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -150,7 +150,7 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
         command.arg("--ecn").arg(ecn);
     }
     if let Some(config) = &options.config {
-        // The service has another working directory.
+        // The service runs in another working directory.
         let path = std::path::absolute(config);
         command
             .arg("--config")
@@ -165,7 +165,7 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
     let output = || log.try_clone().map(Stdio::from);
     command
         .args(&options.rest)
-        // The service stays a child of this short-lived process, which gives it to init by ending.
+        // The service is a child of this short-lived process, and init adopts it afterwards.
         .arg("--foreground")
         .current_dir("/")
         .stdin(Stdio::null())
@@ -176,11 +176,11 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
         .context(format!("cannot start {}", daemon.display()))
 }
 
-/// Why the service did not get ready.
+/// Reason why the service is not ready.
 enum Stopped {
-    /// It runs, but does not answer.
+    /// The service runs but does not answer.
     Late,
-    /// It ended.
+    /// The service ended, with the reason from its log.
     Ended(String),
 }
 
@@ -200,7 +200,7 @@ fn wait_ready(service: &ServiceName, child: &mut Child) -> Result<(), Stopped> {
     Err(Stopped::Late)
 }
 
-/// The service of this network namespace that serves the interface, and its process.
+/// Returns the service that serves the interface in this network namespace, with its process id.
 fn holder_of(interface: &str) -> Option<(String, u32)> {
     let namespace_of = |process: &str| {
         let namespace = fs::metadata(format!("/proc/{process}/ns/net")).ok()?;
@@ -221,8 +221,8 @@ fn holder_of(interface: &str) -> Option<(String, u32)> {
     })
 }
 
-/// The reason in what the service wrote: its own last line, or the first one of its parser of
-/// options, which goes on with a summary of usage; else the last line.
+/// Returns the reason in the service's output: the last line with the prefix, or the first line of
+/// the option parser, which a usage summary follows. Otherwise the last line.
 fn reason(text: &str) -> Option<&str> {
     let with = |start: &'static str| move |line: &&str| line.starts_with(start);
     let lines = || text.lines().filter(|line| !line.trim().is_empty());

@@ -1,8 +1,9 @@
-//! `cargo xtask bench FIGURE`: one experiment of `bench/figures`, both sides in one run.
+//! `cargo xtask bench FIGURE`: runs one experiment of `bench/figures`, both stacks in one run.
 //!
 //! A round makes one wire for the kernel, one for Tidelane and one for the wire's limit, and
-//! measures every case on each of them in turn; the next round is in the other order. What is
-//! written: `target/bench/FIGURE.json`, and beside the plan the same result and its plot.
+//! measures every case on each of them in turn. The next round uses the other order, so that a
+//! slow phase of the machine hits both stacks. The result goes to `target/bench/FIGURE.json`, and
+//! with its plot beside the plan.
 
 use std::{fs, path::Path, process::Command};
 
@@ -28,15 +29,15 @@ use rows::Row;
 /// Options of `bench`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Folder of bench/figures, or `instructions`; without one, the list
+    /// Folder of bench/figures, or `instructions`; lists the figures if absent
     figure: Option<String>,
-    /// Rounds instead of the plan's
+    /// Number of rounds (default: the plan's)
     #[arg(long, env = "TIDELANE_ROUNDS")]
     rounds: Option<u32>,
-    /// Numbers of connections instead of the plan's, such as 1,64
+    /// Numbers of connections, such as 1,64 (default: the plan's)
     #[arg(long, env = "TIDELANE_CONNECTIONS", value_delimiter = ',')]
     connections: Vec<u32>,
-    /// Only the kernel's sides and the wire's limit
+    /// Measure only the kernel and the wire's limit
     #[arg(long)]
     without_tidelane: bool,
     /// Do not keep the result beside the plan
@@ -83,14 +84,14 @@ pub fn run(options: &Options) -> Result<(), String> {
     finish(figure, &folder, &outcome, !options.no_keep)
 }
 
-/// What a figure gave.
+/// The result of a figure.
 struct Outcome {
     heading: Heading,
     rows: Vec<Row>,
     svg: String,
 }
 
-/// The text of a stop, for one line.
+/// Returns the reason of a stop as one line.
 pub fn explain(stop: Stop) -> String {
     match stop {
         Stop::Skip(text) | Stop::Fail(text) => text,
@@ -137,7 +138,7 @@ fn finish(figure: &str, folder: &Path, outcome: &Outcome, keep: bool) -> Result<
     Ok(())
 }
 
-/// Instruction counts are the micro bench's own business.
+/// Runs the binary of `bench/micro`, which counts instructions.
 fn instructions() -> Result<(), String> {
     let status = Command::new("cargo")
         .args(["run", "--release", "--package", "tidelane-micro"])

@@ -1,7 +1,7 @@
-//! Everything that must hold before a change goes in, with counts at the end.
+//! `cargo xtask ci`: the checks and tests that a change must pass, with counts at the end.
 //!
-//! Each step's output goes to a file of its own under `target/ci`; what is shown is one line per
-//! step while all is well, and the end of the output of a step that fails.
+//! The output of each step goes to a file under `target/ci`. The terminal shows one line per step,
+//! and the last lines of a step that fails.
 
 use std::{
     fs::{self, File},
@@ -23,7 +23,7 @@ use count::Counts;
 
 /// Lines shown of a step that failed.
 const SHOWN_LINES: usize = 80;
-/// All steps together take no longer; what is left of it limits each step.
+/// Time limit of all steps together. The rest of it also limits each step.
 const ALL_MAX: Duration = Duration::from_secs(42 * 60);
 
 /// Options of `ci`.
@@ -36,9 +36,9 @@ pub struct Options {
     list: bool,
 }
 
-/// Runs the steps, prints the counts.
+/// Runs the steps and prints the counts as the last line.
 ///
-/// The counts are the last line, so a failure has no text of its own.
+/// A failed step is only an exit code, since the counts already name it.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let wanted = |step: &&Step| {
         options.filters.is_empty()
@@ -108,7 +108,7 @@ fn run_step(step: &Step, logs: &Path, left: Duration) -> Counts {
         return Counts::skip(step.name, &reason);
     }
     let log = logs.join(format!("{}.log", step.name));
-    // Zero would be no limit to `timeout`.
+    // `timeout` takes 0 as no limit.
     let limit = step.seconds.min(left.as_secs()).max(1);
     let ended = execute(step, limit, &log);
     let seconds = start.elapsed().as_secs_f32();
@@ -139,13 +139,13 @@ fn show_end(text: &str, log: &Path) {
     println!("    (whole output: {})", log.display());
 }
 
-/// Exit status of `timeout` when the time was up.
+/// Exit status of `timeout` after the time limit.
 const TIMED_OUT: i32 = 124;
 
 /// Runs a step's command to its end, or to its time limit in seconds.
 ///
-/// The command and all that it starts end with it, and with this process: `timeout` passes the
-/// signals that it gets to its group, and gets one when its parent ends.
+/// The command's processes end with it, and with this process: `timeout` forwards signals to its
+/// process group, and receives one when its parent dies.
 fn execute(step: &Step, limit: u64, log: &Path) -> Result<(), String> {
     let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let errors = file.try_clone().map_err(|error| error.to_string())?;

@@ -1,4 +1,6 @@
-//! `make demo`: an unmodified nginx, once on the kernel and once on Tidelane, wrk on the kernel.
+//! `make demo`: compares an unmodified nginx on the kernel's stack with the same on Tidelane.
+//!
+//! wrk runs on the kernel's stack in both cases.
 
 use std::{thread, time::Duration};
 
@@ -23,18 +25,18 @@ const SERVER_CPU: &str = "1";
 /// Options of `demo`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Rounds; each measures every case on both stacks
+    /// Number of rounds; each measures every case on both stacks
     #[arg(long, default_value_t = 3)]
     rounds: u32,
     /// Seconds per measurement
     #[arg(long, default_value_t = 2)]
     seconds: u32,
-    /// Connections of wrk
+    /// Number of connections of wrk
     #[arg(long, default_value_t = 64)]
     connections: u32,
 }
 
-/// One stack's wire. Fields are dropped in order: programs before their wire.
+/// The wire and programs of one stack. Fields drop in order: the programs before their wire.
 struct Stack {
     name: &'static str,
     nginx: Nginx,
@@ -42,7 +44,7 @@ struct Stack {
     wire: Wire,
 }
 
-/// What wrk said, and how busy the cores were meanwhile.
+/// The output of one run of wrk, and the load of the CPUs meanwhile.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     requests_per_second: f64,
@@ -99,7 +101,7 @@ fn demo(options: &Options) -> Result<(), Stop> {
     Ok(())
 }
 
-/// All rounds of one case: kernel and Tidelane in turn, the next round in the other order.
+/// Measures all rounds of one case: both stacks in turn, the next round in the other order.
 fn measure_case(
     options: &Options,
     stacks: &[Stack; 2],
@@ -153,7 +155,7 @@ impl Stack {
         self.wire.program(Side::Client, name).cpus(CLIENT_CPU)
     }
 
-    /// Each file by curl, its digest against that of the file on disk, both modes.
+    /// Fetches each file with curl in both modes, and compares its digest with the file on disk.
     fn verify(&self) -> Result<(), Stop> {
         let limit = Duration::from_secs(30);
         for (file, len) in FILES {
@@ -227,7 +229,7 @@ impl Stack {
     }
 }
 
-/// Requests per second and the two quantiles of wrk's output.
+/// Reads requests per second and two latency quantiles from wrk's output.
 fn parse_wrk(text: &str, cores: f64) -> Option<Sample> {
     let after = |name: &str| {
         let line = text
@@ -243,7 +245,7 @@ fn parse_wrk(text: &str, cores: f64) -> Option<Sample> {
     })
 }
 
-/// `1.23ms` and the like, in microseconds.
+/// Parses a duration such as `1.23ms`. Returns microseconds.
 fn micros(text: &str) -> Option<f64> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let number: f64 = text[..unit_at].parse().ok()?;
@@ -260,7 +262,7 @@ fn micros(text: &str) -> Option<f64> {
 /// Reads one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// What the table shows of a sample: heading and value.
+/// The columns of the table: heading and value.
 const COLUMNS: [(&str, Metric); 4] = [
     ("requests/s", |s| s.requests_per_second),
     ("p50 us", |s| s.p50_us),

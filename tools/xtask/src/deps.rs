@@ -1,17 +1,19 @@
-//! The layers, as DESIGN.md section 2 draws them, held against the manifests.
+//! `cargo xtask deps`: checks the dependencies in the manifests against the layers.
+//!
+//! A layer is a top-level folder. Dependencies point down the code map of ARCHITECTURE.md.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use tidelane_tests::tools::source_root;
 use toml::{Table, Value};
 
-/// What a folder may depend on besides itself.
+/// The folders that a folder may depend on besides itself.
 const FOLDERS: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("shm", &["proto"]),
     ("nic", &["proto", "shm"]),
     ("service", &["proto", "shm", "nic"]),
-    // The library in the program knows no TCP.
+    // The library in the program contains no TCP.
     ("app", &["shm"]),
     ("sim", &["proto", "shm", "nic", "service", "app"]),
     ("tools", &["shm", "app", "tests"]),
@@ -23,7 +25,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("tests", &["proto", "shm", "nic", "service", "app", "sim"]),
 ];
 
-/// Pairs that the folders would allow, and an invariant does not.
+/// Pairs that `FOLDERS` allows and an invariant forbids.
 const FORBIDDEN: &[(&str, &str, &str)] = &[
     (
         "proto/fastpath",
@@ -47,7 +49,7 @@ const FORBIDDEN: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Order within `proto`: each may depend on those before it.
+/// The order of the crates in `proto`. A crate may depend on the ones before it.
 const PROTO: &[&str] = &[
     "wire",
     "time",
@@ -59,7 +61,7 @@ const PROTO: &[&str] = &[
     "engine",
 ];
 
-/// A crate of the workspace: its folder, and the folders of what it depends on.
+/// A crate of the workspace: its folder and the folders of its dependencies.
 #[derive(Debug)]
 struct Package {
     folder: String,
@@ -94,7 +96,7 @@ fn check(package: &Package) -> Vec<String> {
     package.depends.iter().filter_map(complain).collect()
 }
 
-/// Why `from` may not depend on `on`, if so.
+/// Returns the reason why `from` may not depend on `on`, if there is one.
 fn refuse(from: &str, on: &str) -> Option<String> {
     if let Some((_, _, why)) = FORBIDDEN.iter().find(|(a, b, _)| (*a, *b) == (from, on)) {
         return Some((*why).to_owned());
@@ -161,7 +163,7 @@ fn read_workspace(root: &Path) -> Result<Vec<Package>, String> {
     Ok(manifests.iter().zip(&folders).map(package).collect())
 }
 
-/// Names of all dependencies, of every kind and target.
+/// Returns the names of the dependencies of every kind and target.
 fn dependencies(manifest: &Table) -> impl Iterator<Item = String> {
     const KINDS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
     let targets = manifest.get("target").and_then(Value::as_table);

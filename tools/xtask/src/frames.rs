@@ -1,19 +1,19 @@
-//! Sizes of the stack frames of `libtidelane.so`, which runs in threads and signal handlers of
-//! programs: their stacks may be small.
+//! `cargo xtask frames`: limits the stack frames of `libtidelane.so`.
 //!
-//! The sizes are those of the machine code: the sum of a function's subtractions from the stack
-//! pointer, page by page where the frame is large. A loop over many pages ends at a copy of the
-//! stack pointer, from which the size was subtracted at once.
+//! The library runs in threads and signal handlers of programs, whose stacks may be small. The size
+//! of a frame is read from the machine code: the sum of a function's subtractions from the stack
+//! pointer. The compiler probes a large frame page by page in a loop, which ends at a copy of the
+//! stack pointer minus the whole size.
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
 use tidelane_tests::tools::target_dir;
 
-/// Largest frame, in bytes. A quarter of a signal stack holds two.
+/// Largest frame, in bytes. Two of them fit into a quarter of a signal stack.
 const FRAME_MAX: u64 = 4096;
 const LIBRARY: &str = "release/libtidelane.so";
-/// Parts of the standard library that print a backtrace, which a program must ask for
-/// (RUST_BACKTRACE), after a panic.
+/// Exempt parts of the standard library. They print the backtrace of a panic, and only if the
+/// user set RUST_BACKTRACE.
 const BACKTRACE: [&str; 4] = [
     "backtrace_rs::",
     "sys::backtrace::",
@@ -68,7 +68,7 @@ fn disassembled(library: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The frame of each function of a disassembly.
+/// Returns the frame size of each function in a disassembly.
 fn frames(text: &str) -> BTreeMap<String, u64> {
     let mut steps: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     let mut function = "";
@@ -89,22 +89,22 @@ fn frames(text: &str) -> BTreeMap<String, u64> {
     frames.collect()
 }
 
-/// How an instruction makes a frame.
+/// The effect of an instruction on the frame size.
 enum Step {
-    /// The stack pointer goes down by so many bytes.
+    /// The stack pointer decreases by this number of bytes.
     Down(u64),
-    /// The stack pointer will go down by so many bytes.
+    /// The loop of probes ends when the stack pointer has decreased by this number of bytes.
     Target(u64),
 }
 
-/// The name in `0000000000001000 <name>:`.
+/// Returns the name in a line such as `0000000000001000 <name>:`.
 fn function_begun(line: &str) -> Option<&str> {
     let (address, name) = line.strip_suffix(">:")?.split_once(" <")?;
     let is_hex = address.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hex.then_some(name)
 }
 
-/// The step in `sub $0x18,%rsp`, `lea -0x18(%rsp),%rsp`, and the same for `%r11`.
+/// Parses `sub $0x18,%rsp` and `lea -0x18(%rsp),%rsp`, and the same for `%r11`.
 fn step_of(line: &str) -> Option<Step> {
     let (_, instruction) = line.split_once(":\t")?;
     let (name, operands) = instruction.split_once(' ')?;

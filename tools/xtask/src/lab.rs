@@ -1,4 +1,4 @@
-//! `make lab`: the tests with real programs on other kernels and NICs, in emulated machines.
+//! `make lab`: runs the tests with real programs on other kernels and NICs, in emulated machines.
 //!
 //! ```text
 //!   kernel package --> RAM disk --> emulator (no KVM, no network) --> results by serial line
@@ -6,8 +6,8 @@
 //!                                     NICs: two of each kind, on a hub of their own
 //! ```
 //!
-//! A machine has one kernel and all NICs that were asked for. On each NIC it runs the interop
-//! tests that were asked for; the table has a cell for each. `docs/kernels.md` has the results.
+//! A machine has one kernel and all selected NICs. On each NIC it runs the selected interop tests;
+//! the table has a cell for each. `docs/kernels.md` has the results.
 //! [`pair`] boots two machines on one link, [`scripts`] runs the packet scripts on other kernels.
 
 use std::{
@@ -41,7 +41,7 @@ use kernels::{KERNELS, Kernel, REFUSED};
 use machine::{Machine, Plan, Processors};
 use nics::{NICS, Nic};
 
-/// Tools of this machine by the package that has them.
+/// Tools that the laboratory needs, and the Debian package of each.
 const TOOLS: [(&str, &str); 6] = [
     (EMULATOR, "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -50,12 +50,12 @@ const TOOLS: [(&str, &str); 6] = [
     ("setpriv", "util-linux"),
     ("apt-get", "apt"),
 ];
-/// An emulated machine is that much slower than the limits of the tests assume.
+/// Factor for the time limits of tests, since an emulated machine is slower than a real one.
 const PATIENCE: u32 = 6;
-/// Seconds for the boot of a machine, and for each test.
+/// Time limit of a boot, and of each test, in seconds.
 const BOOT_MAX: u64 = 120;
 const TEST_MAX: u64 = 180;
-/// Seconds for all together, if nothing else is said.
+/// Default time limit of the whole run, in seconds.
 const ALL_MAX: u64 = 24 * 3600;
 
 /// Options of `lab`.
@@ -71,22 +71,22 @@ pub struct Options {
     /// igb, or all
     #[arg(long, default_value = "veth,virtio-net", value_delimiter = ',')]
     nic: Vec<String>,
-    /// Only a few tests, of some minutes
+    /// Run only a few tests, which take some minutes
     #[arg(long)]
     small: bool,
-    /// After so many seconds, skip all that has not run
+    /// Skip the tests that have not started after this many seconds
     #[arg(long)]
     seconds: Option<u64>,
     /// Only tests whose names contain one of these
     filters: Vec<String>,
 }
 
-/// What the laboratory can do beside its table.
+/// Runs of the laboratory besides its table.
 #[derive(Subcommand, Debug)]
 enum Other {
-    /// Two machines on one link, with a kernel each
+    /// Boot two machines on one link, with a kernel each
     Pair(pair::Options),
-    /// The packet scripts of tests/conformance on the TCP of several kernels
+    /// Run the packet scripts of tests/conformance on the TCP of several kernels
     Scripts(scripts::Options),
 }
 
@@ -111,7 +111,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     }
 }
 
-/// The kernels that were asked for; "all" is all of them.
+/// Returns the selected kernels; `all` stands for every one.
 fn kernel_names(asked: &[String]) -> Vec<&str> {
     if asked.iter().any(|name| name == "all") {
         KERNELS.iter().map(|(name, _)| *name).collect()
@@ -120,17 +120,17 @@ fn kernel_names(asked: &[String]) -> Vec<&str> {
     }
 }
 
-/// The laboratory's directory.
+/// Returns the directory of downloaded kernels and built images.
 fn directory() -> Result<PathBuf, String> {
     std::path::absolute(target_dir().join("lab")).map_err(|error| error.to_string())
 }
 
-/// When all must be done that begins now.
+/// Returns the end of a run that starts now.
 fn end_after(seconds: Option<u64>) -> Instant {
     Instant::now() + Duration::from_secs(seconds.unwrap_or(ALL_MAX))
 }
 
-/// The table of the interop tests by kernel and NIC.
+/// Runs the interop tests by kernel and NIC, and prints their table.
 fn run_table(options: &Options) -> Result<ExitCode, String> {
     let kernels = kernel_names(&options.kernel);
     let nics = if options.nic.iter().any(|name| name == "all") {
@@ -167,7 +167,7 @@ fn run_table(options: &Options) -> Result<ExitCode, String> {
     Ok(cells::print_counts(results.values(), start.elapsed()))
 }
 
-/// A program with tests, built.
+/// Builds a test binary and returns its path.
 fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--package", package, "--test", name]);
@@ -189,10 +189,10 @@ fn program(package: &str, name: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| "cargo names no test program".to_owned())
 }
 
-/// A NIC's number, and a test.
+/// A cell of the table: index of the NIC, and test.
 type Place = (usize, &'static str);
 
-/// One machine to be.
+/// One machine to boot, and the tests to run on it.
 struct Boot<'a> {
     emulator: &'a Emulator,
     name: &'a str,
@@ -204,8 +204,8 @@ struct Boot<'a> {
 }
 
 impl Boot<'_> {
-    /// All cells of the machine. Those that it did not get to are skipped: it may be that none can
-    /// be emulated here, or that there was no time.
+    /// Boots the machine and returns its cells. Tests that did not run are marked as skipped, for
+    /// example if the emulator cannot start or the time is over.
     fn run(&self) -> BTreeMap<Place, Cell> {
         let mut cells = BTreeMap::new();
         let mut present = Vec::new();
@@ -226,7 +226,7 @@ impl Boot<'_> {
         cells
     }
 
-    /// Gives this verdict to the tests of a NIC that have none.
+    /// Sets `verdict` for the tests of a NIC that have none yet.
     fn fill(&self, cells: &mut BTreeMap<Place, Cell>, nic: usize, verdict: &Verdict) {
         for test in &self.tests {
             cells.entry((nic, *test)).or_insert_with(|| {
@@ -237,12 +237,12 @@ impl Boot<'_> {
         }
     }
 
-    /// Time that is left.
+    /// Returns the remaining time.
     fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Boots the machine and takes its results; the reason why it did not come to its end.
+    /// Boots the machine and collects its results. An error says why it stopped early.
     fn serve(
         &self,
         kernel: &Kernel,
@@ -293,7 +293,7 @@ impl Boot<'_> {
                 let known = self.tests.iter().find(|known| **known == test);
                 let known = known.ok_or_else(|| format!("nobody asked for {test}"))?;
                 if self.left().is_zero() {
-                    // Cut short, which says nothing of the test.
+                    // The time limit of the run ended this test, so that it has no verdict.
                     return Err("no time was left".to_owned());
                 }
                 cell.print(self.name, nic.name, &test);
@@ -303,7 +303,7 @@ impl Boot<'_> {
     }
 }
 
-/// The command that runs interop tests in a machine.
+/// Returns the command that runs interop tests in a machine.
 fn interop_command(program: &Path, tests: &[&str]) -> String {
     let target = std::path::absolute(target_dir()).unwrap_or_else(|_| target_dir());
     let release = target.join("release");

@@ -1,4 +1,4 @@
-//! `cargo xtask`: what is done with this source tree beyond building it.
+//! `cargo xtask`: checks, tests and benches of this source tree.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -26,23 +26,23 @@ struct Command {
 
 #[derive(Subcommand, Debug)]
 enum Task {
-    /// All checks and tests, as `make test` runs them
+    /// Run all checks and tests, as `make test` does
     Ci(ci::Options),
-    /// Sizes of functions, files and lines; where unsafe and clocks may be
+    /// Check sizes, places of unsafe code and clocks, comments, and commit subjects
     Tidy(tidy::Options),
-    /// One experiment of bench/figures, as `make bench FIGURE=...` runs it
+    /// Run one experiment of bench/figures, as `make bench FIGURE=...` does
     Bench(bench::Options),
-    /// nginx on the kernel and on Tidelane, side by side
+    /// Compare nginx on the kernel and on Tidelane
     Demo(demo::Options),
-    /// Tests with real programs on other kernels and NICs, in emulated machines
+    /// Run tests with real programs on other kernels and NICs, in emulated machines
     Lab(lab::Options),
-    /// Real programs on the kernel and on Tidelane, and their table
+    /// Run real programs on the kernel and on Tidelane, and update their table
     Programs(programs::Options),
-    /// Dependencies point downward
+    /// Check that dependencies point down the layers
     Deps,
-    /// Sizes of the stack frames of code that runs in programs
+    /// Check the stack frames of the code that runs in programs
     Frames,
-    /// What the RFCs ask for: met, excepted, missing; and whether the citations hold
+    /// Check the citations of RFC requirements, and count requirements met, excepted and missing
     Spec(spec::Options),
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask programs`: builds and runs the crate in `bench/programs`, whose business it is.
+//! `cargo xtask programs`: builds the crate `bench/programs` and runs it.
 
 use std::process::Command;
 
@@ -8,12 +8,12 @@ use tidelane_tests::tools::source_root;
 /// Options of `programs`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Names of programs, and options; `--help` lists them
+    /// Arguments of the crate's binary: names of programs, and options (see `--help`)
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-/// Runs the programs.
+/// Builds and runs the crate.
 pub fn run(options: &Options) -> Result<(), String> {
     let status = Command::new("cargo")
         .args([

@@ -1,4 +1,4 @@
-//! Source files, and Rust text without what is not code.
+//! The source files of the tree, and Rust text reduced to its code.
 
 use std::{
     fs,
@@ -11,11 +11,12 @@ use std::{
 pub struct SourceFile {
     /// Path from the root, with `/`.
     pub path: String,
-    /// Its text.
+    /// Whole content of the file.
     pub text: String,
 }
 
-/// The text files that git knows, tracked or about to be, by path.
+/// Returns the text files of the tree in the order of their paths: tracked files, and untracked
+/// ones that git does not ignore.
 pub fn source_files(root: &Path) -> Result<Vec<SourceFile>, String> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -28,7 +29,7 @@ pub fn source_files(root: &Path) -> Result<Vec<SourceFile>, String> {
             .map(str::to_owned)
             .collect()
     } else {
-        // A source archive has no git.
+        // A source archive has no git repository.
         let mut paths = Vec::new();
         walk(root, Path::new(""), &mut paths);
         paths
@@ -58,7 +59,7 @@ fn walk(root: &Path, below: &Path, paths: &mut Vec<String>) {
     }
 }
 
-/// The text with comments, strings and character literals blanked out; lines stay where they are.
+/// Replaces comments, strings and character literals by spaces. Offsets and lines do not change.
 pub fn code_only(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let mut at = 0;
@@ -74,7 +75,8 @@ pub fn code_only(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Where the comment, string or character literal that starts at `at` ends; `at` if none does.
+/// Returns the end of the comment, string or character literal that starts at `at`, or `at` if none
+/// starts there.
 fn skipped_until(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     let before = at.checked_sub(1).map(|at| bytes[at]);
@@ -137,7 +139,7 @@ fn raw_string_end(bytes: &[u8], at: usize) -> Option<usize> {
     Some((find(bytes, start + hashes + 1, &end) + end.len()).min(bytes.len()))
 }
 
-/// A character literal, as against a lifetime.
+/// Returns the end of a character literal. `None` for a lifetime.
 fn char_end(bytes: &[u8], at: usize) -> Option<usize> {
     match &bytes[at + 1..] {
         [b'\\', _, ..] => {

@@ -1,11 +1,10 @@
-//! `cargo xtask spec`: what the RFCs ask for, requirement by requirement, and where that is done
-//! and shown.
+//! `cargo xtask spec`: checks the requirements of the RFCs against code and tests.
 //!
-//! `specs/rfcNNNN.toml` lists an RFC's requirements ([`mod@file`] has the format). Each cites the
-//! code that does it and a test that shows it, or says why it is not done here; what has neither is
-//! missing. A citation that points at nothing fails ([`citations`]), and so does a number of
-//! missing requirements that is larger than in the ratchet. So does a promise of `docs/security.md`
-//! that names no test ([`promises`]).
+//! `specs/rfcNNNN.toml` lists an RFC's requirements ([`mod@file`] has the format). A requirement
+//! cites the code that implements it and a test that proves it, or the reason for an exception.
+//! A requirement with neither is missing. The check fails if a citation points at nothing
+//! ([`citations`]), if an RFC has more missing requirements than the ratchet allows, or if a promise
+//! of `docs/security.md` names no test ([`promises`]).
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -27,20 +26,20 @@ const RATCHET: &str = "tools/xtask/spec-ratchet.txt";
 /// Options of `spec`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Only RFCs with these numbers
+    /// Check only the RFCs with these numbers
     rfcs: Vec<u32>,
-    /// List what is missing, and what for
+    /// List the missing requirements and the missing parts of each
     #[arg(long)]
     missing: bool,
     /// List the exceptions with their reasons
     #[arg(long)]
     exceptions: bool,
-    /// Record the present numbers of missing requirements as those of the past
+    /// Record the present numbers of missing requirements in the ratchet
     #[arg(long)]
     bless: bool,
 }
 
-/// Prints how things stand and checks every citation.
+/// Prints the counts of each RFC and checks every citation.
 pub fn run(options: &Options) -> Result<(), String> {
     let root = source_root();
     let files = source_files(&root)?;
@@ -63,7 +62,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     Err(format!("spec: {} complaints", complaints.len()))
 }
 
-/// Every `specs/rfcNNNN.toml`, by number.
+/// Reads every `specs/rfcNNNN.toml`, in the order of the numbers.
 fn read_all(files: &[SourceFile]) -> Result<Vec<Spec>, String> {
     let is_spec = |file: &&SourceFile| {
         let name = file.path.strip_prefix(FOLDER);
@@ -91,7 +90,7 @@ fn complaints(root: &Path, files: &[SourceFile], specs: &[Spec]) -> Vec<String> 
     complaints
 }
 
-/// RFCs of which more is missing than before.
+/// Returns a message for each RFC with more missing requirements than the ratchet has.
 fn grown(ratchet: &BTreeMap<u32, usize>, specs: &[Spec]) -> Vec<String> {
     let more = |spec: &Spec| {
         let (now, then) = (spec.missing(), ratchet.get(&spec.rfc).copied().unwrap_or(0));
@@ -138,7 +137,8 @@ fn print_table(options: &Options, specs: &[Spec]) {
     print_row("all", sum, "");
 }
 
-/// Met, excepted, unused (a MAY), missing; of those missing MUST, SHOULD; and untested.
+/// Counts the requirements that are met, excepted, unused (a MAY) and missing, the missing MUSTs
+/// and SHOULDs, and the untested ones.
 fn counts(spec: &Spec) -> [usize; 7] {
     let of = |standing| spec.count(|s, _| *s == standing);
     let missing = |level| spec.count(|s, l| !s.is_settled() && l == level);

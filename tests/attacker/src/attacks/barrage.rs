@@ -1,4 +1,4 @@
-//! Every attack at once, each on a thread with registrations of its own, for as long as it takes.
+//! All attacks at once, each on a thread with registrations of its own, until a deadline.
 
 use std::{
     collections::BTreeMap,
@@ -30,29 +30,29 @@ mod memory;
 /// Options of `barrage`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// How long
+    /// Duration in seconds
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// A server to open connections to, whose buffers are then misused
+    /// A server to open connections to, for the attacks on buffers
     #[arg(long)]
     connect: std::net::SocketAddrV4,
 }
 
-/// Registrations that do nothing, held at once.
+/// Number of idle registrations held at once.
 const IDLE_MAX: usize = 2000;
-/// How long an attack waits after the service refused.
+/// Pause of an attack after a refusal.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The toll of one attack.
+/// Counters of one attack.
 #[derive(Debug, Default)]
-pub struct Toll {
-    /// Times that something was tried.
+pub struct Counts {
+    /// Number of tries.
     tries: u64,
-    /// By answer.
+    /// Number of tries by answer.
     answers: BTreeMap<String, u64>,
 }
 
-impl Toll {
+impl Counts {
     /// Counts one try.
     pub fn count<T>(&mut self, result: &Result<T, Failure>) {
         self.tries += 1;
@@ -66,8 +66,8 @@ impl Toll {
     }
 }
 
-/// One attack: repeats itself until the deadline.
-type Attack = fn(&Target, &Options, Instant) -> Toll;
+/// One attack, which repeats until the deadline.
+type Attack = fn(&Target, &Options, Instant) -> Counts;
 
 const ATTACKS: [(&str, Attack); 6] = [
     ("claims", claims),
@@ -78,7 +78,7 @@ const ATTACKS: [(&str, Attack); 6] = [
     ("scribbling", memory::scribbling),
 ];
 
-/// Runs all attacks; the line says what each of them did.
+/// Runs all attacks and prints a line with the counters of each.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     report(&json!({ "attack": "barrage", "began": true }));
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
@@ -87,7 +87,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
             (name, scope.spawn(move || attack(target, options, until)))
         };
         let threads: Vec<_> = ATTACKS.into_iter().map(start).collect();
-        let join = |(name, thread): (_, thread::ScopedJoinHandle<'_, Toll>)| {
+        let join = |(name, thread): (_, thread::ScopedJoinHandle<'_, Counts>)| {
             (name, thread.join().unwrap_or_default().to_json())
         };
         threads.into_iter().map(join).collect()
@@ -96,32 +96,32 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Calls `turn` with a registration until the deadline; with a new one after each failure that
-/// ends one.
+/// Calls `turn` with a registration until the deadline. Registers again after a failure that ended
+/// the registration.
 fn with_programs(
     target: &Target,
     until: Instant,
-    mut turn: impl FnMut(&Program, &mut Toll) -> Result<(), Failure>,
-) -> Toll {
-    let mut toll = Toll::default();
+    mut turn: impl FnMut(&Program, &mut Counts) -> Result<(), Failure>,
+) -> Counts {
+    let mut counts = Counts::default();
     while Instant::now() < until {
         let registered = Program::register(target, "barrage");
-        toll.count(&registered);
+        counts.count(&registered);
         let Ok(program) = registered else {
             thread::sleep(PAUSE);
             continue;
         };
         while Instant::now() < until {
-            if let Err(Failure::HungUp | Failure::Io(_)) = turn(&program, &mut toll) {
+            if let Err(Failure::HungUp | Failure::Io(_)) = turn(&program, &mut counts) {
                 break;
             }
         }
     }
-    toll
+    counts
 }
 
 /// Binds, claims and closes, one port after the other.
-fn claims(target: &Target, _: &Options, until: Instant) -> Toll {
+fn claims(target: &Target, _: &Options, until: Instant) -> Counts {
     let any_port = |reuse_address| Bound {
         bind: ([0, 0, 0, 0], 0).into(),
         device: None,
@@ -129,7 +129,7 @@ fn claims(target: &Target, _: &Options, until: Instant) -> Toll {
         reuse_port: false,
     };
     let mut turns = 0u32;
-    with_programs(target, until, |program, toll| {
+    with_programs(target, until, |program, counts| {
         turns += 1;
         let claimed = if turns.is_multiple_of(4) {
             let socket = any_port(false).listening(1 << 16)?;
@@ -138,21 +138,21 @@ fn claims(target: &Target, _: &Options, until: Instant) -> Toll {
             let socket = any_port(true).make()?;
             program.service.reserve(socket.as_fd()).map(drop)
         };
-        toll.count(&claimed);
+        counts.count(&claimed);
         claimed
     })
 }
 
-/// Registers and stays; then lets all go and begins again.
-fn registrations(target: &Target, _: &Options, until: Instant) -> Toll {
-    let mut toll = Toll::default();
+/// Registers up to a limit, drops all registrations, and begins again.
+fn registrations(target: &Target, _: &Options, until: Instant) -> Counts {
+    let mut counts = Counts::default();
     let mut held: Vec<Service> = Vec::new();
     while Instant::now() < until {
         let one = target.connect().and_then(|service| {
             service.register("idle")?;
             Ok(service)
         });
-        toll.count(&one);
+        counts.count(&one);
         match one {
             Ok(service) if held.len() < IDLE_MAX => held.push(service),
             _ => {
@@ -161,11 +161,11 @@ fn registrations(target: &Target, _: &Options, until: Instant) -> Toll {
             }
         }
     }
-    toll
+    counts
 }
 
-/// Sends descriptors of all kinds, as many as the kernel takes, with messages that call for none.
-fn descriptors(target: &Target, _: &Options, until: Instant) -> Toll {
+/// Sends the maximum number of descriptors, of all kinds, with messages that need none.
+fn descriptors(target: &Target, _: &Options, until: Instant) -> Counts {
     let kinds = || -> io::Result<Vec<OwnedFd>> {
         let (reader, writer) = io::pipe()?;
         Ok(vec![
@@ -178,29 +178,29 @@ fn descriptors(target: &Target, _: &Options, until: Instant) -> Toll {
         ])
     };
     let Ok(kinds) = kinds() else {
-        return Toll::default();
+        return Counts::default();
     };
     let fds: Vec<BorrowedFd<'_>> = kinds.iter().map(AsFd::as_fd).collect();
     let many: Vec<BorrowedFd<'_>> = fds.iter().copied().cycle().take(DESCRIPTORS_MAX).collect();
     let mut turns = 0;
-    with_programs(target, until, |program, toll| {
+    with_programs(target, until, |program, counts| {
         turns += 1;
         let service = &program.service;
         let answer = match turns % 64 {
-            0 => service.tell_bytes(&[0x5a; 300], &many),
+            0 => service.send_bytes(&[0x5a; 300], &many),
             n if n % 3 == 0 => service.ask(&new_message(message::LISTEN), &fds).map(drop),
             n if n % 3 == 1 => service.ask(&new_message(message::CONTEXT), &fds).map(drop),
             _ => service.ask(&new_message(message::NUMBERS), &fds).map(drop),
         };
-        toll.count(&answer);
+        counts.count(&answer);
         answer
     })
 }
 
-/// Sends messages as fast as the service takes them.
-fn messages(target: &Target, _: &Options, until: Instant) -> Toll {
+/// Sends messages as fast as the service reads them.
+fn messages(target: &Target, _: &Options, until: Instant) -> Counts {
     let mut inode = 0;
-    with_programs(target, until, |program, toll| {
+    with_programs(target, until, |program, counts| {
         let service = &program.service;
         for _ in 0..32 {
             inode += 1;
@@ -209,11 +209,11 @@ fn messages(target: &Target, _: &Options, until: Instant) -> Toll {
             service.unlisten(inode as u32)?;
         }
         let inherited = service.inherit().map(drop);
-        toll.count(&inherited);
+        counts.count(&inherited);
         let taken = service.take(inode, 0, 0).map(drop);
-        toll.count(&taken);
+        counts.count(&taken);
         let numbers = service.numbers(inode as u32, 1).map(drop);
-        toll.count(&numbers);
+        counts.count(&numbers);
         numbers
     })
 }

@@ -1,5 +1,5 @@
-//! A TCP connection made by hand from an address that need not be the sender's, with frames whose
-//! link addresses need not be right either.
+//! A TCP connection made with raw frames. Neither the IP addresses nor the link addresses need to
+//! be the sender's.
 
 use std::{
     net::IpAddr,
@@ -19,18 +19,18 @@ use crate::{
     report,
 };
 
-/// Bytes sent when the handshake is complete; a server of echos sends them back.
-const TEXT: &[u8] = b"are you there?\n";
-/// What a tag begins with (IEEE 802.1Q), and where in the frame.
+/// Payload sent after the handshake, which an echo server returns.
+const PAYLOAD: &[u8] = b"are you there?\n";
+/// EtherType of a VLAN tag (IEEE 802.1Q), and its offset in the frame.
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const LINK_ADDRESSES_LEN: usize = 12;
-/// The first sequence number.
+/// Initial sequence number.
 const ISS: u32 = 7_000_000;
 
 /// Options of `frames`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Interface to send and to hear on
+    /// Interface to send and receive on
     #[arg(long, default_value = "eth1")]
     interface: String,
     /// Address to send from
@@ -54,22 +54,22 @@ pub struct Options {
     /// VLAN of a tag to put into each frame
     #[arg(long)]
     vlan: Option<u16>,
-    /// Hears for so long what comes
+    /// Seconds to receive
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
 }
 
-/// The other end's answers.
+/// Answers of the peer.
 #[derive(Default)]
 struct Heard {
     syn_acks: u32,
     resets: u32,
-    /// Segments after the handshake, to the address that the frames came from.
+    /// Number of segments after the handshake, to the address that the frames came from.
     segments: u32,
     text: Vec<u8>,
 }
 
-/// Tries a handshake, then text; one line says what came back.
+/// Tries a handshake, then sends payload. Prints a line with the peer's answers.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let link = Link::open(&options.interface)?;
     let mac = |text: &str| parse_mac(text).ok_or_else(|| std::io::Error::other("no link address"));
@@ -176,7 +176,7 @@ impl Attack<'_> {
         } else if segment.flags.contains(TcpFlags::SYN) {
             self.heard.syn_acks += 1;
             self.send(TcpFlags::ACK, ISS + 1, next, &[])?;
-            self.send(TcpFlags::ACK | TcpFlags::PSH, ISS + 1, next, TEXT)?;
+            self.send(TcpFlags::ACK | TcpFlags::PSH, ISS + 1, next, PAYLOAD)?;
         } else {
             self.heard.segments += 1;
             if self.heard.text.is_empty() {

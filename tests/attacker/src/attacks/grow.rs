@@ -1,4 +1,4 @@
-//! Ways to make the service hold more and more for one user.
+//! Ways to make the service allocate ever more for one user.
 
 use std::{
     os::fd::AsFd,
@@ -15,17 +15,17 @@ use crate::{Target, protocol::Failure, region::Program, report, rings::Rings, so
 
 /// Contexts that one program asks for at most.
 const CONTEXTS_MAX: u32 = 256;
-/// Where nobody listens: each request is answered at once.
+/// A port without a listener, so that each connect fails at once.
 const CLOSED_PORT: u16 = 9;
 
-/// The object that is asked for again and again.
+/// The object to request again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Way {
-    /// INHERIT, for children that there never are
+    /// INHERIT, for children that never exist
     Inherit,
-    /// CONTEXT, and programs with all that they get
+    /// CONTEXT, in programs with the maximum of contexts
     Contexts,
-    /// LISTEN, on another port each time
+    /// LISTEN on a new port each time
     Listeners,
     /// NOTE, which has no answer
     Notes,
@@ -43,12 +43,12 @@ pub struct Options {
     /// This host's address on the wire, to connect to
     #[arg(long)]
     address: Option<std::net::Ipv4Addr>,
-    /// For how long
+    /// Duration in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
 }
 
-/// How far it went.
+/// Counters of the attack.
 #[derive(Default)]
 struct Tally {
     obtained: u64,
@@ -62,7 +62,7 @@ impl Tally {
                 self.obtained += 1;
                 Ok(Some(got))
             }
-            // A user who may not connect finds the socket closed.
+            // The service closes the socket of a user who may not connect.
             Err(Failure::Refused(_) | Failure::HungUp) => {
                 self.refused += 1;
                 Ok(None)
@@ -72,7 +72,7 @@ impl Tally {
     }
 }
 
-/// Asks until the time is over; all that was obtained stays until then.
+/// Requests objects until the time is over, and keeps them until then.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
     let mut tally = Tally::default();
@@ -90,7 +90,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As far as the kernel lets a user: it is the service's limits that are tried.
+/// Raises RLIMIT_NOFILE to the hard limit, so that the service's limits are reached first.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -158,7 +158,7 @@ fn notes(target: &Target, until: Instant, tally: &mut Tally) -> Result<(), Failu
 fn unread(target: &Target, until: Instant, tally: &mut Tally) -> Result<(), Failure> {
     let service = target.connect()?;
     let probe = new_message(message::PROBE);
-    while Instant::now() < until && tally.count(service.tell(&probe, &[]))?.is_some() {}
+    while Instant::now() < until && tally.count(service.send(&probe, &[]))?.is_some() {}
     Ok(())
 }
 

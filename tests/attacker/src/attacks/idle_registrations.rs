@@ -1,4 +1,4 @@
-//! Registrations that do nothing, as many as the service gives.
+//! As many idle registrations as the service admits.
 
 use std::{thread, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 /// Options of `idle-registrations`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// How many to try
+    /// Number of registrations to try
     count: u32,
     /// Connects to the control socket only, without REGISTER
     #[arg(long)]
@@ -24,7 +24,7 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Registers until refused; all registrations stay until the end.
+/// Registers until the service refuses, and keeps all registrations until the end.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let mut kept: Vec<Service> = Vec::new();
     let (mut registered, mut refused) = (0, None);
@@ -47,8 +47,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The memories and doorbells that come with a registration are closed at once: a process may
-/// only have so many descriptors, and the service keeps its own.
+/// Makes one registration. Closes the received memory and doorbells at once, because the number of
+/// descriptors of this process is limited; the service keeps its own.
 fn one(target: &Target, silent: bool) -> Result<Service, Failure> {
     let service = target.connect()?;
     if !silent {

@@ -23,10 +23,10 @@ use crate::{
 /// Options of `linger`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Seconds that each close takes
+    /// Duration of each close, in seconds
     #[arg(long, default_value_t = 60)]
     linger: u64,
-    /// How many are sent, each over a connection of its own
+    /// Number of descriptors, each over a connection of its own
     #[arg(long, default_value_t = 1)]
     times: u32,
     /// Seconds to stay afterwards
@@ -34,7 +34,8 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Sends them beside messages that call for no descriptor, for one, and that are none.
+/// Sends the descriptors with messages that need none, with messages that need one, and with bytes
+/// that are no message.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let nobody_reads = TcpListener::bind("127.0.0.1:0")?;
     let mut services = Vec::new();
@@ -43,13 +44,13 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
         let socket = lingering(&nobody_reads, Duration::from_secs(options.linger))?;
         let service = Service::connect(&target.0)?;
         let told = match turn % 4 {
-            0 => service.tell(&new_message(message::NOTE), &[socket.as_fd()]),
-            1 => service.tell(&new_message(message::RESERVE), &[socket.as_fd()]),
-            2 => service.tell_bytes(b"no message", &[socket.as_fd()]),
-            // Never read: it is closed with the connection that it waits in.
+            0 => service.send(&new_message(message::NOTE), &[socket.as_fd()]),
+            1 => service.send(&new_message(message::RESERVE), &[socket.as_fd()]),
+            2 => service.send_bytes(b"no message", &[socket.as_fd()]),
+            // The service never reads this message, and closes the descriptor with the connection.
             _ => service
-                .tell(&new_message(message::CONTEXT), &[])
-                .and_then(|()| service.tell(&new_message(message::NOTE), &[socket.as_fd()])),
+                .send(&new_message(message::CONTEXT), &[])
+                .and_then(|()| service.send(&new_message(message::NOTE), &[socket.as_fd()])),
         };
         sent += u32::from(told.is_ok());
         drop(socket);
@@ -62,7 +63,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A connection whose peer does not read, full of data.
+/// Returns a connection with a full send buffer, whose peer does not read.
 fn lingering(peer: &TcpListener, time: Duration) -> io::Result<OwnedFd> {
     let mut socket = TcpStream::connect(peer.local_addr()?)?;
     socket.set_nonblocking(true)?;

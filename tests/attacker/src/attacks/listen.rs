@@ -1,4 +1,4 @@
-//! A port by a listening socket that the kernel may have meant for something else.
+//! A claim with a listening socket that may not be entitled to it.
 
 use std::os::fd::AsFd;
 
@@ -25,10 +25,10 @@ pub struct Options {
     /// Closes the kernel's socket after the service took the listener
     #[arg(long)]
     close: bool,
-    /// Takes no connection
+    /// Does not accept connections
     #[arg(long)]
     deaf: bool,
-    /// Serves for so many seconds whoever comes
+    /// Seconds to serve clients
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
     /// Bytes sent to each client
@@ -36,7 +36,7 @@ pub struct Options {
     banner: String,
 }
 
-/// LISTEN; the first line says what came of it, the second one who was served.
+/// Sends LISTEN. The first line has the answer, the second one the number of served clients.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "listen")?;
     let mut rings = program.context(0)?;
@@ -52,7 +52,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends the banner to all clients that come in time. How many came.
+/// Sends the banner to all clients that connect in time. Returns their number.
 fn serve(program: &Program, rings: &mut Rings, listener: u32, options: &Options) -> u64 {
     if !options.deaf {
         rings.join(listener);

@@ -1,4 +1,4 @@
-//! Is the service there, for this user in this namespace?
+//! Checks that the service answers this user in this namespace.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::{
     report,
 };
 
-/// PROBE, and nothing else.
+/// Sends PROBE.
 pub fn run(target: &Target) -> Result<(), Failure> {
     let answer = target.connect().and_then(|service| service.probe());
     report(&json!({ "attack": "probe", "probe": verdict(&answer) }));

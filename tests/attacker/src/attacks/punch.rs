@@ -1,5 +1,5 @@
-//! Holes in the attacker's own region: a page fault in a range that is being punched waits until
-//! the kernel is done with all of it, and the service's cores look at the region.
+//! Holes in the attacker's own region. A page fault in a range that is being punched waits for the
+//! end of the punch, so that a core that reads the region could stall.
 
 use std::{
     os::fd::OwnedFd,
@@ -17,13 +17,13 @@ use crate::{Target, protocol::Failure, region::Program, report};
 /// Options of `punch`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// MiB that each thread fills before it punches: the more, the longer it takes
+    /// MiB that each thread fills before it punches; more memory makes a punch longer
     #[arg(long, default_value_t = 256)]
     mib: u64,
-    /// Threads
+    /// Number of threads
     #[arg(long, default_value_t = 2)]
     threads: u32,
-    /// Seconds
+    /// Duration in seconds
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
 }
@@ -35,14 +35,14 @@ struct Tally {
     removed: u64,
     shrunk: u64,
     refused: u64,
-    /// Of a call that was carried out.
+    /// Longest duration of a call that the kernel carried out.
     longest: Duration,
 }
 
-/// Punches all memory that the service gave, from several threads at once.
+/// Punches all memory from the service, with several threads at once.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "punch")?;
-    // From here on a core looks at the context's rings in each of its turns.
+    // From here on a core reads the context's rings in each step.
     let _rings = program.context(0)?;
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
     let tally = Mutex::new(Tally::default());
@@ -66,7 +66,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fills the end of each memory, and tries each way to take pages away from all of it.
+/// Fills the end of each memory, and tries each call that frees pages on the whole of it.
 fn punch(program: &Program, number: u32, len: u64, tally: &Mutex<Tally>) {
     for memory in program.memories() {
         let Ok(stat) = fstat(memory) else { continue };
@@ -92,7 +92,7 @@ fn punch(program: &Program, number: u32, len: u64, tally: &Mutex<Tally>) {
     );
 }
 
-/// Cuts the memory off and restores its length.
+/// Truncates the memory and restores its length. Returns true if the kernel allowed it.
 fn shrink(memory: &OwnedFd) -> bool {
     let Ok(stat) = fstat(memory) else {
         return false;

@@ -1,4 +1,4 @@
-//! A port by a socket that is bound to it, or shares it with somebody else's.
+//! A reservation with a socket that is bound to a port, or shares it with another socket.
 
 use std::{os::fd::AsFd, thread, time::Duration};
 
@@ -21,7 +21,7 @@ pub struct Options {
     /// Closes the kernel's socket after the service took the reservation
     #[arg(long)]
     close: bool,
-    /// How often, each time with a new socket
+    /// Number of reservations, each with a new socket
     #[arg(long, default_value_t = 1)]
     times: u32,
     /// Seconds to stay registered afterwards
@@ -29,7 +29,7 @@ pub struct Options {
     seconds: f64,
 }
 
-/// RESERVE, again and again.
+/// Sends RESERVE repeatedly.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "reserve")?;
     let mut kept = Vec::new();

@@ -1,4 +1,4 @@
-//! Bytes of others in the memory that the service shares with this program.
+//! A search for bytes of others in the memory that the service shares with this program.
 
 use std::net::SocketAddrV4;
 
@@ -21,15 +21,15 @@ pub struct Options {
     /// Opens connections to this server first, sends each one byte and reads the answers
     #[arg(long)]
     connect: Option<SocketAddrV4>,
-    /// How many connections
+    /// Number of connections
     #[arg(long, default_value_t = 1)]
     connections: u32,
-    /// Seconds to carry them before the memory is looked at
+    /// Seconds to carry them before the search
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
 }
 
-/// Looks for the marker after some traffic.
+/// Searches for the marker after some traffic.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "scan")?;
     let mut rings = program.context(0)?;

@@ -1,4 +1,4 @@
-//! No attack: threads that use the CPU and talk to nobody, for comparison with attacks.
+//! Threads that only use the CPU, as a base for the effect of attacks.
 
 use std::{
     hint, thread,
@@ -13,10 +13,10 @@ use crate::{protocol::Failure, report};
 /// Options of `spin`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// How many
+    /// Number of threads
     #[arg(long, default_value_t = 6)]
     threads: u32,
-    /// How long
+    /// Duration in seconds
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
 }

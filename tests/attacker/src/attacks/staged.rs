@@ -1,4 +1,4 @@
-//! Bytes of others that come along with a connection that had to wait for a program.
+//! A search for bytes of others in the buffers of a connection that waited in the accept queue.
 
 use std::{os::fd::AsFd, thread, time::Duration};
 
@@ -24,15 +24,15 @@ pub struct Options {
     /// Backlog, in the kernel and in the service
     #[arg(long, default_value_t = 1024)]
     backlog: u32,
-    /// Seconds from listen to accept: what clients send meanwhile waits in the service
+    /// Seconds from listen to accept, during which clients' data waits in the service
     #[arg(long)]
     wait: f64,
-    /// Seconds from accept to the look at the memory
+    /// Seconds from accept to the search
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
 }
 
-/// Listens, accepts late, and looks for the marker in all memory.
+/// Listens, accepts late, and searches all memory for the marker.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "staged")?;
     let mut rings = program.context(0)?;
@@ -49,7 +49,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes all connections that come in time. How many came.
+/// Accepts all connections that arrive in time. Returns their number.
 fn accept(program: &Program, rings: &mut Rings, listener: u32, options: &Options) -> u64 {
     let mut clients = 0;
     program.carry(rings, options.seconds, |rings, events| {

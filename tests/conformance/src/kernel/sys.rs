@@ -1,4 +1,4 @@
-//! The system calls themselves.
+//! The system calls of the kernel's side.
 
 use std::{
     ffi::c_void,
@@ -17,7 +17,7 @@ use crate::{
     stack::Answer,
 };
 
-/// `linux/if_tun.h`
+/// Request number of `linux/if_tun.h`.
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -27,9 +27,9 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Whether the process runs as root.
+/// Returns true if the process runs as root.
 pub fn is_root() -> bool {
-    // SAFETY: has no preconditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::geteuid() == 0 }
 }
 
@@ -39,16 +39,16 @@ pub fn new_network_namespace() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// Puts the calling thread, and what it starts, before all ordinary work of the machine. It
-/// nearly always sleeps, and the times that it takes are what is compared.
+/// Gives the calling thread, and the threads that it starts, precedence over ordinary work. They
+/// nearly always sleep, and scripts compare their times.
 pub fn take_precedence() {
-    // SAFETY: touches no memory. Without the right to do so all stays as it was.
+    // SAFETY: the call touches no memory. Without the privilege it has no effect.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid() as libc::id_t, -20) };
 }
 
 /// Makes a tun device without packet information.
 pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
-    // SAFETY: a valid C string.
+    // SAFETY: the pointer is to a valid C string.
     let fd =
         check(unsafe { libc::open(c"/dev/net/tun".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) })?;
     // SAFETY: `fd` was just opened, and nobody else has it.
@@ -64,44 +64,44 @@ pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-/// Whether there is something to read within so many milliseconds.
+/// Waits up to `timeout_ms`. Returns true if there is something to read.
 pub fn wait_readable(fd: Fd, timeout_ms: i32) -> bool {
     let mut entry = libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one entry.
+    // SAFETY: the pointer is to one valid entry.
     unsafe { libc::poll(&mut entry, 1, timeout_ms) > 0 }
 }
 
 /// `read(2)`.
 pub fn read(fd: Fd, buffer: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the buffer is as long as is said.
+    // SAFETY: the length is the buffer's.
     let len = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
 /// `write(2)`.
 pub fn write(fd: Fd, bytes: &[u8]) -> io::Result<usize> {
-    // SAFETY: the bytes are as many as is said.
+    // SAFETY: the length is that of the bytes.
     let len = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
-/// `shutdown(2)` of both directions; whoever waits there wakes up.
+/// `shutdown(2)` of both directions, which also ends blocked calls.
 pub fn shutdown(fd: Fd) {
-    // SAFETY: touches no memory.
+    // SAFETY: the call touches no memory.
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
 }
 
-/// `close(2)`, without what is left to send.
+/// `close(2)`.
 pub fn close(fd: Fd) {
     // SAFETY: `fd` is a socket of the run, closed once.
     unsafe { libc::close(fd) };
 }
 
-/// A `struct sockaddr` of the version's sockets.
+/// Returns a `struct sockaddr` for the sockets of `version`.
 fn address(version: Version, ip: IpAddr, port: u16) -> Vec<u8> {
     let end = Endpoint::new(IpAddress::from(ip), port);
     address::emit(end, version.domain())
@@ -119,7 +119,7 @@ pub fn call(call: &Call, version: Version) -> Answer {
     match call {
         Call::Receive { fd, len, flags } => receive(*fd, *len, *flags),
         Call::Send { fd, bytes, flags } => {
-            // SAFETY: the bytes are as many as is said.
+            // SAFETY: the length is that of the bytes.
             answer(unsafe { libc::send(*fd, bytes.as_ptr().cast(), bytes.len(), *flags) } as i64)
         }
         Call::SendConnect {
@@ -151,20 +151,20 @@ pub fn call(call: &Call, version: Version) -> Answer {
         Call::Bind { fd, port } => {
             let local = address(version, version.local(), *port);
             let len = local.len() as libc::socklen_t;
-            // SAFETY: an address as long as is said.
+            // SAFETY: the length is the address'.
             answer(unsafe { libc::bind(*fd, local.as_ptr().cast(), len) }.into())
         }
         Call::Connect { fd, port } => {
             let remote = address(version, version.remote(), *port);
             let len = remote.len() as libc::socklen_t;
-            // SAFETY: an address as long as is said.
+            // SAFETY: the length is the address'.
             answer(unsafe { libc::connect(*fd, remote.as_ptr().cast(), len) }.into())
         }
         other => without_memory(other),
     }
 }
 
-/// Calls that take only numbers.
+/// Makes a call that takes only numbers.
 fn without_memory(call: &Call) -> Answer {
     // SAFETY: none of these touches memory, and `accept` may have null pointers.
     let result = unsafe {
@@ -188,7 +188,7 @@ fn without_memory(call: &Call) -> Answer {
 
 fn receive(fd: Fd, len: usize, flags: i32) -> Answer {
     let mut output = vec![0; len];
-    // SAFETY: the buffer is as long as is said.
+    // SAFETY: the length is the buffer's.
     let result = unsafe { libc::recv(fd, output.as_mut_ptr().cast(), len, flags) };
     let Answer { result, .. } = answer(result as i64);
     output.truncate(result.unwrap_or(0) as usize);
@@ -198,7 +198,7 @@ fn receive(fd: Fd, len: usize, flags: i32) -> Answer {
 fn send_connect(fd: Fd, to: &[u8], bytes: &[u8], flags: i32) -> Answer {
     let (address, address_len) = (to.as_ptr().cast(), to.len() as libc::socklen_t);
     let (bytes, len) = (bytes.as_ptr().cast(), bytes.len());
-    // SAFETY: bytes and address are as long as is said.
+    // SAFETY: the lengths are those of bytes and address.
     let result = unsafe { libc::sendto(fd, bytes, len, flags, address, address_len) };
     answer(result as i64)
 }
@@ -208,12 +208,12 @@ fn set_option(fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer {
         value.as_ptr().cast::<c_void>(),
         value.len() as libc::socklen_t,
     );
-    // SAFETY: the value is as long as is said.
+    // SAFETY: the length is the value's.
     answer(unsafe { libc::setsockopt(fd, level, name, bytes, len) }.into())
 }
 
-/// Sets the congestion control of a new socket, if the kernel has it; else it stays the default,
-/// which a script that asserts on it will see.
+/// Sets the congestion control of a new socket. If the kernel lacks it, the default stays, and
+/// assertions of the script fail.
 pub fn set_congestion(fd: Fd, name: &str) {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes());
 }
@@ -222,8 +222,8 @@ fn option(fd: Fd, level: i32, name: i32, len: usize) -> Answer {
     let mut output = vec![0_u8; len];
     let mut len = len as libc::socklen_t;
     let place = output.as_mut_ptr().cast::<c_void>();
-    // By number: the library that brings the engine exports a `getsockopt` of its own.
-    // SAFETY: the buffer is as long as is said.
+    // The library of the engine exports its own `getsockopt`, so call the kernel by number.
+    // SAFETY: the length is the buffer's.
     let result =
         unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, place, &raw mut len) };
     output.truncate(len as usize);
@@ -241,7 +241,7 @@ fn poll(entries: &[(Fd, i16)], timeout_ms: i32) -> Answer {
     };
     let mut entries: Vec<_> = entries.iter().map(entry).collect();
     let count = entries.len() as libc::nfds_t;
-    // SAFETY: as many entries as is said.
+    // SAFETY: the count is that of the entries.
     let result = unsafe { libc::poll(entries.as_mut_ptr(), count, timeout_ms) };
     let output = entries
         .iter()

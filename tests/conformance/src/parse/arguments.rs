@@ -1,9 +1,9 @@
-//! System calls.
+//! Parses system calls.
 
 use super::{Parsed, cursor::Cursor};
 use crate::ast::{CallSpec, Expr};
 
-/// A call, from the end of its time on.
+/// Parses a call, behind the event's time.
 pub fn call(cursor: &mut Cursor<'_>) -> Parsed<CallSpec> {
     let until = match cursor.eat("...") {
         true => {
@@ -30,7 +30,7 @@ pub fn call(cursor: &mut Cursor<'_>) -> Parsed<CallSpec> {
         false => None,
     };
     if cursor.eat("(") {
-        // The error in words: a note for the reader.
+        // The text of the error is only for readers.
         cursor.need_until(")")?;
     }
     Ok(CallSpec {

@@ -1,21 +1,21 @@
-//! Walks over a script's text: blanks, comments, words, numbers, and where it is.
+//! The cursor of the parser: blanks, comments, words, numbers and positions.
 
 use crate::{
     ast::{Position, Remark},
     release::Range,
 };
 
-/// What is wrong with a script, and where.
+/// A syntax error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseError {
-    /// Where.
+    /// Position of the error.
     pub at: Position,
-    /// What was expected, and what is there.
+    /// The expected and the actual text.
     pub message: String,
 }
 
-/// `kernel: differs: <reason>`, `kernel-ipv6 < 6.10: differs: <reason>`, `kernel < 6.5: lacks:
-/// <reason>`, `engine: lacks: <reason>`. Only a kernel may differ, and has releases.
+/// Parses a remark: `kernel: differs: <reason>`, `kernel-ipv6 < 6.10: differs: <reason>`, `kernel <
+/// 6.5: lacks: <reason>`, `engine: lacks: <reason>`. Only the kernel may differ and has releases.
 fn remark(comment: &str) -> Option<Remark> {
     let mut parts = comment.trim_start().splitn(3, ':');
     let (head, word, reason) = (parts.next()?, parts.next()?, parts.next()?);
@@ -39,15 +39,15 @@ fn remark(comment: &str) -> Option<Remark> {
     })
 }
 
-/// What parsing a part gives.
+/// Result of parsing a part.
 pub type Parsed<T> = Result<T, ParseError>;
 
-/// See the module.
+/// A position in the text of a script.
 pub struct Cursor<'a> {
     rest: &'a str,
     line: u32,
     column: u32,
-    /// Comments are Python's, not C's.
+    /// True if comments begin with `#`, as in Python.
     hashes: bool,
     /// Remarks found in comments.
     pub remarks: Vec<Remark>,
@@ -58,7 +58,7 @@ fn is_word(c: char) -> bool {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the start of `text`.
+    /// Returns a cursor at the start of `text`.
     pub fn new(text: &'a str) -> Self {
         Self {
             rest: text,
@@ -69,7 +69,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Over a `%{ }%` block whose inside starts at `at`.
+    /// Returns a cursor over the content of a `%{ }%` block that starts at `at`.
     pub fn within(text: &'a str, at: Position) -> Self {
         Self {
             rest: text,
@@ -80,7 +80,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Where it is.
+    /// Returns the position.
     pub fn position(&self) -> Position {
         Position {
             line: self.line,
@@ -88,28 +88,28 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Whether nothing is left.
+    /// Returns true at the end of the text.
     pub fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// The next character.
+    /// Returns the next character without consuming it.
     pub fn peek(&self) -> Option<char> {
         self.rest.chars().next()
     }
 
-    /// Whether `text` is next.
+    /// Returns true if `text` is next.
     pub fn is_next(&self, text: &str) -> bool {
         self.rest.starts_with(text)
     }
 
-    /// Whether `word` is next, as a whole word.
+    /// Returns true if `word` is next as a whole word.
     pub fn is_next_word(&self, word: &str) -> bool {
         let after = self.rest.strip_prefix(word);
         after.is_some_and(|after| !after.starts_with(is_word))
     }
 
-    /// "expected `what`", with what is there instead.
+    /// Returns the error "expected `what`", with the actual text.
     pub fn error<T>(&self, what: &str) -> Parsed<T> {
         let line = self.rest.lines().next().unwrap_or("").trim_end();
         let found: String = match line.chars().next() {
@@ -124,7 +124,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Goes past `len` bytes, and gives them.
+    /// Consumes and returns `len` bytes.
     pub fn take(&mut self, len: usize) -> &'a str {
         let (taken, rest) = self.rest.split_at(len);
         for c in taken.chars() {
@@ -138,13 +138,13 @@ impl<'a> Cursor<'a> {
         taken
     }
 
-    /// Goes past all characters for which `wanted` holds.
+    /// Consumes and returns all characters for which `wanted` returns true.
     pub fn take_while(&mut self, wanted: impl Fn(char) -> bool) -> &'a str {
         let len = self.rest.find(|c| !wanted(c)).unwrap_or(self.rest.len());
         self.take(len)
     }
 
-    /// Goes past `text` if it is next, and the blanks after it.
+    /// Consumes `text` and the blanks after it. Returns false if `text` is not next.
     pub fn eat(&mut self, text: &str) -> bool {
         let found = self.is_next(text);
         if found {
@@ -154,12 +154,12 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Goes past the word `word` if it is next.
+    /// Consumes `word`. Returns false if it is not next.
     pub fn eat_word(&mut self, word: &str) -> bool {
         self.is_next_word(word) && self.eat(word)
     }
 
-    /// Goes past `text`, which has to be there.
+    /// Consumes `text`. Fails if it is not next.
     pub fn need(&mut self, text: &str) -> Parsed<()> {
         match self.eat(text) {
             true => Ok(()),
@@ -167,7 +167,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes what is up to `end`, and goes past that.
+    /// Consumes the text up to and including `end`. Returns the text before `end`.
     pub fn need_until(&mut self, end: &str) -> Parsed<&'a str> {
         let Some(len) = self.rest.find(end) else {
             return self.error(&format!("a closing {end}"));
@@ -178,7 +178,7 @@ impl<'a> Cursor<'a> {
         Ok(inside)
     }
 
-    /// A word, which has to be there.
+    /// Consumes and returns a word. Fails if there is none.
     pub fn need_word(&mut self, what: &str) -> Parsed<&'a str> {
         if !self.rest.starts_with(is_word) {
             return self.error(what);
@@ -188,7 +188,7 @@ impl<'a> Cursor<'a> {
         Ok(word)
     }
 
-    /// A decimal or hexadecimal number up to `max`.
+    /// Parses a decimal or hexadecimal number up to `max`.
     pub fn need_number(&mut self, what: &str, max: u64) -> Parsed<u64> {
         let at = self.position();
         if !self.rest.starts_with(|c: char| c.is_ascii_digit()) {
@@ -211,17 +211,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// [`Self::need_number`] of 32 bits.
+    /// Parses a number of 32 bits.
     pub fn need_u32(&mut self, what: &str) -> Parsed<u32> {
         Ok(self.need_number(what, u32::MAX.into())? as u32)
     }
 
-    /// [`Self::need_number`] of 16 bits.
+    /// Parses a number of 16 bits.
     pub fn need_u16(&mut self, what: &str) -> Parsed<u16> {
         Ok(self.need_number(what, u16::MAX.into())? as u16)
     }
 
-    /// Seconds with a fraction, in microseconds.
+    /// Parses seconds with a fraction. Returns microseconds.
     pub fn need_time(&mut self) -> Parsed<u64> {
         let what = "a time in seconds";
         if !self
@@ -232,7 +232,7 @@ impl<'a> Cursor<'a> {
         }
         let at = self.position();
         let whole = self.take_while(|c| c.is_ascii_digit());
-        // "..." after a time is not its fraction.
+        // "..." after a time is no fraction.
         let fraction = match self.is_next("...") {
             false if self.is_next(".") => {
                 self.take(1);
@@ -253,7 +253,7 @@ impl<'a> Cursor<'a> {
         Ok(whole * 1_000_000 + micros.parse::<u64>().map_err(|_| bad())?)
     }
 
-    /// Goes past blanks, line ends and comments.
+    /// Consumes blanks, line ends and comments.
     pub fn skip_blanks(&mut self) {
         loop {
             self.take_while(|c| c.is_ascii_whitespace());
@@ -274,8 +274,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A comment line right after a remark that is indented by more than one blank goes on with
-    /// the remark's reason.
+    /// Collects a remark. A comment line right after a remark continues its reason if it is indented
+    /// by more than one blank.
     fn note_remark(&mut self, comment: &str) {
         if let Some(remark) = remark(comment) {
             self.remarks.push(remark);

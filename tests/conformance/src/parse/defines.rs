@@ -1,9 +1,9 @@
-//! Words that stand for others: `--define=NAME=value`, and `--define-ipv6=NAME=value` over IPv6.
+//! Definitions: `--define=NAME=value`, and `--define-ipv6=NAME=value` for IPv6.
 
 use std::collections::BTreeMap;
 
-/// The script as it is over `version` (a name): each `$NAME` is the value that the last definition
-/// for that version gives it, or else the last one for all.
+/// Expands each `$NAME` of a script to the value of the last definition for `version` (a name), or
+/// else of the last definition for all versions.
 pub fn expand(text: &str, version: &str) -> String {
     let own = format!("--define-{version}=");
     let mut values = BTreeMap::new();
@@ -11,7 +11,7 @@ pub fn expand(text: &str, version: &str) -> String {
         let lines = text.lines().filter_map(|line| line.strip_prefix(mark));
         values.extend(lines.filter_map(|line| line.split_once('=')));
     }
-    // Backwards: a name comes before one that it begins with.
+    // In reverse order a name is expanded before its own prefixes.
     values
         .iter()
         .rev()

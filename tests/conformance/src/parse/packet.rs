@@ -1,4 +1,4 @@
-//! Segments and ICMP errors.
+//! Parses segments and ICMP errors.
 
 use super::{ParseError, Parsed, cursor::Cursor};
 use crate::ast::{EcnSpec, IcmpSpec, PacketSpec, TcpOption, TcpSpec};
@@ -15,8 +15,7 @@ const FLAGS: [(char, u8); 8] = [
     ('W', 128),
 ];
 
-/// ICMP errors by name: type and code in IPv4's ICMP and in ICMPv6, where there is such an error.
-/// Those without a second word have the type alone.
+/// An ICMP error by name, with type and code in ICMP and in ICMPv6. The second word may be empty.
 type IcmpKind = (
     &'static str,
     &'static str,
@@ -52,7 +51,7 @@ const ICMP_KINDS: [IcmpKind; 20] = [
     ("parameter_problem", "", Some((12, 0)), Some((4, 0))),
 ];
 
-/// What follows the direction.
+/// Parses a packet, behind its direction.
 pub fn packet(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<PacketSpec> {
     let ecn = ecn(cursor, inbound)?;
     if cursor.is_next_word("icmp") {
@@ -116,7 +115,7 @@ fn ecn(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<Option<EcnSpec>> {
     cursor.error("noecn, ect0, ect1, ect01 or ce")
 }
 
-/// `5000 > 8080`, told from a sequence number by what follows.
+/// Parses ports such as `5000 > 8080`. The `>` distinguishes them from a sequence number.
 fn ports(cursor: &mut Cursor<'_>) -> Parsed<Option<(u16, u16)>> {
     if !cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
         return Ok(None);
@@ -151,7 +150,7 @@ fn flags(cursor: &mut Cursor<'_>) -> Parsed<u8> {
     Ok(bits)
 }
 
-/// `1:1001(1000)`: where it starts, and how long it is.
+/// Parses a range such as `1:1001(1000)`. Returns start and length.
 fn range(cursor: &mut Cursor<'_>) -> Parsed<(u32, u32)> {
     let at = cursor.position();
     let start = cursor.need_u32("a range of sequence numbers, start:end(length)")?;
@@ -207,7 +206,7 @@ fn option(cursor: &mut Cursor<'_>) -> Parsed<TcpOption> {
             TcpOption::Timestamps(value, cursor.need_u32("TSecr")?)
         }
         "FO" => TcpOption::FastOpen(hex(cursor)?),
-        // Ours: an option that has no name, by its number. packetdrill cannot say this.
+        // An option without a name, by its kind. packetdrill does not have this notation.
         "kind" => {
             let kind = cursor.need_number("the number of an option", 255)? as u8;
             TcpOption::Other(kind, hex(cursor)?)
@@ -231,7 +230,7 @@ fn sack_blocks(cursor: &mut Cursor<'_>) -> Parsed<Vec<(u32, u32)>> {
     Ok(blocks)
 }
 
-/// Bytes in hexadecimal; there may be none.
+/// Parses hexadecimal bytes, possibly none.
 fn hex(cursor: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
     let at = cursor.position();
     let digits = cursor.take_while(|c| c.is_ascii_hexdigit());

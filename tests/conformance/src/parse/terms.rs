@@ -1,5 +1,6 @@
-//! The conditions of a `%{ }%` block: `assert a == b and c, shown`. packetdrill hands these to
-//! Python; what is used of Python there is a language of integers, and that is parsed here.
+//! Parses the conditions of a `%{ }%` block, such as `assert a == b and c, shown`.
+//!
+//! packetdrill passes these blocks to Python. Scripts only use integer expressions of it.
 
 use super::{Parsed, cursor::Cursor};
 use crate::ast::{Assertion, Op, Term};
@@ -14,7 +15,7 @@ const COMPARISONS: [(&str, Op); 6] = [
     (">", Op::Greater),
 ];
 
-/// A block, from its `%{` on.
+/// Parses a block, from its `%{` on.
 pub fn block(cursor: &mut Cursor<'_>) -> Parsed<Vec<Assertion>> {
     cursor.take(1);
     if !cursor.is_next("{") {
@@ -80,7 +81,7 @@ fn negation(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     }
 }
 
-/// `a < b <= c` is `a < b and b <= c`.
+/// Parses comparisons. `a < b <= c` stands for `a < b and b <= c`.
 fn comparison(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = bits(cursor)?;
     let mut chain = None;

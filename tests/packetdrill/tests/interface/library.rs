@@ -1,4 +1,4 @@
-//! The library as a program loads it, and the C structure of its interface.
+//! Loads the library as packetdrill does, and declares the C structure of its interface.
 
 use std::{
     ffi::{CString, c_char, c_int, c_void},
@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// One stack at a time: the preloaded names know only the last.
+/// Serializes tests, since the preloaded functions only know the latest stack.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// A slot that these tests do not call.
@@ -44,24 +44,24 @@ pub struct Interface {
 
 const _: () = assert!(size_of::<Interface>() == 33 * size_of::<usize>());
 
-/// What the slots get as their first argument. Any thread may use it.
+/// The first argument of the slots. Any thread may use it.
 #[derive(Clone, Copy)]
 pub struct User(pub *mut c_void);
 
-// SAFETY: the library locks what is behind it.
+// SAFETY: the library locks the stack behind the pointer.
 unsafe impl Send for User {}
 
-/// The library, loaded, with one stack.
+/// The loaded library with one stack.
 pub struct Library {
     pub interface: Interface,
     handle: *mut c_void,
     _one: MutexGuard<'static, ()>,
 }
 
-// SAFETY: the library locks what is behind `userdata`; the rest does not change.
+// SAFETY: the library locks the stack behind `userdata`, and the other fields are constant.
 unsafe impl Sync for Library {}
 
-/// Cargo builds the library for no test by itself: nothing links it.
+/// Builds the library, which cargo does not do for a test that does not link it.
 fn build() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -76,16 +76,16 @@ fn build() -> PathBuf {
 }
 
 impl Library {
-    /// Loads it as packetdrill does, and has the interface filled in.
+    /// Loads the library and lets it fill in the interface.
     pub fn load() -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let path = CString::new(build().as_os_str().as_bytes()).unwrap();
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE | libc::RTLD_DEEPBIND;
-        // SAFETY: a library of this project; its constructors do nothing.
+        // SAFETY: the library has no constructors.
         let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
         assert!(!handle.is_null(), "{path:?}");
         let mut interface = MaybeUninit::<Interface>::uninit();
-        // SAFETY: the symbol has this type; it fills in all of the interface.
+        // SAFETY: the symbol has this type, and the function fills in the whole interface.
         let interface = unsafe {
             let init = libc::dlsym(handle, c"packetdrill_interface_init".as_ptr());
             assert!(!init.is_null());
@@ -105,7 +105,7 @@ impl Library {
         User(self.interface.userdata)
     }
 
-    /// The library's `getsockopt`, which a preloaded library puts before libc's.
+    /// Returns the library's `getsockopt`, which replaces libc's if the library is preloaded.
     pub fn preloaded_getsockopt(&self) -> GetSockOpt {
         // SAFETY: the symbol has this type.
         unsafe {
@@ -118,12 +118,12 @@ impl Library {
 
 impl Drop for Library {
     fn drop(&mut self) {
-        // SAFETY: the last use of the interface.
+        // SAFETY: this is the last use of the interface.
         unsafe { (self.interface.free)(self.interface.userdata) };
     }
 }
 
-/// An IPv4 address in C's form.
+/// Returns an IPv4 address in C's layout.
 pub fn address(v4: [u8; 4], port: u16) -> libc::sockaddr_in {
     libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
@@ -135,7 +135,7 @@ pub fn address(v4: [u8; 4], port: u16) -> libc::sockaddr_in {
     }
 }
 
-/// A name for the one thread that makes a blocking call.
+/// Returns a name for the thread that makes a blocking call.
 pub fn thread_name() -> String {
     format!("waits-{}", std::process::id() % 100_000)
 }
@@ -145,7 +145,7 @@ pub fn set_thread_name(name: &str) {
     fs::write("/proc/thread-self/comm", name).unwrap();
 }
 
-/// Waits until the thread of that name sleeps, as packetdrill does, or `over`.
+/// Waits until the thread of that name sleeps, as packetdrill does, or until `over` returns true.
 pub fn await_sleeping_thread(over: impl Fn() -> bool) {
     let name = format!("({})", thread_name());
     let sleeps = || {

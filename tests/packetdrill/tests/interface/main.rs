@@ -1,5 +1,5 @@
-//! The shared library through its C interface, as packetdrill uses it: looked up, filled in, and
-//! called slot by slot, from one thread and from two.
+//! Uses the shared library through its C interface as packetdrill does, from one thread and from
+//! two.
 
 mod library;
 mod packets;
@@ -11,7 +11,7 @@ use packets::{ACK, FIN, PSH, SYN, Tcp, parse, segment};
 
 const PORT: u16 = 8080;
 
-/// A listening socket.
+/// Opens a listening socket.
 fn listening(library: &Library) -> i32 {
     let interface = &library.interface;
     let user = library.user();
@@ -39,7 +39,7 @@ fn inject(library: &Library, tcp: &Tcp, payload: &[u8]) {
     assert_eq!(result, 0);
 }
 
-/// The next packet out, its payload, and its time.
+/// Receives the next sent packet. Returns its header, payload and time.
 fn receive(library: &Library) -> Option<(Tcp, Vec<u8>, i64)> {
     let mut buffer = vec![0u8; 65_536];
     let (mut len, mut time) = (buffer.len(), 0i64);
@@ -58,7 +58,7 @@ fn time_us(library: &Library, user: User) -> i64 {
         tv_sec: 0,
         tv_usec: 0,
     };
-    // SAFETY: a slot of the interface, with a valid place.
+    // SAFETY: a slot of the interface, with a valid pointer.
     unsafe { (library.interface.gettimeofday)(user.0, &mut time, std::ptr::null_mut()) };
     time.tv_sec * 1_000_000 + time.tv_usec
 }
@@ -68,7 +68,7 @@ fn sleep(library: &Library, us: u32) {
     unsafe { (library.interface.usleep)(library.user().0, us) };
 }
 
-/// The peer's handshake; gives our first number.
+/// Opens a connection from the peer. Returns ISS + 1 of the stack.
 fn shake_hands(library: &Library) -> u32 {
     inject(library, &Tcp::new(SYN, 0, 0), &[]);
     let (answer, _, _) = receive(library).expect("SYN,ACK");
@@ -81,7 +81,7 @@ fn shake_hands(library: &Library) -> u32 {
 
 fn accept(library: &Library, user: User, fd: i32) -> i32 {
     let null = std::ptr::null_mut::<c_void>();
-    // SAFETY: a slot of the interface; no address is asked for.
+    // SAFETY: a slot of the interface; the address may be null.
     unsafe { (library.interface.accept)(user.0, fd, null.cast(), null.cast()) }
 }
 

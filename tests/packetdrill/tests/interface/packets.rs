@@ -1,4 +1,4 @@
-//! IPv4 and TCP by hand: the test must not share the library's own idea of them.
+//! IPv4 and TCP headers, written anew so that the test does not share a mistake of the library.
 
 /// Control bits.
 pub const FIN: u8 = 1;
@@ -11,7 +11,7 @@ const PEER: [u8; 4] = [192, 0, 2, 1];
 const LOCAL_PORT: u16 = 8080;
 const PEER_PORT: u16 = 4242;
 
-/// What the tests look at in a header.
+/// The header fields that the tests compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tcp {
     pub flags: u8,
@@ -41,7 +41,7 @@ fn pseudo_header(src: [u8; 4], dst: [u8; 4], len: usize) -> u32 {
     sum(&src) + sum(&dst) + 6 + len as u32
 }
 
-/// A packet of the peer.
+/// Returns a packet of the peer.
 pub fn segment(tcp: &Tcp, payload: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     text.extend(PEER_PORT.to_be_bytes());
@@ -63,7 +63,7 @@ pub fn segment(tcp: &Tcp, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The header and payload of a packet to the peer, with right checksums. `None` if it is empty.
+/// Parses a packet to the peer and checks its checksums. `None` if it is empty.
 pub fn parse(packet: &[u8]) -> Option<(Tcp, &[u8])> {
     if packet.is_empty() {
         return None;

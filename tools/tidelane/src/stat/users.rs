@@ -1,4 +1,4 @@
-//! `tidelane stat --users`: what each user has of the service, and may have.
+//! `tidelane stat --users`: usage and limits of each user.
 
 use std::{collections::BTreeMap, fs};
 
@@ -18,12 +18,13 @@ struct User {
 #[derive(Deserialize, Debug)]
 struct Line {
     used: u64,
-    /// None: all there are.
+    /// `None` if the user may have all.
     limit: Option<u64>,
     refused: u64,
 }
 
-/// The users' lines: those that have, or did not get, anything of it; `all`: every one.
+/// Returns the lines of the table. Without `all` it leaves out resources that a user neither uses
+/// nor was refused.
 pub fn table(answer: &Answer, all: bool) -> String {
     let names = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let mut text = format!(
@@ -42,7 +43,7 @@ pub fn table(answer: &Answer, all: bool) -> String {
     text
 }
 
-/// A user's name, or the number of one without.
+/// Returns the name of a user, or the number if there is no name.
 fn name_of(uid: u32, passwd: &str) -> String {
     let of_user = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -1,6 +1,6 @@
-//! Bulk figures: how much of one-way streams arrives, by who sends and who receives.
+//! Bulk figures: goodput of one-way streams, by the stacks of sender and receiver.
 //!
-//! Each measurement has a wire of its own, so that no stack finds another one's queues or routes.
+//! Each measurement has a wire of its own, so that no stack inherits queues or cached routes.
 
 use std::{collections::BTreeMap, io::Write};
 
@@ -18,12 +18,12 @@ mod plan;
 use measure::{Sample, measure};
 pub use plan::{BulkPlan, Case, Pairing};
 
-/// Index of the case, pairing.
+/// Index of the case, and pairing.
 type Key = (usize, Pairing);
 /// Reads one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// Metrics with a kernel side, the kernel to the kernel: name, whether more is better, value.
+/// Metrics that are compared with kernel to kernel: name, true if more is better, value.
 const METRICS: &[(&str, bool, Metric)] = &[
     ("goodput_bps", true, |s| s.goodput_bps),
     ("fairness_jain", true, |s| s.jain),
@@ -31,17 +31,17 @@ const METRICS: &[(&str, bool, Metric)] = &[
         s.goodput_bps / s.busy.max(0.01)
     }),
 ];
-/// Counts, each for itself.
+/// Counts, which are reported without a comparison.
 const COUNTS: &[(&str, Metric)] = &[
     ("retransmitted_segments", |s| s.retransmitted),
     ("needless_retransmissions", |s| s.needless),
 ];
 
-/// All measurements, in the order of the rounds.
+/// The samples of each key, in the order of the rounds.
 #[derive(Debug, Default)]
 pub struct Results(BTreeMap<Key, Vec<Sample>>);
 
-/// All rounds of a plan.
+/// Runs all rounds of a plan.
 pub fn run(plan: &BulkPlan) -> Result<Results, Stop> {
     let heading = plan.heading();
     println!(
@@ -84,14 +84,14 @@ impl Results {
         Some(self.0.get(&key)?.iter().map(metric).collect())
     }
 
-    /// What is left of the first case's goodput, round by round.
+    /// Returns the goodput as a share of the first case's, round by round.
     fn kept(&self, key: Key) -> Option<Vec<f64>> {
         let (all, clean) = (self.0.get(&key)?, self.0.get(&(0, key.1))?);
         let share = |(now, then): (&Sample, &Sample)| now.goodput_bps / then.goodput_bps.max(1.0);
         Some(all.iter().zip(clean).map(share).collect())
     }
 
-    /// All rows of a plan.
+    /// Returns the rows of the result.
     pub fn rows(&self, plan: &BulkPlan) -> Vec<Row> {
         let heading = plan.heading();
         let mut rows = Vec::new();
@@ -127,7 +127,7 @@ impl Results {
         }
     }
 
-    /// Goodput by case, a bar for each pairing.
+    /// Draws the goodput by case, with a bar for each pairing.
     pub fn svg(&self, plan: &BulkPlan) -> String {
         let pairings = plan.all_pairings();
         let names: Vec<&str> = pairings.iter().map(|pairing| pairing.name()).collect();

@@ -1,17 +1,17 @@
-//! How busy the machine's cores are.
+//! CPU usage of the machine, from `/proc/stat`.
 
 use std::{fs, time::Instant};
 
-/// How long each CPU has been busy, at some instant.
+/// Busy time of each CPU since boot, at one instant.
 #[derive(Clone, Debug)]
 pub struct CpuClock {
     at: Instant,
-    /// Busy seconds per CPU.
+    /// Seconds per CPU.
     busy: Vec<f64>,
 }
 
 impl CpuClock {
-    /// Now.
+    /// Reads the present values.
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let busy = stat.lines().filter_map(busy_of_line).collect();
@@ -21,7 +21,7 @@ impl CpuClock {
         }
     }
 
-    /// The share of time that `cpu` was busy since then.
+    /// Returns the share of time that `cpu` was busy since `earlier`.
     pub fn busy_since(&self, earlier: &Self, cpu: usize) -> f64 {
         let seconds = self.at.duration_since(earlier.at).as_secs_f64();
         match (self.busy.get(cpu), earlier.busy.get(cpu)) {
@@ -31,7 +31,7 @@ impl CpuClock {
     }
 }
 
-/// `cpuN user nice system idle iowait irq softirq steal ...`, in ticks of 10 ms.
+/// Parses `cpuN user nice system idle iowait irq softirq steal ...`, in ticks of 10 ms.
 fn busy_of_line(line: &str) -> Option<f64> {
     let rest = line.strip_prefix("cpu")?;
     if !rest.starts_with(|c: char| c.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! Measuring: the wires of a round, and one load on one of them.
+//! Measures the request figures: builds the wires of a round and runs the loads on them.
 
 use std::{io::Write, thread, time::Duration};
 
@@ -19,10 +19,10 @@ use super::{
 const ECHO_PORT: u16 = 7000;
 /// Port of nginx.
 const HTTP_PORT: u16 = 80;
-/// A measurement may take this much longer than planned.
+/// Time that a measurement may take beyond its plan.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// All rounds of a plan.
+/// Runs all rounds of a plan.
 pub fn run(plan: &Plan, with_tidelane: bool) -> Result<Results, Stop> {
     let mut results = Results::default();
     let heading = plan.heading();
@@ -59,7 +59,7 @@ fn print_sample(series: &Series, variant: Variant, connections: u32, sample: &Sa
     let _ = std::io::stdout().flush();
 }
 
-/// A wire with its servers. Fields are dropped in order: programs before their wire.
+/// A wire with its servers. Fields drop in order: the programs before their wire.
 struct Bench {
     _servers: Vec<Running>,
     nginx: Option<Nginx>,
@@ -118,7 +118,7 @@ impl<'a> Setup<'a> {
         let client = client.arg("--connections").arg(connections);
         let running = client.spawn()?;
         let sleep = |seconds: f64| thread::sleep(Duration::from_secs_f64(seconds.max(0.0)));
-        // The middle of the counted time, so that start and end do not count as load.
+        // CPU usage is sampled in the middle of the counted time, without start and end.
         sleep(self.plan.warmup + 0.1 * self.plan.seconds);
         let before = CpuClock::now();
         sleep(0.8 * self.plan.seconds);
@@ -202,7 +202,7 @@ impl Bench {
         })
     }
 
-    /// The load of one measurement, without its number of connections.
+    /// Returns the load generator of one measurement, without its number of connections.
     fn client(&self, plan: &Plan, workload: Workload, variant: Variant) -> Result<Program, Stop> {
         let local = matches!(variant, Variant::Memory | Variant::Loopback);
         let side = if local { Side::Server } else { Side::Client };

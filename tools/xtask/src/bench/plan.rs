@@ -1,4 +1,4 @@
-//! A figure's plan, `bench/figures/NAME/plan.toml`.
+//! The plan of a figure, `bench/figures/NAME/plan.toml`.
 
 use std::{fs, path::Path};
 
@@ -6,19 +6,19 @@ use serde::Deserialize;
 
 use super::bulk::BulkPlan;
 
-/// What is measured and what it must reach.
+/// The plan of a request figure: series and targets.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// One line.
+    /// Title of the table, one line.
     pub title: String,
-    /// What the figure of the paper shows.
+    /// The finding of the paper's figure.
     pub paper: String,
-    /// Rounds; each measures every case on every side.
+    /// Number of rounds; each measures every case on every side.
     pub rounds: u32,
     /// Seconds counted per measurement.
     pub seconds: f64,
-    /// Seconds before counting.
+    /// Seconds of load before the counted time.
     pub warmup: f64,
     /// Congestion control on both stacks.
     pub congestion: String,
@@ -26,9 +26,9 @@ pub struct Plan {
     pub client_cpus: String,
     /// CPUs of the server and, on Tidelane's side, of the service.
     pub server_cpus: String,
-    /// What is measured.
+    /// The workloads.
     pub series: Vec<Series>,
-    /// What must be reached.
+    /// Targets for single rows.
     #[serde(default, rename = "target")]
     pub targets: Vec<Target>,
 }
@@ -40,39 +40,39 @@ pub struct Series {
     /// Name within the figure; may be empty if there is only one.
     #[serde(default)]
     pub name: String,
-    /// What the programs do.
+    /// The load of the client and the server that answers it.
     pub workload: Workload,
     /// Numbers of connections.
     pub connections: Vec<u32>,
-    /// Also with both programs on the service.
+    /// Also measure both programs on one service, over the local path.
     #[serde(default)]
     pub memory: bool,
-    /// Also the stateless AF_XDP echo.
+    /// Also measure the stateless AF_XDP echo.
     #[serde(default)]
     pub limit: bool,
 }
 
-/// What the programs do.
+/// The load of the client and the server that answers it.
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
-    /// 64 bytes there and back on long connections.
+    /// Echo of 64 bytes on long connections.
     Echo,
     /// GET of a 64-byte file from nginx on long connections.
     NginxKeepAlive,
-    /// The same, one connection per request.
+    /// GET of a 64-byte file from nginx, one connection per request.
     NginxClose,
 }
 
-/// What a row must reach.
+/// The target of a row.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
-    /// The row's case.
+    /// Case of the row.
     pub case: String,
-    /// The row's metric.
+    /// Metric of the row.
     pub metric: String,
-    /// The ratio, or the value, to be reached.
+    /// Target for the ratio, or for the value of a row without a kernel side.
     pub target: f64,
 }
 
@@ -80,7 +80,7 @@ pub struct Target {
 #[derive(Deserialize, Debug, Clone)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum AnyPlan {
-    /// Requests and answers.
+    /// Requests and replies.
     Requests(Plan),
     /// One-way streams.
     Bulk(BulkPlan),
@@ -93,7 +93,7 @@ impl AnyPlan {
         toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
 
-    /// One line.
+    /// Returns the title, one line.
     pub fn title(&self) -> &str {
         match self {
             Self::Requests(plan) => &plan.title,
@@ -103,7 +103,7 @@ impl AnyPlan {
 }
 
 impl Plan {
-    /// Applies what the command line asks for.
+    /// Applies the options of the command line.
     pub fn limit_to(&mut self, rounds: Option<u32>, connections: &[u32]) {
         self.rounds = rounds.unwrap_or(self.rounds).max(1);
         if !connections.is_empty() {
@@ -115,7 +115,7 @@ impl Plan {
         }
     }
 
-    /// What stands above its table.
+    /// Returns the description that every figure has.
     pub fn heading(&self) -> Heading {
         let Self {
             client_cpus,
@@ -137,23 +137,23 @@ impl Plan {
     }
 }
 
-/// What every figure says of itself, whatever it measures.
+/// The description of a figure, of either kind.
 #[derive(Debug, Clone)]
 pub struct Heading {
-    /// One line.
+    /// Title of the table, one line.
     pub title: String,
-    /// What the figure of the paper shows.
+    /// The finding of the paper's figure.
     pub paper: String,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u32,
-    /// Where the programs run, in words.
+    /// Description of the CPUs of the programs.
     pub placement: String,
-    /// What must be reached.
+    /// Targets for single rows.
     pub targets: Vec<Target>,
 }
 
 impl Heading {
-    /// The target of a row, if it has one.
+    /// Returns the target of a row, if it has one.
     pub fn target(&self, case: &str, metric: &str) -> Option<f64> {
         let found = self
             .targets
@@ -164,7 +164,7 @@ impl Heading {
 }
 
 impl Series {
-    /// Name of a case on a wire.
+    /// Returns the name of a case on a wire.
     pub fn case(&self, wire: &str, connections: u32) -> String {
         let plural = if connections == 1 { "" } else { "s" };
         let name = if self.name.is_empty() {

@@ -1,4 +1,4 @@
-//! A figure as SVG: requests per second over connections, one panel per series; or bars.
+//! Draws a figure as SVG: requests per second over connections with one panel per series, or bars.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ const PANEL_WIDTH: f64 = 420.0;
 const PANEL_HEIGHT: f64 = 300.0;
 const MARGIN: f64 = 64.0;
 const BAR_WIDTH: f64 = 24.0;
-/// Who is drawn, and in which colour (told apart also without colour vision).
+/// The variants with a line, each with its colour. The colours differ also without colour vision.
 const LINES: [(Variant, &str); 6] = [
     (Variant::Kernel, "#000000"),
     (Variant::KernelAwake, "#999999"),
@@ -21,7 +21,7 @@ const LINES: [(Variant, &str); 6] = [
     (Variant::Memory, "#009e73"),
 ];
 
-/// The whole picture.
+/// Draws a request figure.
 pub fn svg(plan: &Plan, results: &Results) -> String {
     let panels = plan.series.len().max(1) as f64;
     let width = panels * (PANEL_WIDTH + MARGIN) + MARGIN + 150.0;
@@ -34,7 +34,7 @@ pub fn svg(plan: &Plan, results: &Results) -> String {
     text + "</svg>\n"
 }
 
-/// Groups of bars, one bar for each name, in `unit`.
+/// Draws groups of bars, with one bar for each name, in `unit`.
 pub fn bars(title: &str, unit: &str, names: &[&str], groups: &[(&str, Vec<f64>)]) -> String {
     let width = (groups.len() * (names.len() + 1)) as f64 * BAR_WIDTH;
     let values = groups.iter().flat_map(|(_, values)| values.iter().copied());
@@ -77,7 +77,7 @@ pub fn bars(title: &str, unit: &str, names: &[&str], groups: &[(&str, Vec<f64>)]
     text + "</svg>\n"
 }
 
-/// The head of a picture of this width, with its title.
+/// Returns the SVG head and title of a picture with this width.
 fn open_svg(width: f64, title: &str) -> String {
     let height = PANEL_HEIGHT + 2.0 * MARGIN;
     let mut text = format!(
@@ -183,7 +183,7 @@ fn legend(text: &mut String, left: f64) {
     }
 }
 
-/// A round number of at least `value`.
+/// Returns the next round number that is not less than `value`.
 fn nice_above(value: f64) -> f64 {
     let power = 10f64.powf(value.max(1.0).log10().floor());
     [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0]

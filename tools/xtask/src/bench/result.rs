@@ -1,4 +1,4 @@
-//! From samples of the request figures to rows.
+//! Computes the rows of a request figure from its samples.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use super::{
     rows::{Row, pair_row, value_row},
 };
 
-/// Who served, over which wire.
+/// The stack of the server, and the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Variant {
-    /// The kernel over veth, as it comes.
+    /// The kernel over veth, with its defaults.
     Kernel,
-    /// Tidelane over veth, kernel client.
+    /// Tidelane over veth, with a client on the kernel.
     Tidelane,
-    /// The kernel over veth, idle exits removed.
+    /// The kernel over veth, without idle exits.
     KernelAwake,
     /// The stateless AF_XDP echo over veth.
     Limit,
     /// The kernel over loopback.
     Loopback,
-    /// Both programs on one service.
+    /// Both programs on one service, over the local path.
     Memory,
 }
 
 impl Variant {
-    /// A short name.
+    /// Returns the name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -49,23 +49,23 @@ pub struct Sample {
     pub p50_us: f64,
     /// 99th percentile of latency in microseconds.
     pub p99_us: f64,
-    /// Cores that the client's side kept busy.
+    /// Busy cores of the client's side.
     pub client_busy: f64,
-    /// Cores that the server's side kept busy.
+    /// Busy cores of the server's side.
     pub server_busy: f64,
 }
 
 /// Series, connections, variant.
 pub type Key = (usize, u32, Variant);
 
-/// All measurements, in the order of the rounds.
+/// The samples of each key, in the order of the rounds.
 #[derive(Debug, Default)]
 pub struct Results(BTreeMap<Key, Vec<Sample>>);
 
 /// Reads one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// A metric's name, whether more is better, and how it is read.
+/// Metrics: name, true if more is better, value.
 const METRICS: &[(&str, bool, Metric)] = &[
     ("requests_per_second", true, |s| s.requests_per_second),
     ("latency_p50_us", false, |s| s.p50_us),
@@ -79,7 +79,7 @@ const METRICS: &[(&str, bool, Metric)] = &[
 ];
 
 impl Results {
-    /// Adds the next round's sample.
+    /// Adds the sample of the next round.
     pub fn add(&mut self, key: Key, sample: Sample) {
         self.0.entry(key).or_default().push(sample);
     }
@@ -89,13 +89,13 @@ impl Results {
         Some(samples.iter().map(metric).collect())
     }
 
-    /// The median of requests per second, for the plot.
+    /// Returns the median of requests per second, for the plot.
     pub fn requests_per_second(&self, key: Key) -> Option<f64> {
         self.values(key, |s| s.requests_per_second)
             .map(|values| median(&values))
     }
 
-    /// All rows of a plan.
+    /// Returns the rows of the result.
     pub fn rows(&self, plan: &Plan) -> Vec<Row> {
         let heading = plan.heading();
         let mut rows = Vec::new();
@@ -108,7 +108,7 @@ impl Results {
         rows
     }
 
-    /// The rows of `metrics` for two sides of one case.
+    /// Returns the rows of `metrics` for two sides of one case.
     fn pair_rows<'a>(
         &'a self,
         heading: &'a Heading,
@@ -141,7 +141,7 @@ impl Results {
         }
     }
 
-    /// The kernel's side of the memory wire is the better one of veth and loopback.
+    /// Compares the local path with the faster one of the kernel's veth and loopback.
     fn memory_rows(
         &self,
         heading: &Heading,

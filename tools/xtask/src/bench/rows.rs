@@ -1,42 +1,42 @@
-//! The rows of a figure: medians, ratios pair by pair, and what was to be reached.
+//! The rows of a figure: medians, ratios pair by pair, and targets.
 
 use serde_json::{Value, json};
 use tidelane_tests::machine::{commit, describe, median};
 
 use super::plan::Heading;
 
-/// One line of the result.
+/// One row of the result.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What was done.
+    /// Name of the case.
     pub case: String,
-    /// What was measured.
+    /// Name of the metric.
     pub metric: String,
-    /// Whether more is better.
+    /// True if more is better.
     pub higher: bool,
-    /// Medians of both sides, and the ratios; none for a count without a kernel side.
+    /// Medians of both sides and their ratios. `None` for a count without a kernel side.
     pub pair: Option<Pair>,
-    /// The value of a count.
+    /// Value of a count.
     pub value: Option<f64>,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// What was to be reached.
+    /// Target for the ratio or the value, if there is one.
     pub target: Option<f64>,
 }
 
-/// Both sides.
+/// The medians of both sides and their ratios.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// The kernel's median.
+    /// Median of the kernel.
     pub kernel: f64,
-    /// Tidelane's median.
+    /// Median of Tidelane.
     pub tidelane: f64,
-    /// Median, least and largest of Tidelane over kernel, pair by pair.
+    /// Median, least and largest ratio of Tidelane to the kernel, taken pair by pair.
     pub ratio: [f64; 3],
 }
 
 impl Row {
-    /// Whether the target was reached, if there is one.
+    /// Returns true if the target was reached. `None` without a target.
     pub fn reached(&self) -> Option<bool> {
         let target = self.target?;
         let got = self.pair.map(|pair| pair.ratio[0]).or(self.value)?;
@@ -48,7 +48,7 @@ impl Row {
     }
 }
 
-/// Both sides of one metric and whether more of it is better; none without both.
+/// Returns the row of one metric with both sides. `None` if a side has no sample.
 pub fn pair_row(
     heading: &Heading,
     case: &str,
@@ -80,7 +80,7 @@ pub fn pair_row(
     })
 }
 
-/// A value without a kernel side.
+/// Returns the row of a value without a kernel side.
 pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) -> Row {
     Row {
         case: case.to_owned(),
@@ -93,7 +93,7 @@ pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) ->
     }
 }
 
-/// The schema that every figure has.
+/// Returns the result as JSON, with the schema of all figures.
 pub fn to_json(figure: &str, heading: &Heading, rows: &[Row], command: &str) -> Value {
     json!({
         "figure": figure,
@@ -130,7 +130,7 @@ fn row_json(row: &Row) -> Value {
     json
 }
 
-/// Four significant digits: more would be noise.
+/// Rounds to four significant digits, since the rest is noise.
 fn round(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;
@@ -139,7 +139,7 @@ fn round(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// The rows as a table, misses marked.
+/// Prints the rows as a table and marks missed targets.
 pub fn print_table(heading: &Heading, rows: &[Row]) {
     println!(
         "\n{} ({} rounds)\n{}\n",
@@ -185,7 +185,7 @@ pub fn print_table(heading: &Heading, rows: &[Row]) {
     println!();
 }
 
-/// A number with as many digits as it deserves.
+/// Formats a number with three or four significant digits.
 pub fn number(value: f64) -> String {
     let digits = if value >= 100.0 { 0 } else { 2 };
     format!("{value:.digits$}")

@@ -1,24 +1,24 @@
-//! Counting tests from what test programs print.
+//! Counts tests by the output of test programs.
 
-/// What a step's tests came to.
+/// The counts of a step's tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Tests that passed.
+    /// Number of passed tests.
     pub passed: usize,
-    /// Tests that failed.
+    /// Number of failed tests.
     pub failed: usize,
-    /// Their names, with that of the step before each; that of the step alone where no test is
-    /// named.
+    /// Names of the failed tests, each behind the step's name. A step that names no test has its
+    /// own name here.
     pub failures: Vec<String>,
-    /// Tests that did not run, with the reason.
+    /// Skipped tests, each with the reason.
     pub skips: Vec<(String, String)>,
 }
 
-/// How a passing test of libtest says that it did nothing.
+/// Prefixes of the line that a skipped test prints, which libtest counts as passed.
 const SKIP_MARKS: [&str; 2] = ["SKIPPED: ", "SKIP: "];
 
 impl Counts {
-    /// One thing skipped.
+    /// Returns the counts of one skipped test or step.
     pub fn skip(name: &str, reason: &str) -> Self {
         let skips = vec![(name.to_owned(), reason.to_owned())];
         Self {
@@ -27,7 +27,7 @@ impl Counts {
         }
     }
 
-    /// Adds those of another step.
+    /// Adds the counts of another step.
     pub fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -35,8 +35,8 @@ impl Counts {
         self.skips.extend(other.skips);
     }
 
-    /// Counts a step: one check, or the tests that its output tells of. A step that failed counts
-    /// as at least one failure.
+    /// Counts a step: one check, or the tests of its output. A failed step counts as at least one
+    /// failure.
     pub fn of_step(name: &str, tests: bool, succeeded: bool, text: &str) -> Self {
         let mut counts = if tests {
             Self::parse(text)
@@ -55,7 +55,7 @@ impl Counts {
             counts.failures.push(name.to_owned());
         }
         if tests && succeeded && counts == Self::default() {
-            // Nothing ran: that is never what a step of tests is for.
+            // A step of tests that ran none is reported, as its filter is probably wrong.
             counts.skips.push((name.to_owned(), "no tests".to_owned()));
         }
         counts
@@ -64,7 +64,7 @@ impl Counts {
     fn parse(text: &str) -> Self {
         let mut counts = Self::default();
         let mut test = "a test";
-        // Tests that libtest has among those that passed.
+        // Skipped tests that libtest counts as passed.
         let mut marked = 0;
         for line in text.lines() {
             if let Some(result) = line.strip_prefix("test result: ") {
@@ -86,20 +86,20 @@ impl Counts {
     }
 }
 
-/// `test NAME ... ignored, REASON`
+/// Parses `test NAME ... ignored, REASON`. Returns name and reason.
 fn ignored(line: &str) -> Option<(&str, &str)> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let reason = result.strip_prefix("ignored")?;
     Some((name, reason.strip_prefix(", ").unwrap_or("ignored")))
 }
 
-/// `test NAME ... FAILED`
+/// Parses `test NAME ... FAILED`. Returns the name.
 fn failed(line: &str) -> Option<&str> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     result.starts_with("FAILED").then_some(name)
 }
 
-/// `---- NAME stdout ----`
+/// Parses `---- NAME stdout ----`. Returns the name.
 fn output_of(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }

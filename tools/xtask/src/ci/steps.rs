@@ -1,23 +1,23 @@
-//! The steps of `cargo xtask ci`, cheap ones first.
+//! The steps of `cargo xtask ci`, in the order of their cost.
 
 use tidelane_tests::tools::find_tool;
 
 use crate::lab;
 
-/// One step.
+/// One step: a check, or a command that runs tests.
 #[derive(Debug)]
 pub struct Step {
     /// Short name.
     pub name: &'static str,
     /// The command, from the root of the tree.
     pub command: &'static [&'static str],
-    /// Environment on top of the present one.
+    /// Variables to add to the environment.
     pub environment: &'static [(&'static str, &'static str)],
-    /// Whether the output tells of tests; else the step is one check.
+    /// True if the output lists tests. Otherwise the step counts as one check.
     pub tests: bool,
     /// Time limit in seconds.
     pub seconds: u64,
-    /// Why the step cannot run on this machine, if so.
+    /// Returns the reason why the step cannot run on this machine, if there is one.
     pub skip: fn() -> Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub const STEPS: &[Step] = &[
         command: &["cargo", "xtask", "deps"],
         ..CHECK
     },
-    // Whether the citations hold, and not more is missing than before; what is, is in the log.
+    // `--missing` lists the missing requirements in the log.
     Step {
         name: "spec",
         command: &["cargo", "xtask", "spec", "--missing"],
@@ -99,7 +99,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "loom",
-        // A target directory of its own: other flags would rebuild all that the others built.
+        // Other compiler flags would rebuild the whole target directory of the other steps.
         command: &[
             "sh",
             "-c",
@@ -110,7 +110,7 @@ pub const STEPS: &[Step] = &[
         tests: true,
         ..CHECK
     },
-    // What the tests below start: the service, the tools, libtidelane.so, the lossy wire.
+    // The tests below start these binaries: service, tools, libtidelane.so, tidelane-impair.
     Step {
         name: "build",
         command: &[
@@ -132,13 +132,13 @@ pub const STEPS: &[Step] = &[
         ],
         ..CHECK
     },
-    // Threads of programs may have small stacks.
+    // The threads of programs may have small stacks.
     Step {
         name: "frames",
         command: &["cargo", "xtask", "frames"],
         ..CHECK
     },
-    // Counts repeat, whatever else the machine does; so a change that costs shows here.
+    // Instruction counts do not depend on the machine's load, so a slower packet path fails here.
     Step {
         name: "instructions",
         command: &[
@@ -157,7 +157,7 @@ pub const STEPS: &[Step] = &[
         },
         ..CHECK
     },
-    // Seeds of every theme; a failure says how to see it again.
+    // Runs seeds of every theme. A failure prints the command that replays its seed.
     Step {
         name: "sim",
         command: &[
@@ -186,7 +186,7 @@ pub const STEPS: &[Step] = &[
         seconds: 1500,
         ..CHECK
     },
-    // The same programs on a service of two fast-path cores.
+    // Runs the same programs on a service with two fast-path cores.
     Step {
         name: "cores",
         command: &[
@@ -222,8 +222,8 @@ pub const STEPS: &[Step] = &[
         tests: true,
         ..CHECK
     },
-    // The smallest part of the laboratory: Linux 6.1, over veth and virtio-net. What has not run
-    // after its seconds is skipped.
+    // The smallest part of the laboratory: Linux 6.1 over veth and virtio-net. Tests that have not
+    // started after `--seconds` are skipped.
     Step {
         name: "lab",
         command: &["cargo", "xtask", "lab", "--small", "--seconds", "240"],

@@ -1,7 +1,7 @@
-//! Packages of Debian's releases, unpacked below `target/lab` and kept there.
+//! Debian packages, unpacked below `target/lab` and kept there.
 //!
-//! Apt fetches them, with lists of its own, from the archive that this machine's sources name.
-//! Nothing is installed, and the machine's own lists stay as they are.
+//! Apt runs with separate lists on the archive that this machine's sources name. Nothing is
+//! installed, and the machine's own lists do not change.
 
 use std::{
     fs, io,
@@ -10,13 +10,13 @@ use std::{
     time::Instant,
 };
 
-/// The folder of unpacked packages; it appears when all are unpacked.
+/// Folder of the unpacked packages. It exists only once all are unpacked.
 const ROOT: &str = "root";
 
 /// The packages that apt takes for installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Installed {
-    /// None.
+    /// No package, so that all dependencies are fetched.
     Nothing,
     /// The packages of this machine.
     AsHere,
@@ -31,8 +31,8 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// Apt for the packages of these releases, with its files and theirs below `home`; it gives up
-    /// at `end`.
+    /// Returns an apt for the packages of `suites`, with its files below `home`. Commands fail after
+    /// `end`.
     pub fn new(
         home: &Path,
         suites: &[&str],
@@ -55,7 +55,7 @@ impl Apt {
             own("Dir::Etc::sourceparts", nothing),
             own("Dir::Etc::preferencesparts", nothing),
             "Acquire::Languages=none".to_owned(),
-            // Another architecture's or release's packages are not wanted.
+            // Ignore packages of other architectures and releases.
             "APT::Architectures=amd64".to_owned(),
         ];
         if installed == Installed::Nothing {
@@ -76,13 +76,13 @@ impl Apt {
     fn command(&self, program: &str) -> Command {
         let left = self.end.saturating_duration_since(Instant::now());
         let mut command = Command::new("timeout");
-        // Zero would be no limit.
+        // `timeout` takes 0 as no limit.
         command.arg(left.as_secs().max(1).to_string()).arg(program);
         command.args(&self.options);
         command
     }
 
-    /// The packages that a package needs.
+    /// Returns the dependencies of a package.
     pub fn depended(&self, package: &str) -> Result<Vec<String>, String> {
         let mut depends = self.command("apt-cache");
         depends.args(["depends", "--no-recommends", "--no-suggests"]);
@@ -91,8 +91,8 @@ impl Apt {
         Ok(names_after("Depends: ", &text))
     }
 
-    /// The packages that an installation of `package` out of the release `suite` would bring,
-    /// each with its version.
+    /// Returns the packages that installing `package` from the release `suite` would install, each
+    /// with its version.
     pub fn brought(&self, package: &str, suite: &str) -> Result<Vec<String>, String> {
         let mut simulation = self.command("apt-get");
         simulation.args(["install", "--simulate", "--no-install-recommends"]);
@@ -100,11 +100,10 @@ impl Apt {
         Ok(installations(&text))
     }
 
-    /// Fetches and unpacks packages, each a name that a version may follow. Their files are then
-    /// below [`root`].
+    /// Fetches packages, given as `NAME` or `NAME=VERSION`, and unpacks them below [`root`].
     pub fn unpack(&self, packages: &[String]) -> Result<(), String> {
         let partial = self.home.join("partial");
-        // The remains of an interrupted run.
+        // Remove the remains of an interrupted run.
         let _ = fs::remove_dir_all(&partial);
         fs::create_dir_all(&partial).map_err(|error| error.to_string())?;
         for package in packages {
@@ -119,18 +118,18 @@ impl Apt {
     }
 }
 
-/// Where the packages are that were unpacked below `home`, if they were.
+/// Returns the folder of the packages unpacked below `home`, if it is complete.
 pub fn root(home: &Path) -> Option<PathBuf> {
     Some(home.join(ROOT)).filter(|path| path.is_dir())
 }
 
-/// The text after this mark, on each line that has the mark.
+/// Returns the text behind `mark` on each line that contains it.
 fn names_after(mark: &str, text: &str) -> Vec<String> {
     let names = text.lines().filter_map(|line| line.split_once(mark));
     names.map(|(_, name)| name.trim().to_owned()).collect()
 }
 
-/// The packages that a simulated run of apt-get installs, as `NAME=VERSION`: lines like
+/// Returns the packages that a simulated apt-get run installs, as `NAME=VERSION`, from lines like
 /// `Inst NAME [PRESENT VERSION] (VERSION RELEASE [ARCHITECTURE])`.
 fn installations(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("Inst "));
@@ -143,7 +142,7 @@ fn installations(text: &str) -> Vec<String> {
     parts.collect()
 }
 
-/// The archive of a package that apt has put into a directory.
+/// Returns the archive of a package among the files that apt downloaded to a directory.
 fn archive_of(directory: &Path, package: &str) -> Result<PathBuf, String> {
     let entries = fs::read_dir(directory).map_err(|error| error.to_string())?;
     let mut paths = entries.filter_map(Result::ok).map(|entry| entry.path());
@@ -156,7 +155,7 @@ fn archive_of(directory: &Path, package: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("apt-get brought no {package}"))
 }
 
-/// The lines of apt's sources for releases, on the archive that this machine uses for its own.
+/// Returns lines of apt sources for `suites`, on the archive that this machine uses.
 fn sources_of(suites: &[&str]) -> Result<String, String> {
     const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
     let mut targets = Command::new("apt-get");
@@ -175,7 +174,7 @@ fn sources_of(suites: &[&str]) -> Result<String, String> {
     Ok(lines.collect())
 }
 
-/// Runs a command to its end; its standard output.
+/// Runs a command to its end and returns its standard output.
 pub fn run(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| match error.kind() {

@@ -1,13 +1,13 @@
-//! The cells of the laboratory's table: which tests fill them, and with what.
+//! The cells of the laboratory's table: tests, verdicts, and printing.
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use super::nics::Nic;
 
-/// The test that an older kernel passes, too: by a refusal.
+/// The test that also passes on an unsupported kernel, if the service refuses to start.
 pub const STARTS: &str = "kernels::starts_or_says_why";
 
-/// Tests, each with its column, and whether it is among the small ones (`--small`).
+/// Tests, each with its column, and true if `--small` includes it.
 const TESTS: [(&str, &str, bool); 26] = [
     (STARTS, "start", true),
     ("commands::up_down_up", "up, down", true),
@@ -49,10 +49,10 @@ const TESTS: [(&str, &str, bool); 26] = [
     ("interfaces::the_driver_is_reset", "driver reset", false),
 ];
 
-/// How large the tests are there.
+/// Variables that make the tests smaller, since an emulated machine is slow.
 pub const SIZES: &str = "TIDELANE_KILLS=6 TIDELANE_LOSS_MIB=4 TIDELANE_BULK_MIB=8";
 
-/// The tests that were asked for.
+/// Returns the tests that `--small` and the filters select.
 pub fn chosen(small: bool, filters: &[String]) -> Result<Vec<&'static str>, String> {
     let wanted = |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f));
     let chosen = TESTS
@@ -65,33 +65,33 @@ pub fn chosen(small: bool, filters: &[String]) -> Result<Vec<&'static str>, Stri
     Ok(chosen)
 }
 
-/// How a test ended.
+/// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should, with a remark that may be empty.
+    /// Success, with a remark that may be empty.
     Passed(String),
-    /// The reason.
+    /// Not run, with the reason.
     Skipped(String),
-    /// The reason.
+    /// Failure, with the reason.
     Failed(String),
 }
 
-/// One cell.
+/// One test on one kernel and NIC.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// How the test ended.
+    /// Result of the test.
     pub verdict: Verdict,
-    /// How long it took.
+    /// Duration of the test.
     pub seconds: f32,
 }
 
 impl Cell {
-    /// A cell.
+    /// Returns a cell.
     pub fn new(verdict: Verdict, seconds: f32) -> Self {
         Self { verdict, seconds }
     }
 
-    /// Prints the result as test programs do.
+    /// Prints the result in the format of libtest.
     pub fn print(&self, kernel: &str, nic: &str, test: &str) {
         let name = format!("{kernel}/{nic}/{test}");
         match &self.verdict {
@@ -105,15 +105,15 @@ impl Cell {
     }
 }
 
-/// Reads the lines that a test program prints.
+/// Parser for the output of a test program.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// A test that failed, whose output has begun.
+    /// The failed test whose output the next lines belong to.
     failed: Option<(String, f32, String)>,
 }
 
 impl Reader {
-    /// Takes a line; the test that it completes, if it does.
+    /// Parses one line. Returns the test that this line completes, if it completes one.
     pub fn line(&mut self, line: &str) -> Option<(String, Cell)> {
         if let Some((name, seconds, text)) = &mut self.failed {
             if !line.starts_with(OUTPUT_END) {
@@ -145,10 +145,10 @@ impl Reader {
     }
 }
 
-/// The line after the output of a failed test.
+/// Start of the line after the output of a failed test.
 const OUTPUT_END: &str = "---- end ";
 
-/// The number in `ok (1.5 s)`.
+/// Returns the seconds in a result such as `ok (1.5 s)`.
 fn seconds_of(result: &str) -> f32 {
     let number = result
         .split_once('(')
@@ -158,7 +158,7 @@ fn seconds_of(result: &str) -> f32 {
         .unwrap_or(0.0)
 }
 
-/// Cells by the numbers of a kernel and of a NIC, and by test.
+/// Cells by index of the kernel, index of the NIC, and test.
 pub type Results = BTreeMap<(usize, usize, &'static str), Cell>;
 
 /// Prints one line for each kernel and NIC.
@@ -183,7 +183,7 @@ pub fn print_table(kernels: &[&str], nics: &[Nic], tests: &[&'static str], resul
     }
 }
 
-/// The columns of these tests, in their order, each with its tests.
+/// Returns the columns of `tests` in their order, each with its tests.
 fn columns(tests: &[&'static str]) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut columns: Vec<(&str, Vec<&str>)> = Vec::new();
     for (name, heading, _) in TESTS.iter().filter(|(name, ..)| tests.contains(name)) {
@@ -195,7 +195,7 @@ fn columns(tests: &[&'static str]) -> Vec<(&'static str, Vec<&'static str>)> {
     columns
 }
 
-/// The text of the table for the tests of one column.
+/// Returns the text of the table for the tests of one column.
 fn summary(cells: &[&Cell]) -> String {
     let is_skip = |cell: &&&Cell| matches!(cell.verdict, Verdict::Skipped(_));
     let is_failure = |cell: &&Cell| matches!(cell.verdict, Verdict::Failed(_));
@@ -227,7 +227,7 @@ fn summary(cells: &[&Cell]) -> String {
     }
 }
 
-/// Prints the last line of a test program for these cells.
+/// Prints the summary line of libtest for these cells.
 pub fn print_counts<'a>(cells: impl Iterator<Item = &'a Cell>, took: Duration) -> ExitCode {
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for cell in cells {
@@ -240,7 +240,7 @@ pub fn print_counts<'a>(cells: impl Iterator<Item = &'a Cell>, took: Duration) -
     print_result((passed, failed, skipped), took)
 }
 
-/// Prints the last line of a test program: how many tests passed, failed and were ignored.
+/// Prints the summary line of libtest with these counts.
 pub fn print_result((passed, failed, ignored): (usize, usize, usize), took: Duration) -> ExitCode {
     let word = if failed == 0 { "ok" } else { "FAILED" };
     println!(

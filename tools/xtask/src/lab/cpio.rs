@@ -25,7 +25,7 @@ impl Archive {
         self.entry(name, REGULAR | 0o755, data);
     }
 
-    /// The whole archive.
+    /// Ends the archive and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(TRAILER, 0, &[]);
         self.bytes
@@ -34,7 +34,7 @@ impl Archive {
     fn entry(&mut self, name: &str, mode: u32, data: &[u8]) {
         self.entries += 1;
         let name_len = name.len() as u32 + 1;
-        // Inode, mode, user, group, links, time, size, two devices twice, length of the name, sum.
+        // Inode, mode, user, group, links, time, size, four device numbers, name length, checksum.
         let fields = [
             self.entries,
             mode,
@@ -61,7 +61,7 @@ impl Archive {
         self.pad();
     }
 
-    /// Headers and data begin at multiples of four.
+    /// Pads to a multiple of four bytes, where headers and data begin.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

@@ -1,8 +1,8 @@
-//! The emulator: this machine's own, or a newer one for devices that the own one lacks.
+//! The emulator: the installed one, or a newer one for devices that the installed one lacks.
 //!
-//! The newer one comes out of the backports of this machine's release. It is run where it was
-//! unpacked, with libraries and firmware that lie beside it; the other libraries are this
-//! machine's.
+//! The newer one comes from the backports of this machine's Debian release. It runs from the folder
+//! that it was unpacked to, with the libraries and firmware of that folder. Other libraries are
+//! this machine's.
 
 use std::{
     ffi::OsString,
@@ -14,26 +14,27 @@ use std::{
 
 use super::apt::{self, Apt, Installed};
 
-/// The program.
+/// Name of the emulator's program.
 pub const EMULATOR: &str = "qemu-system-x86_64";
-/// The package that has it.
+/// Debian package of the emulator.
 const PACKAGE: &str = "qemu-system-x86";
-/// Where packages have libraries, and the emulator's modules and firmware.
+/// Folders of libraries in a package.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 const MODULES: &str = "usr/lib/x86_64-linux-gnu/qemu";
 const FIRMWARE: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
 
-/// An emulator.
+/// An emulator, installed or unpacked.
 #[derive(Debug, Default)]
 pub struct Emulator {
-    /// Where it was unpacked; none if it is this machine's own.
+    /// Folder that it was unpacked to. `None` for the installed one.
     root: Option<PathBuf>,
-    /// Why there is no newer one, if one was looked for.
+    /// Reason why a newer one could not be fetched.
     no_newer: Option<String>,
 }
 
 impl Emulator {
-    /// An emulator that has these devices, as far as possible; a newer one is fetched before `end`.
+    /// Returns an emulator with these devices as far as possible. Fetches a newer one until `end` if
+    /// the installed one lacks a device.
     pub fn with(devices: &[&str], lab: &Path, end: Instant) -> Self {
         let own = Self::default();
         if devices.iter().all(|device| own.has(device)) {
@@ -48,7 +49,7 @@ impl Emulator {
         }
     }
 
-    /// The emulator of the backports of this machine's release, fetched if it is not there.
+    /// Returns the emulator of the backports of this machine's release, and fetches it if needed.
     fn backported(home: &Path, end: Instant) -> Result<Self, String> {
         if apt::root(home).is_none() {
             let release = release()?;
@@ -76,7 +77,7 @@ impl Emulator {
         help.output().is_ok_and(|output| !output.stdout.is_empty())
     }
 
-    /// Why the emulator has no such device, if so.
+    /// Returns the reason why the emulator lacks the device, if it lacks it.
     pub fn missing(&self, device: &str) -> Option<String> {
         if self.has(device) {
             return None;
@@ -86,7 +87,7 @@ impl Emulator {
         Some(format!("{EMULATOR} has no {device}{newer}"))
     }
 
-    /// The command that runs it, by way of `wrapper`, a command that takes another one.
+    /// Returns the command that runs the emulator under `wrapper`, a command that takes another one.
     pub fn command(&self, wrapper: &[&str]) -> Command {
         let mut words: Vec<OsString> = wrapper.iter().map(OsString::from).collect();
         words.push(match &self.root {
@@ -109,7 +110,7 @@ impl Emulator {
     }
 }
 
-/// The name of this machine's release of Debian.
+/// Returns the name of this machine's Debian release.
 fn release() -> Result<String, String> {
     let text = fs::read_to_string("/etc/os-release").map_err(|error| error.to_string())?;
     let name = |line: &str| line.strip_prefix("VERSION_CODENAME=").map(str::to_owned);

@@ -1,5 +1,5 @@
-# The first program of a machine of the laboratory. ttyS1 leads to `cargo xtask lab`, which wrote
-# this script out, with the words between at signs replaced.
+# The first program of an emulated machine. ttyS1 leads to `cargo xtask lab`, which replaced the
+# words between at signs in this script.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 mount -t proc none /proc
 mount -t sysfs none /sys
@@ -15,7 +15,7 @@ mkdir -p /lib/modules
 ln -sfn "@BASE@" "/lib/modules/$(uname -r)"
 for module in @MODULES@; do modprobe "$module"; done
 ip link set lo up
-# Open all the time: the driver forgets what is not yet sent when the last descriptor goes.
+# Keep the device open: the driver drops unsent bytes when the last descriptor is closed.
 exec 3>/dev/ttyS1
 stty -F /dev/ttyS1 raw
 echo "booted $(uname -r)" >&3

@@ -1,4 +1,4 @@
-//! The RAM disk that a machine boots, which makes this machine's root, read only, its own.
+//! The RAM disk that a machine boots. It mounts this machine's root read-only as the guest's root.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -6,10 +6,10 @@ use tidelane_tests::tools::find_tool;
 
 use super::{cpio::Archive, kernels::Kernel};
 
-/// Modules that the root needs. The others are loaded from there.
+/// Modules that mounting the root needs. Other modules are loaded from the root.
 const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
-/// Mounts the root, with a memory overlay, and goes there. `@GUEST@` is the first program.
+/// Mounts the root under an overlay in memory and switches to it. `@GUEST@` is the first program.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t devtmpfs none /dev
@@ -24,7 +24,7 @@ mount -t devtmpfs none /up/root/dev
 exec switch_root /up/root /bin/sh @GUEST@
 "#;
 
-/// The RAM disk for a kernel, whose first program after it is the script `guest`.
+/// Returns the RAM disk for a kernel. It runs the script `guest` as the first program of the root.
 pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
     let busybox = find_tool("busybox").ok_or("no busybox here; apt-get install busybox-static")?;
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
@@ -62,14 +62,14 @@ pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
     Ok(archive.finish())
 }
 
-/// The files that a program is loaded with, none if it is static (which ldd says by its status).
+/// Returns the shared libraries of a program: none if it is static, for which ldd fails.
 fn libraries(program: &Path) -> Vec<String> {
     let output = Command::new("ldd").arg(program).output();
     let text = output.map(|output| output.stdout).unwrap_or_default();
     files_in(&String::from_utf8_lossy(&text))
 }
 
-/// The paths in ldd's lines, `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`.
+/// Returns the paths in ldd's lines, `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`.
 fn files_in(text: &str) -> Vec<String> {
     let words = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -87,8 +87,8 @@ fn decompressed(tool: &str, path: &Path) -> Result<Vec<u8>, String> {
     Ok(output.stdout)
 }
 
-/// Files of `wanted` modules and of all that they depend on, in the order in which they can be
-/// loaded, out of the text of `modules.dep`. A kernel may have a module built in.
+/// Returns the files of the `wanted` modules and their dependencies, in an order in which they can
+/// be loaded. `dependencies` is the text of `modules.dep`. Modules that are built in are left out.
 fn load_order(dependencies: &str, wanted: &[&str]) -> Vec<String> {
     let lines = dependencies.lines().filter_map(|line| line.split_once(':'));
     let known: BTreeMap<String, (&str, Vec<&str>)> = lines
@@ -113,7 +113,7 @@ fn load_order(dependencies: &str, wanted: &[&str]) -> Vec<String> {
     order
 }
 
-/// A module's name as the kernel knows it.
+/// Returns the kernel's name of the module in a file.
 fn module_name(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     let name = file.split(".ko").next().unwrap_or(file);

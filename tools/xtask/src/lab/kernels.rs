@@ -9,7 +9,7 @@ use std::{
 
 use super::apt::{self, Apt, Installed, run};
 
-/// Kernels by their name on the command line, and the release of Debian that has each.
+/// Kernels by their name on the command line, each with its Debian release.
 pub const KERNELS: [(&str, &str); 4] = [
     ("5.10", "bullseye"),
     ("6.1", "bookworm"),
@@ -22,24 +22,24 @@ pub const REFUSED: [&str; 1] = ["5.10"];
 
 /// The package that depends on a release's kernel.
 const META_PACKAGE: &str = "linux-image-amd64";
-/// How the packages are called that a kernel and its modules are in.
+/// Name prefixes of the packages of a kernel and its modules.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
-/// Packages that are looked at, at most.
+/// Bound on the packages visited while following dependencies.
 const PACKAGES_MAX: usize = 16;
 
 /// A kernel on disk.
 #[derive(Debug)]
 pub struct Kernel {
-    /// The version as `uname -r` says it.
+    /// Version as in `uname -r`.
     pub version: String,
     /// The image.
     pub image: PathBuf,
-    /// The directory that has `lib/modules`, with dependencies resolved by depmod.
+    /// Folder of `lib/modules`, with `modules.dep` made by depmod.
     pub base: PathBuf,
 }
 
 impl Kernel {
-    /// The kernel of that name, fetched before `end` if it is not there.
+    /// Returns the kernel called `name`. Fetches it until `end` if needed.
     pub fn get(name: &str, lab: &Path, end: Instant) -> Result<Self, String> {
         let suite = KERNELS.iter().find(|(known, _)| *known == name);
         let (_, suite) = suite.ok_or_else(|| {
@@ -83,13 +83,13 @@ impl Kernel {
         })
     }
 
-    /// The directory of the modules.
+    /// Returns the folder of the modules.
     pub fn modules(&self) -> PathBuf {
         self.base.join("lib/modules").join(&self.version)
     }
 }
 
-/// The only entry of a directory.
+/// Returns the entry of a directory that has exactly one.
 fn only_entry(directory: &Path) -> Option<PathBuf> {
     let mut entries = fs::read_dir(directory).ok()?.filter_map(Result::ok);
     Some(entries.next()?.path())
@@ -101,7 +101,7 @@ fn fetch(home: &Path, suite: &str, end: Instant) -> Result<(), String> {
     apt.unpack(&parts(&apt)?)
 }
 
-/// The packages that the kernel consists of.
+/// Returns the packages that the kernel consists of.
 fn parts(apt: &Apt) -> Result<Vec<String>, String> {
     let mut parts = vec![META_PACKAGE.to_owned()];
     let mut next = 0;
@@ -116,7 +116,7 @@ fn parts(apt: &Apt) -> Result<Vec<String>, String> {
     if parts.len() == 1 {
         return Err(format!("{META_PACKAGE} depends on no kernel"));
     }
-    // The others only depend on these.
+    // Packages without a version in the name are meta packages.
     parts.retain(|package| has_version(package));
     Ok(parts)
 }
@@ -126,7 +126,7 @@ fn is_part(package: &str) -> bool {
     PARTS.iter().any(|part| package.starts_with(part))
 }
 
-/// Returns true if the package's name has a kernel's version.
+/// Returns true if the package's name contains a kernel version.
 fn has_version(package: &str) -> bool {
     let rest = PARTS.iter().find_map(|part| package.strip_prefix(part));
     rest.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))

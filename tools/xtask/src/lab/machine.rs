@@ -1,4 +1,4 @@
-//! One emulated machine, from its start to its end.
+//! One emulated machine: boot, output, end.
 
 use std::{
     fs,
@@ -12,11 +12,11 @@ use std::{
 
 use super::{emulator::Emulator, image, kernels::Kernel, taps};
 
-/// Name of the emulator's log, among a machine's files.
+/// Name of the emulator's log among a machine's files.
 const EMULATOR_LOG: &str = "emulator.log";
 /// Memory in MiB.
 const MEMORY_MIB: &str = "3072";
-/// Modules beside those of the NICs: what tests do to a network.
+/// Modules that the tests need besides the drivers of the NICs.
 const MODULES: [&str; 12] = [
     "veth",
     "bridge",
@@ -31,10 +31,10 @@ const MODULES: [&str; 12] = [
     "wireguard",
     "vrf",
 ];
-/// How often a silent machine's time limit is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which the time limit of a silent machine is checked.
+const LIMIT_CHECK: Duration = Duration::from_secs(1);
 
-/// A machine's task.
+/// Hardware, software and commands of one machine.
 #[derive(Debug)]
 pub struct Plan<'a> {
     /// The emulator that runs the machine.
@@ -45,25 +45,25 @@ pub struct Plan<'a> {
     pub processors: Processors,
     /// The emulator's options for its devices.
     pub devices: Vec<String>,
-    /// Pairs of tap devices that they need.
+    /// Numbers of the tap device pairs that the devices need.
     pub taps: Vec<usize>,
     /// Modules that it loads.
     pub modules: Vec<&'static str>,
-    /// The shell commands that it runs; descriptor 3 leads to this program.
+    /// Shell commands to run. Their descriptor 3 leads to this program.
     pub commands: String,
-    /// Where its files are.
+    /// Folder of the machine's files.
     pub directory: PathBuf,
-    /// When it must have ended.
+    /// Time limit.
     pub limit: Duration,
 }
 
-/// How a machine's processors are emulated.
+/// The emulation of a machine's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processors {
-    /// Two, as fast as this machine emulates them, by its clock.
+    /// Two processors that run as fast as possible, with the clock of this machine.
     Fast,
-    /// One, whose clock counts instructions, and goes to the next timer when there is nothing to
-    /// do: other work on this machine makes nothing late.
+    /// One processor whose clock counts instructions, and jumps to the next timer when the guest
+    /// is idle. Load on this machine then delays no timer of the guest.
     Counting,
 }
 
@@ -71,7 +71,7 @@ impl Processors {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Fast => &["-accel", "tcg,thread=multi", "-smp", "2"],
-            // Two nanoseconds for each instruction.
+            // `shift=1`: an instruction takes two nanoseconds.
             Self::Counting => &[
                 "-accel",
                 "tcg,thread=single",
@@ -84,7 +84,7 @@ impl Processors {
     }
 }
 
-/// A machine that runs. Dropping it ends it.
+/// A running machine. `drop` ends it.
 #[derive(Debug)]
 pub struct Machine {
     emulator: Child,
@@ -107,7 +107,7 @@ impl Machine {
         let ram_disk = write("ram-disk", &image::ram_disk(plan.kernel, &guest)?)?;
         let console = write("console.log", b"")?;
         let results = open_log(&plan.directory.join("results.log"))?;
-        // The emulator ends with this process, however that ends.
+        // The emulator dies with this process, even after SIGKILL.
         let taps = taps::wrapper(&plan.taps);
         let guard = ["setpriv", "--pdeathsig", "KILL"];
         let wrapper: Vec<&str> = guard
@@ -150,20 +150,20 @@ impl Machine {
         })
     }
 
-    /// The next line that the machine says. Its end before it said so is an error.
+    /// Returns the next line of the machine's output. An end without the last line is an error.
     pub fn line(&mut self) -> Result<String, String> {
         loop {
-            if let Some(line) = self.line_within(LOOK)? {
+            if let Some(line) = self.line_within(LIMIT_CHECK)? {
                 return Ok(line);
             }
         }
     }
 
-    /// As [`line`](Self::line); nothing if the machine says nothing for so long.
+    /// Returns the next line as [`line`](Self::line) does, or `None` after `wait`.
     pub fn line_within(&mut self, wait: Duration) -> Result<Option<String>, String> {
         match self.lines.recv_timeout(wait) {
             Ok(line) => {
-                // The file is for whoever looks for a cause; the table does without.
+                // The file only helps to find a cause, so a failed write does not matter.
                 let _ = writeln!(self.results, "{line}");
                 Ok(Some(line))
             }
@@ -171,7 +171,7 @@ impl Machine {
                 Err(format!("the machine ended: {}", self.last_words()))
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() > self.end => {
-                // What it was about to say comes now.
+                // The emulator is killed now; the lines that it had written still arrive.
                 self.emulator.kill().map_err(|error| error.to_string())?;
                 let last = self.lines.recv().map(Some);
                 last.map_err(|_| "the machine was not done in time".to_owned())
@@ -180,7 +180,7 @@ impl Machine {
         }
     }
 
-    /// The last line that the kernel, or else the emulator, said.
+    /// Returns the last line of the kernel's console, or of the emulator's log.
     fn last_words(&self) -> String {
         let last = |path: &Path| {
             let text = fs::read(path).unwrap_or_default();
@@ -195,13 +195,13 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The emulator has no state that outlives it.
+        // The emulator has no state that needs an orderly shutdown.
         let _ = self.emulator.kill();
         let _ = self.emulator.wait();
     }
 }
 
-/// This machine's root, which the emulated one can read and not write.
+/// Emulator option that exports this machine's root read-only.
 const SHARED_ROOT: &str =
     "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap";
 

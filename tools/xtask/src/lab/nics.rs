@@ -1,4 +1,5 @@
-//! The NICs that the emulator has, each as a pair: one for the service, one for its peer.
+//! The NICs of the emulator. A machine has a pair of each kind: one for the service, one for its
+//! peer.
 
 use super::{emulator::Emulator, taps};
 
@@ -7,11 +8,11 @@ use super::{emulator::Emulator, taps};
 pub struct Nic {
     /// Name on the command line.
     pub name: &'static str,
-    /// The emulator's device, if it is one.
+    /// Device of the emulator. `None` for veth.
     pub device: Option<&'static str>,
     /// Options of the device, with the number of the end for `@END@`.
     options: &'static str,
-    /// Queues of its back end: a hub has one.
+    /// Queues of the back end. A hub has one.
     queues: u32,
     /// The kernel's module.
     pub module: &'static str,
@@ -33,7 +34,7 @@ pub const NICS: [Nic; 7] = [
         queues: 1,
         module: "virtio_net",
     },
-    // The driver has zero-copy only where the device is behind the machine's DMA interface.
+    // The driver supports zero-copy only for a device behind the DMA interface.
     Nic {
         name: "virtio-net-dma",
         device: Some("virtio-net-pci"),
@@ -44,7 +45,7 @@ pub const NICS: [Nic; 7] = [
     Nic {
         name: "virtio-net-mq",
         device: Some("virtio-net-pci"),
-        // An interrupt for each queue of each direction, one for the device, one for its control.
+        // One interrupt per queue and direction, one for the device, one for the control queue.
         options: ",mq=on,vectors=6",
         queues: taps::QUEUES,
         module: "virtio_net",
@@ -63,8 +64,8 @@ pub const NICS: [Nic; 7] = [
         queues: 1,
         module: "e1000e",
     },
-    // Two functions of one device, as on the card: the places of the virtual functions, which
-    // nobody uses, overlap otherwise. The others have the slots below.
+    // Two functions of one device, as on the card. As two devices, the address ranges of their
+    // virtual functions, which nobody uses, would overlap. Other NICs use the slots below.
     Nic {
         name: "igb",
         device: Some("igb"),
@@ -75,7 +76,7 @@ pub const NICS: [Nic; 7] = [
 ];
 
 impl Nic {
-    /// The kind of that name.
+    /// Returns the kind called `name`.
     pub fn named(name: &str) -> Result<Self, String> {
         let found = NICS.iter().find(|nic| nic.name == name).copied();
         found.ok_or_else(|| {
@@ -84,25 +85,24 @@ impl Nic {
         })
     }
 
-    /// Why a machine cannot have it, if so.
+    /// Returns the reason why a machine cannot have this NIC, if it cannot.
     pub fn missing(&self, emulator: &Emulator) -> Option<String> {
         let lacking = self.device.and_then(|device| emulator.missing(device));
         lacking.or_else(|| self.is_on_taps().then(taps::missing).flatten())
     }
 
-    /// Returns true if its back ends are tap devices.
+    /// Returns true if the back ends are tap devices.
     pub fn is_on_taps(&self) -> bool {
         self.queues > 1
     }
 
-    /// The two link addresses of pair `number`; none where the kernel makes the pair.
+    /// Returns the two link addresses of pair `number`. `None` for veth.
     pub fn addresses(&self, number: usize) -> Option<[String; 2]> {
         self.device?;
         Some([1, 2].map(|end| format!("52:54:00:00:{number:02x}:{end:02x}")))
     }
 
-    /// The emulator's options for one device, on the back end `netdev`; none where the kernel makes
-    /// the NIC.
+    /// Returns the emulator's options for one device on the back end `netdev`. `None` for veth.
     pub fn end(&self, netdev: &str, address: &str) -> Option<[String; 2]> {
         let (device, options) = (self.device?, self.options);
         let options = options.replace("@END@", "0");
@@ -110,8 +110,8 @@ impl Nic {
         Some(["-device".to_owned(), device])
     }
 
-    /// The emulator's options for pair `number`: two devices on a hub, or on a bridge, that nothing
-    /// else is on.
+    /// Returns the emulator's options for pair `number`: two devices on a hub or bridge of their
+    /// own.
     pub fn arguments(&self, number: usize) -> Vec<String> {
         let (Some(device), Some(addresses)) = (self.device, self.addresses(number)) else {
             return Vec::new();
@@ -128,7 +128,7 @@ impl Nic {
                 "-netdev".to_owned(),
                 back_end,
                 "-device".to_owned(),
-                // Nothing boots from there.
+                // No network boot, so no boot ROM.
                 format!("{device},netdev={port},mac={address},romfile={options}"),
             ]
         });

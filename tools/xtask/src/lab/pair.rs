@@ -1,12 +1,12 @@
-//! `lab pair`: two machines on one link, which nothing else is on, with a kernel each.
+//! `lab pair`: two machines with a kernel each, on a link of their own.
 //!
 //! ```text
 //!   server's machine                          client's machine
 //!   NIC -- emulator -- pair of sockets -- emulator -- NIC
 //! ```
 //!
-//! The link has no name: the emulators inherit its ends, and it goes with them. Both machines run
-//! the tests of `tests/interop/machines.rs`, each its half.
+//! The link is a pair of sockets, which the emulators inherit and which ends with them. Each
+//! machine runs its half of the tests of `tests/interop/machines.rs`.
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +35,7 @@ use super::{
     program,
 };
 
-/// Pairs that are run unless others are named; the server's kernel is the first.
+/// Default pairs, with the server's kernel first.
 const PAIRS: [&str; 5] = [
     "6.1,6.12",
     "6.12,6.1",
@@ -43,7 +43,7 @@ const PAIRS: [&str; 5] = [
     "newest,6.12",
     "newest,newest",
 ];
-/// The tests, each with its column.
+/// Tests, each with its column.
 const TESTS: [(&str, &str); 6] = [
     ("machines::both_accelerated", "both"),
     ("machines::kernel_client", "kernel client"),
@@ -52,9 +52,9 @@ const TESTS: [(&str, &str); 6] = [
     ("machines::loss_before_a_kernel_client", "client, loss"),
     ("machines::loss_before_a_kernel_server", "server, loss"),
 ];
-/// Modules that lose frames on their way in.
+/// Modules that drop incoming frames.
 const MODULES: [&str; 3] = ["ifb", "act_mirred", "cls_matchall"];
-/// How long one machine is listened to, before the other.
+/// Time that the output of one machine is awaited before the other's turn.
 const TURN: Duration = Duration::from_millis(50);
 
 /// Options of `lab pair`.
@@ -65,12 +65,12 @@ pub struct Options {
     /// The NIC of both machines
     #[arg(long, default_value = "virtio-net")]
     nic: String,
-    /// Only tests whose names contain this
+    /// Run only tests whose names contain this
     #[arg(long)]
     test: Vec<String>,
 }
 
-/// One of the two machines.
+/// The role of one of the two machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
     Server,
@@ -136,7 +136,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(cells::print_counts(cells, start.elapsed()))
 }
 
-/// Two machines to be.
+/// Two machines to boot, and the tests to run on them.
 struct Pair<'a> {
     emulator: &'a Emulator,
     name: String,
@@ -150,7 +150,7 @@ struct Pair<'a> {
 type Cells = BTreeMap<&'static str, Cell>;
 
 impl Pair<'_> {
-    /// All cells of the pair; those that the machines did not get to have failed.
+    /// Runs the tests and returns their cells. Tests that did not run count as failed.
     fn run(&self) -> Result<Cells, String> {
         let (near, far) = UnixDatagram::pair().map_err(|error| error.to_string())?;
         let mut machines = [
@@ -198,7 +198,7 @@ impl Pair<'_> {
         Ok(cells)
     }
 
-    /// Boots a machine whose NIC hangs on `end`. Nobody else keeps that.
+    /// Boots a machine whose NIC uses `end` of the link. Only the emulator keeps the descriptor.
     fn boot(&self, role: Role, end: OwnedFd) -> Result<Machine, String> {
         let address = match role {
             Role::Server => "52:54:00:00:00:01",
@@ -234,14 +234,14 @@ impl Pair<'_> {
     }
 }
 
-/// Halves of tests, until the other half is there.
+/// Results of single halves of tests, until the other half arrives.
 #[derive(Debug, Default)]
 struct Halves {
     waiting: BTreeMap<&'static str, (Role, Cell)>,
 }
 
 impl Halves {
-    /// Takes a half; the whole if that completes it.
+    /// Adds a half. Returns the whole result if both halves are known.
     fn take(&mut self, test: &'static str, role: Role, cell: Cell) -> Option<Cell> {
         match self.waiting.remove(test) {
             Some((other, first)) if other != role => {
@@ -257,7 +257,7 @@ impl Halves {
     }
 }
 
-/// The worse verdict of two halves, with the side that it is of.
+/// Returns the worse verdict of two halves, with its role.
 fn whole(halves: &[(Role, Cell); 2]) -> Cell {
     let seconds = halves[0].1.seconds.max(halves[1].1.seconds);
     let mut failures = String::new();

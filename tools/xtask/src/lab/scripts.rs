@@ -1,7 +1,7 @@
 //! `lab scripts`: the packet scripts of `tests/conformance` on the TCP of several kernels.
 //!
-//! A machine's processor counts instructions instead of following the clock, so that the times
-//! which scripts compare are the kernel's, however busy this machine is.
+//! The clock of the machine's processor counts instructions, so that load on this machine does not
+//! change the times that scripts compare.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use super::{
     program,
 };
 
-/// Seconds for all scripts on one kernel.
+/// Time limit of all scripts on one kernel, in seconds.
 const SCRIPTS_MAX: u64 = 1200;
 
 /// Options of `lab scripts`.
@@ -32,43 +32,45 @@ pub struct Options {
     /// Kernels, separated by commas: 5.10, 6.1, 6.12, newest, or all
     #[arg(long, default_value = "6.1,6.12,newest", value_delimiter = ',')]
     kernel: Vec<String>,
-    /// Only scripts whose names contain one of these
+    /// Run only scripts whose names contain one of these
     filters: Vec<String>,
 }
 
-/// How a script fared on a kernel.
+/// The result of a script on a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate {
+enum ScriptResult {
     Passed,
-    /// Not as the script says, which a remark in it says, too.
+    /// The kernel differs from the script, and a remark in the script says so.
     Remarked(String),
     /// Not run, with the reason.
     Ignored(String),
     Failed(String),
 }
 
-/// Fates by the script's name.
-type Fates = BTreeMap<String, Fate>;
+/// Results by the name of the script.
+type Results = BTreeMap<String, ScriptResult>;
 
-/// Runs the scripts on each kernel. Prints what failed, and what differs between the kernels.
+/// Runs the scripts on each kernel. Prints failures, and differences between the kernels.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let kernels = kernel_names(&options.kernel);
     let program = program("tidelane-conformance", "scripts")?;
     let quoted = |text: &str| format!(" '{text}'");
     let filters: String = options.filters.iter().map(|text| quoted(text)).collect();
-    // There is one processor, and time does not pass while nothing is to do.
+    // One processor, and a clock that jumps over idle time: parallel runs would gain nothing.
     let options = "--kernel --jobs=1";
     let command = format!("'{}' {options}{filters} >&3 2>&1\n", program.display());
     let start = Instant::now();
     let mut all = Vec::new();
     let (mut passed, mut failed, mut ignored) = (0, 0, 0);
     for name in &kernels {
-        let fates = run_on(name, &command, &directory()?)?;
-        let count = |wanted: fn(&Fate) -> bool| fates.values().filter(|fate| wanted(fate)).count();
-        let as_written = count(|fate| *fate == Fate::Passed);
-        let as_remarked = count(|fate| matches!(fate, Fate::Remarked(_)));
-        let not_run = count(|fate| matches!(fate, Fate::Ignored(_)));
-        let failures = count(|fate| matches!(fate, Fate::Failed(_)));
+        let results = run_on(name, &command, &directory()?)?;
+        let count = |wanted: fn(&ScriptResult) -> bool| {
+            results.values().filter(|verdict| wanted(verdict)).count()
+        };
+        let as_written = count(|verdict| *verdict == ScriptResult::Passed);
+        let as_remarked = count(|verdict| matches!(verdict, ScriptResult::Remarked(_)));
+        let not_run = count(|verdict| matches!(verdict, ScriptResult::Ignored(_)));
+        let failures = count(|verdict| matches!(verdict, ScriptResult::Failed(_)));
         println!(
             "lab: {name}: {as_written} scripts as they say, {as_remarked} as their remarks say, \
              {not_run} ignored, {failures} failed"
@@ -76,14 +78,14 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         passed += as_written + as_remarked;
         ignored += not_run;
         failed += failures;
-        all.push(fates);
+        all.push(results);
     }
     print_differences(&kernels, &all);
     Ok(print_result((passed, failed, ignored), start.elapsed()))
 }
 
-/// All fates on one kernel.
-fn run_on(name: &str, command: &str, lab: &Path) -> Result<Fates, String> {
+/// Runs the scripts on one kernel.
+fn run_on(name: &str, command: &str, lab: &Path) -> Result<Results, String> {
     let kernel = Kernel::get(name, lab, end_after(None))?;
     let plan = Plan {
         emulator: &Emulator::default(),
@@ -108,23 +110,23 @@ fn run_on(name: &str, command: &str, lab: &Path) -> Result<Fates, String> {
         }
         reader.line(&line);
     }
-    let fates = reader.finish();
-    if fates.is_empty() {
+    let results = reader.finish();
+    if results.is_empty() {
         return Err(format!("no script ran; {}", plan.directory.display()));
     }
-    for (script, fate) in &fates {
-        if let Fate::Failed(why) = fate {
+    for (script, verdict) in &results {
+        if let ScriptResult::Failed(why) = verdict {
             println!("test {name}/{script} ... FAILED\n{why}");
         }
     }
-    Ok(fates)
+    Ok(results)
 }
 
-/// Reads the lines that the test program of the scripts prints.
+/// Parser for the output of the scripts' test program.
 #[derive(Debug, Default)]
 struct Reader {
-    fates: Fates,
-    /// The script whose failure the next lines describe.
+    results: Results,
+    /// The failed script that the next lines describe.
     failed: Option<String>,
 }
 
@@ -132,59 +134,59 @@ impl Reader {
     fn line(&mut self, line: &str) {
         let test = line.strip_prefix("test ");
         if let Some((name, result)) = test.and_then(|rest| rest.split_once(" ... ")) {
-            let fate = fate_of(result);
-            let is_failure = matches!(fate, Fate::Failed(_));
+            let verdict = result_of(result);
+            let is_failure = matches!(verdict, ScriptResult::Failed(_));
             self.failed = is_failure.then(|| name.to_owned());
-            self.fates.insert(name.to_owned(), fate);
+            self.results.insert(name.to_owned(), verdict);
         } else if line.is_empty() {
             self.failed = None;
-        } else if let Some(Fate::Failed(why)) = self
+        } else if let Some(ScriptResult::Failed(why)) = self
             .failed
             .as_ref()
-            .and_then(|name| self.fates.get_mut(name))
+            .and_then(|name| self.results.get_mut(name))
         {
             *why += line;
             *why += "\n";
         }
     }
 
-    fn finish(self) -> Fates {
-        self.fates
+    fn finish(self) -> Results {
+        self.results
     }
 }
 
-fn fate_of(result: &str) -> Fate {
-    let remark = |text: &str| Fate::Remarked(text.to_owned());
+fn result_of(result: &str) -> ScriptResult {
+    let remark = |text: &str| ScriptResult::Remarked(text.to_owned());
     if let Some(reason) = result.strip_prefix("ignored, lacks: ") {
         remark(reason)
     } else if let Some(reason) = result.strip_prefix("ignored, ") {
-        Fate::Ignored(reason.to_owned())
+        ScriptResult::Ignored(reason.to_owned())
     } else if let Some(reason) = result.strip_prefix("ok (differs: ") {
         remark(reason.strip_suffix(')').unwrap_or(reason))
     } else if result.starts_with("ok") {
-        Fate::Passed
+        ScriptResult::Passed
     } else {
-        Fate::Failed(String::new())
+        ScriptResult::Failed(String::new())
     }
 }
 
-/// Prints a line for each script that fares differently on two of the kernels.
-fn print_differences(kernels: &[&str], all: &[Fates]) {
+/// Prints a line for each script with different results on two kernels.
+fn print_differences(kernels: &[&str], all: &[Results]) {
     let names: std::collections::BTreeSet<&String> = all.iter().flat_map(BTreeMap::keys).collect();
     let differing = names.into_iter().filter(|name| {
-        let mut fates = all.iter().map(|fates| fates.get(*name));
-        let first = fates.next();
-        fates.any(|fate| Some(fate) != first)
+        let mut results = all.iter().map(|results| results.get(*name));
+        let first = results.next();
+        results.any(|verdict| Some(verdict) != first)
     });
     let differing: Vec<&String> = differing.collect();
     println!("\n{} scripts differ between the kernels", differing.len());
     for name in differing {
         println!("{name}");
-        for (kernel, fates) in kernels.iter().zip(all) {
-            let text = match fates.get(name) {
-                Some(Fate::Passed) => "as the script says",
-                Some(Fate::Remarked(reason) | Fate::Ignored(reason)) => reason,
-                Some(Fate::Failed(_)) => "FAILED",
+        for (kernel, results) in kernels.iter().zip(all) {
+            let text = match results.get(name) {
+                Some(ScriptResult::Passed) => "as the script says",
+                Some(ScriptResult::Remarked(reason) | ScriptResult::Ignored(reason)) => reason,
+                Some(ScriptResult::Failed(_)) => "FAILED",
                 None => "not run",
             };
             println!("    {kernel:<8}{text}");
@@ -197,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_scripts_become_fates() {
+    fn lines_of_the_scripts_become_results() {
         let mut reader = Reader::default();
         let lines = [
             "booted 6.1.0",
@@ -211,17 +213,20 @@ mod tests {
             "test kernel::a/f ... ignored, needs root",
         ];
         lines.iter().for_each(|line| reader.line(line));
-        let fates = reader.finish();
-        let fate = |name: &str| fates[&format!("kernel::a/{name}")].clone();
+        let results = reader.finish();
+        let verdict = |name: &str| results[&format!("kernel::a/{name}")].clone();
         let text = |text: &str| text.to_owned();
-        assert_eq!(fates.len(), 5);
-        assert_eq!(fate("b"), Fate::Passed);
-        assert_eq!(fate("c"), Fate::Remarked(text("it waits (long)")));
+        assert_eq!(results.len(), 5);
+        assert_eq!(verdict("b"), ScriptResult::Passed);
         assert_eq!(
-            fate("d"),
-            Fate::Failed(text("a/d.pkt:3:1: no packet came\n"))
+            verdict("c"),
+            ScriptResult::Remarked(text("it waits (long)"))
         );
-        assert_eq!(fate("e"), Fate::Remarked(text("a setting")));
-        assert_eq!(fate("f"), Fate::Ignored(text("needs root")));
+        assert_eq!(
+            verdict("d"),
+            ScriptResult::Failed(text("a/d.pkt:3:1: no packet came\n"))
+        );
+        assert_eq!(verdict("e"), ScriptResult::Remarked(text("a setting")));
+        assert_eq!(verdict("f"), ScriptResult::Ignored(text("needs root")));
     }
 }

@@ -1,6 +1,6 @@
 //! Back ends of NICs with several queues: pairs of tap devices, each pair on a bridge.
 //!
-//! They are in a network namespace of the emulator's own and go with it.
+//! The devices live in a network namespace of the emulator, and vanish with the namespace.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use super::apt::run;
 /// Queues of each tap device.
 pub const QUEUES: u32 = 2;
 
-/// Makes the pairs whose numbers are in the first argument, and becomes the command after it.
+/// Makes the pairs whose numbers are in the first argument, and executes the rest as a command.
 const SCRIPT: &str = r#"set -e
 quiet=/proc/sys/net/ipv6/conf/default/disable_ipv6
 [ ! -e "$quiet" ] || echo 1 >"$quiet"
@@ -25,7 +25,7 @@ shift
 exec "$@"
 "#;
 
-/// The command that runs another one where these pairs are.
+/// Returns the wrapper that makes these pairs and runs another command in their namespace.
 pub fn wrapper(pairs: &[usize]) -> Vec<String> {
     if pairs.is_empty() {
         return Vec::new();
@@ -36,14 +36,14 @@ pub fn wrapper(pairs: &[usize]) -> Vec<String> {
     words.chain([numbers.join(" ")]).collect()
 }
 
-/// Why this machine cannot have such pairs, if so.
+/// Returns the reason why this machine cannot have such pairs, if it cannot.
 pub fn missing() -> Option<String> {
     let words = wrapper(&[0]);
     let failure = run(Command::new(&words[0]).args(&words[1..]).arg("true")).err()?;
     Some(format!("no tap devices with several queues: {failure}"))
 }
 
-/// The emulator's back end `name` for one end of a pair.
+/// Returns the emulator's option for the back end `name`, one end of a pair.
 pub fn back_end(name: &str, pair: usize, end: usize) -> String {
     format!(
         "tap,id={name},ifname=tap{pair}e{end},script=no,downscript=no,vhost=off,queues={QUEUES}"

@@ -1,26 +1,27 @@
-//! Whether what a requirement cites is there, and whether what the code cites is a requirement.
+//! Checks the citations in both directions: the code and tests that a requirement cites exist, and
+//! the ids that code and scripts cite are requirements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::file::{Requirement, Spec};
 use crate::source::{SourceFile, code_only};
 
-/// Where `rfcNNNN/name.pkt` lies.
+/// Folder of the scripts `rfcNNNN/name.pkt`.
 const SCRIPTS: &str = "tests/conformance/scripts/";
-/// How a script says that the engine does not pass it.
+/// The remark of a script that the engine does not pass.
 const LACKS: &str = "// engine: lacks:";
-/// Tests that are listed by name rather than marked: where they are, and where the list is.
+/// Folders whose tests are listed by name instead of marked with `#[test]`, each with its list.
 const LISTED: [(&str, &str); 2] = [
     ("tests/interop/", "tests/interop/main.rs"),
     ("tests/posix/", "tests/posix/posix.c"),
 ];
-/// What introduces a named item.
+/// Keywords that introduce a named item.
 const KEYWORDS: [&str; 9] = [
     "fn", "struct", "enum", "const", "static", "trait", "type", "mod", "union",
 ];
-/// RFC 9293's own names for its requirements.
+/// Prefixes of the ids that RFC 9293 gives to its requirements.
 const IDS: [&str; 3] = ["MUST-", "SHLD-", "MAY-"];
-/// The RFC that has them.
+/// The only RFC with such ids.
 const IDS_OF: u32 = 9293;
 
 /// The files of the tree by path.
@@ -29,7 +30,7 @@ pub struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// The tree with these files.
+    /// Returns an index of `files`.
     pub fn new(files: &'a [SourceFile]) -> Self {
         let files = files.iter().map(|file| (file.path.as_str(), file));
         Self {
@@ -37,7 +38,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// What is wrong with the citations of `spec`.
+    /// Returns a message for each wrong citation of `spec`.
     pub fn check(&self, spec: &Spec) -> Vec<String> {
         let each = |requirement: &Requirement| {
             let code = requirement
@@ -66,7 +67,7 @@ impl<'a> Tree<'a> {
         Ok((file, symbol))
     }
 
-    /// `path:symbol`, where the file defines the symbol.
+    /// Checks a citation `path:symbol`: the file must define the symbol.
     fn code(&self, cited: &str) -> Result<(), String> {
         let (file, symbol) = self.split(cited)?;
         let code = code_only(&file.text);
@@ -78,7 +79,8 @@ impl<'a> Tree<'a> {
         defined.then_some(()).ok_or("no such symbol".to_owned())
     }
 
-    /// `rfcNNNN/name.pkt` that the engine passes, or `path:function` that is run as a test.
+    /// Checks a citation of a test: a script `rfcNNNN/name.pkt` that the engine passes, or a test
+    /// `path:function`.
     pub fn test(&self, cited: &str) -> Result<(), String> {
         if cited.ends_with(".pkt") {
             let path = format!("{SCRIPTS}{cited}");
@@ -100,18 +102,18 @@ impl<'a> Tree<'a> {
         is_test.then_some(()).ok_or("no such test".to_owned())
     }
 
-    /// Whether the file has a function `name`, and the list names it.
+    /// Returns true if the file has a function `name` and the list names it.
     fn is_listed(&self, file: &SourceFile, name: &str, list: &str) -> bool {
         let has = |text: &str| words(&code_only(text)).any(|(_, word)| word == name);
         has(&file.text) && self.files.get(list).is_some_and(|list| has(&list.text))
     }
 
-    /// Names of requirements in code and scripts that are in no specification.
+    /// Returns a message for each id in code and scripts that no specification has.
     pub fn check_ids(&self, specs: &[Spec]) -> Vec<String> {
         let Some(spec) = specs.iter().find(|spec| spec.rfc == IDS_OF) else {
             return Vec::new();
         };
-        // One of several with the same name has a word behind it: `MUST-20 R1`.
+        // RFC 9293 uses some ids twice. The second word tells them apart: `MUST-20 R1`.
         let name = |r: &'_ Requirement| r.id.split(' ').next().unwrap_or_default().to_owned();
         let known: BTreeSet<String> = spec.requirements.iter().map(name).collect();
         let is_source = |path: &str| {
@@ -130,7 +132,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// The words of `text`, each with where it starts.
+/// Returns the words of `text`, each with its offset.
 fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let base = text.as_ptr() as usize;
     text.split(|c: char| !c.is_alphanumeric() && c != '_')
@@ -138,18 +140,18 @@ fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(move |word| (word.as_ptr() as usize - base, word))
 }
 
-/// Whether `code` has `keyword symbol`.
+/// Returns true if `code` contains `keyword symbol`.
 fn defines(code: &str, keyword: &str, symbol: &str) -> bool {
     let mut before = "";
     words(code).any(|(_, word)| {
         let found = before == keyword && word == symbol;
-        // `const fn f` defines f, not fn.
+        // `const fn f` defines `f`, not `fn`.
         before = word;
         found
     })
 }
 
-/// Whether the text has a function `name` with `#[test]` before it, and not `#[ignore]`.
+/// Returns true if the text has a function `name` with `#[test]` and without `#[ignore]`.
 fn is_marked(text: &str, name: &str) -> bool {
     let code = code_only(text);
     let lines: Vec<&str> = code.lines().map(str::trim).collect();
@@ -162,7 +164,7 @@ fn is_marked(text: &str, name: &str) -> bool {
     (0..lines.len()).any(|at| defines(lines[at], "fn", name) && marked(at))
 }
 
-/// All of `prefix` followed by a number.
+/// Returns all ids in `text` that consist of `prefix` and a number.
 fn ids(text: &str, prefix: &str) -> Vec<String> {
     let id = |(at, _): (usize, &str)| {
         let rest = &text[at + prefix.len()..];

@@ -1,4 +1,4 @@
-//! One `specs/rfcNNNN.toml`.
+//! The format of `specs/rfcNNNN.toml`.
 //!
 //! ```toml
 //! title = "Computing TCP's Retransmission Timer"
@@ -9,8 +9,8 @@
 //! text = "An ACK of new data restarts the timer"
 //! code = ["proto/fastpath/src/lib.rs:restart_timer"]
 //! test = ["rfc6298/5.3-restart-on-ack.pkt", "proto/engine/tests/rfc/rfc6298.rs:section_5_3"]
-//! lacks = "..."                 # part of it is not done: missing in spite of code and test
-//! exception = "..."             # why Tidelane should not do it; then no code and no test
+//! lacks = "..."                 # the missing part; the requirement counts as missing
+//! exception = "..."             # the reason not to implement it; excludes code and test
 //! ```
 
 use std::{collections::BTreeSet, fmt};
@@ -21,7 +21,7 @@ use serde::Deserialize;
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Level {
-    /// MUST and MUST NOT; also what an algorithm without such words consists of.
+    /// MUST and MUST NOT; also the steps of an algorithm that an RFC describes without such words.
     Must,
     /// SHOULD and SHOULD NOT.
     Should,
@@ -39,25 +39,25 @@ impl fmt::Display for Level {
     }
 }
 
-/// How things stand with a requirement.
+/// The state of a requirement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// Done, and a test shows it.
+    /// Implemented, and a test proves it.
     Met,
-    /// There is a reason not to do it.
+    /// Not implemented for a stated reason.
     Excepted,
-    /// Done, and nothing shows it.
+    /// Implemented without a test.
     Untested,
-    /// A part is done.
+    /// Implemented in part.
     Partial,
-    /// Not done, and need not be.
+    /// A MAY that is not implemented.
     Unused,
-    /// Not done.
+    /// Not implemented.
     Missing,
 }
 
 impl Standing {
-    /// Whether nothing is left to do.
+    /// Returns true if no work is left.
     pub fn is_settled(self) -> bool {
         matches!(self, Self::Met | Self::Excepted | Self::Unused)
     }
@@ -76,32 +76,32 @@ impl fmt::Display for Standing {
     }
 }
 
-/// One thing that an RFC asks for.
+/// One requirement of an RFC.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Requirement {
     /// Clause and number, unique in its RFC.
     pub id: String,
-    /// How binding it is.
+    /// Requirement level (RFC 2119).
     pub level: Level,
-    /// What is asked for, in our words.
+    /// Paraphrase of the requirement.
     pub text: String,
-    /// Where it is done: `path:symbol`.
+    /// Code that implements it: `path:symbol`.
     #[serde(default)]
     pub code: Vec<String>,
-    /// What shows it: `path:function`, or a conformance script `rfcNNNN/name.pkt`.
+    /// Tests that prove it: `path:function`, or a conformance script `rfcNNNN/name.pkt`.
     #[serde(default)]
     pub test: Vec<String>,
-    /// Which part is not done.
+    /// The part that is not implemented.
     #[serde(default)]
     pub lacks: Option<String>,
-    /// Why it is not done and should not be.
+    /// The reason not to implement it.
     #[serde(default)]
     pub exception: Option<String>,
 }
 
 impl Requirement {
-    /// See [`Standing`].
+    /// Returns the state that the fields add up to.
     pub fn standing(&self) -> Standing {
         match (self.code.is_empty(), self.test.is_empty()) {
             _ if self.exception.is_some() => Standing::Excepted,
@@ -113,12 +113,12 @@ impl Requirement {
         }
     }
 
-    /// What is said about its being not done.
+    /// Returns the text of `exception` or `lacks`, if there is one.
     pub fn why(&self) -> Option<&str> {
         self.exception.as_deref().or(self.lacks.as_deref())
     }
 
-    /// What contradicts itself here.
+    /// Returns the contradiction between the fields, if there is one.
     fn fault(&self) -> Option<&'static str> {
         let cites = !self.code.is_empty() || !self.test.is_empty();
         let blank = |text: &Option<String>| text.as_ref().is_some_and(|t| t.trim().is_empty());
@@ -140,12 +140,12 @@ impl Requirement {
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// The RFC's number, from the name of the file.
+    /// Number of the RFC, from the name of the file.
     #[serde(skip)]
     pub rfc: u32,
-    /// Its title, perhaps shortened.
+    /// Title of the RFC, possibly shortened.
     pub title: String,
-    /// What it asks for.
+    /// The requirements, in the order of the RFC.
     #[serde(rename = "requirement")]
     pub requirements: Vec<Requirement>,
 }
@@ -174,13 +174,13 @@ impl Spec {
         Ok(spec)
     }
 
-    /// How many requirements are as `wanted` says.
+    /// Counts the requirements that `wanted` accepts.
     pub fn count(&self, wanted: impl Fn(&Standing, Level) -> bool) -> usize {
         let wanted = |r: &&Requirement| wanted(&r.standing(), r.level);
         self.requirements.iter().filter(wanted).count()
     }
 
-    /// How many are neither met nor excepted.
+    /// Counts the requirements that are neither met nor excepted.
     pub fn missing(&self) -> usize {
         self.count(|standing, _| !standing.is_settled())
     }

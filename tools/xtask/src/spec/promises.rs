@@ -1,14 +1,14 @@
-//! Whether each promise of `docs/security.md` names a test that there is.
+//! Checks that each promise of `docs/security.md` names an existing test.
 
 use super::citations::Tree;
 use crate::source::SourceFile;
 
 /// The page with the tables.
 const PAGE: &str = "docs/security.md";
-/// Begins the head of a table of promises.
+/// Start of the head row of a table of promises.
 const HEAD: &str = "| asset | attacker | promise |";
 
-/// The faults of the page's tables, if the page is among `files`.
+/// Returns a message for each wrong row of the page's tables, if the page is among `files`.
 pub fn complaints(files: &[SourceFile], tree: &Tree<'_>) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![format!("{PAGE}: no such file")];
@@ -20,7 +20,7 @@ pub fn complaints(files: &[SourceFile], tree: &Tree<'_>) -> Vec<String> {
     rows.into_iter().flat_map(|row| check(row, tree)).collect()
 }
 
-/// The rows of all tables of promises.
+/// Returns the rows of all tables of promises.
 fn rows(text: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.lines().filter(move |line| {

@@ -68,7 +68,7 @@ fn tree_files() -> Vec<SourceFile> {
     ]
 }
 
-/// What is wrong with one requirement that cites this.
+/// Returns the complaints about a requirement that cites `code` and `test`.
 fn wrong(code: &str, test: &str) -> Vec<String> {
     let text = format!(
         "title = \"x\"\n[[requirement]]\nid = \"1\"\nlevel = \"MUST\"\ntext = \"x\"\n\

@@ -1,8 +1,8 @@
-//! Attacks of a program on its own memory while it carries connections.
+//! Attacks of a program on its own memory, while it carries connections.
 
 use std::{thread, time::Instant};
 
-use super::{Options, PAUSE, Toll};
+use super::{Counts, Options, PAUSE};
 use crate::{
     Target,
     protocol::Failure,
@@ -10,22 +10,22 @@ use crate::{
     rings::{Connection, Event, Rings},
 };
 
-/// Connections of each attack.
+/// Number of connections of each attack.
 const CONNECTIONS: u32 = 8;
-/// Bytes of each part of a region that are misused.
+/// Attacked length of each part of a region, in bytes.
 const PART_LEN: u64 = 1 << 20;
-/// Bytes of a page.
+/// Size of a page, in bytes.
 const PAGE: u64 = 4096;
 
-/// Punches holes into all of its memory while the service uses it.
-pub fn holes(target: &Target, options: &Options, until: Instant) -> Toll {
+/// Punches holes in all of the memory while the service uses it.
+pub fn holes(target: &Target, options: &Options, until: Instant) -> Counts {
     misuse(target, options, until, |program, _, _| {
         let layout = program.region.layout();
         let parts = [0, layout.rx_area().start, layout.tx_area().start];
         for part in parts {
             program.region.punch_hole(part, PART_LEN)?;
         }
-        // Single pages too: the service touches them in between.
+        // Punch single pages, too, which the service touches in between.
         for page in 0..64 {
             program
                 .region
@@ -35,8 +35,8 @@ pub fn holes(target: &Target, options: &Options, until: Instant) -> Toll {
     })
 }
 
-/// Writes random values over all that the service reads.
-pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Toll {
+/// Overwrites all memory that the service reads with random values.
+pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Counts {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     misuse(target, options, until, move |program, rings, turn| {
         let layout = program.region.layout();
@@ -51,26 +51,26 @@ pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Toll {
             let offset = (state >> 8) % (PART_LEN / 64) * 4;
             program.region.copy_in(part + offset, &state.to_le_bytes());
         }
-        // The rings' own indices are wrong by now: a new registration is needed now and then.
+        // The ring indices are wrong by now, so register again from time to time.
         let spoilt = turn > 200 && rings.events().is_empty();
         if spoilt { Err(Failure::HungUp) } else { Ok(()) }
     })
 }
 
-/// Opens connections, and calls `act` again and again while they carry bytes.
+/// Opens connections, and calls `act` repeatedly while they carry bytes.
 fn misuse(
     target: &Target,
     options: &Options,
     until: Instant,
     mut act: impl FnMut(&Program, &mut Rings, u32) -> Result<(), Failure>,
-) -> Toll {
-    let mut toll = Toll::default();
+) -> Counts {
+    let mut counts = Counts::default();
     while Instant::now() < until {
         let opened = Program::register(target, "misuse").and_then(|program| {
             let rings = program.context(0)?;
             Ok((program, rings))
         });
-        toll.count(&opened);
+        counts.count(&opened);
         let Ok((program, mut rings)) = opened else {
             thread::sleep(PAUSE);
             continue;
@@ -83,14 +83,14 @@ fn misuse(
         for turn in 0.. {
             carry(&program, &mut rings, &mut connections);
             let acted = act(&program, &mut rings, turn);
-            toll.count(&acted);
+            counts.count(&acted);
             let over = matches!(acted, Err(Failure::HungUp));
             if over || Instant::now() >= until {
                 break;
             }
         }
     }
-    toll
+    counts
 }
 
 fn carry(program: &Program, rings: &mut Rings, connections: &mut Vec<Connection>) {

@@ -1,4 +1,4 @@
-//! Measuring one pairing on one wire of its own.
+//! Measures one pairing on a wire of its own.
 
 use std::{thread, time::Duration};
 
@@ -12,21 +12,21 @@ use super::plan::{BulkPlan, Case, Pairing};
 use crate::bench::machine::CpuClock;
 
 const PORT: u16 = 7000;
-/// A measurement may take this much longer than planned: connecting, and a slow machine.
+/// Seconds that a measurement may take beyond its plan, for connection setup on a slow machine.
 const GRACE: f64 = 25.0;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// Bits per second that the receiving program got, all flows together.
+    /// Bits per second that the receiving program read, over all flows.
     pub goodput_bps: f64,
     /// Jain's index of fairness over the flows.
     pub jain: f64,
-    /// Segments that the sender sent again, in the whole run.
+    /// Segments that the sender retransmitted in the whole run.
     pub retransmitted: f64,
-    /// DSACK blocks that the sender got: retransmissions that were not needed.
+    /// DSACK blocks that the sender received, each for a needless retransmission.
     pub needless: f64,
-    /// Cores that were busy.
+    /// Busy cores.
     pub busy: f64,
 }
 
@@ -34,7 +34,7 @@ pub struct Sample {
 const SENDER: Side = Side::Client;
 const RECEIVER: Side = Side::Server;
 
-/// One wire with its services. Fields are dropped in order: what runs before the wire.
+/// One wire with its services. Fields drop in order: the services before the wire.
 struct Bench {
     sender: Option<Service>,
     receiver: Option<Service>,
@@ -42,7 +42,7 @@ struct Bench {
     wire: Wire,
 }
 
-/// Measures once.
+/// Makes the wire and measures once.
 pub fn measure(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Sample, Stop> {
     let bench = Bench::new(plan, case, pairing)?;
     let sink = bench.sink(plan)?;
@@ -109,7 +109,7 @@ impl Bench {
         Ok(tool.arg("--seconds").arg(seconds).on(self.sender.as_ref()))
     }
 
-    /// What the sender has sent again so far, and how often the receiver said it was not needed.
+    /// Returns the sender's retransmitted segments and received DSACK blocks so far.
     fn retransmissions(&self) -> Result<(f64, f64), Stop> {
         if let Some(service) = &self.sender {
             let counters = service.counters()?;
@@ -158,7 +158,8 @@ fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), St
     Ok((wire, impair))
 }
 
-/// A counter of `/proc/net/snmp` or `/proc/net/netstat`: a line of names, a line of values.
+/// Reads a counter of `/proc/net/snmp` or `/proc/net/netstat`, where a line of values follows a
+/// line of names.
 fn counter(text: &str, group: &str, name: &str) -> Option<f64> {
     let mut lines = text.lines().filter(|line| line.starts_with(group));
     let (names, values) = (lines.next()?, lines.next()?);

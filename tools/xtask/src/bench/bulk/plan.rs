@@ -1,22 +1,22 @@
-//! A bulk figure's plan: which stacks send to which, over which wires.
+//! The plan of a bulk figure: pairings of stacks, and wires.
 
 use serde::Deserialize;
 
 use crate::bench::plan::{Heading, Target};
 
-/// What is measured and what it must reach.
+/// The plan of a bulk figure.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct BulkPlan {
-    /// One line.
+    /// Title of the table, one line.
     pub title: String,
-    /// What the figure of the paper shows.
+    /// The finding of the paper's figure.
     pub paper: String,
-    /// Rounds; each measures every case with every pairing.
+    /// Number of rounds; each measures every case with every pairing.
     pub rounds: u32,
     /// Seconds counted per measurement.
     pub seconds: f64,
-    /// Seconds before counting, once all flows are connected.
+    /// Seconds of load between the connection of all flows and the counted time.
     pub warmup: f64,
     /// Congestion control on both stacks.
     pub congestion: String,
@@ -24,25 +24,25 @@ pub struct BulkPlan {
     pub sender_cpus: String,
     /// CPUs of the receiver and its service.
     pub receiver_cpus: String,
-    /// Flows.
+    /// Number of flows.
     pub flows: u32,
-    /// Whether the kernel may hand over segments of more than the MTU (TSO, GSO, GRO).
+    /// True if segmentation offload (TSO, GSO, GRO) is on at both ends.
     pub offloads: bool,
-    /// Mbit/s of the wires that have a middle, if that is to be slower than its ends.
+    /// Rate of the token bucket in Mbit/s, for the wires with a namespace in the middle.
     #[serde(default)]
     pub bottleneck_mbit: Option<u32>,
-    /// Who sends to whom. The kernel to the kernel, which the others are compared with, always is.
+    /// Pairings besides kernel to kernel, which is always measured as the base of the ratios.
     pub pairings: Vec<Pairing>,
-    /// The wires. If the first one is clean, the others are also given as the share of it that is
-    /// left.
+    /// The wires. If the first one is clean, the goodput of the others is also reported as a share
+    /// of the first one's.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
-    /// What must be reached.
+    /// Targets for single rows.
     #[serde(default, rename = "target")]
     pub targets: Vec<Target>,
 }
 
-/// Who sends to whom.
+/// The stacks of sender and receiver.
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pairing {
@@ -52,7 +52,7 @@ pub enum Pairing {
     TidelaneToKernel,
     /// The kernel sends to Tidelane.
     KernelToTidelane,
-    /// Tidelane at both ends, a service for each.
+    /// Tidelane at both ends, with one service for each.
     TidelaneToTidelane,
 }
 
@@ -60,21 +60,21 @@ pub enum Pairing {
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Its name.
+    /// Name of the case.
     pub name: String,
-    /// Packets lost in each direction, of a million.
+    /// Packets lost in each direction, per million.
     #[serde(default)]
     pub loss_ppm: u32,
-    /// Packets held back in each direction, of a million.
+    /// Packets delayed in each direction, per million.
     #[serde(default)]
     pub reorder_ppm: u32,
-    /// A namespace lies between the ends even if nothing is lost or held back there.
+    /// True for a namespace between the ends even without loss and delay.
     #[serde(default)]
     pub middle: bool,
 }
 
 impl Pairing {
-    /// In words.
+    /// Returns the name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::KernelToKernel => "kernel to kernel",
@@ -84,26 +84,26 @@ impl Pairing {
         }
     }
 
-    /// Whether Tidelane sends.
+    /// Returns true if the sender is on Tidelane.
     pub fn tidelane_sends(self) -> bool {
         matches!(self, Self::TidelaneToKernel | Self::TidelaneToTidelane)
     }
 
-    /// Whether Tidelane receives.
+    /// Returns true if the receiver is on Tidelane.
     pub fn tidelane_receives(self) -> bool {
         matches!(self, Self::KernelToTidelane | Self::TidelaneToTidelane)
     }
 }
 
 impl Case {
-    /// Whether it loses or holds back nothing.
+    /// Returns true if the wire neither drops nor delays packets.
     pub fn is_clean(&self) -> bool {
         self.loss_ppm == 0 && self.reorder_ppm == 0
     }
 }
 
 impl BulkPlan {
-    /// All pairings, the kernel alone first.
+    /// Returns all pairings, kernel to kernel first.
     pub fn all_pairings(&self) -> Vec<Pairing> {
         let others = self.pairings.iter().copied();
         let others = others.filter(|pairing| *pairing != Pairing::KernelToKernel);
@@ -112,7 +112,7 @@ impl BulkPlan {
             .collect()
     }
 
-    /// What stands above its table.
+    /// Returns the description that every figure has.
     pub fn heading(&self) -> Heading {
         let Self {
             sender_cpus,
