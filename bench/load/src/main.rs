@@ -17,6 +17,7 @@ mod bulk;
 mod client;
 mod echo_server;
 mod exchange;
+mod idle;
 mod jam;
 mod ping;
 mod report;
@@ -43,6 +44,8 @@ enum Tool {
     ShortClient(ShortClient),
     /// Closed-loop HTTP client, keep-alive or `Connection: close`.
     HttpClient(HttpClient),
+    /// Many connections that do nothing, and the memory that they take.
+    IdleClient(idle::Options),
     /// Receives one-way streams and counts them.
     BulkSink(bulk::SinkOptions),
     /// Sends one-way streams to a sink.
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Tool::EchoClient(options) => run_echo(&options),
         Tool::ShortClient(options) => run_short(&options),
         Tool::HttpClient(options) => run_http(&options),
+        Tool::IdleClient(options) => idle::run(&options),
         Tool::BulkSink(options) => bulk::sink(&options),
         Tool::BulkSource(options) => bulk::source(&options),
         Tool::XskEcho(options) => xsk_echo::run(&options),

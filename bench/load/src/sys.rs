@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     os::fd::{AsRawFd, BorrowedFd, RawFd},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -102,6 +102,16 @@ pub fn accept(listener: &Fd) -> io::Result<Option<Fd>> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Binds a socket to an address; its port is chosen by the connect.
+pub fn bind_address(fd: &Fd, address: IpAddr) -> io::Result<()> {
+    /// Of Linux 4.2; IPv6 has no option of its own for it.
+    const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
+    set_option(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)?;
+    let (name, len) = sockaddr(SocketAddr::new(address, 0));
+    // SAFETY: the pointer is to `name`, which has that length, alive during the call.
+    check(unsafe { libc::bind(fd.0, (&raw const name).cast(), len) }).map(drop)
 }
 
 /// Starts a connection; whether it is complete already.

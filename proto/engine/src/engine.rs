@@ -9,8 +9,8 @@ use tidelane_flow::{
     Route, SocketOptions, State, Timeouts, by_our_clock, flags,
 };
 use tidelane_slowpath::{
-    ANSWER_INTERVAL_MS, Connection, Outcome, PathMtuCache, Slow, is_rate_limited, iss,
-    new_connection, reset_reply,
+    ANSWER_INTERVAL_MS, Outcome, PathMtuCache, Slow, is_rate_limited, iss, new_connection,
+    reset_reply,
 };
 use tidelane_time::{Duration, Instant, TimerHandle, TimerWheel};
 use tidelane_wire::{
@@ -18,6 +18,7 @@ use tidelane_wire::{
 };
 
 use crate::{
+    connections::Connections,
     listeners::Listeners,
     resets::ResetLimiter,
     time_wait::{Entry, TimeWaitTable},
@@ -31,7 +32,7 @@ pub struct Engine {
     timeouts: Timeouts,
     secret: [u8; 16],
     table: FlowTable,
-    connections: Vec<Option<Box<Connection>>>,
+    connections: Connections,
     listeners: Listeners,
     time_wait: TimeWaitTable,
     wheel: TimerWheel<FlowId>,
@@ -115,7 +116,7 @@ impl Engine {
         let seed = [half(0..8), half(8..16)];
         Self {
             table: FlowTable::new(config.flows_max, seed),
-            connections: Vec::new(),
+            connections: Connections::default(),
             listeners: Listeners::new(seed),
             time_wait: TimeWaitTable::new(seed, config.time_wait_max),
             wheel: TimerWheel::new(),
@@ -293,7 +294,7 @@ impl Engine {
     fn release(&mut self, id: FlowId, env: &mut impl Env) {
         self.update_fast_open(self.clock.now, id, true);
         let half_open = self.is_half_open(id);
-        let Some(cold) = self.connections.get_mut(id.index()).and_then(Option::take) else {
+        let Some(cold) = self.connections.remove(id) else {
             return;
         };
         self.wheel.cancel(cold.timer);
@@ -463,10 +464,7 @@ impl Engine {
             cold.apply_path_mtu(&clock, &path);
         }
         hot.cwnd = cold.controller.cwnd();
-        if self.connections.len() <= id.index() {
-            self.connections.resize_with(id.index() + 1, || None);
-        }
-        self.connections[id.index()] = Some(Box::new(cold));
+        self.connections.insert(id, cold);
         Some(id)
     }
 

@@ -3,6 +3,7 @@
 //! Sans-IO: time, seed and all I/O are arguments. `docs/design/engine.md` describes the design.
 #![forbid(unsafe_code)]
 
+mod connections;
 mod engine;
 mod fast_open;
 mod listeners;

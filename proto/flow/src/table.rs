@@ -135,6 +135,15 @@ impl FlowTable {
         }
     }
 
+    /// Gives the memory of a table without flows back, but for what the next ones need.
+    pub fn shrink(&mut self) {
+        if self.is_empty() && self.resting.is_empty() {
+            self.index = HashTable::new();
+            self.states = Vec::with_capacity(self.flows_max as usize);
+            self.free = Vec::new();
+        }
+    }
+
     /// Returns the state of a flow.
     #[inline]
     pub fn get(&self, id: FlowId) -> Option<&FlowState> {

@@ -82,6 +82,8 @@ impl<P: PacketIo> Host<P> {
             self.advance_unusually(now, flow, view);
         } else if !advance_positions(&mut self.engine, flow, binding, &view) {
             self.end_misuse(now, flow);
+        } else if self.io.holders.is_crowded() {
+            self.free_empty(flow);
         }
     }
 

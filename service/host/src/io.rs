@@ -21,6 +21,7 @@ use crate::{
     binding::{Binding, Path, STAGING},
     hand_back::HandBack,
     hash::{label_seed, timestamp_offset},
+    holders::Holders,
     late_resets::LateResets,
     listeners::Listeners,
     local_ports::LocalPorts,
@@ -64,6 +65,8 @@ pub struct HostIo<P> {
     pub local_ports: LocalPorts,
     /// By flow number.
     pub bindings: Vec<Option<Binding>>,
+    /// Those with a receive buffer.
+    pub(crate) holders: Holders,
     /// Flows whose program must be told something.
     pub dirty: Vec<FlowId>,
     /// Connections to hand to a member of their listener.
@@ -124,6 +127,7 @@ impl<P: PacketIo> HostIo<P> {
             pool: PortPool::new(secret),
             local_ports: LocalPorts::default(),
             bindings: Vec::new(),
+            holders: Holders::default(),
             dirty: Vec::new(),
             accepted: Vec::new(),
             released: Vec::new(),
@@ -208,9 +212,12 @@ impl<P: PacketIo> HostIo<P> {
         if let Some(program) = self.programs.get_mut(binding.home) {
             let region = program.region.region();
             let slot = program.region.slot(binding.slot);
+            self.holders.add(flow);
             return binding.place(region, slot, &mut program.rx, pos, payload);
         }
-        binding.home == STAGING && self.place_staged(flow, pos, payload)
+        let staged = binding.home == STAGING;
+        self.holders.add(flow);
+        staged && self.place_staged(flow, pos, payload)
     }
 }
 

@@ -24,6 +24,7 @@ mod fragments;
 mod give_back;
 mod hand_back;
 mod hash;
+mod holders;
 mod hops;
 mod idle_pages;
 mod ingress;
@@ -188,7 +189,6 @@ pub struct Host<P: PacketIo> {
     /// Connections wait for a member of their listener to have room for them.
     unhoused: bool,
     next_sweep: Instant,
-    sweep_at: usize,
     /// The largest receive window of connections while there is no pressure on memory.
     rx_window_max: u32,
 }
@@ -231,7 +231,6 @@ impl<P: PacketIo> Host<P> {
             backlogged: false,
             unhoused: false,
             next_sweep: Instant(0),
-            sweep_at: 0,
         })
     }
 

@@ -24,6 +24,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 /// Flows that one sweep looks at.
 const SWEEP_MAX: usize = 16_384;
 
+/// Flows whose bindings are kept in memory when all are over.
+const OVERSIZED: usize = 4096;
+
 /// Why a listener was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenError {
@@ -419,35 +422,57 @@ impl<P: PacketIo> Host<P> {
     /// that wait for one.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.next_sweep = now + SWEEP_INTERVAL;
-        let total = self.io.bindings.len();
-        for _ in 0..total.min(SWEEP_MAX) {
-            self.sweep_at = (self.sweep_at + 1) % total;
-            let index = self.sweep_at;
-            let Some(binding) = self.io.bindings[index].as_mut() else {
-                continue;
+        for _ in 0..self.io.holders.len().min(SWEEP_MAX) {
+            let Some(flow) = self.io.holders.next() else {
+                break;
             };
-            if std::mem::take(&mut binding.active) || binding.rx.is_none() {
-                continue;
-            }
-            let empty = self
-                .engine
-                .info(FlowId(index as u32))
-                .is_some_and(|info| info.unread == 0 && info.ooo_ranges == 0);
-            if empty && binding.is_bound() && binding.rx_old.is_empty() {
-                let Some(program) = self.io.programs.get_mut(binding.home) else {
-                    continue;
-                };
-                binding.free_rx(&mut program.rx);
-                if let Some(slot) = program.region.slot(binding.slot) {
-                    crate::slots::set_rx_buffer(slot, binding.rx_word());
-                }
+            let binding = self.io.binding(flow);
+            if !binding.is_some_and(|binding| std::mem::take(&mut binding.active)) {
+                self.free_empty(flow);
             }
         }
+        self.shrink();
         if self.unhoused {
             self.house_waiting(now);
         }
         self.look_for_idle_pages();
         self.follow_pressure();
+    }
+
+    /// Gives the receive buffer of a flow back, if nothing is in it.
+    #[inline(never)]
+    pub(crate) fn free_empty(&mut self, flow: FlowId) {
+        let binding = self.io.bindings.get_mut(flow.index());
+        let Some(binding) = binding.and_then(Option::as_mut) else {
+            return self.io.holders.remove(flow);
+        };
+        let empty = self.engine.received(flow).all(|range| range.is_empty());
+        let stays = !empty || !binding.is_bound() || !binding.rx_old.is_empty();
+        if binding.rx.is_some() {
+            let program = self.io.programs.get_mut(binding.home);
+            let Some(program) = program.filter(|_| !stays) else {
+                return;
+            };
+            binding.free_rx(&mut program.rx);
+            if let Some(slot) = program.region.slot(binding.slot) {
+                crate::slots::set_rx_buffer(slot, binding.rx_word());
+            }
+        }
+        self.io.holders.remove(flow);
+    }
+
+    /// Returns true if there were many flows, and is none.
+    fn is_oversized(&self) -> bool {
+        self.io.bindings.capacity() > OVERSIZED && self.engine.is_empty()
+    }
+
+    /// Gives back what the memory for many flows has grown to.
+    fn shrink(&mut self) {
+        let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
+        if self.is_oversized() && !undone {
+            self.io.bindings = Vec::new();
+            self.engine.shrink();
+        }
     }
 
     /// Under pressure on memory receive windows grow no more.
@@ -468,18 +493,13 @@ impl<P: PacketIo> Host<P> {
 
     /// When the next sweep is due; none while there is nothing to sweep.
     pub(crate) fn sweep_due(&self) -> Option<Instant> {
-        let any = self
-            .io
-            .bindings
-            .iter()
-            .flatten()
-            .any(|binding| binding.rx.is_some());
         let loose = || {
             self.io
                 .programs
                 .iter()
                 .any(|(_, entry)| entry.rx.is_loose())
         };
-        (any || self.unhoused || loose()).then_some(self.next_sweep)
+        let any = !self.io.holders.is_empty() || self.unhoused || self.is_oversized();
+        (any || loose()).then_some(self.next_sweep)
     }
 }

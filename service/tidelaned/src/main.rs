@@ -58,6 +58,7 @@ const NIC_LINK: u16 = 1;
 fn main() -> ExitCode {
     let config = Config::parse();
     panics::abort_on_panic();
+    sys::give_memory_back();
     match serve(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {

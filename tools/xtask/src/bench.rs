@@ -14,6 +14,7 @@ use tidelane_tests::{
 };
 
 mod bulk;
+mod idle;
 mod machine;
 mod measure;
 mod plan;
@@ -74,6 +75,18 @@ pub fn run(options: &Options) -> Result<(), String> {
         AnyPlan::Bulk(mut plan) => {
             plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
             let results = bulk::run(&plan).map_err(explain)?;
+            Outcome {
+                heading: plan.heading(),
+                rows: results.rows(&plan),
+                svg: results.svg(&plan),
+            }
+        }
+        AnyPlan::Idle(mut plan) => {
+            plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
+            if !options.connections.is_empty() {
+                plan.connections.clone_from(&options.connections);
+            }
+            let results = idle::run(&plan).map_err(explain)?;
             Outcome {
                 heading: plan.heading(),
                 rows: results.rows(&plan),

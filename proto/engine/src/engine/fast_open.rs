@@ -107,7 +107,7 @@ impl Engine {
     /// Removes the Fast Open state of a listener. Its pending flows are no longer counted.
     pub(super) fn end_fast_open(&mut self, id: ListenerId) {
         self.fast_open.queues.remove(id);
-        for cold in self.connections.iter_mut().flatten() {
+        for cold in self.connections.iter_mut() {
             if cold.listener == Some(id) {
                 cold.fast_open.counts_as_pending = false;
             }

@@ -11,7 +11,7 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, FlowKey};
 
 use super::Engine;
-use crate::time_wait::Entry;
+use crate::{connections::Connections, time_wait::Entry};
 
 /// Time after which an active open may reuse a 4-tuple in TIME-WAIT, if both ends used timestamps.
 const TIME_WAIT_REUSE_DELAY: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ impl Engine {
                 .is_some_and(|f| f.state == State::SynReceived);
             let cold = self.connections.get(flow.index()).and_then(Option::as_ref);
             let of_it = |cold: &Connection| cold.listener == Some(id) && !cold.fast_open.pending;
-            half_open && cold.is_some_and(|cold| of_it(cold))
+            half_open && cold.is_some_and(of_it)
         };
         let flows: Vec<FlowId> = self.flows().filter(of_listener).collect();
         for flow in flows {
@@ -305,6 +305,19 @@ impl Engine {
         let cold = self.connections.get(id.index()).and_then(Option::as_ref);
         let both = flow.zip(cold).into_iter();
         both.flat_map(|(flow, cold)| cold.received(flow))
+    }
+
+    /// Returns true if there is no flow.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Gives back what the memory of many flows has grown to, if there is none any more.
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            self.connections = Connections::default();
+            self.table.shrink();
+        }
     }
 
     /// Returns the ids of all flows.

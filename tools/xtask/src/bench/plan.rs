@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde::Deserialize;
 
-use super::bulk::BulkPlan;
+use super::{bulk::BulkPlan, idle::IdlePlan};
 
 /// The plan of a request figure: series and targets.
 #[derive(Deserialize, Debug, Clone)]
@@ -84,6 +84,8 @@ pub enum AnyPlan {
     Requests(Plan),
     /// One-way streams.
     Bulk(BulkPlan),
+    /// Connections without requests.
+    Idle(IdlePlan),
 }
 
 impl AnyPlan {
@@ -98,6 +100,7 @@ impl AnyPlan {
         match self {
             Self::Requests(plan) => &plan.title,
             Self::Bulk(plan) => &plan.title,
+            Self::Idle(plan) => &plan.title,
         }
     }
 }

@@ -1,0 +1,271 @@
+//! Many connections that do nothing, and then one request on each in turn.
+//!
+//! The tool opens them, asks once on each, rests, asks again on each in turn, and closes them. At
+//! each point it reads what processes and the kernel have in memory.
+
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Write},
+    net::{IpAddr, SocketAddr},
+    ops::Range,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::sys::{self, Epoll, Fd, READABLE, WRITABLE};
+
+/// Connections that are being opened at a time.
+const OPENING_MAX: usize = 64;
+/// Connections of one process: descriptors are limited.
+const OF_PROCESS: usize = 15_000;
+/// Bytes of a request.
+const REQUEST: [u8; 64] = [7; 64];
+/// An answer that takes longer never comes.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A process whose memory is of interest.
+#[derive(Clone, Debug)]
+struct Watched {
+    name: String,
+    pid: u32,
+}
+
+fn watched(text: &str) -> Result<Watched, String> {
+    let (name, pid) = text.split_once(':').ok_or("not NAME:PID")?;
+    let pid = pid.parse().map_err(|_| "not NAME:PID")?;
+    let name = name.to_owned();
+    Ok(Watched { name, pid })
+}
+
+/// Options of `idle-client`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Servers, as ADDRESS:PORT; connections go to them in turn.
+    #[arg(long, value_delimiter = ',', required = true)]
+    connect: Vec<SocketAddr>,
+    /// Local addresses; connections come from them in turn. Each has its own ports.
+    #[arg(long, value_delimiter = ',')]
+    from: Vec<IpAddr>,
+    /// Connections.
+    #[arg(long)]
+    connections: usize,
+    /// Requests on each connection after the rest.
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Connections that wait for an answer at a time.
+    #[arg(long, default_value_t = 1)]
+    at_once: usize,
+    /// Seconds without requests before memory is read.
+    #[arg(long, default_value_t = 2.0)]
+    rest: f64,
+    /// Connections from this number on, in a process of their own.
+    #[arg(long, hide = true)]
+    hold: Option<usize>,
+    /// Processes to be looked at, as NAME:PID.
+    #[arg(long, value_delimiter = ',', value_parser = watched)]
+    watch: Vec<Watched>,
+}
+
+/// Runs all of it and prints its line.
+pub fn run(options: &Options) -> io::Result<()> {
+    if let Some(first) = options.hold {
+        return hold(options, first);
+    }
+    let before = memory(&options.watch)?;
+    let start = Instant::now();
+    let parts = options.connections.div_ceil(OF_PROCESS);
+    let parts = (0..parts).map(|part| Part::start(options, part * OF_PROCESS));
+    let mut parts = parts.collect::<io::Result<Vec<Part>>>()?;
+    let opened = start.elapsed();
+    let mut round = || -> io::Result<f64> {
+        let start = Instant::now();
+        parts.iter_mut().try_for_each(Part::ask)?;
+        Ok(micros(start.elapsed(), options.connections))
+    };
+    rest(options);
+    let fresh = memory(&options.watch)?;
+    let first = round()?;
+    rest(options);
+    let idle = memory(&options.watch)?;
+    let rounds: io::Result<Vec<f64>> = (0..options.rounds).map(|_| round()).collect();
+    let rounds = rounds?;
+    drop(parts);
+    rest(options);
+    let closed = memory(&options.watch)?;
+    let line = json!({
+        "connections": options.connections,
+        "open_us": micros(opened, options.connections),
+        "first_us": first,
+        "request_us": rounds,
+        "memory": {"before": before, "fresh": fresh, "idle": idle, "closed": closed},
+    });
+    println!("{line}");
+    Ok(())
+}
+
+/// Holds the connections from number `first` on. Each line of the input is a round, each line of
+/// the output says that it is done.
+fn hold(options: &Options, first: usize) -> io::Result<()> {
+    sys::die_with_parent()?;
+    let count = OF_PROCESS.min(options.connections - first);
+    let mut crowd = Crowd::open(options, first..first + count)?;
+    println!("open");
+    for line in io::stdin().lines() {
+        line?;
+        crowd.round(options.at_once)?;
+        println!("done");
+    }
+    Ok(())
+}
+
+/// A process that has some of the connections.
+struct Part {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Part {
+    fn start(options: &Options, first: usize) -> io::Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(std::env::args_os().skip(1));
+        command.arg("--hold").arg(first.to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let piped = child.stdin.take().zip(child.stdout.take());
+        let (orders, answers) = piped.ok_or_else(|| io::Error::other("no pipes"))?;
+        let mut part = Self {
+            child,
+            orders,
+            answers: BufReader::new(answers),
+        };
+        debug_assert!(first < options.connections);
+        part.wait()?;
+        Ok(part)
+    }
+
+    /// One request on each of its connections.
+    fn ask(&mut self) -> io::Result<()> {
+        self.orders.write_all(b"\n")?;
+        self.wait()
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        match self.answers.read_line(&mut String::new())? {
+            0 => Err(io::Error::other("a part of the connections failed")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // The end closes its connections. One that has ended cannot be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn rest(options: &Options) {
+    thread::sleep(Duration::from_secs_f64(options.rest));
+}
+
+fn micros(time: Duration, count: usize) -> f64 {
+    time.as_secs_f64() * 1e6 / count.max(1) as f64
+}
+
+struct Crowd {
+    connections: Vec<Fd>,
+    epoll: Epoll,
+}
+
+impl Crowd {
+    fn open(options: &Options, mut numbers: Range<usize>) -> io::Result<Self> {
+        let mut epoll = Epoll::new(OPENING_MAX)?;
+        let mut connections: Vec<Fd> = Vec::with_capacity(numbers.len());
+        let mut opening = 0;
+        let mut ready = Vec::with_capacity(OPENING_MAX);
+        while !numbers.is_empty() || opening > 0 {
+            while opening < OPENING_MAX
+                && let Some(number) = numbers.next()
+            {
+                let server = options.connect[number % options.connect.len()];
+                let fd = sys::tcp_socket(server)?;
+                if !options.from.is_empty() {
+                    let from = options.from[number / options.connect.len() % options.from.len()];
+                    sys::bind_address(&fd, from)?;
+                }
+                sys::connect(&fd, server)?;
+                epoll.add(&fd, WRITABLE, connections.len() as u64)?;
+                opening += 1;
+                connections.push(fd);
+            }
+            epoll.wait(TIMEOUT, &mut ready)?;
+            if ready.is_empty() && opening > 0 {
+                return Err(io::Error::other("a connection does not open"));
+            }
+            for event in &ready {
+                let fd = &connections[event.token as usize];
+                sys::take_error(fd)?;
+                epoll.modify(fd, READABLE, event.token)?;
+                opening -= 1;
+            }
+        }
+        Ok(Self { connections, epoll })
+    }
+
+    /// One request on each connection, in their order. Microseconds for each.
+    fn round(&mut self, at_once: usize) -> io::Result<f64> {
+        let start = Instant::now();
+        let (mut asked, mut answered) = (0, 0);
+        let mut ready = Vec::with_capacity(OPENING_MAX);
+        let mut buffer = [0; REQUEST.len()];
+        while answered < self.connections.len() {
+            while asked < self.connections.len() && asked - answered < at_once.max(1) {
+                sys::send(&self.connections[asked], &REQUEST)?;
+                asked += 1;
+            }
+            self.epoll.wait(TIMEOUT, &mut ready)?;
+            if ready.is_empty() {
+                return Err(io::Error::other("an answer does not come"));
+            }
+            for event in &ready {
+                let got = sys::recv(&self.connections[event.token as usize], &mut buffer)?;
+                if got != REQUEST.len() {
+                    return Err(io::Error::other(format!("{got} bytes of an answer")));
+                }
+                answered += 1;
+            }
+        }
+        Ok(micros(start.elapsed(), self.connections.len()))
+    }
+}
+
+/// KiB of each process, and of the kernel for itself.
+fn memory(processes: &[Watched]) -> io::Result<Value> {
+    let mut all = serde_json::Map::new();
+    for Watched { name, pid } in processes {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        let rss = field(&text, "Rss:");
+        let shared = field(&text, "Pss_Shmem:");
+        all.insert(
+            name.clone(),
+            json!({"rss_kib": rss, "pss_kib": field(&text, "Pss:"), "pss_shared_kib": shared}),
+        );
+    }
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let kernel = json!({"slab_kib": field(&text, "Slab:"), "shmem_kib": field(&text, "Shmem:")});
+    all.insert("kernel".to_owned(), kernel);
+    Ok(Value::Object(all))
+}
+
+/// The number of the line that begins so.
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}

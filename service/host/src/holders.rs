@@ -1,0 +1,115 @@
+//! Flows that hold a receive buffer: the host looks at these alone when it gives memory back.
+
+use tidelane_engine::FlowId;
+
+/// Above this number of holders a buffer that is empty goes back at once, and the next connection
+/// that receives something gets its pages, which are in the cache. Below it a connection keeps its
+/// buffer between requests.
+const CROWD: usize = 1024;
+
+/// A set of flows, which is gone through again and again.
+#[derive(Debug, Default)]
+pub struct Holders {
+    words: Vec<u64>,
+    count: usize,
+    /// Where the last look was.
+    at: usize,
+}
+
+impl Holders {
+    /// A flow has a receive buffer now.
+    pub fn add(&mut self, flow: FlowId) {
+        let (word, bit) = place(flow);
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        self.count += usize::from(self.words[word] & bit == 0);
+        self.words[word] |= bit;
+    }
+
+    /// A flow has none any more.
+    pub fn remove(&mut self, flow: FlowId) {
+        let (word, bit) = place(flow);
+        if let Some(bits) = self.words.get_mut(word) {
+            self.count -= usize::from(*bits & bit != 0);
+            *bits &= !bit;
+        }
+    }
+
+    /// Number of flows.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Returns true if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Returns true if there are so many that empty buffers are to go back at once.
+    #[inline(always)]
+    pub fn is_crowded(&self) -> bool {
+        self.count > CROWD
+    }
+
+    /// The flow after the one that was looked at last.
+    pub fn next(&mut self) -> Option<FlowId> {
+        if self.is_empty() {
+            self.words = Vec::new();
+            return None;
+        }
+        let total = self.words.len();
+        let from = (self.at + 1) % (total * 64);
+        let first = (from / 64, self.words[from / 64] & (u64::MAX << (from % 64)));
+        let others = (1..=total).map(|n| (from / 64 + n) % total);
+        let others = others.map(|word| (word, self.words[word]));
+        let found = std::iter::once(first).chain(others);
+        let (word, bits) = found.into_iter().find(|(_, bits)| *bits != 0)?;
+        self.at = word * 64 + bits.trailing_zeros() as usize;
+        Some(FlowId(self.at as u32))
+    }
+}
+
+fn place(flow: FlowId) -> (usize, u64) {
+    (flow.index() / 64, 1 << (flow.index() % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks(holders: &mut Holders, count: usize) -> Vec<u32> {
+        let next = |_| holders.next().map_or(u32::MAX, |flow| flow.0);
+        (0..count).map(next).collect()
+    }
+
+    #[test]
+    fn each_holder_is_looked_at_in_turn() {
+        let mut holders = Holders::default();
+        assert_eq!(holders.next(), None);
+        for flow in [0, 3, 63, 64, 200, 3] {
+            holders.add(FlowId(flow));
+        }
+        assert_eq!(holders.len(), 5);
+        assert_eq!(looks(&mut holders, 7), [3, 63, 64, 200, 0, 3, 63]);
+        holders.remove(FlowId(64));
+        holders.remove(FlowId(64));
+        holders.remove(FlowId(7000));
+        assert_eq!(looks(&mut holders, 3), [200, 0, 3]);
+        for flow in [0, 63, 200] {
+            holders.remove(FlowId(flow));
+        }
+        assert_eq!(looks(&mut holders, 2), [3, 3]);
+        holders.remove(FlowId(3));
+        assert!(holders.is_empty() && holders.next().is_none());
+    }
+
+    #[test]
+    fn a_crowd_is_more_than_its_bound() {
+        let mut holders = Holders::default();
+        (0..CROWD as u32).for_each(|flow| holders.add(FlowId(flow)));
+        assert!(!holders.is_crowded());
+        holders.add(FlowId(CROWD as u32));
+        assert!(holders.is_crowded());
+    }
+}

@@ -1,0 +1,307 @@
+//! Figures of idle connections: the memory that they take, and a request on each in turn.
+//!
+//! Each measurement has a wire of its own. The client is on the kernel, with addresses of its own
+//! for every 30,000 connections. A server has 15,000 connections at most, as has a process of the
+//! client: many systems allow a process some 20,000 descriptors.
+
+use std::{collections::BTreeMap, fs, io::Write, thread, time::Duration};
+
+use serde::Deserialize;
+use serde_json::Value;
+use tidelane_tests::{
+    Program, Running, Service, Side, Stop, Wire, command,
+    machine::median,
+    wire::{INTERFACE, SERVER},
+};
+
+use super::{
+    plan::{Heading, Target},
+    plot,
+    rows::{Row, pair_row, value_row},
+};
+
+/// The first server's port.
+const PORT: u16 = 7000;
+/// Connections of one server.
+const OF_SERVER: u32 = 15_000;
+/// Connections from one address of the client.
+const OF_ADDRESS: u32 = 30_000;
+/// The last part of the client's first additional address.
+const FIRST_HOST: u32 = 100;
+/// Longest measurement.
+const LIMIT: Duration = Duration::from_secs(900);
+/// How long memory may take to go back when the program has ended.
+const GIVE_BACK: Duration = Duration::from_secs(3);
+
+/// What is measured and what it must reach.
+#[derive(Deserialize, Debug, Clone)]
+#[serde(deny_unknown_fields)]
+pub struct IdlePlan {
+    /// One line.
+    pub title: String,
+    /// Where the figure comes from.
+    pub paper: String,
+    /// Rounds.
+    pub rounds: u32,
+    /// Numbers of connections.
+    pub connections: Vec<u32>,
+    /// Requests on each connection after the rest.
+    pub requests: u32,
+    /// Connections that wait for an answer at a time.
+    pub at_once: u32,
+    /// Seconds without requests before memory is read.
+    pub rest: f64,
+    /// CPUs of the client.
+    pub client_cpus: String,
+    /// CPUs of the servers and, on Tidelane's side, of the service.
+    pub server_cpus: String,
+    /// What must be reached.
+    #[serde(default, rename = "target")]
+    pub targets: Vec<Target>,
+}
+
+impl IdlePlan {
+    /// What stands above its table.
+    pub fn heading(&self) -> Heading {
+        Heading {
+            title: self.title.clone(),
+            paper: self.paper.clone(),
+            rounds: self.rounds,
+            placement: format!(
+                "client on CPU {}; servers, and with Tidelane the service too, on CPU {}; {} \
+                 connections wait for an answer at a time",
+                self.client_cpus, self.server_cpus, self.at_once
+            ),
+            targets: self.targets.clone(),
+        }
+    }
+}
+
+/// Bytes for each connection, and microseconds for each request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    service: f64,
+    programs: f64,
+    total: f64,
+    slab: f64,
+    service_closed: f64,
+    service_ended: f64,
+    open_us: f64,
+    request_us: f64,
+}
+
+/// Index of the number of connections, and whether the servers are on Tidelane.
+type Key = (usize, bool);
+
+/// All measurements, in the order of the rounds.
+#[derive(Debug, Default)]
+pub struct Results(BTreeMap<Key, Vec<Sample>>);
+
+/// All rounds of a plan.
+pub fn run(plan: &IdlePlan) -> Result<Results, Stop> {
+    let heading = plan.heading();
+    println!(
+        "{}\n{}\n{}\n",
+        heading.title, heading.paper, heading.placement
+    );
+    let mut results = Results::default();
+    for round in 0..plan.rounds {
+        println!("round {} of {}", round + 1, plan.rounds);
+        for (index, connections) in plan.connections.iter().enumerate() {
+            let kernel_first = round % 2 == 0;
+            for accelerated in [!kernel_first, kernel_first] {
+                let sample = measure(plan, *connections, accelerated)?;
+                println!("  {connections} on {}: {sample:.1?}", name(accelerated));
+                let _ = std::io::stdout().flush();
+                results
+                    .0
+                    .entry((index, accelerated))
+                    .or_default()
+                    .push(sample);
+            }
+        }
+    }
+    Ok(results)
+}
+
+fn name(accelerated: bool) -> &'static str {
+    if accelerated {
+        "Tidelane"
+    } else {
+        "the kernel"
+    }
+}
+
+/// Proportional KiB of a process.
+fn pss_kib(pid: u32) -> Result<f64, Stop> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    let number = number.and_then(|number| number.parse().ok());
+    number.ok_or_else(|| Stop::Fail(format!("no Pss of process {pid}")))
+}
+
+fn tool(wire: &Wire, side: Side, cpus: &str, tool: &str) -> Result<Program, Stop> {
+    Ok(wire.load_tool(side, tool)?.cpus(cpus))
+}
+
+fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sample, Stop> {
+    let wire = Wire::new()?;
+    let range = "net.ipv4.ip_local_port_range";
+    wire.sysctl(Side::Client, range, "1024 65535")?;
+    let mut from = Vec::new();
+    for number in 0..connections.div_ceil(OF_ADDRESS) {
+        let addr = format!("10.77.0.{}", FIRST_HOST + number);
+        let space = wire.namespace(Side::Client);
+        let with_len = format!("{addr}/24");
+        command(&[
+            "ip", "-n", &space, "addr", "add", &with_len, "dev", INTERFACE,
+        ])?;
+        from.push(addr);
+    }
+    let service = accelerated
+        .then(|| wire.service_on(Side::Server, &plan.server_cpus, &[]))
+        .transpose()?;
+    let servers: Result<Vec<Running>, Stop> = (0..connections.div_ceil(OF_SERVER))
+        .map(|number| {
+            let port = PORT + number as u16;
+            let server = tool(&wire, Side::Server, &plan.server_cpus, "echo-server")?;
+            let server = server.arg("--port").arg(port);
+            wire.start_server(server, service.as_ref(), port)
+        })
+        .collect();
+    let servers = servers?;
+    let line = load(
+        plan,
+        &wire,
+        connections,
+        (&from, service.as_ref(), &servers),
+    )?;
+    drop(servers);
+    thread::sleep(GIVE_BACK);
+    let ended = service.as_ref().map(|service| pss_kib(service.pid()));
+    let ended = ended.transpose()?.unwrap_or(0.0);
+    Ok(Sample::of(&line, ended))
+}
+
+/// Runs the client and returns its line.
+fn load(
+    plan: &IdlePlan,
+    wire: &Wire,
+    connections: u32,
+    (from, service, servers): (&[String], Option<&Service>, &[Running]),
+) -> Result<Value, Stop> {
+    let ports = (0..servers.len()).map(|number| format!("{SERVER}:{}", usize::from(PORT) + number));
+    let ports: Vec<String> = ports.collect();
+    let pids = servers.iter().map(Running::pid).enumerate();
+    let mut watched: Vec<String> = pids.map(|(at, pid)| format!("server-{at}:{pid}")).collect();
+    watched.extend(service.map(|service| format!("service:{}", service.pid())));
+    let client = tool(wire, Side::Client, &plan.client_cpus, "idle-client")?;
+    let client = client.arg("--connect").arg(ports.join(","));
+    let client = client.arg("--from").arg(from.join(","));
+    let client = client.arg("--connections").arg(connections);
+    let client = client.arg("--rounds").arg(plan.requests);
+    let client = client.arg("--at-once").arg(plan.at_once);
+    let client = client.arg("--rest").arg(plan.rest);
+    client
+        .arg("--watch")
+        .arg(watched.join(","))
+        .run(LIMIT)?
+        .json()
+}
+
+impl Sample {
+    /// What a client's line says, and KiB of the service when its programs have ended.
+    fn of(line: &Value, ended_kib: f64) -> Self {
+        let connections = line["connections"].as_f64().unwrap_or(1.0);
+        let sum = |when: &str, prefix: &str, field: &str| -> f64 {
+            let all = line["memory"][when].as_object().into_iter().flatten();
+            let of_it = all.filter(|(name, _)| name.starts_with(prefix));
+            of_it.filter_map(|(_, values)| values[field].as_f64()).sum()
+        };
+        let each = |kib: f64| kib * 1024.0 / connections;
+        let grown = |when: &str, prefix: &str, field: &str| {
+            each(sum(when, prefix, field) - sum("before", prefix, field))
+        };
+        let service = grown("idle", "service", "pss_kib");
+        let programs = grown("idle", "server-", "pss_kib");
+        let requests = line["request_us"].as_array().into_iter().flatten();
+        let requests: Vec<f64> = requests.filter_map(Value::as_f64).collect();
+        let before = sum("before", "service", "pss_kib");
+        Self {
+            service,
+            programs,
+            total: service + programs,
+            slab: grown("idle", "kernel", "slab_kib"),
+            service_closed: grown("closed", "service", "pss_kib"),
+            service_ended: if before > 0.0 {
+                each(ended_kib - before)
+            } else {
+                0.0
+            },
+            open_us: line["open_us"].as_f64().unwrap_or(0.0),
+            request_us: median(&requests),
+        }
+    }
+}
+
+/// Name, and value of a sample, of what only Tidelane has.
+const COUNTS: [(&str, fn(&Sample) -> f64); 5] = [
+    ("service_bytes", |s| s.service),
+    ("program_bytes", |s| s.programs),
+    ("service_and_program_bytes", |s| s.total),
+    ("service_bytes_when_closed", |s| s.service_closed),
+    ("service_bytes_when_ended", |s| s.service_ended),
+];
+/// Name, and value of a sample, of what both sides have. Less is better.
+const PAIRS: [(&str, fn(&Sample) -> f64); 4] = [
+    ("request_us", |s| s.request_us),
+    ("open_us", |s| s.open_us),
+    ("program_bytes", |s| s.programs),
+    ("kernel_slab_bytes_of_both_ends", |s| s.slab),
+];
+
+impl Results {
+    fn values(&self, key: Key, metric: impl Fn(&Sample) -> f64) -> Vec<f64> {
+        let samples = self.0.get(&key).into_iter().flatten();
+        samples.map(metric).collect()
+    }
+
+    /// All rows of a plan.
+    pub fn rows(&self, plan: &IdlePlan) -> Vec<Row> {
+        let heading = plan.heading();
+        let mut rows = Vec::new();
+        for (index, connections) in plan.connections.iter().enumerate() {
+            let case = format!("{connections} connections");
+            for (metric, of) in PAIRS {
+                let kernel = self.values((index, false), of);
+                let tidelane = self.values((index, true), of);
+                let pair = (Some(kernel), Some(tidelane));
+                rows.extend(pair_row(&heading, &case, (metric, false), pair.0, pair.1));
+            }
+            for (metric, of) in COUNTS {
+                let values = self.values((index, true), of);
+                rows.push(Row {
+                    higher: false,
+                    ..value_row(&heading, &case, metric, &values)
+                });
+            }
+        }
+        rows
+    }
+
+    /// Bytes of service and program for each connection, by their number.
+    pub fn svg(&self, plan: &IdlePlan) -> String {
+        let names: Vec<String> = plan.connections.iter().map(u32::to_string).collect();
+        let values = |index: usize| {
+            let of = |metric: fn(&Sample) -> f64| median(&self.values((index, true), metric));
+            vec![of(|s| s.service), of(|s| s.programs)]
+        };
+        let groups = names.iter().enumerate();
+        let groups: Vec<(&str, Vec<f64>)> = groups
+            .map(|(index, name)| (name.as_str(), values(index)))
+            .collect();
+        let bars = ["service", "program"];
+        plot::bars(&plan.title, "bytes per connection", &bars, &groups)
+    }
+}
