@@ -10,7 +10,7 @@ use tidelane_engine::{
     SocketOptions, TcpFlags, TcpOptions,
 };
 use tidelane_hostile::{
-    forge::Sight,
+    forge::Edges,
     party::{Packet, Party},
 };
 use tidelane_wire::{Segment, Timestamps};
@@ -78,7 +78,7 @@ impl Scene {
         assert!(listens.is_ok(), "the port is free");
         let (local, peer) = (endpoint(1, 40_000), endpoint(2, 80));
         client.open(scene.now, local, peer, [None; 2]);
-        scene.settle();
+        scene.end_batch();
         if policy & 32 == 0 {
             // Most inputs begin with a connection that is open.
             for _ in 0..4 {
@@ -107,13 +107,13 @@ impl Scene {
             12 => self.parties[at].env.refuse = u32::from(bytes.u8() & 7),
             _ => self.forge(at, bytes),
         }
-        self.settle();
+        self.end_batch();
     }
 
     /// Timers, the end of the batch, and what was sent goes on its way.
-    fn settle(&mut self) {
+    fn end_batch(&mut self) {
         for (from, party) in self.parties.iter_mut().enumerate() {
-            party.settle(self.now);
+            party.end_batch(self.now);
             let way = &mut self.on_the_way[1 - from];
             way.append(&mut party.env.sent);
             let too_many = way.len().saturating_sub(ON_THE_WAY_MAX);
@@ -130,7 +130,7 @@ impl Scene {
     fn deliver(&mut self, to: usize, which: u8) {
         if let Some(packet) = self.take(to, which) {
             self.parties[to].receive_packet(self.now, &packet);
-            self.settle();
+            self.end_batch();
         }
     }
 
@@ -168,23 +168,23 @@ impl Scene {
         let party = &mut self.parties[to];
         let flow = party.engine.flows().next();
         let state = flow.and_then(|flow| party.engine.flow(flow));
-        let sight = state.map(Sight::of).unwrap_or_default();
+        let edges = state.map(Edges::of).unwrap_or_default();
         let near = |edges: &[SeqNumber; 4], bytes: &mut Bytes<'_>| {
             let (edge, off) = (bytes.u8(), bytes.u16());
             let off = i32::from(off as i16) as u32;
             edges[usize::from(edge & 3)].add(off)
         };
-        let seq = near(&sight.seqs, bytes);
-        let ack = near(&sight.acks, bytes);
+        let seq = near(&edges.seqs, bytes);
+        let ack = near(&edges.acks, bytes);
         let (flags, extras) = (bytes.u8(), bytes.u8());
         let mut options = TcpOptions::NONE;
         if extras & 1 != 0 {
-            let tsval = sight.ts_recent.wrapping_add(u32::from(bytes.u8()));
+            let tsval = edges.ts_recent.wrapping_add(u32::from(bytes.u8()));
             let tsecr = bytes.u32();
             options.timestamps = Some(Timestamps { tsval, tsecr });
         }
         for _ in 0..extras >> 1 & 3 {
-            let left = near(&sight.acks, bytes);
+            let left = near(&edges.acks, bytes);
             options.sack.push(left, left.add(u32::from(bytes.u16())));
         }
         if extras & 8 != 0 {

@@ -266,7 +266,7 @@ impl<'g> Scene<'g> {
         descriptors: &[BorrowedFd<'_>],
     ) -> Option<Result<Answer, Failure>> {
         let service = party.socket()?;
-        service.tell(message, descriptors).ok()?;
+        service.send(message, descriptors).ok()?;
         self.serve(party.session);
         answer(service)
     }
@@ -341,7 +341,7 @@ impl<'g> Scene<'g> {
         };
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         if let Some(service) = attacker.socket() {
-            let _ = service.tell_bytes(bytes, &borrowed);
+            let _ = service.send_bytes(bytes, &borrowed);
             let session = attacker.session;
             self.serve(session);
         }
