@@ -33,6 +33,7 @@ mod ipv6;
 mod jumbo;
 mod kernels;
 mod links;
+mod loopback;
 mod loss;
 mod machines;
 mod memory;
@@ -95,6 +96,14 @@ const CASES: &[Case] = cases![
     coexist::loopback_client_of_an_accelerated_listener 60,
     coexist::address_in_use_both_ways 60,
     coexist::idle_service_sleeps 60,
+    loopback::redis_on_localhost 60,
+    loopback::nginx_and_curl 60,
+    loopback::all_addresses_as_on_the_kernel 60,
+    loopback::mixed_ends_are_the_kernels 90,
+    loopback::another_namespace_does_not_meet 60,
+    loopback::no_frame_reaches_it 60,
+    loopback::deaths_reset_the_other_end 90,
+    loopback::rules_hold 60,
     interfaces::a_service_starts_without_a_carrier 60,
     interfaces::down_and_up_again 60,
     interfaces::the_mtu_changes 60,

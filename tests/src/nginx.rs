@@ -34,6 +34,8 @@ pub struct NginxOptions {
     pub extra: String,
     /// Further lines of the `server` block.
     pub server: String,
+    /// Options of `tidelane run`.
+    pub run_options: String,
 }
 
 impl Default for NginxOptions {
@@ -45,6 +47,7 @@ impl Default for NginxOptions {
             cpus: None,
             extra: String::new(),
             server: String::new(),
+            run_options: String::new(),
         }
     }
 }
@@ -68,7 +71,11 @@ impl Nginx {
         options: &NginxOptions,
     ) -> Result<Self, Stop> {
         let (program, home) = Self::prepare(wire, Side::Server, options)?;
-        let master = wire.start_server(program.on(service), service, options.port);
+        let master = wire.start_server(
+            program.run_options(&options.run_options),
+            service,
+            options.port,
+        );
         let master = master.map_err(|stop| explain(stop, &home))?;
         Ok(Self {
             master,

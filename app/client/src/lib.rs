@@ -26,5 +26,5 @@ mod stream;
 pub use context::{ClientEvent, Connect, Context, QueueError};
 pub use control::{NotAdmitted, Refusal, RegisterError};
 pub use heir::Heir;
-pub use program::{ListenerHandle, Program};
+pub use program::{Listen, ListenerHandle, Program};
 pub use stream::{SendLimits, Stream, StreamOptions, UrgentByte};

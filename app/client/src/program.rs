@@ -30,6 +30,19 @@ pub struct Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerHandle(pub u32);
 
+/// A listener that a program wants. See [`Program::listen`].
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// The program's number for it.
+    pub cookie: u64,
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+    /// What its connections begin with.
+    pub options: OpenOptions,
+    /// Connections within the host (loopback) shall be the service's, too.
+    pub within_host: bool,
+}
+
 impl Program {
     /// Registers with the service that listens at `socket_path`. `name` is for `tidelane ss`.
     pub fn register(socket_path: &Path, name: &str) -> Result<Program, RegisterError> {
@@ -169,19 +182,13 @@ impl Program {
     }
 
     /// The kernel socket `fd` listens: asks the service to take its port too. Contexts then
-    /// `listener_join` to get its connections; `cookie` comes back in `Accepted`. The connections
-    /// begin with `options`.
-    pub fn listen(
-        &self,
-        fd: BorrowedFd<'_>,
-        cookie: u64,
-        backlog: u32,
-        options: OpenOptions,
-    ) -> Result<ListenerHandle, Refusal> {
+    /// `listener_join` to get its connections; the cookie comes back in `Accepted`.
+    pub fn listen(&self, fd: BorrowedFd<'_>, listen: &Listen) -> Result<ListenerHandle, Refusal> {
         let mut request = new_message(message::LISTEN);
-        request.options = options;
-        request.cookie = cookie;
-        request.backlog = backlog;
+        request.options = listen.options;
+        request.cookie = listen.cookie;
+        request.backlog = listen.backlog;
+        request.within_host = listen.within_host.into();
         Ok(ListenerHandle(self.ask(&request, &[fd])?.listener))
     }
 
@@ -195,9 +202,12 @@ impl Program {
         let _ = self.ask(&request, &[]);
     }
 
-    /// The bound kernel socket `fd` reserves its port for connections of this program.
-    pub fn reserve(&self, fd: BorrowedFd<'_>) -> Result<u16, Refusal> {
-        let answer = self.ask(&new_message(message::RESERVE), &[fd])?;
+    /// The bound kernel socket `fd` reserves its port for connections of this program. With
+    /// `within` they come from that address, and stay within the host.
+    pub fn reserve(&self, fd: BorrowedFd<'_>, within: Option<[u8; 16]>) -> Result<u16, Refusal> {
+        let mut request = new_message(message::RESERVE);
+        request.local_addr = within.unwrap_or_default();
+        let answer = self.ask(&request, &[fd])?;
         let nonsense = || Refusal::Io(io::ErrorKind::InvalidData.into());
         answer.port.try_into().map_err(|_| nonsense())
     }

@@ -12,6 +12,7 @@
 //! | `outage` | the time without a service |
 //! | `exceptions` | sockets that are left to the kernel by choice |
 //! | `report` | sockets that stay with the kernel |
+//! | `within_host` | connections over loopback that the service shall have |
 
 pub(crate) mod beside;
 pub(crate) mod connection;
@@ -22,6 +23,7 @@ pub(crate) mod marks;
 pub(crate) mod outage;
 pub(crate) mod report;
 pub(crate) mod session;
+pub(crate) mod within_host;
 
 pub(crate) use connection::Connection;
 pub use lane::Lane;

@@ -84,6 +84,7 @@ impl Machine {
                 v6_only: false,
                 group: None,
                 backlog: 1024,
+                within_host: false,
             };
             self.host.listen(id, &listen).expect("the port is free");
             context

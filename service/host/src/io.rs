@@ -32,6 +32,7 @@ use crate::{
     routes::Routes,
     rules::RuleSet,
     transmit::outlet,
+    within_host::AddressesWithin,
 };
 
 /// The memory wire's number; a port's is its index plus one.
@@ -51,6 +52,8 @@ pub struct HostIo<P> {
     pub memory: MemoryWire,
     /// The interface's routes and neighbours.
     pub routes: Routes,
+    /// The host's addresses beside those of the interface.
+    pub within: AddressesWithin,
     /// Registered programs.
     pub programs: Programs,
     /// The users' accounts on this core.
@@ -120,6 +123,7 @@ impl<P: PacketIo> HostIo<P> {
             super_payload_max,
             memory: MemoryWire::default(),
             routes,
+            within: AddressesWithin::default(),
             programs: Programs::default(),
             ledger: Ledger::default(),
             prepaid: Prepaid::default(),

@@ -52,6 +52,7 @@ mod slots;
 mod strays;
 mod transmit;
 mod urgent;
+mod within_host;
 
 use std::collections::VecDeque;
 
@@ -85,6 +86,7 @@ pub use crate::{
     rules::{Action, BadPrefix, Credentials, Direction, Opening, Prefix, Rule, RuleSet},
     shared::{Holder, Take, TakeError, Taken},
     siblings::{Place, Siblings},
+    within_host::AddressesWithin,
 };
 
 /// While something could not be delivered, the host looks again this often.

@@ -53,6 +53,8 @@ pub struct Listener {
     pub key: u64,
     /// Where it listens.
     pub local: Endpoint,
+    /// Connections within the host are its own, too.
+    pub within_host: bool,
     /// Whose the program was that listened first.
     pub owner: Arc<Credentials>,
     /// Programs that hold the socket.

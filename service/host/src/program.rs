@@ -46,6 +46,8 @@ pub struct Program {
     pub registered: bool,
     /// Congestion controls that it may choose.
     pub congestion: AllowedCongestion,
+    /// It may connect within the host: its loopback is that of the listeners.
+    pub within_host: bool,
 }
 
 impl Program {
@@ -73,6 +75,7 @@ impl Program {
             gone: false,
             registered: true,
             congestion: AllowedCongestion::ALL,
+            within_host: false,
         }
     }
 

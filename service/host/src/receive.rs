@@ -238,7 +238,8 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
         let error = icmp_error(packet)?;
-        if error.key.local.addr != packet.dst {
+        // Of the interface's own: no error names a connection within the host.
+        if error.key.local.addr != packet.dst || !self.io.routes.is_local(packet.dst) {
             return Err(DropReason::NotOurs);
         }
         self.io.routes.check_source(packet.src)?;

@@ -54,6 +54,8 @@ pub struct Listen {
     pub group: Option<u32>,
     /// Connections that may wait to be accepted.
     pub backlog: u32,
+    /// Connections within the host (loopback) are its own, too.
+    pub within_host: bool,
 }
 
 impl<P: PacketIo> Host<P> {
@@ -213,6 +215,7 @@ impl<P: PacketIo> Host<P> {
             v6_only,
             group,
             backlog,
+            within_host,
         } = listen;
         let program = self.io.programs.get(id).filter(|program| !program.gone);
         let owner = program.map(|program| program.credentials.clone());
@@ -221,10 +224,11 @@ impl<P: PacketIo> Host<P> {
         };
         if let Some(known) = self.io.listeners.find(key) {
             self.engine.set_backlog(known, backlog);
-            if let Some(entry) = self.io.listeners.get_mut(known)
-                && !entry.holders.contains(&id)
-            {
-                entry.holders.push(id);
+            if let Some(entry) = self.io.listeners.get_mut(known) {
+                entry.within_host |= within_host;
+                if !entry.holders.contains(&id) {
+                    entry.holders.push(id);
+                }
             }
             return Ok(known);
         }
@@ -242,6 +246,7 @@ impl<P: PacketIo> Host<P> {
             number,
             key,
             local,
+            within_host,
             owner,
             holders: vec![id],
             members: Vec::new(),

@@ -48,7 +48,7 @@ impl Parked {
 }
 
 /// The outcome of an attempt to start an active open.
-enum Start {
+pub(crate) enum Start {
     Done,
     Failed(u32),
     /// The kernel can carry it, for this reason.
@@ -322,24 +322,17 @@ impl<P: PacketIo> Host<P> {
             addr: IpAddress(request.peer_addr),
             port: request.peer_port,
         };
-        let route = match self.route_to(now, peer) {
+        let found = match self.route_within(program, peer) {
+            Some(route) => Ok(route),
+            None => self.route_to(now, peer),
+        };
+        let route = match found {
             Ok(route) => route,
             Err(other) => return other,
         };
-        let wanted = IpAddress(request.local_addr);
-        let local_addr = if wanted.is_unspecified() {
-            if route.link == MEMORY_LINK {
-                peer.addr
-            } else {
-                match self.io.routes.lookup(peer.addr) {
-                    Some(found) => found.source,
-                    None => return Start::Failed(close_cause::NET_UNREACHABLE),
-                }
-            }
-        } else if self.io.routes.is_local(wanted) {
-            wanted
-        } else {
-            return Start::Failed(close_cause::NET_UNREACHABLE);
+        let local_addr = match self.local_address(request, peer, route) {
+            Ok(addr) => addr,
+            Err(other) => return other,
         };
         let local = match self.local_endpoint(program, local_addr, request.local_port, peer) {
             Ok(local) => local,
@@ -387,7 +380,7 @@ impl<P: PacketIo> Host<P> {
 
     fn route_to(&mut self, now: Instant, peer: Endpoint) -> Result<Route, Start> {
         if self.io.routes.is_local(peer.addr) {
-            if !self.engine.has_listener(peer) {
+            if self.engine.listener_at(peer).is_none() {
                 return Err(Start::Kernel(not_accelerated::ROUTE));
             }
             return Ok(Route {

@@ -241,6 +241,16 @@ impl Access {
         self.judge(sponsor, peer)
     }
 
+    /// Returns true if the program `peer`, for which `sponsor` spoke, is in the service's own
+    /// network namespace. Another namespace that is admitted has another loopback.
+    pub fn is_within_host(&self, sponsor: &Peer, peer: &Peer) -> bool {
+        let Some((own, view)) = self.own else {
+            return false;
+        };
+        let now = NetView::of_process(peer.pid_number());
+        sponsor.namespace == own && peer.namespace == own && now.is_ok_and(|now| now == view)
+    }
+
     /// A process of another PID namespace that is not visible here cannot be judged by its cgroup.
     fn judge_cgroup(&self, peer: &Peer) -> Result<(), Denial> {
         let (Some(tree), Some(_)) = (&self.cgroups, peer.pid) else {

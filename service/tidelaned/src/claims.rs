@@ -474,18 +474,16 @@ impl Claims {
         result
     }
 
+    /// The claims on an endpoint: none for an address that the interface does not have, such as
+    /// that of a listener on loopback.
     fn claims_of(&self, endpoint: Endpoint) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,
             proto: protocol::TCP,
             port: endpoint.port,
         };
-        if endpoint.addr.is_unspecified() {
-            let covered = |addr: &&IpAddress| endpoint.addr.covers(**addr);
-            self.addresses.iter().filter(covered).map(claim).collect()
-        } else {
-            vec![claim(&endpoint.addr)]
-        }
+        let covered = |addr: &&IpAddress| endpoint.addr.covers(**addr);
+        self.addresses.iter().filter(covered).map(claim).collect()
     }
 }
 

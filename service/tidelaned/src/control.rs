@@ -363,7 +363,8 @@ impl<P: Port> Control<P> {
         let ours = self
             .network
             .own_routes(|prefix, prefix_len| shared.source_for(prefix, prefix_len));
-        let page = self.network.page_routes(&addresses);
+        let within = self.network.addresses_within();
+        let page = self.network.page_routes(&addresses, &within);
         if let Err(error) = self.page.set_routes(&page) {
             eprintln!("tidelaned: route table of the programs: {error:?}");
         }
@@ -373,8 +374,13 @@ impl<P: Port> Control<P> {
         self.sync_ingress();
         self.shared.cores.send_each(|_| {
             let (addresses, ours) = (addresses.clone(), ours.clone());
-            move |host, now| host.set_routes(now, addresses, ours)
+            let within = within.clone();
+            move |host, now| {
+                host.set_addresses_within(within);
+                host.set_routes(now, addresses, ours);
+            }
         });
+        self.shared.within = within;
     }
 
     /// The first answer to somebody behind a router need not wait for the router to be found.

@@ -82,6 +82,9 @@ pub struct Entitled {
     pub reservation: PortReservation,
     /// Its Fast Open options.
     pub fast_open: ListenerFastOpen,
+    /// A listener that is to have connections within the host, all of which the kernel would
+    /// deliver to it.
+    pub within_host: bool,
 }
 
 enum Job {
@@ -253,13 +256,14 @@ fn look(sent: Sent, entitlement: &mut Entitlement) -> Looked {
 
 /// Examines the descriptors beside a message. All are closed, but for a doorbell.
 fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
+    let mut sent = sent;
     let count = sent.descriptors.len();
-    let mut descriptors = sent.descriptors.into_iter();
+    let mut descriptors = std::mem::take(&mut sent.descriptors).into_iter();
     let first = descriptors.next();
     let found = match first {
         Some(first) if count == called_for(sent.message.kind) => match sent.message.kind {
             message::CONTEXT => Doorbell::from_untrusted(first).ok().map(Found::Doorbell),
-            message::LISTEN => listener(&first, entitlement, &sent.addresses),
+            message::LISTEN => listener(&first, entitlement, &sent),
             _ => reserved(&first, entitlement),
         },
         _ => Some(Found::WrongCount),
@@ -269,24 +273,27 @@ fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
 
 /// A listening socket whose SYNs the kernel would deliver to it. The port is held first: what is
 /// looked at afterwards cannot be another one's.
-fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, addresses: &[IpAddress]) -> Option<Found> {
+fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Found> {
     let socket = entitlement.examine(fd.as_fd())?;
     pace::rest();
     let reservation = PortReservation::beside(&socket.twin()).ok()?;
     pace::rest();
     let fast_open = fast_open::of_listener(fd);
     let local = socket.local.addr;
-    let mut covered: Vec<IpAddress> = addresses.to_vec();
+    let mut covered: Vec<IpAddress> = sent.addresses.clone();
     covered.retain(|addr| socket.ends().any(|end| end.addr.covers(*addr)));
     if covered.is_empty() {
         covered.push(local);
     }
     let delivered = entitlement.is_delivered_to(&socket, &covered);
+    let wanted = delivered && sent.message.within_host != 0;
+    let within_host = wanted && entitlement.is_delivered_within_host(&socket);
     delivered.then(|| {
         Found::Entitled(Box::new(Entitled {
             socket,
             reservation,
             fast_open,
+            within_host,
         }))
     })
 }
@@ -302,6 +309,7 @@ fn reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<Found> {
             socket,
             reservation,
             fast_open: ListenerFastOpen::default(),
+            within_host: false,
         }))
     })
 }

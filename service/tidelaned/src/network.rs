@@ -2,17 +2,19 @@
 
 use std::io;
 
-use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK, ROUTE_KERNEL};
-use tidelane_host::{IngressPolicy, KernelRoute, Route, Way};
+use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK, ROUTE_KERNEL, ROUTE_WITHIN_HOST};
+use tidelane_host::{AddressesWithin, IngressPolicy, KernelRoute, Route, Way};
 use tidelane_steering::mirror::{Change, Mirror, RouteInfo, RouteKind};
 use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::{links, source_settings::SourceSettings};
 
+/// The loopback network of IPv4.
+const LOCALNET: (IpAddress, u8) = (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8);
 /// Destinations that no host has: what connecting to one gives is the kernel's to say.
 const NOBODYS: [(IpAddress, u8); 6] = [
     (IpAddress::UNSPECIFIED_V4, 96 + 8),
-    (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8),
+    LOCALNET,
     (IpAddress::from_v4([224, 0, 0, 0]), 96 + 4),
     (IpAddress::from_v4([255; 4]), 128),
     (IpAddress::UNSPECIFIED_V6, 128),
@@ -209,17 +211,52 @@ impl Network {
         }
     }
 
+    /// The host's addresses beside those that are served. Prefixes of more than one address count
+    /// for loopback alone.
+    pub fn addresses_within(&self) -> AddressesWithin {
+        let served = self.addresses();
+        let mut within = AddressesWithin::default();
+        for (addr, prefix_len, info) in self.mirror.routes() {
+            let addr = IpAddress(addr);
+            if info.kind != RouteKind::Local || addr.is_link_local_v6() || served.contains(&addr) {
+                continue;
+            }
+            if (addr, prefix_len) == LOCALNET {
+                within.localnet = true;
+            } else if prefix_len == 128 && !within.single.contains(&addr) && self.has(addr) {
+                within.single.push(addr);
+            }
+        }
+        within
+    }
+
+    /// Returns true if an interface has the address.
+    fn has(&self, addr: IpAddress) -> bool {
+        let links = self.mirror.links();
+        let mut records = links.flat_map(|link| self.mirror.addresses(link.ifindex));
+        records.any(|record| record.addr == addr.0)
+    }
+
     /// The route table of the service page: which destinations programs ask the service for.
-    pub fn page_routes(&self, addresses: &[IpAddress]) -> Vec<tidelane_ring::Route> {
+    pub fn page_routes(
+        &self,
+        addresses: &[IpAddress],
+        within: &AddressesWithin,
+    ) -> Vec<tidelane_ring::Route> {
         let entry = |addr: IpAddress, prefix_len, accelerated| tidelane_ring::Route {
             addr: addr.0,
             prefix_len,
             accelerated,
         };
-        let nobodys = NOBODYS.iter();
-        let mut page: Vec<tidelane_ring::Route> = nobodys
-            .map(|(prefix, len)| entry(*prefix, *len, ROUTE_KERNEL))
+        let own = within.single.iter().map(|addr| (*addr, 128));
+        let own = own.chain(within.localnet.then_some(LOCALNET));
+        let mut page: Vec<tidelane_ring::Route> = own
+            .map(|(prefix, len)| entry(prefix, len, ROUTE_WITHIN_HOST))
             .collect();
+        let nobodys = NOBODYS
+            .iter()
+            .filter(|nobody| !within.localnet || **nobody != LOCALNET);
+        page.extend(nobodys.map(|(prefix, len)| entry(*prefix, *len, ROUTE_KERNEL)));
         for (addr, prefix_len, info) in self.mirror.routes() {
             let known = page
                 .iter()
@@ -240,10 +277,11 @@ impl Network {
 }
 
 /// The interface's addresses. Those of the link alone (`fe80::/10`) are left to the kernel: the
-/// name of a connection to one includes the interface.
+/// name of a connection to one includes the interface. Loopback addresses are nobody's on a wire.
 pub fn served_addresses(mirror: &Mirror, ifindex: u32) -> Vec<IpAddress> {
     let all = mirror
         .addresses(ifindex)
         .map(|record| IpAddress(record.addr));
-    all.filter(|addr| !addr.is_link_local_v6()).collect()
+    all.filter(|addr| !addr.is_link_local_v6() && !addr.is_loopback())
+        .collect()
 }

@@ -349,6 +349,7 @@ impl Session {
         pace::rest();
         let (policy, keys) = shared.fast_open.read();
         let allowed = shared.congestion.allowed_to(&self.peer);
+        let within_host = self.standing.within_host;
         pace::rest();
         let added = shared.cores.call_each(|_| {
             let (named, region) = (self.named(), region.clone());
@@ -359,6 +360,7 @@ impl Session {
                 let id = host.add_program_of(&user, named, region);
                 host.set_allowed_congestion(id, allowed);
                 host.set_credentials(id, credentials);
+                host.allow_within_host(id, within_host);
                 if let Some(heir) = heir {
                     host.heir_registered(heir, id);
                 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::event::Timespec;
-use tidelane_host::{Host, RuleSet, Stray};
+use tidelane_host::{AddressesWithin, Host, RuleSet, Stray};
 use tidelane_steering::SteeringError;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress};
@@ -69,6 +69,8 @@ pub struct Shared<P: Port> {
     pub confinement: Option<Confinement>,
     /// Features that the kernel or the driver lacks, each with the loss.
     pub shortcomings: Vec<String>,
+    /// Addresses of the host beside those of the interface.
+    pub within: AddressesWithin,
     addresses: Vec<IpAddress>,
     next_session: u64,
     next_listener: u32,
@@ -114,6 +116,7 @@ impl<P: Port> Shared<P> {
             heirs: Vec::new(),
             confinement: None,
             shortcomings: Vec::new(),
+            within: AddressesWithin::default(),
             addresses: Vec::new(),
             next_session: 0,
             next_listener: 0,
@@ -131,6 +134,12 @@ impl<P: Port> Shared<P> {
     /// do.
     pub fn is_served(&self, addr: IpAddress) -> bool {
         addr.is_unspecified() || self.addresses.contains(&addr)
+    }
+
+    /// Returns true if a listener at `addr` gets connections: over the interface, or within the
+    /// host if it wants those.
+    pub fn is_reached(&self, addr: IpAddress, within_host: bool) -> bool {
+        self.is_served(addr) || within_host && self.within.has(addr)
     }
 
     /// The source for a route without one: an address within its prefix, or else the first of its

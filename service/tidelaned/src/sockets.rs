@@ -22,6 +22,8 @@ use crate::{netns::NetNs, sys};
 /// `TCP_CLOSE` and `TCP_LISTEN` of the kernel.
 const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
+/// Interface of loopback in every namespace.
+const LOOPBACK: u32 = 1;
 
 /// A kernel TCP socket with a local address.
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +143,26 @@ impl Entitlement {
         (here && served).then_some(socket)
     }
 
+    /// Returns true if the kernel delivers SYNs from within the host to this listening socket, and
+    /// to no other one of a group.
+    pub fn is_delivered_within_host(&mut self, socket: &KernelSocket) -> bool {
+        let Some(lookup) = &mut self.lookup else {
+            return false;
+        };
+        if socket.ifindex != 0 || socket.reuse_port {
+            return false;
+        }
+        socket.ends().all(|end| {
+            let addr = match (end.addr.is_unspecified(), end.addr.is_v4()) {
+                (false, _) => end.addr.0,
+                (true, true) => Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
+                (true, false) => Ipv6Addr::LOCALHOST.octets(),
+            };
+            let found = lookup.listener(addr, end.port, LOOPBACK).ok().flatten();
+            found.is_some_and(|found| found.cookie == socket.cookie)
+        })
+    }
+
     /// Returns true if the kernel delivers SYNs for all of `addresses` to this listening socket, or
     /// to its group (SO_REUSEPORT), whose sockets have one owner.
     pub fn is_delivered_to(&mut self, socket: &KernelSocket, addresses: &[IpAddress]) -> bool {
@@ -190,9 +212,6 @@ mod tests {
     use tidelane_steering::PortReservation;
 
     use super::*;
-
-    /// Interface of loopback.
-    const LOOPBACK: u32 = 1;
 
     fn bound(addr: &str) -> std::os::fd::OwnedFd {
         let fresh = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");

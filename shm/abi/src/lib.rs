@@ -35,7 +35,7 @@ pub use registration::{FlowNumbers, Message, flow_features, message, not_acceler
 
 /// Version of the ABI, increased with every change of this crate. Registration refuses another
 /// version.
-pub const ABI_VERSION: u32 = 12;
+pub const ABI_VERSION: u32 = 13;
 /// Magic number at the start of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// Magic number at the start of the service page.
@@ -418,7 +418,7 @@ pub mod control_event {
     pub const ACCEPTED: u32 = 3;
     /// The service does not carry this destination (its own address, without an accelerated
     /// listener), or a limit was reached: the program connects with the kernel. Only for routes
-    /// with [`super::ROUTE_ASK`].
+    /// with [`super::ROUTE_ASK`] or [`super::ROUTE_WITHIN_HOST`].
     pub const CONNECT_KERNEL: u32 = 4;
 }
 
@@ -463,7 +463,7 @@ pub struct RouteEntry {
     pub addr: [AtomicU64; 2],
     /// Prefix length in the 128-bit form (for IPv4, 96 more than the usual length).
     pub prefix_len: AtomicU32,
-    /// [`ROUTE_KERNEL`], [`ROUTE_ACCELERATED`] or [`ROUTE_ASK`].
+    /// [`ROUTE_KERNEL`], [`ROUTE_ACCELERATED`], [`ROUTE_ASK`] or [`ROUTE_WITHIN_HOST`].
     pub accelerated: AtomicU32,
 }
 
@@ -475,6 +475,9 @@ pub const ROUTE_ACCELERATED: u32 = 1;
 /// there. The program waits for the first answer (CONNECT_STARTED or CONNECT_KERNEL) before connect
 /// returns.
 pub const ROUTE_ASK: u32 = 2;
+/// Loopback, or another address of this host: as [`ROUTE_ASK`] for programs that want such
+/// connections within the service, as [`ROUTE_KERNEL`] for the others.
+pub const ROUTE_WITHIN_HOST: u32 = 3;
 
 const _: () = {
     use core::mem::{offset_of, size_of};

@@ -43,6 +43,13 @@ pub struct Message {
     pub options: crate::OpenOptions,
     /// NUMBERS' answer: the figures of the connection.
     pub numbers: FlowNumbers,
+    /// RESERVE: the local address of a connection within the host (loopback); zeros for one that
+    /// leaves over the interface.
+    pub local_addr: [u8; 16],
+    /// LISTEN: 1 if connections within the host (loopback) are wanted, too.
+    pub within_host: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// The service's figures of a connection for TCP_INFO and TCP_CONGESTION. Counters start with the
@@ -232,4 +239,4 @@ pub mod not_accelerated {
     }
 }
 
-const _: () = assert!(core::mem::size_of::<Message>() == 280);
+const _: () = assert!(core::mem::size_of::<Message>() == 304);

@@ -129,6 +129,7 @@ impl Process {
                 v6_only,
                 group: None,
                 backlog: spec.backlog,
+                within_host: false,
             };
             let listens = machine.host.listen(&self.id, &listen);
             for (_, worker) in self.workers.iter_mut().filter(|_| listens) {

@@ -36,6 +36,9 @@ pub struct Options {
     /// Let the program make rings of io_uring, which it must not use for sockets
     #[arg(long)]
     io_uring: bool,
+    /// Carry connections over loopback, too, where both programs run with this option
+    #[arg(long)]
+    loopback: bool,
     #[command(flatten)]
     left: Left,
     /// Program and its arguments
@@ -105,6 +108,9 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         .env("TIDELANE_SOCKET", socket)
         .env(VARIABLE, options.left.exceptions().to_string())
         .env("TIDELANE_STRICT", if options.strict { "1" } else { "0" });
+    if options.loopback {
+        command.env("TIDELANE_LOOPBACK", "1");
+    }
     if options.io_uring {
         command.env("TIDELANE_IO_URING", "1");
     }

@@ -13,7 +13,7 @@ use rustix::{
     },
 };
 use tidelane_abi::{ABI_VERSION, Message, OpenOptions, message, refusal};
-use tidelane_client::{ClientEvent, ListenerHandle, Program, Refusal, RegisterError};
+use tidelane_client::{ClientEvent, Listen, ListenerHandle, Program, Refusal, RegisterError};
 use tidelane_ring::{
     ControlEventProducer, DataEventProducer, Doorbell, Layout, ProgramRegion, ServicePageMap,
     registration::{new_message, recv_message, send_message},
@@ -47,6 +47,15 @@ fn serve<T: Send + 'static>(
     bind(&listener, &SocketAddrUnix::new(&path.0).unwrap()).unwrap();
     listen(&listener, 8).unwrap();
     std::thread::spawn(move || work(accept(&listener).unwrap()))
+}
+
+fn listen_with(cookie: u64) -> Listen {
+    Listen {
+        cookie,
+        backlog: 128,
+        options: OpenOptions::default(),
+        within_host: false,
+    }
 }
 
 fn receive(socket: &OwnedFd) -> (Message, Vec<OwnedFd>) {
@@ -189,17 +198,15 @@ fn a_session_from_registration_to_the_service_s_death() {
     let mut context = program.new_context().unwrap();
     let file = Doorbell::new().unwrap();
     assert_eq!(
-        program
-            .listen(file.fd(), 77, 128, OpenOptions::default())
-            .unwrap(),
+        program.listen(file.fd(), &listen_with(77)).unwrap(),
         ListenerHandle(9)
     );
-    let refused = program.listen(file.fd(), 78, 128, OpenOptions::default());
+    let refused = program.listen(file.fd(), &listen_with(78));
     assert!(matches!(
         refused,
         Err(Refusal::Refused(refusal::NOT_ENTITLED))
     ));
-    assert_eq!(program.reserve(file.fd()).unwrap(), 4711);
+    assert_eq!(program.reserve(file.fd(), None).unwrap(), 4711);
     program.note(5, 2);
     program.unlisten(ListenerHandle(9));
     let (service, bell) = service.join().unwrap();
@@ -245,7 +252,7 @@ fn a_session_from_registration_to_the_service_s_death() {
     assert!(!program.is_service_alive() && program.service_known_gone());
     assert!(matches!(program.new_context(), Err(Refusal::ServiceGone)));
     assert!(matches!(
-        program.reserve(file.fd()),
+        program.reserve(file.fd(), None),
         Err(Refusal::ServiceGone)
     ));
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use tidelane_abi::{ROUTE_ASK, ROUTE_KERNEL, not_accelerated};
+use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_KERNEL, ROUTE_WITHIN_HOST, not_accelerated};
 use tidelane_client::{Connect, Refusal};
 
 use super::{descriptors, process};
@@ -15,6 +15,7 @@ use crate::{
     service::{
         Lane, exceptions, lanes, report,
         session::{self, Session},
+        within_host,
     },
     socket::{
         Inner, Socket,
@@ -205,8 +206,10 @@ fn start(
         return Ok(Started::Kernel(session::unavailable()));
     };
     let route = session.program.route(peer.addr);
+    let within_host = route == ROUTE_WITHIN_HOST;
+    let is_kernels = within_host && !within_host::is_wanted(session, fd);
     let v4_excluded = inner.options.v6_only() && peer.is_v4();
-    if route == ROUTE_KERNEL || peer.is_unspecified() || v4_excluded {
+    if is_kernels || route == ROUTE_KERNEL || peer.is_unspecified() || v4_excluded {
         return Ok(Started::Kernel(not_accelerated::ROUTE));
     }
     if inner.options.kernel_only {
@@ -215,7 +218,7 @@ fn start(
     if let Some(reason) = exceptions::of_connection(&peer) {
         return Ok(Started::Kernel(reason));
     }
-    let local = match local_reservation(session, inner, fd, peer) {
+    let local = match local_reservation(session, inner, fd, peer, within_host) {
         Ok(local) => local,
         Err(reason) => return Ok(Started::Kernel(reason)),
     };
@@ -248,10 +251,10 @@ fn start(
     inner.error = 0;
     inner.cause_seen = false;
     inner.state = State::Connecting(Connecting::default());
-    Ok(if route == ROUTE_ASK {
-        Started::Asked
-    } else {
+    Ok(if route == ROUTE_ACCELERATED {
         Started::Accelerated
+    } else {
+        Started::Asked
     })
 }
 
@@ -261,6 +264,7 @@ fn local_reservation(
     inner: &Inner,
     fd: RawFd,
     peer: Address,
+    within_host: bool,
 ) -> Result<Option<Address>, u32> {
     if !inner.bound {
         return Ok(None);
@@ -274,8 +278,13 @@ fn local_reservation(
         // A port of `::` that is to serve an IPv4 connection.
         return Err(not_accelerated::LOCAL_ADDRESS);
     }
-    match session.program.reserve(sys::borrow(fd)) {
-        Ok(port) => Ok(Some(Address { port, ..local })),
+    let within = within_host.then(|| within_host::source(&local, &peer));
+    match session.program.reserve(sys::borrow(fd), within) {
+        Ok(port) => Ok(Some(Address {
+            port,
+            addr: within.unwrap_or(local.addr),
+            ..local
+        })),
         Err(Refusal::ServiceGone) => Err(not_accelerated::SERVICE_GONE),
         Err(Refusal::Limit(reason)) => Err(reason),
         Err(_) => Err(not_accelerated::LOCAL_ADDRESS),

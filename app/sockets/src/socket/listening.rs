@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, os::fd::RawFd};
 
 use tidelane_abi::{OpenOptions, not_accelerated, refusal};
-use tidelane_client::{ListenerHandle, Refusal};
+use tidelane_client::{Listen, ListenerHandle, Refusal};
 
 use super::{
     Inner, Socket, arrive, registry,
@@ -265,9 +265,13 @@ pub(crate) fn attach(
     if let Some(reason) = exceptions::of_listener(fd) {
         return Err(reason);
     }
-    let backlog = backlog.max(0) as u32;
-    let fd = sys::borrow(fd);
-    match session.program.listen(fd, cookie, backlog, options) {
+    let listen = Listen {
+        cookie,
+        backlog: backlog.max(0) as u32,
+        options,
+        within_host: session::settings().within_host,
+    };
+    match session.program.listen(sys::borrow(fd), &listen) {
         Ok(handle) => Ok((handle, session.generation)),
         Err(Refusal::ServiceGone) => Err(not_accelerated::SERVICE_GONE),
         Err(Refusal::Refused(refusal::NOT_ACCELERATED | refusal::NOT_ENTITLED)) => {

@@ -160,6 +160,7 @@ impl Peer {
             v6_only: false,
             group: None,
             backlog: 64,
+            within_host: false,
         };
         core.host.listen(id, &listen).expect("a listener");
         drop(core);

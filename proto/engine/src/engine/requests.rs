@@ -357,12 +357,12 @@ impl Engine {
         &self.config
     }
 
-    /// Returns true if a SYN for `local` finds a listener that is to stay.
-    pub fn has_listener(&self, local: Endpoint) -> bool {
-        let found = self.listeners.find(&local);
-        found
-            .and_then(|id| self.listeners.get(id))
-            .is_some_and(|listener| !listener.leaving)
+    /// Returns the listener that a SYN for `local` finds, unless it is leaving. The listener stands for
+    /// its group.
+    pub fn listener_at(&self, local: Endpoint) -> Option<ListenerId> {
+        let id = self.listeners.find(&local)?;
+        let listener = self.listeners.get(id)?;
+        (!listener.leaving).then_some(id)
     }
 
     /// Returns true if an active open with this 4-tuple is possible now: no flow has it, and it is

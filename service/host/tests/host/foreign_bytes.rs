@@ -35,6 +35,7 @@ fn listen(stage: &mut Stage, port: u16) -> Program {
         v6_only: false,
         group: None,
         backlog: 32,
+        within_host: false,
     };
     host.listen(id, &listen).expect("a listener");
     (id, region)

@@ -62,6 +62,7 @@ impl Guest {
             v6_only: false,
             group: None,
             backlog: 4096,
+            within_host: false,
         };
         stage.core.host.listen(self.id, &listen).map(drop)
     }

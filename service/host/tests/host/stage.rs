@@ -177,6 +177,7 @@ pub fn listen_as(
         v6_only: false,
         group: None,
         backlog: 16,
+        within_host: false,
     };
     host.listen(id, &listen).expect("a listener");
     (id, region)

@@ -190,20 +190,34 @@ fn a_listener_that_leaves_its_syns_keeps_its_claim() {
 }
 
 #[test]
-fn wildcards_follow_the_addresses() {
+fn claims_follow_the_addresses() {
     let mut scene = Scene::new();
     let any = IpAddress::UNSPECIFIED_V4;
     scene.listen(1, any, 80);
     scene.want(Owner::Session(2), HERE, 81).unwrap();
+    assert_eq!(scene.scope(HERE, 81), Some(Scope::BesideKernel));
     scene.claims.set_addresses(vec![THERE]).unwrap();
     assert_eq!(scene.scope(HERE, 80), None);
     assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
-    assert_eq!(scene.scope(HERE, 81), Some(Scope::BesideKernel));
+    assert_eq!(scene.scope(HERE, 81), None);
     scene.claims.set_addresses(vec![HERE, THERE]).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.scope(HERE, 81), Some(Scope::BesideKernel));
     let before = *scene.calls.lock().unwrap();
     scene.claims.set_addresses(vec![HERE, THERE]).unwrap();
     assert_eq!(*scene.calls.lock().unwrap(), before, "nothing has changed");
+}
+
+/// No packet of the wire is for a listener or a port on loopback.
+#[test]
+fn addresses_that_the_interface_does_not_have_are_not_claimed() {
+    let mut scene = Scene::new();
+    let loopback = IpAddress::from_v4([127, 0, 0, 1]);
+    scene.listen(1, loopback, 80);
+    scene.want(Owner::Session(2), loopback, 81).unwrap();
+    scene.want(Owner::Pool, loopback, 82).unwrap();
+    assert!(scene.claims.has((Owner::Listener(1), end(loopback, 80))));
+    assert!(scene.told.lock().unwrap().is_empty());
 }
 
 #[test]

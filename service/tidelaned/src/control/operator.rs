@@ -25,6 +25,7 @@ impl<P: Port> Control<P> {
         session.standing = Standing {
             denied: self.shared.access.judge(&session.peer, &session.peer).err(),
             view: self.shared.access.view_of(&session.peer),
+            ..Standing::default()
         };
         pace::rest();
         let is_refused = |session: &Session| session.standing.denied.is_some();

@@ -85,9 +85,10 @@ impl Session {
             socket,
             reservation,
             fast_open: set,
+            within_host,
         } = entitled;
         let (policy, keys) = shared.fast_open.read();
-        if !shared.is_served(socket.local.addr) {
+        if !shared.is_reached(socket.local.addr, within_host) {
             return self.answer(message::LISTEN, refusal::NOT_ACCELERATED);
         }
         let left = shared.is_left(socket.cookie);
@@ -111,6 +112,7 @@ impl Session {
             v6_only: socket.v6_only,
             group: socket.group(),
             backlog,
+            within_host,
         };
         let listened = shared.cores.call_each(|core| {
             let id = registered.ids[core];

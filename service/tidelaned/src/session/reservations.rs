@@ -6,7 +6,7 @@ use tidelane_abi::{Message, message, refusal};
 use tidelane_host::accounts::Resource;
 use tidelane_ring::registration::{new_message, send_message};
 use tidelane_steering::SteeringError;
-use tidelane_wire::Endpoint;
+use tidelane_wire::{Endpoint, IpAddress};
 
 use super::Session;
 use crate::{
@@ -21,13 +21,18 @@ impl Session {
     pub(super) fn reserve<P: Port>(
         &mut self,
         shared: &mut Shared<P>,
+        request: &Message,
         entitled: Entitled,
     ) -> io::Result<()> {
         let Some(registered) = &self.registered else {
             return Ok(());
         };
         let socket = entitled.socket;
-        let addr = if socket.local.addr.is_unspecified() {
+        let within = IpAddress(request.local_addr);
+        let addr = if !within.is_unspecified() {
+            let covered = socket.local.addr.covers(within) && shared.within.has(within);
+            Some(within).filter(|_| covered && self.standing.within_host)
+        } else if socket.local.addr.is_unspecified() {
             shared.first_address(socket.local.addr)
         } else {
             Some(socket.local.addr).filter(|addr| shared.is_served(*addr))

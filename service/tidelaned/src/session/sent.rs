@@ -38,7 +38,7 @@ impl Session {
             (_, Found::WrongCount) => return Next::End,
             (message::CONTEXT, Found::Doorbell(bell)) => self.context(shared, &message, bell),
             (message::LISTEN, Found::Entitled(socket)) => self.listen(shared, &message, *socket),
-            (message::RESERVE, Found::Entitled(socket)) => self.reserve(shared, *socket),
+            (message::RESERVE, Found::Entitled(socket)) => self.reserve(shared, &message, *socket),
             (message::CONTEXT, _) => self.answer(kind, refusal::MALFORMED),
             _ => self.answer(kind, refusal::NOT_ENTITLED),
         };

@@ -17,6 +17,9 @@ pub struct Standing {
     pub denied: Option<Denial>,
     /// The network namespace that its children must be in.
     pub view: Option<NetView>,
+    /// It is in the service's own network namespace, as far as the kernel says so for sure: the
+    /// host's loopback is its own.
+    pub within_host: bool,
 }
 
 impl Session {
@@ -43,6 +46,7 @@ impl Session {
             self.standing.denied = judged.err();
             self.peer.look_at_groups();
         }
+        self.standing.within_host = shared.access.is_within_host(self.sponsor(), &self.peer);
         match self.denial() {
             0 => self.register(shared, request),
             why => self.answer(message::REGISTERED, why),

@@ -1,0 +1,42 @@
+//! Connections within the host: over loopback, and to its addresses on other interfaces.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use super::session::{self, Session};
+use crate::sys::{self, Address, Errno};
+
+/// `127.0.0.1`.
+const LOCALHOST_V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1];
+
+/// `SO_NETNS_COOKIE`, which libc does not name yet.
+const SO_NETNS_COOKIE: i32 = 71;
+
+/// Returns true if the user wants a connection of the socket within the host to be the service's,
+/// and the socket is of the network namespace in which the program registered: a program that has
+/// gone to another one has another loopback there.
+pub(crate) fn is_wanted(session: &Session, fd: RawFd) -> bool {
+    if !session::settings().within_host {
+        return false;
+    }
+    let home = session.program.control_fd();
+    let home = home.and_then(|home| namespace_of(home.as_raw_fd()).ok());
+    home.is_some() && home == namespace_of(fd).ok()
+}
+
+/// The kernel's number for the network namespace of a socket: Linux 5.14.
+fn namespace_of(fd: RawFd) -> Result<u64, Errno> {
+    let mut cookie = [0; 8];
+    sys::socket_option(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
+}
+
+/// The address from which a socket that is bound to `local` connects to `peer`, within the host.
+pub(crate) fn source(local: &Address, peer: &Address) -> [u8; 16] {
+    if !local.is_unspecified() {
+        return local.addr;
+    }
+    match peer.is_v4() && peer.addr[12] == 127 {
+        true => LOCALHOST_V4,
+        false => peer.addr,
+    }
+}

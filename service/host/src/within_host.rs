@@ -1,0 +1,175 @@
+//! Connections within the host that do not name the served interface: loopback, and addresses of
+//! other interfaces.
+//!
+//! They are joined in memory where both programs want it (`docs/design/loopback.md`). No frame from
+//! the wire can have their ends: a frame is for an address of the served interface, and those are
+//! at neither end here.
+
+use tidelane_abi::{ControlRequest, close_cause, not_accelerated};
+use tidelane_engine::{Endpoint, IpAddress, Route};
+use tidelane_packet_io::PacketIo;
+
+use crate::{Host, ProgramId, io::MEMORY_LINK, memory_wire, requests::Start};
+
+/// The source of connections to `127.0.0.0/8`.
+const LOCALHOST_V4: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
+
+/// The host's own addresses beside those of the served interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressesWithin {
+    /// `127.0.0.0/8` is there: the kernel's loopback is up.
+    pub localnet: bool,
+    /// Single addresses: `::1`, and those of other interfaces.
+    pub single: Vec<IpAddress>,
+}
+
+impl AddressesWithin {
+    /// Returns true if the kernel delivers packets for `addr` to this host.
+    pub fn has(&self, addr: IpAddress) -> bool {
+        self.has_localnet(addr) || self.single.contains(&addr)
+    }
+
+    /// The address from which the kernel would connect to `peer`; none if `peer` is elsewhere.
+    pub fn source_for(&self, peer: IpAddress) -> Option<IpAddress> {
+        match self.has_localnet(peer) {
+            true => Some(LOCALHOST_V4),
+            false => self.single.contains(&peer).then_some(peer),
+        }
+    }
+
+    /// Returns true if a connection from `local` to `peer` may be joined here: both are in
+    /// `127.0.0.0/8`, or they are one address.
+    fn joins(&self, local: IpAddress, peer: IpAddress) -> bool {
+        let in_localnet = self.has_localnet(local) && self.has_localnet(peer);
+        in_localnet || local == peer && self.single.contains(&peer)
+    }
+
+    /// Returns true if there is a pool of ports at `addr`: it is the source of some connection.
+    fn has_pool(&self, addr: IpAddress) -> bool {
+        self.source_for(addr) == Some(addr)
+    }
+
+    fn has_localnet(&self, addr: IpAddress) -> bool {
+        self.localnet && addr.is_v4() && addr.is_loopback()
+    }
+}
+
+impl<P: PacketIo> Host<P> {
+    /// The host's own addresses beside those of the interface, whole.
+    pub fn set_addresses_within(&mut self, addresses: AddressesWithin) {
+        let before = std::mem::replace(&mut self.io.within, addresses);
+        let sources = before.single.into_iter().chain([LOCALHOST_V4]);
+        for addr in sources {
+            if !self.io.within.has_pool(addr) && !self.io.routes.is_local(addr) {
+                self.io.pool.remove_address(addr);
+            }
+        }
+    }
+
+    /// The program may connect within this host: its loopback is that of the listeners.
+    pub fn allow_within_host(&mut self, id: ProgramId, allowed: bool) {
+        if let Some(program) = self.io.programs.get_mut(id) {
+            program.within_host = allowed;
+        }
+    }
+
+    /// The route for a connection of `program` to `peer`, an address of this host beside those of
+    /// the interface. `None`: the kernel has it. A group's listeners are the kernel's to choose
+    /// from: sockets may be among them of which the service knows nothing.
+    pub(crate) fn route_within(&self, program: ProgramId, peer: Endpoint) -> Option<Route> {
+        if !self.io.within.has(peer.addr) {
+            return None;
+        }
+        let allowed = self.io.programs.get(program)?.within_host;
+        let id = self.engine.listener_at(peer)?;
+        let wanted = self.io.listeners.get(id)?.within_host;
+        (allowed && wanted).then_some(Route {
+            link: MEMORY_LINK,
+            mtu: memory_wire::MTU,
+        })
+    }
+
+    /// The address from which a program's connection to `peer` comes, which takes `route`.
+    pub(crate) fn local_address(
+        &self,
+        request: &ControlRequest,
+        peer: Endpoint,
+        route: Route,
+    ) -> Result<IpAddress, Start> {
+        let wanted = IpAddress(request.local_addr);
+        if self.io.within.has(peer.addr) {
+            let source = self.source_within(wanted, request.local_port, peer.addr);
+            return source.ok_or(Start::Kernel(not_accelerated::ROUTE));
+        }
+        let unreachable = Start::Failed(close_cause::NET_UNREACHABLE);
+        if !wanted.is_unspecified() {
+            return match self.io.routes.is_local(wanted) {
+                true => Ok(wanted),
+                false => Err(unreachable),
+            };
+        }
+        if route.link == MEMORY_LINK {
+            return Ok(peer.addr);
+        }
+        let found = self.io.routes.lookup(peer.addr);
+        found.map(|found| found.source).ok_or(unreachable)
+    }
+
+    /// The local address of a connection to `peer` within this host, from a socket that is bound to
+    /// `wanted`, and to `port` unless that is zero. `None`: the kernel has it.
+    fn source_within(&self, wanted: IpAddress, port: u16, peer: IpAddress) -> Option<IpAddress> {
+        let within = &self.io.within;
+        let source = match wanted.is_unspecified() {
+            true => within.source_for(peer)?,
+            false => wanted,
+        };
+        let has_port = port != 0 || within.has_pool(source);
+        (has_port && within.joins(source, peer)).then_some(source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCALHOST_V6: IpAddress = IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    const OTHER: IpAddress = IpAddress::from_v4([192, 168, 1, 1]);
+
+    fn host() -> AddressesWithin {
+        AddressesWithin {
+            localnet: true,
+            single: vec![LOCALHOST_V6, OTHER],
+        }
+    }
+
+    fn localnet(last: u8) -> IpAddress {
+        IpAddress::from_v4([127, 1, 0, last])
+    }
+
+    #[test]
+    fn sources_are_the_kernels() {
+        for (peer, source) in [
+            (localnet(9), Some(LOCALHOST_V4)),
+            (LOCALHOST_V4, Some(LOCALHOST_V4)),
+            (LOCALHOST_V6, Some(LOCALHOST_V6)),
+            (OTHER, Some(OTHER)),
+            (IpAddress::from_v4([192, 168, 1, 2]), None),
+            (IpAddress::UNSPECIFIED_V4, None),
+        ] {
+            assert_eq!(host().source_for(peer), source, "{peer}");
+        }
+        let down = AddressesWithin::default();
+        assert_eq!(down.source_for(LOCALHOST_V4), None);
+        assert!(!down.has(LOCALHOST_V4) && !down.has(LOCALHOST_V6));
+    }
+
+    #[test]
+    fn ends_are_of_one_kind_and_pools_are_few() {
+        let host = host();
+        assert!(host.joins(localnet(1), localnet(2)));
+        assert!(host.joins(OTHER, OTHER) && host.joins(LOCALHOST_V6, LOCALHOST_V6));
+        assert!(!host.joins(LOCALHOST_V4, OTHER) && !host.joins(OTHER, LOCALHOST_V4));
+        assert!(host.has_pool(LOCALHOST_V4) && host.has_pool(OTHER));
+        assert!(!host.has_pool(localnet(9)));
+    }
+}
