@@ -1,30 +1,30 @@
-//! One packet that waits for fragments.
+//! A packet that waits for fragments.
 
 use tidelane_time::Instant;
 use tidelane_wire::{DatagramId, DropReason, Ecn, Fragment, WholeHeaders};
 
 use crate::{PIECES_MAX, ecn::EcnSet};
 
-/// What a packet costs besides its fragments, in bytes of memory.
+/// Memory of a packet besides its fragments, in bytes.
 pub const DATAGRAM_COST: usize = 512;
-/// What a fragment costs besides its payload.
+/// Memory of a fragment besides its payload, in bytes.
 pub const PIECE_COST: usize = 64;
 
-/// Bytes of IP headers that are kept, to be quoted. Only of IPv6 there are longer ones.
+/// Largest IP header that is kept for an ICMP error. Only IPv6 has longer ones.
 const HEADER_KEPT_MAX: usize = 128;
 
 const _: () = assert!(size_of::<Datagram>() + HEADER_KEPT_MAX <= DATAGRAM_COST);
 const _: () = assert!(size_of::<Piece>() <= PIECE_COST);
 
-/// A packet that did not become whole in time.
+/// A packet that was not completed in time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unfinished {
-    /// The start of its first fragment if that had come: the headers of its frame, and the packet
-    /// up to the fragment's end.
+    /// The first fragment if it has arrived: the headers of its frame, and the packet up to the
+    /// fragment's end.
     pub first: Option<(WholeHeaders, Vec<u8>)>,
 }
 
-/// A fragment's payload.
+/// Payload of a fragment.
 #[derive(Debug)]
 struct Piece {
     start: usize,
@@ -37,12 +37,12 @@ impl Piece {
     }
 }
 
-/// What is kept of the fragment at offset zero.
+/// Data of the fragment at offset zero.
 #[derive(Debug)]
 struct First {
     headers: WholeHeaders,
     ecn: Ecn,
-    /// The packet's header as it came; none if it is too long.
+    /// Header of the packet as received, or `None` if it is too long.
     header: Option<Box<[u8]>>,
 }
 
@@ -52,20 +52,20 @@ pub struct Datagram {
     id: DatagramId,
     deadline: Instant,
     younger: u32,
-    /// In order, without overlap.
+    /// Payloads in order, without overlap.
     pieces: Vec<Piece>,
-    /// Bytes of them.
+    /// Bytes in `pieces`.
     len: usize,
-    /// Where the payload ends, once the last fragment has come.
+    /// Length of the packet's payload, known once the last fragment has arrived.
     end: Option<usize>,
     first: Option<First>,
     ecn: EcnSet,
-    /// Why it will never be whole.
+    /// Reason why the packet can never be completed.
     broken: Option<DropReason>,
 }
 
 impl Datagram {
-    /// None of its fragments yet.
+    /// Creates a packet without fragments.
     pub fn new(id: DatagramId, deadline: Instant) -> Self {
         Self {
             id,
@@ -80,42 +80,43 @@ impl Datagram {
         }
     }
 
-    /// Which one it is.
+    /// Id of the packet.
     pub fn id(&self) -> &DatagramId {
         &self.id
     }
 
-    /// When it is given up.
+    /// Time at which the packet times out.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Whether it will never be whole.
+    /// Returns true if the packet can never be completed.
     pub fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
 
-    /// Whether all fragments have come.
+    /// Returns true if all fragments have arrived.
     pub fn is_done(&self) -> bool {
         self.end == Some(self.len)
     }
 
-    /// Bytes of memory.
+    /// Memory of the packet in bytes.
     pub fn cost(&self) -> usize {
         DATAGRAM_COST + self.pieces.len() * PIECE_COST + self.len
     }
 
-    /// A packet was begun; counts if it is of the same source.
+    /// Counts a later packet if it has the same source.
     pub fn note_younger(&mut self, id: &DatagramId) {
         self.younger += u32::from(self.id.src == id.src);
     }
 
-    /// Packets of the same source that were begun after it.
+    /// Number of later packets of the same source.
     pub fn younger(&self) -> u32 {
         self.younger
     }
 
-    /// Takes a fragment. One that contradicts others ends it all, but for a mere copy.
+    /// Adds a fragment. A fragment that contradicts others breaks the packet; an exact duplicate
+    /// does not.
     pub fn take(&mut self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
         if let Some(reason) = self.broken {
             return Err(reason);
@@ -170,7 +171,8 @@ impl Datagram {
         Ok(())
     }
 
-    /// The last fragment ends where the payload does, and no other one.
+    /// Checks the end of a fragment: the last fragment ends at the end of the payload, and others
+    /// end before.
     fn check_end(&self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
         let furthest = self.pieces.last().map_or(0, Piece::end);
         let fits = match (self.end, fragment.more) {
@@ -185,7 +187,7 @@ impl Datagram {
         Err(DropReason::FragmentOverlap)
     }
 
-    /// The frame of the whole packet.
+    /// Returns the frame of the whole packet.
     pub fn frame(self) -> Result<Vec<u8>, DropReason> {
         let first = self.first.ok_or(DropReason::BadFragment)?;
         let ecn = self.ecn.combined(first.ecn);
@@ -200,7 +202,7 @@ impl Datagram {
         Ok(frame)
     }
 
-    /// What there is of it.
+    /// Returns the data for an ICMP error.
     pub fn unfinished(self) -> Unfinished {
         let start = |first: First| {
             let mut packet = Vec::from(first.header?);

@@ -1,13 +1,13 @@
-//! The congestion field of a whole packet, from those of its fragments (RFC 3168 §5.3).
+//! ECN field of a reassembled packet, from those of its fragments (RFC 3168 §5.3).
 
 use tidelane_wire::Ecn;
 
-/// The codepoints that fragments had.
+/// Set of the fragments' codepoints.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct EcnSet(u8);
 
 impl EcnSet {
-    /// Adds a fragment's.
+    /// Adds the codepoint of a fragment.
     pub fn add(&mut self, ecn: Ecn) {
         self.0 |= 1 << ecn as u8;
     }
@@ -16,8 +16,9 @@ impl EcnSet {
         self.0 & 1 << ecn as u8 != 0
     }
 
-    /// The whole packet's, if its first fragment had `first`: congestion that any of them met.
-    /// `None` if some were ECN-capable and others were not, as in Linux: that would hide it.
+    /// Returns the codepoint of the packet, whose first fragment had `first`: CE if any fragment
+    /// had it. Returns `None` if some fragments were ECN-capable and others were not, as in Linux,
+    /// because CE could be hidden.
     pub fn combined(self, first: Ecn) -> Option<Ecn> {
         let only_not_ect = self.0 == 1 << Ecn::NotEct as u8;
         if self.has(Ecn::NotEct) && !only_not_ect {

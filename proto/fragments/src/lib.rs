@@ -1,10 +1,11 @@
-//! Fragments of packets become whole again (RFC 791 §3.2, RFC 815, RFC 8200 §4.5).
+//! IP reassembly (RFC 791 §3.2, RFC 815, RFC 8200 §4.5).
 //!
-//! A [`Reassembler`] takes fragments and gives frames. It has no clock and does no I/O: time is an
-//! argument, and who drives it calls [`Reassembler::expire`] at [`Reassembler::next_timeout`].
+//! A [`Reassembler`] takes fragments and returns frames. It has no clock and does no I/O: time is
+//! an argument, and the driver calls [`Reassembler::expire`] at [`Reassembler::next_timeout`].
 //!
-//! Anybody can send fragments that never become whole, so all that is kept is bounded, and what has
-//! waited longest makes room: a packet whose other fragments are still on their way is young.
+//! Anybody can send fragments of packets that are never completed, so all state is bounded. The
+//! oldest packet makes room for a new one, because a packet whose other fragments are still on
+//! their way is young.
 //!
 //! | bound | |
 //! |---|---|
@@ -15,13 +16,12 @@
 //! | [`YOUNGER_MAX`] | packets of the same source that were begun after one that waits |
 //! | [`TIMEOUT`] | from a packet's first arrival on |
 //!
-//! The sixteen bits of IPv4's identification come again within a second at a gigabit: a packet
-//! that lost a fragment must not wait for one of a later packet's. That is what [`YOUNGER_MAX`] is
-//! for, as `ipfrag_max_dist` is in Linux; what slips through, the transport's checksum is for (RFC
-//! 4963).
+//! The 16-bit identification of IPv4 wraps within a second at 1 Gbit/s. A packet that has lost a
+//! fragment must not be completed by a fragment of a later packet. [`YOUNGER_MAX`] bounds that, as
+//! `ipfrag_max_dist` does in Linux; the transport's checksum detects the rest (RFC 4963).
 //!
-//! Fragments that overlap end their packet (RFC 5722; so does Linux, also over IPv4), and what else
-//! comes of it is dropped, too, until it is forgotten. Only an exact copy is just a copy.
+//! Overlapping fragments end their packet (RFC 5722; Linux does so for IPv4, too). Later fragments
+//! of that packet are dropped until it expires. An exact duplicate of a fragment has no effect.
 #![forbid(unsafe_code)]
 
 mod datagram;
@@ -33,50 +33,49 @@ use tidelane_wire::{DatagramId, DropReason, Fragment, IpAddress};
 pub use crate::datagram::Unfinished;
 use crate::datagram::{DATAGRAM_COST, Datagram, PIECE_COST};
 
-/// Bytes of memory that waiting packets may have.
+/// Largest memory of incomplete packets, in bytes.
 pub const BYTES_MAX: usize = 256 << 10;
-/// Of these, for packets from one address.
+/// Part of `BYTES_MAX` for packets from one address.
 pub const SOURCE_BYTES_MAX: usize = 128 << 10;
-/// Packets that may wait.
+/// Largest number of incomplete packets.
 pub const DATAGRAMS_MAX: usize = 256;
-/// Fragments that one packet may have: the longest one, in the fragments of a path of 576 bytes.
+/// Largest number of fragments per packet: those of the longest packet on a path of 576 bytes.
 pub const PIECES_MAX: usize = 128;
-/// So many packets of the same source may be begun while one waits.
+/// Number of later packets of the same source after which an incomplete packet is dropped.
 pub const YOUNGER_MAX: u32 = 64;
-/// How long a packet waits for its fragments: RFC 8200 §4.5, and the least that RFC 1122 §3.3.2
-/// allows.
+/// Time that a packet waits for its fragments: RFC 8200 §4.5, and the minimum of RFC 1122 §3.3.2.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One packet has room, however many fragments it has.
+/// One packet always fits, with any number of fragments.
 const _: () = assert!(DATAGRAM_COST + PIECES_MAX * PIECE_COST + (64 << 10) <= SOURCE_BYTES_MAX);
 const _: () = assert!(SOURCE_BYTES_MAX < BYTES_MAX);
 
-/// What happened, named as Linux' `IpReasm…`.
+/// Counters, with the names of Linux's `IpReasm…`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Fragments that came.
+    /// Fragments received.
     pub reqds: u64,
-    /// Packets that became whole.
+    /// Packets reassembled.
     pub oks: u64,
-    /// Packets that were given up, for whatever reason.
+    /// Packets dropped, for any reason.
     pub fails: u64,
-    /// Of these: because time was over.
+    /// Packets dropped by a timeout.
     pub timeouts: u64,
 }
 
-/// Packets that wait for fragments.
+/// All incomplete packets.
 #[derive(Debug, Default)]
 pub struct Reassembler {
-    /// Oldest first.
+    /// Incomplete packets, the oldest first.
     datagrams: Vec<Datagram>,
-    /// Of memory, by the reckoning of [`BYTES_MAX`].
+    /// Memory in bytes, as [`BYTES_MAX`] counts it.
     bytes: usize,
     counters: Counters,
 }
 
 impl Reassembler {
-    /// Takes a fragment. The frame of the whole packet if it was the last that was missing; an
-    /// error if it cannot be used.
+    /// Adds a fragment. Returns the frame of the whole packet if it is complete now, or an error if
+    /// the fragment was dropped.
     pub fn push(
         &mut self,
         now: Instant,
@@ -108,7 +107,7 @@ impl Reassembler {
         whole.map(Some)
     }
 
-    /// A packet that has waited too long, if there is one: to be called until there is none.
+    /// Removes and returns a packet that has timed out. The caller repeats this until `None`.
     pub fn expire(&mut self, now: Instant) -> Option<Unfinished> {
         loop {
             if self.next_timeout()? > now {
@@ -124,23 +123,23 @@ impl Reassembler {
         }
     }
 
-    /// When [`expire`](Self::expire) has something to do.
+    /// Returns the time at which [`expire`](Self::expire) is due.
     pub fn next_timeout(&self) -> Option<Instant> {
-        // All wait equally long.
+        // All packets wait equally long, so the oldest is the first.
         self.datagrams.first().map(Datagram::deadline)
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Bytes of memory that waiting packets have, at most [`BYTES_MAX`].
+    /// Memory of incomplete packets in bytes, at most [`BYTES_MAX`].
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Packets that wait, at most [`DATAGRAMS_MAX`].
+    /// Number of incomplete packets, at most [`DATAGRAMS_MAX`].
     pub fn waiting(&self) -> usize {
         self.datagrams.len()
     }
@@ -149,7 +148,7 @@ impl Reassembler {
         self.datagrams.iter().rposition(|known| known.id() == id)
     }
 
-    /// A new packet, the youngest. Its place.
+    /// Adds a packet. Returns its index.
     fn begin(&mut self, now: Instant, id: DatagramId) -> usize {
         for datagram in &mut self.datagrams {
             datagram.note_younger(&id);
@@ -166,7 +165,8 @@ impl Reassembler {
         self.datagrams.len() - 1
     }
 
-    /// Gives up others until the packet at `at` can have `cost` bytes more. Where it is then.
+    /// Drops other packets until the packet at `at` may have `cost` bytes more. Returns its new
+    /// index.
     fn make_room(&mut self, mut at: usize, cost: usize) -> usize {
         while let Some(victim) = self.victim(at, cost) {
             self.give_up(victim);
@@ -175,7 +175,8 @@ impl Reassembler {
         at
     }
 
-    /// The oldest packet but that at `at`, of its source if that has too much.
+    /// Returns the oldest packet other than that at `at`, of the same source if the source exceeds
+    /// its limit.
     fn victim(&self, at: usize, cost: usize) -> Option<usize> {
         let src = self.datagrams.get(at)?.id().src;
         let others = || (0..self.datagrams.len()).filter(|other| *other != at);

@@ -1,4 +1,5 @@
-//! Any cut in any order gives the whole; hostile fragments give nothing that was not sent.
+//! Properties: fragments of any size in any order give the whole packet; hostile fragments give no
+//! data that was not sent.
 
 use proptest::prelude::*;
 use tidelane_wire::{Ecn, IpAddress, MacAddress, parse_frame, protocol};
@@ -25,8 +26,8 @@ fn fragment(id: u32, host: u8, start: usize, more: bool, payload: &[u8]) -> Frag
     }
 }
 
-/// Edges of pieces, in units of eight bytes from 0 to `len`, and the order in which the pieces
-/// come; each index may come more than once.
+/// Boundaries of pieces in units of eight bytes from 0 to `len`, and the order of arrival, in which
+/// an index may occur more than once.
 fn cut() -> impl Strategy<Value = (Vec<u8>, Vec<usize>, Vec<usize>)> {
     let payload = prop::collection::vec(any::<u8>(), 1..5000);
     (
@@ -47,7 +48,7 @@ fn cut() -> impl Strategy<Value = (Vec<u8>, Vec<usize>, Vec<usize>)> {
         })
 }
 
-/// Host, packet, start in units, length in units, whether it is the last, and its bytes.
+/// Host, packet, start and length in units, more-fragments flag, and value of the bytes.
 fn hostile() -> impl Strategy<Value = Vec<(u8, u32, usize, usize, bool, u8)>> {
     let any_part = (
         0u8..3,
@@ -60,7 +61,7 @@ fn hostile() -> impl Strategy<Value = Vec<(u8, u32, usize, usize, bool, u8)>> {
     prop::collection::vec(any_part, 0..300)
 }
 
-/// Whether some of `parts`, laid end to end, are `whole`.
+/// Returns true if some of `parts`, one after the other, make up `whole`.
 fn is_made_of(whole: &[u8], parts: &[(usize, Vec<u8>)]) -> bool {
     let mut reached = vec![false; whole.len() + 1];
     reached[0] = true;
