@@ -1,5 +1,5 @@
-//! Two engines, one link, virtual time: bytes arrive intact whatever the link does, and both
-//! engines end empty.
+//! Two engines, a link and virtual time. The bytes arrive intact over any link, and both engines
+//! are empty at the end.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -76,7 +76,7 @@ impl Env for Side {
     }
 }
 
-/// The piece of a burst that begins `at` bytes in, as a link cuts it.
+/// The segment of a burst that begins at offset `at`, as the link splits it.
 fn cut(out: &SegmentOut, at: usize, piece: &[u8]) -> SegmentOut {
     let last = at + piece.len() == out.payload_len as usize;
     let flags = if last { out.flags } else { TcpFlags::ACK };
@@ -90,7 +90,7 @@ fn cut(out: &SegmentOut, at: usize, piece: &[u8]) -> SegmentOut {
 
 #[derive(Clone, Copy, Debug)]
 struct Scenario {
-    /// What the link takes at once and cuts; zero: nothing but segments.
+    /// Largest burst that the link splits; zero: single segments only.
     burst_len: u32,
     loss: u64,
     reorder: u64,
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// One turn of virtual time; false if nothing is left to happen.
+    /// Advances virtual time to the next event. Returns false if there is none.
     fn turn(&mut self) -> bool {
         for side in 0..2 {
             self.engines[side].batch_end(self.now, &mut self.sides[side]);
@@ -280,7 +280,7 @@ fn run(scenario: Scenario) -> Instant {
     world.now
 }
 
-/// All bytes have arrived, and nothing is left in either engine.
+/// Checks that all bytes have arrived and that neither engine has a flow or a timer left.
 fn check_ends(
     world: &World,
     scenario: &Scenario,

@@ -1,13 +1,14 @@
-//! The fast path does what the slow path does: the same segments, from a seed, go through an engine
-//! as it is and through one whose fast path is switched off. After each batch both have placed the
-//! same bytes, told of the same events, sent the same segments in the same order, and are in the
-//! same state.
+//! The fast path has the effects of the slow path. The same segments, generated from a seed, go
+//! through two engines, one of which has no fast path. After each batch, both have placed the same
+//! bytes, reported the same events, sent the same segments in the same order, and are in the same
+//! state.
 //!
-//! What the fast path does not keep, so that the two may differ afterwards, is left out: the least
-//! round-trip time, the largest window, the end of a pause for CUBIC, an exact time for keepalive,
-//! where the round trip began in which half of a window in slow start is in use.
+//! The comparison leaves out state that the fast path does not keep: the minimum RTT, the largest
+//! window, the end of an idle time for CUBIC, the exact time of the last segment, and the start of
+//! the round in which half of a window must be in use in slow start.
 //!
-//! A seed that fails is kept in [`KEPT`]. `TIDELANE_DIFFERENTIAL_SEEDS` is how many others run.
+//! A failing seed is added to [`KEPT`]. `TIDELANE_DIFFERENTIAL_SEEDS` sets the number of other
+//! seeds.
 
 use tidelane_engine::{Algorithm, Duration, EcnPolicy, EngineConfig, SocketOptions, TcpFlags};
 
@@ -19,13 +20,13 @@ use peer::{Peer, byte_at};
 use rng::Rng;
 use twins::{Said, Twins};
 
-/// Seeds that once showed a difference.
+/// Seeds that have failed once.
 const KEPT: &[u64] = &[];
-/// How many seeds are tried unless the environment says otherwise.
+/// Default number of seeds.
 const SEEDS: u64 = 1500;
-/// Differences shown of those found.
+/// Largest number of reported differences.
 const SHOWN: usize = 5;
-/// What happens with each, at most.
+/// Largest number of steps per seed.
 const STEPS: u32 = 300;
 
 fn config(rng: &mut Rng) -> EngineConfig {
@@ -33,11 +34,11 @@ fn config(rng: &mut Rng) -> EngineConfig {
     EngineConfig {
         rx_window_initial: window.min(64 << 10),
         rx_window_max: window,
-        // After a loss CUBIC's time does not pass while its window is not in use, and the fast path
-        // leaves no trace of when that ended: the two would differ by part of a round trip.
+        // After a loss, CUBIC excludes the time in which its window is not in use. The fast path
+        // does not record the end of that time, so the two would differ by a part of a round trip.
         congestion: rng.pick(&[Algorithm::NewReno, Algorithm::Dctcp]),
-        // Not two: a smaller window is half in use so often that it matters where its round trip
-        // began, by which an acknowledgment that the fast path took does not count.
+        // Not two: with such a window, it would matter in which round a flight of half the window
+        // began, and an ACK that the fast path took does not start a round.
         initial_window: rng.pick(&[10, 20]),
         eager_acks: rng.chance(30),
         ecn: EcnPolicy::Accept,
@@ -54,15 +55,15 @@ fn options(rng: &mut Rng) -> SocketOptions {
     }
 }
 
-/// One connection of two engines.
+/// One connection of both engines.
 struct Run {
     rng: Rng,
     twins: Twins,
     peer: Peer,
     written: u32,
-    /// The path is without trouble.
+    /// The path has no loss and no reordering.
     peace: bool,
-    /// There are few frames, or there is no memory.
+    /// The driver has few frames or no memory.
     tight: bool,
     shut: bool,
     finished: bool,
@@ -86,7 +87,7 @@ impl Run {
         };
         run.twins.arrive(&syn);
         run.end()?;
-        // The least there is: the fast path does not keep the least round-trip time.
+        // The least possible RTT, because the fast path does not keep the minimum.
         let said = run.twins.wait(Duration::from_micros(1))?;
         run.hear(said);
         let plain = run.peer.plain();
@@ -118,7 +119,7 @@ impl Run {
         Ok(())
     }
 
-    /// Something happens.
+    /// Executes one random step.
     fn step(&mut self) -> Result<(), String> {
         if self.tight && self.rng.chance(30) {
             self.relax();
@@ -174,8 +175,8 @@ impl Run {
         }
     }
 
-    /// All holes are filled, all is acknowledged, and for a while nothing happens: the slow path
-    /// forgets the trouble.
+    /// Fills all holes, acknowledges all data, and waits until the slow path has dropped its
+    /// scoreboard.
     fn make_peace(&mut self) -> Result<(), String> {
         self.relax();
         while let Some(segment) = self.peer.repair() {
@@ -198,7 +199,7 @@ impl Run {
         self.tight = false;
     }
 
-    /// The program reads some of what there is, or all.
+    /// The application reads some or all of the received data.
     fn read(&mut self) {
         let Some(info) = self.twins.info() else {
             return;
@@ -211,7 +212,7 @@ impl Run {
         self.twins.read(head - unread.min(info.unread));
     }
 
-    /// Either side may end its stream, now or never.
+    /// Either end may close its stream now, with a small probability.
     fn maybe_finish(&mut self) {
         if !self.shut && self.rng.below(300) == 0 {
             self.shut = true;
@@ -224,7 +225,7 @@ impl Run {
         }
     }
 
-    /// All is repaired, read and closed; what is left ends by itself.
+    /// Fills all holes, reads and closes. The rest ends by timers.
     fn wind_up(&mut self) -> Result<(), String> {
         self.relax();
         self.end()?;
@@ -245,7 +246,7 @@ impl Run {
     }
 }
 
-/// Segments that the fast path took, or how the two differ.
+/// Returns the number of segments that the fast path took, or the first difference.
 fn run(seed: u64) -> Result<u64, String> {
     let mut done = 0;
     let mut go = || -> Result<u64, String> {
@@ -285,6 +286,6 @@ fn the_fast_path_does_what_the_slow_path_does() {
     let count = differences.len();
     differences.truncate(SHOWN);
     assert_eq!(count, 0, "{}", differences.join("\n\n"));
-    // Else this would say nothing.
+    // The test would otherwise compare nothing.
     assert!(fast > 10 * seeds, "{fast} segments in {seeds} runs");
 }

@@ -1,4 +1,4 @@
-//! A peer that does mostly what a peer does, and now and then anything else.
+//! A peer that mostly behaves like a real one, and sometimes sends anything.
 
 use tidelane_engine::{Ecn, SegmentOut, SeqNumber, TcpFlags, TcpOptions};
 
@@ -6,32 +6,32 @@ use crate::{rng::Rng, twins::In};
 
 const ACK: TcpFlags = TcpFlags::ACK;
 
-/// The byte of the peer's stream at a sequence number that is `at` after its first.
+/// The byte of the peer's stream at offset `at`.
 pub fn byte_at(at: u32) -> u8 {
     (at.wrapping_mul(31) ^ at >> 8) as u8
 }
 
-/// What was agreed on, and how far the two streams are.
+/// Negotiated options of the peer, and its positions in the two streams.
 #[derive(Debug)]
 pub struct Peer {
     irs: SeqNumber,
-    /// The engine's initial number.
+    /// Initial sequence number of the engine.
     pub iss: SeqNumber,
-    /// The next byte that was not sent.
+    /// SND.NXT of the peer.
     next: SeqNumber,
-    /// Ranges that were left out: they will come late.
+    /// Ranges that were skipped and will be sent late.
     holes: Vec<(SeqNumber, SeqNumber)>,
-    /// What is acknowledged of the engine's numbers.
+    /// Sequence number up to which the peer has acknowledged.
     una: SeqNumber,
-    /// The end of what the engine has sent.
+    /// SND.NXT of the engine.
     sent: SeqNumber,
-    /// The engine's right edge.
+    /// Right edge of the engine's window.
     edge: SeqNumber,
-    /// Shift of the engine's window.
+    /// Window shift of the engine.
     shift: u8,
     wnd: u16,
     sack: bool,
-    /// TSval of the last segment and of the engine's last one.
+    /// TSval of the peer's last segment, and of the engine's last segment.
     stamps: Option<(u32, u32)>,
     ecn: bool,
     mss: u32,
@@ -39,7 +39,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// One that opens with these options. Its SYN.
+    /// A peer with random options, and its SYN.
     pub fn open(rng: &mut Rng) -> (Self, In) {
         let irs = SeqNumber(rng.pick(&[0xffff_f000, 0x7fff_ff00, 1, 0x1234_5678]));
         let (sack, stamps, ecn) = (rng.chance(70), rng.chance(50), rng.chance(40));
@@ -87,7 +87,7 @@ impl Peer {
         (peer, syn)
     }
 
-    /// What the engine sent.
+    /// Handles a segment of the engine.
     pub fn see(&mut self, out: &SegmentOut) {
         if out.flags.contains(TcpFlags::SYN) {
             self.iss = out.seq;
@@ -108,7 +108,7 @@ impl Peer {
         }
     }
 
-    /// An acknowledgment of what is acknowledged, from where the stream is.
+    /// A pure ACK with the present numbers.
     pub fn plain(&self) -> In {
         let stamps = self.stamps;
         In {
@@ -133,7 +133,7 @@ impl Peer {
         self.sent.distance_from(self.una)
     }
 
-    /// Whatever comes next.
+    /// Any next segment.
     pub fn next(&mut self, rng: &mut Rng) -> In {
         if let Some(stamps) = &mut self.stamps {
             stamps.0 = stamps.0.wrapping_add(rng.below(20));
@@ -163,7 +163,7 @@ impl Peer {
         segment
     }
 
-    /// What comes next on a path without trouble.
+    /// The next segment on a path without loss and reordering.
     pub fn next_in_peace(&mut self, rng: &mut Rng) -> In {
         if let Some(stamps) = &mut self.stamps {
             stamps.0 = stamps.0.wrapping_add(rng.below(20));
@@ -181,7 +181,7 @@ impl Peer {
         }
     }
 
-    /// More is acknowledged: segments, or any part of one.
+    /// Acknowledges more data: whole segments or a part of one.
     fn acknowledge(&mut self, rng: &mut Rng) {
         let all = self.outstanding();
         let more = match rng.below(10) {
@@ -192,7 +192,7 @@ impl Peer {
         self.una = self.una.add(more);
     }
 
-    /// How much text may follow.
+    /// Bytes that the engine's window allows.
     fn room(&self) -> u32 {
         let room = self.edge.distance_from(self.next);
         if self.fin || room > 1 << 30 { 0 } else { room }
@@ -227,7 +227,7 @@ impl Peer {
         self.in_order(rng)
     }
 
-    /// A hole is filled, or a part of it.
+    /// Fills a hole or a part of it.
     fn late(&mut self, rng: &mut Rng) -> In {
         if self.holes.is_empty() {
             return self.in_order(rng);
@@ -249,7 +249,7 @@ impl Peer {
         }
     }
 
-    /// Something that was sent before, from anywhere in the last segments.
+    /// A retransmission of data among the last segments.
     fn again(&mut self, rng: &mut Rng) -> In {
         let sent = self.next.distance_from(self.irs.add(1)).min(5000);
         if sent == 0 {
@@ -266,7 +266,7 @@ impl Peer {
         }
     }
 
-    /// SACK blocks of what is outstanding, or of a duplicate.
+    /// An ACK with SACK blocks, of outstanding data or of a duplicate.
     fn report(&mut self, rng: &mut Rng) -> In {
         let mut segment = self.plain();
         let all = self.outstanding();
@@ -288,12 +288,12 @@ impl Peer {
         segment
     }
 
-    /// What no good peer sends.
+    /// A segment that no correct peer sends.
     fn odd(&mut self, rng: &mut Rng) -> In {
         let mut segment = self.plain();
         match rng.below(12) {
             0 => segment.ack = self.sent.add(1 + rng.below(5000)),
-            // Not in between: the fast path does not keep the largest window ever (RFC 5961 §5.2).
+            // Nothing in between, because the fast path does not keep MAX.SND.WND (RFC 5961 §5.2).
             1 => segment.ack = self.una.back(rng.pick(&[1, 800, 1 << 30])),
             2 => segment.seq = self.next.add(1 + rng.below(1 << 30)),
             3 => segment.seq = self.next.back(1 + rng.below(1 << 20)),
@@ -319,7 +319,7 @@ impl Peer {
         segment
     }
 
-    /// The end of the peer's stream, after what fills the holes.
+    /// A FIN at the end of the peer's stream.
     pub fn finish(&mut self) -> In {
         self.fin = true;
         let end = self.next;
@@ -331,7 +331,7 @@ impl Peer {
         }
     }
 
-    /// All that was sent arrives, whole and in order.
+    /// Acknowledges all data and returns the next hole's data, if there is a hole.
     pub fn repair(&mut self) -> Option<In> {
         self.una = self.sent;
         let (start, end) = self.holes.pop()?;

@@ -1,11 +1,11 @@
-//! Chance, from a seed.
+//! Random numbers from a seed.
 
 /// xorshift64.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Each seed gives another sequence.
+    /// Creates a generator whose sequence depends on the seed.
     pub fn new(seed: u64) -> Self {
         let mut rng = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
@@ -21,17 +21,17 @@ impl Rng {
         self.0 >> 11
     }
 
-    /// A number below `limit`, which is not zero.
+    /// Returns a number below `limit`, which is not zero.
     pub fn below(&mut self, limit: u32) -> u32 {
         (self.next() % u64::from(limit)) as u32
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Returns true with a probability of `percent`.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < percent
     }
 
-    /// One of these.
+    /// Returns one of the elements.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u32) as usize]
     }

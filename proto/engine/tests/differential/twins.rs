@@ -1,4 +1,4 @@
-//! Two engines that get the same: one as it is, one whose fast path is switched off.
+//! Two engines with the same input: one with and one without fast path.
 
 use tidelane_engine::{
     Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowInfo, FlowKey,
@@ -21,15 +21,15 @@ pub struct In {
     pub text: Vec<u8>,
 }
 
-/// One engine's surroundings: all that it says is kept.
+/// Driver of one engine, which records all output.
 #[derive(Default)]
 struct Side {
     out: Vec<SegmentOut>,
     events: Vec<(FlowId, Event)>,
     placed: Vec<(u32, Vec<u8>)>,
-    /// Segments that may still be sent.
+    /// Number of free transmit frames.
     frames: u32,
-    /// Whether the memory for what arrives is used up.
+    /// True if there is no memory for received data.
     full: bool,
     burst_len: u32,
 }
@@ -61,7 +61,7 @@ impl Env for Side {
     }
 }
 
-/// What both engines said since the last look.
+/// Output of both engines since the last comparison.
 #[derive(Debug, Default)]
 pub struct Said {
     pub out: Vec<SegmentOut>,
@@ -69,7 +69,7 @@ pub struct Said {
     pub placed: Vec<(u32, Vec<u8>)>,
 }
 
-/// The two engines.
+/// Both engines with their drivers.
 pub struct Twins {
     engines: [Engine; 2],
     sides: [Side; 2],
@@ -77,7 +77,7 @@ pub struct Twins {
     key: FlowKey,
 }
 
-/// All of a flow that decides what it will do, in words.
+/// All state of a flow that determines its behaviour, as text.
 fn summary(info: &FlowInfo) -> String {
     format!(
         "{} {:?} cwnd {} ssthresh {} srtt {:?} rttvar {:?} rto {:?} mss {} snd_wnd {} rcv_wnd {} \
@@ -104,7 +104,7 @@ fn summary(info: &FlowInfo) -> String {
 }
 
 impl Twins {
-    /// Two listeners with these options.
+    /// Creates two engines with a listener each.
     pub fn new(config: &EngineConfig, options: SocketOptions, burst_len: u32) -> Self {
         let local = Endpoint::v4([10, 0, 0, 1], 80);
         let peer = Endpoint::v4([10, 0, 0, 2], 4242);
@@ -130,29 +130,29 @@ impl Twins {
         }
     }
 
-    /// Does the same with both.
+    /// Does the same with both engines.
     fn both(&mut self, mut act: impl FnMut(&mut Engine, Instant, &mut Side)) {
         for (engine, side) in self.engines.iter_mut().zip(&mut self.sides) {
             act(engine, self.now, side);
         }
     }
 
-    /// The flow, if there is one.
+    /// Id of the flow, if there is one.
     pub fn flow(&self) -> Option<FlowId> {
         self.engines[0].flows().next()
     }
 
-    /// The flow as the first engine has it.
+    /// State of the flow in the first engine.
     pub fn info(&self) -> Option<FlowInfo> {
         self.engines[0].info(self.flow()?)
     }
 
-    /// Segments that each engine's fast path received.
+    /// Number of segments that each engine's fast path took.
     pub fn fast_receives(&self) -> [u64; 2] {
         [0, 1].map(|at: usize| self.engines[at].counters().fast_receives)
     }
 
-    /// A segment arrives; the batch goes on.
+    /// Passes a segment to both engines, within the present batch.
     pub fn arrive(&mut self, segment: &In) {
         let key = self.key;
         let bits = Segment {
@@ -174,7 +174,7 @@ impl Twins {
         self.both(|engine, now, side| engine.segment_arrives(now, &arrival, &bits, side));
     }
 
-    /// The batch ends: what both said, or how they differ.
+    /// Ends the batch. Returns the output of both, or their difference.
     pub fn end(&mut self) -> Result<Said, String> {
         self.both(|engine, now, side| engine.batch_end(now, side));
         self.compare()
@@ -184,8 +184,8 @@ impl Twins {
         let [fast, slow] = &mut self.sides;
         let [fast, slow] = [fast, slow].map(|side| {
             let mut events = std::mem::take(&mut side.events);
-            // A driver gathers them per flow: which of a batch's comes first says nothing, nor how
-            // often it comes.
+            // A driver collects events per flow, so their order and number within a batch do not
+            // matter.
             events.sort_by_cached_key(|event| format!("{event:?}"));
             events.dedup();
             Said {
@@ -219,7 +219,7 @@ impl Twins {
         Ok(fast)
     }
 
-    /// Time passes; timers fire in each engine at the times of both.
+    /// Advances the time. At each timeout of either engine, both handle their timers.
     pub fn wait(&mut self, span: Duration) -> Result<Said, String> {
         let end = self.now + span;
         let mut all = Said::default();
@@ -242,7 +242,7 @@ impl Twins {
         Ok(all)
     }
 
-    /// The program has written up to `head`.
+    /// The application has written up to `head`.
     pub fn write(&mut self, head: u32) {
         if let Some(flow) = self.flow() {
             self.both(|engine, now, side| {
@@ -251,7 +251,7 @@ impl Twins {
         }
     }
 
-    /// The program has read up to `read`.
+    /// The application has read up to `read`.
     pub fn read(&mut self, read: u32) {
         if let Some(flow) = self.flow() {
             self.both(|engine, now, side| {
@@ -260,28 +260,28 @@ impl Twins {
         }
     }
 
-    /// The program changes its options.
+    /// The application changes its options.
     pub fn set_options(&mut self, options: SocketOptions) {
         if let Some(flow) = self.flow() {
             self.both(|engine, now, side| engine.set_options(now, flow, options, side));
         }
     }
 
-    /// The program writes no more.
+    /// The application closes the sending direction.
     pub fn shut_down(&mut self) {
         if let Some(flow) = self.flow() {
             self.both(|engine, now, side| engine.shutdown_write(now, flow, side));
         }
     }
 
-    /// The program is gone.
+    /// The application closes the socket.
     pub fn close(&mut self) {
         if let Some(flow) = self.flow() {
             self.both(|engine, now, side| engine.close(now, flow, side));
         }
     }
 
-    /// So many segments can be sent from now on.
+    /// Sets the number of free transmit frames.
     pub fn set_frames(&mut self, frames: u32) {
         self.both(|engine, now, side| {
             side.frames = frames;
@@ -291,7 +291,7 @@ impl Twins {
         });
     }
 
-    /// Whether there is no memory for what arrives.
+    /// Sets whether there is no memory for received data.
     pub fn set_full(&mut self, full: bool) {
         self.both(|_, _, side| side.full = full);
     }

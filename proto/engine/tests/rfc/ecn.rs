@@ -43,7 +43,7 @@ fn section_6_1_1_a_syn_that_asks_is_agreed_to_and_another_is_not() {
     for flags in [SYN, SYN | ECE, SYN | CWR] {
         assert_eq!(answer(EcnPolicy::Accept, opening().with(flags)), SYN | ACK);
     }
-    // A SYN that is ECN-capable itself is DCTCP's.
+    // Only DCTCP sends a SYN with ECT.
     let marked = opening().ecn(Ecn::Ect0);
     assert_eq!(answer(EcnPolicy::Accept, marked), SYN | ACK);
 }
@@ -88,14 +88,14 @@ fn section_6_1_3_a_mark_is_echoed_until_cwr() {
     let mut rig = established();
     let sent = rig.push(data(1, 1, 1000).ecn(Ecn::Ce));
     assert_eq!((sent.len(), sent[0].flags), (1, ACK | ECE));
-    // By every acknowledgment, those on text too.
+    // Every ACK carries ECE, also in data segments.
     let sent = rig.push(data(1001, 1, 1000).ecn(Ecn::Ect0));
     assert_eq!(sent[0].flags, ACK | ECE);
     assert!(rig.write(10)[0].flags.contains(ECE));
     let sent = rig.push(data(2001, 11, 1000).ecn(Ecn::Ect0).with(ACK | CWR));
     assert_eq!(sent[0].flags, ACK);
     assert!(!rig.write(10)[0].flags.contains(ECE));
-    // A segment with both starts anew.
+    // CWR ends the echo, and CE in the same segment starts a new one.
     let sent = rig.push(data(3001, 21, 1000).ecn(Ecn::Ce).with(ACK | CWR));
     assert_eq!(sent[0].flags, ACK | ECE);
 }
@@ -108,7 +108,7 @@ fn section_6_1_2_an_echo_reduces_the_window_once_per_window_and_cwr_says_so() {
     let mut sent = rig.push(echo(1001));
     sent.extend(rig.push(echo(2001)));
     assert_eq!(rig.engine.counters().ecn_reductions, 1);
-    // Seven of ten (RFC 9438 §4.6), and nothing is sent again.
+    // ssthresh is seven of ten segments (RFC 9438 §4.6), and nothing is retransmitted.
     assert_eq!(rig.info().ssthresh, 7000);
     for number in 3..=10 {
         sent.extend(rig.push(echo(number * 1000 + 1)));
@@ -121,13 +121,13 @@ fn section_6_1_2_an_echo_reduces_the_window_once_per_window_and_cwr_says_so() {
     let cwr: Vec<bool> = sent.iter().map(|out| out.flags.contains(CWR)).collect();
     assert!(cwr[0] && cwr[1..].iter().all(|cwr| !cwr), "{cwr:?}");
     assert!((6..=8).contains(&sent.len()), "{}", sent.len());
-    // The next window may be reduced again.
+    // In the next window, ECE reduces cwnd again.
     let sent = rig.push(echo(11_001));
     assert_eq!(rig.engine.counters().ecn_reductions, 2);
     assert!(sent.is_empty() || sent[0].flags.contains(CWR));
 }
 
-/// The window is what is reduced, as by a loss (RFC 9438 §4.6), however little of it was in use.
+/// ECE reduces cwnd instead of FlightSize (RFC 9438 §4.6), however little of cwnd is in use.
 #[test]
 fn section_6_1_2_an_echo_reduces_the_window_as_it_was() {
     let mut rig = established();

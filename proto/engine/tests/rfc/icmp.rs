@@ -1,4 +1,4 @@
-//! ICMP errors (RFC 9293 §3.9.2.2, RFC 5927) and path MTU discovery by them (RFC 1191).
+//! ICMP errors (RFC 9293 §3.9.2.2, RFC 5927), and path MTU discovery by them (RFC 1191).
 
 use tidelane_engine::{
     CloseCause, EngineConfig, Event, IcmpErrorKind, IpAddress, SocketOptions, TcpOptions,
@@ -64,7 +64,7 @@ fn a_half_open_flow_goes_as_in_linux() {
     assert!(rig.flow_id().is_none());
 }
 
-/// 3000 bytes in flight in segments of 1460.
+/// A connection with 3000 bytes in flight in segments of 1460 bytes.
 fn in_flight() -> Rig {
     let peer = TcpOptions {
         mss: Some(1460),
@@ -85,13 +85,13 @@ fn rfc1191_section_6_4_segments_get_smaller_at_once_without_a_congestion_signal(
     assert_eq!(rig.info().cwnd, 10_000);
     rig.push(ack(1, 2921));
     assert_eq!(spans(&rig.write(1500)), [(2921, 1000), (3921, 500)]);
-    // What is announced to a peer is what can be received, as before.
+    // The path MTU does not change the MSS that is announced.
     rig.key.peer.port += 1;
     rig.iss = tidelane_engine::SeqNumber(0);
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].options.mss, Some(1460));
 }
 
-/// As Linux, whose connections follow the MTU of their route both ways.
+/// As in Linux, connections follow the MTU of their link in both directions.
 #[test]
 fn segments_follow_the_mtu_of_the_link_and_no_further_than_the_path() {
     let mut rig = in_flight();
@@ -106,10 +106,10 @@ fn segments_follow_the_mtu_of_the_link_and_no_further_than_the_path() {
     );
     assert_eq!(set(&mut rig, 1240), []);
     assert_eq!(rig.info().mss, 1200);
-    // The peer takes 1,460 bytes, whatever the link does.
+    // The peer's MSS is 1,460 bytes, whatever the link's MTU is.
     assert_eq!(set(&mut rig, 9000), []);
     assert_eq!(rig.info().mss, 1460);
-    // A router on the path said less: a larger link says nothing about that.
+    // A router on the path has reported less, so a larger link MTU has no effect.
     rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1100 });
     set(&mut rig, 1500);
     assert_eq!(rig.info().mss, 1060);
@@ -117,7 +117,7 @@ fn segments_follow_the_mtu_of_the_link_and_no_further_than_the_path() {
     assert_eq!(rig.info().mss, 960);
 }
 
-/// The next connection of the same two hosts: what it sends first.
+/// Opens a new connection between the same hosts. Returns the lengths of its first segments.
 fn next_connection(rig: &mut Rig) -> Vec<u32> {
     let flow = rig.flow_id().expect("a flow");
     rig.engine.abort(rig.now, flow, &mut rig.env);
@@ -140,7 +140,7 @@ fn rfc1191_section_6_2_connections_to_come_know_the_size() {
     assert_eq!(next_connection(&mut rig)[0], 1460);
     rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1040 });
     assert_eq!(next_connection(&mut rig)[0], 1000);
-    // To other hosts nothing has changed, and in ten minutes it is forgotten here, too.
+    // Connections to other hosts are not affected, and the path MTU expires after ten minutes.
     let here = std::mem::replace(&mut rig.key.peer.addr, IpAddress::from_v4([10, 0, 0, 9]));
     assert_eq!(next_connection(&mut rig)[0], 1460);
     rig.key.peer.addr = here;
@@ -161,7 +161,7 @@ fn rfc1191_only_smaller_ones_about_what_is_outstanding_are_believed() {
         (rig.info().mss, rig.engine.counters().pmtu_lowered),
         (1460, 0)
     );
-    // Less than 552 is taken for an attack.
+    // A reported MTU below 552 counts as an attack.
     rig.icmp(1, kind(68));
     assert_eq!(rig.info().mss, 512);
 }
@@ -174,10 +174,10 @@ fn rfc1191_section_3_on_a_path_of_less_than_the_least_size_routers_may_cut() {
     assert_eq!(rig.env.fragments, []);
     let sent = rig.icmp(1, kind(551));
     assert_eq!(rig.env.fragments, [true]);
-    // Not smaller any more: what was lost is sent again when its time has come.
+    // Segments do not get smaller, so lost data is retransmitted by the timer.
     assert_eq!(sent, []);
     rig.push(ack(1, 2921));
-    // A larger size is tried as all are: whole.
+    // After the path MTU has expired, full segments are sent again, with DF.
     rig.wait_ms(601_000);
     assert_eq!(
         (rig.info().mss, rig.env.fragments),

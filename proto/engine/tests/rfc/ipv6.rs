@@ -1,4 +1,4 @@
-//! What is different over IPv6: sizes, and which listener has a connection.
+//! Differences of IPv6: sizes, and the lookup of listeners.
 
 use tidelane_engine::{
     Endpoint, EngineConfig, FlowKey, IcmpErrorKind, IpAddress, ListenError, SocketOptions,
@@ -22,7 +22,7 @@ fn v6(last: u8) -> IpAddress {
     IpAddress([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last])
 }
 
-/// A host with a listener for IPv4 at its address, and a peer of IPv6.
+/// A host with an IPv4 listener at its address, and an IPv6 peer.
 fn rig() -> Rig {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     let (local, peer) = (Endpoint::new(v6(1), 80), Endpoint::new(v6(2), 4242));
@@ -30,7 +30,7 @@ fn rig() -> Rig {
     rig
 }
 
-/// The peer opens a connection with these options.
+/// An established connection that the peer has opened with these options.
 fn established(peer: TcpOptions) -> Rig {
     let mut rig = rig();
     rig.engine.listen(ANY_V6, 16, options(V6_ONLY)).unwrap();
@@ -89,7 +89,7 @@ fn rfc8201_section_4_a_larger_size_is_tried_after_ten_minutes() {
 
 #[test]
 fn rfc9293_shld_5_the_mss_is_announced_both_ways() {
-    // The SYN,ACK's is asserted by `established`.
+    // `established` checks the MSS of the SYN,ACK.
     established(TcpOptions::NONE);
     let sent = rig().open(SocketOptions::default());
     assert_eq!((sent.flags, sent.options.mss), (SYN, Some(1440)));
@@ -97,7 +97,7 @@ fn rfc9293_shld_5_the_mss_is_announced_both_ways() {
 
 #[test]
 fn rfc8201_section_4_the_path_mtu_is_never_below_1280() {
-    // Who asks for less, or does not say for what, is not heard at all.
+    // A report of an MTU below 1280, or without an MTU, is ignored.
     for mtu in [0, 68, 1279] {
         let mut rig = in_flight();
         let sent = rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu });
@@ -144,7 +144,7 @@ fn a_listener_for_both_versions_has_both_and_the_port() {
             assert_eq!(again, Err(ListenError::InUse));
         }
         if v4 {
-            // Not the address that the rig's own listener has.
+            // Another address than that of the rig's own listener.
             rig.key.local = Endpoint::v4([10, 0, 0, 9], 80);
             rig.key.peer = Endpoint::v4([10, 0, 0, 2], 4242);
         }

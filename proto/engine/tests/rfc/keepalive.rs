@@ -38,13 +38,13 @@ fn must_26_probes_only_after_idle_time_and_must_29_one_unanswered_probe_is_not_t
     let start = rig.ms();
     let probes = rig.wait_ms(75_000);
     assert_eq!(times(&probes, start), [60_000, 70_000]);
-    // SEG.SEQ = SND.NXT-1, without text: RFC 9293 SHLD-12.
+    // SEG.SEQ = SND.NXT-1, without payload: RFC 9293 SHLD-12.
     assert!(
         probes
             .iter()
             .all(|p| (p.seq, p.len, p.flags) == (0, 0, ACK))
     );
-    // The answer restarts the idle time.
+    // The answer restarts the idle timer.
     assert_eq!(rig.push(ack(1, 1)), []);
     let start = rig.ms();
     assert_eq!(times(&rig.wait_ms(65_000), start), [60_000]);
@@ -67,14 +67,14 @@ fn text_that_the_fast_path_takes_counts_as_life() {
     let mut rig = Rig::established(options());
     let start = rig.ms();
     assert_eq!(times(&rig.wait_ms(65_000), start), [60_000]);
-    // One probe went unanswered; then text comes.
+    // One probe is unanswered, and then data arrives.
     rig.push(data(1, 1, 100));
     let start = rig.ms();
     let sent = rig.wait_ms(100_000);
     let probes: Vec<_> = sent.iter().filter(|out| out.seq == 0).collect();
     let first = probes[0].at_ms - start;
     assert!((60_000..62_100).contains(&first), "{first}");
-    // All three again: the one before does not count.
+    // Three further probes are sent, because the earlier one does not count.
     assert_eq!(probes.len(), 3);
     assert!(sent.last().unwrap().flags.contains(RST));
 }

@@ -1,5 +1,5 @@
-//! What RFCs require of the engine, segment by segment in virtual time: one file per RFC, one test
-//! per clause. Numbers are relative, as tcpdump prints them: 0 is the SYN, 1 the first byte.
+//! Requirements of RFCs, tested segment by segment in virtual time: one file per RFC, one test per
+//! clause. Numbers are relative, as in tcpdump: 0 is the SYN, 1 the first byte.
 
 mod rig;
 

@@ -1,4 +1,4 @@
-//! Options of a program that show on the wire: IP headers, SYN's retransmissions, windows, waits.
+//! Socket options that are visible on the wire: IP fields, SYN retransmissions, windows, timeouts.
 
 use tidelane_engine::{
     CloseCause, Duration, EngineConfig, Event, FinWait2, IpFields, IpOptions, SocketOptions,
@@ -23,7 +23,7 @@ fn marked() -> SocketOptions {
     }
 }
 
-/// SYN with a window scale of the peer's.
+/// A SYN with a window scale.
 fn scaled_syn() -> In {
     syn(TcpOptions {
         mss: Some(1000),
@@ -51,7 +51,7 @@ fn shld_21_headers_of_a_live_connection_change() {
     assert_eq!(rig.env.headers, []);
     assert_eq!(rig.set_options(marked()), []);
     assert_eq!(rig.env.headers, [(0, FIELDS)]);
-    // Once told is enough.
+    // An unchanged value is not reported to the driver again.
     rig.set_options(marked());
     assert_eq!(rig.env.headers.len(), 1);
 }
@@ -71,11 +71,11 @@ fn must_23_a_program_chooses_how_often_syn_is_sent_again() {
     assert_eq!(rig.events(), []);
     assert_eq!(rig.wait_ms(200), []);
     assert_eq!(rig.events(), [Event::Closed(CloseCause::TimedOut)]);
-    // Three minutes, as RFC 9293 has it.
+    // Three minutes, as in RFC 9293.
     let (mut rig, _) = Rig::opening(config(), options(7));
     assert_eq!(rig.wait_ms(180_000).len(), 7);
     assert_eq!(rig.events(), []);
-    // The retransmissions that Linux sends without backoff take no longer in all.
+    // The retransmissions without backoff do not extend the total time (as in Linux).
     let (mut rig, _) = Rig::opening(EngineConfig::default(), options(2));
     assert_eq!(times(&rig.wait_ms(6_900), 0).len(), 5);
     assert_eq!(rig.events(), []);
@@ -148,7 +148,7 @@ fn a_deferred_connection_is_accepted_with_its_end() {
 #[test]
 fn a_deferred_connection_is_accepted_without_text_when_the_wait_is_over() {
     let mut rig = deferring(3);
-    // 1 + 2 + 4 s: the last SYN,ACK goes at the third timeout.
+    // 1 + 2 + 4 s: the last SYN,ACK is sent at the third timeout.
     let again = rig.wait_ms(7_100);
     assert_eq!(times(&again, 0), [7_003]);
     assert!(again[0].flags.contains(SYN | ACK));
@@ -156,7 +156,8 @@ fn a_deferred_connection_is_accepted_without_text_when_the_wait_is_over() {
     assert!(is_accepted(&mut rig));
 }
 
-/// A connection whose program has closed it, and whose peer acknowledged that.
+/// A connection in FIN-WAIT-2: the application has closed it, and the peer has acknowledged the
+/// FIN.
 fn closed(options: SocketOptions) -> (Rig, Vec<crate::rig::Out>) {
     let mut rig = Rig::established(options);
     assert!(rig.close()[0].flags.contains(FIN));
@@ -202,7 +203,7 @@ fn a_receive_buffer_that_was_set_is_the_window_and_does_not_grow() {
         },
     );
     let reply = rig.push(scaled_syn());
-    // 100,000 bytes need one bit more than the field has.
+    // A window of 100,000 bytes needs one bit more than the field has.
     assert_eq!((reply[0].wnd, reply[0].options.wscale), (0xffff, Some(1)));
     rig.push(ack(1, 1));
     for round in 0..200 {
@@ -229,7 +230,7 @@ fn a_clamp_bounds_the_window_of_a_live_connection_and_gives_it_back() {
     };
     let before = rig.info().rcv_wnd;
     assert_eq!(rig.set_options(clamped(4_000)), []);
-    // What was promised stays promised (RFC 9293 SHLD-14).
+    // The advertised window does not shrink (RFC 9293 SHLD-14).
     assert_eq!(rig.info().rcv_wnd, before);
     let count = before / 1000;
     for at in 0..count {
@@ -266,7 +267,7 @@ fn the_window_holds_what_a_reader_waits_for() {
     assert!(rig.info().rcv_wnd > 900_000, "{}", rig.info().rcv_wnd);
 }
 
-/// SO_MAX_PACING_RATE, where the fast path has all acknowledgments.
+/// SO_MAX_PACING_RATE on a connection whose ACKs the fast path handles.
 #[test]
 fn a_bound_of_the_rate_holds_when_every_acknowledgment_is_usual() {
     const RATE: u32 = 1_000_000;
@@ -285,7 +286,7 @@ fn a_bound_of_the_rate_holds_when_every_acknowledgment_is_usual() {
             .map(|out| out.len)
             .sum::<u32>();
     }
-    // The first ten segments are not paced; then a burst more or less.
+    // The first ten segments are not paced. After them, the result varies by a burst.
     let (least, most) = (RATE / 10, RATE / 10 + 14 * mss);
     assert!(
         (least..=most).contains(&sent),

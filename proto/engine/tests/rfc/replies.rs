@@ -1,4 +1,4 @@
-//! IP headers of what is sent without a flow: as Linux has them.
+//! IP fields of segments that are sent without a flow, as in Linux.
 
 use tidelane_engine::{EngineConfig, IpFields, IpOptions, SocketOptions, TcpFlags, TcpOptions};
 
@@ -13,7 +13,7 @@ const fn fields(traffic_class: u8, hop_limit: u8) -> IpFields {
     }
 }
 
-/// A program that chose both.
+/// Socket options with a DiffServ field and a TTL.
 fn chosen() -> SocketOptions {
     SocketOptions {
         ip: IpOptions {

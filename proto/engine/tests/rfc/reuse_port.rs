@@ -1,4 +1,4 @@
-//! Listeners that share one end (SO_REUSEPORT), as in Linux' `reuseport_select_sock`.
+//! Listeners that share an address and port (SO_REUSEPORT), as in Linux's `reuseport_select_sock`.
 
 use tidelane_engine::{
     EngineConfig, Event, FlowKey, ListenError, ListenerId, SocketOptions, TcpOptions,
@@ -6,12 +6,12 @@ use tidelane_engine::{
 
 use crate::rig::{ACK, RST, Rig, SYN, ack, syn};
 
-/// The owner of the group.
+/// Group of the listeners.
 const OWNER: Option<u32> = Some(1000);
-/// Connections that are opened.
+/// Number of connections.
 const PEERS: u16 = 3000;
 
-/// A rig whose SYNs go to a port where `count` listeners share.
+/// A rig whose SYNs go to a port that `count` listeners share.
 fn shared(count: usize) -> (Rig, Vec<ListenerId>) {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     rig.key.local.port = 8080;
@@ -26,7 +26,7 @@ fn join(rig: &mut Rig, group: Option<u32>) -> Result<ListenerId, ListenError> {
         .listen_in_group(local, 1 << 16, SocketOptions::default(), group)
 }
 
-/// Opens connections from many ports. Returns the listener that each went to.
+/// Opens connections from many ports. Returns the listener of each.
 fn open_all(rig: &mut Rig) -> Vec<ListenerId> {
     let open = |port| {
         rig.key = FlowKey {
@@ -60,7 +60,7 @@ fn each_listener_of_a_group_gets_its_share() {
     let went = open_all(&mut rig);
     for listener in &listeners {
         let share = count(&went, *listener);
-        // A third is 1,000, with a standard deviation of 26.
+        // The expected share is 1,000, with a standard deviation of 26.
         assert!((850..=1150).contains(&share), "{share} of {PEERS}");
     }
 }
@@ -89,7 +89,7 @@ fn nobody_else_joins_a_group() {
     for group in [None, Some(1001)] {
         assert_eq!(join(&mut rig, group), Err(ListenError::InUse));
     }
-    // The rig's own listener is of no group.
+    // The rig's own listener has no group.
     rig.key.local.port = 80;
     assert_eq!(join(&mut rig, OWNER), Err(ListenError::InUse));
 }

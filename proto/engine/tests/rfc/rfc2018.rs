@@ -1,4 +1,4 @@
-//! What a sender makes of SACK blocks (RFC 2018 §5, RFC 6675 §5.1).
+//! Processing of received SACK blocks (RFC 2018 §5, RFC 6675 §5.1).
 
 use crate::rig::{Rig, ack, spans};
 
@@ -9,7 +9,7 @@ fn section_5_blocks_outside_of_what_is_outstanding_mean_nothing() {
     rig.push(ack(1, 3001));
     let (cwnd, unsent) = (rig.info().cwnd, rig.info().unsent);
     for (left, right) in [
-        // Below SND.UNA, across it, beyond SND.NXT, across that, empty, the wrong way round.
+        // Below SND.UNA, across SND.UNA, beyond SND.NXT, across SND.NXT, empty, inverted.
         (1, 2001),
         (2001, 4001),
         (20_001, 21_001),
@@ -19,7 +19,7 @@ fn section_5_blocks_outside_of_what_is_outstanding_mean_nothing() {
         (900_000_000, 900_001_000),
     ] {
         for _ in 0..4 {
-            // The first place is a DSACK's.
+            // The first block would count as a DSACK.
             let segment = ack(1, 3001).sack(&rig, &[(1, 1), (left, right)]);
             assert_eq!(rig.push(segment), [], "{left}:{right}");
         }
@@ -39,7 +39,7 @@ fn rfc6675_section_5_1_after_a_timeout_what_was_sacked_is_not_sent_again() {
     while rig.engine.counters().timeouts == 0 {
         rig.wait_ms(10);
     }
-    // Nothing new was written, so recovery is conventional.
+    // There is no new data, so recovery is conventional.
     let mut again = Vec::new();
     let mut una = 1001;
     while una < 10_001 {

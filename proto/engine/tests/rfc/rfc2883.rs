@@ -1,4 +1,4 @@
-//! Duplicates and their reports (RFC 2883).
+//! Duplicates and DSACK (RFC 2883).
 
 use tidelane_engine::CaState;
 
@@ -18,7 +18,8 @@ fn section_4_a_duplicate_is_reported_once() {
     assert_eq!(rig.engine.counters().dsack_sent, 1);
 }
 
-/// The first segment was only late: three arrive before it, it is sent again, both arrive.
+/// The first segment is late: three segments arrive before it, it is retransmitted, and both copies
+/// arrive.
 #[test]
 fn section_5_a_repair_that_was_not_needed_is_taken_back() {
     let mut rig = Rig::established_sack();
@@ -33,7 +34,7 @@ fn section_5_a_repair_that_was_not_needed_is_taken_back() {
     let info = rig.info();
     assert_eq!((info.ca_state, info.ssthresh), (CaState::Recovery, 7000));
     rig.push(ack(1, 4001));
-    // The repair arrives as a duplicate.
+    // The retransmission arrives as a duplicate.
     let told = ack(1, 4001).sack(&rig, &[(1, 1001)]);
     rig.push(told);
     let info = rig.info();
@@ -41,14 +42,14 @@ fn section_5_a_repair_that_was_not_needed_is_taken_back() {
     assert_eq!(rig.engine.counters().dsack_recv, 1);
     rig.push(ack(1, 5001));
     assert_eq!(rig.info().ca_state, CaState::Open);
-    // A block within the second one is a duplicate's, too (§4.3), and marks nothing as arrived.
+    // A block within the second block is a DSACK, too (§4.3), and SACKs nothing.
     let told = ack(1, 5001).sack(&rig, &[(6001, 7001), (6001, 8001)]);
     rig.push(told);
     assert_eq!(rig.engine.counters().dsack_recv, 2);
     assert_eq!(rig.info().sacked, 2000);
 }
 
-/// The report comes late: the window has grown beyond what it was before the repair.
+/// The DSACK comes late: the window has grown beyond its size before the recovery.
 #[test]
 fn section_5_what_is_taken_back_takes_nothing_away() {
     let mut rig = Rig::established_sack();
@@ -90,11 +91,11 @@ fn section_4_2_the_part_that_came_before_is_reported_in_and_out_of_order() {
         blocks.as_slice().iter().map(relative).collect::<Vec<_>>()
     };
     assert_eq!(blocks(&mut rig, data(501, 1, 1000)), [(501, 1001)]);
-    // Out of order: the part, and the range that it is in (§4.2.2).
+    // A partial duplicate out of order: the DSACK block, and the range that contains it (§4.2.2).
     assert_eq!(blocks(&mut rig, data(3001, 1, 1000)), [(3001, 4001)]);
     let both = [(3501, 4001), (3001, 4501)];
     assert_eq!(blocks(&mut rig, data(3501, 1, 1000)), both);
-    // In order, across what is kept.
+    // A segment in order that overlaps the out-of-order range.
     assert_eq!(blocks(&mut rig, data(1501, 1, 2000)), [(3001, 3501)]);
     assert_eq!(rig.engine.counters().dsack_sent, 3);
 }
@@ -105,7 +106,7 @@ fn section_4_in_one_batch_each_of_several_duplicates_is_reported() {
     for seq in [1, 1001, 2001] {
         rig.push(data(seq, 1, 1000));
     }
-    // Two that adjoin are one range.
+    // Two adjacent duplicates make one range.
     for seq in [1, 1001] {
         rig.arrive(data(seq, 1, 1000));
     }

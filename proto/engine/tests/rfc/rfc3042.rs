@@ -13,7 +13,7 @@ fn section_2_the_first_two_duplicates_send_a_new_segment_each_and_the_third_repa
     assert_eq!(spans(&rig.push(ack(1, 1))), [(11_001, 1000)]);
     let third = rig.push(ack(1, 1));
     assert_eq!(third[0].seq, 1);
-    // The window is not larger for them: ssthresh counts what it allowed.
+    // Limited transmit does not enlarge the window: ssthresh follows cwnd.
     assert_eq!(rig.info().ssthresh, 7000);
 }
 
@@ -24,7 +24,7 @@ fn section_2_the_same_with_sack_where_the_block_is_new() {
     rig.wait_ms(10);
     let one = ack(1, 1).sack(&rig, &[(1001, 2001)]);
     assert_eq!(spans(&rig.push(one)), [(10_001, 1000)]);
-    // The same again tells nothing new.
+    // A repeated SACK block carries no new information.
     assert_eq!(rig.push(one), []);
     let two = ack(1, 1).sack(&rig, &[(1001, 3001)]);
     assert_eq!(spans(&rig.push(two)), [(11_001, 1000)]);

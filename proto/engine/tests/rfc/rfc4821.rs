@@ -1,4 +1,4 @@
-//! Packetization layer path MTU discovery: black holes, probes, and what they say of congestion.
+//! Packetization layer path MTU discovery: black holes, probes, and congestion control.
 
 use tidelane_engine::{EngineConfig, MtuProbing, SeqNumber, SocketOptions, TcpOptions};
 
@@ -21,7 +21,7 @@ fn established(mtu_probing: MtuProbing, sack_permitted: bool) -> Rig {
 struct Peer {
     limit: u32,
     next: u32,
-    /// What came out of order.
+    /// Ranges received out of order.
     held: Vec<(u32, u32)>,
 }
 
@@ -34,7 +34,7 @@ impl Peer {
         }
     }
 
-    /// What we sent arrives, and each segment is acknowledged: what we send then.
+    /// Delivers `sent` and acknowledges each segment. Returns the engine's answers.
     fn take(&mut self, rig: &mut Rig, sent: &[Out]) -> Vec<Out> {
         let mut more = Vec::new();
         for out in sent.iter().filter(|out| out.len <= self.limit) {
@@ -50,7 +50,7 @@ impl Peer {
         more
     }
 
-    /// The program writes `len` bytes, until they have arrived. All that we sent.
+    /// The application writes `len` bytes, which are all delivered. Returns all segments.
     fn carry(&mut self, rig: &mut Rig, len: u32) -> Vec<Out> {
         let end = self.next + len;
         let mut flight = rig.write(len);
@@ -74,10 +74,10 @@ fn section_7_7_timeouts_bring_the_size_down() {
     let mut rig = established(MtuProbing::BlackHole, false);
     rig.write(14_600);
     let sent = rig.wait_ms(4_000);
-    // The fourth in a row.
+    // The fourth consecutive timeout.
     assert_eq!(spans(&sent), [(1, 1460), (1, 1460), (1, 1460), (1, 1024)]);
     assert_eq!(rig.engine.counters().mtu_black_holes, 1);
-    // On some old link that is still too much.
+    // On some old link, the base size is still too large.
     assert_eq!(spans(&rig.wait_ms(4_000)), [(1, 512)]);
     let least = rig.wait_ms(60_000);
     assert!(least.iter().all(|out| out.len == 512), "{least:?}");
@@ -88,7 +88,7 @@ fn section_7_7_a_short_connection_that_answers_is_no_black_hole() {
     let mut rig = established(MtuProbing::BlackHole, false);
     for n in 0..8 {
         rig.write(1460);
-        // A doubled timeout stays: no acknowledgment here gives a sample (Karn).
+        // The backoff of the RTO stays, because these ACKs give no RTT sample (Karn).
         rig.wait_ms(250 << n);
         rig.push(ack(1, 1 + (n + 1) * 1460));
     }
@@ -116,7 +116,7 @@ fn section_7_3_the_largest_size_that_arrives_is_found() {
         assert!(found <= limit && limit < found + 8, "{found} of {limit}");
         let counters = rig.engine.counters();
         assert!(counters.mtu_probes > counters.mtu_raised || limit == 1460);
-        // Once all is found, nothing is tried any more.
+        // After the search, no probes are sent.
         let probes = counters.mtu_probes;
         peer.carry(&mut rig, 200_000);
         assert_eq!(rig.engine.counters().mtu_probes, probes);
@@ -181,7 +181,7 @@ fn section_5_2_the_next_connection_begins_with_what_was_found() {
     let sent = peer.carry(&mut rig, 100_000);
     assert!(sent.iter().all(|out| out.len <= found) && sent[0].len == found);
     assert_eq!(rig.engine.counters().mtu_probes, probes, "nothing to find");
-    // When it is too old, larger sizes are probed for, not just sent.
+    // After the cache entry has expired, larger sizes are probed for instead of just used.
     rig.wait_ms(601_000);
     peer.limit = 1460;
     let lens: Vec<u32> = spans(&peer.carry(&mut rig, 50_000))
@@ -195,7 +195,7 @@ fn section_5_2_the_next_connection_begins_with_what_was_found() {
     assert!(rig.info().mss > 1440, "{}", rig.info().mss);
 }
 
-/// RFC 1191 §6.3: not sooner than after ten minutes.
+/// RFC 1191 §6.3: larger sizes are tried after ten minutes at the earliest.
 #[test]
 fn larger_sizes_are_tried_again_after_ten_minutes() {
     let mut rig = established(MtuProbing::BlackHole, true);

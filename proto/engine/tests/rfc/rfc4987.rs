@@ -1,4 +1,4 @@
-//! SYN floods: bounded half-open state, and cookies that keep the options (RFC 4987 §3.6).
+//! SYN floods: bounded half-open state, and SYN cookies that keep the options (RFC 4987 §3.6).
 
 use tidelane_engine::{EngineConfig, Event, SocketOptions, TcpFlags, TcpOptions};
 
@@ -14,7 +14,7 @@ fn opening() -> In {
     syn(options).with(SYN | TcpFlags(TcpFlags::ECE.0 | TcpFlags::CWR.0))
 }
 
-/// A listener whose room for half-open connections is taken.
+/// A listener with a full SYN queue.
 fn flooded(config: EngineConfig) -> Rig {
     let most = config.half_open_max;
     let mut rig = Rig::listening(config, SocketOptions::default());
@@ -120,8 +120,9 @@ fn room_comes_back_when_half_open_connections_end() {
     assert_eq!(rig.engine.flows().count(), 1);
 }
 
-/// As Linux: the last acknowledgment of a handshake is dropped while the accept queue is full, the
-/// SYN,ACK is sent again, and the connection is there once there is room; new SYNs are dropped.
+/// As in Linux: while the accept queue is full, the last ACK of a handshake is dropped and the
+/// SYN,ACK is retransmitted. The connection is established once there is room. New SYNs are
+/// dropped.
 #[test]
 fn a_full_accept_queue_delays_as_in_linux() {
     let mut rig = Rig::with_backlog(EngineConfig::default(), SocketOptions::default(), 1);
@@ -147,7 +148,7 @@ fn a_full_accept_queue_delays_as_in_linux() {
     rig.iss = tidelane_engine::SeqNumber(0);
     rig.push(syn(TcpOptions::NONE));
     rig.push(ack(1, 1));
-    // Full again: the third one's acknowledgment is dropped.
+    // The queue is full again: the ACK of the third connection is dropped.
     rig.key.peer.port = 3;
     let again = rig.wait_ms(1_500);
     assert!(
@@ -163,8 +164,8 @@ fn a_full_accept_queue_delays_as_in_linux() {
     assert_eq!(rig.events(), [Event::Accepted(listener)]);
 }
 
-/// As Linux: a full accept queue keeps the last acknowledgment out, and nothing else. A SYN that is
-/// sent again is answered, a wrong acknowledgment is refused, and a reset ends the open.
+/// As in Linux: a full accept queue only drops the last ACK. A retransmitted SYN is answered, a
+/// wrong ACK gets a RST, and a RST ends the handshake.
 #[test]
 fn a_full_accept_queue_only_keeps_the_last_acknowledgment_out() {
     let mut rig = Rig::with_backlog(EngineConfig::default(), SocketOptions::default(), 0);

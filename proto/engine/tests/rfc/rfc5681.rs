@@ -4,7 +4,7 @@ use tidelane_engine::{EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
 use crate::rig::{ACK, In, Out, Rig, ack, data, spans};
 
-/// A connection whose window has grown to forty segments.
+/// A connection whose cwnd has grown to forty segments.
 fn grown() -> Rig {
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(70_000);
@@ -41,7 +41,7 @@ fn section_4_1_a_shorter_pause_does_not() {
     let mut rig = grown();
     let (cwnd, rto) = (rig.info().cwnd, rig.info().rto.as_millis());
     rig.wait_ms(rto - 20);
-    // The peer offers sixty.
+    // The peer's window is sixty segments.
     assert_eq!(rig.write(100_000).len() as u32, (cwnd / 1000).min(60));
 }
 
@@ -56,7 +56,7 @@ fn section_4_2_out_of_order_text_and_what_fills_a_hole_are_acknowledged_at_once(
     assert_eq!((sent.len(), sent[0].ack), (1, 2001));
 }
 
-/// Were a batch acknowledged once, the loss of that one acknowledgment would be a timeout.
+/// If a batch had a single ACK, the loss of that ACK would cause a timeout.
 #[test]
 fn section_4_2_each_run_of_text_is_acknowledged_once_around_a_hole() {
     let mut rig = Rig::established_sack();
@@ -72,7 +72,7 @@ fn section_4_2_each_run_of_text_is_acknowledged_once_around_a_hole() {
     };
     let at = |seq| data(seq, 1, 1000);
     let pushed = |seq| at(seq).with(ACK | TcpFlags::PSH);
-    // In order; behind a hole; behind another.
+    // One run in order, one behind a hole, and one behind another hole.
     assert_eq!(
         batch(&[at(1), at(1001), at(3001), at(4001), at(6001), at(7001)]),
         [
@@ -81,7 +81,7 @@ fn section_4_2_each_run_of_text_is_acknowledged_once_around_a_hole() {
             (2001, vec![(6001, 8001), (3001, 5001)]),
         ]
     );
-    // As a receiver that joins frames sees it, PSH ends a run, too.
+    // PSH ends a run, too, as in GRO.
     assert_eq!(
         batch(&[at(8001), pushed(9001), at(10_001), at(11_001)]),
         [
@@ -89,7 +89,7 @@ fn section_4_2_each_run_of_text_is_acknowledged_once_around_a_hole() {
             (2001, vec![(6001, 12_001), (3001, 5001)]),
         ]
     );
-    // The repairs, and what is new behind them.
+    // Retransmissions that fill the holes, and new data behind them.
     assert_eq!(
         batch(&[at(2001), at(5001), at(12_001), at(13_001)]),
         [
@@ -100,8 +100,8 @@ fn section_4_2_each_run_of_text_is_acknowledged_once_around_a_hole() {
     );
 }
 
-/// The same where nothing is missing: PSH ends a run, and a batch's last acknowledgment covers what
-/// its runs have left over. A batch's first segment may be a request: its answer is near.
+/// The same without holes: PSH ends a run, and the last ACK of a batch covers the rest of its runs.
+/// The first segment of a batch may be a request whose response comes soon.
 #[test]
 fn section_4_2_each_run_of_a_batch_is_acknowledged() {
     for fast_path in [true, false] {
@@ -111,7 +111,7 @@ fn section_4_2_each_run_of_a_batch_is_acknowledged() {
         };
         let peer = TcpOptions::NONE;
         let mut rig = Rig::established_with(config, SocketOptions::default(), peer);
-        // A new connection acknowledges at once, up to our first text behind something unanswered.
+        // A new connection is in quick-ack mode until it sends data behind unanswered data.
         rig.push(data(1, 1, 1));
         rig.write(1);
         rig.push(ack(2, 2));
@@ -133,7 +133,7 @@ fn section_4_2_each_run_of_a_batch_is_acknowledged() {
         assert_eq!(acks(&mut rig, &two_and_three), [2001, 5001]);
         let singles = [5001, 6001, 7001].map(|seq| (seq, 1000, true));
         assert_eq!(acks(&mut rig, &singles), [7001, 8001]);
-        // Without PSH, or in small pieces, as before.
+        // Without PSH, or with small segments, there is one ACK per batch.
         let plain = [8001, 9001, 10_001, 11_001].map(|seq| (seq, 1000, false));
         assert_eq!(acks(&mut rig, &plain), [12_001]);
         assert_eq!(
@@ -154,8 +154,8 @@ fn section_3_1_after_a_timeout_the_window_is_one_segment() {
     assert_eq!(rig.info().cwnd, 1000);
 }
 
-/// What a link cuts may be put together again and be acknowledged as one: with a whole window at
-/// once, one acknowledgment that is lost would stop the connection.
+/// A receiver with GRO may acknowledge a burst by one ACK. If the burst were a whole window, the
+/// loss of that ACK would stall the connection.
 #[test]
 fn a_window_that_links_cut_is_sent_in_two_parts() {
     let mut rig = grown();
@@ -163,14 +163,14 @@ fn a_window_that_links_cut_is_sent_in_two_parts() {
     let window = rig.info().cwnd;
     let (half, start) = (window / 2 / 1000 * 1000, rig.written + 1);
     let sent = rig.write(100_000);
-    // The peer's window has room for 60,000 bytes.
+    // The peer's window is 60,000 bytes.
     let expected = [(start, half), (start + half, 60_000 - half)];
     assert_eq!(spans(&sent), expected, "{window}");
     let push = TcpFlags::ACK | TcpFlags::PSH;
     assert!(sent.iter().all(|out| out.flags == push), "{sent:?}");
 }
 
-/// On a link that cuts nothing, too: receivers join what comes at once, up to PSH.
+/// Also on a link without segmentation offload: receivers with GRO join segments up to PSH.
 #[test]
 fn half_a_window_ends_with_push() {
     let mut rig = grown();

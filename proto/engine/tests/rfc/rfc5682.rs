@@ -4,7 +4,7 @@ use tidelane_engine::{CaState, EngineConfig, SocketOptions, TcpOptions};
 
 use crate::rig::{Rig, ack, spans};
 
-/// Without SACK: ten segments in flight, more to come, and the timer has expired.
+/// Without SACK: ten segments in flight, unsent data, and an expired RTO.
 fn timed_out_without_sack() -> Rig {
     let mut rig = Rig::established(SocketOptions::default());
     assert_eq!(rig.write(20_000).len(), 10);
@@ -28,14 +28,14 @@ fn section_2_1_step_2b_and_3b_without_sack_two_acknowledgments_undo_it() {
     assert_eq!(rig.engine.counters().retrans_segs, 1);
 }
 
-/// What was sent again fills a hole, and what came before the hole is acknowledged with it.
+/// The retransmission fills a hole, and the ACK also covers the data before the next hole.
 #[test]
 fn section_2_1_without_sack_one_acknowledgment_of_more_than_the_repair_tells_nothing() {
     let mut rig = timed_out_without_sack();
     let sent = rig.push(ack(1, 4001));
     assert_eq!(rig.engine.counters().spurious_timeouts, 0);
     assert_eq!(spans(&sent)[0], (10_001, 1000));
-    // Then a duplicate (step 3.a): the next hole is repaired.
+    // A duplicate ACK follows (step 3.a), and the next hole is retransmitted.
     let sent = rig.push(ack(1, 4001));
     assert_eq!(spans(&sent)[0], (4001, 1000), "{:?}", spans(&sent));
     assert_eq!(rig.info().ca_state, CaState::Loss);
@@ -51,8 +51,8 @@ fn section_2_1_step_2a_without_sack_a_duplicate_ends_it() {
     assert_eq!(rig.engine.counters().spurious_timeouts, 0);
 }
 
-/// Ten segments in flight, `more` bytes to come, and the timer has expired: the first segment was
-/// sent again.
+/// Ten segments in flight, `more` unsent bytes, and an expired RTO: the first segment was
+/// retransmitted.
 fn timed_out(more: u32) -> Rig {
     let mut rig = Rig::established_sack();
     assert_eq!(rig.write(10_000 + more).len(), 10);

@@ -1,4 +1,4 @@
-//! A new connection from TIME-WAIT (RFC 6191 §2), and what TIME-WAIT answers.
+//! A new connection from TIME-WAIT (RFC 6191 §2), and answers in TIME-WAIT.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
@@ -6,7 +6,7 @@ use crate::rig::{ACK, In, RST, Rig, SYN, ack, syn};
 
 const FIN: TcpFlags = TcpFlags::FIN;
 
-/// A connection of which we closed first, in TIME-WAIT; the last timestamp of the peer was 500.
+/// A connection in TIME-WAIT, which this end closed first. The peer's last timestamp is 500.
 fn in_time_wait(timestamps: bool) -> Rig {
     let peer = if timestamps {
         TcpOptions::timestamps(1, 0)
@@ -28,7 +28,7 @@ fn in_time_wait(timestamps: bool) -> Rig {
     rig
 }
 
-/// A SYN with this number and timestamp.
+/// Returns true if a SYN with this sequence number and timestamp opens a connection.
 fn opens(timestamps: bool, seq: u32, tsval: Option<u32>) -> bool {
     let mut rig = in_time_wait(timestamps);
     let mut again = In {
@@ -47,10 +47,10 @@ fn opens(timestamps: bool, seq: u32, tsval: Option<u32>) -> bool {
 fn section_2_with_timestamps_the_newer_one_opens_whatever_its_number() {
     assert!(opens(true, 100, Some(501)));
     assert!(opens(true, 0u32.wrapping_sub(100), Some(501)));
-    // The same timestamp: by number.
+    // With an equal timestamp, the sequence number decides.
     assert!(opens(true, 100, Some(500)));
     assert!(!opens(true, 0u32.wrapping_sub(100), Some(500)));
-    // An older one is an old SYN.
+    // A SYN with an older timestamp is a duplicate.
     assert!(!opens(true, 100, Some(499)));
 }
 
@@ -79,7 +79,7 @@ fn an_old_segment_is_acknowledged_within_limits_and_the_last_one_not() {
     assert_eq!(rig.push(ack(2, 2)), []);
     let answers: usize = (0..100).map(|_| rig.push(ack(9, 2)).len()).sum();
     assert_eq!(answers, 1);
-    // A FIN that comes again is always.
+    // Every retransmitted FIN is answered.
     for _ in 0..3 {
         let sent = rig.push(ack(1, 2).with(ACK | FIN));
         assert_eq!((sent.len(), sent[0].seq, sent[0].ack), (1, 2, 2));

@@ -1,10 +1,10 @@
-//! The retransmission timeout (RFC 6298), as far as no conformance script shows it.
+//! The retransmission timeout (RFC 6298): requirements without a conformance script.
 
 use tidelane_engine::{Duration, EngineConfig, SocketOptions, TcpOptions};
 
 use crate::rig::{Rig, ack, times};
 
-/// The RFC's formulas in milliseconds.
+/// The formulas of the RFC, in milliseconds.
 #[derive(Clone, Copy)]
 struct Model {
     srtt: f64,
@@ -32,7 +32,7 @@ fn section_2_2_and_2_3_samples_make_the_timeout() {
         ..EngineConfig::default()
     };
     let mut rig = Rig::established_with(config, SocketOptions::default(), TcpOptions::NONE);
-    // The handshake took 10 ms.
+    // The RTT of the handshake is 10 ms.
     let mut model = Model::first(10.0);
     let (mut una, mut timed_out) = (1, 0);
     for rtt in [10, 100, 100, 20, 500, 3, 3, 3, 250] {
@@ -46,11 +46,11 @@ fn section_2_2_and_2_3_samples_make_the_timeout() {
             "{rttvar} {}",
             model.rttvar
         );
-        // What timed out gave no sample: the timeout stays doubled (§5).
+        // After a timeout there is no RTT sample, and the backoff stays (§5).
         let expected = (model.srtt + 4.0 * model.rttvar) * f64::from(1 << info.backoff);
         assert!((rto - expected).abs() <= 4.0, "{rto} {expected}");
         rig.write(1000);
-        // What times out gives no sample (§3).
+        // A segment that times out gives no RTT sample (§3).
         let in_time = rig.wait_ms(rtt as u64).is_empty();
         assert!(in_time || f64::from(rtt) >= rto - 2.0, "{rtt} {rto}");
         assert!(!in_time || f64::from(rtt) <= rto + 2.0, "{rtt} {rto}");
@@ -66,7 +66,8 @@ fn section_2_2_and_2_3_samples_make_the_timeout() {
     assert!(timed_out > 0);
 }
 
-/// With timestamps the echo tells which transmission arrived: a sample (RFC 7323 §4.1).
+/// With timestamps, the echo tells which transmission arrived, which gives an RTT sample (RFC 7323
+/// §4.1).
 #[test]
 fn section_5_with_timestamps_the_acknowledgment_of_a_repair_is_a_sample() {
     for (peer, doubled) in [(TcpOptions::timestamps(1, 0), 0), (TcpOptions::NONE, 1)] {

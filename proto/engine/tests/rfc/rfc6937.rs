@@ -2,8 +2,8 @@
 
 use crate::rig::{Out, Rig, ack};
 
-/// Twenty segments in flight and much to come; the first `holes` of them are lost. What each SACK
-/// of another segment brings.
+/// Twenty segments are in flight, the first `holes` of which are lost, and there is unsent data.
+/// Returns the segments that each further SACK elicits.
 fn recovery(holes: u32) -> (Rig, Vec<Vec<Out>>) {
     let mut rig = Rig::established_sack();
     rig.write(10_000);
@@ -29,17 +29,17 @@ fn recovery(holes: u32) -> (Rig, Vec<Vec<Out>>) {
 #[test]
 fn section_3_1_the_window_comes_down_in_proportion_to_what_arrives() {
     let (mut rig, replies) = recovery(1);
-    // Limited transmit, then the fast retransmission, with the third.
+    // Limited transmit first, and the fast retransmission at the third SACK.
     assert_eq!(replies[2][0].seq, 10_001);
     let in_recovery = &replies[2..];
     let sent: usize = in_recovery.iter().map(Vec::len).sum();
-    // Seven for ten (RFC 9438's beta), from 22 segments: 17 arrivals.
+    // Seven segments per ten deliveries (beta of RFC 9438), from 22 segments: 17 deliveries.
     assert!((11..=13).contains(&sent), "{sent}");
     assert!(
         in_recovery.iter().all(|reply| reply.len() <= 1),
         "no bursts"
     );
-    // Never silent for more than two in a row.
+    // At most two consecutive SACKs elicit no segment.
     let silent = in_recovery
         .windows(3)
         .filter(|w| w.iter().all(Vec::is_empty));
@@ -54,6 +54,6 @@ fn section_3_1_the_window_comes_down_in_proportion_to_what_arrives() {
 fn section_3_1_with_heavy_losses_packets_are_conserved() {
     let (_, replies) = recovery(12);
     let after: Vec<usize> = replies[3..].iter().map(Vec::len).collect();
-    // One for each that arrives, until ssthresh is in flight again: no burst of all that is lost.
+    // One segment per delivery until the flight is ssthresh: no burst of all lost segments.
     assert!(after.iter().all(|count| *count == 1), "{after:?}");
 }

@@ -40,10 +40,10 @@ fn section_2_2_the_windows_of_both_syns_are_not_scaled() {
     rig.push(In { ack: 1, ..answer }.with(SYN | ACK));
     let info = rig.info();
     assert_eq!((info.snd_wscale, info.snd_wnd), (5, 900));
-    // The next segment's is.
+    // The window of the next segment is scaled.
     rig.push(ack(1, 1).wnd(900));
     assert_eq!(rig.info().snd_wnd, 900 << 5);
-    // And ours, the other way round.
+    // The same in the other direction.
     let mut rig = Rig::listening(windows(1 << 20, 4 << 20), SocketOptions::default());
     let answer = rig.push(syn(scaled(5)));
     assert_eq!(answer[0].wnd, 0xffff);
@@ -64,12 +64,13 @@ fn section_2_3_our_own_shift_is_at_most_fourteen() {
         let config = windows(1 << 14, max);
         let (_, first) = Rig::opening(config, SocketOptions::default());
         assert_eq!(first.options.wscale, Some(shift), "{max}");
-        // It can tell of all of it.
+        // The scaled field can represent the whole window.
         assert!(u64::from(max) <= 0x1_0000 << shift);
     }
 }
 
-/// The window of our SYN,ACK is exact; the first one that is scaled, and rounded down, is less.
+/// The window of our SYN,ACK is exact. The first scaled window is rounded down, and therefore
+/// smaller.
 #[test]
 fn section_2_4_what_an_earlier_window_allowed_is_taken() {
     let config = windows(1 << 16, 1 << 30);
@@ -78,7 +79,7 @@ fn section_2_4_what_an_earlier_window_allowed_is_taken() {
     let told = rig.write(10)[0];
     assert_eq!(told.ack + (u32::from(told.wnd) << 14), 1 + 0xc000);
     assert_eq!(rig.info().rcv_wnd, 0xffff);
-    // Up to the first edge, and not a byte more.
+    // Data up to the first right edge is accepted, and none beyond it.
     rig.arrive(data(1, 11, 1000));
     rig.arrive(data(1001, 11, (edge - 1001) as usize + 500));
     rig.batch_end();
@@ -131,7 +132,7 @@ fn section_2_3_an_impossible_shift_is_counted_and_taken_for_fourteen() {
     }
 }
 
-/// The peer is silent for days, and its clock of one millisecond goes on.
+/// The peer is silent for days, while its timestamp clock of 1 ms continues.
 #[test]
 fn section_5_5_after_24_silent_days_an_older_timestamp_is_none() {
     let day = 86_400_000;
@@ -142,8 +143,8 @@ fn section_5_5_after_24_silent_days_an_older_timestamp_is_none() {
         let mut rig = Rig::established_with(config, options, peer);
         rig.push(data(1, 1, 10).ts(base, 0));
         rig.wait_ms(days * day);
-        // Beyond 24.8 days the clock itself seems to have gone back; before, only an old segment
-        // has such a timestamp.
+        // Beyond 24.8 days, the peer's clock seems to have gone back. Before that, only an old
+        // segment has such a timestamp.
         let tsval = if taken {
             base.wrapping_add((days * day) as u32)
         } else {
@@ -153,13 +154,13 @@ fn section_5_5_after_24_silent_days_an_older_timestamp_is_none() {
         rig.push(data(11, 1, 10).ts(tsval, 0));
         let received = if taken { 20 } else { 10 };
         assert_eq!(rig.info().bytes_received, received, "{days} days");
-        // And from there on PAWS goes on.
+        // PAWS applies again afterwards.
         rig.push(data(received as u32 + 1, 1, 10).ts(tsval.wrapping_sub(5), 0));
         assert_eq!(rig.info().bytes_received, received);
     }
 }
 
-/// TSval now: of the acknowledgment that an old byte draws.
+/// Present TSval, from the ACK that an old byte elicits.
 fn stamp(rig: &mut Rig) -> u32 {
     let sent = rig.push(data(0, 1, 1).ts(1, 0));
     sent.last().unwrap().options.timestamps.unwrap().tsval

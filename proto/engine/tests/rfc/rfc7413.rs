@@ -17,7 +17,7 @@ fn config(bits: u32) -> EngineConfig {
     }
 }
 
-/// A listener with `places`, and nothing else to do with Fast Open than the policy says.
+/// A listener with a limit of `places` pending requests, under the policy `bits`.
 fn server_with(bits: u32, places: u32) -> (Rig, ListenerId) {
     let options = SocketOptions::default();
     let mut rig = Rig::listening(config(bits), options);
@@ -37,7 +37,7 @@ fn option(cookie: FastOpenCookie) -> FastOpenOption {
     }
 }
 
-/// A SYN with this cookie, or the request for one, and text.
+/// A SYN with this cookie, or the request for one, and `len` bytes of data.
 fn fast_syn(cookie: FastOpenCookie, len: usize) -> In {
     let mut options = TcpOptions {
         mss: Some(1000),
@@ -50,7 +50,7 @@ fn fast_syn(cookie: FastOpenCookie, len: usize) -> In {
     }
 }
 
-/// The cookie that a server gives to its peer.
+/// Returns the cookie that the server grants its peer.
 fn cookie_of(rig: &mut Rig) -> FastOpenCookie {
     let port = rig.key.peer.port;
     rig.key.peer.port = 1;
@@ -63,7 +63,7 @@ fn cookie_of(rig: &mut Rig) -> FastOpenCookie {
     answer.options.fast_open().unwrap().cookie
 }
 
-/// A flow that the program has, and whose handshake has not ended.
+/// A flow that the application has before the handshake is complete.
 fn pending() -> Rig {
     let mut rig = server();
     let cookie = cookie_of(&mut rig);
@@ -94,7 +94,7 @@ fn section_4_2_2_a_good_cookie_brings_text_to_the_program_at_once() {
     assert_eq!((flow.state(), flow.rx_head()), (State::SynReceived, 100));
     assert!(rig.info().syn_data && rig.info().fast_open_pending);
 
-    // It answers before the handshake ends, and the peer's ACK acknowledges both.
+    // The application answers before the handshake is complete. The peer's ACK covers SYN and data.
     let reply = rig.write(2500);
     assert_eq!(spans(&reply), [(1, 1000), (1001, 1000), (2001, 500)]);
     assert!(reply.iter().all(|out| out.ack == 101));
@@ -153,12 +153,12 @@ fn text_is_taken_only_where_policy_and_listener_allow_it() {
             ..TcpOptions::NONE
         })
     };
-    // Without cookies by policy, at a listener that was given no places and at one that was.
+    // Without cookies by policy, for a listener without a limit of its own and for one with it.
     let mut everywhere = Rig::listening(config(0x602), SocketOptions::default());
     assert_eq!(everywhere.push(plain)[0].ack, 101);
     let (mut rig, _) = server_with(0x202, 1);
     assert_eq!(rig.push(plain)[0].ack, 101);
-    // And by the listener's own wish.
+    // Without cookies by the listener's option.
     let (mut rig, listener) = server_with(2, 1);
     assert_eq!(rig.push(plain)[0].ack, 1);
     rig.engine.set_fast_open_without_cookie(listener, true);
@@ -200,12 +200,12 @@ fn section_5_1_pending_requests_are_bounded() {
         [true, true, true, false]
     );
     assert_eq!(rig.engine.counters().fast_open_overflows, 1);
-    // One whose handshake ends makes room.
+    // A request whose handshake is complete no longer counts.
     rig.key.peer.port = 3;
     rig.push(fast_syn(cookie, 100));
     rig.push(ack(101, 1));
     assert!(opens(&mut rig, 5));
-    // One that is reset does so after a minute.
+    // A request that was reset counts for another minute.
     rig.push(ack(101, 1).with(RST | ACK));
     assert!(!opens(&mut rig, 6));
     rig.wait_ms(61_000);
@@ -242,12 +242,12 @@ fn syn_ack_is_sent_again_with_what_it_acknowledged_and_the_flow_ends_when_nobody
     let again = rig.wait_ms(1100);
     assert_eq!(spans(&again), [(0, 0)], "SYN,ACK and not the text");
     assert_eq!((again[0].flags, again[0].ack), (SYN | ACK, 101));
-    // The peer's SYN again has the same answer, and what was sent is not forgotten.
+    // A retransmitted SYN gets the same answer, and the sent data is kept.
     rig.wait_ms(600);
     let cookie = FastOpenCookie::REQUEST;
     assert_eq!(rig.push(fast_syn(cookie, 100))[0].ack, 101);
     assert_eq!(rig.info().flight_size, 100);
-    // After the handshake the text has the timer.
+    // After the handshake, the retransmission timer covers the data.
     rig.push(ack(101, 1));
     let text = rig.wait_ms(4000);
     assert_eq!(spans(&text)[0], (1, 100));
@@ -260,7 +260,7 @@ fn syn_ack_is_sent_again_with_what_it_acknowledged_and_the_flow_ends_when_nobody
 
 #[test]
 fn a_program_may_close_before_the_handshake_ends() {
-    // Nothing unread: FIN, and all ends in order.
+    // Without unread data, close sends a FIN, and the connection ends normally.
     let mut rig = pending();
     let flow = id(&rig);
     let read = Advance {
@@ -274,7 +274,7 @@ fn a_program_may_close_before_the_handshake_ends() {
     assert_eq!((fin[0].flags, fin[0].seq), (TcpFlags::FIN | ACK, 1));
     rig.push(ack(101, 2));
     assert_eq!(rig.info().state, State::FinWait2);
-    // Unread: reset (RFC 2525 §2.17).
+    // With unread data, close sends a RST (RFC 2525 §2.17).
     let mut rig = pending();
     rig.engine.close(rig.now, id(&rig), &mut rig.env);
     let reset = rig.batch_end();
@@ -299,7 +299,8 @@ fn the_window_of_syn_ack_is_less_by_the_text_that_nobody_has_read() {
     assert_eq!(u32::from(answer.wnd) + 1000, quota);
 }
 
-/// A client that opens with `len` bytes, written or waiting; its SYN.
+/// Opens a connection with `len` bytes, which are written before or after the open. Returns the
+/// SYN.
 fn open(rig: &mut Rig, request: FastOpenRequest, len: u32) -> Out {
     rig.key.local.port += 1;
     let mtu = rig.env.mtu;
@@ -325,7 +326,7 @@ fn room(rig: &Rig) -> Option<u32> {
     engine.fast_open_room(rig.now, peer, rig.env.mtu, &options, request)
 }
 
-/// SYN,ACK with this number acknowledged, and a cookie.
+/// A SYN,ACK that acknowledges up to `acknowledged`, with or without a cookie.
 fn syn_ack(acknowledged: u32, cookie: Option<&[u8]>) -> In {
     let mut options = TcpOptions {
         mss: Some(1040),
@@ -379,7 +380,7 @@ fn section_4_2_1_a_client_with_a_cookie_sends_text_with_syn() {
 fn what_syn_ack_does_not_acknowledge_is_sent_again_at_once() {
     let mut rig = client();
     open(&mut rig, FastOpenRequest::default(), 3000);
-    // MSS 1040, and 1000 bytes in SYN.
+    // The MSS is 1040, and the SYN carried 1000 bytes.
     let again = rig.push(syn_ack(101, None));
     assert_eq!(spans(&again)[0], (101, 900));
     assert_eq!(again.last().map(|out| out.seq + out.len), Some(3001));
@@ -388,7 +389,7 @@ fn what_syn_ack_does_not_acknowledge_is_sent_again_at_once() {
     rig.push(ack(1, 3001));
     assert_eq!(rig.info().flight_size, 0);
     assert_eq!(rig.engine.counters().fast_open_active_fails, 1);
-    // An acknowledgment of what was never sent is refused (RFC 9293 §3.10.7.3).
+    // An ACK of unsent data is refused (RFC 9293 §3.10.7.3).
     let mut rig = client();
     open(&mut rig, FastOpenRequest::default(), 100);
     assert_eq!(rig.push(syn_ack(102, None))[0].flags, RST);
@@ -404,7 +405,7 @@ fn syn_is_sent_again_without_text_and_option() {
     assert_eq!(again[0].options.fast_open(), None);
     let text = rig.push(syn_ack(1, None));
     assert_eq!(spans(&text), [(1, 500)]);
-    // Of two in a row a path remembers.
+    // Two consecutive losses are recorded for the path.
     rig.push(ack(1, 501));
     assert_eq!(room(&rig), Some(1000));
     open(&mut rig, FastOpenRequest::default(), 500);
@@ -471,7 +472,7 @@ fn text_goes_without_a_cookie_where_policy_or_socket_say_so() {
         rig.key.local.port = 999;
         let first = open(&mut rig, request, 100);
         assert_eq!((first.len, first.options.fast_open()), (100, None));
-        // A cookie that nobody asked for is not kept.
+        // A cookie without a request is not stored.
         rig.push(syn_ack(101, Some(&[5; 8])));
         assert!(rig.info().syn_data);
         rig.engine

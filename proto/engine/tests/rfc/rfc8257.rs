@@ -34,7 +34,7 @@ fn an_open_asks_for_ecn_whatever_the_policy_and_its_syn_is_ecn_capable() {
 #[test]
 fn section_3_2_a_change_of_marks_is_told_at_once_and_what_came_before_by_itself() {
     let mut rig = established();
-    // The first windows are acknowledged at once; then acknowledgments are delayed.
+    // The first windows are acknowledged at once. Later ACKs are delayed.
     let mut seq = 1;
     for _ in 0..20 {
         rig.push(data(seq, 1, 1000).ecn(Ecn::Ect0));
@@ -46,14 +46,14 @@ fn section_3_2_a_change_of_marks_is_told_at_once_and_what_came_before_by_itself(
     let sent = rig.push(data(seq + 1000, 1, 1000).ecn(Ecn::Ce));
     let told: Vec<_> = sent.iter().map(|out| (out.ack, out.flags)).collect();
     assert_eq!(told, [(seq + 1000, ACK), (seq + 2000, ACK | ECE)]);
-    // While marks go on, acknowledgments are delayed as ever.
+    // While the CE state does not change, ACKs are delayed as usual.
     assert_eq!(rig.push(data(seq + 2000, 1, 1000).ecn(Ecn::Ce)), []);
     let sent = rig.push(data(seq + 3000, 1, 1000).ecn(Ecn::Ect0));
     let told: Vec<_> = sent.iter().map(|out| (out.ack, out.flags)).collect();
     assert_eq!(told, [(seq + 3000, ACK | ECE), (seq + 4000, ACK)]);
 }
 
-/// By half of the window that was in use: what the acknowledgment brings besides opens nothing.
+/// ECE reduces cwnd by half of its value before the ACK: the ACK itself does not grow it.
 #[test]
 fn section_3_3_an_echo_does_not_open_the_window_first() {
     let mut rig = established();
@@ -88,7 +88,7 @@ fn section_3_3_the_first_echo_halves_and_later_ones_follow_alpha() {
         }
         rig.wait_ms(10);
     }
-    // Alpha begins at one, and one mark per window brings it down.
+    // Alpha is one at first. One CE per window lowers it.
     assert!((0.5..0.7).contains(&reductions[0]), "{reductions:?}");
     let last = *reductions.last().unwrap();
     assert!(last > 0.8, "{reductions:?}");

@@ -1,12 +1,11 @@
-//! RACK-TLP (RFC 8985), as far as neither conformance scripts nor the scoreboard's own tests show
-//! it.
+//! RACK-TLP (RFC 8985): requirements without a conformance script or a test of the scoreboard.
 
 use tidelane_engine::{CaState, Duration, EngineConfig, SocketOptions, TcpOptions};
 
 use crate::rig::{Out, Rig, ack, spans, times};
 
-/// How long after the last of three SACKed segments the hole before them is sent again, in ms: the
-/// first of ten, which are all acknowledged then.
+/// Returns the time in ms from the third SACKed segment to the retransmission of the hole before
+/// them. The hole is the first of ten segments, which are all acknowledged then.
 fn patience(rig: &mut Rig, una: u32) -> u64 {
     rig.write(10_000);
     rig.wait_ms(40);
@@ -20,17 +19,17 @@ fn patience(rig: &mut Rig, una: u32) -> u64 {
     let again = sent.iter().find(|out| out.seq == una).expect("a repair");
     let waited = again.at_ms - start;
     rig.push(ack(1, una + 10_000));
-    // The repair was not needed.
+    // The retransmission was spurious.
     let told = ack(1, una + 10_000).sack(rig, &[(una, una + 1000)]);
     rig.push(told);
     rig.wait_ms(10);
     waited
 }
 
-/// A connection whose path takes 40 ms, and the number of its next byte.
+/// A connection with an RTT of 40 ms, and the sequence number of its next byte.
 fn of_40_ms() -> (Rig, u32) {
     let mut rig = Rig::established_sack();
-    // Samples of 40 ms beside the handshake's 10.
+    // RTT samples of 40 ms, after the 10 ms of the handshake.
     for round in 0..30 {
         rig.write(1000);
         rig.wait_ms(40);
@@ -55,21 +54,22 @@ fn reorder(rig: &mut Rig, una: u32) -> u32 {
 #[test]
 fn section_6_2_step_4_a_repair_without_need_widens_the_reordering_window() {
     let (mut rig, una) = of_40_ms();
-    // Three SACKed segments are enough while the path is not known to reorder.
+    // Three SACKed segments suffice while the path is not known to reorder.
     assert_eq!(patience(&mut rig, una), 0);
-    // Then it is given a quarter of the least round trip, and one more with each round in which a
-    // repair was not needed.
+    // The reordering window is then a quarter of the minimum RTT, and grows by a quarter with each
+    // round that had a spurious retransmission.
     let una = reorder(&mut rig, una + 10_000);
     let waits: Vec<u64> = (0..3)
         .map(|round| patience(&mut rig, una + round * 10_000))
         .collect();
     assert!(waits[0] > 0, "{waits:?}");
     assert!(waits[0] < waits[1] && waits[1] < waits[2], "{waits:?}");
-    // Never more than SRTT.
+    // The reordering window is at most SRTT.
     assert!(waits[2] <= 41, "{waits:?}");
 }
 
-/// What arrives sooner after its repair than any round trip took was sent first, and late.
+/// An ACK that arrives sooner after a retransmission than the minimum RTT is that of the late
+/// original.
 #[test]
 fn section_6_2_step_3_what_overtakes_its_repair_shows_reordering() {
     for (after_ms, seen) in [(4, 1), (12, 0)] {
@@ -84,7 +84,7 @@ fn section_6_2_step_3_what_overtakes_its_repair_shows_reordering() {
     }
 }
 
-/// The same by the echoed timestamp (RFC 3522 §3.2), where a queue has made round trips long.
+/// The same by the echoed timestamp (RFC 3522 §3.2), when a queue has increased the RTT.
 #[test]
 fn section_6_2_step_3_an_echo_of_what_was_sent_first_shows_reordering() {
     for late in [true, false] {
@@ -118,7 +118,7 @@ fn section_7_2_a_probe_is_never_later_than_the_timeout() {
         ..TcpOptions::NONE
     };
     let mut rig = Rig::established_with(config, SocketOptions::default(), sack);
-    // Equal samples: the timeout comes down to little more than SRTT, and two of them are more.
+    // With equal samples, the RTO approaches SRTT, and 2 SRTT is longer.
     for round in 0..60 {
         rig.write(1000);
         rig.wait_ms(10);
@@ -142,15 +142,15 @@ fn section_7_2_after_a_timeout_there_are_no_probes() {
     }
     let probes = rig.engine.counters().loss_probes;
     assert_eq!(probes, 1);
-    // Progress, and again silence: the timer that runs is that of the timeout.
+    // After progress and another silence, the running timer is the RTO timer.
     rig.push(ack(1, 1001));
     rig.wait_ms(60_000);
     assert!(rig.engine.counters().timeouts > 3);
     assert_eq!(rig.engine.counters().loss_probes, probes);
 }
 
-/// A probe showed a loss, for which the window came down. What was in flight then and is found lost
-/// later was sent before that: it is the same window of data.
+/// A probe repaired a loss, which reduced the window. Another loss of the same flight does not
+/// reduce the window again, because the data was sent before the reduction.
 #[test]
 fn section_7_4_a_loss_behind_a_probe_that_reduced_is_no_second_reduction() {
     let mut rig = Rig::established_sack();
@@ -164,7 +164,7 @@ fn section_7_4_a_loss_behind_a_probe_that_reduced_is_no_second_reduction() {
         ((1001, 1000), 1)
     );
     rig.write(8_000);
-    // Beyond the probe, without a DSACK.
+    // The ACK is beyond the probe, without a DSACK.
     rig.push(ack(1, 3001));
     let ssthresh = rig.info().ssthresh;
     assert!(ssthresh < 10_000, "{ssthresh}");
@@ -177,7 +177,7 @@ fn section_7_4_a_loss_behind_a_probe_that_reduced_is_no_second_reduction() {
         (info.ca_state, info.ssthresh),
         (CaState::Recovery, ssthresh)
     );
-    // The next window of data is another matter.
+    // A loss in the next window of data reduces the window again.
     rig.wait_ms(11);
     rig.push(ack(1, 10_001));
     rig.write(8_000);
@@ -189,7 +189,8 @@ fn section_7_4_a_loss_behind_a_probe_that_reduced_is_no_second_reduction() {
     assert!(rig.info().ssthresh < ssthresh);
 }
 
-/// Reordering was seen, and repairs without need have widened the window to three quarters.
+/// The path reorders, and spurious retransmissions have grown the reordering window to three
+/// quarters.
 #[test]
 fn section_6_2_step_4_sixteen_recoveries_without_dsack_take_that_back() {
     let (mut rig, una) = of_40_ms();
@@ -200,7 +201,7 @@ fn section_6_2_step_4_sixteen_recoveries_without_dsack_take_that_back() {
     assert!(waits[2] > waits[0], "{waits:?}");
     let mut una = una + 30_000;
     for round in 0..16 {
-        // The first of two is lost, is repaired, and all is well.
+        // The first of two segments is lost and retransmitted.
         rig.write(2_000);
         rig.wait_ms(40);
         let hole = ack(1, una).sack(&rig, &[(una + 1000, una + 2000)]);
@@ -211,7 +212,7 @@ fn section_6_2_step_4_sixteen_recoveries_without_dsack_take_that_back() {
         rig.push(ack(1, una));
         rig.wait_ms(10);
     }
-    // The window has to grow again for a flight of ten.
+    // cwnd must grow again for a flight of ten segments.
     while rig.info().cwnd < 12_000 {
         let cwnd = rig.info().cwnd;
         let sent = rig.write(cwnd / 1000 * 1000);
@@ -236,7 +237,7 @@ fn section_6_3_after_a_timeout_what_was_sent_lately_stays_in_flight() {
         rig.wait_ms(1);
         wait += 1;
     }
-    // The round trip takes 10 ms; this goes out 5 before the timeout.
+    // The RTT is 10 ms. This segment is sent 5 ms before the timeout.
     let mut rig = start();
     rig.wait_ms(wait - 5);
     assert_eq!(rig.write(2000).len(), 2);

@@ -1,4 +1,4 @@
-//! TCP itself (RFC 9293), as far as no conformance script shows it: one test per requirement.
+//! TCP itself (RFC 9293), one test per requirement: requirements without a conformance script.
 
 use tidelane_engine::{
     CloseCause, Duration, Endpoint, EngineConfig, Event, ListenError, OpenError, Route,
@@ -7,7 +7,7 @@ use tidelane_engine::{
 
 use crate::rig::{ACK, In, LINK, RST, Rig, SYN, ack, data, spans, syn};
 
-/// A quota that an unscaled window can hold, and that does not grow.
+/// A quota that fits into an unscaled window and does not grow.
 const QUOTA: u32 = 8192;
 
 fn small_window() -> EngineConfig {
@@ -22,7 +22,7 @@ fn options(peer: TcpOptions) -> Rig {
     Rig::established_with(EngineConfig::default(), SocketOptions::default(), peer)
 }
 
-/// A connection whose receive window is full: QUOTA bytes came and nobody has read them.
+/// A connection whose receive window is full: QUOTA bytes have arrived, and none were read.
 fn full(options: SocketOptions) -> Rig {
     let mut rig = Rig::established_with(small_window(), options, TcpOptions::NONE);
     for at in (1..=QUOTA).step_by(1024) {
@@ -68,7 +68,7 @@ fn must_35_a_window_that_closes_over_what_is_in_flight_is_probed() {
         }
     }
     assert!((3..10).contains(&probes), "{probes}");
-    // It opens: the rest follows at once or with the next probe.
+    // The window opens: the rest of the data is sent at once or at the next probe.
     let mut sent = rig.push(ack(1, 1001).wnd(5000));
     sent.extend(rig.wait_ms(20_000));
     assert_eq!(sent[0].seq, 1001, "{:?}", spans(&sent));
@@ -76,7 +76,7 @@ fn must_35_a_window_that_closes_over_what_is_in_flight_is_probed() {
     assert_eq!(rig.info().flight_size, 0);
 }
 
-/// The program reads 100 bytes at a time, and each segment that we send shows our window.
+/// The application reads 100 bytes at a time, and each segment of ours shows the window.
 #[test]
 fn must_39_and_shld_14_the_right_edge_moves_by_whole_segments_and_never_back() {
     let mut rig = full(SocketOptions {
@@ -129,7 +129,7 @@ fn must_41_and_42_listeners_on_one_port_and_a_connection_do_not_disturb_each_oth
     let other = rig.engine.listen(second, 4, options).unwrap();
     let again = rig.engine.listen(second, 4, options);
     assert_eq!(again, Err(ListenError::InUse));
-    // The connection goes on, and each listener has its own SYNs.
+    // The connection continues, and each listener has SYNs of its own.
     rig.push(data(1, 1, 10));
     assert_eq!(rig.info().bytes_received, 10);
     let mut accepted = Vec::new();
@@ -149,7 +149,7 @@ fn must_41_and_42_listeners_on_one_port_and_a_connection_do_not_disturb_each_oth
 #[test]
 fn must_45_every_segment_has_the_ends_of_the_connection() {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
-    // Listened on one address; the peer names it.
+    // The listener has an address, and the connection has that of the SYN.
     rig.arrive(syn(TcpOptions::NONE));
     let (now, key) = (rig.now, rig.key);
     let mut ends = 0;
@@ -231,7 +231,7 @@ fn must_60_a_cork_gives_way_in_time() {
     assert!((195..=260).contains(&(sent[0].at_ms - start)), "{sent:?}");
 }
 
-/// What goes out while the persist timer runs has the retransmission timer behind it.
+/// Data that is sent while the persist timer runs starts the retransmission timer.
 #[test]
 fn must_19_what_was_held_by_a_cork_is_retransmitted_too() {
     let mut rig = Rig::established(SocketOptions {
@@ -250,7 +250,7 @@ fn must_19_what_was_held_by_a_cork_is_retransmitted_too() {
     assert_eq!(spans(&again[..1]), [(1, 300)]);
 }
 
-/// A window that opens beside text, which the fast path might take.
+/// The window is opened by a data segment, which the fast path might take.
 #[test]
 fn must_36_what_an_opened_window_lets_out_is_retransmitted_too() {
     let mut rig = Rig::established(SocketOptions::default());
@@ -270,12 +270,12 @@ fn must_66_a_reset_and_an_acknowledgment_count_while_our_window_is_closed() {
     rig.write(500);
     rig.push(ack(QUOTA + 1, 501));
     assert_eq!(rig.info().flight_size, 0);
-    // Text does not: it is answered, and not placed.
+    // A data segment is answered and not placed.
     let placed = rig.env.placed.len();
     let sent = rig.push(data(QUOTA + 1, 501, 10));
     assert_eq!((sent[0].ack, sent[0].wnd), (QUOTA + 1, 0));
     assert_eq!(rig.env.placed.len(), placed);
-    // However long it stays closed (MAY-8).
+    // The connection stays however long the window is closed (MAY-8).
     rig.wait_ms(3_600_000);
     rig.events();
     rig.push(ack(QUOTA + 1, 501).with(RST));
@@ -317,7 +317,7 @@ fn shld_15_nothing_new_goes_beyond_an_edge_that_came_back() {
         "{:?}",
         spans(&again)
     );
-    // The edge is at 3001 now.
+    // The right edge is at 3001 now.
     let sent = rig.push(ack(2, 1001).wnd(2000));
     assert!(sent.iter().all(|out| out.seq < 4001), "{:?}", spans(&sent));
     let sent = rig.push(ack(2, 4001).wnd(4000));
@@ -328,7 +328,7 @@ fn shld_15_nothing_new_goes_beyond_an_edge_that_came_back() {
 fn shld_19_every_second_full_segment_is_acknowledged() {
     let mut rig = Rig::established(SocketOptions::default());
     let mut at = 1;
-    // The first ones at once, while the peer's window is small.
+    // The first segments are acknowledged at once, in quick-ack mode.
     for _ in 0..20 {
         rig.push(data(at, 1, 1000));
         at += 1000;
@@ -348,18 +348,18 @@ fn section_3_10_7_4_an_older_segment_does_not_change_the_window() {
     rig.push(data(1, 1, 10).wnd(7000));
     rig.push(data(11, 1, 10).wnd(5000));
     assert_eq!(rig.info().snd_wnd, 5000);
-    // Sent before the last one, and overtaken.
+    // A window of an earlier segment that was reordered.
     rig.push(ack(11, 1).wnd(7000));
     assert_eq!(rig.info().snd_wnd, 5000);
     rig.write(1000);
     rig.push(ack(21, 1001).wnd(9000));
     assert_eq!(rig.info().snd_wnd, 9000);
-    // An older acknowledgment, whatever its number.
+    // An older ACK in a segment with a later sequence number.
     rig.push(data(21, 1, 10).wnd(100));
     assert_eq!(rig.info().snd_wnd, 9000);
 }
 
-/// The edge came back to within the oldest segment, and the peer goes on saying so.
+/// The peer moves its right edge back into the oldest segment, and continues to answer.
 #[test]
 fn shld_17_what_is_beyond_an_edge_that_came_back_does_not_end_the_connection() {
     let config = EngineConfig {
@@ -378,7 +378,7 @@ fn shld_17_what_is_beyond_an_edge_that_came_back_does_not_end_the_connection() {
         rig.push(ack(11, 1).wnd(500));
     }
     assert_eq!(rig.info().state, State::Established);
-    // A peer that says nothing is given up as any.
+    // A peer that does not answer is given up as usual.
     rig.wait_ms(1_000_000);
     assert!(rig.events().contains(&Event::Closed(CloseCause::TimedOut)));
 }

@@ -4,7 +4,7 @@ use tidelane_engine::{EngineConfig, SocketOptions, TcpOptions};
 
 use crate::rig::{Rig, ack};
 
-/// All that is in flight is acknowledged, segment by segment, a round trip later.
+/// Acknowledges all data in flight, segment by segment, one RTT later.
 fn round(rig: &mut Rig, una: &mut u32) {
     let flight = rig.info().flight_size;
     rig.wait_ms(10);
@@ -15,8 +15,8 @@ fn round(rig: &mut Rig, una: &mut u32) {
     }
 }
 
-/// The window after a loss at twenty segments, ten seconds of small exchanges, and one round trip
-/// in which all of it is in use again.
+/// Returns the window after a loss at twenty segments and ten seconds of small exchanges, and after
+/// one RTT in which all of it is in use again.
 fn window_after_pause(fast_path: bool) -> (u32, u32) {
     let config = EngineConfig {
         fast_path,
@@ -32,7 +32,7 @@ fn window_after_pause(fast_path: bool) -> (u32, u32) {
     while rig.info().flight_size > 0 {
         round(&mut rig, &mut una);
     }
-    // The epoch begins.
+    // The epoch starts.
     rig.write(60_000);
     while rig.info().flight_size > 0 {
         round(&mut rig, &mut una);
@@ -53,13 +53,14 @@ fn section_5_8_time_in_which_the_window_was_not_in_use_does_not_count() {
     for fast_path in [true, false] {
         let (before, after) = window_after_pause(fast_path);
         assert!((10_000..20_000).contains(&before), "{before}");
-        // A segment or so; the curve after ten seconds would allow half of it more.
+        // The window grows by about a segment. The curve after ten seconds would allow half of the
+        // window.
         assert!(after - before < 2_000, "{fast_path}: {before} {after}");
     }
 }
 
-/// In slow start an acknowledgment of nine segments would nearly double the window; one that shows
-/// a loss besides opens nothing (as in Linux).
+/// In slow start, an ACK of nine segments would nearly double cwnd. An ACK that also shows a loss
+/// does not grow it (as in Linux).
 #[test]
 fn section_4_6_what_shows_a_loss_does_not_open_the_window_first() {
     let mut rig = Rig::established_sack();

@@ -1,4 +1,4 @@
-//! One engine, and a test that plays its peer.
+//! Test rig: one engine, with the test as its peer.
 
 use tidelane_engine::{
     Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, IcmpError,
@@ -10,11 +10,11 @@ pub const LINK: LinkId = LinkId(1);
 pub const ACK: TcpFlags = TcpFlags::ACK;
 pub const SYN: TcpFlags = TcpFlags::SYN;
 pub const RST: TcpFlags = TcpFlags::RST;
-/// The peer's initial sequence number.
+/// Initial sequence number of the peer.
 const IRS: SeqNumber = SeqNumber(0xffff_f000);
-/// How far the driver's timestamps are ahead of the engine's clock, whatever a test is about.
+/// Offset of the driver's timestamps from the engine's clock, in all tests.
 pub const OFFSET: u32 = 0xbeef_cafe;
-/// Segments that may be sent before a test is called endless.
+/// Number of segments after which a test counts as endless.
 const SENT_MAX: usize = 100_000;
 static ZEROES: [u8; 65_536] = [0; 65_536];
 
@@ -28,11 +28,11 @@ pub struct In {
     pub len: usize,
     pub options: TcpOptions,
     pub ecn: Ecn,
-    /// The urgent pointer field.
+    /// Urgent pointer field.
     pub urgent: u16,
 }
 
-/// A segment of ours.
+/// A segment of the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Out {
     pub seq: u32,
@@ -42,13 +42,13 @@ pub struct Out {
     pub wnd: u16,
     pub options: TcpOptions,
     pub ecn: Ecn,
-    /// The urgent pointer, with URG.
+    /// Urgent pointer, if URG is set.
     pub urgent: Option<u16>,
-    /// Milliseconds since the start.
+    /// Transmission time in ms since the start.
     pub at_ms: u64,
 }
 
-/// An acknowledgment.
+/// A pure ACK.
 pub fn ack(seq: u32, ack: u32) -> In {
     In {
         seq,
@@ -62,7 +62,7 @@ pub fn ack(seq: u32, ack: u32) -> In {
     }
 }
 
-/// Text.
+/// A data segment.
 pub fn data(seq: u32, ack_number: u32, len: usize) -> In {
     In {
         len,
@@ -84,7 +84,7 @@ impl In {
         Self { flags, ..self }
     }
 
-    /// With URG and this pointer.
+    /// Adds URG and this pointer.
     pub fn urgent(self, urgent: u16) -> Self {
         let flags = self.flags | TcpFlags::URG;
         Self {
@@ -102,7 +102,7 @@ impl In {
         Self { ecn, ..self }
     }
 
-    /// With SACK blocks of relative numbers of ours.
+    /// Adds SACK blocks, given as relative numbers of the engine.
     pub fn sack(mut self, rig: &Rig, blocks: &[(u32, u32)]) -> Self {
         for (left, right) in blocks {
             self.options
@@ -112,7 +112,7 @@ impl In {
         self
     }
 
-    /// With timestamps.
+    /// Adds timestamps.
     pub fn ts(mut self, tsval: u32, tsecr: u32) -> Self {
         self.options.timestamps = TcpOptions::timestamps(tsval, tsecr).timestamps;
         self
@@ -124,18 +124,18 @@ pub struct Side {
     pub out: Vec<SegmentOut>,
     pub events: Vec<(FlowId, Event)>,
     pub placed: Vec<(u32, usize)>,
-    /// IP headers that flows were given, and after how many segments.
+    /// IP fields of flows, and the number of segments before each change.
     pub headers: Vec<(usize, IpFields)>,
-    /// Whether routers may cut, each time that changed or may have.
+    /// Calls of [`Env::fragments`].
     pub fragments: Vec<bool>,
-    /// Times that the way to a peer was in doubt.
+    /// Number of calls of [`Env::negative_advice`].
     pub doubts: u32,
     pub mtu: u32,
-    /// What the link cuts.
+    /// Largest burst that the link splits.
     pub burst_len: u32,
-    /// IP headers of answers without a flow.
+    /// IP fields of answers without a flow.
     pub replies: Vec<IpFields>,
-    /// Urgent pointers, by the number of the segment in `out`.
+    /// Urgent pointers, by the index of the segment in `out`.
     pub pointers: Vec<(usize, u16)>,
 }
 
@@ -202,14 +202,14 @@ pub struct Rig {
     pub now: Instant,
     start: Instant,
     pub key: FlowKey,
-    /// Our initial sequence number, once we have sent it.
+    /// Initial sequence number of the engine, once it has sent a SYN.
     pub iss: SeqNumber,
-    /// Bytes that the program has written.
+    /// Bytes that the application has written.
     pub written: u32,
 }
 
 impl Rig {
-    /// A listener with these options, and a peer that has not said anything.
+    /// A listener with these options, before the peer sends anything.
     pub fn listening(config: EngineConfig, options: SocketOptions) -> Self {
         Self::with_backlog(config, options, 16)
     }
@@ -235,7 +235,7 @@ impl Rig {
         }
     }
 
-    /// An established connection that the peer opened with `mss` 1000 and these options.
+    /// An established connection that the peer has opened with an MSS of 1000 and these options.
     pub fn established_with(
         config: EngineConfig,
         options: SocketOptions,
@@ -245,7 +245,7 @@ impl Rig {
         Self::established_by(config, options, syn(TcpOptions { mss, ..peer }))
     }
 
-    /// An established connection that the peer opened with this SYN.
+    /// An established connection that the peer has opened with this SYN.
     pub fn established_by(config: EngineConfig, options: SocketOptions, opening: In) -> Self {
         let mut rig = Self::listening(config, options);
         let reply = rig.push(opening);
@@ -261,7 +261,7 @@ impl Rig {
         rig
     }
 
-    /// A connection that we open: it, and our SYN.
+    /// An active open, and its SYN.
     pub fn opening(config: EngineConfig, options: SocketOptions) -> (Self, Out) {
         let mut rig = Self::listening(config, options);
         rig.key.local.port = 999;
@@ -269,7 +269,7 @@ impl Rig {
         (rig, sent)
     }
 
-    /// Opens the connection of the rig's key.
+    /// Opens the connection with the rig's 4-tuple.
     pub fn open(&mut self, options: SocketOptions) -> Out {
         let route = Route {
             link: LINK,
@@ -284,12 +284,12 @@ impl Rig {
         sent[0]
     }
 
-    /// The same without options.
+    /// An established connection without options.
     pub fn established(options: SocketOptions) -> Self {
         Self::established_with(EngineConfig::default(), options, TcpOptions::NONE)
     }
 
-    /// The same with SACK.
+    /// An established connection with SACK.
     pub fn established_sack() -> Self {
         let sack = TcpOptions {
             sack_permitted: true,
@@ -302,7 +302,7 @@ impl Rig {
         self.engine.flows().next()
     }
 
-    /// A number of the peer's, as the peer counts.
+    /// Converts a number of the peer to a relative one.
     pub fn relative(&self, seq: SeqNumber) -> u32 {
         seq.distance_from(IRS)
     }
@@ -311,13 +311,13 @@ impl Rig {
         (self.now - self.start).as_millis()
     }
 
-    /// The segment arrives, and the batch ends: what we send.
+    /// Passes a segment to the engine and ends the batch. Returns the engine's segments.
     pub fn push(&mut self, segment: In) -> Vec<Out> {
         self.arrive(segment);
         self.batch_end()
     }
 
-    /// The segment arrives, and the batch goes on.
+    /// Passes a segment to the engine without ending the batch.
     pub fn arrive(&mut self, segment: In) {
         let bits = Segment {
             src_port: self.key.peer.port,
@@ -368,7 +368,7 @@ impl Rig {
         sent.iter().enumerate().map(&mut relative).collect()
     }
 
-    /// Time passes: what we send meanwhile.
+    /// Advances the time. Returns the engine's segments.
     pub fn wait_ms(&mut self, ms: u64) -> Vec<Out> {
         let end = self.now + Duration::from_millis(ms);
         let mut sent = Vec::new();
@@ -381,7 +381,7 @@ impl Rig {
         sent
     }
 
-    /// The program writes `len` bytes: what we send.
+    /// The application writes `len` bytes. Returns the engine's segments.
     pub fn write(&mut self, len: u32) -> Vec<Out> {
         self.written += len;
         let flow = self.flow_id().expect("a flow");
@@ -392,7 +392,8 @@ impl Rig {
         self.batch_end()
     }
 
-    /// The program writes `len` bytes, of which the last is urgent: what we send.
+    /// The application writes `len` bytes, of which the last is urgent. Returns the engine's
+    /// segments.
     pub fn write_urgent(&mut self, len: u32) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
         let up = self.written + len;
@@ -402,7 +403,7 @@ impl Rig {
         self.write(len)
     }
 
-    /// The program changes its options: what we send.
+    /// The application changes its options. Returns the engine's segments.
     pub fn set_options(&mut self, options: SocketOptions) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
         self.engine
@@ -410,7 +411,7 @@ impl Rig {
         self.batch_end()
     }
 
-    /// The program reads up to this stream position: what we send.
+    /// The application reads up to this stream position. Returns the engine's segments.
     pub fn read(&mut self, rx_read: u32) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
         self.engine
@@ -419,14 +420,14 @@ impl Rig {
         self.batch_end()
     }
 
-    /// The program closes: what we send.
+    /// The application closes the socket. Returns the engine's segments.
     pub fn close(&mut self) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
         self.engine.close(self.now, flow, &mut self.env);
         self.batch_end()
     }
 
-    /// An ICMP error that quotes the segment with this number.
+    /// Passes an ICMP error to the engine that quotes the segment with this number.
     pub fn icmp(&mut self, seq: u32, kind: IcmpErrorKind) -> Vec<Out> {
         let error = IcmpError {
             kind,
@@ -437,13 +438,13 @@ impl Rig {
         self.batch_end()
     }
 
-    /// The events since the last look.
+    /// Events since the last call.
     pub fn events(&mut self) -> Vec<Event> {
         let events = std::mem::take(&mut self.env.events);
         events.into_iter().map(|(_, event)| event).collect()
     }
 
-    /// What the engine knows of the flow.
+    /// State of the flow.
     pub fn info(&self) -> tidelane_engine::FlowInfo {
         let flow = self.flow_id().expect("a flow");
         self.engine.info(flow).unwrap()
@@ -455,7 +456,7 @@ pub fn spans(sent: &[Out]) -> Vec<(u32, u32)> {
     sent.iter().map(|out| (out.seq, out.len)).collect()
 }
 
-/// When each segment was sent, in ms from `start`.
+/// Transmission time of each segment, in ms after `start`.
 pub fn times(sent: &[Out], start: u64) -> Vec<u64> {
     sent.iter().map(|out| out.at_ms - start).collect()
 }

@@ -1,4 +1,4 @@
-//! Urgent data (RFC 9293 §3.8.5), with Linux' meaning of it: one urgent byte, the last one.
+//! Urgent data (RFC 9293 §3.8.5) with the semantics of Linux: one urgent byte, the last one.
 
 use tidelane_engine::{
     EngineConfig, Event, Misuse, SeqNumber, SocketOptions, State, TcpFlags, TcpOptions,
@@ -17,7 +17,7 @@ fn marked(sent: &[Out]) -> Vec<(u32, u32, Option<u16>)> {
     sent.iter().map(of).collect()
 }
 
-/// What the program was told of urgent data.
+/// Urgent events since the last call.
 fn told(rig: &mut Rig) -> Vec<Event> {
     let urgent = |event: &Event| matches!(event, Event::Urgent(_) | Event::UrgentByte(_));
     rig.events().into_iter().filter(urgent).collect()
@@ -35,7 +35,8 @@ fn must_30_and_62_the_pointer_names_the_byte_after_what_was_written() {
     let mut rig = Rig::established(nodelay());
     assert_eq!(marked(&rig.write(10)), [(1, 10, None)]);
     assert_eq!(marked(&rig.write_urgent(5)), [(11, 5, Some(5))]);
-    // Text after it is not urgent, and until all before it is acknowledged, nothing changes that.
+    // Later data is not urgent, and does not change the pointer until the urgent data is
+    // acknowledged.
     assert_eq!(marked(&rig.write(7)), [(16, 7, None)]);
     rig.push(ack(1, 11));
     assert_eq!(marked(&rig.write(1)), [(23, 1, None)]);
@@ -68,7 +69,7 @@ fn must_31_urgent_data_may_be_longer_than_the_pointer_reaches() {
 fn section_3_8_5_what_is_sent_again_has_its_own_pointer() {
     let mut rig = Rig::established(nodelay());
     assert_eq!(marked(&rig.write(1000)), [(1, 1000, None)]);
-    // Both in one segment now: the pointer is relative to the segment that carries it.
+    // Both are in one segment now. The pointer is relative to that segment.
     assert_eq!(
         marked(&rig.write_urgent(1500)),
         [(1001, 1000, Some(1500)), (2001, 500, Some(500))]
@@ -108,7 +109,7 @@ fn section_3_8_5_of_many_marks_the_last_counts() {
     for _ in 0..100 {
         assert_eq!(marked(&rig.write_urgent(1)), []);
     }
-    // Data waits for the window, and the acknowledgment of what comes meanwhile says so.
+    // Data waits for the window, and ACKs in the meantime carry the pointer.
     let sent = rig.push(ack(1, 1).wnd(1000));
     assert_eq!(marked(&sent), [(1, 100, Some(100))]);
 }
@@ -119,9 +120,9 @@ fn section_3_8_5_a_closed_window_keeps_no_pointer_back() {
     rig.push(ack(1, 1).wnd(0));
     assert_eq!(marked(&rig.write_urgent(3)), []);
     let probes = rig.wait_ms(400);
-    // One in the window, which the peer looks at; then the one that it answers.
+    // One segment in the window, whose pointer the peer reads, and the probe that the peer answers.
     assert_eq!(marked(&probes), [(1, 0, Some(3)), (0, 0, Some(4))]);
-    // An acknowledgment before the urgent data says it, too.
+    // An ACK before the urgent data carries the pointer, too.
     let answer = rig.push(data(1, 1, 2000).wnd(0));
     assert_eq!(marked(&answer), [(1, 0, Some(3))]);
 }
@@ -142,7 +143,7 @@ fn section_3_8_5_a_program_cannot_name_what_it_may_not_write() {
         let named = rig.engine.tx_urgent(rig.now, flow, right, &mut rig.env);
         assert_eq!(named, Ok(()), "{right}");
     }
-    // Never written: it is said of what is.
+    // The urgent data is not written yet, but segments before it carry the pointer.
     assert_eq!(marked(&rig.write(1)), [(102, 1, Some(65_535))]);
     assert_eq!(rig.engine.counters().misuses, 6);
 }
@@ -163,7 +164,7 @@ fn must_32_the_program_hears_of_urgent_data_when_it_comes() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 100).urgent(60));
     assert_eq!(told(&mut rig), [Event::Urgent(59), Event::UrgentByte(0)]);
-    // Once: not again when the segment arrives twice, nor for what came already.
+    // Reported once: not for a duplicate, nor for received data.
     rig.push(data(1, 1, 100).urgent(60));
     rig.push(data(101, 1, 100));
     rig.push(data(51, 1, 100).urgent(60));
@@ -177,24 +178,24 @@ fn must_32_a_pointer_beyond_the_text_waits_for_its_byte() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 10).urgent(1000));
     assert_eq!(told(&mut rig), [Event::Urgent(999)]);
-    // Repeated by what comes before it, as senders do.
+    // A repeated pointer in earlier data, as senders set it, is not reported.
     rig.push(data(11, 1, 10).urgent(990));
     assert_eq!(told(&mut rig), []);
-    // It goes further meanwhile.
+    // The pointer advances.
     rig.push(data(21, 1, 10).urgent(1080));
     assert_eq!(told(&mut rig), [Event::Urgent(1099)]);
-    // Back is nowhere.
+    // A pointer that goes back is ignored.
     rig.push(data(31, 1, 10).urgent(5));
     assert_eq!(told(&mut rig), []);
     rig.push(data(41, 1, 1000));
     assert_eq!(told(&mut rig), []);
-    // Out of order, the byte is there all the same; and it is told once.
+    // The urgent byte is reported when it arrives out of order, once.
     rig.push(data(1091, 1, 20));
     assert_eq!(told(&mut rig), [Event::UrgentByte(0)]);
     rig.push(data(1041, 1, 70));
     rig.push(data(1111, 1, 10));
     assert_eq!(told(&mut rig), []);
-    // That is over, and the fast path has the flow again.
+    // The urgent data is over, and the fast path handles the flow again.
     let before = rig.engine.counters().slow_receives;
     rig.push(data(1121, 1, 10));
     rig.push(data(1131, 1, 10));
@@ -206,7 +207,7 @@ fn must_32_a_pointer_of_zero_names_the_first_byte() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 10).urgent(0));
     assert_eq!(told(&mut rig), [Event::Urgent(0), Event::UrgentByte(0)]);
-    // The field says nothing without URG.
+    // The field has no meaning without URG.
     let mut without = data(11, 1, 10);
     without.urgent = 3;
     rig.push(without);
@@ -242,7 +243,7 @@ fn section_3_10_7_4_a_connection_that_had_its_fin_has_no_urgent_data() {
 
 #[test]
 fn section_3_8_5_numbers_may_wrap_on_the_way_to_the_mark() {
-    // The peer's numbers begin 4096 before the wrap.
+    // The peer's sequence numbers begin 4096 before the wrap.
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 1000));
     rig.push(data(1001, 1, 10).urgent(65_535));

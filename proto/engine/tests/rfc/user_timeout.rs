@@ -11,7 +11,7 @@ fn options(seconds: u64) -> SocketOptions {
     }
 }
 
-/// The peer closes its window with a byte of text.
+/// The peer closes its window by a segment with one byte.
 fn close_window(rig: &mut Rig) {
     rig.push(data(1, 1, 1).wnd(0));
     rig.wait_ms(100);
@@ -24,7 +24,7 @@ fn unacknowledged_text_ends_the_connection_in_time() {
     rig.events();
     assert_eq!(rig.write(1000).len(), 1);
     let sent = rig.wait_ms(60_000);
-    // The timeout is 210 ms and doubles; the last wait is cut short.
+    // The timeout is 210 ms and doubles. USER TIMEOUT cuts the last one short.
     let first = times(&sent, start)[0];
     let expected: Vec<u64> = (0..4).map(|n| first * ((2 << n) - 1)).collect();
     let seen = times(&sent, start);
@@ -108,7 +108,7 @@ fn must_37_without_it_a_peer_that_answers_probes_is_never_given_up() {
     }
     assert!(probes > 30, "{probes}");
     assert!(!rig.events().iter().any(|e| matches!(e, Event::Closed(_))));
-    // MUST-36: and sends as soon as it opens.
+    // MUST-36: data is sent as soon as the window opens.
     let sent = rig.push(ack(2, 1).wnd(5000));
     assert_eq!((sent.len(), sent[0].len), (1, 1000));
 }
