@@ -1,60 +1,58 @@
-//! BBR, version 1: the window follows a model of the path instead of losses.
+//! BBR version 1: the window follows a model of the path instead of losses.
 //!
-//! The model is two numbers: the largest delivery rate of the last ten round trips (`BtlBw`) and
-//! the least round-trip time of the last ten seconds (`RTprop`). It sends at `pacing_gain * BtlBw`
-//! and keeps at most `cwnd_gain * BtlBw * RTprop` in flight; what is left of the two papers is when
-//! to try for more and when for less:
+//! The model has two values: the largest delivery rate of the last ten round trips (`BtlBw`), and
+//! the minimum RTT of the last ten seconds (`RTprop`). BBR sends at `pacing_gain * BtlBw` and keeps
+//! at most `cwnd_gain * BtlBw * RTprop` in flight. The mode determines the gains:
 //!
 //! ```text
-//! STARTUP    2/ln 2 times the rate, until that no longer brings a quarter more per round trip
-//! DRAIN      the inverse, until the queue that this made is gone
-//! PROBE_BW   gains of 5/4, 3/4, 1, 1, 1, 1, 1, 1, for a round-trip time each
-//! PROBE_RTT  four segments for 200 ms, when RTprop has not been seen for ten seconds
+//! STARTUP    2/ln 2 times the rate, until BtlBw grows by less than a quarter per round trip
+//! DRAIN      the inverse, until the queue of STARTUP is gone
+//! PROBE_BW   gains of 5/4, 3/4, 1, 1, 1, 1, 1, 1, for one RTT each
+//! PROBE_RTT  four segments for 200 ms, when RTprop has not been measured for ten seconds
 //! ```
 //!
-//! After draft-cardwell-iccrg-bbr-congestion-control-00 and, where it says more, the behaviour of
-//! Linux: packet conservation in the first round of a recovery, and room for acknowledgments that
-//! come in lumps. Its detection of policers (the long-term rate) is left out. Version 3 reacts to
-//! loss and ECN; this one ignores both.
+//! The implementation follows draft-cardwell-iccrg-bbr-congestion-control-00 and, beyond the draft,
+//! Linux: packet conservation in the first round of a recovery, and extra window for ACK
+//! aggregation. Policers are not detected (long-term rate). Loss and ECN have no effect.
 
 use tidelane_time::{Duration, Instant};
 
-use self::excess::Excess;
+use self::ack_aggregation::AckAggregation;
 use crate::{CongestionControl, RateSample, Window, max_filter::MaxFilter};
 
-mod excess;
+mod ack_aggregation;
 
-/// Gains are counted in thousandths.
+/// Unit of gains: thousandths.
 pub(crate) const UNIT: u64 = 1_000;
-/// 2/ln 2: the least gain that doubles the rate each round trip.
+/// 2/ln 2: the least gain that doubles the rate in each round trip.
 const HIGH_GAIN: u64 = 2_885;
-/// Its inverse.
+/// Inverse of HIGH_GAIN.
 const DRAIN_GAIN: u64 = UNIT * UNIT / HIGH_GAIN;
-/// `cwnd_gain` outside of STARTUP: acknowledgments are delayed and lost.
+/// `cwnd_gain` outside of STARTUP, which allows for delayed and lost ACKs.
 const CWND_GAIN: u64 = 2 * UNIT;
-/// `pacing_gain` of a cycle.
+/// `pacing_gain` of each phase of PROBE_BW.
 const CYCLE: [u64; 8] = [1_250, 750, UNIT, UNIT, UNIT, UNIT, UNIT, UNIT];
-/// Rounds that BtlBw is remembered for.
+/// Window of the BtlBw filter, in rounds.
 const BW_ROUNDS: u32 = 10;
-/// How long RTprop is remembered.
+/// Window of the RTprop filter.
 const MIN_RTT_AGE: Duration = Duration::from_secs(10);
-/// How long PROBE_RTT lasts, and at least a round.
+/// Length of PROBE_RTT, which also lasts at least one round.
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
-/// Segments in flight in PROBE_RTT, and always.
+/// Window in PROBE_RTT and least window at any time, in segments.
 const CWND_MIN_SEGMENTS: u32 = 4;
-/// Growth per round that STARTUP wants to see: a quarter; and rounds that it waits for it.
+/// Growth of BtlBw that continues STARTUP: a quarter per round.
 const FULL_BW_GROWTH: (u64, u64) = (5, 4);
-/// See above.
+/// Rounds without such growth that end STARTUP.
 const FULL_BW_ROUNDS: u8 = 3;
-/// Percent of the rate that is not used, so that a queue drains on average.
+/// Part of the rate that is not used, in percent, so that queues drain on average.
 const MARGIN_PERCENT: u64 = 1;
-/// The round-trip time that the first rate assumes.
+/// RTT that the first pacing rate assumes.
 const FIRST_RTT: Duration = Duration::from_millis(1);
-/// How much goes out at once when paced.
+/// Time at the rate that one paced burst takes.
 const BURST: Duration = Duration::from_millis(1);
-/// Segments of a burst at least.
+/// Least burst in segments.
 const BURST_SEGMENTS: u64 = 2;
-/// Bursts that wait in sender, network and receiver for the next one to come.
+/// Bursts that wait in the sender, in the network and in the receiver.
 const BURSTS_HELD: u64 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,45 +63,45 @@ enum Mode {
     ProbeRtt,
 }
 
-/// See the module.
+/// State of BBR for one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bbr {
     window: Window,
-    /// BtlBw in bytes per second, by round.
+    /// Filter of BtlBw, in bytes per second by round.
     bw: MaxFilter,
     /// RTprop in microseconds.
     min_rtt_us: u32,
     min_rtt_at: Instant,
-    /// Bytes per second.
+    /// Pacing rate in bytes per second.
     pacing_rate: u32,
-    /// Rounds so far; one ends when what was sent at its start is delivered.
+    /// Number of rounds. A round ends when the data in flight at its start is delivered.
     round: u32,
     round_end: u64,
-    /// Samples of what was sent before this was delivered are low on purpose.
-    low_until: u64,
-    /// BtlBw when it last grew by a quarter, and rounds since.
+    /// Delivered bytes up to which samples are low because of PROBE_RTT.
+    app_limited_until: u64,
+    /// BtlBw when it last grew by a quarter, and the rounds since.
     full_bw: u32,
     full_bw_rounds: u8,
-    /// The place in [`CYCLE`], and when it was taken.
+    /// Phase of [`CYCLE`], and the time of its start.
     phase: u8,
     phase_at: Instant,
-    /// When PROBE_RTT may end; `MAX` before so little is in flight.
+    /// End of PROBE_RTT; `MAX` before the flight is small enough.
     probe_rtt_end: Instant,
     probe_rtt_round: bool,
     mode: Mode,
     round_start: bool,
-    /// The connection sends again after a pause of the program's.
-    restarted: bool,
-    /// A round-trip time has set the rate.
-    rated: bool,
-    /// Losses are being repaired; the first acknowledgment of it is to come; it conserves packets.
-    recovering: bool,
-    entering: bool,
-    conserving: bool,
-    /// The window to go back to.
+    /// The flow sends again after it was app-limited and idle.
+    idle_restart: bool,
+    /// An RTT sample has set the pacing rate.
+    has_seen_rtt: bool,
+    /// A recovery is in progress; its first ACK is outstanding; packet conservation applies.
+    in_recovery: bool,
+    entering_recovery: bool,
+    packet_conservation: bool,
+    /// Window to restore after recovery or PROBE_RTT.
     prior_cwnd: u32,
-    /// Acknowledgments that come in lumps.
-    excess: Excess,
+    /// Measured ACK aggregation.
+    ack_aggregation: AckAggregation,
 }
 
 fn to_u32(value: u64) -> u32 {
@@ -124,7 +122,7 @@ impl Bbr {
             pacing_rate: 0,
             round: 0,
             round_end: 0,
-            low_until: 0,
+            app_limited_until: 0,
             full_bw: 0,
             full_bw_rounds: 0,
             phase: 0,
@@ -133,13 +131,13 @@ impl Bbr {
             probe_rtt_round: false,
             mode: Mode::Startup,
             round_start: false,
-            restarted: false,
-            rated: false,
-            recovering: false,
-            entering: false,
-            conserving: false,
+            idle_restart: false,
+            has_seen_rtt: false,
+            in_recovery: false,
+            entering_recovery: false,
+            packet_conservation: false,
             prior_cwnd: 0,
-            excess: Excess::default(),
+            ack_aggregation: AckAggregation::default(),
         };
         bbr.set_first_rate(FIRST_RTT);
         bbr
@@ -150,7 +148,7 @@ impl Bbr {
         self.bw.max()
     }
 
-    /// RTprop; none before the first sample.
+    /// RTprop, or `None` before the first sample.
     pub const fn min_rtt(&self) -> Option<Duration> {
         if self.min_rtt_us == u32::MAX {
             return None;
@@ -158,14 +156,14 @@ impl Bbr {
         Some(Duration::from_micros(self.min_rtt_us as u64))
     }
 
-    /// The rate of an initial window per `rtt`, times the gain of STARTUP.
+    /// Sets the pacing rate to an initial window per `rtt`, times the gain of STARTUP.
     fn set_first_rate(&mut self, rtt: Duration) {
         let window = u64::from(self.window.cwnd()) * 1_000_000;
         let rate = window / rtt.as_micros().max(1);
         self.pacing_rate = to_u32(gained(rate, HIGH_GAIN)).max(1);
     }
 
-    fn is_full(&self) -> bool {
+    fn is_full_bw_reached(&self) -> bool {
         self.full_bw_rounds >= FULL_BW_ROUNDS
     }
 
@@ -186,7 +184,7 @@ impl Bbr {
         }
     }
 
-    /// Bytes in flight that a gain stands for, bursts included.
+    /// Bytes in flight for a gain, with room for bursts.
     fn inflight(&self, gain: u64, extra: u64) -> u32 {
         if self.min_rtt_us == u32::MAX {
             return self.window.initial_window();
@@ -201,7 +199,7 @@ impl Bbr {
         to_u32(held.div_ceil(smss) * smss)
     }
 
-    /// Counts rounds, and takes the rate.
+    /// Counts rounds, and adds the sample to the BtlBw filter.
     fn update_bandwidth(&mut self, sample: &RateSample) {
         self.round_start = false;
         let Some(interval) = &sample.interval else {
@@ -211,19 +209,19 @@ impl Bbr {
             self.round_end = sample.delivered;
             self.round = self.round.wrapping_add(1);
             self.round_start = true;
-            self.conserving = false;
+            self.packet_conservation = false;
         }
         let us = interval.span.as_micros().max(1);
         let rate = to_u32(interval.bytes.saturating_mul(1_000_000) / us);
-        if !self.is_low(sample) || rate >= self.bandwidth() {
+        if !self.is_app_limited(sample) || rate >= self.bandwidth() {
             self.bw.update(self.round, BW_ROUNDS, rate);
         }
     }
 
-    /// Whether a sample says less than the path could do.
-    fn is_low(&self, sample: &RateSample) -> bool {
+    /// Returns true if the sample may be below BtlBw: the flow was app-limited or in PROBE_RTT.
+    fn is_app_limited(&self, sample: &RateSample) -> bool {
         let of = |interval: &crate::Interval| {
-            interval.app_limited || interval.prior_delivered < self.low_until
+            interval.app_limited || interval.prior_delivered < self.app_limited_until
         };
         sample.interval.as_ref().is_some_and(of)
     }
@@ -235,7 +233,7 @@ impl Bbr {
         let whole = (now - self.phase_at).as_micros() > u64::from(self.min_rtt_us);
         let gain = self.pacing_gain();
         let over = if gain > UNIT {
-            // Small buffers may never hold so much: losses end it, too.
+            // A small buffer may never hold that much, so a loss ends the phase, too.
             whole && (sample.lost > 0 || sample.prior_flight >= self.inflight(gain, 0))
         } else if gain < UNIT {
             whole || sample.prior_flight <= self.inflight(UNIT, 0)
@@ -248,9 +246,9 @@ impl Bbr {
         }
     }
 
-    /// STARTUP has found the rate when three rounds brought no quarter more.
-    fn check_full(&mut self, sample: &RateSample) {
-        if self.is_full() || !self.round_start || self.is_low(sample) {
+    /// Detects the end of STARTUP: three rounds in which BtlBw has not grown by a quarter.
+    fn check_full_bw_reached(&mut self, sample: &RateSample) {
+        if self.is_full_bw_reached() || !self.round_start || self.is_app_limited(sample) {
             return;
         }
         let (more, than) = FULL_BW_GROWTH;
@@ -263,7 +261,7 @@ impl Bbr {
     }
 
     fn check_drain(&mut self, now: Instant, sample: &RateSample) {
-        if self.mode == Mode::Startup && self.is_full() {
+        if self.mode == Mode::Startup && self.is_full_bw_reached() {
             self.mode = Mode::Drain;
             let held = self.inflight(UNIT, 0);
             self.window.set_ssthresh(held);
@@ -273,10 +271,10 @@ impl Bbr {
         }
     }
 
-    /// Flows that begin together should not probe together: the first phase is any but the one that
-    /// drains. The clock and what was delivered make a number that nobody needs to guess.
+    /// Enters PROBE_BW in any phase but the draining one. The phase is a hash of clock and
+    /// delivered bytes, so that flows that start together do not probe together.
     fn enter_probe_bw(&mut self, now: Instant) {
-        let mixed = (now.as_nanos() ^ self.round_end.rotate_left(32)).wrapping_mul(MIX);
+        let mixed = (now.as_nanos() ^ self.round_end.rotate_left(32)).wrapping_mul(GOLDEN_RATIO);
         let at = (mixed >> 32) % 7;
         self.mode = Mode::ProbeBw;
         self.phase = if at == 0 { 0 } else { at as u8 + 1 };
@@ -292,7 +290,7 @@ impl Bbr {
                 self.min_rtt_at = now;
             }
         }
-        if expired && !self.restarted && self.mode != Mode::ProbeRtt {
+        if expired && !self.idle_restart && self.mode != Mode::ProbeRtt {
             self.save_window();
             self.mode = Mode::ProbeRtt;
             self.probe_rtt_end = Instant::MAX;
@@ -300,13 +298,13 @@ impl Bbr {
         if self.mode == Mode::ProbeRtt {
             self.probe_rtt(now, sample);
         }
-        if sample.newly > 0 {
-            self.restarted = false;
+        if sample.newly_delivered > 0 {
+            self.idle_restart = false;
         }
     }
 
     fn probe_rtt(&mut self, now: Instant, sample: &RateSample) {
-        self.low_until = sample.delivered + u64::from(sample.flight);
+        self.app_limited_until = sample.delivered + u64::from(sample.flight);
         let little = CWND_MIN_SEGMENTS * self.window.smss();
         if self.probe_rtt_end == Instant::MAX {
             if sample.flight <= little {
@@ -325,7 +323,7 @@ impl Bbr {
     fn leave_probe_rtt(&mut self, now: Instant) {
         self.min_rtt_at = now;
         self.restore_window();
-        if self.is_full() {
+        if self.is_full_bw_reached() {
             self.enter_probe_bw(now);
         } else {
             self.mode = Mode::Startup;
@@ -333,24 +331,29 @@ impl Bbr {
     }
 
     fn update_rate(&mut self, sample: &RateSample) {
-        if !self.rated && !sample.srtt.is_zero() {
-            self.rated = true;
+        if !self.has_seen_rtt && !sample.srtt.is_zero() {
+            self.has_seen_rtt = true;
             self.set_first_rate(sample.srtt);
         }
         let rate = gained(u64::from(self.bandwidth()), self.pacing_gain());
         let rate = to_u32(rate * (100 - MARGIN_PERCENT) / 100);
-        if self.is_full() || rate > self.pacing_rate {
+        if self.is_full_bw_reached() || rate > self.pacing_rate {
             self.pacing_rate = rate.max(1);
         }
     }
 
     fn save_window(&mut self) {
         let cwnd = self.window.cwnd();
-        self.prior_cwnd = if !self.recovering && self.mode != Mode::ProbeRtt {
+        self.prior_cwnd = if !self.in_recovery && self.mode != Mode::ProbeRtt {
             cwnd
         } else {
             self.prior_cwnd.max(cwnd)
         };
+    }
+
+    fn clear_recovery(&mut self) {
+        self.in_recovery = false;
+        (self.entering_recovery, self.packet_conservation) = (false, false);
     }
 
     fn restore_window(&mut self) {
@@ -361,7 +364,7 @@ impl Bbr {
     fn update_window(&mut self, sample: &RateSample) {
         let smss = self.window.smss();
         let mut cwnd = self.window.cwnd();
-        if sample.newly > 0 {
+        if sample.newly_delivered > 0 {
             cwnd = self.next_window(cwnd, sample).max(CWND_MIN_SEGMENTS * smss);
         }
         if self.mode == Mode::ProbeRtt {
@@ -371,25 +374,25 @@ impl Bbr {
     }
 
     fn next_window(&mut self, cwnd: u32, sample: &RateSample) -> u32 {
-        let arrived = sample.flight.saturating_add(sample.newly);
+        let arrived = sample.flight.saturating_add(sample.newly_delivered);
         let mut cwnd = cwnd.saturating_sub(sample.lost).max(self.window.smss());
-        if self.entering {
-            self.entering = false;
-            self.conserving = true;
+        if self.entering_recovery {
+            self.entering_recovery = false;
+            self.packet_conservation = true;
             self.round_end = sample.delivered;
             cwnd = arrived;
         }
-        if self.conserving {
+        if self.packet_conservation {
             return cwnd.max(arrived);
         }
-        let extra = match self.is_full() {
-            true => self.excess.room(self.bandwidth()),
+        let extra = match self.is_full_bw_reached() {
+            true => self.ack_aggregation.extra_acked(self.bandwidth()),
             false => 0,
         };
         let target = self.inflight(self.cwnd_gain(), extra);
-        let more = cwnd.saturating_add(sample.newly);
+        let more = cwnd.saturating_add(sample.newly_delivered);
         let begins = sample.delivered < u64::from(self.window.initial_window());
-        if self.is_full() {
+        if self.is_full_bw_reached() {
             more.min(target)
         } else if cwnd < target || begins {
             more
@@ -398,20 +401,20 @@ impl Bbr {
         }
     }
 
-    /// A recovery that was not needed: the window from before it.
+    /// Restores the window after a spurious recovery.
     pub(crate) fn undo(&mut self, before: &Window) {
         let cwnd = self.window.cwnd().max(before.cwnd());
         self.window.set_cwnd(cwnd);
         self.full_bw = 0;
-        if !self.is_full() {
+        if !self.is_full_bw_reached() {
             self.full_bw_rounds = 0;
         }
-        (self.recovering, self.entering, self.conserving) = (false, false, false);
+        self.clear_recovery();
     }
 }
 
-/// 2^64 divided by the golden ratio: its multiples are spread evenly.
-const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+/// 2^64 divided by the golden ratio, for multiplicative hashing.
+const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl CongestionControl for Bbr {
     #[inline]
@@ -423,7 +426,7 @@ impl CongestionControl for Bbr {
         &mut self.window
     }
 
-    /// Its window follows what is delivered.
+    /// The window follows [`Bbr::on_delivery`] instead.
     fn on_ack(&mut self, _now: Instant, _acked: u32, _srtt: Duration, _cwnd_limited: bool) {}
 
     fn models_delivery(&self) -> bool {
@@ -432,13 +435,14 @@ impl CongestionControl for Bbr {
 
     fn on_delivery(&mut self, now: Instant, sample: &RateSample) {
         self.update_bandwidth(sample);
-        if sample.interval.is_some() && sample.newly > 0 {
+        if sample.interval.is_some() && sample.newly_delivered > 0 {
             let most = self.window.cwnd();
             let (rate, round) = (self.bandwidth(), self.round_start);
-            self.excess.update(now, rate, round, sample.newly, most);
+            self.ack_aggregation
+                .update(now, rate, round, sample.newly_delivered, most);
         }
         self.update_phase(now, sample);
-        self.check_full(sample);
+        self.check_full_bw_reached(sample);
         self.check_drain(now, sample);
         self.update_min_rtt(now, sample);
         self.update_rate(sample);
@@ -451,8 +455,8 @@ impl CongestionControl for Bbr {
 
     fn on_congestion_signal(&mut self, _now: Instant, _flight_size: u32) -> u32 {
         self.save_window();
-        self.recovering = true;
-        self.entering = true;
+        self.in_recovery = true;
+        self.entering_recovery = true;
         self.window.ssthresh()
     }
 
@@ -461,32 +465,32 @@ impl CongestionControl for Bbr {
     }
 
     fn on_recovery_exit(&mut self, _now: Instant) {
-        if self.recovering {
+        if self.in_recovery {
             self.restore_window();
         }
-        (self.recovering, self.entering, self.conserving) = (false, false, false);
+        self.clear_recovery();
     }
 
     fn on_rto(&mut self, _now: Instant, _flight_size: u32) -> u32 {
         self.save_window();
-        self.recovering = true;
-        (self.entering, self.conserving) = (false, false);
+        self.in_recovery = true;
+        (self.entering_recovery, self.packet_conservation) = (false, false);
         self.full_bw = 0;
         self.window.set_cwnd(self.window.smss());
         self.window.ssthresh()
     }
 
-    /// The model holds; with a rate there is no burst to fear.
+    /// The model and the pacing rate stay valid, so there is no burst after an idle time.
     fn on_idle_restart(&mut self, _now: Instant, _idle_rtos: u32) {}
 
     fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {
         if !app_limited {
             return;
         }
-        self.restarted = true;
-        self.excess.begin_lump(now);
+        self.idle_restart = true;
+        self.ack_aggregation.start_epoch(now);
         match self.mode {
-            // The queue is empty: no faster than the path.
+            // The queue is empty, so send at BtlBw.
             Mode::ProbeBw => self.pacing_rate = self.bandwidth().max(1),
             Mode::ProbeRtt if now > self.probe_rtt_end => self.leave_probe_rtt(now),
             _ => {}

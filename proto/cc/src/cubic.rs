@@ -1,15 +1,15 @@
-//! CUBIC: RFC 9438, in integers.
+//! CUBIC (RFC 9438), in integer arithmetic.
 //!
-//! After a congestion event at window `W_max` the window follows a cubic curve of time: steep,
-//! flat around `W_max` after `K` seconds, then steep again:
+//! After a congestion event at window `W_max`, cwnd follows a cubic function of time. Its growth is
+//! fast at first, slow around `W_max` after `K` seconds, and then fast again:
 //!
 //! ```text
 //! W_cubic(t) = C * (t - K)^3 + W_max          C = 0.4 segments per second cubed
 //! K = cbrt((W_max - cwnd_epoch) / C)          so that W_cubic(0) = cwnd_epoch
 //! ```
 //!
-//! and never less than what Reno would have (`W_est`). Windows are bytes here, times milliseconds:
-//! a millisecond is worth 16 bytes of a 1460-byte segment's curve three seconds from `K`.
+//! cwnd is never below the window that Reno would have (`W_est`). Windows are in bytes and times in
+//! milliseconds. Three seconds from `K`, the curve of a 1460-byte segment grows by 16 bytes per ms.
 
 use tidelane_time::{Duration, Instant};
 
@@ -19,38 +19,40 @@ use crate::{CongestionControl, RttSample, Window, hystart::HyStart, window::SMSS
 const BETA: (u64, u64) = (7, 10);
 /// `alpha_cubic` = 3 * (1 - beta) / (1 + beta) = 9/17, as a numerator over [`ALPHA_UNIT`].
 const ALPHA: u64 = 9;
-/// The denominator of `alpha_cubic`.
+/// Denominator of `alpha_cubic`.
 const ALPHA_UNIT: u64 = 17;
-/// The farthest from `K`, in milliseconds, that the curve is followed: more than any `K`, and so
-/// little that the cube times four segments fits in 64 bits.
+/// Largest distance from `K` in ms at which the curve is computed. The value is larger than any
+/// `K`, and small enough that the cube times four segments fits into 64 bits.
 const OFFSET_MS_MAX: u64 = 1 << 18;
-/// How long after congestion avoidance began delays are those of the recovery before (as in Linux).
-const RECOVERY_DELAYS: Duration = Duration::from_secs(1);
+/// Time after the start of congestion avoidance in which RTT samples still belong to the recovery
+/// (as in Linux).
+const RECOVERY_RTTS: Duration = Duration::from_secs(1);
 const _: () = assert!(OFFSET_MS_MAX.pow(3) / 1_000 < u64::MAX / (4 * SMSS_MAX as u64));
 
-/// The curve that the window follows, and what it is compared with.
+/// State of CUBIC for one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cubic {
     window: Window,
-    /// The plateau in bytes.
+    /// W_max in bytes.
     w_max: u32,
-    /// The window when it was last reduced, in bytes.
+    /// cwnd_prior: cwnd before the last reduction, in bytes.
     cwnd_prior: u32,
-    /// Time from the start of the epoch to the plateau.
+    /// K: time from the start of the epoch to W_max.
     k_ms: u32,
-    /// What Reno would have, in bytes.
+    /// W_est in bytes.
     w_est: u32,
-    /// Acknowledged bytes times alpha's numerator since `w_est` last grew.
+    /// Acknowledged bytes times the numerator of alpha since `w_est` last grew.
     w_est_credit: u64,
-    /// What division left of the last growth, in units of 1/cwnd bytes.
+    /// Remainder of the last growth's division, in units of 1/cwnd bytes.
     growth_remainder: u32,
-    /// The next epoch starts from a congestion event, not from slow start or a timeout.
-    reduced: bool,
-    /// When congestion avoidance began, not counting pauses; [`Instant::MAX`] before it has.
+    /// The next epoch follows a congestion event, not slow start or a timeout.
+    after_congestion_event: bool,
+    /// Start of the congestion avoidance epoch, moved by idle times; [`Instant::MAX`] if there is
+    /// none.
     epoch_start: Instant,
-    /// When the last ACK of this epoch came.
+    /// Time of the last ACK of this epoch.
     last_ack: Instant,
-    /// The early end of slow start.
+    /// Early end of slow start.
     hystart: HyStart,
 }
 
@@ -64,19 +66,19 @@ impl Cubic {
             w_est: 0,
             w_est_credit: 0,
             growth_remainder: 0,
-            reduced: false,
+            after_congestion_event: false,
             epoch_start: Instant::MAX,
             last_ack: Instant::ZERO,
             hystart: HyStart::new(),
         }
     }
 
-    /// The plateau in bytes: where the path was full at the last congestion.
+    /// W_max in bytes: the window at the last congestion event.
     pub const fn w_max(&self) -> u32 {
         self.w_max
     }
 
-    /// Starts an epoch of congestion avoidance at the present window (RFC 9438 §4.2, §4.8, §4.10).
+    /// Starts a congestion avoidance epoch at the present window (RFC 9438 §4.2, §4.8, §4.10).
     fn start_epoch(&mut self, now: Instant) {
         let cwnd = self.window.cwnd();
         self.epoch_start = now;
@@ -84,32 +86,33 @@ impl Cubic {
         self.w_est = cwnd;
         self.w_est_credit = 0;
         self.growth_remainder = 0;
-        if self.reduced && cwnd < self.w_max {
-            self.k_ms = time_to_plateau_ms(self.w_max - cwnd, self.window.smss());
+        if self.after_congestion_event && cwnd < self.w_max {
+            self.k_ms = k_for_distance_ms(self.w_max - cwnd, self.window.smss());
         } else {
             self.w_max = cwnd;
             self.k_ms = 0;
         }
     }
 
-    /// The next ACK in congestion avoidance starts an epoch.
+    /// Ends the epoch. The next ACK in congestion avoidance starts a new one.
     fn end_epoch(&mut self) {
         self.epoch_start = Instant::MAX;
     }
 
-    /// Takes a pause out of the epoch: time without growth must not count (RFC 9438 §5.8).
-    fn skip_pause(&mut self, now: Instant) {
+    /// Excludes an idle time from the epoch, because time without growth must not count (RFC 9438
+    /// §5.8).
+    fn skip_idle_time(&mut self, now: Instant) {
         if self.epoch_start != Instant::MAX {
             self.epoch_start += now - self.last_ack;
             self.last_ack = now;
         }
     }
 
-    /// The curve at `elapsed` from the start of the epoch, in bytes.
+    /// Returns W_cubic at `elapsed` after the start of the epoch, in bytes.
     fn w_cubic(&self, elapsed: Duration) -> u64 {
         let k_ms = u64::from(self.k_ms);
         let offset = elapsed.as_millis().abs_diff(k_ms).min(OFFSET_MS_MAX);
-        // 0.4 segments/s^3 * smss * offset^3, in bytes and ms; in two steps to stay in 64 bits.
+        // 0.4 segments/s^3 * smss * offset^3, in bytes and ms, in two steps that fit into 64 bits.
         let cube = offset * offset * offset / 1_000;
         let delta = cube * (4 * u64::from(self.window.smss())) / 10_000_000;
         let w_max = u64::from(self.w_max);
@@ -120,7 +123,7 @@ impl Cubic {
         }
     }
 
-    /// Advances `w_est` by alpha segments per acknowledged window (RFC 9438 §4.3).
+    /// Advances W_est by alpha segments per acknowledged window (RFC 9438 §4.3).
     fn advance_w_est(&mut self, acked_bytes: u32) {
         let alpha = if self.w_est < self.cwnd_prior {
             ALPHA
@@ -147,8 +150,8 @@ impl Cubic {
             // The Reno-friendly region (§4.3).
             return self.window.grow(self.w_est.saturating_sub(cwnd));
         }
-        // The concave and the convex region (§4.4, §4.5): towards where the curve is in a round
-        // trip, by at most half of the window.
+        // The concave and the convex region (§4.4, §4.5): grow towards the curve's value one RTT
+        // ahead, by at most half of the window.
         let cwnd = u64::from(cwnd);
         let target = self.w_cubic(elapsed + srtt).clamp(cwnd, cwnd + cwnd / 2);
         let growth = (target - cwnd) * u64::from(acked_bytes) + u64::from(self.growth_remainder);
@@ -157,9 +160,9 @@ impl Cubic {
             .grow(u32::try_from(growth / cwnd).unwrap_or(u32::MAX));
     }
 
-    /// Remembers the window at which the path was full (§4.7: a flow that is being driven back
-    /// leaves more room than it had).
-    fn remember_plateau(&mut self) {
+    /// Sets W_max at a congestion event. Fast convergence lowers it further if the window was below
+    /// the last W_max, to leave room for new flows (§4.7).
+    fn save_w_max(&mut self) {
         let cwnd = self.window.cwnd();
         let (factor, unit) = BETA;
         self.w_max = if cwnd < self.w_max {
@@ -176,14 +179,14 @@ fn times_beta(bytes: u32) -> u32 {
     (u64::from(bytes) * factor / unit) as u32
 }
 
-/// `K` for a plateau `distance` bytes above (RFC 9438 §4.2 figure 2).
-fn time_to_plateau_ms(distance: u32, smss: u32) -> u32 {
+/// Returns `K` for a W_max that is `distance` bytes above cwnd (RFC 9438 §4.2 figure 2).
+fn k_for_distance_ms(distance: u32, smss: u32) -> u32 {
     // distance / smss / 0.4 in seconds cubed, times 10^9.
     let cube = u64::from(distance) * 2_500_000_000 / u64::from(smss);
     cube_root(cube)
 }
 
-/// The largest integer whose cube is at most `cube`, by Newton's method from above.
+/// Returns the largest integer whose cube is at most `cube`, by Newton's method from above.
 fn cube_root(cube: u64) -> u32 {
     if cube == 0 {
         return 0;
@@ -212,8 +215,8 @@ impl CongestionControl for Cubic {
     #[inline]
     fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool) {
         if !cwnd_limited {
-            self.window.acknowledged_without_growth();
-            return self.skip_pause(now);
+            self.window.on_ack_without_growth();
+            return self.skip_idle_time(now);
         }
         let acked_bytes = self.window.slow_start(acked_bytes);
         if acked_bytes > 0 {
@@ -223,7 +226,7 @@ impl CongestionControl for Cubic {
 
     fn on_rtt_sample(&mut self, now: Instant, sample: &RttSample) {
         let avoiding = self.epoch_start != Instant::MAX;
-        if avoiding && now - self.epoch_start < RECOVERY_DELAYS {
+        if avoiding && now - self.epoch_start < RECOVERY_RTTS {
             return;
         }
         if self.hystart.on_sample(now, sample, &self.window) {
@@ -231,15 +234,16 @@ impl CongestionControl for Cubic {
         }
     }
 
-    fn wants_samples(&self) -> bool {
-        self.hystart.is_looking() && self.window.in_slow_start()
+    fn wants_rtt_samples(&self) -> bool {
+        self.hystart.is_searching() && self.window.in_slow_start()
     }
 
-    /// §4.6, once per window of data; from the window, as Linux does: see [`Cubic::on_rto`].
+    /// §4.6, once per window of data. The base is cwnd instead of FlightSize, as in Linux: see
+    /// [`Cubic::on_rto`].
     fn on_congestion_signal(&mut self, _now: Instant, _flight_size: u32) -> u32 {
-        self.remember_plateau();
+        self.save_w_max();
         self.window.reduce_to(times_beta(self.window.cwnd()));
-        self.reduced = true;
+        self.after_congestion_event = true;
         self.end_epoch();
         self.window.ssthresh()
     }
@@ -250,15 +254,15 @@ impl CongestionControl for Cubic {
 
     fn on_rto(&mut self, _now: Instant, flight_size: u32) -> u32 {
         if !self.window.in_timeout() {
-            self.remember_plateau();
+            self.save_w_max();
         }
-        // RFC 9438 §4.6 allows the window instead of what is in flight where it does not grow while
-        // it is not in use: a program that pauses would else be left with next to nothing. More may
-        // be in flight, if fast recovery has reduced the window for that before.
+        // RFC 9438 §4.6 allows cwnd instead of FlightSize if cwnd does not grow while it is not in
+        // use. Otherwise an application that pauses would be left with a tiny window. FlightSize
+        // may be larger than cwnd if fast recovery has already reduced cwnd for that flight.
         let cwnd = flight_size.max(self.window.cwnd());
         self.window.collapse_to_loss_window(times_beta(cwnd));
-        // §4.8: the plateau of the first epoch after a timeout is where it starts.
-        self.reduced = false;
+        // §4.8: W_max of the first epoch after a timeout is its initial cwnd.
+        self.after_congestion_event = false;
         self.hystart = HyStart::new();
         self.end_epoch();
         self.window.ssthresh()
@@ -266,7 +270,7 @@ impl CongestionControl for Cubic {
 
     fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32) {
         self.window.restart(idle_rtos);
-        self.skip_pause(now);
+        self.skip_idle_time(now);
     }
 }
 

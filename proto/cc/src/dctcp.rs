@@ -1,4 +1,4 @@
-//! DCTCP (RFC 8257): the window shrinks by how much of it was marked, not by half.
+//! DCTCP (RFC 8257): cwnd is reduced in proportion to the fraction of marked bytes.
 //!
 //! The fraction of marked bytes is estimated once per window of data:
 //!
@@ -7,33 +7,33 @@
 //! cwnd  = cwnd * (1 - alpha / 2)                         at most once per window
 //! ```
 //!
-//! Everything else, losses included, is NewReno's (§3.4, §3.5).
+//! All other reactions, including that to losses, are those of NewReno (§3.4, §3.5).
 
 use tidelane_time::{Duration, Instant};
 
 use crate::{CongestionControl, Details, EcnFeedback, NewReno, Window};
 
-/// One, as alpha counts it.
+/// The value 1 in units of alpha.
 const ALPHA_UNIT: u32 = 1 << 10;
-/// The weight of the last window: 2^-4 (RFC 8257 §4.2).
+/// g, the weight of the last window: 2^-4 (RFC 8257 §4.2).
 const G_SHIFT: u32 = 4;
 
-/// See the module.
+/// State of DCTCP for one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dctcp {
     reno: NewReno,
     /// DCTCP.Alpha in units of 1/1024; one at the start (§4.2).
     alpha: u32,
-    /// SND.UNA when feedback last came.
+    /// SND.UNA at the last ECN feedback.
     una: u32,
-    /// DCTCP.WindowEnd: the estimate is renewed when this is acknowledged.
+    /// DCTCP.WindowEnd: alpha is updated when this number is acknowledged.
     window_end: u32,
     /// DCTCP.BytesAcked.
     acked: u32,
     /// DCTCP.BytesMarked.
     marked: u32,
-    /// `una` and `window_end` hold.
-    begun: bool,
+    /// `una` and `window_end` are valid.
+    initialized: bool,
 }
 
 impl Dctcp {
@@ -45,7 +45,7 @@ impl Dctcp {
             window_end: 0,
             acked: 0,
             marked: 0,
-            begun: false,
+            initialized: false,
         }
     }
 
@@ -62,10 +62,10 @@ impl Dctcp {
         }
     }
 
-    /// §3.3 steps 5 to 9.
+    /// Updates alpha at the end of a window (§3.3 steps 5 to 9).
     fn end_window(&mut self) {
         let mark = u64::from(self.marked) * u64::from(ALPHA_UNIT) / u64::from(self.acked.max(1));
-        // Else rounding would keep it from ever reaching zero.
+        // Rounding would otherwise keep alpha above zero.
         let decay = (self.alpha >> G_SHIFT).max(1).min(self.alpha);
         self.alpha = (self.alpha - decay + (mark as u32 >> G_SHIFT)).min(ALPHA_UNIT);
         (self.acked, self.marked) = (0, 0);
@@ -99,18 +99,18 @@ impl CongestionControl for Dctcp {
     }
 
     fn on_ecn_feedback(&mut self, feedback: &EcnFeedback) {
-        if !self.begun {
-            self.begun = true;
+        if !self.initialized {
+            self.initialized = true;
             self.una = feedback.prior_una;
             self.window_end = feedback.snd_nxt;
         }
-        // What was acknowledged since without a call had no mark.
+        // ACKs without a call carried no ECE.
         let acked = feedback.una.wrapping_sub(self.una);
         self.una = feedback.una;
         self.acked = self.acked.saturating_add(acked);
         if feedback.marked {
-            let news = feedback.una.wrapping_sub(feedback.prior_una);
-            self.marked = self.marked.saturating_add(news);
+            let newly_acked = feedback.una.wrapping_sub(feedback.prior_una);
+            self.marked = self.marked.saturating_add(newly_acked);
         }
         if (feedback.una.wrapping_sub(self.window_end) as i32) > 0 {
             self.end_window();

@@ -1,19 +1,19 @@
-//! What a controller knows beyond its window, for TCP_CC_INFO.
+//! State of a controller beyond its window, for TCP_CC_INFO.
 
 use tidelane_time::Duration;
 
 use crate::{Bbr, Controller, bbr::UNIT};
 
-/// One, as gains are counted.
+/// The value 1 in units of gains.
 pub const GAIN_UNIT: u32 = 256;
 
-/// See the module.
+/// Details of one algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Details {
-    /// Nothing: NewReno, CUBIC.
+    /// NewReno and CUBIC have no details.
     #[default]
     None,
-    /// DCTCP's estimate.
+    /// State of DCTCP.
     Dctcp {
         /// DCTCP.Alpha in units of 1/1024.
         alpha: u32,
@@ -22,21 +22,21 @@ pub enum Details {
         /// DCTCP.BytesAcked of the present window.
         acked: u32,
     },
-    /// BBR's model of the path.
+    /// State of BBR.
     Bbr {
         /// BtlBw in bytes per second.
         bandwidth: u32,
-        /// RTprop; none before the first sample.
+        /// RTprop, or `None` before the first sample.
         min_rtt: Option<Duration>,
-        /// In units of 1 / [`GAIN_UNIT`].
+        /// Pacing gain in units of 1 / [`GAIN_UNIT`].
         pacing_gain: u32,
-        /// In the same units.
+        /// Window gain in units of 1 / [`GAIN_UNIT`].
         cwnd_gain: u32,
     },
 }
 
 impl Controller {
-    /// What it knows beyond its window.
+    /// Returns the details of the algorithm in use.
     pub fn details(&self) -> Details {
         match self {
             Self::NewReno(_) | Self::Cubic(_) => Details::None,

@@ -1,50 +1,50 @@
-//! HyStart: slow start ends before it overflows a queue (RFC 9438 §4.10 leaves the way open).
+//! HyStart: ends slow start before it overflows a queue (RFC 9438 §4.10 leaves the method open).
 //!
-//! This is the one of Linux' CUBIC, so that a path sees the same sender: once per round trip, from
-//! sixteen segments on, slow start ends where the window stands
+//! This is the variant of Linux's CUBIC. Once per round trip, with a window of at least sixteen
+//! segments, slow start ends at the present window if
 //!
-//! * when acknowledgments that follow each other closely have come for half of the least round-trip
-//!   time: what was sent fills the path (ACK train); or
-//! * when the least of more than eight round-trip samples of a round exceeds the least of all by an
-//!   eighth, bounded by 4 and 16 ms: a queue is building (delay increase).
+//! * closely spaced ACKs have arrived for half of the minimum RTT, so the flight fills the path
+//!   (ACK train); or
+//! * the minimum of more than eight RTT samples of a round exceeds the minimum RTT by an eighth,
+//!   bounded by 4 and 16 ms, so a queue is building (delay increase).
 //!
-//! The other one, RFC 9406, has no ACK train and goes on at a quarter of the pace.
+//! RFC 9406 differs: it has no ACK train, and continues at a quarter of the pace.
 
 use tidelane_time::{Duration, Instant};
 
 use crate::{RttSample, Window};
 
-/// Segments of window from which on it looks: a smaller one overflows nothing.
+/// Least window in segments; a smaller window does not overflow a queue.
 const WINDOW_MIN: u32 = 16;
-/// Samples of a round before its least one counts.
+/// Number of samples in a round after which their minimum counts.
 const SAMPLES_MIN: u8 = 8;
-/// Acknowledgments no further apart are of one train.
+/// Longest gap between two ACKs of a train.
 const TRAIN_GAP: Duration = Duration::from_millis(2);
-/// Bounds of the delay increase that tells of a queue.
+/// Bounds of the delay increase that indicates a queue.
 const INCREASE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(16));
-/// What a sender and a receiver that work in batches hold back, in bytes; and for how long at most.
+/// Bytes that batch processing at sender and receiver may hold back.
 const BATCHED_BYTES: u64 = 4 * 65_536;
-/// See above.
+/// Longest time that batch processing may hold back segments.
 const BATCH_DELAY_MAX: Duration = Duration::from_millis(1);
-/// A span that no round trip reaches.
+/// A time longer than any RTT.
 const NEVER: u32 = u32::MAX;
 
-/// What it remembers, times in microseconds (of the clock modulo 2^32).
+/// State of HyStart. Times are in microseconds, those of the clock modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HyStart {
     round_start: u32,
     last_ack: u32,
-    /// The round ends when more than this is acknowledged.
+    /// The round ends when a number beyond this is acknowledged.
     round_end: u32,
-    /// Least sample of the round.
+    /// Minimum RTT of the round.
     round_min: u32,
-    /// Least sample of all.
+    /// Minimum RTT of the connection.
     delay_min: u32,
-    /// Samples of the round, up to [`SAMPLES_MIN`].
+    /// Number of samples in the round, up to [`SAMPLES_MIN`].
     samples: u8,
-    /// The fields of the round hold.
-    begun: bool,
-    /// Slow start was ended.
+    /// The fields of the round are valid.
+    round_valid: bool,
+    /// HyStart has ended slow start.
     found: bool,
 }
 
@@ -61,17 +61,17 @@ impl HyStart {
             round_min: NEVER,
             delay_min: NEVER,
             samples: 0,
-            begun: false,
+            round_valid: false,
             found: false,
         }
     }
 
-    /// Whether samples may still end slow start.
-    pub(crate) const fn is_looking(&self) -> bool {
+    /// Returns true if samples may still end slow start.
+    pub(crate) const fn is_searching(&self) -> bool {
         !self.found
     }
 
-    /// One more round-trip sample. Whether slow start should end now.
+    /// Adds an RTT sample. Returns true if slow start should end now.
     pub(crate) fn on_sample(&mut self, now: Instant, sample: &RttSample, window: &Window) -> bool {
         let rtt = to_us(sample.rtt).max(1);
         self.delay_min = self.delay_min.min(rtt);
@@ -80,8 +80,8 @@ impl HyStart {
         }
         let now_us = now.as_micros() as u32;
         let over = (sample.una.wrapping_sub(self.round_end) as i32) > 0;
-        if over || !self.begun {
-            self.begun = true;
+        if over || !self.round_valid {
+            self.round_valid = true;
             (self.round_start, self.last_ack) = (now_us, now_us);
             self.round_end = sample.snd_nxt;
             (self.round_min, self.samples) = (NEVER, 0);
@@ -89,15 +89,15 @@ impl HyStart {
         if window.cwnd() < WINDOW_MIN * window.smss() {
             return false;
         }
-        let train = self.is_long_train(now_us, sample, window.cwnd());
-        let slower = self.is_slower(rtt);
+        let train = self.is_ack_train(now_us, sample, window.cwnd());
+        let slower = self.is_delay_increase(rtt);
         self.found = train || slower;
         self.found
     }
 
-    /// The ACK train. Paced segments come apart by design, so the train may last a whole round trip
-    /// then.
-    fn is_long_train(&mut self, now_us: u32, sample: &RttSample, cwnd: u32) -> bool {
+    /// Checks the ACK train. Pacing spreads the segments, so a train of paced segments may last a
+    /// whole RTT.
+    fn is_ack_train(&mut self, now_us: u32, sample: &RttSample, cwnd: u32) -> bool {
         if now_us.wrapping_sub(self.last_ack) > to_us(TRAIN_GAP) {
             return false;
         }
@@ -107,8 +107,8 @@ impl HyStart {
         now_us.wrapping_sub(self.round_start) > limit
     }
 
-    /// The delay increase.
-    fn is_slower(&mut self, rtt: u32) -> bool {
+    /// Checks the delay increase.
+    fn is_delay_increase(&mut self, rtt: u32) -> bool {
         self.round_min = self.round_min.min(rtt);
         if self.samples < SAMPLES_MIN {
             self.samples += 1;
@@ -120,7 +120,8 @@ impl HyStart {
     }
 }
 
-/// How long batches may hold segments back at twice a window per round trip: not queueing.
+/// Time for which batches may hold back segments at a rate of two windows per RTT. This delay is
+/// not caused by a queue.
 fn batch_delay_us(sample: &RttSample, cwnd: u32) -> u32 {
     let srtt = sample.srtt.as_micros().min(u64::from(NEVER));
     let span = BATCHED_BYTES * srtt / (2 * u64::from(cwnd.max(1)));

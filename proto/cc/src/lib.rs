@@ -1,12 +1,13 @@
-//! Congestion control: how much may be in flight.
+//! Congestion control: the number of bytes that may be in flight.
 //!
-//! A controller is a small state machine over bytes. It is told what happened ([`on_ack`],
-//! [`on_congestion_signal`], [`on_rto`], [`on_idle_restart`], ...) and answers with a window; which
-//! segments are lost and when to send is the caller's business. Window inflation during fast
-//! recovery (RFC 6582, PRR) is the caller's too: a controller's `cwnd` is then already the one with
-//! which recovery will end.
+//! A controller is a small state machine over bytes. The caller reports events ([`on_ack`],
+//! [`on_congestion_signal`], [`on_rto`], [`on_idle_restart`], ...), and the controller computes a
+//! window. Loss detection and the time of transmissions are up to the caller. So is window
+//! inflation during fast recovery (RFC 6582, PRR): the controller's `cwnd` is already the value at
+//! the end of the recovery.
 //!
-//! One file per algorithm, behind one trait, dispatched by the enum [`Controller`].
+//! Each algorithm has a file of its own and implements one trait. The enum [`Controller`]
+//! dispatches.
 //!
 //! [`on_ack`]: CongestionControl::on_ack
 //! [`on_congestion_signal`]: CongestionControl::on_congestion_signal
@@ -36,88 +37,86 @@ pub use crate::{
 #[cfg(test)]
 mod tests;
 
-/// What every algorithm does. All hooks take the time first, all sizes are bytes.
+/// Hooks of a congestion control algorithm. The time comes first; all sizes are in bytes.
 pub trait CongestionControl {
-    /// The window, `ssthresh` and what they share.
+    /// The window and `ssthresh`, which all algorithms share.
     fn window(&self) -> &Window;
 
-    /// As [`CongestionControl::window`], to change it.
+    /// The same, mutable.
     fn window_mut(&mut self) -> &mut Window;
 
-    /// An ACK moved SND.UNA by `acked_bytes`, outside of fast recovery.
+    /// An ACK advanced SND.UNA by `acked_bytes` outside of fast recovery.
     ///
-    /// `cwnd_limited` tells whether the window, and not the program or the peer's window, limited
-    /// what was sent in the flight that is acknowledged: if not, the window must not grow
-    /// (RFC 9438 §5.8).
+    /// `cwnd_limited` is true if cwnd, and not the application or the peer's window, limited the
+    /// flight that is acknowledged. Otherwise the window must not grow (RFC 9438 §5.8).
     fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool);
 
-    /// Fast retransmit: once per window of data. Returns the new `ssthresh`.
+    /// Fast retransmit, at most once per window of data. Returns the new `ssthresh`.
     ///
-    /// `flight_size` is what was outstanding when the loss was detected (RFC 5681 §2); what
-    /// limited transmit sent beyond the window does not count.
+    /// `flight_size` is the outstanding data when the loss was detected (RFC 5681 §2), without the
+    /// data that limited transmit sent beyond the window.
     fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32;
 
-    /// The peer echoes congestion (RFC 3168 §6.1.2): once per window of data. Returns the new
+    /// The peer sent ECE (RFC 3168 §6.1.2). Called at most once per window of data. Returns the new
     /// `ssthresh`.
     fn on_ecn_echo(&mut self, now: Instant, flight_size: u32) -> u32 {
         self.on_congestion_signal(now, flight_size)
     }
 
-    /// What an ACK of an ECN-capable connection says. Not called for each: those without mark may
-    /// be left out.
+    /// ECN feedback of an ACK. Calls for ACKs without ECE may be omitted.
     fn on_ecn_feedback(&mut self, feedback: &EcnFeedback) {
         let _ = feedback;
     }
 
-    /// A round-trip time was measured on an ACK that moved SND.UNA; before [`Self::on_ack`].
+    /// An ACK that advanced SND.UNA gave an RTT sample. Called before [`Self::on_ack`].
     fn on_rtt_sample(&mut self, now: Instant, sample: &RttSample) {
         let _ = (now, sample);
     }
 
-    /// Whether each ACK should bring a sample while the window limits what is sent. One per round
-    /// trip costs the caller nothing; more make it record what it sends.
-    fn wants_samples(&self) -> bool {
+    /// Returns true if each ACK should give an RTT sample while cwnd limits the flow. One sample
+    /// per round trip is free; more samples make the caller record each transmission.
+    fn wants_rtt_samples(&self) -> bool {
         false
     }
 
-    /// Whether it goes by what is delivered: it is told of each delivery, all that is sent is
-    /// recorded for it, and its window holds in recovery, too.
+    /// Returns true if the algorithm uses delivery rates (BBR). The caller then records all
+    /// transmissions, reports each delivery, and uses the algorithm's window in recovery as well.
     fn models_delivery(&self) -> bool {
         false
     }
 
-    /// An ACK told of something delivered, or lost; after all other hooks of this ACK. Called where
+    /// An ACK reported deliveries or losses. Called after all other hooks of the ACK, if
     /// [`Self::models_delivery`].
     fn on_delivery(&mut self, now: Instant, sample: &RateSample) {
         let _ = (now, sample);
     }
 
-    /// Something is about to be sent with nothing in flight; whether there was nothing to send.
-    /// Called where [`Self::models_delivery`].
+    /// A transmission starts while nothing is in flight. `app_limited`: the flow had nothing to
+    /// send before. Called if [`Self::models_delivery`].
     fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {
         let _ = (now, app_limited);
     }
 
-    /// Bytes per second at which to send; none if the window is all that counts.
+    /// Pacing rate in bytes per second, or `None` if the algorithm has none.
     fn pacing_rate(&self) -> Option<u64> {
         None
     }
 
-    /// Everything that was outstanding at the congestion signal is acknowledged.
+    /// All data that was outstanding at the congestion signal is acknowledged.
     fn on_recovery_exit(&mut self, now: Instant);
 
     /// The retransmission timer expired. Returns the new `ssthresh`.
     fn on_rto(&mut self, now: Instant, flight_size: u32) -> u32;
 
-    /// The connection is about to send after it was silent for `idle_rtos` whole RTOs, at least one
-    /// (RFC 5681 §4.1).
+    /// The flow is about to send after an idle time of `idle_rtos` whole RTOs, at least one (RFC
+    /// 5681 §4.1).
     fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32);
 }
 
-/// A round-trip time, and where the connection stands.
+/// An RTT sample, and the sequence numbers at that time.
 #[derive(Clone, Copy, Debug)]
 pub struct RttSample {
-    /// From the last sending of the newest of what the ACK acknowledges, to the ACK.
+    /// Time from the last transmission of the newest acknowledged segment to the ACK.
     pub rtt: Duration,
     /// SRTT (RFC 6298).
     pub srtt: Duration,
@@ -125,76 +124,77 @@ pub struct RttSample {
     pub una: u32,
     /// SND.NXT.
     pub snd_nxt: u32,
-    /// Whether what is sent is paced.
+    /// True if the flow is paced.
     pub paced: bool,
 }
 
-/// What an ACK delivered (draft-cheng-iccrg-delivery-rate-estimation §3.3). Sizes in bytes.
+/// Delivery rate sample of an ACK (draft-cheng-iccrg-delivery-rate-estimation §3.3). Sizes in
+/// bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RateSample {
-    /// Delivered since the connection began.
+    /// Bytes delivered since the connection was established.
     pub delivered: u64,
-    /// First reported as arrived by this ACK.
-    pub newly: u32,
-    /// Found lost with this ACK.
+    /// Bytes that this ACK newly reports as delivered.
+    pub newly_delivered: u32,
+    /// Bytes marked lost with this ACK.
     pub lost: u32,
-    /// In flight before the ACK, and after it.
+    /// Bytes in flight before the ACK.
     pub prior_flight: u32,
-    /// See above.
+    /// Bytes in flight after the ACK.
     pub flight: u32,
-    /// Round-trip time of the newest of what arrived, unless it was sent more than once.
+    /// RTT of the newest delivered segment, unless it was retransmitted.
     pub rtt: Option<Duration>,
     /// SRTT (RFC 6298).
     pub srtt: Duration,
-    /// The rate; none if what arrived does not tell.
+    /// Delivery rate, or `None` if the ACK gives no sample.
     pub interval: Option<Interval>,
 }
 
-/// What was delivered since the newest of what arrived was sent.
+/// Deliveries since the transmission of the newest delivered segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
-    /// Bytes.
+    /// Bytes delivered.
     pub bytes: u64,
-    /// In this time.
+    /// Length of the interval.
     pub span: Duration,
-    /// [`RateSample::delivered`] when it was sent.
+    /// [`RateSample::delivered`] at that transmission.
     pub prior_delivered: u64,
-    /// There was nothing more to send then.
+    /// True if the flow was app-limited at that transmission.
     pub app_limited: bool,
 }
 
-/// What an ACK says of congestion marks.
+/// ECN feedback of one ACK.
 #[derive(Clone, Copy, Debug)]
 pub struct EcnFeedback {
-    /// SND.UNA before it.
+    /// SND.UNA before the ACK.
     pub prior_una: u32,
-    /// SND.UNA after it.
+    /// SND.UNA after the ACK.
     pub una: u32,
     /// SND.NXT.
     pub snd_nxt: u32,
-    /// Whether it carries ECE.
+    /// True if the ACK carries ECE.
     pub marked: bool,
 }
 
-/// The algorithms by name.
+/// Congestion control algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Algorithm {
     /// RFC 5681 with appropriate byte counting.
     NewReno,
-    /// RFC 9438: what Linux uses unless told otherwise.
+    /// RFC 9438: the default of Linux.
     #[default]
     Cubic,
     /// RFC 8257: for networks whose switches mark early.
     Dctcp,
-    /// BBR version 1: by a model of the path, whatever is lost.
+    /// BBR version 1, which follows a model of the path instead of losses.
     Bbr,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Self; 4] = [Self::NewReno, Self::Cubic, Self::Dctcp, Self::Bbr];
 
-    /// The name under which `TCP_CONGESTION` knows the algorithm.
+    /// Name of the algorithm in `TCP_CONGESTION`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NewReno => "reno",
@@ -204,13 +204,13 @@ impl Algorithm {
         }
     }
 
-    /// Whether it is nothing without ECN: its connections ask for it, and send SYNs and what they
-    /// send again as ECT, too (as Linux does).
+    /// Returns true if the algorithm needs ECN. Its connections always request ECN, and send SYNs
+    /// and retransmissions as ECT, too (as in Linux).
     pub const fn needs_ecn(self) -> bool {
         matches!(self, Self::Dctcp)
     }
 
-    /// The algorithm with this name.
+    /// Returns the algorithm with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -224,7 +224,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// The controller of one connection.
+/// Congestion control of one connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Controller {
     /// See [`NewReno`].
@@ -240,14 +240,14 @@ pub enum Controller {
 const _: () = assert!(size_of::<Controller>() <= 176);
 
 impl Controller {
-    /// A controller for segments of `smss` bytes that starts with `initial_window` segments
-    /// (ten: RFC 6928).
+    /// Creates a controller for segments of `smss` bytes, with an initial window of
+    /// `initial_window` segments (ten: RFC 6928).
     pub fn new(algorithm: Algorithm, smss: u32, initial_window: u32) -> Self {
         let window = Window::new(smss, initial_window);
-        Self::over(algorithm, window)
+        Self::with_window(algorithm, window)
     }
 
-    fn over(algorithm: Algorithm, window: Window) -> Self {
+    fn with_window(algorithm: Algorithm, window: Window) -> Self {
         match algorithm {
             Algorithm::NewReno => Self::NewReno(NewReno::new(window)),
             Algorithm::Cubic => Self::Cubic(Cubic::new(window)),
@@ -256,15 +256,15 @@ impl Controller {
         }
     }
 
-    /// Another algorithm goes on with the same window (TCP_CONGESTION on a live connection).
+    /// Changes the algorithm and keeps the window (TCP_CONGESTION on an established connection).
     pub fn switch_to(&mut self, algorithm: Algorithm) {
         if algorithm != self.algorithm() {
-            *self = Self::over(algorithm, *self.window());
+            *self = Self::with_window(algorithm, *self.window());
         }
     }
 
-    /// What was repaired since `before` was not lost: takes the reductions back. A model of the
-    /// path stays.
+    /// Undoes the reductions since `before`, after a spurious recovery. BBR keeps its model of the
+    /// path.
     pub fn undo(&mut self, before: &Self) {
         match self {
             Self::Bbr(bbr) => bbr.undo(before.window()),
@@ -272,7 +272,7 @@ impl Controller {
         }
     }
 
-    /// Which algorithm this is.
+    /// Returns the algorithm.
     pub const fn algorithm(&self) -> Algorithm {
         match self {
             Self::NewReno(_) => Algorithm::NewReno,
@@ -282,36 +282,36 @@ impl Controller {
         }
     }
 
-    /// The congestion window.
+    /// Congestion window in bytes.
     #[inline]
     pub fn cwnd(&self) -> u32 {
         self.window().cwnd()
     }
 
-    /// The slow start threshold; `u32::MAX` before the first congestion.
+    /// Slow start threshold in bytes; `u32::MAX` before the first reduction.
     #[inline]
     pub fn ssthresh(&self) -> u32 {
         self.window().ssthresh()
     }
 
-    /// Whether the window is below the threshold, where it grows by what is acknowledged.
+    /// Returns true in slow start: `cwnd` is below `ssthresh`.
     #[inline]
     pub fn in_slow_start(&self) -> bool {
         self.window().in_slow_start()
     }
 
-    /// The segment size changed: negotiated at last, or the path's MTU was discovered.
+    /// Sets the segment size, after the handshake or after a change of the path MTU.
     pub fn set_smss(&mut self, smss: u32) {
         self.window_mut().set_smss(smss);
     }
 
-    /// A SYN or SYN-ACK was retransmitted: start with one segment (RFC 5681 §3.1).
+    /// A SYN or SYN,ACK was retransmitted: the window starts with one segment (RFC 5681 §3.1).
     pub fn on_handshake_retransmit(&mut self) {
         self.window_mut().start_with_one_segment();
     }
 }
 
-/// Calls a method of whichever algorithm it is.
+/// Calls a method of the algorithm in use.
 macro_rules! dispatch {
     ($controller:expr, $inner:ident => $call:expr) => {
         match $controller {
@@ -354,8 +354,8 @@ impl CongestionControl for Controller {
         dispatch!(self, inner => inner.on_rtt_sample(now, sample));
     }
 
-    fn wants_samples(&self) -> bool {
-        dispatch!(self, inner => inner.wants_samples())
+    fn wants_rtt_samples(&self) -> bool {
+        dispatch!(self, inner => inner.wants_rtt_samples())
     }
 
     #[inline]

@@ -1,6 +1,6 @@
-//! The largest value of a span of rounds, or of time, in three samples (after Kathleen Nichols).
+//! Windowed maximum over a span of rounds or of time, with three samples (after Kathleen Nichols).
 
-/// A value, and the round that it is of.
+/// A value and its round.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Sample {
     round: u32,
@@ -14,17 +14,17 @@ pub struct MaxFilter {
 }
 
 impl MaxFilter {
-    /// The largest value; zero before the first.
+    /// The largest value; zero before the first sample.
     pub const fn max(&self) -> u32 {
         self.best[0].value
     }
 
-    /// The round that the largest value is of.
+    /// Round of the largest value.
     pub const fn round(&self) -> u32 {
         self.best[0].round
     }
 
-    /// One more value; those that are more than `span` rounds old are forgotten.
+    /// Adds a value. Values older than `span` rounds are dropped.
     pub fn update(&mut self, round: u32, span: u32, value: u32) {
         let new = Sample { round, value };
         let last_is_old = round.wrapping_sub(self.best[2].round) > span;
@@ -40,8 +40,8 @@ impl MaxFilter {
         self.age(new, span);
     }
 
-    /// The best one may have become old; and one of each part of the span should be kept, so that
-    /// a good one of the recent past stands ready.
+    /// Drops samples that are too old, and keeps samples from different parts of the span, so that
+    /// a recent one can replace the best.
     fn age(&mut self, new: Sample, span: u32) {
         let [first, second, third] = self.best;
         let age = new.round.wrapping_sub(first.round);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     proptest! {
-        /// At least the largest of the last round, at most the largest of the span.
+        /// The maximum is at least the last value and at most the largest of the span.
         #[test]
         fn the_maximum_is_one_of_the_span(values in prop::collection::vec(1u32..1000, 1..60)) {
             let mut filter = MaxFilter::default();

@@ -4,11 +4,11 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{CongestionControl, Window};
 
-/// Halves on loss, grows by a segment per window.
+/// State of NewReno for one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewReno {
     window: Window,
-    /// Bytes acknowledged in congestion avoidance since the window last grew.
+    /// Bytes acknowledged in congestion avoidance since cwnd last grew.
     bytes_acked: u32,
 }
 
@@ -34,11 +34,11 @@ impl CongestionControl for NewReno {
     #[inline]
     fn on_ack(&mut self, _now: Instant, acked_bytes: u32, _srtt: Duration, cwnd_limited: bool) {
         if !cwnd_limited {
-            return self.window.acknowledged_without_growth();
+            return self.window.on_ack_without_growth();
         }
         let acked_bytes = self.window.slow_start(acked_bytes);
-        // RFC 5681 §3.1: one SMSS for each cwnd that is acknowledged. One ACK cannot acknowledge
-        // many windows, but a window that was reduced may be small beside what was in flight.
+        // RFC 5681 §3.1: one SMSS per acknowledged cwnd. The remainder is bounded, because after a
+        // reduction an ACK may cover many windows.
         self.bytes_acked = self.bytes_acked.saturating_add(acked_bytes);
         if self.bytes_acked >= self.window.cwnd() {
             self.bytes_acked = (self.bytes_acked - self.window.cwnd()).min(self.window.cwnd());

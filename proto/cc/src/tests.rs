@@ -1,4 +1,4 @@
-//! The windows against the RFCs' formulas, in floating point.
+//! The windows compared with the formulas of the RFCs, in floating point.
 
 extern crate std;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::*;
 
 const SMSS: u32 = 1_448;
-/// Those whose window follows acknowledgments and losses alone.
+/// Algorithms whose window follows only ACKs and losses.
 const WINDOWED: [Algorithm; 3] = [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp];
 const MS_100: Duration = Duration::from_millis(100);
 
@@ -17,7 +17,7 @@ fn controller(algorithm: Algorithm) -> Controller {
     Controller::new(algorithm, SMSS, 10)
 }
 
-/// One round trip in which the whole window is acknowledged, by an ACK for every two segments.
+/// One round trip in which the whole window is acknowledged, with one ACK per two segments.
 fn round_trip(controller: &mut Controller, now: &mut Instant, rtt: Duration) {
     let mut left = controller.cwnd();
     let acks = left.div_ceil(2 * SMSS);
@@ -61,7 +61,7 @@ fn slow_start_doubles_per_round_trip() {
             round_trip(&mut controller, &mut now, MS_100);
             assert_eq!(controller.cwnd(), (10 * SMSS) << round);
         }
-        // One ACK for a whole window opens it as those of its segments would.
+        // One ACK for a whole window has the same effect as one ACK per segment.
         let before = controller.cwnd();
         controller.on_ack(now, before, MS_100, true);
         assert_eq!(controller.cwnd(), 2 * before);
@@ -99,7 +99,7 @@ fn newreno_halves_and_then_adds_a_segment_per_round_trip() {
         round_trip(&mut controller, &mut now, MS_100);
         assert!((segments(controller.cwnd()) - f64::from(10 + round)).abs() <= 1.0);
     }
-    // Never below two segments.
+    // ssthresh is never below two segments.
     assert_eq!(controller.on_congestion_signal(now, SMSS), 2 * SMSS);
 }
 
@@ -114,7 +114,7 @@ fn timeout_starts_over_and_a_second_one_keeps_the_threshold() {
         assert_eq!(controller.cwnd(), SMSS);
         assert_eq!(controller.on_rto(now, 20 * SMSS), ssthresh);
         assert_eq!(controller.on_rto(now, SMSS), ssthresh);
-        // One segment per ACK until the threshold, and then congestion avoidance.
+        // One segment per ACK up to ssthresh, and then congestion avoidance.
         controller.on_ack(now, 4 * SMSS, MS_100, true);
         assert_eq!(controller.cwnd(), 2 * SMSS);
         while controller.in_slow_start() {
@@ -124,7 +124,8 @@ fn timeout_starts_over_and_a_second_one_keeps_the_threshold() {
         let before = controller.cwnd();
         controller.on_ack(now, 2 * SMSS, MS_100, true);
         assert!(controller.cwnd() - before < SMSS);
-        // A timeout after progress is another congestion. CUBIC takes its window for full.
+        // A timeout after progress is another congestion event. CUBIC takes the present window as
+        // W_max.
         let full = match algorithm {
             Algorithm::Cubic => controller.cwnd(),
             _ => 6 * SMSS,
@@ -138,7 +139,7 @@ fn cubic_after_a_timeout_takes_the_window_and_not_what_was_in_flight() {
     let mut small = controller(Algorithm::Cubic);
     let mut repairing = small;
     assert_eq!(small.on_rto(Instant::ZERO, SMSS), 7 * SMSS);
-    // In flight is still what fast recovery has reduced for.
+    // The flight is still the one for which fast recovery has reduced the window.
     repairing.on_congestion_signal(Instant::ZERO, 10 * SMSS);
     assert_eq!(repairing.on_rto(Instant::ZERO, 10 * SMSS), 7 * SMSS);
 }
@@ -169,13 +170,13 @@ fn segment_size_may_become_known_late_or_shrink() {
     assert_eq!(controller.cwnd(), 1_000);
 }
 
-/// `W_cubic` of RFC 9438 §4.2 in segments.
+/// `W_cubic` of RFC 9438 §4.2, in segments.
 fn w_cubic(t: f64, w_max: f64, cwnd_epoch: f64) -> f64 {
     let k = ((w_max - cwnd_epoch) / 0.4).cbrt();
     0.4 * (t - k).powi(3) + w_max
 }
 
-/// Slow start to `segments`, then a loss.
+/// Slow start up to `segments`, then a loss.
 fn cubic_after_loss(w_max: u32, now: &mut Instant, rtt: Duration) -> Controller {
     let mut controller = controller(Algorithm::Cubic);
     while controller.cwnd() < w_max * SMSS {
@@ -195,7 +196,7 @@ fn cubic_follows_the_curve_of_the_rfc() {
     for w_max in [100, 1_000, 10_000] {
         let mut now = Instant::from_secs(1);
         let mut controller = cubic_after_loss(w_max, &mut now, MS_100);
-        // The epoch begins with the first ACK.
+        // The epoch starts with the first ACK.
         controller.on_ack(now, SMSS, MS_100, true);
         let start = now;
         let (w_max, epoch) = (f64::from(w_max), f64::from(w_max) * 0.7);
@@ -219,8 +220,8 @@ fn cubic_follows_the_curve_of_the_rfc() {
     }
 }
 
-/// The window at whole seconds after a loss at 100 segments, 100 ms round trip: the curve's shape
-/// as a snapshot, in tenths of a segment. The plateau is at K = 4.2 s; from 7 s on Reno has more.
+/// Snapshot of the window in tenths of a segment, at whole seconds after a loss at 100 segments
+/// with an RTT of 100 ms. W_max is reached at K = 4.2 s; from 7 s on, Reno's window is larger.
 #[test]
 fn cubic_snapshot() {
     let mut now = Instant::ZERO;
@@ -237,8 +238,8 @@ fn cubic_snapshot() {
 
 const CUBIC_SNAPSHOT: [u32; 9] = [700, 866, 956, 992, 999, 1001, 1022, 1120, 1220];
 
-/// With short round trips the window is Reno's with alpha = 9/17 and beta = 0.7, and alpha = 1
-/// above the window before the loss (RFC 9438 §4.3).
+/// With a short RTT, the window is that of Reno with alpha = 9/17 and beta = 0.7, and with alpha =
+/// 1 above the window before the loss (RFC 9438 §4.3).
 #[test]
 fn cubic_is_at_least_reno() {
     let rtt = Duration::from_millis(5);
@@ -258,7 +259,7 @@ fn cubic_is_at_least_reno() {
 fn cubic_leaves_room_when_driven_back() {
     let mut now = Instant::ZERO;
     let mut controller = cubic_after_loss(100, &mut now, MS_100);
-    // A second loss at 70, below the plateau of 100: the next one is 0.85 * 70.
+    // A second loss at 70, below W_max = 100: the next W_max is 0.85 * 70.
     controller.on_congestion_signal(now, controller.cwnd());
     controller.on_recovery_exit(now);
     assert!(segments(controller.cwnd()).round() == 49.0);
@@ -279,7 +280,7 @@ fn cubic_does_not_count_pauses() {
     let mut later = now;
     for n in 0..50 {
         later += MS_100;
-        // Idle, or sending less than the window.
+        // The flow is idle or sends less than its window.
         if n % 2 == 0 {
             paused.on_ack(later, SMSS, MS_100, false);
         }
@@ -294,7 +295,7 @@ fn cubic_does_not_count_pauses() {
     }
 }
 
-/// Slow start that ends at the threshold of a timeout starts a convex epoch there (§4.8).
+/// Slow start that ends at the ssthresh of a timeout starts a convex epoch (§4.8).
 #[test]
 fn cubic_after_a_timeout_is_convex_at_once() {
     let mut now = Instant::ZERO;
@@ -310,7 +311,7 @@ fn cubic_after_a_timeout_is_convex_at_once() {
         let t = (now - start).as_nanos() as f64 / 1e9;
         let expected = 490.0 + 0.4 * t.powi(3);
         let got = segments(controller.cwnd());
-        // Reno is faster for the first seconds.
+        // Reno grows faster in the first seconds.
         assert!(
             got >= expected - 5.0 && got <= expected.max(490.0 + t * 10.0) + 5.0,
             "{t}: {got}"
@@ -350,7 +351,7 @@ fn hook() -> impl Strategy<Value = Hook> {
 }
 
 proptest! {
-    /// Whatever happens, in whatever order and at whatever time, windows stay sane.
+    /// The window stays within its bounds after any events in any order and at any time.
     #[test]
     fn any_sequence_keeps_the_bounds(
         cubic: bool,
@@ -391,7 +392,7 @@ proptest! {
     }
 }
 
-/// One window of data whose ACKs, each for two segments, carry ECE where `marked` says so.
+/// One window of data whose ACKs, one per two segments, carry ECE according to `marked`.
 fn dctcp_window(dctcp: &mut Controller, una: &mut u32, marked: impl Fn(u32) -> bool) {
     let snd_nxt = una.wrapping_add(20 * SMSS);
     for number in 0..10 {
@@ -485,8 +486,8 @@ fn sample(rtt: Duration, una: u32, snd_nxt: u32) -> RttSample {
     }
 }
 
-/// CUBIC in slow start at forty segments, after two rounds of 100 ms; the next one ends at
-/// `100 * SMSS`.
+/// CUBIC in slow start with forty segments, after two rounds of 100 ms. The next round ends at `100
+/// * SMSS`.
 fn cubic_at_forty(now: &mut Instant) -> Controller {
     let mut controller = controller(Algorithm::Cubic);
     for round in 0..2 {
@@ -512,10 +513,10 @@ fn hystart_ends_slow_start_after_an_ack_train_of_half_a_round_trip() {
         train.on_rtt_sample(now, &sample(MS_100, 31 * SMSS, 200 * SMSS));
         assert!(now - start < MS_100, "no train was seen");
     }
-    // Half of the least round trip and of what batches may add.
+    // Half of the minimum RTT plus the delay of batches.
     assert_eq!((now - start).as_millis(), 51);
     assert_eq!(train.ssthresh(), 40 * SMSS);
-    assert!(!train.wants_samples(), "once per slow start");
+    assert!(!train.wants_rtt_samples(), "once per slow start");
 }
 
 #[test]
@@ -558,7 +559,7 @@ fn hystart_ends_slow_start_when_nine_samples_are_later_by_an_eighth() {
     }
 }
 
-/// An increase of less than 4 ms is no sign, whatever the round-trip time; one of 16 ms always is.
+/// An increase of less than 4 ms never indicates a queue; an increase of 16 ms always does.
 #[test]
 fn hystart_bounds_the_increase() {
     for (base, late, ends) in [
@@ -596,5 +597,5 @@ fn hystart_looks_again_after_a_timeout_and_not_at_small_windows() {
         train.on_rtt_sample(now, &sample(MS_100, 31 * SMSS, 200 * SMSS));
     }
     train.on_rto(now, 40 * SMSS);
-    assert!(train.wants_samples());
+    assert!(train.wants_rtt_samples());
 }

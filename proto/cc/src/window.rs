@@ -1,10 +1,10 @@
-//! The state that all algorithms have: window, threshold, segment size; and slow start.
+//! The state that all algorithms share: cwnd, ssthresh, segment size. Implements slow start.
 
-/// The largest window: what a scaled receive window can offer (RFC 7323 §2.3), rounded up.
+/// Largest cwnd: the largest scaled receive window (RFC 7323 §2.3), rounded up.
 const CWND_MAX: u32 = 1 << 30;
-/// The smallest segment size that is taken seriously.
+/// Least segment size.
 const SMSS_MIN: u32 = 64;
-/// The largest segment size: what an IP packet can hold.
+/// Largest segment size: an IP packet cannot hold more.
 pub(crate) const SMSS_MAX: u32 = u16::MAX as u32;
 /// Congestion window and slow start threshold in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,11 +12,11 @@ pub struct Window {
     cwnd: u32,
     ssthresh: u32,
     smss: u32,
-    /// Segments of the initial window.
+    /// Initial window in segments.
     initial_segments: u32,
-    /// An RTO happened, and nothing was acknowledged since.
+    /// An RTO expired, and no ACK has arrived since.
     in_timeout: bool,
-    /// The slow start after an RTO is not over: ACKs may be for data that arrived long before.
+    /// The slow start after an RTO is not over. ACKs may cover data that arrived long before.
     after_timeout: bool,
 }
 
@@ -34,32 +34,32 @@ impl Window {
         window
     }
 
-    /// The congestion window.
+    /// Congestion window in bytes.
     #[inline]
     pub const fn cwnd(&self) -> u32 {
         self.cwnd
     }
 
-    /// The slow start threshold; `u32::MAX` before the first congestion.
+    /// Slow start threshold in bytes; `u32::MAX` before the first reduction.
     #[inline]
     pub const fn ssthresh(&self) -> u32 {
         self.ssthresh
     }
 
-    /// The segment size.
+    /// Segment size in bytes.
     #[inline]
     pub const fn smss(&self) -> u32 {
         self.smss
     }
 
-    /// Whether the window is below the threshold.
+    /// Returns true if cwnd is below ssthresh.
     #[inline]
     pub const fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
-    /// The initial window, which depends on the segment size (RFC 6928 §2: at most ten segments of
-    /// 1460 bytes, but at least two).
+    /// Initial window in bytes. It depends on the segment size (RFC 6928 §2: at most ten segments
+    /// of 1460 bytes, but at least two segments).
     pub fn initial_window(&self) -> u32 {
         let at_ethernet_size = self.initial_segments.saturating_mul(1460);
         let limit = at_ethernet_size.max(2 * self.smss);
@@ -69,8 +69,8 @@ impl Window {
             .min(CWND_MAX)
     }
 
-    /// Takes another segment size. A window that has not grown yet is the new initial one; another
-    /// stays as it is, for what is in flight is in flight.
+    /// Sets the segment size. A window that has not changed yet becomes the new initial window. Any
+    /// other window stays, because the data in flight stays.
     pub(crate) fn set_smss(&mut self, smss: u32) {
         let untouched = self.cwnd == self.initial_window() && self.ssthresh == u32::MAX;
         self.smss = smss.clamp(SMSS_MIN, SMSS_MAX);
@@ -81,8 +81,8 @@ impl Window {
         };
     }
 
-    /// At least this: a reduction that is taken back takes nothing away that was gained since.
-    pub fn widen(&mut self, cwnd: u32, ssthresh: u32) {
+    /// Raises both values to at least these, so that an undo does not take away later growth.
+    pub fn raise_to(&mut self, cwnd: u32, ssthresh: u32) {
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = self.ssthresh.max(ssthresh);
     }
@@ -91,7 +91,8 @@ impl Window {
         self.cwnd = self.smss;
     }
 
-    /// Slow start. Returns the acknowledged bytes that are left for congestion avoidance.
+    /// Grows cwnd in slow start. Returns the acknowledged bytes that are left for congestion
+    /// avoidance.
     #[inline]
     pub(crate) fn slow_start(&mut self, acked_bytes: u32) -> u32 {
         self.in_timeout = false;
@@ -99,9 +100,10 @@ impl Window {
             self.after_timeout = false;
             return acked_bytes;
         }
-        // RFC 3465 §2.3: one segment per ACK after an RTO. Otherwise all that was acknowledged, as
-        // in Linux: receivers that process batches (this one, and Linux with GRO) send one ACK for
-        // many segments. RFC 5681 §3.1 has one, RFC 3465 two, RFC 9406 §4.2 eight without pacing.
+        // RFC 3465 §2.3: at most one segment per ACK after an RTO. Otherwise all acknowledged bytes
+        // count, as in Linux, because receivers that process batches (this one, and Linux with GRO)
+        // send one ACK for many segments. The limit per ACK is one segment in RFC 5681 §3.1, two in
+        // RFC 3465, and eight without pacing in RFC 9406 §4.2.
         let growth = if self.after_timeout {
             acked_bytes.min(self.smss)
         } else {
@@ -117,8 +119,8 @@ impl Window {
         growth - to_threshold
     }
 
-    /// An ACK came that must not open the window.
-    pub(crate) fn acknowledged_without_growth(&mut self) {
+    /// Handles an ACK that must not grow the window.
+    pub(crate) fn on_ack_without_growth(&mut self) {
         self.in_timeout = false;
     }
 
@@ -126,7 +128,7 @@ impl Window {
         self.cwnd = self.cwnd.saturating_add(bytes).min(CWND_MAX);
     }
 
-    /// Reduces to `ssthresh`, or two segments if that is more (RFC 5681 §3.1 equation 4).
+    /// Reduces the window to `ssthresh`, but at least two segments (RFC 5681 §3.1 equation 4).
     pub(crate) fn reduce_to(&mut self, ssthresh: u32) {
         self.ssthresh = ssthresh.max(2 * self.smss);
         self.cwnd = self.ssthresh;
@@ -134,23 +136,23 @@ impl Window {
         self.after_timeout = false;
     }
 
-    /// Slow start ends here, without a loss.
+    /// Ends slow start at the present window, without a loss.
     pub(crate) fn end_slow_start(&mut self) {
         self.ssthresh = self.cwnd;
     }
 
-    /// For an algorithm that has a window of its own.
+    /// Sets cwnd, for an algorithm with its own rule.
     pub(crate) fn set_cwnd(&mut self, cwnd: u32) {
         self.cwnd = cwnd.clamp(self.smss, CWND_MAX);
     }
 
-    /// As [`Window::set_cwnd`].
+    /// Sets ssthresh, for an algorithm with its own rule.
     pub(crate) fn set_ssthresh(&mut self, ssthresh: u32) {
         self.ssthresh = ssthresh.max(2 * self.smss);
     }
 
     /// Starts over with the loss window of one segment (RFC 5681 §3.1). `ssthresh` does not change
-    /// when the timer expires again for the same segment.
+    /// if the timer expires again for the same segment.
     pub(crate) fn collapse_to_loss_window(&mut self, ssthresh: u32) {
         if !self.in_timeout {
             self.ssthresh = ssthresh.max(2 * self.smss);
@@ -160,8 +162,8 @@ impl Window {
         self.after_timeout = true;
     }
 
-    /// After a pause: half for each RTO of it, down to the restart window of RFC 5681 §4.1; what
-    /// the path carried is remembered in `ssthresh` (RFC 2861 §2.1, as in Linux).
+    /// Restarts after an idle time: halves cwnd for each RTO, down to the restart window of RFC
+    /// 5681 §4.1. `ssthresh` keeps what the path carried before (RFC 2861 §2.1, as in Linux).
     pub(crate) fn restart(&mut self, idle_rtos: u32) {
         let restart = self.cwnd.min(self.initial_window());
         if self.ssthresh != u32::MAX {

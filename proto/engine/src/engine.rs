@@ -3,10 +3,10 @@
 //! applications, `advance` has read and write positions, and `batch` has the end of a batch and the
 //! timers.
 
-use tidelane_fastpath::{Fast, Listed, Punt};
+use tidelane_fastpath::{Fast, Punt, WasPending};
 use tidelane_flow::{
     Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowState, FlowTable, IpFields,
-    Route, SocketOptions, State, Timeouts, by_our_clock, flags,
+    Route, SocketOptions, State, Timeouts, flags, subtract_timestamp_offset,
 };
 use tidelane_slowpath::{
     ANSWER_INTERVAL_MS, Outcome, PathMtuCache, Slow, is_rate_limited, iss, new_connection,
@@ -168,17 +168,17 @@ impl Engine {
         };
         let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, env);
         match fast.receive(segment, arrival.ecn) {
-            Ok(Listed(true)) => {
+            Ok(WasPending(true)) => {
                 self.counters.fast_receives += 1;
                 if segment.flags().contains(TcpFlags::PSH) {
                     self.end_run(id, env);
                 }
             }
-            Ok(Listed(false)) => {
+            Ok(WasPending(false)) => {
                 self.counters.fast_receives += 1;
                 self.push_pending(id);
             }
-            Err(Punt) if !fast.flow.is_found() => return false,
+            Err(Punt) if !fast.flow.is_indexed() => return false,
             Err(Punt) => {
                 self.counters.in_segs += 1;
                 // The slow path gets a copy, so that the fast path's fields stay in registers.
@@ -210,7 +210,7 @@ impl Engine {
         let clock = self.clock;
         self.refill(clock.now);
         let segment = &match self.table.get(id) {
-            Some(flow) => by_our_clock(segment, &flow.key, flow.link, env),
+            Some(flow) => subtract_timestamp_offset(segment, &flow.key, flow.link, env),
             None => return,
         };
         let half_open = self.is_half_open(id);
@@ -322,7 +322,7 @@ impl Engine {
         }
         let clock = self.clock;
         self.refill(clock.now);
-        let segment = &by_our_clock(segment, &arrival.key, arrival.link, env);
+        let segment = &subtract_timestamp_offset(segment, &arrival.key, arrival.link, env);
         let control = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let pure_syn = segment.flags.0 & control.0 == TcpFlags::SYN.0;
         if let Some(entry) = self.time_wait.find(&arrival.key).copied()

@@ -13,10 +13,10 @@ pub struct Punt;
 
 /// The fast path handled the segment, and the flow is pending. True if it was pending before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Listed(pub bool);
+pub struct WasPending(pub bool);
 
 /// Flags of a flow that [`Fast::send_single`] does not handle.
-pub const NOT_ALONE: u32 = flags::EDGE_MOVES
+pub const NOT_SINGLE: u32 = flags::EDGE_MOVES
     | flags::RTO_ARMED
     | flags::RTT_TIMING
     | flags::FIN_QUEUED
@@ -34,7 +34,7 @@ pub struct Fast<'a, E> {
     /// Timeouts of the configuration.
     pub timeouts: &'a Timeouts,
     /// Flags of the first new data segment: CWR (RFC 3168 §6.1.2), or none.
-    pub first: TcpFlags,
+    pub first_flags: TcpFlags,
     /// The driver.
     pub env: &'a mut E,
 }
@@ -49,13 +49,13 @@ impl<'a, E: Env> Fast<'a, E> {
         timeouts: &'a Timeouts,
         env: &'a mut E,
     ) -> Self {
-        let first = TcpFlags::NONE;
+        let first_flags = TcpFlags::NONE;
         Self {
             id,
             flow,
             clock,
             timeouts,
-            first,
+            first_flags,
             env,
         }
     }
@@ -63,16 +63,16 @@ impl<'a, E: Env> Fast<'a, E> {
     /// Header prediction after Van Jacobson: handles the next segment in order, or an ACK that
     /// advances SND.UNA, of an established flow. Punts everything else.
     #[inline(always)]
-    pub fn receive(&mut self, segment: &impl SegmentView, ecn: Ecn) -> Result<Listed, Punt> {
+    pub fn receive(&mut self, segment: &impl SegmentView, ecn: Ecn) -> Result<WasPending, Punt> {
         let flow = &mut *self.flow;
-        let usual = segment.flags().0 & !TcpFlags::PSH.0 == TcpFlags::ACK.0;
+        let plain_flags = segment.flags().0 & !TcpFlags::PSH.0 == TcpFlags::ACK.0;
         // Leave the fast path when the CE state differs from the state that ECE reports. `Ce` is
         // the one value for which `ecn + 1` has bit 2 set.
-        let marked = ((ecn as u32 + 1) << (flags::ECE_SHIFT - 2)) & flags::ECE;
-        let calm = flags::FOUND | flags::FAST_RECEIVE;
+        let ce_flag = ((ecn as u32 + 1) << (flags::ECE_SHIFT - 2)) & flags::ECE;
+        let required = flags::LOOKUP_FLAGS | flags::FAST_RECEIVE;
         let before = flow.flags;
-        let is_calm = (before ^ marked) & (calm | flags::ECE) == calm;
-        if !usual || !is_calm || segment.seq() != flow.rcv_nxt {
+        let is_fast = (before ^ ce_flag) & (required | flags::ECE) == required;
+        if !plain_flags || !is_fast || segment.seq() != flow.rcv_nxt {
             return Err(Punt);
         }
         let len = segment.payload().len() as u32;
@@ -105,7 +105,7 @@ impl<'a, E: Env> Fast<'a, E> {
                 return Err(Punt);
             }
             flow.rcv_nxt = segment.seq().add(len);
-            wanted |= flow.ack_duty(before, len, self.timeouts);
+            wanted |= flow.ack_flags(before, len, self.timeouts);
         }
         // R3: a delayed ACK echoes the timestamp of the first segment that it covers.
         if segment.seq().at_or_before(flow.last_ack_sent) {
@@ -130,7 +130,7 @@ impl<'a, E: Env> Fast<'a, E> {
             flow.flags = before | wanted;
             self.env.event(self.id, Event::Readable);
         }
-        Ok(Listed(before & flags::PENDING != 0))
+        Ok(WasPending(before & flags::PENDING != 0))
     }
 
     /// Sends a pure ACK of all received data, for a flow without out-of-order data. The flow is no
@@ -139,7 +139,7 @@ impl<'a, E: Env> Fast<'a, E> {
     pub fn acknowledge_now(&mut self) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
         flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.env)?;
-        self.note_acknowledged(self.flow.flags);
+        self.note_ack_sent(self.flow.flags);
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl<'a, E: Env> Fast<'a, E> {
             self.flow.flags |= flags::PENDING;
             return sent;
         }
-        if self.flow.owes_for_whole() {
+        if self.flow.owes_ack_for_full_segment() {
             self.flow.flags |= flags::ACK_NOW;
         }
         false
@@ -172,14 +172,14 @@ impl<'a, E: Env> Fast<'a, E> {
         } else {
             flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.env)?;
         }
-        self.note_acknowledged(before);
+        self.note_ack_sent(before);
         Ok(())
     }
 
     /// Updates the flags, which were `before`, after a pure ACK was sent.
     #[inline(always)]
-    fn note_acknowledged(&mut self, before: u32) {
-        let mut now = before & !(flags::ACK_DUTIES | flags::PENDING);
+    fn note_ack_sent(&mut self, before: u32) {
+        let mut now = before & !(flags::ACK_FLAGS | flags::PENDING);
         if now >> flags::QUICK_SHIFT > 0 {
             now -= 1 << flags::QUICK_SHIFT;
         }
@@ -206,20 +206,20 @@ impl<'a, E: Env> Fast<'a, E> {
     /// Sends all unsent data if it is one segment within all windows and nothing is in flight, as
     /// most requests and responses are. The flow is then no longer pending. Punts otherwise;
     /// [`Fast::send`] handles the other cases. The caller has checked that SRTT is known and that
-    /// the flow has none of [`NOT_ALONE`]. `before` are the flow's flags, and `now_us` is
+    /// the flow has none of [`NOT_SINGLE`]. `before` are the flow's flags, and `now_us` is
     /// [`Clock::us`].
     #[inline(always)]
-    pub fn send_alone(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
+    pub fn send_single(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
         let mss = u32::from(flow.mss);
         let len = flow.tx_end.distance_from(flow.snd_nxt);
-        debug_assert!(before == flow.flags && before & NOT_ALONE == 0);
+        debug_assert!(before == flow.flags && before & NOT_SINGLE == 0);
         debug_assert!(flow.snd_nxt == flow.snd_una);
-        // A flight of more than half of cwnd may grow it: see `limited`.
+        // A flight of more than half of cwnd may grow it: see `cwnd_limited_flag`.
         if len.wrapping_sub(1) >= mss
             || len > flow.snd_wnd
             || len > flow.cwnd / 2
-            || flow.rttvar >= self.timeouts.steady_us
+            || flow.rttvar >= self.timeouts.rttvar_steady_us
         {
             return Err(Punt);
         }
@@ -235,7 +235,7 @@ impl<'a, E: Env> Fast<'a, E> {
             now |= flags::SMALL_SENT;
         }
         let flow = &mut *self.flow;
-        flow.flags = now | flow.restart_steady(before, self.clock, self.timeouts);
+        flow.flags = now | flow.restart_rto_single(before, self.clock, self.timeouts);
         Ok(())
     }
 
@@ -262,7 +262,7 @@ impl<'a, E: Env> Fast<'a, E> {
             let flow = &mut *self.flow;
             let unsent = room_until(flow.tx_end, flow.snd_nxt);
             if unsent == 0 {
-                flow.flags |= limited(flow, flow.flight_size());
+                flow.flags |= cwnd_limited_flag(flow, flow.flight_size());
                 return Ok(sent);
             }
             let len = unsent.min(mss);
@@ -279,7 +279,7 @@ impl<'a, E: Env> Fast<'a, E> {
             let usable = unsent
                 .min(room_until(wnd_end, flow.snd_nxt))
                 .min(room_until(cwnd_end, flow.snd_nxt));
-            let len = if usable >= 2 * mss && self.first == TcpFlags::NONE {
+            let len = if usable >= 2 * mss && self.first_flags == TcpFlags::NONE {
                 self.burst(usable, mss)
             } else {
                 len
@@ -288,7 +288,7 @@ impl<'a, E: Env> Fast<'a, E> {
             let last = len == unsent;
             let fin = last && flow.flags & flags::FIN_QUEUED != 0;
             let small = len < mss && !fin;
-            if small && held(flow) {
+            if small && is_held_by_nagle(flow) {
                 return Ok(sent);
             }
             // A burst that the link splits ends with PSH, as in Linux, so that a receiver with GRO
@@ -325,8 +325,14 @@ impl<'a, E: Env> Fast<'a, E> {
     #[inline(always)]
     fn transmit(&mut self, control: TcpFlags, len: u32, now_us: u32) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
-        flow.transmit(self.id, self.clock, control | self.first, len, self.env)?;
-        self.first = TcpFlags::NONE;
+        flow.transmit(
+            self.id,
+            self.clock,
+            control | self.first_flags,
+            len,
+            self.env,
+        )?;
+        self.first_flags = TcpFlags::NONE;
         self.flow.flags = self.note_sent(self.flow.flags, control, len, now_us);
         Ok(())
     }
@@ -336,7 +342,7 @@ impl<'a, E: Env> Fast<'a, E> {
     #[inline(always)]
     fn note_sent(&mut self, before: u32, control: TcpFlags, len: u32, now_us: u32) -> u32 {
         let flow = &mut *self.flow;
-        let mut now = before & !flags::ACK_DUTIES;
+        let mut now = before & !flags::ACK_FLAGS;
         let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);
         if before & flags::ACK_OWED != 0 || eager {
             // The two ends alternate, so data segments carry the ACKs: leave quick-ack mode.
@@ -376,7 +382,7 @@ fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
 /// Returns CWND_LIMITED if more than half of cwnd is in use after all data was sent: cwnd may still
 /// grow in slow start.
 #[inline]
-const fn limited(flow: &FlowState, flight: u32) -> u32 {
+const fn cwnd_limited_flag(flow: &FlowState, flight: u32) -> u32 {
     if flight > flow.cwnd / 2 {
         flags::CWND_LIMITED
     } else {
@@ -388,7 +394,7 @@ const fn limited(flow: &FlowState, flight: u32) -> u32 {
 /// Linux, Minshall's variant applies: only a small segment in flight counts, not a full one.
 /// Otherwise the end of each long write would wait for a delayed ACK.
 #[inline]
-fn held(flow: &FlowState) -> bool {
+fn is_held_by_nagle(flow: &FlowState) -> bool {
     match flow.flags & (flags::CORK | flags::NODELAY) {
         flags::NODELAY => false,
         0 => flow.flags & flags::SMALL_SENT != 0,

@@ -42,7 +42,7 @@ pub struct Clock {
     /// The time of the reading.
     pub now: Instant,
     /// Start of the next millisecond.
-    turns_at: Instant,
+    next_ms_at: Instant,
     /// Milliseconds, for deadlines and for TSval (RFC 7323 §5.4: a tick of 1 ms).
     pub ms: Millis,
 }
@@ -53,7 +53,7 @@ impl Clock {
         let ms = now.0 / MS;
         Self {
             now,
-            turns_at: Instant((ms * MS).saturating_add(MS)),
+            next_ms_at: Instant((ms * MS).saturating_add(MS)),
             ms: Millis(ms as u32),
         }
     }
@@ -61,8 +61,8 @@ impl Clock {
     /// Advances the clock to `now`, which is not earlier, if that lies in the same millisecond.
     /// Returns false, without any effect, if it does not; the caller then makes a new reading.
     #[inline(always)]
-    pub const fn moves_to(&mut self, now: Instant) -> bool {
-        let within = now.0 < self.turns_at.0;
+    pub const fn advance_within_ms(&mut self, now: Instant) -> bool {
+        let within = now.0 < self.next_ms_at.0;
         if within {
             self.now = now;
         }
@@ -76,7 +76,7 @@ impl Clock {
     }
 
     /// Start of the present millisecond, in the unit of [`us`](Self::us).
-    pub const fn turned_us(&self) -> u32 {
+    pub const fn ms_start_us(&self) -> u32 {
         (self.now.0 / MS * 1_000) as u32
     }
 
@@ -86,6 +86,6 @@ impl Clock {
         if left == 0 {
             return self.now;
         }
-        Instant(self.turns_at.0.saturating_add((left as u64 - 1) * MS))
+        Instant(self.next_ms_at.0.saturating_add((left as u64 - 1) * MS))
     }
 }

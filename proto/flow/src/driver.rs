@@ -247,7 +247,7 @@ pub trait Env {
 /// Returns `segment` with the driver's offset subtracted from TSecr (see
 /// [`Env::timestamp_offset`]). The fast path does not need this, because it does not read TSecr.
 #[inline(never)]
-pub fn by_our_clock<'s>(
+pub fn subtract_timestamp_offset<'s>(
     segment: &Segment<'s>,
     key: &FlowKey,
     link: LinkId,
@@ -255,7 +255,7 @@ pub fn by_our_clock<'s>(
 ) -> Segment<'s> {
     let mut segment = *segment;
     if let Some(timestamps) = &mut segment.options.timestamps {
-        timestamps.take_off(env.timestamp_offset(key, link));
+        timestamps.subtract_offset(env.timestamp_offset(key, link));
     }
     segment
 }

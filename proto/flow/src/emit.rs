@@ -25,7 +25,7 @@ impl FlowState {
     /// Updates [`flags::EDGE_MOVES`] after a change of the fields that [`FlowState::right_edge`]
     /// reads. Returns the bytes by which the edge can move.
     #[inline(always)]
-    pub fn note_edge(&mut self) -> u32 {
+    pub fn update_edge_moves(&mut self) -> u32 {
         let opens = self.right_edge().distance_from(self.rcv_adv);
         if (opens != 0) != self.has(flags::EDGE_MOVES) {
             self.flags ^= flags::EDGE_MOVES;
@@ -45,14 +45,14 @@ impl FlowState {
     /// second full segment (RFC 5681 §4.2), with TCP_QUICKACK, and for each full segment in
     /// quick-ack mode, in which the peer's window is small after a start or a loss. With
     /// `eager_acks`, quick-ack mode applies to small segments, too.
-    pub fn owe_ack(&mut self, len: u32, timeouts: &Timeouts) {
-        self.flags |= self.ack_duty(self.flags, len, timeouts);
+    pub fn schedule_ack(&mut self, len: u32, timeouts: &Timeouts) {
+        self.flags |= self.ack_flags(self.flags, len, timeouts);
     }
 
     /// As [`FlowState::schedule_ack`], for a caller that sets other flags as well: returns the
     /// flags to set. `before` are the present flags.
     #[inline(always)]
-    pub fn ack_duty(&mut self, before: u32, len: u32, timeouts: &Timeouts) -> u32 {
+    pub fn ack_flags(&mut self, before: u32, len: u32, timeouts: &Timeouts) -> u32 {
         if len > u32::from(self.rcv_mss) {
             self.rcv_mss = len.min(0xffff) as u16;
         }
@@ -67,7 +67,7 @@ impl FlowState {
     }
 
     /// Returns true if an ACK is owed for at least one full segment.
-    pub fn owes_for_whole(&self) -> bool {
+    pub fn owes_ack_for_full_segment(&self) -> bool {
         let unacked = self.rcv_nxt.distance_from(self.last_ack_sent);
         self.flags & flags::ACK_OWED != 0 && unacked >= u32::from(self.rcv_mss)
     }
@@ -82,12 +82,12 @@ impl FlowState {
         control: TcpFlags,
         payload_len: u32,
     ) -> SegmentOut {
-        let text = Text {
+        let fields = SegmentFields {
             seq,
             control,
             payload_len,
         };
-        self.segment_to(self.right_edge(), id, clock, text)
+        self.segment_to(self.right_edge(), id, clock, fields)
     }
 
     /// Sends a segment at SND.NXT, and updates the advertised window and Last.ACK.sent. The caller
@@ -119,7 +119,7 @@ impl FlowState {
     }
 
     #[inline(always)]
-    fn transmit_next<const DIRECTLY: bool>(
+    fn transmit_next<const DIRECT: bool>(
         &mut self,
         id: FlowId,
         clock: &Clock,
@@ -129,17 +129,17 @@ impl FlowState {
     ) -> Result<(), TxFull> {
         let seq = self.snd_nxt;
         // Build the segment in each branch so that its fields stay in registers.
-        let text = || Text {
+        let fields = || SegmentFields {
             seq,
             control,
             payload_len,
         };
         debug_assert!(self.has(flags::EDGE_MOVES) || self.right_edge() == self.rcv_adv);
         if self.flags & flags::EDGE_MOVES != 0 {
-            return self.transmit_window(id, clock, text(), env);
+            return self.transmit_window(id, clock, fields(), env);
         }
-        let out = self.segment_to(self.rcv_adv, id, clock, text());
-        if DIRECTLY {
+        let out = self.segment_to(self.rcv_adv, id, clock, fields());
+        if DIRECT {
             env.transmit_directly(&out)?;
         } else {
             env.transmit(&out)?;
@@ -154,24 +154,30 @@ impl FlowState {
         &mut self,
         id: FlowId,
         clock: &Clock,
-        text: Text,
+        fields: SegmentFields,
         env: &mut impl Env,
     ) -> Result<(), TxFull> {
-        let out = self.segment_to(self.right_edge(), id, clock, text);
+        let out = self.segment_to(self.right_edge(), id, clock, fields);
         env.transmit(&out)?;
-        self.note_window(out.wnd);
+        self.note_window_sent(out.wnd);
         self.last_ack_sent = self.rcv_nxt;
         Ok(())
     }
 
     /// Builds a segment that advertises a window up to `edge`.
     #[inline(always)]
-    fn segment_to(&self, edge: SeqNumber, id: FlowId, clock: &Clock, text: Text) -> SegmentOut {
-        let Text {
+    fn segment_to(
+        &self,
+        edge: SeqNumber,
+        id: FlowId,
+        clock: &Clock,
+        fields: SegmentFields,
+    ) -> SegmentOut {
+        let SegmentFields {
             seq,
             control,
             payload_len,
-        } = text;
+        } = fields;
         let scale = self.rcv_wscale();
         // Round the field down. The right edge may then seem to move left by less than the unit of
         // the field (RFC 7323 §2.4), but rounding up would promise more than the quota.
@@ -208,21 +214,21 @@ impl FlowState {
 
     /// Updates the flow after a segment was sent that acknowledges all received data, with `wnd` in
     /// its window field.
-    pub fn note_acknowledged(&mut self, wnd: u16) {
+    pub fn note_ack_sent(&mut self, wnd: u16) {
         self.last_ack_sent = self.rcv_nxt;
-        self.clear(flags::ACK_DUTIES);
-        self.note_window(wnd);
+        self.clear(flags::ACK_FLAGS);
+        self.note_window_sent(wnd);
     }
 
-    fn note_window(&mut self, wnd: u16) {
+    fn note_window_sent(&mut self, wnd: u16) {
         let window = u32::from(wnd) << self.rcv_wscale();
         self.rcv_adv = self.rcv_nxt.add(window).later_of(self.rcv_adv);
-        self.note_edge();
+        self.update_edge_moves();
     }
 }
 
 /// Fields of a segment that its caller chooses.
-struct Text {
+struct SegmentFields {
     seq: SeqNumber,
     control: TcpFlags,
     payload_len: u32,

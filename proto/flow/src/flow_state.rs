@@ -106,9 +106,9 @@ pub mod flags {
     /// The entry of the flow table is in use.
     pub const USED: u32 = 1 << 27;
     /// Flags of a flow that segments with its 4-tuple find.
-    pub const FOUND: u32 = INDEXED | USED;
+    pub const LOOKUP_FLAGS: u32 = INDEXED | USED;
     /// Flags that every transmitted segment clears.
-    pub const ACK_DUTIES: u32 = ACK_OWED | ACK_NOW | DELACK_ARMED;
+    pub const ACK_FLAGS: u32 = ACK_OWED | ACK_NOW | DELACK_ARMED;
     /// First bit of the quick-ack counter, the number of ACKs to send at once: four bits.
     pub const QUICK_SHIFT: u32 = 28;
 }
@@ -287,8 +287,8 @@ impl FlowState {
     /// Returns true if segments with the flow's 4-tuple find this flow. A flow in CLOSED or
     /// TIME-WAIT may have lost its 4-tuple to another one.
     #[inline]
-    pub const fn is_found(&self) -> bool {
-        self.has(flags::FOUND)
+    pub const fn is_indexed(&self) -> bool {
+        self.has(flags::LOOKUP_FLAGS)
     }
 
     /// Sets `bits`.

@@ -33,7 +33,7 @@ pub use crate::{
     counters::Counters,
     driver::{
         Admission, Arrival, CloseCause, Env, Event, FlowInfo, Judgement, ListenError, Misuse,
-        OpenError, Route, SegmentOut, TxFull, by_our_clock,
+        OpenError, Route, SegmentOut, TxFull, subtract_timestamp_offset,
     },
     fast_open::FastOpenPolicy,
     flow_state::{CaState, FlowState, flags},

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Size of the cache of recently used flows.
-const RECENT: usize = 4096;
+const CACHE_LEN: usize = 4096;
 
 /// All flows of one engine.
 ///
@@ -21,9 +21,9 @@ pub struct FlowTable {
     states: Vec<FlowState>,
     /// The last flow looked up for each value of [`FlowKey::quick_hash`]. The caller compares the
     /// key.
-    recent: Box<[FlowId; RECENT]>,
+    recent: Box<[FlowId; CACHE_LEN]>,
     free: Vec<FlowId>,
-    resting: Vec<FlowId>,
+    quarantine: Vec<FlowId>,
     seed: [u64; 2],
     flows_max: u32,
 }
@@ -36,9 +36,9 @@ impl FlowTable {
         Self {
             index: HashTable::new(),
             states: Vec::with_capacity(flows_max as usize),
-            recent: Box::new([FlowId(0); RECENT]),
+            recent: Box::new([FlowId(0); CACHE_LEN]),
             free: Vec::new(),
-            resting: Vec::new(),
+            quarantine: Vec::new(),
             seed,
             flows_max,
         }
@@ -48,7 +48,7 @@ impl FlowTable {
     /// caller checks [`FlowState::is_indexed`] together with other flags.
     #[inline(always)]
     pub fn recent(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
-        let guess = self.recent[key.quick_hash() as usize % RECENT];
+        let guess = self.recent[key.quick_hash() as usize % CACHE_LEN];
         let state = self.states.get_mut(guess.index())?;
         (state.key == *key).then_some((guess, state))
     }
@@ -59,7 +59,7 @@ impl FlowTable {
         let Some(id) = self.find(key) else {
             return false;
         };
-        self.recent[key.quick_hash() as usize % RECENT] = id;
+        self.recent[key.quick_hash() as usize % CACHE_LEN] = id;
         true
     }
 
@@ -123,21 +123,21 @@ impl FlowTable {
         self.unindex(id);
         if let Some(state) = self.get_mut(id) {
             *state = FlowState::default();
-            self.resting.push(id);
+            self.quarantine.push(id);
         }
     }
 
     /// Makes the ids of removed flows available again.
     #[inline]
     pub fn recycle(&mut self) {
-        if !self.resting.is_empty() {
-            self.free.append(&mut self.resting);
+        if !self.quarantine.is_empty() {
+            self.free.append(&mut self.quarantine);
         }
     }
 
     /// Gives the memory of a table without flows back, but for what the next ones need.
     pub fn shrink(&mut self) {
-        if self.is_empty() && self.resting.is_empty() {
+        if self.is_empty() && self.quarantine.is_empty() {
             self.index = HashTable::new();
             self.states = Vec::with_capacity(self.flows_max as usize);
             self.free = Vec::new();
@@ -162,13 +162,13 @@ impl FlowTable {
 
     /// Returns the table's entry for an id. An entry that is not in use has no flags.
     #[inline]
-    pub fn place_mut(&mut self, id: FlowId) -> Option<&mut FlowState> {
+    pub fn entry_mut(&mut self, id: FlowId) -> Option<&mut FlowState> {
         self.states.get_mut(id.index())
     }
 
     /// Number of flows.
     pub fn len(&self) -> usize {
-        self.states.len() - self.free.len() - self.resting.len()
+        self.states.len() - self.free.len() - self.quarantine.len()
     }
 
     /// Returns true if there is no flow.

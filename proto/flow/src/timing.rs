@@ -34,7 +34,7 @@ pub struct Timeouts {
     pub pto_min_ms: u32,
     /// Bound of RTTVAR, as stored, below which the variance term of the RTO is its lower bound, and
     /// the probe for a single segment is not sooner than that RTO. Zero if there is no such bound.
-    pub steady_us: u32,
+    pub rttvar_steady_us: u32,
     /// Longest delay of an ACK.
     pub delayed_ack_ms: u32,
     /// Time of an orphan in FIN-WAIT-2.
@@ -65,14 +65,14 @@ impl Timeouts {
         let rto_min_ms = to_ms(config.rto_min);
         // The PTO of a single segment, 2 SRTT plus the ACK delay, is then not below SRTT plus
         // RTO_MIN.
-        let steady_us = if rto_min_ms <= PROBE_DELAYED_ACK_MS {
+        let rttvar_steady_us = if rto_min_ms <= PROBE_DELAYED_ACK_MS {
             (rto_min_ms + 1) * 1000
         } else {
             0
         };
         Self {
             rto_min_ms,
-            steady_us,
+            rttvar_steady_us,
             rto_max_ms: to_ms(config.rto_max),
             rto_initial_ms: to_ms(config.rto_initial),
             pto_min_ms: to_ms(config.pto_min),
@@ -129,7 +129,7 @@ impl FlowState {
 
     /// Returns true if more than one segment is in flight, so that the peer does not delay its ACK.
     #[inline]
-    pub const fn has_several_in_flight(&self) -> bool {
+    pub const fn has_multiple_segments_in_flight(&self) -> bool {
         self.snd_nxt.distance_from(self.snd_una) > self.mss as u32
     }
 
@@ -142,11 +142,11 @@ impl FlowState {
     }
 
     /// As [`restart_rto`](Self::restart_rto), for a single segment in flight after an RTT sample,
-    /// and with RTTVAR below [`Timeouts::steady_us`]. `before` are the present flags. Returns the
-    /// flags to set; the caller clears the others of [`flags::TIMER`].
+    /// and with RTTVAR below [`Timeouts::rttvar_steady_us`]. `before` are the present flags.
+    /// Returns the flags to set; the caller clears the others of [`flags::TIMER`].
     #[inline(always)]
-    pub fn restart_steady(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
-        debug_assert!(self.srtt != 0 && self.rttvar < timeouts.steady_us);
+    pub fn restart_rto_single(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
+        debug_assert!(self.srtt != 0 && self.rttvar < timeouts.rttvar_steady_us);
         let rto = (self.srtt / 8000 + timeouts.rto_min_ms).min(timeouts.rto_max_ms);
         self.rto_deadline = clock.ms.plus(rto + 1);
         let probe = (before & flags::SACK) << (flags::PROBE_SHIFT - flags::SACK_SHIFT);
@@ -155,7 +155,7 @@ impl FlowState {
 
     /// Starts the retransmission timer with `rto` ms. If `probe`, starts the probe timer instead
     /// (RFC 8985 §7.2): 2 SRTT, for a single segment plus the peer's ACK delay, but at most `rto`.
-    /// `several` is [`has_several_in_flight`](Self::has_several_in_flight).
+    /// `several` is [`has_multiple_segments_in_flight`](Self::has_multiple_segments_in_flight).
     #[inline(always)]
     pub fn arm_rto(
         &mut self,

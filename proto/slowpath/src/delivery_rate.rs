@@ -164,7 +164,7 @@ impl<E: Env> Slow<'_, E> {
         let least = Duration::from_micros(u64::from(if rtt_min == u32::MAX { 1 } else { rtt_min }));
         let sample = RateSample {
             delivered: sampler.delivered,
-            newly: delivery.bytes,
+            newly_delivered: delivery.bytes,
             lost,
             prior_flight: flight.saturating_add(delivery.bytes).saturating_add(lost),
             flight,

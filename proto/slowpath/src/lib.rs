@@ -116,7 +116,7 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         let searching = self.cold.mtu.is_open(self.cold.path_mss);
         let plain_data = no_options && !self.is_paced() && !searching;
         self.hot.put(flags::FAST_SEND, eligible && plain_data);
-        self.hot.note_edge();
+        self.hot.update_edge_moves();
         let deadline = self.cold.slow_deadline.or(self.cold.path_deadline);
         self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
     }

@@ -152,7 +152,7 @@ impl<E: Env> Slow<'_, E> {
             .segment_out(self.id, &self.clock, start, TcpFlags::NONE, len);
         out.segment_size = len as u16;
         self.transmit(&out)?;
-        self.hot.note_acknowledged(out.wnd);
+        self.hot.note_ack_sent(out.wnd);
         self.counters.out_segs += 1;
         self.counters.mtu_probes += 1;
         self.hot.snd_nxt = end;

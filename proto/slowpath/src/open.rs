@@ -282,7 +282,7 @@ impl Connection {
             .max(MSS_MIN - TIMESTAMPS_LEN);
         if mss != hot.mss {
             hot.mss = mss;
-            hot.note_edge();
+            hot.update_edge_moves();
             self.controller.set_smss(u32::from(mss));
             hot.cwnd = self.controller.cwnd();
         }

@@ -16,7 +16,7 @@ impl<E: Env> Slow<'_, E> {
             self.add_sack(&mut out.options);
         }
         self.transmit(&out)?;
-        self.hot.note_acknowledged(out.wnd);
+        self.hot.note_ack_sent(out.wnd);
         self.cold.sack_report.sent = true;
         self.counters.dsack_sent += u64::from(self.cold.dsack.take().is_some());
         self.hot
@@ -100,7 +100,7 @@ impl<E: Env> Slow<'_, E> {
             .hot
             .segment_out(self.id, &self.clock, seq, control, len);
         self.transmit(&out)?;
-        self.hot.note_acknowledged(out.wnd);
+        self.hot.note_ack_sent(out.wnd);
         self.counters.out_segs += 1;
         self.hot.snd_nxt = seq.add(len);
         self.note_sent(seq);
@@ -150,7 +150,7 @@ impl<E: Env> Slow<'_, E> {
             out.ecn = Ecn::NotEct;
         }
         self.transmit(&out)?;
-        self.hot.note_acknowledged(out.wnd);
+        self.hot.note_ack_sent(out.wnd);
         // Karn (RFC 6298 §3, RFC 9293 MUST-18): no RTT sample from retransmitted data.
         self.hot.clear(flags::RTT_TIMING);
         self.counters.retrans_segs += 1;
@@ -179,7 +179,7 @@ impl<E: Env> Slow<'_, E> {
             .hot
             .segment_out(self.id, &self.clock, self.hot.snd_nxt, control, 0);
         self.transmit(&out)?;
-        self.hot.note_acknowledged(out.wnd);
+        self.hot.note_ack_sent(out.wnd);
         self.hot.snd_nxt = self.hot.snd_nxt.add(1);
         self.note_sent(self.hot.tx_end);
         self.hot.set(flags::FIN_SENT);
@@ -302,7 +302,7 @@ impl<E: Env> Slow<'_, E> {
 
     /// Schedules a window update if the application has read enough data.
     pub fn schedule_window_update(&mut self) {
-        let opens = self.hot.note_edge();
+        let opens = self.hot.update_edge_moves();
         if self.hot.window_update_due(opens) && self.hot.state.receives() {
             self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
         }

@@ -57,7 +57,7 @@ impl<E: Env> Slow<'_, E> {
     /// transmission was sent before it. Returns `None` for a timestamp of the present millisecond.
     pub(crate) fn echoed_before_us(&self, segment: &Segment<'_>) -> Option<u32> {
         let ms = self.echoed_ms(segment).filter(|ms| *ms > 0)?;
-        Some(self.clock.turned_us().wrapping_sub((ms - 1) * 1000))
+        Some(self.clock.ms_start_us().wrapping_sub((ms - 1) * 1000))
     }
 
     /// Takes a sample from the echoed timestamp if the ACK covered only retransmitted data. The

@@ -71,7 +71,7 @@ impl<E: Env> Slow<'_, E> {
         // A segment that fills a hole is acknowledged at once (RFC 5681 §4.2).
         let at_once = at_once || !in_order_before || duplicate.is_some();
         self.hot.put(flags::ACK_NOW, at_once);
-        self.hot.owe_ack(text.len() as u32, self.timeouts);
+        self.hot.schedule_ack(text.len() as u32, self.timeouts);
         self.env.event(self.id, Event::Readable);
         Ok(())
     }
@@ -93,7 +93,7 @@ impl<E: Env> Slow<'_, E> {
         let behind = !self.cold.ooo.is_empty() || self.hot.has(flags::PENDING);
         if filled || behind && segment.flags.contains(TcpFlags::PSH) {
             self.end_run();
-            if self.hot.owes_for_whole() {
+            if self.hot.owes_ack_for_full_segment() {
                 self.hot.set(flags::ACK_NOW);
             }
         }

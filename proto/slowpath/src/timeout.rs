@@ -36,7 +36,7 @@ impl<E: Env> Slow<'_, E> {
             && self.hot.state.sends()
             && self.hot.has(flags::SACK);
         // A probe for several segments needs no allowance for delayed ACKs.
-        let several = self.hot.has_several_in_flight();
+        let several = self.hot.has_multiple_segments_in_flight();
         let probe = probe && self.hot.may_probe() && self.hot.flight_size() > 0;
         self.hot
             .arm_rto(&self.clock, self.timeouts, rto, probe, several);
@@ -348,7 +348,7 @@ impl<E: Env> Slow<'_, E> {
             .segment_out(self.id, &self.clock, seq, TcpFlags::ACK, 0);
         // A probe without a free frame is lost, as the network may lose it.
         if self.transmit(&out).is_ok() {
-            self.hot.note_acknowledged(out.wnd);
+            self.hot.note_ack_sent(out.wnd);
         }
     }
 

@@ -27,7 +27,7 @@ impl<E: Env> Slow<'_, E> {
     /// unsent data needs no records, and its next request may take the fast path.
     fn wants_scoreboard(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
-        let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_samples();
+        let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_rtt_samples();
         let told = limited || self.cold.controller.models_delivery();
         busy && (told || self.cold.mtu.is_probing())
     }

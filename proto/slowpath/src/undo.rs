@@ -97,7 +97,7 @@ impl<E: Env> Slow<'_, E> {
         let since = self.cold.controller;
         self.cold.controller.undo(&undo.controller);
         let window = self.cold.controller.window_mut();
-        window.widen(since.cwnd(), since.ssthresh());
+        window.raise_to(since.cwnd(), since.ssthresh());
         self.cold.reduced_until = self.hot.snd_una;
         true
     }

@@ -11,9 +11,9 @@ use core::{
 pub struct Duration(pub u64);
 
 impl Duration {
-    /// No time at all.
+    /// The empty span.
     pub const ZERO: Self = Self(0);
-    /// The longest span; stands for "for ever".
+    /// The longest span, which means "for ever".
     pub const MAX: Self = Self(u64::MAX);
 
     /// `nanos` nanoseconds.
@@ -56,12 +56,12 @@ impl Duration {
         self.0 / 1_000_000_000
     }
 
-    /// Whether the span is empty.
+    /// Returns true if the span is empty.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The sum, or `None` where it does not fit.
+    /// Returns the sum, or `None` if it does not fit.
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
             Some(nanos) => Some(Self(nanos)),
@@ -69,7 +69,7 @@ impl Duration {
         }
     }
 
-    /// The difference, or `None` where `other` is longer.
+    /// Returns the difference, or `None` if `other` is longer.
     pub const fn checked_sub(self, other: Self) -> Option<Self> {
         match self.0.checked_sub(other.0) {
             Some(nanos) => Some(Self(nanos)),
@@ -77,7 +77,7 @@ impl Duration {
         }
     }
 
-    /// `self * factor`, or `None` where it does not fit.
+    /// Returns `self * factor`, or `None` if it does not fit.
     pub const fn checked_mul(self, factor: u64) -> Option<Self> {
         match self.0.checked_mul(factor) {
             Some(nanos) => Some(Self(nanos)),

@@ -7,8 +7,8 @@ use core::{
 
 use crate::Duration;
 
-/// A point in time, nanoseconds since an origin that the driver chose (boot, or zero in
-/// simulation).
+/// A point in time: nanoseconds since an origin that the driver chooses, such as the boot or the
+/// start of a simulation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Instant(pub u64);
@@ -16,7 +16,7 @@ pub struct Instant(pub u64);
 impl Instant {
     /// The origin.
     pub const ZERO: Self = Self(0);
-    /// Later than every deadline; stands for "never".
+    /// Later than every deadline. Means "never".
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after the origin.
@@ -49,17 +49,17 @@ impl Instant {
         self.0 / 1_000
     }
 
-    /// Whole milliseconds since the origin: the clock behind RFC 7323 timestamps.
+    /// Whole milliseconds since the origin: the clock of RFC 7323 timestamps.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// The time from `earlier` to `self`, zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
 
-    /// `self + duration`, or `None` where that is past the end of time.
+    /// Returns `self + duration`, or `None` if it does not fit.
     pub const fn checked_add(self, duration: Duration) -> Option<Self> {
         match self.0.checked_add(duration.0) {
             Some(nanos) => Some(Self(nanos)),
@@ -67,7 +67,7 @@ impl Instant {
         }
     }
 
-    /// `self - duration`, or `None` where that is before the origin.
+    /// Returns `self - duration`, or `None` if that is before the origin.
     pub const fn checked_sub(self, duration: Duration) -> Option<Self> {
         match self.0.checked_sub(duration.0) {
             Some(nanos) => Some(Self(nanos)),

@@ -1,8 +1,8 @@
-//! Time as an argument: instants and durations in nanoseconds, and the wheel that holds deadlines.
+//! Instants and durations in nanoseconds, and a timer wheel.
 //!
-//! There is no `now()` here: the driver reads a clock (or the simulator advances one) and passes
-//! the result in. Both types are plain `u64` nanoseconds, so that they cost what a number costs,
-//! and all arithmetic saturates: a wrong clock makes timers late or early, never a panic.
+//! This crate has no `now()`. The driver reads a clock, or the simulator advances one, and passes
+//! the time as an argument. Both types are `u64` nanoseconds, with the cost of a plain number. All
+//! arithmetic saturates: a wrong clock makes timers late or early, but causes no panic.
 #![forbid(unsafe_code)]
 #![no_std]
 

@@ -1,4 +1,4 @@
-//! The wheel against an ordered map, and the arithmetic's edges.
+//! Properties: the wheel compared with an ordered map, and the limits of the arithmetic.
 
 extern crate std;
 
@@ -16,7 +16,7 @@ enum Op {
     Advance(u64),
 }
 
-/// Spans of every magnitude, so that every level of the wheel is used.
+/// Durations of every magnitude, so that every level of the wheel is used.
 fn span() -> impl Strategy<Value = u64> {
     (0u32..50, any::<u64>()).prop_map(|(bits, value)| value & ((1 << bits) - 1))
 }
@@ -30,7 +30,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Fires what is due in both and compares; then the wheel's bound must not be late.
+/// Fires the expired entries in both and compares them. The wheel's next deadline must then not be
+/// late.
 fn advance_and_compare(
     wheel: &mut TimerWheel<u32>,
     oracle: &mut BTreeMap<(Instant, u32), TimerHandle>,
@@ -96,13 +97,13 @@ proptest! {
             }
             check_bound(&wheel, &oracle);
         }
-        // The end of time fires all that is left.
+        // At the end of time, all remaining entries fire.
         advance_and_compare(&mut wheel, &mut oracle, Instant::MAX);
         prop_assert!(wheel.is_empty() && oracle.is_empty());
     }
 
-    /// Sleeping until `next_deadline` reaches every deadline in a bounded number of wake-ups and
-    /// never passes one.
+    /// A caller that sleeps until `next_deadline` fires every entry, in a bounded number of
+    /// wake-ups and never late.
     #[test]
     fn sleeping_on_the_bound_fires_on_time(spans in prop::collection::vec(span(), 1..100)) {
         let mut wheel = TimerWheel::new();

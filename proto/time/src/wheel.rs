@@ -1,7 +1,8 @@
-//! A hierarchical hashed timer wheel: insert and cancel in constant time, no allocation once warm.
+//! A hierarchical hashed timer wheel. Insert and cancel take constant time, without allocation once
+//! the wheel has grown.
 //!
-//! Deadlines are kept to the nanosecond; the wheel only sorts them into slots. Level 0 has 64 slots
-//! of one tick (2^16 ns, about 66 us), each next level has 64 slots 64 times as long, and eight
+//! Deadlines keep their full resolution; the wheel only sorts them into slots. Level 0 has 64 slots
+//! of one tick (2^16 ns, about 66 us). The slots of each further level are 64 times as long. Eight
 //! levels cover all of `u64`, so there is no overflow list:
 //!
 //! ```text
@@ -11,12 +12,12 @@
 //! ...       level 7: for ever
 //! ```
 //!
-//! An entry's level is given by the highest bit in which its tick differs from `cursor`, the tick
-//! up to which time has been looked at. So a level's occupied slots are all ahead of the cursor,
-//! and all entries of a level are before all entries of the next: the earliest slot is the lowest
-//! bit of the lowest non-empty level. When the cursor reaches a slot of a higher level, its entries
-//! move down; when it reaches a slot of level 0, those that are due move to the due list, from
-//! which [`TimerWheel::expire_next`] takes them one by one.
+//! The level of an entry is given by the highest bit in which its tick differs from `cursor`, the
+//! tick up to which all slots were processed. The occupied slots of a level are therefore ahead of
+//! the cursor, and all entries of a level are before those of the next level: the earliest slot is
+//! the lowest bit of the lowest non-empty level. When the cursor reaches a slot of a higher level,
+//! its entries move to lower levels. When the cursor reaches a slot of level 0, the expired entries
+//! move to the due list, from which [`TimerWheel::expire_next`] takes them one by one.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -28,22 +29,22 @@ const TICK_LOG2: u32 = 16;
 const LEVEL_LOG2: u32 = 6;
 /// Slots per level.
 const SLOTS: usize = 1 << LEVEL_LOG2;
-/// Levels, so many that they cover every `Instant`.
+/// Number of levels, which cover every `Instant`.
 const LEVELS: usize = 8;
-/// The list of entries that are due.
+/// The list of expired entries.
 const DUE: u16 = (SLOTS * LEVELS) as u16;
-/// The mark of an entry that is in no list because it is free.
+/// List number of a free entry.
 const FREE: u16 = DUE + 1;
-/// The end of a list.
+/// End of a list.
 const NIL: u32 = u32::MAX;
-/// Entries of a slot that [`TimerWheel::next_deadline`]'s bound looks at before it settles for the
-/// slot's start.
+/// Number of entries that [`TimerWheel::next_deadline`] examines in a slot. If there are more, it
+/// returns the slot's start.
 const EXACT_SCAN_MAX: usize = 8;
 
 const _: () = assert!(LEVELS as u32 * LEVEL_LOG2 + TICK_LOG2 == u64::BITS);
 
-/// Names one entry of a [`TimerWheel`]. A handle of an entry that has fired or was cancelled is
-/// stale; cancelling it does nothing, even when its place was given to another entry.
+/// Handle of one entry of a [`TimerWheel`]. The handle becomes stale when the entry fires or is
+/// cancelled. Cancelling a stale handle has no effect, even if the entry's place was reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerHandle {
     index: u32,
@@ -51,13 +52,13 @@ pub struct TimerHandle {
 }
 
 impl TimerHandle {
-    /// A handle that names no entry of any wheel.
+    /// A handle of no entry.
     pub const NULL: Self = Self {
         index: NIL,
         generation: 0,
     };
 
-    /// Whether this is [`TimerHandle::NULL`].
+    /// Returns true if this is [`TimerHandle::NULL`].
     pub const fn is_null(self) -> bool {
         self.index == NIL
     }
@@ -84,19 +85,20 @@ const EMPTY: List = List {
     tail: NIL,
 };
 
-/// Deadlines with a small value each (a flow number), in the order of time.
+/// A set of deadlines in the order of time, each with a small value such as a flow id.
 #[derive(Debug)]
 pub struct TimerWheel<T: Copy> {
     entries: Vec<Entry<T>>,
     free: u32,
     len: u32,
-    /// The tick up to which slots have been emptied.
+    /// Tick up to which all slots were processed.
     cursor: u64,
-    /// No entry outside the due list is due before this instant.
+    /// Lower bound of all deadlines outside the due list.
     not_before: Instant,
-    /// The same, or zero while the due list has entries: makes an idle poll one comparison.
+    /// As `not_before`, or zero while the due list has entries, so that an idle poll is one
+    /// comparison.
     wake_at: Instant,
-    /// One bit per non-empty slot.
+    /// One bit per non-empty slot of each level.
     occupied: [u64; LEVELS],
     lists: Box<[List; DUE as usize + 1]>,
 }
@@ -108,12 +110,12 @@ impl<T: Copy> Default for TimerWheel<T> {
 }
 
 impl<T: Copy> TimerWheel<T> {
-    /// An empty wheel, which grows as entries come and never shrinks.
+    /// Creates an empty wheel, which grows with its entries and never shrinks.
     pub fn new() -> Self {
         Self::with_capacity(0)
     }
 
-    /// An empty wheel that takes `capacity` entries without an allocation.
+    /// Creates an empty wheel with room for `capacity` entries.
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
             entries: Vec::with_capacity(capacity),
@@ -127,22 +129,22 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Entries that have neither fired nor been cancelled.
+    /// Number of entries.
     pub const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there is no entry.
+    /// Returns true if there is no entry.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Entries that the wheel can hold before it allocates.
+    /// Number of entries that the wheel can hold without an allocation.
     pub fn capacity(&self) -> usize {
         self.entries.capacity()
     }
 
-    /// Adds an entry that becomes due at `at`; one in the past is due at the next poll.
+    /// Adds an entry with deadline `at`. A deadline in the past fires at the next poll.
     pub fn insert(&mut self, at: Instant, value: T) -> TimerHandle {
         let index = self.allocate(at, value);
         self.place(index);
@@ -155,7 +157,7 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Removes the entry that `handle` names. `None` if it has fired or was cancelled before.
+    /// Removes the entry of `handle`. Returns `None` if the handle is stale.
     pub fn cancel(&mut self, handle: TimerHandle) -> Option<T> {
         let entry = self.entries.get(handle.index as usize)?;
         if entry.generation != handle.generation || entry.list == FREE {
@@ -164,16 +166,16 @@ impl<T: Copy> TimerWheel<T> {
         Some(self.remove(handle.index))
     }
 
-    /// The deadline of the entry that `handle` names.
+    /// Returns the deadline of the entry of `handle`.
     pub fn deadline(&self, handle: TimerHandle) -> Option<Instant> {
         let entry = self.entries.get(handle.index as usize)?;
         (entry.generation == handle.generation && entry.list != FREE).then_some(entry.at)
     }
 
-    /// Takes one entry whose deadline is at or before `now`. Call it until it returns `None`.
+    /// Takes one entry whose deadline is at or before `now`. The caller repeats this until `None`.
     ///
-    /// Entries come in the order of their ticks, and within a tick in no promised order. `now` must
-    /// not go backwards; if it does, nothing fires that was not due at the latest `now` seen.
+    /// Entries fire in the order of their ticks, and in any order within a tick. `now` must not go
+    /// backwards; if it does, nothing fires that had not expired at the latest `now`.
     #[inline]
     pub fn expire_next(&mut self, now: Instant) -> Option<T> {
         if now < self.wake_at {
@@ -188,9 +190,10 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// When to poll next: never later than the earliest deadline, and at most a slot earlier.
+    /// Returns the time of the next poll: never later than the earliest deadline, and at most a
+    /// slot earlier.
     ///
-    /// Exact after a poll that returned `None` while few entries share the earliest slot.
+    /// The time is exact after a poll that returned `None`, if few entries share the earliest slot.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.len == 0 {
@@ -202,8 +205,8 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Whether [`TimerWheel::expire_next`] should be called at `now`: not before
-    /// [`TimerWheel::next_deadline`], and perhaps in vain after a cancellation.
+    /// Returns true if [`TimerWheel::expire_next`] should be called at `now`. After a cancellation,
+    /// the call may find nothing.
     #[inline]
     pub const fn is_due(&self, now: Instant) -> bool {
         now.0 >= self.wake_at.0
@@ -216,7 +219,7 @@ impl<T: Copy> TimerWheel<T> {
         };
     }
 
-    /// Moves everything that is due by `now` to the due list.
+    /// Moves all entries that have expired at `now` to the due list.
     #[inline(never)]
     fn advance(&mut self, now: Instant) {
         self.turn(now);
@@ -243,7 +246,7 @@ impl<T: Copy> TimerWheel<T> {
         self.not_before = Instant::MAX;
     }
 
-    /// The first non-empty slot: level, slot, first tick.
+    /// Returns level, slot and first tick of the earliest non-empty slot.
     fn earliest_slot(&self) -> Option<(usize, usize, u64)> {
         let level = self.occupied.iter().position(|bits| *bits != 0)?;
         let slot = self.occupied[level].trailing_zeros() as usize;
@@ -253,7 +256,7 @@ impl<T: Copy> TimerWheel<T> {
         Some((level, slot, start))
     }
 
-    /// The earliest deadline of a slot if it has few entries, else the slot's start.
+    /// Returns the earliest deadline of a slot with few entries, else the slot's start.
     fn lower_bound(&self, level: usize, slot: usize, start: u64) -> Instant {
         let mut earliest = Instant::MAX;
         let mut index = self.lists[level * SLOTS + slot].head;
@@ -268,7 +271,7 @@ impl<T: Copy> TimerWheel<T> {
         Instant(start << TICK_LOG2)
     }
 
-    /// Moves the entries of a higher slot, which the cursor has just reached, to lower levels.
+    /// Moves the entries of a higher slot, which the cursor has reached, to lower levels.
     fn cascade(&mut self, level: usize, slot: usize) {
         let list = level * SLOTS + slot;
         let mut index = self.lists[list].head;
@@ -281,8 +284,8 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Moves the due entries of a level-0 slot to the due list. True if others are left in it, in
-    /// which case `not_before` is their earliest deadline.
+    /// Moves the expired entries of a level-0 slot to the due list. Returns true if the slot has
+    /// other entries, whose earliest deadline is then `not_before`.
     fn collect_due(&mut self, slot: usize, now: Instant) -> bool {
         let mut earliest_left = Instant::MAX;
         let mut index = self.lists[slot].head;
@@ -303,10 +306,10 @@ impl<T: Copy> TimerWheel<T> {
         left
     }
 
-    /// Links an entry into the slot that its deadline has as seen from the cursor.
+    /// Links an entry into the slot for its deadline, relative to the cursor.
     fn place(&mut self, index: u32) {
         let tick = (self.entries[index as usize].at.0 >> TICK_LOG2).max(self.cursor);
-        // The `| 1` gives level 0 to an entry of the cursor's own tick.
+        // `| 1` selects level 0 for an entry of the cursor's own tick.
         let highest_difference = u64::BITS - 1 - ((tick ^ self.cursor) | 1).leading_zeros();
         let level = (highest_difference / LEVEL_LOG2) as usize;
         let slot = (tick >> (level as u32 * LEVEL_LOG2)) as usize % SLOTS;

@@ -1,4 +1,4 @@
-//! Addresses of links and hosts, and the end of a connection.
+//! Ethernet addresses, IP addresses and endpoints.
 
 use core::fmt;
 
@@ -8,10 +8,10 @@ use core::fmt;
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// All ones.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether the address names a group (broadcast included).
+    /// Returns true if the address is multicast or broadcast.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -29,24 +29,24 @@ impl fmt::Display for MacAddress {
 #[repr(transparent)]
 pub struct IpAddress(pub [u8; 16]);
 
-/// What the mapped form of an IPv4 address starts with, compared as one number.
+/// Prefix of an IPv4-mapped address, as one number for the comparison.
 const V4_PREFIX: u128 = u128::from_ne_bytes(IpAddress::UNSPECIFIED_V4.0);
 const V4_PREFIX_MASK: u128 = (!(u32::MAX as u128)).to_be();
 
 impl IpAddress {
-    /// `0.0.0.0`, mapped.
+    /// `0.0.0.0` in mapped form.
     pub const UNSPECIFIED_V4: Self = Self::from_v4([0; 4]);
     /// `::`.
     pub const UNSPECIFIED_V6: Self = Self([0; 16]);
 
-    /// The mapped form of an IPv4 address.
+    /// Returns the mapped form of an IPv4 address.
     #[inline]
     pub const fn from_v4(v4: [u8; 4]) -> Self {
         let [a, b, c, d] = v4;
         Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
     }
 
-    /// The IPv4 address, where this is the mapped form of one.
+    /// Returns the IPv4 address, or `None` for an IPv6 address.
     #[inline]
     pub const fn as_v4(self) -> Option<[u8; 4]> {
         if !self.is_v4() {
@@ -56,27 +56,29 @@ impl IpAddress {
         Some([a, b, c, d])
     }
 
-    /// Whether this is the mapped form of an IPv4 address.
+    /// Returns true for the mapped form of an IPv4 address.
     #[inline]
     pub const fn is_v4(self) -> bool {
         u128::from_ne_bytes(self.0) & V4_PREFIX_MASK == V4_PREFIX
     }
 
-    /// Whether this is `0.0.0.0` or `::`: "any address" in a bind.
+    /// Returns true for `0.0.0.0` and `::`, which mean "any address" in a bind.
     #[inline]
     pub const fn is_unspecified(self) -> bool {
         matches!(u128::from_be_bytes(self.0), 0 | 0xffff_0000_0000)
     }
 
-    /// Whether a socket bound to this address has `other`: it is the same, or this is "any address"
-    /// of the same version. (That `::` may stand for both versions is the socket's matter.)
+    /// Returns true if a socket that is bound to this address has the address `other`: both are
+    /// equal, or this is the unspecified address of the same version. A dual-stack socket at `::`
+    /// is not considered here.
     #[inline]
     pub fn covers(self, other: Self) -> bool {
         self == other || self.is_unspecified() && self.is_v4() == other.is_v4()
     }
 
-    /// Whether the first `len` bits are those of `prefix`. An IPv4 prefix counts 96 bits more than
-    /// usual; in a shorter one, which is IPv6's, no IPv4 address lies.
+    /// Returns true if the first `len` bits equal those of `prefix`. The length of an IPv4 prefix
+    /// includes the 96 bits of the mapped form. A shorter prefix is one of IPv6, and contains no
+    /// IPv4 address.
     pub fn shares_prefix(self, prefix: Self, len: u8) -> bool {
         if len < 96 && self.is_v4() {
             return false;
@@ -85,7 +87,8 @@ impl IpAddress {
         len == 0 || differs >> (128 - u32::from(len.min(128))) == 0
     }
 
-    /// The first `len` bits, and zeros. An IPv4 prefix counts 96 bits more than usual.
+    /// Returns the first `len` bits, followed by zeros. The length of an IPv4 prefix includes the
+    /// 96 bits of the mapped form.
     pub const fn masked(self, len: u8) -> Self {
         let mask = match len {
             0 => 0,
@@ -95,12 +98,12 @@ impl IpAddress {
         Self((u128::from_be_bytes(self.0) & mask).to_be_bytes())
     }
 
-    /// Whether this is in `fe80::/10`, where an address means something only on its link.
+    /// Returns true for `fe80::/10`, addresses that are only valid on one link.
     pub const fn is_link_local_v6(self) -> bool {
         self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
     }
 
-    /// Whether this is in `127.0.0.0/8` or `::1`.
+    /// Returns true for `127.0.0.0/8` and `::1`.
     pub const fn is_loopback(self) -> bool {
         match self.as_v4() {
             Some([first, ..]) => first == 127,
@@ -108,13 +111,14 @@ impl IpAddress {
         }
     }
 
-    /// Returns true in `0.0.0.0/8`, "this network" (RFC 1122 §3.2.1.3).
+    /// Returns true for `0.0.0.0/8`, "this network" (RFC 1122 §3.2.1.3).
     #[inline]
     pub const fn is_this_network_v4(self) -> bool {
         matches!(self.as_v4(), Some([0, ..]))
     }
 
-    /// Whether this names a group: `224.0.0.0/4`, `ff00::/8`, or the limited broadcast address.
+    /// Returns true for multicast addresses (`224.0.0.0/4`, `ff00::/8`) and the limited broadcast
+    /// address.
     #[inline]
     pub const fn is_multicast_or_broadcast(self) -> bool {
         match self.as_v4() {
@@ -159,22 +163,22 @@ impl From<IpAddress> for core::net::IpAddr {
     }
 }
 
-/// One end of a connection.
+/// Address and port of one end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Endpoint {
-    /// The host.
+    /// Address of the host.
     pub addr: IpAddress,
-    /// The port, in host byte order.
+    /// Port, in host byte order.
     pub port: u16,
 }
 
 impl Endpoint {
-    /// The end at `addr` and `port`.
+    /// Creates an endpoint.
     pub const fn new(addr: IpAddress, port: u16) -> Self {
         Self { addr, port }
     }
 
-    /// The end at an IPv4 address and `port`.
+    /// Creates an endpoint with an IPv4 address.
     pub const fn v4(v4: [u8; 4], port: u16) -> Self {
         Self {
             addr: IpAddress::from_v4(v4),

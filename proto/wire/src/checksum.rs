@@ -1,9 +1,9 @@
-//! The internet checksum (RFC 1071): one's complement sum of 16-bit words.
+//! The internet checksum (RFC 1071): the one's complement sum of 16-bit words.
 //!
-//! A [`Sum`] adds the words in the machine's byte order, which commutes with the byte order of the
-//! wire up to one swap at the end, so whole machine words can be added: eight bytes with one
-//! add-with-carry, which on x86-64 takes a third of the instructions of SSE2 lanes. Partial sums of
-//! pieces add up if each piece but the last has an even length.
+//! A [`Sum`] adds words in the machine's byte order. The result differs from the sum in network
+//! byte order by one swap at the end. Whole machine words can therefore be added: eight bytes with
+//! one add-with-carry, which on x86-64 takes a third of the instructions of SSE2. Partial sums can
+//! be added if each piece but the last has an even length.
 
 use crate::address::IpAddress;
 
@@ -11,74 +11,74 @@ use crate::address::IpAddress;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum(u64);
 
-/// Bytes that the loop takes at once: two carry chains, independent of each other so that the
-/// processor runs them side by side.
+/// Bytes per iteration: two carry chains that the processor executes in parallel.
 const BLOCK: usize = 64;
 /// Bytes of one carry chain.
 const CHAIN: usize = 32;
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum of no data.
     pub const ZERO: Self = Self(0);
 
-    /// The sum of a number that stands in network byte order on the wire.
+    /// Returns the sum of a number in network byte order.
     #[inline]
     pub const fn of_u16(number: u16) -> Self {
         Self(number.to_be() as u64)
     }
 
-    /// The sum of two pieces.
+    /// Returns the sum of two pieces.
     #[inline]
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(add(self.0, other.0))
     }
 
-    /// The sum in 16 bits, not complemented, as a number (store it in network byte order).
+    /// Returns the sum folded to 16 bits and not complemented, as a number to store in network byte
+    /// order.
     #[inline]
     pub const fn fold(self) -> u16 {
-        // Adding the halves to each other leaves their sum with end-around carry in the upper one.
+        // Adding the two halves leaves their sum, with end-around carry, in the upper half.
         let sum = (self.0.wrapping_add(self.0.rotate_left(32)) >> 32) as u32;
         let sum = sum.wrapping_add(sum.rotate_left(16)) >> 16;
         (sum as u16).to_be()
     }
 
-    /// The value of a checksum field that was zero when the sum was taken.
+    /// Returns the value of the checksum field, which was zero when the sum was computed.
     #[inline]
     pub const fn checksum(self) -> u16 {
         !self.fold()
     }
 
-    /// Whether data that include their checksum field are intact.
+    /// Returns true if data that includes its checksum field is intact.
     #[inline]
     pub const fn is_valid(self) -> bool {
         self.fold() == 0xffff
     }
 }
 
-/// A partial sum of few words, which adds without carries: for headers that are patched.
+/// A sum of a few words without carries, for headers that are patched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SmallSum(u32);
 
 impl SmallSum {
-    /// The folded sum, to which at most 2^16 - 1 numbers can be added.
+    /// Creates a sum to which at most 2^16 - 1 numbers can be added.
     pub(crate) const fn new(sum: Sum) -> Self {
         Self(sum.fold().to_be() as u32)
     }
 
-    /// Adds a number that stands in network byte order on the wire.
+    /// Adds a number in network byte order.
     #[inline]
     pub(crate) const fn plus_u16(self, number: u16) -> Self {
         Self(self.0 + number.to_be() as u32)
     }
 
-    /// The same as any other sum.
+    /// Converts to a [`Sum`].
     #[inline]
     pub(crate) const fn widen(self) -> Sum {
         Sum(self.0 as u64)
     }
 
-    /// The value of a checksum field that was zero when the sum was taken.
+    /// Returns the value of the checksum field, which was zero when the sum was computed.
     #[inline]
     pub(crate) const fn checksum(self) -> u16 {
         let sum = self.0.wrapping_add(self.0.rotate_left(16)) >> 16;
@@ -90,11 +90,11 @@ impl SmallSum {
 #[inline]
 const fn add(a: u64, b: u64) -> u64 {
     let (sum, carry) = a.overflowing_add(b);
-    // Cannot overflow: a sum that carried is at most 2^64 - 2.
+    // The second addition cannot overflow, because a sum with a carry is at most 2^64 - 2.
     sum.wrapping_add(carry as u64)
 }
 
-/// The sum of `bytes`, the last one padded with a zero where their number is odd.
+/// Returns the sum of `bytes`. A last odd byte is padded with a zero.
 #[inline]
 pub fn sum(bytes: &[u8]) -> Sum {
     let (blocks, tail) = bytes.as_chunks::<BLOCK>();
@@ -105,7 +105,7 @@ pub fn sum(bytes: &[u8]) -> Sum {
     Sum(add(add(sums[0], sums[1]), sum_tail(tail)))
 }
 
-/// Copies `src` to the start of `dst` and returns the sum of what it copied.
+/// Copies `src` to the start of `dst` and returns the sum of the copied bytes.
 ///
 /// # Panics
 ///
@@ -124,7 +124,7 @@ pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
     Sum(add(add(sums[0], sums[1]), sum_tail(src_tail)))
 }
 
-/// The sum of a header of few words, which adds without carries.
+/// Returns the sum of a few header words, without carries.
 #[inline]
 pub(crate) fn sum_words(words: &[u32]) -> Sum {
     Sum(words.iter().copied().map(u64::from).sum())
@@ -141,7 +141,7 @@ fn add_block(sums: &mut [u64; 2], block: &[u8; BLOCK]) {
     }
 }
 
-/// The sum of fewer bytes than a block.
+/// Returns the sum of less than a block.
 #[inline]
 fn sum_tail(tail: &[u8]) -> u64 {
     let (words, rest) = tail.as_chunks::<8>();
@@ -167,7 +167,7 @@ fn split<const N: usize>(bytes: &[u8]) -> (Option<[u8; N]>, &[u8]) {
     }
 }
 
-/// The sum of the pseudo-header that TCP and UDP checksums cover, for whichever version `src` is.
+/// Returns the sum of the pseudo-header for TCP and UDP, for the IP version of `src`.
 #[inline(always)]
 pub fn pseudo_header(src: IpAddress, dst: IpAddress, protocol: u8, len: u32) -> Sum {
     match (src.as_v4(), dst.as_v4()) {
@@ -176,15 +176,17 @@ pub fn pseudo_header(src: IpAddress, dst: IpAddress, protocol: u8, len: u32) -> 
     }
 }
 
-/// The pseudo-header of RFC 9293 §3.1 for IPv4. `len` counts the transport header and payload.
+/// Returns the sum of the IPv4 pseudo-header (RFC 9293 §3.1). `len` is the length of transport
+/// header and payload.
 #[inline]
 pub fn pseudo_header_v4(src: [u8; 4], dst: [u8; 4], protocol: u8, len: u32) -> Sum {
     let addresses = u64::from(u32::from_ne_bytes(src)) + u64::from(u32::from_ne_bytes(dst));
-    // Four numbers of 32 bits at most: no carry.
+    // At most four numbers of 32 bits: no carry.
     Sum(addresses + protocol_and_len(protocol, len).0)
 }
 
-/// The pseudo-header of RFC 8200 §8.1 for IPv6. `len` counts the transport header and payload.
+/// Returns the sum of the IPv6 pseudo-header (RFC 8200 §8.1). `len` is the length of transport
+/// header and payload.
 #[inline]
 pub fn pseudo_header_v6(src: [u8; 16], dst: [u8; 16], protocol: u8, len: u32) -> Sum {
     Sum(sum_tail(&src))

@@ -1,13 +1,13 @@
-//! Why a packet went no further. Each reason is counted by whoever drops.
+//! Reasons to drop a packet. The code that drops a packet counts its reason.
 
 use core::fmt;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
-        /// Why a packet or segment was discarded.
+        /// Reason why a packet or segment was dropped.
         ///
-        /// One list for all layers, so that a packet is counted once, in one place, and a counter
-        /// array can be indexed by [`DropReason::index`].
+        /// All layers share one list. A packet is therefore counted once, and [`DropReason::index`]
+        /// is an index into one array of counters.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum DropReason {
@@ -15,12 +15,12 @@ macro_rules! drop_reasons {
         }
 
         impl DropReason {
-            /// Every reason, in the order of [`DropReason::index`].
+            /// All reasons, in the order of [`DropReason::index`].
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-            /// How many reasons there are.
+            /// Number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// The name that counters and logs use.
+            /// Name of the reason in counters and logs.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -32,126 +32,125 @@ macro_rules! drop_reasons {
 
 drop_reasons! {
     // Wire.
-    /// The frame ends within a header, or before the length that a header promises.
+    /// The frame ends within a header, or before the length in a header.
     Truncated => "truncated",
-    /// The Ethernet type is neither IPv4 nor IPv6 (VLAN tags included).
+    /// The Ethernet type is neither IPv4 nor IPv6. Frames with VLAN tags count here, too.
     UnsupportedEthertype => "unsupported_ethertype",
-    /// Neither TCP nor ICMP.
+    /// The protocol is neither TCP nor ICMP.
     UnsupportedProtocol => "unsupported_protocol",
-    /// IP version, a header's length, the total length or the chain of headers makes no sense.
+    /// The IP version, a header length, the total length or the chain of headers is invalid.
     BadIpHeader => "bad_ip_header",
     /// The IPv4 header checksum is wrong.
     BadIpChecksum => "bad_ip_checksum",
-    /// A fragment where only a whole packet will do.
+    /// A fragment, in a function that handles whole packets only.
     Fragment => "fragment",
-    /// A fragment of impossible length or place.
+    /// A fragment with an invalid length or offset.
     BadFragment => "bad_fragment",
-    /// A fragment that overlaps another one, or is of a datagram where some did (RFC 5722, RFC 8200
-    /// §4.5).
+    /// A fragment that overlaps another one, or belongs to a datagram with overlaps (RFC 5722, RFC
+    /// 8200 §4.5).
     FragmentOverlap => "fragment_overlap",
-    /// A fragment that had arrived before.
+    /// A duplicate fragment.
     FragmentDuplicate => "fragment_duplicate",
-    /// A fragment of a datagram that has too many.
+    /// A fragment of a datagram with too many fragments.
     FragmentLimit => "fragment_limit",
-    /// Fragments whose congestion fields do not go together (RFC 3168 §5.3).
+    /// Fragments whose ECN fields are inconsistent (RFC 3168 §5.3).
     FragmentEcn => "fragment_ecn",
-    /// The TCP data offset makes no sense.
+    /// The TCP data offset is invalid.
     BadTcpHeader => "bad_tcp_header",
     /// The TCP or ICMP checksum is wrong.
     BadChecksum => "bad_checksum",
-    /// An ICMP message that is not an error, or quotes too little.
+    /// An ICMP message that is not an error, or whose quote is too short.
     BadIcmp => "bad_icmp",
-    /// An address that cannot be the source or destination of TCP (multicast, broadcast, this
-    /// network).
+    /// The source or destination is not a valid address for TCP (multicast, broadcast, "this
+    /// network").
     BadAddress => "bad_address",
-    /// A source that cannot be on this link: an address of this host, of its loopback, or to which
-    /// its routes broadcast.
+    /// The source is not possible on this link: an address of this host, a loopback address, or a
+    /// broadcast address of its routes.
     MartianSource => "martian_source",
-    /// The route to the source leads elsewhere, and `rp_filter` demands otherwise (RFC 3704).
+    /// The route to the source uses another interface, and `rp_filter` forbids that (RFC 3704).
     ReversePath => "reverse_path",
-    /// A source route among the options of IPv4 (RFC 7126 §4.3, §4.4).
+    /// An IPv4 source route option (RFC 7126 §4.3, §4.4).
     SourceRoute => "source_route",
-    /// Longer than the path or the frame allows.
+    /// The packet is longer than the path MTU or the frame allows.
     TooLong => "too_long",
 
     // Demultiplexing.
-    /// The core that has the flow does not keep up with what other cores hand over.
+    /// The core of the flow does not keep up with the packets that other cores pass to it.
     CoreBusy => "core_busy",
-    /// The destination is not an address of ours.
+    /// The destination is not an address of this host.
     NotOurs => "not_ours",
-    /// No program claims the destination.
+    /// No application has claimed the destination.
     NotClaimed => "not_claimed",
-    /// No flow, and not the start of one.
+    /// There is no flow, and the segment does not open one.
     NoFlow => "no_flow",
     /// A SYN for a port without a listener.
     NoListener => "no_listener",
-    /// A rule of the operator refuses the connection.
+    /// An operator's rule refuses the connection.
     RuleDenied => "rule_denied",
 
     // Segment arrival.
-    /// Older than TS.Recent (RFC 7323 §5).
+    /// The timestamp is older than TS.Recent (RFC 7323 §5).
     Paws => "paws",
     /// SEG.SEQ is not in the receive window (RFC 9293 §3.10.7.4).
     OutOfWindow => "out_of_window",
-    /// All of the segment's bytes had arrived before.
+    /// All data of the segment is duplicate.
     Duplicate => "duplicate",
-    /// SEG.ACK acknowledges what was never sent.
+    /// SEG.ACK acknowledges unsent data.
     AckUnsent => "ack_unsent",
-    /// SEG.ACK is older than the largest window that the peer offered (RFC 5961 §5).
+    /// SEG.ACK is older than SND.UNA by more than MAX.SND.WND (RFC 5961 §5).
     AckTooOld => "ack_too_old",
-    /// No ACK where the state demands one.
+    /// The segment has no ACK, which its state requires.
     NoAck => "no_ack",
-    /// Flags that no state allows (SYN with FIN, none at all).
+    /// Flags that are invalid in every state (SYN with FIN, or no flags).
     BadFlags => "bad_flags",
-    /// A SYN on a synchronized connection (RFC 5961 §4); answered with a challenge ACK.
+    /// A SYN in a synchronized state (RFC 5961 §4). The answer is a challenge ACK.
     UnexpectedSyn => "unexpected_syn",
-    /// A RST that is in the window but not exact (RFC 5961 §3).
+    /// A RST that is in the window but not at RCV.NXT (RFC 5961 §3).
     InexactRst => "inexact_rst",
     /// Payload after the peer's FIN.
     DataAfterFin => "data_after_fin",
-    /// Payload for a program that closed its end.
+    /// Payload for an application that has closed its socket.
     DataAfterClose => "data_after_close",
     /// An ICMP error whose quoted sequence number is not outstanding (RFC 5927 §4.1).
     IcmpOutOfWindow => "icmp_out_of_window",
-    /// The end of a handshake without text, for a listener that wants text first
-    /// (TCP_DEFER_ACCEPT).
+    /// The ACK of a handshake without data, while the listener waits for data (TCP_DEFER_ACCEPT).
     AcceptDeferred => "accept_deferred",
-    /// Answer withheld by a rate limit (challenge ACKs, RSTs).
+    /// An answer that a rate limit suppressed (challenge ACKs, RSTs).
     RateLimited => "rate_limited",
 
     // Room.
-    /// No memory in the program's region for the payload.
+    /// There is no memory in the application's region for the payload.
     RxBufferFull => "rx_buffer_full",
     /// Too many out-of-order ranges.
     ReassemblyFull => "reassembly_full",
-    /// The listener's half-open connections are at their limit.
+    /// The SYN queue of the listener is full.
     SynQueueFull => "syn_queue_full",
-    /// The listener's accept queue is at its backlog.
+    /// The accept queue of the listener is full.
     AcceptQueueFull => "accept_queue_full",
-    /// The listener's user has as many connections as they may have.
+    /// The listener's user has the largest allowed number of connections.
     UserLimit => "user_limit",
-    /// No more flows.
+    /// The flow table is full.
     FlowTableFull => "flow_table_full",
-    /// No transmit frame or ring slot.
+    /// There is no free transmit frame or ring entry.
     TxFull => "tx_full",
-    /// The event ring of a program that does not read it.
+    /// The event ring is full because the application does not read it.
     EventRingFull => "event_ring_full",
-    /// No MAC address for the next hop yet.
+    /// The MAC address of the next hop is not known yet.
     NoNeighbor => "no_neighbor",
     /// No route to the destination.
     NoRoute => "no_route",
-    /// The queue of a link, or of the memory wire, is full.
+    /// The queue of a link, or of the local path between programs of one host, is full.
     LinkQueueFull => "link_queue_full",
 }
 
 impl DropReason {
-    /// The reason's place in a counter array of [`DropReason::COUNT`].
+    /// Index of the reason in an array of [`DropReason::COUNT`] counters.
     #[inline]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The reason with this index.
+    /// Returns the reason with this index.
     pub fn from_index(index: usize) -> Option<Self> {
         Self::ALL.get(index).copied()
     }

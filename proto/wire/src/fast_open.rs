@@ -1,23 +1,23 @@
-//! The Fast Open option (RFC 7413 §4.1.1): a cookie, or the request for one.
+//! The Fast Open option (RFC 7413 §4.1.1): a cookie, or a request for one.
 //!
-//! Its kind is 34. Before it had that number it was an experiment (RFC 6994): kind 254 and two
-//! bytes of identifier. Peers of that time are answered in their own form.
+//! The kind of the option is 34. Its experimental form (RFC 6994) has kind 254 and a two-byte
+//! identifier. A peer that uses the experimental form is answered in the same form.
 
-/// The option's kind.
+/// Kind of the option.
 pub(crate) const KIND: u8 = 34;
-/// The kind of experiments.
+/// Kind of experimental options.
 pub(crate) const KIND_EXPERIMENT: u8 = 254;
-/// The experiment's identifier.
+/// Identifier of the experimental form.
 const EXPERIMENT: [u8; 2] = [0xf9, 0x89];
-/// What fills the option up to a multiple of four bytes.
+/// Padding to a multiple of four bytes.
 const NOP: u8 = 1;
 
-/// Bytes of the shortest cookie.
+/// Least length of a cookie.
 const COOKIE_LEN_MIN: usize = 4;
-/// Bytes of the longest cookie.
+/// Largest length of a cookie.
 const COOKIE_LEN_MAX: usize = 16;
 
-/// A server's cookie: 4 to 16 bytes, an even number of them. Empty, it is the request for one.
+/// A cookie of 4 to 16 bytes with an even length. An empty one is the request for a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FastOpenCookie {
     bytes: [u8; COOKIE_LEN_MAX],
@@ -31,8 +31,7 @@ impl FastOpenCookie {
         len: 0,
     };
 
-    /// A cookie of these bytes, or the request if there are none; `None` for a length that cookies
-    /// do not have.
+    /// Creates a cookie, or a request if `bytes` is empty. Returns `None` for an invalid length.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let len = bytes.len();
         let fits = len == 0 || (COOKIE_LEN_MIN..=COOKIE_LEN_MAX).contains(&len);
@@ -45,29 +44,29 @@ impl FastOpenCookie {
         Some(cookie)
     }
 
-    /// Its bytes; none of a request.
+    /// Bytes of the cookie; empty for a request.
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
     }
 
-    /// Whether it is the request for one.
+    /// Returns true for a request.
     pub const fn is_request(&self) -> bool {
         self.len == 0
     }
 }
 
-/// The option. It means something in a SYN only.
+/// Fast Open option, which is valid in a SYN only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FastOpenOption {
-    /// The cookie, or the request.
+    /// Cookie or request.
     pub cookie: FastOpenCookie,
-    /// In the form of the experiment.
+    /// The option has the experimental form.
     pub experimental: bool,
 }
 
 impl FastOpenOption {
-    /// Reads an option of this kind, without kind and length. `None` if it is another experiment's,
-    /// or no cookie has that length.
+    /// Parses the option's bytes after kind and length. Returns `None` for another experiment or an
+    /// invalid cookie length.
     pub(crate) fn parse(kind: u8, body: &[u8]) -> Option<Self> {
         let experimental = kind == KIND_EXPERIMENT;
         let cookie = match experimental {
@@ -80,18 +79,18 @@ impl FastOpenOption {
         })
     }
 
-    /// Bytes without what fills it up.
+    /// Length of the option without padding.
     fn option_len(&self) -> usize {
         let head = if self.experimental { 4 } else { 2 };
         head + usize::from(self.cookie.len)
     }
 
-    /// Bytes that [`FastOpenOption::emit`] writes: a multiple of four.
+    /// Length that [`FastOpenOption::emit`] writes: a multiple of four.
     pub(crate) fn len(&self) -> usize {
         self.option_len().next_multiple_of(4)
     }
 
-    /// Writes it, filled up at its end.
+    /// Writes the option, followed by padding.
     pub(crate) fn emit(&self, buf: &mut [u8]) -> usize {
         let (len, whole) = (self.option_len(), self.len());
         let (option, fill) = buf[..whole].split_at_mut(len);

@@ -1,15 +1,15 @@
-//! What names a connection.
+//! The 4-tuple of a connection.
 
 use core::fmt;
 
 use crate::address::{Endpoint, IpAddress};
 
-/// Both ends of a connection as this host sees them.
+/// 4-tuple of a connection, as this host sees it.
 #[derive(Clone, Copy, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct FlowKey {
-    /// Our end.
+    /// Address and port of this host.
     pub local: Endpoint,
-    /// The other end.
+    /// Address and port of the peer.
     pub peer: Endpoint,
 }
 
@@ -18,12 +18,12 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const ROOT_TWO: u64 = 0x6a09_e667_f3bc_c909;
 
 impl FlowKey {
-    /// The key with these ends.
+    /// Creates a key.
     pub const fn new(local: Endpoint, peer: Endpoint) -> Self {
         Self { local, peer }
     }
 
-    /// The key under which the other end knows the connection.
+    /// Returns the key as the peer sees the connection.
     pub const fn reversed(self) -> Self {
         Self {
             local: self.peer,
@@ -31,8 +31,9 @@ impl FlowKey {
         }
     }
 
-    /// A few bits that differ between flows of one host, from the ports and the peer's last bytes.
-    /// Anyone can predict them: for guesses that are checked.
+    /// Returns a few bits that differ between the flows of one host, from the ports and the peer's
+    /// last bytes. The value is predictable, so it serves only as a cache index whose result is
+    /// checked.
     #[inline]
     pub const fn quick_hash(&self) -> u32 {
         let last = (u128::from_ne_bytes(self.peer.addr.0) >> 96) as u32;
@@ -40,12 +41,12 @@ impl FlowKey {
         self.peer.port as u32 ^ (self.local.port as u32).rotate_left(4) ^ host
     }
 
-    /// A keyed hash: folded multiplications over all 36 bytes, two where both ends are IPv4 and
-    /// the upper halves are known.
+    /// Returns a keyed hash by folded multiplications over all 36 bytes, or two of them if both
+    /// ends are IPv4 and the upper halves are known.
     ///
-    /// Against a peer that picks addresses and ports but does not see hashes or timing of single
-    /// lookups, a secret `seed` makes collisions a matter of luck. It is not a pseudo-random
-    /// function: do not derive sequence numbers or cookies from it.
+    /// With a secret `seed`, a peer that chooses addresses and ports cannot produce collisions on
+    /// purpose, unless it sees hashes or measures the time of single lookups. The hash is not a
+    /// pseudo-random function: do not derive sequence numbers or cookies from it.
     #[inline]
     pub fn hash64(&self, seed: [u64; 2]) -> u64 {
         let [local_high, local_low] = halves(self.local.addr);
@@ -64,8 +65,8 @@ impl FlowKey {
 }
 
 impl PartialEq for FlowKey {
-    /// Lookups ask, and it is nearly always so: then all of both is looked at anyway, the addresses
-    /// as one.
+    /// Compares without early exit, each address as one number, because the keys of a lookup are
+    /// nearly always equal.
     #[inline(always)]
     fn eq(&self, other: &Self) -> bool {
         let local =

@@ -1,7 +1,6 @@
-//! Fragments of packets (RFC 791 §3.2, RFC 8200 §4.5), and the headers of what they make.
+//! IP fragments (RFC 791 §3.2, RFC 8200 §4.5), and the headers of reassembled packets.
 //!
-//! What a fragment says of itself is checked here; what several say together, by who puts them
-//! together.
+//! This module checks each fragment by itself. The reassembly checks them together.
 
 use crate::{
     address::{IpAddress, MacAddress},
@@ -19,17 +18,17 @@ use crate::{
     },
 };
 
-/// Offsets count units of this many bytes; all fragments but the last are so many long.
+/// Unit of offsets in bytes. The length of every fragment but the last is a multiple of it.
 const UNIT: usize = 8;
-/// Bytes of a packet, as far as the length fields of both versions go.
+/// Largest length of a packet, in the length fields of both versions.
 const PACKET_LEN_MAX: usize = 65_535;
 
-/// Which packet a fragment is of.
+/// Identifies the packet of a fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DatagramId {
-    /// Identification: 16 bits of IPv4's, 32 of IPv6's.
+    /// Identification: 16 bits for IPv4, 32 bits for IPv6.
     pub id: u32,
-    /// Transport protocol; zero for IPv6, where only the first fragment says it.
+    /// Transport protocol. Zero for IPv6, where only the first fragment has it.
     pub protocol: u8,
     /// Source of the packet.
     pub src: IpAddress,
@@ -37,39 +36,39 @@ pub struct DatagramId {
     pub dst: IpAddress,
 }
 
-/// A fragment, as it stands in a frame.
+/// A fragment in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment<'a> {
-    /// Source of the frame.
+    /// Source MAC address.
     pub src_mac: MacAddress,
-    /// Destination of the frame.
+    /// Destination MAC address.
     pub dst_mac: MacAddress,
-    /// What it is a fragment of.
+    /// Packet that the fragment belongs to.
     pub datagram: DatagramId,
-    /// Where its payload begins in the whole one, in bytes.
+    /// Offset of the fragment's payload in the packet's payload, in bytes.
     pub offset: u16,
-    /// It is not the last.
+    /// More-fragments flag: the fragment is not the last.
     pub more: bool,
-    /// Congestion field.
+    /// ECN field.
     pub ecn: Ecn,
     /// Time to live, or hop limit.
     pub ttl: u8,
-    /// What the whole payload begins with: a transport protocol, or an extension header.
+    /// Protocol of the packet's payload: a transport, or an extension header.
     pub next: u8,
-    /// The packet up to the payload, with all extension headers.
+    /// Bytes of the packet before the payload, with all extension headers.
     pub header: &'a [u8],
-    /// Its part of the payload; never empty.
+    /// Payload of the fragment; never empty.
     pub payload: &'a [u8],
 }
 
 impl Fragment<'_> {
-    /// Where its payload ends in the whole one.
+    /// End of the fragment's payload in the packet's payload.
     pub fn end(&self) -> usize {
         usize::from(self.offset) + self.payload.len()
     }
 
-    /// Lengths that can be: RFC 791 §3.2, RFC 8200 §4.5. `before` are the bytes that the whole
-    /// packet's length counts besides its payload.
+    /// Checks length and offset (RFC 791 §3.2, RFC 8200 §4.5). `before` are the bytes besides the
+    /// payload that count in the packet's length.
     fn check(&self, before: usize) -> Result<(), DropReason> {
         let len = self.payload.len();
         let whole_units = len.is_multiple_of(UNIT) || !self.more;
@@ -79,7 +78,7 @@ impl Fragment<'_> {
         Ok(())
     }
 
-    /// The headers that the whole frame has from its first fragment.
+    /// Returns the headers of the reassembled frame, if this is the first fragment.
     pub fn whole(&self) -> WholeHeaders {
         WholeHeaders {
             src_mac: self.src_mac,
@@ -92,9 +91,9 @@ impl Fragment<'_> {
     }
 }
 
-/// Parses a frame that [`parse_frame`](crate::parse_frame) refused as a fragment. `BadFragment` if
-/// it is none, or cannot be one: empty, not the last and not a multiple of eight bytes long, or
-/// beyond the longest packet.
+/// Parses a frame that [`parse_frame`](crate::parse_frame) rejected as a fragment. Returns
+/// `BadFragment` if the packet is not a fragment, or an invalid one: empty, beyond the longest
+/// packet, or not the last and not a multiple of eight bytes.
 pub fn parse_fragment(frame: &[u8]) -> Result<Fragment<'_>, DropReason> {
     let Some((link, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
         return Err(DropReason::Truncated);
@@ -136,7 +135,7 @@ fn parse_v4<'a>(
             src: address(12),
             dst: address(16),
         },
-        // Thirteen bits of units: what the shift loses are the flags.
+        // The shift drops the flags and keeps the thirteen bits of the offset.
         offset: word << 3,
         more: word & FLAG_MORE != 0,
         ecn: Ecn::from_tos(fixed[1]),
@@ -179,7 +178,7 @@ fn parse_v6<'a>(
     if fragment.offset == 0 && !fragment.more {
         return Err(DropReason::BadFragment);
     }
-    // The first has all headers, that of the transport included (RFC 7112 §5).
+    // The first fragment has all headers, including that of the transport (RFC 7112 §5).
     let first_of_tcp = fragment.offset == 0 && fragment.next == protocol::TCP;
     if first_of_tcp && fragment.payload.len() < TCP_HEADER_LEN {
         return Err(DropReason::BadFragment);
@@ -188,27 +187,27 @@ fn parse_v6<'a>(
     Ok(fragment)
 }
 
-/// What the whole packet's frame has from its first fragment.
+/// Header fields of the reassembled frame, which are those of the first fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WholeHeaders {
-    /// Source of the frame.
+    /// Source MAC address.
     pub src_mac: MacAddress,
-    /// Destination of the frame.
+    /// Destination MAC address.
     pub dst_mac: MacAddress,
-    /// Source of the packet.
+    /// Source address.
     pub src: IpAddress,
-    /// Destination of the packet.
+    /// Destination address.
     pub dst: IpAddress,
     /// Time to live, or hop limit.
     pub ttl: u8,
-    /// What the payload begins with.
+    /// Protocol of the payload.
     pub next: u8,
 }
 
 impl WholeHeaders {
-    /// Ethernet and IP header of the whole packet, in front of `payload_len` bytes, and how many of
-    /// the array they are. Options and extension headers that each fragment had are left out: all
-    /// of them are for those on the way, or may be skipped.
+    /// Returns the Ethernet and IP header of a packet with `payload_len` bytes of payload, and the
+    /// length of the headers. Options and extension headers of the fragments are left out, because
+    /// they are for routers or may be skipped.
     pub fn emit(&self, ecn: Ecn, payload_len: u16) -> ([u8; FRAME_HEADERS_LEN_MAX], usize) {
         let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
         bytes[..6].copy_from_slice(&self.dst_mac.0);

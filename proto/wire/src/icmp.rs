@@ -1,4 +1,4 @@
-//! ICMP errors about segments that we sent. Those of IPv6 are in [`crate::icmpv6`].
+//! ICMP errors that quote our segments. [`crate::icmpv6`] has those of IPv6.
 
 use crate::{
     address::{Endpoint, IpAddress},
@@ -14,10 +14,10 @@ const TYPE_UNREACHABLE: u8 = 3;
 pub(crate) const TYPE_TIME_EXCEEDED: u8 = 11;
 const TYPE_PARAMETER_PROBLEM: u8 = 12;
 pub(crate) const ICMP_HEADER_LEN: usize = 8;
-/// The fragment offset, in the word at byte 6 of an IPv4 header.
+/// Mask of the fragment offset, in the word at byte 6 of an IPv4 header.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// What an ICMP error says (RFC 792, RFC 1122 §3.2.2).
+/// Kind of an ICMP error (RFC 792, RFC 1122 §3.2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IcmpErrorKind {
     /// Network unreachable or unknown (type 3 codes 0, 6, 11).
@@ -28,16 +28,16 @@ pub enum IcmpErrorKind {
     ProtocolUnreachable,
     /// Port unreachable (type 3 code 3).
     PortUnreachable,
-    /// Too long, and DF was set (type 3 code 4); ICMPv6: packet too big.
+    /// Fragmentation needed and DF set (type 3 code 4); for ICMPv6, packet too big.
     FragmentationNeeded {
-        /// MTU of the next hop (RFC 1191, 8201); zero from a router that does not tell.
+        /// MTU of the next hop (RFC 1191, 8201); zero if the router does not report it.
         mtu: u16,
     },
     /// Administratively prohibited (type 3 codes 9, 10, 13).
     Prohibited,
-    /// Lived too long (type 11).
+    /// Time exceeded (type 11).
     TimeExceeded,
-    /// Bad header (type 12).
+    /// Parameter problem (type 12).
     ParameterProblem,
     /// Another code of these types.
     Other {
@@ -48,21 +48,21 @@ pub enum IcmpErrorKind {
     },
 }
 
-/// An ICMP error and the segment of ours that it quotes.
+/// An ICMP error, with the segment of ours that it quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcmpError {
-    /// What it says.
+    /// Kind of the error.
     pub kind: IcmpErrorKind,
-    /// The flow from our point of view: local is the quoted source.
+    /// 4-tuple as this host sees it: `local` is the quoted source.
     pub key: FlowKey,
-    /// SEG.SEQ of the quoted segment: believe the error only if it is outstanding (RFC 5927 §4.1).
+    /// SEG.SEQ of the quoted segment. The error is valid only if it is outstanding (RFC 5927 §4.1).
     pub seq: SeqNumber,
 }
 
-/// Parses the payload of an IPv4 packet of protocol ICMP: an error that quotes a TCP segment.
+/// Parses the payload of an ICMP packet: an error that quotes a TCP segment.
 ///
-/// Other messages are `BadIcmp`, quotes of other protocols `UnsupportedProtocol`. A message that
-/// quotes the whole segment needs no more than the first eight bytes of its TCP header.
+/// Returns `BadIcmp` for other messages and `UnsupportedProtocol` for quotes of other protocols.
+/// The quote must have the first eight bytes of the TCP header.
 pub fn parse_icmp_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     let Some((header, quote)) = icmp.split_first_chunk::<ICMP_HEADER_LEN>() else {
         return Err(DropReason::Truncated);
@@ -92,8 +92,8 @@ fn error_kind(kind: u8, code: u8, mtu: u16) -> Option<IcmpErrorKind> {
     })
 }
 
-/// Reads the quoted IPv4 header, whose length and checksum routers may have changed, and the ports
-/// and sequence number behind it.
+/// Parses the quoted IPv4 header, and the ports and the sequence number after it. Routers may have
+/// changed the quoted length and checksum, so they are not checked.
 fn parse_quote(quote: &[u8]) -> Result<(FlowKey, SeqNumber), DropReason> {
     let header = quote
         .first_chunk::<IPV4_HEADER_LEN>()
@@ -114,7 +114,8 @@ fn parse_quote(quote: &[u8]) -> Result<(FlowKey, SeqNumber), DropReason> {
     quoted_segment(src, dst, transport)
 }
 
-/// Reads ports and sequence number at the start of a quoted segment from `src` (us) to `dst`.
+/// Parses ports and sequence number at the start of a quoted segment from `src` (this host) to
+/// `dst`.
 pub(crate) fn quoted_segment(
     src: IpAddress,
     dst: IpAddress,

@@ -1,4 +1,4 @@
-//! ICMPv6 errors about segments that we sent (RFC 4443).
+//! ICMPv6 errors that quote our segments (RFC 4443).
 
 use crate::{
     checksum,
@@ -14,7 +14,7 @@ const TYPE_TOO_BIG: u8 = 2;
 pub(crate) const TYPE_TIME_EXCEEDED: u8 = 3;
 const TYPE_PARAMETER_PROBLEM: u8 = 4;
 
-/// Parses a packet of protocol ICMPv6: an error that quotes a TCP segment. Refusals are those of
+/// Parses an ICMPv6 packet: an error that quotes a TCP segment. Returns the errors of
 /// [`parse_icmp_error`](crate::parse_icmp_error).
 pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
     let icmp = packet.payload;
@@ -43,7 +43,7 @@ pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> 
     Ok(IcmpError { kind, key, seq })
 }
 
-/// RFC 4443 §3. Rejections by policy or route (codes 5 and 6) count as prohibitions.
+/// Kinds of RFC 4443 §3. Rejections by policy or route (codes 5 and 6) count as prohibited.
 fn error_kind(kind: u8, code: u8, mtu: u32) -> Option<IcmpErrorKind> {
     Some(match (kind, code) {
         (TYPE_UNREACHABLE, 0) => IcmpErrorKind::NetUnreachable,

@@ -1,4 +1,4 @@
-//! Ethernet frames, and IPv4 packets in them. IPv6 is in [`crate::ipv6`].
+//! Ethernet frames and IPv4 packets. [`crate::ipv6`] has IPv6.
 
 use crate::{
     address::{IpAddress, MacAddress},
@@ -11,9 +11,10 @@ use crate::{
 pub(crate) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 pub(crate) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const VERSION_4: u8 = 4;
-/// Version 4 and five words of header: no options.
+/// Version 4 and a header of five words, that is, without options.
 pub(crate) const VERSION_AND_LEN: u8 = 0x45;
-/// "Don't fragment", "more fragments" and the offset in units of eight bytes: the word at byte 6.
+/// Flags and offset in the word at byte 6: "don't fragment", "more fragments", and the offset in
+/// units of eight bytes.
 const FLAG_DF: u16 = 0x4000;
 pub(crate) const FLAG_MORE: u16 = 0x2000;
 pub(crate) const FRAGMENT_OFFSET: u16 = 0x1fff;
@@ -47,14 +48,14 @@ pub enum Ecn {
     NotEct = 0,
     /// ECN-capable, codepoint 1.
     Ect1 = 1,
-    /// ECN-capable, codepoint 0: what a sender of RFC 3168 uses.
+    /// ECN-capable, codepoint 0, which a sender of RFC 3168 uses.
     Ect0 = 2,
     /// Congestion experienced.
     Ce = 3,
 }
 
 impl Ecn {
-    /// The field in the low two bits of `tos`.
+    /// Returns the ECN field in the low two bits of `tos`.
     #[inline]
     pub const fn from_tos(tos: u8) -> Self {
         match tos & 3 {
@@ -66,32 +67,31 @@ impl Ecn {
     }
 }
 
-/// An IP packet: header values and the transport's bytes. `A` is what an address is: that of any
-/// version, or four bytes where it is known to be IPv4.
+/// A parsed IP packet. `A` is the address type: [`IpAddress`], or four bytes for IPv4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a, A = IpAddress> {
-    /// Source of the frame; zero for a packet without one.
+    /// Source MAC address; zero for a packet without a frame.
     pub src_mac: MacAddress,
-    /// Destination of the frame; zero for a packet without one.
+    /// Destination MAC address; zero for a packet without a frame.
     pub dst_mac: MacAddress,
-    /// Source of the packet.
+    /// Source address.
     pub src: A,
-    /// Destination of the packet.
+    /// Destination address.
     pub dst: A,
-    /// Congestion field.
+    /// ECN field.
     pub ecn: Ecn,
     /// Time to live, or hop limit.
     pub ttl: u8,
     /// Transport protocol: see [`protocol`].
     pub protocol: u8,
-    /// "Don't fragment" was set, or it is IPv6, where routers never do.
+    /// DF is set. Always true for IPv6, because its routers do not fragment.
     pub df: bool,
-    /// The transport's header and payload, without link padding.
+    /// Header and payload of the transport, without link padding.
     pub payload: &'a [u8],
 }
 
 impl<'a, A: Into<IpAddress>> Packet<'a, A> {
-    /// The same with addresses of any version.
+    /// Converts the addresses to [`IpAddress`].
     #[inline(always)]
     pub fn widen(self) -> Packet<'a> {
         Packet {
@@ -110,8 +110,7 @@ impl<'a, A: Into<IpAddress>> Packet<'a, A> {
 
 /// Parses an Ethernet frame that carries an unfragmented IPv4 or IPv6 packet.
 ///
-/// The destination address of the frame is not compared with anything: promiscuous or not is the
-/// driver's matter.
+/// The destination MAC address is not checked, because the driver decides on promiscuous mode.
 #[inline]
 pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
     match parse_frame_v4(frame) {
@@ -120,27 +119,28 @@ pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
     }
 }
 
-/// [`parse_frame`] for a frame that carries IPv4 without options; `None` for any other. A receive
-/// loop that asks for this first has two copies of what it does with a packet: the one for IPv4
-/// then knows the upper parts of the addresses, and no packet goes through memory.
+/// As [`parse_frame`], for a frame with IPv4 without options; returns `None` for other frames. A
+/// receive loop that tries this first gets a copy of its code for IPv4, in which the upper parts of
+/// the addresses are constants and the packet stays in registers.
 #[inline(always)]
 pub fn parse_frame_v4(frame: &[u8]) -> Option<Result<Packet<'_, [u8; 4]>, DropReason>> {
     let (link, bytes) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
     let header = bytes.first_chunk::<IPV4_HEADER_LEN>()?;
     let words = words_of(header);
-    let usual = words[0].to_ne_bytes()[0] == VERSION_AND_LEN;
-    (link[12..] == ETHERTYPE_IPV4 && usual).then(|| {
+    let no_options = words[0].to_ne_bytes()[0] == VERSION_AND_LEN;
+    (link[12..] == ETHERTYPE_IPV4 && no_options).then(|| {
         let payload = payload_of(bytes, &words, IPV4_HEADER_LEN)?;
         packet(link, &words, checksum::sum_words(&words), payload)
     })
 }
 
-/// Parses an IPv4 packet (RFC 791): version, lengths, checksum, no fragment. Options are skipped.
+/// Parses an IPv4 packet (RFC 791): version, lengths, checksum. Rejects fragments and skips
+/// options.
 pub fn parse_ipv4(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
     parse_packet(&[0; ETHERNET_HEADER_LEN], bytes)
 }
 
-/// Not inlined, so that the usual frame does not pay for it.
+/// Not inlined, so that IPv4 frames without options do not pay for it.
 #[inline(never)]
 fn parse_other(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
     let Some((link, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
@@ -153,8 +153,7 @@ fn parse_other(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
     }
 }
 
-/// The header's words as they stand in memory: each byte is loaded once, for its field and for the
-/// checksum.
+/// Header words in memory order. Each byte is loaded once, for its field and for the checksum.
 type Words = [u32; IPV4_HEADER_LEN / 4];
 
 #[inline(always)]
@@ -165,7 +164,7 @@ fn words_of(header: &[u8; IPV4_HEADER_LEN]) -> Words {
     })
 }
 
-/// An IPv4 packet with a header of any length.
+/// Parses an IPv4 packet with a header of any length.
 fn parse_packet<'a>(
     link: &[u8; ETHERNET_HEADER_LEN],
     bytes: &'a [u8],
@@ -177,7 +176,8 @@ fn parse_packet<'a>(
     packet(link, &words_of(fixed), checksum::sum(header), payload).map(Packet::widen)
 }
 
-/// The header, with a right checksum, and the payload of an IPv4 packet, fragment or not.
+/// Returns header and payload of an IPv4 packet or fragment, after a check of the header's
+/// checksum.
 pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
     let header = bytes
         .first_chunk::<IPV4_HEADER_LEN>()
@@ -195,10 +195,9 @@ pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
     Ok((header, payload))
 }
 
-/// Refuses options whose lengths make no sense, and source routes: a sender of one chooses the way
-/// of the answers, too. (Linux drops such a packet unless `accept_source_route` is set; the demux
-/// leaves the packet to the kernel, so that the setting is the kernel's matter.) Other options are
-/// skipped.
+/// Rejects options with invalid lengths, and source routes, with which a sender also chooses the
+/// route of the answers. (Linux drops such packets unless `accept_source_route` is set. The demux
+/// passes them to the kernel, so that the kernel's setting applies.) Skips other options.
 fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
     while let [kind, behind @ ..] = options {
         match *kind {
@@ -217,7 +216,7 @@ fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// What the header's length field says.
+/// Returns the payload that the header's total length gives.
 #[inline(always)]
 fn payload_of<'a>(
     bytes: &'a [u8],

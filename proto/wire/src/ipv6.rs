@@ -8,13 +8,13 @@ use crate::{
 };
 
 const VERSION_6: u8 = 6;
-/// Extension headers followed before a packet counts as broken.
+/// Largest number of extension headers in a packet.
 const EXTENSIONS_MAX: usize = 8;
-/// Extension headers come in units of this many bytes.
+/// Unit of the length of extension headers, in bytes.
 const EXTENSION_UNIT: usize = 8;
-/// Bytes of a fragment header.
+/// Length of a fragment header in bytes.
 pub(crate) const FRAGMENT_HEADER_LEN: usize = EXTENSION_UNIT;
-/// The offset and the more-fragments flag of a fragment header.
+/// Mask of the offset and the more-fragments flag in a fragment header.
 const OFFSET_OR_MORE: u16 = 0xfff9;
 
 /// Next-header numbers of extension headers.
@@ -25,8 +25,8 @@ mod extension {
     pub const DESTINATION: u8 = 60;
 }
 
-/// Parses an IPv6 packet: version, length, extension headers, no fragment (but for the "atomic" one
-/// of RFC 6946, which is the whole).
+/// Parses an IPv6 packet: version, length, extension headers. Rejects fragments, except an atomic
+/// fragment, which is the whole packet (RFC 6946).
 pub fn parse_ipv6(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
     parse_packet_v6(&[0; ETHERNET_HEADER_LEN], bytes)
 }
@@ -52,7 +52,7 @@ pub(crate) fn parse_packet_v6<'a>(
     })
 }
 
-/// The header, and what its length field says is behind it.
+/// Returns the header, and the bytes after it that its payload length covers.
 pub(crate) fn header_and_rest(bytes: &[u8]) -> Result<(&[u8; IPV6_HEADER_LEN], &[u8]), DropReason> {
     let (header, rest) = bytes
         .split_first_chunk::<IPV6_HEADER_LEN>()
@@ -65,8 +65,9 @@ pub(crate) fn header_and_rest(bytes: &[u8]) -> Result<(&[u8; IPV6_HEADER_LEN], &
     Ok((header, rest))
 }
 
-/// Source and destination. An IPv4 address in mapped form does not belong on the wire (RFC 4942
-/// §2.2) and would be taken for IPv4 here: it becomes `::`, which no packet may come from or go to.
+/// Returns source and destination. An IPv4-mapped address is not valid on the wire (RFC 4942 §2.2)
+/// and would count as IPv4 here. It is replaced by `::`, which is not valid as source or
+/// destination.
 pub(crate) fn addresses(header: &[u8; IPV6_HEADER_LEN]) -> (IpAddress, IpAddress) {
     let address = |at: usize| {
         let mut bytes = [0; 16];
@@ -81,8 +82,8 @@ pub(crate) fn addresses(header: &[u8; IPV6_HEADER_LEN]) -> (IpAddress, IpAddress
     (address(8), address(24))
 }
 
-/// Follows the extension headers to the transport's number and bytes. What an option says is for
-/// routers, or may be skipped (RFC 8200 §4.2); a routing header must be at its end.
+/// Skips the extension headers. Returns the number and the bytes of the transport. Options are for
+/// routers or may be skipped (RFC 8200 §4.2). A routing header must have no segments left.
 pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), DropReason> {
     for _ in 0..EXTENSIONS_MAX {
         let len = match next {
@@ -106,7 +107,7 @@ pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), Dr
     Err(DropReason::BadIpHeader)
 }
 
-/// Bytes of an extension header other than a fragment's.
+/// Returns the length of an extension header other than a fragment header.
 fn extension_len(number: u8, rest: &[u8]) -> Result<usize, DropReason> {
     let [_, units, _, left, ..] = *rest else {
         return Err(DropReason::Truncated);
@@ -117,19 +118,19 @@ fn extension_len(number: u8, rest: &[u8]) -> Result<usize, DropReason> {
     Ok((usize::from(units) + 1) * EXTENSION_UNIT)
 }
 
-/// A fragment header and what is behind it.
+/// A fragment header, and the data after it.
 pub(crate) struct FragmentPart<'a> {
-    /// What the whole payload begins with.
+    /// Protocol of the packet's payload.
     pub next: u8,
-    /// The offset in bytes, and the more-fragments flag in the last bit.
+    /// Offset in bytes, with the more-fragments flag in the last bit.
     pub word: u16,
     /// Identification.
     pub id: u32,
-    /// Behind the header.
+    /// Data after the fragment header.
     pub payload: &'a [u8],
 }
 
-/// Follows the extension headers to the fragment header; `BadFragment` if there is none.
+/// Skips the extension headers up to the fragment header. Returns `BadFragment` if there is none.
 pub(crate) fn fragment(mut next: u8, mut rest: &[u8]) -> Result<FragmentPart<'_>, DropReason> {
     for _ in 0..EXTENSIONS_MAX {
         match next {

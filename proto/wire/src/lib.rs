@@ -1,4 +1,4 @@
-//! Bytes of the wire become values here, once, and values become bytes.
+//! Parsers and emitters for frames, packets and segments.
 //!
 //! ```text
 //! frame --parse_frame--> Packet --parse_tcp--> Segment          (bounds, IPv4 checksum, options)
@@ -10,9 +10,9 @@
 //! frame <--HeaderTemplate::write + emit_tcp + write_tcp_checksum-- SegmentHeader
 //! ```
 //!
-//! Parsers borrow the frame, allocate nothing and never panic; what they refuse, they refuse with a
-//! [`DropReason`]. Addresses are 16 bytes everywhere (IPv4 as `::ffff:a.b.c.d`): behind the parser
-//! and before the template, nothing knows the version.
+//! Parsers borrow the frame, do not allocate and never panic. They reject input with a
+//! [`DropReason`]. All addresses have 16 bytes (IPv4 as `::ffff:a.b.c.d`), so only the parsers and
+//! the header template depend on the IP version.
 #![forbid(unsafe_code)]
 #![no_std]
 
@@ -46,7 +46,7 @@ pub use crate::{
     sequence::SeqNumber,
     tcp::{
         Segment, SegmentHeader, SegmentView, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, TcpFlags,
-        TcpParts, UsualSegment, emit_tcp, emit_tcp_with, parse_tcp, split_tcp, tcp_checksum_ok,
+        TcpParts, TimestampsOnly, emit_tcp, emit_tcp_with, parse_tcp, split_tcp, tcp_checksum_ok,
         write_partial_checksum, write_tcp_checksum,
     },
     template::{

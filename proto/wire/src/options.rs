@@ -1,19 +1,20 @@
-//! TCP options: parsed tolerantly, emitted in the order and alignment that Linux uses.
+//! TCP options. The parser is tolerant; the emitter uses the order and alignment of Linux.
 //!
-//! Peers and middleboxes recognise stacks by their option layout, and some mishandle unusual ones,
-//! so a SYN carries `mss, sackOK, TS, nop, wscale` and perhaps Fast Open, and other segments
-//! `nop, nop, TS` and then `nop, nop, SACK`.
+//! Peers and middleboxes identify stacks by their option layout, and some mishandle other layouts.
+//! A SYN therefore carries `mss, sackOK, TS, nop, wscale` and perhaps Fast Open. Other segments
+//! carry `nop, nop, TS` and then `nop, nop, SACK`.
 
 use crate::{
     fast_open::{self, FastOpenOption},
     sequence::SeqNumber,
 };
 
-/// Bytes of options that a TCP header can hold.
+/// Largest length of all options.
 pub const OPTIONS_LEN_MAX: usize = 40;
-/// SACK blocks that fit without timestamps (RFC 2018 §3); with them it is one fewer.
+/// Largest number of SACK blocks without timestamps (RFC 2018 §3). With timestamps, one block less
+/// fits.
 pub const SACK_BLOCKS_MAX: usize = 4;
-/// The largest shift; a larger one is taken for this (RFC 7323 §2.3).
+/// Largest window shift. A larger one counts as this (RFC 7323 §2.3).
 const WSCALE_MAX: u8 = 14;
 
 const KIND_END: u8 = 0;
@@ -24,62 +25,63 @@ const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_TIMESTAMPS: u8 = 8;
 
-/// Bytes of the aligned timestamps form, and how it starts.
+/// Length and start of the aligned form of timestamps.
 const ALIGNED_TIMESTAMPS_LEN: usize = 12;
 const ALIGNED_TIMESTAMPS: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
 
 /// The timestamps option (RFC 7323 §3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Timestamps {
-    /// The sender's clock.
+    /// Timestamp clock of the sender.
     pub tsval: u32,
-    /// The echoed clock; meaningful with ACK.
+    /// Echoed timestamp, which is valid with ACK only.
     pub tsecr: u32,
 }
 
 impl Timestamps {
-    /// To send, with TSval from a clock that is `offset` ahead.
+    /// Returns the timestamps to send, with TSval increased by `offset`.
     #[inline(always)]
-    const fn ahead(self, offset: u32) -> Self {
+    const fn with_offset(self, offset: u32) -> Self {
         Self {
             tsval: self.tsval.wrapping_add(offset),
             tsecr: self.tsecr,
         }
     }
 
-    /// The answer to timestamps that were sent `offset` ahead: takes it off TSecr, where zero
-    /// echoes nothing.
-    pub const fn take_off(&mut self, offset: u32) {
+    /// Subtracts the `offset` of our TSval from a received TSecr. A TSecr of zero echoes nothing
+    /// and stays.
+    pub const fn subtract_offset(&mut self, offset: u32) {
         if self.tsecr != 0 {
             self.tsecr = self.tsecr.wrapping_sub(offset);
         }
     }
 }
 
-/// The blocks of a SACK option (RFC 2018 §3), first the most recent one.
+/// Blocks of a SACK option (RFC 2018 §3), the most recent one first.
 ///
-/// Nearly every segment has none: that is one byte to write and to look at. A SYN never has any,
-/// and keeps a Fast Open option in their place ([`TcpOptions::fast_open`]).
+/// Nearly every segment has no blocks, which takes one byte to write and to test. A SYN never has
+/// blocks. Its Fast Open option is stored in their place ([`TcpOptions::fast_open`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct SackBlocks(Rare);
+pub struct SackBlocks(SackOrFastOpen);
 
-/// What few segments have, and none has two of.
+/// Options that few segments have, at most one of them per segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-enum Rare {
+enum SackOrFastOpen {
     #[default]
     None,
     Sack(Blocks),
     FastOpen(FastOpenOption),
 }
 
-/// At least one block.
+/// One to four SACK blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Blocks {
     blocks: [(SeqNumber, SeqNumber); SACK_BLOCKS_MAX],
     len: BlockCount,
 }
 
-/// A type of its own for the values that it does not have: they tell which [`Rare`] it is.
+/// Number of blocks. An enum, so that [`SackOrFastOpen`] can use its invalid values as
+/// discriminant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 enum BlockCount {
@@ -90,8 +92,8 @@ enum BlockCount {
 }
 
 impl BlockCount {
-    /// One more, if there is room.
-    const fn more(self) -> Option<Self> {
+    /// Returns the next number, or `None` if there is no room.
+    const fn increment(self) -> Option<Self> {
         match self {
             Self::One => Some(Self::Two),
             Self::Two => Some(Self::Three),
@@ -107,19 +109,19 @@ const _: () = {
 };
 
 impl SackBlocks {
-    /// No blocks: the option is absent.
-    pub const EMPTY: Self = Self(Rare::None);
+    /// No SACK option.
+    pub const EMPTY: Self = Self(SackOrFastOpen::None);
 
-    /// Appends `[left, right)`. False if there is no room.
+    /// Appends `[left, right)`. Returns false if there is no room.
     pub fn push(&mut self, left: SeqNumber, right: SeqNumber) -> bool {
-        let Rare::Sack(filled) = &mut self.0 else {
+        let SackOrFastOpen::Sack(filled) = &mut self.0 else {
             let mut blocks = [(SeqNumber(0), SeqNumber(0)); SACK_BLOCKS_MAX];
             blocks[0] = (left, right);
             let len = BlockCount::One;
-            self.0 = Rare::Sack(Blocks { blocks, len });
+            self.0 = SackOrFastOpen::Sack(Blocks { blocks, len });
             return true;
         };
-        let Some(more) = filled.len.more() else {
+        let Some(more) = filled.len.increment() else {
             return false;
         };
         if let Some(block) = filled.blocks.get_mut(filled.len as usize) {
@@ -129,36 +131,38 @@ impl SackBlocks {
         true
     }
 
-    /// The blocks as `(left edge, right edge)`.
+    /// Blocks as `(left edge, right edge)`.
     #[inline]
     pub fn as_slice(&self) -> &[(SeqNumber, SeqNumber)] {
         match &self.0 {
-            Rare::Sack(Blocks { blocks, len }) => blocks.get(..*len as usize).unwrap_or(&[]),
+            SackOrFastOpen::Sack(Blocks { blocks, len }) => {
+                blocks.get(..*len as usize).unwrap_or(&[])
+            }
             _ => &[],
         }
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     #[inline]
     pub fn len(&self) -> usize {
         self.as_slice().len()
     }
 
-    /// Whether there are none. What else is in their place comes with SYN only.
+    /// Returns true if there are no blocks. A SYN may have a Fast Open option in their place.
     #[inline]
     pub const fn is_empty(&self) -> bool {
-        matches!(self.0, Rare::None | Rare::FastOpen(_))
+        matches!(self.0, SackOrFastOpen::None | SackOrFastOpen::FastOpen(_))
     }
 
-    /// Whether there is nothing in their place either.
+    /// Returns true if there are neither blocks nor a Fast Open option.
     #[inline]
     const fn is_vacant(&self) -> bool {
-        matches!(self.0, Rare::None)
+        matches!(self.0, SackOrFastOpen::None)
     }
 }
 
 impl FromIterator<(SeqNumber, SeqNumber)> for SackBlocks {
-    /// The first [`SACK_BLOCKS_MAX`] blocks.
+    /// Collects the first [`SACK_BLOCKS_MAX`] blocks.
     fn from_iter<I: IntoIterator<Item = (SeqNumber, SeqNumber)>>(blocks: I) -> Self {
         let mut all = Self::EMPTY;
         for (left, right) in blocks {
@@ -170,18 +174,18 @@ impl FromIterator<(SeqNumber, SeqNumber)> for SackBlocks {
     }
 }
 
-/// The options that this stack knows.
+/// Options that this stack supports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct TcpOptions {
-    /// Maximum segment size (RFC 9293 §3.7.1). Means something in a SYN only.
+    /// Maximum segment size (RFC 9293 §3.7.1), in a SYN only.
     pub mss: Option<u16>,
-    /// Window scale, at most 14 (RFC 7323 §2). Means something in a SYN only.
+    /// Window scale, at most 14 (RFC 7323 §2), in a SYN only.
     pub wscale: Option<u8>,
-    /// SACK permitted (RFC 2018 §2). Means something in a SYN only.
+    /// SACK permitted (RFC 2018 §2), in a SYN only.
     pub sack_permitted: bool,
     /// Timestamps (RFC 7323 §3).
     pub timestamps: Option<Timestamps>,
-    /// Selective acknowledgment (RFC 2018 §3).
+    /// SACK blocks (RFC 2018 §3).
     pub sack: SackBlocks,
 }
 
@@ -195,14 +199,14 @@ impl TcpOptions {
         sack: SackBlocks::EMPTY,
     };
 
-    /// Timestamps only: what a data segment carries.
+    /// Options of a data segment: timestamps.
     #[inline]
     pub const fn timestamps(tsval: u32, tsecr: u32) -> Self {
         Self::ordinary(Some(Timestamps { tsval, tsecr }))
     }
 
-    /// What an ordinary segment carries: timestamps, or nothing. Field by field, as a copy of
-    /// [`TcpOptions::NONE`] would be made with all the bytes of blocks that are not there.
+    /// Options of most segments: timestamps or nothing. Built field by field, because a copy of
+    /// [`TcpOptions::NONE`] would also copy the bytes of absent blocks.
     #[inline(always)]
     pub const fn ordinary(timestamps: Option<Timestamps>) -> Self {
         Self {
@@ -210,41 +214,41 @@ impl TcpOptions {
             wscale: None,
             sack_permitted: false,
             timestamps,
-            sack: SackBlocks(Rare::None),
+            sack: SackBlocks(SackOrFastOpen::None),
         }
     }
 
-    /// Fast Open: a cookie or the request for one (RFC 7413 §4.1.1). Means something in a SYN only.
+    /// Fast Open option: a cookie or a request (RFC 7413 §4.1.1), in a SYN only.
     pub const fn fast_open(&self) -> Option<FastOpenOption> {
         match self.sack.0 {
-            Rare::FastOpen(option) => Some(option),
+            SackOrFastOpen::FastOpen(option) => Some(option),
             _ => None,
         }
     }
 
-    /// Adds a Fast Open option. False, and nothing changes, if it does not fit or there are SACK
-    /// blocks.
+    /// Adds a Fast Open option. Returns false, without any effect, if it does not fit or there are
+    /// SACK blocks.
     pub fn set_fast_open(&mut self, option: FastOpenOption) -> bool {
-        let fits = self.sack.is_empty() && self.len_of_usual() + option.len() <= OPTIONS_LEN_MAX;
+        let fits = self.sack.is_empty() && self.base_len() + option.len() <= OPTIONS_LEN_MAX;
         if fits {
-            self.sack = SackBlocks(Rare::FastOpen(option));
+            self.sack = SackBlocks(SackOrFastOpen::FastOpen(option));
         }
         fits
     }
 
-    /// Reads the bytes between the fixed header and the payload.
+    /// Parses the bytes between the fixed header and the payload.
     ///
-    /// Unknown options are skipped; so are known ones of a wrong length. A length that cannot be
-    /// skipped ends the reading, and what was read before it stands (RFC 9293 §3.1 MUST-6, MUST-7).
+    /// Unknown options and options with a wrong length are skipped. Parsing ends at a length that
+    /// is out of bounds; the options before it are valid (RFC 9293 §3.1 MUST-6, MUST-7).
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Self {
-        Self::parse_usual(bytes).unwrap_or_else(|| Self::parse_any(bytes))
+        Self::parse_timestamps_only(bytes).unwrap_or_else(|| Self::parse_any(bytes))
     }
 
-    /// [`TcpOptions::parse`] where there are timestamps in their usual place and nothing else, or
-    /// nothing.
+    /// As [`TcpOptions::parse`], for options that are aligned timestamps or empty. Returns `None`
+    /// for others.
     #[inline(always)]
-    pub fn parse_usual(bytes: &[u8]) -> Option<Self> {
+    pub fn parse_timestamps_only(bytes: &[u8]) -> Option<Self> {
         let timestamps = aligned_timestamps(bytes).map(parse_timestamps);
         (timestamps.is_some() || bytes.is_empty()).then(|| Self::ordinary(timestamps))
     }
@@ -300,7 +304,7 @@ impl TcpOptions {
         }
     }
 
-    /// Bytes that [`TcpOptions::emit`] writes: a multiple of four, at most [`OPTIONS_LEN_MAX`].
+    /// Length that [`TcpOptions::emit`] writes: a multiple of four, at most [`OPTIONS_LEN_MAX`].
     #[inline]
     pub fn len(&self) -> usize {
         if self.has_at_most_timestamps() {
@@ -310,12 +314,12 @@ impl TcpOptions {
                 0
             };
         }
-        self.len_of_any()
+        self.full_len()
     }
 
     #[inline(never)]
-    fn len_of_any(self) -> usize {
-        let len = self.len_of_usual();
+    fn full_len(self) -> usize {
+        let len = self.base_len();
         match (self.fast_open(), self.sack_that_fits(len)) {
             (Some(option), _) => len + option.len(),
             (None, 0) => len,
@@ -323,8 +327,8 @@ impl TcpOptions {
         }
     }
 
-    /// Bytes without SACK blocks and Fast Open.
-    fn len_of_usual(&self) -> usize {
+    /// Length without SACK blocks and Fast Open.
+    fn base_len(&self) -> usize {
         let mut len = 0;
         if self.timestamps.is_some() {
             len += ALIGNED_TIMESTAMPS_LEN;
@@ -336,7 +340,7 @@ impl TcpOptions {
         len
     }
 
-    /// Whether this is what nearly every segment carries: timestamps, or nothing.
+    /// Returns true if there are no options other than timestamps, as in most segments.
     #[inline]
     const fn has_at_most_timestamps(&self) -> bool {
         let others = !self.sack.is_vacant()
@@ -346,12 +350,12 @@ impl TcpOptions {
         !others
     }
 
-    /// Whether there is nothing to emit.
+    /// Returns true if there are no options.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many SACK blocks fit behind `len` bytes of other options; the rest is left out.
+    /// Number of SACK blocks that fit after `len` bytes of other options. The rest is left out.
     #[inline]
     fn sack_that_fits(&self, len: usize) -> usize {
         self.sack
@@ -359,7 +363,7 @@ impl TcpOptions {
             .min((OPTIONS_LEN_MAX - len).saturating_sub(4) / 8)
     }
 
-    /// Writes the options and returns how many bytes they are: [`TcpOptions::len`].
+    /// Writes the options. Returns their length, [`TcpOptions::len`].
     ///
     /// # Panics
     ///
@@ -369,15 +373,14 @@ impl TcpOptions {
         self.emit_from(0, buf)
     }
 
-    /// [`emit`](Self::emit) by a timestamp clock that is `offset` ahead of the one that
-    /// `timestamps` was read from (RFC 7323 §7.1).
+    /// As [`emit`](Self::emit), with TSval increased by `offset` (RFC 7323 §7.1).
     #[inline(always)]
     pub fn emit_from(&self, offset: u32, buf: &mut [u8]) -> usize {
         if !self.has_at_most_timestamps() {
             return self.emit_any(offset, buf);
         }
         match self.timestamps {
-            Some(timestamps) => emit_timestamps(buf, [KIND_NOP; 2], timestamps.ahead(offset)),
+            Some(timestamps) => emit_timestamps(buf, [KIND_NOP; 2], timestamps.with_offset(offset)),
             None => 0,
         }
     }
@@ -396,7 +399,7 @@ impl TcpOptions {
             } else {
                 [KIND_NOP; 2]
             };
-            at += emit_timestamps(&mut buf[at..], lead, timestamps.ahead(offset));
+            at += emit_timestamps(&mut buf[at..], lead, timestamps.with_offset(offset));
         } else if self.sack_permitted {
             buf[at..at + 4].copy_from_slice(&[KIND_NOP, KIND_NOP, KIND_SACK_PERMITTED, 2]);
             at += 4;
@@ -423,7 +426,8 @@ impl TcpOptions {
     }
 }
 
-/// The options of nearly every segment: `nop, nop, timestamps` and nothing else.
+/// Returns the timestamps if the options are `nop, nop, timestamps` and nothing else, as in most
+/// segments.
 #[inline(always)]
 pub(crate) fn aligned_timestamps(bytes: &[u8]) -> Option<&[u8; 8]> {
     let bytes: &[u8; ALIGNED_TIMESTAMPS_LEN] = bytes.try_into().ok()?;

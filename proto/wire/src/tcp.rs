@@ -14,11 +14,11 @@ use crate::{
     sequence::SeqNumber,
 };
 
-/// Bytes of a header without options.
+/// Length of a header without options.
 pub const TCP_HEADER_LEN: usize = 20;
-/// Bytes of the longest header.
+/// Largest length of a header.
 pub const TCP_HEADER_LEN_MAX: usize = TCP_HEADER_LEN + OPTIONS_LEN_MAX;
-/// Where the checksum field is.
+/// Place of the checksum field.
 const CHECKSUM_AT: core::ops::Range<usize> = 16..18;
 
 /// The control bits (RFC 9293 §3.1).
@@ -27,7 +27,7 @@ const CHECKSUM_AT: core::ops::Range<usize> = 16..18;
 pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
-    /// None.
+    /// No flags.
     pub const NONE: Self = Self(0);
     /// No more data from the sender.
     pub const FIN: Self = Self(1);
@@ -46,31 +46,31 @@ impl TcpFlags {
     /// Congestion window reduced (RFC 3168 §6.1).
     pub const CWR: Self = Self(1 << 7);
 
-    /// Whether all of `other`'s bits are set.
+    /// Returns true if all bits of `other` are set.
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any of `other`'s bits is set.
+    /// Returns true if any bit of `other` is set.
     #[inline]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Sets `other`'s bits.
+    /// Sets the bits of `other`.
     #[inline]
     pub const fn insert(&mut self, other: Self) {
         self.0 |= other.0;
     }
 
-    /// Clears `other`'s bits.
+    /// Clears the bits of `other`.
     #[inline]
     pub const fn remove(&mut self, other: Self) {
         self.0 &= !other.0;
     }
 
-    /// The bits of both.
+    /// Returns the union of both.
     #[inline]
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
@@ -93,7 +93,7 @@ impl BitOrAssign for TcpFlags {
 }
 
 impl fmt::Display for TcpFlags {
-    /// The letters that tcpdump uses, `.` for ACK.
+    /// Writes the letters of tcpdump, with `.` for ACK.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (bit, letter) in "FSRP.UEW".chars().enumerate() {
             if self.0 & 1 << bit != 0 {
@@ -110,7 +110,7 @@ impl fmt::Debug for TcpFlags {
     }
 }
 
-/// An arriving segment: the RFC's SEG.SEQ, SEG.ACK, SEG.WND and so on.
+/// A received segment, with the RFC's SEG.SEQ, SEG.ACK, SEG.WND and so on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'a> {
     /// Port of the sender.
@@ -119,21 +119,22 @@ pub struct Segment<'a> {
     pub dst_port: u16,
     /// SEG.SEQ.
     pub seq: SeqNumber,
-    /// SEG.ACK; means something only with [`TcpFlags::ACK`].
+    /// SEG.ACK, which is valid with [`TcpFlags::ACK`] only.
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// The window field as it stands in the header: not scaled.
+    /// Window field of the header, not scaled.
     pub wnd: u16,
-    /// The urgent pointer field.
+    /// Urgent pointer field.
     pub urgent: u16,
     /// Options.
     pub options: TcpOptions,
-    /// Text.
+    /// Payload.
     pub payload: &'a [u8],
 }
 
-/// An arriving segment as a fast path looks at it: a field costs something when it is asked for.
+/// Fields of a received segment for the fast path. A field is only loaded when its method is
+/// called.
 pub trait SegmentView {
     /// Control bits.
     fn flags(&self) -> TcpFlags;
@@ -141,15 +142,15 @@ pub trait SegmentView {
     fn seq(&self) -> SeqNumber;
     /// SEG.ACK.
     fn ack(&self) -> SeqNumber;
-    /// The window field as it stands in the header.
+    /// Window field of the header.
     fn wnd(&self) -> u16;
     /// Timestamps.
     fn timestamps(&self) -> Option<Timestamps>;
-    /// Whether there are SACK blocks.
+    /// Returns true if there are SACK blocks.
     fn has_sack(&self) -> bool;
-    /// Text.
+    /// Payload.
     fn payload(&self) -> &[u8];
-    /// All of it.
+    /// Returns all fields.
     fn segment(&self) -> Segment<'_>;
 }
 
@@ -196,7 +197,7 @@ impl SegmentView for Segment<'_> {
 }
 
 impl Segment<'_> {
-    /// SEG.LEN: payload, SYN and FIN (RFC 9293 §3.4).
+    /// SEG.LEN: bytes of payload, plus one each for SYN and FIN (RFC 9293 §3.4).
     #[inline]
     #[allow(
         clippy::len_without_is_empty,
@@ -208,7 +209,7 @@ impl Segment<'_> {
         self.payload.len() as u32 + controls
     }
 
-    /// Everything but the payload.
+    /// Returns all fields but the payload.
     pub const fn header(&self) -> SegmentHeader {
         SegmentHeader {
             src_port: self.src_port,
@@ -223,41 +224,41 @@ impl Segment<'_> {
     }
 }
 
-/// What [`emit_tcp`] writes.
+/// Fields of a header to send, for [`emit_tcp`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SegmentHeader {
-    /// Our port.
+    /// Port of this host.
     pub src_port: u16,
-    /// The peer's port.
+    /// Port of the peer.
     pub dst_port: u16,
-    /// First sequence number.
+    /// SEG.SEQ.
     pub seq: SeqNumber,
-    /// Acknowledgment number; zero without [`TcpFlags::ACK`].
+    /// SEG.ACK; zero without [`TcpFlags::ACK`].
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// The window field, scaled already.
+    /// Window field, already scaled.
     pub wnd: u16,
-    /// The urgent pointer field.
+    /// Urgent pointer field.
     pub urgent: u16,
     /// Options.
     pub options: TcpOptions,
 }
 
 impl SegmentHeader {
-    /// Bytes of the header with its options.
+    /// Length of the header with its options, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         TCP_HEADER_LEN + self.options.len()
     }
 
-    /// Never: a header has at least [`TCP_HEADER_LEN`] bytes.
+    /// Always false: a header has at least [`TCP_HEADER_LEN`] bytes.
     pub const fn is_empty(&self) -> bool {
         false
     }
 }
 
-/// The parts of a segment's bytes, within bounds. See [`TcpParts::segment`].
+/// Header, options and payload of a segment, within bounds. See [`TcpParts::segment`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpParts<'a> {
     header: &'a [u8; TCP_HEADER_LEN],
@@ -265,14 +266,14 @@ pub struct TcpParts<'a> {
     payload: &'a [u8],
 }
 
-/// Parses a segment. Its checksum is the caller's matter: see [`tcp_checksum_ok`].
+/// Parses a segment. The caller checks the checksum by [`tcp_checksum_ok`].
 #[inline(always)]
 pub fn parse_tcp(transport: &[u8]) -> Result<Segment<'_>, DropReason> {
     Ok(split_tcp(transport)?.segment())
 }
 
-/// The first half of [`parse_tcp`], all that can fail: a receive loop that calls the halves one
-/// after the other has no segment moved out of a result.
+/// The fallible first half of [`parse_tcp`]. A receive loop that calls the two halves separately
+/// does not copy a segment out of a `Result`.
 #[inline(always)]
 pub fn split_tcp(transport: &[u8]) -> Result<TcpParts<'_>, DropReason> {
     let header = transport
@@ -293,24 +294,25 @@ pub fn split_tcp(transport: &[u8]) -> Result<TcpParts<'_>, DropReason> {
 }
 
 impl<'a> TcpParts<'a> {
-    /// Source and destination port.
+    /// Returns source and destination port.
     #[inline(always)]
     pub fn ports(&self) -> (u16, u16) {
         let [a, b, c, d, ..] = *self.header;
         (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
     }
 
-    /// What they say.
+    /// Parses the fields.
     pub fn segment(&self) -> Segment<'a> {
         self.with(TcpOptions::parse(self.options))
     }
 
-    /// The same, if the only options are timestamps, or there are none: a receive loop that has
-    /// code of its own for this carries no others around, and reads each field where it lies.
+    /// Returns the segment if its only options are timestamps, or if it has no options. A receive
+    /// loop with separate code for this case carries no other options, and loads each field on
+    /// demand.
     #[inline(always)]
-    pub fn usual(&self) -> Option<UsualSegment<'a>> {
+    pub fn timestamps_only(&self) -> Option<TimestampsOnly<'a>> {
         let timestamps = options::aligned_timestamps(self.options);
-        (timestamps.is_some() || self.options.is_empty()).then_some(UsualSegment {
+        (timestamps.is_some() || self.options.is_empty()).then_some(TimestampsOnly {
             parts: *self,
             timestamps,
         })
@@ -337,14 +339,14 @@ impl<'a> TcpParts<'a> {
     }
 }
 
-/// A segment whose only options are timestamps, if it has any. See [`TcpParts::usual`].
+/// A segment without options other than timestamps. See [`TcpParts::timestamps_only`].
 #[derive(Clone, Copy, Debug)]
-pub struct UsualSegment<'a> {
+pub struct TimestampsOnly<'a> {
     parts: TcpParts<'a>,
     timestamps: Option<&'a [u8; 8]>,
 }
 
-impl SegmentView for UsualSegment<'_> {
+impl SegmentView for TimestampsOnly<'_> {
     #[inline(always)]
     fn flags(&self) -> TcpFlags {
         TcpFlags(self.parts.header[13])
@@ -388,11 +390,11 @@ impl SegmentView for UsualSegment<'_> {
     }
 }
 
-/// Whether a segment's checksum is right, or may be taken for right.
+/// Returns true if the checksum is valid, or counts as valid.
 ///
-/// With `partial_allowed`, a field that holds the pseudo-header's sum alone passes too: a kernel
-/// peer behind a veth leaves it so (CHECKSUM_PARTIAL), because the segment has not left the host.
-/// Allow it on such a link only.
+/// With `partial_allowed`, a field that holds the sum of the pseudo-header alone counts as valid. A
+/// kernel peer behind a veth leaves it so (CHECKSUM_PARTIAL), because the segment has not left the
+/// host. Allow this on such a link only.
 #[inline(always)]
 pub fn tcp_checksum_ok(
     src: IpAddress,
@@ -412,7 +414,7 @@ fn is_whole(transport: &[u8], pseudo: Sum) -> bool {
     transport.len() >= TCP_HEADER_LEN && pseudo.plus(checksum::sum(transport)).is_valid()
 }
 
-/// Whether the checksum field is `pseudo`, of whose zero there are two forms.
+/// Returns true if the checksum field is `pseudo`. Zero has two representations.
 #[inline(always)]
 fn holds_partial(transport: &[u8], pseudo: Sum) -> bool {
     let Some(&[high, low]) = transport.get(CHECKSUM_AT) else {
@@ -423,7 +425,7 @@ fn holds_partial(transport: &[u8], pseudo: Sum) -> bool {
     field == pseudo || (field == 0 && pseudo == 0xffff)
 }
 
-/// Writes a header with zero checksum and returns its length.
+/// Writes a header with a zero checksum. Returns its length.
 ///
 /// # Panics
 ///
@@ -433,8 +435,8 @@ pub fn emit_tcp(buf: &mut [u8], header: &SegmentHeader) -> usize {
     emit_tcp_with(buf, header, &header.options, 0)
 }
 
-/// [`emit_tcp`] with the `options` of somewhere else: those of `header` do not count, so that
-/// nobody has to copy them there. TSval is sent `offset` ahead ([`TcpOptions::emit_from`]).
+/// As [`emit_tcp`], with `options` instead of those in `header`, which saves a copy. TSval is
+/// increased by `offset` ([`TcpOptions::emit_from`]).
 ///
 /// # Panics
 ///
@@ -460,7 +462,7 @@ pub fn emit_tcp_with(
     header_len
 }
 
-/// Completes the checksum of an emitted header, given the sums of pseudo-header and payload.
+/// Writes the checksum of an emitted header, from the sums of pseudo-header and payload.
 ///
 /// # Panics
 ///
@@ -472,7 +474,7 @@ pub fn write_tcp_checksum(header: &mut [u8], pseudo: Sum, payload: Sum) {
     header[CHECKSUM_AT].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Leaves the checksum to the driver or NIC: writes the pseudo-header's sum, as they expect it.
+/// Prepares checksum offload: writes the sum of the pseudo-header, which the driver or NIC expects.
 ///
 /// # Panics
 ///

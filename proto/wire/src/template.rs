@@ -1,4 +1,4 @@
-//! The headers below TCP, built once per flow and patched per segment.
+//! Ethernet and IP headers of a flow, built once and patched for each segment.
 
 use crate::{
     address::{IpAddress, MacAddress},
@@ -6,30 +6,30 @@ use crate::{
     ipv4::{Ecn, protocol},
 };
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header.
 pub const ETHERNET_HEADER_LEN: usize = 14;
-/// Bytes of an IPv4 header without options.
+/// Length of an IPv4 header without options.
 pub const IPV4_HEADER_LEN: usize = 20;
-/// Bytes of an IPv6 header without extension headers.
+/// Length of an IPv6 header without extension headers.
 pub const IPV6_HEADER_LEN: usize = 40;
-/// Bytes that [`HeaderTemplate::write`] writes for IPv4.
+/// Length of the headers that [`HeaderTemplate::write`] writes for IPv4.
 pub const FRAME_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
-/// Bytes that it writes at most: for IPv6.
+/// Length of the headers for IPv6, the largest.
 pub const FRAME_HEADERS_LEN_MAX: usize = ETHERNET_HEADER_LEN + IPV6_HEADER_LEN;
 
-/// TTL or hop limit of what we send: the kernel's default.
+/// Default TTL or hop limit, as in the kernel.
 const TTL: u8 = 64;
-/// What a program may set in the IP header of a connection's segments. ECN is the engine's.
+/// IP header fields that an application may set for a connection. The engine sets ECN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpFields {
-    /// DiffServ field in the upper six bits; the lower two are ignored.
+    /// Traffic class: the DiffServ field in the upper six bits. The lower two bits are ignored.
     pub traffic_class: u8,
-    /// TTL or hop limit. It is never sent as zero (RFC 1122 §3.2.1.7): zero counts as one.
+    /// TTL or hop limit. Zero counts as one, because it must not be sent (RFC 1122 §3.2.1.7).
     pub hop_limit: u8,
 }
 
 impl IpFields {
-    /// The bits of the traffic class that are not ECN's.
+    /// Mask of the DiffServ field in the traffic class.
     const DSCP: u8 = 0xfc;
 }
 
@@ -42,29 +42,28 @@ impl Default for IpFields {
     }
 }
 
-/// "Don't fragment": we do path MTU discovery.
+/// "Don't fragment", for path MTU discovery.
 const DF: [u8; 2] = [0x40, 0x00];
 
-/// The Ethernet and IP header of a flow's segments, and the parts of their checksums that do not
-/// change.
+/// Ethernet and IP header of a flow's segments, with the constant parts of their checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderTemplate {
     bytes: [u8; FRAME_HEADERS_LEN_MAX],
-    /// So many of `bytes` count: all for IPv6.
+    /// Length of the headers in `bytes`.
     len: u8,
-    /// Of the IPv4 header with zero length, identification, ECN and checksum.
+    /// Sum of the IPv4 header, with zero for length, identification, ECN and checksum.
     ip_sum: SmallSum,
-    /// Of the TCP pseudo-header with zero length.
+    /// Sum of the TCP pseudo-header, with a length of zero.
     pseudo_sum: SmallSum,
-    /// See [`HeaderTemplate::set_timestamp_offset`].
+    /// Offset that is added to TSval (RFC 7323 §7.1).
     timestamp_offset: u32,
     /// Identification of the flow's next IPv4 packet.
     ip_id: u16,
 }
 
 impl HeaderTemplate {
-    /// The headers of TCP segments from `src` to `dst` over the given link addresses: DF or its
-    /// equivalent, TTL 64. `None` unless both addresses are of one version.
+    /// Creates the headers of TCP segments from `src` to `dst`, with DF and TTL 64. Returns `None`
+    /// if the addresses are not of one version.
     pub fn new(
         src_mac: MacAddress,
         dst_mac: MacAddress,
@@ -122,46 +121,45 @@ impl HeaderTemplate {
         }
     }
 
-    /// Sets the flow label of IPv6, the low 20 bits of `label` (RFC 6437 §3: the same for all
-    /// packets of a flow, hard to guess, spread evenly).
+    /// Sets the IPv6 flow label to the low 20 bits of `label` (RFC 6437 §3: constant for a flow,
+    /// hard to guess, and evenly distributed).
     pub fn set_flow_label(&mut self, label: u32) {
         if self.is_v6() {
             self.put_first_word(0xf_ffff, label);
         }
     }
 
-    /// How far the timestamps of this flow are ahead of the clock that they are read from (RFC 7323
-    /// §7.1): zero at first.
+    /// Sets the offset that is added to the timestamp clock (RFC 7323 §7.1). The default is zero.
     pub const fn set_timestamp_offset(&mut self, offset: u32) {
         self.timestamp_offset = offset;
     }
 
-    /// What [`set_timestamp_offset`](Self::set_timestamp_offset) said.
+    /// Returns the offset that is added to the timestamp clock.
     #[inline]
     pub const fn timestamp_offset(&self) -> u32 {
         self.timestamp_offset
     }
 
-    /// The identification of the flow's next IPv4 packet: zero at first. Each flow counts for
-    /// itself from a number that nobody can tell, as in Linux: a number common to several flows
-    /// shows each of their peers how much the others are sent (RFC 7739 §3).
+    /// Identification of the flow's next IPv4 packet, zero by default. Each flow counts from a
+    /// number of its own, as in Linux. A shared counter would show each peer how many packets
+    /// others are sent (RFC 7739 §3).
     #[inline]
     pub const fn ip_id(&self) -> u16 {
         self.ip_id
     }
 
-    /// Sets what [`ip_id`](Self::ip_id) gives next.
+    /// Sets the identification of the next packet.
     pub const fn set_ip_id(&mut self, ip_id: u16) {
         self.ip_id = ip_id;
     }
 
-    /// `packets` were sent, with identifications that follow each other.
+    /// Advances the identification by `packets`.
     #[inline(always)]
     pub const fn count_packets(&mut self, packets: u16) {
         self.ip_id = self.ip_id.wrapping_add(packets);
     }
 
-    /// Sets DiffServ field and TTL, or their equivalents (RFC 9293 MUST-48, SHLD-22, MUST-49).
+    /// Sets DiffServ field and TTL, or their IPv6 equivalents (RFC 9293 MUST-48, SHLD-22, MUST-49).
     pub fn set_fields(&mut self, fields: IpFields) {
         let class = fields.traffic_class & IpFields::DSCP;
         let hop_limit = fields.hop_limit.max(1);
@@ -176,7 +174,7 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
-    /// Whether routers may cut the packets: DF, which is set at first. Nothing for IPv6.
+    /// Clears or sets DF, which is set by default. Has no effect for IPv6.
     pub fn set_fragments(&mut self, allowed: bool) {
         if self.is_v6() {
             return;
@@ -186,7 +184,8 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
-    /// Replaces the bits of `mask` in IPv6's version, traffic class and flow label.
+    /// Replaces the bits of `mask` in the first word of an IPv6 header: version, traffic class,
+    /// flow label.
     fn put_first_word(&mut self, mask: u32, bits: u32) {
         let ip = &mut self.bytes[ETHERNET_HEADER_LEN..];
         let old = u32::from_be_bytes([ip[0], ip[1], ip[2], ip[3]]);
@@ -194,25 +193,25 @@ impl HeaderTemplate {
         ip[..4].copy_from_slice(&new.to_be_bytes());
     }
 
-    /// Whether the headers are those of IPv6.
+    /// Returns true for IPv6 headers.
     #[inline]
     pub fn is_v6(&self) -> bool {
         usize::from(self.len) == FRAME_HEADERS_LEN_MAX
     }
 
-    /// Bytes that [`write`](Self::write) writes.
+    /// Length of the headers that [`write`](Self::write) writes.
     #[inline]
     pub fn headers_len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Changes the link addresses: the neighbor moved, or is known at last.
+    /// Sets the MAC addresses, when the neighbor is resolved or has changed.
     pub fn set_link(&mut self, src_mac: MacAddress, dst_mac: MacAddress) {
         self.bytes[0..6].copy_from_slice(&dst_mac.0);
         self.bytes[6..12].copy_from_slice(&src_mac.0);
     }
 
-    /// Where packets go.
+    /// Destination address.
     pub fn peer(&self) -> IpAddress {
         let ip = &self.bytes[ETHERNET_HEADER_LEN..];
         if self.is_v6() {
@@ -223,14 +222,14 @@ impl HeaderTemplate {
         IpAddress::from_v4([ip[16], ip[17], ip[18], ip[19]])
     }
 
-    /// Where frames go.
+    /// Destination MAC address.
     pub fn dst_mac(&self) -> MacAddress {
         let [a, b, c, d, e, f, ..] = self.bytes;
         MacAddress([a, b, c, d, e, f])
     }
 
-    /// Writes both headers to the start of `buf` and returns their length. `tcp_len` counts TCP
-    /// header and payload. IPv6 has no `ip_id`.
+    /// Writes both headers to the start of `buf`. Returns their length. `tcp_len` is the length of
+    /// TCP header and payload. IPv6 ignores `ip_id`.
     ///
     /// # Panics
     ///
@@ -241,8 +240,8 @@ impl HeaderTemplate {
         self.headers_len()
     }
 
-    /// [`write`](Self::write), and gives what of `buf` is behind the headers: the TCP header's
-    /// place. `None` if `buf` is shorter than the headers.
+    /// As [`write`](Self::write), but returns the rest of `buf` for the TCP header, or `None` if
+    /// `buf` is shorter than the headers.
     #[inline(always)]
     pub fn write_before<'b>(
         &self,
@@ -280,7 +279,7 @@ impl HeaderTemplate {
         Some(behind)
     }
 
-    /// The TCP pseudo-header's sum for a segment of `tcp_len` bytes.
+    /// Returns the sum of the TCP pseudo-header for a segment of `tcp_len` bytes.
     #[inline]
     pub fn pseudo_header(&self, tcp_len: u16) -> Sum {
         self.pseudo_sum.plus_u16(tcp_len).widen()

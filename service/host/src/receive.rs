@@ -217,7 +217,7 @@ impl<P: PacketIo> Host<P> {
             link,
             ecn: packet.ecn,
         };
-        match parts.usual() {
+        match parts.timestamps_only() {
             Some(segment) => self
                 .engine
                 .segment_arrives(now, &arrival, &segment, &mut self.io),

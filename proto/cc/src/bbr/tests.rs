@@ -1,4 +1,4 @@
-//! The model against a path that is one: a bottleneck behind a delay, and nothing else.
+//! BBR on a simulated path: a bottleneck and a delay.
 
 extern crate std;
 
@@ -11,9 +11,9 @@ use crate::{Algorithm, Controller, Interval};
 
 const SMSS: u32 = 1_000;
 const RTT: Duration = Duration::from_millis(40);
-/// Bytes per second: a segment per millisecond.
+/// Rate of the bottleneck in bytes per second: one segment per millisecond.
 const RATE: u64 = 1_000_000;
-/// Bytes that the path holds.
+/// Capacity of the path in bytes.
 const BDP: u32 = 40_000;
 
 struct Sent {
@@ -23,19 +23,19 @@ struct Sent {
     delivered_at: Instant,
 }
 
-/// A sender of one-segment bursts and its path.
+/// A sender of one-segment bursts, and its path.
 struct Path {
     bbr: Bbr,
     now: Instant,
     rate: u64,
     rtt: Duration,
     flight: VecDeque<Sent>,
-    /// When the bottleneck is free again, and the sender may send again.
+    /// Times at which the bottleneck is free and the sender may send again.
     free_at: Instant,
     paced_until: Instant,
     delivered: u64,
     delivered_at: Instant,
-    /// The program has no more than this to send at a time.
+    /// Largest amount of data that the application has to send at a time.
     program: usize,
 }
 
@@ -87,7 +87,7 @@ impl Path {
         self.delivered_at = self.now;
         let sample = RateSample {
             delivered: self.delivered,
-            newly: SMSS,
+            newly_delivered: SMSS,
             lost: 0,
             prior_flight: self.in_flight() + SMSS,
             flight: self.in_flight(),
@@ -141,7 +141,7 @@ fn it_finds_rate_and_round_trip_and_drains_its_queue() {
 fn after_ten_seconds_it_measures_the_round_trip_with_four_segments() {
     let mut path = Path::new();
     path.run(Duration::from_secs(1), |_| {});
-    // The way gets longer: the old round-trip time is never seen again.
+    // The path gets longer, so the old minimum RTT does not occur again.
     path.rtt = RTT + Duration::from_millis(20);
     let mut least = u32::MAX;
     path.run(Duration::from_secs(11), |path| {
@@ -184,12 +184,12 @@ fn a_program_with_little_to_send_does_not_lower_the_rate() {
     assert!(near(path.bbr.bandwidth().into(), RATE), "{:?}", path.bbr);
 }
 
-fn delivery(newly: u32, lost: u32, flight: u32) -> RateSample {
+fn delivery(newly_delivered: u32, lost: u32, flight: u32) -> RateSample {
     RateSample {
         delivered: 1 << 30,
-        newly,
+        newly_delivered,
         lost,
-        prior_flight: flight + newly + lost,
+        prior_flight: flight + newly_delivered + lost,
         flight,
         rtt: None,
         srtt: RTT,
@@ -234,7 +234,7 @@ fn a_timeout_starts_with_a_segment_and_keeps_the_model() {
 }
 
 proptest! {
-    /// Whatever is said to be delivered, the window and the rate stay sane.
+    /// The window and the rate stay within their bounds for any sequence of samples.
     #[test]
     fn any_deliveries_keep_the_bounds(
         samples in prop::collection::vec((any::<[u64; 4]>(), 0u32..64, 0u32..8), 1..100),
@@ -244,11 +244,11 @@ proptest! {
         let mut delivered = 0u64;
         for ([step, bytes, rtt, prior], shift, hook) in samples {
             now += Duration(step >> (10 + shift % 40));
-            let newly = (bytes >> shift) as u32;
-            delivered += u64::from(newly);
+            let newly_delivered = (bytes >> shift) as u32;
+            delivered += u64::from(newly_delivered);
             match hook {
-                0 => drop(controller.on_congestion_signal(now, newly)),
-                1 => drop(controller.on_rto(now, newly)),
+                0 => drop(controller.on_congestion_signal(now, newly_delivered)),
+                1 => drop(controller.on_rto(now, newly_delivered)),
                 2 => controller.on_recovery_exit(now),
                 3 => controller.on_transmit_start(now, shift % 2 == 0),
                 _ => {}
@@ -261,7 +261,7 @@ proptest! {
             };
             controller.on_delivery(now, &RateSample {
                 delivered,
-                newly,
+                newly_delivered,
                 lost: (rtt >> shift) as u32,
                 prior_flight: (prior >> shift) as u32,
                 flight: (prior >> shift) as u32,

@@ -146,7 +146,7 @@ impl Engine {
         let Some(flow) = self.table.get_mut(id) else {
             return;
         };
-        let opens = flow.note_edge();
+        let opens = flow.update_edge_moves();
         if flow.window_update_due(opens) && flow.state.receives() {
             flow.flags |= flags::ACK_OWED | flags::ACK_NOW;
             self.set_pending(id);
@@ -167,7 +167,7 @@ impl Engine {
             cold.autotune_from = flow.rx_read;
             let most = window_max(&self.config, flow);
             flow.rcv_wnd_limit = window.quota(flow.rcv_wnd_limit * 2, most);
-            flow.note_edge();
+            flow.update_edge_moves();
         }
     }
 }
@@ -196,7 +196,7 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
     if tunes {
         return Read::Window;
     }
-    let opens = flow.note_edge();
+    let opens = flow.update_edge_moves();
     if flow.window_update_due(opens) {
         Read::Window
     } else {

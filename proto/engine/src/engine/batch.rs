@@ -1,6 +1,6 @@
 //! End of a batch and timers: sends the segments that flows owe, and keeps their deadlines.
 
-use tidelane_fastpath::{Fast, NOT_ALONE};
+use tidelane_fastpath::{Fast, NOT_SINGLE};
 use tidelane_flow::{Clock, Env, FlowId, FlowState, Millis, TxFull, flags};
 use tidelane_slowpath::Slow;
 use tidelane_time::{Instant, TimerHandle};
@@ -21,7 +21,7 @@ const ACK_MASK: u32 = FAST_FLAGS
     | flags::ACK_NOW
     | flags::EDGE_MOVES
     | flags::RTO_ARMED;
-const DATA_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | NOT_ALONE;
+const DATA_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | NOT_SINGLE;
 const IDLE_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | flags::ACK_NOW;
 
 impl Engine {
@@ -63,7 +63,7 @@ impl Engine {
     /// Sets the engine's clock. The conversion to ms is only done when the millisecond changes.
     #[inline(always)]
     pub(super) fn tick(&mut self, now: Instant) {
-        if !self.clock.moves_to(now) {
+        if !self.clock.advance_within_ms(now) {
             self.set_clock(now);
         }
     }
@@ -92,7 +92,7 @@ impl Engine {
     /// Returns false, without any effect, if the flow needs [`Engine::finish_flow`].
     #[inline(always)]
     fn finish_fast(&mut self, id: FlowId, env: &mut impl Env) -> bool {
-        let Some(flow) = self.table.place_mut(id) else {
+        let Some(flow) = self.table.entry_mut(id) else {
             return true;
         };
         let (before, clock) = (flow.flags, &self.clock);
@@ -110,7 +110,7 @@ impl Engine {
                 return false;
             }
             let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
-            if fast.send_alone(before, now_us).is_err() {
+            if fast.send_single(before, now_us).is_err() {
                 return false;
             }
             let on_wheel = is_on_wheel(flow, flow.rto_deadline);
@@ -135,7 +135,7 @@ impl Engine {
     /// retransmission timer runs.
     #[inline(never)]
     fn finish_ack(&mut self, id: FlowId, env: &mut impl Env) -> bool {
-        let Some(flow) = self.table.place_mut(id) else {
+        let Some(flow) = self.table.entry_mut(id) else {
             return true;
         };
         let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, env);
@@ -232,17 +232,17 @@ impl Engine {
             return false;
         };
         let result = slow.output(|slow| {
-            slow.hot.note_edge();
+            slow.hot.update_edge_moves();
             let mut fast = Fast {
                 id: slow.id,
                 flow: slow.hot,
                 clock: &slow.clock,
                 timeouts: slow.timeouts,
-                first: slow.cold.cwr_queued,
+                first_flags: slow.cold.cwr_queued,
                 env: slow.env,
             };
             let new = fast.send();
-            slow.cold.cwr_queued = fast.first;
+            slow.cold.cwr_queued = fast.first_flags;
             slow.counters.out_segs += u64::from(*new.as_ref().unwrap_or(&0));
             new
         });

@@ -254,7 +254,7 @@ impl Engine {
         if before.window != options.window {
             let most = window_max(slow.config, slow.hot);
             slow.hot.rcv_wnd_limit = options.window.quota(slow.hot.rcv_wnd_limit, most);
-            slow.hot.note_edge();
+            slow.hot.update_edge_moves();
             slow.schedule_window_update();
         }
         let algorithm = slow.cold.algorithm(slow.config);

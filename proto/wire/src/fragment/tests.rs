@@ -8,7 +8,7 @@ const SRC: [u8; 4] = [10, 0, 0, 2];
 const DST: [u8; 4] = [10, 0, 0, 1];
 const MORE: u16 = 0x2000;
 
-/// A frame with an IPv4 packet whose flags and offset are `word`, behind `options` words.
+/// A frame with an IPv4 packet whose flags and offset are `word`, after `options` words of options.
 fn v4(word: u16, options: usize, payload: &[u8]) -> Vec<u8> {
     let header_len = 20 + 4 * options;
     let mut ip = vec![0x45 + options as u8, 2];
@@ -27,7 +27,7 @@ fn v4(word: u16, options: usize, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame with an IPv6 packet whose fragment header ends in `word`, behind extension headers.
+/// A frame with an IPv6 packet whose fragment header ends in `word`, after extension headers.
 fn v6(word: u16, extensions: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
     frame.extend([0x60, 0x10, 0, 0]);
@@ -76,7 +76,7 @@ fn a_fragment_says_what_it_is_of_and_where() {
         assert_eq!(fragment.src_mac, MacAddress([2, 0, 0, 0, 0, 2]));
     }
     for extensions in [&[][..], &[0], &[0, 60, 43]] {
-        // An odd last fragment; what is in the reserved bits does not matter.
+        // The last fragment may have an odd length. The reserved bits are ignored.
         let mut frame = v6(40 | 6, extensions, &[7; 5]);
         if extensions.last() == Some(&43) {
             let left = frame.len() - 5 - 8 - 8 + 3;
@@ -110,19 +110,19 @@ fn impossible_fragments_are_refused() {
     assert_eq!(refused(v6(0, &[], &[7; 24])), bad);
     assert_eq!(refused(v6(1, &[], &[7; 25])), bad);
     assert_eq!(refused(v6(8, &[], &[])), bad);
-    // RFC 7112 §5: all headers are in the first.
+    // RFC 7112 §5: the first fragment has all headers.
     assert_eq!(refused(v6(1, &[], &[7; 16])), bad);
     assert_eq!(refused(v6(1, &[], &[7; 24])), Ok(()));
-    // None of any packet: no fragment header.
+    // A packet without a fragment header.
     let mut none = v6(1, &[], &[7; 24]);
     none[14 + 6] = protocol::TCP;
     assert_eq!(refused(none), bad);
 }
 
-/// What began as "ping of death": no packet is longer than its length field can say.
+/// The "ping of death": no packet is longer than its length field allows.
 #[test]
 fn no_fragment_reaches_beyond_the_longest_packet() {
-    // The last offset is 65,528; the length counts the header of IPv4, but not of IPv6.
+    // The last offset is 65,528. The length includes the header of IPv4, but not that of IPv6.
     let v4_end =
         |offset: u16, options, len| parse_fragment(&v4(offset / 8, options, &vec![7; len])).is_ok();
     assert!(v4_end(65_512, 0, 3) && !v4_end(65_512, 0, 4));
@@ -197,7 +197,7 @@ fn the_sender_is_told_what_did_not_become_whole() {
         );
         assert_eq!(packet.payload[..8][1], 1);
         assert!(frame[14..].starts_with(&packet.payload[8..]));
-        // It is an error that we understand ourselves, as far as it quotes no fragment header.
+        // The parser accepts the error if it does not quote a fragment header.
         if packet.dst.is_v4() {
             assert_eq!(out[18..20], [0x12, 0x34]);
             let error = parse_icmp_error(packet.payload).unwrap();

@@ -1,4 +1,4 @@
-//! IPv6 as a Linux host sent it over a veth, offload off, and what is made of it.
+//! Captured bytes of a Linux host with IPv6 on a veth without offload.
 
 extern crate std;
 
@@ -80,7 +80,7 @@ fn truncation_and_damage_are_refused() {
     for len in 14..data.len() {
         assert_eq!(parse_frame(&data[..len]), Err(DropReason::Truncated));
     }
-    // The hop limit, the flow label and the traffic class are covered by no checksum.
+    // No checksum covers the hop limit, the flow label and the traffic class.
     for byte in (18..21).chain(22..data.len()) {
         for bit in 0..8 {
             let mut damaged = data.clone();

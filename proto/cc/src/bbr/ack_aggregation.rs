@@ -1,0 +1,63 @@
+//! ACK aggregation: data that is acknowledged in one burst beyond BtlBw, because the receiver or
+//! the return path delays ACKs. The window is larger by that amount, or it would be exhausted in
+//! between.
+
+use tidelane_time::{Duration, Instant};
+
+/// Length in rounds of each of the filter's two spans.
+const ROUNDS: u8 = 5;
+/// Longest aggregation for which the window is enlarged.
+const EXTRA_ACKED_MAX: Duration = Duration::from_millis(100);
+
+/// Filter of the aggregation, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct AckAggregation {
+    /// Largest aggregation of the last two spans.
+    extra_acked: [u32; 2],
+    rounds: u8,
+    /// Bytes acknowledged since the start of the present epoch.
+    acked: u32,
+    epoch_start: Instant,
+}
+
+impl AckAggregation {
+    pub(super) fn start_epoch(&mut self, now: Instant) {
+        (self.acked, self.epoch_start) = (0, now);
+    }
+
+    /// Adds `newly_delivered` acknowledged bytes, at a BtlBw of `rate` bytes per second. The
+    /// aggregation is at most `limit`.
+    pub(super) fn update(
+        &mut self,
+        now: Instant,
+        rate: u32,
+        round: bool,
+        newly_delivered: u32,
+        limit: u32,
+    ) {
+        self.rounds += u8::from(round);
+        if self.rounds >= ROUNDS {
+            self.rounds = 0;
+            self.extra_acked = [self.extra_acked[1], 0];
+        }
+        let mut expected = bytes_in(rate, now - self.epoch_start);
+        if u64::from(self.acked) <= expected {
+            self.start_epoch(now);
+            expected = 0;
+        }
+        self.acked = self.acked.saturating_add(newly_delivered);
+        let more = u64::from(self.acked).saturating_sub(expected);
+        let more = more.min(limit.into()) as u32;
+        self.extra_acked[1] = self.extra_acked[1].max(more);
+    }
+
+    /// Bytes by which the window is enlarged.
+    pub(super) fn extra_acked(&self, rate: u32) -> u64 {
+        let extra_acked = self.extra_acked[0].max(self.extra_acked[1]);
+        u64::from(extra_acked).min(bytes_in(rate, EXTRA_ACKED_MAX))
+    }
+}
+
+fn bytes_in(rate: u32, span: Duration) -> u64 {
+    u64::from(rate).saturating_mul(span.as_micros()) / 1_000_000
+}
