@@ -62,7 +62,7 @@ mod tests {
     use crate::Algorithm;
 
     #[test]
-    fn a_new_controller_says_what_linux_says() {
+    fn details_of_a_new_controller_match_linux() {
         let details = |algorithm| Controller::new(algorithm, 1460, 10).details();
         assert_eq!(details(Algorithm::Cubic), Details::None);
         assert_eq!(details(Algorithm::NewReno), Details::None);

@@ -135,7 +135,7 @@ fn timeout_starts_over_and_a_second_one_keeps_the_threshold() {
 }
 
 #[test]
-fn cubic_after_a_timeout_takes_the_window_and_not_what_was_in_flight() {
+fn cubic_after_a_timeout_reduces_cwnd_and_not_flight_size() {
     let mut small = controller(Algorithm::Cubic);
     let mut repairing = small;
     assert_eq!(small.on_rto(Instant::ZERO, SMSS), 7 * SMSS);

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_spread_over_the_buckets_as_the_secret_says() {
+    fn the_secret_spreads_peers_over_the_buckets() {
         let bucket = |secret: &[u8; 16], number| {
             let mut resets = ResetLimiter::new();
             resets.refill(1, 1);

@@ -335,7 +335,7 @@ fn check_ends(
 }
 
 #[test]
-fn a_clean_link_carries_both_ways_without_repairs() {
+fn a_clean_link_carries_both_ways_without_retransmissions() {
     let scenario = Scenario {
         burst_len: 0,
         loss: 0,

@@ -179,7 +179,7 @@ fn whole2() -> Vec<u8> {
 }
 
 #[test]
-fn a_last_fragment_before_what_is_known_ends_the_packet() {
+fn a_last_fragment_before_known_data_breaks_the_packet() {
     let whole = payload(2000);
     let mut all = Reassembler::default();
     assert_eq!(
@@ -285,7 +285,7 @@ fn packets_and_fragments_are_bounded_in_number() {
 }
 
 #[test]
-fn rfc3168_section_5_3_the_whole_has_met_what_any_fragment_met() {
+fn rfc3168_section_5_3_ce_of_any_fragment_marks_the_packet() {
     let whole = payload(1600);
     let with = |ecns: [Ecn; 2]| {
         let mut all = Reassembler::default();

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_the_program_marks_its_samples() {
+    fn an_idle_time_makes_samples_app_limited() {
         let mut sampler = Sampler::default();
         sampler.on_send(0, true);
         sampler.app_limited = 1_000;

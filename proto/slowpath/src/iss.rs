@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn must_8_the_clock_moves_it_on_by_one_in_four_microseconds() {
+    fn must_8_the_iss_advances_by_one_in_four_microseconds() {
         let first = choose(&SECRET, &one(), NOW);
         for us in [0, 4, 400, 1_000_000, 3_600_000_000] {
             let later = choose(&SECRET, &one(), Instant(NOW.0 + us * 1000));
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn shld_1_each_pair_of_ends_has_its_own() {
+    fn shld_1_each_4_tuple_has_an_iss_of_its_own() {
         let all = [
             one(),
             key([10, 0, 0, 3], 80, [10, 0, 0, 2], 4242),

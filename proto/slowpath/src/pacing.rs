@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_not_made_up_for() {
+    fn an_idle_time_gives_no_credit() {
         let mut pacing = Pacing::new();
         let rate = 10_000_000;
         let now = Instant::from_secs(10);

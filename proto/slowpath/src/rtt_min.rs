@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_never_below_nor_far_above_the_least_of_the_window() {
+    fn the_minimum_is_never_below_nor_far_above_that_of_the_window() {
         let mut least = RttMin::default();
         let (mut all, mut state) = (Vec::new(), 12345u32);
         for step in 0..5_000u32 {

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc2018_section_4_the_range_that_grew_last_comes_first_then_those_before_it() {
+    fn rfc2018_section_4_the_most_recent_range_comes_first() {
         let (mut ranges, mut sack_report) = (Ranges::default(), SackReport::default());
         let mut arrive = |start: u32, end: u32| {
             ranges.insert(s(start), s(end));

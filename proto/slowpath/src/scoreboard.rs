@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc8985_section_6_3_after_a_timeout_what_was_sent_lately_is_not_lost() {
+    fn rfc8985_section_6_3_after_a_timeout_recent_data_is_not_lost() {
         let mut scoreboard =
             Scoreboard::begin(s(0), &[(s(3000), 0), (s(4000), 700), (s(5000), 950)]);
         scoreboard.sack(s(2000), s(2500), &timing(800, 50));
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc8985_section_5_2_each_part_of_what_is_in_flight_has_its_time() {
+    fn rfc8985_section_5_2_each_part_of_the_flight_has_its_time() {
         let send_times = [(s(1000), 0), (s(2000), 400), (s(3000), 800)];
         let mut scoreboard = Scoreboard::begin(s(0), &send_times);
         assert_eq!(sums(&scoreboard), [3000, 0, 0]);
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_retransmission_is_found() {
+    fn a_lost_retransmission_is_detected() {
         let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
         scoreboard.sack(s(100), s(300), &timing(100, 50));
         assert_eq!(scoreboard.rack_detect_loss(100, 0).0, 100);

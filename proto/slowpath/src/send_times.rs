@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_within_an_eighth_of_a_round_trip_shares_a_mark() {
+    fn transmissions_within_an_eighth_of_a_round_trip_share_an_entry() {
         let (mut hot, mut send_times) = (flow(), SendTimes::default());
         for now in (500..4500).step_by(250) {
             hot.snd_nxt = hot.snd_nxt.add(100);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_another_round_of_numbers_are_not_believed() {
+    fn entries_from_before_a_wrap_are_ignored() {
         let (mut hot, mut send_times) = (flow(), SendTimes::default());
         hot.snd_nxt = SeqNumber(2000);
         send_times.note(&hot, 9_000);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_two_round_trips_pass_for_the_oldest_mark() {
+    fn the_oldest_entry_stands_for_earlier_transmissions() {
         let (mut hot, mut send_times) = (flow(), SendTimes::default());
         hot.clear(flags::RTT_TIMING);
         for round in 1..=20 {

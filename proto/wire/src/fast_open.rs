@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_set() {
+    fn an_option_that_does_not_fit_is_not_set() {
         let cookie = FastOpenCookie::new(&[1; 16]).unwrap();
         let option = FastOpenOption {
             cookie,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cookie_is_skipped() {
+    fn an_invalid_cookie_is_skipped() {
         let others: [&[u8]; 4] = [
             &[34, 3, 1, 1],
             &[34, 4, 1, 1],

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc7413_section_4_1_3_1_a_path_that_loses_syns_with_text_gets_none_for_a_while() {
+    fn rfc7413_section_4_1_3_1_fast_open_pauses_after_lost_syns_with_data() {
         let mut cache = Cache::default();
         let lost = FastOpenAnswer {
             text: true,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_bounded_and_forgets_what_was_unused_longest() {
+    fn the_cache_is_bounded_and_replaces_the_least_recently_used() {
         let mut cache = Cache::default();
         let given = FastOpenAnswer {
             cookie: Some(cookie(3)),

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc7413_section_4_1_2_each_client_has_its_own_whatever_its_port() {
+    fn rfc7413_section_4_1_2_each_client_address_has_a_cookie_of_its_own() {
         let other_port = FlowKey::new(v4(2).local, Endpoint::v4([10, 0, 0, 2], 9));
         assert_eq!(KEYS.cookie(&v4(2)), KEYS.cookie(&other_port));
         assert_ne!(KEYS.cookie(&v4(2)), KEYS.cookie(&v4(3)));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_of_the_old_key_is_good_and_replaced() {
+    fn a_cookie_of_the_backup_key_is_valid_and_replaced() {
         let old = FastOpenKeys {
             primary: [7; 16],
             backup: None,

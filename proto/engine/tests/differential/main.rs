@@ -266,14 +266,14 @@ fn run(seed: u64) -> Result<u64, String> {
 }
 
 #[test]
-fn kept_seeds_make_no_difference() {
+fn kept_seeds_show_no_difference() {
     for seed in KEPT {
         assert_eq!(run(*seed).err(), None);
     }
 }
 
 #[test]
-fn the_fast_path_does_what_the_slow_path_does() {
+fn the_fast_path_and_the_slow_path_behave_alike() {
     let seeds = std::env::var("TIDELANE_DIFFERENTIAL_SEEDS");
     let seeds = seeds.ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
     let (mut fast, mut differences) = (0, Vec::new());

@@ -71,7 +71,7 @@ fn section_6_1_1_1_a_syn_that_is_sent_again_does_not_ask() {
 }
 
 #[test]
-fn section_6_1_4_and_6_1_5_only_new_text_is_ecn_capable() {
+fn section_6_1_4_and_6_1_5_only_new_data_is_ect() {
     let mut rig = established();
     let text = rig.write(1000);
     assert_eq!(text[0].ecn, Ecn::Ect0);
@@ -101,7 +101,7 @@ fn section_6_1_3_a_mark_is_echoed_until_cwr() {
 }
 
 #[test]
-fn section_6_1_2_an_echo_reduces_the_window_once_per_window_and_cwr_says_so() {
+fn section_6_1_2_ece_reduces_cwnd_once_per_window_and_cwr_follows() {
     let mut rig = established();
     assert_eq!(rig.write(30_000).len(), 10);
     let echo = |number| ack(1, number).with(ACK | ECE);
@@ -129,7 +129,7 @@ fn section_6_1_2_an_echo_reduces_the_window_once_per_window_and_cwr_says_so() {
 
 /// ECE reduces cwnd instead of FlightSize (RFC 9438 §4.6), however little of cwnd is in use.
 #[test]
-fn section_6_1_2_an_echo_reduces_the_window_as_it_was() {
+fn section_6_1_2_ece_reduces_cwnd_and_not_flight_size() {
     let mut rig = established();
     assert_eq!(rig.write(8000).len(), 8);
     rig.push(ack(1, 5001).with(ACK | ECE));

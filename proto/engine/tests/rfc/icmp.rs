@@ -27,7 +27,7 @@ fn an_error_about_our_syn_ends_the_open() {
 }
 
 #[test]
-fn rfc5927_section_4_1_one_that_quotes_what_is_not_outstanding_is_ignored() {
+fn rfc5927_section_4_1_an_error_without_an_outstanding_quote_is_ignored() {
     let mut rig = opening();
     rig.icmp(1, IcmpErrorKind::HostUnreachable);
     rig.icmp(u32::MAX, IcmpErrorKind::HostUnreachable);
@@ -150,7 +150,7 @@ fn rfc1191_section_6_2_connections_to_come_know_the_size() {
 }
 
 #[test]
-fn rfc1191_only_smaller_ones_about_what_is_outstanding_are_believed() {
+fn rfc1191_only_smaller_mtus_with_an_outstanding_quote_count() {
     let mut rig = in_flight();
     let kind = |mtu| IcmpErrorKind::FragmentationNeeded { mtu };
     assert_eq!(rig.icmp(1, kind(1500)), []);
@@ -186,7 +186,7 @@ fn rfc1191_section_3_on_a_path_of_less_than_the_least_size_routers_may_cut() {
 }
 
 #[test]
-fn rfc1191_section_7_1_a_router_that_does_not_tell_gets_the_next_plateau() {
+fn rfc1191_section_7_1_an_error_without_mtu_means_the_next_plateau() {
     let mut rig = in_flight();
     rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 0 });
     assert_eq!(rig.info().mss, 1492 - 40);

@@ -63,7 +63,7 @@ fn the_last_probe_unanswered_resets_the_connection() {
 }
 
 #[test]
-fn text_that_the_fast_path_takes_counts_as_life() {
+fn data_on_the_fast_path_restarts_the_idle_timer() {
     let mut rig = Rig::established(options());
     let start = rig.ms();
     assert_eq!(times(&rig.wait_ms(65_000), start), [60_000]);
@@ -80,7 +80,7 @@ fn text_that_the_fast_path_takes_counts_as_life() {
 }
 
 #[test]
-fn unacknowledged_text_leaves_it_to_the_retransmissions() {
+fn unacknowledged_data_is_left_to_the_retransmission_timer() {
     let mut rig = Rig::established(options());
     rig.write(100);
     rig.wait_ms(130_000);

@@ -130,7 +130,7 @@ fn is_accepted(rig: &mut Rig) -> bool {
 }
 
 #[test]
-fn a_deferred_connection_is_accepted_with_its_first_text() {
+fn a_deferred_connection_is_accepted_with_its_first_data() {
     let mut rig = deferring(3);
     assert_eq!(rig.wait_ms(2_500), [], "the SYN,ACK was acknowledged");
     rig.push(data(1, 1, 10));
@@ -146,7 +146,7 @@ fn a_deferred_connection_is_accepted_with_its_end() {
 }
 
 #[test]
-fn a_deferred_connection_is_accepted_without_text_when_the_wait_is_over() {
+fn a_deferred_connection_is_accepted_without_data_after_its_timeout() {
     let mut rig = deferring(3);
     // 1 + 2 + 4 s: the last SYN,ACK is sent at the third timeout.
     let again = rig.wait_ms(7_100);
@@ -173,7 +173,7 @@ fn lingering(fin_wait_2: FinWait2) -> SocketOptions {
 }
 
 #[test]
-fn fin_wait_2_lasts_as_long_as_the_program_says() {
+fn fin_wait_2_lasts_as_long_as_tcp_linger2_sets() {
     let (mut rig, answer) = closed(lingering(FinWait2::For(Duration::from_secs(5))));
     assert_eq!(answer, []);
     rig.wait_ms(4_900);
@@ -250,7 +250,7 @@ fn a_clamp_bounds_the_window_of_a_live_connection_and_gives_it_back() {
 }
 
 #[test]
-fn the_window_holds_what_a_reader_waits_for() {
+fn the_window_is_at_least_twice_so_rcvlowat() {
     let mut rig = Rig::established_by(
         EngineConfig::default(),
         SocketOptions {
@@ -269,7 +269,7 @@ fn the_window_holds_what_a_reader_waits_for() {
 
 /// SO_MAX_PACING_RATE on a connection whose ACKs the fast path handles.
 #[test]
-fn a_bound_of_the_rate_holds_when_every_acknowledgment_is_usual() {
+fn so_max_pacing_rate_holds_with_acks_on_the_fast_path() {
     const RATE: u32 = 1_000_000;
     let mut rig = Rig::established(SocketOptions {
         pacing_rate_max: RATE.into(),

@@ -35,7 +35,7 @@ fn config() -> EngineConfig {
 }
 
 #[test]
-fn rfc1122_section_3_2_1_7_the_usual_ttl_is_configured() {
+fn rfc1122_section_3_2_1_7_the_default_ttl_is_configured() {
     let mut rig = Rig::listening(config(), chosen());
     rig.key.local.port = 81;
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, RST | ACK);

@@ -3,7 +3,7 @@
 use crate::rig::{Rig, ack, spans};
 
 #[test]
-fn section_5_blocks_outside_of_what_is_outstanding_mean_nothing() {
+fn section_5_blocks_outside_of_the_outstanding_data_are_ignored() {
     let mut rig = Rig::established_sack();
     rig.write(10_000);
     rig.push(ack(1, 3001));
@@ -31,7 +31,7 @@ fn section_5_blocks_outside_of_what_is_outstanding_mean_nothing() {
 }
 
 #[test]
-fn rfc6675_section_5_1_after_a_timeout_what_was_sacked_is_not_sent_again() {
+fn rfc6675_section_5_1_after_a_timeout_sacked_data_is_not_retransmitted() {
     let mut rig = Rig::established_sack();
     rig.write(10_000);
     let block = ack(1, 1).sack(&rig, &[(2001, 4001)]);

@@ -21,7 +21,7 @@ fn section_4_a_duplicate_is_reported_once() {
 /// The first segment is late: three segments arrive before it, it is retransmitted, and both copies
 /// arrive.
 #[test]
-fn section_5_a_repair_that_was_not_needed_is_taken_back() {
+fn section_5_a_spurious_retransmission_is_undone() {
     let mut rig = Rig::established_sack();
     rig.write(10_000);
     rig.wait_ms(10);
@@ -51,7 +51,7 @@ fn section_5_a_repair_that_was_not_needed_is_taken_back() {
 
 /// The DSACK comes late: the window has grown beyond its size before the recovery.
 #[test]
-fn section_5_what_is_taken_back_takes_nothing_away() {
+fn section_5_an_undo_keeps_later_growth() {
     let mut rig = Rig::established_sack();
     rig.write(10_000);
     rig.wait_ms(10);

@@ -5,7 +5,7 @@ use tidelane_engine::SocketOptions;
 use crate::rig::{Rig, ack, spans};
 
 #[test]
-fn section_2_the_first_two_duplicates_send_a_new_segment_each_and_the_third_repairs() {
+fn section_2_two_duplicates_send_new_segments_and_the_third_retransmits() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(20_000);
     rig.wait_ms(10);

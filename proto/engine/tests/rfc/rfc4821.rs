@@ -157,7 +157,7 @@ fn section_7_2_always_begins_with_a_size_that_nearly_every_path_carries() {
 }
 
 #[test]
-fn section_5_2_the_next_connection_begins_with_what_was_found() {
+fn section_5_2_the_next_connection_starts_with_the_found_size() {
     let mut rig = established(MtuProbing::BlackHole, true);
     let mut peer = Peer::new(1240);
     for _ in 0..40 {

@@ -46,7 +46,7 @@ fn section_4_1_a_shorter_pause_does_not() {
 }
 
 #[test]
-fn section_4_2_out_of_order_text_and_what_fills_a_hole_are_acknowledged_at_once() {
+fn section_4_2_out_of_order_and_hole_filling_data_is_acknowledged_at_once() {
     let mut rig = Rig::established(SocketOptions::default());
     let sent = rig.push(data(1001, 1, 1000));
     assert_eq!((sent.len(), sent[0].ack, sent[0].flags), (1, 1, ACK));
@@ -58,7 +58,7 @@ fn section_4_2_out_of_order_text_and_what_fills_a_hole_are_acknowledged_at_once(
 
 /// If a batch had a single ACK, the loss of that ACK would cause a timeout.
 #[test]
-fn section_4_2_each_run_of_text_is_acknowledged_once_around_a_hole() {
+fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     let mut rig = Rig::established_sack();
     let mut batch = |segments: &[In]| {
         for segment in segments {
@@ -157,7 +157,7 @@ fn section_3_1_after_a_timeout_the_window_is_one_segment() {
 /// A receiver with GRO may acknowledge a burst by one ACK. If the burst were a whole window, the
 /// loss of that ACK would stall the connection.
 #[test]
-fn a_window_that_links_cut_is_sent_in_two_parts() {
+fn a_window_on_a_gso_link_is_sent_in_two_bursts() {
     let mut rig = grown();
     rig.env.burst_len = 64 << 10;
     let window = rig.info().cwnd;

@@ -30,7 +30,7 @@ fn section_2_1_step_2b_and_3b_without_sack_two_acknowledgments_undo_it() {
 
 /// The retransmission fills a hole, and the ACK also covers the data before the next hole.
 #[test]
-fn section_2_1_without_sack_one_acknowledgment_of_more_than_the_repair_tells_nothing() {
+fn section_2_1_without_sack_an_ack_beyond_the_retransmission_is_ambiguous() {
     let mut rig = timed_out_without_sack();
     let sent = rig.push(ack(1, 4001));
     assert_eq!(rig.engine.counters().spurious_timeouts, 0);
@@ -66,7 +66,7 @@ fn timed_out(more: u32) -> Rig {
 }
 
 #[test]
-fn section_3_1_step_2b_and_3b_two_acknowledgments_of_what_was_sent_once_undo_it() {
+fn section_3_1_step_2b_and_3b_two_acks_of_original_data_undo_the_timeout() {
     let mut rig = timed_out(5_000);
     let sent = rig.push(ack(1, 1001));
     let new = spans(&sent);
@@ -93,7 +93,7 @@ fn section_3_1_step_3b_at_once_when_the_first_acknowledgment_covers_more() {
 }
 
 #[test]
-fn section_3_1_step_3a_sack_of_the_new_text_alone_means_that_the_loss_was_real() {
+fn section_3_1_step_3a_sack_of_new_data_alone_means_a_real_loss() {
     let mut rig = timed_out(5_000);
     let sent = rig.push(ack(1, 1001));
     let new = sent[0].seq;
@@ -105,7 +105,7 @@ fn section_3_1_step_3a_sack_of_the_new_text_alone_means_that_the_loss_was_real()
 }
 
 #[test]
-fn section_3_1_step_2b_without_new_text_recovery_is_conventional() {
+fn section_3_1_step_2b_without_new_data_recovery_is_conventional() {
     let mut rig = timed_out(0);
     let sent = rig.push(ack(1, 1001));
     assert_eq!(sent[0].seq, 1001, "{:?}", spans(&sent));

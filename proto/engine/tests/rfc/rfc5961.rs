@@ -96,7 +96,7 @@ fn section_7_a_limit_of_all_flows_can_be_configured() {
 }
 
 #[test]
-fn section_7_empty_segments_outside_of_the_window_are_limited_and_text_is_answered() {
+fn section_7_answers_to_empty_segments_are_limited_and_data_is_answered() {
     let mut rig = Rig::established(SocketOptions::default());
     let answers = |rig: &mut Rig, len| -> usize {
         (0..100)

@@ -69,7 +69,7 @@ fn section_2_2_and_2_3_samples_make_the_timeout() {
 /// With timestamps, the echo tells which transmission arrived, which gives an RTT sample (RFC 7323
 /// §4.1).
 #[test]
-fn section_5_with_timestamps_the_acknowledgment_of_a_repair_is_a_sample() {
+fn section_5_with_timestamps_the_ack_of_a_retransmission_is_a_sample() {
     for (peer, doubled) in [(TcpOptions::timestamps(1, 0), 0), (TcpOptions::NONE, 1)] {
         let (config, options) = (EngineConfig::default(), SocketOptions::default());
         let mut rig = Rig::established_with(config, options, peer);

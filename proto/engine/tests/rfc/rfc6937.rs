@@ -27,7 +27,7 @@ fn recovery(holes: u32) -> (Rig, Vec<Vec<Out>>) {
 }
 
 #[test]
-fn section_3_1_the_window_comes_down_in_proportion_to_what_arrives() {
+fn section_3_1_cwnd_is_reduced_in_proportion_to_deliveries() {
     let (mut rig, replies) = recovery(1);
     // Limited transmit first, and the fast retransmission at the third SACK.
     assert_eq!(replies[2][0].seq, 10_001);

@@ -72,7 +72,7 @@ fn section_2_3_our_own_shift_is_at_most_fourteen() {
 /// The window of our SYN,ACK is exact. The first scaled window is rounded down, and therefore
 /// smaller.
 #[test]
-fn section_2_4_what_an_earlier_window_allowed_is_taken() {
+fn section_2_4_data_within_an_earlier_window_is_accepted() {
     let config = windows(1 << 16, 1 << 30);
     let mut rig = Rig::established_with(config, SocketOptions::default(), scaled(0));
     let edge = 1 + 0xffff;
@@ -134,7 +134,7 @@ fn section_2_3_an_impossible_shift_is_counted_and_taken_for_fourteen() {
 
 /// The peer is silent for days, while its timestamp clock of 1 ms continues.
 #[test]
-fn section_5_5_after_24_silent_days_an_older_timestamp_is_none() {
+fn section_5_5_after_24_silent_days_ts_recent_has_expired() {
     let day = 86_400_000;
     let base = 0x7000_0000_u32;
     for (days, taken) in [(20, false), (25, true), (40, true), (49, true)] {

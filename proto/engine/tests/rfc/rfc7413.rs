@@ -76,7 +76,7 @@ fn id(rig: &Rig) -> FlowId {
 }
 
 #[test]
-fn section_4_2_2_a_good_cookie_brings_text_to_the_program_at_once() {
+fn section_4_2_2_a_valid_cookie_delivers_data_at_once() {
     let mut rig = server();
     let cookie = cookie_of(&mut rig);
     let answer = rig.push(fast_syn(cookie, 100));
@@ -138,7 +138,7 @@ fn section_4_1_1_the_experiment_is_answered_in_its_own_form() {
 }
 
 #[test]
-fn text_is_taken_only_where_policy_and_listener_allow_it() {
+fn data_is_accepted_only_if_policy_and_listener_allow_it() {
     for (bits, places) in [(1, 3), (2, 0), (0x202, 0), (0x401, 3), (0, 3)] {
         let (mut rig, _) = server_with(bits, places);
         let answer = rig.push(fast_syn(FastOpenCookie::REQUEST, 100))[0];
@@ -213,7 +213,7 @@ fn section_5_1_pending_requests_are_bounded() {
 }
 
 #[test]
-fn a_reset_before_the_handshake_ends_leaves_the_text_to_the_program() {
+fn a_reset_during_the_handshake_leaves_the_data_readable() {
     let mut rig = pending();
     rig.events();
     assert_eq!(rig.push(ack(101, 0).with(RST)), []);
@@ -225,7 +225,7 @@ fn a_reset_before_the_handshake_ends_leaves_the_text_to_the_program() {
 }
 
 #[test]
-fn an_unreachable_client_ends_a_pending_flow_and_not_its_text() {
+fn an_unreachable_client_ends_a_pending_flow_but_keeps_its_data() {
     let mut rig = pending();
     rig.events();
     assert_eq!(rig.icmp(5000, IcmpErrorKind::HostUnreachable), []);
@@ -236,7 +236,7 @@ fn an_unreachable_client_ends_a_pending_flow_and_not_its_text() {
 }
 
 #[test]
-fn syn_ack_is_sent_again_with_what_it_acknowledged_and_the_flow_ends_when_nobody_answers() {
+fn syn_ack_is_retransmitted_and_the_flow_ends_without_an_answer() {
     let mut rig = pending();
     rig.write(100);
     let again = rig.wait_ms(1100);
@@ -292,7 +292,7 @@ fn a_listener_that_ends_leaves_accepted_flows_alone() {
 }
 
 #[test]
-fn the_window_of_syn_ack_is_less_by_the_text_that_nobody_has_read() {
+fn the_window_of_syn_ack_is_less_by_the_unread_data() {
     let (mut rig, _) = server_with(0x202, 1);
     let answer = rig.push(fast_syn(FastOpenCookie::REQUEST, 1000))[0];
     let quota = rig.engine.flow(id(&rig)).unwrap().rx_window();
@@ -357,7 +357,7 @@ fn client() -> Rig {
 }
 
 #[test]
-fn section_4_2_1_a_client_with_a_cookie_sends_text_with_syn() {
+fn section_4_2_1_a_client_with_a_cookie_sends_data_in_syn() {
     let mut rig = client();
     assert_eq!(room(&rig), Some(1000), "the server's MSS less options");
     let first = open(&mut rig, FastOpenRequest::default(), 700);
@@ -377,7 +377,7 @@ fn section_4_2_1_a_client_with_a_cookie_sends_text_with_syn() {
 }
 
 #[test]
-fn what_syn_ack_does_not_acknowledge_is_sent_again_at_once() {
+fn data_that_syn_ack_does_not_acknowledge_is_retransmitted_at_once() {
     let mut rig = client();
     open(&mut rig, FastOpenRequest::default(), 3000);
     // The MSS is 1040, and the SYN carried 1000 bytes.
@@ -397,7 +397,7 @@ fn what_syn_ack_does_not_acknowledge_is_sent_again_at_once() {
 }
 
 #[test]
-fn syn_is_sent_again_without_text_and_option() {
+fn syn_is_retransmitted_without_data_and_option() {
     let mut rig = client();
     open(&mut rig, FastOpenRequest::default(), 500);
     let again = rig.wait_ms(1100);
@@ -417,7 +417,7 @@ fn syn_is_sent_again_without_text_and_option() {
 }
 
 #[test]
-fn a_smaller_path_makes_syn_go_again_without_text() {
+fn a_lower_path_mtu_retransmits_syn_without_data() {
     let mut rig = client();
     open(&mut rig, FastOpenRequest::default(), 2000);
     let mtu = 640;
@@ -429,7 +429,7 @@ fn a_smaller_path_makes_syn_go_again_without_text() {
 }
 
 #[test]
-fn text_that_comes_with_syn_ack_is_taken() {
+fn data_in_syn_ack_is_accepted() {
     let mut rig = client();
     open(&mut rig, FastOpenRequest::default(), 100);
     let answer = In {
@@ -462,7 +462,7 @@ fn a_program_that_waits_to_write_more_acknowledges_with_that() {
 }
 
 #[test]
-fn text_goes_without_a_cookie_where_policy_or_socket_say_so() {
+fn data_is_sent_without_a_cookie_by_policy_or_socket_option() {
     let request = FastOpenRequest {
         without_cookie: true,
         ..FastOpenRequest::default()
@@ -482,7 +482,7 @@ fn text_goes_without_a_cookie_where_policy_or_socket_say_so() {
 }
 
 #[test]
-fn both_sides_may_open_at_once_with_text() {
+fn simultaneous_open_with_data() {
     let mut rig = client();
     open(&mut rig, FastOpenRequest::default(), 300);
     let crossing = fast_syn(FastOpenCookie::new(&[8; 8]).unwrap(), 200);

@@ -32,7 +32,7 @@ fn an_open_asks_for_ecn_whatever_the_policy_and_its_syn_is_ecn_capable() {
 }
 
 #[test]
-fn section_3_2_a_change_of_marks_is_told_at_once_and_what_came_before_by_itself() {
+fn section_3_2_a_change_of_ce_state_is_acknowledged_at_once_and_separately() {
     let mut rig = established();
     // The first windows are acknowledged at once. Later ACKs are delayed.
     let mut seq = 1;
@@ -55,7 +55,7 @@ fn section_3_2_a_change_of_marks_is_told_at_once_and_what_came_before_by_itself(
 
 /// ECE reduces cwnd by half of its value before the ACK: the ACK itself does not grow it.
 #[test]
-fn section_3_3_an_echo_does_not_open_the_window_first() {
+fn section_3_3_ece_does_not_grow_cwnd_first() {
     let mut rig = established();
     assert_eq!(rig.write(1_000_000).len(), 10);
     rig.push(ack(1, 5001).with(ACK | ECE));

@@ -52,7 +52,7 @@ fn reorder(rig: &mut Rig, una: u32) -> u32 {
 }
 
 #[test]
-fn section_6_2_step_4_a_repair_without_need_widens_the_reordering_window() {
+fn section_6_2_step_4_a_spurious_retransmission_widens_the_reordering_window() {
     let (mut rig, una) = of_40_ms();
     // Three SACKed segments suffice while the path is not known to reorder.
     assert_eq!(patience(&mut rig, una), 0);
@@ -71,7 +71,7 @@ fn section_6_2_step_4_a_repair_without_need_widens_the_reordering_window() {
 /// An ACK that arrives sooner after a retransmission than the minimum RTT is that of the late
 /// original.
 #[test]
-fn section_6_2_step_3_what_overtakes_its_repair_shows_reordering() {
+fn section_6_2_step_3_a_late_original_shows_reordering() {
     for (after_ms, seen) in [(4, 1), (12, 0)] {
         let mut rig = Rig::established_sack();
         rig.write(10_000);
@@ -86,7 +86,7 @@ fn section_6_2_step_3_what_overtakes_its_repair_shows_reordering() {
 
 /// The same by the echoed timestamp (RFC 3522 §3.2), when a queue has increased the RTT.
 #[test]
-fn section_6_2_step_3_an_echo_of_what_was_sent_first_shows_reordering() {
+fn section_6_2_step_3_an_echo_of_the_original_shows_reordering() {
     for late in [true, false] {
         let peer = TcpOptions {
             sack_permitted: true,
@@ -152,7 +152,7 @@ fn section_7_2_after_a_timeout_there_are_no_probes() {
 /// A probe repaired a loss, which reduced the window. Another loss of the same flight does not
 /// reduce the window again, because the data was sent before the reduction.
 #[test]
-fn section_7_4_a_loss_behind_a_probe_that_reduced_is_no_second_reduction() {
+fn section_7_4_a_loss_behind_a_probe_does_not_reduce_again() {
     let mut rig = Rig::established_sack();
     rig.write(2_000);
     let mut sent = Vec::new();
@@ -192,7 +192,7 @@ fn section_7_4_a_loss_behind_a_probe_that_reduced_is_no_second_reduction() {
 /// The path reorders, and spurious retransmissions have grown the reordering window to three
 /// quarters.
 #[test]
-fn section_6_2_step_4_sixteen_recoveries_without_dsack_take_that_back() {
+fn section_6_2_step_4_sixteen_recoveries_reset_the_reordering_window() {
     let (mut rig, una) = of_40_ms();
     let una = reorder(&mut rig, una);
     let waits: Vec<u64> = (0..3)
@@ -226,7 +226,7 @@ fn section_6_2_step_4_sixteen_recoveries_without_dsack_take_that_back() {
 }
 
 #[test]
-fn section_6_3_after_a_timeout_what_was_sent_lately_stays_in_flight() {
+fn section_6_3_after_a_timeout_recent_data_stays_in_flight() {
     let start = || {
         let mut rig = Rig::established_sack();
         rig.write(3000);

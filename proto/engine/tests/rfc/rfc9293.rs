@@ -54,7 +54,7 @@ fn must_11_a_reset_in_syn_received_refuses_an_active_open() {
 }
 
 #[test]
-fn must_35_a_window_that_closes_over_what_is_in_flight_is_probed() {
+fn must_35_a_window_that_closes_over_the_flight_is_probed() {
     let mut rig = Rig::established(SocketOptions::default());
     assert_eq!(rig.write(2000).len(), 2);
     assert_eq!(rig.push(ack(1, 1).wnd(0)), []);
@@ -78,7 +78,7 @@ fn must_35_a_window_that_closes_over_what_is_in_flight_is_probed() {
 
 /// The application reads 100 bytes at a time, and each segment of ours shows the window.
 #[test]
-fn must_39_and_shld_14_the_right_edge_moves_by_whole_segments_and_never_back() {
+fn must_39_and_shld_14_the_right_edge_moves_by_whole_segments_and_never_left() {
     let mut rig = full(SocketOptions {
         nodelay: true,
         ..SocketOptions::default()
@@ -233,7 +233,7 @@ fn must_60_a_cork_gives_way_in_time() {
 
 /// Data that is sent while the persist timer runs starts the retransmission timer.
 #[test]
-fn must_19_what_was_held_by_a_cork_is_retransmitted_too() {
+fn must_19_data_held_by_a_cork_is_retransmitted_too() {
     let mut rig = Rig::established(SocketOptions {
         cork: true,
         ..SocketOptions::default()
@@ -252,7 +252,7 @@ fn must_19_what_was_held_by_a_cork_is_retransmitted_too() {
 
 /// The window is opened by a data segment, which the fast path might take.
 #[test]
-fn must_36_what_an_opened_window_lets_out_is_retransmitted_too() {
+fn must_36_data_sent_into_an_opened_window_is_retransmitted_too() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 1).wnd(0));
     rig.wait_ms(50);
@@ -283,7 +283,7 @@ fn must_66_a_reset_and_an_acknowledgment_count_while_our_window_is_closed() {
 }
 
 #[test]
-fn must_67_and_shld_6_the_size_announced_is_what_the_route_takes() {
+fn must_67_and_shld_6_the_announced_mss_is_that_of_the_link() {
     for (mtu, mss) in [(1500, 1460), (1400, 1360), (9000, 8960), (576, 536)] {
         let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
         rig.env.mtu = mtu;
@@ -361,7 +361,7 @@ fn section_3_10_7_4_an_older_segment_does_not_change_the_window() {
 
 /// The peer moves its right edge back into the oldest segment, and continues to answer.
 #[test]
-fn shld_17_what_is_beyond_an_edge_that_came_back_does_not_end_the_connection() {
+fn shld_17_a_shrunk_window_does_not_end_the_connection() {
     let config = EngineConfig {
         retries: 3,
         ..EngineConfig::default()

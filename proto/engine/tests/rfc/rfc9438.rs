@@ -62,7 +62,7 @@ fn section_5_8_time_in_which_the_window_was_not_in_use_does_not_count() {
 /// In slow start, an ACK of nine segments would nearly double cwnd. An ACK that also shows a loss
 /// does not grow it (as in Linux).
 #[test]
-fn section_4_6_what_shows_a_loss_does_not_open_the_window_first() {
+fn section_4_6_an_ack_that_shows_a_loss_does_not_grow_cwnd() {
     let mut rig = Rig::established_sack();
     assert_eq!(rig.write(30_000).len(), 10);
     rig.wait_ms(10);

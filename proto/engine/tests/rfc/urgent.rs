@@ -31,7 +31,7 @@ fn nodelay() -> SocketOptions {
 }
 
 #[test]
-fn must_30_and_62_the_pointer_names_the_byte_after_what_was_written() {
+fn must_30_and_62_the_pointer_is_that_of_the_next_byte() {
     let mut rig = Rig::established(nodelay());
     assert_eq!(marked(&rig.write(10)), [(1, 10, None)]);
     assert_eq!(marked(&rig.write_urgent(5)), [(11, 5, Some(5))]);
@@ -66,7 +66,7 @@ fn must_31_urgent_data_may_be_longer_than_the_pointer_reaches() {
 }
 
 #[test]
-fn section_3_8_5_what_is_sent_again_has_its_own_pointer() {
+fn section_3_8_5_a_retransmission_has_its_own_pointer() {
     let mut rig = Rig::established(nodelay());
     assert_eq!(marked(&rig.write(1000)), [(1, 1000, None)]);
     // Both are in one segment now. The pointer is relative to that segment.
@@ -128,7 +128,7 @@ fn section_3_8_5_a_closed_window_keeps_no_pointer_back() {
 }
 
 #[test]
-fn section_3_8_5_a_program_cannot_name_what_it_may_not_write() {
+fn section_3_8_5_an_urgent_position_beyond_the_limit_is_refused() {
     let mut rig = Rig::established(nodelay());
     rig.write(100);
     rig.push(ack(1, 51));
@@ -174,7 +174,7 @@ fn must_32_the_program_hears_of_urgent_data_when_it_comes() {
 }
 
 #[test]
-fn must_32_a_pointer_beyond_the_text_waits_for_its_byte() {
+fn must_32_a_pointer_beyond_the_segment_waits_for_its_byte() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 10).urgent(1000));
     assert_eq!(told(&mut rig), [Event::Urgent(999)]);

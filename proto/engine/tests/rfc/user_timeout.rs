@@ -18,7 +18,7 @@ fn close_window(rig: &mut Rig) {
 }
 
 #[test]
-fn unacknowledged_text_ends_the_connection_in_time() {
+fn unacknowledged_data_ends_the_connection_after_user_timeout() {
     let mut rig = Rig::established(options(3));
     let start = rig.ms();
     rig.events();
@@ -39,7 +39,7 @@ fn unacknowledged_text_ends_the_connection_in_time() {
 }
 
 #[test]
-fn it_ends_where_it_says_and_not_at_the_next_retransmission() {
+fn user_timeout_expires_between_retransmissions() {
     let mut rig = Rig::established(options(3));
     rig.events();
     rig.write(1000);
@@ -50,7 +50,7 @@ fn it_ends_where_it_says_and_not_at_the_next_retransmission() {
 }
 
 #[test]
-fn an_acknowledgment_starts_it_anew() {
+fn an_ack_restarts_user_timeout() {
     let mut rig = Rig::established(options(3));
     rig.events();
     rig.write(2000);
@@ -63,7 +63,7 @@ fn an_acknowledgment_starts_it_anew() {
 }
 
 #[test]
-fn longer_than_the_retries_it_is_what_counts() {
+fn user_timeout_beyond_the_retries_counts() {
     let config = EngineConfig {
         retries: 2,
         ..EngineConfig::default()
@@ -114,7 +114,7 @@ fn must_37_without_it_a_peer_that_answers_probes_is_never_given_up() {
 }
 
 #[test]
-fn must_20_r2_of_text_is_at_least_100_s() {
+fn must_20_r2_of_data_is_at_least_100_s() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.events();
     rig.write(1000);

@@ -49,7 +49,7 @@ fn v6(word: u16, extensions: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_fragment_says_what_it_is_of_and_where() {
+fn fields_of_a_fragment() {
     for options in [0, 10] {
         let frame = v4(MORE | 3, options, &[7; 24]);
         assert_eq!(parse_frame(&frame), Err(DropReason::Fragment));
@@ -174,7 +174,7 @@ fn the_whole_has_the_headers_of_the_first() {
 }
 
 #[test]
-fn the_sender_is_told_what_did_not_become_whole() {
+fn the_sender_gets_an_error_for_an_incomplete_packet() {
     let mut out = [0; TIME_EXCEEDED_LEN_MAX];
     let long = [7; 1400];
     for (frame, most) in [
