@@ -96,7 +96,7 @@ impl Datagram {
     }
 
     /// Returns true if all fragments have arrived.
-    pub fn is_done(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.end == Some(self.len)
     }
 

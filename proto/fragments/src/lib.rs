@@ -92,11 +92,11 @@ impl Reassembler {
         };
         let (cost, was_broken) = (datagram.cost(), datagram.is_broken());
         let taken = datagram.take(fragment);
-        let done = datagram.is_done();
+        let complete = datagram.is_complete();
         self.bytes = self.bytes - cost + datagram.cost();
         self.counters.fails += u64::from(datagram.is_broken() && !was_broken);
         taken?;
-        if !done {
+        if !complete {
             return Ok(None);
         }
         let whole = self.remove(at).frame();

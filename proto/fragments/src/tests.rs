@@ -191,7 +191,7 @@ fn a_last_fragment_before_known_data_breaks_the_packet() {
 }
 
 #[test]
-fn time_ends_the_wait() {
+fn a_packet_times_out() {
     let whole = payload(1000);
     let mut all = Reassembler::default();
     assert_eq!(all.next_timeout(), None);
@@ -239,7 +239,7 @@ fn a_packet_that_lost_a_fragment_does_not_wait_until_its_number_comes_again() {
 }
 
 #[test]
-fn nobody_gets_more_than_a_share_and_the_oldest_make_room() {
+fn memory_is_bounded_per_source_and_the_oldest_packet_makes_room() {
     let whole = payload(8000);
     let mut all = Reassembler::default();
     let begun = |host, id| Part {
@@ -304,7 +304,7 @@ fn rfc3168_section_5_3_ce_of_any_fragment_marks_the_packet() {
 }
 
 #[test]
-fn frames_are_parsed_and_made_alike() {
+fn frames_are_parsed_and_emitted_alike() {
     // A fragment parsed from a frame: IPv6 with a hop-by-hop header.
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
     frame.extend([0x60, 0x20, 0, 0, 0, 8 + 8 + 24, 0, 64]);

@@ -86,13 +86,13 @@ pub struct Connection {
     /// Time at which the RACK reordering timer expires (RFC 8985 §6.3).
     pub reorder_deadline: Option<Millis>,
     /// A tail loss probe was sent, and no ACK has advanced SND.UNA since.
-    pub probed: bool,
+    pub probe_sent: bool,
     /// Retransmission timeouts since SND.UNA last advanced.
     pub timeouts: u8,
     /// Number of times that the RTO was doubled since the last RTT sample (RFC 6298 §5).
     pub backoff: u8,
     /// The FIN was sent in a segment without payload.
-    pub fin_alone: bool,
+    pub fin_without_data: bool,
     /// SND.UNA after the last ACK that the slow path handled. A larger SND.UNA means that the fast
     /// path took ACKs since.
     pub snd_una_seen: SeqNumber,

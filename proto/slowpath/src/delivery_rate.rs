@@ -14,11 +14,11 @@ use tidelane_time::Duration;
 use crate::Slow;
 
 /// Largest number of transmission times that are recorded.
-const SENDINGS_MAX: usize = 4096;
+const TRANSMISSIONS_MAX: usize = 4096;
 
 /// State at one transmission. Times are in microseconds modulo 2^32.
 #[derive(Clone, Copy, Debug)]
-struct Sending {
+struct Transmission {
     /// P.sent_time.
     sent_us: u32,
     /// P.delivered.
@@ -44,7 +44,7 @@ pub struct Sampler {
     /// not app-limited.
     app_limited: u64,
     /// Recorded transmissions, the oldest first.
-    sendings: VecDeque<Sending>,
+    transmissions: VecDeque<Transmission>,
     /// Bytes marked lost since the last sample.
     lost: u32,
 }
@@ -56,13 +56,17 @@ impl Sampler {
             self.first_sent_us = now_us;
             self.delivered_us = now_us;
         }
-        if self.sendings.back().is_some_and(|s| s.sent_us == now_us) {
+        if self
+            .transmissions
+            .back()
+            .is_some_and(|s| s.sent_us == now_us)
+        {
             return;
         }
-        if self.sendings.len() >= SENDINGS_MAX {
-            self.sendings.pop_front();
+        if self.transmissions.len() >= TRANSMISSIONS_MAX {
+            self.transmissions.pop_front();
         }
-        self.sendings.push_back(Sending {
+        self.transmissions.push_back(Transmission {
             sent_us: now_us,
             delivered: self.delivered,
             delivered_us: self.delivered_us,
@@ -78,25 +82,27 @@ impl Sampler {
         if self.delivered > self.app_limited {
             self.app_limited = 0;
         }
-        let sending = self.take_sending(sent_us?)?;
-        self.first_sent_us = sending.sent_us;
-        let to_send = sending.sent_us.wrapping_sub(sending.first_sent_us);
-        let to_ack = now_us.wrapping_sub(sending.delivered_us);
+        let transmission = self.take_transmission(sent_us?)?;
+        self.first_sent_us = transmission.sent_us;
+        let to_send = transmission
+            .sent_us
+            .wrapping_sub(transmission.first_sent_us);
+        let to_ack = now_us.wrapping_sub(transmission.delivered_us);
         Some(Interval {
-            bytes: self.delivered - sending.delivered,
+            bytes: self.delivered - transmission.delivered,
             span: Duration::from_micros(u64::from(to_send.max(to_ack))),
-            prior_delivered: sending.delivered,
-            app_limited: sending.app_limited,
+            prior_delivered: transmission.delivered,
+            app_limited: transmission.app_limited,
         })
     }
 
     /// Returns the record of the transmission at `sent_us`, and drops older ones.
-    fn take_sending(&mut self, sent_us: u32) -> Option<Sending> {
-        let before = |s: &Sending| (s.sent_us.wrapping_sub(sent_us) as i32) < 0;
-        while self.sendings.front().is_some_and(before) {
-            self.sendings.pop_front();
+    fn take_transmission(&mut self, sent_us: u32) -> Option<Transmission> {
+        let before = |s: &Transmission| (s.sent_us.wrapping_sub(sent_us) as i32) < 0;
+        while self.transmissions.front().is_some_and(before) {
+            self.transmissions.pop_front();
         }
-        let first = self.sendings.front()?;
+        let first = self.transmissions.front()?;
         (first.sent_us == sent_us).then_some(*first)
     }
 }

@@ -27,7 +27,7 @@ pub struct FastOpen {
     /// handshake is complete.
     pub counts_as_pending: bool,
     /// The SYN was retransmitted.
-    pub repeated: bool,
+    pub syn_retransmitted: bool,
     /// The application waits to write more data than the SYN carried.
     pub more_follows: bool,
     /// True if the option of our SYN had the experimental form, false if it had the standard form.
@@ -49,12 +49,12 @@ pub struct FastOpenAnswer {
     /// Form of the option in our SYN: true if experimental. `None` if there was no option.
     pub asked_experimental: Option<bool>,
     /// The SYN carried data.
-    pub text: bool,
+    pub data: bool,
     /// The SYN was retransmitted without option and data.
-    pub repeated: bool,
+    pub syn_retransmitted: bool,
     /// The server answered the retransmitted SYN without data, because the SYN with data or its
     /// answer was lost.
-    pub lost: bool,
+    pub syn_data_lost: bool,
 }
 
 /// Returns the bytes of data that fit into a SYN to `peer`, whose last known MSS was `mss`.
@@ -113,14 +113,14 @@ impl<E: Env> Slow<'_, E> {
         self.arm_rto();
     }
 
-    /// Updates SND.NXT after a SYN or SYN,ACK with `text` bytes of data. A retransmission does not
+    /// Updates SND.NXT after a SYN or SYN,ACK with `data` bytes of data. A retransmission does not
     /// move SND.NXT back.
-    pub(crate) fn note_syn_sent(&mut self, text: u32) {
+    pub(crate) fn note_syn_sent(&mut self, data: u32) {
         let option = self.cold.fast_open.option.take();
         if let Some(option) = option {
             self.cold.fast_open.asked_experimental = Some(option.experimental);
         }
-        let end = self.hot.iss.add(1).add(text);
+        let end = self.hot.iss.add(1).add(data);
         self.hot.snd_nxt = match self.hot.snd_nxt == self.hot.iss {
             true => end,
             false => self.hot.snd_nxt.later_of(end),
@@ -136,11 +136,11 @@ impl<E: Env> Slow<'_, E> {
     pub fn accept_fast_open(&mut self, syn: &Segment<'_>, listener: ListenerId) {
         self.cold.fast_open.pending = true;
         let room = self.hot.rcv_wnd_limit as usize;
-        let text = &syn.payload[..syn.payload.len().min(room)];
+        let data = &syn.payload[..syn.payload.len().min(room)];
         // Data for which there is no memory is not acknowledged, and the client retransmits it.
-        if !text.is_empty() && self.env.place(self.id, 0, text) {
-            self.hot.rcv_nxt = self.hot.rcv_nxt.add(text.len() as u32);
-            self.hot.rcv_mss = text.len().min(0xffff) as u16;
+        if !data.is_empty() && self.env.place(self.id, 0, data) {
+            self.hot.rcv_nxt = self.hot.rcv_nxt.add(data.len() as u32);
+            self.hot.rcv_mss = data.len().min(0xffff) as u16;
             self.cold.fast_open.syn_data_acked = true;
         }
         self.counters.passive_opens += 1;
@@ -162,15 +162,15 @@ impl<E: Env> Slow<'_, E> {
     /// counts as unsent, and is sent again at once (RFC 7413 §4.2.2, client).
     pub(crate) fn on_syn_data_acked(&mut self, syn_ack: &Segment<'_>) {
         let first = self.hot.iss.add(1);
-        let text = self.hot.snd_nxt.after(first);
+        let data = self.hot.snd_nxt.after(first);
         let all = syn_ack.ack == self.hot.snd_nxt;
         let end = self.hot.snd_nxt;
         self.hot.snd_una = syn_ack.ack;
         self.hot.snd_nxt = syn_ack.ack;
-        if !self.cold.fast_open.active && !text {
+        if !self.cold.fast_open.active && !data {
             return;
         }
-        self.cold.fast_open.syn_data_acked = text && all;
+        self.cold.fast_open.syn_data_acked = data && all;
         if syn_ack.ack.after(first) {
             self.env.event(self.id, Event::Writable);
         }
@@ -181,9 +181,12 @@ impl<E: Env> Slow<'_, E> {
             mss: syn_ack.options.mss,
             cookie,
             asked_experimental: asked,
-            text,
-            repeated: self.cold.fast_open.repeated,
-            lost: text && !all && cookie.is_none() && self.cold.fast_open.repeated,
+            data,
+            syn_retransmitted: self.cold.fast_open.syn_retransmitted,
+            syn_data_lost: data
+                && !all
+                && cookie.is_none()
+                && self.cold.fast_open.syn_retransmitted,
         });
         self.retransmit_syn_data(end);
     }
@@ -213,13 +216,13 @@ impl<E: Env> Slow<'_, E> {
         if !self.cold.fast_open.active || !more {
             return Outcome::Keep;
         }
-        let mut text = *syn_ack;
-        text.seq = text.seq.add(1);
-        text.flags.remove(TcpFlags::SYN);
+        let mut data = *syn_ack;
+        data.seq = data.seq.add(1);
+        data.flags.remove(TcpFlags::SYN);
         self.cold.delivered = DeliveredData::default();
         self.hot.rcv_adv = self.hot.rcv_nxt.add(self.hot.rcv_wnd_limit.min(0xffff));
-        let taken = self.process_text(&text, ecn);
-        match taken.and_then(|()| self.check_fin(&text)) {
+        let taken = self.process_text(&data, ecn);
+        match taken.and_then(|()| self.check_fin(&data)) {
             Ok(()) => {
                 self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
                 Outcome::Keep

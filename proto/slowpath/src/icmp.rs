@@ -103,7 +103,7 @@ impl<E: Env> Slow<'_, E> {
             // The data made the SYN too long. The retransmission carries no data, and announces an
             // MSS that fits the path.
             self.cold.rmss = self.cold.rmss.min(self.cold.path_mss);
-            self.cold.fast_open.repeated = true;
+            self.cold.fast_open.syn_retransmitted = true;
             let _ = self.send_syn();
         }
     }
@@ -128,11 +128,11 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Stores the path MTU for later connections to this destination (RFC 1191 §6.2).
-    pub(crate) fn cache_path_mtu(&mut self, probed: bool) {
+    pub(crate) fn cache_path_mtu(&mut self, probe_sent: bool) {
         let path = PathMtu {
             mss: self.cold.path_mss,
             until: self.clock.now + Duration::from_millis(PATH_MTU_AGE_MS.into()),
-            probed,
+            probe_sent,
         };
         self.path_mtus.learn(self.hot.key.peer.addr, path);
     }
@@ -159,7 +159,7 @@ impl Connection {
         let left = (path.until - clock.now).as_millis();
         self.path_mss = path.mss;
         self.path_deadline = Some(clock.ms.plus(left.clamp(1, PATH_MTU_AGE_MS.into()) as u32));
-        if path.probed {
+        if path.probe_sent {
             self.mtu.begin_at(path.mss);
         }
     }

@@ -15,7 +15,7 @@ const TIMEOUTS: u8 = 4;
 /// First size of a search over IPv4, as an MSS (Linux: `tcp_base_mss`; RFC 4821 §7.2).
 const BASE_MSS: u16 = 1024;
 /// The search ends when its two sizes are less than this apart (Linux: `tcp_probe_threshold`).
-const NEAR: u16 = 8;
+const PROBE_THRESHOLD: u16 = 8;
 /// Least congestion window for a probe, in segments.
 const WINDOW_MIN: u32 = 11;
 /// Segments that must follow a probe, so that SACK shows its loss.
@@ -36,7 +36,7 @@ struct Probe {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MtuSearch {
     /// A search has begun. The largest size known to arrive is the connection's `path_mss`.
-    on: bool,
+    active: bool,
     /// Largest size worth a probe.
     high: u16,
     probe: Option<Probe>,
@@ -45,7 +45,7 @@ pub struct MtuSearch {
 impl MtuSearch {
     /// Returns true if the search will send another probe, now or later.
     pub(crate) fn is_open(&self, low: u16) -> bool {
-        self.on && (self.probe.is_some() || self.high.saturating_sub(low) >= NEAR)
+        self.active && (self.probe.is_some() || self.high.saturating_sub(low) >= PROBE_THRESHOLD)
     }
 
     /// Returns true if a probe is in flight.
@@ -56,7 +56,7 @@ impl MtuSearch {
     /// Starts from the `size` that another connection's search has found. The next probe waits
     /// until that size expires.
     pub(crate) fn begin_at(&mut self, size: u16) {
-        (self.on, self.high) = (true, size);
+        (self.active, self.high) = (true, size);
     }
 
     /// Lowers the upper bound of the search, after an ICMP error.
@@ -87,7 +87,7 @@ impl<E: Env> Slow<'_, E> {
 
     fn search_from(&mut self, low: u16) {
         self.cold.mtu = MtuSearch {
-            on: true,
+            active: true,
             high: self.largest_mss(),
             probe: None,
         };
@@ -124,7 +124,7 @@ impl<E: Env> Slow<'_, E> {
     /// Raises the upper bound again after ten minutes, as the path may have changed. Returns false
     /// if there is no search.
     pub(crate) fn search_again(&mut self) -> bool {
-        if !self.cold.mtu.on {
+        if !self.cold.mtu.active {
             return false;
         }
         self.cold.mtu.high = self.largest_mss();
@@ -210,7 +210,7 @@ impl<E: Env> Slow<'_, E> {
         if self.cold.mtu.is_open(low) {
             return;
         }
-        if low.saturating_add(NEAR) > self.largest_mss() {
+        if low.saturating_add(PROBE_THRESHOLD) > self.largest_mss() {
             self.path_mtus.forget(self.hot.key.peer.addr);
         } else {
             self.cache_path_mtu(true);

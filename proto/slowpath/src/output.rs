@@ -52,7 +52,7 @@ impl<E: Env> Slow<'_, E> {
         if let Some(option) = self.cold.fast_open.option {
             options.set_fast_open(option);
         }
-        let text = self.syn_data_len();
+        let data_len = self.syn_data_len();
         // Unread data of the peer's SYN reduces the window.
         let unread = self.hot.rx_head().wrapping_sub(self.hot.rx_read);
         let quota = self.hot.rcv_wnd_limit.saturating_sub(unread);
@@ -77,12 +77,12 @@ impl<E: Env> Slow<'_, E> {
             wnd: wnd as u16,
             options,
             payload_pos: 0,
-            payload_len: text,
-            segment_size: text as u16,
+            payload_len: data_len,
+            segment_size: data_len as u16,
             ecn: self.syn_field(),
         };
         self.env.transmit(&out)?;
-        self.note_syn_sent(text);
+        self.note_syn_sent(data_len);
         if passive {
             self.hot.rcv_adv = self.hot.rcv_nxt.add(wnd);
             self.hot.last_ack_sent = self.hot.rcv_nxt;
@@ -183,7 +183,7 @@ impl<E: Env> Slow<'_, E> {
         self.hot.snd_nxt = self.hot.snd_nxt.add(1);
         self.note_sent(self.hot.tx_end);
         self.hot.set(flags::FIN_SENT);
-        self.cold.fin_alone = true;
+        self.cold.fin_without_data = true;
         self.arm_rto();
         Ok(())
     }

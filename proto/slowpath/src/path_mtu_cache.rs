@@ -17,7 +17,7 @@ pub struct PathMtu {
     /// Time at which the entry expires.
     pub until: Instant,
     /// The size was found by probes, as no router on the path sends ICMP errors.
-    pub probed: bool,
+    pub probe_sent: bool,
 }
 
 /// Entries by destination, for those whose path MTU is below the link's.
@@ -69,8 +69,12 @@ mod tests {
 
     fn path(mss: u16, until: u64) -> PathMtu {
         let until = Instant::from_secs(until);
-        let probed = false;
-        PathMtu { mss, until, probed }
+        let probe_sent = false;
+        PathMtu {
+            mss,
+            until,
+            probe_sent,
+        }
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl<E: Env> Slow<'_, E> {
         self.hot.snd_una = ack;
         self.cold.timeouts = 0;
         self.cold.retrans_since = None;
-        self.cold.probed = false;
+        self.cold.probe_sent = false;
         self.cold.soft_error = None;
         let timing = Timing {
             sent_before_us: self.echoed_before_us(segment),
@@ -130,8 +130,8 @@ impl<E: Env> Slow<'_, E> {
         }
         if !self.hot.has(flags::SACK) {
             // Duplicate ACKs have already counted some of it as delivered (RFC 6937 §3).
-            let told = self.cold.dup_acks.saturating_mul(self.hot.mss.into());
-            self.cold.delivered.bytes = acked.saturating_sub(told);
+            let counted = self.cold.dup_acks.saturating_mul(self.hot.mss.into());
+            self.cold.delivered.bytes = acked.saturating_sub(counted);
         }
         // The window grows in the Loss phase, which is slow start (RFC 5681 §3.1).
         let may_grow = !self.is_reducing();

@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrival_too_soon_is_that_of_the_first_transmission() {
+    fn an_ack_within_the_minimum_rtt_is_that_of_the_original() {
         let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
         scoreboard.mark_first_lost(100);
         scoreboard.on_retransmit(s(0), 100, 90);
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrival_with_an_older_echo_is_that_of_the_first_transmission() {
+    fn an_ack_with_an_older_echo_is_that_of_the_original() {
         let repaired = |sent_before_us| {
             let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
             scoreboard.mark_first_lost(100);

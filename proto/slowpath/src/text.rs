@@ -34,28 +34,28 @@ impl<E: Env> Slow<'_, E> {
         } else {
             0
         };
-        let Some(text) = segment.payload.get(skip as usize..) else {
+        let Some(payload) = segment.payload.get(skip as usize..) else {
             return Ok(());
         };
         let start = segment.seq.add(skip);
         let room = self.hot.rcv_adv.distance_from(start) as usize;
-        let text = &text[..text.len().min(room)];
+        let payload = &payload[..payload.len().min(room)];
         self.note_ecn(segment, ecn);
         self.end_run_before(start);
         let at_once = self.hot.has(flags::ACK_NOW);
         self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
-        if text.is_empty() {
+        if payload.is_empty() {
             self.counters.drops[DropReason::OutOfWindow.index()] += u64::from(room == 0);
             return Ok(());
         }
-        let end = start.add(text.len() as u32);
+        let end = start.add(payload.len() as u32);
         if self.cold.fin_at.is_some_and(|fin| end.after(fin)) {
             return self.drop(DropReason::DataAfterFin);
         }
         if start != next && self.cold.ooo.len() >= crate::ranges::RANGES_MAX {
             return self.drop(DropReason::ReassemblyFull);
         }
-        if !self.env.place(self.id, self.hot.rx_pos(start), text) {
+        if !self.env.place(self.id, self.hot.rx_pos(start), payload) {
             return self.drop(DropReason::RxBufferFull);
         }
         let duplicate = match skip {
@@ -71,7 +71,7 @@ impl<E: Env> Slow<'_, E> {
         // A segment that fills a hole is acknowledged at once (RFC 5681 §4.2).
         let at_once = at_once || !in_order_before || duplicate.is_some();
         self.hot.put(flags::ACK_NOW, at_once);
-        self.hot.schedule_ack(text.len() as u32, self.timeouts);
+        self.hot.schedule_ack(payload.len() as u32, self.timeouts);
         self.env.event(self.id, Event::Readable);
         Ok(())
     }

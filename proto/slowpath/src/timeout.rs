@@ -32,7 +32,7 @@ impl<E: Env> Slow<'_, E> {
     pub fn arm_rto(&mut self) {
         let rto = self.within_user_timeout(self.cold.retrans_since, self.rto_ms());
         let probe = self.cold.ca_state != CaState::Loss
-            && !self.cold.probed
+            && !self.cold.probe_sent
             && self.hot.state.sends()
             && self.hot.has(flags::SACK);
         // A probe for several segments needs no allowance for delayed ACKs.
@@ -146,7 +146,7 @@ impl<E: Env> Slow<'_, E> {
                 // The congestion window of a passive open is already set.
                 self.hot.cwnd = self.cold.controller.cwnd();
                 self.hot.clear(flags::RTT_TIMING);
-                self.cold.fast_open.repeated = true;
+                self.cold.fast_open.syn_retransmitted = true;
                 let _ = self.send_syn();
                 self.arm_rto();
             }
@@ -236,7 +236,7 @@ impl<E: Env> Slow<'_, E> {
     /// Sends a tail loss probe (RFC 8985 §7.3): new data, or else the last segment again. Its ACK
     /// shows what is lost.
     fn on_probe_timeout(&mut self) -> Outcome {
-        self.cold.probed = true;
+        self.cold.probe_sent = true;
         self.counters.loss_probes += 1;
         let mss = u32::from(self.hot.mss);
         self.suspect_loss();
@@ -258,7 +258,7 @@ impl<E: Env> Slow<'_, E> {
     /// Returns the last segment that was sent, or the FIN if that was sent without payload.
     fn last_sent(&mut self, mss: u32) -> Option<(SeqNumber, u32)> {
         let last = self.suspect_loss().last(mss);
-        if self.cold.fin_alone {
+        if self.cold.fin_without_data {
             return Some((self.hot.tx_end, 1));
         }
         last

@@ -28,8 +28,8 @@ impl<E: Env> Slow<'_, E> {
     fn wants_scoreboard(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
         let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_rtt_samples();
-        let told = limited || self.cold.controller.models_delivery();
-        busy && (told || self.cold.mtu.is_probing())
+        let wanted = limited || self.cold.controller.models_delivery();
+        busy && (wanted || self.cold.mtu.is_probing())
     }
 
     /// Starts a scoreboard if the flow needs one.

@@ -17,15 +17,15 @@ pub struct Urgent {
     /// SND.UP, until it is acknowledged.
     pub snd_up: Option<SeqNumber>,
     /// RCV.UP - 1: the last urgent byte, until all data up to it has arrived.
-    rcv_up: Option<Named>,
+    rcv_up: Option<UrgentByte>,
 }
 
 /// The last urgent byte of the peer.
 #[derive(Clone, Copy, Debug)]
-struct Named {
+struct UrgentByte {
     at: SeqNumber,
     /// The byte has arrived, perhaps out of order.
-    seen: bool,
+    received: bool,
 }
 
 impl Urgent {
@@ -46,8 +46,8 @@ pub(crate) fn pointer(
     let up = snd_up.filter(|up| seq.before(*up))?;
     let reach = u32::from(u16::MAX);
     let ahead = up.distance_from(seq);
-    let told = ahead <= reach || seq.add(reach).after(snd_nxt);
-    told.then_some(ahead.min(reach) as u16)
+    let fits = ahead <= reach || seq.add(reach).after(snd_nxt);
+    fits.then_some(ahead.min(reach) as u16)
 }
 
 impl<E: Env> Slow<'_, E> {
@@ -58,12 +58,12 @@ impl<E: Env> Slow<'_, E> {
         if segment.flags.contains(TcpFlags::URG) {
             self.take_pointer(segment);
         }
-        let Some(named) = self.cold.urgent.rcv_up.as_mut().filter(|up| !up.seen) else {
+        let Some(urgent_byte) = self.cold.urgent.rcv_up.as_mut().filter(|up| !up.received) else {
             return;
         };
-        let offset = named.at.distance_from(segment.seq) as usize;
+        let offset = urgent_byte.at.distance_from(segment.seq) as usize;
         if let Some(byte) = segment.payload.get(offset) {
-            named.seen = true;
+            urgent_byte.received = true;
             self.env.event(self.id, Event::UrgentByte(*byte));
         }
     }
@@ -78,7 +78,10 @@ impl<E: Env> Slow<'_, E> {
         if old || !self.hot.state.receives() {
             return;
         }
-        self.cold.urgent.rcv_up = Some(Named { at, seen: false });
+        self.cold.urgent.rcv_up = Some(UrgentByte {
+            at,
+            received: false,
+        });
         let pos = self.hot.rx_pos(at);
         self.env.event(self.id, Event::Urgent(pos));
     }

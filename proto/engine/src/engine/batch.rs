@@ -160,8 +160,8 @@ impl Engine {
         // A data segment carries the ACK, but perhaps not all SACK blocks.
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
-            let usual = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
-            if usual && flow.srtt != 0 && !is_idle(flow, clock.us()) {
+            let fast = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
+            if fast && flow.srtt != 0 && !is_idle(flow, clock.us()) {
                 let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
                 match fast.send() {
                     Ok(sent) => {

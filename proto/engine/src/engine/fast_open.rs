@@ -197,9 +197,9 @@ impl Engine {
         };
         let fast_open = &mut cold.fast_open;
         if let Some(answer) = fast_open.answer.take() {
-            let taken = u64::from(fast_open.syn_data_acked);
-            self.counters.fast_open_active += taken;
-            self.counters.fast_open_active_fails += u64::from(answer.text) - taken;
+            let acked = u64::from(fast_open.syn_data_acked);
+            self.counters.fast_open_active += acked;
+            self.counters.fast_open_active_fails += u64::from(answer.data) - acked;
             self.fast_open.cache.learn(now, flow.key.peer.addr, &answer);
         }
         if fast_open.counts_as_pending && (gone || flow.state != State::SynReceived) {
@@ -232,7 +232,7 @@ impl Engine {
     ) -> Option<u32> {
         let offer = self.offer(now, peer, request);
         let room = syn_room(&self.config, peer, mtu, options, offer.mss);
-        offer.text.then_some(room)
+        offer.data.then_some(room)
     }
 
     /// Active OPEN with Fast Open (RFC 7413 §4.2.1, client). The SYN leaves at the end of the batch
@@ -258,10 +258,10 @@ impl Engine {
         let room = syn_room(&self.config, peer.addr, route.mtu, &options, offer.mss);
         if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
             cold.fast_open.option = offer.option;
-            cold.fast_open.room = if offer.text { room } else { 0 };
+            cold.fast_open.room = if offer.data { room } else { 0 };
             cold.fast_open.more_follows = request.more_follows;
-            cold.fast_open.active = offer.text || offer.option.is_some();
-            cold.fast_open.held = request.held && offer.text && room > 0;
+            cold.fast_open.active = offer.data || offer.option.is_some();
+            cold.fast_open.held = request.held && offer.data && room > 0;
         }
         self.want_to_send(id);
         Ok(id)

@@ -19,7 +19,7 @@ const LOSSES_MAX: u32 = 11;
 
 /// Forms of the option in which a server was asked without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-enum Tried {
+enum TriedForms {
     #[default]
     None,
     Standard,
@@ -32,7 +32,7 @@ struct Server {
     mss: Option<u16>,
     /// Cookie, in the form in which the server sent it.
     cookie: Option<FastOpenOption>,
-    tried: Tried,
+    tried: TriedForms,
     /// Consecutive losses of SYNs with data.
     losses: u32,
     lost_at: Instant,
@@ -46,7 +46,7 @@ pub struct Offer {
     /// Fast Open option of the SYN.
     pub option: Option<FastOpenOption>,
     /// True if the SYN may carry data.
-    pub text: bool,
+    pub data: bool,
     /// MSS of the server, if known.
     pub mss: Option<u16>,
 }
@@ -77,18 +77,18 @@ impl Cache {
         if !policy.client || paused {
             return Offer::default();
         }
-        let (option, text) = match known.cookie {
+        let (option, data) = match known.cookie {
             _ if without_cookie || policy.client_without_cookie => (None, true),
             Some(cookie) => (Some(cookie), true),
             None => {
                 let request = FastOpenOption {
                     cookie: FastOpenCookie::REQUEST,
-                    experimental: known.tried == Tried::Standard,
+                    experimental: known.tried == TriedForms::Standard,
                 };
                 (Some(request), false)
             }
         };
-        Offer { option, text, mss }
+        Offer { option, data, mss }
     }
 
     /// Stores the answer of a server.
@@ -98,18 +98,18 @@ impl Cache {
         match (answer.cookie, answer.asked_experimental) {
             (Some(cookie), _) => server.cookie = Some(cookie),
             (None, Some(experimental))
-                if server.cookie.is_none() && !answer.text && !answer.repeated =>
+                if server.cookie.is_none() && !answer.data && !answer.syn_retransmitted =>
             {
                 let tried = if experimental {
-                    Tried::Both
+                    TriedForms::Both
                 } else {
-                    Tried::Standard
+                    TriedForms::Standard
                 };
                 server.tried = server.tried.max(tried);
             }
             _ => {}
         }
-        if answer.lost {
+        if answer.syn_data_lost {
             server.losses = server.losses.saturating_add(1);
             server.lost_at = now;
         } else {
@@ -152,9 +152,9 @@ mod tests {
         mss: Some(1000),
         cookie: None,
         asked_experimental: Some(false),
-        text: false,
-        repeated: false,
-        lost: false,
+        data: false,
+        syn_retransmitted: false,
+        syn_data_lost: false,
     };
 
     fn server(number: u16) -> IpAddress {
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn rfc7413_section_4_1_3_cookie_and_mss_are_remembered() {
         let mut cache = Cache::default();
-        assert!(!offer(&cache, NOW).text);
+        assert!(!offer(&cache, NOW).data);
         let given = FastOpenAnswer {
             cookie: Some(cookie(3)),
             ..NOTHING
@@ -184,13 +184,13 @@ mod tests {
         cache.learn(NOW, server(1), &given);
         let now = offer(&cache, NOW);
         assert_eq!((now.option, now.mss), (Some(cookie(3)), Some(1000)));
-        assert!(now.text);
+        assert!(now.data);
         assert_eq!(
             cache.offer(NOW, server(1), FastOpenPolicy::from_bits(2), false),
             Offer::default()
         );
         cache.clear();
-        assert!(!offer(&cache, NOW).text);
+        assert!(!offer(&cache, NOW).data);
     }
 
     #[test]
@@ -213,14 +213,14 @@ mod tests {
     #[test]
     fn rfc7413_section_4_1_3_1_fast_open_pauses_after_lost_syns_with_data() {
         let mut cache = Cache::default();
-        let lost = FastOpenAnswer {
-            text: true,
-            lost: true,
+        let syn_data_lost = FastOpenAnswer {
+            data: true,
+            syn_data_lost: true,
             ..NOTHING
         };
-        cache.learn(NOW, server(1), &lost);
+        cache.learn(NOW, server(1), &syn_data_lost);
         assert!(offer(&cache, NOW).option.is_some());
-        cache.learn(NOW, server(1), &lost);
+        cache.learn(NOW, server(1), &syn_data_lost);
         assert_eq!(offer(&cache, NOW), Offer::default());
         let later = NOW + Duration::from_secs(240);
         assert!(offer(&cache, later).option.is_some());

@@ -12,13 +12,13 @@
 
 use tidelane_engine::{Algorithm, Duration, EcnPolicy, EngineConfig, SocketOptions, TcpFlags};
 
+mod engine_pair;
 mod peer;
 mod rng;
-mod twins;
 
+use engine_pair::{EnginePair, Output};
 use peer::{Peer, byte_at};
 use rng::Rng;
-use twins::{Said, Twins};
 
 /// Seeds that have failed once.
 const KEPT: &[u64] = &[];
@@ -58,13 +58,13 @@ fn options(rng: &mut Rng) -> SocketOptions {
 /// One connection of both engines.
 struct Run {
     rng: Rng,
-    twins: Twins,
+    engines: EnginePair,
     peer: Peer,
     written: u32,
     /// The path has no loss and no reordering.
-    peace: bool,
+    clean_path: bool,
     /// The driver has few frames or no memory.
-    tight: bool,
+    resources_limited: bool,
     shut: bool,
     finished: bool,
 }
@@ -76,76 +76,76 @@ impl Run {
         let burst = rng.pick(&[0, 0, 10_000, 65_000]);
         let (peer, syn) = Peer::open(&mut rng);
         let mut run = Self {
-            twins: Twins::new(&config, options, burst),
+            engines: EnginePair::new(&config, options, burst),
             rng,
             peer,
             written: 0,
-            peace: true,
-            tight: false,
+            clean_path: true,
+            resources_limited: false,
             shut: false,
             finished: false,
         };
-        run.twins.arrive(&syn);
+        run.engines.arrive(&syn);
         run.end()?;
         // The least possible RTT, because the fast path does not keep the minimum.
-        let said = run.twins.wait(Duration::from_micros(1))?;
-        run.hear(said);
-        let plain = run.peer.plain();
-        run.twins.arrive(&plain);
+        let output = run.engines.wait(Duration::from_micros(1))?;
+        run.handle_output(output);
+        let pure_ack = run.peer.pure_ack();
+        run.engines.arrive(&pure_ack);
         run.end()?;
         Ok(run)
     }
 
-    fn hear(&mut self, said: Said) {
-        for out in &said.out {
-            self.peer.see(out);
+    fn handle_output(&mut self, output: Output) {
+        for out in &output.out {
+            self.peer.handle(out);
         }
-        for (pos, text) in &said.placed {
+        for (pos, payload) in &output.placed {
             let good = |(at, byte): (usize, &u8)| *byte == byte_at(pos.wrapping_add(at as u32));
-            assert!(text.iter().enumerate().all(good), "the peer's own bytes");
+            assert!(payload.iter().enumerate().all(good), "the peer's own bytes");
         }
     }
 
     fn end(&mut self) -> Result<(), String> {
-        let said = self.twins.end()?;
-        self.hear(said);
+        let output = self.engines.end()?;
+        self.handle_output(output);
         Ok(())
     }
 
     fn wait(&mut self, ms: u64) -> Result<(), String> {
         let us = u64::from(self.rng.below(1000));
-        let said = self.twins.wait(Duration::from_micros(ms * 1000 + us))?;
-        self.hear(said);
+        let output = self.engines.wait(Duration::from_micros(ms * 1000 + us))?;
+        self.handle_output(output);
         Ok(())
     }
 
     /// Executes one random step.
     fn step(&mut self) -> Result<(), String> {
-        if self.tight && self.rng.chance(30) {
-            self.relax();
+        if self.resources_limited && self.rng.chance(30) {
+            self.lift_limits();
         }
         if self.rng.below(60) == 0 {
-            self.peace = !self.peace;
-            if self.peace {
-                self.make_peace()?;
+            self.clean_path = !self.clean_path;
+            if self.clean_path {
+                self.restore_clean_path()?;
             }
         }
         match self.rng.below(100) {
             0..55 => {
                 for _ in 0..=self.rng.pick(&[0, 0, 0, 1, 4]) {
-                    let segment = match self.peace {
-                        true => self.peer.next_in_peace(&mut self.rng),
+                    let segment = match self.clean_path {
+                        true => self.peer.next_on_clean_path(&mut self.rng),
                         false => self.peer.next(&mut self.rng),
                     };
-                    self.twins.arrive(&segment);
+                    self.engines.arrive(&segment);
                 }
             }
             55..70 if !self.shut => {
                 let len = self.rng.pick(&[1, 100, 1000, 5000, 60_000]);
-                let unsent = self.twins.info().map_or(0, |info| info.unsent);
+                let unsent = self.engines.info().map_or(0, |info| info.unsent);
                 if unsent < 200_000 {
                     self.written += 1 + self.rng.below(len);
-                    self.twins.write(self.written);
+                    self.engines.write(self.written);
                 }
             }
             70..85 => self.read(),
@@ -156,16 +156,16 @@ impl Run {
             }
             96..98 => {
                 let options = options(&mut self.rng);
-                self.twins.set_options(options);
+                self.engines.set_options(options);
             }
             98 => {
                 let frames = self.rng.pick(&[0, 1, 3]);
-                self.twins.set_frames(frames);
-                self.tight = true;
+                self.engines.set_frames(frames);
+                self.resources_limited = true;
             }
             _ => {
-                self.twins.set_full(true);
-                self.tight = true;
+                self.engines.set_full(true);
+                self.resources_limited = true;
             }
         }
         if self.rng.chance(70) {
@@ -177,31 +177,31 @@ impl Run {
 
     /// Fills all holes, acknowledges all data, and waits until the slow path has dropped its
     /// scoreboard.
-    fn make_peace(&mut self) -> Result<(), String> {
-        self.relax();
-        while let Some(segment) = self.peer.repair() {
-            self.twins.arrive(&segment);
+    fn restore_clean_path(&mut self) -> Result<(), String> {
+        self.lift_limits();
+        while let Some(segment) = self.peer.fill_next_hole() {
+            self.engines.arrive(&segment);
             self.end()?;
         }
         for ms in [10, 10, 1_500, 10] {
-            let plain = self.peer.plain();
-            self.twins.arrive(&plain);
+            let pure_ack = self.peer.pure_ack();
+            self.engines.arrive(&pure_ack);
             self.end()?;
             self.wait(ms)?;
-            self.peer.repair();
+            self.peer.fill_next_hole();
         }
         Ok(())
     }
 
-    fn relax(&mut self) {
-        self.twins.set_full(false);
-        self.twins.set_frames(u32::MAX);
-        self.tight = false;
+    fn lift_limits(&mut self) {
+        self.engines.set_full(false);
+        self.engines.set_frames(u32::MAX);
+        self.resources_limited = false;
     }
 
     /// The application reads some or all of the received data.
     fn read(&mut self) {
-        let Some(info) = self.twins.info() else {
+        let Some(info) = self.engines.info() else {
             return;
         };
         let head = info.bytes_received as u32;
@@ -209,38 +209,38 @@ impl Run {
             0 => self.rng.below(info.unread + 1),
             _ => 0,
         };
-        self.twins.read(head - unread.min(info.unread));
+        self.engines.read(head - unread.min(info.unread));
     }
 
     /// Either end may close its stream now, with a small probability.
     fn maybe_finish(&mut self) {
         if !self.shut && self.rng.below(300) == 0 {
             self.shut = true;
-            self.twins.shut_down();
+            self.engines.shut_down();
         }
         if !self.finished && self.rng.below(300) == 0 {
             self.finished = true;
             let fin = self.peer.finish();
-            self.twins.arrive(&fin);
+            self.engines.arrive(&fin);
         }
     }
 
     /// Fills all holes, reads and closes. The rest ends by timers.
-    fn wind_up(&mut self) -> Result<(), String> {
-        self.relax();
+    fn finish_all(&mut self) -> Result<(), String> {
+        self.lift_limits();
         self.end()?;
-        while let Some(segment) = self.peer.repair() {
-            self.twins.arrive(&segment);
+        while let Some(segment) = self.peer.fill_next_hole() {
+            self.engines.arrive(&segment);
             self.end()?;
         }
         let reset = TcpFlags::RST | TcpFlags::ACK;
         self.read();
-        self.twins.close();
+        self.engines.close();
         self.end()?;
         self.wait(5_000)?;
-        let mut last = self.peer.plain();
+        let mut last = self.peer.pure_ack();
         last.flags = reset;
-        self.twins.arrive(&last);
+        self.engines.arrive(&last);
         self.end()?;
         self.wait(400_000)
     }
@@ -251,13 +251,13 @@ fn run(seed: u64) -> Result<u64, String> {
     let mut done = 0;
     let mut go = || -> Result<u64, String> {
         let mut run = Run::begin(seed)?;
-        while done < STEPS && run.twins.flow().is_some() {
+        while done < STEPS && run.engines.flow().is_some() {
             done += 1;
             run.step()?;
             run.maybe_finish();
         }
-        run.wind_up()?;
-        let [fast, slow] = run.twins.fast_receives();
+        run.finish_all()?;
+        let [fast, slow] = run.engines.fast_receives();
         assert_eq!(slow, 0, "the fast path was not off");
         Ok(fast)
     };

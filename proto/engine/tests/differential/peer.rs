@@ -2,7 +2,7 @@
 
 use tidelane_engine::{Ecn, SegmentOut, SeqNumber, TcpFlags, TcpOptions};
 
-use crate::{rng::Rng, twins::In};
+use crate::{engine_pair::PeerSegment, rng::Rng};
 
 const ACK: TcpFlags = TcpFlags::ACK;
 
@@ -32,7 +32,7 @@ pub struct Peer {
     wnd: u16,
     sack: bool,
     /// TSval of the peer's last segment, and of the engine's last segment.
-    stamps: Option<(u32, u32)>,
+    timestamps: Option<(u32, u32)>,
     ecn: bool,
     mss: u32,
     fin: bool,
@@ -40,9 +40,9 @@ pub struct Peer {
 
 impl Peer {
     /// A peer with random options, and its SYN.
-    pub fn open(rng: &mut Rng) -> (Self, In) {
+    pub fn open(rng: &mut Rng) -> (Self, PeerSegment) {
         let irs = SeqNumber(rng.pick(&[0xffff_f000, 0x7fff_ff00, 1, 0x1234_5678]));
-        let (sack, stamps, ecn) = (rng.chance(70), rng.chance(50), rng.chance(40));
+        let (sack, timestamps, ecn) = (rng.chance(70), rng.chance(50), rng.chance(40));
         let mss = rng.pick(&[536, 1000, 1460]);
         let options = TcpOptions {
             mss: Some(mss as u16),
@@ -50,7 +50,7 @@ impl Peer {
             sack_permitted: sack,
             timestamps: TcpOptions::timestamps(1000, 0)
                 .timestamps
-                .filter(|_| stamps),
+                .filter(|_| timestamps),
             ..TcpOptions::NONE
         };
         let both = TcpFlags(TcpFlags::ECE.0 | TcpFlags::CWR.0);
@@ -70,25 +70,25 @@ impl Peer {
             shift: 0,
             wnd: rng.pick(&[60_000, 20_000, 4000, 1000]),
             sack,
-            stamps: stamps.then_some((1000, 0)),
+            timestamps: timestamps.then_some((1000, 0)),
             ecn,
             mss,
             fin: false,
         };
-        let syn = In {
+        let syn = PeerSegment {
             seq: irs,
             ack: SeqNumber(0),
             flags,
             wnd: peer.wnd,
             options,
             ecn: Ecn::NotEct,
-            text: Vec::new(),
+            payload: Vec::new(),
         };
         (peer, syn)
     }
 
     /// Handles a segment of the engine.
-    pub fn see(&mut self, out: &SegmentOut) {
+    pub fn handle(&mut self, out: &SegmentOut) {
         if out.flags.contains(TcpFlags::SYN) {
             self.iss = out.seq;
             self.una = out.seq.add(1);
@@ -103,28 +103,28 @@ impl Peer {
             let fin = u32::from(out.flags.contains(TcpFlags::FIN));
             self.sent = self.sent.later_of(out.seq.add(out.payload_len + fin));
         }
-        if let (Some(stamps), Some(seen)) = (&mut self.stamps, out.options.timestamps) {
-            stamps.1 = seen.tsval;
+        if let (Some(timestamps), Some(seen)) = (&mut self.timestamps, out.options.timestamps) {
+            timestamps.1 = seen.tsval;
         }
     }
 
     /// A pure ACK with the present numbers.
-    pub fn plain(&self) -> In {
-        let stamps = self.stamps;
-        In {
+    pub fn pure_ack(&self) -> PeerSegment {
+        let timestamps = self.timestamps;
+        PeerSegment {
             seq: self.next,
             ack: self.una,
             flags: ACK,
             wnd: self.wnd,
-            options: stamps.map_or(TcpOptions::NONE, |(val, ecr)| {
+            options: timestamps.map_or(TcpOptions::NONE, |(val, ecr)| {
                 TcpOptions::timestamps(val, ecr)
             }),
             ecn: if self.ecn { Ecn::Ect0 } else { Ecn::NotEct },
-            text: Vec::new(),
+            payload: Vec::new(),
         }
     }
 
-    fn text(&self, from: SeqNumber, len: u32) -> Vec<u8> {
+    fn payload(&self, from: SeqNumber, len: u32) -> Vec<u8> {
         let start = from.distance_from(self.irs.add(1));
         (0..len).map(|at| byte_at(start.wrapping_add(at))).collect()
     }
@@ -134,9 +134,9 @@ impl Peer {
     }
 
     /// Any next segment.
-    pub fn next(&mut self, rng: &mut Rng) -> In {
-        if let Some(stamps) = &mut self.stamps {
-            stamps.0 = stamps.0.wrapping_add(rng.below(20));
+    pub fn next(&mut self, rng: &mut Rng) -> PeerSegment {
+        if let Some(timestamps) = &mut self.timestamps {
+            timestamps.0 = timestamps.0.wrapping_add(rng.below(20));
         }
         if self.outstanding() > 0 && rng.chance(60) {
             self.acknowledge(rng);
@@ -146,12 +146,12 @@ impl Peer {
         }
         let mut segment = match rng.below(100) {
             0..45 => self.in_order(rng),
-            45..75 => self.plain(),
+            45..75 => self.pure_ack(),
             75..80 => self.out_of_order(rng),
-            80..88 => self.late(rng),
-            88..92 => self.again(rng),
-            92..98 => self.report(rng),
-            _ => self.odd(rng),
+            80..88 => self.fill_hole(rng),
+            88..92 => self.retransmit(rng),
+            92..98 => self.sack_ack(rng),
+            _ => self.invalid(rng),
         };
         if self.ecn && rng.chance(4) {
             let echo = rng.pick(&[TcpFlags::ECE, TcpFlags::CWR]);
@@ -164,9 +164,9 @@ impl Peer {
     }
 
     /// The next segment on a path without loss and reordering.
-    pub fn next_in_peace(&mut self, rng: &mut Rng) -> In {
-        if let Some(stamps) = &mut self.stamps {
-            stamps.0 = stamps.0.wrapping_add(rng.below(20));
+    pub fn next_on_clean_path(&mut self, rng: &mut Rng) -> PeerSegment {
+        if let Some(timestamps) = &mut self.timestamps {
+            timestamps.0 = timestamps.0.wrapping_add(rng.below(20));
         }
         if self.outstanding() > 0 && rng.chance(70) {
             self.acknowledge(rng);
@@ -177,7 +177,7 @@ impl Peer {
         if rng.chance(60) {
             self.in_order(rng)
         } else {
-            self.plain()
+            self.pure_ack()
         }
     }
 
@@ -207,10 +207,10 @@ impl Peer {
         len.min(self.room())
     }
 
-    fn in_order(&mut self, rng: &mut Rng) -> In {
+    fn in_order(&mut self, rng: &mut Rng) -> PeerSegment {
         let len = self.length(rng);
-        let mut segment = self.plain();
-        segment.text = self.text(self.next, len);
+        let mut segment = self.pure_ack();
+        segment.payload = self.payload(self.next, len);
         if rng.chance(50) {
             segment.flags |= TcpFlags::PSH;
         }
@@ -218,7 +218,7 @@ impl Peer {
         segment
     }
 
-    fn out_of_order(&mut self, rng: &mut Rng) -> In {
+    fn out_of_order(&mut self, rng: &mut Rng) -> PeerSegment {
         let gap = self.length(rng);
         if gap > 0 && self.holes.len() < 6 {
             self.holes.push((self.next, self.next.add(gap)));
@@ -228,7 +228,7 @@ impl Peer {
     }
 
     /// Fills a hole or a part of it.
-    fn late(&mut self, rng: &mut Rng) -> In {
+    fn fill_hole(&mut self, rng: &mut Rng) -> PeerSegment {
         if self.holes.is_empty() {
             return self.in_order(rng);
         }
@@ -241,34 +241,34 @@ impl Peer {
         } else {
             self.holes.remove(at);
         }
-        let text = self.text(start, len);
-        In {
+        let payload = self.payload(start, len);
+        PeerSegment {
             seq: start,
-            text,
-            ..self.plain()
+            payload,
+            ..self.pure_ack()
         }
     }
 
     /// A retransmission of data among the last segments.
-    fn again(&mut self, rng: &mut Rng) -> In {
+    fn retransmit(&mut self, rng: &mut Rng) -> PeerSegment {
         let sent = self.next.distance_from(self.irs.add(1)).min(5000);
         if sent == 0 {
-            return self.plain();
+            return self.pure_ack();
         }
         let back = 1 + rng.below(sent);
         let start = self.next.back(back);
         let len = back.min(1 + rng.below(self.mss));
-        let text = self.text(start, len);
-        In {
+        let payload = self.payload(start, len);
+        PeerSegment {
             seq: start,
-            text,
-            ..self.plain()
+            payload,
+            ..self.pure_ack()
         }
     }
 
     /// An ACK with SACK blocks, of outstanding data or of a duplicate.
-    fn report(&mut self, rng: &mut Rng) -> In {
-        let mut segment = self.plain();
+    fn sack_ack(&mut self, rng: &mut Rng) -> PeerSegment {
+        let mut segment = self.pure_ack();
         let all = self.outstanding();
         if !self.sack {
             return segment;
@@ -289,8 +289,8 @@ impl Peer {
     }
 
     /// A segment that no correct peer sends.
-    fn odd(&mut self, rng: &mut Rng) -> In {
-        let mut segment = self.plain();
+    fn invalid(&mut self, rng: &mut Rng) -> PeerSegment {
+        let mut segment = self.pure_ack();
         match rng.below(12) {
             0 => segment.ack = self.sent.add(1 + rng.below(5000)),
             // Nothing in between, because the fast path does not keep MAX.SND.WND (RFC 5961 §5.2).
@@ -305,7 +305,9 @@ impl Peer {
             }
             7 => segment.flags = ACK | TcpFlags::URG,
             8 => {
-                let old = self.stamps.map_or(0, |stamps| stamps.0.wrapping_sub(5000));
+                let old = self
+                    .timestamps
+                    .map_or(0, |timestamps| timestamps.0.wrapping_sub(5000));
                 segment.options = TcpOptions::timestamps(old, 0);
             }
             9 => segment.options = TcpOptions::NONE,
@@ -314,32 +316,32 @@ impl Peer {
         }
         if rng.chance(40) {
             let len = 1 + rng.below(self.mss);
-            segment.text = self.text(segment.seq, len);
+            segment.payload = self.payload(segment.seq, len);
         }
         segment
     }
 
     /// A FIN at the end of the peer's stream.
-    pub fn finish(&mut self) -> In {
+    pub fn finish(&mut self) -> PeerSegment {
         self.fin = true;
         let end = self.next;
         self.next = end.add(1);
-        In {
+        PeerSegment {
             seq: end,
             flags: ACK | TcpFlags::FIN,
-            ..self.plain()
+            ..self.pure_ack()
         }
     }
 
     /// Acknowledges all data and returns the next hole's data, if there is a hole.
-    pub fn repair(&mut self) -> Option<In> {
+    pub fn fill_next_hole(&mut self) -> Option<PeerSegment> {
         self.una = self.sent;
         let (start, end) = self.holes.pop()?;
-        let text = self.text(start, end.distance_from(start));
-        Some(In {
+        let payload = self.payload(start, end.distance_from(start));
+        Some(PeerSegment {
             seq: start,
-            text,
-            ..self.plain()
+            payload,
+            ..self.pure_ack()
         })
     }
 }

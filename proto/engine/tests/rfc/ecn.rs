@@ -32,7 +32,7 @@ fn policy(ecn: EcnPolicy) -> EngineConfig {
 }
 
 #[test]
-fn section_6_1_1_a_syn_that_asks_is_agreed_to_and_another_is_not() {
+fn section_6_1_1_only_a_syn_that_requests_ecn_gets_it() {
     let answer = |ecn, opening: In| {
         let mut rig = Rig::listening(policy(ecn), SocketOptions::default());
         rig.push(opening)[0].flags
@@ -49,7 +49,7 @@ fn section_6_1_1_a_syn_that_asks_is_agreed_to_and_another_is_not() {
 }
 
 #[test]
-fn section_6_1_1_an_active_open_asks_where_configured_and_takes_the_answer() {
+fn section_6_1_1_an_active_open_requests_ecn_where_configured() {
     let options = SocketOptions::default();
     assert_eq!(
         Rig::opening(policy(EcnPolicy::Accept), options).1.flags,
@@ -64,7 +64,7 @@ fn section_6_1_1_an_active_open_asks_where_configured_and_takes_the_answer() {
 }
 
 #[test]
-fn section_6_1_1_1_a_syn_that_is_sent_again_does_not_ask() {
+fn section_6_1_1_1_a_retransmitted_syn_does_not_request_ecn() {
     let (mut rig, _) = Rig::opening(policy(EcnPolicy::Request), SocketOptions::default());
     let again = rig.wait_ms(1500);
     assert_eq!((again.len(), again[0].flags), (1, SYN));
@@ -84,7 +84,7 @@ fn section_6_1_4_and_6_1_5_only_new_data_is_ect() {
 }
 
 #[test]
-fn section_6_1_3_a_mark_is_echoed_until_cwr() {
+fn section_6_1_3_ce_is_echoed_until_cwr() {
     let mut rig = established();
     let sent = rig.push(data(1, 1, 1000).ecn(Ecn::Ce));
     assert_eq!((sent.len(), sent[0].flags), (1, ACK | ECE));
@@ -169,7 +169,7 @@ fn section_6_1_2_after_a_loss_cwr_is_sent_too() {
 }
 
 #[test]
-fn marks_on_a_connection_without_ecn_mean_nothing() {
+fn ce_without_negotiated_ecn_is_ignored() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 1000).ecn(Ecn::Ce));
     let sent = rig.push(data(1001, 1, 1000).ecn(Ecn::Ce));
@@ -180,7 +180,7 @@ fn marks_on_a_connection_without_ecn_mean_nothing() {
 }
 
 #[test]
-fn section_6_1_5_a_mark_outside_of_the_window_is_ignored() {
+fn section_6_1_5_ce_outside_of_the_window_is_ignored() {
     let mut rig = established();
     rig.push(data(1, 1, 1000));
     for seq in [1, 900_000_000] {

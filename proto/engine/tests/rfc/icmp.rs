@@ -135,7 +135,7 @@ fn next_connection(rig: &mut Rig) -> Vec<u32> {
 }
 
 #[test]
-fn rfc1191_section_6_2_connections_to_come_know_the_size() {
+fn rfc1191_section_6_2_later_connections_know_the_path_mtu() {
     let mut rig = in_flight();
     assert_eq!(next_connection(&mut rig)[0], 1460);
     rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1040 });
@@ -167,7 +167,7 @@ fn rfc1191_only_smaller_mtus_with_an_outstanding_quote_count() {
 }
 
 #[test]
-fn rfc1191_section_3_on_a_path_of_less_than_the_least_size_routers_may_cut() {
+fn rfc1191_section_3_routers_may_fragment_below_the_least_size() {
     let mut rig = in_flight();
     let kind = |mtu| IcmpErrorKind::FragmentationNeeded { mtu };
     rig.icmp(1, kind(552));
@@ -195,7 +195,7 @@ fn rfc1191_section_7_1_an_error_without_mtu_means_the_next_plateau() {
 }
 
 #[test]
-fn rfc1191_section_6_3_after_ten_minutes_the_old_size_is_tried_again() {
+fn rfc1191_section_6_3_a_lowered_path_mtu_expires_after_ten_minutes() {
     let mut rig = in_flight();
     rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1040 });
     rig.push(ack(1, 2921));

@@ -88,7 +88,7 @@ fn unacknowledged_data_is_left_to_the_retransmission_timer() {
 }
 
 #[test]
-fn a_forged_segment_does_not_count_as_life() {
+fn a_forged_segment_does_not_restart_the_idle_timer() {
     let mut rig = Rig::established(options());
     let start = rig.ms();
     rig.wait_ms(59_000);

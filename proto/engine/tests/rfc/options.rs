@@ -57,7 +57,7 @@ fn shld_21_headers_of_a_live_connection_change() {
 }
 
 #[test]
-fn must_23_a_program_chooses_how_often_syn_is_sent_again() {
+fn must_23_tcp_syncnt_sets_the_retransmissions_of_syn() {
     let options = |syn_retries| SocketOptions {
         syn_retries,
         ..SocketOptions::default()
@@ -84,7 +84,7 @@ fn must_23_a_program_chooses_how_often_syn_is_sent_again() {
 }
 
 #[test]
-fn must_23_also_of_the_syn_ack() {
+fn must_23_tcp_syncnt_sets_those_of_the_syn_ack() {
     let mut rig = Rig::listening(
         EngineConfig::default(),
         SocketOptions {
@@ -98,7 +98,7 @@ fn must_23_also_of_the_syn_ack() {
 }
 
 #[test]
-fn must_20_shld_10_the_third_retransmission_doubts_the_path() {
+fn must_20_shld_10_the_third_retransmission_gives_negative_advice() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(100);
     while rig.wait_ms(10).is_empty() {}

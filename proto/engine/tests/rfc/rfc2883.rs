@@ -35,16 +35,16 @@ fn section_5_a_spurious_retransmission_is_undone() {
     assert_eq!((info.ca_state, info.ssthresh), (CaState::Recovery, 7000));
     rig.push(ack(1, 4001));
     // The retransmission arrives as a duplicate.
-    let told = ack(1, 4001).sack(&rig, &[(1, 1001)]);
-    rig.push(told);
+    let dsack = ack(1, 4001).sack(&rig, &[(1, 1001)]);
+    rig.push(dsack);
     let info = rig.info();
     assert_eq!((info.cwnd, info.ssthresh), (10_000, u32::MAX));
     assert_eq!(rig.engine.counters().dsack_recv, 1);
     rig.push(ack(1, 5001));
     assert_eq!(rig.info().ca_state, CaState::Open);
     // A block within the second block is a DSACK, too (§4.3), and SACKs nothing.
-    let told = ack(1, 5001).sack(&rig, &[(6001, 7001), (6001, 8001)]);
-    rig.push(told);
+    let dsack = ack(1, 5001).sack(&rig, &[(6001, 7001), (6001, 8001)]);
+    rig.push(dsack);
     assert_eq!(rig.engine.counters().dsack_recv, 2);
     assert_eq!(rig.info().sacked, 2000);
 }
@@ -73,8 +73,8 @@ fn section_5_an_undo_keeps_later_growth() {
         assert!(una < 4_000_000, "{:?}", rig.info());
     }
     let before = rig.info();
-    let told = ack(1, una).sack(&rig, &[(1, 1001)]);
-    rig.push(told);
+    let dsack = ack(1, una).sack(&rig, &[(1, 1001)]);
+    rig.push(dsack);
     let info = rig.info();
     assert_eq!((info.cwnd, info.ssthresh), (before.cwnd, u32::MAX));
 }

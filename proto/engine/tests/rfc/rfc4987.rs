@@ -84,7 +84,7 @@ fn the_cookie_is_only_good_for_its_flow_and_time() {
 }
 
 #[test]
-fn without_a_flood_a_guessed_acknowledgment_is_not_even_looked_at() {
+fn without_a_flood_a_guessed_ack_is_not_checked() {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     assert_eq!(rig.push(ack(1, 1))[0].flags, RST);
     assert_eq!(rig.engine.counters().syncookies_failed, 0);

@@ -111,7 +111,7 @@ fn section_7_answers_to_empty_segments_are_limited_and_data_is_answered() {
 }
 
 #[test]
-fn a_syn_that_comes_again_is_answered_within_limits() {
+fn answers_to_a_retransmitted_syn_are_limited() {
     use tidelane_engine::{EngineConfig, TcpOptions};
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     let opening = crate::rig::syn(TcpOptions::NONE);

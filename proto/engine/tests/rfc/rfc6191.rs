@@ -44,7 +44,7 @@ fn opens(timestamps: bool, seq: u32, tsval: Option<u32>) -> bool {
 }
 
 #[test]
-fn section_2_with_timestamps_the_newer_one_opens_whatever_its_number() {
+fn section_2_with_timestamps_a_newer_one_opens_with_any_number() {
     assert!(opens(true, 100, Some(501)));
     assert!(opens(true, 0u32.wrapping_sub(100), Some(501)));
     // With an equal timestamp, the sequence number decides.
@@ -96,7 +96,7 @@ fn rfc1337_only_an_exact_reset_ends_it() {
 }
 
 #[test]
-fn must_13_it_lasts_twice_the_segment_lifetime() {
+fn must_13_time_wait_lasts_two_msl() {
     let mut rig = in_time_wait(false);
     rig.wait_ms(59_900);
     assert_eq!(rig.engine.time_wait_len(), 1);

@@ -90,7 +90,7 @@ fn section_5_with_timestamps_the_ack_of_a_retransmission_is_a_sample() {
 }
 
 #[test]
-fn section_2_5_and_5_5_it_doubles_up_to_two_minutes() {
+fn section_2_5_and_5_5_the_rto_doubles_up_to_two_minutes() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(1000);
     let start = rig.ms();

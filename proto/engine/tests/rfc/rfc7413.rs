@@ -110,7 +110,7 @@ fn section_4_2_2_a_valid_cookie_delivers_data_at_once() {
 }
 
 #[test]
-fn section_4_2_2_without_a_good_cookie_it_is_an_ordinary_handshake() {
+fn section_4_2_2_without_a_valid_cookie_the_handshake_is_ordinary() {
     let mut rig = server();
     let good = cookie_of(&mut rig);
     let wrong = FastOpenCookie::new(&[9; 8]).unwrap();
@@ -167,7 +167,7 @@ fn data_is_accepted_only_if_policy_and_listener_allow_it() {
 }
 
 #[test]
-fn cookies_of_the_key_before_are_good_and_replaced() {
+fn cookies_of_the_backup_key_are_valid_and_replaced() {
     let mut rig = server();
     let old = [1; 16];
     let mut keys = FastOpenKeys {
@@ -449,7 +449,7 @@ fn data_in_syn_ack_is_accepted() {
 }
 
 #[test]
-fn a_program_that_waits_to_write_more_acknowledges_with_that() {
+fn data_that_follows_the_open_carries_the_ack() {
     let mut rig = client();
     let request = FastOpenRequest {
         more_follows: true,

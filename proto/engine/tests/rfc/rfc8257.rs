@@ -26,7 +26,7 @@ fn established() -> Rig {
 }
 
 #[test]
-fn an_open_asks_for_ecn_whatever_the_policy_and_its_syn_is_ecn_capable() {
+fn dctcp_requests_ecn_under_any_policy_by_an_ect_syn() {
     let (_, first) = Rig::opening(EngineConfig::default(), options());
     assert_eq!((first.flags, first.ecn), (SYN | BOTH, Ecn::Ect0));
 }
@@ -63,7 +63,7 @@ fn section_3_3_ece_does_not_grow_cwnd_first() {
 }
 
 #[test]
-fn section_3_3_the_first_echo_halves_and_later_ones_follow_alpha() {
+fn section_3_3_the_first_ece_halves_cwnd_and_later_ones_follow_alpha() {
     let mut rig = established();
     rig.write(1_000_000);
     let mut una = 1;

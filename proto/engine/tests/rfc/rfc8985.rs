@@ -6,7 +6,7 @@ use crate::rig::{Out, Rig, ack, spans, times};
 
 /// Returns the time in ms from the third SACKed segment to the retransmission of the hole before
 /// them. The hole is the first of ten segments, which are all acknowledged then.
-fn patience(rig: &mut Rig, una: u32) -> u64 {
+fn reordering_wait(rig: &mut Rig, una: u32) -> u64 {
     rig.write(10_000);
     rig.wait_ms(40);
     let start = rig.ms();
@@ -20,8 +20,8 @@ fn patience(rig: &mut Rig, una: u32) -> u64 {
     let waited = again.at_ms - start;
     rig.push(ack(1, una + 10_000));
     // The retransmission was spurious.
-    let told = ack(1, una + 10_000).sack(rig, &[(una, una + 1000)]);
-    rig.push(told);
+    let dsack = ack(1, una + 10_000).sack(rig, &[(una, una + 1000)]);
+    rig.push(dsack);
     rig.wait_ms(10);
     waited
 }
@@ -55,12 +55,12 @@ fn reorder(rig: &mut Rig, una: u32) -> u32 {
 fn section_6_2_step_4_a_spurious_retransmission_widens_the_reordering_window() {
     let (mut rig, una) = of_40_ms();
     // Three SACKed segments suffice while the path is not known to reorder.
-    assert_eq!(patience(&mut rig, una), 0);
+    assert_eq!(reordering_wait(&mut rig, una), 0);
     // The reordering window is then a quarter of the minimum RTT, and grows by a quarter with each
     // round that had a spurious retransmission.
     let una = reorder(&mut rig, una + 10_000);
     let waits: Vec<u64> = (0..3)
-        .map(|round| patience(&mut rig, una + round * 10_000))
+        .map(|round| reordering_wait(&mut rig, una + round * 10_000))
         .collect();
     assert!(waits[0] > 0, "{waits:?}");
     assert!(waits[0] < waits[1] && waits[1] < waits[2], "{waits:?}");
@@ -196,7 +196,7 @@ fn section_6_2_step_4_sixteen_recoveries_reset_the_reordering_window() {
     let (mut rig, una) = of_40_ms();
     let una = reorder(&mut rig, una);
     let waits: Vec<u64> = (0..3)
-        .map(|round| patience(&mut rig, una + round * 10_000))
+        .map(|round| reordering_wait(&mut rig, una + round * 10_000))
         .collect();
     assert!(waits[2] > waits[0], "{waits:?}");
     let mut una = una + 30_000;
@@ -221,7 +221,7 @@ fn section_6_2_step_4_sixteen_recoveries_reset_the_reordering_window() {
         rig.push(ack(1, una));
         assert!(una < 10_000_000, "{:?}", rig.info());
     }
-    let again = patience(&mut rig, una);
+    let again = reordering_wait(&mut rig, una);
     assert!(again < waits[2], "{again} {waits:?}");
 }
 

@@ -147,7 +147,7 @@ fn must_41_and_42_listeners_on_one_port_and_a_connection_do_not_disturb_each_oth
 }
 
 #[test]
-fn must_45_every_segment_has_the_ends_of_the_connection() {
+fn must_45_every_segment_has_the_4_tuple_of_the_connection() {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     // The listener has an address, and the connection has that of the SYN.
     rig.arrive(syn(TcpOptions::NONE));
@@ -175,7 +175,7 @@ fn must_45_every_segment_has_the_ends_of_the_connection() {
 }
 
 #[test]
-fn must_46_impossible_ends_are_refused() {
+fn must_46_invalid_endpoints_are_refused() {
     let mut rig = Rig::established(SocketOptions::default());
     let route = Route {
         link: LINK,
@@ -306,7 +306,7 @@ fn shld_2_a_reset_with_data_is_a_reset() {
 }
 
 #[test]
-fn shld_15_nothing_new_goes_beyond_an_edge_that_came_back() {
+fn shld_15_no_new_data_beyond_a_shrunk_window() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 1).wnd(4000));
     assert_eq!(rig.write(6000).len(), 4);

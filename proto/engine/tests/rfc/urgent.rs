@@ -18,7 +18,7 @@ fn marked(sent: &[Out]) -> Vec<(u32, u32, Option<u16>)> {
 }
 
 /// Urgent events since the last call.
-fn told(rig: &mut Rig) -> Vec<Event> {
+fn urgent_events(rig: &mut Rig) -> Vec<Event> {
     let urgent = |event: &Event| matches!(event, Event::Urgent(_) | Event::UrgentByte(_));
     rig.events().into_iter().filter(urgent).collect()
 }
@@ -160,41 +160,47 @@ fn section_3_8_5_the_mark_outlives_a_fin_and_no_reset() {
 }
 
 #[test]
-fn must_32_the_program_hears_of_urgent_data_when_it_comes() {
+fn must_32_urgent_data_is_reported_when_it_arrives() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 100).urgent(60));
-    assert_eq!(told(&mut rig), [Event::Urgent(59), Event::UrgentByte(0)]);
+    assert_eq!(
+        urgent_events(&mut rig),
+        [Event::Urgent(59), Event::UrgentByte(0)]
+    );
     // Reported once: not for a duplicate, nor for received data.
     rig.push(data(1, 1, 100).urgent(60));
     rig.push(data(101, 1, 100));
     rig.push(data(51, 1, 100).urgent(60));
-    assert_eq!(told(&mut rig), []);
+    assert_eq!(urgent_events(&mut rig), []);
     rig.push(data(201, 1, 1).urgent(1));
-    assert_eq!(told(&mut rig), [Event::Urgent(200), Event::UrgentByte(0)]);
+    assert_eq!(
+        urgent_events(&mut rig),
+        [Event::Urgent(200), Event::UrgentByte(0)]
+    );
 }
 
 #[test]
 fn must_32_a_pointer_beyond_the_segment_waits_for_its_byte() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 10).urgent(1000));
-    assert_eq!(told(&mut rig), [Event::Urgent(999)]);
+    assert_eq!(urgent_events(&mut rig), [Event::Urgent(999)]);
     // A repeated pointer in earlier data, as senders set it, is not reported.
     rig.push(data(11, 1, 10).urgent(990));
-    assert_eq!(told(&mut rig), []);
+    assert_eq!(urgent_events(&mut rig), []);
     // The pointer advances.
     rig.push(data(21, 1, 10).urgent(1080));
-    assert_eq!(told(&mut rig), [Event::Urgent(1099)]);
+    assert_eq!(urgent_events(&mut rig), [Event::Urgent(1099)]);
     // A pointer that goes back is ignored.
     rig.push(data(31, 1, 10).urgent(5));
-    assert_eq!(told(&mut rig), []);
+    assert_eq!(urgent_events(&mut rig), []);
     rig.push(data(41, 1, 1000));
-    assert_eq!(told(&mut rig), []);
+    assert_eq!(urgent_events(&mut rig), []);
     // The urgent byte is reported when it arrives out of order, once.
     rig.push(data(1091, 1, 20));
-    assert_eq!(told(&mut rig), [Event::UrgentByte(0)]);
+    assert_eq!(urgent_events(&mut rig), [Event::UrgentByte(0)]);
     rig.push(data(1041, 1, 70));
     rig.push(data(1111, 1, 10));
-    assert_eq!(told(&mut rig), []);
+    assert_eq!(urgent_events(&mut rig), []);
     // The urgent data is over, and the fast path handles the flow again.
     let before = rig.engine.counters().slow_receives;
     rig.push(data(1121, 1, 10));
@@ -206,12 +212,15 @@ fn must_32_a_pointer_beyond_the_segment_waits_for_its_byte() {
 fn must_32_a_pointer_of_zero_names_the_first_byte() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 10).urgent(0));
-    assert_eq!(told(&mut rig), [Event::Urgent(0), Event::UrgentByte(0)]);
+    assert_eq!(
+        urgent_events(&mut rig),
+        [Event::Urgent(0), Event::UrgentByte(0)]
+    );
     // The field has no meaning without URG.
     let mut without = data(11, 1, 10);
     without.urgent = 3;
     rig.push(without);
-    assert_eq!(told(&mut rig), []);
+    assert_eq!(urgent_events(&mut rig), []);
 }
 
 #[test]
@@ -227,9 +236,9 @@ fn must_66_urgent_data_is_announced_while_our_window_is_closed() {
     }
     rig.wait_ms(100);
     assert_eq!(rig.info().rcv_wnd, 0);
-    assert_eq!(told(&mut rig), []);
+    assert_eq!(urgent_events(&mut rig), []);
     rig.push(ack(8193, 1).urgent(3));
-    assert_eq!(told(&mut rig), [Event::Urgent(8194)]);
+    assert_eq!(urgent_events(&mut rig), [Event::Urgent(8194)]);
 }
 
 #[test]
@@ -238,21 +247,21 @@ fn section_3_10_7_4_a_connection_that_had_its_fin_has_no_urgent_data() {
     rig.push(data(1, 1, 10).with(ACK | FIN));
     assert_eq!(rig.info().state, State::CloseWait);
     rig.push(ack(12, 1).urgent(10));
-    assert_eq!(told(&mut rig), []);
+    assert_eq!(urgent_events(&mut rig), []);
 }
 
 #[test]
-fn section_3_8_5_numbers_may_wrap_on_the_way_to_the_mark() {
+fn section_3_8_5_numbers_may_wrap_before_the_urgent_mark() {
     // The peer's sequence numbers begin 4096 before the wrap.
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 1000));
     rig.push(data(1001, 1, 10).urgent(65_535));
-    assert_eq!(told(&mut rig), [Event::Urgent(66_534)]);
+    assert_eq!(urgent_events(&mut rig), [Event::Urgent(66_534)]);
     for at in (1011..67_000).step_by(1000) {
         rig.push(data(at, 1, 1000));
         let head = rig.engine.flow(rig.flow_id().unwrap()).unwrap().rx_head();
         rig.read(head);
     }
-    assert_eq!(told(&mut rig), [Event::UrgentByte(0)]);
+    assert_eq!(urgent_events(&mut rig), [Event::UrgentByte(0)]);
     assert_eq!(rig.relative(SeqNumber(0)), 4096);
 }

@@ -11,14 +11,14 @@ const START: Instant = Instant(1_000_000_000_000);
 
 /// A segment of the peer, with absolute numbers.
 #[derive(Clone, Debug)]
-pub struct In {
+pub struct PeerSegment {
     pub seq: SeqNumber,
     pub ack: SeqNumber,
     pub flags: TcpFlags,
     pub wnd: u16,
     pub options: TcpOptions,
     pub ecn: Ecn,
-    pub text: Vec<u8>,
+    pub payload: Vec<u8>,
 }
 
 /// Driver of one engine, which records all output.
@@ -63,14 +63,14 @@ impl Env for Side {
 
 /// Output of both engines since the last comparison.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct Output {
     pub out: Vec<SegmentOut>,
     pub events: Vec<Event>,
     pub placed: Vec<(u32, Vec<u8>)>,
 }
 
 /// Both engines with their drivers.
-pub struct Twins {
+pub struct EnginePair {
     engines: [Engine; 2],
     sides: [Side; 2],
     pub now: Instant,
@@ -103,7 +103,7 @@ fn summary(info: &FlowInfo) -> String {
     )
 }
 
-impl Twins {
+impl EnginePair {
     /// Creates two engines with a listener each.
     pub fn new(config: &EngineConfig, options: SocketOptions, burst_len: u32) -> Self {
         let local = Endpoint::v4([10, 0, 0, 1], 80);
@@ -153,7 +153,7 @@ impl Twins {
     }
 
     /// Passes a segment to both engines, within the present batch.
-    pub fn arrive(&mut self, segment: &In) {
+    pub fn arrive(&mut self, segment: &PeerSegment) {
         let key = self.key;
         let bits = Segment {
             src_port: key.peer.port,
@@ -164,7 +164,7 @@ impl Twins {
             wnd: segment.wnd,
             urgent: 0,
             options: segment.options,
-            payload: &segment.text,
+            payload: &segment.payload,
         };
         let arrival = Arrival {
             key,
@@ -175,12 +175,12 @@ impl Twins {
     }
 
     /// Ends the batch. Returns the output of both, or their difference.
-    pub fn end(&mut self) -> Result<Said, String> {
+    pub fn end(&mut self) -> Result<Output, String> {
         self.both(|engine, now, side| engine.batch_end(now, side));
         self.compare()
     }
 
-    fn compare(&mut self) -> Result<Said, String> {
+    fn compare(&mut self) -> Result<Output, String> {
         let [fast, slow] = &mut self.sides;
         let [fast, slow] = [fast, slow].map(|side| {
             let mut events = std::mem::take(&mut side.events);
@@ -188,7 +188,7 @@ impl Twins {
             // matter.
             events.sort_by_cached_key(|event| format!("{event:?}"));
             events.dedup();
-            Said {
+            Output {
                 out: std::mem::take(&mut side.out),
                 events: events.into_iter().map(|(_, event)| event).collect(),
                 placed: std::mem::take(&mut side.placed),
@@ -201,8 +201,11 @@ impl Twins {
             return Err(format!("events {:?} not {:?}", fast.events, slow.events));
         }
         if fast.placed != slow.placed {
-            let spans = |said: &Said| -> Vec<(u32, usize)> {
-                let spans = said.placed.iter().map(|(pos, text)| (*pos, text.len()));
+            let spans = |output: &Output| -> Vec<(u32, usize)> {
+                let spans = output
+                    .placed
+                    .iter()
+                    .map(|(pos, payload)| (*pos, payload.len()));
                 spans.collect()
             };
             return Err(format!("placed {:?} not {:?}", spans(&fast), spans(&slow)));
@@ -220,9 +223,9 @@ impl Twins {
     }
 
     /// Advances the time. At each timeout of either engine, both handle their timers.
-    pub fn wait(&mut self, span: Duration) -> Result<Said, String> {
+    pub fn wait(&mut self, span: Duration) -> Result<Output, String> {
         let end = self.now + span;
-        let mut all = Said::default();
+        let mut all = Output::default();
         let mut turns = 0;
         loop {
             let timers = self.engines.iter().filter_map(Engine::next_timeout);
@@ -233,10 +236,10 @@ impl Twins {
             assert!(turns < 100_000, "timers without end");
             self.now = self.now.max(at);
             self.both(|engine, now, side| engine.advance_time(now, side));
-            let said = self.end()?;
-            all.out.extend(said.out);
-            all.events.extend(said.events);
-            all.placed.extend(said.placed);
+            let output = self.end()?;
+            all.out.extend(output.out);
+            all.events.extend(output.events);
+            all.placed.extend(output.placed);
         }
         self.now = end;
         Ok(all)
