@@ -204,9 +204,7 @@ impl OneFlow {
 
     /// Advances the send buffer by one segment, as after the program's write.
     pub fn send(&mut self) {
-        let written = self
-            .engine
-            .tx_advance(self.now, self.flow, self.position, &mut self.env);
+        let written = self.engine.tx_advance(self.flow, self.position);
         assert!(written.is_ok());
         self.engine.batch_end(self.now, &mut self.env);
     }
@@ -247,9 +245,7 @@ pub fn receive(load: Load) -> Tally {
         check(&out);
         assert_eq!((out.ack, out.payload), (one.seq, None), "it acknowledges");
         one.position = one.position.wrapping_add(len);
-        let read = one
-            .engine
-            .rx_advance(one.now, one.flow, one.position, &mut one.env);
+        let read = one.engine.rx_advance(one.flow, one.position);
         assert!(read.is_ok());
     }
     tally

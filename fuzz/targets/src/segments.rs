@@ -97,12 +97,12 @@ impl Scene {
             4 => self.repeat(at, bytes.u8()),
             5 => self.wait(u64::from(bytes.u16())),
             6 => self.wait(1_000 * u64::from(bytes.u16())),
-            7 => self.call(at, |party, now, flow| party.write(now, flow, 4000)),
-            8 => self.call(at, |party, now, flow| party.read(now, flow, 1500)),
+            7 => self.call(at, |party, _, flow| party.write(flow, 4000)),
+            8 => self.call(at, |party, _, flow| party.read(flow, 1500)),
             9 => self.call(at, |party, now, flow| party.leave(now, flow, false)),
             10 => self.call(at, |party, now, flow| party.leave(now, flow, true)),
-            11 => self.call(at, |party, now, flow| {
-                party.engine.shutdown_write(now, flow, &mut party.env);
+            11 => self.call(at, |party, _, flow| {
+                party.engine.shutdown_write(flow);
             }),
             12 => self.parties[at].env.refuse = u32::from(bytes.u8() & 7),
             _ => self.forge(at, bytes),

@@ -249,14 +249,11 @@ fn run(scenario: Scenario) -> Instant {
                 written[side] = true;
                 env.tx.insert(flow, sent[side].clone());
                 let len = sent[side].len() as u32;
-                world.engines[side].tx_advance(now, flow, len, env).unwrap();
+                world.engines[side].tx_advance(flow, len).unwrap();
             }
-            let env = &mut world.sides[side];
             if head as usize > got[side] {
                 got[side] = head as usize;
-                world.engines[side]
-                    .rx_advance(now, flow, head, env)
-                    .unwrap();
+                world.engines[side].rx_advance(flow, head).unwrap();
             }
             let finished = got[side] == sent[1 - side].len();
             let eof = world.sides[side]
@@ -267,7 +264,7 @@ fn run(scenario: Scenario) -> Instant {
             let my_turn = side == scenario.first_to_close || eof;
             if written[side] && finished && !shut[side] && my_turn {
                 shut[side] = true;
-                world.engines[side].shutdown_write(now, flow, env);
+                world.engines[side].shutdown_write(flow);
             }
             if shut[side] && eof && !closed[side] {
                 closed[side] = true;

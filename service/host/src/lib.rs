@@ -265,7 +265,7 @@ impl<P: PacketIo> Host<P> {
         worked |= self.poll_requests(now);
         if std::mem::take(&mut self.io.blocked) {
             self.io.send_late_resets();
-            self.engine.resume_transmit(now, &mut self.io);
+            self.engine.resume_transmit();
         }
         self.run_timers(now);
         self.end_batch(now);

@@ -218,7 +218,7 @@ impl<P: PacketIo> Host<P> {
                 self.engine.close(now, flow, &mut self.io);
             }
         } else if set & program_flags::SHUT_WRITE != 0 {
-            self.engine.shutdown_write(now, flow, &mut self.io);
+            self.engine.shutdown_write(flow);
         }
     }
 

@@ -210,7 +210,7 @@ impl<P: PacketIo> Host<P> {
         }
         let (connection, home) = (binding.connection, binding.home);
         if flags & program_flags::SHUT_WRITE != 0 {
-            self.engine.shutdown_write(now, flow, &mut self.io);
+            self.engine.shutdown_write(flow);
         }
         let abort = flags & program_flags::ABORT != 0;
         self.drop_holder(now, connection, Holder::Program(home), abort);

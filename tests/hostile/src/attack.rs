@@ -356,14 +356,10 @@ impl Campaign {
             };
             for (party, id) in [(&mut self.victim, here), (&mut self.friend, there)] {
                 let written = party.env.bindings.get(&id).map_or(0, |b| b.tx_head);
-                party.write(
-                    self.now,
-                    id,
-                    count.min(VERIFIED_LEN.saturating_sub(written)),
-                );
-                party.read(self.now, id, u32::MAX);
+                party.write(id, count.min(VERIFIED_LEN.saturating_sub(written)));
+                party.read(id, u32::MAX);
                 if written >= VERIFIED_LEN {
-                    party.engine.shutdown_write(self.now, id, &mut party.env);
+                    party.engine.shutdown_write(id);
                 }
             }
         }
@@ -415,9 +411,7 @@ impl Campaign {
             self.victim.end_batch(self.now);
             if self.victim.env.refuse > 0 && self.rng.chance_ppm(500_000) {
                 self.victim.env.refuse = 0;
-                self.victim
-                    .engine
-                    .resume_transmit(self.now, &mut self.victim.env);
+                self.victim.engine.resume_transmit();
             }
             self.friend.end_batch(self.now);
             self.take_events();
@@ -463,7 +457,7 @@ impl Campaign {
             }
             Event::Closed(cause) => {
                 assert_eq!(cause, CloseCause::Finished, "a verified flow ended early");
-                self.friend.read(self.now, flow, u32::MAX);
+                self.friend.read(flow, u32::MAX);
                 self.friend.leave(self.now, flow, false);
             }
             Event::Released => {
@@ -497,7 +491,7 @@ impl Campaign {
                 if self.verified.iter().any(|v| v.at_victim == Some(flow)) {
                     assert_eq!(cause, CloseCause::Finished, "a verified flow ended early");
                 }
-                self.victim.read(self.now, flow, u32::MAX);
+                self.victim.read(flow, u32::MAX);
                 let abort = cause != CloseCause::Finished;
                 self.victim.leave(self.now, flow, abort);
             }
@@ -564,16 +558,16 @@ impl Campaign {
                 1 => self.victim.leave(self.now, flow, false),
                 2 => {
                     let party = &mut self.victim;
-                    party.engine.shutdown_write(self.now, flow, &mut party.env);
+                    party.engine.shutdown_write(flow);
                 }
                 3 => self.change_options(flow),
                 4..30 => {
                     let count = self.rng.below(4000) as u32;
-                    self.victim.write(self.now, flow, count);
+                    self.victim.write(flow, count);
                 }
                 30..50 => {
                     let count = self.rng.below(4000) as u32;
-                    self.victim.read(self.now, flow, count);
+                    self.victim.read(flow, count);
                 }
                 _ => {}
             }

@@ -196,7 +196,7 @@ impl Party {
     }
 
     /// Writes up to `count` more bytes, as many as the engine accepts.
-    pub fn write(&mut self, now: Instant, flow: FlowId, count: u32) {
+    pub fn write(&mut self, flow: FlowId, count: u32) {
         let limit = self.engine.config().tx_limit;
         let Some(acked) = self.engine.flow(flow).map(|state| state.tx_acked()) else {
             return;
@@ -208,10 +208,7 @@ impl Party {
         let head = binding.tx_head.wrapping_add(count.min(room));
         let before = std::mem::replace(&mut binding.tx_head, head);
         if before != head
-            && self
-                .engine
-                .tx_advance(now, flow, head, &mut self.env)
-                .is_err()
+            && self.engine.tx_advance(flow, head).is_err()
             && let Some(binding) = self.env.bindings.get_mut(&flow)
         {
             binding.tx_head = before;
@@ -219,7 +216,7 @@ impl Party {
     }
 
     /// Reads and checks up to `count` bytes.
-    pub fn read(&mut self, now: Instant, flow: FlowId, count: u32) {
+    pub fn read(&mut self, flow: FlowId, count: u32) {
         let Some(head) = self.engine.flow(flow).map(|state| state.rx_head()) else {
             return;
         };
@@ -244,7 +241,7 @@ impl Party {
         }
         binding.rx_read = binding.rx_read.wrapping_add(count);
         let read = binding.rx_read;
-        let taken = self.engine.rx_advance(now, flow, read, &mut self.env);
+        let taken = self.engine.rx_advance(flow, read);
         assert_eq!(taken, Ok(()), "what was received can be read");
     }
 

@@ -77,7 +77,7 @@ impl Stack {
                 let nodelay = true;
                 engine.set_options(now, id, SocketOptions { nodelay, ..options }, wire);
             }
-            engine.tx_advance(now, id, to, wire)
+            engine.tx_advance(id, to)
         })
         .map_err(|_| Errno(libc::EPIPE))?;
         if let Some(options) = pushed {

@@ -318,7 +318,7 @@ impl Stack {
             && let Some(id) = self.flow_of(fd)?
         {
             self.release_all(id)?;
-            self.drive(|engine, now, wire| engine.shutdown_write(now, id, wire));
+            self.drive(|engine, _, _| engine.shutdown_write(id));
         }
         self.mark_pending(fd);
         Ok(())

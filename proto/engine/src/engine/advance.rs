@@ -1,8 +1,7 @@
 //! Read and write positions of applications, and the receive window that follows from them.
 
-use tidelane_flow::{EngineConfig, Env, FlowId, FlowState, Misuse, State, flags};
+use tidelane_flow::{EngineConfig, FlowId, FlowState, Misuse, State, flags};
 use tidelane_slowpath::window_max;
-use tidelane_time::Instant;
 
 use super::Engine;
 
@@ -63,14 +62,7 @@ impl Engine {
 
     /// Applies the position up to which the application has written.
     #[inline]
-    pub fn tx_advance(
-        &mut self,
-        now: Instant,
-        id: FlowId,
-        tx_head: u32,
-        env: &mut impl Env,
-    ) -> Result<(), Misuse> {
-        let _ = (now, env);
+    pub fn tx_advance(&mut self, id: FlowId, tx_head: u32) -> Result<(), Misuse> {
         self.note_written(id, tx_head, self.config.tx_limit)
     }
 
@@ -107,14 +99,7 @@ impl Engine {
 
     /// Applies the position up to which the application has read.
     #[inline]
-    pub fn rx_advance(
-        &mut self,
-        now: Instant,
-        id: FlowId,
-        rx_read: u32,
-        env: &mut impl Env,
-    ) -> Result<(), Misuse> {
-        let _ = (now, env);
+    pub fn rx_advance(&mut self, id: FlowId, rx_read: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
         match note_read(flow, &self.config, rx_read) {
             Read::NoChange => Ok(()),

@@ -361,8 +361,7 @@ impl Engine {
 
     /// Continues flows that stopped because [`Env::transmit`] returned [`TxFull`], once the driver
     /// has free frames again.
-    pub fn resume_transmit(&mut self, now: Instant, env: &mut impl Env) {
-        let _ = (now, env);
+    pub fn resume_transmit(&mut self) {
         for id in std::mem::take(&mut self.blocked) {
             if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
                 cold.tx_blocked = false;

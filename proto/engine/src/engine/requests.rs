@@ -165,8 +165,7 @@ impl Engine {
     }
 
     /// CLOSE of the sending direction: a FIN follows the data that was written.
-    pub fn shutdown_write(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
-        let _ = (now, env);
+    pub fn shutdown_write(&mut self, id: FlowId) {
         let Some(flow) = self.table.get_mut(id) else {
             return;
         };
@@ -201,7 +200,7 @@ impl Engine {
             return;
         }
         let clock = Clock::at(now);
-        self.shutdown_write(now, id, env);
+        self.shutdown_write(id);
         let Some(flow) = self.table.get_mut(id) else {
             return;
         };

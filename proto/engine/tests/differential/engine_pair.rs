@@ -248,8 +248,8 @@ impl EnginePair {
     /// The application has written up to `head`.
     pub fn write(&mut self, head: u32) {
         if let Some(flow) = self.flow() {
-            self.both(|engine, now, side| {
-                let _ = engine.tx_advance(now, flow, head, side);
+            self.both(|engine, _, _| {
+                let _ = engine.tx_advance(flow, head);
             });
         }
     }
@@ -257,8 +257,8 @@ impl EnginePair {
     /// The application has read up to `read`.
     pub fn read(&mut self, read: u32) {
         if let Some(flow) = self.flow() {
-            self.both(|engine, now, side| {
-                let _ = engine.rx_advance(now, flow, read, side);
+            self.both(|engine, _, _| {
+                let _ = engine.rx_advance(flow, read);
             });
         }
     }
@@ -273,7 +273,7 @@ impl EnginePair {
     /// The application closes the sending direction.
     pub fn shut_down(&mut self) {
         if let Some(flow) = self.flow() {
-            self.both(|engine, now, side| engine.shutdown_write(now, flow, side));
+            self.both(|engine, _, _| engine.shutdown_write(flow));
         }
     }
 
@@ -286,10 +286,10 @@ impl EnginePair {
 
     /// Sets the number of free transmit frames.
     pub fn set_frames(&mut self, frames: u32) {
-        self.both(|engine, now, side| {
+        self.both(|engine, _, side| {
             side.frames = frames;
             if frames > 0 {
-                engine.resume_transmit(now, side);
+                engine.resume_transmit();
             }
         });
     }

@@ -311,9 +311,7 @@ fn open(rig: &mut Rig, request: FastOpenRequest, len: u32) -> Out {
         .engine
         .open_fast(rig.now, ends, route, how, &mut rig.env)
         .unwrap();
-    rig.engine
-        .tx_advance(rig.now, flow, len, &mut rig.env)
-        .unwrap();
+    rig.engine.tx_advance(flow, len).unwrap();
     let sent = rig.batch_end();
     assert_eq!(sent.len(), 1, "one SYN");
     sent[0]

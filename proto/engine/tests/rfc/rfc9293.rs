@@ -87,8 +87,7 @@ fn must_39_and_shld_14_the_right_edge_moves_by_whole_segments_and_never_left() {
     let mut edge = QUOTA + 1;
     let mut moves = 0;
     for turn in 1..=QUOTA / 100 {
-        let (now, env) = (rig.now, &mut rig.env);
-        rig.engine.rx_advance(now, flow, turn * 100, env).unwrap();
+        rig.engine.rx_advance(flow, turn * 100).unwrap();
         let mut sent = rig.batch_end();
         sent.extend(rig.write(1));
         assert!(!sent.is_empty());

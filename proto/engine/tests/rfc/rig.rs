@@ -385,10 +385,7 @@ impl Rig {
     pub fn write(&mut self, len: u32) -> Vec<Out> {
         self.written += len;
         let flow = self.flow_id().expect("a flow");
-        let (now, head) = (self.now, self.written);
-        self.engine
-            .tx_advance(now, flow, head, &mut self.env)
-            .unwrap();
+        self.engine.tx_advance(flow, self.written).unwrap();
         self.batch_end()
     }
 
@@ -414,9 +411,7 @@ impl Rig {
     /// The application reads up to this stream position. Returns the engine's segments.
     pub fn read(&mut self, rx_read: u32) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
-        self.engine
-            .rx_advance(self.now, flow, rx_read, &mut self.env)
-            .unwrap();
+        self.engine.rx_advance(flow, rx_read).unwrap();
         self.batch_end()
     }
 
