@@ -3,8 +3,8 @@
 # Standard input names each resource on a line before the owner makes it: "netns NAME", "dir PATH",
 # "run NAME" (a service's run directory and log), "cgroup PATH". A line "nic ADDRESS" names a NIC by
 # its link address before the owner takes it; the NIC is given back. The end of input means that the
-# owner has closed the pipe, or has ended in any way. The script ends only processes inside the named
-# namespaces, which the owner made.
+# owner has closed the pipe, or has ended in any way. The script ends only processes inside the
+# named namespaces, which the owner made.
 trap '' HUP INT TERM PIPE
 spaces=''
 dirs=''

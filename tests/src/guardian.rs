@@ -1,9 +1,9 @@
 //! Cleanup that also works if the owner is killed.
 //!
-//! `Drop` does not run after SIGKILL, Ctrl-C or an abort. The guardian is a shell in a process group
-//! of its own. The owner holds the other end of the shell's standard input, and names each resource
-//! there before it makes it. The input ends with the owner in every case, and the guardian then
-//! removes all named resources.
+//! `Drop` does not run after SIGKILL, Ctrl-C or an abort. The guardian is a shell in a process
+//! group of its own. The owner holds the other end of the shell's standard input, and names each
+//! resource there before it makes it. The input ends with the owner in every case, and the guardian
+//! then removes all named resources.
 
 use std::{
     io::{self, Write},

@@ -1,8 +1,8 @@
 //! Wires over two NICs of this machine instead of a veth pair.
 //!
 //! TIDELANE_WIRE_NICS names two NICs on one link by their link addresses, separated by a comma:
-//! `52:54:00:00:00:01,52:54:00:00:00:02`. A wire moves them into its namespaces and back at its end.
-//! The next wire finds them by their addresses.
+//! `52:54:00:00:00:01,52:54:00:00:00:02`. A wire moves them into its namespaces and back at its
+//! end. The next wire finds them by their addresses.
 
 use std::{env, fs, path::Path, time::Duration};
 

@@ -2,8 +2,9 @@
 //!
 //! libtest runs tests as threads of one process: a hang never ends, a skip is silent, and the
 //! output of a passing test is lost. This runner starts its own program again for each case, with
-//! the name of the case. A case may hang, crash or leak without an effect on the next one. A skip is
-//! printed with its reason. The last line has libtest's format, so that tools can count the tests.
+//! the name of the case. A case may hang, crash or leak without an effect on the next one. A skip
+//! is printed with its reason. The last line has libtest's format, so that tools can count the
+//! tests.
 
 use std::{
     env,

@@ -216,8 +216,8 @@ impl Wire {
         })
     }
 
-    /// Sets the addresses of an end. Duplicate address detection is off, since nobody else is on the
-    /// link and it blocks neighbour discovery for seconds.
+    /// Sets the addresses of an end. Duplicate address detection is off, since nobody else is on
+    /// the link and it blocks neighbour discovery for seconds.
     fn set_up_end(&self, space: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<(), Stop> {
         let (v4, v6) = (format!("{v4}/24"), format!("{v6}/64"));
         let add = ["ip", "-n", space, "address", "add", "dev", INTERFACE];
@@ -336,8 +336,8 @@ impl Wire {
         self.service_with(Side::Server, &[])
     }
 
-    /// Starts a service under the name of a dead one of the server's side, so that its programs find
-    /// the new one.
+    /// Starts a service under the name of a dead one of the server's side, so that its programs
+    /// find the new one.
     pub fn service_again(&self, dead: &Service) -> Result<Service, Stop> {
         Service::up(self, (Side::Server, INTERFACE), dead.name(), &[], None)
     }
@@ -385,7 +385,8 @@ impl Wire {
         Service::up_in_pid_namespace(self, Side::Server, &self.name_service()?)
     }
 
-    /// Starts a service on the server's side without a configuration, with `groups` as `/etc/group`.
+    /// Starts a service on the server's side without a configuration, with `groups` as
+    /// `/etc/group`.
     pub fn service_with_groups(&self, groups: &str) -> Result<Service, Stop> {
         let path = self.scratch.join("group");
         fs::write(&path, groups)?;

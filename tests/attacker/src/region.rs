@@ -81,7 +81,8 @@ impl Program {
         Ok(rings.with_bell(bell))
     }
 
-    /// Calls `act` every millisecond for some seconds, with the service's events since the last call.
+    /// Calls `act` every millisecond for some seconds, with the service's events since the last
+    /// call.
     pub fn carry(
         &self,
         rings: &mut Rings,
@@ -121,9 +122,9 @@ impl Program {
         Ok(found)
     }
 
-    /// Passes all memory that the service gave this program to `see`, in pieces. A piece begins with
-    /// the last `overlap` bytes of the piece before. Reads the files instead of the mappings, so that
-    /// pages that nobody has written stay absent; `see` does not get these.
+    /// Passes all memory that the service gave this program to `see`, in pieces. A piece begins
+    /// with the last `overlap` bytes of the piece before. Reads the files instead of the mappings,
+    /// so that pages that nobody has written stay absent; `see` does not get these.
     pub fn look(&self, overlap: usize, mut see: impl FnMut(&[u8])) -> Result<(), Failure> {
         let files = self.memories.iter();
         files

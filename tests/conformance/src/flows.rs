@@ -227,8 +227,8 @@ impl Flow {
         })
     }
 
-    /// Translates the timestamp `echo` of the script to the stack's. A number that the stack did not
-    /// send keeps its distance from one that it sent.
+    /// Translates the timestamp `echo` of the script to the stack's. A number that the stack did
+    /// not send keeps its distance from one that it sent.
     fn live_timestamp(&self, echo: u32) -> u32 {
         let known = self
             .timestamps

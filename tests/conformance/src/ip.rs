@@ -125,8 +125,8 @@ pub fn pseudo_sum(version: Version, protocol: u8, len: usize) -> u32 {
     u32::from(!checksum(&addresses, u32::from(protocol) + len as u32))
 }
 
-/// Returns the IP header of `len` bytes of `protocol`. `inbound` is true for packets from the remote
-/// host.
+/// Returns the IP header of `len` bytes of `protocol`. `inbound` is true for packets from the
+/// remote host.
 pub fn header(version: Version, protocol: u8, ecn: u8, len: usize, inbound: bool) -> Vec<u8> {
     let [local, remote] = version.ends();
     let ends = match inbound {

@@ -1,8 +1,8 @@
 //! The kernel's TCP behind a tun device, in a network namespace of its own, in real time.
 //!
 //! The thread that makes the [`Kernel`] enters a new namespace and starts two threads there: one
-//! reads the device, the other makes the program's calls, which may block. The namespace has no name
-//! and no mount, so it ends with the threads and their descriptors in every case.
+//! reads the device, the other makes the program's calls, which may block. The namespace has no
+//! name and no mount, so it ends with the threads and their descriptors in every case.
 
 use std::{
     collections::HashSet,

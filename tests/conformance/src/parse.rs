@@ -1,5 +1,6 @@
 //! The parser of scripts, a recursive descent over characters. There is no tokenizer, because the
-//! meaning of a character depends on the context: `.` is a flag, a decimal point, and part of `...`.
+//! meaning of a character depends on the context: `.` is a flag, a decimal point, and part of
+//! `...`.
 
 use crate::ast::{Action, Event, Script, Time};
 

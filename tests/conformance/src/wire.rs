@@ -1,4 +1,5 @@
-//! Conversion of packets to bytes and back. It does not use the engine's codec, which is under test.
+//! Conversion of packets to bytes and back. It does not use the engine's codec, which is under
+//! test.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
-//! Runs all scripts on both stacks. Arguments are filters, as in libtest; an argument that is a file
-//! is the only script to run. `--engine` and `--kernel` choose a stack, `--ip_version=ipv6` an IP
-//! version. `--jobs=1` runs the scripts on the kernel one after another.
+//! Runs all scripts on both stacks. Arguments are filters, as in libtest; an argument that is a
+//! file is the only script to run. `--engine` and `--kernel` choose a stack, `--ip_version=ipv6` an
+//! IP version. `--jobs=1` runs the scripts on the kernel one after another.
 
 use std::{env, path::Path, process::ExitCode, time::Instant};
 

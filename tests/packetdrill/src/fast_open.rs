@@ -1,5 +1,5 @@
-//! TCP Fast Open with the socket calls of Linux: the options, `sendto(MSG_FASTOPEN)`, and a `connect`
-//! that is deferred to the first write (TCP_FASTOPEN_CONNECT).
+//! TCP Fast Open with the socket calls of Linux: the options, `sendto(MSG_FASTOPEN)`, and a
+//! `connect` that is deferred to the first write (TCP_FASTOPEN_CONNECT).
 
 use tidelane_engine::{
     Endpoint, FastOpenKeys, FastOpenPolicy, FastOpenRequest, IpAddress, Route, State,

@@ -217,7 +217,8 @@ pub fn emit(all: &[Control]) -> Vec<u8> {
 }
 
 impl Stack {
-    /// `recvmsg` with MSG_ERRQUEUE. Returns the control messages of the first entry, and `msg_flags`.
+    /// `recvmsg` with MSG_ERRQUEUE. Returns the control messages of the first entry, and
+    /// `msg_flags`.
     pub fn notice(&mut self, fd: Fd) -> Answer<(Vec<Control>, i32)> {
         let socket = self.socket_mut(fd)?;
         let notice = socket.notices.queue.pop_front().ok_or(Errno::AGAIN)?;

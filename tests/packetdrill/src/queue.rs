@@ -89,8 +89,8 @@ impl PacketEnds {
 }
 
 impl Stack {
-    /// Returns the free space for the next write: the rest of the last buffer, or a new buffer while
-    /// the queue is below its limit.
+    /// Returns the free space for the next write: the rest of the last buffer, or a new buffer
+    /// while the queue is below its limit.
     pub(crate) fn room(&mut self, fd: Fd, id: FlowId) -> Answer<u32> {
         let flow = self.flow(id).ok_or(Errno(libc::EPIPE))?;
         let (sent, known) = (flow.tx_pos(flow.snd_nxt), flow.tx_head());
@@ -119,8 +119,8 @@ impl Stack {
         Ok(goal)
     }
 
-    /// Grows a send buffer that limits the congestion window (Linux' `tcp_sndbuf_expand`), unless the
-    /// program set SO_SNDBUF.
+    /// Grows a send buffer that limits the congestion window (Linux' `tcp_sndbuf_expand`), unless
+    /// the program set SO_SNDBUF.
     pub(crate) fn expand_buffer(&mut self, fd: Fd, id: FlowId) {
         let most = self.settings.sndbuf_max();
         let Some(info) = self.flow_info(id) else {
@@ -147,8 +147,8 @@ impl Stack {
         }
     }
 
-    /// Returns the size of a full buffer: whole segments, at most half of the largest window that the
-    /// peer has offered.
+    /// Returns the size of a full buffer: whole segments, at most half of the largest window that
+    /// the peer has offered.
     fn buffer_goal(&self, id: FlowId) -> u32 {
         let info = self.flow_info(id);
         let (mss, wnd) = info.map_or((1, 0), |info| (info.mss.max(1), info.snd_wnd_max));

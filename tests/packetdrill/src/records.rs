@@ -64,8 +64,8 @@ impl Stack {
         self.release_records(id)
     }
 
-    /// Advances the engine to `to`. `followed` is true if more bytes are queued: a small segment then
-    /// does not wait, because Linux applies Nagle only to the last buffer of the queue.
+    /// Advances the engine to `to`. `followed` is true if more bytes are queued: a small segment
+    /// then does not wait, because Linux applies Nagle only to the last buffer of the queue.
     fn advance(&mut self, id: FlowId, to: u32, followed: bool) -> Answer<()> {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let options = owner

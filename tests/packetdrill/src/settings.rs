@@ -1,4 +1,5 @@
-//! The settings of the stack: the defaults of scripts' preambles, and the sysctls that a script sets.
+//! The settings of the stack: the defaults of scripts' preambles, and the sysctls that a script
+//! sets.
 
 use std::{
     collections::BTreeMap,

@@ -1,10 +1,10 @@
 //! `cargo xtask spec`: checks the requirements of the RFCs against code and tests.
 //!
 //! `specs/rfcNNNN.toml` lists an RFC's requirements ([`mod@file`] has the format). A requirement
-//! cites the code that implements it and a test that proves it, or the reason for an exception.
-//! A requirement with neither is missing. The check fails if a citation points at nothing
-//! ([`citations`]), if an RFC has more missing requirements than the ratchet allows, or if a promise
-//! of `docs/security.md` names no test ([`promises`]).
+//! cites the code that implements it and a test that proves it, or the reason for an exception. A
+//! requirement with neither is missing. The check fails if a citation points at nothing
+//! ([`citations`]), if an RFC has more missing requirements than the ratchet allows, or if a
+//! promise of `docs/security.md` names no test ([`promises`]).
 
 use std::{collections::BTreeMap, fs, path::Path};
 

@@ -274,8 +274,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Collects a remark. A comment line right after a remark continues its reason if it is indented
-    /// by more than one blank.
+    /// Collects a remark. A comment line right after a remark continues its reason if it is
+    /// indented by more than one blank.
     fn note_remark(&mut self, comment: &str) {
         if let Some(remark) = remark(comment) {
             self.remarks.push(remark);

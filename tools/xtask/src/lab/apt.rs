@@ -31,8 +31,8 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// Returns an apt for the packages of `suites`, with its files below `home`. Commands fail after
-    /// `end`.
+    /// Returns an apt for the packages of `suites`, with its files below `home`. Commands fail
+    /// after `end`.
     pub fn new(
         home: &Path,
         suites: &[&str],

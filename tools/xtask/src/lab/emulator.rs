@@ -33,8 +33,8 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Returns an emulator with these devices as far as possible. Fetches a newer one until `end` if
-    /// the installed one lacks a device.
+    /// Returns an emulator with these devices as far as possible. Fetches a newer one until `end`
+    /// if the installed one lacks a device.
     pub fn with(devices: &[&str], lab: &Path, end: Instant) -> Self {
         let own = Self::default();
         if devices.iter().all(|device| own.has(device)) {
@@ -87,7 +87,8 @@ impl Emulator {
         Some(format!("{EMULATOR} has no {device}{newer}"))
     }
 
-    /// Returns the command that runs the emulator under `wrapper`, a command that takes another one.
+    /// Returns the command that runs the emulator under `wrapper`, a command that takes another
+    /// one.
     pub fn command(&self, wrapper: &[&str]) -> Command {
         let mut words: Vec<OsString> = wrapper.iter().map(OsString::from).collect();
         words.push(match &self.root {
