@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * Which stack gets a frame: the service, or the kernel.
+ * The demux: chooses the stack that receives a frame, the service or the kernel.
  *
- * A TCP or UDP packet whose (destination address, protocol, destination port) is claimed goes to
- * the AF_XDP socket of the queue it arrived on. So does an ICMP error that quotes a packet which a
- * claimed 3-tuple sent. Everything else, and everything that is not plainly understood (VLANs,
- * broken headers, long chains of IPv6 extension headers, source routes, frames to other link
- * addresses), goes on to the kernel: XDP_PASS. If a
- * queue has no socket, its frames pass too, so that a dead service leaves nothing blocked.
+ * A TCP or UDP packet with a claimed (destination address, protocol, destination port) goes to the
+ * AF_XDP socket of the queue on which it arrived. An ICMP error that quotes a packet of a claimed
+ * 3-tuple goes there too. All other frames pass to the kernel (XDP_PASS), including frames that
+ * the program does not parse: VLANs, malformed headers, long chains of IPv6 extension headers,
+ * source routes, and frames to other link addresses. A queue without a socket passes its frames
+ * too, so that a dead service blocks nothing.
  *
  * Some claims share their port with sockets of the kernel: a port that programs reserved for
- * connections, one whose listener is gone and whose connections are not, or one that had
- * connections in the kernel before it was claimed. For those the kernel is asked first, and keeps
- * every packet for which it has a socket: docs/design/claims.md.
+ * connections, a port whose listener is gone and whose connections are not, or a port that had
+ * connections in the kernel before the claim. For these the program asks the kernel first. The
+ * kernel keeps every packet for which it has a socket: docs/design/claims.md.
  *
- * A core that shows no life for SILENCE_NS, though it was sent a frame, gets no new connections:
- * the kernel takes them. After DEATH_NS it gets nothing: a service that is stopped, or hangs in the
- * kernel, cannot say so itself. See docs/design/watchdog.md.
+ * A core that has a frame and shows no heartbeat for SILENCE_NS gets no new connections: the
+ * kernel takes them. After DEATH_NS the core gets no frame at all. A service that is stopped, or
+ * hangs in the kernel, cannot hand its frames over itself. See docs/design/watchdog.md.
  *
- * Of a datagram in fragments only the first has ports. Where it goes is remembered for the others:
- * docs/design/fragments.md.
+ * Only the first fragment of a datagram has ports. A map stores its destination for the other
+ * fragments: docs/design/fragments.md.
  *
- * The maps' layout is mirrored in nic/steering/src/demux.rs.
+ * The layout of the maps is mirrored in nic/steering/src/demux.rs.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -63,39 +63,39 @@ struct claim_key {
 	__u8 zero;
 };
 
-/* How a claim shares its port with the kernel's sockets. */
+/* Flags of a claim that shares its port with sockets of the kernel. */
 #define CLAIM_KERNEL_CONNECTIONS 1 /* the kernel keeps the packets of its connections */
-#define CLAIM_KERNEL_LISTENS 2	   /* it also keeps the SYNs for its listener */
+#define CLAIM_KERNEL_LISTENS 2	   /* the kernel keeps the SYNs for its listener */
 #define CLAIM_ALL_FLAGS (CLAIM_KERNEL_CONNECTIONS | CLAIM_KERNEL_LISTENS)
 
-/* Which stack has it, and how. */
+/* Owner and flags of a claim. */
 struct claim {
 	__u32 stack_id;
 	__u32 flags;
 	__u32 zero[2];
 };
 
-/* Frames by outcome, one set per CPU. */
+/* Frames by result, one set per CPU. */
 struct counters {
 	__u64 redirected;      /* to the service: claimed TCP or UDP */
 	__u64 redirected_icmp; /* to the service: ICMP errors that quote a claimed 3-tuple */
 	__u64 no_socket;       /* claimed, but the queue has no socket: passed */
-	__u64 unclaimed;       /* TCP or UDP of nobody here: passed */
-	__u64 fragments;       /* of nobody here, or of an unknown datagram: passed */
-	__u64 icmp;            /* ICMP that is the kernel's: passed */
+	__u64 unclaimed;       /* TCP or UDP without a claim: passed */
+	__u64 fragments;       /* without a claim, or of an unknown datagram: passed */
+	__u64 icmp;            /* other ICMP: passed */
 	__u64 other_ip;        /* other protocols, malformed headers: passed */
 	__u64 not_ip;          /* passed */
 	__u64 redirected_fragments; /* to the service: fragments of claimed TCP or UDP */
-	__u64 kernels;		    /* claimed, but the kernel has a socket for it: passed */
-	__u64 no_life;		    /* claimed, but left to the kernel by a silent core: passed */
+	__u64 kernels;		    /* claimed, but the kernel has a socket: passed */
+	__u64 no_life;		    /* claimed, but the heartbeat is missing: passed */
 	__u64 other_host;	    /* to another link address, which the kernel drops: passed */
 	__u64 returned;		    /* handed back by the service: passed */
 };
 
 /*
- * When the core of a queue last showed life, on a cache line of its own. Instead of a time it is
- * NOT_WATCHED until a core says more; ASLEEP if the core waits for a frame, which starts its time;
- * and GIVEN_UP, longer ago than any time, if the service wants no more frames.
+ * Time of the last heartbeat of a queue's core, on a cache line of its own. The special value
+ * NOT_WATCHED is the initial one. ASLEEP means that the core waits for a frame, which starts its
+ * time. GIVEN_UP means that the service takes no more frames.
  */
 #define NOT_WATCHED 0
 #define ASLEEP 1
@@ -111,15 +111,15 @@ struct link_address {
 };
 
 /*
- * The interface's own link address; zero lets everything pass. Frames that the service hands back
- * have `returned` as their source: a program in the stack sees them a second time.
+ * Link address of the interface; with zero, all frames pass. `returned` is the source address of
+ * frames that the service hands back: a program in generic mode sees these frames a second time.
  */
 struct link_addresses {
 	struct link_address own;
 	struct link_address returned;
 };
 
-/* A datagram that comes in fragments; or all of a protocol that come from one host to another. */
+/* Key of a fragmented datagram, or of all fragmented datagrams of a protocol between two hosts. */
 struct fragmented_key {
 	__u8 source[16];
 	__u8 dest[16];
@@ -129,7 +129,7 @@ struct fragmented_key {
 	__u8 zero[2];
 };
 
-/* When its (their latest) first fragment came, by what the ports in it said. */
+/* Times of the latest first fragments, with claimed and with unclaimed ports. */
 struct fragmented {
 	__u64 claimed_ns;
 	__u64 unclaimed_ns;
@@ -187,16 +187,16 @@ struct {
 	__type(value, struct fragmented);
 } FRAGMENTED SEC(".maps");
 
-/* The first bytes of a TCP and of a UDP header. */
+/* Start of a TCP or UDP header. */
 struct ports {
 	__be16 source;
 	__be16 dest;
 };
 
-/* Whose a packet is: LEFT is the service's, and passed to the kernel as its core is silent. */
+/* Owner of a packet. LEFT: owned by the service, and passed because its core has no heartbeat. */
 enum owner { NOBODY, SERVICE, KERNEL, LEFT };
 
-/* What a queue's core shows. */
+/* State of a queue's core. */
 enum life { LIVING, SILENT, DEAD };
 
 static __always_inline struct claim *claim_of(__be32 addr, __u8 proto, __be16 port)
@@ -224,11 +224,11 @@ static __always_inline struct claim *claim_of_v6(const struct in6_addr *addr, __
 }
 
 /*
- * Says whether the kernel's socket for a packet, if there is one, makes the packet the kernel's. A
- * socket with a peer does: a connection, also one half open or in TIME-WAIT. A listener takes the
- * ACK that answers its SYN cookie, and a SYN if the claim leaves it SYNs; any other segment for the
- * port may be of a connection of the service. `tcp` is null for a quoted packet, and for a packet
- * without a whole TCP header.
+ * Returns the owner of a packet for which the kernel may have the socket `sk`. A connection of the
+ * kernel keeps its packets, also in SYN-RECEIVED and TIME-WAIT. A listener of the kernel keeps the
+ * ACK of its SYN cookie, and a SYN if the claim has CLAIM_KERNEL_LISTENS. Any other segment may be
+ * of a connection of the service. `tcp` is null for a quoted packet, and for a packet without a
+ * complete TCP header.
  */
 static __always_inline enum owner owner_beside(struct bpf_sock *sk, __u32 flags, void *ip,
 					       __u32 ip_len, struct tcphdr *tcp)
@@ -262,14 +262,14 @@ static __always_inline enum life life_of(__u32 queue)
 		return LIVING;
 	if (last == GIVEN_UP)
 		return DEAD;
-	/* The core may have been quicker with its own time: that is life. */
+	/* The difference is negative if the core wrote its time after ours was taken. */
 	silence = bpf_ktime_get_ns() - last;
 	if (silence < (__s64)SILENCE_NS)
 		return LIVING;
 	return silence < (__s64)DEATH_NS ? SILENT : DEAD;
 }
 
-/* Whose a packet with these ports is, which came, or if `quoted`, would answer the given one. */
+/* Returns the owner of a received packet, or if `quoted`, of packets that answer the quoted one. */
 static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 					   struct ports *ports, void *end, int quoted)
 {
@@ -335,7 +335,7 @@ static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *i
 	return owner == KERNEL && life == SILENT ? LEFT : owner;
 }
 
-/* A frame is sent to the core of this queue: the time of a core that sleeps begins. */
+/* Starts the time of a sleeping core, to which a frame is being redirected. */
 static __always_inline void wake(__u32 queue)
 {
 	struct heartbeat *heartbeat = bpf_map_lookup_elem(&HEARTBEATS, &queue);
@@ -357,7 +357,7 @@ static __always_inline int to_service(struct xdp_md *ctx, struct counters *count
 	return action;
 }
 
-/* A whole packet of TCP or UDP goes where it belongs. */
+/* Redirects or passes an unfragmented TCP or UDP packet. */
 static __always_inline int deliver(struct xdp_md *ctx, struct counters *counters, enum owner owner)
 {
 	if (owner == SERVICE)
@@ -378,8 +378,8 @@ static __always_inline void to_pair(struct fragmented_key *key, __u8 proto)
 	key->is_pair = 1;
 }
 
-/* Remembers where the datagram of a first fragment goes. An identification comes again: what an
- * earlier datagram left behind is forgotten. */
+/* Stores the destination of the datagram with this first fragment. Identifications are reused, so
+ * the entry of an earlier datagram is replaced. */
 static __always_inline void note_first(struct fragmented_key *key, __u8 proto, int claimed)
 {
 	struct fragmented first = {};
@@ -401,8 +401,8 @@ static __always_inline void note_first(struct fragmented_key *key, __u8 proto, i
 		bpf_map_update_elem(&FRAGMENTED, key, &first, BPF_ANY);
 }
 
-/* Whether a fragment without ports is of a claimed datagram. One that came before its first
- * fragment is taken for one if all first fragments of late between its hosts were. */
+/* Returns true if a fragment without ports belongs to a claimed datagram. Before the first fragment
+ * has arrived, the result is true if all recent first fragments between its hosts were claimed. */
 static __always_inline int is_later_claimed(struct fragmented_key *key, __u8 proto)
 {
 	struct fragmented *seen = bpf_map_lookup_elem(&FRAGMENTED, key);
@@ -425,7 +425,7 @@ static __always_inline int demux_fragment(struct xdp_md *ctx, struct counters *c
 	return XDP_PASS;
 }
 
-/* A fragment of TCP or UDP over IPv4. */
+/* Handles an IPv4 fragment of TCP or UDP. */
 static __always_inline int demux_fragment_v4(struct xdp_md *ctx, struct iphdr *ip, void *end,
 					     struct counters *counters)
 {
@@ -447,7 +447,7 @@ static __always_inline int demux_fragment_v4(struct xdp_md *ctx, struct iphdr *i
 	return demux_fragment(ctx, counters, claimed);
 }
 
-/* Whether the ICMP message at `icmp` is an error about a packet that a claimed 3-tuple sent. */
+/* Returns true if the ICMP message at `icmp` is an error that quotes a claimed 3-tuple. */
 static __always_inline int quotes_claimed(struct xdp_md *ctx, void *icmp, void *end)
 {
 	__u8 *type = icmp;
@@ -473,9 +473,9 @@ static __always_inline int quotes_claimed(struct xdp_md *ctx, void *icmp, void *
 	return owner_v4(ctx, quoted, ports, end, 1) == SERVICE;
 }
 
-/* Whether the options of an IPv4 header of so many bytes name a source route. Such a packet is the
- * kernel's to refuse, or to take where accept_source_route is set. Of broken options the service
- * makes nothing, either. */
+/* Returns true if the options of an IPv4 header of `header_len` bytes have a source route. Such a
+ * packet passes to the kernel, which drops it unless accept_source_route is set. The search ends
+ * at a malformed option, which the service ignores as well. */
 static __always_inline int has_source_route(struct iphdr *ip, __u32 header_len, void *end)
 {
 	__u32 used = sizeof(*ip);
@@ -537,9 +537,9 @@ other:
 }
 
 /*
- * The transport of an IPv6 packet behind its extension headers: its protocol, and its start in
- * `*header`. A fragment header is left in `*fragment`; it is the end of what is followed unless
- * its fragment is the first. A negative number for a packet that is left to the kernel.
+ * Skips the extension headers of an IPv6 packet. Returns the transport protocol, with the start of
+ * its header in `*header`, or a negative number for a packet that passes to the kernel. Stores a
+ * fragment header in `*fragment`, and stops there unless it is that of a first fragment.
  */
 static __always_inline int transport_v6(__u8 next, void **header, void *end,
 					struct fragment_header **fragment)
@@ -569,7 +569,7 @@ static __always_inline int transport_v6(__u8 next, void **header, void *end,
 	return -1;
 }
 
-/* Whether the ICMPv6 message at `icmp` is an error about a packet that a claimed 3-tuple sent. */
+/* Returns true if the ICMPv6 message at `icmp` is an error that quotes a claimed 3-tuple. */
 static __always_inline int quotes_claimed_v6(struct xdp_md *ctx, void *icmp, void *end)
 {
 	__u8 *type = icmp;
@@ -593,8 +593,8 @@ static __always_inline int quotes_claimed_v6(struct xdp_md *ctx, void *icmp, voi
 }
 
 /*
- * A fragment of any protocol over IPv6: `proto` as `transport_v6` gave it, and where it found the
- * header of that.
+ * Handles an IPv6 fragment of any protocol. `proto` is the result of `transport_v6`, and `ports`
+ * is the header that it found.
  */
 static __always_inline int demux_fragment_v6(struct xdp_md *ctx, struct ipv6hdr *ip,
 					     struct fragment_header *fragment, int proto,
@@ -625,7 +625,7 @@ static __always_inline int demux_ipv6(struct xdp_md *ctx, struct ipv6hdr *ip, vo
 	if ((void *)(ip + 1) > end || ip->version != 6)
 		goto other;
 	proto = transport_v6(ip->nexthdr, &header, end, &fragment);
-	/* One that is all of its packet is none (RFC 6946). */
+	/* An atomic fragment is treated as a whole packet (RFC 6946). */
 	if (fragment && fragment->offset & bpf_htons(OFFSET_BITS_V6 | MORE_BIT_V6))
 		return demux_fragment_v6(ctx, ip, fragment, proto, header, end, counters);
 	if (proto == IPPROTO_ICMPV6) {
@@ -664,8 +664,8 @@ struct tagged {
 };
 
 /*
- * Takes off the tag of a frame that has a priority and no VLAN (number 0), as the kernel does. All
- * pointers into the frame must be read anew.
+ * Removes the tag of a frame with a priority and without a VLAN (number 0), as the kernel does. All
+ * pointers into the frame have to be loaded again.
  */
 static __always_inline void take_off_priority(struct xdp_md *ctx)
 {
@@ -696,12 +696,12 @@ static __always_inline int demux(struct xdp_md *ctx)
 	counters = bpf_map_lookup_elem(&COUNTERS, &zero);
 	if (!counters)
 		return XDP_PASS;
-	/* Link-level broadcast and multicast never carry a connection; the kernel ignores them. */
+	/* Frames to a broadcast or multicast address never belong to a connection. */
 	if ((void *)(ethernet + 1) > end || (ethernet->h_dest[0] & 1)) {
 		counters->not_ip += 1;
 		return XDP_PASS;
 	}
-	/* What a promiscuous interface hears is not all for this host. */
+	/* A promiscuous interface receives frames for other hosts. */
 	known = bpf_map_lookup_elem(&LINK_ADDRESS, &zero);
 	if (!known || !is_address(ethernet->h_dest, &known->own)) {
 		counters->other_host += 1;
@@ -735,8 +735,8 @@ int tidelane_demux(struct xdp_md *ctx)
 }
 
 /*
- * The same where a frame may lie in several buffers (jumbo MTU; Linux 5.18). The headers are always
- * in the first, which is all that the program looks at.
+ * The demux for frames in several buffers (jumbo MTU; Linux 5.18). The program reads only the
+ * headers, which are always in the first buffer.
  */
 SEC("xdp.frags")
 int tidelane_frags(struct xdp_md *ctx)
@@ -745,8 +745,8 @@ int tidelane_frags(struct xdp_md *ctx)
 }
 
 /*
- * Lets every frame pass: the service runs it on frames that turned out to be the kernel's
- * (BPF_F_TEST_XDP_LIVE_FRAMES). It is attached to no interface.
+ * Passes every frame. The service runs the program on frames that it hands back to the kernel
+ * (BPF_F_TEST_XDP_LIVE_FRAMES). The program is attached to no interface.
  */
 SEC("xdp")
 int tidelane_return(struct xdp_md *ctx)

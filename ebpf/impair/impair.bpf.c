@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * A bad wire for tests: joins two interfaces, loses some packets and sets others aside.
+ * An impaired link for tests: joins two interfaces, loses some packets and delays others.
  *
- * The program is attached to both ends, A and B. What arrives at one leaves by the other, except
- * that of the IPv4 packets a random share is dropped, and another goes to an AF_XDP socket whose
- * owner sends it on a little later, so that those behind overtake it.
+ * The program is attached to both ends, A and B, and redirects frames from each end to the other.
+ * A random share of the IPv4 packets is dropped. Another share is redirected to an AF_XDP socket,
+ * whose owner sends the packets later, so that others overtake them.
  *
- * A sender on a veth leaves checksums unfinished, and a frame that is redirected no longer says so;
- * they are finished here, or the receiver would drop what this wire means to deliver.
+ * A sender on a veth leaves checksums unfinished, and a redirected frame loses the mark that says
+ * so. The program finishes the checksums, because the receiver would drop the packets otherwise.
  *
  * A frame redirected into a veth is lost unless the other end of that veth has NAPI: an XDP
  * program, or `ethtool -K <end> gro on`.
@@ -30,19 +30,19 @@ const volatile __u32 IFINDEX_A = 0;
 const volatile __u32 LOSS_PPM = 0;
 const volatile __u32 HOLD_PPM = 0;
 
-/* Frames of one direction, by outcome. */
+/* Frames of one direction, by result. */
 struct counters {
 	__u64 forwarded;
 	__u64 lost;
 	__u64 held;
 };
 
-/* Both directions: from A, from B. */
+/* Counters of frames from A and from B. */
 struct both {
 	struct counters from[2];
 };
 
-/* Where frames that came from A (0) and from B (1) leave. */
+/* Interfaces to which frames from A (0) and from B (1) are redirected. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(max_entries, 2);
@@ -50,7 +50,7 @@ struct {
 	__type(value, __u32);
 } ENDS SEC(".maps");
 
-/* Who holds frames that came from A (0) and from B (1). */
+/* Sockets for delayed frames from A (0) and from B (1). */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, 2);
@@ -70,7 +70,7 @@ static __always_inline int chance(__u32 ppm)
 	return ppm && bpf_get_prandom_u32() % MILLION < ppm;
 }
 
-/* The sum of `len` bytes in this machine's byte order, not folded; negative if they are missing. */
+/* Returns the unfolded sum of `len` bytes in native byte order, or -1 if the frame is shorter. */
 static __always_inline __s64 sum(void *start, __u32 len, void *end)
 {
 	__u64 total = 0;
@@ -159,7 +159,7 @@ int impair(struct xdp_md *ctx)
 	if (!both)
 		return XDP_ABORTED;
 	counters = from_b ? &both->from[1] : &both->from[0];
-	/* Neighbor discovery is spared: a lost answer costs a second and says nothing. */
+	/* Only IPv4 is impaired: a lost ARP answer would cost a second of the test. */
 	if ((void *)(ip + 1) <= end && ethernet->h_proto == bpf_htons(ETH_P_IP)) {
 		if (chance(LOSS_PPM)) {
 			counters->lost += 1;

@@ -1,20 +1,20 @@
-//! Decisions drawn from an input, until it is used up.
+//! Decisions drawn from a fuzzer's input, until the input is used up.
 
-/// What is left of an input.
+/// The unused rest of an input.
 pub struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// All of it.
+    /// Wraps a whole input.
     pub const fn new(data: &'a [u8]) -> Self {
         Self(data)
     }
 
-    /// Whether nothing is left: from then on all numbers are zero.
+    /// Returns true if the input is used up; all numbers are zero from then on.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The next byte.
+    /// Returns the next byte.
     pub fn u8(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else {
             return 0;
@@ -23,12 +23,12 @@ impl<'a> Bytes<'a> {
         *first
     }
 
-    /// The next two bytes.
+    /// Returns the next two bytes.
     pub fn u16(&mut self) -> u16 {
         u16::from_le_bytes([self.u8(), self.u8()])
     }
 
-    /// The next four bytes.
+    /// Returns the next four bytes.
     pub fn u32(&mut self) -> u32 {
         u32::from(self.u16()) | u32::from(self.u16()) << 16
     }

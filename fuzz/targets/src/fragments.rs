@@ -1,5 +1,5 @@
-//! Fragments in any order, of any length, from anybody: memory stays bounded, and what becomes
-//! whole is made of fragments that came.
+//! Fragments in any order, of any length, from any sender: memory stays bounded, and each
+//! reassembled packet consists of received fragments.
 
 use tidelane_fragments::{BYTES_MAX, DATAGRAMS_MAX, Reassembler, TIMEOUT};
 use tidelane_time::{Duration, Instant};
@@ -13,7 +13,7 @@ const PAYLOAD_MAX: usize = 2048;
 /// Fragments of one input.
 const STEPS_MAX: u32 = 512;
 
-/// A payload of which each byte says where in the packet it is, and who lies says something else.
+/// Returns a payload whose bytes encode their position in the packet; `lie` makes them wrong.
 fn payload(start: usize, len: usize, lie: u8) -> Vec<u8> {
     (start..start + len)
         .map(|at| (at % 251) as u8 ^ lie)
@@ -36,7 +36,7 @@ fn datagram(which: u8) -> DatagramId {
     }
 }
 
-/// Any bytes as a frame, and as a sequence of fragments.
+/// Target: parses any bytes as a frame, and reassembles a sequence of fragments from them.
 pub fn fragments(data: &[u8]) {
     if let Ok(fragment) = parse_fragment(data) {
         assert!(!fragment.payload.is_empty() && fragment.end() <= 65_535);
@@ -66,7 +66,7 @@ fn step(all: &mut Reassembler, now: Instant, bytes: &mut Bytes<'_>) {
     let (len, flags) = (usize::from(bytes.u16()) % PAYLOAD_MAX, bytes.u8());
     let more = flags & 1 == 0;
     let len = if more { (len / 8 + 1) * 8 } else { len + 1 };
-    // Most are where others may meet them.
+    // Most fragments have a small offset, so that they overlap others.
     let offset = place & if flags & 2 == 0 { 0x07f8 } else { 0xfff8 };
     if usize::from(offset) + len > 65_515 {
         return;

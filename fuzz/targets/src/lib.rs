@@ -1,7 +1,7 @@
-//! What is fuzzed: functions from any bytes to nothing, which panic if a promise is broken.
+//! The fuzz targets: functions of any bytes that panic if a promise is broken.
 //!
-//! `fuzz/fuzz_targets` puts libFuzzer around them; `tests/corpus.rs` runs each over the inputs that
-//! are kept in `fuzz/corpus`, as an ordinary test without a fuzzer.
+//! `fuzz/fuzz_targets` wraps them for libFuzzer. `tests/corpus.rs` runs each over the inputs in
+//! `fuzz/corpus`, as an ordinary test without a fuzzer.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -22,10 +22,10 @@ pub use crate::{
     wire::{options, wire},
 };
 
-/// Takes any bytes; panics if a promise is broken.
+/// A fuzz target: accepts any bytes, and panics if a promise is broken.
 pub type Target = fn(&[u8]);
 
-/// The targets by their names, which are those of their corpora.
+/// The targets by name; each corpus has the name of its target.
 pub const TARGETS: [(&str, Target); 7] = [
     ("wire", wire),
     ("options", options),

@@ -1,5 +1,5 @@
-//! A program of another user writes to its own region: ring entries, indices, slots, buffers,
-//! holes, while connections are carried over it. See [`crate::service`].
+//! A hostile program of another user writes to its own region (ring entries, indices, slots,
+//! buffers, holes) while connections use the region. See [`crate::service`].
 
 use tidelane_abi::{
     CONTROL_REQUEST_OFFSET, ContextHead, ControlRequest, DATA_REQUEST_OFFSET, HEADER_LEN, Slot,
@@ -16,12 +16,12 @@ use crate::{
 
 /// Steps of one input.
 const STEPS_MAX: u32 = 192;
-/// Slots that are aimed at.
+/// Slots that the writes target.
 const SLOTS: u64 = 8;
-/// Bytes of a buffer area that are aimed at.
+/// Bytes of a buffer area that the writes target.
 const BUFFERS: u64 = 1 << 16;
 
-/// Writes to the region of a program that is registered, listens and has connections.
+/// Target: writes to the region of a program that is registered, listens and has connections.
 pub fn region(data: &[u8]) {
     Ground::with(|ground| run(ground, |scene| play(scene, data)));
 }
@@ -65,7 +65,7 @@ fn act(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// A word of 1, 4 or 8 bytes somewhere that the service looks at.
+/// Writes a word of 1, 4 or 8 bytes to a structure that the service reads.
 fn write_word(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let place = bytes.u8();
     let (at, value) = (u64::from(bytes.u16()), any_value(bytes));
@@ -95,7 +95,7 @@ fn write_word(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
         .copy_in(offset - offset % size, &word[..size as usize]);
 }
 
-/// A value at the edge of something, or any.
+/// Returns a boundary value or any value.
 fn any_value(bytes: &mut Bytes<'_>) -> u64 {
     match bytes.u8() {
         0 => 0,
@@ -109,7 +109,7 @@ fn any_value(bytes: &mut Bytes<'_>) -> u64 {
     }
 }
 
-/// A word that was produced as it should be, and says anything.
+/// Pushes a data request with any contents through the regular ring protocol.
 fn push_data(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (kind, arg, slot) = (bytes.u8() & 7, u32::from(bytes.u16()), bytes.u8());
     let Some(rings) = scene.attackers.first_mut().and_then(|a| a.rings.as_mut()) else {
@@ -121,7 +121,7 @@ fn push_data(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     core.data_requests.publish();
 }
 
-/// A control request that was produced as it should be, and asks for anything.
+/// Pushes a control request with any contents through the regular ring protocol.
 fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (kind, which) = (bytes.u8() & 3, bytes.u8());
     let to = [10, 77, 0, which & 3];
@@ -131,7 +131,7 @@ fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
         ],
         _ => std::array::from_fn(|_| bytes.u8()),
     };
-    // Not to the victim: what it says to that connection would be no secret.
+    // Not to the victim's port: the victim's secret would be sent on that connection too.
     let peer_port = match bytes.u16() {
         80 => 81,
         port if which & 16 == 0 => 9000 + port % 4,
@@ -158,7 +158,7 @@ fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     core.control_requests.publish();
 }
 
-/// The attacker uses one of its connections as an honest program does.
+/// Uses a connection of the attacker like an honest program.
 fn carry(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (what, which) = (bytes.u8(), usize::from(bytes.u8()));
     let (pos, len) = (u32::from(bytes.u16()), usize::from(bytes.u16() % 4096));
@@ -179,7 +179,7 @@ fn carry(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// The peer sends, reads or closes on one of its connections to attackers.
+/// The peer sends, reads or closes on a connection to an attacker.
 fn carry_as_peer(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (what, which, len) = (bytes.u8(), bytes.u8(), usize::from(bytes.u16() % 4096));
     let Some(connection) = scene.peer_connection(which.into()) else {
@@ -193,7 +193,7 @@ fn carry_as_peer(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// The attacker gives pages of its region back to the system.
+/// Punches a hole into the attacker's region.
 fn punch(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (page, pages) = (u64::from(bytes.u16()), u64::from(bytes.u8()));
     let Some(program) = scene.attackers.first().and_then(|a| a.program.as_ref()) else {

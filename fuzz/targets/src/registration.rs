@@ -1,4 +1,4 @@
-//! Messages to the registration socket, with descriptors of every kind, from several programs of
+//! Messages to the registration socket with descriptors of every kind, from several programs of
 //! another user. See [`crate::service`].
 
 use tidelane_abi::{Message, message};
@@ -12,12 +12,12 @@ use crate::{
 
 /// Steps of one input.
 const STEPS_MAX: u32 = 128;
-/// Descriptors beside one message.
+/// Largest number of descriptors of a message.
 const DESCRIPTORS_MAX: u8 = 4;
-/// Bytes of a message that is none.
+/// Largest length of an invalid message.
 const NONSENSE_MAX: u8 = 64;
 
-/// Sessions, messages, descriptors, and the passing of time.
+/// Target: sessions, messages, descriptors, and passing time.
 pub fn registration(data: &[u8]) {
     Ground::with(|ground| run(ground, |scene| play(scene, data)));
 }
@@ -33,7 +33,7 @@ fn play(scene: &mut Scene<'_>, data: &[u8]) {
     }
 }
 
-/// One step of an input that is about messages.
+/// Runs one step that concerns messages.
 pub fn act(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let what = bytes.u8();
     let at = usize::from(what >> 6);
@@ -73,12 +73,12 @@ fn any_kinds(bytes: &mut Bytes<'_>) -> Vec<Kind> {
     (0..count).map(|_| any_kind(bytes)).collect()
 }
 
-/// A message of any kind. Numbers are small, as those that mean something are; some are not.
+/// Returns a message of any kind. Most numbers are small, like the valid ones.
 fn any_message(bytes: &mut Bytes<'_>) -> Message {
     let kind = bytes.u8();
     let mut request = new_message(u32::from(kind % (message::NUMBERS as u8 + 2)));
-    let odd = bytes.u8();
-    let number = |bytes: &mut Bytes<'_>| match odd & 1 {
+    let shape = bytes.u8();
+    let number = |bytes: &mut Bytes<'_>| match shape & 1 {
         0 => u32::from(bytes.u8()),
         _ => bytes.u32(),
     };
@@ -110,11 +110,11 @@ fn any_message(bytes: &mut Bytes<'_>) -> Message {
         }
         _ => {}
     }
-    if odd & 2 != 0 {
+    if shape & 2 != 0 {
         request.refusal = bytes.u8().into();
         request.port = bytes.u16().into();
     }
-    if odd & 12 == 12 {
+    if shape & 12 == 12 {
         request.abi_version = request.abi_version.wrapping_add(bytes.u8().into());
     }
     request

@@ -1,9 +1,8 @@
-//! Sequences of segments into a live connection, between calls of its program and the passing of
-//! time.
+//! Sequences of segments into a live connection, between calls of its program and passing time.
 //!
-//! Two engines talk; the input says when each sends, reads, closes or waits, which packets arrive,
-//! are lost or come twice, and which segments a third party forges. The environment of each engine
-//! holds it to its promises, and in the end nothing may be left.
+//! Two engines communicate. The input decides when each of them sends, reads, closes or waits,
+//! which packets arrive, are lost or are duplicated, and which segments a third party forges. The
+//! environment of each engine checks its promises. At the end no state may be left.
 
 use tidelane_engine::{
     Duration, Endpoint, EngineConfig, Event, FlowId, FlowKey, Instant, IpAddress, SeqNumber,
@@ -17,26 +16,26 @@ use tidelane_wire::{Segment, Timestamps};
 
 use crate::bytes::Bytes;
 
-/// Steps of one input: longer inputs find nothing that shorter ones do not.
+/// Steps of one input; longer inputs find nothing more.
 const STEPS_MAX: u32 = 256;
-/// Packets on their way at once; the oldest is lost.
-const ON_THE_WAY_MAX: usize = 64;
+/// Packets in flight at once; beyond that number the oldest is lost.
+const IN_FLIGHT_MAX: usize = 64;
 const PAYLOAD: [u8; 2048] = [0x5a; 2048];
 
 fn endpoint(last: u8, port: u16) -> Endpoint {
     Endpoint::new(IpAddress::from_v4([10, 0, 0, last]), port)
 }
 
-/// Two engines and what is between them.
+/// Two engines and the packets between them.
 struct Scene {
     now: Instant,
-    /// Client, server.
+    /// Client and server.
     parties: [Party; 2],
-    /// By receiver.
-    on_the_way: [Vec<Packet>; 2],
+    /// Packets in flight, by receiver.
+    in_flight: [Vec<Packet>; 2],
 }
 
-/// See the module's documentation.
+/// Target: see the module's documentation.
 pub fn segments(data: &[u8]) {
     let mut bytes = Bytes::new(data);
     let mut scene = Scene::new(&mut bytes);
@@ -69,7 +68,7 @@ impl Scene {
         let mut scene = Self {
             now: Instant::from_secs(1),
             parties: secrets.map(|secret| Party::new(config.clone(), secret)),
-            on_the_way: [Vec::new(), Vec::new()],
+            in_flight: [Vec::new(), Vec::new()],
         };
         let [client, server] = &mut scene.parties;
         let listens = server
@@ -78,9 +77,9 @@ impl Scene {
         assert!(listens.is_ok(), "the port is free");
         let (local, peer) = (endpoint(1, 40_000), endpoint(2, 80));
         client.open(scene.now, local, peer, [None; 2]);
-        scene.end_batch();
+        scene.finish_step();
         if policy & 32 == 0 {
-            // Most inputs begin with a connection that is open.
+            // Most inputs begin with an open connection.
             for _ in 0..4 {
                 (0..2).for_each(|to| scene.deliver(to, 0));
             }
@@ -107,19 +106,19 @@ impl Scene {
             12 => self.parties[at].env.refuse = u32::from(bytes.u8() & 7),
             _ => self.forge(at, bytes),
         }
-        self.end_batch();
+        self.finish_step();
     }
 
-    /// Timers, the end of the batch, and what was sent goes on its way.
-    fn end_batch(&mut self) {
+    /// Runs timers and the end of the batch, and puts the sent packets in flight.
+    fn finish_step(&mut self) {
         for (from, party) in self.parties.iter_mut().enumerate() {
             party.end_batch(self.now);
-            let way = &mut self.on_the_way[1 - from];
-            way.append(&mut party.env.sent);
-            let too_many = way.len().saturating_sub(ON_THE_WAY_MAX);
-            way.drain(..too_many);
+            let queue = &mut self.in_flight[1 - from];
+            queue.append(&mut party.env.sent);
+            let too_many = queue.len().saturating_sub(IN_FLIGHT_MAX);
+            queue.drain(..too_many);
             for (flow, event) in std::mem::take(&mut party.env.events) {
-                // The flow's number may be given to another one.
+                // The number of a released flow may be reused.
                 if event == Event::Released {
                     party.env.bindings.remove(&flow);
                 }
@@ -130,13 +129,13 @@ impl Scene {
     fn deliver(&mut self, to: usize, which: u8) {
         if let Some(packet) = self.take(to, which) {
             self.parties[to].receive_packet(self.now, &packet);
-            self.end_batch();
+            self.finish_step();
         }
     }
 
     fn take(&mut self, to: usize, which: u8) -> Option<Packet> {
-        let way = &mut self.on_the_way[to];
-        (!way.is_empty()).then(|| way.remove(usize::from(which) % way.len()))
+        let queue = &mut self.in_flight[to];
+        (!queue.is_empty()).then(|| queue.remove(usize::from(which) % queue.len()))
     }
 
     fn lose(&mut self, to: usize, which: u8) {
@@ -145,8 +144,8 @@ impl Scene {
 
     fn repeat(&mut self, to: usize, which: u8) {
         if let Some(packet) = self.take(to, which) {
-            self.on_the_way[to].push(packet.clone());
-            self.on_the_way[to].push(packet);
+            self.in_flight[to].push(packet.clone());
+            self.in_flight[to].push(packet);
         }
     }
 
@@ -162,7 +161,7 @@ impl Scene {
         }
     }
 
-    /// A segment that nobody sent arrives: its numbers are near those that mean something.
+    /// Delivers a forged segment, with numbers near the valid ones.
     fn forge(&mut self, to: usize, bytes: &mut Bytes<'_>) {
         let ports = [40_000, 80];
         let party = &mut self.parties[to];

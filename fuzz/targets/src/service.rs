@@ -1,20 +1,19 @@
-//! A service in this process: the daemon's own sessions, claims and cores, with kernel sockets of a
-//! network namespace of its own, and around them only what a fuzzer must decide.
+//! A service in this process: the daemon's sessions, claims and cores, with kernel sockets of a
+//! separate network namespace. Only the parts that the fuzzer controls are replaced.
 //!
 //! ```text
-//!   victim, attackers ==socket pairs==> Session, Shared, Claims --> Book (the demux)
+//!   victim, attackers ==socket pairs==> Session, Shared, Claims --> ClaimSet (the demux)
 //!        region, rings  <=============> Host --frames--> Peer (a host of its own)
 //! ```
 //!
-//! Invariants that hold after each input, whatever the attackers did:
+//! Invariants after each input, whatever the attackers did:
 //!
 //! * nothing panics;
-//! * every claim is on a port that the kernel would give to nobody else;
-//! * a socket that entitles to nothing was given nothing;
-//! * the victim's connection goes on with the right bytes, and new ones reach it;
-//! * no byte of the victim's is in memory of an attacker;
-//! * after the end of all sessions nothing of them is left: programs, flows, buffers, claims,
-//!   descriptors.
+//! * every claim is on a port that the kernel would not give to another socket;
+//! * a socket that entitles to no claim has got no claim;
+//! * the victim's connection continues with the right bytes, and new ones reach the victim;
+//! * no byte of the victim is in an attacker's memory;
+//! * nothing is left after the end of all sessions: programs, flows, buffers, claims, descriptors.
 
 mod core;
 mod ground;

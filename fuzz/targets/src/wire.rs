@@ -1,12 +1,12 @@
-//! Parsing what comes from the network: any bytes give a value or a reason, and a value that is
-//! written and parsed again is the same value.
+//! Parsing of network input: any bytes give a value or a reason, and a value that is written and
+//! parsed again is equal.
 
 use tidelane_wire::{
     OPTIONS_LEN_MAX, SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, TcpOptions, emit_tcp,
     parse_frame, parse_icmp_error, parse_ipv4, parse_tcp, tcp_checksum_ok,
 };
 
-/// A frame from the wire: Ethernet, IPv4, TCP or ICMP.
+/// Target: parses a frame from the wire: Ethernet, IPv4, TCP or ICMP.
 pub fn wire(data: &[u8]) {
     for packet in [parse_frame(data), parse_ipv4(data)].into_iter().flatten() {
         assert!(packet.payload.len() <= data.len());
@@ -18,7 +18,7 @@ pub fn wire(data: &[u8]) {
     let _ = parse_icmp_error(data);
 }
 
-/// A TCP segment, without the packet around it.
+/// Parses a TCP segment without its packet.
 fn segment(bytes: &[u8]) {
     let Ok(segment) = parse_tcp(bytes) else {
         return;
@@ -29,15 +29,15 @@ fn segment(bytes: &[u8]) {
     let len = emit_tcp(&mut buffer, &header);
     let again = parse_tcp(&buffer[..len]).map(|segment| segment.header());
     let expected = SegmentHeader {
-        options: that_fit(&header.options),
+        options: fitting_options(&header.options),
         ..header
     };
     assert_eq!(again, Ok(expected), "a header survives being written");
 }
 
-/// The options without the SACK blocks for which there is no room: they are left out. A Fast Open
-/// option, which stands in the place of blocks, always fits.
-fn that_fit(options: &TcpOptions) -> TcpOptions {
+/// Returns the options without the SACK blocks for which there is no space. A Fast Open option,
+/// which takes the place of blocks, always fits.
+fn fitting_options(options: &TcpOptions) -> TcpOptions {
     if options.fast_open().is_some() {
         return *options;
     }
@@ -52,7 +52,7 @@ fn that_fit(options: &TcpOptions) -> TcpOptions {
     fit
 }
 
-/// The options of a segment.
+/// Target: parses the options of a segment.
 pub fn options(data: &[u8]) {
     let options = TcpOptions::parse(data);
     let mut buffer = [0; OPTIONS_LEN_MAX];
@@ -61,7 +61,7 @@ pub fn options(data: &[u8]) {
     assert_eq!(len, options.len());
     assert_eq!(
         TcpOptions::parse(&buffer[..len]),
-        that_fit(&options),
+        fitting_options(&options),
         "options survive being written"
     );
 }

@@ -1,4 +1,4 @@
-//! Every input that is kept, through its target.
+//! Runs every input of the corpus through its target.
 
 use std::{fs, path::PathBuf};
 
@@ -32,9 +32,9 @@ fn every_kept_input_holds() {
     }
 }
 
-/// Every start of every input is an input too.
+/// Every prefix of every input is an input too.
 #[test]
-fn what_is_cut_off_holds_as_well() {
+fn every_prefix_of_a_kept_input_holds() {
     for (name, target) in TARGETS {
         for (path, input) in corpus(name) {
             println!("{}", path.display());

@@ -1,4 +1,4 @@
-//! A core that runs on the thread of its caller, a wire, and a demux that only remembers.
+//! A core on the thread of its caller, a link, and a demux that only stores its claims.
 
 use std::{
     collections::BTreeSet,
@@ -15,25 +15,25 @@ use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 use tidelaned::core::{Call, CoreLink};
 
-/// Frames that may be on their way in one direction.
+/// Frames in flight in one direction.
 const FRAMES: u32 = 64;
-/// Ports from here on are of the kernel's choice.
+/// First port of the kernel's ephemeral range.
 const EPHEMERAL_MIN: u16 = 32_768;
 
-/// A host, and what its clock says.
+/// A host with its clock.
 pub struct OwnCore {
     /// The host.
     pub host: Host<MemPort>,
-    /// The present.
+    /// Current time of the host.
     pub now: Instant,
 }
 
-/// The way to a host that this thread drives itself.
+/// The link to a core that the same thread drives.
 #[derive(Clone)]
 pub struct Link(Arc<Mutex<OwnCore>>);
 
 impl Link {
-    /// The host of an address, and the far end of its port.
+    /// Creates the host of an address. Returns it with the far end of its port.
     pub fn new(address: [u8; 4], mac: MacAddress, now: Instant) -> (Self, MemPort) {
         let (near, far) = MemPort::pair(MemConfig {
             frames: FRAMES,
@@ -56,12 +56,12 @@ impl Link {
         (Self(Arc::new(Mutex::new(OwnCore { host, now }))), far)
     }
 
-    /// The core.
+    /// Locks the core.
     pub fn core(&self) -> MutexGuard<'_, OwnCore> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One step at `now`.
+    /// Takes one step at `now`.
     pub fn step(&self, now: Instant) -> bool {
         let mut core = self.core();
         core.now = now;
@@ -93,11 +93,11 @@ impl CoreLink<MemPort> for Link {
     }
 }
 
-/// The wire between two hosts: the far ends of their ports.
+/// The link between two hosts: the far ends of their ports.
 pub struct Wire(pub [MemPort; 2]);
 
 impl Wire {
-    /// Frames of host `from` travel to the other one.
+    /// Moves the frames of host `from` to the other host.
     pub fn carry(&mut self, from: usize) {
         let [one, other] = &mut self.0;
         let (from, to) = if from == 0 {
@@ -108,7 +108,7 @@ impl Wire {
         let mut burst = from.new_burst();
         from.rx_burst(&mut burst, BURST_MAX);
         for frame in burst.iter() {
-            // A frame that finds no room is lost, as on a wire.
+            // A frame without a free buffer is lost, as on a real link.
             if let Some(buffer) = to.tx_frame() {
                 buffer[..frame.len()].copy_from_slice(frame);
                 to.tx_commit(frame.len(), TxChecksum::Done);
@@ -119,17 +119,18 @@ impl Wire {
     }
 }
 
-/// The claims that a demux would have.
+/// The claims of a demux.
 #[derive(Clone, Default)]
-pub struct Book(Arc<Mutex<BTreeSet<Claim>>>);
+pub struct ClaimSet(Arc<Mutex<BTreeSet<Claim>>>);
 
-impl Book {
-    /// All claims now.
+impl ClaimSet {
+    /// Returns all current claims.
     pub fn claims(&self) -> BTreeSet<Claim> {
         self.lock().clone()
     }
 
-    /// Ports that programs asked for: the kernel chooses those of the pool.
+    /// Returns the claims on ports that programs chose; ports of the pool are of the kernel's
+    /// choice.
     pub fn own_claims(&self) -> Vec<Claim> {
         let claims = self.claims().into_iter();
         claims.filter(|claim| claim.port < EPHEMERAL_MIN).collect()
@@ -140,7 +141,7 @@ impl Book {
     }
 }
 
-impl Steering for Book {
+impl Steering for ClaimSet {
     fn claim(&mut self, claim: &Claim, _: StackId, _: Scope) -> Result<(), SteeringError> {
         self.lock().insert(*claim);
         Ok(())

@@ -1,4 +1,4 @@
-//! The network namespace that the inputs of a thread run in.
+//! The network namespace in which the inputs of a thread run.
 
 use std::{
     fs::File,
@@ -14,15 +14,15 @@ use std::{
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tidelane_attacker::sockets::Bound;
 
-/// Address of the service, which the namespace has on its loopback interface.
+/// Address of the service, on the loopback interface of the namespace.
 pub const SERVICE: [u8; 4] = [10, 77, 0, 1];
-/// Port that somebody listens on in another namespace.
+/// Port of a listener in another namespace.
 const FOREIGN_PORT: u16 = 7001;
 
-/// Kernel sockets that live as long as the process: the end of a thread must not close a
-/// descriptor while another thread counts them.
+/// Kernel sockets that live as long as the process: a thread that ends must not close a descriptor
+/// while another thread counts descriptors.
 pub struct Ground {
-    /// Listens in another network namespace.
+    /// Listener in another network namespace.
     pub foreign: OwnedFd,
 }
 
@@ -31,12 +31,12 @@ thread_local! {
 }
 
 impl Ground {
-    /// Runs `work` in the thread's namespace, which the first call makes. Says loudly, and does
-    /// nothing, where that is not allowed. One thread at a time: descriptors are counted for the
-    /// whole process.
+    /// Runs `work` in the thread's namespace, which the first call creates. Prints a message and
+    /// does nothing if that is not allowed. Only one thread runs at a time, because descriptors are
+    /// counted for the whole process.
     pub fn with(work: impl FnOnce(&Ground)) {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         GROUND.with(|ground| {
             if let Some(ground) = ground {
                 work(ground);
@@ -62,7 +62,7 @@ impl Ground {
     }
 }
 
-/// A socket to be bound to `address`, without options.
+/// Returns a socket to be bound to `address`, without options.
 pub fn bound(address: &str) -> Bound {
     Bound {
         bind: address.parse().expect("an address"),
@@ -72,7 +72,7 @@ pub fn bound(address: &str) -> Bound {
     }
 }
 
-/// Moves the calling thread to a new network namespace, which goes with the thread's sockets.
+/// Moves the calling thread to a new network namespace, which ends with the thread's sockets.
 fn enter_new_namespace() {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

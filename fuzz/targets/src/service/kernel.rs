@@ -1,4 +1,4 @@
-//! Questions of a scene to the kernel.
+//! Queries of a scene to the kernel.
 
 use std::{
     fs,
@@ -10,13 +10,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tidelane_attacker::{protocol::Service, sockets::Bound};
 use tidelane_steering::Claim;
 
-/// Both ends of a registration socket; neither blocks.
+/// Returns both ends of a registration socket, which are nonblocking.
 pub fn pair() -> (OwnedFd, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("descriptors")
 }
 
-/// A socket that leads nowhere.
+/// Returns a socket without a peer.
 pub fn spare() -> Service {
     Service::over(pair().0).expect("a socket")
 }
@@ -33,8 +33,8 @@ pub fn is_held(claim: &Claim) -> bool {
     probe.make().is_err()
 }
 
-/// Sockets, memories and the like that this process has open. Files of the disk do not count:
-/// another thread may be reading one.
+/// Returns the number of open sockets, memories and similar descriptors of this process. Disk files
+/// do not count, because another thread may be reading one.
 pub fn open_descriptors() -> usize {
     let listed = fs::read_dir("/proc/self/fd").expect("a list of descriptors");
     let links = listed.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

@@ -21,33 +21,33 @@ use super::ground::{Ground, bound};
 /// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Listens at 0.0.0.0:7000.
+    /// Listener on 0.0.0.0:7000.
     Listens,
-    /// Listens at `[::]:7002`, for both versions.
+    /// Listener on `[::]:7002`, for both IP versions.
     ListensV6,
     /// Bound to 0.0.0.0:7003.
     Bound,
     /// Bound to the service's address and 7004.
     BoundToAddress,
-    /// Listens at 0.0.0.0:7005, SO_REUSEPORT.
+    /// Listener on 0.0.0.0:7005, SO_REUSEPORT.
     ListensShared,
-    /// Listens at 127.0.0.1:7006.
+    /// Listener on 127.0.0.1:7006.
     ListensLoopback,
-    /// TCP, not bound.
+    /// Unbound TCP socket.
     Unbound,
-    /// Bound to the victim's port before the victim was, both with SO_REUSEADDR.
+    /// Socket that was bound to the victim's port before the victim's, both with SO_REUSEADDR.
     SharesVictim,
-    /// A connection that the victim accepted.
+    /// Connection that the victim accepted.
     Accepted,
-    /// The other end of that.
+    /// The other end of that connection.
     Connected,
-    /// Listens in another network namespace.
+    /// Listener in another network namespace.
     Foreign,
-    /// Listens at 0.0.0.0:7007, SO_BINDTODEVICE.
+    /// Listener on 0.0.0.0:7007, SO_BINDTODEVICE.
     OfDevice,
-    /// UDP at 0.0.0.0:7008.
+    /// UDP socket on 0.0.0.0:7008.
     Datagrams,
-    /// A unix socket that listens.
+    /// Listening unix socket.
     Unix,
     /// An eventfd.
     Event,
@@ -58,7 +58,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 17] = [
         Kind::Listens,
         Kind::ListensV6,
@@ -80,8 +80,8 @@ impl Kind {
     ];
 
     /// Returns true if no port may be claimed with such a descriptor. A socket that is bound beside
-    /// the victim's may reserve the port: that claim takes no packet for which the kernel has a
-    /// socket.
+    /// the victim's may reserve the port, because that claim takes no packet for which the kernel
+    /// has a socket.
     pub fn entitles_to_nothing(self) -> bool {
         self >= Kind::ListensLoopback && self != Kind::SharesVictim
     }
@@ -92,17 +92,17 @@ impl Kind {
     }
 }
 
-/// The attackers' descriptors, made when they are first used.
+/// The attackers' descriptors, each created on first use.
 #[derive(Default)]
 pub struct Palette(Vec<(Kind, Vec<OwnedFd>)>);
 
 impl Palette {
-    /// Puts a descriptor into the palette that the caller made.
+    /// Adds a descriptor from the caller.
     pub fn put(&mut self, kind: Kind, descriptor: OwnedFd) {
         self.0.push((kind, vec![descriptor]));
     }
 
-    /// The descriptor of a kind; `None` if the kernel refuses it.
+    /// Returns the descriptor of a kind; None if the kernel refuses it.
     pub fn get(&mut self, ground: &Ground, kind: Kind) -> Option<BorrowedFd<'_>> {
         let known = self.0.iter().position(|(known, _)| *known == kind);
         let at = match known {
@@ -121,7 +121,7 @@ impl Palette {
     }
 }
 
-/// The descriptor, and whatever must stay open beside it.
+/// Creates a descriptor. Returns it with any others that must stay open.
 fn make(ground: &Ground, kind: Kind) -> io::Result<Vec<OwnedFd>> {
     let one = |fd: OwnedFd| Ok(vec![fd]);
     match kind {
@@ -165,18 +165,18 @@ fn make(ground: &Ground, kind: Kind) -> io::Result<Vec<OwnedFd>> {
             Ok(vec![writer.into(), reader.into()])
         }
         Kind::Memory => one(memfd_create("tidelane-fuzz", MemfdFlags::CLOEXEC)?),
-        // Sockets of the victim are put here by the scene, or not at all.
+        // The scene adds the sockets of the victim, or they do not exist.
         Kind::SharesVictim | Kind::Accepted | Kind::Connected => {
             Err(io::ErrorKind::NotFound.into())
         }
     }
 }
 
-/// A connection over the kernel's loopback to the listener, and its two ends: connected, accepted.
+/// Connects to the listener over the kernel's loopback. Returns the connected and the accepted end.
 pub fn connection(listener: &TcpListener, to: SocketAddr) -> io::Result<(OwnedFd, OwnedFd)> {
     let connected = TcpStream::connect(to)?;
     let (accepted, _) = listener.accept()?;
-    // No TIME-WAIT: the next input wants the same ports.
+    // A reset avoids TIME-WAIT, because the next input needs the same ports.
     for end in [&connected, &accepted] {
         rustix::net::sockopt::set_socket_linger(end, Some(std::time::Duration::ZERO))?;
     }

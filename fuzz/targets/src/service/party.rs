@@ -1,4 +1,4 @@
-//! The programs of a scene: the victim, its attackers, and the peer at the other end of the wire.
+//! The programs of a scene: the victim, its attackers, and the peer at the other end of the link.
 
 use std::{io, net::TcpListener, sync::Arc};
 
@@ -15,22 +15,22 @@ use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
 use super::{core::Link, ground::SERVICE};
 
-/// The peer's address.
+/// Address of the peer.
 pub const PEER: [u8; 4] = [10, 77, 0, 2];
-/// The victim's port.
+/// Port of the victim.
 pub const VICTIM_PORT: u16 = 80;
-/// The peer's port.
+/// Port of the peer.
 pub const PEER_PORT: u16 = 9000;
-/// Link addresses of service and peer.
+/// Link addresses of the service and the peer.
 pub const MACS: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 1]),
     MacAddress([2, 0, 0, 0, 0, 2]),
 ];
-/// So many bytes of secrets in a row are no accident.
+/// Consecutive secret bytes that cannot be a coincidence.
 pub const SECRET_RUN: usize = 8;
 
-/// The byte at stream position `pos` of what the victim and its peer tell each other. Attackers
-/// write no such byte.
+/// Returns the byte at stream position `pos` of the data between the victim and its peer. Attackers
+/// never write such a byte.
 pub fn secret(pos: u32) -> u8 {
     0xe0 | (pos & 15) as u8
 }
@@ -40,7 +40,7 @@ pub fn may_be_secret(byte: u8) -> bool {
     byte >> 4 == 0xe
 }
 
-/// Returns true if a secret, or a long enough part of one, lies in `bytes`.
+/// Returns true if `bytes` contains a secret, or a sufficiently long part of one.
 pub fn holds_secret(bytes: &[u8]) -> bool {
     let mut run = 0;
     let mut before = 0;
@@ -61,20 +61,20 @@ pub fn holds_secret(bytes: &[u8]) -> bool {
 
 /// A program at the other end of a session.
 pub struct Party {
-    /// The number of its session.
+    /// Number of the session.
     pub session: u64,
-    /// Its end of the registration socket.
+    /// The program's end of the registration socket.
     pub service: Option<Service>,
-    /// The program that it registered.
+    /// The registered program.
     pub program: Option<Program>,
-    /// Its only context.
+    /// The program's only context.
     pub rings: Option<Rings>,
-    /// Its connections, oldest first; some may be over.
+    /// The program's connections, oldest first, including closed ones.
     pub connections: Vec<Connection>,
 }
 
 impl Party {
-    /// A program that has said nothing yet.
+    /// Creates a program that has sent no message.
     pub fn new(session: u64, service: Service) -> Self {
         Self {
             session,
@@ -85,20 +85,20 @@ impl Party {
         }
     }
 
-    /// The registration socket, before or after REGISTER.
+    /// Returns the registration socket, before or after REGISTER.
     pub fn socket(&self) -> Option<&Service> {
         let registered = self.program.as_ref().map(|program| &program.service);
         registered.or(self.service.as_ref())
     }
 
-    /// The service's answer to REGISTER.
+    /// Handles the service's answer to REGISTER.
     pub fn registered(&mut self, answer: Answer) {
         if let Some(service) = self.service.take() {
             self.program = Program::from_answer(service, answer).ok();
         }
     }
 
-    /// Reads its events; takes the connections that they announce.
+    /// Reads events, and accepts the connections that they announce.
     pub fn poll(&mut self, listener: u32) {
         let Some(rings) = &mut self.rings else {
             return;
@@ -116,13 +116,13 @@ impl Party {
     }
 }
 
-/// The program whose bytes and connections are to be protected.
+/// The program whose data and connections must be protected.
 pub struct Victim {
-    /// Its session and memory.
+    /// Session and memory.
     pub party: Party,
-    /// The service's number for its listener.
+    /// The service's number of the listener.
     pub listener: u32,
-    /// Its kernel socket.
+    /// The victim's kernel socket.
     pub socket: TcpListener,
 }
 
@@ -134,16 +134,16 @@ impl Bell for NoBell {
     }
 }
 
-/// A host of its own with one program, which is honest.
+/// A separate host with one honest program.
 pub struct Peer {
     link: Link,
     rings: Rings,
-    /// Its connections, oldest first.
+    /// Connections, oldest first.
     pub connections: Vec<Connection>,
 }
 
 impl Peer {
-    /// A peer on the service's link, and the far end of its port.
+    /// Creates a peer on the service's link. Returns it with the far end of its port.
     pub fn new(now: Instant) -> (Self, MemPort) {
         let (link, far) = Link::new(PEER, MACS[1], now);
         let layout = Layout::new(256, 4 << 20, 4 << 20).expect("a possible layout");
@@ -179,7 +179,7 @@ impl Peer {
         self.rings.connect(service.0, port, 0);
     }
 
-    /// One step; takes and opens connections.
+    /// Takes one step, and accepts and opens connections.
     pub fn step(&mut self, now: Instant) {
         self.link.step(now);
         answer_requests(&self.link, |host, now, addr| {
@@ -198,13 +198,13 @@ impl Peer {
         }
     }
 
-    /// The rings, to carry connections with.
+    /// Returns the rings, which carry the connections.
     pub fn rings(&mut self) -> &mut Rings {
         &mut self.rings
     }
 }
 
-/// Tells a host of the link's only route and of both neighbours.
+/// Configures a host with the link's only route.
 pub fn set_network(host: &mut Host<MemPort>, now: Instant, own: [u8; 4]) {
     let source = IpAddress::from_v4(own);
     let on_link = Route {
@@ -216,7 +216,7 @@ pub fn set_network(host: &mut Host<MemPort>, now: Instant, own: [u8; 4]) {
     host.set_routes(now, vec![source], vec![on_link]);
 }
 
-/// Answers a host's requests for neighbours; `more_ports` answers those for ports.
+/// Answers a host's neighbour requests; `more_ports` answers its port requests. Returns the others.
 pub fn answer_requests(
     link: &Link,
     mut more_ports: impl FnMut(&mut Host<MemPort>, Instant, IpAddress),
@@ -238,7 +238,7 @@ pub fn answer_requests(
     others
 }
 
-/// The answer that is there, if there is one.
+/// Returns the answer, if it has arrived.
 pub fn answer(service: &Service) -> Option<Result<Answer, Failure>> {
     match service.receive() {
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => None,

@@ -1,4 +1,4 @@
-//! A service, a victim with a live connection, and whatever attackers the input makes.
+//! A service, a victim with a live connection, and the attackers that the input creates.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ use tidelaned::{
 };
 
 use super::{
-    core::{Book, Link, Wire},
+    core::{ClaimSet, Link, Wire},
     ground::{Ground, SERVICE, bound},
     kernel::{is_held, open_descriptors, pair, spare},
     palette::{self, Kind, Palette},
@@ -40,44 +40,45 @@ use super::{
     },
 };
 
-/// Index of the interface that the service is said to serve: not that of loopback, so that a socket
-/// which is bound to loopback's interface entitles to nothing.
+/// Index of the interface that the service serves. It differs from the loopback interface, so that
+/// a socket that is bound to loopback entitles to no claim.
 const SERVED_IFINDEX: u32 = 77;
-/// Time that passes in a step.
+/// Time that passes per step.
 const STEP: Duration = Duration::from_micros(20);
-/// Steps in which two hosts that are let alone are done with what they do.
-const STEPS_SETTLE: u32 = 40;
-/// The attackers' user.
+/// Steps after which two undisturbed hosts have finished their work.
+const QUIESCE_STEPS: u32 = 40;
+/// User id of the attackers.
 const ATTACKER_ID: u32 = 65_534;
-/// Attackers at once.
+/// Largest number of attackers at once.
 pub const ATTACKERS_MAX: usize = 4;
-/// Secret bytes that are sent each time.
+/// Secret bytes of one exchange.
 const SECRET_LEN: u32 = 600;
-/// How long claims may outlive the last connection, by the clock of the machine.
+/// Longest time that claims outlive the last connection, by the machine's clock.
 const CLAIMS_END_WITHIN: Duration = Duration::from_secs(10);
-/// Between two looks at the claims that are left.
+/// Pause between two checks of the remaining claims.
 const PAUSE: StdDuration = StdDuration::from_millis(1);
 
-/// See [the module](super).
+/// A service with its programs: see [the module](super).
 pub struct Scene<'g> {
     ground: &'g Ground,
     now: Instant,
     core: Link,
-    book: Book,
+    claim_set: ClaimSet,
     shared: Shared<MemPort>,
     sessions: BTreeMap<u64, Session>,
     wire: Wire,
-    /// The peer of everybody.
+    /// The peer of all programs.
     pub peer: Peer,
     victim: Victim,
-    /// The victim's and the peer's end of a connection, and secret bytes sent over it so far.
+    /// The victim's and the peer's end of a connection, with the number of secret bytes sent over
+    /// it.
     protected: Option<(Connection, Connection, u32)>,
-    /// Programs that the input drives.
+    /// Programs that the input controls.
     pub attackers: Vec<Party>,
     palette: Palette,
 }
 
-/// Runs `play` in a new scene, and checks that all promises were kept.
+/// Runs `play` in a new scene, and checks all promises.
 pub fn run(ground: &Ground, play: impl FnOnce(&mut Scene<'_>)) {
     let before = open_descriptors();
     let mut scene = Scene::new(ground);
@@ -94,10 +95,10 @@ impl<'g> Scene<'g> {
         let (core, far) = Link::new(SERVICE, MACS[0], now);
         set_network(&mut core.core().host, now, SERVICE);
         let (peer, peer_far) = Peer::new(now);
-        let book = Book::default();
+        let claim_set = ClaimSet::default();
         let (_, page_fd) = ServicePageMap::create(1).expect("there is memory");
         let cores = Cores::new(vec![Arc::new(core.clone())]);
-        let claims = Claims::new(Box::new(book.clone()));
+        let claims = Claims::new(Box::new(claim_set.clone()));
         let descriptors =
             DescriptorThreads::immediate(SERVED_IFINDEX).expect("sockets can be looked at");
         let mut shared = Shared::new(cores, claims, page_fd, descriptors);
@@ -120,7 +121,7 @@ impl<'g> Scene<'g> {
             ground,
             now,
             core,
-            book,
+            claim_set,
             sessions: BTreeMap::new(),
             wire: Wire([far, peer_far]),
             peer,
@@ -139,7 +140,7 @@ impl<'g> Scene<'g> {
         scene
     }
 
-    /// The victim registers, listens, and gets its first connection.
+    /// Registers the victim, which listens and gets its first connection.
     fn open_victim(&mut self) {
         let mut party = std::mem::replace(&mut self.victim.party, Party::new(0, spare()));
         assert!(self.register(&mut party), "the victim is welcome");
@@ -157,14 +158,14 @@ impl<'g> Scene<'g> {
         self.exchange_secrets();
     }
 
-    /// A new connection between the peer and the victim.
+    /// Opens a new connection between the peer and the victim.
     fn connect_victim(&mut self) -> (Connection, Connection, u32) {
         let (ours, theirs) = (
             self.victim.party.connections.len(),
             self.peer.connections.len(),
         );
         self.peer.connect(VICTIM_PORT);
-        for _ in 0..STEPS_SETTLE {
+        for _ in 0..QUIESCE_STEPS {
             self.step();
             let accepted = self.victim.party.connections.get(ours);
             if let (Some(accepted), Some(opened)) = (accepted, self.peer.connections.get(theirs)) {
@@ -174,7 +175,7 @@ impl<'g> Scene<'g> {
         panic!("the victim gets no connection");
     }
 
-    /// Secret bytes go both ways over the protected connection, and arrive.
+    /// Sends secret bytes in both directions of the protected connection, and checks their arrival.
     fn exchange_secrets(&mut self) {
         let Some((ours, theirs, sent)) = self.protected else {
             return;
@@ -184,7 +185,7 @@ impl<'g> Scene<'g> {
             rings.send(ours, sent, &bytes);
         }
         self.peer.rings().send(theirs, sent, &bytes);
-        let mut left = STEPS_SETTLE;
+        let mut left = QUIESCE_STEPS;
         let ends = |scene: &mut Self| {
             let victim = scene.victim.party.rings.as_ref();
             let received = victim.and_then(|rings| rings.received(ours));
@@ -213,7 +214,7 @@ impl<'g> Scene<'g> {
         self.protected = Some((ours, theirs, all));
     }
 
-    /// A session over `socket` for a process of `uid`; its number.
+    /// Creates a session over `socket` for a process of `uid`. Returns its number.
     fn admit(&mut self, socket: OwnedFd, uid: u32) -> u64 {
         let mut peer = tidelaned::peer::Peer::of(&socket).expect("a peer");
         (peer.uid, peer.gid) = (uid, uid);
@@ -223,7 +224,7 @@ impl<'g> Scene<'g> {
         number
     }
 
-    /// A program of the attackers' user connects to the control socket.
+    /// Connects a program of the attackers' user to the control socket.
     pub fn add_attacker(&mut self) {
         if self.attackers.len() < ATTACKERS_MAX {
             let (ours, theirs) = pair();
@@ -233,7 +234,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// An attacker closes its registration socket, or dies.
+    /// Closes the registration socket of an attacker.
     pub fn remove_attacker(&mut self, at: usize) {
         if at < self.attackers.len() {
             let attacker = self.attackers.swap_remove(at);
@@ -243,7 +244,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// REGISTER and CONTEXT 0. Returns false if the service refused.
+    /// Sends REGISTER and CONTEXT 0. Returns false if the service refused.
     pub fn register(&mut self, party: &mut Party) -> bool {
         if let Some(Ok(answer)) = self.ask(party, &new_message(message::REGISTER), &[]) {
             party.registered(answer);
@@ -258,7 +259,7 @@ impl<'g> Scene<'g> {
         matches!(made, Some(Ok(_)))
     }
 
-    /// Sends a message of a party, lets the service act on it, and reads the answer.
+    /// Sends a party's message, lets the service handle it, and reads the answer.
     pub fn ask(
         &mut self,
         party: &Party,
@@ -271,8 +272,8 @@ impl<'g> Scene<'g> {
         answer(service)
     }
 
-    /// As [`ask`](Self::ask) for attacker `at`, with descriptors of these kinds. What entitles to
-    /// nothing must be given nothing.
+    /// Calls [`ask`](Self::ask) for attacker `at`, with descriptors of these kinds. A descriptor
+    /// that entitles to no claim must get no claim.
     pub fn attack(&mut self, at: usize, message: &Message, kinds: &[Kind]) {
         if at >= self.attackers.len() {
             return;
@@ -286,7 +287,7 @@ impl<'g> Scene<'g> {
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         let answered = self.ask(&attacker, message, &borrowed);
         if let Some(Ok(answered)) = answered {
-            self.judge(message, kinds.first().copied());
+            self.check_entitlement(message, kinds.first().copied());
             match answered.message.kind {
                 message::REGISTERED => attacker.registered(answered),
                 message::CONTEXT if attacker.rings.is_none() => {
@@ -295,14 +296,14 @@ impl<'g> Scene<'g> {
                         Rings::new(&program.region, message.context, cores)
                     });
                 }
-                message::INHERIT => self.take_heir(answered),
+                message::INHERIT => self.add_child(answered),
                 _ => {}
             }
         }
         self.attackers.push(attacker);
     }
 
-    fn judge(&self, message: &Message, kind: Option<Kind>) {
+    fn check_entitlement(&self, message: &Message, kind: Option<Kind>) {
         let nothing = kind.is_none_or(Kind::entitles_to_nothing);
         let claims = matches!(message.kind, message::LISTEN | message::RESERVE);
         assert!(!(claims && nothing), "{kind:?} was given a claim");
@@ -313,8 +314,8 @@ impl<'g> Scene<'g> {
         );
     }
 
-    /// The child that an attacker announced speaks for itself.
-    fn take_heir(&mut self, answer: Answer) {
+    /// Adds the child that an attacker announced as another attacker.
+    fn add_child(&mut self, answer: Answer) {
         let newest = self.sessions.keys().next_back().copied();
         let socket = answer.descriptors.into_iter().next();
         if let (Some(number), Some(socket)) = (newest, socket) {
@@ -329,7 +330,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Sends bytes that may be no message.
+    /// Sends bytes that may be an invalid message.
     pub fn attack_with_bytes(&mut self, at: usize, bytes: &[u8], kinds: &[Kind]) {
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         for kind in kinds {
@@ -347,12 +348,12 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// The attackers close their own descriptor of a kind.
+    /// Closes the attackers' own descriptor of a kind.
     pub fn close(&mut self, kind: Kind) {
         self.palette.close(kind);
     }
 
-    /// An attacker wants the connections of a listener.
+    /// Joins an attacker to a listener.
     pub fn join(&mut self, at: usize, listener: u32) {
         let rings = self.attackers.get_mut(at).and_then(|a| a.rings.as_mut());
         if let Some(rings) = rings {
@@ -360,7 +361,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// An attacker opens a connection: to the peer's listener, or to another port of the peer.
+    /// Opens a connection of an attacker to the peer's listener, or to another port of the peer.
     pub fn connect(&mut self, at: usize, to_listener: bool, port: u16) {
         let rings = self.attackers.get_mut(at).and_then(|a| a.rings.as_mut());
         if let Some(rings) = rings {
@@ -369,7 +370,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// A connection of the peer's that is not the protected one.
+    /// Returns a connection of the peer other than the protected one.
     pub fn peer_connection(&self, which: usize) -> Option<Connection> {
         let protected = self.protected.map(|(_, peer, _)| peer);
         let all = self.peer.connections.iter();
@@ -378,7 +379,7 @@ impl<'g> Scene<'g> {
         others.get(which % others.len().max(1)).map(|c| **c)
     }
 
-    /// The service takes what has come over a session's socket.
+    /// Lets the service handle the messages on a session's socket.
     fn serve(&mut self, number: u64) {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
@@ -405,7 +406,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// A little time passes: each host takes a step, frames travel, the control thread looks.
+    /// Lets a little time pass: each host takes a step, frames move, and the control thread runs.
     pub fn step(&mut self) {
         self.now += STEP;
         self.core.step(self.now);
@@ -418,13 +419,13 @@ impl<'g> Scene<'g> {
         self.shared.finish_claims(now());
     }
 
-    /// Much time passes.
+    /// Lets a longer time pass.
     pub fn wait(&mut self, time: Duration) {
         self.now += time;
         self.step();
     }
 
-    /// Serves the host's requests as the control thread does.
+    /// Serves the host's requests like the control thread.
     fn serve_host(&mut self) {
         let claims = &mut self.shared.claims;
         let at = now();
@@ -434,8 +435,9 @@ impl<'g> Scene<'g> {
         });
         for request in others {
             if let HostRequest::PortIdle { program, endpoint } = request {
-                let is_it = |(_, session): &(&u64, &Session)| session.program(0) == Some(program);
-                if let Some((number, _)) = self.sessions.iter().find(is_it) {
+                let is_program =
+                    |(_, session): &(&u64, &Session)| session.program(0) == Some(program);
+                if let Some((number, _)) = self.sessions.iter().find(is_program) {
                     let name = (Owner::Session(*number), endpoint);
                     self.shared.claims.connection_ended(name, at);
                 }
@@ -443,9 +445,9 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Every promise that must hold at any time.
+    /// Checks every promise that must hold at any time.
     pub fn check(&mut self) {
-        for claim in self.book.claims() {
+        for claim in self.claim_set.claims() {
             assert!(is_held(&claim), "{claim:?} is nobody's in the kernel");
         }
         self.exchange_secrets();
@@ -461,7 +463,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// All sessions end; after a while nothing is left of them.
+    /// Ends all sessions, and checks that no state is left after a while.
     fn end(&mut self) {
         self.attackers.clear();
         self.victim.party = Party::new(0, spare());
@@ -476,14 +478,14 @@ impl<'g> Scene<'g> {
             }
             self.wait(Duration::from_secs(2));
         }
-        // The control plane has a clock of its own, by which it looks at claims.
+        // The control plane has a clock of its own for claims.
         let until = now() + CLAIMS_END_WITHIN;
-        while !self.book.own_claims().is_empty() && now() < until {
+        while !self.claim_set.own_claims().is_empty() && now() < until {
             thread::sleep(PAUSE);
             self.step();
         }
         let is_over =
-            self.core.core().host.usage() == (0, 0, 0) && self.book.own_claims().is_empty();
+            self.core.core().host.usage() == (0, 0, 0) && self.claim_set.own_claims().is_empty();
         assert!(is_over, "{}", self.leftovers());
     }
 
@@ -493,7 +495,7 @@ impl<'g> Scene<'g> {
             "left are (programs, flows, bytes) {:?}, {:?}, claims {:?}",
             core.host.usage(),
             core.host.sockets(),
-            self.book.own_claims()
+            self.claim_set.own_claims()
         )
     }
 }
