@@ -28,6 +28,7 @@ mod fragments;
 mod harness;
 mod headers;
 mod hostile;
+mod idle;
 mod interfaces;
 mod ipv6;
 mod jumbo;
@@ -138,6 +139,7 @@ const CASES: &[Case] = cases![
     deaths::killed_service_resets_and_comes_back 120,
     deaths::a_dead_connection_wakes_a_sleeper 60,
     exceptions::listeners_by_choice 60,
+    idle::memory_goes_back 120,
     exceptions::an_address_by_choice 60,
     exceptions::connections_by_choice 60,
     exceptions::a_server_that_hands_over 60,

@@ -91,6 +91,20 @@ void info_numbers(void)
 	say("segments %d %d", info.tcpi_snd_mss > 500, info.tcpi_pmtu > info.tcpi_snd_mss);
 	say("window %d", info.tcpi_snd_cwnd >= 2);
 	say("scale of the peer %d", info.tcpi_snd_wscale > 0);
+	say("reordering %u, sent again now %u", info.tcpi_reordering, info.tcpi_retrans);
+	/* What <netinet/tcp.h> does not have yet, by offset. */
+	unsigned char all[236];
+	uint64_t pacing, sent, again;
+	uint32_t seen, windows[2];
+	len = sizeof all;
+	show(getsockopt(fd, IPPROTO_TCP, TCP_INFO, all, &len));
+	memcpy(&pacing, all + 104, sizeof pacing);
+	memcpy(&sent, all + 200, sizeof sent);
+	memcpy(&again, all + 208, sizeof again);
+	memcpy(&seen, all + 220, sizeof seen);
+	memcpy(windows, all + 228, sizeof windows);
+	say("length %u, pacing %d, sent %llu", len, pacing > 0, (unsigned long long)(sent - again));
+	say("reordering seen %u, windows %d %d", seen, windows[0] > 0, windows[1] > 0);
 }
 
 /* Vectors: many parts, empty parts, impossible numbers of parts. */

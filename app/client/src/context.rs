@@ -384,8 +384,9 @@ impl Context {
     }
 
     /// Calls `trim` for each slot that was submitted since it last answered true. It answers
-    /// `stream.trim()`, or true if it knows no such stream. For moments of rest.
-    pub fn trim(&mut self, trim: &mut dyn FnMut(u32) -> bool) {
+    /// `stream.trim()`, or true if it knows no such stream. For moments of rest. Returns how many
+    /// answered false.
+    pub fn trim(&mut self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
         self.touched.retain(|&slot| {
             let done = trim(slot);
             if done {
@@ -393,5 +394,6 @@ impl Context {
             }
             !done
         });
+        self.touched.len()
     }
 }

@@ -457,6 +457,8 @@ pub struct FlowInfo {
     pub bytes_received: u64,
     /// Segments retransmitted since the connection was opened.
     pub retrans: u32,
+    /// Payload bytes retransmitted since the start, modulo 2^32.
+    pub retrans_bytes: u32,
     /// Timeouts since SND.UNA last advanced.
     pub timeouts: u8,
     /// Number of times that the RTO was doubled since the last RTT sample (RFC 6298 §5).

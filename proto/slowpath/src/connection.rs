@@ -162,6 +162,8 @@ pub struct Connection {
     pub timer: tidelane_time::TimerHandle,
     /// Retransmitted segments, for `tcpi_total_retrans`.
     pub retrans: u32,
+    /// Retransmitted payload bytes, for `tcpi_bytes_retrans`.
+    pub retrans_bytes: u32,
     /// Windowed minimum of the RTT.
     pub rtt_min: RttMin,
     /// Last soft ICMP error, reported as the cause if the connection then times out.

@@ -205,6 +205,7 @@ impl<E: Env> Slow<'_, E> {
             }
             self.counters.retrans_segs += 1;
             self.cold.retrans += 1;
+            self.cold.retrans_bytes = self.cold.retrans_bytes.wrapping_add(len);
         }
         self.hot.clear(flags::SMALL_SENT);
     }

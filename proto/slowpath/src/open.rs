@@ -219,6 +219,7 @@ pub fn new_connection(
         is_orphan: false,
         tx_blocked: false,
         retrans: 0,
+        retrans_bytes: 0,
         rtt_min: RttMin::default(),
         soft_error: None,
     }

@@ -155,6 +155,7 @@ impl<E: Env> Slow<'_, E> {
         self.hot.clear(flags::RTT_TIMING);
         self.counters.retrans_segs += 1;
         self.cold.retrans += 1;
+        self.cold.retrans_bytes = self.cold.retrans_bytes.wrapping_add(payload);
         if let Some(undo) = &mut self.cold.undo {
             undo.undo_retrans = undo.undo_retrans.saturating_add(len);
             undo.retrans_stamp.get_or_insert(self.clock.ms);

@@ -64,6 +64,7 @@ impl Connection {
             bytes_acked: u64::from(flow.tx_acked()),
             bytes_received: u64::from(flow.rx_head()),
             retrans: self.retrans,
+            retrans_bytes: self.retrans_bytes,
             timeouts: self.timeouts,
             backoff: self.backoff,
             probes: if flow.has(flags::PERSIST) {

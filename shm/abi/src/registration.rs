@@ -61,6 +61,12 @@ pub struct FlowNumbers {
     pub bytes_acked: u64,
     /// Bytes received in order.
     pub bytes_received: u64,
+    /// Payload bytes sent, with each retransmission.
+    pub bytes_sent: u64,
+    /// Pacing rate in bytes per second, as used or as it would be; all ones for no bound.
+    pub pacing_rate: u64,
+    /// SO_MAX_PACING_RATE; all ones without the option.
+    pub pacing_rate_max: u64,
     /// Smoothed round-trip time in microseconds; 0 before the first sample.
     pub srtt_us: u32,
     /// Variation of the round-trip time in microseconds.
@@ -85,6 +91,18 @@ pub struct FlowNumbers {
     pub lost: u32,
     /// Segments retransmitted.
     pub retrans: u32,
+    /// Payload bytes retransmitted.
+    pub retrans_bytes: u32,
+    /// Bytes in flight that were retransmitted.
+    pub retrans_out: u32,
+    /// The largest reordering distance seen, in segments.
+    pub reordering: u32,
+    /// Number of reordering events.
+    pub reorder_seen: u32,
+    /// Duplicates that the peer reported by DSACK.
+    pub dsacks: u32,
+    /// Unanswered probes of a closed window.
+    pub probes: u32,
     /// Send window in bytes.
     pub snd_wnd: u32,
     /// Receive window in bytes.
@@ -239,4 +257,4 @@ pub mod not_accelerated {
     }
 }
 
-const _: () = assert!(core::mem::size_of::<Message>() == 304);
+const _: () = assert!(core::mem::size_of::<Message>() == 352);

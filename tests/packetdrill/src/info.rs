@@ -102,6 +102,8 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
         _ => info.lost,
     };
     let of = |bytes: u32| bytes.div_ceil(mss);
+    let retrans_bytes = u64::from(info.retrans_bytes);
+    let bytes_sent = info.bytes_acked + u64::from(info.flight_size) + retrans_bytes;
     let mut fields = Fields::default();
     fields
         .bytes(&[state_number(info.state), info.ca_state as u8])
@@ -131,7 +133,7 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
         // delivered, delivered_ce
         .words(&[0; 2])
         // bytes_sent, bytes_retrans
-        .longs(&[info.bytes_acked + u64::from(info.flight_size), 0])
+        .longs(&[bytes_sent, info.retrans_bytes.into()])
         // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd, rehash
         .words(&[info.dsacks, info.reorder_seen, 0])
         .words(&[info.snd_wnd, info.rcv_wnd, 0]);

@@ -27,6 +27,9 @@ const CALLS_PER_KERNEL_LOOK: u32 = 8;
 const CALLS_PER_HOUSEKEEPING: u32 = 256;
 /// Send buffers of idle connections are given back at most this often.
 const TRIM_INTERVAL_NS: u64 = 100_000_000;
+/// Above this number of connections with send buffers they are looked at more often: memory that
+/// was used for them once stays with the program.
+const TRIM_CROWD: usize = 256;
 
 /// The kernel made the epoll instance `epfd`.
 pub fn created(epfd: RawFd) {
@@ -444,7 +447,7 @@ fn housekeeping(instance: &'static Instance) {
         }
     }
     if due.1 {
-        lane.trim(&mut |slot| match registry::of_slot(slot) {
+        let kept = lane.trim(&mut |slot| match registry::of_slot(slot) {
             // Against the order of locks, so without waiting.
             Some(socket) => match socket.try_lock() {
                 Some(mut inner) => inner.connection().is_none_or(|c| c.stream.trim()),
@@ -452,5 +455,8 @@ fn housekeeping(instance: &'static Instance) {
             },
             None => true,
         });
+        if kept > TRIM_CROWD {
+            instance.state().trim_at_ns = sys::monotonic_ns() + TRIM_INTERVAL_NS / 8;
+        }
     }
 }

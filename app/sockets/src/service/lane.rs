@@ -417,13 +417,13 @@ impl Lane {
 
     /// Gives back send buffers of connections with nothing to send, as `trim` says of each slot.
     /// The ring's lock is held: `trim` may not wait for a socket's.
-    pub(crate) fn trim(&self, trim: &mut dyn FnMut(u32) -> bool) {
+    /// Returns how many connections keep their send buffers.
+    pub(crate) fn trim(&self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
         let Some(mut ring) = self.ring.try_lock() else {
-            return;
+            return 0;
         };
-        if let Some(context) = &mut ring.context {
-            context.trim(trim);
-        }
+        let context = ring.context.as_mut();
+        context.map_or(0, |context| context.trim(trim))
     }
 
     /// A kernel epoll instance that becomes readable when the doorbell rings; for one sleeper.

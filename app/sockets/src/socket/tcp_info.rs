@@ -5,8 +5,8 @@ use tidelane_abi::{FlowNumbers, flow_features, service_flags};
 use super::{Inner, state::State, urgent};
 use crate::service::session;
 
-/// Length of the `tcp_info` that is filled in, up to `tcpi_min_rtt`.
-const TCP_INFO_LEN: usize = 152;
+/// Length of the `tcp_info` that is filled in, up to `tcpi_rcv_wnd`.
+const TCP_INFO_LEN: usize = 236;
 /// Bytes of IP and TCP header without options, and of timestamps in it.
 const HEADERS_LEN: u32 = 40;
 const TIMESTAMPS_LEN: u32 = 12;
@@ -20,8 +20,8 @@ const OPTION_ECN: u8 = 8;
 const OPTION_SYN_DATA: u8 = 32;
 
 impl Inner {
-    /// What there is to know. Counts of segments, times since the last one and rates are not kept,
-    /// and 0.
+    /// What there is to know. Counts of segments, times since the last one, the rate of delivery
+    /// and the times of what limits it are not kept, and 0.
     pub(crate) fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
         let mut info = [0; TCP_INFO_LEN];
         if let Some(numbers) = self.numbers() {
@@ -102,6 +102,7 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
     info[1] = numbers.ca_state as u8;
     // Timeouts without an answer.
     info[2] = numbers.backoff as u8;
+    info[3] = numbers.probes.min(255) as u8;
     info[4] = numbers.backoff as u8;
     info[5] = timestamps
         | has(flow_features::SACK, OPTION_SACK)
@@ -119,18 +120,33 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
         (20, numbers.rcv_mss),
         (28, segments(numbers.sacked)),
         (32, segments(numbers.lost)),
+        (36, segments(numbers.retrans_out)),
         (60, numbers.mss + HEADERS_LEN + options_len),
         (64, numbers.rcv_wnd),
         (68, numbers.srtt_us),
         (72, numbers.rttvar_us),
         (76, ssthresh),
         (80, (numbers.cwnd / mss).max(1)),
+        (88, numbers.reordering),
         (100, numbers.retrans),
         (144, numbers.unsent),
         (148, numbers.rtt_min_us),
+        (216, numbers.dsacks),
+        (220, numbers.reorder_seen),
+        (228, numbers.snd_wnd),
+        (232, numbers.rcv_wnd),
     ];
     for (at, word) in words {
         put(info, at, word);
     }
-    info[120..128].copy_from_slice(&numbers.bytes_acked.to_ne_bytes());
+    let longs = [
+        (104, numbers.pacing_rate),
+        (112, numbers.pacing_rate_max),
+        (120, numbers.bytes_acked),
+        (200, numbers.bytes_sent),
+        (208, numbers.retrans_bytes.into()),
+    ];
+    for (at, long) in longs {
+        info[at..at + 8].copy_from_slice(&long.to_ne_bytes());
+    }
 }

@@ -52,6 +52,7 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
         bytes_acked: acked,
         bytes_received: 0,
         retrans: 0,
+        retrans_bytes: 0,
         probes: 0,
         dsacks: 0,
         path_mss: 1460,

@@ -245,8 +245,11 @@ impl Sample {
     }
 }
 
+/// Reads one metric of a sample.
+type Metric = fn(&Sample) -> f64;
+
 /// Name, and value of a sample, of what only Tidelane has.
-const COUNTS: [(&str, fn(&Sample) -> f64); 5] = [
+const COUNTS: &[(&str, Metric)] = &[
     ("service_bytes", |s| s.service),
     ("program_bytes", |s| s.programs),
     ("service_and_program_bytes", |s| s.total),
@@ -254,7 +257,7 @@ const COUNTS: [(&str, fn(&Sample) -> f64); 5] = [
     ("service_bytes_when_ended", |s| s.service_ended),
 ];
 /// Name, and value of a sample, of what both sides have. Less is better.
-const PAIRS: [(&str, fn(&Sample) -> f64); 4] = [
+const PAIRS: &[(&str, Metric)] = &[
     ("request_us", |s| s.request_us),
     ("open_us", |s| s.open_us),
     ("program_bytes", |s| s.programs),
@@ -277,7 +280,7 @@ impl Results {
                 let kernel = self.values((index, false), of);
                 let tidelane = self.values((index, true), of);
                 let pair = (Some(kernel), Some(tidelane));
-                rows.extend(pair_row(&heading, &case, (metric, false), pair.0, pair.1));
+                rows.extend(pair_row(&heading, &case, (*metric, false), pair.0, pair.1));
             }
             for (metric, of) in COUNTS {
                 let values = self.values((index, true), of);
@@ -294,7 +297,7 @@ impl Results {
     pub fn svg(&self, plan: &IdlePlan) -> String {
         let names: Vec<String> = plan.connections.iter().map(u32::to_string).collect();
         let values = |index: usize| {
-            let of = |metric: fn(&Sample) -> f64| median(&self.values((index, true), metric));
+            let of = |metric: Metric| median(&self.values((index, true), metric));
             vec![of(|s| s.service), of(|s| s.programs)]
         };
         let groups = names.iter().enumerate();

@@ -1,0 +1,40 @@
+//! Idle connections: what they take, and that it goes back.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tidelane_tests::{Outcome, Side, Wire, ensure, tools::wait_until, wire::SERVER};
+
+use crate::support::{SHORT, echo_server};
+
+const CONNECTIONS: u64 = 5000;
+/// Bytes of service and program for each: a million fit into 4 GiB.
+const EACH_MAX: u64 = 4294;
+/// KiB that may be left of them.
+const LEFT_MAX_KIB: u64 = 4096;
+
+/// Connections that had a request each, and rest: they take little, and when their program has ended, the
+/// service has its memory back.
+pub fn memory_goes_back() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = echo_server(&wire, Some(&service), 7000)?;
+    let before = service.resident_kib()?;
+    let client = wire.load_tool(Side::Client, "idle-client")?;
+    let client = client.arg("--connect").arg(format!("{SERVER}:7000"));
+    let client = client.arg("--connections").arg(CONNECTIONS);
+    let watched = format!("service:{},program:{}", service.pid(), server.pid());
+    let client = client.args("--rounds 1 --rest 1.5 --watch").arg(watched);
+    let line = client.run(Duration::from_secs(60))?.json()?;
+    let kib = |when: &str, name: &str| {
+        let value = line["memory"][when][name]["pss_kib"].as_u64();
+        value.unwrap_or(u64::MAX / 2)
+    };
+    let grown = |name: &str| kib("idle", name).saturating_sub(kib("before", name));
+    let each = (grown("service") + grown("program")) * 1024 / CONNECTIONS;
+    ensure!(each <= EACH_MAX, "{each} bytes for each: {line}");
+    server.end(Signal::TERM, SHORT)?;
+    wait_until(SHORT, "the service's memory to go back", || {
+        Ok(service.resident_kib()? < before + LEFT_MAX_KIB)
+    })
+}
