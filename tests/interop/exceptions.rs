@@ -111,16 +111,34 @@ pub fn connections_by_choice() -> Outcome {
     Ok(())
 }
 
-/// A server hands its connections to another program. Its first clients are reset, for their
-/// connections cannot move; then the kernel has them, and each gets its bytes.
+/// A server executes another program for each connection.
 pub fn a_server_that_hands_over() -> Outcome {
+    for how in ["execvp", "execlp", "fexecve", "execveat", "posix_spawn"] {
+        loses_its_first("hand_over", "cat", how)
+            .map_err(|stop| Stop::Fail(format!("{how}: {stop:?}")))?;
+    }
+    Ok(())
+}
+
+/// A server sends each connection to another process.
+pub fn a_server_that_sends_connections_on() -> Outcome {
+    for call in ["sendmsg", "sendmmsg"] {
+        loses_its_first("sends_on", call, "")?;
+    }
+    Ok(())
+}
+
+/// A server hands its connections over. Its first clients are reset, for their connections cannot
+/// move; then the kernel has them, and each gets its bytes.
+fn loses_its_first(name: &str, argument: &str, how: &str) -> Outcome {
     let wire = Wire::new()?;
-    let binary = wire.scratch().join("hand_over");
-    let source = tools::source_root().join("tests/interop/hand_over.c");
+    let binary = wire.scratch().join(name);
+    let source = tools::source_root().join(format!("tests/interop/{name}.c"));
     tools::compile(&binary, &[source])?;
     let service = wire.service()?;
     let server = wire.program(Side::Server, &binary.to_string_lossy());
-    let server = wire.start_server(server.args("7000 cat"), Some(&service), 7000)?;
+    let server = server.arg(7000).arg(argument).env("HAND_OVER", how);
+    let server = wire.start_server(server, Some(&service), 7000)?;
     let echo = || {
         let line = format!(
             "exec 3<>/dev/tcp/{SERVER}/7000; echo tide >&3; read -t 5 x <&3; \

@@ -145,6 +145,7 @@ const CASES: &[Case] = cases![
     exceptions::a_server_that_hands_over 60,
     exceptions::a_server_that_forks_for_each_connection 60,
     exceptions::a_server_with_long_lived_children 60,
+    exceptions::a_server_that_sends_connections_on 90,
     exceptions::git_daemon_is_known 60,
     backlog::a_child_for_each_of_a_hundred_clients 180,
     backlog::busybox_httpd 180,

@@ -507,3 +507,50 @@ void fork_after_the_end(void)
 		say("child %d", status_of(child));
 	}
 }
+
+static int serve_in_clone(void *fd)
+{
+	read_exactly(*(int *)fd, 3000, 1);
+	write_exactly(*(int *)fd, 3000, 2);
+	return 7;
+}
+
+static pid_t clone3_child(void)
+{
+	uint64_t args[8] = {[4] = SIGCHLD};
+	return syscall(SYS_clone3, args, sizeof args);
+}
+
+static void *clone_stack(void)
+{
+	static char stack[256 << 10] __attribute__((aligned(16)));
+	return stack + sizeof stack;
+}
+
+/* Children that are made without fork's handlers serve their parent's connections. */
+void fork_by_other_names(void)
+{
+	static const char *const ways[] = {"SYS_clone", "SYS_fork", "SYS_clone3", "_Fork", "clone"};
+	for (int way = 0; way < 5; way++) {
+		int other, fd = accepted(0, &other);
+		pid_t child = -1;
+		if (way == 0)
+			child = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+		if (way == 1)
+			child = syscall(SYS_fork);
+		if (way == 2)
+			child = clone3_child();
+		if (way == 3)
+			child = _Fork();
+		if (way == 4)
+			child = clone(serve_in_clone, clone_stack(), SIGCHLD, &fd);
+		if (child == 0)
+			CHILD_ENDS(serve_in_clone(&fd));
+		must(child > 0);
+		must(close(fd) == 0);
+		peer_sends(other, 3000, 1);
+		struct answer got = peer_receives(other, -1, 2);
+		say("%s: peer got %ld %ld, child %d", ways[way], got.first, got.second,
+		    status_of(child));
+	}
+}

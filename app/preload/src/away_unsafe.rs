@@ -8,14 +8,14 @@ use std::{
 use libc::msghdr;
 use tidelane_sockets::{Errno, away};
 
-use crate::answer_unsafe::fail;
+use crate::answer_unsafe::{fail, kernel};
 
 type Exec = unsafe extern "C" fn(*const c_char, *const *const c_char) -> c_int;
 type ExecWithEnvironment =
     unsafe extern "C" fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
 
 /// The next definition of a function that this library exports too: libc's.
-fn next(name: &CStr) -> Option<*mut c_void> {
+pub(crate) fn next(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is a C string.
     let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     (!function.is_null()).then_some(function)
@@ -108,6 +108,126 @@ pub unsafe extern "C" fn execvpe(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { exec_with(c"execvpe", file, argv, envp) }
+}
+
+/// The next definition of a function that executes a program, null if that shall fail: `errno` says
+/// why.
+extern "C" fn before_exec(name: *const c_char) -> *mut c_void {
+    if let Err(error) = away::check_exec() {
+        fail(error.0);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: a C string of `with_list`.
+    let name = unsafe { CStr::from_ptr(name) };
+    next(name).unwrap_or_else(|| {
+        fail(libc::ENOSYS);
+        std::ptr::null_mut()
+    })
+}
+
+/// Exports a function that takes the program's arguments as its own, and so as many as it likes:
+/// it goes on in libc's function with all that it was given.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_list {
+    ($name:ident, $c_name:literal) => {
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        ///
+        /// As in C.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() -> c_int {
+            core::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "push rax",
+                "lea rdi, [rip + 3f]",
+                "call {before}",
+                "mov r11, rax",
+                "pop rax",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "test r11, r11",
+                "jz 2f",
+                "jmp r11",
+                "2:",
+                "mov eax, -1",
+                "ret",
+                concat!("3: .asciz \"", $c_name, "\""),
+                before = sym before_exec,
+            )
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+with_list!(execl, "execl");
+#[cfg(target_arch = "x86_64")]
+with_list!(execlp, "execlp");
+#[cfg(target_arch = "x86_64")]
+with_list!(execle, "execle");
+
+/// `fexecve(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(
+    fd: c_int,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { execveat(fd, c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH) }
+}
+
+/// `execveat(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    flags: c_int,
+) -> c_int {
+    let (directory, flags) = (directory as usize, flags as usize);
+    let args = [
+        directory,
+        path as usize,
+        argv as usize,
+        envp as usize,
+        flags,
+        0,
+    ];
+    // SAFETY: the caller's promise.
+    unsafe { by_number(libc::SYS_execveat, args) as c_int }
+}
+
+/// `execve` or `execveat`.
+///
+/// # Safety
+///
+/// As for the system call.
+pub(crate) unsafe fn by_number(number: i64, args: [usize; 6]) -> isize {
+    match away::check_exec() {
+        // SAFETY: the caller's promise.
+        Ok(()) => unsafe { kernel(number, args) },
+        Err(error) => fail(error.0),
+    }
 }
 
 /// Whether a message over a foreign socket may be sent with what is beside it.

@@ -425,6 +425,13 @@ pub unsafe extern "C" fn sendmmsg(
         0,
         0,
     ];
+    let concerns = descriptors::socket(fd).is_none() && !messages.is_null();
+    for index in 0..if concerns { count as usize } else { 0 } {
+        // SAFETY: the caller's promise: there are `count` messages.
+        if let Err(error) = unsafe { check_rights(&raw const (*messages.add(index)).msg_hdr) } {
+            return fail(error.0) as c_int;
+        }
+    }
     for index in 0..count as usize {
         // SAFETY: the caller's promise: there are `count` messages.
         let result = unsafe {

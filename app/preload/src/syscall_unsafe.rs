@@ -6,7 +6,8 @@ use tidelane_sockets::rings;
 
 use crate::{
     answer_unsafe::{fail, kernel},
-    bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, readiness_unsafe,
+    away_unsafe, bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, forks_unsafe,
+    readiness_unsafe,
 };
 
 /// `syscall(2)`, with the six arguments that a call may have.
@@ -44,6 +45,8 @@ unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
             .or_else(|| descriptors_by_number(number, args))
             .or_else(|| readiness_by_number(number, args))
             .or_else(|| ring_by_number(number))
+            .or_else(|| forks_unsafe::by_number(number, args))
+            .or_else(|| exec_by_number(number, args))
     }
 }
 
@@ -51,6 +54,15 @@ unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
 fn ring_by_number(number: c_long) -> Option<c_long> {
     let refused = number == libc::SYS_io_uring_setup && !rings::allowed();
     refused.then(|| fail(libc::ENOSYS) as c_long)
+}
+
+/// # Safety
+///
+/// As for the system call.
+unsafe fn exec_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    let executes = matches!(number, libc::SYS_execve | libc::SYS_execveat);
+    // SAFETY: the caller's promise.
+    executes.then(|| unsafe { away_unsafe::by_number(number, args) as c_long })
 }
 
 /// # Safety

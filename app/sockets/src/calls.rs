@@ -23,7 +23,7 @@ pub mod file;
 pub mod listen;
 pub mod options;
 pub mod poll;
-mod process;
+pub mod process;
 pub mod rings;
 pub mod transfer;
 pub mod urgent;

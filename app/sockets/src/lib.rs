@@ -38,8 +38,8 @@ pub mod sys;
 mod table;
 
 pub use calls::{
-    away, connect, descriptors, epoll, exit, fast_open, file, listen, options, poll, rings,
-    transfer, urgent,
+    away, connect, descriptors, epoll, exit, fast_open, file, listen, options, poll, process,
+    rings, transfer, urgent,
 };
 pub use readiness::Instance;
 pub use socket::Socket;

@@ -11,6 +11,7 @@ mod files_unsafe;
 mod line;
 mod lock_unsafe;
 mod order;
+pub mod section_unsafe;
 mod shared_word_unsafe;
 mod sleepers;
 mod static_cell_unsafe;
@@ -23,6 +24,7 @@ pub(crate) use files_unsafe::{pread, pread_shared, seek};
 pub(crate) use line::line;
 pub(crate) use lock_unsafe::{Guard, Lock};
 pub(crate) use order::Rank;
+pub(crate) use section_unsafe::{Section, suspended};
 pub(crate) use shared_word_unsafe::SharedWord;
 pub(crate) use sleepers::Sleepers;
 pub(crate) use static_cell_unsafe::StaticCell;
@@ -335,6 +337,18 @@ pub(crate) fn epoll_wait(
     timeout_ns: Option<u64>,
     mask: Option<&SignalMask>,
 ) -> Result<usize, Errno> {
+    if timeout_ns != Some(0) || mask.is_some() {
+        return suspended(|| epoll_pwait(epfd, into, timeout_ns, mask));
+    }
+    epoll_pwait(epfd, into, timeout_ns, mask)
+}
+
+fn epoll_pwait(
+    epfd: RawFd,
+    into: &mut [libc::epoll_event],
+    timeout_ns: Option<u64>,
+    mask: Option<&SignalMask>,
+) -> Result<usize, Errno> {
     let millis = match timeout_ns {
         None => -1isize,
         Some(ns) if ns % 1_000_000 == 0 => (ns / 1_000_000).min(i32::MAX as u64) as isize,
@@ -407,7 +421,11 @@ pub(crate) fn ppoll(
         0,
     ];
     // SAFETY: `fds`, `timeout` and `mask` are live and as long as said.
-    unsafe { call(libc::SYS_ppoll, args) }
+    let poll = || unsafe { call(libc::SYS_ppoll, args) };
+    if timeout_ns != Some(0) || mask.is_some() {
+        return suspended(poll);
+    }
+    poll()
 }
 
 /// Sends `signal` to the calling thread.

@@ -23,7 +23,7 @@ use crate::{
         registry,
         state::{Connecting, State},
     },
-    sys::{self, Address, Errno, Guard, Handled, TO_KERNEL, fail},
+    sys::{self, Address, Errno, Guard, Handled, Section, TO_KERNEL, fail},
 };
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
@@ -32,6 +32,7 @@ const NAME_WAIT_NS: u64 = 4_000_000_000;
 
 /// The kernel made the socket `fd`: if it is one that may be accelerated, it is ours to watch.
 pub fn created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
+    let _section = Section::enter();
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
     let tcp = protocol == 0 || protocol == libc::IPPROTO_TCP;
     if (family == libc::AF_INET || family == libc::AF_INET6) && stream && tcp {
@@ -61,6 +62,7 @@ fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
 /// A socket that was not made under our eyes (inherited over `exec`, received in a message): if it
 /// is TCP and not connected, it is ours from now on.
 pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
+    let _section = Section::enter();
     let level = libc::SOL_SOCKET;
     let is = |name, value| sys::socket_int(fd, level, name) == Ok(value);
     let inet6 = is(libc::SO_DOMAIN, libc::AF_INET6);
@@ -98,6 +100,7 @@ pub fn bound(socket: &'static Socket, fd: RawFd) {
 
 /// `connect`.
 pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
+    let _section = Section::enter();
     let timeout = {
         let mut inner = socket.enter(fd)?;
         if inner.inet6 != peer.inet6 {

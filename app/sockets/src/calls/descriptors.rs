@@ -10,7 +10,7 @@ use crate::{
     },
     service::{Connection, Lane, session},
     socket::{Inner, Socket, registrations::WatchRef, registry, state::State},
-    sys::{self, Errno, Handled, TO_KERNEL},
+    sys::{self, Errno, Handled, Section, TO_KERNEL},
     table::{self, Piece},
 };
 
@@ -46,6 +46,7 @@ pub fn close(fd: RawFd) -> Handled {
 
 /// The descriptor is about to be closed, or to be replaced: what it referred to loses a reference.
 pub(crate) fn forget(fd: RawFd) {
+    let _section = Section::enter();
     if let Some(socket) = registry::take(fd) {
         release(socket, fd);
     }
@@ -153,6 +154,7 @@ fn linger_out(socket: &'static Socket, seconds: u32) {
 
 /// The socket stays with the kernel: it is not ours to watch any more.
 pub(crate) fn demote(socket: &'static Socket, fd: RawFd) {
+    let _section = Section::enter();
     let Some(mut inner) = socket.enter(fd) else {
         return;
     };

@@ -18,7 +18,7 @@ use crate::{
     },
     service::{lanes, outage::Nap, session},
     socket::{Socket, listening, registrations::WatchRef, registry, state::State},
-    sys::{self, Errno, Few, Handled, SignalMask, TO_KERNEL},
+    sys::{self, Errno, Few, Handled, Section, SignalMask, TO_KERNEL},
 };
 
 /// With Tidelane's descriptors always ready, the kernel's are looked at once in so many calls.
@@ -33,6 +33,7 @@ const TRIM_CROWD: usize = 256;
 
 /// The kernel made the epoll instance `epfd`.
 pub fn created(epfd: RawFd) {
+    let _section = Section::enter();
     if session::owns_tables() {
         adopt(epfd);
     }
@@ -68,6 +69,7 @@ pub fn control(
     fd: RawFd,
     event: Option<epoll_event>,
 ) -> Handled {
+    let _section = Section::enter();
     let reporter = match socket.enter(fd)?.state {
         State::Free | State::Kernel => return TO_KERNEL,
         State::Fresh => Reporter::Kernel,
@@ -237,6 +239,7 @@ pub fn wait(
     timeout_ns: Option<u64>,
     mask: Option<&SignalMask>,
 ) -> Handled {
+    let _section = Section::enter();
     let lane = instance.lane();
     let deadline = match timeout_ns {
         None => Deadline::NEVER,

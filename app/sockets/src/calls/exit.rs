@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::{
     service::session,
     socket::{Socket, registry, state::State},
+    sys::Section,
     table,
 };
 
@@ -16,6 +17,7 @@ pub fn at_exit() {
     if session::last().is_none() || !session::owns_tables() || DONE.swap(true, Ordering::Relaxed) {
         return;
     }
+    let _section = Section::enter();
     for fd in table::descriptors() {
         if let Some(socket) = registry::of(fd) {
             close(socket);

@@ -20,7 +20,7 @@ use crate::{
         registry,
         state::{Listening, State},
     },
-    sys::{self, Address, Errno, Guard, Handled, TO_KERNEL, fail},
+    sys::{self, Address, Errno, Guard, Handled, Section, TO_KERNEL, fail},
 };
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
@@ -36,6 +36,7 @@ pub struct Accepted {
 
 /// `listen`: in the kernel, and in the service if it takes the address.
 pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
+    let _section = Section::enter();
     let mut inner = socket.enter(fd)?;
     match &inner.state {
         State::Fresh | State::Failed => {}
@@ -112,6 +113,7 @@ fn join_watching_lanes(socket: &'static Socket, fd: RawFd) {
 
 /// `accept4`: the service's connections first, then the kernel's.
 pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepted> {
+    let _section = Section::enter();
     let timeout = {
         let mut inner = socket.enter(fd)?;
         let listening = match &mut inner.state {

@@ -12,7 +12,7 @@ use crate::{
     },
     service::lanes,
     socket::{listening, registry, sharing, state::State},
-    sys::{self, Errno, Handled, SignalMask, TO_KERNEL},
+    sys::{self, Errno, Handled, Section, SignalMask, TO_KERNEL},
 };
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
@@ -29,6 +29,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 
 /// `poll`, `ppoll`.
 pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask>) -> Handled {
+    let _section = Section::enter();
     let deadline = match timeout_ns {
         Some(0) => Deadline::NOW,
         other => Deadline::after(other),

@@ -12,7 +12,7 @@ use crate::{
     readiness::instance,
     service::{exceptions, lanes, outage, session},
     socket::{groups, registry, sharing},
-    sys::{self, Lock},
+    sys::{self, Lock, section_unsafe},
     table,
 };
 
@@ -21,6 +21,12 @@ static WATCHING_FORK: AtomicBool = AtomicBool::new(false);
 
 /// Heirs of forks that are under way, by the forking thread.
 static FORKING: Lock<Vec<(usize, Heir)>> = Lock::new(Vec::new());
+
+/// Returns true if this is the process that the library's tables are about, and not a child between
+/// `vfork` and `exec`, which shares its memory.
+pub fn owns_tables() -> bool {
+    session::owns_tables()
+}
 
 /// This process keeps track of sockets from now on.
 pub(crate) fn start_tracking() {
@@ -31,8 +37,28 @@ pub(crate) fn start_tracking() {
     }
 }
 
+/// A child is about to be made without the handlers. Returns true if `after_fork` has to be called.
+pub fn before_fork() -> bool {
+    let watches = WATCHING_FORK.load(Ordering::Relaxed) && session::owns_tables();
+    if watches {
+        before();
+    }
+    watches
+}
+
+/// The reverse of `before_fork`, in both processes, and also if there is no child.
+pub fn after_fork(in_the_child: bool) {
+    if in_the_child {
+        in_child();
+    } else {
+        in_parent();
+    }
+}
+
 /// Runs before `fork`, in the thread that calls it.
 extern "C" fn before() {
+    // No handler runs from here on until one of the two below has run.
+    section_unsafe::enter();
     let mut any = false;
     for fd in table::descriptors() {
         any |= registry::of(fd).is_some_and(sharing::share);
@@ -46,13 +72,14 @@ extern "C" fn before() {
 /// Runs after `fork` in the parent, also if there is no child.
 extern "C" fn in_parent() {
     drop(take_heir());
+    section_unsafe::leave();
 }
 
 /// The heir that was made for the child of this thread.
 fn take_heir() -> Option<Heir> {
     let me = sys::thread_identity();
     let mut forking = FORKING.lock();
-    let at = forking.iter().position(|(thread, _)| *thread == me)?;
+    let at = forking.iter().rposition(|(thread, _)| *thread == me)?;
     let (_, heir) = forking.swap_remove(at);
     table::set_internal(heir.descriptor(), false);
     Some(heir)
@@ -83,4 +110,5 @@ extern "C" fn in_child() {
             sharing::inherit(socket, inherits);
         }
     }
+    section_unsafe::leave();
 }

@@ -9,7 +9,7 @@ use super::instance::Instance;
 use crate::{
     service::{Lane, marks, outage::Nap, session},
     socket::{Inner, Socket, listening, sharing},
-    sys::{self, Errno, Few, Handled, SignalMask},
+    sys::{self, Errno, Few, Handled, Section, SignalMask},
 };
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
@@ -58,6 +58,7 @@ pub(crate) fn blocking(
     kernel_fd: Option<RawFd>,
     mut attempt: impl FnMut(&mut Inner) -> Result<usize, Errno>,
 ) -> Handled {
+    let _section = Section::enter();
     let mut sleeper = Sleeper::new(deadline);
     loop {
         let lanes = {

@@ -1,9 +1,10 @@
 //! Sockets that are left to the kernel though the service would take them.
 //!
 //! * The user of `tidelane run` said so.
-//! * The program hands its connections to other programs (`exec`), for which a connection of the
-//!   service means nothing. Some programs are known for that. Of others it is known once one of
-//!   their processes has done it: the listeners of all are the kernel's from then on.
+//! * The program hands its connections to other programs (`exec`, or a message over a unix socket),
+//!   for which a connection of the service means nothing. Some programs are known for that. Of
+//!   others it is known once one of their processes has done it: the listeners of all are the
+//!   kernel's from then on, and if it was a message, the connections that they open, too.
 //! * The program forks for each connection, and its children live for a short time: the service
 //!   says so of a listener.
 
@@ -18,22 +19,54 @@ use tidelane_client::{
 use super::session;
 use crate::sys::{self, Address, SharedWord, StaticCell, line};
 
-/// Servers that execute another program for each connection, by the names of their files.
-const HANDING_OVER: [&str; 7] = [
-    "sshd",
-    "git-daemon",
-    "inetd",
-    "xinetd",
-    "tcpserver",
-    "tcpsvd",
-    "systemd-socket-activate",
+/// Connections that the program accepts go to other programs.
+const ACCEPTED: u32 = 1;
+/// Those that it opens, too.
+const OPENED: u32 = 2;
+
+/// Programs that are known to hand connections over, by the names of their files.
+const HANDING_OVER: [(&[&str], u32); 3] = [
+    // Each connection gets a program that is executed.
+    (
+        &[
+            "sshd",
+            "git-daemon",
+            "inetd",
+            "xinetd",
+            "tcpserver",
+            "tcpsvd",
+            "couriertcpd",
+            "s6-tcpserverd",
+            "s6-tcpserver4d",
+            "s6-tcpserver6d",
+            "systemd-socket-activate",
+        ],
+        ACCEPTED,
+    ),
+    // As clients.
+    (&["tcpclient", "s6-tcpclient"], OPENED),
+    // A message over a unix socket: Dante; Dovecot, of which each process does it once; Postfix;
+    // vsftpd, whose children also give up all further descriptors.
+    (
+        &[
+            "danted",
+            "sockd",
+            "imap-login",
+            "pop3-login",
+            "submission-login",
+            "managesieve-login",
+            "postscreen",
+            "vsftpd",
+        ],
+        ACCEPTED | OPENED,
+    ),
 ];
 
 /// The choice of the user, and of the program.
 #[derive(Debug)]
 struct Choice {
     exceptions: Exceptions,
-    /// Not zero: this program, or one that it forked, has handed a connection over.
+    /// What this program, or one that it forked, hands over: [`ACCEPTED`], [`OPENED`].
     hands_over: Option<SharedWord>,
 }
 
@@ -62,11 +95,15 @@ impl Choice {
         });
         let hands_over = SharedWord::new();
         let name = std::env::current_exe().unwrap_or_default();
-        let known = |server: &&str| name.file_name() == Some(OsStr::new(server));
-        if let Some(word) = &hands_over
-            && HANDING_OVER.iter().any(known)
-        {
-            word.get().store(1, Ordering::Relaxed);
+        let known = |names: &[&str]| {
+            names
+                .iter()
+                .any(|n| name.file_name() == Some(OsStr::new(n)))
+        };
+        for (names, what) in HANDING_OVER {
+            if let Some(word) = hands_over.as_ref().filter(|_| known(names)) {
+                word.get().store(what, Ordering::Relaxed);
+            }
         }
         Self {
             exceptions,
@@ -77,8 +114,12 @@ impl Choice {
 
 /// Returns true if connections that the program accepts go to other programs.
 fn hands_over() -> bool {
+    has(ACCEPTED)
+}
+
+fn has(what: u32) -> bool {
     let word = choice().hands_over.as_ref();
-    word.is_some_and(|word| word.get().load(Ordering::Relaxed) != 0)
+    word.is_some_and(|word| word.get().load(Ordering::Relaxed) & what != 0)
 }
 
 /// The reason to leave a listener that the service has to the kernel, if there is one now.
@@ -89,10 +130,20 @@ pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
     session::takes_given_up(listener).then_some(not_accelerated::FORKS)
 }
 
-/// The program hands a connection to another one. Also for a child between `vfork` and `exec`.
-pub(crate) fn note_handing_over() {
+/// The program executes another one, to which it hands a connection. Also for a child between
+/// `vfork` and `exec`.
+pub(crate) fn note_exec() {
+    note(ACCEPTED);
+}
+
+/// The program hands a connection to another process in a message.
+pub(crate) fn note_message() {
+    note(ACCEPTED | OPENED);
+}
+
+fn note(what: u32) {
     if let Some(word) = CHOICE.load().and_then(|choice| choice.hands_over.as_ref()) {
-        word.get().store(1, Ordering::Relaxed);
+        word.get().fetch_or(what, Ordering::Relaxed);
     }
 }
 
@@ -112,6 +163,9 @@ pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
 
 /// The reason to leave a connection to `peer` to the kernel, if there is one.
 pub(crate) fn of_connection(peer: &Address) -> Option<u32> {
+    if has(OPENED) {
+        return Some(not_accelerated::HANDED_OVER);
+    }
     let left = choice().exceptions.has_connection(&peer.addr, peer.port);
     left.then_some(not_accelerated::CHOSEN)
 }

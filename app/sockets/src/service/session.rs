@@ -11,7 +11,7 @@ use tidelane_abi::not_accelerated;
 use tidelane_client::{Heir, ListenerHandle, NotAdmitted, Program, RegisterError};
 
 use crate::{
-    sys::{self, Errno, Lock, Rank, StaticCell},
+    sys::{self, Errno, Lock, Rank, Section, StaticCell},
     table,
 };
 
@@ -307,6 +307,7 @@ fn take_heir() -> Option<Heir> {
 /// For a child that is about to be made: what it will hold of this process' connections. None: the
 /// service is not there, or refuses.
 pub(crate) fn make_heir() -> Option<Heir> {
+    let _section = Section::enter();
     if let Some(heir) = &*HEIR.enter()? {
         return heir.inherit().ok();
     }
@@ -325,6 +326,7 @@ pub(crate) fn takes_given_up(listener: ListenerHandle) -> bool {
 
 /// This process closed a connection that it inherited and never used.
 pub(crate) fn disown(connection: u64) {
+    let _section = Section::enter();
     if let Some(heir) = &*HEIR.lock() {
         heir.disown(connection);
     } else if let Some(session) = current() {
@@ -334,6 +336,7 @@ pub(crate) fn disown(connection: u64) {
 
 /// Tells `tidelane ss` why the kernel socket `fd` is not accelerated.
 pub(crate) fn note(fd: RawFd, reason: u32) {
+    let _section = Section::enter();
     if let Some(session) = current() {
         if let Some(inode) = sys::inode(fd) {
             session.program.note(inode, reason);

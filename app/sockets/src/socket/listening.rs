@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     service::{Lane, beside, exceptions, outage, session},
-    sys::{self, Few},
+    sys::{self, Few, Section},
     table,
 };
 
@@ -96,6 +96,7 @@ impl Listening {
 
     /// Ends the service's listener for good. Connections that wait for the program still do.
     pub(crate) fn leave_to_kernel(&mut self) {
+        let _section = Section::enter();
         let lanes = self.joined.clone();
         self.retry_at_ns = NEVER;
         if let Some((handle, generation)) = self.handle.take() {
@@ -261,6 +262,7 @@ pub(crate) fn attach(
     backlog: i32,
     options: OpenOptions,
 ) -> Result<(ListenerHandle, u32), u32> {
+    let _section = Section::enter();
     let session = session::establish().ok_or_else(session::unavailable)?;
     if let Some(reason) = exceptions::of_listener(fd) {
         return Err(reason);

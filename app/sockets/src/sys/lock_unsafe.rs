@@ -1,7 +1,8 @@
 //! A lock for short critical sections, usable where libc's are not: no allocation, no libc call.
 //!
-//! It knows its owner, so that a signal handler that interrupts a critical section of its own
-//! thread is found out instead of waiting for ever.
+//! While a thread has a lock no handler of the program runs there (`section_unsafe`). The lock knows
+//! its owner all the same: a handler that the library does not know of is found out instead of
+//! waiting for ever.
 
 use std::{
     cell::UnsafeCell,
@@ -10,7 +11,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use super::{Rank, order};
+use super::{Rank, Section, order};
 use crate::sys;
 
 /// Attempts before the processor is given away.
@@ -60,10 +61,11 @@ impl<T> Lock<T> {
     #[inline]
     pub fn enter(&self) -> Option<Guard<'_, T>> {
         let me = sys::thread_identity();
+        let section = Section::enter();
         if self.take(me) {
-            Some(Guard::new(self))
+            Some(Guard::new(self, section))
         } else {
-            self.enter_contended(me)
+            self.enter_contended(me, section)
         }
     }
 
@@ -81,8 +83,9 @@ impl<T> Lock<T> {
     /// Takes the lock if it is free, whatever other locks this thread has.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let section = Section::enter();
         self.take(sys::thread_identity())
-            .then(|| Guard::new_unordered(self))
+            .then(|| Guard::new_unordered(self, section))
     }
 
     #[inline]
@@ -93,14 +96,14 @@ impl<T> Lock<T> {
     }
 
     #[cold]
-    fn enter_contended(&self, me: usize) -> Option<Guard<'_, T>> {
+    fn enter_contended(&self, me: usize, section: Section) -> Option<Guard<'_, T>> {
         if self.owner.load(Ordering::Relaxed) == me {
             return None;
         }
         let mut spins = 0;
         loop {
             if self.owner.load(Ordering::Relaxed) == 0 && self.take(me) {
-                return Some(Guard::new(self));
+                return Some(Guard::new(self, section));
             }
             spins += 1;
             if spins % SPINS_MAX == 0 {
@@ -145,22 +148,26 @@ pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
     /// In debug builds: the order is kept while it lives.
     _held: order::Held,
+    /// Ends behind the lock.
+    _section: Section,
 }
 
 impl<'a, T> Guard<'a, T> {
     #[inline]
-    fn new(lock: &'a Lock<T>) -> Self {
+    fn new(lock: &'a Lock<T>, section: Section) -> Self {
         Self {
             lock,
             _held: order::Held::new(lock.rank),
+            _section: section,
         }
     }
 
     #[inline]
-    fn new_unordered(lock: &'a Lock<T>) -> Self {
+    fn new_unordered(lock: &'a Lock<T>, section: Section) -> Self {
         Self {
             lock,
             _held: order::Held::new_unordered(lock.rank),
+            _section: section,
         }
     }
 }

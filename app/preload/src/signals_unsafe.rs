@@ -1,0 +1,156 @@
+//! Handlers of signals: the library's own stands before each of the program's, and puts off what
+//! comes while its thread is at work within the library ([`section_unsafe`]).
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use libc::{sighandler_t, siginfo_t};
+use tidelane_sockets::{process, sys::section_unsafe};
+
+use crate::answer_unsafe::fail;
+
+/// Signals have numbers below.
+const SIGNALS: usize = 65;
+
+/// The program's handler of a signal.
+struct Program {
+    handler: AtomicUsize,
+    /// SA_SIGINFO.
+    with_info: AtomicBool,
+}
+
+static PROGRAM: [Program; SIGNALS] = [const {
+    Program {
+        handler: AtomicUsize::new(0),
+        with_info: AtomicBool::new(false),
+    }
+}; SIGNALS];
+
+unsafe extern "C" {
+    /// `sigaction`, by a name that this library does not export.
+    fn __sigaction(signal: c_int, act: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+}
+
+/// What the kernel calls.
+unsafe extern "C" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's arguments.
+    if unsafe { section_unsafe::puts_off(signal, info, context) } {
+        return;
+    }
+    let handler = PROGRAM[signal as usize].handler.load(Ordering::Acquire);
+    // SAFETY: the program gave it as the handler of this signal; one that wants no information
+    // leaves the other arguments alone.
+    unsafe {
+        let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
+            std::mem::transmute(handler);
+        handler(signal, info, context);
+    }
+}
+
+fn arrived_address() -> sighandler_t {
+    let arrived: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = arrived;
+    arrived as sighandler_t
+}
+
+/// Returns true if the library's handler can stand before this one.
+fn can_stand_before(signal: c_int, act: &libc::sigaction) -> bool {
+    let is_handler = !matches!(act.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+    // A handler that is used once is gone when the signal is sent again.
+    let stays = act.sa_flags & libc::SA_RESETHAND == 0;
+    let waits = !section_unsafe::OF_INSTRUCTIONS.contains(&signal);
+    is_handler
+        && stays
+        && waits
+        && (1..SIGNALS as c_int).contains(&signal)
+        && process::owns_tables()
+}
+
+/// What the program had set before, where the kernel says that it was the library's handler.
+unsafe fn reveal(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
+    // SAFETY: the caller's promise: `old` is valid or null.
+    if let Some(old) = unsafe { old.as_mut() }
+        && old.sa_sigaction == arrived_address()
+    {
+        old.sa_sigaction = before.0;
+        if !before.1 {
+            old.sa_flags &= !libc::SA_SIGINFO;
+        }
+    }
+}
+
+/// `sigaction(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(
+    signal: c_int,
+    act: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    let known = usize::try_from(signal).ok().and_then(|at| PROGRAM.get(at));
+    let Some(program) = known else {
+        return fail(libc::EINVAL) as c_int;
+    };
+    let before = (
+        program.handler.load(Ordering::Acquire),
+        program.with_info.load(Ordering::Acquire),
+    );
+    // SAFETY: the caller's promise.
+    let wanted = unsafe { act.as_ref() }.copied();
+    let result = match wanted {
+        Some(wanted) if can_stand_before(signal, &wanted) => {
+            let with_info = wanted.sa_flags & libc::SA_SIGINFO != 0;
+            program
+                .handler
+                .store(wanted.sa_sigaction, Ordering::Release);
+            program.with_info.store(with_info, Ordering::Release);
+            let mut ours = wanted;
+            ours.sa_sigaction = arrived_address();
+            ours.sa_flags |= libc::SA_SIGINFO;
+            // SAFETY: the caller's promise; `ours` is live.
+            let result = unsafe { __sigaction(signal, &ours, old) };
+            if result != 0 {
+                program.handler.store(before.0, Ordering::Release);
+                program.with_info.store(before.1, Ordering::Release);
+            }
+            result
+        }
+        // SAFETY: the caller's promise.
+        _ => unsafe { __sigaction(signal, act, old) },
+    };
+    if result == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { reveal(old, before) };
+    }
+    result
+}
+
+/// `signal(2)`, as glibc has it: the handler stays, and interrupted calls are restarted.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+    if handler == libc::SIG_ERR {
+        fail(libc::EINVAL);
+        return libc::SIG_ERR;
+    }
+    // SAFETY: all-zero bytes are valid in both; the set is a live one.
+    unsafe {
+        let mut act: libc::sigaction = std::mem::zeroed();
+        let mut old: libc::sigaction = std::mem::zeroed();
+        act.sa_sigaction = handler;
+        act.sa_flags = libc::SA_RESTART;
+        libc::sigemptyset(&mut act.sa_mask);
+        if libc::sigaddset(&mut act.sa_mask, number) != 0 || sigaction(number, &act, &mut old) != 0
+        {
+            return libc::SIG_ERR;
+        }
+        old.sa_sigaction
+    }
+}

@@ -1,0 +1,76 @@
+//! `posix_spawn`: connections that a spawned program would get.
+//!
+//! Which descriptors a program gets is known from the actions that its spawner adds, and from the
+//! spawner's own standard descriptors.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use tidelane_sockets::away;
+
+use crate::away_unsafe::next;
+
+/// `posix_spawn_file_actions_adddup2(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut c_void,
+    fd: c_int,
+    to: c_int,
+) -> c_int {
+    if let Err(error) = away::check_spawned(fd, to) {
+        return error.0;
+    }
+    let Some(function) = next(c"posix_spawn_file_actions_adddup2") else {
+        return libc::ENOSYS;
+    };
+    // SAFETY: the function of this name has this type.
+    let function: unsafe extern "C" fn(*mut c_void, c_int, c_int) -> c_int =
+        unsafe { std::mem::transmute(function) };
+    // SAFETY: the caller's promise.
+    unsafe { function(actions, fd, to) }
+}
+
+/// Exports one of the two functions that spawn.
+macro_rules! spawns {
+    ($name:ident, $c_name:literal) => {
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        ///
+        /// As in C.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut libc::pid_t,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            argv: *const *mut c_char,
+            envp: *const *mut c_char,
+        ) -> c_int {
+            if let Err(error) = away::check_exec() {
+                return error.0;
+            }
+            let Some(function) = next($c_name) else {
+                return libc::ENOSYS;
+            };
+            // SAFETY: the function of this name has this type; the arguments are the caller's.
+            unsafe {
+                let function: unsafe extern "C" fn(
+                    *mut libc::pid_t,
+                    *const c_char,
+                    *const c_void,
+                    *const c_void,
+                    *const *mut c_char,
+                    *const *mut c_char,
+                ) -> c_int = std::mem::transmute(function);
+                function(pid, path, actions, attributes, argv, envp)
+            }
+        }
+    };
+}
+
+spawns!(posix_spawn, c"posix_spawn");
+spawns!(posix_spawnp, c"posix_spawnp");

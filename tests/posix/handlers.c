@@ -1,0 +1,129 @@
+/* Signal handlers that use sockets, or fork, wherever they interrupt their thread. */
+#include "posix.h"
+
+enum { TICKS = 200 };
+
+static volatile sig_atomic_t ticks, spare = -1;
+static volatile sig_atomic_t failures;
+
+static void every_half_millisecond(void (*handler)(int))
+{
+	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+	must(sigaction(SIGALRM, &action, NULL) == 0);
+	struct itimerval often = {{0, 500}, {0, 500}};
+	must(setitimer(ITIMER_REAL, &often, NULL) == 0);
+}
+
+static void no_more(void)
+{
+	struct itimerval never = {{0, 0}, {0, 0}};
+	must(setitimer(ITIMER_REAL, &never, NULL) == 0);
+}
+
+static void fork_here(int signal)
+{
+	(void)signal;
+	int before = errno;
+	pid_t child = fork();
+	if (child == 0)
+		_exit(0);
+	if (child < 0 || waitpid(child, NULL, 0) != child)
+		failures++;
+	ticks++;
+	errno = before;
+}
+
+static int listens(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in any = {.sin_family = AF_INET};
+	must(fd >= 0 && bind(fd, (struct sockaddr *)&any, sizeof any) == 0);
+	must(listen(fd, 8) == 0);
+	return fd;
+}
+
+/* A handler forks while its thread opens and closes listeners, and forks itself. */
+void handler_forks(void)
+{
+	int other, fd = accepted(0, &other), fds[4] = {-1, -1, -1, -1};
+	every_half_millisecond(fork_here);
+	for (int round = 0; ticks < TICKS; round++) {
+		int *at = &fds[round % 4];
+		if (*at >= 0)
+			must(close(*at) == 0);
+		*at = listens();
+		if (round % 8 == 0) {
+			pid_t child = fork();
+			if (child == 0)
+				_exit(0);
+			must(child > 0 && waitpid(child, NULL, 0) == child);
+		}
+	}
+	no_more();
+	say("forks failed %d", (int)failures);
+	peer_sends(other, 30, 1);
+	read_exactly(fd, 30, 1);
+}
+
+static void write_here(int signal)
+{
+	(void)signal;
+	int before = errno;
+	if (send(spare, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1)
+		ticks++;
+	else if (errno != EAGAIN)
+		failures++;
+	errno = before;
+}
+
+/* A handler writes to the connection that its thread is just writing to. */
+void handler_writes(void)
+{
+	int other, fd = accepted(0, &other);
+	long written = 0, arrived = 0;
+	spare = fd;
+	every_half_millisecond(write_here);
+	while (ticks < TICKS) {
+		char bytes[64] = "";
+		for (int i = 0; i < 500; i++) {
+			must(send(fd, bytes, sizeof bytes, 0) == sizeof bytes);
+			written += sizeof bytes;
+		}
+		arrived += peer_receives(other, written - arrived, ANY_BYTES).first;
+	}
+	no_more();
+	while (arrived < written + ticks)
+		arrived += peer_receives(other, written + ticks - arrived, ANY_BYTES).first;
+	say("failed %d, missing %ld", (int)failures, written + ticks - arrived);
+}
+
+static sigjmp_buf out;
+
+static void jump_out(int signal)
+{
+	(void)signal;
+	siglongjmp(out, 1);
+}
+
+/* A handler leaves the call that it interrupts: what the call had locked is free again. */
+void handler_jumps_out(void)
+{
+	int other, fd = accepted(0, &other);
+	long sent = 0;
+	for (volatile int round = 0; round < TICKS; round++) {
+		if (sigsetjmp(out, 1) == 0) {
+			every_half_millisecond(jump_out);
+			for (;;) {
+				char byte;
+				struct pollfd entry = {fd, POLLIN, 0};
+				(void)poll(&entry, 1, 1);
+				(void)recv(fd, &byte, 1, MSG_DONTWAIT);
+				close(listens());
+			}
+		}
+		no_more();
+	}
+	write_exactly(fd, 30, 2);
+	sent = peer_receives(other, 30, 2).first;
+	say("left %d times, then sent %ld", TICKS, sent);
+}
