@@ -233,7 +233,13 @@ impl Context {
 
     /// Events of `slot` come to this context from now on; its present state is announced here.
     pub fn assign(&mut self, slot: u32) {
-        let word = DataWord::with_arg(data_request::ASSIGN, self.id, slot);
+        self.assign_to(slot, self.id);
+    }
+
+    /// As `assign`, to another context of the program. What one context is told happens in order;
+    /// the service looks at several contexts in any order.
+    pub fn assign_to(&mut self, slot: u32, context: u32) {
+        let word = DataWord::with_arg(data_request::ASSIGN, context, slot);
         self.queue(slot, word);
     }
 

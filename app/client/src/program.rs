@@ -281,7 +281,11 @@ impl Program {
                 }
             }
         }
-        let _ = self.session.region.replace_after_fork();
+        // Without a context there is nothing that could access it, and the child may be one that
+        // has little room for mappings (RLIMIT_AS).
+        if self.session.next_context.load(Ordering::Relaxed) > 0 {
+            let _ = self.session.region.replace_after_fork();
+        }
     }
 
     fn ask(

@@ -238,6 +238,7 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 }
 
 extern "C" fn finish() {
+    crate::stdio_unsafe::flush();
     exit::at_exit();
 }
 

@@ -2,11 +2,12 @@
 //!
 //! Each exported function asks [`tidelane_sockets`] whether the descriptor is ours. If it is not,
 //! which takes a load and a branch to see, the system call is made as libc would make it. No
-//! function of libc that is interposed here is ever called from here, but for the `exec` family.
+//! function of libc that is interposed here is ever called from here, but for those that `next` of
+//! `away_unsafe` finds.
 //!
 //! Not covered, because nothing calls these names: system calls made directly (Go, static
-//! binaries), stdio on a descriptor that `fdopen` got. And since the waits are plain system calls,
-//! they are no cancellation points of `pthread_cancel`.
+//! binaries), and stdio on `stdin`, `stdout` and `stderr` once a connection is there (`dup2`). And
+//! since the waits are plain system calls, they are no cancellation points of `pthread_cancel`.
 
 mod answer_unsafe;
 mod away_unsafe;
@@ -19,4 +20,5 @@ mod readiness_unsafe;
 mod rings_unsafe;
 mod signals_unsafe;
 mod spawn_unsafe;
+mod stdio_unsafe;
 mod syscall_unsafe;

@@ -65,11 +65,15 @@ pub unsafe extern "C" fn epoll_ctl(
         0,
         0,
     ];
-    let handled = descriptors::socket(fd).and_then(|socket| {
+    let given = || {
         // SAFETY: the caller's promise.
-        let event = unsafe { event.as_ref() }.copied();
-        epoll::control(socket, epfd, operation, fd, event)
-    });
+        unsafe { event.as_ref() }.copied()
+    };
+    let handled = match (descriptors::socket(fd), descriptors::epoll(fd)) {
+        (Some(socket), _) => epoll::control(socket, epfd, operation, fd, given()),
+        (None, Some(inner)) => epoll::control_nested(inner, epfd, operation, fd, given()),
+        (None, None) => None,
+    };
     // SAFETY: the caller's promise.
     unsafe { ours_or_kernel(handled, libc::SYS_epoll_ctl, args) as c_int }
 }

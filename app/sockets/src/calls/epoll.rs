@@ -21,6 +21,8 @@ use crate::{
     sys::{self, Errno, Few, Handled, Section, SignalMask, TO_KERNEL},
 };
 
+mod nest;
+
 /// With Tidelane's descriptors always ready, the kernel's are looked at once in so many calls.
 const CALLS_PER_KERNEL_LOOK: u32 = 8;
 /// The other lanes' rings are looked at once in so many calls: nobody may wait for them.
@@ -109,6 +111,29 @@ fn is_epoll(fd: RawFd) -> bool {
         return false;
     };
     sys::epoll_ctl(fd, libc::EPOLL_CTL_MOD, probe, Some(event)) == Err(Errno(libc::ENOENT))
+}
+
+/// `epoll_ctl` on one of our epoll instances.
+pub fn control_nested(
+    inner: &'static Instance,
+    epfd: RawFd,
+    operation: i32,
+    fd: RawFd,
+    event: Option<epoll_event>,
+) -> Handled {
+    let _section = Section::enter();
+    let outer = match instance::of(epfd) {
+        Some(outer) => outer,
+        None if is_epoll(epfd) => adopt(epfd)?,
+        None => return TO_KERNEL,
+    };
+    let result = sys::epoll_ctl(epfd, operation, fd, event);
+    if result.is_ok() {
+        let event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
+        let _ = outer.change_nested(operation, (inner, fd), event);
+        wake::armed(outer);
+    }
+    Some(result)
 }
 
 struct Change {
@@ -246,6 +271,9 @@ pub fn wait(
         Some(0) => Deadline::NOW,
         some => Deadline::after(some),
     };
+    if instance.has_nested() {
+        return Some(nest::wait(instance, events, deadline, mask));
+    }
     if !lane.is_active() {
         return wait_in_kernel(instance, events, deadline, mask);
     }

@@ -23,8 +23,13 @@ const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 pub fn concerns(fds: &[pollfd]) -> bool {
     fds.iter().any(|entry| {
         registry::of(entry.fd).is_some()
-            || instance::of(entry.fd).is_some_and(|instance| instance.lane().is_active())
+            || instance::of(entry.fd).is_some_and(is_active)
     })
+}
+
+/// Returns true if there may be events of ours in the epoll instance, or within it.
+fn is_active(instance: &'static Instance) -> bool {
+    instance.lane().is_active() || instance.has_nested()
 }
 
 /// `poll`, `ppoll`.
@@ -58,7 +63,8 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
         }
         for (entry, kernel) in fds.iter_mut().zip(&kernel) {
             let from_kernel = if kernel.fd >= 0 { kernel.revents } else { 0 };
-            entry.revents = from_kernel | ready(entry);
+            entry.revents = ready(entry);
+            entry.revents |= without_doorbells(entry, from_kernel);
             count += usize::from(entry.revents != 0);
         }
         if count > 0 || last_look {
@@ -86,7 +92,7 @@ fn is_ours_alone(fd: RawFd) -> bool {
 /// Both stacks have events for the descriptor.
 fn is_in_both(fd: RawFd) -> bool {
     if let Some(instance) = instance::of(fd) {
-        return instance.lane().is_active();
+        return is_active(instance);
     }
     let inner = registry::of(fd).and_then(|socket| socket.enter(fd));
     inner.is_some_and(|inner| matches!(inner.state, State::Listening(_)))
@@ -134,10 +140,8 @@ fn ready(entry: &pollfd) -> i16 {
         return inner.readiness(entry.events as u32) as i16 & (entry.events | ALWAYS);
     }
     match instance::of(entry.fd) {
-        Some(instance) if instance.lane().is_active() => {
-            instance.pump_beside();
-            instance.pump();
-            let readable = if instance.state().has_ready() {
+        Some(instance) if is_active(instance) => {
+            let readable = if instance.has_due_within() {
                 libc::POLLIN
             } else {
                 0
@@ -145,6 +149,21 @@ fn ready(entry: &pollfd) -> i16 {
             readable & entry.events
         }
         _ => 0,
+    }
+}
+
+/// What the kernel says of the entry, without what a doorbell of ours caused.
+fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
+    match instance::of(entry.fd) {
+        Some(instance)
+            if from_kernel & libc::POLLIN != 0
+                && entry.revents == 0
+                && is_active(instance)
+                && !instance.is_ready_in_kernel() =>
+        {
+            0
+        }
+        _ => from_kernel,
     }
 }
 
@@ -158,12 +177,15 @@ fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
             drop(inner);
             sleeper.watch(socket, lanes);
         } else if let Some(instance) = instance::of(entry.fd)
-            && instance.lane().is_active()
+            && is_active(instance)
         {
-            let lane = instance.lane();
-            sleeper.watch_lane(lane);
-            if let Some(beside) = lane.beside() {
-                sleeper.watch_lane(beside);
+            let mut lanes = instance.lanes_within();
+            lanes.push(instance.lane());
+            for lane in lanes.iter() {
+                sleeper.watch_lane(lane);
+                if let Some(beside) = lane.beside() {
+                    sleeper.watch_lane(beside);
+                }
             }
         }
     }

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::interest::Interest;
+use super::{interest::Interest, nested::Nested};
 use crate::{
     service::{Lane, lanes},
     socket::{Socket, listening, registrations::WatchRef},
@@ -24,6 +24,10 @@ static MAKING: Lock<()> = Lock::new(());
 pub struct Instance {
     lane: &'static Lane,
     interest: Lock<Interest>,
+    /// Instances that are registered with this one.
+    pub(super) nested: Lock<Vec<Nested>>,
+    /// There are, or were, some.
+    pub(super) has_nested: AtomicBool,
     /// The kernel's epoll instance had a socket of ours with EPOLLONESHOT.
     kernel_one_shots: AtomicBool,
 }
@@ -50,10 +54,16 @@ pub(crate) fn numbered(number: u32) -> Option<&'static Instance> {
     OF_LANE.get(number)
 }
 
+/// All instances.
+pub(super) fn all() -> impl Iterator<Item = &'static Instance> {
+    lanes::all().filter_map(|lane| numbered(lane.number()))
+}
+
 /// For the child after fork.
 pub(crate) fn reset_after_fork() {
     MAKING.unlock_after_fork();
-    for instance in lanes::all().filter_map(|lane| numbered(lane.number())) {
+    for instance in all() {
+        instance.nested.unlock_after_fork();
         instance.interest.unlock_after_fork();
         let mut interest = instance.state();
         interest.arrivals.clear();
@@ -118,6 +128,7 @@ impl Instance {
             listening::leave(&mut inner, self.lane);
         }
         drop(state);
+        self.leave_nests();
         lanes::forget(self.lane);
         self.lane.forget_beside();
         self.lane.set_epfd(-1);
@@ -134,6 +145,8 @@ fn make(lane: &'static Lane) -> &'static Instance {
     let instance: &'static Instance = Box::leak(Box::new(Instance {
         lane,
         interest: Lock::ranked(Rank::Interest, Interest::default()),
+        nested: Lock::new(Vec::new()),
+        has_nested: AtomicBool::new(false),
         kernel_one_shots: AtomicBool::new(false),
     }));
     OF_LANE.set(lane.number(), instance);

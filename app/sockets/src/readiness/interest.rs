@@ -25,6 +25,8 @@ pub(crate) struct Interest {
     pub(crate) descriptors: u32,
     /// Calls since the kernel's epoll instance was looked at.
     pub(crate) calls_without_kernel: u32,
+    /// Counts what came into the ready list.
+    pub(crate) fresh_news: u32,
     /// Times that a thread was about to sleep here.
     pub(crate) sleeps: u32,
     /// When memory is looked after again.
@@ -114,6 +116,7 @@ impl Interest {
         if let Some(socket) = watch.socket {
             socket.note_news();
         }
+        self.fresh_news = self.fresh_news.wrapping_add(1);
         if !watch.queued {
             watch.queued = true;
             self.ready.push(index);
@@ -132,6 +135,23 @@ impl Interest {
     #[inline]
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
+    }
+
+    /// Returns true if a wait would report something. What it would not report leaves the ready list.
+    pub(crate) fn has_due(&mut self) -> bool {
+        let mut list = std::mem::take(&mut self.ready);
+        let mut due = false;
+        list.retain(|&index| {
+            let watch = &mut self.watches[index as usize];
+            // One that is due is enough.
+            due || {
+                due = watch.is_reported();
+                watch.queued = due;
+                due
+            }
+        });
+        self.ready = list;
+        due
     }
 
     /// Looks at each registration of the ready list once, until `max` are reported. Those that are

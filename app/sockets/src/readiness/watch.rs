@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use crate::{
-    socket::{Inner, Socket},
+    socket::{Inner, Socket, sharing},
     sys::Errno,
 };
 
@@ -116,6 +116,24 @@ impl Watch {
         } else {
             0
         }
+    }
+
+    /// Returns true if a wait would report it now. Takes no edge away.
+    pub(super) fn is_reported(&self) -> bool {
+        let Some(socket) = self.socket else {
+            return false;
+        };
+        if self.disabled || self.is_drained(socket) {
+            return false;
+        }
+        let mut inner = socket.lock();
+        if inner.shared {
+            sharing::bring_news(socket, &mut inner);
+        }
+        let no_space = inner.no_space;
+        let bits = Self { ..*self }.due(&mut inner);
+        inner.no_space = no_space;
+        bits != 0
     }
 
     /// Edge-triggered: whether something came since the last look. That the peer closed is an edge

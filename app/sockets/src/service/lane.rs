@@ -14,6 +14,7 @@ use tidelane_client::{ClientEvent, Context};
 
 use super::{
     connection::Connection,
+    lanes,
     marks::internal_mark,
     session::{self, Session},
 };
@@ -279,6 +280,9 @@ impl Lane {
     }
 
     /// Events of the connection come to this lane from now on.
+    ///
+    /// The service is told through the default lane. A connection that comes into one epoll
+    /// instance, and soon into another, would else end where the service looks last.
     pub(crate) fn take_over(&'static self, connection: &Connection) {
         let slot = connection.stream.slot();
         let Some(session) = session::last() else {
@@ -287,8 +291,12 @@ impl Lane {
         if session.generation != connection.session || self.activate(session).is_err() {
             return;
         }
-        self.with_context(connection.session, |context| {
-            context.assign(slot);
+        let Some(here) = self.with_context(connection.session, |context| context.id()) else {
+            return;
+        };
+        let teller = lanes::default().filter(|lane| lane.activate(session).is_ok());
+        teller.unwrap_or(self).with_context(connection.session, |context| {
+            context.assign_to(slot, here);
             context.flush();
         });
     }
@@ -321,6 +329,14 @@ impl Lane {
             .batch
             .store(self.batch.load(Ordering::Relaxed), Ordering::Relaxed);
         self.batch_last.store(socket.number, Ordering::Relaxed);
+    }
+
+    /// Takes the doorbell's rings away, of which the kernel's epoll instances would tell.
+    pub(crate) fn silence(&self) {
+        let doorbell = self.doorbell.load(Ordering::Acquire);
+        if doorbell >= 0 {
+            let _ = sys::read_bytes(doorbell, &mut [0; 8]);
+        }
     }
 
     /// Wakes the threads that sleep on this lane, if there are any.

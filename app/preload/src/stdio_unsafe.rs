@@ -1,0 +1,167 @@
+//! stdio on sockets: `fdopen`.
+//!
+//! libc's streams make their calls within libc, where this library does not see them. A stream on a
+//! socket of ours therefore gets functions that call the library (`fopencookie`), and the list of
+//! these streams says which descriptor each has (`fileno`).
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use libc::{FILE, off64_t, size_t, ssize_t};
+use tidelane_sockets::descriptors;
+
+use crate::{
+    answer_unsafe::fail,
+    away_unsafe::next,
+    bytes_unsafe::{read, write},
+    descriptors_unsafe::close,
+};
+
+/// `cookie_io_functions_t`.
+#[repr(C)]
+struct Functions {
+    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
+    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+}
+
+/// The streams on sockets, by address, and their descriptors.
+static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
+/// There are, or were, some.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+fn streams() -> std::sync::MutexGuard<'static, Vec<(usize, c_int)>> {
+    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+unsafe extern "C" fn read_some(cookie: *mut c_void, into: *mut c_char, len: size_t) -> ssize_t {
+    // SAFETY: libc's buffer.
+    unsafe { read(cookie as usize as c_int, into.cast(), len) }
+}
+
+/// All of it, as libc's own streams do. libc takes 0 for an error.
+unsafe extern "C" fn write_all(cookie: *mut c_void, from: *const c_char, len: size_t) -> ssize_t {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: the rest of libc's buffer.
+        let count = unsafe { write(cookie as usize as c_int, from.add(done).cast(), len - done) };
+        if count < 0 {
+            break;
+        }
+        done += count as usize;
+    }
+    done as ssize_t
+}
+
+unsafe extern "C" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whence: c_int) -> c_int {
+    fail(libc::ESPIPE) as c_int
+}
+
+unsafe extern "C" fn end(cookie: *mut c_void) -> c_int {
+    let fd = cookie as usize as c_int;
+    let mut all = streams();
+    // Of several streams on one descriptor, which C does not allow, the last.
+    if let Some(at) = all.iter().rposition(|(_, other)| *other == fd) {
+        all.swap_remove(at);
+    }
+    drop(all);
+    // SAFETY: no pointers.
+    unsafe { close(fd) }
+}
+
+/// `fdopen(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller's promise.
+    let known = !mode.is_null() && matches!(unsafe { *mode } as u8, b'r' | b'w' | b'a');
+    if descriptors::socket(fd).is_some() && known {
+        let functions = Functions {
+            read: read_some,
+            write: write_all,
+            seek,
+            close: end,
+        };
+        // SAFETY: the caller's promise; the functions take a descriptor for a cookie.
+        let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
+        if !stream.is_null() {
+            streams().push((stream as usize, fd));
+            ANY.store(true, Ordering::Release);
+        }
+        return stream;
+    }
+    let Some(function) = next(c"fdopen") else {
+        fail(libc::ENOSYS);
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the function of this name has this type; the caller's promise.
+    unsafe {
+        let function: unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE =
+            std::mem::transmute(function);
+        function(fd, mode)
+    }
+}
+
+/// # Safety
+///
+/// `name` is `fileno` or a function of its type; `stream` is a stream.
+unsafe fn number(stream: *mut FILE, name: &CStr) -> c_int {
+    if ANY.load(Ordering::Acquire) {
+        let found = streams().iter().find(|(other, _)| *other == stream as usize).copied();
+        if let Some((_, fd)) = found {
+            return fd;
+        }
+    }
+    let Some(function) = next(name) else {
+        return fail(libc::ENOSYS) as c_int;
+    };
+    // SAFETY: the function of this name has this type; the caller's promise.
+    unsafe {
+        let function: unsafe extern "C" fn(*mut FILE) -> c_int = std::mem::transmute(function);
+        function(stream)
+    }
+}
+
+/// `fileno(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { number(stream, c"fileno") }
+}
+
+/// `fileno_unlocked(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fileno_unlocked(stream: *mut FILE) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { number(stream, c"fileno_unlocked") }
+}
+
+/// The process ends by `exit`, before libc writes what is left in streams: the library's go first,
+/// for their connections are about to be closed.
+pub(crate) fn flush() {
+    if ANY.load(Ordering::Acquire) {
+        // SAFETY: null means all streams.
+        unsafe { libc::fflush(std::ptr::null_mut()) };
+    }
+}

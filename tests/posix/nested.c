@@ -1,0 +1,122 @@
+/* Several epoll instances: one of the moment, and one within another. */
+#include "posix.h"
+
+static int control(int epfd, int operation, int fd, unsigned bits, unsigned data)
+{
+	struct epoll_event event = {.events = bits, .data.u32 = data};
+	return epoll_ctl(epfd, operation, fd, &event);
+}
+
+static int wait_one(int epfd, struct epoll_event *event)
+{
+	return epoll_wait(epfd, event, 1, PATIENCE);
+}
+
+/* One wait in an epoll instance of the moment, then the connection comes into one that stays: that
+ * one reports what comes. */
+void epoll_of_the_moment(void)
+{
+	enum { N = 40 };
+	int port, listener = own_listener(0, &port), stays = epoll_create1(0), missed = 0;
+	struct epoll_event event;
+	must(control(stays, EPOLL_CTL_ADD, listener, EPOLLIN, 1) == 0);
+	for (int round = 0; round < N; round++) {
+		int other = peer_connects(port);
+		must(wait_one(stays, &event) && event.data.u32 == 1);
+		int fd = accept(listener, NULL, NULL), moment = epoll_create1(0);
+		must(fd >= 0);
+		peer_sends(other, 10, 1);
+		must(control(moment, EPOLL_CTL_ADD, fd, EPOLLIN, 2) == 0);
+		must(wait_one(moment, &event) == 1);
+		must(close(moment) == 0);
+		read_exactly(fd, 10, 1);
+		must(control(stays, EPOLL_CTL_ADD, fd, EPOLLIN, 3) == 0);
+		must(epoll_wait(stays, &event, 1, 0) == 0);
+		peer_sends(other, 10, 2);
+		missed += epoll_wait(stays, &event, 1, 1000) != 1;
+		close(fd);
+		peer_must("close %d", other);
+	}
+	say("missed %d", missed);
+}
+
+static int outer, middle, inner, ends[2];
+
+static void say_one(const char *what, int epfd, int timeout)
+{
+	struct epoll_event event;
+	int count = epoll_wait(epfd, &event, 1, timeout);
+	if (count == 1)
+		say("%s: %u%s", what, event.data.u32, events_text(event.events));
+	else
+		say("%s: %d", what, count);
+}
+
+static void arm_again(unsigned bits)
+{
+	if (bits & EPOLLONESHOT)
+		show(control(outer, EPOLL_CTL_MOD, middle, bits, 1));
+}
+
+static void say_inner(void)
+{
+	say_one("middle", middle, PATIENCE);
+	say_one("inner", inner, PATIENCE);
+}
+
+/* Of the kernel's descriptors, and while the thread sleeps. */
+static void nest_more(unsigned bits, int fd, int other)
+{
+	struct epoll_event event;
+	must(write(ends[1], "x", 1) == 1);
+	arm_again(bits);
+	say_one("pipe", outer, PATIENCE);
+	say_inner();
+	must(read(ends[0], &event, 1) == 1);
+	arm_again(bits);
+	while (epoll_wait(outer, &event, 1, 0) > 0)
+		;
+	long job = peer_must("send %d 30 1", other);
+	say_one("asleep", outer, PATIENCE);
+	peer_must("join %ld", job);
+	read_exactly(fd, 30, 1);
+	show(epoll_ctl(outer, EPOLL_CTL_DEL, middle, NULL));
+	peer_sends(other, 30, 1);
+	say_one("gone", outer, 20);
+}
+
+static void nest(const char *how, unsigned bits)
+{
+	int other, fd = accepted(SOCK_NONBLOCK, &other);
+	outer = epoll_create1(0), middle = epoll_create1(0), inner = epoll_create1(0);
+	struct pollfd entry = {outer, POLLIN, 0};
+	must(pipe(ends) == 0);
+	must(control(outer, EPOLL_CTL_ADD, middle, bits, 1) == 0);
+	must(control(middle, EPOLL_CTL_ADD, inner, EPOLLIN, 2) == 0);
+	must(control(inner, EPOLL_CTL_ADD, fd, EPOLLIN, 3) == 0);
+	must(control(inner, EPOLL_CTL_ADD, ends[0], EPOLLIN, 4) == 0);
+	say_one(how, outer, 20);
+	peer_sends(other, 30, 1);
+	say_one("arrived", outer, PATIENCE);
+	say_one("again", outer, 20);
+	arm_again(bits);
+	if (!(bits & EPOLLET))
+		say("poll %d", poll(&entry, 1, PATIENCE));
+	say_inner();
+	read_exactly(fd, 30, 1);
+	say_one("empty", outer, 20);
+	say("poll %d", poll(&entry, 1, 20));
+	nest_more(bits, fd, other);
+	close(fd);
+	close(inner);
+	close(middle);
+	close(outer);
+}
+
+/* Epoll instances within others. */
+void nested_epoll(void)
+{
+	nest("level", EPOLLIN);
+	nest("edge", EPOLLIN | EPOLLET);
+	nest("once", EPOLLIN | EPOLLONESHOT);
+}
