@@ -1,15 +1,15 @@
-//! The cold states of flows, by flow number, in chunks: a chunk without flows gives its memory back.
+//! Cold states by flow id, in chunks. A chunk without flows returns its memory to the system.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::Connection;
 
-/// States of a chunk. Together they are longer than what an allocator keeps for itself.
+/// States per chunk. A chunk is larger than the blocks that an allocator keeps for itself.
 const CHUNK: usize = 128;
 
-/// A run of states, and how many of them there are.
+/// Consecutive states, with the number of those in use.
 #[derive(Debug, Default)]
 struct Chunk {
-    /// Empty without any.
+    /// The states; empty if none is in use.
     states: Vec<Option<Connection>>,
     count: usize,
 }
@@ -18,18 +18,18 @@ struct Chunk {
 #[derive(Debug, Default)]
 pub struct Connections {
     chunks: Vec<Chunk>,
-    /// States of a chunk that became empty, for the next one: flows come and go.
+    /// Memory of the last chunk that became empty, for the next chunk that is needed.
     spare: Vec<Option<Connection>>,
 }
 
 impl Connections {
-    /// The place of a flow's state.
+    /// Returns the entry of a flow.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&Option<Connection>> {
         self.chunks.get(index / CHUNK)?.states.get(index % CHUNK)
     }
 
-    /// The place of a flow's state, which is not to become empty.
+    /// Returns the entry of a flow. The caller must not empty it.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Option<Connection>> {
         self.chunks
@@ -38,7 +38,7 @@ impl Connections {
             .get_mut(index % CHUNK)
     }
 
-    /// A flow begins.
+    /// Adds the state of a new flow.
     pub fn insert(&mut self, id: FlowId, cold: Connection) {
         let (chunk, at) = (id.index() / CHUNK, id.index() % CHUNK);
         if self.chunks.len() <= chunk {
@@ -54,7 +54,7 @@ impl Connections {
         chunk.states[at] = Some(cold);
     }
 
-    /// A flow is over.
+    /// Removes and returns the state of a flow.
     pub fn remove(&mut self, id: FlowId) -> Option<Connection> {
         let chunk = self.chunks.get_mut(id.index() / CHUNK)?;
         let cold = chunk.states.get_mut(id.index() % CHUNK)?.take()?;
@@ -65,7 +65,7 @@ impl Connections {
         Some(cold)
     }
 
-    /// All states.
+    /// Iterates over all states.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
         let places = self.chunks.iter_mut().flat_map(|chunk| &mut chunk.states);
         places.filter_map(Option::as_mut)

@@ -135,7 +135,7 @@ impl FlowTable {
         }
     }
 
-    /// Gives the memory of a table without flows back, but for what the next ones need.
+    /// Returns the memory of an empty table to the system. The address space stays reserved.
     pub fn shrink(&mut self) {
         if self.is_empty() && self.quarantine.is_empty() {
             self.index = HashTable::new();

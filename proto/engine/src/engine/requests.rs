@@ -311,7 +311,7 @@ impl Engine {
         self.table.is_empty()
     }
 
-    /// Gives back what the memory of many flows has grown to, if there is none any more.
+    /// Returns memory to the system if there is no flow.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             self.connections = Connections::default();
