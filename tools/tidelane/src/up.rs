@@ -47,7 +47,7 @@ pub struct Options {
     /// ECN: off, on (ask for it), or asked (if the peer asks for it; default)
     #[arg(long, value_name = "WHEN", value_parser = ["off", "on", "asked"])]
     ecn: Option<String>,
-    /// Where the XDP program runs that takes the packets: native (in the driver), generic (in the
+    /// Place of the XDP program that takes the packets: native (in the driver), generic (in the
     /// kernel's stack: every driver, slower), or auto (native where the driver can; default)
     #[arg(long, value_name = "MODE", value_parser = ["auto", "native", "generic"])]
     xdp: Option<String>,

@@ -30,16 +30,16 @@ const OF_ADDRESS: u32 = 30_000;
 const FIRST_HOST: u32 = 100;
 /// Longest measurement.
 const LIMIT: Duration = Duration::from_secs(900);
-/// How long memory may take to go back when the program has ended.
+/// Time limit for the return of memory after the program's end.
 const GIVE_BACK: Duration = Duration::from_secs(3);
 
-/// What is measured and what it must reach.
+/// The plan of an idle figure: numbers of connections and targets.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct IdlePlan {
     /// One line.
     pub title: String,
-    /// Where the figure comes from.
+    /// Source of the figure.
     pub paper: String,
     /// Rounds.
     pub rounds: u32,
@@ -55,13 +55,13 @@ pub struct IdlePlan {
     pub client_cpus: String,
     /// CPUs of the servers and, on Tidelane's side, of the service.
     pub server_cpus: String,
-    /// What must be reached.
+    /// Targets for single rows.
     #[serde(default, rename = "target")]
     pub targets: Vec<Target>,
 }
 
 impl IdlePlan {
-    /// What stands above its table.
+    /// Returns the description that every figure has.
     pub fn heading(&self) -> Heading {
         Heading {
             title: self.title.clone(),
@@ -211,7 +211,7 @@ fn load(
 }
 
 impl Sample {
-    /// What a client's line says, and KiB of the service when its programs have ended.
+    /// Returns the client's counters, and the service's memory in KiB after its programs have ended.
     fn of(line: &Value, ended_kib: f64) -> Self {
         let connections = line["connections"].as_f64().unwrap_or(1.0);
         let sum = |when: &str, prefix: &str, field: &str| -> f64 {

@@ -17,7 +17,7 @@ use std::{collections::BTreeSet, fmt};
 
 use serde::Deserialize;
 
-/// How binding a requirement is (RFC 2119).
+/// Requirement level (RFC 2119).
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Level {
