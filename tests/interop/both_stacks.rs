@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tidelane_tests::{
     Outcome, Program, Running, Service, Side, Stop, Wire, ensure,
+    service::run_dir,
     tools::{self, env_number, wait_until},
     wire::SERVER,
 };
@@ -148,16 +149,64 @@ fn wait_listening(service: &Service, port: u16, since: Instant) -> Outcome {
     Ok(())
 }
 
+/// Deaths of the service before the size of a program is taken as its settled one.
+const SETTLE: u64 = 2;
+/// Growth of a program in KiB, over all deaths after those, that is not a leak.
+const GROWTH_MAX_KIB: u64 = 1024;
+
+/// What a program holds.
+#[derive(Debug)]
+struct Footprint {
+    descriptors: usize,
+    mappings: usize,
+    resident_kib: u64,
+}
+
+impl Footprint {
+    fn of(pid: u32) -> Result<Self, Stop> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let resident = resident.and_then(|line| line.split_whitespace().next());
+        Ok(Self {
+            descriptors: std::fs::read_dir(format!("/proc/{pid}/fd"))?.count(),
+            mappings: std::fs::read_to_string(format!("/proc/{pid}/maps"))?
+                .lines()
+                .count(),
+            resident_kib: resident.unwrap_or_default().parse()?,
+        })
+    }
+
+    fn check_no_growth(&self, pid: u32) -> Outcome {
+        let now = Self::of(pid)?;
+        println!("NOTE: the program had {self:?}, and has {now:?}");
+        // A connection that just ended may have left its descriptor to be closed.
+        ensure!(
+            now.descriptors <= self.descriptors + 2,
+            "{self:?} became {now:?}"
+        );
+        ensure!(now.mappings <= self.mappings + 2, "{self:?} became {now:?}");
+        let grown = now.resident_kib.saturating_sub(self.resident_kib);
+        ensure!(grown <= GROWTH_MAX_KIB, "{self:?} became {now:?}");
+        Ok(())
+    }
+}
+
 /// The service dies and comes back, again and again, under a server that waits for clients: the
-/// server listens in both stacks within a second, whether clients come or not, and no client is
-/// lost.
+/// server listens in both stacks within a second, whether clients come or not, no client is lost,
+/// and nothing is left behind.
 pub fn servers_find_the_service_again() -> Outcome {
     let wire = Wire::new()?;
     let knock = Knock::compile(&wire)?;
     let mut service = wire.service()?;
     let mut server = echo_server(&wire, Some(&service), PORT)?;
     let kills = env_number("TIDELANE_SERVICE_KILLS", 4);
+    let mut settled = None;
+    let mut restorers = Vec::new();
     for kill in 0..kills {
+        if kill == SETTLE {
+            settled = Some(Footprint::of(server.pid())?);
+        }
+        restorers.push(restorer_of(&service)?);
         service.kill()?;
         wait_until(SHORT, "the end of the service", || Ok(!service.alive()))?;
         // One after the other, on the kernel.
@@ -185,6 +234,74 @@ pub fn servers_find_the_service_again() -> Outcome {
             );
         }
         server.check_alive()?;
+    }
+    if let Some(settled) = settled {
+        settled.check_no_growth(server.pid())?;
+    }
+    server.end(Signal::TERM, SHORT)?;
+    wait_until(SHORT, "the listener and its port to go", || {
+        Ok(service.sockets()?.is_empty() && !wire.listens(Side::Server, PORT)?)
+    })?;
+    wait_until(SHORT, "the processes that outlived their services", || {
+        Ok(!restorers.iter().any(is_restorer))
+    })
+}
+
+/// The process that outlives a service.
+fn restorer_of(service: &Service) -> Result<u32, Stop> {
+    let pid = service.pid();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    Ok(children.trim().parse()?)
+}
+
+/// Returns true if the process is there, and not as a zombie.
+fn is_restorer(pid: &u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.contains("tdl-restorer") && !status.contains("\nState:\tZ")
+}
+
+/// A server that started while there was no service listens in the next one, and so does a listener
+/// that a server opened during that time, and the listener of a server that was reloaded.
+pub fn listeners_of_an_outage_find_the_service() -> Outcome {
+    const REOPENED: u16 = 7001;
+    tools::require_tools(&["nginx"])?;
+    let wire = Wire::new()?;
+    let knock = Knock::compile(&wire)?;
+    let binary = wire.scratch().join("reopens");
+    let source = tools::source_root().join("tests/interop/reopens.c");
+    tools::compile(&binary, &[source])?;
+    let mut service = wire.service()?;
+    let reopens = wire.program(Side::Server, &binary.to_string_lossy());
+    let reopens = reopens.arg(REOPENED);
+    let mut reopens = wire.start_server(reopens, Some(&service), REOPENED)?;
+    let nginx = nginx(&wire, &service)?;
+    let library = tools::binary("libtidelane.so")?;
+    let socket = run_dir(service.name()).join("control.sock");
+    for _ in 0..3 {
+        service.kill()?;
+        wait_until(SHORT, "the end of the service", || Ok(!service.alive()))?;
+        // After this client, the server opens its listener again.
+        let client = wire.program(Side::Client, &knock.0.to_string_lossy());
+        let client = client.arg(SERVER).arg(REOPENED).args("1 1 10").run(SHORT)?;
+        Fared::parse(&client.stdout)?.check_all_served(1)?;
+        // `tidelane run` refuses to start a program without a service; the library does not.
+        let echo = wire.load_tool(Side::Server, "echo-server")?;
+        let echo = echo.arg("--port").arg(PORT);
+        let echo = echo.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+        let echo = echo.env("LD_PRELOAD", &library.to_string_lossy());
+        let echo = wire.start_server(echo, None, PORT)?;
+        nginx.master.signal(Signal::HUP)?;
+        service = wire.service_again(&service)?;
+        let up = Instant::now();
+        for port in [nginx.port, PORT, REOPENED] {
+            wait_listening(&service, port, up)?;
+        }
+        let clients = knock.clients(&wire, 20, 3).run(SHORT)?;
+        Fared::parse(&clients.stdout)?.check_all_served(20)?;
+        let opened = service.counters()?["passive_opens"].as_u64();
+        ensure!(opened >= Some(20), "{opened:?} connections came to it");
+        reopens.check_alive()?;
+        drop(echo);
     }
     Ok(())
 }

@@ -44,6 +44,7 @@ mod rings;
 mod security;
 mod servers;
 mod support;
+mod waiting;
 
 /// `module::function seconds` as a [`Case`], of a module at any depth.
 macro_rules! cases {
@@ -130,12 +131,13 @@ const CASES: &[Case] = cases![
     ipv6::clients_of_a_kernel_server 60,
     ipv6::memory_wire 60,
     ipv6::addresses_come_and_go 60,
-    both_stacks::no_client_is_reset_while_a_server_starts 600,
+    both_stacks::no_client_is_reset_while_a_server_starts 900,
     both_stacks::connections_of_the_kernel_go_on_there 120,
-    both_stacks::servers_find_the_service_again 300,
+    both_stacks::servers_find_the_service_again 900,
+    both_stacks::listeners_of_an_outage_find_the_service 120,
     both_stacks::real_servers_find_the_service_again 300,
-    deaths::killed_program_frees_all 600,
-    deaths::killed_client_frees_all 300,
+    deaths::killed_program_frees_all 3000,
+    deaths::killed_client_frees_all 3000,
     deaths::killed_service_resets_and_comes_back 120,
     deaths::a_dead_connection_wakes_a_sleeper 60,
     exceptions::listeners_by_choice 60,
@@ -221,6 +223,14 @@ const CASES: &[Case] = cases![
     machines::over_ipv6 180,
     machines::loss_before_a_kernel_client 180,
     machines::loss_before_a_kernel_server 180,
+    waiting::peers_of_a_dead_service_are_told 120,
+    waiting::many_peers_are_told 120,
+    waiting::servers_are_told_of_dead_clients 60,
+    waiting::programs_whose_service_dies_are_told 180,
+    waiting::clients_at_work_outlive_both_services 120,
+    waiting::a_peer_that_came_back_is_left_alone 120,
+    waiting::peers_are_told_through_loss 120,
+    waiting::a_service_that_ends_tells_its_peers 60,
     loss::kernel_bulk 90,
     loss::bulk_through_nginx 600,
     loss::one_percent_by_netem 180,

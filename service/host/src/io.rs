@@ -22,6 +22,7 @@ use crate::{
     hand_back::HandBack,
     hash::{label_seed, timestamp_offset},
     holders::Holders,
+    journal::FlowJournal,
     late_resets::LateResets,
     listeners::Listeners,
     local_ports::LocalPorts,
@@ -74,6 +75,10 @@ pub struct HostIo<P> {
     pub dirty: Vec<FlowId>,
     /// Connections to hand to a member of their listener.
     pub accepted: Vec<(FlowId, ListenerId)>,
+    /// Flows that were established in this step, for the journal.
+    pub established: Vec<FlowId>,
+    /// The journal of connections, if there is one.
+    pub journal: Option<FlowJournal>,
     /// Flows that ended in this step, and whose binding ends with them.
     pub released: Vec<FlowId>,
     /// Buffers before accept.
@@ -134,6 +139,8 @@ impl<P: PacketIo> HostIo<P> {
             holders: Holders::default(),
             dirty: Vec::new(),
             accepted: Vec::new(),
+            established: Vec::new(),
+            journal: None,
             released: Vec::new(),
             staging,
             stream_memory: StreamMemory::default(),
@@ -418,13 +425,17 @@ impl<P: PacketIo> HostIo<P> {
         };
         match event {
             Event::Readable | Event::Writable => {}
-            Event::Connected => binding.service_flags |= service_flags::ESTABLISHED,
+            Event::Connected => {
+                binding.service_flags |= service_flags::ESTABLISHED;
+                self.note_established(flow);
+            }
             Event::Accepted(listener) => {
                 binding.service_flags |= service_flags::ESTABLISHED;
                 binding.listener = Some(listener);
                 binding.half_open = None;
                 self.accepted.push((flow, listener));
                 self.join_hop(flow);
+                self.note_established(flow);
             }
             Event::PeerClosed => binding.service_flags |= service_flags::FIN_RECEIVED,
             Event::FinAcked => binding.service_flags |= service_flags::FIN_ACKED,

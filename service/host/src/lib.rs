@@ -29,6 +29,7 @@ mod hops;
 mod idle_pages;
 mod ingress;
 mod io;
+mod journal;
 mod late_resets;
 mod listeners;
 mod local_ports;
@@ -65,6 +66,7 @@ use crate::{
     accounts::Resource,
     fragments::Fragments,
     io::HostIo,
+    journal::Round,
     requests::{PARKED_MAX, Parked},
     routes::Routes,
     shared::{HOLDS_MAX, SharedConnections},
@@ -77,6 +79,7 @@ pub use crate::{
     idle_pages::IdlePages,
     ingress::{IngressPolicy, KernelRoute, ReversePathFilter, SourceChecks, Way},
     io::MEMORY_LINK,
+    journal::{FlowJournal, JournalEntry, JournalMemory},
     memory::{MemoryLimits, StreamMemory},
     ports::PORTS_PER_REQUEST,
     program::ProgramId,
@@ -191,6 +194,8 @@ pub struct Host<P: PacketIo> {
     /// Connections wait for a member of their listener to have room for them.
     unhoused: bool,
     next_sweep: Instant,
+    /// How far the journal is up to date.
+    round: Round,
     /// The largest receive window of connections while there is no pressure on memory.
     rx_window_max: u32,
 }
@@ -233,6 +238,7 @@ impl<P: PacketIo> Host<P> {
             backlogged: false,
             unhoused: false,
             next_sweep: Instant(0),
+            round: Round::default(),
         })
     }
 

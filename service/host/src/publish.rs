@@ -24,6 +24,9 @@ impl<P: PacketIo> Host<P> {
     /// Hands accepted connections out, tells programs of changed flows, and ends bindings.
     #[inline(never)]
     pub(crate) fn publish(&mut self, now: Instant) {
+        if !self.io.established.is_empty() {
+            self.enter_established();
+        }
         if !self.io.accepted.is_empty() {
             for (flow, listener) in std::mem::take(&mut self.io.accepted) {
                 self.hand_out(now, flow, listener);
@@ -166,6 +169,9 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         self.io.local_ports.end(binding.local_port);
+        if let Some(journal) = &mut self.io.journal {
+            journal.clear(flow.index() as u32);
+        }
         if let Some((program, endpoint)) = binding.reserved.take() {
             self.io.local_ports.end_reserved(program, endpoint);
             self.io.request(HostRequest::PortIdle { program, endpoint });

@@ -437,6 +437,7 @@ impl<P: PacketIo> Host<P> {
             }
         }
         self.shrink();
+        self.tend_journal();
         if self.unhoused {
             self.house_waiting(now);
         }
@@ -505,6 +506,6 @@ impl<P: PacketIo> Host<P> {
                 .any(|(_, entry)| entry.rx.is_loose())
         };
         let any = !self.io.holders.is_empty() || self.unhoused || self.is_oversized();
-        (any || loose()).then_some(self.next_sweep)
+        (any || loose() || self.is_journal_stale()).then_some(self.next_sweep)
     }
 }

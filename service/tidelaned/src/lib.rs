@@ -33,6 +33,7 @@ pub mod names;
 pub mod netns;
 pub mod network;
 pub mod offloads;
+pub mod orphans;
 pub mod pace;
 pub mod panics;
 pub mod peer;

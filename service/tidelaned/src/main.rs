@@ -19,7 +19,7 @@ use rustix::{
 };
 use tidelane_af_xdp::{XdpConfig, XdpError, XdpMode, XdpPort};
 use tidelane_engine::{EngineConfig, IpFields, IpOptions};
-use tidelane_host::{Host, Interface, Siblings, StreamMemory};
+use tidelane_host::{Host, Interface, JournalMemory, Siblings, StreamMemory};
 use tidelane_ring::ServicePageMap;
 use tidelane_steering::{
     AttachMode, AttachWish, Buffers, Demux, Heartbeats,
@@ -79,7 +79,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let signals = sys::block_signals().map_err(because("cannot block signals"))?;
     sys::allow_interrupts().map_err(because("cannot handle a signal"))?;
     // Before anything is open that may not live longer than this process.
-    let restorer = Restorer::start().map_err(because("cannot start another process"))?;
+    let (journal, restorer) = start_restorer(config)?;
     let (mirror, link) = find_link(config)?;
     let (mut settings, notices) = Settings::load(&config.file())?;
     let limits = settings.limits.clone();
@@ -109,6 +109,7 @@ fn serve(config: &Config) -> Result<(), String> {
         notify: notify.clone(),
         heartbeats: demux.heartbeats().clone(),
         memory,
+        journal,
     };
     let (cores, threads) = start_cores(config, &mirror, &link, ports, &shares)?;
     let progress = Arc::new(Progress::default());
@@ -141,6 +142,16 @@ fn serve(config: &Config) -> Result<(), String> {
         .and_then(|mut control| control.run().map_err(because("control thread")));
     end_cores(&cores, threads);
     served
+}
+
+/// The process that outlives this one, and the connections as it sees them.
+fn start_restorer(config: &Config) -> Result<(JournalMemory, Restorer), String> {
+    let cores = config.cpus().len() as u32;
+    let journal = JournalMemory::create(cores, config.engine().flows_max);
+    let journal = journal.map_err(because("cannot make shared memory"))?;
+    let restorer = Restorer::start(&journal, &config.interface);
+    let restorer = restorer.map_err(because("cannot start another process"))?;
+    Ok((journal, restorer))
 }
 
 /// Waits until the fast path has ended.
@@ -350,6 +361,7 @@ struct Shares {
     notify: Arc<OwnedFd>,
     heartbeats: Arc<Heartbeats>,
     memory: StreamMemory,
+    journal: JournalMemory,
 }
 
 /// Starts a core on each CPU that was named. Queue `q` is core `q mod cores`'.
@@ -387,6 +399,7 @@ fn start_cores(
         let numbers = ports.iter().map(XdpPort::queue).collect();
         let mut host = make_host(config, mirror, link, secret, ports)?.beside(siblings);
         host.set_stream_memory(shares.memory.clone());
+        host.set_journal(shares.journal.of_core(number as u32));
         let notify = shares.notify.clone();
         let core_config = CoreConfig {
             number: number as u32,

@@ -1,14 +1,16 @@
-//! The process that puts settings of the NIC back if the service cannot.
+//! The process that tidies up if the service cannot.
 //!
-//! A service that is killed puts nothing back, so another process waits for its end. It is made by
-//! `fork` before the service has opened anything, gives up all rights but the one to change the
-//! settings, and sleeps. The service tells it of each change before it makes it. It ends with the
-//! service, after it has put back what is not as it was; of a service that ends by itself, that is
-//! nothing.
+//! A service that is killed puts no setting of the NIC back and resets no connection, so another
+//! process waits for its end. It is made by `fork` before the service has opened anything, gives up
+//! all rights but the one to change the settings, and sleeps. The service tells it of each change
+//! before it makes it, and writes its connections to memory that both share ([`Orphans`]). It ends
+//! with the service, after it has put back the settings that are not as they were, and has told the
+//! peers of connections; of a service that ends by itself, there are none.
 
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
+    thread,
     time::Duration,
 };
 
@@ -18,9 +20,10 @@ use rustix::{
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
     process::{PidfdFlags, getpid, pidfd_open},
 };
+use tidelane_host::JournalMemory;
 use tidelane_steering::features::{FeatureNumber, Features};
 
-use crate::{confine, offloads, sys};
+use crate::{confine, offloads, orphans::Orphans, sys};
 
 /// A message: the index of an interface and the number of a feature.
 const MESSAGE_LEN: usize = 8;
@@ -28,6 +31,8 @@ const MESSAGE_LEN: usize = 8;
 const CHANGES_MAX: usize = 64;
 /// Time that a process takes at most from the end of its descriptors to its own.
 const END_MAX: Duration = Duration::from_secs(10);
+/// The pauses before peers are told again: either of the segments may be lost.
+const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
 
 /// The process, as the service knows it. The process ends when this is dropped.
 #[derive(Debug)]
@@ -36,18 +41,21 @@ pub struct Restorer(OwnedFd);
 impl Restorer {
     /// Starts the process. The caller has one thread, and nothing open that may not live longer
     /// than the service.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(journal: &JournalMemory, interface: &str) -> io::Result<Self> {
+        let orphans = Orphans::of(journal.clone(), interface)?;
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         let service = pidfd_open(getpid(), PidfdFlags::empty())?;
         match sys::fork()? {
             sys::Forked::Parent => Ok(Self(ours)),
             sys::Forked::Child => {
-                let ended = sys::close_all_but(&[theirs.as_fd(), service.as_fd()])
+                let kept = [theirs.as_fd(), service.as_fd()].into_iter();
+                let kept: Vec<_> = kept.chain(orphans.descriptors()).collect();
+                let ended = sys::close_all_but(&kept)
                     .map_err(|error| error.to_string())
-                    .and_then(|()| live(&theirs, &service));
+                    .and_then(|()| live(&theirs, &service, &orphans));
                 if let Err(error) = &ended {
-                    eprintln!("tidelaned: nobody will restore settings of the NIC: {error}");
+                    eprintln!("tidelaned: nobody will tidy up after the service: {error}");
                 }
                 std::process::exit(i32::from(ended.is_err()))
             }
@@ -62,11 +70,28 @@ impl Restorer {
     }
 }
 
-/// Runs the process: takes messages until the service ends, and puts back its changes.
-fn live(messages: &OwnedFd, service: &OwnedFd) -> Result<(), String> {
+/// Runs the process: takes messages until the service ends, and tidies up.
+fn live(messages: &OwnedFd, service: &OwnedFd, orphans: &Orphans) -> Result<(), String> {
     sys::leave_session("tdl-restorer");
     confine::enter_restorer().map_err(|error| error.to_string())?;
-    let mut changes: Vec<(Features, FeatureNumber)> = Vec::new();
+    let changes = take_messages(messages)?;
+    wait_for_end(service);
+    // Peers first: a NIC may take seconds for a change.
+    let count = orphans.disturb_peers();
+    put_back(&changes);
+    if count > 0 {
+        eprintln!("tidelaned: the service was killed: peers of {count} connections are told");
+        for pause in PAUSES_S {
+            thread::sleep(Duration::from_secs(pause));
+            orphans.disturb_peers();
+        }
+    }
+    Ok(())
+}
+
+/// Takes messages until the service ends, or says otherwise.
+fn take_messages(messages: &OwnedFd) -> Result<Vec<(Features, FeatureNumber)>, String> {
+    let mut changes = Vec::new();
     loop {
         let mut message = [0; MESSAGE_LEN];
         match recv(messages, &mut message[..], RecvFlags::empty()) {
@@ -78,11 +103,14 @@ fn live(messages: &OwnedFd, service: &OwnedFd) -> Result<(), String> {
             }
             Err(Errno::INTR) => {}
             // Whatever else comes is the service's end.
-            _ => break,
+            _ => return Ok(changes),
         }
     }
-    wait_for_end(service);
-    for (features, number) in &changes {
+}
+
+/// Puts settings of the NIC back that are not as they were.
+fn put_back(changes: &[(Features, FeatureNumber)]) {
+    for (features, number) in changes {
         let interface = features.interface().unwrap_or_default();
         match offloads::put_back(features, *number) {
             Ok(false) => {}
@@ -94,7 +122,6 @@ fn live(messages: &OwnedFd, service: &OwnedFd) -> Result<(), String> {
             Err(error) => eprintln!("tidelaned: cannot restore {interface}: {error}"),
         }
     }
-    Ok(())
 }
 
 /// Waits until the service's process has ended, and with it its XDP program.

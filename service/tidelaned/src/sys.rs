@@ -122,6 +122,19 @@ pub fn leave_session(name: &str) {
     let _ = rustix::thread::set_name(&name);
 }
 
+/// What `socket` sends leaves by the interface of this name (SO_BINDTODEVICE).
+pub fn bind_to_interface(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
+    let (value, len) = (name.as_ptr().cast(), name.len() as libc::socklen_t);
+    // SAFETY: `value` points to `len` bytes that live; the kernel copies them.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// The calling thread's id.
 pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()

@@ -64,13 +64,14 @@ impl Region {
     /// Creates a sparse memfd of `len` bytes and maps it read-write. The memfd cannot shrink, grow
     /// or be sealed further, and a receiver of the descriptor can only map it read-only.
     pub fn create_one_way(name: &str, len: u64) -> io::Result<(Region, OwnedFd)> {
-        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&fd, len)?;
         // The mapping precedes the seal, because FUTURE_WRITE forbids later writable mappings.
-        let region = map_shared(fd.as_fd(), len, true)?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        fcntl_add_seals(&fd, seals | SealFlags::FUTURE_WRITE)?;
-        Ok((region, fd))
+        create_sealed(name, len, SealFlags::FUTURE_WRITE)
+    }
+
+    /// Creates a sparse memfd of `len` bytes and maps it read-write. The memfd cannot shrink, grow
+    /// or be sealed further. Children that fork share it, and its pages can be given back.
+    pub fn create(name: &str, len: u64) -> io::Result<(Region, OwnedFd)> {
+        create_sealed(name, len, SealFlags::empty())
     }
 
     /// Maps a memfd of another process. The memfd must have `len` bytes and be sealed against
@@ -305,6 +306,16 @@ impl Drop for Region {
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }
+}
+
+/// A new memfd, mapped read-write before it is sealed, with `seals` beside those of its length.
+fn create_sealed(name: &str, len: u64, seals: SealFlags) -> io::Result<(Region, OwnedFd)> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, len)?;
+    let region = map_shared(fd.as_fd(), len, true)?;
+    let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    fcntl_add_seals(&fd, all | seals)?;
+    Ok((region, fd))
 }
 
 fn map_shared(fd: BorrowedFd<'_>, len: u64, writable: bool) -> io::Result<Region> {

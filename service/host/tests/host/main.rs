@@ -12,6 +12,7 @@ mod foreign_bytes;
 mod fragments;
 mod give_back;
 mod identification;
+mod journal;
 mod late_resets;
 mod limits;
 mod martians;

@@ -18,7 +18,7 @@ use crate::{
 
 pub const LOCAL: IpAddress = IpAddress::from_v4(OURS);
 const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
-const PORT: u16 = 80;
+pub const PORT: u16 = 80;
 
 pub struct Stage {
     pub core: Core,

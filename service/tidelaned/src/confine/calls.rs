@@ -255,7 +255,7 @@ pub const CALLS: &[Group] = &[
     },
 ];
 
-/// Every system call of the process that puts back settings of the NIC.
+/// Every system call of the process that tidies up after a service that was killed.
 pub const RESTORER_CALLS: &[Group] = &[
     Group {
         purpose: "wait for messages, and for the end of the service",
@@ -267,6 +267,10 @@ pub const RESTORER_CALLS: &[Group] = &[
             (libc::SYS_clock_nanosleep, Any),
             (libc::SYS_restart_syscall, Any),
         ],
+    },
+    Group {
+        purpose: "segments to the peers of a service that was killed",
+        calls: &[(libc::SYS_sendto, Any), (libc::SYS_clock_gettime, Any)],
     },
     Group {
         purpose: "features of interfaces",

@@ -1,0 +1,381 @@
+//! The journal of connections: what another process needs to reset them if this one is killed.
+//!
+//! A kernel's stack never dies, so a peer that waits for an answer waits without a limit. A service
+//! that is killed resets nothing. The process that outlives the service shares this memory with it,
+//! and sends the peer of each entry a segment that ends the connection.
+//!
+//! ```text
+//!   a core's area:   | bound |  page  |  page  |  page  | ...     sparse, pages come with use
+//!                              64 entries of 64 bytes, by number of the flow
+//! ```
+//!
+//! The host writes an entry when a connection is established, clears it when the flow ends, and
+//! brings the sequence numbers up to date now and then ([`Host::sweep`]): a connection whose peer
+//! waits is idle, so its entry is exact soon. Pages without entries are given back.
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{Ordering, compiler_fence},
+    },
+};
+
+use tidelane_engine::FlowId;
+use tidelane_flow::flags;
+use tidelane_packet_io::PacketIo;
+use tidelane_ring::Region;
+use tidelane_wire::{Endpoint, FlowKey, IpAddress, SeqNumber};
+
+use crate::{Host, binding::Path, io::HostIo};
+
+/// Bytes of an entry.
+const ENTRY: u64 = 64;
+/// Bytes of a page, and of what lies before the entries of an area.
+const PAGE: u64 = 4096;
+/// Entries of a page.
+const ENTRIES_OF_PAGE: u32 = (PAGE / ENTRY) as u32;
+/// Where the state of an entry is: the word that is written last.
+const STATE_AT: usize = 48;
+/// Where the sequence numbers of an entry are.
+const NUMBERS_AT: usize = 36;
+/// Flows whose entries are brought up to date at once.
+const PART_MAX: usize = 4096;
+/// The entry is that of a connection.
+const USED: u32 = 1;
+/// The connection uses timestamps.
+const TIMESTAMPS: u32 = 1 << 1;
+
+/// What is known of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalEntry {
+    /// Both ends.
+    pub key: FlowKey,
+    /// SND.UNA, not later than it is.
+    pub snd_una: SeqNumber,
+    /// RCV.NXT, not later than it is.
+    pub rcv_nxt: SeqNumber,
+    /// How far TSval is ahead of the clock, if the connection uses timestamps.
+    pub timestamp_offset: Option<u32>,
+}
+
+impl JournalEntry {
+    fn to_bytes(self) -> [u8; STATE_AT] {
+        let mut bytes = [0; STATE_AT];
+        let ports = [self.key.local.port, self.key.peer.port];
+        bytes[..16].copy_from_slice(&self.key.local.addr.0);
+        bytes[16..32].copy_from_slice(&self.key.peer.addr.0);
+        bytes[32..34].copy_from_slice(&ports[0].to_ne_bytes());
+        bytes[34..36].copy_from_slice(&ports[1].to_ne_bytes());
+        bytes[NUMBERS_AT..44].copy_from_slice(&numbers(self.snd_una, self.rcv_nxt));
+        let offset = self.timestamp_offset.unwrap_or(0);
+        bytes[44..].copy_from_slice(&offset.to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; ENTRY as usize]) -> Option<Self> {
+        let word = |at: usize| {
+            let word = bytes[at..].first_chunk().copied();
+            u32::from_ne_bytes(word.unwrap_or_default())
+        };
+        let end = |addr: usize, port: usize| {
+            let addr = bytes[addr..].first_chunk().copied().unwrap_or_default();
+            let port = bytes[port..].first_chunk().copied().unwrap_or_default();
+            Endpoint::new(IpAddress(addr), u16::from_ne_bytes(port))
+        };
+        let state = word(STATE_AT);
+        (state & USED != 0).then(|| Self {
+            key: FlowKey {
+                local: end(0, 32),
+                peer: end(16, 34),
+            },
+            snd_una: SeqNumber(word(NUMBERS_AT)),
+            rcv_nxt: SeqNumber(word(NUMBERS_AT + 4)),
+            timestamp_offset: (state & TIMESTAMPS != 0).then(|| word(44)),
+        })
+    }
+}
+
+/// The sequence numbers as an entry has them.
+fn numbers(snd_una: SeqNumber, rcv_nxt: SeqNumber) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&snd_una.to_u32().to_ne_bytes());
+    bytes[4..].copy_from_slice(&rcv_nxt.to_u32().to_ne_bytes());
+    bytes
+}
+
+/// The memory of a journal: an area for each core.
+#[derive(Clone, Debug)]
+pub struct JournalMemory {
+    region: Arc<Region>,
+    flows_max: u32,
+}
+
+impl JournalMemory {
+    /// Memory for so many cores with so many flows each. Children of this process share it.
+    pub fn create(cores: u32, flows_max: u32) -> io::Result<Self> {
+        Self::with_file(cores, flows_max).map(|(memory, _)| memory)
+    }
+
+    fn with_file(cores: u32, flows_max: u32) -> io::Result<(Self, OwnedFd)> {
+        let len = u64::from(cores) * area_len(flows_max);
+        let (region, file) = Region::create("tidelane-journal", len)?;
+        let region = Arc::new(region);
+        Ok((Self { region, flows_max }, file))
+    }
+
+    /// The journal of a core.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many cores.
+    pub fn of_core(&self, core: u32) -> FlowJournal {
+        let start = u64::from(core) * area_len(self.flows_max);
+        assert!(start < self.region.len(), "an area for each core");
+        FlowJournal {
+            region: self.region.clone(),
+            start,
+            flows_max: self.flows_max,
+            bound: 0,
+            used: 0,
+            pages: Vec::new(),
+            emptied: Vec::new(),
+            idle: Vec::new(),
+        }
+    }
+
+    /// The entries of all cores. Only of a service that is dead: a living one changes them.
+    pub fn entries(&self) -> impl Iterator<Item = JournalEntry> + '_ {
+        let area = area_len(self.flows_max);
+        let starts = (0..self.region.len() / area).map(move |core| core * area);
+        starts.flat_map(move |start| {
+            let mut bound = [0; 4];
+            self.region.copy_out(start, &mut bound);
+            let bound = u32::from_ne_bytes(bound).min(self.flows_max);
+            (0..bound).filter_map(move |index| {
+                let mut bytes = [0; ENTRY as usize];
+                self.region.copy_out(start + offset(index), &mut bytes);
+                JournalEntry::from_bytes(&bytes)
+            })
+        })
+    }
+}
+
+/// Bytes of a core's area: whole pages.
+fn area_len(flows_max: u32) -> u64 {
+    PAGE + (u64::from(flows_max) * ENTRY).next_multiple_of(PAGE)
+}
+
+/// Where an entry is in its area.
+fn offset(index: u32) -> u64 {
+    PAGE + u64::from(index) * ENTRY
+}
+
+/// What the writer knows of a page of entries.
+#[derive(Clone, Copy, Debug, Default)]
+struct Page {
+    /// Entries in use.
+    used: u8,
+    /// The page is in one of the lists of pages to look at.
+    listed: bool,
+    /// An entry was written since the page came to its list.
+    touched: bool,
+}
+
+/// The journal of one core, for writing.
+#[derive(Debug)]
+pub struct FlowJournal {
+    region: Arc<Region>,
+    start: u64,
+    flows_max: u32,
+    /// After the last entry that was ever in use.
+    bound: u32,
+    /// Entries in use.
+    used: u32,
+    pages: Vec<Page>,
+    /// Pages that had no entries, since the last look.
+    emptied: Vec<u32>,
+    /// Pages that had none at the last look.
+    idle: Vec<u32>,
+}
+
+impl FlowJournal {
+    /// The connection of flow `index` is established.
+    pub fn enter(&mut self, index: u32, entry: &JournalEntry) {
+        if index >= self.flows_max || self.is_used(index) {
+            return;
+        }
+        let at = self.start + offset(index);
+        self.region.copy_in(at, &entry.to_bytes());
+        // This process may be killed at any instruction: the reader sees an entry as a whole.
+        compiler_fence(Ordering::Release);
+        let timestamps = entry.timestamp_offset.map_or(0, |_| TIMESTAMPS);
+        self.set_state(index, USED | timestamps);
+        if index >= self.bound {
+            self.bound = index + 1;
+            self.region.copy_in(self.start, &self.bound.to_ne_bytes());
+        }
+        let number = (index / ENTRIES_OF_PAGE) as usize;
+        if self.pages.len() <= number {
+            self.pages.resize(number + 1, Page::default());
+        }
+        let page = &mut self.pages[number];
+        page.used += 1;
+        self.used += 1;
+        page.touched = true;
+    }
+
+    /// The flow `index`, which may never have been established, is over.
+    pub fn clear(&mut self, index: u32) {
+        if !self.is_used(index) {
+            return;
+        }
+        self.set_state(index, 0);
+        let number = index / ENTRIES_OF_PAGE;
+        let Some(page) = self.pages.get_mut(number as usize) else {
+            return;
+        };
+        page.used -= 1;
+        self.used -= 1;
+        if page.used == 0 && !page.listed {
+            page.listed = true;
+            self.emptied.push(number);
+        }
+    }
+
+    /// The sequence numbers of flow `index` are these by now.
+    pub fn update(&mut self, index: u32, snd_una: SeqNumber, rcv_nxt: SeqNumber) {
+        if !self.is_used(index) {
+            return;
+        }
+        let at = self.start + offset(index) + NUMBERS_AT as u64;
+        let (mut before, now) = ([0; 8], numbers(snd_una, rcv_nxt));
+        self.region.copy_out(at, &mut before);
+        if before != now {
+            self.region.copy_in(at, &now);
+        }
+    }
+
+    /// Gives back pages that had no entry since the last call.
+    pub fn give_back(&mut self) {
+        for number in std::mem::take(&mut self.idle) {
+            let page = &mut self.pages[number as usize];
+            page.listed = page.used == 0 && page.touched;
+            if page.listed {
+                self.emptied.push(number);
+            } else if page.used == 0 {
+                let at = self.start + offset(number * ENTRIES_OF_PAGE);
+                // What cannot be given back stays.
+                let _ = self.region.punch_hole(at, PAGE);
+            }
+        }
+        self.idle = std::mem::take(&mut self.emptied);
+        for number in &self.idle {
+            self.pages[*number as usize].touched = false;
+        }
+    }
+
+    /// Returns true if pages may have to be given back.
+    pub fn is_loose(&self) -> bool {
+        !(self.emptied.is_empty() && self.idle.is_empty())
+    }
+
+    fn is_used(&self, index: u32) -> bool {
+        let mut state = [0; 4];
+        let at = self.start + offset(index) + STATE_AT as u64;
+        index < self.bound && self.region.copy_out(at, &mut state) && state != [0; 4]
+    }
+
+    fn set_state(&self, index: u32, state: u32) {
+        let at = self.start + offset(index) + STATE_AT as u64;
+        self.region.copy_in(at, &state.to_ne_bytes());
+    }
+}
+
+/// How far the entries are up to date.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Round {
+    /// The flow to look at next.
+    at: usize,
+    /// Flows that the present round has still to look at.
+    left: usize,
+    /// Frames received before it began.
+    in_frames: u64,
+}
+
+impl<P> HostIo<P> {
+    /// The journal is to have the flow.
+    pub(crate) fn note_established(&mut self, flow: FlowId) {
+        if self.journal.is_some() {
+            self.established.push(flow);
+        }
+    }
+}
+
+impl<P: PacketIo> Host<P> {
+    /// The host, which is new, writes the journal of its connections.
+    pub fn set_journal(&mut self, journal: FlowJournal) {
+        self.io.journal = Some(journal);
+    }
+
+    /// Enters connections that were established in this step.
+    #[inline(never)]
+    pub(crate) fn enter_established(&mut self) {
+        for flow in std::mem::take(&mut self.io.established) {
+            let Some(journal) = &mut self.io.journal else {
+                return;
+            };
+            let Some(state) = self.engine.flow(flow) else {
+                continue;
+            };
+            let Some(Some(binding)) = self.io.bindings.get(flow.index()) else {
+                continue;
+            };
+            let (Path::Port { template, .. } | Path::Waiting { template, .. }) = &binding.path
+            else {
+                continue;
+            };
+            let timestamps = state.has(flags::TIMESTAMPS);
+            let entry = JournalEntry {
+                key: state.key(),
+                snd_una: state.snd_una,
+                rcv_nxt: state.rcv_nxt,
+                timestamp_offset: timestamps.then(|| template.timestamp_offset()),
+            };
+            journal.enter(flow.index() as u32, &entry);
+        }
+    }
+
+    /// Brings the entries of some flows up to date, and gives back pages without entries.
+    pub(crate) fn tend_journal(&mut self) {
+        let Some(journal) = &mut self.io.journal else {
+            return;
+        };
+        let flows = self.io.bindings.len();
+        let in_frames = self.io.counters.in_frames;
+        if self.round.left == 0 && self.round.in_frames != in_frames {
+            self.round.left = flows;
+            self.round.in_frames = in_frames;
+        }
+        for _ in 0..self.round.left.min(PART_MAX) {
+            self.round.left -= 1;
+            self.round.at = (self.round.at + 1) % flows.max(1);
+            let number = self.round.at as u32;
+            if let Some(state) = self.engine.flow(FlowId(number)) {
+                journal.update(number, state.snd_una, state.rcv_nxt);
+            }
+        }
+        journal.give_back();
+    }
+
+    /// Returns true if sequence numbers may have moved on, or pages may have to be given back.
+    pub(crate) fn is_journal_stale(&self) -> bool {
+        let moved = self.round.left > 0 || self.round.in_frames != self.io.counters.in_frames;
+        let journal = self.io.journal.as_ref();
+        journal.is_some_and(|journal| journal.is_loose() || moved && journal.used > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! The connections that a service leaves behind when it is killed, and how their peers learn of it.
+//!
+//! A peer that waits for an answer sends nothing that the kernel could answer with a RST. Each peer
+//! therefore gets an ACK with a sequence number that it has received already, as a keepalive probe
+//! has. The peer answers with an ACK (RFC 9293 §3.10.7.4), for which this host has no connection:
+//! the kernel sends the RST, with exactly the sequence number that the peer expects. A new service
+//! that has the port meanwhile does the same.
+//!
+//! ```text
+//!   this process ── ACK, SEQ = SND.UNA - 1 ──> peer
+//!         kernel <── ACK, its RCV.NXT ──────── peer
+//!         kernel ── RST, SEQ = that ─────────> peer: ECONNRESET
+//! ```
+//!
+//! A peer that has meanwhile opened a connection between the same ends, with the kernel, takes the
+//! ACK for an old duplicate. That connection goes on: its endpoints see one duplicate ACK.
+
+use std::{
+    io,
+    net::{SocketAddr, SocketAddrV4, SocketAddrV6},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    thread,
+    time::Duration,
+};
+
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with},
+};
+use tidelane_host::{JournalEntry, JournalMemory};
+use tidelane_wire::{
+    ETHERNET_HEADER_LEN, Ecn, FRAME_HEADERS_LEN_MAX, HeaderTemplate, MacAddress, SegmentHeader,
+    TCP_HEADER_LEN_MAX, TcpFlags, TcpOptions, Timestamps, checksum::Sum, emit_tcp,
+    write_tcp_checksum,
+};
+
+use crate::{core, sys};
+
+/// Segments between two pauses.
+const BURST: usize = 64;
+/// A pause: the kernel answers as many ACKs with a RST, and others use the link, too.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Bytes of the longest segment, with a link header that is not sent.
+const FRAME_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
+/// The window of the segments. Peers do not look at it in a segment that they have already.
+const WINDOW: u16 = u16::MAX;
+
+/// What the process needs that ends the connections.
+#[derive(Debug)]
+pub struct Orphans {
+    journal: JournalMemory,
+    /// None where the kernel has no IPv4 or IPv6, nor has the service.
+    v4: Option<OwnedFd>,
+    v6: Option<OwnedFd>,
+}
+
+impl Orphans {
+    /// Connections of `journal`, over `interface`. The caller has CAP_NET_RAW.
+    pub fn of(journal: JournalMemory, interface: &str) -> io::Result<Self> {
+        let open = |family| {
+            let flags = SocketFlags::CLOEXEC;
+            // IPv4 and IPv6 headers come with each packet, and nothing is received.
+            let opened = socket_with(family, SocketType::RAW, flags, Some(ipproto::RAW));
+            let socket = match opened {
+                Err(Errno::AFNOSUPPORT) => return Ok(None),
+                opened => opened?,
+            };
+            match sys::bind_to_interface(socket.as_fd(), interface) {
+                // The service is about to say so.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                bound => bound?,
+            }
+            Ok::<_, io::Error>(Some(socket))
+        };
+        Ok(Self {
+            v4: open(AddressFamily::INET)?,
+            v6: open(AddressFamily::INET6)?,
+            journal,
+        })
+    }
+
+    /// The descriptors to keep.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let sockets = self.v4.iter().chain(&self.v6);
+        sockets.map(|socket| socket.as_fd())
+    }
+
+    /// Sends each peer the segment that ends its connection. Returns the number of connections.
+    /// The service is dead.
+    pub fn disturb_peers(&self) -> usize {
+        let mut count = 0;
+        for entry in self.journal.entries() {
+            self.disturb_peer(&entry);
+            count += 1;
+            if count % BURST == 0 {
+                thread::sleep(PAUSE);
+            }
+        }
+        count
+    }
+
+    /// What cannot be sent is lost, as it may be on its way: there are further rounds.
+    fn disturb_peer(&self, entry: &JournalEntry) {
+        let mut frame = [0; FRAME_MAX];
+        let Some(packet) = write_packet(&mut frame, entry) else {
+            return;
+        };
+        let peer = entry.key.peer.addr;
+        // A raw socket has no port.
+        let (socket, to) = match peer.as_v4() {
+            Some(v4) => (&self.v4, SocketAddr::V4(SocketAddrV4::new(v4.into(), 0))),
+            None => {
+                let v6 = SocketAddrV6::new(peer.0.into(), 0, 0, 0);
+                (&self.v6, SocketAddr::V6(v6))
+            }
+        };
+        if let Some(socket) = socket {
+            let _ = sendto(socket, packet, SendFlags::NOSIGNAL, &to);
+        }
+    }
+}
+
+/// The packet for the peer of a connection, without link header.
+fn write_packet<'f>(frame: &'f mut [u8; FRAME_MAX], entry: &JournalEntry) -> Option<&'f [u8]> {
+    let JournalEntry { key, .. } = entry;
+    let nobody = MacAddress::default();
+    let template = HeaderTemplate::new(nobody, nobody, key.local.addr, key.peer.addr)?;
+    let now_ms = (core::now().0 / 1_000_000) as u32;
+    // RFC 7323 §3.2: peers may drop a segment without timestamps.
+    let timestamps = entry.timestamp_offset.map(|offset| Timestamps {
+        tsval: now_ms.wrapping_add(offset),
+        tsecr: 0,
+    });
+    let header = SegmentHeader {
+        src_port: key.local.port,
+        dst_port: key.peer.port,
+        seq: entry.snd_una.back(1),
+        ack: entry.rcv_nxt,
+        flags: TcpFlags::ACK,
+        wnd: WINDOW,
+        urgent: 0,
+        options: TcpOptions {
+            timestamps,
+            ..TcpOptions::default()
+        },
+    };
+    let mut segment = [0; TCP_HEADER_LEN_MAX];
+    let len = emit_tcp(&mut segment, &header);
+    let segment = segment.get_mut(..len)?;
+    let pseudo = template.pseudo_header(len as u16);
+    write_tcp_checksum(segment, pseudo, Sum::default());
+    let headers = template.write(&mut frame[..], len as u16, Ecn::NotEct, 0);
+    frame
+        .get_mut(headers..headers + len)?
+        .copy_from_slice(segment);
+    frame.get(ETHERNET_HEADER_LEN..headers + len)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_wire::{Endpoint, FlowKey, IpAddress, SeqNumber, parse_frame, parse_tcp};
+
+    use super::*;
+
+    fn entry(local: IpAddress, peer: IpAddress) -> JournalEntry {
+        JournalEntry {
+            key: FlowKey {
+                local: Endpoint::new(local, 80),
+                peer: Endpoint::new(peer, 5000),
+            },
+            snd_una: SeqNumber(0),
+            rcv_nxt: SeqNumber(77),
+            timestamp_offset: Some(5),
+        }
+    }
+
+    #[test]
+    fn rfc9293_section_3_8_4_the_segment_is_one_that_the_peer_has() {
+        let v6 = |last| {
+            let mut bytes = [0; 16];
+            (bytes[0], bytes[15]) = (0xfd, last);
+            IpAddress(bytes)
+        };
+        let v4 = |last| IpAddress::from_v4([10, 0, 0, last]);
+        for entry in [entry(v4(1), v4(2)), entry(v6(1), v6(2))] {
+            let mut frame = [0; FRAME_MAX];
+            let len = write_packet(&mut frame, &entry).expect("a packet").len();
+            let packet = parse_frame(&frame[..ETHERNET_HEADER_LEN + len]).expect("whole");
+            assert_eq!(packet.src, entry.key.local.addr);
+            assert_eq!(packet.dst, entry.key.peer.addr);
+            let (src, dst) = (packet.src, packet.dst);
+            assert!(tidelane_wire::tcp_checksum_ok(
+                src,
+                dst,
+                packet.payload,
+                false
+            ));
+            let segment = parse_tcp(packet.payload).expect("a segment");
+            assert_eq!((segment.src_port, segment.dst_port), (80, 5000));
+            assert_eq!(segment.seq, SeqNumber(u32::MAX));
+            assert_eq!((segment.ack, segment.flags), (SeqNumber(77), TcpFlags::ACK));
+            assert_eq!(segment.payload.len(), 0);
+            assert!(segment.options.timestamps.is_some());
+        }
+    }
+}

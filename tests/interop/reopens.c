@@ -1,0 +1,45 @@
+/*
+ * A server that opens its listener again for each client, as iperf3 does. Argument: port. The
+ * server waits in select for a client, and echoes what the client sends until it closes.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "must.h"
+
+static int open_listener(int port)
+{
+	struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(port)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+
+	must(fd >= 0);
+	must(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
+	must(bind(fd, (struct sockaddr *)&here, sizeof(here)) == 0);
+	must(listen(fd, 64) == 0);
+	return fd;
+}
+
+int main(int argc, char **argv)
+{
+	must(argc == 2);
+	for (;;) {
+		int listener = open_listener(atoi(argv[1])), client;
+		fd_set set;
+		char bytes[4096];
+		ssize_t len;
+
+		FD_ZERO(&set);
+		FD_SET(listener, &set);
+		must(select(listener + 1, &set, NULL, NULL, NULL) == 1);
+		client = accept(listener, NULL, NULL);
+		must(client >= 0);
+		while ((len = recv(client, bytes, sizeof(bytes), 0)) > 0)
+			if (send(client, bytes, len, MSG_NOSIGNAL) != len)
+				break;
+		close(client);
+		close(listener);
+	}
+}

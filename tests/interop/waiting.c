@@ -1,0 +1,209 @@
+/*
+ * Clients that wait for an answer and send nothing. Arguments: address, port, connections,
+ * seconds, local port or 0, and the call in which they wait: poll, select, epoll (one thread,
+ * without a limit) or recv (a thread for each). Each client echoes a byte, and waits. Prints
+ * "waiting" when all do, and, when none waits any more or the time is over, a line with how they
+ * fared: "reset N ended N silent N". With a local port, the one client comes back from the same
+ * port after its reset, echoes for the seconds, and the line is "served N".
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "must.h"
+
+#define CONNECTIONS_MAX 10000
+
+static struct sockaddr_storage server;
+static socklen_t server_len;
+static int local_port;
+static struct pollfd clients[CONNECTIONS_MAX];
+
+static void name_server(const char *address, int port)
+{
+	struct sockaddr_in *v4 = (void *)&server;
+	struct sockaddr_in6 *v6 = (void *)&server;
+
+	if (inet_pton(AF_INET, address, &v4->sin_addr) == 1) {
+		v4->sin_family = AF_INET;
+		v4->sin_port = htons(port);
+		server_len = sizeof(*v4);
+		return;
+	}
+	must(inet_pton(AF_INET6, address, &v6->sin6_addr) == 1);
+	v6->sin6_family = AF_INET6;
+	v6->sin6_port = htons(port);
+	server_len = sizeof(*v6);
+}
+
+static void echo(int fd)
+{
+	char byte = 'x';
+
+	must(send(fd, &byte, 1, MSG_NOSIGNAL) == 1);
+	must(recv(fd, &byte, 1, 0) == 1);
+	must(byte == 'x');
+}
+
+static int arrive(void)
+{
+	int fd = socket(server.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+
+	must(fd >= 0);
+	if (local_port) {
+		struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(local_port)};
+
+		must(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
+		must(bind(fd, (struct sockaddr *)&here, sizeof(here)) == 0);
+	}
+	must(connect(fd, (struct sockaddr *)&server, server_len) == 0);
+	return fd;
+}
+
+static long now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* The client comes back from the same port, and is served. */
+static void come_back(int seconds)
+{
+	long end = now_ms() + 1000L * seconds, served = 0;
+	int fd = arrive();
+
+	for (; now_ms() < end; served++) {
+		echo(fd);
+		usleep(5000);
+	}
+	printf("served %ld\n", served);
+}
+
+static int reset, ended, left;
+
+/* Something came for a client: it is the end of its connection. */
+static void look(struct pollfd *client, int flags)
+{
+	char byte;
+	ssize_t len = recv(client->fd, &byte, 1, flags);
+
+	must(len == 0 || errno == ECONNRESET);
+	__atomic_add_fetch(len == 0 ? &ended : &reset, 1, __ATOMIC_SEQ_CST);
+	close(client->fd);
+	client->fd = -1;
+	__atomic_sub_fetch(&left, 1, __ATOMIC_SEQ_CST);
+}
+
+static void wait_in_poll(int count, long end)
+{
+	while (left > 0 && now_ms() < end) {
+		must(poll(clients, count, 100) >= 0);
+		for (int i = 0; i < count; i++)
+			if (clients[i].fd >= 0 && clients[i].revents)
+				look(&clients[i], MSG_DONTWAIT);
+	}
+}
+
+static void wait_in_select(int count, long end)
+{
+	while (left > 0 && now_ms() < end) {
+		struct timeval wait = {.tv_usec = 100000};
+		fd_set set;
+		int last = -1;
+
+		FD_ZERO(&set);
+		for (int i = 0; i < count; i++) {
+			if (clients[i].fd < 0)
+				continue;
+			must(clients[i].fd < FD_SETSIZE);
+			FD_SET(clients[i].fd, &set);
+			last = clients[i].fd > last ? clients[i].fd : last;
+		}
+		must(select(last + 1, &set, NULL, NULL, &wait) >= 0);
+		for (int i = 0; i < count; i++)
+			if (clients[i].fd >= 0 && FD_ISSET(clients[i].fd, &set))
+				look(&clients[i], MSG_DONTWAIT);
+	}
+}
+
+/* In one sleep, without a limit: nothing but the end of a connection wakes the thread. */
+static void *wait_in_epoll(void *argument)
+{
+	int epoll = epoll_create1(0), count = *(int *)argument;
+	struct epoll_event event;
+
+	must(epoll >= 0);
+	for (int i = 0; i < count; i++) {
+		event = (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.u32 = i};
+		must(epoll_ctl(epoll, EPOLL_CTL_ADD, clients[i].fd, &event) == 0);
+	}
+	while (left > 0) {
+		must(epoll_wait(epoll, &event, 1, -1) == 1);
+		look(&clients[event.data.u32], MSG_DONTWAIT);
+	}
+	return NULL;
+}
+
+static void *wait_in_recv(void *argument)
+{
+	look(argument, 0);
+	return NULL;
+}
+
+static void wait_in_threads(const char *how, int count, long end)
+{
+	pthread_t thread;
+
+	if (strcmp(how, "epoll") == 0)
+		must(pthread_create(&thread, NULL, wait_in_epoll, &count) == 0);
+	else
+		for (int i = 0; i < count; i++)
+			must(pthread_create(&thread, NULL, wait_in_recv, &clients[i]) == 0);
+	while (__atomic_load_n(&left, __ATOMIC_SEQ_CST) > 0 && now_ms() < end)
+		usleep(1000);
+}
+
+int main(int argc, char **argv)
+{
+	must(argc == 7);
+	int count = atoi(argv[3]), seconds = atoi(argv[4]);
+	const char *how = argv[6];
+	struct rlimit limit;
+
+	must(count <= CONNECTIONS_MAX);
+	must(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = limit.rlim_max;
+	must(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	name_server(argv[1], atoi(argv[2]));
+	local_port = atoi(argv[5]);
+	left = count;
+	for (int i = 0; i < count; i++) {
+		clients[i] = (struct pollfd){.fd = arrive(), .events = POLLIN};
+		echo(clients[i].fd);
+	}
+	printf("waiting\n");
+	fflush(stdout);
+	long end = now_ms() + 1000L * seconds;
+
+	if (strcmp(how, "poll") == 0)
+		wait_in_poll(count, end);
+	else if (strcmp(how, "select") == 0)
+		wait_in_select(count, end);
+	else
+		wait_in_threads(how, count, end);
+	if (local_port && reset == 1)
+		come_back(seconds);
+	else
+		printf("reset %d ended %d silent %d\n", reset, ended, left);
+	fflush(stdout);
+	_exit(0);
+}
