@@ -253,7 +253,10 @@ fn start(
     }
     inner.error = 0;
     inner.cause_seen = false;
-    inner.state = State::Connecting(Connecting::default());
+    inner.state = State::Connecting(Connecting {
+        session: session.generation,
+        ..Connecting::default()
+    });
     Ok(if route == ROUTE_ACCELERATED {
         Started::Accelerated
     } else {
@@ -377,7 +380,8 @@ fn wait_answer(socket: &'static Socket, fd: RawFd) -> Option<u32> {
         let State::Connecting(connecting) = &inner.state else {
             return Ok(0);
         };
-        kernel = connecting.kernel;
+        let dead = connecting.connection.is_none() && connecting.session <= session::last_gone();
+        kernel = connecting.kernel.or(dead.then_some(not_accelerated::SERVICE_GONE));
         match connecting.connection {
             None if kernel.is_none() => Err(WOULD_BLOCK),
             _ => Ok(0),

@@ -117,6 +117,7 @@ fn connect_started(
         }
         registry::set_slot(announced.slot, socket);
         *connecting = Connecting {
+            session: announced.session,
             connection: Some(connection),
             kernel: None,
             syn_room,

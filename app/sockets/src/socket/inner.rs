@@ -1,6 +1,6 @@
 //! The state under a socket's lock, and its changes by the service's reports.
 
-use tidelane_abi::service_flags;
+use tidelane_abi::{close_cause, service_flags};
 
 use super::{
     options::Options,
@@ -9,7 +9,7 @@ use super::{
     urgent,
 };
 use crate::{
-    service::{Connection, Lane},
+    service::{Connection, Lane, session},
     sys::{Errno, Few, from_cause},
 };
 
@@ -129,6 +129,10 @@ impl Inner {
             return;
         };
         let Some(connection) = &mut connecting.connection else {
+            if connecting.kernel.is_none() && connecting.session <= session::last_gone() {
+                // The service died before it answered.
+                self.fail_connect(close_cause::ABORTED);
+            }
             return;
         };
         if connection.stream.established() {

@@ -7,6 +7,11 @@ use super::{Inner, state::State, urgent};
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+const ERR: u32 = libc::EPOLLERR as u32;
+const HUP: u32 = libc::EPOLLHUP as u32;
+const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+/// A connection of another process, which this one cannot have.
+const FORKED: u32 = ERR | IN | OUT | HUP | RDHUP;
 
 impl Inner {
     /// Events that the kernel's poll would report: bits of EPOLL*, as of POLL*. Of EPOLLOUT
@@ -15,7 +20,7 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {
         if self.shared && self.is_elsewhere() {
-            return 0;
+            return if self.is_orphaned() { FORKED } else { 0 };
         }
         const ENDS: u32 = service_flags::CLOSED
             | service_flags::FIN_RECEIVED
@@ -39,9 +44,6 @@ impl Inner {
 
     #[inline(never)]
     fn readiness_slow(&mut self) -> u32 {
-        const ERR: u32 = libc::EPOLLERR as u32;
-        const HUP: u32 = libc::EPOLLHUP as u32;
-        const RDHUP: u32 = libc::EPOLLRDHUP as u32;
         self.refresh();
         let error = if self.error != 0 { ERR } else { 0 };
         match &mut self.state {
@@ -77,7 +79,7 @@ impl Inner {
             State::Listening(listening) if listening.queue.is_empty() => 0,
             State::Listening(_) => IN,
             State::Inherited(_) => 0,
-            State::Forked => ERR | IN | OUT | HUP | RDHUP,
+            State::Forked => FORKED,
             State::Free | State::Kernel => 0,
         }
     }

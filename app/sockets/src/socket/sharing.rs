@@ -64,6 +64,18 @@ impl Inner {
         self.shared_flags() & service_flags::ELSEWHERE != 0
     }
 
+    /// Returns true if the service is gone that let another process have the connection.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        match &self.state {
+            State::Stream(connection)
+            | State::Connecting(Connecting {
+                connection: Some(connection),
+                ..
+            }) => connection.session <= session::last_gone(),
+            _ => false,
+        }
+    }
+
     fn shared_flags(&self) -> u32 {
         match &self.state {
             _ if !self.shared => 0,
@@ -138,6 +150,7 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
         State::Stream(taken)
     } else {
         State::Connecting(Connecting {
+            session: taken.session,
             connection: Some(taken),
             kernel: None,
             syn_room: 0,

@@ -87,6 +87,8 @@ impl State {
 /// An active open.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting {
+    /// The session that was asked.
+    pub(crate) session: u32,
     /// From CONNECT_STARTED on.
     pub(crate) connection: Option<Connection>,
     /// The service sent the connect back: it is the kernel's, for this reason.
