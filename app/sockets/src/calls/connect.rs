@@ -381,7 +381,9 @@ fn wait_answer(socket: &'static Socket, fd: RawFd) -> Option<u32> {
             return Ok(0);
         };
         let dead = connecting.connection.is_none() && connecting.session <= session::last_gone();
-        kernel = connecting.kernel.or(dead.then_some(not_accelerated::SERVICE_GONE));
+        kernel = connecting
+            .kernel
+            .or(dead.then_some(not_accelerated::SERVICE_GONE));
         match connecting.connection {
             None if kernel.is_none() => Err(WOULD_BLOCK),
             _ => Ok(0),
@@ -452,9 +454,12 @@ fn name(
     };
     if needs_wait {
         let deadline = Deadline::after(Some(NAME_WAIT_NS));
-        let _ = wait::blocking(socket, fd, deadline, None, |inner| match &inner.state {
-            State::Connecting(connecting) if connecting.connection.is_none() => Err(WOULD_BLOCK),
-            _ => Ok(0),
+        let _ = wait::blocking(socket, fd, deadline, None, |inner| {
+            inner.refresh();
+            match &inner.state {
+                State::Connecting(asked) if asked.connection.is_none() => Err(WOULD_BLOCK),
+                _ => Ok(0),
+            }
         });
     }
     let mut inner = socket.enter(fd)?;

@@ -59,14 +59,19 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
         attach(fd, cookie, backlog, opening)
     };
     match attached {
-        Ok(handle) => {
-            // Nobody may block in the kernel's accept and miss the service's connections. The
-            // program's own idea of O_NONBLOCK is kept in `socket`.
-            set_kernel_nonblocking(fd);
-            inner.state = State::Listening(Listening::new(handle, backlog, opening));
-            drop(inner);
-            join_watching_lanes(socket, fd);
-            Some(Ok(0))
+        Ok(handle) => Some(Ok(listen_in_both(
+            socket,
+            inner,
+            fd,
+            Listening::new(Some(handle), backlog, opening),
+        ))),
+        // The next service is to have it.
+        Err(not_accelerated::SERVICE_GONE) => {
+            if let Err(error) = report::fall_back(fd, "listen", not_accelerated::SERVICE_GONE) {
+                return Some(Err(error));
+            }
+            let listening = Listening::new(None, backlog, opening);
+            Some(Ok(listen_in_both(socket, inner, fd, listening)))
         }
         Err(reason) => {
             drop(inner);
@@ -80,6 +85,22 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
             Some(Ok(0))
         }
     }
+}
+
+/// The socket listens in the kernel, and in the service, now or when there is one.
+fn listen_in_both(
+    socket: &'static Socket,
+    mut inner: Guard<'static, Inner>,
+    fd: RawFd,
+    listening: Listening,
+) -> usize {
+    // Nobody may block in the kernel's accept and miss the service's connections. The program's own
+    // idea of O_NONBLOCK is kept in `socket`.
+    set_kernel_nonblocking(fd);
+    inner.state = State::Listening(listening);
+    drop(inner);
+    join_watching_lanes(socket, fd);
+    0
 }
 
 /// `listen` of a listener: the backlog changes in both stacks.

@@ -21,10 +21,16 @@ const RETRY_NS: u64 = 1_000_000_000;
 pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Listening {
-    pub(crate) fn new(handle: (ListenerHandle, u32), backlog: i32, opening: OpenOptions) -> Self {
+    /// A listener of this process. `handle`: the service's, or none while there is no service.
+    pub(crate) fn new(
+        handle: Option<(ListenerHandle, u32)>,
+        backlog: i32,
+        opening: OpenOptions,
+    ) -> Self {
         outage::note_listener();
         Self {
-            handle: Some(handle),
+            handle,
+            watched: true,
             backlog,
             opening,
             joined: Few::new(),
@@ -39,6 +45,7 @@ impl Listening {
         let retry_at_ns = if self.is_kernels() { NEVER } else { 0 };
         Self {
             handle: None,
+            watched: false,
             backlog: self.backlog,
             opening: self.opening,
             joined: Few::new(),
@@ -69,14 +76,20 @@ impl Listening {
             }
             Err(_) => return false,
         };
-        if self.handle.replace(handle).is_none() {
-            outage::note_listener();
-        }
+        self.handle = Some(handle);
+        self.watch();
         set_kernel_nonblocking(fd);
         for lane in self.joined.iter() {
             self.tell_join(cookie, lane);
         }
         true
+    }
+
+    /// The process looks for the next service for the listener from now on.
+    fn watch(&mut self) {
+        if !std::mem::replace(&mut self.watched, true) {
+            outage::note_listener();
+        }
     }
 
     fn tell_join(&self, cookie: u64, lane: &'static Lane) {
@@ -99,8 +112,10 @@ impl Listening {
         let _section = Section::enter();
         let lanes = self.joined.clone();
         self.retry_at_ns = NEVER;
-        if let Some((handle, generation)) = self.handle.take() {
+        if std::mem::take(&mut self.watched) {
             outage::forget_listener();
+        }
+        if let Some((handle, generation)) = self.handle.take() {
             for lane in lanes.iter() {
                 lane.with_context(generation, |context| {
                     let _ = context.listener_leave(handle);
@@ -140,7 +155,7 @@ impl Listening {
     }
 }
 
-/// Gives the process's listeners to a new service, if theirs is gone and there is one. To be called
+/// Gives the process's listeners to a new service, if they have none and there is one. To be called
 /// before a thread sleeps, without locks.
 #[inline]
 pub(crate) fn look_for_service() {
@@ -151,16 +166,17 @@ pub(crate) fn look_for_service() {
 
 #[cold]
 fn find_service() {
-    if session::establish().is_none() {
+    let Some(session) = session::establish() else {
         return;
-    }
+    };
+    outage::note_end(session.generation);
     for fd in table::descriptors() {
         if let Some(socket) = registry::of(fd)
             && let Some(mut inner) = socket.enter(fd)
         {
             let cookie = socket.cookie(inner.generation);
             if let State::Listening(listening) = &mut inner.state
-                && listening.handle.is_some()
+                && listening.watched
             {
                 listening.retry_at_ns = 0;
                 listening.revive(fd, cookie);
@@ -197,6 +213,8 @@ pub(crate) fn join(
     listening.joined.push(lane);
     if is_attached {
         listening.tell_join(cookie, lane);
+    } else {
+        listening.watch();
     }
     before
 }
@@ -263,10 +281,10 @@ pub(crate) fn attach(
     options: OpenOptions,
 ) -> Result<(ListenerHandle, u32), u32> {
     let _section = Section::enter();
-    let session = session::establish().ok_or_else(session::unavailable)?;
     if let Some(reason) = exceptions::of_listener(fd) {
         return Err(reason);
     }
+    let session = session::establish().ok_or_else(session::unavailable)?;
     let listen = Listen {
         cookie,
         backlog: backlog.max(0) as u32,

@@ -102,6 +102,8 @@ pub(crate) struct Connecting {
 pub(crate) struct Listening {
     /// The service's listener and the session that it belongs to.
     pub(crate) handle: Option<(ListenerHandle, u32)>,
+    /// The process looks for the next service for it, if there is none.
+    pub(crate) watched: bool,
     pub(crate) backlog: i32,
     /// Options of its connections, as the service knows them.
     pub(crate) opening: OpenOptions,
