@@ -4,7 +4,10 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     path::Path,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tidelane_abi::{FlowNumbers, OpenOptions, ROUTE_KERNEL, message, not_accelerated};
@@ -136,6 +139,16 @@ impl Program {
     #[inline]
     pub fn service_known_gone(&self) -> bool {
         self.session.is_gone()
+    }
+
+    /// Set once [`service_known_gone`](Self::service_known_gone) is true. It outlives the session.
+    pub fn gone_flag(&self) -> Arc<AtomicBool> {
+        self.session.told_gone.clone()
+    }
+
+    /// Returns true if no clone, context or stream refers to the session any more.
+    pub fn is_last(&self) -> bool {
+        Arc::strong_count(&self.session) == 1
     }
 
     /// The service is gone from now on: for who saw `control_fd` hang up, and for the simulator.

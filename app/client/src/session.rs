@@ -33,6 +33,8 @@ pub(crate) struct Session {
     /// A slot's number shifted right by this is its core's.
     slots_shift: u32,
     gone: AtomicBool,
+    /// The same, for those that do not hold the session.
+    pub(crate) told_gone: Arc<AtomicBool>,
     buffers: Mutex<Buffers>,
 }
 
@@ -71,6 +73,7 @@ impl Session {
             bell,
             next_context: AtomicU32::new(0),
             gone: AtomicBool::new(false),
+            told_gone: Arc::default(),
             buffers: Mutex::new(Buffers {
                 allocator,
                 orphans: Vec::new(),
@@ -86,6 +89,7 @@ impl Session {
 
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
+        self.told_gone.store(true, Ordering::Relaxed);
     }
 
     /// The number of the core that has `slot`.

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_KERNEL, ROUTE_WITHIN_HOST, not_accelerated};
-use tidelane_client::{Connect, Refusal};
+use tidelane_client::{Connect, Program, Refusal};
 
 use super::{descriptors, process};
 use crate::{
@@ -12,11 +12,7 @@ use crate::{
         wait::{self, Deadline},
         wake,
     },
-    service::{
-        Lane, exceptions, lanes, report,
-        session::{self, Session},
-        within_host,
-    },
+    service::{Lane, exceptions, lanes, report, session, within_host},
     socket::{
         Inner, Socket,
         registrations::WatchRef,
@@ -205,12 +201,13 @@ fn start(
     peer: Address,
     fast_open: u32,
 ) -> Result<Started, Errno> {
-    let Some(session) = session::establish() else {
+    let Some((session, program)) = session::establish().and_then(|it| Some((it, it.program()?)))
+    else {
         return Ok(Started::Kernel(session::unavailable()));
     };
-    let route = session.program.route(peer.addr);
+    let route = program.route(peer.addr);
     let within_host = route == ROUTE_WITHIN_HOST;
-    let is_kernels = within_host && !within_host::is_wanted(session, fd);
+    let is_kernels = within_host && !within_host::is_wanted(&program, fd);
     let v4_excluded = inner.options.v6_only() && peer.is_v4();
     if is_kernels || route == ROUTE_KERNEL || peer.is_unspecified() || v4_excluded {
         return Ok(Started::Kernel(not_accelerated::ROUTE));
@@ -221,7 +218,7 @@ fn start(
     if let Some(reason) = exceptions::of_connection(&peer) {
         return Ok(Started::Kernel(reason));
     }
-    let local = match local_reservation(session, inner, fd, peer, within_host) {
+    let local = match local_reservation(&program, inner, fd, peer, within_host) {
         Ok(local) => local,
         Err(reason) => return Ok(Started::Kernel(reason)),
     };
@@ -266,7 +263,7 @@ fn start(
 
 /// The local address of a socket that the program bound, after reserving its port.
 fn local_reservation(
-    session: &Session,
+    program: &Program,
     inner: &Inner,
     fd: RawFd,
     peer: Address,
@@ -285,7 +282,7 @@ fn local_reservation(
         return Err(not_accelerated::LOCAL_ADDRESS);
     }
     let within = within_host.then(|| within_host::source(&local, &peer));
-    match session.program.reserve(sys::borrow(fd), within) {
+    match program.reserve(sys::borrow(fd), within) {
         Ok(port) => Ok(Some(Address {
             port,
             addr: within.unwrap_or(local.addr),

@@ -191,7 +191,7 @@ impl Change {
         {
             let failed = self.instance.lane().activate(session).is_err();
             // A connection whose service died at this moment tells so without a context.
-            if failed && !session.program.service_known_gone() {
+            if failed && !session.is_gone() {
                 return Err(Errno(libc::ENOSPC));
             }
         }

@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
 };
 
-use tidelane_client::{ClientEvent, Context};
+use tidelane_client::{ClientEvent, Context, Program};
 
 use super::{
     connection::Connection,
@@ -175,14 +175,15 @@ impl Lane {
     pub(crate) fn activate(&'static self, session: &Session) -> Result<(), Errno> {
         let mut ring = self.ring.lock();
         if ring.context.is_none() || ring.session != session.generation {
-            let context = session
-                .program
-                .new_context()
-                .map_err(|_| Errno(libc::EMFILE))?;
+            let program = session.program().ok_or(Errno(libc::EMFILE))?;
+            let context = program.new_context().map_err(|_| Errno(libc::EMFILE))?;
             for sleep in std::mem::take(&mut *self.sleep_fds.lock()) {
                 session::close_internal(sleep.fd);
             }
-            ring.retire(self.doorbell.load(Ordering::Acquire));
+            let last = self.doorbell.load(Ordering::Acquire);
+            ring.retire(last);
+            // It is closed with its context.
+            table::set_internal(last, false);
             let doorbell = context.doorbell_fd().map_or(-1, |fd| fd.as_raw_fd());
             if doorbell >= 0 {
                 table::set_internal(doorbell, true);
@@ -225,7 +226,9 @@ impl Lane {
     pub(super) fn register_doorbells(&self, epfd: RawFd, session: &Session) -> Result<(), Errno> {
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
         let doorbell = self.doorbell.load(Ordering::Acquire);
-        let control = session.program.control_fd().map_or(-1, |fd| fd.as_raw_fd());
+        let program = session.program();
+        let control = program.as_ref().and_then(Program::control_fd);
+        let control = control.map_or(-1, |fd| fd.as_raw_fd());
         for (which, fd) in [doorbell, control].into_iter().enumerate() {
             let event = libc::epoll_event {
                 events,

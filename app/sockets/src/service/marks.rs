@@ -1,6 +1,6 @@
 //! How the library knows its own descriptors among the events of an epoll instance.
 
-use super::session;
+use super::session::{self, Session};
 
 /// Marks the library's own descriptors in the program's epoll instance: addresses of ours, which
 /// no program uses for its own data. The doorbell's, then the control socket's.
@@ -10,9 +10,9 @@ static INTERNAL_MARKS: [u8; 2] = [0; 2];
 pub(crate) fn is_internal_event(event: &libc::epoll_event) -> bool {
     let data = event.u64;
     if data == internal_mark(1)
-        && let Some(session) = session::current()
+        && let Some(program) = session::current().and_then(Session::program)
     {
-        session.program.is_service_alive();
+        program.is_service_alive();
     }
     data == internal_mark(0) || data == internal_mark(1)
 }

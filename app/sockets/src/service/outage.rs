@@ -1,8 +1,9 @@
 //! The time without a service: listeners find the next one.
 //!
-//! A listener whose service is gone, or that was opened while there was none, is the kernel's alone,
-//! and no event tells that there is a new service. One of the threads that sleep therefore wakes up now and then and looks, for all of the
-//! process (`socket::listening::look_for_service`).
+//! A listener whose service is gone, or that was opened while there was none, is the kernel's
+//! alone, and no event tells that there is a new service. One of the threads that sleep therefore
+//! wakes up now and then and looks, for all of the process
+//! (`socket::listening::look_for_service`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -39,8 +40,7 @@ pub(crate) fn note_end(session: u32) {
 pub(crate) fn is_now() -> bool {
     LISTENERS.load(Ordering::Relaxed) > 0
         && session::last().is_none_or(|session| {
-            session.program.service_known_gone()
-                || session.generation != OFFERED.load(Ordering::Relaxed)
+            session.is_gone() || session.generation != OFFERED.load(Ordering::Relaxed)
         })
 }
 

@@ -4,7 +4,10 @@ use std::{
     ffi::{CStr, OsStr},
     os::{fd::RawFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 use tidelane_abi::not_accelerated;
@@ -25,11 +28,37 @@ const RETRY_ABSENT_NS: u64 = 150_000_000;
 const SPIN_NS: u64 = 20_000;
 
 /// A registration that worked.
+///
+/// The value is never freed, since threads refer to it without a lock. The memory and descriptors
+/// behind it are, once the next session has taken its place.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) program: Program,
+    /// None once the next session has taken its place.
+    program: Lock<Option<Program>>,
+    gone: Arc<AtomicBool>,
     /// Counts sessions of this process, from 1.
     pub(crate) generation: u32,
+}
+
+impl Session {
+    fn new(program: Program, generation: u32) -> Self {
+        Self {
+            gone: program.gone_flag(),
+            program: Lock::new(Some(program)),
+            generation,
+        }
+    }
+
+    /// The client's side of it; none of a session that is over.
+    pub(crate) fn program(&self) -> Option<Program> {
+        self.program.enter()?.clone()
+    }
+
+    /// Returns true if the service is known to be gone.
+    #[inline]
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
 }
 
 /// What the environment says, read once.
@@ -46,6 +75,8 @@ pub(crate) struct Settings {
 }
 
 static SESSION: StaticCell<Session> = StaticCell::new();
+/// Sessions that are over, as long as contexts or streams refer to them.
+static RETIRED: Lock<Vec<Program>> = Lock::new(Vec::new());
 static SETTINGS: StaticCell<Settings> = StaticCell::new();
 /// Serialises registration. Holds the time before which there is no new attempt.
 static REGISTERING: Lock<u64> = Lock::ranked(Rank::Session, 0);
@@ -112,9 +143,7 @@ pub(crate) fn own_tables() {
 /// The living session, if there is one.
 #[inline]
 pub(crate) fn current() -> Option<&'static Session> {
-    SESSION
-        .load()
-        .filter(|session| !session.program.service_known_gone())
+    SESSION.load().filter(|session| !session.is_gone())
 }
 
 /// The session whatever its state, for what is left of it.
@@ -127,7 +156,7 @@ pub(crate) fn last() -> Option<&'static Session> {
 /// too.
 pub(crate) fn last_gone() -> u32 {
     last().map_or(0, |session| {
-        let lives = !session.program.service_known_gone();
+        let lives = !session.is_gone();
         session.generation - u32::from(lives)
     })
 }
@@ -160,11 +189,9 @@ fn register() -> Option<&'static Session> {
             *retry_at_ns = now + RETRY_ABSENT_NS;
             protect(&program);
             let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
-            let session: &'static Session = Box::leak(Box::new(Session {
-                program,
-                generation,
-            }));
-            SESSION.store(Some(session));
+            let session = Box::leak(Box::new(Session::new(program, generation)));
+            let session: &'static Session = session;
+            retire(SESSION.swap(Some(session)));
             forget_refusal(NOT_ADMITTED.lock().take());
             Some(session)
         }
@@ -175,6 +202,24 @@ fn register() -> Option<&'static Session> {
             complain(&error);
             note_refusal(error);
             None
+        }
+    }
+}
+
+/// Frees the sessions that are over, as soon as nothing refers to them. Mostly that is the case
+/// when the session after the next begins: contexts and connections end later than their session.
+fn retire(last: Option<&'static Session>) {
+    let mut retired = RETIRED.lock();
+    retired.extend(last.and_then(|session| session.program.enter()?.take()));
+    let (over, in_use) = std::mem::take(&mut *retired)
+        .into_iter()
+        .partition(Program::is_last);
+    *retired = in_use;
+    drop(retired);
+    let over: Vec<Program> = over;
+    for program in over {
+        for fd in program.descriptors() {
+            table::set_internal(fd, false);
         }
     }
 }
@@ -277,8 +322,16 @@ pub(crate) fn template() -> Result<RawFd, Errno> {
 /// For the child after fork: the session is the parent's, and so is what that inherited itself. A
 /// new one comes when it is needed.
 pub(crate) fn reset_after_fork() {
+    RETIRED.unlock_after_fork();
+    let mut over = std::mem::take(&mut *RETIRED.lock());
     if let Some(session) = SESSION.swap(None) {
-        session.program.abandon();
+        session.program.unlock_after_fork();
+        over.extend(session.program.lock().take());
+    }
+    for program in over {
+        program.abandon();
+        // Streams and contexts of the parent are never dropped here.
+        std::mem::forget(program);
     }
     REGISTERING.reset_after_fork(0);
     HEIR.unlock_after_fork();
@@ -311,7 +364,7 @@ pub(crate) fn make_heir() -> Option<Heir> {
     if let Some(heir) = &*HEIR.enter()? {
         return heir.inherit().ok();
     }
-    let heir = current()?.program.inherit().ok()?;
+    let heir = current()?.program()?.inherit().ok()?;
     if let Some(listener) = heir.given_up() {
         GIVEN_UP.store(listener.0, Ordering::Relaxed);
     }
@@ -329,17 +382,17 @@ pub(crate) fn disown(connection: u64) {
     let _section = Section::enter();
     if let Some(heir) = &*HEIR.lock() {
         heir.disown(connection);
-    } else if let Some(session) = current() {
-        session.program.disown(connection);
+    } else if let Some(program) = current().and_then(Session::program) {
+        program.disown(connection);
     }
 }
 
 /// Tells `tidelane ss` why the kernel socket `fd` is not accelerated.
 pub(crate) fn note(fd: RawFd, reason: u32) {
     let _section = Section::enter();
-    if let Some(session) = current() {
+    if let Some(program) = current().and_then(Session::program) {
         if let Some(inode) = sys::inode(fd) {
-            session.program.note(inode, reason);
+            program.note(inode, reason);
         }
         return;
     }

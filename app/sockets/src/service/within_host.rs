@@ -2,7 +2,9 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use super::session::{self, Session};
+use tidelane_client::Program;
+
+use super::session;
 use crate::sys::{self, Address, Errno};
 
 /// `127.0.0.1`.
@@ -14,11 +16,11 @@ const SO_NETNS_COOKIE: i32 = 71;
 /// Returns true if the user wants a connection of the socket within the host to be the service's,
 /// and the socket is of the network namespace in which the program registered: a program that has
 /// gone to another one has another loopback there.
-pub(crate) fn is_wanted(session: &Session, fd: RawFd) -> bool {
+pub(crate) fn is_wanted(program: &Program, fd: RawFd) -> bool {
     if !session::settings().within_host {
         return false;
     }
-    let home = session.program.control_fd();
+    let home = program.control_fd();
     let home = home.and_then(|home| namespace_of(home.as_raw_fd()).ok());
     home.is_some() && home == namespace_of(fd).ok()
 }

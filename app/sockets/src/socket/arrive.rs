@@ -78,7 +78,9 @@ impl Announced {
     fn take_up(self, options: &Options) -> Option<Connection> {
         let session = session::last().filter(|last| last.generation == self.session)?;
         let flags = options.program_flags();
-        let mut stream = session.program.stream(self.slot, self.generation, flags)?;
+        let mut stream = session
+            .program()?
+            .stream(self.slot, self.generation, flags)?;
         stream.set_urgent_inline(options.urgent_inline());
         let more = options.for_stream();
         if more != StreamOptions::default() {

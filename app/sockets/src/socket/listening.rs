@@ -124,8 +124,9 @@ impl Listening {
             }
             if let Some(session) = session::current()
                 && session.generation == generation
+                && let Some(program) = session.program()
             {
-                session.program.unlisten(handle);
+                program.unlisten(handle);
             }
         }
     }
@@ -291,7 +292,8 @@ pub(crate) fn attach(
         options,
         within_host: session::settings().within_host,
     };
-    match session.program.listen(sys::borrow(fd), &listen) {
+    let program = session.program().ok_or(not_accelerated::SERVICE_GONE)?;
+    match program.listen(sys::borrow(fd), &listen) {
         Ok(handle) => Ok((handle, session.generation)),
         Err(Refusal::ServiceGone) => Err(not_accelerated::SERVICE_GONE),
         Err(Refusal::Refused(refusal::NOT_ACCELERATED | refusal::NOT_ENTITLED)) => {

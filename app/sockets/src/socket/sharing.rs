@@ -174,7 +174,7 @@ fn take_to_lane(
     let lane = watched.or(inner.lane).or_else(lanes::expected)?;
     lane.activate(session).ok()?;
     let context = lane.with_context(session.generation, |context| context.id())?;
-    let mut stream = session.program.take(connection, context).ok()?;
+    let mut stream = session.program()?.take(connection, context).ok()?;
     stream.set_urgent_inline(inner.options.urgent_inline());
     let taken = Connection {
         stream,

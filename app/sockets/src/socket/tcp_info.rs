@@ -47,7 +47,7 @@ impl Inner {
     pub(crate) fn numbers(&mut self) -> Option<FlowNumbers> {
         let connection = self.connection()?;
         let session = session::last().filter(|last| last.generation == connection.session)?;
-        session.program.numbers(&connection.stream).ok()
+        session.program()?.numbers(&connection.stream).ok()
     }
 
     /// As `enum` in `<netinet/tcp.h>`.
