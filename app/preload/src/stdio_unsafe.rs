@@ -120,7 +120,10 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
 /// `name` is `fileno` or a function of its type; `stream` is a stream.
 unsafe fn number(stream: *mut FILE, name: &CStr) -> c_int {
     if ANY.load(Ordering::Acquire) {
-        let found = streams().iter().find(|(other, _)| *other == stream as usize).copied();
+        let found = streams()
+            .iter()
+            .find(|(other, _)| *other == stream as usize)
+            .copied();
         if let Some((_, fd)) = found {
             return fd;
         }

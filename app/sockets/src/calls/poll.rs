@@ -22,8 +22,7 @@ const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 /// Whether a poll on these descriptors concerns us.
 pub fn concerns(fds: &[pollfd]) -> bool {
     fds.iter().any(|entry| {
-        registry::of(entry.fd).is_some()
-            || instance::of(entry.fd).is_some_and(is_active)
+        registry::of(entry.fd).is_some() || instance::of(entry.fd).is_some_and(is_active)
     })
 }
 

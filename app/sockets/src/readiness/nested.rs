@@ -61,7 +61,9 @@ impl Instance {
         event: epoll_event,
     ) -> Result<(), Errno> {
         let mut nested = self.nested.lock();
-        let at = nested.iter().position(|n| n.fd == fd && std::ptr::eq(n.inner, inner));
+        let at = nested
+            .iter()
+            .position(|n| n.fd == fd && std::ptr::eq(n.inner, inner));
         if operation == libc::EPOLL_CTL_DEL {
             nested.remove(at.ok_or(MISSING)?);
             return Ok(());
@@ -81,7 +83,8 @@ impl Instance {
             None => nested.push(new),
         }
         drop(nested);
-        self.has_nested.store(true, std::sync::atomic::Ordering::Release);
+        self.has_nested
+            .store(true, std::sync::atomic::Ordering::Release);
         Ok(())
     }
 
@@ -145,7 +148,9 @@ impl Instance {
                 continue;
             }
             let look = nested.inner.look(DEPTH_MAX);
-            let from_kernel = events[..count].iter().position(|event| event.u64 == nested.data);
+            let from_kernel = events[..count]
+                .iter()
+                .position(|event| event.u64 == nested.data);
             if let Some(at) = from_kernel {
                 if !look.ready && !nested.inner.is_ready_in_kernel() {
                     events.copy_within(at + 1..count, at);

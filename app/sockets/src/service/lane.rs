@@ -298,10 +298,12 @@ impl Lane {
             return;
         };
         let teller = lanes::default().filter(|lane| lane.activate(session).is_ok());
-        teller.unwrap_or(self).with_context(connection.session, |context| {
-            context.assign_to(slot, here);
-            context.flush();
-        });
+        teller
+            .unwrap_or(self)
+            .with_context(connection.session, |context| {
+                context.assign_to(slot, here);
+                context.flush();
+            });
     }
 
     /// Works with the context, if it belongs to the given session.

@@ -34,7 +34,12 @@ pub(super) fn wait(
         let found = if asleep.quiet && !ready {
             let nap = Nap::begin();
             let left_ns = nap.limit(deadline.left_ns());
-            Some(sys::epoll_wait(instance.lane().epfd(), events, left_ns, mask))
+            Some(sys::epoll_wait(
+                instance.lane().epfd(),
+                events,
+                left_ns,
+                mask,
+            ))
         } else {
             None
         };
