@@ -30,8 +30,11 @@
 	X(fast_open_accepted) X(pacing_values) X(paced) X(congestion_details)                     \
 	X(armed_while_asleep) X(listener_armed_while_asleep) X(accept_then_wait)                  \
 	X(accepting_while_added) X(polled_while_added) X(several_asleep) X(one_shot_listener)    \
-	X(group_shares) X(group_of_processes) X(group_with_a_program) X(listen_again) X(every_option)    \
-	X(bound_without_port) X(handler_forks) X(handler_writes) X(handler_jumps_out) X(fork_by_other_names) X(epoll_of_the_moment) X(nested_epoll) X(streams)
+	X(group_shares) X(group_of_processes) X(group_with_a_program) X(listen_again) \
+	X(every_option)                                                                          \
+	X(bound_without_port)                                                                     \
+	X(handler_forks) X(handler_writes) X(handler_jumps_out) X(fork_by_other_names)            \
+	X(epoll_of_the_moment) X(nested_epoll) X(streams)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

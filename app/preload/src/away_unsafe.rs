@@ -5,8 +5,8 @@ use std::{
     os::fd::RawFd,
 };
 
-use libc::msghdr;
-use tidelane_sockets::{Errno, away};
+use libc::{mmsghdr, msghdr};
+use tidelane_sockets::{Errno, away, descriptors};
 
 use crate::answer_unsafe::{fail, kernel};
 
@@ -259,4 +259,21 @@ pub unsafe fn check_rights(msg: *const msghdr) -> Result<(), Errno> {
         header = unsafe { libc::CMSG_NXTHDR(msg, header) };
     }
     Ok(())
+}
+
+/// As `check_rights`, for `sendmmsg`.
+///
+/// # Safety
+///
+/// `messages` is valid for `count` elements, or null.
+pub unsafe fn check_all_rights(
+    fd: c_int,
+    messages: *const mmsghdr,
+    count: usize,
+) -> Result<(), Errno> {
+    if messages.is_null() || descriptors::socket(fd).is_some() {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    (0..count).try_for_each(|at| unsafe { check_rights(&raw const (*messages.add(at)).msg_hdr) })
 }

@@ -2,12 +2,12 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use tidelane_sockets::{Handled, Socket, descriptors, file, transfer};
+use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use tidelane_sockets::{Handled, Socket, descriptors, transfer};
 
 use crate::{
     answer_unsafe::{bytes, bytes_mut, fail, kernel, ours_or_kernel, parts, parts_mut},
-    away_unsafe::check_rights,
+    away_unsafe::{check_all_rights, check_rights},
     fast_open_unsafe::{prepare, sendto},
 };
 
@@ -425,12 +425,9 @@ pub unsafe extern "C" fn sendmmsg(
         0,
         0,
     ];
-    let concerns = descriptors::socket(fd).is_none() && !messages.is_null();
-    for index in 0..if concerns { count as usize } else { 0 } {
-        // SAFETY: the caller's promise: there are `count` messages.
-        if let Err(error) = unsafe { check_rights(&raw const (*messages.add(index)).msg_hdr) } {
-            return fail(error.0) as c_int;
-        }
+    // SAFETY: the caller's promise: there are `count` messages.
+    if let Err(error) = unsafe { check_all_rights(fd, messages, count as usize) } {
+        return fail(error.0) as c_int;
     }
     for index in 0..count as usize {
         // SAFETY: the caller's promise: there are `count` messages.
@@ -451,79 +448,4 @@ pub unsafe extern "C" fn sendmmsg(
         }
     }
     count as c_int
-}
-
-/// `sendfile(2)`.
-///
-/// # Safety
-///
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(
-    out: c_int,
-    file: c_int,
-    offset: *mut off_t,
-    count: size_t,
-) -> ssize_t {
-    let args = [out as usize, file as usize, offset as usize, count, 0, 0];
-    // SAFETY: the caller's promise.
-    unsafe {
-        let handled = descriptors::socket(out)
-            .and_then(|socket| file::send_file(socket, out, file, offset.as_mut(), count));
-        ours_or_kernel(handled, libc::SYS_sendfile, args)
-    }
-}
-
-/// `sendfile` of programs built with large files.
-///
-/// # Safety
-///
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(
-    out: c_int,
-    file: c_int,
-    offset: *mut off_t,
-    count: size_t,
-) -> ssize_t {
-    // SAFETY: the caller's promise; `off_t` has 64 bits.
-    unsafe { sendfile(out, file, offset, count) }
-}
-
-/// `splice(2)`.
-///
-/// # Safety
-///
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
-    from: c_int,
-    from_offset: *mut off_t,
-    to: c_int,
-    to_offset: *mut off_t,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    let ends = (descriptors::socket(from), descriptors::socket(to));
-    if matches!(ends, (Some(_), None) | (None, Some(_)))
-        && !(from_offset.is_null() && to_offset.is_null())
-    {
-        return fail(libc::ESPIPE);
-    }
-    let handled = match ends {
-        (Some(socket), None) => file::splice_out(socket, from, to, len, flags),
-        (None, Some(socket)) => file::splice_in(socket, to, from, len, flags),
-        // Neither end is a pipe: EINVAL. Neither is ours: not our business.
-        _ => None,
-    };
-    let args = [
-        from as usize,
-        from_offset as usize,
-        to as usize,
-        to_offset as usize,
-        len,
-        flags as usize,
-    ];
-    // SAFETY: the caller's promise.
-    unsafe { ours_or_kernel(handled, libc::SYS_splice, args) }
 }

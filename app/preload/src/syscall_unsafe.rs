@@ -6,8 +6,8 @@ use tidelane_sockets::rings;
 
 use crate::{
     answer_unsafe::{fail, kernel},
-    away_unsafe, bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, forks_unsafe,
-    readiness_unsafe,
+    away_unsafe, bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe,
+    forks_unsafe, readiness_unsafe, select_unsafe,
 };
 
 /// `syscall(2)`, with the six arguments that a call may have.
@@ -88,9 +88,9 @@ unsafe fn bytes_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_sendmmsg => {
                 bytes_unsafe::sendmmsg(fd, b as _, c as c_uint, d as c_int) as isize
             }
-            libc::SYS_sendfile => bytes_unsafe::sendfile(fd, b as c_int, c as _, d),
+            libc::SYS_sendfile => files_unsafe::sendfile(fd, b as c_int, c as _, d),
             libc::SYS_splice => {
-                bytes_unsafe::splice(fd, b as _, c as c_int, d as _, e, f as c_uint)
+                files_unsafe::splice(fd, b as _, c as c_int, d as _, e, f as c_uint)
             }
             _ => return None,
         }
@@ -183,7 +183,7 @@ unsafe fn readiness_by_number(number: c_long, args: [usize; 6]) -> Option<c_long
             #[cfg(target_arch = "x86_64")]
             libc::SYS_poll => readiness_unsafe::poll(a as _, b as _, c as c_int),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_select => readiness_unsafe::select(fd, b as _, c as _, d as _, e as _),
+            libc::SYS_select => select_unsafe::select(fd, b as _, c as _, d as _, e as _),
             _ => return None,
         }
     };

@@ -8,6 +8,7 @@ mod address;
 mod errno;
 mod few;
 mod files_unsafe;
+mod handlers_unsafe;
 mod line;
 mod lock_unsafe;
 mod order;
@@ -21,6 +22,7 @@ pub use errno::{Errno, Handled, TO_KERNEL};
 pub(crate) use errno::{fail, from_cause};
 pub(crate) use few::Few;
 pub(crate) use files_unsafe::{pread, pread_shared, seek};
+pub(crate) use handlers_unsafe::handlers_restart;
 pub(crate) use line::line;
 pub(crate) use lock_unsafe::{Guard, Lock};
 pub(crate) use order::Rank;
@@ -437,28 +439,6 @@ pub(crate) fn raise(signal: i32) {
         thread,
         signal as usize,
     );
-}
-
-/// What is installed for a signal: the kernel's `struct sigaction`.
-#[repr(C)]
-#[derive(Default)]
-struct KernelSigaction {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: SignalMask,
-}
-
-/// Whether every handler that the program installed asks for interrupted calls to be restarted.
-pub(crate) fn handlers_restart() -> bool {
-    (1..=64).all(|signal| {
-        let mut action = KernelSigaction::default();
-        let args = [signal, 0, &raw mut action as usize, SIGNAL_MASK_LEN, 0, 0];
-        // SAFETY: only reads the present action into a live structure of the kernel's layout.
-        let known = unsafe { call(libc::SYS_rt_sigaction, args) }.is_ok();
-        let caught = known && action.handler > 1;
-        !caught || action.flags & libc::SA_RESTART as u64 != 0
-    })
 }
 
 /// Registers what runs before `fork` and after it, in the parent and in the child.

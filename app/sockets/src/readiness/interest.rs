@@ -137,7 +137,7 @@ impl Interest {
         !self.ready.is_empty()
     }
 
-    /// Returns true if a wait would report something. What it would not report leaves the ready list.
+    /// Returns true if a wait would report something. What it would not report leaves the list.
     pub(crate) fn has_due(&mut self) -> bool {
         let mut list = std::mem::take(&mut self.ready);
         let mut due = false;

@@ -1,9 +1,9 @@
 //! Epoll instances within another one.
 //!
-//! The kernel's outer instance has the kernel's inner one, and so sees what the kernel's descriptors
-//! in there do, and the inner lane's doorbell. That rings only if somebody announced a sleep, and
-//! says nothing of what is ready: a wait in the outer instance announces its sleep to the lanes
-//! within, and looks there itself.
+//! The kernel's outer instance has the kernel's inner one, and so sees what the kernel's
+//! descriptors in there do, and the inner lane's doorbell. The doorbell rings only if somebody
+//! announced a sleep, and says nothing of what is ready. A wait in the outer instance therefore
+//! announces its sleep to the lanes within, and looks there itself.
 
 use std::os::fd::RawFd;
 

@@ -1,8 +1,8 @@
 //! A lock for short critical sections, usable where libc's are not: no allocation, no libc call.
 //!
-//! While a thread has a lock no handler of the program runs there (`section_unsafe`). The lock knows
-//! its owner all the same: a handler that the library does not know of is found out instead of
-//! waiting for ever.
+//! While a thread has a lock no handler of the program runs there (`section_unsafe`). The lock
+//! knows its owner all the same: a handler that the library does not know of is found out instead
+//! of waiting for ever.
 
 use std::{
     cell::UnsafeCell,

@@ -1,0 +1,83 @@
+//! Bytes between sockets and files or pipes.
+
+use std::ffi::{c_int, c_uint};
+
+use libc::{off_t, size_t, ssize_t};
+use tidelane_sockets::{descriptors, file};
+
+use crate::answer_unsafe::{fail, ours_or_kernel};
+
+/// `sendfile(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(
+    out: c_int,
+    file: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    let args = [out as usize, file as usize, offset as usize, count, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handled = descriptors::socket(out)
+            .and_then(|socket| file::send_file(socket, out, file, offset.as_mut(), count));
+        ours_or_kernel(handled, libc::SYS_sendfile, args)
+    }
+}
+
+/// `sendfile` of programs built with large files.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile64(
+    out: c_int,
+    file: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: the caller's promise; `off_t` has 64 bits.
+    unsafe { sendfile(out, file, offset, count) }
+}
+
+/// `splice(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn splice(
+    from: c_int,
+    from_offset: *mut off_t,
+    to: c_int,
+    to_offset: *mut off_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let ends = (descriptors::socket(from), descriptors::socket(to));
+    if matches!(ends, (Some(_), None) | (None, Some(_)))
+        && !(from_offset.is_null() && to_offset.is_null())
+    {
+        return fail(libc::ESPIPE);
+    }
+    let handled = match ends {
+        (Some(socket), None) => file::splice_out(socket, from, to, len, flags),
+        (None, Some(socket)) => file::splice_in(socket, to, from, len, flags),
+        // Neither end is a pipe: EINVAL. Neither is ours: not our business.
+        _ => None,
+    };
+    let args = [
+        from as usize,
+        from_offset as usize,
+        to as usize,
+        to_offset as usize,
+        len,
+        flags as usize,
+    ];
+    // SAFETY: the caller's promise.
+    unsafe { ours_or_kernel(handled, libc::SYS_splice, args) }
+}

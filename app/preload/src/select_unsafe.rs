@@ -1,0 +1,246 @@
+//! select.
+
+use std::{
+    ffi::{c_int, c_void},
+    slice,
+};
+
+use libc::{pollfd, sigset_t, timespec, timeval};
+use tidelane_sockets::{Handled, descriptors, poll, sys, sys::SignalMask};
+
+use crate::{
+    answer_unsafe::{kernel, ours_or_kernel},
+    readiness_unsafe::{SIGNAL_MASK_LEN, duration},
+};
+
+/// Bits of one word of an `fd_set`.
+const WORD_BITS: usize = usize::BITS as usize;
+
+/// The three sets of `select`, as the words that they are.
+struct Sets<'a> {
+    /// For reading, writing, exceptions.
+    sets: [Option<&'a mut [usize]>; 3],
+}
+
+/// The events that make a descriptor ready in each set (POLLIN_SET and so on in Linux).
+const SET_EVENTS: [i16; 3] = [
+    libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
+    libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR,
+    libc::POLLPRI,
+];
+
+impl<'a> Sets<'a> {
+    /// # Safety
+    ///
+    /// Each pointer is null or valid for `count` bits in whole words.
+    unsafe fn new(pointers: [*mut c_void; 3], count: usize) -> Self {
+        let words = count.div_ceil(WORD_BITS);
+        let sets = pointers.map(|pointer| {
+            // SAFETY: the caller's promise.
+            (!pointer.is_null())
+                .then(|| unsafe { slice::from_raw_parts_mut(pointer.cast::<usize>(), words) })
+        });
+        Self { sets }
+    }
+
+    fn contains(&self, set: usize, fd: usize) -> bool {
+        let words = self.sets[set].as_ref();
+        words.is_some_and(|words| words[fd / WORD_BITS] & (1 << (fd % WORD_BITS)) != 0)
+    }
+
+    fn entries(&self, count: usize) -> Vec<pollfd> {
+        let mut entries = Vec::new();
+        for fd in 0..count {
+            let mut events = 0;
+            for (set, bits) in SET_EVENTS.iter().enumerate() {
+                if self.contains(set, fd) {
+                    events |= bits;
+                }
+            }
+            if events != 0 {
+                entries.push(pollfd {
+                    fd: fd as c_int,
+                    events,
+                    revents: 0,
+                });
+            }
+        }
+        entries
+    }
+
+    /// Whether one of ours is among them. No allocation: most calls have none.
+    fn concern(&self, count: usize) -> bool {
+        let ours = |fd: usize| !descriptors::is_foreign(fd as c_int);
+        (0..count).any(|fd| (0..3).any(|set| self.contains(set, fd)) && ours(fd))
+    }
+
+    /// Leaves what is ready. Returns the number of bits.
+    fn keep(&mut self, count: usize, entries: &[pollfd]) -> usize {
+        let asked: Vec<[bool; 3]> = entries
+            .iter()
+            .map(|entry| [0, 1, 2].map(|set| self.contains(set, entry.fd as usize)))
+            .collect();
+        for words in self.sets.iter_mut().flatten() {
+            words[..count.div_ceil(WORD_BITS)].fill(0);
+        }
+        let mut ready = 0;
+        for (entry, asked) in entries.iter().zip(asked) {
+            let fd = entry.fd as usize;
+            for set in 0..3 {
+                if asked[set]
+                    && entry.revents & SET_EVENTS[set] != 0
+                    && let Some(words) = &mut self.sets[set]
+                {
+                    words[fd / WORD_BITS] |= 1 << (fd % WORD_BITS);
+                    ready += 1;
+                }
+            }
+        }
+        ready
+    }
+}
+
+/// `select` or `pselect`, if one of ours is in a set.
+///
+/// # Safety
+///
+/// The sets are valid or null.
+unsafe fn select_ours(
+    count: c_int,
+    pointers: [*mut c_void; 3],
+    timeout_ns: Option<u64>,
+    mask: Option<SignalMask>,
+) -> Handled {
+    let count = usize::try_from(count).ok()?;
+    // SAFETY: the caller's promise.
+    let mut sets = unsafe { Sets::new(pointers, count) };
+    if !sets.concern(count) {
+        return None;
+    }
+    let mut entries = sets.entries(count);
+    match poll::poll(&mut entries, timeout_ns, mask)? {
+        Ok(_)
+            if entries
+                .iter()
+                .any(|entry| entry.revents & libc::POLLNVAL != 0) =>
+        {
+            Some(Err(tidelane_sockets::Errno(libc::EBADF)))
+        }
+        Ok(_) => Some(Ok(sets.keep(count, &entries))),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// `select(2)`. As in Linux, what is left of the timeout is written back.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn select(
+    count: c_int,
+    read: *mut c_void,
+    write: *mut c_void,
+    except: *mut c_void,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let timeout_ns = timeout.as_ref().map(|time| {
+            let seconds = (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
+            seconds.saturating_add(time.tv_usec.max(0) as u64 * 1_000)
+        });
+        let invalid = timeout
+            .as_ref()
+            .is_some_and(|t| t.tv_sec < 0 || t.tv_usec < 0);
+        let begin = if timeout_ns.is_some() {
+            sys::monotonic_ns()
+        } else {
+            0
+        };
+        let handled = if invalid {
+            None
+        } else {
+            select_ours(count, [read, write, except], timeout_ns, None)
+        };
+        if handled.is_none() {
+            return select_in_kernel(count, [read, write, except], timeout);
+        }
+        if let (Some(timeout), Some(all)) = (timeout.as_mut(), timeout_ns) {
+            let left = all.saturating_sub(sys::monotonic_ns() - begin);
+            timeout.tv_sec = (left / 1_000_000_000) as i64;
+            timeout.tv_usec = (left % 1_000_000_000 / 1_000) as i64;
+        }
+        ours_or_kernel(handled, 0, [0; 6]) as c_int
+    }
+}
+
+/// `select` by its only system call that all platforms have.
+///
+/// # Safety
+///
+/// As for `select`.
+unsafe fn select_in_kernel(count: c_int, sets: [*mut c_void; 3], timeout: *mut timeval) -> c_int {
+    // SAFETY: the caller's promise; the local structures are live during the call.
+    unsafe {
+        let spec = timeout.as_ref().map(|time| timespec {
+            tv_sec: time.tv_sec + time.tv_usec.div_euclid(1_000_000),
+            tv_nsec: time.tv_usec.rem_euclid(1_000_000) * 1_000,
+        });
+        let spec_pointer = spec.as_ref().map_or(0, |spec| &raw const *spec as usize);
+        let [read, write, except] = sets;
+        let args = [
+            count as usize,
+            read as usize,
+            write as usize,
+            except as usize,
+            spec_pointer,
+            0,
+        ];
+        let result = kernel(libc::SYS_pselect6, args) as c_int;
+        if let (Some(timeout), Some(spec)) = (timeout.as_mut(), &spec) {
+            let left = std::ptr::read_volatile(spec);
+            timeout.tv_sec = left.tv_sec;
+            timeout.tv_usec = left.tv_nsec / 1_000;
+        }
+        result
+    }
+}
+
+/// `pselect(2)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut c_void,
+    write: *mut c_void,
+    except: *mut c_void,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's promise; the local structures are live during the call.
+    unsafe {
+        let handled = match duration(timeout) {
+            Some(timeout_ns) => {
+                let mask = mask.cast::<SignalMask>().as_ref().copied();
+                select_ours(count, [read, write, except], timeout_ns, mask)
+            }
+            None => None,
+        };
+        let spec = timeout.as_ref().copied();
+        let spec_pointer = spec.as_ref().map_or(0, |spec| &raw const *spec as usize);
+        let mask_and_len = [mask as usize, SIGNAL_MASK_LEN];
+        let args = [
+            count as usize,
+            read as usize,
+            write as usize,
+            except as usize,
+            spec_pointer,
+            &raw const mask_and_len as usize,
+        ];
+        ours_or_kernel(handled, libc::SYS_pselect6, args) as c_int
+    }
+}

@@ -1,0 +1,25 @@
+//! What the program installed for signals.
+
+use super::{SIGNAL_MASK_LEN, SignalMask, call};
+
+/// What is installed for a signal: the kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Default)]
+struct KernelSigaction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: SignalMask,
+}
+
+/// Whether every handler that the program installed asks for interrupted calls to be restarted.
+pub(crate) fn handlers_restart() -> bool {
+    (1..=64).all(|signal| {
+        let mut action = KernelSigaction::default();
+        let args = [signal, 0, &raw mut action as usize, SIGNAL_MASK_LEN, 0, 0];
+        // SAFETY: only reads the present action into a live structure of the kernel's layout.
+        let known = unsafe { call(libc::SYS_rt_sigaction, args) }.is_ok();
+        let caught = known && action.handler > 1;
+        !caught || action.flags & libc::SA_RESTART as u64 != 0
+    })
+}
