@@ -1,4 +1,4 @@
-//! See `tidelane_fuzz::fragments`.
+//! libFuzzer's entry point for `tidelane_fuzz::fragments`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| tidelane_fuzz::fragments(data));

@@ -1,4 +1,4 @@
-//! See `tidelane_fuzz::registration`.
+//! libFuzzer's entry point for `tidelane_fuzz::registration`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| tidelane_fuzz::registration(data));

@@ -1,4 +1,4 @@
-//! See `tidelane_fuzz::segments`.
+//! libFuzzer's entry point for `tidelane_fuzz::segments`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| tidelane_fuzz::segments(data));

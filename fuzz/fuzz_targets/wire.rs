@@ -1,4 +1,4 @@
-//! See `tidelane_fuzz::wire`.
+//! libFuzzer's entry point for `tidelane_fuzz::wire`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| tidelane_fuzz::wire(data));

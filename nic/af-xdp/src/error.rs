@@ -34,7 +34,7 @@ pub enum XdpError {
     MtuTooLarge {
         /// The interface.
         interface: String,
-        /// Its MTU.
+        /// MTU of the interface.
         mtu: u32,
         /// The largest MTU of a port ([`MTU_MAX`](crate::MTU_MAX)).
         mtu_max: u32,

@@ -35,7 +35,7 @@ unsafe impl OptionValue for c_int {}
 /// A structure that begins like `sockaddr`.
 ///
 /// # Safety
-/// Its first field is the address family.
+/// The first field of the structure is the address family.
 unsafe trait SocketAddress {}
 // SAFETY: `sxdp_family` is first.
 unsafe impl SocketAddress for libc::sockaddr_xdp {}

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untrusted_descriptor_must_be_an_eventfd() {
+    fn nothing_else_is_taken_from_a_stranger() {
         let file = rustix::fs::memfd_create("[eventfd]", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         assert!(Doorbell::from_untrusted(file).is_err());
         let (read, write) = rustix::pipe::pipe().unwrap();

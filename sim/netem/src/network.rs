@@ -131,7 +131,8 @@ impl Network {
             .min()
     }
 
-    /// Takes the frame that has arrived on `direction`. Returns it with its host, if the node is a host.
+    /// Takes the frame that has arrived on `direction`. Returns it with its host, if the node is a
+    /// host.
     pub fn arrive(&mut self, now: Instant, direction: usize) -> Option<(usize, Vec<u8>)> {
         let node = self.directions[direction].to;
         let frame = self.directions[direction].link.poll(now)?;

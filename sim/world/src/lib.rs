@@ -9,7 +9,7 @@
 //!  Scenario --World::new--> machines (Host + page) <--rings--> processes (Program, workers, sides)
 //!                              |     ^                                 |
 //!                        frames v     | frames                         v
-//!                             links (netem::Link)                   Ledger: bytes written, read, ends
+//!                             links (netem::Link)                   Ledger: bytes written and read
 //! ```
 //!
 //! The checkers hold that bytes arrive intact and in order ([`side`](crate)), the end of file

@@ -1,7 +1,7 @@
 //! The bulk transfer of [`Bulk`] between models of Linux's TCP senders and receivers, over the same
 //! network with the same random numbers.
 //!
-//! Its frames have the length of real ones, so that they take the same time on a link and the same
+//! The frames have the length of real ones, so that they take the same time on a link and the same
 //! space in a queue. Behind the link header they hold only the fields that the models exchange.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -71,28 +71,28 @@ impl Service {
         self.cores.iter_mut().find_map(Host::take_request)
     }
 
-    /// See [`Host::set_routes`].
+    /// Sets the routes of every core: see [`Host::set_routes`].
     pub fn set_routes(&mut self, now: Instant, addresses: &[IpAddress], routes: &[Route]) {
         for core in &mut self.cores {
             core.set_routes(now, addresses.to_vec(), routes.to_vec());
         }
     }
 
-    /// See [`Host::set_neighbour`].
+    /// Sets a neighbour entry of every core: see [`Host::set_neighbour`].
     pub fn set_neighbour(&mut self, now: Instant, addr: IpAddress, mac: Option<MacAddress>) {
         for core in &mut self.cores {
             core.set_neighbour(now, addr, mac);
         }
     }
 
-    /// See [`Host::add_ports`].
+    /// Adds local ports to every core: see [`Host::add_ports`].
     pub fn add_ports(&mut self, now: Instant, addr: IpAddress, ports: &[u16]) {
         for core in &mut self.cores {
             core.add_ports(now, addr, ports);
         }
     }
 
-    /// See [`Host::add_program_of`].
+    /// Adds a program to every core: see [`Host::add_program_of`].
     pub fn add_program(
         &mut self,
         user: &Arc<User>,
@@ -122,7 +122,7 @@ impl Service {
         cores.all(|(core, id)| core.listen(*id, listen).is_ok())
     }
 
-    /// See [`Host::remove_program`].
+    /// Removes a program from every core: see [`Host::remove_program`].
     pub fn remove_program(&mut self, now: Instant, ids: &ProgramIds) {
         for (core, id) in self.cores.iter_mut().zip(&ids.0) {
             core.remove_program(now, *id);

@@ -70,8 +70,7 @@ pub struct Scene<'g> {
     /// The peer of all programs.
     pub peer: Peer,
     victim: Victim,
-    /// The victim's and the peer's end of a connection, with the number of secret bytes sent over
-    /// it.
+    /// The victim's and the peer's end of a connection, with the number of secret bytes sent.
     protected: Option<(Connection, Connection, u32)>,
     /// Programs that the input controls.
     pub attackers: Vec<Party>,

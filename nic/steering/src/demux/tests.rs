@@ -199,7 +199,7 @@ fn icmp_errors_follow_the_packet_they_quote() {
 }
 
 #[test]
-fn what_is_not_plainly_understood_is_the_kernels() {
+fn frames_with_unsupported_headers_go_to_the_kernel() {
     let Some(mut bench) = Bench::new() else {
         return;
     };

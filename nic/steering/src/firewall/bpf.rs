@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_have_is_left_out() {
+    fn hooks_of_both_groups_are_left_out() {
         let all = CgroupHooks(vec![("cgroup_sock_ops", 1), ("cgroup_inet_egress", 2)]);
         let root = CgroupHooks(vec![("cgroup_sock_ops", 1)]);
         assert_eq!(

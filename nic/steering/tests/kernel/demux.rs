@@ -184,8 +184,8 @@ fn another_program_is_respected() {
 }
 
 #[test]
-fn where_the_driver_cannot_the_stack_runs_it() {
-    if !privileged("where_the_driver_cannot_the_stack_runs_it") {
+fn generic_mode_is_used_if_native_mode_is_refused() {
+    if !privileged("generic_mode_is_used_if_native_mode_is_refused") {
         return;
     }
     // A veth whose peer may send jumbo frames accepts no native program.

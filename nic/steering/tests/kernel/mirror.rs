@@ -273,8 +273,8 @@ fn what_an_administrator_set_by_hand_stays() {
 }
 
 #[test]
-fn what_the_kernel_does_not_know_or_not_for_sure_is_asked_for() {
-    if !privileged("what_the_kernel_does_not_know_or_not_for_sure_is_asked_for") {
+fn unknown_and_stale_neighbours_are_resolved() {
+    if !privileged("unknown_and_stale_neighbours_are_resolved") {
         return;
     }
     let pair = Pair::new();

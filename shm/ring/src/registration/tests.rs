@@ -43,7 +43,7 @@ fn a_message_arrives_with_its_descriptors_in_order() {
 }
 
 #[test]
-fn nothing_there_and_closed_are_told_apart() {
+fn an_empty_socket_differs_from_a_closed_one() {
     let (a, b) = pair();
     let Err(RecvError::Io(error)) = recv_message(b.as_fd()) else {
         panic!("nothing was sent")

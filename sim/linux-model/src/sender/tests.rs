@@ -91,7 +91,7 @@ fn three_dup_acks_begin_recovery_with_proportional_rate_reduction() {
         sender.on_ack(RTT + 20, &ack(0, 0, &[(1, n)]));
         sent.extend(numbers(sender.take_segments()));
     }
-    // Of ten segments seven are in flight: 0 retransmitted, 10, and five more.
+    // Seven of ten segments are in flight: 0 retransmitted, 10, and five more.
     assert_eq!(sender.scoreboard.in_flight(), 7);
     assert_eq!(sent, [0, 11, 12, 13, 14, 15]);
     sender.on_ack(2 * RTT, &ack(12, RTT, &[]));
