@@ -211,7 +211,8 @@ fn load(
 }
 
 impl Sample {
-    /// Returns the client's counters, and the service's memory in KiB after its programs have ended.
+    /// Returns the client's counters, and the service's memory in KiB after its programs have
+    /// ended.
     fn of(line: &Value, ended_kib: f64) -> Self {
         let connections = line["connections"].as_f64().unwrap_or(1.0);
         let sum = |when: &str, prefix: &str, field: &str| -> f64 {
