@@ -250,10 +250,7 @@ fn start(
     }
     inner.error = 0;
     inner.cause_seen = false;
-    inner.state = State::Connecting(Connecting {
-        session: session.generation,
-        ..Connecting::default()
-    });
+    inner.state = State::Connecting(Connecting::asked(session.generation));
     Ok(if route == ROUTE_ACCELERATED {
         Started::Accelerated
     } else {
@@ -377,10 +374,10 @@ fn wait_answer(socket: &'static Socket, fd: RawFd) -> Option<u32> {
         let State::Connecting(connecting) = &inner.state else {
             return Ok(0);
         };
-        let dead = connecting.connection.is_none() && connecting.session <= session::last_gone();
-        kernel = connecting
-            .kernel
-            .or(dead.then_some(not_accelerated::SERVICE_GONE));
+        let dead = connecting
+            .is_orphaned()
+            .then_some(not_accelerated::SERVICE_GONE);
+        kernel = connecting.kernel.or(dead);
         match connecting.connection {
             None if kernel.is_none() => Err(WOULD_BLOCK),
             _ => Ok(0),

@@ -9,7 +9,7 @@ use super::{
     urgent,
 };
 use crate::{
-    service::{Connection, Lane, session},
+    service::{Connection, Lane},
     sys::{Errno, Few, from_cause},
 };
 
@@ -129,8 +129,7 @@ impl Inner {
             return;
         };
         let Some(connection) = &mut connecting.connection else {
-            if connecting.kernel.is_none() && connecting.session <= session::last_gone() {
-                // The service died before it answered.
+            if connecting.is_orphaned() {
                 self.fail_connect(close_cause::ABORTED);
             }
             return;

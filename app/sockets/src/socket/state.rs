@@ -44,7 +44,7 @@ use tidelane_abi::OpenOptions;
 use tidelane_client::ListenerHandle;
 
 use crate::{
-    service::{Connection, Lane},
+    service::{Connection, Lane, session},
     sys::Few,
 };
 
@@ -95,6 +95,22 @@ pub(crate) struct Connecting {
     pub(crate) kernel: Option<u32>,
     /// SYN waits for the first write, and carries so much of it. 0: it is out.
     pub(crate) syn_room: u32,
+}
+
+impl Connecting {
+    /// The service of this session was asked.
+    pub(crate) fn asked(session: u32) -> Self {
+        Self {
+            session,
+            ..Self::default()
+        }
+    }
+
+    /// Returns true if the service died before it answered.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        let unanswered = self.connection.is_none() && self.kernel.is_none();
+        unanswered && self.session <= session::last_gone()
+    }
 }
 
 /// A listener.
