@@ -154,7 +154,7 @@ const SETTLE: u64 = 2;
 /// Growth of a program in KiB, over all deaths after those, that is not a leak.
 const GROWTH_MAX_KIB: u64 = 1024;
 
-/// What a program holds.
+/// Descriptors and memory of a program.
 #[derive(Debug)]
 struct Footprint {
     descriptors: usize,

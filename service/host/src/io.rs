@@ -22,7 +22,7 @@ use crate::{
     hand_back::HandBack,
     hash::{label_seed, timestamp_offset},
     holders::Holders,
-    journal::FlowJournal,
+    journal::Keeper,
     late_resets::LateResets,
     listeners::Listeners,
     local_ports::LocalPorts,
@@ -75,10 +75,8 @@ pub struct HostIo<P> {
     pub dirty: Vec<FlowId>,
     /// Connections to hand to a member of their listener.
     pub accepted: Vec<(FlowId, ListenerId)>,
-    /// Flows that were established in this step, for the journal.
-    pub established: Vec<FlowId>,
     /// The journal of connections, if there is one.
-    pub journal: Option<FlowJournal>,
+    pub(crate) journal: Keeper,
     /// Flows that ended in this step, and whose binding ends with them.
     pub released: Vec<FlowId>,
     /// Buffers before accept.
@@ -139,8 +137,7 @@ impl<P: PacketIo> HostIo<P> {
             holders: Holders::default(),
             dirty: Vec::new(),
             accepted: Vec::new(),
-            established: Vec::new(),
-            journal: None,
+            journal: Keeper::default(),
             released: Vec::new(),
             staging,
             stream_memory: StreamMemory::default(),
@@ -420,22 +417,19 @@ impl<P: PacketIo> HostIo<P> {
     /// Everything but progress: notes it for the program, and for the end of the step.
     #[inline(never)]
     fn rare_event(&mut self, flow: FlowId, event: Event) {
+        self.journal.note(flow, event);
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;
         };
         match event {
             Event::Readable | Event::Writable => {}
-            Event::Connected => {
-                binding.service_flags |= service_flags::ESTABLISHED;
-                self.note_established(flow);
-            }
+            Event::Connected => binding.service_flags |= service_flags::ESTABLISHED,
             Event::Accepted(listener) => {
                 binding.service_flags |= service_flags::ESTABLISHED;
                 binding.listener = Some(listener);
                 binding.half_open = None;
                 self.accepted.push((flow, listener));
                 self.join_hop(flow);
-                self.note_established(flow);
             }
             Event::PeerClosed => binding.service_flags |= service_flags::FIN_RECEIVED,
             Event::FinAcked => binding.service_flags |= service_flags::FIN_ACKED,

@@ -22,13 +22,13 @@ use std::{
     },
 };
 
-use tidelane_engine::FlowId;
+use tidelane_engine::{Event, FlowId};
 use tidelane_flow::flags;
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::Region;
 use tidelane_wire::{Endpoint, FlowKey, IpAddress, SeqNumber};
 
-use crate::{Host, binding::Path, io::HostIo};
+use crate::{Host, binding::Path};
 
 /// Bytes of an entry.
 const ENTRY: u64 = 64;
@@ -47,7 +47,7 @@ const USED: u32 = 1;
 /// The connection uses timestamps.
 const TIMESTAMPS: u32 = 1 << 1;
 
-/// What is known of a connection.
+/// A connection, as the other process sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
     /// Both ends.
@@ -172,7 +172,7 @@ fn offset(index: u32) -> u64 {
     PAGE + u64::from(index) * ENTRY
 }
 
-/// What the writer knows of a page of entries.
+/// The writer's account of a page of entries.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
     /// Entries in use.
@@ -208,7 +208,7 @@ impl FlowJournal {
         }
         let at = self.start + offset(index);
         self.region.copy_in(at, &entry.to_bytes());
-        // This process may be killed at any instruction: the reader sees an entry as a whole.
+        // The reader sees an entry as a whole: this process may be killed at any instruction.
         compiler_fence(Ordering::Release);
         let timestamps = entry.timestamp_offset.map_or(0, |_| TIMESTAMPS);
         self.set_state(index, USED | timestamps);
@@ -266,7 +266,7 @@ impl FlowJournal {
                 self.emptied.push(number);
             } else if page.used == 0 {
                 let at = self.start + offset(number * ENTRIES_OF_PAGE);
-                // What cannot be given back stays.
+                // A page that cannot be given back stays.
                 let _ = self.region.punch_hole(at, PAGE);
             }
         }
@@ -295,7 +295,7 @@ impl FlowJournal {
 
 /// How far the entries are up to date.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Round {
+struct Round {
     /// The flow to look at next.
     at: usize,
     /// Flows that the present round has still to look at.
@@ -304,11 +304,32 @@ pub(crate) struct Round {
     in_frames: u64,
 }
 
-impl<P> HostIo<P> {
-    /// The journal is to have the flow.
-    pub(crate) fn note_established(&mut self, flow: FlowId) {
-        if self.journal.is_some() {
+/// The journal of a host, if there is one, and how far it is up to date.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    journal: Option<FlowJournal>,
+    /// Flows that were established in this step.
+    established: Vec<FlowId>,
+    round: Round,
+}
+
+impl Keeper {
+    /// Notes a flow that is established, which is to be entered.
+    pub(crate) fn note(&mut self, flow: FlowId, event: Event) {
+        if self.journal.is_some() && matches!(event, Event::Connected | Event::Accepted(_)) {
             self.established.push(flow);
+        }
+    }
+
+    /// Returns true if flows are to be entered.
+    pub(crate) fn has_established(&self) -> bool {
+        !self.established.is_empty()
+    }
+
+    /// The flow is over.
+    pub(crate) fn clear(&mut self, flow: FlowId) {
+        if let Some(journal) = &mut self.journal {
+            journal.clear(flow.index() as u32);
         }
     }
 }
@@ -316,16 +337,13 @@ impl<P> HostIo<P> {
 impl<P: PacketIo> Host<P> {
     /// The host, which is new, writes the journal of its connections.
     pub fn set_journal(&mut self, journal: FlowJournal) {
-        self.io.journal = Some(journal);
+        self.io.journal.journal = Some(journal);
     }
 
     /// Enters connections that were established in this step.
     #[inline(never)]
     pub(crate) fn enter_established(&mut self) {
-        for flow in std::mem::take(&mut self.io.established) {
-            let Some(journal) = &mut self.io.journal else {
-                return;
-            };
+        for flow in std::mem::take(&mut self.io.journal.established) {
             let Some(state) = self.engine.flow(flow) else {
                 continue;
             };
@@ -343,25 +361,28 @@ impl<P: PacketIo> Host<P> {
                 rcv_nxt: state.rcv_nxt,
                 timestamp_offset: timestamps.then(|| template.timestamp_offset()),
             };
-            journal.enter(flow.index() as u32, &entry);
+            if let Some(journal) = &mut self.io.journal.journal {
+                journal.enter(flow.index() as u32, &entry);
+            }
         }
     }
 
     /// Brings the entries of some flows up to date, and gives back pages without entries.
     pub(crate) fn tend_journal(&mut self) {
-        let Some(journal) = &mut self.io.journal else {
+        let Keeper { journal, round, .. } = &mut self.io.journal;
+        let Some(journal) = journal else {
             return;
         };
         let flows = self.io.bindings.len();
         let in_frames = self.io.counters.in_frames;
-        if self.round.left == 0 && self.round.in_frames != in_frames {
-            self.round.left = flows;
-            self.round.in_frames = in_frames;
+        if round.left == 0 && round.in_frames != in_frames {
+            round.left = flows;
+            round.in_frames = in_frames;
         }
-        for _ in 0..self.round.left.min(PART_MAX) {
-            self.round.left -= 1;
-            self.round.at = (self.round.at + 1) % flows.max(1);
-            let number = self.round.at as u32;
+        for _ in 0..round.left.min(PART_MAX) {
+            round.left -= 1;
+            round.at = (round.at + 1) % flows.max(1);
+            let number = round.at as u32;
             if let Some(state) = self.engine.flow(FlowId(number)) {
                 journal.update(number, state.snd_una, state.rcv_nxt);
             }
@@ -371,9 +392,10 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns true if sequence numbers may have moved on, or pages may have to be given back.
     pub(crate) fn is_journal_stale(&self) -> bool {
-        let moved = self.round.left > 0 || self.round.in_frames != self.io.counters.in_frames;
-        let journal = self.io.journal.as_ref();
-        journal.is_some_and(|journal| journal.is_loose() || moved && journal.used > 0)
+        let Keeper { journal, round, .. } = &self.io.journal;
+        let moved = round.left > 0 || round.in_frames != self.io.counters.in_frames;
+        let stale = |journal: &FlowJournal| journal.is_loose() || moved && journal.used > 0;
+        journal.as_ref().is_some_and(stale)
     }
 }
 

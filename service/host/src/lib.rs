@@ -66,7 +66,6 @@ use crate::{
     accounts::Resource,
     fragments::Fragments,
     io::HostIo,
-    journal::Round,
     requests::{PARKED_MAX, Parked},
     routes::Routes,
     shared::{HOLDS_MAX, SharedConnections},
@@ -194,8 +193,6 @@ pub struct Host<P: PacketIo> {
     /// Connections wait for a member of their listener to have room for them.
     unhoused: bool,
     next_sweep: Instant,
-    /// How far the journal is up to date.
-    round: Round,
     /// The largest receive window of connections while there is no pressure on memory.
     rx_window_max: u32,
 }
@@ -238,7 +235,6 @@ impl<P: PacketIo> Host<P> {
             backlogged: false,
             unhoused: false,
             next_sweep: Instant(0),
-            round: Round::default(),
         })
     }
 

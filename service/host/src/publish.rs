@@ -24,7 +24,7 @@ impl<P: PacketIo> Host<P> {
     /// Hands accepted connections out, tells programs of changed flows, and ends bindings.
     #[inline(never)]
     pub(crate) fn publish(&mut self, now: Instant) {
-        if !self.io.established.is_empty() {
+        if self.io.journal.has_established() {
             self.enter_established();
         }
         if !self.io.accepted.is_empty() {
@@ -169,9 +169,7 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         self.io.local_ports.end(binding.local_port);
-        if let Some(journal) = &mut self.io.journal {
-            journal.clear(flow.index() as u32);
-        }
+        self.io.journal.clear(flow);
         if let Some((program, endpoint)) = binding.reserved.take() {
             self.io.local_ports.end_reserved(program, endpoint);
             self.io.request(HostRequest::PortIdle { program, endpoint });

@@ -45,7 +45,7 @@ const FRAME_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
 /// The window of the segments. Peers do not look at it in a segment that they have already.
 const WINDOW: u16 = u16::MAX;
 
-/// What the process needs that ends the connections.
+/// The connections, and the sockets to tell their peers with.
 #[derive(Debug)]
 pub struct Orphans {
     journal: JournalMemory,
@@ -99,7 +99,7 @@ impl Orphans {
         count
     }
 
-    /// What cannot be sent is lost, as it may be on its way: there are further rounds.
+    /// Tells one peer. A segment that cannot be sent is lost, and further rounds follow.
     fn disturb_peer(&self, entry: &JournalEntry) {
         let mut frame = [0; FRAME_MAX];
         let Some(packet) = write_packet(&mut frame, entry) else {

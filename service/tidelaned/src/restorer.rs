@@ -102,7 +102,7 @@ fn take_messages(messages: &OwnedFd) -> Result<Vec<(Features, FeatureNumber)>, S
                 changes.push((features, FeatureNumber::from_ne_bytes(rest)));
             }
             Err(Errno::INTR) => {}
-            // Whatever else comes is the service's end.
+            // Any other result means that the service has ended.
             _ => return Ok(changes),
         }
     }
