@@ -152,6 +152,7 @@ static void attempt(int listener, const char *to, const char *from, int nonblock
 	if (connect(client, &peer.any, sizeof peer) != 0) {
 		error = errno;
 		if (nonblocking && error == EINPROGRESS) {
+			printf(" in progress,");
 			struct epoll_event event = {.events = EPOLLOUT};
 			int set = epoll_create1(0);
 			must(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, client, &event) == 0);
@@ -226,6 +227,20 @@ static void table(const char *own, const char *other)
 	must((server = accept(one, NULL, NULL)) >= 0);
 	exchange(client, server);
 	printf("the more specific one: ok\n");
+	/* A reset comes after the text that was written before it. */
+	struct linger at_once = {.l_onoff = 1};
+	char text[64];
+	int listener = listener_at("127.0.0.1", 0, 0);
+	name = name_of("127.0.0.1", port_of(listener));
+	client = socket(AF_INET, SOCK_STREAM, 0);
+	must(connect(client, &name.any, sizeof name) == 0);
+	must((server = accept(listener, NULL, NULL)) >= 0);
+	must(setsockopt(client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+	must(send(client, "before the reset", 16, 0) == 16 && close(client) == 0);
+	wait_for(server, POLLHUP);
+	must(recv(server, text, sizeof text, 0) == 16);
+	must(recv(server, text, sizeof text, 0) == -1);
+	printf("after the text: %s\n", strerror(errno));
 	/* A connection to itself: simultaneous open, which needs no listener. */
 	client = socket(AF_INET, SOCK_STREAM, 0);
 	name = name_of("127.0.0.1", 0);

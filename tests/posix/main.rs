@@ -43,6 +43,11 @@ const CASES: &[Case] = &[
         run: accelerated_peer,
         seconds: 900,
     },
+    Case {
+        name: "posix::over_loopback",
+        run: over_loopback,
+        seconds: 900,
+    },
 ];
 
 fn main() -> ExitCode {
@@ -102,6 +107,8 @@ struct Stage<'a> {
 struct Stacks<'a> {
     own: Option<&'a Service>,
     peer: Option<&'a Service>,
+    /// Options of `tidelane run`, for both.
+    run_options: &'a str,
     environment: &'a [(&'a str, &'a str)],
 }
 
@@ -115,7 +122,7 @@ struct Seen {
 
 impl Stage<'_> {
     /// A peer for one case: what a case leaves behind there, or breaks, goes with it.
-    fn peer(&self, service: Option<&Service>) -> Result<(PathBuf, Running), Stop> {
+    fn peer(&self, stacks: Stacks<'_>) -> Result<(PathBuf, Running), Stop> {
         static PEERS: AtomicU32 = AtomicU32::new(0);
         let number = PEERS.fetch_add(1, Ordering::Relaxed);
         let path = self.wire.scratch().join(format!("peer-{number}"));
@@ -124,7 +131,8 @@ impl Stage<'_> {
             .program(self.peer_side, &self.programs.peer.to_string_lossy())
             .arg(path.display())
             .arg(self.peer_address)
-            .on(service)
+            .run_options(stacks.run_options)
+            .on(stacks.peer)
             .spawn()?;
         tools::wait_until(CASE_MAX, "the peer", || {
             running.check_alive()?;
@@ -135,7 +143,7 @@ impl Stage<'_> {
 
     /// Runs a case against a new peer.
     fn run(&self, case: &str, stacks: Stacks<'_>) -> Result<Seen, Stop> {
-        let (path, peer) = self.peer(stacks.peer)?;
+        let (path, peer) = self.peer(stacks)?;
         let program = self
             .wire
             .program(Side::Server, &self.programs.posix.to_string_lossy())
@@ -143,6 +151,7 @@ impl Stage<'_> {
             .env("POSIX_PEER", &path.to_string_lossy())
             .env("POSIX_OWN_ADDRESS", &self.own_address.to_string())
             .env("POSIX_PEER_ADDRESS", &self.peer_address.to_string())
+            .run_options(stacks.run_options)
             .on(stacks.own);
         let program = if KERNEL_TOO.contains(&case) {
             program
@@ -325,6 +334,27 @@ fn accelerated_peer() -> Outcome {
     let accelerated = Stacks {
         own: Some(&service),
         peer: Some(&service),
+        ..Stacks::default()
+    };
+    compare(&stage, Stacks::default(), accelerated)
+}
+
+/// Both programs on one service, over loopback.
+fn over_loopback() -> Outcome {
+    let wire = wire()?;
+    let programs = Programs::compile(wire.scratch())?;
+    let stage = Stage {
+        wire: &wire,
+        programs: &programs,
+        own_address: Ipv4Addr::LOCALHOST,
+        peer_side: Side::Server,
+        peer_address: Ipv4Addr::LOCALHOST,
+    };
+    let service = wire.service()?;
+    let accelerated = Stacks {
+        own: Some(&service),
+        peer: Some(&service),
+        run_options: "--loopback",
         ..Stacks::default()
     };
     compare(&stage, Stacks::default(), accelerated)

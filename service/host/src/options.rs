@@ -213,7 +213,7 @@ impl<P: PacketIo> Host<P> {
                 binding.closed_by_program = true;
             }
             if flags & program_flags::ABORT != 0 {
-                self.engine.abort(now, flow, &mut self.io);
+                self.engine.close_with_reset(now, flow, &mut self.io);
             } else {
                 self.engine.close(now, flow, &mut self.io);
             }

@@ -144,7 +144,7 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     let mut inner = socket.enter(fd)?;
     inner.refresh();
     match inner.state {
-        State::Stream(_) => Some(Ok(0)),
+        // As in Linux, also if the handshake is over already: the next call tells.
         State::Failed => Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNREFUSED)))),
         _ => {
             inner.connect_pending = true;

@@ -46,6 +46,15 @@ impl Engine {
         self.table.recycle();
     }
 
+    /// Sends the data of a flow that may be sent now, before the end of the batch.
+    pub(super) fn send_now(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
+        let flow = self.table.get(id);
+        if flow.is_some_and(|flow| flow.has(flags::SEND_WANTED)) {
+            self.tick(now);
+            self.finish_flow(id, env);
+        }
+    }
+
     /// Adds a flow to the list of pending flows.
     #[inline(always)]
     pub(super) fn push_pending(&mut self, id: FlowId) {

@@ -196,7 +196,7 @@ impl Engine {
         // A flow in SYN-RECEIVED has received data only with Fast Open.
         if opening || unread {
             self.counters.abort_on_close += u64::from(unread);
-            self.abort(now, id, env);
+            self.close_with_reset(now, id, env);
             return;
         }
         let clock = Clock::at(now);
@@ -215,6 +215,13 @@ impl Engine {
             }
         }
         self.set_pending(id);
+    }
+
+    /// CLOSE with a RST (SO_LINGER of zero seconds, or unread data). Data that may be sent precedes
+    /// the RST: Linux sent it when the program wrote it.
+    pub fn close_with_reset(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
+        self.send_now(now, id, env);
+        self.abort(now, id, env);
     }
 
     /// ABORT: sends a RST. The event [`Released`](tidelane_flow::Event::Released) comes before this
