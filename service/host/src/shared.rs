@@ -346,7 +346,7 @@ impl<P: PacketIo> Host<P> {
             }
         };
         if abort {
-            self.engine.abort(now, flow, &mut self.io);
+            self.engine.close_with_reset(now, flow, &mut self.io);
         } else {
             self.engine.close(now, flow, &mut self.io);
         }
