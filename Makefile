@@ -1,9 +1,9 @@
-# make build | demo | test | proofs | bench FIGURE=... | programs | lab KERNEL=... NIC=... | clean
+# make build | demo | test | proofs | bench FIGURE=... | programs | suites | lab KERNEL=... NIC=... | clean
 #
 # Each target installs missing packages (scripts/setup.sh), shows its progress and cleans up, also
 # after Ctrl-C. CARGO_TARGET_DIR is honoured.
 
-.PHONY: help build demo test proofs bench programs lab clean
+.PHONY: help build demo test proofs bench programs suites lab clean
 
 help:
 	@echo 'make build                 release binaries'
@@ -12,6 +12,7 @@ help:
 	@echo 'make proofs                loss, deaths, floods, hostile input at full size (root; half an hour)'
 	@echo 'make bench FIGURE=NAME     one experiment: tas-fig4, tas-fig7, ..., instructions (root)'
 	@echo 'make programs PROGRAMS="A B"   real programs and their table; without names, all (root)'
+	@echo 'make suites SUITES="A B"   suites that others wrote, on both stacks; without names, all (root)'
 	@echo 'make lab KERNEL=LIST NIC=LIST  tests on other kernels and NICs, emulated (docs/kernels.md)'
 	@echo 'make lab PAIR=6.1,newest       two machines on one link, with a kernel each; PAIR=all'
 	@echo 'make lab SCRIPTS=1             the packet scripts on several kernels'
@@ -53,6 +54,12 @@ programs:
 	cargo build --release --workspace
 	cargo build --release --package tidelane-steering --examples
 	@cargo xtask programs $(PROGRAMS)
+
+# Each suite brings its own packages, and is built under target/suites.
+suites:
+	@scripts/setup.sh bench
+	cargo build --release --workspace
+	@cargo xtask suites $(SUITES)
 
 # KERNEL and NIC are comma-separated lists, or all. SMALL=1 runs a part of a few minutes.
 lab:

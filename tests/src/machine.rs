@@ -46,6 +46,8 @@ pub fn commit() -> String {
         "bench/figures/",
         "bench/programs/result.json",
         "bench/programs/TABLE.md",
+        "bench/suites/result.json",
+        "bench/suites/TABLE.md",
     ];
     let is_kept = |line: &str| kept.iter().any(|place| line.contains(place));
     let dirty = changed.lines().any(|line| !is_kept(line));

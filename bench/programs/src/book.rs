@@ -7,12 +7,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use tidelane_programs::packages::tools_dir;
 use tidelane_tests::{Stop, machine};
 
-use crate::{
-    catalog::{Entry, tools_dir},
-    load::Sample,
-};
+use crate::{catalog::Entry, load::Sample};
 
 mod table;
 

@@ -4,10 +4,11 @@
 //! what clients leave), `{tools}` (what PyPI and npm brought), `{server}` and `{client}`
 //! (addresses), `{port}`, and `{origin}` (address and port of the HTTP server behind proxies).
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
-use tidelane_tests::{Stop, tools::target_dir};
+use tidelane_programs::{folder, packages::tools_dir};
+use tidelane_tests::Stop;
 
 /// Runs the check for three seconds, and once at least; a line of microseconds for each.
 const CHECKS: &str = "end=$(($(date +%s%N) + 3000000000))
@@ -144,39 +145,15 @@ impl Entry {
     }
 }
 
-/// Where packages of PyPI and npm are installed.
-pub fn tools_dir() -> std::path::PathBuf {
-    target_dir().join("programs")
-}
-
 /// The entries with these names, or all.
 pub fn read(folder: &Path, names: &[String]) -> Result<Vec<Entry>, Stop> {
-    let mut entries = Vec::new();
-    for file in fs::read_dir(folder)? {
-        let path = file?.path();
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let chosen = names.is_empty() || names.iter().any(|wanted| *wanted == name);
-        if chosen
-            && path
-                .extension()
-                .is_some_and(|extension| extension == "toml")
-        {
-            entries.push(parse(&name, &fs::read_to_string(&path)?)?);
-        }
-    }
-    let unknown = |name: &&String| !entries.iter().any(|entry: &Entry| entry.name == **name);
-    if let Some(name) = names.iter().find(unknown) {
-        return Err(Stop::Fail(format!("no program {name}; --list has them")));
-    }
+    let named = |(name, entry)| Entry { name, ..entry };
+    let mut entries: Vec<Entry> = folder::read(folder, names)?
+        .into_iter()
+        .map(named)
+        .collect();
     entries.sort_by(|a, b| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));
     Ok(entries)
-}
-
-fn parse(name: &str, text: &str) -> Result<Entry, Stop> {
-    let mut entry: Entry =
-        toml::from_str(text).map_err(|error| Stop::Fail(format!("{name}.toml: {error}")))?;
-    name.clone_into(&mut entry.name);
-    Ok(entry)
 }
 
 #[cfg(test)]

@@ -188,7 +188,7 @@ fn fail_all(row: &mut Row, conditions: &[Condition], sides: &[Sides], stop: &Sto
             let (Stop::Skip(note) | Stop::Fail(note)) = stop;
             let cell = Cell {
                 mark: Mark::Failed,
-                note: check::brief(note),
+                note: tidelane_programs::brief(note),
             };
             row.add(*condition, *sides, cell);
         }
@@ -225,7 +225,7 @@ fn cell(stand: &Stand<'_>, result: Result<Checked, Stop>) -> Cell {
             if !stand.server.borrow_mut().alive() {
                 note += &format!(
                     "; the server ended: {}",
-                    check::brief(&stand.server_words())
+                    tidelane_programs::brief(&stand.server_words())
                 );
             }
             Cell {
@@ -238,5 +238,5 @@ fn cell(stand: &Stand<'_>, result: Result<Checked, Stop>) -> Cell {
 
 fn words(stop: Stop) -> String {
     let (Stop::Skip(text) | Stop::Fail(text)) = stop;
-    check::brief(&text)
+    tidelane_programs::brief(&text)
 }

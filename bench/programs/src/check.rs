@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
+use tidelane_programs::brief;
 use tidelane_tests::{Service, Side, Stop, command};
 
 use crate::{
@@ -95,19 +96,4 @@ fn digest(path: &Path) -> Result<String, Stop> {
         .next()
         .unwrap_or_default()
         .to_owned())
-}
-
-/// The last words of a text, on one line.
-pub fn brief(text: &str) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    let last = lines[lines.len().saturating_sub(3)..].join(" | ");
-    let start = last
-        .char_indices()
-        .rev()
-        .nth(300)
-        .map_or(0, |(index, _)| index);
-    last[start..].to_owned()
 }

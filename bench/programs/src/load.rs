@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use tidelane_programs::brief;
 use tidelane_tests::{Side, Stop};
 
 use crate::{
     catalog::{Load, Reads},
-    check::brief,
     stand::Stand,
     witness::{Carried, Witness},
 };

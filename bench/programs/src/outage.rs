@@ -173,7 +173,7 @@ impl Driver {
         }
         if status != "0" {
             let errors = fs::read_to_string(self.home.join(format!("err.{}", self.round)))?;
-            fail!("the client failed: {}", check::brief(&errors));
+            fail!("the client failed: {}", tidelane_programs::brief(&errors));
         }
         let output = self.home.join(format!("out.{}", self.round));
         check::compare(&stand.file(&stand.entry.check.gives), &output)?;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use rustix::process::Signal;
+use tidelane_programs::packages::search_path;
 use tidelane_tests::{
     Nginx, Program, Running, Service, Side, Stop, Wire, WireOptions, command,
     impair::{Impairment, impaired_wire},
@@ -16,7 +17,7 @@ use tidelane_tests::{
     wire::{CLIENT, SERVER, write_random_file},
 };
 
-use crate::{catalog::Entry, install::search_path};
+use crate::catalog::Entry;
 
 /// Port of the HTTP server behind proxies.
 const ORIGIN_PORT: u16 = 8000;

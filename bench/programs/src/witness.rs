@@ -1,6 +1,7 @@
 //! Who carried the connections: counters of the services and of both kernels, before and after.
 
-use tidelane_tests::{Service, Side, Stop, command};
+use tidelane_programs::counters::kernel_count;
+use tidelane_tests::{Service, Side, Stop};
 
 use crate::stand::Stand;
 
@@ -78,7 +79,7 @@ impl Opens {
         };
         Ok(Self {
             kernel: kernel_opens(stand)?,
-            kernel_passive: kernel_count(stand, Side::Server, "PassiveOpens")?,
+            kernel_passive: kernel_count(&stand.wire, Side::Server, "PassiveOpens")?,
             client: count(client, "active_opens")?,
             passive: count(stand.service.as_ref(), "passive_opens")?,
         })
@@ -89,39 +90,11 @@ impl Opens {
 /// loopback, as pairs of sockets are made in portable programs, are at both ends there. The server
 /// opens connections to the origin alone.
 fn kernel_opens(stand: &Stand<'_>) -> Result<u64, Stop> {
-    let count = |name| kernel_count(stand, Side::Client, name);
+    let count = |name| kernel_count(&stand.wire, Side::Client, name);
     let own = if stand.entry.origin {
         0
     } else {
         count("PassiveOpens")?
     };
     Ok(count("ActiveOpens")?.saturating_sub(own))
-}
-
-/// A counter of TCP of a namespace's kernel.
-fn kernel_count(stand: &Stand<'_>, side: Side, name: &str) -> Result<u64, Stop> {
-    let space = stand.wire.namespace(side);
-    let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;
-    counter(&text, name).ok_or_else(|| Stop::Fail(format!("no {name}")))
-}
-
-/// A counter of TCP among the pairs of lines of `/proc/net/snmp`.
-fn counter(text: &str, name: &str) -> Option<u64> {
-    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
-    let mut names = lines.next()?.split_whitespace();
-    let values: Vec<&str> = lines.next()?.split_whitespace().collect();
-    let index = names.position(|known| known == name)?;
-    values.get(index)?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counters_are_found() {
-        let text = "Ip: a b\nIp: 1 2\nTcp: RtoMax ActiveOpens PassiveOpens\nTcp: 3 44 5\n";
-        assert_eq!(counter(text, "ActiveOpens"), Some(44));
-        assert_eq!(counter("Tcp: RtoMax\nTcp: 3\n", "ActiveOpens"), None);
-    }
 }

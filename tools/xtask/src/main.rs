@@ -14,6 +14,7 @@ mod lab;
 mod programs;
 mod source;
 mod spec;
+mod suites;
 mod tidy;
 
 /// Checks, the demo and the benches.
@@ -38,6 +39,8 @@ enum Task {
     Lab(lab::Options),
     /// Run real programs on the kernel and on Tidelane, and update their table
     Programs(programs::Options),
+    /// Run test suites that others wrote, on the kernel and on Tidelane, case by case
+    Suites(suites::Options),
     /// Check that dependencies point down the layers
     Deps,
     /// Check the stack frames of the code that runs in programs
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(&options).map(done),
         Task::Lab(options) => lab::run(&options),
         Task::Programs(options) => programs::run(&options).map(done),
+        Task::Suites(options) => suites::run(&options).map(done),
         Task::Deps => deps::run().map(done),
         Task::Frames => frames::run().map(done),
         Task::Spec(options) => spec::run(&options).map(done),

@@ -1,0 +1,89 @@
+//! Packages of this machine's own managers, the folder for what they bring, and versions.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use tidelane_tests::{
+    Stop, command,
+    tools::{source_root, target_dir},
+};
+
+/// Installs Debian packages that are lacking, by `scripts/setup.sh programs`.
+pub fn debian(packages: &[String]) -> Result<(), Stop> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let script = source_root().join("scripts/setup.sh").display().to_string();
+    let line: Vec<&str> = [script.as_str(), "programs"]
+        .into_iter()
+        .chain(packages.iter().map(String::as_str))
+        .collect();
+    command(&line).map(drop)
+}
+
+/// What cannot be had is skipped, with the last line of the reason.
+pub fn skip(stop: Stop) -> Stop {
+    match stop {
+        Stop::Skip(text) | Stop::Fail(text) => Stop::Skip(last_line(&text)),
+    }
+}
+
+fn last_line(text: &str) -> String {
+    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty());
+    line.unwrap_or("it cannot be installed").to_owned()
+}
+
+/// Runs `install` unless a mark in `folder` says that it was done.
+pub fn once(
+    folder: &Path,
+    mark: &str,
+    install: impl FnOnce() -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let mark = folder.join(format!("installed-{}", mark.replace('/', "-")));
+    if mark.exists() {
+        return Ok(());
+    }
+    install()?;
+    Ok(fs::write(mark, "")?)
+}
+
+/// The first line that a shell command prints, or the empty text: what a program says of its
+/// version.
+pub fn first_line(text: &str, folder: &Path) -> String {
+    let output = Command::new("sh")
+        .arg("-c")
+        .arg(text)
+        .env("PATH", search_path())
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output();
+    let Ok(output) = output else {
+        return String::new();
+    };
+    let texts = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into());
+    let line = texts
+        .iter()
+        .flat_map(|text: &String| text.lines())
+        .map(str::trim);
+    line.filter(|line| !line.is_empty())
+        .map(|line| line.chars().take(60).collect())
+        .next()
+        .unwrap_or_default()
+}
+
+/// A search path with the system directories, and without the shims of a developer's machine.
+pub fn search_path() -> String {
+    let load = target_dir().join("release");
+    format!(
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{}",
+        load.display()
+    )
+}
+
+/// Where packages of PyPI and npm are installed.
+pub fn tools_dir() -> PathBuf {
+    target_dir().join("programs")
+}

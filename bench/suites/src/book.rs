@@ -1,0 +1,186 @@
+//! The book of results: `result.json` has a row for each suite, `TABLE.md` shows them.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use tidelane_tests::{Stop, machine};
+
+use crate::{catalog::Suite, compare::Pair, prepare::suites_dir, reads::Verdict, stand::Opens};
+
+mod table;
+
+/// A case that did not pass on both stacks at once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Finding {
+    case: String,
+    kernel: Verdict,
+    tidelane: Verdict,
+    /// The reason that the catalogue has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+/// A case that passed when it ran again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Flaky {
+    case: String,
+    /// Where it had not passed.
+    stack: String,
+    /// The run after the first in which it passed.
+    repeat: usize,
+}
+
+/// Cases that the suite's command leaves out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LeftOut {
+    cases: String,
+    why: String,
+}
+
+/// One suite.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    name: String,
+    title: String,
+    /// What the suite says of its version.
+    pub version: String,
+    commit: String,
+    /// Options of `tidelane run`.
+    pub run_options: String,
+    /// Why nothing was compared.
+    pub skipped: Option<String>,
+    cases: usize,
+    passed_on_both: usize,
+    skipped_on_both: usize,
+    /// Cases that passed on one stack alone.
+    differ: Vec<Finding>,
+    /// Cases that passed on neither stack, and were not skipped on both.
+    passed_on_neither: Vec<Finding>,
+    flaky: Vec<Flaky>,
+    left_out: Vec<LeftOut>,
+    /// Connections of the run on the kernel, and of the one on Tidelane.
+    pub connections: [Opens; 2],
+}
+
+/// The kept rows, by suite and options.
+#[derive(Debug)]
+pub struct Book {
+    folder: PathBuf,
+    rows: BTreeMap<(String, String), Row>,
+}
+
+/// The file `result.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    machine: String,
+    rows: Vec<Row>,
+}
+
+impl Row {
+    /// An empty row.
+    pub fn new(suite: &Suite, run_options: &str) -> Self {
+        let left_out = suite.left_out.iter().map(|left_out| LeftOut {
+            cases: left_out.case.clone(),
+            why: left_out.why.clone(),
+        });
+        Self {
+            name: suite.name.clone(),
+            title: suite.title.clone(),
+            version: String::new(),
+            commit: machine::commit(),
+            run_options: run_options.to_owned(),
+            skipped: None,
+            cases: 0,
+            passed_on_both: 0,
+            skipped_on_both: 0,
+            differ: Vec::new(),
+            passed_on_neither: Vec::new(),
+            flaky: Vec::new(),
+            left_out: left_out.collect(),
+            connections: [Opens::default(); 2],
+        }
+    }
+
+    /// Adds the cases of a part.
+    pub fn add(&mut self, suite: &Suite, pairs: &BTreeMap<String, Pair>) {
+        self.cases += pairs.len();
+        for (case, pair) in pairs {
+            let [kernel, tidelane] = pair.verdicts;
+            let finding = || Finding {
+                case: case.clone(),
+                kernel,
+                tidelane,
+                why: suite.why_differs(case).map(str::to_owned),
+            };
+            match (kernel, tidelane) {
+                (Verdict::Passed, Verdict::Passed) => self.passed_on_both += 1,
+                (Verdict::Skipped, Verdict::Skipped) => self.skipped_on_both += 1,
+                (Verdict::Passed, _) | (_, Verdict::Passed) => self.differ.push(finding()),
+                _ => self.passed_on_neither.push(finding()),
+            }
+            let stacks = ["kernel", "tidelane"].into_iter().zip(pair.repeats);
+            let repeated = stacks.filter(|(_, repeat)| *repeat > 0);
+            self.flaky.extend(repeated.map(|(stack, repeat)| Flaky {
+                case: case.clone(),
+                stack: stack.to_owned(),
+                repeat,
+            }));
+        }
+    }
+
+    /// Returns true if no case passed on one stack alone without a known reason.
+    pub fn is_fine(&self) -> bool {
+        self.differ.iter().all(|finding| finding.why.is_some())
+    }
+
+    /// Prints the row.
+    pub fn print(&self) {
+        print!("{}{}", table::line(self), table::findings(self));
+    }
+}
+
+impl Book {
+    /// Reads the kept rows of a folder.
+    pub fn open(folder: &Path) -> Result<Self, Stop> {
+        let text = fs::read_to_string(folder.join("result.json")).unwrap_or_default();
+        let rows: Vec<Row> = if text.is_empty() {
+            Vec::new()
+        } else {
+            serde_json::from_str::<Kept>(&text)?.rows
+        };
+        let key = |row: &Row| (row.name.clone(), row.run_options.clone());
+        Ok(Self {
+            folder: folder.to_owned(),
+            rows: rows.into_iter().map(|row| (key(&row), row)).collect(),
+        })
+    }
+
+    /// Replaces a row, and writes both files. Another run may have kept rows meanwhile. A suite that
+    /// cannot be had here keeps the row that it has.
+    pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
+        let lock = fs::File::create(suites_dir().join("book.lock"))?;
+        lock.lock()?;
+        *self = Self::open(&self.folder)?;
+        let key = (row.name.clone(), row.run_options.clone());
+        if row.skipped.is_none() || !self.rows.contains_key(&key) {
+            self.rows.insert(key, row);
+        }
+        self.write()
+    }
+
+    /// Writes both files.
+    pub fn write(&self) -> Result<(), Stop> {
+        let kept = Kept {
+            machine: machine::describe(),
+            rows: self.rows.values().cloned().collect(),
+        };
+        let json = serde_json::to_string_pretty(&kept)? + "\n";
+        fs::write(self.folder.join("result.json"), json)?;
+        fs::write(self.folder.join("TABLE.md"), table::text(&kept))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! The table as a reader sees it.
+
+use std::fmt::Write;
+
+use super::{Finding, Kept, Row};
+use crate::{reads::Verdict, stand::Opens};
+
+const COLUMNS: [&str; 10] = [
+    "suite",
+    "tidelane run",
+    "cases",
+    "passed on both",
+    "kernel only",
+    "Tidelane only",
+    "neither",
+    "skipped on both",
+    "accelerated",
+    "commit",
+];
+
+/// The whole file.
+pub fn text(kept: &Kept) -> String {
+    let mut text = include_str!("head.md").to_owned();
+    let (measured, skipped): (Vec<&Row>, Vec<&Row>) =
+        kept.rows.iter().partition(|row| row.skipped.is_none());
+    let rule = COLUMNS.map(|_| "---").join("|");
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "On {}.\n", kept.machine);
+    let _ = writeln!(text, "| {} |\n|{rule}|", COLUMNS.join(" | "));
+    for row in &measured {
+        text += &line(row);
+    }
+    text += "\n## Cases\n\n";
+    for row in &measured {
+        text += &findings(row);
+    }
+    text += "\n## Versions\n\n";
+    for row in &measured {
+        let _ = writeln!(text, "* {}{}: {}", row.title, options(row), row.version);
+    }
+    if !skipped.is_empty() {
+        text += "\n## Not run\n\n";
+    }
+    for row in skipped {
+        text += &line(row);
+    }
+    text
+}
+
+/// A row as a line of the table.
+pub fn line(row: &Row) -> String {
+    if let Some(why) = &row.skipped {
+        return format!("* {}{}: {why}\n", row.title, options(row));
+    }
+    let only = |index: usize| {
+        let of = |finding: &&Finding| verdicts(finding)[index] == Verdict::Passed;
+        let all = row.differ.iter().filter(of).count();
+        let known = row.differ.iter().filter(of).filter(|f| f.why.is_some());
+        match known.count() {
+            0 => all.to_string(),
+            known => format!("{all} ({known} explained)"),
+        }
+    };
+    let cells = [
+        row.title.clone(),
+        row.run_options.clone(),
+        row.cases.to_string(),
+        row.passed_on_both.to_string(),
+        only(0),
+        only(1),
+        row.passed_on_neither.len().to_string(),
+        row.skipped_on_both.to_string(),
+        share(row.connections[1]),
+        row.commit.clone(),
+    ];
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// The accelerated share of connections.
+fn share(opens: Opens) -> String {
+    let all = opens.kernel + opens.service;
+    match opens.share() {
+        Some(share) => format!("{:.1} % ({} of {all})", 100.0 * share, opens.service),
+        None => "no connections".to_owned(),
+    }
+}
+
+fn options(row: &Row) -> String {
+    if row.run_options.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", row.run_options)
+    }
+}
+
+fn verdicts(finding: &Finding) -> [Verdict; 2] {
+    [finding.kernel, finding.tidelane]
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Skipped => "skipped",
+        Verdict::Passed => "passed",
+        Verdict::Failed => "failed",
+        Verdict::Lost => "no result",
+    }
+}
+
+/// The cases that did not simply pass, each on a line.
+pub fn findings(row: &Row) -> String {
+    let mut text = String::new();
+    let title = format!("{}{}", row.title, options(row));
+    for finding in &row.differ {
+        let [kernel, ours] = verdicts(finding).map(word);
+        let why = finding.why.as_deref().unwrap_or("**not explained**");
+        let case = &finding.case;
+        let _ = writeln!(
+            text,
+            "* {title}: `{case}`: kernel {kernel}, Tidelane {ours}: {why}"
+        );
+    }
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for finding in &row.passed_on_neither {
+        let [kernel, ours] = verdicts(finding).map(word);
+        let why = finding
+            .why
+            .as_deref()
+            .map_or(String::new(), |why| format!(" ({why})"));
+        let head = format!("passed on neither, kernel {kernel}, Tidelane {ours}{why}");
+        add(&mut groups, head, &finding.case);
+    }
+    for flaky in &row.flaky {
+        let head = format!(
+            "passed on {} when run again ({})",
+            flaky.stack, flaky.repeat
+        );
+        add(&mut groups, head, &flaky.case);
+    }
+    for (head, cases) in groups {
+        let cases: Vec<String> = cases.iter().map(|case| format!("`{case}`")).collect();
+        let _ = writeln!(text, "* {title}: {head}: {}", cases.join(", "));
+    }
+    for left_out in &row.left_out {
+        let _ = writeln!(
+            text,
+            "* {title}: not run: `{}`: {}",
+            left_out.cases, left_out.why
+        );
+    }
+    text
+}
+
+fn add<'a>(groups: &mut Vec<(String, Vec<&'a str>)>, head: String, case: &'a str) {
+    match groups.iter_mut().find(|(known, _)| *known == head) {
+        Some((_, cases)) => cases.push(case),
+        None => groups.push((head, vec![case])),
+    }
+}

@@ -1,0 +1,171 @@
+//! The comparison: each part on the kernel, then on Tidelane, and what differs once more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidelane_tests::Stop;
+
+use crate::{
+    book::Row,
+    catalog::Suite,
+    prepare::Place,
+    reads::{Cases, Verdict},
+    stand::{Ran, Stack, Stand},
+};
+
+/// How often a case that passed on one stack alone runs again on the other.
+const REPEATS: usize = 3;
+/// More cases than these run again with their whole part, where the command takes one case.
+const SINGLE_MAX: usize = 12;
+
+/// What both stacks said of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The kernel's verdict and Tidelane's, the last ones.
+    pub verdicts: [Verdict; 2],
+    /// The run after the first in which it passed on the kernel, and on Tidelane; 0 if none was
+    /// needed, or if none helped.
+    pub repeats: [usize; 2],
+}
+
+/// Runs the parts on the kernel alone, and prints the cases that do not pass.
+pub fn try_kernel(suite: &Suite, place: &Place, parts: &[String]) -> Result<(), Stop> {
+    let stand = Stand::new(suite, place, Stack::Kernel)?;
+    for part in parts {
+        let ran = stand.run(&suite.command, part)?;
+        print(&stand, part, &ran);
+        for (case, verdict) in &ran.cases {
+            if *verdict > Verdict::Passed {
+                println!("    {verdict:?}: {case}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fills the row.
+pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Result<(), Stop> {
+    let stands = [Stack::Kernel, Stack::Tidelane(row.run_options.clone())];
+    let [kernel, ours] = stands.map(|stack| Stand::new(suite, place, stack));
+    let stands = [kernel?, ours?];
+    for part in parts {
+        let mut seen = Vec::new();
+        for (index, stand) in stands.iter().enumerate() {
+            let before = stand.opens()?;
+            let ran = stand.run(&suite.command, part)?;
+            row.connections[index] += stand.opens()? - before;
+            print(stand, part, &ran);
+            seen.push(ran.cases);
+        }
+        if seen.iter().all(Cases::is_empty) {
+            let logs = place.folder.join("logs");
+            let text = format!("{part}: no cases; {} has the output", logs.display());
+            return Err(Stop::Fail(text));
+        }
+        let pairs = settle(&stands, suite, part, &seen)?;
+        row.add(suite, &pairs);
+    }
+    Ok(())
+}
+
+/// Runs again what passed on one stack alone, and pairs the verdicts.
+fn settle(
+    stands: &[Stand<'_>; 2],
+    suite: &Suite,
+    part: &str,
+    seen: &[Cases],
+) -> Result<BTreeMap<String, Pair>, Stop> {
+    let names: BTreeSet<&String> = seen.iter().flat_map(Cases::keys).collect();
+    let verdict = |index: usize, name: &String| {
+        let known = seen[index].get(name);
+        known.copied().unwrap_or(Verdict::Lost)
+    };
+    let mut pairs = BTreeMap::new();
+    for name in &names {
+        let pair = Pair {
+            verdicts: [verdict(0, name), verdict(1, name)],
+            repeats: [0; 2],
+        };
+        pairs.insert((*name).clone(), pair);
+    }
+    for (index, stand) in stands.iter().enumerate() {
+        let passed = |index| move |pair: &Pair| pair.verdicts[index] == Verdict::Passed;
+        let differs = |pair: &Pair| !passed(index)(pair) && passed(1 - index)(pair);
+        let wanted = pairs.iter().filter(|(_, pair)| differs(pair));
+        let wanted: BTreeSet<String> = wanted.map(|(name, _)| name.clone()).collect();
+        for (name, round) in again(stand, suite, part, wanted)? {
+            if let Some(pair) = pairs.get_mut(&name) {
+                pair.verdicts[index] = Verdict::Passed;
+                pair.repeats[index] = round;
+            }
+        }
+    }
+    Ok(pairs)
+}
+
+/// Runs cases up to three times more: those that passed, each with the number of its run.
+fn again(
+    stand: &Stand<'_>,
+    suite: &Suite,
+    part: &str,
+    mut wanted: BTreeSet<String>,
+) -> Result<BTreeMap<String, usize>, Stop> {
+    let mut passed = BTreeMap::new();
+    for round in 1..=REPEATS {
+        if wanted.is_empty() {
+            break;
+        }
+        for command in commands(suite, part, &wanted) {
+            for (name, verdict) in stand.run(&command, part)?.cases {
+                if verdict == Verdict::Passed && wanted.remove(&name) {
+                    passed.insert(name, round);
+                }
+            }
+        }
+        println!(
+            "    {} again on {}: {} have passed, {} have not",
+            part,
+            stand.name(),
+            passed.len(),
+            wanted.len()
+        );
+    }
+    Ok(passed)
+}
+
+/// The commands that run these cases again.
+fn commands(suite: &Suite, part: &str, wanted: &BTreeSet<String>) -> Vec<String> {
+    let Some(again) = &suite.again else {
+        return vec![suite.command.clone()];
+    };
+    if again.single && wanted.len() > SINGLE_MAX {
+        return vec![suite.command.clone()];
+    }
+    let head = format!("{part}: ");
+    let named = wanted.iter().map(|case| {
+        let case = case.strip_prefix(&head).unwrap_or(case);
+        again.case.replace("{case}", case)
+    });
+    let named: Vec<String> = named.collect();
+    let groups: Vec<String> = if again.single {
+        named
+    } else {
+        vec![named.join(" ")]
+    };
+    let command = |cases: String| again.command.replace("{cases}", &cases);
+    groups.into_iter().map(command).collect()
+}
+
+fn print(stand: &Stand<'_>, part: &str, ran: &Ran) {
+    let count = |verdict| ran.cases.values().filter(|v| **v == verdict).count();
+    println!(
+        "  {:<26} {:<8} {:>5} passed {:>3} failed {:>3} skipped {:>3} lost {:>6.1} s{}",
+        part,
+        stand.name(),
+        count(Verdict::Passed),
+        count(Verdict::Failed),
+        count(Verdict::Skipped),
+        count(Verdict::Lost),
+        ran.seconds,
+        if ran.ended { ", its time was over" } else { "" }
+    );
+}

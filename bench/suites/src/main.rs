@@ -1,0 +1,117 @@
+//! `cargo xtask suites`: test suites that others wrote, on the kernel and on Tidelane, case by case.
+//!
+//! A file of `catalog` describes one suite: packages, source, build, command, and how its output is
+//! read ([`reads`]). The crate runs the suite on the kernel and under `tidelane run` ([`stand`]),
+//! compares what passed ([`compare`]), and keeps the results in the [`book`].
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tidelane_tests::{
+    Stop,
+    tools::{require_root, source_root},
+};
+
+mod book;
+mod catalog;
+mod compare;
+mod prepare;
+mod reads;
+mod stand;
+
+use book::{Book, Row};
+use catalog::Suite;
+
+/// Test suites that others wrote, on the kernel and on Tidelane, case by case.
+#[derive(Parser, Debug)]
+#[command(name = "cargo xtask suites")]
+struct Options {
+    /// Suites, by the names of their files in bench/suites/catalog; without one, all
+    names: Vec<String>,
+    /// List the suites
+    #[arg(long)]
+    list: bool,
+    /// Only these parts of each suite; keeps nothing
+    #[arg(long, value_name = "PART")]
+    part: Vec<String>,
+    /// Under `tidelane run` without --loopback: connections of loopback stay with the kernel
+    #[arg(long)]
+    plain: bool,
+    /// Only on the kernel, to try an entry; keeps nothing
+    #[arg(long)]
+    try_kernel: bool,
+    /// Do not keep the rows in the table
+    #[arg(long)]
+    no_keep: bool,
+    /// Write the table again from the rows that are kept
+    #[arg(long)]
+    write: bool,
+}
+
+impl Options {
+    /// What `tidelane run` is told.
+    fn run_options(&self) -> &'static str {
+        if self.plain { "" } else { "--loopback" }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(Stop::Skip(text) | Stop::Fail(text)) => {
+            eprintln!("suites: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the chosen suites; true if no case differs without a reason that the catalogue has.
+fn run(options: &Options) -> Result<bool, Stop> {
+    let folder = source_root().join("bench/suites");
+    let suites = catalog::read(&folder.join("catalog"), &options.names)?;
+    if options.list {
+        for suite in &suites {
+            println!("{:<12} {}", suite.name, suite.title);
+        }
+        return Ok(true);
+    }
+    let mut book = Book::open(&folder)?;
+    if options.write {
+        return book.write().map(|()| true);
+    }
+    require_root()?;
+    let mut fine = true;
+    for (index, suite) in suites.iter().enumerate() {
+        println!("{} of {}: {}", index + 1, suites.len(), suite.name);
+        let row = measure(suite, options);
+        row.print();
+        fine &= row.is_fine();
+        if options.part.is_empty() && !options.no_keep && !options.try_kernel {
+            book.keep(row)?;
+        }
+    }
+    Ok(fine)
+}
+
+/// One suite's row, whatever happens.
+fn measure(suite: &Suite, options: &Options) -> Row {
+    let mut row = Row::new(suite, options.run_options());
+    let result = measure_into(&mut row, suite, options);
+    if let Err(Stop::Skip(why) | Stop::Fail(why)) = result {
+        row.skipped = Some(why);
+    }
+    row
+}
+
+fn measure_into(row: &mut Row, suite: &Suite, options: &Options) -> Result<(), Stop> {
+    let place = prepare::prepare(suite)?;
+    row.version = place.version(suite);
+    let parts = suite.parts(&options.part)?;
+    if options.try_kernel {
+        compare::try_kernel(suite, &place, &parts)
+    } else {
+        compare::run(suite, &place, &parts, row)
+    }
+}

@@ -1,0 +1,55 @@
+//! The test suite of redis: `[ok]: name (12 ms)`.
+
+use super::{Cases, Verdict, note};
+
+/// Reads the lines of a unit.
+pub fn read(text: &str) -> Cases {
+    let mut cases = Cases::new();
+    for line in text.lines() {
+        let Some((word, name)) = line
+            .strip_prefix('[')
+            .and_then(|rest| rest.split_once("]: "))
+        else {
+            continue;
+        };
+        let verdict = match word {
+            "ok" => Verdict::Passed,
+            "err" => Verdict::Failed,
+            "skip" | "ignore" => Verdict::Skipped,
+            "exception" | "timeout" => Verdict::Lost,
+            _ => continue,
+        };
+        let name = match verdict {
+            Verdict::Failed => name.rsplit_once(" in tests/").map_or(name, |split| split.0),
+            _ => without_time(name),
+        };
+        note(&mut cases, name, verdict);
+    }
+    cases
+}
+
+/// A name without the time that the case took.
+fn without_time(name: &str) -> &str {
+    match name.rsplit_once(" (") {
+        Some((head, tail)) if tail.ends_with(" ms)") => head,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_read() {
+        let text = "Testing unit/auth\n[ok]: AUTH fails (2 ms)\n[err]: b (c) in tests/unit/a.tcl\n\
+                    [skip]: d\n[1/1 done]: unit/auth (0 seconds)\n";
+        let want = [
+            ("AUTH fails", Verdict::Passed),
+            ("b (c)", Verdict::Failed),
+            ("d", Verdict::Skipped),
+        ];
+        let want = want.map(|(name, verdict)| (name.to_owned(), verdict));
+        assert_eq!(read(text), Cases::from(want));
+    }
+}

@@ -1,0 +1,218 @@
+//! A stand: a wire whose server's end has a suite's programs, on the kernel or on a service.
+
+use std::{
+    cell::Cell,
+    collections::BTreeSet,
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use tidelane_programs::{counters::kernel_count, packages::search_path};
+use tidelane_tests::{
+    Service, Side, Stop, Wire, WireOptions, command,
+    program::send_signal,
+    tools::{patience, wait_until},
+};
+
+use crate::{catalog::Suite, prepare::Place, reads::Cases};
+
+/// Who is under the suite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// The kernel alone.
+    Kernel,
+    /// A service, with `tidelane run` and these options.
+    Tidelane(String),
+}
+
+/// TCP connections opened, at either end, as each stack counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opens {
+    /// By the kernel.
+    pub kernel: u64,
+    /// By the service.
+    pub service: u64,
+}
+
+impl std::ops::Sub for Opens {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            kernel: self.kernel - before.kernel,
+            service: self.service - before.service,
+        }
+    }
+}
+
+impl std::ops::AddAssign for Opens {
+    fn add_assign(&mut self, more: Self) {
+        self.kernel += more.kernel;
+        self.service += more.service;
+    }
+}
+
+impl Opens {
+    /// The service's part of all.
+    pub fn share(self) -> Option<f64> {
+        let all = self.kernel + self.service;
+        (all > 0).then(|| self.service as f64 / all as f64)
+    }
+}
+
+/// What one run of a command gave.
+#[derive(Debug)]
+pub struct Ran {
+    /// Its cases.
+    pub cases: Cases,
+    /// How long it took.
+    pub seconds: f64,
+    /// It was ended, for its time was over.
+    pub ended: bool,
+}
+
+/// The wire and the service. Fields are dropped in order: the service before its wire.
+#[derive(Debug)]
+pub struct Stand<'a> {
+    suite: &'a Suite,
+    place: &'a Place,
+    stack: Stack,
+    service: Option<Service>,
+    /// What was in the namespace before a suite.
+    own: BTreeSet<u32>,
+    wire: Wire,
+    runs: Cell<u32>,
+}
+
+impl<'a> Stand<'a> {
+    /// Makes the wire, and starts the service, if any.
+    pub fn new(suite: &'a Suite, place: &'a Place, stack: Stack) -> Result<Self, Stop> {
+        let wire = Wire::with(&WireOptions::default())?;
+        let service = match &stack {
+            Stack::Kernel => None,
+            Stack::Tidelane(_) => Some(wire.service()?),
+        };
+        fs::create_dir_all(wire.scratch().join("tmp"))?;
+        fs::create_dir_all(wire.scratch().join("home"))?;
+        fs::create_dir_all(place.folder.join("logs"))?;
+        let own = pids(&wire)?;
+        Ok(Self {
+            suite,
+            place,
+            stack,
+            service,
+            own,
+            wire,
+            runs: Cell::new(0),
+        })
+    }
+
+    /// The stack's name.
+    pub fn name(&self) -> &'static str {
+        match &self.stack {
+            Stack::Kernel => "kernel",
+            Stack::Tidelane(_) => "tidelane",
+        }
+    }
+
+    /// Runs a command of the suite to its end, and ends what it leaves behind.
+    pub fn run(&self, command: &str, part: &str) -> Result<Ran, Stop> {
+        let command = self.place.fill(command).replace("{part}", part);
+        let limit = Duration::from_secs(self.suite.seconds) * patience();
+        let (source, scratch) = (self.place.source.display(), self.wire.scratch().display());
+        let text = format!("cd {source} && {{ {command}\n}} 2>&1");
+        // The leader of a session: what it starts can be ended with it.
+        let program = self.wire.program(Side::Server, "setsid");
+        let program = program
+            .args("nice sh -c")
+            .arg(text)
+            .on(self.service.as_ref());
+        let program = match &self.stack {
+            Stack::Kernel => program,
+            Stack::Tidelane(options) => program.run_options(options),
+        };
+        let program = program
+            .env("PATH", &search_path())
+            .env("HOME", &format!("{scratch}/home"))
+            .env("TMPDIR", &format!("{scratch}/tmp"));
+        let start = Instant::now();
+        let mut running = program.spawn()?;
+        let ended = !running.ends_within(limit)?;
+        let seconds = start.elapsed().as_secs_f64();
+        if ended {
+            self.note_tasks(part)?;
+        }
+        running.kill_group();
+        self.end_leftovers()?;
+        let (output, errors) = running.written();
+        fs::write(self.log(part, "log"), output.clone() + &errors)?;
+        if let Some(service) = self.service.as_ref().filter(|service| !service.alive()) {
+            let log = format!("/var/log/tidelane/{}.log", service.name());
+            let words = fs::read_to_string(log).unwrap_or_default();
+            return Err(Stop::Fail(format!("the service died in {part}: {words}")));
+        }
+        self.runs.set(self.runs.get() + 1);
+        Ok(Ran {
+            cases: self.suite.reads.read(part, &output),
+            seconds,
+            ended,
+        })
+    }
+
+    /// The connections so far.
+    pub fn opens(&self) -> Result<Opens, Stop> {
+        let mut opens = Opens::default();
+        for name in ["ActiveOpens", "PassiveOpens"] {
+            opens.kernel += kernel_count(&self.wire, Side::Server, name)?;
+        }
+        if let Some(service) = &self.service {
+            let counters = service.counters()?;
+            for name in ["active_opens", "passive_opens"] {
+                opens.service += counters[name].as_u64().unwrap_or(0);
+            }
+        }
+        Ok(opens)
+    }
+
+    /// Keeps what each thread of a suite that does not end is doing.
+    fn note_tasks(&self, part: &str) -> Result<(), Stop> {
+        let space = self.wire.namespace(Side::Server);
+        let tasks = tidelane_tests::tasks::of_namespace(&space);
+        let sockets = match &self.service {
+            Some(service) => format!("{:#?}", service.sockets()?),
+            None => String::new(),
+        };
+        Ok(fs::write(self.log(part, "tasks"), tasks + &sockets)?)
+    }
+
+    /// A file of what a run left, among those of the same part and stack.
+    fn log(&self, part: &str, kind: &str) -> PathBuf {
+        let part = if part.is_empty() { "all" } else { part };
+        let (part, name, runs) = (part.replace('/', "-"), self.name(), self.runs.get());
+        let logs = self.place.folder.join("logs");
+        logs.join(format!("{part}.{name}.{runs}.{kind}"))
+    }
+
+    /// Ends what a run left in the namespace.
+    fn end_leftovers(&self) -> Result<(), Stop> {
+        wait_until(Duration::from_secs(10), "the end of a suite", || {
+            let left: Vec<u32> = pids(&self.wire)?.difference(&self.own).copied().collect();
+            for pid in &left {
+                // It may have ended meanwhile.
+                let _ = send_signal(*pid, rustix::process::Signal::KILL);
+            }
+            Ok(left.is_empty())
+        })
+    }
+}
+
+/// The processes of the server's namespace.
+fn pids(wire: &Wire) -> Result<BTreeSet<u32>, Stop> {
+    let text = command(&["ip", "netns", "pids", &wire.namespace(Side::Server)])?;
+    Ok(text
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect())
+}
