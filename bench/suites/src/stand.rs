@@ -126,7 +126,7 @@ impl<'a> Stand<'a> {
         // The leader of a session: what it starts can be ended with it.
         let program = self.wire.program(Side::Server, "setsid");
         let program = program
-            .args("nice sh -c")
+            .args("nice -n 5 sh -c")
             .arg(text)
             .on(self.service.as_ref());
         let program = match &self.stack {

@@ -6,6 +6,9 @@ use super::{Cases, Verdict, note};
 pub fn read(text: &str, named: bool) -> Cases {
     let mut cases = Cases::new();
     for line in text.lines() {
+        if line.starts_with("1..0") {
+            note(&mut cases, "all", Verdict::Skipped);
+        }
         let (passed, rest) = match (line.strip_prefix("ok "), line.strip_prefix("not ok ")) {
             (Some(rest), _) => (true, rest),
             (_, Some(rest)) => (false, rest),
@@ -46,5 +49,7 @@ mod tests {
         let want = want.map(|(name, verdict)| (name.to_owned(), verdict));
         assert_eq!(read(text, true), Cases::from(want));
         assert_eq!(read(text, false).get("2"), Some(&Verdict::Failed));
+        let skipped = Some(&Verdict::Skipped);
+        assert_eq!(read("1..0 # SKIP no TLS\n", false).get("all"), skipped);
     }
 }
