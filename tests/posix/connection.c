@@ -23,6 +23,24 @@ void blocking_connect(void)
 	show(close(fd));
 }
 
+/* A connect that does not wait is under way, however soon the peer's answer is there. */
+void connects_at_once(void)
+{
+	int listener, others = 0;
+	struct sockaddr_in name = peer_listener(&listener);
+	for (int i = 0; i < 50; i++) {
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		must(fd >= 0);
+		others += connect(fd, (void *)&name, sizeof name) == 0 || errno != EINPROGRESS;
+		await_events(fd, POLLOUT);
+		others += connect(fd, (void *)&name, sizeof name) != 0;
+		others += connect(fd, (void *)&name, sizeof name) == 0 || errno != EISCONN;
+		peer_must("close %ld", peer_must("accept %d", listener));
+		close(fd);
+	}
+	say("other results %d", others);
+}
+
 void refused(void)
 {
 	int listener, error = -1;

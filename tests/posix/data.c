@@ -237,6 +237,26 @@ void resets(void)
 	say("peer got %ld %s", got.first, strerrorname_np(got.second));
 }
 
+/* We reset, after text that the peer gets: by SO_LINGER, and as we have not read all. */
+void resets_after_text(void)
+{
+	struct linger at_once = {.l_onoff = 1};
+	for (int unread = 0; unread < 2; unread++) {
+		int other, fd = accepted(0, &other);
+		if (unread) {
+			peer_sends(other, 5, 1);
+			wait_readable(fd);
+		} else {
+			must(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+		}
+		write_exactly(fd, 1000, 2);
+		close(fd);
+		struct answer got = peer_receives(other, -1, 2);
+		say("peer got %ld %s", got.first, strerrorname_np(got.second));
+		peer_must("close %d", other);
+	}
+}
+
 static void *write_much(void *arg)
 {
 	write_exactly(*(int *)arg, 32 << 20, 7);

@@ -136,6 +136,7 @@ impl<'a> Stand<'a> {
         let program = program
             .env("PATH", &search_path())
             .env("HOME", &format!("{scratch}/home"))
+            .env("TERM", "dumb")
             .env("TMPDIR", &format!("{scratch}/tmp"));
         let start = Instant::now();
         let mut running = program.spawn()?;

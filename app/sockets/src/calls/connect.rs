@@ -143,14 +143,12 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     }
     let mut inner = socket.enter(fd)?;
     inner.refresh();
-    match inner.state {
-        // As in Linux, also if the handshake is over already: the next call tells.
-        State::Failed => Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNREFUSED)))),
-        _ => {
-            inner.connect_pending = true;
-            fail(libc::EINPROGRESS)
-        }
+    if matches!(inner.state, State::Failed) {
+        return Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNREFUSED))));
     }
+    // Also if the connection is there already: Linux looks at no answer before it returns.
+    inner.connect_pending = true;
+    fail(libc::EINPROGRESS)
 }
 
 /// Begins an active open, which may go `with_text` (MSG_FASTOPEN). Where text may go with SYN, it

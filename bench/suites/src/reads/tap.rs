@@ -6,7 +6,8 @@ use super::{Cases, Verdict, note};
 pub fn read(text: &str, named: bool) -> Cases {
     let mut cases = Cases::new();
     for line in text.lines() {
-        if line.starts_with("1..0") {
+        // The second is how `prove` shows the first.
+        if line.starts_with("1..0") || line.contains(" .. skipped: ") {
             note(&mut cases, "all", Verdict::Skipped);
         }
         let (passed, rest) = match (line.strip_prefix("ok "), line.strip_prefix("not ok ")) {
@@ -50,6 +51,7 @@ mod tests {
         assert_eq!(read(text, true), Cases::from(want));
         assert_eq!(read(text, false).get("2"), Some(&Verdict::Failed));
         let skipped = Some(&Verdict::Skipped);
+        assert_eq!(read("t/a.t .. skipped: no\n", false).get("all"), skipped);
         assert_eq!(read("1..0 # SKIP no TLS\n", false).get("all"), skipped);
     }
 }

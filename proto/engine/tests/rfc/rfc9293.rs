@@ -174,6 +174,21 @@ fn must_45_every_segment_has_the_4_tuple_of_the_connection() {
 }
 
 #[test]
+fn shld_3_data_precedes_the_reset() {
+    let mut rig = Rig::established(SocketOptions::default());
+    rig.push(data(1, 1, 100));
+    let flow = rig.flow_id().unwrap();
+    let (now, env) = (rig.now, &mut rig.env);
+    rig.engine.tx_advance(now, flow, 10, env).unwrap();
+    // The 100 bytes are unread.
+    let sent = rig.close();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert_eq!((sent[0].seq, sent[0].len), (1, 10));
+    assert!(sent[1].flags.contains(RST), "{sent:?}");
+    assert_eq!(sent[1].seq, 11);
+}
+
+#[test]
 fn must_46_invalid_endpoints_are_refused() {
     let mut rig = Rig::established(SocketOptions::default());
     let route = Route {
