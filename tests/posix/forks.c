@@ -22,6 +22,40 @@ static void give_byte(int fd)
 	must(write(fd, "x", 1) == 1);
 }
 
+static void listen_until_killed(int port, int told)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
+	socklen_t len = sizeof name;
+	int on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+	must(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+	int result = bind(fd, (void *)&name, sizeof name) ? -errno : 0;
+	if (result == 0) {
+		must(listen(fd, 5) == 0);
+		must(getsockname(fd, (void *)&name, &len) == 0);
+		result = ntohs(name.sin_port);
+	}
+	must(write(told, &result, sizeof result) == sizeof result);
+	pause();
+}
+
+/* The port of a listener whose process was killed is free when that is known to the parent. */
+void killed_listener(void)
+{
+	int told[2], port = 0, in_use = 0, result;
+	must(pipe(told) == 0);
+	for (int round = 0; round < 50; round++) {
+		pid_t child = fork();
+		if (child == 0)
+			listen_until_killed(port, told[1]);
+		must(read(told[0], &result, sizeof result) == sizeof result);
+		in_use += result < 0;
+		port = result > 0 ? result : port;
+		must(kill(child, SIGKILL) == 0);
+		must(waitpid(child, &result, 0) == child);
+	}
+	say("in use %d", in_use);
+}
+
 /* Parent accepts, child serves, parent closes. */
 void fork_serves(void)
 {

@@ -35,7 +35,7 @@
 	X(bound_without_port)                                                                     \
 	X(handler_forks) X(handler_writes) X(handler_jumps_out) X(fork_by_other_names)            \
 	X(epoll_of_the_moment) X(nested_epoll) X(streams)                                         \
-	X(resets_after_text) X(connects_at_once)
+	X(resets_after_text) X(connects_at_once) X(killed_listener)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

@@ -19,6 +19,12 @@ pub fn answer(result: Result<usize, Errno>) -> isize {
     }
 }
 
+/// Returns true if `errno` has this value.
+pub fn is_last_error(number: c_int) -> bool {
+    // SAFETY: libc's `errno` is a thread-local integer that is always there.
+    unsafe { *libc::__errno_location() == number }
+}
+
 /// -1, with `errno` set.
 #[cold]
 pub fn fail(number: c_int) -> isize {

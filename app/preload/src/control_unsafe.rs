@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 use tidelane_sockets::{Address, Errno, Handled, Socket, connect, descriptors, listen, options};
 
-use crate::answer_unsafe::{answer, bytes, bytes_mut, fail, kernel, ours_or_kernel};
+use crate::answer_unsafe::{answer, bytes, bytes_mut, fail, is_last_error, kernel, ours_or_kernel};
 
 /// `socket(2)`.
 ///
@@ -33,7 +33,15 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
     let handled = descriptors::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
     // SAFETY: the caller's promise.
-    let result = unsafe { ours_or_kernel(handled, libc::SYS_bind, args) } as c_int;
+    let mut result = unsafe { ours_or_kernel(handled, libc::SYS_bind, args) } as c_int;
+    if result < 0
+        && is_last_error(libc::EADDRINUSE)
+        && descriptors::socket(fd).is_some()
+        && listen::may_bind_again()
+    {
+        // SAFETY: as above.
+        result = unsafe { kernel(libc::SYS_bind, args) } as c_int;
+    }
     if result == 0
         && let Some(socket) = descriptors::socket(fd)
     {

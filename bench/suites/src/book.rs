@@ -159,8 +159,8 @@ impl Book {
         })
     }
 
-    /// Replaces a row, and writes both files. Another run may have kept rows meanwhile. A suite that
-    /// cannot be had here keeps the row that it has.
+    /// Replaces a row, and writes both files. Another run may have kept rows meanwhile. A
+    /// suite that cannot be had here keeps the row that it has.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
         let lock = fs::File::create(suites_dir().join("book.lock"))?;
         lock.lock()?;

@@ -1,7 +1,7 @@
 //! The catalogue: a file of `catalog/` for each suite.
 //!
-//! Commands may name places: `{source}` (the suite's source), `{place}` (the folder of what is built
-//! for it), `{part}` (the part that runs) and, where cases run again, `{cases}`.
+//! Commands may name places: `{source}` (the suite's source), `{place}` (the folder of what is
+//! built for it), `{part}` (the part that runs) and, where cases run again, `{cases}`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask suites`: test suites that others wrote, on the kernel and on Tidelane, case by case.
+//! `cargo xtask suites`: test suites that others wrote, on the kernel and on Tidelane, by case.
 //!
 //! A file of `catalog` describes one suite: packages, source, build, command, and how its output is
 //! read ([`reads`]). The crate runs the suite on the kernel and under `tidelane run` ([`stand`]),

@@ -34,6 +34,12 @@ pub struct Accepted {
     pub peer: Option<Address>,
 }
 
+/// The name of a `bind` is in use. Returns true if another attempt may find it free: the service
+/// held a port for a program that was killed, and has given it up.
+pub fn may_bind_again() -> bool {
+    session::await_ended_programs()
+}
+
 /// `listen`: in the kernel, and in the service if it takes the address.
 pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     let _section = Section::enter();

@@ -224,6 +224,15 @@ fn retire(last: Option<&'static Session>) {
     }
 }
 
+/// Returns true if the service answered: it has seen to all programs that ended before.
+pub(crate) fn await_ended_programs() -> bool {
+    // In a handler of a signal that interrupted a registration there is no waiting.
+    let Some(_registering) = REGISTERING.enter() else {
+        return false;
+    };
+    owns_tables() && Program::probe(Path::new(&settings().socket_path)).is_ok()
+}
+
 /// Keeps what a registration that failed leaves behind, to say why sockets stay with the kernel.
 fn note_refusal(error: RegisterError) {
     let reason = match &error {
