@@ -178,8 +178,7 @@ fn shld_3_data_precedes_the_reset() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 100));
     let flow = rig.flow_id().unwrap();
-    let (now, env) = (rig.now, &mut rig.env);
-    rig.engine.tx_advance(now, flow, 10, env).unwrap();
+    rig.engine.tx_advance(flow, 10).unwrap();
     // The 100 bytes are unread.
     let sent = rig.close();
     assert_eq!(sent.len(), 2, "{sent:?}");
