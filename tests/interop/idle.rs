@@ -7,7 +7,7 @@ use tidelane_tests::{Outcome, Side, Wire, ensure, tools::wait_until, wire::SERVE
 
 use crate::support::{SHORT, echo_server};
 
-const CONNECTIONS: u64 = 5000;
+const CONNECTIONS: u64 = 12_000;
 /// Bytes of service and program for each: a million fit into 4 GiB.
 const EACH_MAX: u64 = 4294;
 /// KiB that may be left of them.
