@@ -13,8 +13,8 @@ const EACH_MAX: u64 = 4294;
 /// KiB that may be left of them.
 const LEFT_MAX_KIB: u64 = 4096;
 
-/// Connections that had a request each, and rest: they take little, and when their program has ended, the
-/// service has its memory back.
+/// Connections that had a request each, and rest: they take little, and when their program has
+/// ended, the service gives its memory back.
 pub fn memory_goes_back() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -160,14 +160,29 @@ pub struct Connection {
     pub dsack: Option<(SeqNumber, SeqNumber)>,
     /// Entry in the timer wheel.
     pub timer: tidelane_time::TimerHandle,
-    /// Retransmitted segments, for `tcpi_total_retrans`.
-    pub retrans: u32,
-    /// Retransmitted payload bytes, for `tcpi_bytes_retrans`.
-    pub retrans_bytes: u32,
+    /// Retransmissions since the start, for `tcp_info`.
+    pub retrans: Retransmitted,
     /// Windowed minimum of the RTT.
     pub rtt_min: RttMin,
     /// Last soft ICMP error, reported as the cause if the connection then times out.
     pub soft_error: Option<CloseCause>,
+}
+
+/// Retransmissions of a connection since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retransmitted {
+    /// Segments.
+    pub segments: u32,
+    /// Payload bytes of these segments, modulo 2^32.
+    pub bytes: u32,
+}
+
+impl Retransmitted {
+    /// Counts a retransmitted segment of `payload` bytes.
+    pub fn add(&mut self, payload: u32) {
+        self.segments += 1;
+        self.bytes = self.bytes.wrapping_add(payload);
+    }
 }
 
 impl Connection {

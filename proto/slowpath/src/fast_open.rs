@@ -204,8 +204,7 @@ impl<E: Env> Slow<'_, E> {
                 break;
             }
             self.counters.retrans_segs += 1;
-            self.cold.retrans += 1;
-            self.cold.retrans_bytes = self.cold.retrans_bytes.wrapping_add(len);
+            self.cold.retrans.add(len);
         }
         self.hot.clear(flags::SMALL_SENT);
     }

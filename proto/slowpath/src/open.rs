@@ -6,7 +6,7 @@ use tidelane_time::TimerHandle;
 use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 
 use crate::{
-    connection::{Connection, Flight},
+    connection::{Connection, Flight, Retransmitted},
     delivered_data::DeliveredData,
     fast_open::FastOpen,
     frto::Frto,
@@ -218,8 +218,7 @@ pub fn new_connection(
         timer: TimerHandle::NULL,
         is_orphan: false,
         tx_blocked: false,
-        retrans: 0,
-        retrans_bytes: 0,
+        retrans: Retransmitted::default(),
         rtt_min: RttMin::default(),
         soft_error: None,
     }

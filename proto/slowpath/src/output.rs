@@ -154,8 +154,7 @@ impl<E: Env> Slow<'_, E> {
         // Karn (RFC 6298 §3, RFC 9293 MUST-18): no RTT sample from retransmitted data.
         self.hot.clear(flags::RTT_TIMING);
         self.counters.retrans_segs += 1;
-        self.cold.retrans += 1;
-        self.cold.retrans_bytes = self.cold.retrans_bytes.wrapping_add(payload);
+        self.cold.retrans.add(payload);
         if let Some(undo) = &mut self.cold.undo {
             undo.undo_retrans = undo.undo_retrans.saturating_add(len);
             undo.retrans_stamp.get_or_insert(self.clock.ms);

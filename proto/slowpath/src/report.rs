@@ -63,8 +63,8 @@ impl Connection {
             ooo_ranges: self.ooo.len() as u32,
             bytes_acked: u64::from(flow.tx_acked()),
             bytes_received: u64::from(flow.rx_head()),
-            retrans: self.retrans,
-            retrans_bytes: self.retrans_bytes,
+            retrans: self.retrans.segments,
+            retrans_bytes: self.retrans.bytes,
             timeouts: self.timeouts,
             backoff: self.backoff,
             probes: if flow.has(flags::PERSIST) {

@@ -142,7 +142,7 @@ impl<E: Env> Slow<'_, E> {
                 self.counters.timeouts += 1;
                 self.counters.retrans_segs += 1;
                 self.counters.syn_retrans += 1;
-                self.cold.retrans += 1;
+                self.cold.retrans.add(0);
                 self.cold.controller.on_handshake_retransmit();
                 // The congestion window of a passive open is already set.
                 self.hot.cwnd = self.cold.controller.cwnd();

@@ -168,6 +168,7 @@ impl<P: PacketIo> Host<P> {
         let Some(mut binding) = entry.take() else {
             return;
         };
+        self.io.holders.remove(flow);
         self.io.local_ports.end(binding.local_port);
         self.io.journal.clear(flow);
         if let Some((program, endpoint)) = binding.reserved.take() {

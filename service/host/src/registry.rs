@@ -289,19 +289,6 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// The kernel gets the SYNs of a kernel socket's listener from now on.
-    pub fn leave_syns(&mut self, key: u64) {
-        if let Some(listener) = self.io.listeners.find(key) {
-            self.engine.leave_syns(listener);
-        }
-    }
-
-    /// Returns true if no connection is on its way to the programs of a kernel socket's listener.
-    pub fn is_listener_idle(&self, now: Instant, key: u64) -> bool {
-        let listener = self.io.listeners.find(key);
-        listener.is_none_or(|id| self.engine.is_listener_idle(now, id))
-    }
-
     /// The kernel sockets of the listeners in use.
     pub fn listener_keys(&self) -> Vec<u64> {
         let listeners = self.io.listeners.iter();

@@ -50,6 +50,20 @@ impl Registered {
         known.any(|known| known.cookie == cookie)
     }
 
+    /// The reason for which the kernel has the connections of a listener, if it has.
+    fn refusal_of<P: Port>(
+        &self,
+        shared: &Shared<P>,
+        socket: &KernelSocket,
+        within_host: bool,
+    ) -> Option<u32> {
+        if !shared.is_reached(socket.local.addr, within_host) {
+            return Some(refusal::NOT_ACCELERATED);
+        }
+        let left = shared.is_left(socket.cookie) && !self.has_listener(socket.cookie);
+        left.then_some(refusal::FORKS)
+    }
+
     /// The number of a listener that the program is to give up, as it forks for each connection.
     pub(super) fn listener_to_give_up<P: Port>(&self, shared: &Shared<P>) -> Option<u32> {
         let mut listeners = self.listeners.iter();
@@ -88,12 +102,8 @@ impl Session {
             within_host,
         } = entitled;
         let (policy, keys) = shared.fast_open.read();
-        if !shared.is_reached(socket.local.addr, within_host) {
-            return self.answer(message::LISTEN, refusal::NOT_ACCELERATED);
-        }
-        let left = shared.is_left(socket.cookie);
-        if left && !registered.has_listener(socket.cookie) {
-            return self.answer(message::LISTEN, refusal::FORKS);
+        if let Some(reason) = registered.refusal_of(shared, &socket, within_host) {
+            return self.answer(message::LISTEN, reason);
         }
         let charge = match registered.charge_listener(self.place.account(), socket.cookie) {
             Ok(charge) => charge,
@@ -135,7 +145,9 @@ impl Session {
         if registered.hold(&listen, ids, charge) {
             shared.hold_listener(socket.cookie, listen.group.is_some());
         }
-        if !left && let Err(error) = self.claim_ends(shared, &socket, reservation) {
+        if !shared.is_left(socket.cookie)
+            && let Err(error) = self.claim_ends(shared, &socket, reservation)
+        {
             self.unlisten(shared, listen.number);
             return self.refuse_claim(message::LISTEN, socket.local, &error);
         }
