@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// Returns true if the child needs a session that comes from its parent: the socket has a
-/// connection, which is shared from now on, or listens in both stacks. A
-/// worker that serves a listener of its parent may have become a user who could not connect to the service.
+/// connection, which is shared from now on, or listens in both stacks. A worker that serves a
+/// listener of its parent may have become a user who could not connect to the service.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(mut inner) = socket.visit() else {
         return false;
