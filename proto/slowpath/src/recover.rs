@@ -72,14 +72,10 @@ impl<E: Env> Slow<'_, E> {
         // Process the blocks in sequence order. Otherwise several new blocks, as after a lost ACK,
         // would look like reordering.
         blocks.sort_unstable_by_key(|(start, _)| start.distance_from(una));
-        // The boundaries of segments are known where every segment was full.
-        let segment_size = (!self.hot.has(flags::SMALL_SENT)).then_some(u32::from(self.hot.mss));
         for (start, end) in blocks {
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
             if inside && start.before(end) && end.after(segment.ack) {
-                let scoreboard = self.suspect_loss();
-                let whole = scoreboard.whole_segments(start, end, segment_size);
-                all.add(&scoreboard.sack(whole.0, whole.1, &timing));
+                all.add(&self.suspect_loss().sack(start, end, &timing));
             }
         }
         self.note_delivered(&all);

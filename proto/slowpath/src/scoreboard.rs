@@ -274,37 +274,11 @@ impl Scoreboard {
         delivery
     }
 
-    /// Returns the segments that lie in `[start, end)` as a whole, where each segment has `mss` bytes but
-    /// for the last one of a record. Without `mss` the boundaries are unknown, and the range is returned
-    /// as it is. A SACK block that covers a part of a segment does not report that segment, as in Linux:
-    /// receivers SACK whole segments.
-    pub fn whole_segments(
-        &self,
-        start: SeqNumber,
-        end: SeqNumber,
-        mss: Option<u32>,
-    ) -> (SeqNumber, SeqNumber) {
-        let Some(mss) = mss.filter(|mss| *mss > 0) else {
-            return (start, end);
-        };
-        let cut = |seq: SeqNumber| {
-            let record = self.records.get(self.index_of(seq))?;
-            let inside = record.state != RangeState::Sacked && record.start.before(seq);
-            inside.then(|| (*record, seq.distance_from(record.start)))
-        };
-        let from = cut(start).map_or(start, |(record, at)| {
-            let next = record.start.add(at.next_multiple_of(mss));
-            next.earlier_of(record.end)
-        });
-        let to = cut(end).map_or(end, |(record, at)| record.start.add(at - at % mss));
-        (from, to.later_of(from))
-    }
-
     /// Marks `[start, end)`, which lies within the outstanding data, as SACKed. The timestamp of
     /// such a segment does not tell which transmission arrived.
     pub fn sack(&mut self, start: SeqNumber, end: SeqNumber, timing: &Timing) -> DeliveredData {
         let mut delivery = DeliveredData::default();
-        if start == end || self.is_sacked(start, end) || self.records.len() + 2 > RECORDS_MAX {
+        if self.is_sacked(start, end) || self.records.len() + 2 > RECORDS_MAX {
             return delivery;
         }
         let first = self.split(start);
@@ -584,27 +558,6 @@ mod tests {
         scoreboard.sack(s(1000), s(2000), &timing(1000, 50));
         assert_eq!(scoreboard.rack_detect_loss(1000, 0), (1000, 0, None));
         assert_eq!(sums(&scoreboard), [1000, 1000, 1000]);
-    }
-
-    #[test]
-    fn a_part_of_a_segment_is_not_reported() {
-        let mut scoreboard = Scoreboard::begin(s(0), &[(s(3_000), 0), (s(6_500), 10)]);
-        let whole = |scoreboard: &Scoreboard, from, to| {
-            let (from, to) = scoreboard.whole_segments(s(from), s(to), Some(1_000));
-            (from.distance_from(s(0)), to.distance_from(s(0)))
-        };
-        assert_eq!(whole(&scoreboard, 5_000, 5_001), (5_000, 5_000));
-        assert_eq!(whole(&scoreboard, 4_999, 5_001), (5_000, 5_000));
-        assert_eq!(whole(&scoreboard, 1_000, 2_000), (1_000, 2_000));
-        assert_eq!(whole(&scoreboard, 1_500, 4_500), (2_000, 4_000));
-        // The last segment of a record may be shorter.
-        assert_eq!(whole(&scoreboard, 6_000, 6_500), (6_000, 6_500));
-        assert_eq!(scoreboard.whole_segments(s(1), s(2), None), (s(1), s(2)));
-        let timing = timing(20, 0);
-        scoreboard.sack(s(4_000), s(5_000), &timing);
-        assert_eq!(whole(&scoreboard, 4_500, 6_000), (4_500, 6_000));
-        assert_eq!(scoreboard.sack(s(5_000), s(5_000), &timing).bytes, 0);
-        assert_eq!(sums(&scoreboard), [5_500, 1_000, 0]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Urgent data (RFC 9293 §3.8.5), with the semantics of Linux.
 //!
 //! The pointer on the wire is that of the byte after urgent data (MUST-62). The application is told
-//! the position and the value of the last urgent byte only. All urgent data stays in the stream. The
-//! driver takes that byte out unless SO_OOBINLINE is set.
+//! the position and the value of the last urgent byte only. All urgent data stays in the stream.
+//! The driver takes that byte out unless SO_OOBINLINE is set.
 //!
 //! A flow with an urgent pointer in either direction stays on the slow path.
 

@@ -32,11 +32,8 @@ pub fn created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
     let tcp = protocol == 0 || protocol == libc::IPPROTO_TCP;
     if (family == libc::AF_INET || family == libc::AF_INET6) && stream && tcp {
-        track(
-            fd,
-            kind & libc::SOCK_NONBLOCK != 0,
-            family == libc::AF_INET6,
-        );
+        let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+        track(fd, nonblocking, family == libc::AF_INET6);
     }
 }
 

@@ -363,8 +363,8 @@ impl Engine {
         &self.config
     }
 
-    /// Returns the listener that a SYN for `local` finds, unless it is leaving. The listener stands for
-    /// its group.
+    /// Returns the listener that a SYN for `local` finds, unless it is leaving. The listener stands
+    /// for its group.
     pub fn listener_at(&self, local: Endpoint) -> Option<ListenerId> {
         let id = self.listeners.find(&local)?;
         let listener = self.listeners.get(id)?;

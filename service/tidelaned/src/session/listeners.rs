@@ -134,11 +134,8 @@ impl Session {
                 Ok(listener)
             }
         });
-        let ids: Result<Vec<ListenerId>, ListenError> = match listened {
-            Some(ids) => ids.into_iter().collect(),
-            None => Err(ListenError::Limit),
-        };
-        let ids = match ids {
+        let ids = listened.map_or(Err(ListenError::Limit), |ids| ids.into_iter().collect());
+        let ids: Vec<ListenerId> = match ids {
             Ok(ids) => ids,
             Err(error) => return self.listen_refused(shared, &listen, error),
         };
