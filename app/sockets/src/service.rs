@@ -6,6 +6,7 @@
 //! | `session` | the registration: made when first needed, given up in a forked child |
 //! | `lane` | a context with its rings and doorbell, and who sleeps on it |
 //! | `lanes` | all lanes; the default one |
+//! | `assign` | connections whose events come to another lane |
 //! | `beside` | an epoll instance's lane that sleeps on the default one, too |
 //! | `connection` | a connection and the session that it belongs to |
 //! | `marks` | the library's own descriptors among an epoll instance's events |
@@ -14,6 +15,7 @@
 //! | `report` | sockets that stay with the kernel |
 //! | `within_host` | connections over loopback that the service shall have |
 
+mod assign;
 pub(crate) mod beside;
 pub(crate) mod connection;
 pub(crate) mod exceptions;

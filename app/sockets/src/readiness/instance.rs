@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{interest::Interest, nested::Nested};
+use super::interest::Interest;
 use crate::{
     service::{Lane, lanes},
     socket::{Socket, listening, registrations::WatchRef},
@@ -32,6 +32,21 @@ pub struct Instance {
     kernel_one_shots: AtomicBool,
 }
 
+/// A registration of an instance with an outer one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nested {
+    pub(super) inner: &'static Instance,
+    pub(super) fd: RawFd,
+    pub(super) events: u32,
+    pub(super) data: u64,
+    /// EPOLLONESHOT, and it was reported.
+    pub(super) disabled: bool,
+    /// Edge-triggered: report it even without news.
+    pub(super) fresh: bool,
+    /// The inner instance's news when it was last reported.
+    pub(super) seen: u32,
+}
+
 /// The epoll instance behind a descriptor, if it was made under our eyes.
 #[inline]
 pub(crate) fn of(epfd: RawFd) -> Option<&'static Instance> {
@@ -55,7 +70,7 @@ pub(crate) fn numbered(number: u32) -> Option<&'static Instance> {
 }
 
 /// All instances.
-pub(super) fn all() -> impl Iterator<Item = &'static Instance> {
+fn all() -> impl Iterator<Item = &'static Instance> {
     lanes::all().filter_map(|lane| numbered(lane.number()))
 }
 
@@ -101,6 +116,14 @@ impl Instance {
     /// Returns true if the kernel may have disabled a registration of a socket of ours.
     pub(crate) fn has_kernel_one_shots(&self) -> bool {
         self.kernel_one_shots.load(Ordering::Relaxed)
+    }
+
+    /// The instance is gone: none has it any more, and it has none.
+    fn leave_nests(&'static self) {
+        self.nested.lock().clear();
+        for outer in all().filter(|outer| outer.has_nested()) {
+            outer.nested.lock().retain(|n| !std::ptr::eq(n.inner, self));
+        }
     }
 
     /// A descriptor of the epoll instance is gone.

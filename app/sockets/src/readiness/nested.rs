@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use libc::epoll_event;
 
 use super::{
-    Instance, instance,
+    instance::{Instance, Nested},
     watch::{EDGE, EXISTS, MISSING, ONE_SHOT},
 };
 use crate::{
@@ -21,21 +21,6 @@ use crate::{
 /// Linux nests no deeper.
 const DEPTH_MAX: u32 = 5;
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-
-/// A registration of an instance with an outer one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Nested {
-    inner: &'static Instance,
-    fd: RawFd,
-    events: u32,
-    data: u64,
-    /// EPOLLONESHOT, and it was reported.
-    disabled: bool,
-    /// Edge-triggered: report it even without news.
-    fresh: bool,
-    /// The inner instance's news when it was last reported.
-    seen: u32,
-}
 
 /// What a look into an instance shows.
 #[derive(Clone, Copy)]
@@ -216,13 +201,5 @@ impl Instance {
             revents: 0,
         }];
         sys::ppoll(&mut fds, Some(0), None).is_ok_and(|ready| ready > 0)
-    }
-
-    /// The instance is gone: none has it any more, and it has none.
-    pub(super) fn leave_nests(&'static self) {
-        self.nested.lock().clear();
-        for outer in instance::all().filter(|outer| outer.has_nested()) {
-            outer.nested.lock().retain(|n| !std::ptr::eq(n.inner, self));
-        }
     }
 }

@@ -14,7 +14,6 @@ use tidelane_client::{ClientEvent, Context, Program};
 
 use super::{
     connection::Connection,
-    lanes,
     marks::internal_mark,
     session::{self, Session},
 };
@@ -280,30 +279,6 @@ impl Lane {
             context.submit(&mut connection.stream);
             context.flush();
         });
-    }
-
-    /// Events of the connection come to this lane from now on.
-    ///
-    /// The service is told through the default lane. A connection that comes into one epoll
-    /// instance, and soon into another, would else end where the service looks last.
-    pub(crate) fn take_over(&'static self, connection: &Connection) {
-        let slot = connection.stream.slot();
-        let Some(session) = session::last() else {
-            return;
-        };
-        if session.generation != connection.session || self.activate(session).is_err() {
-            return;
-        }
-        let Some(here) = self.with_context(connection.session, |context| context.id()) else {
-            return;
-        };
-        let teller = lanes::default().filter(|lane| lane.activate(session).is_ok());
-        teller
-            .unwrap_or(self)
-            .with_context(connection.session, |context| {
-                context.assign_to(slot, here);
-                context.flush();
-            });
     }
 
     /// Works with the context, if it belongs to the given session.
