@@ -97,7 +97,9 @@ impl<R: FnMut(u32) -> String> KernelTables<R> {
         let read = &mut self.read;
         let table = self.tables.entry(namespace).or_insert_with(|| {
             let text = read(pid);
-            text.lines().filter_map(parse_line).collect()
+            let sockets = text.lines().filter_map(parse_line);
+            // A connection that no process has any more, as in TIME-WAIT, has the inode 0.
+            sockets.filter(|(inode, _)| *inode != 0).collect()
         });
         table.get(&inode)
     }
@@ -110,7 +112,7 @@ impl<R: FnMut(u32) -> String> KernelTables<R> {
         listener: &KernelSocket,
     ) -> Vec<(u64, KernelSocket)> {
         let table = self.tables.get(&namespace).into_iter().flatten();
-        let of_it = table.filter(|(inode, socket)| **inode != 0 && listener.has(socket));
+        let of_it = table.filter(|(_, socket)| listener.has(socket));
         of_it
             .map(|(inode, socket)| (*inode, socket.clone()))
             .collect()

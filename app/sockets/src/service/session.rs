@@ -382,7 +382,8 @@ pub(crate) fn make_heir() -> Option<Heir> {
 
 /// Returns true, once, if the service wants this listener to be the kernel's.
 pub(crate) fn takes_given_up(listener: ListenerHandle) -> bool {
-    GIVEN_UP.load(Ordering::Relaxed) == listener.0
+    listener.0 != 0
+        && GIVEN_UP.load(Ordering::Relaxed) == listener.0
         && GIVEN_UP.swap(0, Ordering::Relaxed) == listener.0
 }
 
