@@ -140,7 +140,10 @@ const FAMILIES_OF_A_SERVICE: [&str; 3] = ["fork_", "urgent_", "group_"];
 /// Further cases that only a service passes. The relay has no TCP: it cannot report TCP's counters,
 /// pace, or send payload with SYN. Its windows follow no option, and it accepts a connection before
 /// its data.
-const OF_A_SERVICE: [&str; 10] = [
+const OF_A_SERVICE: [&str; 12] = [
+    // They fork.
+    "handler_forks",
+    "streams",
     "fast_open_deferred",
     "fast_open_unwritten",
     "fast_open_sendto",
