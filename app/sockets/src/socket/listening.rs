@@ -282,10 +282,12 @@ pub(crate) fn attach(
     options: OpenOptions,
 ) -> Result<(ListenerHandle, u32), u32> {
     let _section = Section::enter();
+    // Also for a listener that is left to the kernel: the session reports the reason.
+    let session = session::establish();
     if let Some(reason) = exceptions::of_listener(fd) {
         return Err(reason);
     }
-    let session = session::establish().ok_or_else(session::unavailable)?;
+    let session = session.ok_or_else(session::unavailable)?;
     let listen = Listen {
         cookie,
         backlog: backlog.max(0) as u32,
