@@ -102,6 +102,19 @@ struct Stage<'a> {
     peer_address: Ipv4Addr,
 }
 
+impl<'a> Stage<'a> {
+    /// Both programs on the server's side, at this address.
+    fn of_one_host(wire: &'a Wire, programs: &'a Programs, address: Ipv4Addr) -> Self {
+        Self {
+            wire,
+            programs,
+            own_address: address,
+            peer_side: Side::Server,
+            peer_address: address,
+        }
+    }
+}
+
 /// On which stacks: the services of the case and of its peer, and what else is set for the case.
 #[derive(Clone, Copy, Default)]
 struct Stacks<'a> {
@@ -282,13 +295,7 @@ fn wire() -> Result<Wire, Stop> {
 fn without_a_service() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
-    let stage = Stage {
-        wire: &wire,
-        programs: &programs,
-        own_address: Ipv4Addr::LOCALHOST,
-        peer_side: Side::Server,
-        peer_address: Ipv4Addr::LOCALHOST,
-    };
+    let stage = Stage::of_one_host(&wire, &programs, Ipv4Addr::LOCALHOST);
     let library = tools::binary("libtidelane.so")?.display().to_string();
     let preloaded = Stacks {
         environment: &[
@@ -323,13 +330,7 @@ fn kernel_peer() -> Outcome {
 fn accelerated_peer() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
-    let stage = Stage {
-        wire: &wire,
-        programs: &programs,
-        own_address: SERVER,
-        peer_side: Side::Server,
-        peer_address: SERVER,
-    };
+    let stage = Stage::of_one_host(&wire, &programs, SERVER);
     let service = wire.service()?;
     let accelerated = Stacks {
         own: Some(&service),
@@ -343,13 +344,7 @@ fn accelerated_peer() -> Outcome {
 fn over_loopback() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
-    let stage = Stage {
-        wire: &wire,
-        programs: &programs,
-        own_address: Ipv4Addr::LOCALHOST,
-        peer_side: Side::Server,
-        peer_address: Ipv4Addr::LOCALHOST,
-    };
+    let stage = Stage::of_one_host(&wire, &programs, Ipv4Addr::LOCALHOST);
     let service = wire.service()?;
     let accelerated = Stacks {
         own: Some(&service),

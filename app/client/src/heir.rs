@@ -30,7 +30,7 @@ pub struct Heir {
 }
 
 impl Heir {
-    /// What a parent got for its child, and a listener that the parent is to give up.
+    /// The session of a child, made by its parent, and a listener that the parent is to give up.
     pub(crate) fn new((control, given_up): (Control, Option<ListenerHandle>)) -> Self {
         Self { control, given_up }
     }

@@ -40,7 +40,7 @@ pub struct Listen {
     pub cookie: u64,
     /// Connections that may wait to be accepted.
     pub backlog: u32,
-    /// What its connections begin with.
+    /// Options that its connections begin with.
     pub options: OpenOptions,
     /// Connections within the host (loopback) shall be the service's, too.
     pub within_host: bool,

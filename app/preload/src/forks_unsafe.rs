@@ -49,7 +49,7 @@ type Clone = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// What a child of `clone` does.
+/// The function that a child of `clone` runs, and its argument.
 struct Child {
     run: Run,
     argument: *mut c_void,
@@ -65,7 +65,7 @@ unsafe extern "C" fn begin(child: *mut c_void) -> c_int {
     }
     // SAFETY: the promise of the caller of `clone`.
     let status = unsafe { (child.run)(child.argument) };
-    // What follows in libc's `clone` passes the library's `_exit` by.
+    // The rest of libc's `clone` would end the child without the library's `_exit`.
     // SAFETY: no pointers.
     unsafe { crate::descriptors_unsafe::_exit(status) }
 }

@@ -33,7 +33,7 @@ unsafe extern "C" {
     fn __sigaction(signal: c_int, act: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
-/// What the kernel calls.
+/// The handler that the kernel calls for the library.
 unsafe extern "C" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's arguments.
     if unsafe { section_unsafe::puts_off(signal, info, context) } {
@@ -67,7 +67,7 @@ fn can_stand_before(signal: c_int, act: &libc::sigaction) -> bool {
         && process::owns_tables()
 }
 
-/// What the program had set before, where the kernel says that it was the library's handler.
+/// Replaces the library's handler in the kernel's answer by the program's, which was set before.
 unsafe fn reveal(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
     // SAFETY: the caller's promise: `old` is valid or null.
     if let Some(old) = unsafe { old.as_mut() }

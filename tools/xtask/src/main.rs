@@ -11,6 +11,7 @@ mod demo;
 mod deps;
 mod frames;
 mod lab;
+mod package;
 mod programs;
 mod source;
 mod spec;

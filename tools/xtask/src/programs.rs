@@ -1,9 +1,8 @@
 //! `cargo xtask programs`: builds the crate `bench/programs` and runs it.
 
-use std::process::Command;
-
 use clap::Args;
-use tidelane_tests::tools::source_root;
+
+use crate::package::run_package;
 
 /// Options of `programs`.
 #[derive(Args, Debug)]
@@ -15,22 +14,5 @@ pub struct Options {
 
 /// Builds and runs the crate.
 pub fn run(options: &Options) -> Result<(), String> {
-    let status = Command::new("cargo")
-        .args([
-            "run",
-            "--quiet",
-            "--release",
-            "--package",
-            "tidelane-programs",
-            "--",
-        ])
-        .args(&options.arguments)
-        .current_dir(source_root())
-        .status()
-        .map_err(|error| format!("cargo: {error}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("the programs: {status}"))
-    }
+    run_package("tidelane-programs", &options.arguments)
 }

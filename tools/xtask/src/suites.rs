@@ -1,9 +1,8 @@
 //! `cargo xtask suites`: builds and runs the crate in `bench/suites`, whose business it is.
 
-use std::process::Command;
-
 use clap::Args;
-use tidelane_tests::tools::source_root;
+
+use crate::package::run_package;
 
 /// Options of `suites`.
 #[derive(Args, Debug)]
@@ -15,22 +14,5 @@ pub struct Options {
 
 /// Runs the suites.
 pub fn run(options: &Options) -> Result<(), String> {
-    let status = Command::new("cargo")
-        .args([
-            "run",
-            "--quiet",
-            "--release",
-            "--package",
-            "tidelane-suites",
-            "--",
-        ])
-        .args(&options.arguments)
-        .current_dir(source_root())
-        .status()
-        .map_err(|error| format!("cargo: {error}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("the suites: {status}"))
-    }
+    run_package("tidelane-suites", &options.arguments)
 }

@@ -78,12 +78,7 @@ pub fn control(
         State::Listening(_) => Reporter::Both,
         _ => Reporter::Tidelane,
     };
-    let instance = match instance::of(epfd) {
-        Some(instance) => instance,
-        // Made before our time; or not an epoll instance, and the kernel says so.
-        None if is_epoll(epfd) => adopt(epfd)?,
-        None => return TO_KERNEL,
-    };
+    let instance = instance_of(epfd)?;
     if operation == libc::EPOLL_CTL_ADD && reporter == Reporter::Tidelane {
         connect::settle_lane(socket, fd, instance.lane());
     }
@@ -102,7 +97,13 @@ pub fn control(
     })
 }
 
-/// Whether a descriptor is an epoll instance.
+/// The epoll instance of a descriptor, adopted if it was made before the library saw calls. `None`
+/// for another kind of descriptor, of which the kernel reports the error.
+fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
+    instance::of(epfd).or_else(|| is_epoll(epfd).then(|| adopt(epfd)).flatten())
+}
+
+/// Returns true if a descriptor is an epoll instance.
 fn is_epoll(fd: RawFd) -> bool {
     let event = epoll_event { events: 0, u64: 0 };
     // Only an epoll instance can say that a descriptor is not in it. (Those made under our eyes may
@@ -122,11 +123,7 @@ pub fn control_nested(
     event: Option<epoll_event>,
 ) -> Handled {
     let _section = Section::enter();
-    let outer = match instance::of(epfd) {
-        Some(outer) => outer,
-        None if is_epoll(epfd) => adopt(epfd)?,
-        None => return TO_KERNEL,
-    };
+    let outer = instance_of(epfd)?;
     let result = sys::epoll_ctl(epfd, operation, fd, event);
     if result.is_ok() {
         let event = event.unwrap_or(epoll_event { events: 0, u64: 0 });

@@ -151,7 +151,7 @@ fn ready(entry: &pollfd) -> i16 {
     }
 }
 
-/// What the kernel says of the entry, without what a doorbell of ours caused.
+/// The kernel's events of the entry, without those that a doorbell of the library caused.
 fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     match instance::of(entry.fd) {
         Some(instance)

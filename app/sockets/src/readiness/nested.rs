@@ -22,7 +22,7 @@ use crate::{
 const DEPTH_MAX: u32 = 5;
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
-/// What a look into an instance shows.
+/// The result of a look into an instance.
 #[derive(Clone, Copy)]
 struct Look {
     ready: bool,

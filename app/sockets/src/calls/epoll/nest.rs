@@ -56,7 +56,7 @@ pub(super) fn wait(
     }
 }
 
-/// What is ready in both stacks, here and within.
+/// Collects the ready descriptors of both stacks, of this instance and of those within it.
 fn look(instance: &'static Instance, events: &mut [epoll_event]) -> Result<usize, Errno> {
     let count = collect(instance, events);
     if count == events.len() {
