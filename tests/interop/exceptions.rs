@@ -184,13 +184,13 @@ fn fork_server(wire: &Wire, service: &Service) -> Result<(Running, Running), Sto
     Ok((server, client))
 }
 
-/// Clients of a connection each, eight at once: none may fail.
-fn short_clients(wire: &Wire, total: u32) -> Outcome {
+/// Runs at least `total` clients of a connection each, `at_once` at a time: none may fail. The load
+/// opens up to `at_once` more connections before it ends.
+fn short_clients(wire: &Wire, at_once: u32, total: u32) -> Outcome {
     let client = wire.load_tool(Side::Client, "short-client")?;
     let client = client.arg("--connect").arg(format!("{SERVER}:7000"));
-    let client = client
-        .args("--connections 8 --seconds 20 --total")
-        .arg(total);
+    let client = client.arg("--connections").arg(at_once);
+    let client = client.args("--seconds 20 --total").arg(total);
     let line = client.run(Duration::from_secs(30))?.json()?;
     ensure!(line["errors"] == 0, "connections failed: {line}");
     let served = line["requests"].as_u64();
@@ -204,10 +204,10 @@ pub fn a_server_that_forks_for_each_connection() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let (server, long) = fork_server(&wire, &service)?;
-    short_clients(&wire, 300)?;
+    short_clients(&wire, 8, 300)?;
     // The program learns of it when it forks for a client that came a while after the change.
     wait_until(SHORT, "port 7000 to be the kernel's", || {
-        short_clients(&wire, 2)?;
+        short_clients(&wire, 8, 2)?;
         is_left(&service, 7000, "forks for each connection")
     })?;
     let kernels = wire.kernel_connections(Side::Server, 7000)?;
@@ -234,7 +234,7 @@ pub fn a_server_with_long_lived_children() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let (server, long) = fork_server(&wire, &service)?;
-    short_clients(&wire, 8)?;
+    short_clients(&wire, 1, 8)?;
     check_load(&long.wait(Duration::from_secs(20))?.success()?.json()?)?;
     let client = echo_client(&wire, Side::Client, 7000)?;
     let client = client.args("--connections 4 --seconds 2").spawn()?;
