@@ -35,7 +35,8 @@
 	X(bound_without_port)                                                                     \
 	X(handler_forks) X(handler_writes) X(handler_jumps_out) X(fork_by_other_names)            \
 	X(epoll_of_the_moment) X(nested_epoll) X(streams)                                         \
-	X(resets_after_text) X(connects_at_once) X(killed_listener)
+	X(resets_after_text) X(connects_at_once) X(killed_listener)                               \
+	X(cancelled_asleep) X(cancelled_before) X(cancelled_disabled) X(cancelled_at_any_moment)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

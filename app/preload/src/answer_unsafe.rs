@@ -8,7 +8,12 @@ use std::{
 };
 
 use libc::iovec;
-use tidelane_sockets::{Errno, Handled, sys};
+use tidelane_sockets::{
+    Errno, Handled, sys,
+    sys::cancellation_unsafe::{self, CANCELLED},
+};
+
+use crate::cancellation_unsafe::act;
 
 /// The result, or -1 with `errno` set.
 #[inline]
@@ -25,15 +30,18 @@ pub fn is_last_error(number: c_int) -> bool {
     unsafe { *libc::__errno_location() == number }
 }
 
-/// -1, with `errno` set.
+/// -1, with `errno` set. Does not return if the call was cancelled.
 #[cold]
 pub fn fail(number: c_int) -> isize {
+    if number == CANCELLED.0 {
+        act();
+    }
     // SAFETY: libc's `errno` is a thread-local integer that is always there.
     unsafe { *libc::__errno_location() = number };
     -1
 }
 
-/// The system call.
+/// The system call. If it is a cancellation point, it does not return once that is due.
 ///
 /// # Safety
 ///
@@ -41,7 +49,49 @@ pub fn fail(number: c_int) -> isize {
 #[inline]
 pub unsafe fn kernel(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the caller's promise.
-    answer(unsafe { sys::call(number, args) })
+    unsafe {
+        if may_wait(number) {
+            kernel_wait(number, args)
+        } else {
+            answer(sys::call(number, args))
+        }
+    }
+}
+
+/// The system call, which is a cancellation point.
+///
+/// # Safety
+///
+/// As for the system call.
+#[inline]
+pub unsafe fn kernel_wait(number: i64, args: [usize; 6]) -> isize {
+    // SAFETY: the caller's promise.
+    answer(unsafe { cancellation_unsafe::call(number, args) })
+}
+
+/// Returns true for system calls that wait, and are cancellation points.
+#[inline]
+const fn may_wait(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_accept4
+            | libc::SYS_connect
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_ppoll
+            | libc::SYS_pselect6
+            | libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmmsg
+            | libc::SYS_recvmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_sendmsg
+            | libc::SYS_sendto
+            | libc::SYS_splice
+            | libc::SYS_write
+            | libc::SYS_writev
+    )
 }
 
 /// What we did, or else the system call.

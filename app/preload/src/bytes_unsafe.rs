@@ -8,6 +8,7 @@ use tidelane_sockets::{Handled, Socket, descriptors, transfer};
 use crate::{
     answer_unsafe::{bytes, bytes_mut, fail, kernel, ours_or_kernel, parts, parts_mut},
     away_unsafe::{check_all_rights, check_rights},
+    cancellation_unsafe::point,
     fast_open_unsafe::{prepare, sendto},
 };
 
@@ -17,7 +18,8 @@ use crate::{
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+    point();
     // Reading nothing never waits, unlike receiving nothing: the kernel's answer is right.
     match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
@@ -85,7 +87,7 @@ unsafe fn receive_slowly(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read_chk(
+pub unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
     buf: *mut c_void,
     count: size_t,
@@ -109,7 +111,8 @@ fn check(fits: bool) {
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
+    point();
     match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
         Some(socket) => unsafe { transmit(socket, fd, buf, count, 0, libc::SYS_write) },
@@ -153,7 +156,13 @@ pub(crate) unsafe fn transmit(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn recv(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    point();
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
@@ -169,7 +178,7 @@ pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recv_chk(
+pub unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     buf: *mut c_void,
     count: size_t,
@@ -187,7 +196,13 @@ pub unsafe extern "C" fn __recv_chk(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn send(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    point();
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
@@ -207,7 +222,7 @@ pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags:
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvfrom(
+pub unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -215,6 +230,7 @@ pub unsafe extern "C" fn recvfrom(
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> ssize_t {
+    point();
     let args = [
         fd as usize,
         buf as usize,
@@ -243,7 +259,7 @@ pub unsafe extern "C" fn recvfrom(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recvfrom_chk(
+pub unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     buf: *mut c_void,
     count: size_t,
@@ -263,7 +279,8 @@ pub unsafe extern "C" fn __recvfrom_chk(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    point();
     let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe {
@@ -281,7 +298,8 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    point();
     let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe {
@@ -339,7 +357,8 @@ unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    point();
     let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { ours_or_kernel(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
@@ -351,7 +370,8 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    point();
     // SAFETY: the caller's promise.
     if let Err(error) = unsafe { check_rights(msg) } {
         return fail(error.0);
@@ -367,13 +387,14 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(
+pub unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
+    point();
     let args = [
         fd as usize,
         messages as usize,
@@ -411,12 +432,13 @@ pub unsafe extern "C" fn recvmmsg(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(
+pub unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
     flags: c_int,
 ) -> c_int {
+    point();
     let args = [
         fd as usize,
         messages as usize,

@@ -6,6 +6,7 @@ use libc::{sockaddr, socklen_t};
 use tidelane_sockets::{Address, Errno, Handled, Socket, connect, descriptors, listen, options};
 
 use crate::answer_unsafe::{answer, bytes, bytes_mut, fail, is_last_error, kernel, ours_or_kernel};
+use crate::cancellation_unsafe::point;
 
 /// `socket(2)`.
 ///
@@ -77,7 +78,11 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn accept(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { accept4(fd, addr, len, 0) }
 }
@@ -88,12 +93,13 @@ pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut sockle
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept4(
+pub unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    point();
     let accepted = descriptors::socket(fd).and_then(|socket| listen::accept(socket, fd, flags));
     match accepted {
         None => {
@@ -176,7 +182,8 @@ unsafe fn put_address(address: Address, addr: *mut sockaddr, len: *mut socklen_t
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    point();
     // SAFETY: the caller's promise.
     let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
     let handled = peer.and_then(|peer| {

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 use tidelane_sockets::{Handled, descriptors, exit, transfer, urgent};
 
 use crate::answer_unsafe::{kernel, ours_or_kernel};
+use crate::cancellation_unsafe::point;
 
 /// SIOCOUTQ, which is TIOCOUTQ.
 const SIOCOUTQ: c_ulong = 0x5411;
@@ -18,7 +19,8 @@ const SIOCATMARK: c_ulong = 0x8905;
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    point();
     let handled = if descriptors::is_foreign(fd) {
         None
     } else {
@@ -126,7 +128,7 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
     let args = [fd as usize, command as usize, arg, 0, 0, 0];
     if descriptors::is_foreign(fd) {
         // SAFETY: the caller's promise.
@@ -153,7 +155,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { fcntl(fd, command, arg) }
 }

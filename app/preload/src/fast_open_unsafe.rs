@@ -8,6 +8,7 @@ use tidelane_sockets::{Handled, Socket, descriptors, fast_open};
 use crate::{
     answer_unsafe::{bytes, fail, kernel},
     bytes_unsafe::transmit,
+    cancellation_unsafe::point,
 };
 
 /// The first half of a call with MSG_FASTOPEN: see [`fast_open::prepare`].
@@ -32,7 +33,7 @@ pub(crate) unsafe fn prepare(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(
+pub unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     buf: *const c_void,
     len: size_t,
@@ -40,6 +41,7 @@ pub unsafe extern "C" fn sendto(
     addr: *const sockaddr,
     addrlen: socklen_t,
 ) -> ssize_t {
+    point();
     let args = [
         fd as usize,
         buf as usize,

@@ -6,6 +6,7 @@ use libc::{off_t, size_t, ssize_t};
 use tidelane_sockets::{descriptors, file};
 
 use crate::answer_unsafe::{fail, ours_or_kernel};
+use crate::cancellation_unsafe::point;
 
 /// `sendfile(2)`.
 ///
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn sendfile64(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
+pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut off_t,
     to: c_int,
@@ -58,6 +59,7 @@ pub unsafe extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    point();
     let ends = (descriptors::socket(from), descriptors::socket(to));
     if matches!(ends, (Some(_), None) | (None, Some(_)))
         && !(from_offset.is_null() && to_offset.is_null())

@@ -6,12 +6,12 @@
 //! `away_unsafe` finds.
 //!
 //! Not covered, because nothing calls these names: system calls made directly (Go, static
-//! binaries), and stdio on `stdin`, `stdout` and `stderr` once a connection is there (`dup2`). And
-//! since the waits are plain system calls, they are no cancellation points of `pthread_cancel`.
+//! binaries), and stdio on `stdin`, `stdout` and `stderr` once a connection is there (`dup2`).
 
 mod answer_unsafe;
 mod away_unsafe;
 mod bytes_unsafe;
+mod cancellation_unsafe;
 mod control_unsafe;
 mod descriptors_unsafe;
 mod fast_open_unsafe;

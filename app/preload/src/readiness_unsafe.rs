@@ -6,6 +6,7 @@ use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 use tidelane_sockets::{Handled, descriptors, epoll, poll, sys::SignalMask};
 
 use crate::answer_unsafe::{fail, kernel, ours_or_kernel};
+use crate::cancellation_unsafe::point;
 
 const NS_PER_MS: u64 = 1_000_000;
 pub(crate) const SIGNAL_MASK_LEN: usize = size_of::<SignalMask>();
@@ -106,7 +107,7 @@ fn millis(timeout: c_int) -> Option<u64> {
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(
+pub unsafe extern "C-unwind" fn epoll_wait(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -122,13 +123,14 @@ pub unsafe extern "C" fn epoll_wait(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
+pub unsafe extern "C-unwind" fn epoll_pwait(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    point();
     let args = [
         epfd as usize,
         events as usize,
@@ -150,13 +152,14 @@ pub unsafe extern "C" fn epoll_pwait(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
+pub unsafe extern "C-unwind" fn epoll_pwait2(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    point();
     let args = [
         epfd as usize,
         events as usize,
@@ -211,7 +214,8 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    point();
     // SAFETY: the caller's promise.
     let entries = unsafe { entries(fds, count) };
     let handled = if poll::concerns(entries) {
@@ -248,7 +252,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(
+pub unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: c_int,
@@ -272,12 +276,13 @@ fn check(count: nfds_t, len: usize) {
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
+pub unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    point();
     // SAFETY: the caller's promise.
     unsafe {
         let entries = entries(fds, count);
@@ -309,7 +314,7 @@ pub unsafe extern "C" fn ppoll(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __ppoll_chk(
+pub unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,

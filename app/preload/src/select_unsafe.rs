@@ -10,6 +10,7 @@ use tidelane_sockets::{Handled, descriptors, poll, sys, sys::SignalMask};
 
 use crate::{
     answer_unsafe::{kernel, ours_or_kernel},
+    cancellation_unsafe::point,
     readiness_unsafe::{SIGNAL_MASK_LEN, duration},
 };
 
@@ -137,13 +138,14 @@ unsafe fn select_ours(
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
+pub unsafe extern "C-unwind" fn select(
     count: c_int,
     read: *mut c_void,
     write: *mut c_void,
     except: *mut c_void,
     timeout: *mut timeval,
 ) -> c_int {
+    point();
     // SAFETY: the caller's promise.
     unsafe {
         let timeout_ns = timeout.as_ref().map(|time| {
@@ -213,7 +215,7 @@ unsafe fn select_in_kernel(count: c_int, sets: [*mut c_void; 3], timeout: *mut t
 ///
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+pub unsafe extern "C-unwind" fn pselect(
     count: c_int,
     read: *mut c_void,
     write: *mut c_void,
@@ -221,6 +223,7 @@ pub unsafe extern "C" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    point();
     // SAFETY: the caller's promise; the local structures are live during the call.
     unsafe {
         let handled = match duration(timeout) {

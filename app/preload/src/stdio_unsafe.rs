@@ -25,10 +25,10 @@ use crate::{
 /// `cookie_io_functions_t`.
 #[repr(C)]
 struct Functions {
-    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
-    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
-    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
-    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+    read: unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: unsafe extern "C-unwind" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: unsafe extern "C-unwind" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
+    close: unsafe extern "C-unwind" fn(*mut c_void) -> c_int,
 }
 
 unsafe extern "C" {
@@ -44,13 +44,21 @@ fn streams() -> std::sync::MutexGuard<'static, Vec<(usize, c_int)>> {
     STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-unsafe extern "C" fn read_some(cookie: *mut c_void, into: *mut c_char, len: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read_some(
+    cookie: *mut c_void,
+    into: *mut c_char,
+    len: size_t,
+) -> ssize_t {
     // SAFETY: libc's buffer.
     unsafe { read(cookie as usize as c_int, into.cast(), len) }
 }
 
 /// All of it, as libc's own streams do. libc takes 0 for an error.
-unsafe extern "C" fn write_all(cookie: *mut c_void, from: *const c_char, len: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write_all(
+    cookie: *mut c_void,
+    from: *const c_char,
+    len: size_t,
+) -> ssize_t {
     let mut done = 0;
     while done < len {
         // SAFETY: the rest of libc's buffer.
@@ -63,11 +71,11 @@ unsafe extern "C" fn write_all(cookie: *mut c_void, from: *const c_char, len: si
     done as ssize_t
 }
 
-unsafe extern "C" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whence: c_int) -> c_int {
+unsafe extern "C-unwind" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whence: c_int) -> c_int {
     fail(libc::ESPIPE) as c_int
 }
 
-unsafe extern "C" fn end(cookie: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn end(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     let mut all = streams();
     // Of several streams on one descriptor, which C does not allow, the last.

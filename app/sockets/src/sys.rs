@@ -5,6 +5,7 @@
 use std::os::fd::RawFd;
 
 mod address;
+pub mod cancellation_unsafe;
 mod errno;
 mod few;
 mod files_unsafe;
@@ -366,7 +367,7 @@ fn epoll_pwait(
         SIGNAL_MASK_LEN,
     ];
     // SAFETY: `into` and `mask` are live and as long as said.
-    unsafe { call(libc::SYS_epoll_pwait, args) }
+    unsafe { cancellation_unsafe::call(libc::SYS_epoll_pwait, args) }
 }
 
 fn epoll_pwait2(
@@ -386,7 +387,7 @@ fn epoll_pwait2(
         SIGNAL_MASK_LEN,
     ];
     // SAFETY: `into`, `timeout` and `mask` are live and as long as said.
-    unsafe { call(libc::SYS_epoll_pwait2, args) }
+    unsafe { cancellation_unsafe::call(libc::SYS_epoll_pwait2, args) }
 }
 
 /// A kernel signal set.
@@ -423,7 +424,7 @@ pub(crate) fn ppoll(
         0,
     ];
     // SAFETY: `fds`, `timeout` and `mask` are live and as long as said.
-    let poll = || unsafe { call(libc::SYS_ppoll, args) };
+    let poll = || unsafe { cancellation_unsafe::call(libc::SYS_ppoll, args) };
     if timeout_ns != Some(0) || mask.is_some() {
         return suspended(poll);
     }

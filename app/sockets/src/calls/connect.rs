@@ -19,7 +19,10 @@ use crate::{
         registry,
         state::{Connecting, State},
     },
-    sys::{self, Address, Errno, Guard, Handled, Section, TO_KERNEL, fail},
+    sys::{
+        self, Address, Errno, Guard, Handled, Section, TO_KERNEL, cancellation_unsafe::CANCELLED,
+        fail,
+    },
 };
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
@@ -397,14 +400,12 @@ fn wait_connected(socket: &'static Socket, fd: RawFd, timeout_ns: Option<u64>) -
         }
     });
     match result {
-        Some(Err(error)) if matches!(error.0, libc::EAGAIN | libc::EINTR) => {
+        Some(Err(error))
+            if [Errno(libc::EAGAIN), Errno(libc::EINTR), CANCELLED].contains(&error) =>
+        {
             socket.enter(fd)?.connect_pending = true;
-            let interrupted = error.0 == libc::EINTR;
-            fail(if interrupted {
-                libc::EINTR
-            } else {
-                libc::EINPROGRESS
-            })
+            let passed = error.0 == libc::EAGAIN;
+            fail(if passed { libc::EINPROGRESS } else { error.0 })
         }
         other => other,
     }

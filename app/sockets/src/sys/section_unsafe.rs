@@ -28,6 +28,8 @@ struct Place {
     put_off: AtomicU32,
     /// What was blocked before.
     mask: AtomicU64,
+    /// The state of a request of `pthread_cancel`: see `cancellation_unsafe`.
+    cancellation: AtomicU32,
 }
 
 // The thread's `Place`, in the block of thread-local memory that a library has which is loaded with
@@ -39,15 +41,16 @@ core::arch::global_asm!(
     ".globl tidelane_section_place",
     ".hidden tidelane_section_place",
     ".type tidelane_section_place,@object",
-    ".size tidelane_section_place,16",
+    ".size tidelane_section_place,24",
     "tidelane_section_place:",
-    ".zero 16",
+    ".zero 24",
     ".popsection",
 );
 
+/// The distance of each thread's place from its thread pointer.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn place() -> &'static Place {
+fn offset() -> usize {
     let offset: usize;
     // SAFETY: loads the place's distance from the thread pointer.
     unsafe {
@@ -57,7 +60,13 @@ fn place() -> &'static Place {
             options(nostack, pure, readonly, preserves_flags, att_syntax)
         );
     }
-    let address = super::thread_identity().wrapping_add(offset);
+    offset
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn place() -> &'static Place {
+    let address = super::thread_identity().wrapping_add(offset());
     // SAFETY: the place has this size and alignment, is zero at first, which is valid, and lives as
     // long as its thread, which is the only one that has the reference.
     unsafe { &*(address as *const Place) }
@@ -67,11 +76,31 @@ fn place() -> &'static Place {
 fn place() -> &'static Place {
     thread_local! {
         static PLACE: Place = const {
-            Place { depth: AtomicU32::new(0), put_off: AtomicU32::new(0), mask: AtomicU64::new(0) }
+            Place { depth: AtomicU32::new(0), put_off: AtomicU32::new(0), mask: AtomicU64::new(0),
+                cancellation: AtomicU32::new(0) }
         };
     }
     // SAFETY: it has no destructor, and lives as long as its thread, which keeps the reference.
     PLACE.with(|place| unsafe { &*core::ptr::from_ref(place) })
+}
+
+/// The calling thread's state of cancellation.
+#[inline]
+pub(super) fn cancellation() -> &'static AtomicU32 {
+    &place().cancellation
+}
+
+/// Another thread's state of cancellation.
+///
+/// # Safety
+///
+/// `thread` is the thread pointer of a thread that nobody has joined, and `'a` ends before that.
+#[cfg(target_arch = "x86_64")]
+pub(super) unsafe fn cancellation_of<'a>(thread: usize) -> &'a AtomicU32 {
+    let address = thread.wrapping_add(offset());
+    // SAFETY: static thread-local memory has the same place in all threads, and the C library keeps
+    // a thread's memory until the thread is joined.
+    unsafe { &(*(address as *const Place)).cancellation }
 }
 
 /// Signals that the thread's own instructions raise: they cannot wait.
@@ -91,6 +120,11 @@ fn all() -> SignalMask {
         .iter()
         .map(bit)
         .fold(0, |all, bit: u64| all | bit)
+}
+
+/// Returns true if the thread is within a section.
+pub(super) fn is_inside() -> bool {
+    place().depth.load(Ordering::Relaxed) != 0
 }
 
 /// A section begins. `leave` ends it.

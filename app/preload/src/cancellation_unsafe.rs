@@ -1,0 +1,148 @@
+//! `pthread_cancel`, and the cancellation points.
+//!
+//! Each exported function that POSIX lists as a cancellation point begins with [`point`]. A call
+//! that a request ends returns `CANCELLED` up to `fail` of `answer_unsafe`, which acts on it. libc
+//! unwinds the thread from there, and no frame of the library has anything to release by then.
+//! The functions are `extern "C-unwind"` for that.
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use libc::{pthread_t, siginfo_t};
+use tidelane_sockets::sys::{
+    self,
+    cancellation_unsafe::{self as cancellation, SIGCANCEL},
+};
+
+use crate::away_unsafe::next;
+
+unsafe extern "C-unwind" {
+    /// Ends the thread if its cancellation is due.
+    fn pthread_testcancel();
+}
+
+/// A handler with SA_SIGINFO.
+type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+
+/// libc's handler of SIGCANCEL; 0: not known yet.
+static OF_LIBC: AtomicUsize = AtomicUsize::new(0);
+
+/// Ends the calling thread if its cancellation is due.
+#[inline]
+pub fn point() {
+    if cancellation::is_due() {
+        act();
+    }
+}
+
+/// Ends the calling thread, whose cancellation is due.
+#[cold]
+#[inline(never)]
+pub fn act() {
+    // SAFETY: the frames up to the exported function have no destructors to run, and that function
+    // lets libc unwind.
+    unsafe { pthread_testcancel() }
+}
+
+unsafe extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's context.
+    if !unsafe { cancellation::arrived(context) } {
+        return;
+    }
+    let handler = OF_LIBC.load(Ordering::Acquire);
+    // SAFETY: libc gave it as its handler of this signal, with SA_SIGINFO.
+    unsafe {
+        let handler: Handler = std::mem::transmute(handler);
+        handler(signal, info, context);
+    }
+}
+
+/// `struct sigaction` of the kernel.
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: usize,
+    restorer: usize,
+    mask: sys::SignalMask,
+}
+
+/// Puts the library's handler of SIGCANCEL before libc's, which must be there. Calls that wait in
+/// the kernel end with EINTR: SA_RESTART would begin them again.
+fn stand_before_libc() {
+    let mut action = KernelAction {
+        handler: 0,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+    let change = |new: *const KernelAction, old: *mut KernelAction| {
+        let args = [
+            SIGCANCEL as usize,
+            new as usize,
+            old as usize,
+            size_of::<sys::SignalMask>(),
+            0,
+            0,
+        ];
+        // SAFETY: the pointers are null or live.
+        unsafe { sys::call(libc::SYS_rt_sigaction, args) }
+    };
+    let ours: Handler = arrived;
+    if change(std::ptr::null(), &mut action).is_err()
+        || matches!(action.handler, libc::SIG_DFL | libc::SIG_IGN)
+        || action.handler == ours as usize
+    {
+        return;
+    }
+    OF_LIBC.store(action.handler, Ordering::Release);
+    action.handler = ours as usize;
+    action.flags &= !(libc::SA_RESTART as usize);
+    let _ = change(&action, std::ptr::null_mut());
+}
+
+/// The number of a thread that lives. glibc encodes it in the thread's clock.
+fn thread_id(thread: pthread_t) -> Option<usize> {
+    let mut clock = 0;
+    // SAFETY: the caller's thread; `clock` is live.
+    let result = unsafe { libc::pthread_getcpuclockid(thread, &mut clock) };
+    // The kernel's encoding of clocks (CPUCLOCK_PID): the complement, above three bits.
+    (result == 0).then_some(!(clock >> 3) as u32 as usize)
+}
+
+/// `pthread_cancel(3)`.
+///
+/// # Safety
+///
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
+    let Some(function) = next(c"pthread_cancel") else {
+        return libc::ENOSYS;
+    };
+    // SAFETY: libc's function has this type.
+    let function = unsafe {
+        std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(pthread_t) -> c_int>(
+            function,
+        )
+    };
+    // SAFETY: the caller's promise.
+    let result = unsafe { function(thread) };
+    if result == 0 {
+        stand_before_libc();
+        // SAFETY: the caller's promise: nobody has joined the thread.
+        unsafe { cancellation::request(thread) };
+        wake(thread);
+    }
+    result
+}
+
+/// Interrupts the thread's system call.
+fn wake(thread: pthread_t) {
+    if let Some(id) = thread_id(thread) {
+        let args = [std::process::id() as usize, id, SIGCANCEL as usize, 0, 0, 0];
+        // SAFETY: no pointers.
+        let _ = unsafe { sys::call(libc::SYS_tgkill, args) };
+    }
+}

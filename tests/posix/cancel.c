@@ -1,0 +1,267 @@
+/* Threads that are cancelled (pthread_cancel) in calls on sockets. */
+#include "posix.h"
+
+/* A call that waits, in a thread. */
+struct waiter {
+	pthread_t thread;
+	volatile pid_t tid;
+	volatile int cleaned;
+	int fd, epfd;
+	void (*call)(struct waiter *);
+};
+
+static void clean(void *arg)
+{
+	((struct waiter *)arg)->cleaned = 1;
+}
+
+static void *waiter_thread(void *arg)
+{
+	struct waiter *waiter = arg;
+	waiter->tid = gettid();
+	pthread_cleanup_push(clean, waiter);
+	waiter->call(waiter);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void start(struct waiter *waiter)
+{
+	waiter->tid = waiter->cleaned = 0;
+	must(pthread_create(&waiter->thread, NULL, waiter_thread, waiter) == 0);
+	await(waiter->tid);
+}
+
+static void say_joined(const char *name, struct waiter *waiter)
+{
+	void *result;
+	must(pthread_join(waiter->thread, &result) == 0);
+	say("%s: %s, cleaned %d", name, result == PTHREAD_CANCELED ? "cancelled" : "returned",
+	    waiter->cleaned);
+}
+
+static void in_read(struct waiter *waiter)
+{
+	char bytes[100];
+	read(waiter->fd, bytes, sizeof bytes);
+}
+
+static void in_recv(struct waiter *waiter)
+{
+	char bytes[100];
+	recv(waiter->fd, bytes, sizeof bytes, MSG_WAITALL);
+}
+
+static void in_readv(struct waiter *waiter)
+{
+	char bytes[100];
+	struct iovec parts[] = {{bytes, 50}, {bytes + 50, 50}};
+	readv(waiter->fd, parts, 2);
+}
+
+static void in_recvmsg(struct waiter *waiter)
+{
+	char bytes[100];
+	struct iovec part = {bytes, sizeof bytes};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	recvmsg(waiter->fd, &message, 0);
+}
+
+static void in_poll(struct waiter *waiter)
+{
+	struct pollfd entry = {waiter->fd, POLLIN, 0};
+	poll(&entry, 1, -1);
+}
+
+static void in_ppoll(struct waiter *waiter)
+{
+	struct timespec time = {1000, 0};
+	sigset_t none;
+	sigemptyset(&none);
+	struct pollfd entry = {waiter->fd, POLLIN, 0};
+	ppoll(&entry, 1, &time, &none);
+}
+
+static void in_select(struct waiter *waiter)
+{
+	fd_set set;
+	FD_ZERO(&set);
+	FD_SET(waiter->fd, &set);
+	select(waiter->fd + 1, &set, NULL, NULL, NULL);
+}
+
+static void in_epoll(struct waiter *waiter)
+{
+	struct epoll_event event;
+	epoll_wait(waiter->epfd, &event, 1, -1);
+}
+
+static void in_accept(struct waiter *waiter)
+{
+	accept(waiter->fd, NULL, NULL);
+}
+
+static void in_write(struct waiter *waiter)
+{
+	static char bytes[1 << 16];
+	while (write(waiter->fd, bytes, sizeof bytes) > 0)
+		;
+}
+
+#define CALL(name) {#name, in_##name}
+static const struct {
+	const char *name;
+	void (*call)(struct waiter *);
+} reads[] = {CALL(read), CALL(recv), CALL(readv), CALL(recvmsg), CALL(poll), CALL(ppoll),
+	     CALL(select), CALL(epoll)};
+
+static void cancel_asleep(const char *name, struct waiter *waiter)
+{
+	start(waiter);
+	await_asleep(waiter->tid);
+	show(pthread_cancel(waiter->thread));
+	say_joined(name, waiter);
+}
+
+/* A thread is cancelled in each call that waits. The descriptor serves others afterwards. */
+void cancelled_asleep(void)
+{
+	int other, port, fd = accepted(0, &other), listener = own_listener(0, &port), ends[2];
+	struct waiter waiter = {.fd = fd, .epfd = epoll_create1(0)};
+	struct epoll_event event = {.events = EPOLLIN};
+	must(epoll_ctl(waiter.epfd, EPOLL_CTL_ADD, fd, &event) == 0);
+	for (size_t i = 0; i < sizeof reads / sizeof *reads; i++) {
+		waiter.call = reads[i].call;
+		cancel_asleep(reads[i].name, &waiter);
+		peer_sends(other, 30, i);
+		read_exactly(fd, 30, i);
+	}
+	want_connections(listener);
+	waiter.fd = listener;
+	waiter.call = in_accept;
+	cancel_asleep("accept", &waiter);
+	other = peer_connects(port);
+	waiter.fd = accept(listener, NULL, NULL);
+	must(waiter.fd >= 0);
+	waiter.call = in_write;
+	cancel_asleep("write", &waiter);
+	/* A descriptor of the kernel's, and an epoll instance that has nothing else. */
+	must(pipe(ends) == 0);
+	waiter.fd = ends[0];
+	waiter.epfd = epoll_create1(0);
+	must(epoll_ctl(waiter.epfd, EPOLL_CTL_ADD, ends[0], &event) == 0);
+	for (size_t i = 0; i < sizeof reads / sizeof *reads; i++) {
+		if (reads[i].call == in_recv || reads[i].call == in_recvmsg)
+			continue;
+		waiter.call = reads[i].call;
+		cancel_asleep(reads[i].name, &waiter);
+	}
+}
+
+static volatile int go;
+
+static void until_told(void)
+{
+	while (!go)
+		sched_yield();
+}
+
+static void reads_when_told(struct waiter *waiter)
+{
+	until_told();
+	in_read(waiter);
+}
+
+/* The request comes before the call, which takes nothing. */
+void cancelled_before(void)
+{
+	int other, fd = accepted(0, &other);
+	struct waiter waiter = {.fd = fd, .call = reads_when_told};
+	peer_sends(other, 50, 1);
+	wait_readable(fd);
+	start(&waiter);
+	show(pthread_cancel(waiter.thread));
+	go = 1;
+	say_joined("read", &waiter);
+	read_exactly(fd, 50, 1);
+}
+
+static void reads_disabled(struct waiter *waiter)
+{
+	char bytes[100];
+	int before;
+	must(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before) == 0);
+	say("read %zd", read(waiter->fd, bytes, sizeof bytes));
+	struct pollfd entry = {waiter->fd, POLLIN, 0};
+	show(poll(&entry, 1, -1));
+	show(read(waiter->fd, bytes, sizeof bytes));
+	must(pthread_setcancelstate(before, NULL) == 0);
+	say("enabled");
+	in_read(waiter);
+}
+
+/* A thread that has cancellation disabled sees no error, and acts when it is enabled. */
+void cancelled_disabled(void)
+{
+	int other, fd = accepted(0, &other), ends[2];
+	struct waiter waiter = {.fd = fd, .call = reads_disabled};
+	for (int kernel = 0; kernel < 2; kernel++) {
+		start(&waiter);
+		await_asleep(waiter.tid);
+		show(pthread_cancel(waiter.thread));
+		pause_briefly();
+		if (kernel) {
+			must(write(ends[1], "abc", 3) == 3);
+			await_asleep(waiter.tid);
+			must(write(ends[1], "abc", 3) == 3);
+		} else {
+			peer_sends(other, 30, 1);
+			await_asleep(waiter.tid);
+			peer_sends(other, 30, 2);
+		}
+		say_joined("disabled", &waiter);
+		must(pipe(ends) == 0);
+		waiter.fd = ends[0];
+	}
+}
+
+static void reads_for_ever(struct waiter *waiter)
+{
+	for (;;)
+		in_read(waiter);
+}
+
+static void *writes_for_ever(void *arg)
+{
+	while (write(*(int *)arg, "x", 1) == 1)
+		;
+	return NULL;
+}
+
+/* The request comes at any moment: between two calls, at the begin or the end of a wait. */
+void cancelled_at_any_moment(void)
+{
+	int other, fd = accepted(0, &other), cancelled = 0, ends[2];
+	struct waiter waiter = {.call = reads_for_ever};
+	pthread_t writer;
+	must(pipe(ends) == 0);
+	must(pthread_create(&writer, NULL, writes_for_ever, &ends[1]) == 0);
+	for (int i = 0; i < 400; i++) {
+		void *result;
+		waiter.fd = i % 2 ? ends[0] : fd;
+		start(&waiter);
+		for (int spin = 0; spin < i % 100; spin++)
+			sched_yield();
+		must(pthread_cancel(waiter.thread) == 0);
+		must(pthread_join(waiter.thread, &result) == 0);
+		cancelled += result == PTHREAD_CANCELED && waiter.cleaned;
+	}
+	say("%d cancelled", cancelled);
+	must(pthread_cancel(writer) == 0);
+	must(pthread_join(writer, NULL) == 0);
+	peer_sends(other, 50, 1);
+	read_exactly(fd, 50, 1);
+	write_exactly(fd, 50, 2);
+	struct answer got = peer_receives(other, 50, 2);
+	say("peer got %ld %ld", got.first, got.second);
+}
