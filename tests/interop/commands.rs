@@ -1,6 +1,11 @@
 //! The `tidelane` command: what it says, and how it exits, when it is used badly or well.
 
-use std::{os::unix::fs::PermissionsExt, path::PathBuf, thread, time::Duration};
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
@@ -279,6 +284,30 @@ pub fn strict_refuses_a_fall_back() -> Outcome {
     Ok(())
 }
 
+/// A program that the library cannot serve is named when another one starts it, once, however it
+/// is started and however often.
+fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str) -> Outcome {
+    let (folder, file) = (program.parent().unwrap_or(program), program.display());
+    let name = program.file_name().unwrap_or_default().display();
+    let spawn = format!("import os; os.waitpid(os.posix_spawn('{file}', ['a'], os.environ), 0)");
+    for (starter, argument) in [
+        ("sh -c", format!("{file}; {file}; exec {file}")),
+        ("sh -c", format!("{name}; {name}")),
+        ("python3 -c", spawn),
+        ("env", name.to_string()),
+    ] {
+        let line = tidelane(wire, &format!("run --name {service} -- {starter}"))?;
+        let path = format!("{}:/usr/bin:/bin", folder.display());
+        let ran = line.arg(&argument).env("PATH", &path).finish(SHORT)?;
+        let only = ran.stderr.lines().count() == 1;
+        ensure!(
+            only && ran.stderr.contains(words),
+            "{starter} {argument}: {ran}"
+        );
+    }
+    Ok(())
+}
+
 /// A static program, and one of Go, never see the library: `run` says so, and refuses with
 /// `--strict`. Scripts are as their interpreters.
 pub fn run_says_which_programs_it_cannot_serve() -> Outcome {
@@ -298,6 +327,7 @@ pub fn run_says_which_programs_it_cannot_serve() -> Outcome {
         let script = wire.scratch().join("script");
         std::fs::write(&script, format!("#!{}\n", program.display()))?;
         std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))?;
+        check_named_as_child(&wire, service.name(), &program, words)?;
         for file in [&program, &script] {
             let line = format!("run --name {} -- {}", service.name(), file.display());
             let ran = tidelane(&wire, &line)?.finish(SHORT)?;
@@ -309,7 +339,7 @@ pub fn run_says_which_programs_it_cannot_serve() -> Outcome {
         }
     }
     let line = format!("run --strict --name {} -- true", service.name());
-    let usual = tidelane(&wire, &line)?.run(SHORT)?;
-    ensure!(usual.stderr.is_empty(), "nothing to say: {usual}");
+    let ordinary = tidelane(&wire, &line)?.run(SHORT)?;
+    ensure!(ordinary.stderr.is_empty(), "nothing to say: {ordinary}");
     Ok(())
 }

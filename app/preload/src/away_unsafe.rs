@@ -6,13 +6,27 @@ use std::{
 };
 
 use libc::{mmsghdr, msghdr};
-use tidelane_sockets::{Errno, away, descriptors};
+use tidelane_sockets::{Errno, away, descriptors, programs, sys};
 
 use crate::answer_unsafe::{fail, kernel};
 
 type Exec = unsafe extern "C" fn(*const c_char, *const *const c_char) -> c_int;
 type ExecWithEnvironment =
     unsafe extern "C" fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
+
+unsafe extern "C" {
+    /// The environment, of which an element at a time is read.
+    static environ: *const *const c_char;
+}
+
+/// Runs when the library is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+extern "C" fn loaded() {
+    programs::prepare();
+}
 
 /// The next definition of a function that this library exports too: libc's.
 pub(crate) fn next(name: &CStr) -> Option<*mut c_void> {
@@ -21,11 +35,54 @@ pub(crate) fn next(name: &CStr) -> Option<*mut c_void> {
     (!function.is_null()).then_some(function)
 }
 
+/// The function `name` is about to execute `file`, or to spawn it: says which connections end, and
+/// whether the library cannot serve the program.
+///
+/// # Safety
+///
+/// `file` is a C string, or null.
+pub(crate) unsafe fn check(name: &CStr, file: *const c_char) -> Result<(), Errno> {
+    away::check_exec()?;
+    if is_readable(file) {
+        let searches = name.to_bytes().ends_with(b"p") || name == c"execvpe";
+        // SAFETY: the caller's promise.
+        let file = unsafe { CStr::from_ptr(file) };
+        programs::name_if_not_served(file, searches.then(search_path));
+    }
+    Ok(())
+}
+
+/// Returns true if the kernel can read the path: `exec` refuses any other with EFAULT.
+fn is_readable(path: *const c_char) -> bool {
+    let args = [libc::AT_FDCWD as usize, path as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel checks the pointer.
+    let result = unsafe { sys::call(libc::SYS_faccessat, args) };
+    result != Err(Errno(libc::EFAULT))
+}
+
+/// Returns the value of PATH. (`std::env` takes a lock, which a child after `vfork` must not.)
+fn search_path() -> &'static [u8] {
+    // SAFETY: libc's array ends with null. The program must not change it meanwhile, as in C.
+    unsafe {
+        let mut at = environ;
+        while let Some(entry) = at.as_ref().and_then(|entry| entry.as_ref()) {
+            let entry = CStr::from_ptr(entry).to_bytes();
+            if let Some(value) = entry.strip_prefix(b"PATH=") {
+                return value;
+            }
+            at = at.add(1);
+        }
+    }
+    // The value that libc takes where there is none (confstr _CS_PATH).
+    b"/bin:/usr/bin"
+}
+
 /// # Safety
 ///
 /// `name` is that of a function of this type; the arguments are as for it.
 unsafe fn exec(name: &CStr, file: *const c_char, argv: *const *const c_char) -> c_int {
-    if let Err(error) = away::check_exec() {
+    // SAFETY: the caller's promise.
+    if let Err(error) = unsafe { check(name, file) } {
         return fail(error.0) as c_int;
     }
     let Some(function) = next(name) else {
@@ -46,7 +103,8 @@ unsafe fn exec_with(
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    if let Err(error) = away::check_exec() {
+    // SAFETY: the caller's promise.
+    if let Err(error) = unsafe { check(name, file) } {
         return fail(error.0) as c_int;
     }
     let Some(function) = next(name) else {
@@ -112,13 +170,14 @@ pub unsafe extern "C" fn execvpe(
 
 /// The next definition of a function that executes a program, null if that shall fail: `errno` says
 /// why.
-extern "C" fn before_exec(name: *const c_char) -> *mut c_void {
-    if let Err(error) = away::check_exec() {
+extern "C" fn before_exec(name: *const c_char, file: *const c_char) -> *mut c_void {
+    // SAFETY: a C string of `with_list`.
+    let name = unsafe { CStr::from_ptr(name) };
+    // SAFETY: the program's C string, or null.
+    if let Err(error) = unsafe { check(name, file) } {
         fail(error.0);
         return std::ptr::null_mut();
     }
-    // SAFETY: a C string of `with_list`.
-    let name = unsafe { CStr::from_ptr(name) };
     next(name).unwrap_or_else(|| {
         fail(libc::ENOSYS);
         std::ptr::null_mut()
@@ -146,6 +205,7 @@ macro_rules! with_list {
                 "push r8",
                 "push r9",
                 "push rax",
+                "mov rsi, rdi",
                 "lea rdi, [rip + 3f]",
                 "call {before}",
                 "mov r11, rax",
@@ -223,7 +283,14 @@ pub unsafe extern "C" fn execveat(
 ///
 /// As for the system call.
 pub(crate) unsafe fn by_number(number: i64, args: [usize; 6]) -> isize {
-    match away::check_exec() {
+    // `execveat` names a file beside a directory, or a descriptor, which are not inspected.
+    let file = if number == libc::SYS_execve {
+        args[0]
+    } else {
+        0
+    };
+    // SAFETY: the caller's promise.
+    match unsafe { check(c"execve", file as *const c_char) } {
         // SAFETY: the caller's promise.
         Ok(()) => unsafe { kernel(number, args) },
         Err(error) => fail(error.0),

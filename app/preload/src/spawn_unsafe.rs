@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tidelane_sockets::away;
 
-use crate::away_unsafe::next;
+use crate::away_unsafe::{check, next};
 
 /// `posix_spawn_file_actions_adddup2(3)`.
 ///
@@ -50,7 +50,8 @@ macro_rules! spawns {
             argv: *const *mut c_char,
             envp: *const *mut c_char,
         ) -> c_int {
-            if let Err(error) = away::check_exec() {
+            // SAFETY: the caller's promise.
+            if let Err(error) = unsafe { check($c_name, path) } {
                 return error.0;
             }
             let Some(function) = next($c_name) else {

@@ -11,6 +11,7 @@
 //! | `epoll`, `poll` | epoll; `poll` and `select` |
 //! | `descriptors` | `close`, `dup`, `fcntl` |
 //! | `process`, `exit`, `away`, `rings` | `fork`, the end, what cannot be passed on, io_uring |
+//! | `programs` | `exec`, `posix_spawn`: programs that the library cannot serve |
 
 pub mod away;
 mod bounce;
@@ -24,6 +25,7 @@ pub mod listen;
 pub mod options;
 pub mod poll;
 pub mod process;
+pub mod programs;
 pub mod rings;
 pub mod transfer;
 pub mod urgent;

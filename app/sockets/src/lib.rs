@@ -39,7 +39,7 @@ mod table;
 
 pub use calls::{
     away, connect, descriptors, epoll, exit, fast_open, file, listen, options, poll, process,
-    rings, transfer, urgent,
+    programs, rings, transfer, urgent,
 };
 pub use readiness::Instance;
 pub use socket::Socket;

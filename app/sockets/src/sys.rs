@@ -14,7 +14,7 @@ mod line;
 mod lock_unsafe;
 mod order;
 pub mod section_unsafe;
-mod shared_word_unsafe;
+mod shared_words_unsafe;
 mod sleepers;
 mod static_cell_unsafe;
 
@@ -28,7 +28,7 @@ pub(crate) use line::line;
 pub(crate) use lock_unsafe::{Guard, Lock};
 pub(crate) use order::Rank;
 pub(crate) use section_unsafe::{Section, suspended};
-pub(crate) use shared_word_unsafe::SharedWord;
+pub(crate) use shared_words_unsafe::SharedWords;
 pub(crate) use sleepers::Sleepers;
 pub(crate) use static_cell_unsafe::StaticCell;
 

@@ -12,7 +12,6 @@ mod admin;
 mod down;
 mod failure;
 mod firewall;
-mod inspect;
 mod reload;
 mod rules;
 mod run;

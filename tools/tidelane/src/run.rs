@@ -2,9 +2,9 @@
 
 use std::{
     env,
-    ffi::{OsStr, OsString},
+    ffi::{CString, OsStr, OsString},
     io,
-    os::unix::process::CommandExt,
+    os::unix::{ffi::OsStrExt, process::CommandExt},
     process::Command,
 };
 
@@ -17,7 +17,6 @@ use tidelane_client::{
 use crate::{
     admin::{ServiceName, companion},
     failure::Failure,
-    inspect,
 };
 
 /// Exit status if the program is not found, as in a shell.
@@ -126,10 +125,13 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 
 /// Warns if the library cannot serve the program. With `strict` this is a failure.
 fn warn_of_obstacle(program: &OsStr, strict: bool) -> Result<(), Failure> {
-    let Some(reason) = inspect::obstacle(program) else {
+    let search = env::var_os("PATH");
+    let search = search.as_ref().map(|search| search.as_bytes());
+    let name = CString::new(program.as_bytes()).unwrap_or_default();
+    let Some(obstacle) = tidelane_inspect::obstacle(&name, search) else {
         return Ok(());
     };
-    let text = format!("{} {reason}", program.display());
+    let text = format!("{} {obstacle}", program.display());
     if strict {
         return Err(Failure::with_status(text, NOT_EXECUTABLE));
     }

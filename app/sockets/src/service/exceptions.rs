@@ -17,7 +17,7 @@ use tidelane_client::{
 };
 
 use super::session;
-use crate::sys::{self, Address, SharedWord, StaticCell, line};
+use crate::sys::{self, Address, SharedWords, StaticCell, line};
 
 /// Connections that the program accepts go to other programs.
 const ACCEPTED: u32 = 1;
@@ -67,7 +67,7 @@ const HANDING_OVER: [(&[&str], u32); 3] = [
 struct Choice {
     exceptions: Exceptions,
     /// What this program, or one that it forked, hands over: [`ACCEPTED`], [`OPENED`].
-    hands_over: Option<SharedWord>,
+    hands_over: Option<SharedWords<1>>,
 }
 
 static CHOICE: StaticCell<Choice> = StaticCell::new();
@@ -93,7 +93,7 @@ impl Choice {
             line(format_args!("{VARIABLE}: {error}"));
             Exceptions::default()
         });
-        let hands_over = SharedWord::new();
+        let hands_over = SharedWords::new();
         let name = std::env::current_exe().unwrap_or_default();
         let known = |names: &[&str]| {
             names
@@ -102,7 +102,7 @@ impl Choice {
         };
         for (names, what) in HANDING_OVER {
             if let Some(word) = hands_over.as_ref().filter(|_| known(names)) {
-                word.get().store(what, Ordering::Relaxed);
+                word.all()[0].store(what, Ordering::Relaxed);
             }
         }
         Self {
@@ -119,7 +119,7 @@ fn hands_over() -> bool {
 
 fn has(what: u32) -> bool {
     let word = choice().hands_over.as_ref();
-    word.is_some_and(|word| word.get().load(Ordering::Relaxed) & what != 0)
+    word.is_some_and(|word| word.all()[0].load(Ordering::Relaxed) & what != 0)
 }
 
 /// The reason to leave a listener that the service has to the kernel, if there is one now.
@@ -143,7 +143,7 @@ pub(crate) fn note_message() {
 
 fn note(what: u32) {
     if let Some(word) = CHOICE.load().and_then(|choice| choice.hands_over.as_ref()) {
-        word.get().fetch_or(what, Ordering::Relaxed);
+        word.all()[0].fetch_or(what, Ordering::Relaxed);
     }
 }
 

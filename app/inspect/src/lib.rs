@@ -1,0 +1,389 @@
+//! Detects programs that the library cannot serve, before they start.
+//!
+//! The library needs the dynamic loader to load it, and sees only the calls that a program makes
+//! through libc. See `docs/socket-calls.md`. The inspection allocates nothing, takes no lock and
+//! needs little stack: a child between `vfork` and `exec` can use it.
+
+use std::{ffi::CStr, fmt};
+
+use object::{
+    Endianness, FileKind,
+    elf::{FileHeader64, PT_INTERP, ProgramHeader64, SectionHeader64},
+    pod::{Pod, from_bytes},
+    read::elf::FileHeader,
+};
+use rustix::{
+    fd::OwnedFd,
+    fs::{Access, CWD, FileType, Mode, OFlags, fstat},
+    io::Errno,
+    process::{getegid, geteuid},
+};
+
+mod path;
+
+pub use path::Path;
+
+/// Depth to which interpreters of interpreters are followed, the same as in Linux.
+const INTERPRETERS_MAX: u32 = 4;
+/// Longest first line of a script that is read, in bytes: as in Linux (BINPRM_BUF_SIZE).
+const SCRIPT_LINE_MAX: usize = 256;
+/// Section of every program that Go's linker made.
+const GO_SECTION: &[u8] = b".go.buildinfo\0";
+/// Longest name of a dynamic loader that is looked at, in bytes.
+const LOADER_MAX: usize = 128;
+/// Part of the name of musl's dynamic loader.
+const MUSL: &[u8] = b"ld-musl";
+const SET_USER: u32 = 0o4000;
+const SET_GROUP: u32 = 0o2000;
+/// Extended attribute that holds the capabilities of a file.
+const CAPABILITIES: &CStr = c"security.capability";
+
+/// A reason why a program's sockets stay with the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The dynamic loader ignores LD_PRELOAD in programs that gain rights (AT_SECURE).
+    GainsRights,
+    /// The program is not one of 64 bits.
+    Narrow,
+    /// Go makes its system calls without libc.
+    Go,
+    /// There is no dynamic loader.
+    Static,
+    /// The loader is that of musl.
+    Musl,
+}
+
+impl Reason {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::GainsRights => {
+                "is setuid, setgid or has capabilities: the dynamic loader takes no library into it"
+            }
+            Self::Narrow => "is a program of 32 bits, the library one of 64",
+            Self::Go => "is a Go program, which makes its system calls without libc",
+            Self::Static => "is statically linked: no library can be loaded into it",
+            Self::Musl => "is linked with musl, the library with glibc",
+        }
+    }
+}
+
+/// An obstacle to serving a program. It is displayed as the rest of a sentence that begins with the
+/// program's name.
+#[derive(Clone, Copy, Debug)]
+pub struct Obstacle {
+    reason: Reason,
+    /// The program that has the obstacle, if the inspected one is a script.
+    interpreter: Option<Path>,
+}
+
+impl Obstacle {
+    /// The reason.
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(interpreter) = &self.interpreter {
+            write!(f, "runs on {interpreter}, which ")?;
+        }
+        f.write_str(self.reason.text())
+    }
+}
+
+/// Returns the obstacle to serving a program. `None` if there is none, or if the program cannot be
+/// read. A name without a slash is looked for in `search`, the value of PATH, as `execvp` does.
+pub fn obstacle(program: &CStr, search: Option<&[u8]>) -> Option<Obstacle> {
+    let bytes = program.to_bytes();
+    match search {
+        Some(search) if !bytes.contains(&b'/') => {
+            obstacle_of(find(bytes, search)?, INTERPRETERS_MAX)
+        }
+        _ => obstacle_of(Path::new(&[bytes])?, INTERPRETERS_MAX),
+    }
+}
+
+/// Returns the program's file in the folders of `search`.
+fn find(name: &[u8], search: &[u8]) -> Option<Path> {
+    let folders = search.split(|byte| *byte == b':');
+    let mut paths = folders.filter_map(|folder| match folder {
+        // An empty name stands for the working directory.
+        [] => Path::new(&[name]),
+        folder => Path::new(&[folder, b"/", name]),
+    });
+    paths.find(|path| is_executable(path.as_c_str()))
+}
+
+fn is_executable(path: &CStr) -> bool {
+    let file = rustix::fs::stat(path);
+    file.is_ok_and(|file| FileType::from_raw_mode(file.st_mode) == FileType::RegularFile)
+        && rustix::fs::access(path, Access::EXEC_OK).is_ok()
+}
+
+fn obstacle_of(path: Path, interpreters: u32) -> Option<Obstacle> {
+    let file = open(path.as_c_str())?;
+    let mut start = [0; SCRIPT_LINE_MAX];
+    let len = read(&file, &mut start, 0)?;
+    if let Some(interpreter) = interpreter_of_script(&start[..len]) {
+        let left = interpreters.checked_sub(1)?;
+        let interpreter = Path::new(&[interpreter])?;
+        let below = obstacle_of(interpreter, left)?;
+        return Some(Obstacle {
+            interpreter: Some(below.interpreter.unwrap_or(interpreter)),
+            ..below
+        });
+    }
+    let reason = if gains_rights(path.as_c_str(), &file) {
+        Some(Reason::GainsRights)
+    } else {
+        reason_in(&file)
+    };
+    Some(Obstacle {
+        reason: reason?,
+        interpreter: None,
+    })
+}
+
+fn open(path: &CStr) -> Option<OwnedFd> {
+    // A FIFO or a device must not make this wait.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
+    let kind = FileType::from_raw_mode(fstat(&file).ok()?.st_mode);
+    (kind == FileType::RegularFile).then_some(file)
+}
+
+/// Reads at `offset` until `into` is full or the file ends. Returns the number of bytes.
+fn read(file: &OwnedFd, into: &mut [u8], offset: u64) -> Option<usize> {
+    let mut done = 0;
+    while done < into.len() {
+        match rustix::io::pread(file, &mut into[done..], offset.checked_add(done as u64)?) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(done)
+}
+
+/// Returns true if the program runs with another user, group or capabilities than its caller.
+fn gains_rights(path: &CStr, file: &OwnedFd) -> bool {
+    let Ok(about) = fstat(file) else {
+        return false;
+    };
+    let by_user = about.st_mode & SET_USER != 0 && about.st_uid != geteuid().as_raw();
+    let by_group = about.st_mode & SET_GROUP != 0 && about.st_gid != getegid().as_raw();
+    let mut capabilities = [0u8; 64];
+    let by_capabilities =
+        !geteuid().is_root() && rustix::fs::getxattr(path, CAPABILITIES, &mut capabilities).is_ok();
+    by_user || by_group || by_capabilities
+}
+
+/// Returns the interpreter that the first line of a script names.
+fn interpreter_of_script(start: &[u8]) -> Option<&[u8]> {
+    let line = start.split(|byte| *byte == b'\n').next()?;
+    let words = line.strip_prefix(b"#!")?;
+    let mut words = words.split(|byte| byte.is_ascii_whitespace());
+    words.find(|word| !word.is_empty())
+}
+
+/// Bytes of a structure in an ELF file, as aligned as any.
+#[repr(align(8))]
+struct Structure([u8; size_of::<FileHeader64<Endianness>>()]);
+
+impl Structure {
+    /// Reads the bytes at `offset`; those beyond the file's end are zero.
+    fn read(file: &OwnedFd, offset: u64) -> Option<Self> {
+        let mut bytes = Self([0; _]);
+        read(file, &mut bytes.0, offset)?;
+        Some(bytes)
+    }
+
+    fn parse<T: Pod>(&self) -> Option<&T> {
+        Some(from_bytes(&self.0).ok()?.0)
+    }
+}
+
+/// Returns the reason that an ELF file shows. Other kinds of files are left to `exec`.
+fn reason_in(file: &OwnedFd) -> Option<Reason> {
+    let start = Structure::read(file, 0)?;
+    match FileKind::parse(&start.0[..]).ok()? {
+        FileKind::Elf64 => {}
+        FileKind::Elf32 => return Some(Reason::Narrow),
+        _ => return None,
+    }
+    let header = FileHeader64::<Endianness>::parse(&start.0[..]).ok()?;
+    let endian = header.endian().ok()?;
+    if has_section(file, header, endian, GO_SECTION) {
+        return Some(Reason::Go);
+    }
+    let mut segments = entries(
+        header.e_phoff.get(endian),
+        header.e_phentsize.get(endian),
+        header.e_phnum.get(endian),
+    );
+    let loader = segments.find_map(|at| {
+        let bytes = Structure::read(file, at?)?;
+        let segment: &ProgramHeader64<Endianness> = bytes.parse()?;
+        (segment.p_type.get(endian) == PT_INTERP).then(|| segment.p_offset.get(endian))
+    });
+    let Some(loader) = loader else {
+        return Some(Reason::Static);
+    };
+    let mut name = [0; LOADER_MAX];
+    let len = read(file, &mut name, loader)?;
+    let name = name[..len].split(|byte| *byte == 0).next()?;
+    let is_musl = name.windows(MUSL.len()).any(|part| part == MUSL);
+    is_musl.then_some(Reason::Musl)
+}
+
+/// Returns true if the file has a section of this name, which ends with a zero.
+fn has_section(
+    file: &OwnedFd,
+    header: &FileHeader64<Endianness>,
+    endian: Endianness,
+    wanted: &[u8],
+) -> bool {
+    let sections = entries(
+        header.e_shoff.get(endian),
+        header.e_shentsize.get(endian),
+        header.e_shnum.get(endian),
+    );
+    let section = |at: Option<u64>| {
+        let bytes = Structure::read(file, at?)?;
+        let section: &SectionHeader64<Endianness> = bytes.parse()?;
+        Some(*section)
+    };
+    let index = usize::from(header.e_shstrndx.get(endian));
+    let Some(names) = sections.clone().nth(index).and_then(section) else {
+        return false;
+    };
+    let names = names.sh_offset.get(endian);
+    sections.filter_map(section).any(|section| {
+        let name = u64::from(section.sh_name.get(endian));
+        let mut bytes = [0; GO_SECTION.len()];
+        let len = names
+            .checked_add(name)
+            .and_then(|at| read(file, &mut bytes, at));
+        len.is_some_and(|len| &bytes[..len] == wanted)
+    })
+}
+
+/// Returns the offsets of the entries of a table.
+fn entries(start: u64, size: u16, count: u16) -> impl Iterator<Item = Option<u64>> + Clone {
+    (0..u64::from(count)).map(move |index| start.checked_add(index * u64::from(size)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, ffi::CString, fs, os::unix::ffi::OsStrExt, path::PathBuf};
+
+    use super::*;
+
+    /// A folder that goes when the test ends.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let place = env::temp_dir().join(format!("tidelane-{name}-{}", std::process::id()));
+            fs::create_dir_all(&place).expect("a directory");
+            Self(place)
+        }
+
+        fn write(&self, name: &str, contents: &[u8]) -> CString {
+            let path = self.0.join(name);
+            fs::write(&path, contents).expect("a file");
+            CString::new(path.as_os_str().as_bytes()).expect("no zero")
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Returns a 64-bit ELF file without sections and with one segment: PT_INTERP, or code.
+    fn elf(loader: Option<&[u8]>) -> Vec<u8> {
+        let mut file = vec![0; 64 + 56];
+        file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        (file[16], file[18], file[20]) = (2, 62, 1);
+        // Program headers: offset, size and number.
+        (file[32], file[54], file[56]) = (64, 56, 1);
+        (file[52], file[58]) = (64, 64);
+        file[64] = if loader.is_some() { 3 } else { 1 };
+        let loader = loader.unwrap_or_default();
+        file[64 + 8] = 120;
+        file[64 + 32] = loader.len() as u8;
+        file.extend(loader);
+        file
+    }
+
+    #[test]
+    fn the_loader_tells() {
+        let folder = Folder::new("loaders");
+        let reason = |file: &[u8]| {
+            let path = folder.write("program", file);
+            obstacle(&path, None).map(|obstacle| obstacle.reason())
+        };
+        assert_eq!(reason(&elf(Some(b"/lib64/ld-linux-x86-64.so.2\0"))), None);
+        let musl = elf(Some(b"/lib/ld-musl-x86_64.so.1\0"));
+        assert_eq!(reason(&musl), Some(Reason::Musl));
+        assert_eq!(reason(&elf(None)), Some(Reason::Static));
+        assert_eq!(reason(b"no program"), None);
+        for len in 0..musl.len() {
+            // A truncated file must not cause a panic.
+            let _ = reason(&musl[..len]);
+        }
+        let mut narrow = elf(None);
+        narrow[4] = 1;
+        assert_eq!(reason(&narrow), Some(Reason::Narrow));
+    }
+
+    #[test]
+    fn damaged_files_do_no_harm() {
+        let folder = Folder::new("damaged");
+        let whole = elf(Some(b"/lib64/ld-linux-x86-64.so.2\0"));
+        for at in 16..120 {
+            let mut damaged = whole.clone();
+            damaged[at] = 0xff;
+            let _ = obstacle(&folder.write("program", &damaged), None);
+        }
+    }
+
+    #[test]
+    fn scripts_are_as_their_interpreters() {
+        let folder = Folder::new("scripts");
+        let program = folder.write("program", &elf(None));
+        let name = program.to_str().expect("text");
+        let script = folder.write("script", format!("#! {name} -e\necho\n").as_bytes());
+        let found = obstacle(&script, None).expect("an obstacle");
+        assert_eq!(found.reason(), Reason::Static);
+        let text = found.to_string();
+        assert!(
+            text.starts_with(&format!("runs on {name}, which is stat")),
+            "{text}"
+        );
+        // A script that is its own interpreter.
+        folder.write("program", format!("#!{name}\n").as_bytes());
+        assert!(obstacle(&script, None).is_none());
+        drop(folder);
+        assert!(obstacle(&script, None).is_none(), "no such file");
+    }
+
+    #[test]
+    fn programs_of_the_path_are_found() {
+        let folder = Folder::new("path");
+        folder.write("program", &elf(None));
+        let search = format!("/nowhere:{}:/bin", folder.0.display());
+        let found = || obstacle(c"program", Some(search.as_bytes()));
+        assert!(found().is_none(), "not executable");
+        let path = folder.0.join("program");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&path, mode).expect("it is there");
+        assert_eq!(found().map(|found| found.reason()), Some(Reason::Static));
+        assert!(obstacle(c"sh", Some(b"/nowhere:/bin")).is_none());
+        assert!(obstacle(c"no-such-program-anywhere", Some(b"/bin")).is_none());
+    }
+}

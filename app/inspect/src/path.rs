@@ -1,0 +1,52 @@
+use std::{ffi::CStr, fmt};
+
+/// Longest path that is looked at, in bytes with the zero at its end. A longer one has no obstacle.
+const LEN_MAX: usize = 512;
+
+/// A path in memory of its own.
+#[derive(Clone, Copy)]
+pub struct Path {
+    /// The bytes, and zeros after them.
+    bytes: [u8; LEN_MAX],
+}
+
+impl Path {
+    /// The path that these parts make up. `None` if it is too long or has a zero byte.
+    pub(crate) fn new(parts: &[&[u8]]) -> Option<Self> {
+        let mut bytes = [0; LEN_MAX];
+        let mut used = 0;
+        for part in parts {
+            let end = used + part.len();
+            if end >= LEN_MAX || part.contains(&0) {
+                return None;
+            }
+            bytes[used..end].copy_from_slice(part);
+            used = end;
+        }
+        Some(Self { bytes })
+    }
+
+    /// The path as the kernel takes it.
+    pub(crate) fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_c_str().fmt(f)
+    }
+}
+
+impl fmt::Display for Path {
+    /// Writes bytes that are not UTF-8 as replacement characters.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.as_c_str().to_bytes().utf8_chunks() {
+            f.write_str(chunk.valid())?;
+            if !chunk.invalid().is_empty() {
+                f.write_str("\u{fffd}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! Words that this process shares with those that it forks.
+
+use std::{ptr, sync::atomic::AtomicU32};
+
+/// Words in pages of their own. Never unmapped.
+#[derive(Debug)]
+pub(crate) struct SharedWords<const N: usize>(&'static [AtomicU32; N]);
+
+impl<const N: usize> SharedWords<N> {
+    /// Words that are zero. `None` if there is no memory.
+    pub(crate) fn new() -> Option<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        let len = size_of::<[AtomicU32; N]>();
+        // SAFETY: a new mapping, at an address that the kernel chooses, disturbs nothing.
+        let pages = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        if pages == libc::MAP_FAILED {
+            return None;
+        }
+        // SAFETY: the pages are mapped for as long as the process lives, aligned and zero, and are
+        // used as nothing else.
+        Some(Self(unsafe { &*pages.cast::<[AtomicU32; N]>() }))
+    }
+
+    /// The words.
+    pub(crate) fn all(&self) -> &[AtomicU32; N] {
+        self.0
+    }
+}
