@@ -21,9 +21,9 @@ const EVENTS_MAX: usize = 512;
 const BACKLOG: i32 = 4096;
 /// Token of the listener; flows have their index.
 const LISTENER: u64 = u64::MAX;
-/// How long all flows may take to connect.
+/// Time limit for all flows to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
-/// A wait ends at least this often, to look at the time.
+/// Longest wait before the time is checked again.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Options of `bulk-sink`.
@@ -38,13 +38,13 @@ pub struct SinkOptions {
     /// Flows to wait for.
     #[arg(long, default_value_t = 1)]
     flows: usize,
-    /// Seconds before counting, once all flows are there.
+    /// Seconds before counting starts, once all flows are connected.
     #[arg(long, default_value_t = 0.5)]
     warmup: f64,
     /// Seconds counted.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Look at every byte: an error if one is not what the source has sent.
+    /// Compare every byte with the source's stream, and fail if one differs.
     #[arg(long)]
     check: bool,
     /// Also print a line with the bytes so far, this often, in seconds (0: never).
@@ -61,7 +61,7 @@ pub struct SourceOptions {
     /// Flows.
     #[arg(long, default_value_t = 1)]
     flows: usize,
-    /// Seconds after which it ends, if the sink has not ended before.
+    /// Seconds after which the source ends, if the sink has not ended before.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
 }
@@ -71,7 +71,7 @@ struct Arrival {
     fd: Fd,
     /// Bytes within the counted time.
     bytes: u64,
-    /// Where in the source's chunk the next byte is.
+    /// Position of the next byte in the source's chunk.
     at: usize,
 }
 
@@ -80,12 +80,12 @@ struct Sink {
     listener: Fd,
     flows: Vec<Arrival>,
     buffer: Vec<u8>,
-    /// What must come, twice over, if that is looked at.
+    /// The source's chunk, twice in a row, if the bytes are compared.
     expected: Option<Vec<u8>>,
     progress: Option<Progress>,
 }
 
-/// Lines that say how far the flows are.
+/// Prints the bytes received so far, in regular intervals.
 struct Progress {
     start: Instant,
     next: Instant,
@@ -102,7 +102,7 @@ impl Progress {
         })
     }
 
-    fn tell(&mut self, flows: &[Arrival]) {
+    fn print(&mut self, flows: &[Arrival]) {
         let now = Instant::now();
         if now < self.next {
             return;
@@ -114,12 +114,12 @@ impl Progress {
     }
 }
 
-/// What a source sends, again and again. No two places of it look alike.
+/// Returns the chunk that a source sends over and over. No two positions in it look alike.
 fn chunk() -> Vec<u8> {
     (0..CHUNK).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Counts what arrives on all flows; prints one line of JSON and ends.
+/// Counts the bytes that arrive on all flows, prints one line of JSON, and ends.
 pub fn sink(options: &SinkOptions) -> io::Result<()> {
     let address = SocketAddr::new(options.address, options.port);
     sys::catch_end();
@@ -164,7 +164,7 @@ impl Sink {
         while Instant::now() < end && !done(self) && !sys::ending() {
             self.epoll.wait(TICK, &mut ready)?;
             if let Some(progress) = &mut self.progress {
-                progress.tell(&self.flows);
+                progress.print(&self.flows);
             }
             for event in &ready {
                 if event.token == LISTENER {
@@ -186,7 +186,7 @@ impl Sink {
         Ok(())
     }
 
-    /// A flow that ends while it is needed makes the measurement worthless: an error.
+    /// Reads from a flow. A flow that ends during the measurement is an error.
     fn read(&mut self, index: usize) -> io::Result<()> {
         let flow = &mut self.flows[index];
         for _ in 0..CHUNKS_PER_TURN {
@@ -234,7 +234,7 @@ pub fn source(options: &SourceOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Fills a flow, from the place in the chunk where it is; false if its peer has ended it.
+/// Fills a flow from its position in the chunk. Returns false if the peer has ended the flow.
 fn write(flow: &Fd, chunk: &[u8], at: &mut usize) -> io::Result<bool> {
     for _ in 0..CHUNKS_PER_TURN {
         match sys::send(flow, &chunk[*at..]) {
@@ -249,8 +249,8 @@ fn write(flow: &Fd, chunk: &[u8], at: &mut usize) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Goodput of all flows together, and how it was shared: the least, the middle and the largest
-/// flow, and Jain's index (1 is even).
+/// Goodput of all flows together, and its distribution: the smallest, the median and the largest
+/// flow, and Jain's index (1 means equal shares).
 fn to_json(mut bytes: Vec<u64>, elapsed: Duration, cpu: Duration) -> Value {
     bytes.sort_unstable();
     let seconds = elapsed.as_secs_f64();

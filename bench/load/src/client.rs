@@ -23,13 +23,13 @@ const EVENTS_MAX: usize = 512;
 /// A failed connection waits this long before the next attempt.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
-/// Options that every client has.
+/// Options that all clients share.
 #[derive(Args, Debug)]
 pub struct Load {
     /// Server, as ADDRESS:PORT.
     #[arg(long)]
     pub connect: SocketAddr,
-    /// Connections at once.
+    /// Concurrent connections.
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
     /// Seconds to count.
@@ -46,7 +46,7 @@ pub struct Load {
     pub allow_errors: bool,
 }
 
-/// Who ends a connection after its last request.
+/// The end that closes a connection after its last request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Closer {
     /// The client closes as soon as the last answer is complete.
@@ -55,22 +55,22 @@ pub enum Closer {
     Server,
 }
 
-/// What the connections do.
+/// Parameters of the connections.
 #[derive(Debug)]
 pub struct Plan {
     /// One request and its answer.
     pub exchange: Exchange,
     /// Requests in flight per connection.
     pub pipeline: usize,
-    /// Requests per connection (0: no end).
+    /// Requests per connection (0: no limit).
     pub per_connection: u64,
-    /// Who closes then.
+    /// The end that closes after the last request.
     pub closer: Closer,
     /// The latency of a connection's first request counts from its connect.
     pub with_connect: bool,
 }
 
-/// Runs the load and prints its line; an error if any connection failed.
+/// Runs the load and prints its line. Returns an error if any connection failed.
 pub fn run(load: &Load, plan: &Plan) -> io::Result<()> {
     sys::catch_end();
     let mut client = Client::new(load, plan)?;
@@ -118,11 +118,11 @@ struct Connection {
     watched: u32,
 }
 
-/// Why a connection is over.
+/// The reason for which a connection is over.
 enum End {
-    /// Its requests are done.
+    /// All requests are answered.
     Done,
-    /// It broke.
+    /// The connection failed.
     Broken(String),
 }
 
@@ -225,7 +225,8 @@ impl<'a> Client<'a> {
         match result.and_then(|()| connection.watch(&self.epoll, event.token)) {
             Ok(()) => {}
             Err(End::Done) => {
-                // Close before the next connect, or a descriptor more is needed per connection.
+                // Close before the next connect; otherwise each connection needs a second
+                // descriptor.
                 self.connections[index] = Slot::RetryAt(Instant::now());
                 self.open(index);
             }
@@ -244,7 +245,7 @@ impl Connection {
         let fd = sys::tcp_socket(to)?;
         sys::set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         sys::connect(&fd, to)?;
-        // Complete or not, the first writable event takes it on.
+        // The first writable event continues in either case.
         epoll.add(&fd, READABLE | WRITABLE, token)?;
         Ok(Self {
             fd,
@@ -298,7 +299,7 @@ impl Connection {
         Err(End::Broken("the server closed early".to_owned()))
     }
 
-    /// Hands requests to the socket until the pipeline is full, or the socket.
+    /// Passes requests to the socket until the pipeline or the socket is full.
     fn send_requests(&mut self, plan: &Plan) -> Result<(), End> {
         let request = plan.exchange.request();
         loop {

@@ -1,4 +1,4 @@
-//! A TCP echo server: one thread, level-triggered epoll, the textbook loop.
+//! A TCP echo server: one thread, level-triggered epoll.
 
 use std::{
     collections::VecDeque,
@@ -13,7 +13,7 @@ use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 
 /// Bytes read at once.
 const READ_MAX: usize = 64 * 1024;
-/// Bytes that wait for a peer which does not read; above it the server stops reading from it.
+/// Limit of unsent bytes; above it the server does not read from the peer.
 const PENDING_MAX: usize = 256 * 1024;
 /// Descriptors per epoll_wait.
 const EVENTS_MAX: usize = 512;
@@ -43,7 +43,7 @@ struct Connection {
     fd: Fd,
     /// Bytes read and not yet written back.
     pending: VecDeque<u8>,
-    /// Bytes until the server closes; `u64::MAX` if it does not.
+    /// Bytes until the server closes; `u64::MAX` if the client closes.
     left: u64,
     watched: u32,
     ended: bool,
@@ -92,7 +92,7 @@ pub fn run(options: &Options) -> io::Result<()> {
 impl Server {
     fn accept_all(&mut self) -> io::Result<()> {
         while let Some(fd) = sys::accept(&self.listener)? {
-            // A peer that is gone already makes this fail; the first read says so.
+            // This fails if the peer has already closed; the first read reports the close.
             let _ = sys::set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
             let index = self.free.pop().unwrap_or_else(|| {
                 self.connections.push(None);
@@ -125,7 +125,7 @@ impl Server {
 }
 
 impl Connection {
-    /// Reads once and writes back; whether the connection goes on.
+    /// Reads once and writes back. Returns false if the connection is over.
     fn serve(&mut self, event: &Readiness, buffer: &mut [u8]) -> io::Result<bool> {
         if event.writable() && !self.pending.is_empty() {
             self.flush()?;

@@ -1,4 +1,4 @@
-//! What one request and its answer are: a fixed number of echoed bytes, or one HTTP GET.
+//! A request and its answer: a fixed number of echoed bytes, or one HTTP GET.
 
 use std::net::SocketAddr;
 
@@ -17,12 +17,12 @@ pub enum Exchange {
     Http {
         /// The request.
         request: Vec<u8>,
-        /// What the body must be, if that is to be checked.
+        /// The expected body, if bodies are compared.
         body: Option<Vec<u8>>,
     },
 }
 
-/// How far an answer has come.
+/// The received part of an answer.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Bytes of the answer (echo) or of the body (HTTP) seen.
@@ -33,26 +33,26 @@ pub struct Progress {
     length: Option<usize>,
 }
 
-/// What [`Exchange::feed`] found.
+/// The result of [`Exchange::feed`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fed {
     /// All bytes belong to this answer and it is not complete.
     More,
     /// The answer is complete after this many of the bytes.
     Complete(usize),
-    /// The answer is not what it must be.
+    /// The answer is not the expected one.
     Wrong(&'static str),
 }
 
 impl Exchange {
-    /// An echo of `len` bytes.
+    /// Returns an exchange of `len` echoed bytes.
     pub fn echo(len: usize) -> Self {
         Self::Echo {
             request: (0..len).map(|i| (i * 7 + i / 251) as u8).collect(),
         }
     }
 
-    /// A GET of `path`, with `Connection: close` or not.
+    /// Returns a GET of `path`, with or without `Connection: close`.
     pub fn http(server: SocketAddr, path: &str, close: bool, body: Option<Vec<u8>>) -> Self {
         let connection = if close { "Connection: close\r\n" } else { "" };
         let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\n{connection}\r\n");
@@ -62,14 +62,14 @@ impl Exchange {
         }
     }
 
-    /// The bytes to send.
+    /// Returns the bytes to send.
     pub fn request(&self) -> &[u8] {
         match self {
             Self::Echo { request } | Self::Http { request, .. } => request,
         }
     }
 
-    /// Takes received bytes; `progress` is that of the answer now awaited.
+    /// Takes received bytes. `progress` belongs to the oldest request without a complete answer.
     pub fn feed(&self, progress: &mut Progress, bytes: &[u8]) -> Fed {
         match self {
             Self::Echo { request } => {
@@ -114,7 +114,8 @@ fn take_body(seen: &mut usize, length: usize, expected: Option<&[u8]>, bytes: &[
 }
 
 impl Progress {
-    /// Collects the head; how many of `bytes` belonged to it once it is complete.
+    /// Collects the head. Returns the number of `bytes` that belong to the head once it is
+    /// complete.
     fn take_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         let before = self.head.len();
         self.head.extend_from_slice(bytes);
@@ -133,7 +134,7 @@ impl Progress {
     }
 }
 
-/// The content length of a 200 answer.
+/// Returns the content length of a 200 answer.
 fn parse_head(head: &[u8]) -> Result<usize, &'static str> {
     let head = std::str::from_utf8(head).map_err(|_| "the head is not text")?;
     let mut lines = head.split("\r\n");

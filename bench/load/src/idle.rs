@@ -1,7 +1,7 @@
-//! Many connections that do nothing, and then one request on each in turn.
+//! Many idle connections, and then one request on each in turn.
 //!
-//! The tool opens them, asks once on each, rests, asks again on each in turn, and closes them. At
-//! each point it reads what processes and the kernel have in memory.
+//! The tool opens the connections, sends one request on each, rests, sends a request on each in
+//! turn, and closes them. After each phase it reads the memory of processes and kernel.
 
 use std::{
     fs,
@@ -18,16 +18,16 @@ use serde_json::{Value, json};
 
 use crate::sys::{self, Epoll, Fd, READABLE, WRITABLE};
 
-/// Connections that are being opened at a time.
+/// Connections that are opened at the same time.
 const OPENING_MAX: usize = 64;
-/// Connections of one process: descriptors are limited.
+/// Connections per process; the number of descriptors is limited.
 const OF_PROCESS: usize = 15_000;
 /// Bytes of a request.
 const REQUEST: [u8; 64] = [7; 64];
-/// An answer that takes longer never comes.
+/// Time limit of an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A process whose memory is of interest.
+/// A process whose memory is read.
 #[derive(Clone, Debug)]
 struct Watched {
     name: String,
@@ -56,7 +56,7 @@ pub struct Options {
     /// Requests on each connection after the rest.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Connections that wait for an answer at a time.
+    /// Connections with a request in flight at the same time.
     #[arg(long, default_value_t = 1)]
     at_once: usize,
     /// Seconds without requests before memory is read.
@@ -65,12 +65,12 @@ pub struct Options {
     /// Connections from this number on, in a process of their own.
     #[arg(long, hide = true)]
     hold: Option<usize>,
-    /// Processes to be looked at, as NAME:PID.
+    /// Processes whose memory is read, as NAME:PID
     #[arg(long, value_delimiter = ',', value_parser = watched)]
     watch: Vec<Watched>,
 }
 
-/// Runs all of it and prints its line.
+/// Runs all phases and prints the result.
 pub fn run(options: &Options) -> io::Result<()> {
     if let Some(first) = options.hold {
         return hold(options, first);
@@ -107,8 +107,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Holds the connections from number `first` on. Each line of the input is a round, each line of
-/// the output says that it is done.
+/// Holds the connections from number `first` on. Each input line starts a round, and each output
+/// line reports its end.
 fn hold(options: &Options, first: usize) -> io::Result<()> {
     sys::die_with_parent()?;
     let count = OF_PROCESS.min(options.connections - first);
@@ -122,7 +122,7 @@ fn hold(options: &Options, first: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A process that has some of the connections.
+/// A child process that has a part of the connections.
 struct Part {
     child: Child,
     orders: ChildStdin,
@@ -148,7 +148,7 @@ impl Part {
         Ok(part)
     }
 
-    /// One request on each of its connections.
+    /// Sends one request on each of the child's connections.
     fn ask(&mut self) -> io::Result<()> {
         self.orders.write_all(b"\n")?;
         self.wait()
@@ -164,7 +164,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // The end closes its connections. One that has ended cannot be killed.
+        // The child's end closes its connections. Killing a child that has ended fails.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -218,7 +218,7 @@ impl Crowd {
         Ok(Self { connections, epoll })
     }
 
-    /// One request on each connection, in their order. Microseconds for each.
+    /// Sends one request on each connection in turn. Returns the mean time in microseconds.
     fn round(&mut self, at_once: usize) -> io::Result<f64> {
         let start = Instant::now();
         let (mut asked, mut answered) = (0, 0);
@@ -231,7 +231,7 @@ impl Crowd {
             }
             self.epoll.wait(TIMEOUT, &mut ready)?;
             if ready.is_empty() {
-                return Err(io::Error::other("an answer does not come"));
+                return Err(io::Error::other("an answer is missing"));
             }
             for event in &ready {
                 let got = sys::recv(&self.connections[event.token as usize], &mut buffer)?;
@@ -245,7 +245,7 @@ impl Crowd {
     }
 }
 
-/// KiB of each process, and of the kernel for itself.
+/// Returns the memory of each process and of the kernel's slabs in KiB.
 fn memory(processes: &[Watched]) -> io::Result<Value> {
     let mut all = serde_json::Map::new();
     for Watched { name, pid } in processes {
@@ -263,7 +263,7 @@ fn memory(processes: &[Watched]) -> io::Result<Value> {
     Ok(Value::Object(all))
 }
 
-/// The number of the line that begins so.
+/// Returns the number in the line that begins with `name`.
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next());

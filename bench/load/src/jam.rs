@@ -1,5 +1,5 @@
-//! A hostile program: an echo client that keeps filling the counters of all eventfds that it has,
-//! and makes them block. One of them is the doorbell that the service rings.
+//! A hostile program: an echo client that fills the counters of all its eventfds, so that writes to
+//! them block. One of them is the doorbell that the service rings.
 
 use std::{
     fs, io, thread,
@@ -21,10 +21,10 @@ pub struct Options {
     load: Load,
 }
 
-/// How long the connections run undisturbed.
+/// Time that the connections run undisturbed.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Runs until its time is up, or until the service has thrown it out.
+/// Runs until its time is up, or until the service ends its session.
 pub fn run(options: &Options) -> io::Result<()> {
     let seconds = options.load.warmup + options.load.seconds;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
@@ -36,7 +36,7 @@ pub fn run(options: &Options) -> io::Result<()> {
                 break;
             }
         }
-        // Whatever the other thread is stuck in.
+        // Do not wait for the other thread, which may be stuck in a call.
         thread::sleep(Duration::from_millis(500));
         std::process::abort();
     });

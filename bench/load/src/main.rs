@@ -1,7 +1,7 @@
 //! `tidelane-load`: the load tools of the benches and of the interop tests.
 //!
-//! They are written against libc's names, as a C program is, so that the same binary runs on the
-//! kernel's stack and, under `tidelane run`, on Tidelane. Each client prints one line of JSON:
+//! The tools call libc's exported functions, as a C program does, so that the same binary runs on
+//! the kernel's stack and, under `tidelane run`, on Tidelane. Each client prints one line of JSON:
 //! requests, requests per second, latency quantiles, errors and its own CPU time.
 
 use std::{fs, path::PathBuf, process::ExitCode};
@@ -40,25 +40,25 @@ enum Tool {
     EchoServer(echo_server::Options),
     /// Closed-loop echo client on long connections.
     EchoClient(EchoClient),
-    /// Echo client that opens a connection, makes a few requests and closes, again and again.
+    /// Echo client that opens a connection, makes a few requests and closes, repeatedly
     ShortClient(ShortClient),
     /// Closed-loop HTTP client, keep-alive or `Connection: close`.
     HttpClient(HttpClient),
-    /// Many connections that do nothing, and the memory that they take.
+    /// Opens many idle connections, and reports the memory that they take
     IdleClient(idle::Options),
     /// Receives one-way streams and counts them.
     BulkSink(bulk::SinkOptions),
     /// Sends one-way streams to a sink.
     BulkSource(bulk::SourceOptions),
-    /// The wire's limit: stateless TCP echo on AF_XDP.
+    /// The wire's limit: stateless TCP echo on AF_XDP
     XskEcho(xsk_echo::Options),
-    /// A hostile program: random values into all memory that it shares with the service.
+    /// A hostile program: writes random values to all memory that it shares with the service
     Scribble(scribble::Options),
-    /// A hostile program: makes the service's write to its doorbell block.
+    /// A hostile program: makes the service's write to a doorbell block
     Jam(jam::Options),
     /// ICMP echo.
     Ping(ping::Options),
-    /// Keeps cores awake in the idle scheduling class: the kernel without idle exits.
+    /// Keeps cores awake in the idle scheduling class, to measure the kernel without idle exits
     Spin(spin::Options),
 }
 
@@ -84,7 +84,7 @@ struct ShortClient {
     /// Requests per connection.
     #[arg(long, default_value_t = 1)]
     requests: u64,
-    /// Who closes first (the server needs the same --requests then).
+    /// The end that closes first; for the server, it needs the same --requests
     #[arg(long, value_enum, default_value = "client")]
     closer: Closer,
 }

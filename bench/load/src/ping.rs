@@ -1,4 +1,4 @@
-//! ICMP echo, for the tests: whether the kernel still answers beside the service.
+//! ICMP echo requests, which test that the kernel still answers beside the service.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ pub struct Options {
     /// Requests.
     #[arg(long, default_value_t = 3)]
     count: u16,
-    /// Bytes of payload; more than a link's frame holds are sent in fragments.
+    /// Bytes of payload; longer packets than the link's MTU are fragmented
     #[arg(long, default_value_t = 48)]
     bytes: u16,
     /// Milliseconds between requests.
@@ -29,12 +29,12 @@ pub struct Options {
     interval_ms: u64,
 }
 
-/// How long one answer may take.
+/// Time limit of one answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of an ICMP header.
 const HEADER_LEN: usize = 8;
 
-/// Asks `count` times; an error if any answer is missing.
+/// Sends `count` requests. Returns an error if any answer is missing.
 pub fn run(options: &Options) -> io::Result<()> {
     let fd = sys::icmp_socket(options.to, TIMEOUT)?;
     let id = std::process::id() as u16;
@@ -73,7 +73,7 @@ fn request(id: u16, seq: u16, bytes: u16) -> Vec<u8> {
     packet
 }
 
-/// RFC 1071.
+/// Returns the Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {
@@ -85,7 +85,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Whether the answer came in time; other ICMP packets of the address are passed over.
+/// Returns true if the answer came in time. Other ICMP packets are ignored.
 fn wait_for(fd: &Fd, id: u16, seq: u16) -> io::Result<bool> {
     let start = Instant::now();
     let mut buffer = [0; 1500];

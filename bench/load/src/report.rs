@@ -1,11 +1,11 @@
-//! What a load tool prints at its end: one line of JSON.
+//! The result of a load tool: one line of JSON.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// Largest latency that the histogram tells apart.
+/// Largest latency that the histogram distinguishes.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
 /// Significant digits of the histogram.
 const DIGITS: u8 = 3;
@@ -19,9 +19,9 @@ pub struct Report {
     pub requests: u64,
     /// Connections established.
     pub connections: u64,
-    /// Connections that failed or broke, over the whole run.
+    /// Connections that failed, over the whole run.
     pub errors: u64,
-    /// The first failure in words.
+    /// The reason of the first failure.
     pub first_error: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Report {
         }
     }
 
-    /// The line to print. `cpu` is this process's CPU time within the counted part.
+    /// Returns the line to print. `cpu` is this process's CPU time within the counted part.
     pub fn to_json(&self, seconds: f64, cpu: Duration) -> Value {
         let micros = |quantile: f64| self.latency.value_at_quantile(quantile) as f64 / 1000.0;
         json!({

@@ -1,9 +1,9 @@
-//! A hostile program: makes connections as a good one does, and meanwhile writes random values
-//! into all of the memory that it shares with the service.
+//! A hostile program: makes connections as a well-behaved one does, and meanwhile writes random
+//! values into all memory that it shares with the service.
 //!
-//! Run under `tidelane run`. What becomes of this process does not matter; the service and every
-//! other program must not notice. It writes through `/proc/self/mem`, so it knows nothing of the
-//! library that made the connections.
+//! Run it under `tidelane run`. This process may fail in any way; the service and all other
+//! programs must not be affected. The process writes through `/proc/self/mem`, so that it does not
+//! depend on the library that made the connections.
 
 use std::{
     fs::{self, File},
@@ -25,21 +25,21 @@ use crate::{
 pub struct Options {
     #[command(flatten)]
     load: Load,
-    /// Chooses the values and the places.
+    /// Seed of the values and positions
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// The program region in `/proc/self/maps`.
+/// Name of the program region in `/proc/self/maps`.
 const REGION: &str = "/memfd:tidelane-program";
-/// Bytes from the region's start that are swept: its head and two contexts.
+/// Bytes from the region's start that are overwritten: the header and two contexts.
 const HEAD_LEN: u64 = 4096 + (2 << 20);
-/// Bytes of the slots, and of the send buffers, that are swept.
+/// Bytes of the slots, and of the send buffers, that are overwritten.
 const AREA_LEN: u64 = 256 << 10;
-/// How long the connections run undisturbed.
+/// Time that the connections run undisturbed.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Runs until its time is up, or until it breaks itself.
+/// Runs until its time is up, or until the program breaks itself.
 pub fn run(options: &Options) -> io::Result<()> {
     let seconds = options.load.warmup + options.load.seconds;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         if let Err(error) = scribble(seed, deadline) {
             eprintln!("tidelane-load: scribble: {error}");
         }
-        // Whatever the other thread is stuck in.
+        // Do not wait for the other thread, which may be stuck in a call.
         thread::sleep(Duration::from_millis(500));
         std::process::abort();
     });
@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     client::run(&options.load, &plan)
 }
 
-/// Part of the address space.
+/// A part of the address space.
 #[derive(Clone, Copy, Debug)]
 struct Area {
     start: u64,
@@ -81,7 +81,7 @@ fn scribble(seed: u64, deadline: Instant) -> io::Result<()> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut word = 0u64;
     while Instant::now() < deadline {
-        // Single words first, so that the rest still makes sense; sweeps of everything later.
+        // Write single words first, so that other values stay plausible, and whole areas later.
         let sweep = word > 20_000 && random.next().is_multiple_of(5000);
         if sweep {
             for area in &areas {
@@ -114,7 +114,7 @@ fn sweep_area(memory: &File, area: Area, random: &mut Random) -> io::Result<()> 
     Ok(())
 }
 
-/// The parts of the region that both sides use, by the offsets in its header.
+/// Returns the parts of the region that both sides use, by the offsets in its header.
 fn find_areas(memory: &File) -> io::Result<Vec<Area>> {
     let (start, len) = find_region()?;
     let mut header = [0; 64];
@@ -136,7 +136,7 @@ fn find_areas(memory: &File) -> io::Result<Vec<Area>> {
     Ok(clipped.collect())
 }
 
-/// All of its memories, which lie side by side.
+/// Returns the range of all files of the region, which are mapped side by side.
 fn find_region() -> io::Result<(u64, u64)> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let lines = maps.lines().filter(|line| line.contains(REGION));
@@ -161,7 +161,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
     }
 
-    /// Any word, or one of those that break careless arithmetic.
+    /// Returns a random word, or a boundary value of integer arithmetic.
     fn value(&mut self) -> u64 {
         match self.next() % 8 {
             0 => 0,

@@ -1,8 +1,8 @@
-//! Keeps cores from going idle, so that the kernel can be measured without idle exits.
+//! Keeps cores from going idle, to measure the kernel without idle exits.
 //!
-//! On a virtual machine leaving the idle state costs about 15 microseconds, which dominates a
-//! kernel's latency at one connection and is paid by no stack that polls. A thread per core that
-//! spins in the idle scheduling class takes that cost away and gives way to everything else.
+//! On a virtual machine, leaving the idle state costs up to 15 microseconds. It dominates the
+//! kernel's latency at one connection, and a polling stack does not pay it. A thread per core that
+//! spins in the idle scheduling class removes this cost and yields to all other threads.
 
 use std::{hint, io, thread};
 

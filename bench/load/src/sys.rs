@@ -1,8 +1,8 @@
 //! The system calls of the load tools, each through libc's exported name.
 //!
-//! The tools are measured under `tidelane run` as well as on the kernel, so they must make their
-//! calls where a preloaded library sees them: through the dynamic symbols of libc, the way a C
-//! program does. Everything unsafe of this crate is in this file.
+//! The tools run under `tidelane run` as well as on the kernel, so they must make their calls
+//! through the dynamic symbols of libc, where a preloaded library intercepts them. All unsafe code
+//! of this crate is in this file.
 
 use std::{
     io,
@@ -23,7 +23,7 @@ impl Drop for Fd {
     }
 }
 
-/// `Ok(value)` or the last error, for calls that return -1 on failure.
+/// Returns `Ok(value)`, or the last error of a call that returned -1.
 fn check(value: libc::c_int) -> io::Result<libc::c_int> {
     if value < 0 {
         Err(io::Error::last_os_error())
@@ -36,7 +36,7 @@ fn check_len(value: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(value).map_err(|_| io::Error::last_os_error())
 }
 
-/// A `sockaddr_in` or `sockaddr_in6` in the first bytes, and how many.
+/// Returns a `sockaddr_in` or `sockaddr_in6` and its length.
 fn sockaddr(address: SocketAddr) -> ([u8; 28], libc::socklen_t) {
     let mut name = [0; 28];
     let family = family_of(address) as libc::sa_family_t;
@@ -63,7 +63,7 @@ fn family_of(address: SocketAddr) -> i32 {
     }
 }
 
-/// A non-blocking TCP socket for the version of `address`.
+/// Opens a non-blocking TCP socket for the IP version of `address`.
 pub fn tcp_socket(address: SocketAddr) -> io::Result<Fd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
@@ -78,7 +78,7 @@ pub fn set_option(fd: &Fd, level: i32, name: i32, value: i32) -> io::Result<()> 
     check(unsafe { libc::setsockopt(fd.0, level, name, pointer, len) }).map(drop)
 }
 
-/// A listening socket on `address`.
+/// Opens a listening socket on `address`.
 pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<Fd> {
     let fd = tcp_socket(address)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
@@ -90,7 +90,7 @@ pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<Fd> {
     Ok(fd)
 }
 
-/// The next connection of a listener, non-blocking, or `None` if there is none.
+/// Accepts the next connection of a listener, non-blocking, or returns `None` if there is none.
 pub fn accept(listener: &Fd) -> io::Result<Option<Fd>> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let null = std::ptr::null_mut();
@@ -98,7 +98,7 @@ pub fn accept(listener: &Fd) -> io::Result<Option<Fd>> {
     match check(unsafe { libc::accept4(listener.0, null, null.cast(), flags) }) {
         Ok(fd) => Ok(Some(Fd(fd))),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        // The peer was gone before we came to it: not an error of the listener.
+        // The peer has closed before the accept, which is no error of the listener.
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
         Err(error) => Err(error),
     }
@@ -106,7 +106,7 @@ pub fn accept(listener: &Fd) -> io::Result<Option<Fd>> {
 
 /// Binds a socket to an address; its port is chosen by the connect.
 pub fn bind_address(fd: &Fd, address: IpAddr) -> io::Result<()> {
-    /// Of Linux 4.2; IPv6 has no option of its own for it.
+    /// Available since Linux 4.2; the option also applies to IPv6 sockets.
     const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
     set_option(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)?;
     let (name, len) = sockaddr(SocketAddr::new(address, 0));
@@ -114,7 +114,7 @@ pub fn bind_address(fd: &Fd, address: IpAddr) -> io::Result<()> {
     check(unsafe { libc::bind(fd.0, (&raw const name).cast(), len) }).map(drop)
 }
 
-/// Starts a connection; whether it is complete already.
+/// Starts a connection. Returns true if the connection is already established.
 pub fn connect(fd: &Fd, address: SocketAddr) -> io::Result<bool> {
     let (name, len) = sockaddr(address);
     // SAFETY: the pointer is to `name`, which has that length, alive during the call.
@@ -125,7 +125,7 @@ pub fn connect(fd: &Fd, address: SocketAddr) -> io::Result<bool> {
     }
 }
 
-/// Takes the pending error of a socket, which says how a connect ended.
+/// Takes the pending error of a socket, which is the result of a connect.
 pub fn take_error(fd: &Fd) -> io::Result<()> {
     let mut value: i32 = 0;
     let mut len = size_of::<i32>() as libc::socklen_t;
@@ -147,13 +147,13 @@ pub fn take_error(fd: &Fd) -> io::Result<()> {
     }
 }
 
-/// Receives into `buffer`; 0 is the end of the stream.
+/// Receives into `buffer`. Returns 0 at the end of the stream.
 pub fn recv(fd: &Fd, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the pointer and length are those of `buffer`.
     check_len(unsafe { libc::recv(fd.0, buffer.as_mut_ptr().cast(), buffer.len(), 0) })
 }
 
-/// Sends from `bytes`; how many were taken.
+/// Sends from `bytes`. Returns the number of bytes taken.
 pub fn send(fd: &Fd, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_NOSIGNAL;
     // SAFETY: the pointer and length are those of `bytes`.
@@ -172,29 +172,29 @@ pub const READABLE: u32 = libc::EPOLLIN as u32;
 /// Writable.
 pub const WRITABLE: u32 = libc::EPOLLOUT as u32;
 
-/// What epoll said of one descriptor.
+/// The events of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Readiness {
     /// The number given to [`Epoll::add`].
     pub token: u64,
-    /// Bits of epoll.
+    /// Bits of `epoll_event.events`.
     pub bits: u32,
 }
 
 impl Readiness {
-    /// Whether reading would give something: bytes, the end, or an error.
+    /// Returns true if a read would return bytes, the end, or an error.
     pub fn readable(&self) -> bool {
         self.bits & (libc::EPOLLIN | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }
 
-    /// Whether writing would give something.
+    /// Returns true if a write would take bytes or return an error.
     pub fn writable(&self) -> bool {
         self.bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }
 }
 
 impl Epoll {
-    /// An instance that reports at most `max` descriptors per wait.
+    /// Makes an instance that reports at most `max` descriptors per wait.
     pub fn new(max: usize) -> io::Result<Self> {
         // SAFETY: no pointers.
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Fd)?;
@@ -218,12 +218,12 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, fd, bits, token)
     }
 
-    /// Changes what `fd` is watched for.
+    /// Changes the events that `fd` is watched for.
     pub fn modify(&self, fd: &Fd, bits: u32, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, bits, token)
     }
 
-    /// Waits up to `timeout` and appends what is ready to `ready`, which is emptied first.
+    /// Waits up to `timeout` and fills `ready` with the ready descriptors.
     pub fn wait(&mut self, timeout: Duration, ready: &mut Vec<Readiness>) -> io::Result<()> {
         ready.clear();
         let max = self.events.len() as libc::c_int;
@@ -245,7 +245,7 @@ impl Epoll {
     }
 }
 
-/// CPU time of this process so far, user and system.
+/// Returns the CPU time of this process so far, user and system.
 pub fn cpu_time() -> Duration {
     // SAFETY: an all-zero rusage is a valid value of that plain structure.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -270,7 +270,7 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }).map(drop)
 }
 
-/// Puts the calling thread into the idle scheduling class: it runs only when nothing else wants.
+/// Puts the calling thread into the idle scheduling class.
 pub fn schedule_idle() -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to a live local.
@@ -307,24 +307,24 @@ pub fn catch_end() {
     }
 }
 
-/// Whether the process was asked to end.
+/// Returns true if the process was asked to end.
 pub fn ending() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
-/// CPUs that this process may run on.
+/// Returns the number of CPUs that this process may run on.
 pub fn cpus() -> usize {
     // SAFETY: no pointers.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
 }
 
-/// Ends this process when its parent does, so that no spinner outlives its run.
+/// Makes the kernel kill this process when its parent ends, so that no spinner outlives its run.
 pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: this prctl takes a number only.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).map(drop)
 }
 
-/// An ICMP socket that sends echo requests (raw: needs CAP_NET_RAW), with a receive timeout.
+/// Opens a raw ICMP socket for echo requests (needs CAP_NET_RAW), with a receive timeout.
 pub fn icmp_socket(address: Ipv4Addr, timeout: Duration) -> io::Result<Fd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
@@ -341,8 +341,8 @@ pub fn icmp_socket(address: Ipv4Addr, timeout: Duration) -> io::Result<Fd> {
     Ok(fd)
 }
 
-/// Fills the counter of the eventfd `number`, and makes writes to it block. Whoever else uses it
-/// notices: that is the purpose.
+/// Fills the counter of the eventfd `number` and makes writes to it block, also those of other
+/// holders of the eventfd.
 pub fn jam_eventfd(number: RawFd) {
     let full = (u64::MAX - 1).to_ne_bytes();
     let mut count = [0u8; 8];

@@ -1,9 +1,9 @@
-//! The wire's limit: a TCP echo straight on AF_XDP that keeps no state at all.
+//! The wire's limit: a stateless TCP echo directly on AF_XDP.
 //!
-//! Every answer is made from the segment that asks for it: SYN gives SYN-ACK, data gives the same
-//! data with an acknowledgement, FIN gives FIN. There is no retransmission, no window and no
-//! order, so no TCP can serve this wire faster with the same kernel client. One queue, asleep in
-//! `poll` between batches, or spinning with `--spin`.
+//! Each answer follows from the arriving segment alone: SYN draws SYN,ACK, data draws the same data
+//! with an ACK, FIN draws FIN. There is no retransmission, no window and no reordering, so no TCP
+//! can be faster on this wire with the same kernel client. The tool serves one queue. It sleeps in
+//! `poll` between batches, or spins with `--spin`.
 
 use std::{
     io,
@@ -72,7 +72,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         }
         port.rx_release(&mut burst);
         port.tx_flush();
-        // Detaching at the end of the process is the kernel's; until then the demux is held here.
+        // The kernel detaches the demux at the end of the process; until then it is held here.
         let _held = &demux;
     }
 }
@@ -93,22 +93,22 @@ fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering:
     Ok(demux)
 }
 
-/// Longest answer: an Ethernet frame of the usual MTU.
+/// Longest answer: an Ethernet frame with an MTU of 1500.
 const REPLY_MAX: usize = 1514;
-/// Where the IPv4 header starts, and where the TCP header does (no IPv4 options are served).
+/// Offset of the IPv4 header; the TCP header follows it (packets with IPv4 options are ignored).
 const IP: usize = 14;
 const TCP: usize = IP + 20;
-/// The checksum's place in the TCP header.
+/// Offset of the checksum in the TCP header.
 const TCP_CHECKSUM: usize = 16;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const PSH: u8 = 8;
 const ACK: u8 = 16;
-/// Initial sequence number of every connection: without state there is no better one.
+/// Initial sequence number of every connection, which has no state to derive another one from.
 const ISN: u32 = 0x7154_0000;
 
-/// Writes the answer to `frame`, if it needs one; its length.
+/// Writes the answer to `frame`, if it needs one. Returns the answer's length.
 fn answer(frame: &[u8], reply: &mut [u8; REPLY_MAX], clock: u32, partial: bool) -> Option<usize> {
     if frame.len() < TCP + 20 || frame.len() > REPLY_MAX || frame[IP] != 0x45 {
         return None;
@@ -159,7 +159,7 @@ fn answer(frame: &[u8], reply: &mut [u8; REPLY_MAX], clock: u32, partial: bool) 
     Some(TCP + len)
 }
 
-/// The peer's timestamp value, to be echoed.
+/// Returns the peer's TSval, which the answer echoes.
 fn timestamp(mut options: &[u8]) -> Option<[u8; 4]> {
     loop {
         match options {
@@ -173,7 +173,8 @@ fn timestamp(mut options: &[u8]) -> Option<[u8; 4]> {
     }
 }
 
-/// Ethernet and IPv4 headers of the answer, and the checksums; `len` is that of the segment.
+/// Writes the Ethernet and IPv4 headers of the answer, and the checksums. `len` is the segment's
+/// length.
 fn write_link_and_ip(frame: &[u8], reply: &mut [u8; REPLY_MAX], len: u16, partial: bool) {
     reply[0..6].copy_from_slice(&frame[6..12]);
     reply[6..12].copy_from_slice(&frame[0..6]);
@@ -198,7 +199,7 @@ fn write_link_and_ip(frame: &[u8], reply: &mut [u8; REPLY_MAX], len: u16, partia
     reply[at..at + 2].copy_from_slice(&field.to_be_bytes());
 }
 
-/// RFC 1071, unfolded.
+/// Adds `bytes` to a checksum (RFC 1071), without folding.
 fn add(start: u32, bytes: &[u8]) -> u32 {
     let words = bytes
         .chunks(2)
@@ -217,7 +218,7 @@ fn fold(mut sum: u32) -> u16 {
 mod tests {
     use super::*;
 
-    /// A segment from 10.0.0.2:4000 to 10.0.0.1:80 with a timestamp of 0x01020304.
+    /// Returns a segment from 10.0.0.2:4000 to 10.0.0.1:80 with TSval 0x01020304.
     fn frame(flags: u8, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
         let total = (20 + 32 + payload.len()) as u16;

@@ -14,33 +14,33 @@ use crate::{catalog::Entry, load::Sample};
 
 mod table;
 
-/// What is done to wire and service.
+/// The disturbance of wire and service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
-    /// Nothing.
+    /// No disturbance.
     Plain,
     /// 1 % of the packets of each direction are lost.
     Loss,
-    /// `kill -9` of the service, and a new `up`.
+    /// `kill -9` of the service, and a new `tidelane up`.
     Outage,
 }
 
-/// Who is on Tidelane.
+/// The ends that run on Tidelane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sides {
-    /// Nobody.
+    /// Neither end.
     Kernel,
     /// The server.
     TidelaneServer,
     /// The client.
     TidelaneClient,
-    /// Both.
+    /// Both ends.
     Both,
 }
 
-/// How a cell ended.
+/// The result of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
@@ -48,21 +48,21 @@ pub enum Mark {
     Passed,
     /// The digest is right, and connections stayed with the kernel.
     Kernel,
-    /// Anything else.
+    /// The digest is wrong, or the cell failed in another way.
     Failed,
 }
 
-/// One cell.
+/// A cell of the table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cell {
-    /// How it ended.
+    /// The result.
     pub mark: Mark,
-    /// Why, if not [`Mark::Passed`].
+    /// The reason, if the result is not [`Mark::Passed`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// A cell with its place.
+/// A cell with its row and column.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Placed {
     condition: Condition,
@@ -71,32 +71,32 @@ pub struct Placed {
     cell: Cell,
 }
 
-/// A load on both stacks: medians, the kernel's first.
+/// The load of a program on both stacks: medians, the kernel's first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadRow {
     request: String,
     rate: [f64; 2],
     p99_us: [Option<f64>; 2],
     cpu_ms: [f64; 2],
-    /// Tidelane's rate over the kernel's, pair by pair: median, least and largest.
+    /// Tidelane's rate over the kernel's, pair by pair: median, smallest and largest.
     ratio: [f64; 3],
     rounds: usize,
-    /// All of Tidelane's connections were accelerated.
+    /// True if all connections on Tidelane were accelerated.
     pub accelerated: bool,
-    /// Why there are no figures.
+    /// The reason for which there are no figures.
     pub failed: Option<String>,
 }
 
-/// One program.
+/// The row of a program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     name: String,
     title: String,
     kind: String,
-    /// What the program says of its version.
+    /// The version that the program prints.
     pub version: String,
     commit: String,
-    /// Why nothing was measured.
+    /// The reason for which nothing was measured.
     pub skipped: Option<String>,
     cells: Vec<Placed>,
     /// The load, if the program has one.
@@ -119,7 +119,7 @@ const ALL_SIDES: [Sides; 4] = [
 const CONDITIONS: [Condition; 3] = [Condition::Plain, Condition::Loss, Condition::Outage];
 
 impl Sides {
-    /// Who is on Tidelane.
+    /// Returns the variant for these ends.
     pub fn of(server: bool, client: bool) -> Self {
         match (server, client) {
             (false, false) => Self::Kernel,
@@ -150,7 +150,7 @@ impl Condition {
 }
 
 impl Cell {
-    /// A cell that passed.
+    /// Returns a cell that passed.
     pub fn passed() -> Self {
         Self {
             mark: Mark::Passed,
@@ -160,7 +160,7 @@ impl Cell {
 }
 
 impl LoadRow {
-    /// Without figures yet.
+    /// Returns a row without figures.
     pub fn new(request: &str) -> Self {
         Self {
             request: request.to_owned(),
@@ -196,7 +196,7 @@ impl LoadRow {
 }
 
 impl Row {
-    /// An empty row.
+    /// Returns an empty row.
     pub fn new(entry: &Entry) -> Self {
         Self {
             name: entry.name.clone(),
@@ -225,7 +225,7 @@ impl Row {
         });
     }
 
-    /// Shows what is not shown yet.
+    /// Prints the cells that are not printed yet.
     pub fn print(&self) {
         if let Some(why) = &self.skipped {
             println!("  skipped: {why}");
@@ -278,8 +278,8 @@ impl Book {
             })
     }
 
-    /// Replaces a row, and writes both files. Another run may have kept rows meanwhile. A program
-    /// that cannot be had here keeps the row that it has.
+    /// Replaces a row and writes both files. The rows are read again first, because another run may
+    /// have written some. A program that cannot be installed here keeps its old row.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
         fs::create_dir_all(tools_dir())?;
         let lock = fs::File::create(tools_dir().join("book.lock"))?;

@@ -1,7 +1,7 @@
 //! The catalogue: a file of `catalog/` for each program.
 //!
-//! Texts may name places: `{home}` (the server's folder), `{www}` (its random files), `{out}` (for
-//! what clients leave), `{tools}` (what PyPI and npm brought), `{server}` and `{client}`
+//! Texts may contain names of places: `{home}` (the server's folder), `{www}` (its random files),
+//! `{out}` (for output of clients), `{tools}` (packages of PyPI and npm), `{server}` and `{client}`
 //! (addresses), `{port}`, and `{origin}` (address and port of the HTTP server behind proxies).
 
 use std::{collections::BTreeMap, path::Path};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tidelane_programs::{folder, packages::tools_dir};
 use tidelane_tests::Stop;
 
-/// Runs the check for three seconds, and once at least; a line of microseconds for each.
+/// Repeats the check for three seconds, at least once, and prints the microseconds of each.
 const CHECKS: &str = "end=$(($(date +%s%N) + 3000000000))
 while start=$(date +%s%N); [ $start -lt $end ]; do
     { CHECK
@@ -18,16 +18,16 @@ while start=$(date +%s%N); [ $start -lt $end ]; do
     echo $((($(date +%s%N) - start) / 1000))
 done";
 
-/// One program.
+/// The entry of a program.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Name of the file without `.toml`.
     #[serde(skip)]
     pub name: String,
-    /// What the row shows.
+    /// The title of its row.
     pub title: String,
-    /// What sort of program it is.
+    /// The kind of program.
     pub kind: String,
     /// A shell command that prints the version.
     pub version: String,
@@ -40,13 +40,14 @@ pub struct Entry {
     /// Packages of npm, with their versions.
     #[serde(default)]
     pub npm: Vec<String>,
-    /// A shell command that builds something in `{tools}`; run once a run.
+    /// A shell command that builds something in `{tools}`; executed once per run.
     pub build: Option<String>,
-    /// Why the program stays with the kernel under `tidelane run`, if so: a part of the reason.
+    /// A part of the reason for which the program stays with the kernel under `tidelane run`, if it
+    /// does.
     pub kernel: Option<String>,
     /// The port of the server.
     pub port: u16,
-    /// Start an HTTP server with the files on the client's side, port 8000, on the kernel.
+    /// Start an HTTP server with the files on the client's side, on port 8000 of the kernel.
     #[serde(default)]
     pub origin: bool,
     /// Files in `{home}` by name.
@@ -54,57 +55,57 @@ pub struct Entry {
     pub files: BTreeMap<String, String>,
     /// The server.
     pub server: Server,
-    /// The client whose output is compared.
+    /// The client, whose output is compared.
     pub check: Check,
-    /// The load. Without one, the check again and again.
+    /// The load. Without one, the check is repeated.
     #[serde(default)]
     pub load: Option<Load>,
 }
 
-/// How the server is started.
+/// The start of the server.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// A shell command that runs before, not under `tidelane run`.
+    /// A shell command that is executed before the start, not under `tidelane run`.
     pub prepare: Option<String>,
     /// The server's command, without a shell.
     pub command: String,
     /// The user that the server runs as, if not root.
     pub user: Option<String>,
-    /// A shell command on the server's side that succeeds when the server is ready. The port
-    /// listens before that.
+    /// A shell command on the server's side that succeeds when the server is ready. It is executed
+    /// once the port listens.
     pub ready: Option<String>,
-    /// How long the start may take.
+    /// Time limit of the start.
     #[serde(default = "thirty")]
     pub seconds: u64,
 }
 
-/// The client whose output is compared.
+/// A client whose output is compared.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
     /// A shell command on the client's side.
     pub client: String,
-    /// The file of `{www}` or `{home}` that has what the client must write to standard output.
+    /// The file of `{www}` or `{home}` that the client must write to standard output.
     pub gives: String,
-    /// How long it may take without loss.
+    /// Time limit in seconds without loss.
     #[serde(default = "thirty")]
     pub seconds: u64,
 }
 
-/// A load.
+/// A load on the server.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
-    /// A shell command on the client's side. It ends by itself.
+    /// A shell command on the client's side, which ends by itself.
     pub client: String,
-    /// Whose output it is.
+    /// The format of its output.
     pub reads: Reads,
-    /// What one request is.
+    /// The description of one request.
     pub request: String,
 }
 
-/// Load clients whose output can be read.
+/// Load clients whose output can be parsed.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {
@@ -116,9 +117,9 @@ pub enum Reads {
     Ab,
     /// `sysbench --percentile=99`.
     Sysbench,
-    /// A line of JSON as `tidelane-load` prints it.
+    /// A line of JSON, as `tidelane-load` prints it.
     Json,
-    /// A line for each request: microseconds that it took.
+    /// A line with the microseconds of each request.
     Microseconds,
 }
 
@@ -127,7 +128,7 @@ fn thirty() -> u64 {
 }
 
 impl Entry {
-    /// The load, or else whole checks one after the other for some seconds.
+    /// Returns the load, or else whole checks in sequence for some seconds.
     pub fn load(&self) -> Load {
         let checks = || Load {
             client: CHECKS.replace("CHECK", &self.check.client),
@@ -137,7 +138,7 @@ impl Entry {
         self.load.clone().unwrap_or_else(checks)
     }
 
-    /// Replaces `{tools}` by the folder of what was installed for the programs, and `{port}`.
+    /// Replaces `{tools}` by the folder of the installed packages, and `{port}`.
     pub fn fill(&self, text: &str) -> String {
         let tools = tools_dir().display().to_string();
         text.replace("{tools}", &tools)
@@ -145,7 +146,7 @@ impl Entry {
     }
 }
 
-/// The entries with these names, or all.
+/// Reads the entries with these names, or all.
 pub fn read(folder: &Path, names: &[String]) -> Result<Vec<Entry>, Stop> {
     let named = |(name, entry)| Entry { name, ..entry };
     let mut entries: Vec<Entry> = folder::read(folder, names)?

@@ -1,5 +1,5 @@
-//! The cells of a row: who is on which stack, undisturbed, through loss, through the service's
-//! death; and the load on both stacks in turn.
+//! The cells of a row: each combination of stacks undisturbed, through loss and through the death
+//! of the service, and the load on both stacks in turn.
 
 use tidelane_tests::{Service, Side, Stop};
 
@@ -13,7 +13,7 @@ use crate::{
     witness::Carried,
 };
 
-/// Fills the row. What fails is a cell, not the end.
+/// Fills the row. A failure becomes a failed cell and does not end the run.
 pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
     let kernel = match Stand::new(entry, Kind::PLAIN) {
         Ok(stand) => stand,
@@ -41,7 +41,7 @@ pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
     }
 }
 
-/// The kernel's cell alone, and one load.
+/// Fills the kernel's cell alone, and runs one load.
 pub fn try_kernel(entry: &Entry, row: &mut Row) {
     let stand = match Stand::new(entry, Kind::PLAIN) {
         Ok(stand) => stand,
@@ -58,7 +58,7 @@ pub fn try_kernel(entry: &Entry, row: &mut Row) {
     stand.end();
 }
 
-/// The cells of a client's service and a kernel's server.
+/// Fills the cells of a client on a service, with a server on the kernel.
 fn of_client(mut stand: Stand<'_>, row: &mut Row) {
     match stand.wire.service_with(Side::Client, &[]) {
         Ok(service) => {
@@ -78,7 +78,7 @@ fn of_client(mut stand: Stand<'_>, row: &mut Row) {
     stand.end();
 }
 
-/// The cells of a server's service: a client's service beside it, and the death of one or both.
+/// Fills the cells of a server on a service: a client on a service, and the death of one or both.
 fn of_server(mut stand: Stand<'_>, row: &mut Row) {
     let entry = stand.entry;
     let mut client = stand.wire.service_with(Side::Client, &[]);
@@ -107,7 +107,7 @@ fn of_server(mut stand: Stand<'_>, row: &mut Row) {
     stand.end();
 }
 
-/// One check on a wire without loss.
+/// Runs one check on a wire without loss.
 fn plain(stand: &Stand<'_>, client: Option<&Service>, row: &mut Row) {
     let sides = Sides::of(stand.service.is_some(), client.is_some());
     let result = check::run(
@@ -120,7 +120,7 @@ fn plain(stand: &Stand<'_>, client: Option<&Service>, row: &mut Row) {
     row.add(Condition::Plain, sides, cell(stand, result));
 }
 
-/// The cells of a server on a lossy wire.
+/// Fills the cells of a server on a lossy wire.
 fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
     let sides = [Sides::of(accelerated, false), Sides::of(accelerated, true)];
     let stand = match Stand::new(
@@ -157,7 +157,7 @@ fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
     stand.end();
 }
 
-/// The load on the kernel and on Tidelane in turn, each round in the other order.
+/// Runs the load on the kernel and on Tidelane in turn, each round in the other order.
 fn loads(kernel: &Stand<'_>, ours: &Stand<'_>, load: &Load, rounds: usize) -> LoadRow {
     let mut row = LoadRow::new(&load.request);
     let mut samples: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
@@ -195,7 +195,7 @@ fn fail_all(row: &mut Row, conditions: &[Condition], sides: &[Sides], stop: &Sto
     }
 }
 
-/// What a check's result is in the table.
+/// Returns the cell for the result of a check.
 fn cell(stand: &Stand<'_>, result: Result<Checked, Stop>) -> Cell {
     match result {
         Ok(Checked {

@@ -10,25 +10,25 @@ use crate::{
     witness::{Carried, Witness},
 };
 
-/// Where a check runs, and how long it may take.
+/// The conditions of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct How<'a> {
     /// The service that the client is on, if any.
     pub client: Option<&'a Service>,
-    /// The wire loses packets.
+    /// True if the wire loses packets.
     pub lossy: bool,
 }
 
 /// A check that passed.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// Who carried the connections.
+    /// The stack that carried the connections.
     pub carried: Carried,
-    /// What `tidelane run` and the library said in the client.
+    /// The messages of `tidelane run` and the library in the client.
     pub said: Option<String>,
 }
 
-/// Runs the client once, compares its output, and asks who carried its connections.
+/// Runs the client once, compares its output, and finds the stack that carried its connections.
 pub fn run(stand: &Stand<'_>, how: How<'_>) -> Result<Checked, Stop> {
     let output = stand.output();
     let witness = Witness::new(stand, how.client)?;
@@ -39,7 +39,7 @@ pub fn run(stand: &Stand<'_>, how: How<'_>) -> Result<Checked, Stop> {
     })
 }
 
-/// Runs the client once, without `how` on the kernel, and compares its output.
+/// Runs the client once and compares its output. Without `how` the client is on the kernel.
 pub fn transfer(
     stand: &Stand<'_>,
     output: &Path,
@@ -70,12 +70,12 @@ pub fn transfer(
         .map(str::to_owned))
 }
 
-/// A shell text whose standard output goes to a file.
+/// Returns a shell text whose standard output goes to a file.
 pub fn into_file(text: &str, output: &Path) -> String {
     format!("{{ {text}\n}} > {}", output.display())
 }
 
-/// Demands that a client's output has the digest of the file.
+/// Fails unless a client's output has the digest of the file.
 pub fn compare(file: &Path, output: &Path) -> Result<(), Stop> {
     let (want, got) = (digest(file)?, digest(output)?);
     let len = |path| fs::metadata(path).map(|data| data.len()).unwrap_or(0);

@@ -2,14 +2,14 @@
 
 use tidelane_tests::{Side, Stop, Wire, command};
 
-/// A counter of TCP of a namespace's kernel, such as `ActiveOpens`.
+/// Returns a TCP counter of the kernel in a namespace, such as `ActiveOpens`.
 pub fn kernel_count(wire: &Wire, side: Side, name: &str) -> Result<u64, Stop> {
     let space = wire.namespace(side);
     let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;
     counter(&text, name).ok_or_else(|| Stop::Fail(format!("no {name}")))
 }
 
-/// A counter of TCP among the pairs of lines of `/proc/net/snmp`.
+/// Returns a TCP counter from the pairs of lines of `/proc/net/snmp`.
 fn counter(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
     let mut names = lines.next()?.split_whitespace();

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use serde::de::DeserializeOwned;
 use tidelane_tests::Stop;
 
-/// The entries with these names, or all, each with its name: that of its file without `.toml`.
+/// Reads the entries with these names, or all. An entry's name is that of its file without `.toml`.
 pub fn read<T: DeserializeOwned>(
     folder: &Path,
     names: &[String],

@@ -1,5 +1,5 @@
-//! What an entry needs on this machine: `scripts/setup.sh programs` brings Debian's packages, and
-//! PyPI's and npm's go into a folder of the target directory.
+//! Installs the packages of an entry: Debian's by `scripts/setup.sh programs`, those of PyPI and
+//! npm into a folder of the target directory.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use tidelane_tests::{Stop, command};
 
 use crate::catalog::Entry;
 
-/// Installs what is lacking. A skip says what cannot be had.
+/// Installs missing packages. A skip names the package that is not available.
 pub fn install(entry: &Entry) -> Result<(), Stop> {
     fs::create_dir_all(tools_dir())?;
     packages::debian(&entry.packages).map_err(skip)?;
@@ -37,7 +37,7 @@ fn pip(package: &str) -> Result<(), Stop> {
     })
 }
 
-/// Each package of npm has a folder of its own, for several versions of one have the same name.
+/// Installs a package of npm in a folder of its own, because several versions have the same name.
 fn npm(package: &str) -> Result<(), Stop> {
     let folder = tools_dir().join(package).display().to_string();
     once(&tools_dir(), package, || {
@@ -46,7 +46,7 @@ fn npm(package: &str) -> Result<(), Stop> {
     })
 }
 
-/// The first line that the program says of its version, or the empty text.
+/// Returns the first line of the program's version output, or the empty text.
 pub fn version(entry: &Entry) -> String {
     packages::first_line(&entry.fill(&entry.version), &tools_dir())
 }

@@ -1,12 +1,12 @@
-//! What real programs and other people's test suites both need: packages of this machine, a folder
-//! of TOML files that is a catalogue, the kernel's counters.
+//! The common parts of `programs` and `suites`: packages of this machine, catalogues as folders of
+//! TOML files, and the kernel's counters.
 #![forbid(unsafe_code)]
 
 pub mod counters;
 pub mod folder;
 pub mod packages;
 
-/// The last words of a text, on one line.
+/// Returns the last words of a text, on one line.
 pub fn brief(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()

@@ -1,4 +1,4 @@
-//! Loads, and what their clients print.
+//! Runs loads and parses the output of their clients.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use crate::{
     witness::{Carried, Witness},
 };
 
-/// A load ends by itself within this time.
+/// Time limit of a load, which ends by itself.
 const LOAD_MAX: Duration = Duration::from_secs(60);
 
-/// What one run of a load gave.
+/// The result of one run of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Requests per second.
     pub rate: f64,
-    /// 99th percentile of the latency in microseconds; none if the client does not tell.
+    /// 99th percentile of the latency in microseconds, if the client prints it.
     pub p99_us: Option<f64>,
-    /// CPU milliseconds of server and service for 1000 requests.
+    /// CPU milliseconds of server and service per 1000 requests.
     pub cpu_ms: f64,
 }
 
-/// What a client printed.
+/// The parsed output of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Read {
     rate: f64,
     p99_us: Option<f64>,
-    /// Requests in all, if the client tells.
+    /// Total number of requests, if the client prints it.
     requests: Option<f64>,
 }
 
@@ -59,7 +59,7 @@ pub fn run(stand: &Stand<'_>, load: &Load) -> Result<(Sample, Carried), Stop> {
     Ok((sample, witness.ask()?))
 }
 
-/// Reads what a load client printed.
+/// Parses the output of a load client.
 fn read(reads: Reads, text: &str) -> Result<Read, String> {
     let missing = || format!("no figures in: {}", brief(text));
     match reads {
@@ -91,7 +91,7 @@ fn read_wrk(text: &str) -> Result<Read, String> {
     read().ok_or_else(|| format!("no figures in: {}", brief(text)))
 }
 
-/// The word after a label.
+/// Returns the word after a label.
 fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
     let line = text
         .lines()
@@ -102,7 +102,7 @@ fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
         .next()
 }
 
-/// A time with its unit, as wrk prints it.
+/// Parses a time with its unit, as wrk prints it.
 fn micros(text: &str) -> Option<f64> {
     let (number, factor) = match text {
         text if text.ends_with("us") => (text.strip_suffix("us")?, 1.0),
@@ -112,7 +112,7 @@ fn micros(text: &str) -> Option<f64> {
     number.parse::<f64>().ok().map(|number| number * factor)
 }
 
-/// The last line: `"GET","rps","avg","min","p50","p95","p99","max"`, in milliseconds.
+/// Parses the last line: `"GET","rps","avg","min","p50","p95","p99","max"`, in milliseconds.
 fn read_redis(text: &str) -> Option<Read> {
     let line = text
         .lines()
@@ -174,7 +174,7 @@ fn read_json(text: &str) -> Result<Read, String> {
     })
 }
 
-/// A line of microseconds for each request of one connection after the other.
+/// Parses lines of microseconds, one per request, of sequential connections.
 fn read_microseconds(text: &str) -> Option<Read> {
     let mut times: Vec<f64> = text
         .lines()

@@ -27,7 +27,7 @@ mod witness;
 use book::{Book, Row};
 use catalog::Entry;
 
-/// Real programs on the kernel and on Tidelane, side by side.
+/// Compare real programs on the kernel and on Tidelane
 #[derive(Parser, Debug)]
 #[command(name = "cargo xtask programs")]
 struct Options {
@@ -39,7 +39,7 @@ struct Options {
     /// Rounds of each load
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only the kernel's cell and one load on it, to try an entry; keeps nothing
+    /// Run only the kernel's cell and one load on the kernel, to try an entry; keep nothing
     #[arg(long)]
     try_kernel: bool,
     /// Do not keep the rows in the table
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the chosen programs; true if no cell failed that did not fail in the kept table.
+/// Runs the chosen programs. Returns true if no cell failed that passed in the kept table.
 fn run(options: &Options) -> Result<bool, Stop> {
     let folder = source_root().join("bench/programs");
     let entries = catalog::read(&folder.join("catalog"), &options.names)?;
@@ -89,7 +89,7 @@ fn run(options: &Options) -> Result<bool, Stop> {
     Ok(fine)
 }
 
-/// One program's row, whatever happens.
+/// Measures one program. An error becomes the reason in its row.
 fn measure(entry: &Entry, options: &Options) -> Row {
     let mut row = Row::new(entry);
     if let Err(Stop::Skip(why) | Stop::Fail(why)) = install::install(entry) {

@@ -14,19 +14,19 @@ use crate::{
     witness::Witness,
 };
 
-/// Time that a client works before the service is killed.
+/// Time for which a client works before the service is killed.
 const AT_WORK: Duration = Duration::from_millis(300);
-/// Longest that the client at work may take to end. Its connections may fail.
+/// Time limit for the working client to end. Its connections may fail.
 const END_MAX: Duration = Duration::from_secs(20);
-/// Longest until a listener is known to a new service.
+/// Time limit for the new service to know a listener.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
 
-/// What `timeout` says of a client that it ended.
+/// Exit status of `timeout` for a client that it ended.
 const HANGS: &str = "124";
-/// A client that only waits sends nothing that the kernel could answer with a reset.
+/// A client that only waits sends nothing that the kernel could answer with a RST.
 const NO_RESET: &str = "the client that was at work when the service died hangs: it got no reset";
 
-/// The server's service dies. The clients are the kernel's.
+/// Kills the server's service. The clients are on the kernel.
 pub fn of_server(stand: &mut Stand<'_>) -> Result<Checked, Stop> {
     let client = at_work(stand)?;
     thread::sleep(AT_WORK);
@@ -43,10 +43,10 @@ pub fn of_server(stand: &mut Stand<'_>) -> Result<Checked, Stop> {
     ended.map(|()| after)
 }
 
-/// The client's service dies, and the server's, if it is on one.
+/// Kills the client's service, and the server's, if it has one.
 ///
-/// One shell on the client's service runs the checks before, during and after: it outlives the
-/// service, and what it starts then is the kernel's, until there is a service again.
+/// One shell on the client's service runs the checks before, during and after. It outlives the
+/// service, and the programs that it starts meanwhile are on the kernel.
 pub fn of_clients(stand: &mut Stand<'_>, service: Service) -> Result<Checked, Stop> {
     let mut driver = Driver::new(stand, &service)?;
     driver.check(stand).map_err(|stop| named("before", stop))?;
@@ -76,14 +76,14 @@ fn named(when: &str, stop: Stop) -> Stop {
     Stop::Fail(format!("{when}: {text}"))
 }
 
-/// A client on the kernel that is at work when the service dies.
+/// Starts a client on the kernel, which works when the service dies.
 fn at_work(stand: &Stand<'_>) -> Result<Running, Stop> {
     let text = stand.fill(&stand.entry.load().client);
     let text = check::into_file(&text, &stand.output());
     stand.shell(Side::Client, &text).spawn()
 }
 
-/// Waits for the end of the client that was at work. Only a hang is a failure.
+/// Waits for the end of the working client. Only a hang is a failure.
 fn ends(mut client: Running) -> Result<(), Stop> {
     let ended = client.ends_within(END_MAX)?;
     ensure!(
@@ -97,13 +97,13 @@ fn kill_server(stand: &mut Stand<'_>) -> Result<(), Stop> {
     let Some(service) = &stand.service else {
         return Ok(());
     };
-    // A server that forks for each connection may be the kernel's by now.
+    // A server that forks for each connection may be left to the kernel by now.
     stand.had_listener &= service.has_listener(stand.entry.port)?;
     service.kill()?;
     wait_until(AGAIN_MAX, "the service's end", || Ok(!service.alive()))
 }
 
-/// `tidelane up` at the server's side, if there was a service, until it has the listener.
+/// Runs `tidelane up` on the server's side, if it had a service, and waits for the listener.
 fn up_again(stand: &mut Stand<'_>) -> Result<(), Stop> {
     stand.service_again()?;
     let (true, Some(service)) = (stand.had_listener, &stand.service) else {
@@ -115,7 +115,7 @@ fn up_again(stand: &mut Stand<'_>) -> Result<(), Stop> {
     })
 }
 
-/// A shell on the client's service that runs the check each time it is told.
+/// A shell on the client's service that runs the check on request.
 struct Driver {
     shell: Running,
     home: PathBuf,
@@ -141,18 +141,18 @@ impl Driver {
         })
     }
 
-    /// Has the check begin.
+    /// Starts the check.
     fn start(&mut self) -> Result<(), Stop> {
         self.round += 1;
         Ok(fs::write(self.home.join(format!("go.{}", self.round)), "")?)
     }
 
-    /// Waits for the check's end; its exit status.
+    /// Waits for the check's end and returns its exit status.
     fn end(&mut self, stand: &Stand<'_>) -> Result<String, Stop> {
         let done = self.home.join(format!("done.{}", self.round));
         let limit = Duration::from_secs(stand.entry.check.seconds) + END_MAX;
         wait_until(limit, "the client to end", || {
-            // The shell ends after the last one.
+            // The shell ends after the last check.
             if !done.exists() {
                 self.shell.check_alive()?;
             }
@@ -161,7 +161,7 @@ impl Driver {
         Ok(fs::read_to_string(done)?.trim().to_owned())
     }
 
-    /// Runs the check, and compares what came.
+    /// Runs the check and compares its output.
     fn check(&mut self, stand: &Stand<'_>) -> Result<(), Stop> {
         self.start()?;
         let status = self.end(stand)?;

@@ -1,4 +1,4 @@
-//! Packages of this machine's own managers, the folder for what they bring, and versions.
+//! Packages of this machine's package managers, the folder of PyPI's and npm's, and versions.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use tidelane_tests::{
     tools::{source_root, target_dir},
 };
 
-/// Installs Debian packages that are lacking, by `scripts/setup.sh programs`.
+/// Installs missing Debian packages, by `scripts/setup.sh programs`.
 pub fn debian(packages: &[String]) -> Result<(), Stop> {
     if packages.is_empty() {
         return Ok(());
@@ -24,7 +24,7 @@ pub fn debian(packages: &[String]) -> Result<(), Stop> {
     command(&line).map(drop)
 }
 
-/// What cannot be had is skipped, with the last line of the reason.
+/// Turns a failure into a skip with the last line of its reason.
 pub fn skip(stop: Stop) -> Stop {
     match stop {
         Stop::Skip(text) | Stop::Fail(text) => Stop::Skip(last_line(&text)),
@@ -36,7 +36,7 @@ fn last_line(text: &str) -> String {
     line.unwrap_or("it cannot be installed").to_owned()
 }
 
-/// Runs `install` unless a mark in `folder` says that it was done.
+/// Runs `install` unless a mark in `folder` shows that this was done before.
 pub fn once(
     folder: &Path,
     mark: &str,
@@ -50,8 +50,7 @@ pub fn once(
     Ok(fs::write(mark, "")?)
 }
 
-/// The first line that a shell command prints, or the empty text: what a program says of its
-/// version.
+/// Returns the first line that a shell command prints, or the empty text.
 pub fn first_line(text: &str, folder: &Path) -> String {
     let output = Command::new("sh")
         .arg("-c")
@@ -74,7 +73,7 @@ pub fn first_line(text: &str, folder: &Path) -> String {
         .unwrap_or_default()
 }
 
-/// A search path with the system directories, and without the shims of a developer's machine.
+/// Returns a search path with the system directories only, without version managers of developers.
 pub fn search_path() -> String {
     let load = target_dir().join("release");
     format!(
@@ -83,7 +82,7 @@ pub fn search_path() -> String {
     )
 }
 
-/// Where packages of PyPI and npm are installed.
+/// Returns the folder for packages of PyPI and npm.
 pub fn tools_dir() -> PathBuf {
     target_dir().join("programs")
 }

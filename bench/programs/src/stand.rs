@@ -1,4 +1,4 @@
-//! A stand: a wire, and a program's server at one end of it, on the kernel or on a service.
+//! A stand: a wire with a program's server at one end, on the kernel or on a service.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,24 +21,24 @@ use crate::catalog::Entry;
 
 /// Port of the HTTP server behind proxies.
 const ORIGIN_PORT: u16 = 8000;
-/// Random files that every client may ask for, by name and size.
+/// Random files for all clients, by name and size.
 const FILES: [(&str, u64); 4] = [
     ("64", 64),
     ("1k", 1024),
     ("100k", 100 << 10),
     ("1m", 1 << 20),
 ];
-/// Packets that a lossy wire loses, per million, in each direction.
+/// Loss of a lossy wire, in packets per million and direction.
 const LOSS_PPM: u32 = 10_000;
-/// Longest life of a lossy wire in seconds.
+/// Lifetime of a lossy wire in seconds.
 const LOSSY_SECONDS: u64 = 900;
 
-/// What a stand is to be.
+/// The kind of a stand.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// The server runs on a service.
+    /// True if the server runs on a service.
     pub accelerated: bool,
-    /// The wire loses 1 % of the packets of each direction.
+    /// True if the wire loses 1 % of the packets of each direction.
     pub lossy: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct Stand<'a> {
     pub wire: Wire,
     home: PathBuf,
     outputs: Cell<u32>,
-    /// Whether the service has had a listener on the server's port.
+    /// True once the service had a listener on the server's port.
     pub had_listener: bool,
 }
 
@@ -117,7 +117,8 @@ impl<'a> Stand<'a> {
         Ok(stand)
     }
 
-    /// Waits until the server listens, and until the service knows its listener, if it will.
+    /// Waits until the server listens, and until the service knows the listener, if it accelerates
+    /// it.
     fn wait_ready(&mut self) -> Result<(), Stop> {
         let entry = self.entry;
         let limit = Duration::from_secs(entry.server.seconds);
@@ -133,7 +134,7 @@ impl<'a> Stand<'a> {
             })?;
         }
         if let Some(service) = &self.service {
-            // A program that stays with the kernel never has one.
+            // A program that stays with the kernel never has a listener there.
             let patience = Duration::from_secs(if entry.kernel.is_some() { 1 } else { 5 });
             let listener = wait_until(patience, "a listener", || service.has_listener(entry.port));
             self.had_listener = listener.is_ok();
@@ -146,12 +147,12 @@ impl<'a> Stand<'a> {
         fill(self.entry, &self.home, text)
     }
 
-    /// A shell command of one side, filled.
+    /// Returns a shell command for one side, with the places filled in.
     pub fn shell(&self, side: Side, text: &str) -> Program {
         shell(&self.wire, side, text)
     }
 
-    /// A file of the program by its name in `{www}` or `{home}`.
+    /// Returns the path of a file in `{www}` or `{home}`.
     pub fn file(&self, name: &str) -> PathBuf {
         let served = self.home.join("www").join(name);
         if served.is_file() {
@@ -161,7 +162,7 @@ impl<'a> Stand<'a> {
         }
     }
 
-    /// A fresh path for what a client writes.
+    /// Returns a new path for the output of a client.
     pub fn output(&self) -> PathBuf {
         self.outputs.set(self.outputs.get() + 1);
         self.wire
@@ -169,7 +170,7 @@ impl<'a> Stand<'a> {
             .join(format!("client-{}.out", self.outputs.get()))
     }
 
-    /// A fresh service on the server's side after the death of the one that was there.
+    /// Starts a new service on the server's side after the death of the previous one.
     pub fn service_again(&mut self) -> Result<(), Stop> {
         if let Some(dead) = &self.service {
             self.service = Some(self.wire.service_again(dead)?);
@@ -177,7 +178,7 @@ impl<'a> Stand<'a> {
         Ok(())
     }
 
-    /// What `tidelane run` said about the server, if it left the server to the kernel.
+    /// Returns the reason for which `tidelane run` left the server to the kernel, if it did.
     pub fn reason(&self) -> Option<String> {
         let (_, errors) = self.server.borrow().written();
         let left = |line: &&str| line.starts_with("tidelane: ") && line.contains("with the kernel");
@@ -185,7 +186,7 @@ impl<'a> Stand<'a> {
         Some(line.trim_start_matches("tidelane: ").to_owned())
     }
 
-    /// Why `tidelane ss` says that connections and listeners of the port are the kernel's.
+    /// Returns the reason in `tidelane ss` for connections and listeners of the port on the kernel.
     pub fn reason_of_sockets(&self) -> Option<String> {
         let port = format!(":{}", self.entry.port);
         let sockets = self.service.as_ref()?.sockets().ok()?;
@@ -199,7 +200,7 @@ impl<'a> Stand<'a> {
         reasons.filter_map(told).find(|reason| !reason.is_empty())
     }
 
-    /// CPU seconds of all processes at the server's side so far: the server's and the service's.
+    /// Returns the CPU seconds of all processes on the server's side: server and service.
     pub fn cpu_seconds(&self) -> Result<f64, Stop> {
         let space = self.wire.namespace(Side::Server);
         let pids = command(&["ip", "netns", "pids", &space])?;
@@ -208,7 +209,7 @@ impl<'a> Stand<'a> {
         Ok(ticks.sum::<u64>() as f64 / per_second)
     }
 
-    /// The end of what the server wrote, for a finding.
+    /// Returns the end of the server's output, for a finding.
     pub fn server_words(&self) -> String {
         let (output, errors) = self.server.borrow().written();
         let text = format!("{output}\n{errors}");
@@ -219,15 +220,15 @@ impl<'a> Stand<'a> {
         lines[lines.len().saturating_sub(4)..].join(" | ")
     }
 
-    /// Ends the server before its wire goes, so that its own end is orderly.
+    /// Ends the server before its wire, so that the server can shut down in order.
     pub fn end(self) {
-        // What is left of it goes with the namespace.
+        // Remaining processes end with the namespace.
         let _ = self.server.borrow().signal(Signal::TERM);
         let _ = self.server.borrow_mut().ends_within(Duration::from_secs(2));
     }
 }
 
-/// User and system time of a process and of its children that have ended, in ticks.
+/// Returns user and system time of a process and its ended children, in ticks.
 fn ticks_of(pid: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
@@ -256,7 +257,7 @@ fn shell(wire: &Wire, side: Side, text: &str) -> Program {
         .env("HOME", &wire.scratch().display().to_string())
 }
 
-/// The random files, a text, and the entry's own files.
+/// Writes the random files, a text, and the entry's own files.
 fn write_files(entry: &Entry, home: &std::path::Path) -> Result<(), Stop> {
     let www = home.join("www");
     fs::create_dir_all(&www)?;

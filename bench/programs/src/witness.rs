@@ -1,4 +1,4 @@
-//! Who carried the connections: counters of the services and of both kernels, before and after.
+//! Finds the stack that carried connections, from counters of the services and of both kernels.
 
 use tidelane_programs::counters::kernel_count;
 use tidelane_tests::{Service, Side, Stop};
@@ -12,9 +12,9 @@ struct Opens {
     kernel: u64,
     /// By the client's service.
     client: u64,
-    /// To listeners of the server's service.
+    /// By listeners of the server's service.
     passive: u64,
-    /// To listeners of the kernel of the server's namespace, from wherever.
+    /// By listeners of the kernel in the server's namespace, from any peer.
     kernel_passive: u64,
 }
 
@@ -26,17 +26,17 @@ pub struct Witness<'a> {
     before: Opens,
 }
 
-/// What the counters say about a client's connections.
+/// The stacks that carried a client's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
-    /// Each side that should be accelerated was.
+    /// Tidelane on each side that should be accelerated.
     Accelerated,
-    /// Of so many connections, so many were not.
+    /// The kernel carried some of the connections.
     Kernel { connections: u64, kernels: u64 },
 }
 
 impl<'a> Witness<'a> {
-    /// Looks at the counters. `client` is the service that the client runs on.
+    /// Reads the counters. `client` is the service that the client runs on.
     pub fn new(stand: &'a Stand<'a>, client: Option<&'a Service>) -> Result<Self, Stop> {
         let before = Opens::now(stand, client)?;
         Ok(Self {
@@ -46,14 +46,14 @@ impl<'a> Witness<'a> {
         })
     }
 
-    /// Looks again.
+    /// Compares the counters with their values at the start.
     pub fn ask(&self) -> Result<Carried, Stop> {
         let now = Opens::now(self.stand, self.client)?;
         let by_kernel = now.kernel - self.before.kernel;
         let by_service = now.client - self.before.client;
         let passive = now.passive - self.before.passive;
         let connections = by_kernel + by_service;
-        // An attempt that no stack took, as the queue of a listener was full, is none of the two.
+        // An attempt that no stack accepted, because an accept queue was full, counts for neither.
         let taken_by_kernel = now.kernel_passive - self.before.kernel_passive;
         let missed_by_server = match self.stand.service {
             Some(_) => connections.saturating_sub(passive).min(taken_by_kernel),
@@ -86,9 +86,9 @@ impl Opens {
     }
 }
 
-/// Connections that the kernel of the client's namespace opened to the server: those to itself over
-/// loopback, as pairs of sockets are made in portable programs, are at both ends there. The server
-/// opens connections to the origin alone.
+/// Returns the number of connections that the kernel of the client's namespace opened to the
+/// server. Connections of the client to itself over loopback, as portable programs make socket
+/// pairs, count at both ends there. The server opens connections to the origin only.
 fn kernel_opens(stand: &Stand<'_>) -> Result<u64, Stop> {
     let count = |name| kernel_count(&stand.wire, Side::Client, name);
     let own = if stand.entry.origin {

@@ -13,45 +13,45 @@ use crate::{catalog::Suite, compare::Pair, prepare::suites_dir, reads::Verdict, 
 
 mod table;
 
-/// A case that did not pass on both stacks at once.
+/// A case that did not pass on both stacks in the first run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finding {
     case: String,
     kernel: Verdict,
     tidelane: Verdict,
-    /// The reason that the catalogue has.
+    /// The reason in the catalogue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
 
-/// A case that passed when it ran again.
+/// A case that passed in a repetition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Flaky {
     case: String,
-    /// Where it had not passed.
+    /// The stack on which the case had not passed.
     stack: String,
     /// The run after the first in which it passed.
     repeat: usize,
 }
 
-/// Cases that the suite's command leaves out.
+/// Cases that the suite's command omits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LeftOut {
     cases: String,
     why: String,
 }
 
-/// One suite.
+/// The row of a suite.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     name: String,
     title: String,
-    /// What the suite says of its version.
+    /// The version that the suite prints.
     pub version: String,
     commit: String,
     /// Options of `tidelane run`.
     pub run_options: String,
-    /// Why nothing was compared.
+    /// The reason for which nothing was compared.
     pub skipped: Option<String>,
     cases: usize,
     passed_on_both: usize,
@@ -81,7 +81,7 @@ struct Kept {
 }
 
 impl Row {
-    /// An empty row.
+    /// Returns an empty row.
     pub fn new(suite: &Suite, run_options: &str) -> Self {
         let left_out = suite.left_out.iter().map(|left_out| LeftOut {
             cases: left_out.case.clone(),
@@ -159,8 +159,8 @@ impl Book {
         })
     }
 
-    /// Replaces a row, and writes both files. Another run may have kept rows meanwhile. A
-    /// suite that cannot be had here keeps the row that it has.
+    /// Replaces a row and writes both files. The rows are read again first, because another run may
+    /// have written some. A suite that cannot be installed here keeps its old row.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
         let lock = fs::File::create(suites_dir().join("book.lock"))?;
         lock.lock()?;

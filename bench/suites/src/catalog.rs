@@ -1,7 +1,7 @@
 //! The catalogue: a file of `catalog/` for each suite.
 //!
-//! Commands may name places: `{source}` (the suite's source), `{place}` (the folder of what is
-//! built for it), `{part}` (the part that runs) and, where cases run again, `{cases}`.
+//! Commands may contain names of places: `{source}` (the suite's source), `{place}` (the folder of
+//! its builds), `{part}` (the part that runs) and, in repetitions, `{cases}`.
 
 use std::path::Path;
 
@@ -11,44 +11,44 @@ use tidelane_tests::Stop;
 
 use crate::reads::Reads;
 
-/// One suite.
+/// The entry of a suite.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suite {
     /// Name of the file without `.toml`.
     #[serde(skip)]
     pub name: String,
-    /// What the row shows.
+    /// The title of its row.
     pub title: String,
     /// A shell command in `{source}` that prints the version.
     pub version: String,
-    /// Debian packages that building and running need.
+    /// Debian packages for building and running.
     #[serde(default)]
     pub packages: Vec<String>,
-    /// The source, if the packages do not bring the suite.
+    /// The source, if the packages do not contain the suite.
     pub source: Option<Source>,
-    /// A shell command in `{source}` that builds the suite; run once.
+    /// A shell command in `{source}` that builds the suite; executed once.
     pub build: Option<String>,
     /// A shell command in `{source}` that runs one part, or all of a suite without parts.
     pub command: String,
-    /// Whose output it is.
+    /// The format of its output.
     pub reads: Reads,
-    /// Parts that run one after the other.
+    /// Parts, which run in sequence.
     #[serde(default)]
     pub parts: Vec<String>,
-    /// How long a part may take.
+    /// Time limit of a part.
     pub seconds: u64,
-    /// How cases run again; without it, their part does.
+    /// The repetition of single cases; without it, whole parts are repeated.
     pub again: Option<Again>,
     /// Cases that may differ.
     #[serde(default)]
     pub differs: Vec<Differs>,
-    /// Cases that are not run: what the command leaves out.
+    /// Cases that the command omits.
     #[serde(default)]
     pub left_out: Vec<Differs>,
 }
 
-/// Where a source comes from.
+/// The origin of a source.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub enum Source {
@@ -58,31 +58,31 @@ pub enum Source {
     Crate(String),
 }
 
-/// How some cases run again.
+/// The command that repeats cases.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Again {
     /// A shell command in `{source}`.
     pub command: String,
-    /// What a case is among `{cases}`, such as `-m {case}`.
+    /// The text of a case within `{cases}`, such as `-m {case}`.
     pub case: String,
-    /// The command takes one case.
+    /// True if the command takes one case only.
     #[serde(default)]
     pub single: bool,
 }
 
-/// Cases with a reason.
+/// A pattern of cases, with a reason.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Differs {
-    /// The case; `*` stands for any text.
+    /// The name of the case; `*` matches any text.
     pub case: String,
     /// The reason.
     pub why: String,
 }
 
 impl Suite {
-    /// The chosen parts, or all. A suite without parts is one part without a name.
+    /// Returns the chosen parts, or all. A suite without parts is one part without a name.
     pub fn parts(&self, chosen: &[String]) -> Result<Vec<String>, Stop> {
         if let Some(part) = chosen.iter().find(|part| !self.parts.contains(part)) {
             return Err(Stop::Fail(format!("{} has no part {part}", self.name)));
@@ -94,7 +94,7 @@ impl Suite {
         })
     }
 
-    /// Why this case may differ, if so.
+    /// Returns the reason for which this case may differ, if there is one.
     pub fn why_differs(&self, case: &str) -> Option<&str> {
         let differs = self.differs.iter();
         let mut fitting = differs.filter(|differs| fits(&differs.case, case));
@@ -102,7 +102,7 @@ impl Suite {
     }
 }
 
-/// Returns true if `text` is what `pattern` says, where `*` stands for any text.
+/// Returns true if `text` matches `pattern`, in which `*` matches any text.
 fn fits(pattern: &str, text: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == text;
@@ -114,7 +114,7 @@ fn fits(pattern: &str, text: &str) -> bool {
     ends.any(|index| fits(rest, &tail[index..])) || fits(rest, "")
 }
 
-/// The suites with these names, or all, in the order of their names.
+/// Reads the suites with these names, or all, in the order of their names.
 pub fn read(folder: &Path, names: &[String]) -> Result<Vec<Suite>, Stop> {
     let named = |(name, suite)| Suite { name, ..suite };
     let mut suites: Vec<Suite> = folder::read(folder, names)?

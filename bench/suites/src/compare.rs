@@ -1,4 +1,4 @@
-//! The comparison: each part on the kernel, then on Tidelane, and what differs once more.
+//! The comparison: each part on the kernel and on Tidelane, with repetitions of differing cases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +12,19 @@ use crate::{
     stand::{Ran, Stack, Stand},
 };
 
-/// How often a case that passed on one stack alone runs again on the other.
+/// Repetitions of a case that passed on one stack alone.
 const REPEATS: usize = 3;
-/// More cases than these run again with their whole part, where the command takes one case.
+/// Limit of single repetitions; beyond it the whole part is repeated, if the command takes one
+/// case.
 const SINGLE_MAX: usize = 12;
 
-/// What both stacks said of a case.
+/// The verdicts of both stacks on a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The kernel's verdict and Tidelane's, the last ones.
+    /// The last verdicts, of the kernel and of Tidelane.
     pub verdicts: [Verdict; 2],
-    /// The run after the first in which it passed on the kernel, and on Tidelane; 0 if none was
-    /// needed, or if none helped.
+    /// The repetition in which the case passed, on the kernel and on Tidelane. 0 means that none
+    /// was needed, or that none helped.
     pub repeats: [usize; 2],
 }
 
@@ -42,7 +43,7 @@ pub fn try_kernel(suite: &Suite, place: &Place, parts: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// Fills the row.
+/// Runs the parts on both stacks and fills the row.
 pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Result<(), Stop> {
     let stands = [Stack::Kernel, Stack::Tidelane(row.run_options.clone())];
     let [kernel, ours] = stands.map(|stack| Stand::new(suite, place, stack));
@@ -57,17 +58,17 @@ pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Res
             seen.push(ran.cases);
         }
         if seen.iter().all(Cases::is_empty) {
-            // A part that says nothing on either stack is a finding, too.
+            // A part without any output on either stack is a finding, too.
             seen[0].insert(format!("{part}: no cases"), Verdict::Lost);
         }
-        let pairs = settle(&stands, suite, part, &seen)?;
+        let pairs = pair_verdicts(&stands, suite, part, &seen)?;
         row.add(suite, &pairs);
     }
     Ok(())
 }
 
-/// Runs again what passed on one stack alone, and pairs the verdicts.
-fn settle(
+/// Repeats the cases that passed on one stack alone, and pairs the verdicts.
+fn pair_verdicts(
     stands: &[Stand<'_>; 2],
     suite: &Suite,
     part: &str,
@@ -101,7 +102,7 @@ fn settle(
     Ok(pairs)
 }
 
-/// Runs cases up to three times more: those that passed, each with the number of its run.
+/// Repeats cases up to three times. Returns the passed cases, each with its repetition.
 fn again(
     stand: &Stand<'_>,
     suite: &Suite,
@@ -131,7 +132,7 @@ fn again(
     Ok(passed)
 }
 
-/// The commands that run these cases again.
+/// Returns the commands that repeat these cases.
 fn commands(suite: &Suite, part: &str, wanted: &BTreeSet<String>) -> Vec<String> {
     let Some(again) = &suite.again else {
         return vec![suite.command.clone()];

@@ -1,4 +1,4 @@
-//! `cargo xtask suites`: test suites that others wrote, on the kernel and on Tidelane, by case.
+//! `cargo xtask suites`: test suites of other projects, on the kernel and on Tidelane, by case.
 //!
 //! A file of `catalog` describes one suite: packages, source, build, command, and how its output is
 //! read ([`reads`]). The crate runs the suite on the kernel and under `tidelane run` ([`stand`]),
@@ -23,7 +23,7 @@ mod stand;
 use book::{Book, Row};
 use catalog::Suite;
 
-/// Test suites that others wrote, on the kernel and on Tidelane, case by case.
+/// Compare test suites of other projects on the kernel and on Tidelane, case by case
 #[derive(Parser, Debug)]
 #[command(name = "cargo xtask suites")]
 struct Options {
@@ -32,13 +32,13 @@ struct Options {
     /// List the suites
     #[arg(long)]
     list: bool,
-    /// Only these parts of each suite; keeps nothing
+    /// Run only these parts of each suite; keep nothing
     #[arg(long, value_name = "PART")]
     part: Vec<String>,
-    /// Under `tidelane run` without --loopback: connections of loopback stay with the kernel
+    /// Run without --loopback: connections over loopback stay with the kernel
     #[arg(long)]
     plain: bool,
-    /// Only on the kernel, to try an entry; keeps nothing
+    /// Run on the kernel only, to try an entry; keep nothing
     #[arg(long)]
     try_kernel: bool,
     /// Do not keep the rows in the table
@@ -50,7 +50,7 @@ struct Options {
 }
 
 impl Options {
-    /// What `tidelane run` is told.
+    /// Returns the options of `tidelane run`.
     fn run_options(&self) -> &'static str {
         if self.plain { "" } else { "--loopback" }
     }
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the chosen suites; true if no case differs without a reason that the catalogue has.
+/// Runs the chosen suites. Returns true if each difference has a reason in the catalogue.
 fn run(options: &Options) -> Result<bool, Stop> {
     let folder = source_root().join("bench/suites");
     let suites = catalog::read(&folder.join("catalog"), &options.names)?;
@@ -95,7 +95,7 @@ fn run(options: &Options) -> Result<bool, Stop> {
     Ok(fine)
 }
 
-/// One suite's row, whatever happens.
+/// Measures one suite. An error becomes the reason in its row.
 fn measure(suite: &Suite, options: &Options) -> Row {
     let mut row = Row::new(suite, options.run_options());
     let result = measure_into(&mut row, suite, options);

@@ -1,5 +1,5 @@
-//! What a suite needs: packages, its source from the package managers, and its build, all of that
-//! under `target/suites`.
+//! Prepares a suite: packages, source from the package managers, and build, all of them under
+//! `target/suites`.
 
 use std::{
     fs,
@@ -15,16 +15,16 @@ use tidelane_tests::{Stop, command, tools::target_dir};
 
 use crate::catalog::{Source, Suite};
 
-/// Where a suite is.
+/// The folders of a suite.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The folder of what is built for it.
+    /// The folder of its builds.
     pub folder: PathBuf,
-    /// Its source.
+    /// The folder of its source.
     pub source: PathBuf,
 }
 
-/// Installs, fetches and builds what is lacking. A skip says what cannot be had.
+/// Installs, fetches and builds missing parts. A skip names the package that is not available.
 pub fn prepare(suite: &Suite) -> Result<Place, Stop> {
     packages::debian(&suite.packages).map_err(skip)?;
     let folder = suites_dir().join(&suite.name);
@@ -50,18 +50,18 @@ impl Place {
             .replace("{place}", &self.folder.display().to_string())
     }
 
-    /// The first line of what the suite says of its version.
+    /// Returns the first line of the suite's version output.
     pub fn version(&self, suite: &Suite) -> String {
         packages::first_line(&self.fill(&suite.version), &self.source)
     }
 }
 
-/// Where suites are built.
+/// Returns the folder in which suites are built.
 pub fn suites_dir() -> PathBuf {
     target_dir().join("suites")
 }
 
-/// Builds a suite, as the machine's other work leaves time.
+/// Builds a suite with low priority.
 fn built(text: &str, folder: &Path, log: &Path) -> Result<(), Stop> {
     println!("  building; the log is {}", log.display());
     let output = fs::File::create(log)?;
@@ -79,7 +79,7 @@ fn built(text: &str, folder: &Path, log: &Path) -> Result<(), Stop> {
     Err(Stop::Fail(format!("the build failed: {}", brief(&words))))
 }
 
-/// A source package, unpacked. Its list of packages is the run's own: the machine's, for sources.
+/// Unpacks a source package. The package lists are the run's own: the machine's, for sources.
 fn debian_source(package: &str, folder: &Path) -> Result<PathBuf, Stop> {
     once(folder, package, || {
         let options = source_lists()?;
@@ -93,7 +93,7 @@ fn debian_source(package: &str, folder: &Path) -> Result<PathBuf, Stop> {
     unpacked(folder)
 }
 
-/// The folder that a source package was unpacked into.
+/// Returns the folder into which a source package was unpacked.
 fn unpacked(folder: &Path) -> Result<PathBuf, Stop> {
     let folders = fs::read_dir(folder)?.filter_map(Result::ok);
     let mut folders = folders.map(|entry| entry.path());
@@ -103,8 +103,8 @@ fn unpacked(folder: &Path) -> Result<PathBuf, Stop> {
         .ok_or_else(|| Stop::Fail("no source was unpacked".to_owned()))
 }
 
-/// Options of apt: the machine's lists of Debian, turned to sources, and a place for what they
-/// bring.
+/// Returns options of apt: the machine's Debian lists, converted to sources, and folders for
+/// downloads.
 fn source_lists() -> Result<[String; 3], Stop> {
     let apt = suites_dir().join("apt");
     fs::create_dir_all(apt.join("lists/partial"))?;
@@ -116,7 +116,7 @@ fn source_lists() -> Result<[String; 3], Stop> {
     for path in parts {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let name = path.file_name().unwrap_or_default();
-        // Other vendors' lists have no sources.
+        // Lists of other vendors have no sources.
         if text.contains("/debian") {
             fs::write(apt.join("parts").join(name), as_sources(&text))?;
         }
@@ -128,7 +128,7 @@ fn source_lists() -> Result<[String; 3], Stop> {
     ])
 }
 
-/// A list of either format, for sources instead of binaries.
+/// Converts a list of either format from binaries to sources.
 fn as_sources(text: &str) -> String {
     let turned = text.lines().map(|line| {
         if line.starts_with("Types:") {
@@ -144,7 +144,7 @@ fn as_sources(text: &str) -> String {
     turned.map(|line| line + "\n").collect()
 }
 
-/// A crate's own source in a small workspace, in which it takes the place of the registry's.
+/// Puts a crate's source into a small workspace, where it replaces the registry's crate.
 fn crate_source(named: &str, folder: &Path) -> Result<PathBuf, Stop> {
     let (name, version) = named
         .split_once(' ')

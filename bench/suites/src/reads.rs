@@ -1,4 +1,4 @@
-//! What suites print about their cases.
+//! Parsers for the output of test suites.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ mod tap;
 mod tinytest;
 mod unittest;
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// The suite did not run the case, by its own choice.
     Skipped,
-    /// It passed.
+    /// The case passed.
     Passed,
-    /// The suite says that it failed.
+    /// The suite reports a failure.
     Failed,
-    /// It began and has no end, or the suite never came to it.
+    /// The case began without an end, or the suite did not reach it.
     Lost,
 }
 
 /// Cases by name.
 pub type Cases = BTreeMap<String, Verdict>;
 
-/// Suites whose output can be read.
+/// Output formats of suites.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {
     /// Python's unittest, verbose.
     Unittest,
-    /// Lines of TAP whose descriptions are names, as libuv's.
+    /// TAP lines whose descriptions are the names, as libuv's.
     TapNamed,
-    /// Lines of TAP; the numbers are the names.
+    /// TAP lines whose numbers are the names.
     TapNumbered,
     /// libevent's tinytest.
     Tinytest,
@@ -46,7 +46,7 @@ pub enum Reads {
 }
 
 impl Reads {
-    /// The cases of a part's output. Names begin with the part where the suite's own do not.
+    /// Parses the cases of a part's output. Names get the part as prefix unless the suite does so.
     pub fn read(self, part: &str, text: &str) -> Cases {
         let cases = match self {
             Self::Unittest => return unittest::read(text),
@@ -64,7 +64,7 @@ impl Reads {
     }
 }
 
-/// Notes a verdict. Of a name that occurs twice the worse one counts.
+/// Records a verdict. If a name occurs twice, the worse verdict counts.
 fn note(cases: &mut Cases, name: &str, verdict: Verdict) {
     let known = cases.entry(name.to_owned()).or_insert(verdict);
     *known = verdict.max(*known);

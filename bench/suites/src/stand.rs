@@ -1,4 +1,4 @@
-//! A stand: a wire whose server's end has a suite's programs, on the kernel or on a service.
+//! A stand: a wire with a suite's programs at the server's end, on the kernel or on a service.
 
 use std::{
     cell::Cell,
@@ -18,7 +18,7 @@ use tidelane_tests::{
 
 use crate::{catalog::Suite, prepare::Place, reads::Cases};
 
-/// Who is under the suite.
+/// The stack under the suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stack {
     /// The kernel alone.
@@ -55,21 +55,21 @@ impl std::ops::AddAssign for Opens {
 }
 
 impl Opens {
-    /// The service's part of all.
+    /// Returns the service's share of all connections.
     pub fn share(self) -> Option<f64> {
         let all = self.kernel + self.service;
         (all > 0).then(|| self.service as f64 / all as f64)
     }
 }
 
-/// What one run of a command gave.
+/// The result of one run of a command.
 #[derive(Debug)]
 pub struct Ran {
-    /// Its cases.
+    /// The cases of its output.
     pub cases: Cases,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// It was ended, for its time was over.
+    /// True if the command exceeded its time limit and was ended.
     pub ended: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct Stand<'a> {
     place: &'a Place,
     stack: Stack,
     service: Option<Service>,
-    /// What was in the namespace before a suite.
+    /// Processes of the namespace before the suite started.
     own: BTreeSet<u32>,
     wire: Wire,
     runs: Cell<u32>,
@@ -109,7 +109,7 @@ impl<'a> Stand<'a> {
         })
     }
 
-    /// The stack's name.
+    /// Returns the stack's name.
     pub fn name(&self) -> &'static str {
         match &self.stack {
             Stack::Kernel => "kernel",
@@ -117,13 +117,13 @@ impl<'a> Stand<'a> {
         }
     }
 
-    /// Runs a command of the suite to its end, and ends what it leaves behind.
+    /// Runs a command of the suite to its end, and ends the processes that it leaves behind.
     pub fn run(&self, command: &str, part: &str) -> Result<Ran, Stop> {
         let command = self.place.fill(command).replace("{part}", part);
         let limit = Duration::from_secs(self.suite.seconds) * patience();
         let (source, scratch) = (self.place.source.display(), self.wire.scratch().display());
         let text = format!("cd {source} && {{ {command}\n}} 2>&1");
-        // The leader of a session: what it starts can be ended with it.
+        // The command leads a session, so that the processes that it starts can be ended with it.
         let program = self.wire.program(Side::Server, "setsid");
         let program = program
             .args("nice -n 5 sh -c")
@@ -162,7 +162,7 @@ impl<'a> Stand<'a> {
         })
     }
 
-    /// The connections so far.
+    /// Returns the number of connections so far.
     pub fn opens(&self) -> Result<Opens, Stop> {
         let mut opens = Opens::default();
         for name in ["ActiveOpens", "PassiveOpens"] {
@@ -177,7 +177,7 @@ impl<'a> Stand<'a> {
         Ok(opens)
     }
 
-    /// Keeps what each thread of a suite that does not end is doing.
+    /// Logs the state of each thread of a suite that does not end.
     fn note_tasks(&self, part: &str) -> Result<(), Stop> {
         let space = self.wire.namespace(Side::Server);
         let tasks = tidelane_tests::tasks::of_namespace(&space);
@@ -188,7 +188,7 @@ impl<'a> Stand<'a> {
         Ok(fs::write(self.log(part, "tasks"), tasks + &sockets)?)
     }
 
-    /// A file of what a run left, among those of the same part and stack.
+    /// Returns the path of a log file of this part and stack.
     fn log(&self, part: &str, kind: &str) -> PathBuf {
         let part = if part.is_empty() { "all" } else { part };
         let (part, name, runs) = (part.replace('/', "-"), self.name(), self.runs.get());
@@ -196,12 +196,12 @@ impl<'a> Stand<'a> {
         logs.join(format!("{part}.{name}.{runs}.{kind}"))
     }
 
-    /// Ends what a run left in the namespace.
+    /// Ends the processes that a run left in the namespace.
     fn end_leftovers(&self) -> Result<(), Stop> {
         wait_until(Duration::from_secs(10), "the end of a suite", || {
             let left: Vec<u32> = pids(&self.wire)?.difference(&self.own).copied().collect();
             for pid in &left {
-                // It may have ended meanwhile.
+                // The process may have ended meanwhile.
                 let _ = send_signal(*pid, rustix::process::Signal::KILL);
             }
             Ok(left.is_empty())
@@ -209,7 +209,7 @@ impl<'a> Stand<'a> {
     }
 }
 
-/// The processes of the server's namespace.
+/// Returns the processes of the server's namespace.
 fn pids(wire: &Wire) -> Result<BTreeSet<u32>, Stop> {
     let text = command(&["ip", "netns", "pids", &wire.namespace(Side::Server)])?;
     Ok(text

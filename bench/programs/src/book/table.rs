@@ -1,10 +1,10 @@
-//! The table as a reader sees it.
+//! The table as Markdown.
 
 use std::fmt::Write;
 
 use super::{ALL_SIDES, CONDITIONS, Kept, LoadRow, Mark, Row};
 
-/// The whole file.
+/// Returns the whole file.
 pub fn text(kept: &Kept) -> String {
     let mut text = include_str!("head.md").to_owned();
     let measured: Vec<&Row> = kept
@@ -19,7 +19,7 @@ pub fn text(kept: &Kept) -> String {
             .filter(|placed| placed.cell.mark == mark)
             .count()
     };
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         text,
         "{} programs on {}; cells: {} passed, {} left to the kernel, {} failed.\n",
@@ -97,7 +97,7 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// The columns of a load: request, rates, ratio, percentiles, CPU.
+/// Returns the columns of a load: request, rates, ratio, percentiles, CPU.
 pub fn load_columns(load: Option<&LoadRow>) -> [String; 5] {
     let Some(load) = load else {
         return ["none", "", "", "", ""].map(str::to_owned);
@@ -124,7 +124,7 @@ pub fn load_columns(load: Option<&LoadRow>) -> [String; 5] {
     ]
 }
 
-/// A line for each different reason of a row.
+/// Writes a line for each different reason of a row.
 fn findings(row: &Row, text: &mut String) {
     let mut notes: Vec<(String, String)> = Vec::new();
     for placed in row

@@ -1,4 +1,4 @@
-//! The table as a reader sees it.
+//! The table as Markdown.
 
 use std::fmt::Write;
 
@@ -18,13 +18,13 @@ const COLUMNS: [&str; 10] = [
     "commit",
 ];
 
-/// The whole file.
+/// Returns the whole file.
 pub fn text(kept: &Kept) -> String {
     let mut text = include_str!("head.md").to_owned();
     let (measured, skipped): (Vec<&Row>, Vec<&Row>) =
         kept.rows.iter().partition(|row| row.skipped.is_none());
     let rule = COLUMNS.map(|_| "---").join("|");
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "On {}.\n", kept.machine);
     let _ = writeln!(text, "| {} |\n|{rule}|", COLUMNS.join(" | "));
     for row in &measured {
@@ -47,7 +47,7 @@ pub fn text(kept: &Kept) -> String {
     text
 }
 
-/// A row as a line of the table.
+/// Returns a row as a line of the table.
 pub fn line(row: &Row) -> String {
     if let Some(why) = &row.skipped {
         return format!("* {}{}: {why}\n", row.title, options(row));
@@ -76,7 +76,7 @@ pub fn line(row: &Row) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// The accelerated share of connections.
+/// Returns the accelerated share of connections.
 fn share(opens: Opens) -> String {
     let all = opens.kernel + opens.service;
     match opens.share() {
@@ -106,7 +106,7 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The cases that did not simply pass, each on a line.
+/// Returns the cases that did not pass on both stacks at once, one per line.
 pub fn findings(row: &Row) -> String {
     let mut text = String::new();
     let title = format!("{}{}", row.title, options(row));

@@ -2,7 +2,7 @@
 
 use super::{Cases, Verdict, note};
 
-/// Reads the lines of one or more test programs.
+/// Parses the output of one or more test programs.
 pub fn read(text: &str) -> Cases {
     let mut cases = Cases::new();
     for line in text.lines() {

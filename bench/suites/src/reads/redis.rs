@@ -2,7 +2,7 @@
 
 use super::{Cases, Verdict, note};
 
-/// Reads the lines of a unit.
+/// Parses the output of a unit.
 pub fn read(text: &str) -> Cases {
     let mut cases = Cases::new();
     for line in text.lines() {
@@ -28,7 +28,7 @@ pub fn read(text: &str) -> Cases {
     cases
 }
 
-/// A name without the time that the case took.
+/// Returns a name without the duration of the case.
 fn without_time(name: &str) -> &str {
     match name.rsplit_once(" (") {
         Some((head, tail)) if tail.ends_with(" ms)") => head,

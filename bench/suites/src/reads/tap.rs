@@ -2,11 +2,11 @@
 
 use super::{Cases, Verdict, note};
 
-/// Reads lines of TAP, with descriptions or with numbers as names.
+/// Parses TAP lines, with descriptions or with numbers as names.
 pub fn read(text: &str, named: bool) -> Cases {
     let mut cases = Cases::new();
     for line in text.lines() {
-        // The second is how `prove` shows the first.
+        // `prove` prints the first form as the second.
         if line.starts_with("1..0") || line.contains(" .. skipped: ") {
             note(&mut cases, "all", Verdict::Skipped);
         }

@@ -1,9 +1,9 @@
-//! libevent's tinytest: `group/name: [forking] OK`. What a case prints stands between its name and
-//! its result.
+//! libevent's tinytest: `group/name: [forking] OK`. A case's output stands between its name and its
+//! result.
 
 use super::{Cases, Verdict};
 
-/// Reads the lines of the test program. A case that is tried again has the last result.
+/// Parses the output of the test program. A repeated case has its last result.
 pub fn read(text: &str) -> Cases {
     let mut cases = Cases::new();
     let mut current = None;
@@ -19,14 +19,14 @@ pub fn read(text: &str) -> Cases {
     cases
 }
 
-/// The name of the case that a line begins.
+/// Returns the name of the case that begins in a line.
 fn begun(line: &str) -> Option<&str> {
     let (name, _) = line.split_once(": ")?;
     let word = |c: char| c.is_ascii_alphanumeric() || "_-/+.".contains(c);
     (name.contains('/') && !name.starts_with('/') && name.chars().all(word)).then_some(name)
 }
 
-/// The result at the end of a line.
+/// Returns the result at the end of a line.
 fn ended(line: &str) -> Option<Verdict> {
     let line = line.trim_end();
     if line.ends_with("OK") {

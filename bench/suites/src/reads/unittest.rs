@@ -1,11 +1,11 @@
 //! Python's unittest, verbose: `test_x (test.test_socket.Class.test_x) ... ok`.
 //!
-//! What a case prints may stand between its name and its result. The summary at the end names each
-//! case that failed once more.
+//! The output of a case may stand between its name and its result. The summary at the end repeats
+//! the name of each failed case.
 
 use super::{Cases, Verdict};
 
-/// Reads one or more runs.
+/// Parses the output of one or more runs.
 pub fn read(text: &str) -> Cases {
     let mut cases = Cases::new();
     let mut failed = Vec::new();
@@ -15,9 +15,10 @@ pub fn read(text: &str) -> Cases {
         if let Some(rest) = after_any(line, &["FAIL: ", "ERROR: "]) {
             failed.extend(name(rest));
         } else if line.starts_with("Ran ") && line.contains(" test") {
-            // The run came to its end, so that cases without a word failed in the summary alone.
+            // The run came to its end, so cases without a result failed, and only the summary shows
+            // them.
             for case in begun.drain(..) {
-                settle(&mut cases, &case, Verdict::Passed);
+                record_if_absent(&mut cases, &case, Verdict::Passed);
             }
             current = None;
         } else if let Some(case) = name(line) {
@@ -36,8 +37,8 @@ pub fn read(text: &str) -> Cases {
     cases
 }
 
-/// Gives a case that has none a verdict.
-fn settle(cases: &mut Cases, case: &str, verdict: Verdict) {
+/// Records a verdict for a case that has none.
+fn record_if_absent(cases: &mut Cases, case: &str, verdict: Verdict) {
     if let Some(lost @ Verdict::Lost) = cases.get_mut(case) {
         *lost = verdict;
     }
@@ -47,7 +48,7 @@ fn after_any<'a>(line: &'a str, heads: &[&str]) -> Option<&'a str> {
     heads.iter().find_map(|head| line.strip_prefix(head))
 }
 
-/// The dotted name in `test_x (test.test_socket.Class.test_x)`, without the package.
+/// Returns the dotted name in `test_x (test.test_socket.Class.test_x)`, without the package.
 fn name(line: &str) -> Option<String> {
     let (method, rest) = line.split_once(" (")?;
     let (dotted, _) = rest.split_once(')')?;
@@ -63,7 +64,7 @@ fn name(line: &str) -> Option<String> {
     })
 }
 
-/// The result at the end of a line.
+/// Returns the result at the end of a line.
 fn ended(line: &str) -> Option<Verdict> {
     let (_, tail) = line.rsplit_once("... ").unwrap_or(("", line));
     let words = [
