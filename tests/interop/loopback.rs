@@ -335,3 +335,30 @@ pub fn rules_hold() -> Outcome {
     }
     check_load(&ask()?.run(SHORT)?.json()?)
 }
+
+/// `loopback = true` in the configuration is for programs that are run without a choice; a choice
+/// of the user overrules it at either end.
+pub fn by_configuration() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.configured_service("loopback = true\n", &[])?;
+    let carried = |at_server: &str, at_client: &str| -> Result<bool, Stop> {
+        let _server = server(&wire, &service, "", at_server)?;
+        let before = opens(&service)?;
+        let client = client(&wire, Side::Server, "127.0.0.1")?;
+        let client = client.args("--connections 3 --seconds 0.3 --warmup 0");
+        let client = client.accelerated(&service).run_options(at_client);
+        check_load(&client.run(SHORT)?.json()?)?;
+        let after = opens(&service)?;
+        Ok([after[0] - before[0], after[1] - before[1]] == [3, 3])
+    };
+    ensure!(carried("", "")?, "the configuration");
+    ensure!(carried("--loopback", "")?, "a choice that is the same");
+    ensure!(!carried("--no-loopback", "")?, "the server's choice");
+    ensure!(!carried("", "--no-loopback")?, "the client's choice");
+    if let Err(error) = service.reload("")? {
+        return Err(Stop::Fail(error));
+    }
+    ensure!(!carried("", "")?, "a changed configuration");
+    ensure!(carried("--loopback", "--loopback")?, "the choice of both");
+    Ok(())
+}

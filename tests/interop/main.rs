@@ -106,6 +106,7 @@ const CASES: &[Case] = cases![
     loopback::no_frame_reaches_it 60,
     loopback::deaths_reset_the_other_end 90,
     loopback::rules_hold 60,
+    loopback::by_configuration 60,
     interfaces::a_service_starts_without_a_carrier 60,
     interfaces::down_and_up_again 60,
     interfaces::the_mtu_changes 60,

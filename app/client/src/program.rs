@@ -27,6 +27,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Program {
     session: Arc<Session>,
+    /// The service's configuration: programs without a choice of their own want connections
+    /// within the host (loopback).
+    within_host: bool,
 }
 
 /// The service's number for a listener.
@@ -77,6 +80,7 @@ impl Program {
         let session = Session::new(Arc::new(region), Arc::new(page), Some(control), bell);
         Ok(Program {
             session: Arc::new(session),
+            within_host: answer.within_host != 0,
         })
     }
 
@@ -98,7 +102,14 @@ impl Program {
         let bell = ServiceBell::InMemory(Box::new(ring_service));
         Program {
             session: Arc::new(Session::new(region, page, None, bell)),
+            within_host: false,
         }
+    }
+
+    /// Returns true if the service's configuration is that a program without a choice of its own
+    /// wants connections within the host (loopback).
+    pub fn wants_within_host(&self) -> bool {
+        self.within_host
     }
 
     /// Hangs up when the service has died. None in memory.

@@ -123,6 +123,8 @@ pub struct Parts<P: Port> {
     pub access: Access,
     /// Limits of each user.
     pub limits: LimitsConfig,
+    /// Programs without a choice of their own want connections over loopback.
+    pub loopback: bool,
     /// Which connections may open.
     pub rules: RuleSet,
     /// The host's own rules.
@@ -144,6 +146,7 @@ impl<P: Port> Control<P> {
         let socket = parts.access.policy().socket();
         shared.access = parts.access;
         shared.accounts.set_limits(parts.limits);
+        shared.loopback = parts.loopback;
         let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut control = Self {
             shared,

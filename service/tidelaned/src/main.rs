@@ -30,7 +30,7 @@ use tidelane_time::Duration;
 use tidelane_wire::MacAddress;
 
 use tidelaned::{
-    access::Access,
+    access::{Access, AccessPolicy},
     claims::Claims,
     config::Config,
     confine::{self, Confinement, landlock::Readable},
@@ -81,11 +81,10 @@ fn serve(config: &Config) -> Result<(), String> {
     // Before anything is open that may not live longer than this process.
     let (journal, restorer) = start_restorer(config)?;
     let (mirror, link) = find_link(config)?;
-    let (mut settings, notices) = Settings::load(&config.file())?;
-    let limits = settings.limits.clone();
+    let (settings, notices) = Settings::load(&config.file())?;
     let memory = StreamMemory::new(settings.memory);
-    let rules = std::mem::take(&mut settings.rules);
-    let (guard, access) = judge_host(config, &link, settings)?;
+    let mode = config.firewall.unwrap_or(settings.firewall);
+    let (guard, access) = judge_host(config, &link, mode, settings.policy)?;
     let run_dir = RunDir::open(&config.name).map_err(|error| error.to_string())?;
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
@@ -131,8 +130,9 @@ fn serve(config: &Config) -> Result<(), String> {
         signals,
         progress,
         access,
-        limits,
-        rules,
+        limits: settings.limits,
+        loopback: settings.loopback,
+        rules: settings.rules,
         guard,
         config: config.file(),
     };
@@ -232,12 +232,12 @@ fn confine(config: &Config, run_dir: &RunDir, access: &Access) -> Result<Confine
 fn judge_host(
     config: &Config,
     link: &LinkRecord,
-    settings: Settings,
+    mode: Mode,
+    policy: AccessPolicy,
 ) -> Result<(Guard, Access), String> {
-    let mode = config.firewall.unwrap_or(settings.firewall);
     let firewall = Firewall::of(&link.name, link.ifindex).map_err(|error| error.to_string())?;
     let guard = Guard::before_start(firewall, mode, config.name.as_str())?;
-    let access = Access::new(settings.policy).and_then(|access| match mode {
+    let access = Access::new(policy).and_then(|access| match mode {
         Mode::Refuse => Ok(access),
         Mode::Bypass => access.replacing_root_programs(),
     });

@@ -330,8 +330,7 @@ impl Session {
             Ok(costs) => costs,
             Err(refused) => return self.refuse(message::REGISTERED, refused),
         };
-        let layout = Layout::new(SLOTS_MAX, AREA_LEN, AREA_LEN);
-        let Some(layout) = layout else {
+        let Some(layout) = Layout::new(SLOTS_MAX, AREA_LEN, AREA_LEN) else {
             return self.answer(message::REGISTERED, refusal::LIMIT);
         };
         let (region, memories) = match ProgramRegion::create("tidelane-program", &layout) {
@@ -373,6 +372,7 @@ impl Session {
         pace::rest();
         let answer = Message {
             region_len: layout.region_len(),
+            within_host: u32::from(within_host && shared.loopback),
             ..new_message(message::REGISTERED)
         };
         let page = std::iter::once(shared.page_fd.as_fd());

@@ -28,6 +28,8 @@ pub struct Settings {
     pub limits: LimitsConfig,
     /// Memory for received bytes of all users: of no effect after the start.
     pub memory: MemoryLimits,
+    /// Programs without a choice of their own want connections over loopback.
+    pub loopback: bool,
 }
 
 /// Lines for the log, for when the settings are in force.
@@ -75,6 +77,7 @@ impl Settings {
             firewall: config.firewall.mode,
             limits,
             memory,
+            loopback: config.loopback,
         };
         Ok((settings, Notices(notices)))
     }

@@ -71,6 +71,8 @@ pub struct Shared<P: Port> {
     pub shortcomings: Vec<String>,
     /// Addresses of the host beside those of the interface.
     pub within: AddressesWithin,
+    /// Programs without a choice of their own want connections over loopback.
+    pub loopback: bool,
     addresses: Vec<IpAddress>,
     next_session: u64,
     next_listener: u32,
@@ -117,6 +119,7 @@ impl<P: Port> Shared<P> {
             confinement: None,
             shortcomings: Vec::new(),
             within: AddressesWithin::default(),
+            loopback: false,
             addresses: Vec::new(),
             next_session: 0,
             next_listener: 0,

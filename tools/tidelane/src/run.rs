@@ -38,6 +38,9 @@ pub struct Options {
     /// Carry connections over loopback, too, where both programs run with this option
     #[arg(long)]
     loopback: bool,
+    /// Leave connections over loopback to the kernel, also if the service's configuration does not
+    #[arg(long, conflicts_with = "loopback")]
+    no_loopback: bool,
     #[command(flatten)]
     left: Left,
     /// Program and its arguments
@@ -107,8 +110,11 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         .env("TIDELANE_SOCKET", socket)
         .env(VARIABLE, options.left.exceptions().to_string())
         .env("TIDELANE_STRICT", if options.strict { "1" } else { "0" });
-    if options.loopback {
-        command.env("TIDELANE_LOOPBACK", "1");
+    if options.loopback || options.no_loopback {
+        command.env(
+            "TIDELANE_LOOPBACK",
+            if options.loopback { "1" } else { "0" },
+        );
     }
     if options.io_uring {
         command.env("TIDELANE_IO_URING", "1");

@@ -69,8 +69,9 @@ pub(crate) struct Settings {
     pub(crate) strict: bool,
     /// The program may make rings of io_uring.
     pub(crate) io_uring: bool,
-    /// Connections within the host (loopback) are the service's, where both ends are.
-    pub(crate) within_host: bool,
+    /// Whether connections within the host (loopback) are the service's, where both ends are. The
+    /// service's configuration decides if there is no choice.
+    pub(crate) within_host: Option<bool>,
     pub(crate) spin_ns: u64,
 }
 
@@ -120,7 +121,7 @@ impl Settings {
             socket_path: PathBuf::from(path),
             strict: is_on("TIDELANE_STRICT"),
             io_uring: is_on("TIDELANE_IO_URING"),
-            within_host: is_on("TIDELANE_LOOPBACK"),
+            within_host: std::env::var_os("TIDELANE_LOOPBACK").map(|_| is_on("TIDELANE_LOOPBACK")),
             spin_ns: spin_us.map_or(SPIN_NS, |us: u64| us.saturating_mul(1_000)),
         }
     }

@@ -13,11 +13,18 @@ const LOCALHOST_V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0
 /// `SO_NETNS_COOKIE`, which libc does not name yet.
 const SO_NETNS_COOKIE: i32 = 71;
 
+/// Returns true if the user, or else the service's configuration, wants connections within the host
+/// to be the service's.
+pub(crate) fn is_chosen(program: &Program) -> bool {
+    let choice = session::settings().within_host;
+    choice.unwrap_or_else(|| program.wants_within_host())
+}
+
 /// Returns true if the user wants a connection of the socket within the host to be the service's,
 /// and the socket is of the network namespace in which the program registered: a program that has
 /// gone to another one has another loopback there.
 pub(crate) fn is_wanted(program: &Program, fd: RawFd) -> bool {
-    if !session::settings().within_host {
+    if !is_chosen(program) {
         return false;
     }
     let home = program.control_fd();

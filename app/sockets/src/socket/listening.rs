@@ -10,7 +10,7 @@ use super::{
     state::{Listening, State},
 };
 use crate::{
-    service::{Lane, beside, exceptions, outage, session},
+    service::{Lane, beside, exceptions, outage, session, within_host},
     sys::{self, Few, Section},
     table,
 };
@@ -288,13 +288,13 @@ pub(crate) fn attach(
         return Err(reason);
     }
     let session = session.ok_or_else(session::unavailable)?;
+    let program = session.program().ok_or(not_accelerated::SERVICE_GONE)?;
     let listen = Listen {
         cookie,
         backlog: backlog.max(0) as u32,
         options,
-        within_host: session::settings().within_host,
+        within_host: within_host::is_chosen(&program),
     };
-    let program = session.program().ok_or(not_accelerated::SERVICE_GONE)?;
     match program.listen(sys::borrow(fd), &listen) {
         Ok(handle) => Ok((handle, session.generation)),
         Err(Refusal::ServiceGone) => Err(not_accelerated::SERVICE_GONE),

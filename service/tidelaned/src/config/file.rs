@@ -33,6 +33,9 @@ pub struct FileConfig {
     pub limits: LimitsConfig,
     /// Memory for received bytes of all users: of no effect after the start.
     pub memory: MemoryConfig,
+    /// Connections over loopback are the service's, of programs that were started without a choice
+    /// (`tidelane run --loopback`, `--no-loopback`).
+    pub loopback: bool,
     /// The verdict on connections that no rule is about.
     pub default: ActionWord,
     /// Which connections may open, in the order in which the rules are looked at.
